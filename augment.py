@@ -1,0 +1,271 @@
+"""A teacher GPT-2 proposes further next tokens: sparse multi-label targets, stored once beside the token file or computed online.
+
+    python augment.py config/sig_gpt.py [more configs] [--key=value ...]     builds the store that train.py with the same words would use
+
+Of each training window, m positions are chosen; at each, the teacher's k most probable tokens are candidates, and those whose
+perplexity is under a threshold stay. The true token is always kept. Source: Shamula et al. 2024, sec. 2.6 and fig. 3.
+"""
+
+import fcntl
+import hashlib
+import json
+import math
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from checkpoint import Model, load_model
+from data.batches import Windows
+from data.tokens import TokenFile
+from heads import Targets, chunk_rows, make_head
+from model import from_gpt2
+from scoring import autocast
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides the proposals (and so belongs to a store's identity)."""
+    candidates: int = 50        # k: tokens proposed at a position, the teacher's most probable
+    positions: float = 0.5      # m: positions of each window; a share below or at 1, a number above
+    ppl_threshold: float = 0.0  # proposals of a higher perplexity are dropped; 0: none is
+    ppl_form: str = "prefix"    # perplexity of the window up to the candidate, or of the "full" window with it put in
+    seed: int = 1337            # of the choice of positions
+
+    def __post_init__(self):
+        if self.candidates < 1:
+            raise ValueError(f"candidates = {self.candidates}: the teacher must propose at least 1 token")
+        if not 0 < self.positions:
+            raise ValueError(f"positions = {self.positions}: give a share in (0, 1] or a number of positions")
+        if not self.ppl_threshold >= 0:
+            raise ValueError(f"ppl_threshold = {self.ppl_threshold}: must be positive, or 0 for none")
+        if self.ppl_form not in ("prefix", "full"):
+            raise ValueError(f"ppl_form = {self.ppl_form!r}: use 'prefix' or 'full'")
+
+    def count(self, block_size: int) -> int:
+        """m for windows of `block_size`."""
+        m = round(self.positions * block_size) if self.positions <= 1 else int(self.positions)
+        if not 1 <= m <= block_size:
+            raise ValueError(f"positions = {self.positions} means {m} of block_size = {block_size}: must lie between 1 and {block_size}")
+        return m
+
+
+class Proposals(NamedTuple):
+    """For B windows: `positions` (B, m), ascending; `ids` (B, m, k), -1 where dropped, most probable first; `probs` (B, m, k), the teacher's."""
+    positions: np.ndarray
+    ids: np.ndarray
+    probs: np.ndarray
+
+
+class Teacher:
+    """A language model that proposes: a hub name or transformers folder of a GPT2LMHeadModel, or one of our checkpoints.
+
+    ValueError if its vocabulary is not the corpus's or its block is shorter than the student's.
+    """
+
+    def __init__(self, name: str, tokenizer: str, fingerprint: str, vocab_size: int, block_size: int, device: str = "cpu", dtype: str = "float32"):
+        folder = Path(name)
+        ours = folder.is_dir() and not (folder / "config.json").is_file() or (folder / "progress.json").is_file()
+        if ours:
+            self.model, ckpt = load_model(folder)
+            has = (ckpt.config["tokenizer"], ckpt.config["tokenizer_fingerprint"], ckpt.config["vocab_size"])
+        else:
+            trunk = from_gpt2(name)
+            self.model = Model(trunk, make_head("softmax", trunk.config.vocab_size, trunk.wte.weight))
+            V = trunk.config.vocab_size  # a transformers folder names no tokenizer that could be compared; GPT-2's size means GPT-2's
+            has = ("gpt2", "gpt2", V) if V == 50257 else (tokenizer, fingerprint, V)
+        if has != (tokenizer, fingerprint, vocab_size):
+            raise ValueError(f"the teacher {name!r} has another vocabulary ({has[0]}, {has[2]} tokens) than the corpus ({tokenizer}, {vocab_size} tokens): "
+                             f"choose a teacher trained on the same token files, or prepare the corpus with the teacher's tokenizer")
+        if self.model.trunk.config.block_size < block_size:
+            raise ValueError(f"the teacher {name!r} reads at most {self.model.trunk.config.block_size} tokens, the student's windows have block_size = {block_size}")
+        self.model.eval().requires_grad_(False).to(device)
+        self.name, self.device, self.dtype = name, device, dtype
+        self.draws = self.model.head.draws(8, 0)
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the weights."""
+        digest = hashlib.sha256()
+        for name, p in sorted(self.model.state().items()):
+            digest.update(name.encode())
+            digest.update(p.cpu().numpy().data)
+        return digest.hexdigest()
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        with autocast(self.device, self.dtype):
+            return self.model.head.log_probs(hidden, self.draws)
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        with autocast(self.device, self.dtype):
+            return self.model.trunk(tokens)
+
+    def nll(self, hidden: Tensor, target: Tensor) -> Tensor:
+        """-log p of `target` (B, T) after `hidden` (B, T, C), in row chunks."""
+        rows = chunk_rows(self.model.trunk.config.vocab_size, self.device)
+        parts = zip(hidden.flatten(0, 1).split(rows), target.flatten().split(rows))
+        return -torch.cat([self.log_probs(h).gather(1, t[:, None]).squeeze(1) for h, t in parts]).view(target.shape)
+
+
+def choose_positions(indices: np.ndarray, block_size: int, settings: Settings) -> np.ndarray:
+    """The m augmented positions of the windows `indices` (B,): (B, m), a pure function of (seed, window)."""
+    m = settings.count(block_size)
+    return np.stack([np.sort(np.random.default_rng((settings.seed, int(w))).choice(block_size, m, replace=False)) for w in indices]).astype(np.uint16)
+
+
+@torch.no_grad()
+def propose(teacher: Teacher, indices: np.ndarray, x: Tensor, y: Tensor, settings: Settings) -> Proposals:
+    """The teacher's proposals for the windows `indices` with inputs x and next tokens y (B, T)."""
+    positions = choose_positions(indices, x.shape[1], settings)
+    x, y = x.to(teacher.device), y.to(teacher.device)
+    at = torch.from_numpy(positions.astype(np.int64)).to(teacher.device)
+    hidden = teacher.hidden(x)  # (B, T, C)
+    chosen = hidden.gather(1, at[:, :, None].expand(-1, -1, hidden.shape[2])).flatten(0, 1)
+    k = min(settings.candidates, teacher.model.trunk.config.vocab_size)
+    rows = chunk_rows(teacher.model.trunk.config.vocab_size, teacher.device)
+    top = [teacher.log_probs(h).topk(k) for h in chosen.split(rows)]
+    lp, ids = (torch.cat(t).view(*positions.shape, k) for t in zip(*top))
+    if settings.ppl_threshold and settings.ppl_form == "prefix":
+        # A candidate leaves its left context as it is: the prefix's NLL is already known, the candidate adds -log p.
+        # Position i has i tokens of its window predicted before it (the first one has no context).
+        before = teacher.nll(hidden, y).cumsum(1) - teacher.nll(hidden, y)  # (B, T): sum over targets before position i
+        ppl = ((before.gather(1, at)[:, :, None] - lp) / (at[:, :, None] + 1)).exp()
+        ids = ids.masked_fill(ppl > settings.ppl_threshold, -1)
+    elif settings.ppl_threshold:
+        ids = ids.masked_fill(_full_perplexity(teacher, x, y, at, ids) > settings.ppl_threshold, -1)
+    # float16 here, not in the store, so that stored and online labels are the same
+    return Proposals(positions, ids.cpu().numpy(), lp.exp().half().cpu().numpy())
+
+
+def _full_perplexity(teacher: Teacher, x: Tensor, y: Tensor, at: Tensor, ids: Tensor, batch: int = 32) -> Tensor:
+    """Perplexity of each whole window with one candidate put in: (B, m, k). One forward pass a candidate."""
+    B, m, k = ids.shape
+    out = torch.empty(B * m * k, device=x.device)
+    flat = ids.flatten()
+    for start in range(0, len(out), batch):
+        n = torch.arange(start, min(start + batch, len(out)), device=x.device)
+        b, i = n // (m * k), at.flatten()[n // k]
+        text = torch.cat((x[b], y[b, -1:]), 1)  # (batch, T + 1)
+        text[torch.arange(len(n)), i + 1] = flat[n]
+        out[n] = teacher.nll(teacher.hidden(text[:, :-1]), text[:, 1:]).mean(1).exp()
+    return out.view(B, m, k)
+
+
+def make_targets(y: Tensor, proposals: Proposals, soft: bool, weight: float = 1.0, keep_true: bool = True) -> Targets:
+    """Proposals -> Targets of B * T rows, K = 1 + k: the true token in column 0 with value 1, then the candidates.
+
+    A candidate's value is `weight`, times the teacher's probability if `soft`. keep_true = False is the published labelling: candidates
+    replace the true token, and the positions that were not chosen have no positive at all.
+    """
+    B, T = y.shape
+    k = proposals.ids.shape[2]
+    ids, values = torch.full((B, T, 1 + k), -1), torch.zeros(B, T, 1 + k)
+    ids[:, :, 0], values[:, :, 0] = y, float(keep_true)
+    row, at = torch.arange(B)[:, None], torch.from_numpy(proposals.positions.astype(np.int64))
+    proposed = torch.from_numpy(proposals.ids.astype(np.int64))  # (B, m, k)
+    if keep_true:
+        proposed = proposed.masked_fill(proposed == y.gather(1, at)[:, :, None], -1)  # the true token is there already
+    value = weight * torch.from_numpy(proposals.probs.astype(np.float32)) if soft else torch.full(proposed.shape, weight)
+    ids[row, at, 1:], values[row, at, 1:] = proposed, value.masked_fill(proposed < 0, 0)
+    return Targets(ids.flatten(0, 1), values.flatten(0, 1))
+
+
+# -----------------------------------------------------------------------------
+# The store: one record a window, beside the token file
+
+_MAGIC = b"NHLABEL1"
+
+
+def identity(tokens: TokenFile, teacher: Teacher, block_size: int, settings: Settings) -> dict:
+    """Everything the proposals depend on. Equal identities, equal labels."""
+    return {"corpus": tokens.info["sha256"], "tokens": len(tokens.ids), "tokenizer": tokens.info["fingerprint"], "block_size": block_size,
+            "teacher": teacher.fingerprint(), "dtype": teacher.dtype, **asdict(settings)}
+
+
+def _record(vocab_size: int, m: int, k: int) -> np.dtype:
+    # 65535 stands for -1 in 16 bits, which is why a vocabulary of 65536 takes 32
+    kind = "<u2" if vocab_size < 65536 else "<u4"
+    return np.dtype([("positions", "<u2", (m,)), ("ids", kind, (m, k)), ("probs", "<f2", (m, k))])
+
+
+class Store:
+    """Proposals read from a file. ValueError if it is missing, cut short, or was made by another teacher, corpus or setting."""
+
+    def __init__(self, path: Path, want: dict, vocab_size: int):
+        self.path = path
+        try:
+            has = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, json.JSONDecodeError):
+            raise ValueError(f"no whole label store {path}: build it with python augment.py") from None
+        odd = [k for k in want if has.get(k) != want[k]]
+        if odd:
+            raise ValueError(f"the label store {path} was made with another {odd[0]} ({has.get(odd[0])!r}, not {want[odd[0]]!r}): delete it and build this one")
+        record = _record(vocab_size, has["m"], has["k"])
+        size = len(_MAGIC) + has["windows"] * record.itemsize
+        if not path.is_file() or path.stat().st_size != size or path.open("rb").read(len(_MAGIC)) != _MAGIC:
+            raise ValueError(f"the label store {path} is cut short or damaged ({size} bytes expected): delete it and build it again")
+        self.records = np.memmap(path, record, "r", len(_MAGIC), (has["windows"],))
+
+    def proposals(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Proposals:
+        r = self.records[indices]
+        ids = r["ids"].astype(np.int64)
+        ids[r["ids"] == np.iinfo(r["ids"].dtype).max] = -1
+        return Proposals(r["positions"], ids, r["probs"])
+
+
+class Online:
+    """The same proposals, computed at each step by the teacher."""
+
+    def __init__(self, teacher: Teacher, settings: Settings):
+        self.teacher, self.settings = teacher, settings
+
+    def proposals(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Proposals:
+        return propose(self.teacher, indices, x, y, self.settings)
+
+
+def store_path(tokens: TokenFile, want: dict) -> Path:
+    key = hashlib.sha256(json.dumps(want, sort_keys=True).encode()).hexdigest()[:12]
+    return tokens.path.with_name(f"{tokens.path.stem}.labels-{key}.bin")
+
+
+def build_store(tokens: TokenFile, teacher: Teacher, block_size: int, settings: Settings, batch: int = 16, want: dict | None = None) -> Store:
+    """Opens the store of these settings, building it first if it is not there. A build that was stopped goes on where it stopped.
+
+    Memory is that of one batch of windows. ValueError if another process is building it.
+    """
+    want = want or identity(tokens, teacher, block_size, settings)
+    path, V = store_path(tokens, want), tokens.info["vocab_size"]
+    meta = path.with_suffix(".json")
+    if meta.is_file():
+        return Store(path, want, V)
+    windows = Windows(tokens, block_size)
+    m, k = settings.count(block_size), min(settings.candidates, V)
+    record = _record(V, m, k)
+    with open(path.with_suffix(".part"), "ab") as f:
+        try:
+            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"another process is building {path}: wait for it") from None
+        done = max(0, f.tell() - len(_MAGIC)) // record.itemsize // batch * batch  # whole batches, so that the rest is computed as it would have been
+        f.truncate(0 if not done else len(_MAGIC) + done * record.itemsize)
+        if not done:
+            f.write(_MAGIC)
+        with tqdm(total=len(windows) * block_size, initial=done * block_size, unit="tok", unit_scale=True, desc=f"labels by {teacher.name}") as bar:
+            for start in range(done, len(windows), batch):
+                indices = np.arange(start, min(start + batch, len(windows)))
+                out = np.zeros(len(indices), record)
+                out["positions"], ids, out["probs"] = propose(teacher, indices, *windows.get(indices), settings)
+                out["ids"] = np.where(ids < 0, np.iinfo(record["ids"].base).max, ids)
+                f.write(out.tobytes())
+                bar.update(len(indices) * block_size)
+        f.flush()
+        os.fsync(f.fileno())
+    path.with_suffix(".part").replace(path)
+    aside = meta.with_suffix(".json.new")
+    aside.write_text(json.dumps({**want, "teacher_name": teacher.name, "windows": len(windows), "m": m, "k": k}, indent=1) + "\n", encoding="utf-8")
+    aside.replace(meta)
+    return Store(path, want, V)

@@ -1,0 +1,156 @@
+"""Checkpoints: a folder with the weights as safetensors, the configuration and the progress as JSON and, to resume, the optimizer state.
+
+Written aside, then renamed: a folder of the final name is always whole. Nothing is pickled; the optimizer loads with weights_only=True.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Iterator, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from data.tokens import BPETokenizer, GPT2Tokenizer, Tokenizer, load_tokenizer
+from heads import OutputHead, make_head
+from model import GPT, GPTConfig
+
+
+class Model(nn.Module):
+    """A trunk and its output head: what a checkpoint holds."""
+
+    def __init__(self, trunk: GPT, head: OutputHead):
+        super().__init__()
+        self.trunk, self.head = trunk, head
+
+    def state(self) -> dict[str, Tensor]:
+        """Name -> tensor, each shared parameter once (the projection is the token embedding)."""
+        return {k: p.detach().contiguous() for k, p in self.named_parameters()}  # named_parameters skips duplicates
+
+
+def build(config: dict[str, Any]) -> Model:
+    """A new model from a configuration: the keys of GPTConfig, head, head_args, bayesian, prior_sigma."""
+    trunk = GPT(GPTConfig(**{k: config[k] for k in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "dropout")}))
+    head = make_head(config["head"], config["vocab_size"], trunk.wte.weight, config["head_args"], config["bayesian"], config["prior_sigma"])
+    return Model(trunk, head)
+
+
+class Checkpoint(NamedTuple):
+    config: dict[str, Any]    # the run's configuration, with vocab_size and tokenizer
+    progress: dict[str, Any]  # step, tokens, val_nll, ...
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Any] | None
+    path: Path
+
+
+def save(path: Path, model: Model, config: dict, progress: dict, optimizer: dict | None = None, tokenizer: Tokenizer | None = None) -> None:
+    """Writes the folder `path`, replacing what was there. On any error (a full disk) the old one stays and the new one is removed.
+
+    A trained tokenizer goes along, so that the folder alone is enough to sample.
+    """
+    aside, old = path.with_name(path.name + ".new"), path.with_name(path.name + ".old")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    try:
+        save_file({k: v.cpu() for k, v in model.state().items()}, aside / "model.safetensors")
+        if optimizer is not None:
+            torch.save(optimizer, aside / "optimizer.pt")
+        if isinstance(tokenizer, BPETokenizer):
+            tokenizer.save(aside)
+        for name, content in (("config", config), ("progress", progress)):
+            (aside / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        for f in aside.iterdir():
+            with open(f, "rb") as fd:
+                os.fsync(fd.fileno())
+    except BaseException as e:
+        shutil.rmtree(aside, ignore_errors=True)
+        if isinstance(e, (OSError, RuntimeError, SafetensorError)):  # torch and safetensors wrap a full disk in their own kinds
+            raise OSError(f"could not write the checkpoint {path}: {e}; the one before it is untouched: free some disk space and --resume") from e
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+    if path.exists():
+        path.rename(old)
+    aside.rename(path)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def find(path: str | Path, which: str = "best") -> Path:
+    """The checkpoint folder meant by `path`: itself, or its `which` ("best" or "last"), or the other one if there is no such.
+
+    FileNotFoundError if there is none.
+    """
+    path = Path(path)
+    other = {"best": "last", "last": "best"}[which]
+    # .old: a save that was killed between its two renames
+    for p in (path, path / which, path / f"{which}.old", path / other, path / f"{other}.old"):
+        if (p / "model.safetensors").is_file():
+            return p
+    raise FileNotFoundError(f"no checkpoint in {path}: give the out folder of a training run, or train one (python train.py config/NAME.py)")
+
+
+def load(path: str | Path, optimizer: bool = False) -> Checkpoint:
+    """Reads a checkpoint folder onto the CPU. ValueError if a file of it is missing, cut short or not what it should be."""
+    path = Path(path)
+    part = ""
+    try:
+        part = "config.json"
+        config = json.loads((path / part).read_text(encoding="utf-8"))
+        part = "progress.json"
+        progress = json.loads((path / part).read_text(encoding="utf-8"))
+        part = "model.safetensors"
+        weights = load_file(path / part)
+        part = "optimizer.pt"
+        state = torch.load(path / part, map_location="cpu", weights_only=True) if optimizer else None
+    except FileNotFoundError:
+        raise ValueError(f"the checkpoint {path} has no {part}: it is incomplete; use another one or train again") from None
+    except Exception as e:  # every reader has its own kinds of error; all mean the same to the user
+        raise ValueError(f"the checkpoint {path} cannot be read: {part} is cut short or damaged ({type(e).__name__}); use another one or train again") from e
+    return Checkpoint(config, progress, weights, state, path)
+
+
+def load_model(path: str | Path, which: str = "best", device: str = "cpu") -> tuple[Model, Checkpoint]:
+    """The model of a run's checkpoint, in eval mode on `device`. ValueError if its weights do not fit its configuration."""
+    ckpt = load(find(path, which))
+    model = build(ckpt.config)
+    restore(model, ckpt)
+    return model.eval().to(device), ckpt
+
+
+def tokenizer_of(ckpt: Checkpoint) -> Tokenizer:
+    """The tokenizer a checkpoint was trained with: GPT-2's, or the one saved in its folder."""
+    return GPT2Tokenizer() if ckpt.config["tokenizer"] == "gpt2" else load_tokenizer(ckpt.path)
+
+
+def restore(model: Model, ckpt: Checkpoint) -> None:
+    """Copies the checkpoint's weights into `model`. ValueError naming the first tensor that does not fit."""
+    own = dict(model.named_parameters())
+    if own.keys() != ckpt.weights.keys():
+        odd = sorted(own.keys() ^ ckpt.weights.keys())
+        raise ValueError(f"the checkpoint {ckpt.path} does not fit its configuration: {odd[0]} is missing or extra")
+    with torch.no_grad():
+        for k, p in own.items():
+            if p.shape != ckpt.weights[k].shape:
+                raise ValueError(f"the checkpoint {ckpt.path} does not fit its configuration: {k} is {tuple(ckpt.weights[k].shape)}, not {tuple(p.shape)}")
+            p.copy_(ckpt.weights[k])
+
+
+@contextlib.contextmanager
+def in_use(folder: Path) -> Iterator[None]:
+    """Holds `folder` for this process; ValueError if another one holds it. The lock goes with the process, however it ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "a") as f:
+        try:
+            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"the output folder {folder} is in use by another run: wait for it or choose another --out_dir") from None
+        try:
+            yield
+        finally:
+            if os.listdir(folder) == [".lock"]:  # a run that failed before it wrote anything leaves nothing
+                (folder / ".lock").unlink()
+                folder.rmdir()

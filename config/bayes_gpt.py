@@ -1,0 +1,3 @@
+# Bayes-GPT: softmax over a Bayesian projection.
+head = "softmax"
+bayesian = True

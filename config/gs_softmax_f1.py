@@ -1,0 +1,2 @@
+# GS-Softmax with F1 = sigmoid.
+head = "gs_softmax_f1"

@@ -1,0 +1,7 @@
+# Sig-GPT with the sum regulariser (eq. 4), on the probabilities: they should sum to one.
+head = "sigmoid"
+head_args = {"sum_weight": 1.0}
+labels = "soft"
+teacher = "gpt2"
+candidates = 50
+positions = 0.5

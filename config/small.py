@@ -1,0 +1,14 @@
+# Overlay: 2.6M parameters, minutes a row on 2 cores. python train.py config/sig_gpt.py config/small.py --source=DIR
+tokenizer = "bpe4096"
+block_size = 256
+n_layer = 4
+n_head = 3
+n_embd = 192
+batch_size = 16
+max_steps = 1000
+learning_rate = 2e-3
+min_lr = 2e-4
+warmup_steps = 60
+eval_interval = 250
+log_interval = 10
+teacher = "out/baseline-small"

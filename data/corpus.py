@@ -1,0 +1,213 @@
+"""What every corpus' prepare.py shares: from named splits of lines to a prepared folder, and the command line."""
+
+import argparse
+import fcntl
+import hashlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from data.tokens import (SPLITS, GPT2Tokenizer, TokenFile, Tokenizer, bpe_size, load_tokenizer, open_tokens, read_meta,
+                         train_bpe, write_json, write_tokens)
+
+BATCH = 2**20  # characters of text in memory at a time
+
+
+class Split(NamedTuple):
+    lines: Callable[[], Iterable[str]]  # starts a fresh pass over the text, line by line, each with its "\n"
+    bytes: int | None = None  # UTF-8 size of the text, where it is known before reading
+
+
+def file_lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file, byte for byte: only "\\n" ends a line, and "\\r" is a character like any other."""
+    with open(path, encoding="utf-8", newline="\n") as file:
+        try:
+            yield from file
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start} of a block): "
+                             "convert it, or download it again") from None
+
+
+def take(lines: Iterator[str]) -> list[str]:
+    """The next lines, about BATCH characters of them; [] at the end."""
+    batch, size = [], 0
+    for line in lines:
+        batch.append(line)
+        size += len(line)
+        if size >= BATCH:
+            break
+    return batch
+
+
+def read_batches(split: Split, label: str) -> Iterator[list[str]]:
+    """The lines of `split` in lists that fit in memory, with a progress bar in bytes on stderr."""
+    lines = iter(split.lines())
+    with tqdm(total=split.bytes, desc=label, unit="B", unit_scale=True, disable=None) as bar:
+        while batch := take(lines):
+            yield batch
+            bar.update(sum(len(line.encode()) for line in batch))
+
+
+def tokenise_split(path: Path, split: Split, tokenizer: Tokenizer, source: str,
+                   official: Mapping[str, Any] | None = None) -> TokenFile:
+    """Tokenise `split` line by line into the token file `path`, counting and hashing the text on the way.
+
+    official  what the info of the whole official split says ("words", "sha256", ...); "complete" is whether all of it
+              agrees, None when there is nothing to compare with
+    """
+    counts = {"words": 0, "lines": 0, "bytes": 0}
+    sha256 = hashlib.sha256()
+
+    def arrays() -> Iterator[np.ndarray]:
+        for lines in read_batches(split, path.stem):
+            text = "".join(lines)
+            raw = text.encode()
+            sha256.update(raw)
+            counts["words"] += len(text.split())
+            counts["lines"] += raw.count(b"\n")
+            counts["bytes"] += len(raw)
+            yield np.fromiter(chain.from_iterable(tokenizer.encode_batch(lines)), np.int64)
+
+    def info() -> dict[str, Any]:
+        seen = {**counts, "sha256": sha256.hexdigest()}
+        complete = all(seen[key] == value for key, value in official.items()) if official else None
+        return {"tokenizer": tokenizer.name, "fingerprint": tokenizer.fingerprint, **seen,
+                "source": source, "complete": complete}
+
+    return write_tokens(path, arrays(), tokenizer.vocab_size, info)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Let one process at a time prepare `folder`: the others (ranks of one run) wait, then find it whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # released when the file closes, however the process ends
+        yield
+
+
+def prepare_splits(out: Path, tokenizer: str, source: str, splits: Mapping[str, Split],
+                   official: Mapping[str, Mapping[str, Any]] | None = None, force: bool = False) -> Path:
+    """Tokenise `splits` into the folder `out`, which becomes a prepared folder. What is whole already is kept.
+
+    tokenizer  "gpt2", or "bpe<vocabulary size>": trained on the train split
+    source     what the record says; a folder prepared from another one is refused (ValueError) unless `force`,
+               which starts over
+    official   per split, see tokenise_split
+    """
+    bpe_size(tokenizer)
+    out, official = Path(out), official or {}
+    with locked(out):
+        if force:
+            files = [f"{split}{end}" for split in SPLITS for end in (".json", ".bin")]
+            for name in ("meta.json", "tokenizer.json", *files):
+                (out / name).unlink(missing_ok=True)
+        _refuse_other(out, tokenizer, source, splits)
+        meta = {"tokenizer": tokenizer, "source": source}
+        if not meta.items() <= read_meta(out).items():  # says whose the folder is, before anything else is in it
+            write_json(out / "meta.json", meta)
+        coder = _get_tokenizer(out, tokenizer, source, splits)
+        complete = {}
+        for name, split in splits.items():
+            path = out / f"{name}.bin"
+            info = _whole_info(path, coder.fingerprint)
+            if info is None:
+                info = tokenise_split(path, split, coder, source, official.get(name)).info
+            complete[name] = info["complete"]
+            if complete[name] is False:
+                print(f"{name} is partial: {_compare(info, official.get(name, {}))}", file=sys.stderr)
+        write_json(out / "meta.json", {**meta, "fingerprint": coder.fingerprint, "vocab_size": coder.vocab_size,
+                                       "splits": complete, "missing": [name for name in SPLITS if name not in splits]})
+    return out
+
+
+def _whole_info(path: Path, fingerprint: str | None = None) -> dict[str, Any] | None:
+    """The info of the token file at `path` if it is whole (and has that fingerprint), else None."""
+    try:
+        info = open_tokens(path).info
+    except (ValueError, FileNotFoundError):
+        return None
+    return info if fingerprint in (None, info.get("fingerprint")) else None
+
+
+def _compare(info: Mapping[str, Any], official: Mapping[str, Any]) -> str:
+    return ", ".join(f"{info[key]:,} {key} of {value:,}" if isinstance(value, int) else f"another {key}"
+                     for key, value in official.items() if info[key] != value)
+
+
+def _refuse_other(out: Path, tokenizer: str, source: str, splits: Mapping[str, Split]) -> None:
+    """ValueError if `out` was prepared from another source or tokenizer, or the source's files have changed since."""
+    infos = {name: info for name in SPLITS if (info := _whole_info(out / f"{name}.bin"))}
+    held_by_meta = read_meta(out) if infos or (out / "tokenizer.json").is_file() else {}  # alone it claims nothing
+    for held in (held_by_meta, *infos.values()):
+        for key, wanted in (("source", source), ("tokenizer", tokenizer)):
+            if key in held and held[key] != wanted:
+                raise ValueError(f"{out} was prepared from {key} {held[key]!r}, not {wanted!r}: "
+                                 "use --force to start over, or another --out")
+    for name, info in infos.items():
+        size = splits[name].bytes if name in splits else info["bytes"]
+        if size not in (None, info["bytes"]):
+            raise ValueError(f"{out / name}.bin was made from {info['bytes']} bytes and {source} now has {size}: "
+                             "use --force to start over, or another --out")
+
+
+def _get_tokenizer(out: Path, name: str, source: str, splits: Mapping[str, Split]) -> Tokenizer:
+    """The tokenizer `name`: gpt2, the one that `out` holds, or one trained on the train split and saved there."""
+    vocab_size = bpe_size(name)
+    if vocab_size is None:
+        return GPT2Tokenizer()
+    if (out / "tokenizer.json").is_file():
+        found = load_tokenizer(out)
+        if found.name != name:
+            raise ValueError(f"{out / 'tokenizer.json'} is {found.name}, not {name}: use --force, or another --out")
+        return found
+    if "train" not in splits:
+        raise ValueError(f"{name} is trained on the train split, which {source} lacks: add it, or use --tokenizer gpt2")
+    trained = train_bpe(chain.from_iterable(read_batches(splits["train"], name)), vocab_size)
+    trained.save(out)
+    return trained
+
+
+def summary(folder: Path) -> str:
+    """One line per split of a prepared folder."""
+    rows = []
+    for split in read_meta(folder)["splits"]:
+        info = open_tokens(folder / f"{split}.bin").info
+        complete = {True: "complete", False: "partial", None: "no official size"}[info["complete"]]
+        sizes = " ".join(f"{info[unit]:>12,} {unit}" for unit in ("tokens", "words", "bytes"))
+        rows.append(f"{split:<10} {sizes}  {complete}")
+    return "\n".join(rows)
+
+
+def main(prepare: Callable[..., Path], folder: Path, tokenizer: str, about: str, sources: str = "",
+         argv: list[str] | None = None) -> int:
+    """The command line of a prepare.py; returns its exit code: 0, 2 for a user's mistake, 130 for Ctrl-C.
+
+    folder     where prepared folders go by default: folder/TOKENIZER
+    tokenizer  the default one
+    sources    help of --source; "" for a corpus that has only one
+    """
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--tokenizer", default=tokenizer, help=f"gpt2, or bpe<vocabulary size> ({tokenizer})")
+    parser.add_argument("--out", type=Path, help="the prepared folder (this one/TOKENIZER)")
+    parser.add_argument("--force", action="store_true", help="start over, whatever the folder holds")
+    if sources:
+        parser.add_argument("--source", default="", metavar="DIR", help=sources)
+    options = vars(parser.parse_args(argv))
+    out = options.pop("out") or folder / options["tokenizer"]
+    try:
+        bpe_size(options["tokenizer"])  # before any download
+        print(summary(prepare(out, **options)))
+    except (ValueError, OSError) as error:
+        print("error:", " ".join(str(error).split()), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped; run it again to go on: whole splits are kept", file=sys.stderr)
+        return 130
+    return 0

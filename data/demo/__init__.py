@@ -1,0 +1,1 @@
+"""A small corpus that comes with Python: for trying things without a download."""

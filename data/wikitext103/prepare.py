@@ -1,0 +1,109 @@
+"""Prepare WikiText-103 v1 (Merity et al. 2016): the official train, validation and test splits.
+
+    python data/wikitext103/prepare.py [--source DIR] [--tokenizer gpt2|bpeN] [--out DIR] [--force]
+
+Without --source the text comes from the Hugging Face hub. DIR holds wiki.{train,valid,test}.tokens, or the hub's
+parquet files. A part of the train split (wiki.train.ANYTHING.tokens) will do for development, and is recorded as such.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from data.corpus import Split, file_lines, main, prepare_splits
+from data.tokens import is_prepared
+
+FOLDER = Path(__file__).resolve().parent
+HUB, CONFIG = "Salesforce/wikitext", "wikitext-103-v1"
+NAMES = {"train": "train", "validation": "valid", "test": "test"}  # ours and the hub's -> the original files'
+
+# Words are whitespace-separated. The 103,227,021 (217,646; 245,569) of the papers are words + lines: one <eos> a line.
+# Hashes where we have seen the file: wikitext-103-raw-v1 has as many words, but is another text.
+OFFICIAL = {
+    "train": {"words": 101_425_671, "lines": 1_801_350},
+    "validation": {"words": 213_886, "lines": 3_760,
+                   "sha256": "9aee9f52d6e77de6c7751fc5e7c44287db3ec0eaf15477098acc6b93c1c4250b"},
+    "test": {"words": 241_211, "lines": 4_358,
+             "sha256": "56db52eb157b1ab5c89646eef70510c1eca6e12a3bfdb99f0d6b05b4eacb75b9"},
+}
+
+
+def original_lines(rows: Iterable[str | None]) -> Iterator[str]:
+    """The lines of the original file from the hub's rows, which have "" for each blank line " \\n"."""
+    for row in rows:
+        if not row:
+            yield " \n"
+        else:
+            yield row if row.endswith("\n") else row + "\n"
+
+
+def hub_splits() -> dict[str, Split]:
+    """The splits on the Hugging Face hub, downloaded once into its cache."""
+    from datasets import load_dataset  # seconds to import, and only needed here
+    try:
+        hub = load_dataset(HUB, CONFIG)
+    except (OSError, ValueError) as error:
+        raise OSError(f"cannot load {HUB} {CONFIG} from the hub ({error}): check the network, "
+                      "or give a local folder with --source DIR") from None
+
+    def lines(split: str) -> Iterator[str]:
+        return original_lines(row for batch in hub[split].iter(1000) for row in batch["text"])
+
+    return {split: Split(partial(lines, split)) for split in NAMES if split in hub}
+
+
+def parquet_lines(shards: list[Path]) -> Iterator[str]:
+    """The lines of the original file from parquet files in the hub's layout."""
+    from pyarrow import ArrowException
+    from pyarrow.parquet import ParquetFile
+    for shard in shards:
+        try:
+            with ParquetFile(shard) as file:
+                for batch in file.iter_batches(batch_size=1000, columns=["text"]):
+                    yield from original_lines(batch["text"].to_pylist())
+        except (ArrowException, KeyError) as error:
+            raise ValueError(f"{shard} is not a parquet file with a text column ({error}): download it again") from None
+
+
+def local_splits(folder: Path) -> dict[str, Split]:
+    """The splits that `folder` has, as wiki.*.tokens or as parquet files, at least one."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"source {folder} is not a folder: give the one with wiki.{{train,valid,test}}.tokens")
+    splits = {}
+    for split, short in NAMES.items():
+        texts = sorted([*folder.glob(f"wiki.{short}.tokens"), *folder.glob(f"wiki.{short}.*.tokens")])
+        places = [sorted(place.glob(f"{split}-*.parquet")) for place in (folder, folder / CONFIG)]
+        found = [[text] for text in texts] + [shards for shards in places if shards]
+        if len(found) > 1:
+            names = ", ".join(str(files[0].relative_to(folder)) for files in found)
+            raise ValueError(f"source {folder} has more than one candidate for the {split} split: {names}: keep one")
+        if texts:
+            splits[split] = Split(partial(file_lines, texts[0]), texts[0].stat().st_size)
+        elif found:
+            splits[split] = Split(partial(parquet_lines, found[0]))
+    if not splits:
+        raise FileNotFoundError(f"source {folder} has neither wiki.{{train,valid,test}}.tokens nor "
+                                f"{{train,validation,test}}-*.parquet: is it the right folder?")
+    return splits
+
+
+def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) -> Path:
+    """Tokenise WikiText-103 into the folder `out`; see data.corpus.prepare_splits.
+
+    source  "" for the hub, or a local folder
+    """
+    if source:
+        folder = Path(source).expanduser().resolve()
+        return prepare_splits(out, tokenizer, str(folder), local_splits(folder), OFFICIAL, force)
+    if not force and is_prepared(Path(out), tokenizer, HUB):  # spares the hub, which cannot have changed
+        return Path(out)
+    return prepare_splits(out, tokenizer, HUB, hub_splits(), OFFICIAL, force)
+
+
+if __name__ == "__main__":
+    sys.exit(main(prepare, FOLDER, "gpt2", "Prepare WikiText-103.",
+                  "folder with wiki.{train,valid,test}.tokens or the hub's parquet files (the Hugging Face hub)"))

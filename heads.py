@@ -1,0 +1,328 @@
+"""Output heads: hidden states -> a distribution over the next token.
+
+A head answers two questions about logits z (N, V), in float32: `loss`, what training minimises, and `log_probs`, the normalised
+distribution. Everything that scores or samples calls `log_probs`, so what is sampled is what is scored. To add a head, write a
+class of about ten lines, enter it in HEADS, and give it a file in config/; the tests pick it up from HEADS.
+
+`OutputHead` joins a head to its projection (an ordinary or a Bayesian one, tied to the token embedding) and never
+materialises the logits of a whole batch: see `chunked_loss`.
+"""
+
+import math
+from typing import Callable, NamedTuple
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Targets(NamedTuple):
+    """Sparse labels of N positions: `ids` (N, K), padded with -1, the true next token in column 0; `values` (N, K), their label values y in [0, 1]."""
+    ids: Tensor
+    values: Tensor
+
+    @classmethod
+    def single(cls, token: Tensor) -> "Targets":
+        """The true token alone. `token` has any shape; it is flattened to (N, 1)."""
+        ids = token.reshape(-1, 1)
+        return cls(ids, torch.ones_like(ids, dtype=torch.float32))
+
+    @property
+    def token(self) -> Tensor:
+        """The true next token (N,)."""
+        return self.ids[:, 0]
+
+    def rows(self, start: int, end: int) -> "Targets":
+        return Targets(self.ids[start:end], self.values[start:end])
+
+
+# -----------------------------------------------------------------------------
+# Heads
+
+class Head(nn.Module):
+    """Base of all heads; its parameters, if any, are trained. `vocab_size` is V."""
+    multi_label = False      # reads all of Targets, not the true token alone
+    bias: float | None = None  # initial value of the projection's output bias; None: the projection has none
+
+    def __init__(self, vocab_size: int):
+        super().__init__()
+        self.vocab_size = vocab_size
+
+    def loss(self, logits: Tensor, targets: Targets) -> Tensor:
+        """(N, V) float32 logits -> (N,) what training minimises, in nats."""
+        raise NotImplementedError
+
+    def log_probs(self, logits: Tensor) -> Tensor:
+        """(N, V) float32 logits -> (N, V) log of the normalised distribution."""
+        raise NotImplementedError
+
+
+class Softmax(Head):
+    """p = softmax(u(z)) with the link u(z) = z; loss = -log p_t.
+
+    Every head of the form p_i = F(z_i) / sum_j F(z_j) is this one with u = log F: subclasses give `link`.
+    """
+
+    def link(self, z: Tensor) -> Tensor:
+        return z
+
+    def loss(self, logits: Tensor, targets: Targets) -> Tensor:
+        return F.cross_entropy(self.link(logits), targets.token, reduction="none")
+
+    def log_probs(self, logits: Tensor) -> Tensor:
+        return F.log_softmax(self.link(logits), dim=-1)
+
+
+class LabelSmoothing(Softmax):
+    """Softmax trained towards y_t = 1 - eps, eps/(V-1) elsewhere; scored without smoothing.
+
+    Source: Shamula et al. 2024, "Altering and Evaluating GPT-Based Text Generation", eq. 1 (torch's own smoothing spreads eps/V over all V).
+    """
+
+    def __init__(self, vocab_size: int, eps: float = 0.05):
+        super().__init__(vocab_size)
+        if not 0 <= eps < 1:
+            raise ValueError(f"eps = {eps}: label smoothing takes 0 <= eps < 1")
+        self.eps = eps
+
+    def loss(self, logits: Tensor, targets: Targets) -> Tensor:
+        V, rest = self.vocab_size, self.eps / (self.vocab_size - 1)
+        ce = F.cross_entropy(logits, targets.token, reduction="none")
+        # sum_v -log p_v, from the same log-sum-exp: ce + z_t = lse
+        uniform = V * ce + (V * logits.gather(1, targets.token[:, None]).squeeze(1) - logits.sum(1))
+        return (1 - self.eps - rest) * ce + rest * uniform
+
+
+class GSSoftmaxF1(Softmax):
+    """GS-Softmax with F1(z) = alpha sigma(z). Source: the GS-Softmax paper, eq. 7 and 9.
+
+    alpha (its Table 4, the "range factor") cancels in the normalisation and cannot change anything; it is kept to show that.
+    The sigmoid saturates, hence the bias: it starts at -log V so that sum_v F(z_v) starts at 1 (Lin et al. 2017, arXiv 1708.02002, sec. 4.1).
+    """
+
+    def __init__(self, vocab_size: int, alpha: float = 1.0):
+        super().__init__(vocab_size)
+        if not 0 < alpha < math.inf:
+            raise ValueError(f"alpha = {alpha}: the range factor must be positive and finite")
+        self.log_alpha, self.bias = math.log(alpha), -math.log(vocab_size)
+
+    def link(self, z: Tensor) -> Tensor:
+        return F.logsigmoid(z) + self.log_alpha
+
+
+class GSSoftmaxF2(GSSoftmaxF1):
+    """GS-Softmax with F2(z) = e^z for z < 0, 1 + z from 0 on, times alpha. Source: the GS-Softmax paper, eq. 8.
+
+    Linear above 0, so a confident prediction among V tokens that start at F = 1 needs z ~ V: the bias of -log V starts them at F = 1/V.
+    """
+
+    def link(self, z: Tensor) -> Tensor:
+        # min and max, not where: the branch not taken must not reach the gradient (log1p is infinite at -1)
+        return z.clamp(max=0) + z.clamp(min=0).log1p() + self.log_alpha
+
+
+class Sigmoid(Head):
+    """Multi-label sigmoid: L = sum_v BCE(sigma(z_v), y_v); p = sigma(z) / sum sigma(z).
+
+    With sparse positives S: L = sum_v softplus(z_v) + sum_{j in S} y_j (w softplus(-z_j) - softplus(z_j)) + lambda (sum_v sigma(z_v) - 1)^2.
+    `pos_weight` is w, `sum_weight` is lambda. The bias starts at log(w/V): each sigma(z_v) at the optimum of a uniform label.
+    Source: Shamula et al. 2024, eq. 3 to 5, summed over v (their 1/N cancels nothing but the scale); eq. 4 on probabilities.
+    """
+    multi_label = True
+
+    def __init__(self, vocab_size: int, pos_weight: float = 1.0, sum_weight: float = 0.0):
+        super().__init__(vocab_size)
+        if not 0 < pos_weight < math.inf:
+            raise ValueError(f"pos_weight = {pos_weight}: must be positive and finite")
+        if not 0 <= sum_weight < math.inf:
+            raise ValueError(f"sum_weight = {sum_weight}: must be at least 0 and finite")
+        self.pos_weight, self.sum_weight, self.bias = pos_weight, sum_weight, math.log(pos_weight / vocab_size)
+
+    def loss(self, logits: Tensor, targets: Targets) -> Tensor:
+        z = logits.gather(1, targets.ids.clamp(min=0))  # (N, K); the padding's values are 0
+        positive = self.pos_weight * F.softplus(-z) - F.softplus(z)
+        loss = F.softplus(logits).sum(1) + (targets.values * positive).sum(1)
+        if self.sum_weight:
+            loss = loss + self.sum_weight * (torch.sigmoid(logits).sum(1) - 1).square()
+        return loss
+
+    def log_probs(self, logits: Tensor) -> Tensor:
+        return F.log_softmax(F.logsigmoid(logits), dim=-1)
+
+
+HEADS: dict[str, type[Head]] = {
+    "softmax": Softmax,
+    "label_smoothing": LabelSmoothing,
+    "sigmoid": Sigmoid,
+    "gs_softmax_f1": GSSoftmaxF1,
+    "gs_softmax_f2": GSSoftmaxF2,
+}
+
+
+# -----------------------------------------------------------------------------
+# Projections: hidden (N, C) -> logits (N, V)
+
+class Weights(NamedTuple):
+    """One draw of a projection's weights: `weight` (padded V, C), tied to the token embedding, and `bias` (V,) or None."""
+    weight: Tensor
+    bias: Tensor | None
+
+
+class Projection(nn.Module):
+    """z = h W^T + b with W the token embedding (Press & Wolf 2017); `bias` is the initial value of b, None for no bias."""
+
+    def __init__(self, weight: nn.Parameter, vocab_size: int, bias: float | None):
+        super().__init__()
+        self.weight = weight
+        self.bias = None if bias is None else nn.Parameter(torch.full((vocab_size,), bias))
+
+    def draw(self, generator: torch.Generator | None = None) -> Weights:
+        return Weights(self.weight, self.bias)
+
+    def kl(self) -> Tensor | None:
+        """KL(q || prior) of the weights in nats; None where the weights have no distribution."""
+        return None
+
+
+class BayesianProjection(Projection):
+    """W ~ N(mu, sigma^2) for each weight, mu tied to the token embedding, prior N(0, prior_sigma^2). The bias is a point.
+
+    Source: Shamula et al. 2024, sec. 2.5; Blundell et al. 2015 (arXiv 1505.05424). The parameters and the KL are torchbnn's; the noise is
+    drawn here, because torchbnn takes it from the global generator, and in eval() too.
+    """
+
+    def __init__(self, weight: nn.Parameter, vocab_size: int, bias: float | None, prior_sigma: float = 0.02):
+        super().__init__(weight, vocab_size, bias)
+        import torchbnn
+        if not 0 < prior_sigma < math.inf:
+            raise ValueError(f"prior_sigma = {prior_sigma}: must be positive and finite")
+        self.bayes = torchbnn.BayesLinear(0.0, prior_sigma, weight.shape[1], weight.shape[0], bias=False)
+        self.bayes.weight_mu = weight
+        self.kl_loss = torchbnn.BKLLoss(reduction="sum")
+
+    def draw(self, generator: torch.Generator | None = None) -> Weights:
+        noise = torch.randn(self.weight.shape, generator=generator, device=self.weight.device)
+        return Weights(self.weight + self.bayes.weight_log_sigma.exp() * noise, self.bias)
+
+    def kl(self) -> Tensor:
+        return self.kl_loss(self.bayes).squeeze(0)
+
+
+def project(hidden: Tensor, weights: Weights, vocab_size: int) -> Tensor:
+    """hidden (N, C) -> float32 logits (N, V): the padding rows of the weights are cut off here, so no head ever sees them."""
+    logits = hidden @ weights.weight.to(hidden.dtype).t()
+    logits = logits[:, :vocab_size].float()
+    return logits if weights.bias is None else logits + weights.bias
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """sum_n loss_n over rows in chunks, the gradient taken in the same pass: one chunk of logits lives at a time."""
+
+    @staticmethod
+    def forward(ctx, hidden, weight, bias, head, targets, vocab_size, chunk, dtype, *params):
+        # dtype: what autocast would use; a custom Function runs outside of autocast
+        h_all, w = hidden.to(dtype), weight.to(dtype)
+        total = torch.zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32), device=hidden.device)
+        grads = [None if p is None else torch.zeros_like(p) for p in (hidden, weight, bias, *params)]
+        d_hidden, d_weight, d_bias, *d_params = grads
+        need = any(ctx.needs_input_grad)
+        work = total.dtype  # the head's own arithmetic: float32, or float64 in the tests
+        padded = h_all.new_zeros(min(chunk, len(h_all)), len(w)) if need else None  # its padding columns stay zero
+        for start in range(0, len(h_all), chunk):
+            h, rows = h_all[start:start + chunk], targets.rows(start, start + chunk)
+            logits = (h @ w.t())[:, :vocab_size].to(work)
+            if bias is not None:
+                logits = logits + bias
+            if not need:
+                total += head.loss(logits, rows).sum()
+                continue
+            with torch.enable_grad():
+                logits = logits.requires_grad_()
+                loss = head.loss(logits, rows).sum()
+                dz, *dp = torch.autograd.grad(loss, (logits, *params), allow_unused=True)
+            total += loss.detach()
+            for d, g in zip(d_params, dp):
+                if g is not None:
+                    d += g
+            if bias is not None:
+                d_bias += dz.sum(0)
+            p = padded[:len(h)]
+            p[:, :vocab_size] = dz
+            d_hidden[start:start + chunk] = p @ w
+            d_weight += p.t() @ h
+        ctx.save_for_backward(*(g for g in grads if g is not None))
+        ctx.present = [g is not None for g in grads]
+        return total
+
+    @staticmethod
+    def backward(ctx, grad):
+        saved = iter(ctx.saved_tensors)
+        d_hidden, d_weight, d_bias, *d_params = [next(saved) * grad if here else None for here in ctx.present]
+        return d_hidden, d_weight, d_bias, None, None, None, None, None, *d_params
+
+
+def chunk_rows(vocab_size: int, device: str) -> int:
+    """Rows of logits at a time: on a CPU what stays near its caches, on a GPU half a gigabyte, never too few for efficient matrix products."""
+    return max(256, (2**22 if device == "cpu" else 2**27) // vocab_size)
+
+
+def chunked_loss(hidden: Tensor, weights: Weights, head: Head, targets: Targets, chunk: int = 0) -> Tensor:
+    """Sum over rows of head.loss(hidden W^T + b, targets), without the (N, V) logits: a scalar in float32.
+
+    hidden (N, C); targets of N rows; chunk: rows at a time (0: see `chunk_rows`). Value and gradients (of hidden, weight, bias and
+    the head's parameters) equal the unchunked ones; higher derivatives do not exist. Under autocast the matrix products run in its
+    dtype and everything else in float32. As Liger's fused linear cross-entropy (Hsu et al. 2024, arXiv 2410.10989), for any row-wise loss.
+    """
+    if len(targets.ids) != len(hidden):
+        raise ValueError(f"{len(targets.ids)} rows of targets for {len(hidden)} rows of hidden states")
+    device = hidden.device.type
+    chunk = chunk or chunk_rows(head.vocab_size, device)
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    return _ChunkedLoss.apply(hidden, weights.weight, weights.bias, head, targets, head.vocab_size, chunk, dtype, *head.parameters())
+
+
+class OutputHead(nn.Module):
+    """A head and its projection. `samples`: weight draws of which the predictive distribution is the mean (1 where weights are points)."""
+
+    def __init__(self, head: Head, projection: Projection):
+        super().__init__()
+        self.head, self.projection = head, projection
+
+    def loss(self, hidden: Tensor, targets: Targets, generator: torch.Generator | None = None) -> tuple[Tensor, int]:
+        """(sum of the losses in nats, count) over hidden (..., C). A Bayesian projection draws its weights once, from `generator`."""
+        hidden = hidden.reshape(-1, hidden.shape[-1])
+        return chunked_loss(hidden, self.projection.draw(generator), self.head, targets), len(hidden)
+
+    @torch.no_grad()
+    def draws(self, samples: int, seed: int, dtype: torch.dtype = torch.float32) -> list[Weights]:
+        """The weights that `log_probs` averages over: `samples` draws, a pure function of the seed; one where weights are points."""
+        if not isinstance(self.projection, BayesianProjection):
+            samples = 1
+        generator = torch.Generator(self.projection.weight.device).manual_seed(seed)
+        drawn = (self.projection.draw(generator) for _ in range(samples))
+        return [Weights(d.weight.to(dtype), d.bias) for d in drawn]
+
+    def log_probs(self, hidden: Tensor, draws: list[Weights]) -> Tensor:
+        """log p (N, V), float32, of the predictive distribution p = mean over draws of p(. | W): log-mean-exp, never the mean NLL."""
+        total = None
+        for weights in draws:
+            lp = self.head.log_probs(project(hidden.to(weights.weight.dtype), weights, self.head.vocab_size))
+            total = lp if total is None else torch.logaddexp(total, lp)
+        return total - math.log(len(draws)) if len(draws) > 1 else total
+
+
+def make_head(name: str, vocab_size: int, weight: nn.Parameter, args: dict | None = None, bayesian: bool = False, prior_sigma: float = 0.02) -> OutputHead:
+    """The head called `name` in HEADS, with its constructor's `args`, on a projection tied to `weight` (padded V, C).
+
+    ValueError for an unknown head or argument, naming the known ones.
+    """
+    if name not in HEADS:
+        raise ValueError(f"unknown head {name!r}; known: {', '.join(HEADS)}")
+    try:
+        head = HEADS[name](vocab_size, **(args or {}))
+    except TypeError as e:
+        raise ValueError(f"head {name!r} does not take head_args = {args}: {e}") from None
+    kind: Callable = BayesianProjection if bayesian else Projection
+    extra = {"prior_sigma": prior_sigma} if bayesian else {}
+    return OutputHead(head, kind(weight, vocab_size, head.bias, **extra))

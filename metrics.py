@@ -1,0 +1,283 @@
+"""Metrics: texts and log-probabilities -> numbers. Pure functions on numpy arrays; nothing else of this project is imported.
+
+A text is a sequence of hashable tokens: words, or token ids in a list, an array or a tensor. Only `self_bleu_sacre` takes
+strings, because it brings its own tokenizer. Every diversity number depends on how many texts there are, how long they are and how
+they were split into tokens: compare numbers only where these three are equal, and never score the prompt with its continuation.
+
+All of the diversity metrics count n-grams with `_ngram_counts`.
+"""
+
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import chain
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+ZIPF_RANKS = 5000   # the most frequent words that the line is fitted to, as in the code of Holtzman et al.
+ROUNDING = 1e-6     # how far float32 rounding may carry a probability above 1, or a mean NLL below 0, before it is called a mistake
+
+
+# ---- counting n-grams ----
+
+def _encode(texts: Sequence[Sequence[Hashable]]) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens of all texts one after the other, as ids 0..V-1 (M,), and the length of each text (N,)."""
+    for i, text in enumerate(texts):
+        if isinstance(text, (str, bytes)):
+            raise ValueError(f"text {i} is the string {text[:40]!r}, which is a sequence of characters, not of words: "
+                             "pass text.split() for words, or list(text) if characters are meant")
+    # tolist: the elements of a tensor hash by identity, so that no two of them would ever be the same token
+    texts = [text.tolist() if hasattr(text, "tolist") else text for text in texts]
+    flat = list(chain.from_iterable(texts))
+    ids = {token: i for i, token in enumerate(dict.fromkeys(flat))}
+    tokens = np.fromiter(map(ids.__getitem__, flat), np.int64, len(flat))
+    return tokens, np.array([len(text) for text in texts], np.int64)
+
+
+def _ngram_counts(tokens: np.ndarray, lengths: np.ndarray, max_n: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """For n = 1..max_n yields (gram, text, count): one entry for each n-gram of each text, sorted by gram, then by text.
+
+    gram numbers the different n-grams of the pooled texts 0, 1, ...; text is the index of the text; count says how often the text has
+    it. An n-gram does not cross texts. One sort for each n: an n-gram is the pair (id of its first n-1 tokens, last token).
+    """
+    M, N, V = len(tokens), len(lengths), int(tokens.max(initial=-1)) + 1
+    if max_n < 1:
+        raise ValueError(f"n-grams of order {max_n}: the order must be at least 1")
+    if M * N * V >= 2**63:
+        raise ValueError(f"{N} texts of {M} tokens, {V} of them different, do not fit a 64-bit sort key: score a sample of the texts")
+    owner = np.repeat(np.arange(N), lengths)               # (M,) the text of each position
+    left = np.cumsum(lengths)[owner] - np.arange(M)        # (M,) tokens from a position to the end of its text
+    gram = np.zeros(M, np.int64)                           # (M,) id of the (n-1)-gram that starts at a position; there is one 0-gram
+    for n in range(1, max_n + 1):
+        at = np.flatnonzero(left >= n)
+        key = (gram[at] * V + tokens[at + n - 1]) * N + owner[at]
+        order = np.argsort(key)
+        at, key = at[order], key[order]
+        ids = np.cumsum(np.diff(key // N, prepend=-1) != 0) - 1
+        gram[at] = ids
+        first = np.flatnonzero(np.diff(key, prepend=-1))   # the first of each run of equal (gram, text)
+        yield ids[first], owner[at[first]], np.diff(first, append=len(key))
+
+
+def _last_counts(tokens: np.ndarray, lengths: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`_ngram_counts` of the order n alone."""
+    *_, last = _ngram_counts(tokens, lengths, n)
+    return last
+
+
+# ---- self-BLEU ----
+
+def _matches(gram: np.ndarray, text: np.ndarray, count: np.ndarray, N: int) -> np.ndarray:
+    """BLEU's clipped matches of each text against all others (N,): sum over its n-grams of min(count, largest count in another text).
+
+    The largest count in another text is the largest count overall, except for the one text that owns it: there it is the second largest.
+    """
+    first = np.flatnonzero(np.diff(gram, prepend=-1))
+    largest = np.maximum.reduceat(count, first)            # (G,) like the next two, for each n-gram
+    is_largest = count == largest[gram]
+    second = np.maximum.reduceat(np.where(is_largest, 0, count), first)
+    has_one_owner = np.bincount(gram[is_largest], minlength=len(first)) == 1
+    elsewhere = np.where(is_largest & has_one_owner[gram], second[gram], largest[gram])
+    return np.bincount(text, np.minimum(count, elsewhere), minlength=N).astype(np.int64)
+
+
+def _closest_lengths(lengths: np.ndarray) -> np.ndarray:
+    """For each text the length of another text that is closest to its own (N,); of two equally close, the shorter."""
+    order = np.argsort(lengths)
+    length = lengths[order]
+    far = 3 * length[-1] + 1                               # farther from any length than any two lengths are from each other
+    shorter, longer = np.append(-far, length[:-1]), np.append(length[1:], far)
+    closest = np.empty_like(lengths)
+    closest[order] = np.where(length - shorter <= longer - length, shorter, longer)
+    return closest
+
+
+def _mean_bleu(texts: Sequence[Sequence[Hashable]], max_n: int, score: Callable[[list[int], list[int]], float]) -> float:
+    """Mean over texts of brevity penalty * score(matches, totals), both for n = 1..max_n; 0 for a text without a match.
+
+    The brevity penalty is exp(1 - r / c) for a text of c tokens shorter than r, the closest length among the others, else 1.
+    """
+    if len(texts) < 2:
+        raise ValueError(f"self-BLEU of {len(texts)} text(s): it compares each text with the others and needs at least 2 texts")
+    tokens, lengths = _encode(texts)
+    if not len(tokens):
+        raise ValueError(f"self-BLEU of {len(texts)} texts, all of them empty: it needs at least 2 texts with something to compare")
+    matches = np.stack([_matches(*counts, len(texts)) for counts in _ngram_counts(tokens, lengths, max_n)], axis=1)   # (N, max_n)
+    totals = np.maximum(lengths[:, None] - np.arange(max_n), 0)                                                      # (N, max_n)
+    scores = []
+    # Python's log and exp, one text at a time: numpy's differ from them in the last bit on some machines.
+    for match, total, c, r in zip(matches.tolist(), totals.tolist(), lengths.tolist(), _closest_lengths(lengths).tolist()):
+        if match[0]:
+            scores.append((math.exp(1 - r / c) if c < r else 1.0) * score(match, total))
+    return math.fsum(scores) / len(texts)                  # fsum: the same float for any order of the texts
+
+
+def _nltk_score(match: list[int], total: list[int]) -> float:
+    """Geometric mean of the precisions; 0 matches count as 0.1, 0 n-grams as 1 (nltk's method1 of Chen and Cherry 2014)."""
+    weight = 1 / len(match)
+    return math.exp(math.fsum(weight * math.log((m or 0.1) / max(t, 1)) for m, t in zip(match, total)))
+
+
+def _sacre_score(match: list[int], total: list[int]) -> float:
+    """Geometric mean of the precisions in percent, of the orders that the text has; the k-th order without a match counts as 2^-k matches."""
+    logs, halving = [], 1.0
+    for m, t in zip(match, total):
+        if not t:
+            break
+        if not m:
+            halving *= 2
+        logs.append(math.log(100.0 * m / t if m else 100.0 / (halving * t)))
+    return math.exp(sum(logs) / len(logs))                 # sum, not fsum: to the last bit what sacrebleu computes
+
+
+def self_bleu(texts: Sequence[Sequence[Hashable]], max_n: int = 4) -> float:
+    """Self-BLEU, the nltk variant (Zhu et al. 2018, Texygen, arXiv 1802.01886): 0..1, higher is less diverse.
+
+    Mean over texts of sentence_bleu(all other texts, text, weights=(1/max_n,) * max_n, smoothing_function=SmoothingFunction().method1),
+    to the last bit what nltk 3.10 gives, in one sort of all n-grams for each order instead of N^2 comparisons.
+    An empty text scores 0. A text of fewer than max_n tokens is scored as nltk does it, with 0.1 for each precision that it lacks:
+    short texts look diverse.
+    ValueError for fewer than 2 texts, for texts that are all empty, for a string in place of a sequence of words, and for max_n < 1.
+    """
+    return _mean_bleu(texts, max_n, _nltk_score)
+
+
+def self_bleu_sacre(texts: Sequence[str]) -> float:
+    """Self-BLEU, the sacreBLEU variant (Post 2018, arXiv 1804.08771): 0..100, higher is less diverse.
+
+    Mean over texts of sacrebleu.sentence_bleu(text, all other texts).score (13a tokenizer, orders 1-4, exponential smoothing, effective
+    order), to the last bit what sacrebleu 2.6 gives. The texts are raw strings: the 13a tokenizer splits them.
+    ValueError for fewer than 2 texts, for texts that are all empty, and for a text that is not a string.
+    """
+    if isinstance(texts, str):
+        raise ValueError(f"self-BLEU of the string {texts[:40]!r}: it needs a list of at least 2 texts")
+    from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a  # here: no other function needs sacrebleu
+
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(f"text {i} is a {type(text).__name__}, and the 13a tokenizer needs the raw string: decode or join it first")
+    tokenize = Tokenizer13a()
+    return _mean_bleu([tokenize(text.rstrip()).split() for text in texts], 4, _sacre_score)
+
+
+# ---- repetition and vocabulary ----
+
+def distinct_n(texts: Sequence[Sequence[Hashable]], n: int = 4) -> float:
+    """Distinct-n (Li et al. 2016, arXiv 1510.03055): different n-grams of the pooled texts / tokens of the pooled texts, 0..1.
+
+    An n-gram does not cross texts. The divisor counts tokens, as in the paper, not n-grams: N texts of T different tokens reach
+    1 - (n-1)/T, not 1. ValueError for texts without a token and for n < 1.
+    """
+    tokens, lengths = _encode(texts)
+    if not len(tokens):
+        raise ValueError(f"distinct-{n} of {len(texts)} text(s) without a token: it needs at least one token")
+    gram, _, _ = _last_counts(tokens, lengths, n)
+    return float((gram.max(initial=-1) + 1) / len(tokens))
+
+
+def seq_rep_n(texts: Sequence[Sequence[Hashable]], n: int = 4) -> float:
+    """Seq-rep-n (Welleck et al. 2020, arXiv 1908.04319): mean over texts of 1 - different n-grams / n-grams, 0 (no repetition) to 1.
+
+    Texts of fewer than n tokens have no n-gram and are left out of the mean. ValueError where none is left, and for n < 1.
+    """
+    tokens, lengths = _encode(texts)
+    _, text, _ = _last_counts(tokens, lengths, n)
+    different, total = np.bincount(text, minlength=len(lengths)), lengths - n + 1
+    scored = total > 0
+    if not scored.any():
+        raise ValueError(f"seq-rep-{n} of {len(texts)} text(s), the longest of {lengths.max(initial=0)} tokens: "
+                         f"it needs a text of at least {n} tokens")
+    return float(np.mean(1 - different[scored] / total[scored]))
+
+
+def zipf_coefficient(texts: Sequence[Sequence[Hashable]]) -> float:
+    """Zipf coefficient (Holtzman et al. 2020, arXiv 1904.09751): s in frequency ~ rank^-s, about 1 for human text, 0 for uniform words.
+
+    Minus the slope of the least-squares line of log frequency against log rank, over the pooled words, ranks 1..min(5000, words).
+    Each rank weighs the same, so the many rare words dominate the fit. ValueError for fewer than 2 different words.
+    """
+    tokens, _ = _encode(texts)
+    frequency = np.sort(np.bincount(tokens))[::-1][:ZIPF_RANKS]
+    if len(frequency) < 2:
+        raise ValueError(f"Zipf coefficient of {len(frequency)} different word(s): a line needs at least 2")
+    x, y = np.log(np.arange(1, len(frequency) + 1)), np.log(frequency)
+    x -= x.mean()
+    return float(-(x @ (y - y.mean())) / (x @ x))
+
+
+# ---- probabilities ----
+
+class Calibration:
+    """Sums for the expected calibration error, chunk by chunk: memory is one row a bin, whatever the number of predictions.
+
+    Bin b of `bins` equal ones holds confidences in (b/bins, (b+1)/bins], as in Guo et al. 2017; confidence 0 is in the first.
+    """
+
+    def __init__(self, bins: int = 15):
+        if bins < 1:
+            raise ValueError(f"bins = {bins}: calibration needs at least 1 bin; 15 is customary")
+        self.edges = np.linspace(0, 1, bins + 1)
+        self.count, self.confidence, self.correct = np.zeros(bins, np.int64), np.zeros(bins), np.zeros(bins)
+
+    def add(self, confidence: ArrayLike, correct: ArrayLike) -> None:
+        """Adds predictions: the probability given to each, and whether it was right (bool or 0/1). Both of one shape, any shape.
+
+        ValueError for different shapes, a confidence outside 0..1 (beyond float32 rounding) or NaN, a `correct` other than 0 and 1.
+        """
+        p, hit = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
+        if p.shape != hit.shape:
+            raise ValueError(f"confidence has shape {p.shape} and correct {hit.shape}: give one of each for every prediction")
+        p, hit = p.ravel(), hit.ravel()
+        wrong = ~((p >= 0) & (p <= 1 + ROUNDING))          # written so that NaN is wrong
+        if wrong.any():
+            raise ValueError(f"confidence {p[wrong][0]} is not in 0..1: give probabilities, not logits or log-probabilities")
+        if not np.isin(hit, (0, 1)).all():
+            raise ValueError(f"correct holds {hit[~np.isin(hit, (0, 1))][0]}: give True/False or 1/0, such as prediction == target")
+        bins = len(self.count)
+        b = np.clip(np.searchsorted(self.edges, p) - 1, 0, bins - 1)
+        self.count += np.bincount(b, minlength=bins)
+        self.confidence += np.bincount(b, p, minlength=bins)
+        self.correct += np.bincount(b, hit, minlength=bins)
+
+    def ece(self) -> float:
+        """Expected calibration error: sum over bins of (count / all) |accuracy - mean confidence|, 0..1. ValueError before any `add`."""
+        if not self.count.sum():
+            raise ValueError("expected calibration error of 0 predictions: add at least one")
+        return float(np.abs(self.correct - self.confidence).sum() / self.count.sum())
+
+
+def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> float:
+    """Expected calibration error (Guo et al. 2017, arXiv 1706.04599), 0..1: `Calibration` in one call, for predictions held at once."""
+    calibration = Calibration(bins)
+    calibration.add(confidence, correct)
+    return calibration.ece()
+
+
+def _mean_nll(nll_sum: float, count: int, unit: str) -> float:
+    if count < 1:
+        raise ValueError(f"{count} {unit}: the mean needs at least 1 of them")
+    mean = float(nll_sum) / count
+    if not mean >= -ROUNDING:                              # written so that NaN is a mistake
+        raise ValueError(f"an NLL sum of {nll_sum} over {count} {unit}: it must be a number >= 0, the sum of -log p, not of log p")
+    return mean
+
+
+def perplexity(nll_sum: float, count: int) -> float:
+    """exp(nll_sum / count), for a sum of -log p in nats. Count tokens or words, and say which: the two are not comparable.
+
+    inf where nll_sum is inf (some p was 0; nothing is clamped), and where exp overflows, above 709.78 nats each.
+    ValueError for a count below 1, and for an NLL sum that is NaN or negative.
+    """
+    mean = _mean_nll(nll_sum, count, "tokens or words")
+    try:
+        return math.exp(mean)
+    except OverflowError:
+        return math.inf
+
+
+def bits_per_byte(nll_sum: float, n_bytes: int) -> float:
+    """nll_sum / (ln 2 * n_bytes), for a sum of -log p in nats and the UTF-8 bytes of the original text: comparable across tokenizers.
+
+    inf where nll_sum is inf. ValueError for n_bytes below 1, and for an NLL sum that is NaN or negative.
+    """
+    return _mean_nll(nll_sum, n_bytes, "bytes") / math.log(2)

@@ -1,0 +1,186 @@
+"""GPT-2 in one file: tokens -> hidden states.
+
+The trunk knows nothing of output heads (heads.py): it ends after the final LayerNorm. Its token embedding `wte` is shared
+with the output projection. Names follow GPT-2's, so that its weights go in and out (`from_gpt2`, `to_gpt2`).
+Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    """Size of the trunk. `vocab_size` is the true V; the embedding has `padded_vocab` rows (a multiple of 64 is faster on a GPU)."""
+    vocab_size: int = 50257
+    block_size: int = 512
+    n_layer: int = 12
+    n_head: int = 12
+    n_embd: int = 768
+    dropout: float = 0.0
+
+    def __post_init__(self):
+        for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} = {getattr(self, name)}: must be at least 1")
+        if self.n_embd % self.n_head:
+            raise ValueError(f"n_embd = {self.n_embd} is not a multiple of n_head = {self.n_head}: choose one that is")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout = {self.dropout}: must be in [0, 1)")
+
+    @property
+    def padded_vocab(self) -> int:
+        return -(-self.vocab_size // 64) * 64
+
+
+class Cache:
+    """Keys and values of the tokens already read: `kv[layer]` is (2, B, nh, block_size, hs), of which `length` positions are filled."""
+
+    def __init__(self, model: "GPT", batch: int, dtype: torch.dtype = torch.float32):
+        c = model.config
+        self.kv = torch.zeros(c.n_layer, 2, batch, c.n_head, c.block_size, c.n_embd // c.n_head, dtype=dtype, device=model.wte.weight.device)
+        self.length = 0
+
+
+class Attention(nn.Module):
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.n_head, self.dropout = config.n_head, config.dropout
+        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd)
+
+    def forward(self, x: Tensor, kv: Tensor | None, start: int) -> Tensor:
+        B, T, C = x.shape
+        q, k, v = self.c_attn(x).view(B, T, 3, self.n_head, C // self.n_head).permute(2, 0, 3, 1, 4)  # each (B, nh, T, hs)
+        mask, causal = None, T > 1
+        if kv is not None:
+            kv[0, :, :, start:start + T], kv[1, :, :, start:start + T] = k, v
+            k, v = kv[0, :, :, :start + T].to(q.dtype), kv[1, :, :, :start + T].to(q.dtype)
+            if causal and start:  # several new tokens after old ones: the causal triangle starts at column `start`
+                mask, causal = torch.ones(T, start + T, dtype=torch.bool, device=x.device).tril(start), False
+        y = F.scaled_dot_product_attention(q, k, v, mask, self.dropout if self.training else 0.0, causal)
+        return self.c_proj(y.transpose(1, 2).reshape(B, T, C))
+
+
+class MLP(nn.Module):
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd)
+        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
+
+
+class Block(nn.Module):
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(config.n_embd)
+        self.attn = Attention(config)
+        self.ln_2 = nn.LayerNorm(config.n_embd)
+        self.mlp = MLP(config)
+        self.drop = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, kv: Tensor | None, start: int) -> Tensor:
+        x = x + self.drop(self.attn(self.ln_1(x), kv, start))
+        return x + self.drop(self.mlp(self.ln_2(x)))
+
+
+class GPT(nn.Module):
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.config = config
+        self.wte = nn.Embedding(config.padded_vocab, config.n_embd)
+        self.wpe = nn.Embedding(config.block_size, config.n_embd)
+        self.drop = nn.Dropout(config.dropout)
+        self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.ln_f = nn.LayerNorm(config.n_embd)
+        self.init_weights()
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """GPT-2's initialisation, all of it: N(0, .02^2), residual projections scaled by 1/sqrt(2 n_layer), zero biases."""
+        for name, p in self.named_parameters():
+            if p.dim() == 2:
+                p.normal_(0.0, 0.02 / math.sqrt(2 * self.config.n_layer) if name.endswith("c_proj.weight") else 0.02)
+            elif name.endswith("bias"):
+                p.zero_()
+        self.wte.weight[self.config.vocab_size:] = 0  # padding rows: never looked up, never scored
+
+    def forward(self, tokens: Tensor, positions: Tensor | None = None, cache: Cache | None = None) -> Tensor:
+        """Hidden states (B, T, C) after the final LayerNorm, for `tokens` (B, T) of ids.
+
+        `positions` (T,) or (B, T): where each token stands; by default 0, 1, ... after what `cache` holds. With a cache the
+        tokens are appended to it. ValueError if the sequence is longer than block_size.
+        """
+        B, T = tokens.shape
+        start = cache.length if cache is not None else 0
+        if start + T > self.config.block_size:
+            raise ValueError(f"{start + T} tokens do not fit block_size = {self.config.block_size}: shorten the text or train with a larger block")
+        if positions is None:
+            positions = torch.arange(start, start + T, device=tokens.device)
+        x = self.drop(self.wte(tokens) + self.wpe(positions))  # (B, T, C)
+        for i, block in enumerate(self.h):
+            x = block(x, cache.kv[i] if cache is not None else None, start)
+        if cache is not None:
+            cache.length += T
+        return self.ln_f(x)
+
+    def flops_per_token(self) -> int:
+        """Training FLOPs a token, forward and backward, projection included: 6N + 12 L C T (Chowdhery et al. 2022, appendix B)."""
+        c = self.config
+        n = sum(p.numel() for p in self.parameters()) - self.wpe.weight.numel()
+        return 6 * n + 12 * c.n_layer * c.n_embd * c.block_size
+
+
+# -----------------------------------------------------------------------------
+# GPT-2's own weights, through transformers
+
+# transformers stores these as (in, out), nn.Linear as (out, in)
+_TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
+
+
+def from_gpt2(name: str, dropout: float = 0.0) -> GPT:
+    """The trunk of a `GPT2LMHeadModel`: a hub name ("gpt2") or a folder that `save_pretrained` wrote.
+
+    ValueError if it cannot be loaded or is a variant of GPT-2 that this trunk does not compute.
+    """
+    from transformers import GPT2Config, GPT2LMHeadModel  # here, because importing transformers takes seconds
+    try:
+        config = GPT2Config.from_pretrained(name)
+        if config.model_type != "gpt2" or "GPT2LMHeadModel" not in (config.architectures or ["GPT2LMHeadModel"]):
+            raise ValueError(f"it is a {config.architectures}")
+        hf = GPT2LMHeadModel.from_pretrained(name, torch_dtype=torch.float32)
+    except Exception as e:  # transformers and the hub raise many kinds; the user needs one line of them
+        where = "the folder" if Path(name).is_dir() else "the hub (no folder of that name here)"
+        raise ValueError(f"cannot load a GPT2LMHeadModel {name!r} from {where}: {str(e).splitlines()[0] if str(e) else type(e).__name__}") from e
+    for key, want in dict(activation_function="gelu_new", n_inner=None, layer_norm_epsilon=1e-5, scale_attn_weights=True,
+                          scale_attn_by_inverse_layer_idx=False, tie_word_embeddings=True).items():
+        if getattr(config, key) != want and not (key == "n_inner" and config.n_inner == 4 * config.n_embd):
+            raise ValueError(f"{name!r} has {key} = {getattr(config, key)!r}; this trunk computes {want!r} only")
+    model = GPT(GPTConfig(config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd, dropout))
+    source = hf.transformer.state_dict()
+    with torch.no_grad():
+        for key, p in model.named_parameters():
+            w = source[key].t() if key.endswith(_TRANSPOSED) else source[key]
+            p[:len(w)].copy_(w)  # all of it, but for the padding rows of wte
+    return model
+
+
+def to_gpt2(model: GPT, folder: str | Path) -> None:
+    """Writes the trunk, with its tied softmax projection, as a `GPT2LMHeadModel` folder that transformers reads."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+    c = model.config
+    hf = GPT2LMHeadModel(GPT2Config(vocab_size=c.vocab_size, n_positions=c.block_size, n_layer=c.n_layer, n_head=c.n_head, n_embd=c.n_embd,
+                                    bos_token_id=min(50256, c.vocab_size - 1), eos_token_id=min(50256, c.vocab_size - 1)))
+    target = hf.transformer.state_dict()
+    with torch.no_grad():
+        for key, p in model.named_parameters():
+            target[key].copy_(p.t() if key.endswith(_TRANSPOSED) else p[:len(target[key])])
+    hf.save_pretrained(folder)

@@ -1,0 +1,193 @@
+"""Text from a checkpoint.
+
+    python sample.py out/sig_gpt --prompt "The history of" --num_samples 3 --temperature 0.9 --top_p 0.95
+
+Samples from the same distribution that is scored: log p of the head, averaged over weight draws if its projection is Bayesian.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Iterator
+
+import torch
+from torch import Tensor
+
+from checkpoint import Model, load_model, tokenizer_of
+from configurator import cli
+from data.tokens import Tokenizer
+from heads import Weights
+from model import Cache
+from scoring import autocast
+
+
+def truncate(log_p: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Tensor:
+    """log p (N, V) -> probabilities (N, V) at `temperature`, p^(1/tau) normalised, then cut to the top_k most probable tokens (0: all) and
+    to the smallest set of at least top_p mass (Holtzman et al. 2020). Temperature 0 is all mass on the most probable token."""
+    if temperature == 0:
+        return torch.zeros_like(log_p).scatter_(1, log_p.argmax(1, keepdim=True), 1.0)
+    p = torch.softmax(log_p / temperature, dim=-1)
+    if 0 < top_k < p.shape[1]:
+        kth = p.topk(top_k).values[:, -1:]
+        p = p.masked_fill(p < kth, 0)
+    if top_p < 1:
+        ordered, at = p.sort(descending=True, stable=True)
+        ordered = ordered / ordered.sum(1, keepdim=True)
+        beyond = ordered.cumsum(1) - ordered >= top_p  # the token that crosses top_p stays
+        p = p.masked_fill(torch.zeros_like(beyond).scatter_(1, at, beyond), 0)
+    return p / p.sum(1, keepdim=True)
+
+
+def check_sampling(temperature: float, top_k: int, top_p: float) -> None:
+    """ValueError naming the setting that cannot be sampled with."""
+    if not 0 <= temperature < float("inf"):
+        raise ValueError(f"temperature = {temperature}: must be 0 (greedy) or positive")
+    if top_k < 0:
+        raise ValueError(f"top_k = {top_k}: must be 0 (off) or positive")
+    if not 0 < top_p <= 1:
+        raise ValueError(f"top_p = {top_p}: must lie in (0, 1]")
+
+
+@torch.no_grad()
+def generate(model: Model, prompt: Tensor, length: int, draws: list[Weights], temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,
+             generator: torch.Generator | None = None, cached: bool = True, dtype: str = "float32") -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields `length` times the next tokens (B,) and the hidden states (B, C) they were drawn from, after `prompt` (B, P) of ids.
+
+    A context that reaches block_size goes on from its last half. `cached` = False reads the whole context anew for each token:
+    the slow twin, token for token the same. The model must be in eval mode. ValueError if the prompt is longer than the block.
+    """
+    T, device = model.trunk.config.block_size, prompt.device
+    if not 1 <= prompt.shape[1] <= T:
+        raise ValueError(f"the prompt has {prompt.shape[1]} tokens; this model reads 1 to {T} (block_size): shorten it")
+    text, begin, cache = prompt, 0, None
+    for _ in range(length):
+        if text.shape[1] - begin > T:
+            begin, cache = text.shape[1] - T // 2 - 1, None
+        with autocast(device.type, dtype):
+            if not cached:
+                hidden = model.trunk(text[:, begin:])[:, -1]
+            elif cache is None:
+                cache = Cache(model.trunk, len(text), torch.bfloat16 if dtype == "bfloat16" else torch.float32)
+                hidden = model.trunk(text[:, begin:], cache=cache)[:, -1]
+            else:
+                hidden = model.trunk(text[:, -1:], cache=cache)[:, -1]
+            log_p = model.head.log_probs(hidden, draws)
+        p = truncate(log_p, temperature, top_k, top_p)
+        token = torch.multinomial(p, 1, generator=generator) if temperature else p.argmax(1, keepdim=True)
+        text = torch.cat((text, token), 1)
+        yield token[:, 0], hidden
+
+
+def entropies(model: Model, hidden: Tensor, draws: list[Weights]) -> tuple[Tensor, Tensor, Tensor]:
+    """Uncertainty about the next token after hidden (N, C), each (N,), in nats: total = H[mean over draws of p], aleatoric = mean of H[p],
+    epistemic = their difference, the mutual information of token and weights. Source: Depeweg et al. 2018, arXiv 1710.07283, eq. 4."""
+    H = lambda lp: -(lp.exp() * lp.masked_fill(lp == -torch.inf, 0)).sum(1)
+    total = H(model.head.log_probs(hidden, draws))
+    aleatoric = torch.stack([H(model.head.log_probs(hidden, [d])) for d in draws]).mean(0)
+    return total, aleatoric, total - aleatoric
+
+
+class Stream:
+    """Prints ids as they come: only the text that further ids can no longer change (a character may take several tokens)."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.tokenizer, self.ids, self.shown = tokenizer, [], 0
+
+    def add(self, token: int, last: bool = False) -> None:
+        self.ids.append(token)
+        text = self.tokenizer.decode(self.ids)
+        if last or not text.endswith("\ufffd"):
+            sys.stdout.write(text[self.shown:])
+            sys.stdout.flush()
+            self.shown = len(text)
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("checkpoint", help="the out folder of a training run, or one checkpoint in it")
+    p.add_argument("--prompt", default="\n", help="text to continue (default: a new line)")
+    p.add_argument("--prompts", metavar="FILE", help="a file with one prompt a line, instead of --prompt")
+    p.add_argument("--num_samples", type=int, default=1, help="texts for each prompt")
+    p.add_argument("--length", type=int, default=200, help="new tokens of each text")
+    p.add_argument("--temperature", type=float, default=1.0, help="0 is greedy")
+    p.add_argument("--top_k", type=int, default=0, help="0: all tokens")
+    p.add_argument("--top_p", type=float, default=1.0)
+    p.add_argument("--seed", type=int, default=1337)
+    p.add_argument("--samples", type=int, default=8, help="weight draws of a Bayesian projection, kept for the whole run")
+    p.add_argument("--uncertainty", action="store_true", help="after each text, its tokens with total, aleatoric and epistemic uncertainty (nats)")
+    p.add_argument("--which", choices=("best", "last"), default="best", help="which checkpoint of the run")
+    p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    p.add_argument("--dtype", default="float32", help="float32 or bfloat16")
+    p.add_argument("--no_cache", action="store_true", help="read the whole context for every token (slow; for comparison)")
+    return p
+
+
+def read_prompts(args: argparse.Namespace) -> list[str]:
+    if not args.prompts:
+        return [args.prompt]
+    prompts = [line for line in Path(args.prompts).read_text(encoding="utf-8").splitlines() if line]
+    if not prompts:
+        raise ValueError(f"--prompts {args.prompts}: the file holds no prompt; put one on each line")
+    return prompts
+
+
+def main(argv: list[str]) -> int:
+    args = parser().parse_args(argv)
+    check_sampling(args.temperature, args.top_k, args.top_p)
+    for key in ("num_samples", "length", "samples"):
+        if getattr(args, key) < 1:
+            raise ValueError(f"{key} = {getattr(args, key)}: must be at least 1")
+    if args.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"device = {args.device!r}: no CUDA GPU is available here; use --device cpu")
+    autocast("cpu", args.dtype)
+    model, ckpt = load_model(args.checkpoint, args.which, args.device)
+    tokenizer = tokenizer_of(ckpt)
+    encoded = []
+    for text in read_prompts(args):
+        ids = tokenizer.encode(text)
+        if not 1 <= len(ids) <= model.trunk.config.block_size:
+            raise ValueError(f"the prompt {text[:40]!r} has {len(ids)} tokens; this model reads 1 to {model.trunk.config.block_size} (block_size): shorten it")
+        encoded.append(ids)
+    draws = model.head.draws(args.samples, args.seed, torch.bfloat16 if args.dtype == "bfloat16" else torch.float32)
+    if args.uncertainty and len(draws) == 1:
+        print("note: the weights of this model are points or a single draw: the epistemic part is 0", file=sys.stderr)
+    print(f"{ckpt.path}: step {ckpt.progress['step']}, head {ckpt.config['head']}; temperature {args.temperature:g}, top_k {args.top_k}, top_p {args.top_p:g}, seed {args.seed}", file=sys.stderr)
+    generator = torch.Generator(args.device).manual_seed(args.seed)
+    began = time.perf_counter()
+    for i, ids in enumerate(encoded):
+        write_samples(args, model, tokenizer, ids, draws, generator, f"prompt {i + 1}, " if len(encoded) > 1 else "")
+    n = args.length * args.num_samples * len(encoded)
+    print(f"{n} tokens, {n / (time.perf_counter() - began):,.0f} tokens/s", file=sys.stderr)
+    return 0
+
+
+def write_samples(args, model: Model, tokenizer: Tokenizer, ids: list[int], draws: list[Weights], generator: torch.Generator, title: str) -> None:
+    """All samples of one prompt: streamed if there is one, in turn if there are several."""
+    prompt = torch.tensor([ids] * args.num_samples, device=args.device)
+    stream = Stream(tokenizer) if args.num_samples == 1 else None
+    if title and stream:
+        print(f"--- {title.rstrip(', ')}")
+    if stream:
+        for t in ids:
+            stream.add(t)
+    columns, unsure = [], []
+    steps = generate(model, prompt, args.length, draws, args.temperature, args.top_k, args.top_p, generator, not args.no_cache, args.dtype)
+    for n, (token, hidden) in enumerate(steps):
+        columns.append(token)
+        if stream:
+            stream.add(token.item(), last=n == args.length - 1)
+        if args.uncertainty:
+            with autocast(args.device.split(":")[0], args.dtype):
+                unsure.append(torch.stack(entropies(model, hidden, draws), 1))  # (B, 3)
+    texts = torch.stack(columns, 1).tolist()  # (B, length)
+    for b, new in enumerate(texts):
+        print() if stream else print(f"--- {title}sample {b + 1}\n{tokenizer.decode(ids + new)}")
+        if args.uncertainty:
+            print(f"{'token':>20}  total  aleatoric  epistemic   (nats)")
+            for t, u in zip(new, (u[b].tolist() for u in unsure)):
+                print(f"{tokenizer.decode([t])!r:>20}  {u[0]:5.2f}  {u[1]:9.2f}  {u[2]:9.4f}")
+
+
+if __name__ == "__main__":
+    cli(main)()

@@ -1,0 +1,99 @@
+"""Small things that several test files share: a prepared token folder, configurations, trainers, a trained checkpoint."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models are tiny: threads only get in each other's way
+
+import io
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import train
+from data.corpus import Split, prepare_splits
+
+VOCAB = 300
+TINY = dict(tokenizer=f"bpe{VOCAB}", block_size=16, n_layer=1, n_head=2, n_embd=32, batch_size=8, max_steps=6, learning_rate=3e-3, min_lr=3e-4,
+            warmup_steps=2, eval_interval=100, log_interval=1, device="cpu", dtype="float32")
+
+
+def synthetic_text(lines: int, seed: int) -> str:
+    """Lines of made-up words with Zipf frequencies: enough structure to learn something, enough words for the metrics."""
+    rng = np.random.default_rng(seed)
+    words = ["".join(np.random.default_rng(w).choice(list("aeiourstlnmk"), 3 + w % 4)) for w in range(80)]
+    p = 1 / np.arange(1, 81)
+    return "".join(" ".join(rng.choice(words, 9, p=p / p.sum())) + " .\n" for _ in range(lines))
+
+
+def prepare_folder(folder: Path, tokenizer: str, seed: int = 0) -> Path:
+    texts = {"train": synthetic_text(250, seed), "validation": synthetic_text(30, seed + 1), "test": synthetic_text(60, seed + 2)}
+    splits = {name: Split(lambda text=text: io.StringIO(text, newline="\n"), len(text.encode())) for name, text in texts.items()}
+    return prepare_splits(folder, tokenizer, "synthetic", splits)
+
+
+@pytest.fixture(scope="session")
+def token_folder(tmp_path_factory) -> Path:
+    """A prepared folder of a bpe300 and a few thousand tokens. Read only: what writes beside the tokens takes `own_folder`."""
+    return prepare_folder(tmp_path_factory.mktemp("corpus") / f"bpe{VOCAB}", f"bpe{VOCAB}")
+
+
+def train_in_process(config: train.TrainConfig, folder: Path) -> int:
+    """train.main on `folder`'s tokens; signal handlers as they were."""
+    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+    flags = [f"--{k}={v}" for k, v in vars(config).items()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "prepared", lambda *_: folder)
+        try:
+            return train.main(flags)
+        finally:
+            for s, handler in before.items():
+                signal.signal(s, handler)
+
+
+@pytest.fixture(scope="session")
+def trained(token_folder, tmp_path_factory) -> Path:
+    """The out folder of a tiny softmax run, 60 steps. Read only."""
+    out = tmp_path_factory.mktemp("trained") / "baseline"
+    config = train.TrainConfig(**TINY | dict(name="baseline", out_dir=str(out), max_steps=60, learning_rate=1e-2, eval_interval=30))
+    assert train_in_process(config, token_folder) == 0
+    return out
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """tiny(**changes) -> a TrainConfig for the tiny folder, writing to tmp_path/out."""
+    return lambda **changes: train.TrainConfig(**TINY | dict(name="tiny", out_dir=str(tmp_path / "out")) | changes)
+
+
+@pytest.fixture
+def run(token_folder):
+    """run(config) -> exit code of train.main on the tiny folder, in this process."""
+    return lambda config, folder=None: train_in_process(config, folder or token_folder)
+
+
+@pytest.fixture
+def trainer(token_folder, monkeypatch):
+    """trainer(config) -> a Trainer on the tiny folder, ready to step."""
+    monkeypatch.setattr(train, "prepared", lambda *_: token_folder)
+
+    def make(config: train.TrainConfig) -> train.Trainer:
+        config.check()
+        made = train.Trainer(config, train.Processes("cpu"))
+        made.model.train()
+        return made
+    return make
+
+
+def same_tensors(a: dict, b: dict) -> bool:
+    """Bitwise equality of two dicts of tensors (or nested ones, such as an optimizer's state)."""
+    if a.keys() != b.keys():
+        return False
+    return all(same_tensors(a[k], b[k]) if isinstance(a[k], dict) else torch.equal(a[k], b[k]) if torch.is_tensor(a[k]) else a[k] == b[k] for k in a)
+
+
+@pytest.fixture
+def equal_state():
+    return same_tensors

@@ -1,0 +1,165 @@
+"""defaults < config files in order < flags; a config file is read, never run; every mistake is said in one message."""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from configurator import cli, configure, help_text, read_config
+from train import TrainConfig, read_arguments
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIGS = sorted((ROOT / "config").glob("*.py"))
+OVERLAYS = ("small", "tiny")
+ROWS = [p for p in CONFIGS if p.stem not in OVERLAYS]
+
+
+@dataclass
+class Defaults:
+    name: str = ""
+    steps: int = 10          # how many
+    rate: float = 0.5
+    fast: bool = False
+    prompt: str = "\n"
+    head_args: dict = field(default_factory=dict)
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(text: str, name: str = "a") -> str:
+        path = tmp_path / f"{name}.py"
+        path.write_text(text)
+        return str(path)
+    return write
+
+
+def test_precedence(file):
+    one, two = file("steps = 1\nrate = 0.1\nfast = True\n", "one"), file("rate = 0.2\nsteps = 2\n", "two")
+    assert configure(Defaults, []) == Defaults(name="run")
+    assert configure(Defaults, [one]) == Defaults("one", 1, 0.1, True)
+    assert configure(Defaults, [one, two]) == Defaults("one-two", 2, 0.2, True)
+    assert configure(Defaults, [two, one]) == Defaults("two-one", 1, 0.1, True)
+    assert configure(Defaults, ["--steps=3", one, two]) == Defaults("one-two", 3, 0.2, True)  # flags last, wherever they stand
+
+
+def test_flags(file):
+    assert configure(Defaults, ["--fast"]).fast is True
+    assert configure(Defaults, [file("fast = True"), "--fast=False"]).fast is False
+    assert configure(Defaults, ["--steps=1", "--steps=2"]).steps == 2
+    c = configure(Defaults, [file("head_args = {'eps': 0.1, 'm': 2}"), "--head_args.eps=0.3", "--head_args.new=word"])
+    assert c.head_args == {"eps": 0.3, "m": 2, "new": "word"}
+    assert configure(Defaults, ["--head_args={'a': 1}"]).head_args == {"a": 1}
+    assert Defaults().head_args == {}  # the default was not touched
+
+
+def test_the_name_is_given_or_made_of_the_files(file):
+    assert configure(Defaults, [file("", "x"), file("", "y")]).name == "x-y"
+    assert configure(Defaults, [file("name = 'own'", "x"), file("", "y")]).name == "own"
+    assert configure(Defaults, [file("name = 'own'", "x"), "--name=flag"]).name == "flag"
+
+
+@pytest.mark.parametrize("text", ["12", "1e5", "True", "None", "[1]", "'quoted'", "a=b", "a.b", "word", ""])
+def test_a_flag_for_a_string_keeps_its_text(text):
+    assert configure(Defaults, [f"--prompt={text}"]).prompt == text
+
+
+def test_types(file):
+    c = configure(Defaults, ["--rate=1"])
+    assert c.rate == 1.0 and type(c.rate) is float  # an int passes for a float
+    for flag in ("--steps=1.0", "--steps=1e3", "--steps=True", "--steps=many", "--steps", "--fast=1", "--fast=true", "--rate=True", "--rate=fast", "--head_args=3", "--prompt"):
+        with pytest.raises(ValueError, match=f"^{flag}: "):
+            configure(Defaults, [flag])
+    for line in ("prompt = 12", "steps = '3'", "fast = 0", "rate = None"):
+        with pytest.raises(ValueError, match="a.py: "):
+            configure(Defaults, [file(line)])
+
+
+def test_every_problem_is_in_one_message(file):
+    with pytest.raises(ValueError) as e:
+        configure(Defaults, [file("stepps = 1\nrate = 'x'"), "--fsat", "--steps=2.5", "--zzz=1"])
+    text = str(e.value)
+    assert "unknown key 'stepps'; did you mean 'steps'" in text and "unknown key 'fsat'; did you mean 'fast'" in text
+    assert "rate = 'x' is a str; give a float" in text and "steps = 2.5 is a float; give a int" in text
+    assert "unknown key 'zzz'; python train.py --help" in text
+
+
+@pytest.mark.parametrize("line", ["import os", "steps = len('abc')", "steps = 1 + 1", "rate = steps", "a = b = 1", "a, b = 1, 2", "steps += 1", "steps: int = 3",
+                                  "head_args.eps = 1", "print('run')", "def f(): pass", "if True: steps = 1", "open(__file__ + '.ran', 'w')", "steps = = 1", "steps = (1"])
+def test_a_file_of_anything_else_is_refused_and_not_run(file, line, tmp_path):
+    path = file(f'"""A docstring."""\n# and a comment\n{line}\n')
+    with pytest.raises(ValueError) as e:
+        read_config(path)
+    assert str(e.value).startswith(f"{path}:3: ")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.py"]
+
+
+@pytest.mark.xfail(strict=True, raises=TypeError, reason="BUG configurator.py: an unhashable dict key is a TypeError with a traceback")
+def test_an_unhashable_key_is_refused(file):
+    with pytest.raises(ValueError):
+        configure(Defaults, ["--head_args={[1]: 2}"])
+    with pytest.raises(ValueError, match="a.py:1: "):
+        read_config(file("head_args = {[1]: 2}"))
+
+
+@pytest.mark.xfail(strict=True, raises=TypeError, reason="BUG configurator.py: an entry of a key that is no dict is a TypeError with a traceback")
+def test_an_entry_of_a_number_is_refused():
+    with pytest.raises(ValueError, match="steps"):
+        configure(Defaults, ["--steps=5", "--steps.x=1"])
+
+
+def test_missing_file(file):
+    path = file("steps = 1", "baseline")
+    with pytest.raises(FileNotFoundError, match="baselin.py; did you mean .*baseline.py"):
+        configure(Defaults, [path.replace("baseline", "baselin")])
+    with pytest.raises(FileNotFoundError, match="no config file /nowhere/x.py$"):
+        read_config("/nowhere/x.py")
+
+
+def test_help_is_the_source():
+    text = help_text(Defaults, __file__)
+    assert "steps: int = 10          # how many" in text and text.endswith("head_args: dict = field(default_factory=dict)")
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+@pytest.mark.parametrize("path", ROWS, ids=lambda p: p.stem)
+def test_every_row_fits_every_overlay(path, overlay):
+    assert read_arguments([str(path)]).name == path.stem
+    config = read_arguments([str(path), str(ROOT / "config" / f"{overlay}.py")])  # checks types and values
+    assert config.name == f"{path.stem}-{overlay}" and config.out_dir == f"out/{path.stem}-{overlay}"
+    assert config.head == read_config(path)["head"]  # an overlay changes the size, never the row
+    assert config.head_args == read_config(path).get("head_args", {})
+    assert config.n_embd == read_config(ROOT / "config" / f"{overlay}.py")["n_embd"]
+
+
+def test_there_are_rows():
+    assert {p.stem for p in ROWS} >= {"baseline", "smooth_gpt", "smooth_gpt_10", "bayes_gpt", "sig_gpt", "sig_gpt_sum", "sig_gpt_pw", "bayes_sig_gpt"}
+    assert all(isinstance(read_config(p), dict) for p in CONFIGS)
+
+
+@pytest.mark.parametrize("error, line", [(ValueError("two\n lines"), "prog: error: two lines\n"), (FileNotFoundError("no config file x"), "prog: error: no config file x\n"),
+                                         (OSError(28, "No space left on device", "f"), "prog: error: No space left on device: f\n")])
+def test_cli_says_a_mistake_in_one_line(error, line, monkeypatch, capsys):
+    def main(argv):
+        assert argv == ["--a"]
+        raise error
+    monkeypatch.setattr(sys, "argv", ["/somewhere/prog", "--a"])
+    monkeypatch.delenv("TRACEBACK", raising=False)
+    with pytest.raises(SystemExit) as e:
+        cli(main)()
+    assert e.value.code == 2 and capsys.readouterr().err == line
+    monkeypatch.setenv("TRACEBACK", "1")
+    with pytest.raises(type(error)):
+        cli(main)()
+
+
+def test_cli_exit_codes(monkeypatch, capsys):
+    def interrupted(argv):
+        raise KeyboardInterrupt
+    for main, code in ((lambda argv: None, 0), (lambda argv: 1, 1), (lambda argv: 143, 143), (interrupted, 130)):
+        with pytest.raises(SystemExit) as e:
+            cli(main)()
+        assert e.value.code == code
+    assert capsys.readouterr().err == "interrupted\n"
+    with pytest.raises(RuntimeError):  # our own mistakes keep their traceback
+        cli(lambda argv: (_ for _ in ()).throw(RuntimeError()))()

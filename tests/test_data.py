@@ -1,0 +1,407 @@
+"""Token files, tokenizers and the corpora's prepare.py. Real text is read only where the environment names it."""
+
+import errno
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data import corpus, tokens
+from data.demo import prepare as demo
+from data.tokens import (BPETokenizer, GPT2Tokenizer, is_prepared, load_tokenizer, open_tokens, prepared, train_bpe,
+                         write_tokens)
+from data.wikitext103 import prepare as wikitext
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXT = (" \n = Lobster = \n \n The lobster , caf\u00e9 @-@ blue ,\rcosts\u2028 5 @.@ 0 \u20ac \u2014 "
+        "<unk> \u65e5\u672c . \n \n")
+ODD = ["", " ", "\n", "\r\n", "a\r\nb\rc", "\x00\x01\x1c\x7f",
+       "\U0001f469\u200d\U0001f680 \u00e9 e\u0301", "\ufeff\u2028\u0085", "<|endoftext|>",
+       "  two  spaces\t\ttabs ", "\u0120\u010a", "\u05e9\u05dc\u05d5\u05dd \u4f60\u597d", "it's WE'LL 123456"]
+
+
+@pytest.fixture(scope="module")
+def bpe() -> BPETokenizer:
+    return train_bpe([TEXT], 270)
+
+
+@pytest.fixture
+def gpt2() -> GPT2Tokenizer:
+    if not os.environ.get("TIKTOKEN_CACHE_DIR"):
+        pytest.skip("set TIKTOKEN_CACHE_DIR to a folder with tiktoken's gpt2 files")
+    return GPT2Tokenizer()
+
+
+@pytest.fixture
+def official() -> Path:
+    folder = os.environ.get("WIKITEXT103_DIR")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("set WIKITEXT103_DIR to the folder with wiki.valid.tokens and wiki.test.tokens")
+    return Path(folder)
+
+
+@pytest.fixture
+def wiki(tmp_path: Path) -> Path:
+    """A folder of wiki.*.tokens files, none of them official."""
+    folder = tmp_path / "wiki"
+    folder.mkdir()
+    for n, name in enumerate(("train", "valid", "test"), 2):
+        (folder / f"wiki.{name}.tokens").write_bytes((TEXT * n).encode())
+    return folder
+
+
+def to_parquet(wiki: Path, folder: Path, shards: int = 2) -> Path:
+    """The hub's files for the wiki.*.tokens in `wiki`: blank lines as "", the train split in shards."""
+    import pyarrow
+    import pyarrow.parquet
+    folder.mkdir(parents=True)
+    for split, short in wikitext.NAMES.items():
+        for file in wiki.glob(f"wiki.{short}.*tokens"):
+            rows = ["" if not line.strip() else line + "\n" for line in file.read_bytes().decode().split("\n")[:-1]]
+            for i in range(shards):
+                part = pyarrow.table({"text": rows[i * len(rows) // shards:(i + 1) * len(rows) // shards]})
+                pyarrow.parquet.write_table(part, folder / f"{split}-{i:05}-of-{shards:05}.parquet")
+    return folder
+
+
+def content(folder: Path) -> dict[str, object]:
+    """All that a prepared folder holds but the name of its source."""
+    files = {path.name: path.read_bytes() for path in folder.glob("*.bin")}
+    infos = {path.name: {k: v for k, v in json.loads(path.read_text()).items() if k != "source"}
+             for path in folder.glob("*.json")}
+    return {**files, **infos}
+
+
+# ---- token files ----------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("vocab_size, width", [(257, 2), (65536, 2), (65537, 4), (2**31, 4)])
+def test_round_trip(tmp_path: Path, vocab_size: int, width: int) -> None:
+    ids = np.array([0, 5, vocab_size - 1, 7])
+    file = write_tokens(tmp_path / "train.bin", [ids[:3], ids[:0], ids[3:]], vocab_size, {"source": "here"})
+    assert file.ids.tolist() == ids.tolist() and file.ids.dtype.itemsize == width and not file.ids.flags.writeable
+    assert file.info == {"source": "here", "vocab_size": vocab_size, "tokens": 4}
+    assert file.path.stat().st_size == 32 + 4 * width and file.path.read_bytes()[:12] == b"NHTOKENS\1\0\0\0"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.bin", "train.json"]
+
+
+@pytest.mark.parametrize("ids", [[3, 300], [-1, 3], []])
+def test_bad_ids_are_refused(tmp_path: Path, ids: list[int]) -> None:
+    with pytest.raises(ValueError, match="train.bin"):
+        write_tokens(tmp_path / "train.bin", [np.array(ids, int)], 300, {})
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="prepare.py"):
+        open_tokens(tmp_path / "train.bin")
+
+
+def damage(path: Path, how: str) -> None:
+    raw, described = path.read_bytes(), path.with_suffix(".json")
+    info = json.loads(described.read_text())
+    if how in ("truncated", "longer", "foreign", "version", "header", "empty"):
+        path.write_bytes({"truncated": raw[:-1], "longer": raw + b"x", "foreign": b"PK" + raw[2:], "empty": b"",
+                          "version": raw[:8] + b"\2" + raw[9:], "header": raw[:12] + b"\3" + raw[13:]}[how])
+    elif how == "no json":
+        described.unlink()
+    else:
+        described.write_text({"corrupt": "{", "list": "[]", "count": json.dumps({**info, "tokens": 9}),
+                              "dtype": json.dumps({**info, "vocab_size": 70000})}[how])
+
+
+@pytest.mark.parametrize("how, says", [
+    ("truncated", "should have 38 bytes and has 37"), ("longer", "has 39"), ("foreign", "not a token file"),
+    ("empty", "not a token file"), ("version", "version 2"), ("header", "damaged header"),
+    ("no json", "json is missing"),
+    ("corrupt", "does not describe"), ("list", "does not describe"), ("count", "9 tokens"), ("dtype", "70000")])
+def test_damage_is_named(tmp_path: Path, how: str, says: str) -> None:
+    path = write_tokens(tmp_path / "train.bin", [np.arange(3)], 300, {}).path
+    damage(path, how)
+    with pytest.raises((ValueError, FileNotFoundError), match=says) as caught:
+        open_tokens(path)
+    assert "\n" not in str(caught.value) and "prepare" in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [RuntimeError(), KeyboardInterrupt()])
+def test_stopped_half_way_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
+    def arrays():
+        yield np.arange(5)
+        assert (tmp_path / "train.bin.tmp").exists() and not (tmp_path / "train.bin").exists()
+        raise error
+
+    with pytest.raises(type(error)):
+        write_tokens(tmp_path / "train.bin", arrays(), 300, {})
+    assert not list(tmp_path.iterdir())
+
+
+def test_killed_between_the_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_tokens(tmp_path / "train.bin", [np.arange(3)], 300, {}).path
+    monkeypatch.setattr(tokens, "write_json", lambda *_: sys.exit("killed"))
+    with pytest.raises(SystemExit):
+        write_tokens(path, [np.arange(3)], 300, {})  # as many ids as before: the old JSON would have fitted
+    with pytest.raises(FileNotFoundError, match="not finished"):
+        open_tokens(path)
+
+
+def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left.*train.bin"):
+        write_tokens(tmp_path / "train.bin", [np.arange(3)], 300, {})
+    assert not list(tmp_path.iterdir())
+
+
+# ---- tokenizers -----------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("which", ["bpe", "gpt2"])
+def test_any_text_round_trips(which: str, request: pytest.FixtureRequest) -> None:
+    tokenizer = request.getfixturevalue(which)
+    texts = ODD + [chr(i) for i in range(0x250)] + [TEXT]
+    encoded = tokenizer.encode_batch(texts)
+    assert encoded == [tokenizer.encode(text) for text in texts]
+    assert [tokenizer.decode(ids) for ids in encoded] == texts
+    assert max(max(ids, default=0) for ids in encoded) < tokenizer.vocab_size
+    assert len(tokenizer.encode("<|endoftext|>")) > 1
+    assert tokenizer.decode(tokenizer.encode("\u20ac")[:1]) in ("\ufffd", "\u20ac")
+
+
+def test_bytes_that_are_not_utf8(bpe: BPETokenizer) -> None:
+    first, *_ = bpe.encode("\U0001f469")  # not in the training text: one id a byte
+    assert bpe.decode([first]) == "\ufffd" and bpe.decode(np.array(bpe.encode("ok"))) == "ok"
+
+
+def test_fingerprint(bpe: BPETokenizer, tmp_path: Path) -> None:
+    bpe.save(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert (loaded.name, loaded.vocab_size, loaded.fingerprint) == ("bpe270", 270, bpe.fingerprint)
+    assert train_bpe([TEXT], 270).fingerprint == bpe.fingerprint and len(bpe.fingerprint) == 64
+    assert train_bpe([TEXT[::-1]], 270).fingerprint != bpe.fingerprint
+
+
+def test_bpe_sizes() -> None:
+    with pytest.raises(ValueError, match="256.*257"):
+        train_bpe([TEXT], 256)
+    with pytest.raises(ValueError, match="too small for bpe5000"):
+        train_bpe([TEXT], 5000)
+
+
+def test_load_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="prepare.py"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "meta.json").write_text('{"tokenizer": "gpt2"}')
+    assert load_tokenizer(tmp_path).fingerprint == "gpt2"
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match="not a tokenizer"):
+        load_tokenizer(tmp_path)
+
+
+def test_gpt2_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: str) -> None:
+        raise ConnectionError("a\nlong\nstory")
+
+    monkeypatch.setattr(tokens.tiktoken, "get_encoding", fails)
+    with pytest.raises(FileNotFoundError, match="TIKTOKEN_CACHE_DIR"):
+        GPT2Tokenizer().encode_batch(["text"])
+
+
+# ---- prepared folders -----------------------------------------------------------------------------------------------
+
+def test_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = prepared("demo", "bpe300", root=tmp_path)
+    assert folder == tmp_path / "demo" / "bpe300"
+    tokenizer, texts = load_tokenizer(folder), demo.demo_texts()
+    for split, text in texts.items():
+        ids, info, _ = open_tokens(folder / f"{split}.bin")
+        assert tokenizer.decode(ids) == text and info["sha256"] == hashlib.sha256(text.encode()).hexdigest()
+        assert (info["words"], info["lines"]) == (len(text.split()), text.count("\n"))
+        assert info["bytes"] == len(text.encode())
+        assert (info["tokenizer"], info["fingerprint"], info["complete"]) == ("bpe300", tokenizer.fingerprint, None)
+    with monkeypatch.context() as patch:
+        patch.setattr(demo, "prepare", lambda *_: pytest.fail("prepared a second time"))
+        assert prepared("demo", "bpe300", root=tmp_path) == folder
+    before = content(folder)
+    (folder / "test.json").unlink()
+    assert not is_prepared(folder, "bpe300")
+    assert content(prepared("demo", "bpe300", root=tmp_path)) == before
+
+
+@pytest.mark.parametrize("dataset, tokenizer, says", [
+    ("wikitext13", "gpt2", "did you mean 'wikitext103'"), ("x", "gpt2", "demo, wikitext103"),
+    ("../data", "gpt2", "known"),
+    ("demo", "gpt3", "bpe2048"), ("demo", "bpe", "bpe2048"), ("demo", "bpe0300", "unknown"), ("demo", "bpe256", "257")])
+def test_unknown_names(tmp_path: Path, dataset: str, tokenizer: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        prepared(dataset, tokenizer, root=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_wiki_folder(wiki: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = wikitext.prepare(tmp_path / "out", "bpe270", str(wiki))
+    tokenizer = load_tokenizer(out)
+    valid = (wiki / "wiki.valid.tokens").read_bytes()
+    assert [line.encode() for line in corpus.file_lines(wiki / "wiki.valid.tokens")] == [
+        line + b"\n" for line in valid.split(b"\n")[:-1]]
+    assert tokenizer.decode(open_tokens(out / "validation.bin").ids).encode() == valid
+    assert open_tokens(out / "train.bin").info["complete"] is False
+    assert "train is partial" in capsys.readouterr().err
+    assert is_prepared(out, "bpe270", str(wiki)) and is_prepared(out, "bpe270", os.path.relpath(wiki))
+    assert not is_prepared(out, "bpe271") and not is_prepared(out, "bpe270", str(tmp_path))
+
+
+def test_whole_splits_are_kept(wiki: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, done = tmp_path / "out", []
+    real = corpus.tokenise_split
+
+    def second_fails(path: Path, *rest: object) -> object:
+        done.append(path.stem)
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        return real(path, *rest)
+
+    monkeypatch.setattr(corpus, "tokenise_split", second_fails)
+    with pytest.raises(KeyboardInterrupt):
+        wikitext.prepare(out, "bpe270", str(wiki))
+    assert not is_prepared(out, "bpe270")
+    wikitext.prepare(out, "bpe270", str(wiki))
+    assert is_prepared(out, "bpe270") and done == ["train", "validation", "validation", "test"]
+    wikitext.prepare(out, "bpe270", str(wiki), force=True)
+    assert done[4:] == ["train", "validation", "test"]
+
+
+def test_another_source_is_refused(wiki: Path, tmp_path: Path) -> None:
+    out, other = wikitext.prepare(tmp_path / "out", "bpe270", str(wiki)), tmp_path / "other"
+    other.mkdir()
+    (other / "wiki.train.tokens").write_text(TEXT * 3, newline="\n")
+    for tokenizer, source, says in (("bpe270", other, "from source"), ("bpe271", wiki, "from tokenizer")):
+        with pytest.raises(ValueError, match=says + ".*--force"):
+            wikitext.prepare(out, tokenizer, str(source))
+    (wiki / "wiki.train.tokens").write_text(TEXT * 9, newline="\n")
+    with pytest.raises(ValueError, match="now has"):
+        wikitext.prepare(out, "bpe270", str(wiki))
+    wikitext.prepare(out, "bpe270", str(other), force=True)
+    assert open_tokens(out / "train.bin").info["source"] == str(other)
+    assert not (out / "test.bin").exists()
+
+
+def test_partial_and_missing_train(wiki: Path, tmp_path: Path) -> None:
+    whole = wiki / "wiki.train.tokens"
+    (wiki / "wiki.train.head.tokens").write_bytes(whole.read_bytes())
+    with pytest.raises(ValueError, match="wiki.train.head.tokens, wiki.train.tokens"):
+        wikitext.prepare(tmp_path / "out", "bpe270", str(wiki))
+    whole.unlink()
+    out = wikitext.prepare(tmp_path / "out", "bpe270", str(wiki))
+    assert open_tokens(out / "train.bin").info["complete"] is False
+    (wiki / "wiki.train.head.tokens").unlink()
+    with pytest.raises(ValueError, match="train split"):
+        wikitext.prepare(tmp_path / "none", "bpe270", str(wiki))
+    out.joinpath("tokenizer.json").rename(tmp_path / "none" / "tokenizer.json")  # a tokenizer of one's own will do
+    out = wikitext.prepare(tmp_path / "none", "bpe270", str(wiki))
+    assert tokens.read_meta(out)["missing"] == ["train"] and is_prepared(out, "bpe270")
+
+
+def test_bad_sources(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="neither"):
+        wikitext.prepare(tmp_path / "out", "bpe270", str(tmp_path))
+    (tmp_path / "train-0.parquet").write_text("no")
+    with pytest.raises(ValueError, match="train-0.parquet is not a parquet file"):
+        wikitext.prepare(tmp_path / "out", "bpe270", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="not a folder"):
+        wikitext.prepare(tmp_path / "out", "bpe270", str(tmp_path / "nowhere"))
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "wiki.train.tokens").write_bytes(b"caf\xe9 \n")
+    with pytest.raises(ValueError, match="not UTF-8"):
+        wikitext.prepare(tmp_path / "out", "bpe270", str(tmp_path / "bad"))
+    with pytest.raises(ValueError, match="no source"):
+        demo.prepare(tmp_path / "out", "bpe270", "somewhere")
+
+
+@pytest.mark.parametrize("place", [".", wikitext.CONFIG])
+def test_parquet_equals_text(wiki: Path, tmp_path: Path, place: str) -> None:
+    to_parquet(wiki, tmp_path / "hub" / place)
+    ours = wikitext.prepare(tmp_path / "a", "bpe270", str(tmp_path / "hub"))
+    theirs = wikitext.prepare(tmp_path / "b", "bpe270", str(wiki))
+    a, b = content(ours), content(theirs)
+    assert a == b and len(a) == 8
+
+
+def test_hub(wiki: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """load_dataset on a local folder with the hub's layout and card runs the code that the hub would."""
+    import datasets
+    to_parquet(wiki, tmp_path / "hub" / wikitext.CONFIG)
+    files = "".join(f"  - split: {split}\n    path: {wikitext.CONFIG}/{split}-*\n" for split in wikitext.NAMES)
+    card = f"---\nconfigs:\n- config_name: {wikitext.CONFIG}\n  data_files:\n{files}---\n"
+    (tmp_path / "hub" / "README.md").write_text(card)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(wikitext, "HUB", str(tmp_path / "hub"))
+    ours, theirs = wikitext.prepare(tmp_path / "a", "bpe270"), wikitext.prepare(tmp_path / "b", "bpe270", str(wiki))
+    assert content(ours) == content(theirs)
+    monkeypatch.setattr(wikitext, "hub_splits", lambda: pytest.fail("asked the hub for what is there"))
+    wikitext.prepare(ours, "bpe270")
+
+
+def test_hub_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    def fails(*_: str) -> None:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(datasets, "load_dataset", fails)
+    with pytest.raises(OSError, match="no route.*--source DIR"):
+        wikitext.prepare(tmp_path / "out", "bpe270")
+    assert not (tmp_path / "out").exists()
+
+
+# ---- the command line -----------------------------------------------------------------------------------------------
+
+def test_script(wiki: Path, tmp_path: Path) -> None:
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "data/wikitext103/prepare.py", "--tokenizer", "bpe270", *options],
+                              cwd=ROOT, capture_output=True, text=True)
+
+    done = run("--source", str(wiki), "--out", str(tmp_path / "out"))
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["train", "validation", "test"]
+    assert "partial" in done.stderr and is_prepared(tmp_path / "out", "bpe270")
+    wrong = run("--source", str(tmp_path), "--out", str(tmp_path / "out2"))
+    assert wrong.returncode == 2 and wrong.stderr.startswith("error: source") and wrong.stderr.count("\n") == 1
+
+
+def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def stopped(*_: object, **__: object) -> Path:
+        raise KeyboardInterrupt
+
+    assert corpus.main(stopped, tmp_path, "gpt2", "", argv=[]) == 130
+    assert corpus.main(stopped, tmp_path, "gpt2", "", argv=["--tokenizer", "gpt4"]) == 2
+    assert corpus.main(demo.prepare, tmp_path, "bpe300", "", argv=[]) == 0
+    assert is_prepared(tmp_path / "bpe300", "bpe300")
+    assert capsys.readouterr().out.startswith("train ")
+
+
+# ---- the official text ----------------------------------------------------------------------------------------------
+
+def test_official_counts(official: Path, gpt2: GPT2Tokenizer, tmp_path: Path) -> None:
+    out = wikitext.prepare(tmp_path / "a", "gpt2", str(official))
+    counts = {"validation": (1_142_309, 3_760, 213_886, 249_735), "test": (1_281_077, 4_358, 241_211, 285_234)}
+    for split, expected in counts.items():
+        ids, info, _ = open_tokens(out / f"{split}.bin")
+        assert (info["bytes"], info["lines"], info["words"], info["tokens"]) == expected
+        assert info["complete"] is True
+        text = (official / f"wiki.{wikitext.NAMES[split]}.tokens").read_bytes().decode()
+        assert ids.tolist() == gpt2.encode(text)  # line by line is the whole text at once
+    to_parquet(official, tmp_path / "hub" / wikitext.CONFIG)
+    assert content(wikitext.prepare(tmp_path / "b", "gpt2", str(tmp_path / "hub"))) == content(out)
+
+
+def test_prepared_says_damage(tmp_path):
+    folder = prepared("demo", "bpe300", root=tmp_path)
+    with open(folder / "train.bin", "r+b") as file:
+        file.truncate(1000)
+    with pytest.raises(ValueError, match="train.bin should have .* bytes and has 1000"):
+        prepared("demo", "bpe300", root=tmp_path)

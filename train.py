@@ -1,0 +1,447 @@
+"""Trains a GPT-2 with a chosen output head: a configuration -> checkpoints.
+
+    python train.py config/sig_gpt.py [more configs] [--key=value ...]
+    torchrun --nproc-per-node=2 train.py config/baseline.py
+
+Configs apply in order, flags last. `python train.py --help` prints the keys. Ctrl-C or SIGTERM saves, then stops; --resume goes on.
+"""
+
+import json
+import math
+import os
+import signal
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from tqdm import tqdm
+
+import augment
+import checkpoint
+from configurator import cli, configure, help_text
+from data.batches import Windows, batch_indices
+from data.tokens import TokenFile, load_tokenizer, open_tokens, prepared
+from heads import HEADS, Targets
+from model import from_gpt2
+from scoring import autocast, score
+
+
+@dataclass
+class TrainConfig:
+    # the run
+    name: str = ""                  # row of the table; empty: the config files' names, joined
+    out_dir: str = ""               # empty: out/<name>
+    seed: int = 1337                # of initialisation, data order, dropout, weight noise, label positions
+    resume: bool = False            # go on from out_dir/last
+    init_from: str = ""             # a GPT-2 hub name or folder, or one of our runs: weights to start from instead of random ones
+    # data
+    dataset: str = "wikitext103"    # a folder of data/ with a prepare.py
+    tokenizer: str = "gpt2"         # GPT-2's BPE, or bpeN: one of N tokens trained on the train split
+    source: str = ""                # where prepare.py finds the text; empty: its public home
+    # model: GPT-2 124M with the paper's block
+    block_size: int = 512
+    n_layer: int = 12
+    n_head: int = 12
+    n_embd: int = 768
+    dropout: float = 0.0
+    # output head
+    head: str = "softmax"           # a name in heads.HEADS
+    head_args: dict = field(default_factory=dict)  # its constructor's arguments; --head_args.eps=0.1 sets one
+    bayesian: bool = False          # the projection's weights have a distribution
+    prior_sigma: float = 0.02       # their prior is N(0, prior_sigma^2)
+    kl_weight: float = 1.0          # beta of eq. 2; the KL counts once per pass over the training tokens
+    # labels
+    labels: str = "true"            # the true token alone, or with the teacher's proposals as "hard" or "soft" labels
+    teacher: str = "gpt2"           # a hub name, a transformers folder, or one of our runs with the same vocabulary
+    candidates: int = 50            # k: tokens proposed at a position
+    positions: float = 0.5          # of each window: a share up to 1, a number above
+    ppl_threshold: float = 0.0      # drop proposals of a higher perplexity; 0: none
+    ppl_form: str = "prefix"        # perplexity up to the proposal, or of the "full" window with it put in
+    label_weight: float = 1.0       # value of a proposal's label: this, times the teacher's probability if soft
+    keep_true: bool = True          # False: proposals replace the true token, as the published code did
+    label_store: bool = True        # proposals computed once and stored beside the token file; False: online
+    # optimisation
+    batch_size: int = 12            # windows a step, over all processes
+    micro_batch: int = 0            # windows at a time; 0: a process's whole share
+    max_steps: int = 100_000
+    learning_rate: float = 6e-4     # peak; reached by a linear warm-up, then a cosine down to min_lr
+    min_lr: float = 6e-5
+    warmup_steps: int = 2000
+    lr_decay_steps: int = 0         # end of the cosine; 0: max_steps
+    weight_decay: float = 0.1       # of matrices; biases, LayerNorms and log sigma have none
+    beta1: float = 0.9
+    beta2: float = 0.95
+    grad_clip: float = 1.0          # norm of the whole gradient; 0: off
+    # evaluation and logs
+    eval_interval: int = 1000       # steps between evaluations of the whole validation split, each with a checkpoint
+    eval_samples: int = 4           # weight draws of a Bayesian projection in them
+    log_interval: int = 1           # steps between lines of the terminal and of log.jsonl
+    bar: bool = False               # a progress bar instead of lines
+    wandb: bool = False             # also log to Weights & Biases; offline when it cannot be reached
+    wandb_project: str = "nanoheads"
+    # machine
+    device: str = "auto"            # cuda where there is one, else cpu
+    dtype: str = "bfloat16"         # of matrix products; weights, losses and log-probabilities are float32
+    compile: bool = True            # torch.compile the trunk (on a GPU only)
+
+    def check(self) -> None:
+        """ValueError naming every value that cannot work."""
+        bad = []
+        for key in ("batch_size", "max_steps", "eval_interval", "eval_samples", "log_interval"):
+            if getattr(self, key) < 1:
+                bad.append(f"{key} = {getattr(self, key)}: must be at least 1")
+        for key in ("learning_rate", "min_lr", "weight_decay", "grad_clip", "kl_weight", "warmup_steps", "lr_decay_steps", "micro_batch", "label_weight"):
+            if not 0 <= getattr(self, key) < math.inf:
+                bad.append(f"{key} = {getattr(self, key)}: must be at least 0 and finite")
+        if self.labels not in ("true", "hard", "soft"):
+            bad.append(f"labels = {self.labels!r}: use 'true', 'hard' or 'soft'")
+        elif self.labels != "true" and self.head in HEADS and not HEADS[self.head].multi_label:
+            bad.append(f"labels = {self.labels!r}: the head {self.head!r} takes the true token alone; use labels = 'true' or a multi-label head such as 'sigmoid'")
+        if self.labels != "true" and self.label_weight > 1:
+            bad.append(f"label_weight = {self.label_weight}: a label value is at most 1")
+        if bad:
+            raise ValueError("; ".join(bad))
+        autocast("cpu", self.dtype)
+        self.settings()
+
+    def settings(self) -> augment.Settings:
+        return augment.Settings(self.candidates, self.positions, self.ppl_threshold, self.ppl_form, self.seed)
+
+
+# keys that a resumed run may change: none of them changes what a step computes
+RESUMABLE = {"resume", "out_dir", "max_steps", "eval_interval", "log_interval", "bar", "wandb", "wandb_project", "device", "compile", "source", "label_store"}
+
+
+def learning_rate(config: TrainConfig, step: int) -> float:
+    """Linear warm-up to learning_rate over warmup_steps, then a half cosine down to min_lr at lr_decay_steps."""
+    end = config.lr_decay_steps or config.max_steps
+    if step < config.warmup_steps:
+        return config.learning_rate * (step + 1) / config.warmup_steps
+    ratio = min(1.0, (step - config.warmup_steps) / max(1, end - config.warmup_steps))
+    return config.min_lr + 0.5 * (1 + math.cos(math.pi * ratio)) * (config.learning_rate - config.min_lr)
+
+
+def derived_seed(*parts: int) -> int:
+    """One 62-bit seed from several numbers: randomness is a function of (seed, step, rank), so there is no generator state to save."""
+    out = 0
+    for p in parts:
+        out = (out * 0x5851F42D4C957F2D + p + 0x14057B7EF767814F) & (2**62 - 1)
+    return out
+
+
+def make_optimizer(model: checkpoint.Model, config: TrainConfig) -> torch.optim.AdamW:
+    named = list(model.named_parameters())
+    decays = lambda name, p: p.dim() >= 2 and not name.endswith("log_sigma")
+    groups = [{"params": [p for n, p in named if decays(n, p)], "weight_decay": config.weight_decay},
+              {"params": [p for n, p in named if not decays(n, p)], "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(config.beta1, config.beta2), fused=True)
+
+
+class Processes:
+    """This process among those of torchrun; alone without it."""
+
+    def __init__(self, device: str):
+        self.rank, self.world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        if device == "auto":
+            device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
+        if device.startswith("cuda") and not torch.cuda.is_available():
+            raise ValueError(f"device = {device!r}: no CUDA GPU is available here; use --device=cpu")
+        try:
+            self.device = torch.device(device)
+        except RuntimeError:
+            raise ValueError(f"device = {device!r}: use 'auto', 'cpu' or 'cuda'") from None
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        if self.world > 1:
+            dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo")
+        self.main = self.rank == 0
+
+    def sum(self, t: torch.Tensor) -> torch.Tensor:
+        if self.world > 1:
+            dist.all_reduce(t)
+        return t
+
+    def first(self, work):
+        """`work()` on rank 0, then on the others, which then find it done."""
+        if self.main:
+            out = work()
+        if self.world > 1:
+            dist.barrier()
+        return out if self.main else work()
+
+    def close(self) -> None:
+        if self.world > 1:
+            dist.destroy_process_group()
+
+
+class Labels:
+    """What the loss is trained towards: (window indices, x, y) -> Targets."""
+
+    def __init__(self, config: TrainConfig, tokens: TokenFile, procs: Processes):
+        self.config, self.source = config, None
+        if config.labels != "true":
+            info = tokens.info
+            teacher = augment.Teacher(config.teacher, info["tokenizer"], info["fingerprint"], info["vocab_size"], config.block_size, procs.device.type, config.dtype)
+            build = lambda: augment.build_store(tokens, teacher, config.block_size, config.settings())
+            self.source = procs.first(build) if config.label_store else augment.Online(teacher, config.settings())
+
+    def targets(self, indices, x: torch.Tensor, y: torch.Tensor) -> Targets:
+        if self.source is None:
+            return Targets.single(y)
+        c = self.config
+        return augment.make_targets(y, self.source.proposals(indices, x, y), c.labels == "soft", c.label_weight, c.keep_true)
+
+
+class Diverged(RuntimeError):
+    """The loss or the gradient is not a finite number."""
+
+
+class Trainer:
+    """A run: model, optimizer, data and where it stands."""
+
+    def __init__(self, config: TrainConfig, procs: Processes):
+        self.config, self.procs, self.out = config, procs, Path(config.out_dir)
+        folder = procs.first(lambda: prepared(config.dataset, config.tokenizer, config.source))
+        self.train, self.val = open_tokens(folder / "train.bin"), open_tokens(folder / "validation.bin")
+        self.tokenizer = load_tokenizer(folder)
+        self.model_config = {**asdict(config), "vocab_size": self.tokenizer.vocab_size, "tokenizer_fingerprint": self.tokenizer.fingerprint,
+                             "data": str(folder), "data_sha256": self.train.info["sha256"], "train_tokens": len(self.train.ids)}
+        self.windows = Windows(self.train, config.block_size)
+        if config.batch_size % (procs.world * (config.micro_batch or 1)):
+            raise ValueError(f"batch_size = {config.batch_size} is not a multiple of processes x micro_batch = {procs.world} x {config.micro_batch or 1}")
+        self.labels = Labels(config, self.train, procs)
+        torch.manual_seed(config.seed)
+        self.model = checkpoint.build(self.model_config)
+        self.step, self.tokens, self.best = 0, 0, math.inf
+        if config.init_from and not config.resume:
+            self.start_from(config.init_from)
+        self.model.to(procs.device)
+        self.optimizer = make_optimizer(self.model, config)
+        if config.resume:
+            self.restore()
+        self.trunk = torch.compile(self.model.trunk) if config.compile and procs.device.type == "cuda" else self.model.trunk
+        self.stop = 0  # the signal that asked for the end
+        self.log_file = None
+
+    def start_from(self, name: str) -> None:
+        """Copies every tensor of the same name and shape from another run or a GPT-2; says what stays as initialised."""
+        folder = Path(name)
+        if folder.is_dir() and not ((folder / "config.json").is_file() and not (folder / "progress.json").is_file()):
+            ckpt = checkpoint.load(checkpoint.find(folder))
+            if ckpt.config["tokenizer_fingerprint"] != self.model_config["tokenizer_fingerprint"]:
+                raise ValueError(f"init_from = {name!r} was trained with another tokenizer ({ckpt.config['tokenizer']}) than {self.model_config['tokenizer']}")
+            weights = ckpt.weights
+        else:
+            weights = {f"trunk.{k}": p.detach() for k, p in from_gpt2(name).named_parameters()}
+        own = dict(self.model.named_parameters())
+        fits = [k for k, p in own.items() if k in weights and weights[k].shape == p.shape]
+        if not all(k in fits for k in own if k.startswith("trunk.h.") or k == "trunk.wte.weight"):
+            raise ValueError(f"init_from = {name!r} has another size than this configuration: give its n_layer, n_head, n_embd, block_size and vocabulary")
+        with torch.no_grad():
+            for k in fits:
+                own[k].copy_(weights[k])
+        self.say(f"started from {name}" + (f"; as initialised: {', '.join(sorted(own.keys() - set(fits)))}" if len(fits) < len(own) else ""))
+
+    def restore(self) -> None:
+        """Goes on from out_dir/last. ValueError if it was another configuration."""
+        ckpt = checkpoint.load(checkpoint.find(self.out, "last"), optimizer=True)
+        if self.config.lr_decay_steps == 0 and ckpt.config["lr_decay_steps"] == 0 and ckpt.config["max_steps"] != self.config.max_steps:
+            raise ValueError(f"max_steps = {self.config.max_steps}, but the run's learning rate decays until max_steps = {ckpt.config['max_steps']}: "
+                             f"keep it, or train with --lr_decay_steps from the start")
+        odd = [k for k, v in self.model_config.items() if k not in RESUMABLE and k != "data" and ckpt.config.get(k) != v]
+        if odd:
+            raise ValueError(f"cannot resume {self.out}: " + ", ".join(f"{k} was {ckpt.config.get(k)!r} and is now {self.model_config[k]!r}" for k in odd))
+        checkpoint.restore(self.model, ckpt)
+        self.optimizer.load_state_dict(ckpt.optimizer)
+        self.step, self.tokens, self.best = ckpt.progress["step"], ckpt.progress["tokens"], ckpt.progress["best_val_nll"]
+        self.say(f"resumed {ckpt.path} at step {self.step}")
+
+    def say(self, text: str) -> None:
+        if self.procs.main:
+            tqdm.write(text) if self.config.bar else print(text, flush=True)
+
+    def log(self, **entry) -> None:
+        if self.log_file:
+            self.log_file.write(json.dumps(entry) + "\n")
+            self.log_file.flush()
+        if self.wandb:
+            self.wandb.log({k: v for k, v in entry.items() if k != "step"}, step=entry["step"])
+
+    # -- one step ----------------------------------------------------------
+
+    def train_step(self) -> float:
+        """One optimizer step; the mean loss over the whole batch in nats a token. Losses are summed and divided once, by the global count."""
+        c, procs = self.config, self.procs
+        torch.manual_seed(derived_seed(c.seed, 1, self.step, procs.rank))  # dropout
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(c, self.step)
+        mine = batch_indices(len(self.windows), c.batch_size, self.step, c.seed)[procs.rank::procs.world]
+        count = c.batch_size * c.block_size
+        total = torch.zeros((), device=procs.device)
+        for start in range(0, len(mine), c.micro_batch or len(mine)):
+            indices = mine[start:start + (c.micro_batch or len(mine))]
+            x, y = self.windows.get(indices)
+            targets = Targets(*(t.to(procs.device, non_blocking=True) for t in self.labels.targets(indices, x, y)))
+            # one draw of Bayesian weights a step, the same in every micro-batch and process
+            noise = torch.Generator(procs.device).manual_seed(derived_seed(c.seed, 2, self.step))
+            with autocast(procs.device.type, c.dtype):
+                hidden = self.trunk(x.to(procs.device, non_blocking=True))
+                loss, _ = self.model.head.loss(hidden, targets, noise)
+            (loss / count).backward()
+            total += loss.detach()
+        kl = self.model.head.projection.kl()
+        if kl is not None:  # a KL per data set: one share for each training token
+            (c.kl_weight * kl / len(self.train.ids) / procs.world).backward()
+        if procs.world > 1:
+            for p in self.model.parameters():
+                dist.all_reduce(p.grad)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), c.grad_clip or math.inf)
+        mean = procs.sum(total).item() / count
+        if not (math.isfinite(mean) and math.isfinite(norm.item())):
+            raise Diverged(f"step {self.step + 1}: the {'gradient' if math.isfinite(mean) else 'loss'} is not finite (loss {mean})")
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        self.tokens += count
+        return mean
+
+    def evaluate(self) -> float:
+        """NLL in nats a token over the whole validation split. Uses generators of its own: evaluation never disturbs training."""
+        c = self.config
+        self.model.eval()
+        draws = self.model.head.draws(c.eval_samples, derived_seed(c.seed, 3))
+        s = score(self.model, self.val.ids, 0, draws, self.procs.device.type, c.dtype)
+        self.model.train()
+        return s.nll / s.count
+
+    def save(self, which: str, val_nll: float | None) -> None:
+        progress = {"step": self.step, "tokens": self.tokens, "val_nll": val_nll, "best_val_nll": self.best}
+        optimizer = self.optimizer.state_dict() if which == "last" else None
+        checkpoint.save(self.out / which, self.model, self.model_config, progress, optimizer, self.tokenizer)
+
+    def evaluate_and_save(self) -> None:
+        if self.procs.main:
+            nll = self.evaluate()
+            better = nll < self.best
+            self.best = min(self.best, nll)
+            self.say(f"step {self.step}: validation {nll:.4f} nats/token, perplexity {math.exp(min(nll, 700)):.2f}" + (" (best)" if better else ""))
+            self.log(step=self.step, val_nll=nll, val_ppl=math.exp(min(nll, 700)))
+            if better:
+                self.save("best", nll)
+            self.save("last", nll)
+        self.procs.sum(torch.zeros((), device=self.procs.device))  # the others wait here
+
+    # -- the loop ----------------------------------------------------------
+
+    def run(self) -> int:
+        """Trains until max_steps, a signal, or divergence; the exit code."""
+        c = self.config
+        bar = tqdm(total=c.max_steps, initial=self.step, unit="step", desc=c.name, disable=not (c.bar and self.procs.main))
+        began, first, val_at = time.perf_counter(), self.step, -1
+        self.model.train()
+        while self.step < c.max_steps:
+            t = time.perf_counter()
+            try:
+                loss = self.train_step()
+            except Diverged as e:
+                bar.close()
+                last = checkpoint.find(self.out, "last") if (self.out / "last").is_dir() else None
+                self.say(f"stopped at {e}; " + (f"the last good checkpoint is {last} (step {checkpoint.load(last).progress['step']})" if last else "there is no checkpoint yet")
+                         + "; try a lower learning_rate or a longer warm-up")
+                return 1
+            now = time.perf_counter()
+            speed, eta = c.batch_size * c.block_size / (now - t), (now - began) / (self.step - first) * (c.max_steps - self.step)
+            bar.update(1)
+            bar.set_postfix_str(f"loss {loss:.3f}, {speed:,.0f} tok/s")
+            if self.step % c.log_interval == 0 or self.step == c.max_steps:
+                if not c.bar:
+                    self.say(f"step {self.step}/{c.max_steps}: loss {loss:.4f}, lr {learning_rate(c, self.step - 1):.2e}, {speed:,.0f} tok/s, ETA {duration(eta)}")
+                self.log(step=self.step, loss=loss, lr=learning_rate(c, self.step - 1), tokens=self.tokens, tokens_per_s=round(speed, 1))
+            stop = int(self.procs.sum(torch.tensor(self.stop, device=self.procs.device)).item()) if self.procs.world > 1 else self.stop
+            if stop:
+                bar.close()
+                if self.procs.main:
+                    self.save("last", None)
+                self.say(f"stopped by a signal at step {self.step}, saved {self.out / 'last'}; --resume goes on")
+                return 128 + (self.stop or signal.SIGTERM)
+            if self.step % c.eval_interval == 0:
+                self.evaluate_and_save()
+                val_at = self.step
+        bar.close()
+        if val_at != self.step and self.step > first:
+            self.evaluate_and_save()
+        self.say(f"done: {self.step} steps, {self.tokens:,} tokens, {duration(time.perf_counter() - began)}; best validation perplexity {math.exp(min(self.best, 700)):.2f}; {self.out}")
+        return 0
+
+    def open_log(self) -> None:
+        """log.jsonl, without the lines after the step that a resumed run goes on from; wandb if asked for."""
+        self.wandb = None
+        if not self.procs.main:
+            return
+        path = self.out / "log.jsonl"
+        kept = [l for l in path.read_text().splitlines() if json.loads(l)["step"] <= self.step] if self.config.resume and path.is_file() else []
+        path.write_text("".join(l + "\n" for l in kept))
+        self.log_file = open(path, "a")
+        if self.config.wandb:
+            self.wandb = start_wandb(self.config, self.model_config)
+
+
+def start_wandb(config: TrainConfig, everything: dict):
+    """A wandb run: online if there is a key and a network, else offline, which it says."""
+    import socket
+    import wandb
+    mode = os.environ.get("WANDB_MODE")
+    if not mode:
+        try:
+            socket.create_connection(("api.wandb.ai", 443), timeout=3).close()
+            mode = "online" if wandb.api.api_key else "offline"
+        except OSError:
+            mode = "offline"
+        if mode == "offline":
+            print("wandb: no network or no key, logging offline; `wandb sync` uploads it later", flush=True)
+    return wandb.init(project=config.wandb_project, name=config.name, config=everything, dir=config.out_dir, mode=mode)
+
+
+def duration(seconds: float) -> str:
+    """1:02:03 or 2:03."""
+    s = round(seconds)
+    return f"{s // 3600}:{s // 60 % 60:02}:{s % 60:02}" if s >= 3600 else f"{s // 60}:{s % 60:02}"
+
+
+def read_arguments(argv: list[str]) -> TrainConfig:
+    config = configure(TrainConfig, argv)
+    config.out_dir = config.out_dir or f"out/{config.name}"
+    config.check()
+    return config
+
+
+def main(argv: list[str]) -> int:
+    if "--help" in argv or "-h" in argv:
+        print(__doc__, help_text(TrainConfig, __file__), sep="\n")
+        return 0
+    config = read_arguments(argv)
+    procs = Processes(config.device)
+    out = Path(config.out_dir)
+    with checkpoint.in_use(out) if procs.main else open(os.devnull):
+        if (out / "last").is_dir() and not config.resume:
+            raise ValueError(f"{out} holds a run already: --resume goes on with it, --out_dir=... starts another, or delete it")
+        trainer = Trainer(config, procs)
+        trainer.open_log()
+        c = trainer.model_config
+        trainer.say(f"{config.name}: {sum(p.numel() for p in trainer.model.parameters()) / 1e6:.1f}M parameters, head {config.head} {config.head_args or ''}"
+                    f"{' with Bayesian weights' if config.bayesian else ''}, labels {config.labels}; {c['train_tokens']:,} training tokens ({c['data']}"
+                    f"{'' if trainer.train.info['complete'] else ', not the whole official split'}), {len(trainer.val.ids):,} validation tokens; {procs.device}, {config.dtype}")
+        for sig in (signal.SIGINT, signal.SIGTERM):
+            # the second one interrupts at once
+            signal.signal(sig, lambda s, _: (setattr(trainer, "stop", int(s)), signal.signal(signal.SIGINT, signal.default_int_handler)))
+        code = trainer.run()
+        if trainer.wandb:
+            trainer.wandb.finish()
+        procs.close()
+        return code
+
+
+if __name__ == "__main__":
+    cli(main)()
