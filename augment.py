@@ -21,8 +21,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from checkpoint import Model, load_model
+from configurator import cli
 from data.batches import Windows
-from data.tokens import TokenFile
+from data.tokens import TokenFile, open_tokens, write_json
 from heads import Targets, chunk_rows, make_head
 from model import from_gpt2
 from scoring import autocast
@@ -40,8 +41,8 @@ class Settings:
     def __post_init__(self):
         if self.candidates < 1:
             raise ValueError(f"candidates = {self.candidates}: the teacher must propose at least 1 token")
-        if not 0 < self.positions:
-            raise ValueError(f"positions = {self.positions}: give a share in (0, 1] or a number of positions")
+        if not 0 < self.positions < math.inf or self.positions > 1 and self.positions != int(self.positions):
+            raise ValueError(f"positions = {self.positions}: give a share in (0, 1] or a whole number of positions")
         if not self.ppl_threshold >= 0:
             raise ValueError(f"ppl_threshold = {self.ppl_threshold}: must be positive, or 0 for none")
         if self.ppl_form not in ("prefix", "full"):
@@ -89,8 +90,9 @@ class Teacher:
         self.draws = self.model.head.draws(8, 0)
 
     def fingerprint(self) -> str:
-        """SHA-256 of the weights."""
-        digest = hashlib.sha256()
+        """SHA-256 of the weights and of what else decides the probabilities: size and head."""
+        head = self.model.head.head
+        digest = hashlib.sha256(repr((self.model.trunk.config, type(head).__name__, sorted((k, v) for k, v in vars(head).items() if isinstance(v, (int, float))))).encode())
         for name, p in sorted(self.model.state().items()):
             digest.update(name.encode())
             digest.update(p.cpu().numpy().data)
@@ -132,7 +134,8 @@ def propose(teacher: Teacher, indices: np.ndarray, x: Tensor, y: Tensor, setting
     if settings.ppl_threshold and settings.ppl_form == "prefix":
         # A candidate leaves its left context as it is: the prefix's NLL is already known, the candidate adds -log p.
         # Position i has i tokens of its window predicted before it (the first one has no context).
-        before = teacher.nll(hidden, y).cumsum(1) - teacher.nll(hidden, y)  # (B, T): sum over targets before position i
+        nll = teacher.nll(hidden, y)
+        before = nll.cumsum(1) - nll  # (B, T): sum over the targets before position i
         ppl = ((before.gather(1, at)[:, :, None] - lp) / (at[:, :, None] + 1)).exp()
         ids = ids.masked_fill(ppl > settings.ppl_threshold, -1)
     elif settings.ppl_threshold:
@@ -183,7 +186,7 @@ _MAGIC = b"NHLABEL1"
 def identity(tokens: TokenFile, teacher: Teacher, block_size: int, settings: Settings) -> dict:
     """Everything the proposals depend on. Equal identities, equal labels."""
     return {"corpus": tokens.info["sha256"], "tokens": len(tokens.ids), "tokenizer": tokens.info["fingerprint"], "block_size": block_size,
-            "teacher": teacher.fingerprint(), "dtype": teacher.dtype, **asdict(settings)}
+            "teacher": teacher.fingerprint(), "dtype": teacher.dtype, "device": teacher.device, **asdict(settings)}
 
 
 def _record(vocab_size: int, m: int, k: int) -> np.dtype:
@@ -199,8 +202,9 @@ class Store:
         self.path = path
         try:
             has = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        except (FileNotFoundError, json.JSONDecodeError):
-            raise ValueError(f"no whole label store {path}: build it with python augment.py") from None
+            has["windows"], has["m"], has["k"]
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            raise ValueError(f"no whole label store {path}: delete it, and build it with python augment.py") from None
         odd = [k for k in want if has.get(k) != want[k]]
         if odd:
             raise ValueError(f"the label store {path} was made with another {odd[0]} ({has.get(odd[0])!r}, not {want[odd[0]]!r}): delete it and build this one")
@@ -264,8 +268,23 @@ def build_store(tokens: TokenFile, teacher: Teacher, block_size: int, settings: 
                 bar.update(len(indices) * block_size)
         f.flush()
         os.fsync(f.fileno())
-    path.with_suffix(".part").replace(path)
-    aside = meta.with_suffix(".json.new")
-    aside.write_text(json.dumps({**want, "teacher_name": teacher.name, "windows": len(windows), "m": m, "k": k}, indent=1) + "\n", encoding="utf-8")
-    aside.replace(meta)
+        path.with_suffix(".part").replace(path)  # still locked: whoever waited for the lock finds the store, not a part to go on with
+        write_json(meta, {**want, "teacher_name": teacher.name, "windows": len(windows), "m": m, "k": k})
     return Store(path, want, V)
+
+
+def main(argv: list[str]) -> int:
+    """Builds the label store of a training configuration."""
+    import train  # here: train imports this module
+    config = train.read_arguments(argv)
+    if config.labels == "true":
+        raise ValueError("labels = 'true': this configuration has no proposals to store; give one that has, such as config/sig_gpt.py, or --labels=soft")
+    config.label_store = True
+    tokens = open_tokens(train.prepared(config.dataset, config.tokenizer, config.source) / "train.bin")
+    store = train.Labels(config, tokens, train.Processes(config.device)).source
+    print(f"{store.path}: {len(store.records):,} windows, {store.records['ids'].shape[1]} positions of each, {store.records['ids'].shape[2]} candidates at each, {store.path.stat().st_size / 1e6:,.1f} MB")
+    return 0
+
+
+if __name__ == "__main__":
+    cli(main)()

@@ -26,6 +26,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except SyntaxError as e:
         raise ValueError(f"{path}:{e.lineno}: not readable as `key = literal` lines: {e.msg}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not a text file in UTF-8: a config file holds `key = literal` lines") from None
     values = {}
     for node in tree.body:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
@@ -33,7 +35,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
         try:
             (target,) = node.targets
             values[target.id] = ast.literal_eval(node.value)
-        except (AttributeError, ValueError):
+        except (AttributeError, ValueError, TypeError):
             raise ValueError(f"{path}:{node.lineno}: a config file holds `key = literal` lines only") from None
     return values
 
@@ -41,7 +43,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
 def _literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError):
         return text  # a bare word is a string
 
 
@@ -78,6 +80,9 @@ def configure(defaults: type[T], argv: list[str]) -> T:
         if key not in known:
             near = difflib.get_close_matches(key, known, 1)
             problems.append(f"{where}: unknown key {key!r}" + (f"; did you mean {near[0]!r}?" if near else "; python train.py --help lists the keys"))
+            continue
+        if entry and known[key] is not dict:
+            problems.append(f"{where}: {key} is a {known[key].__name__}, it has no entry {entry!r}")
             continue
         if entry:
             value = {**values.get(key, {}), entry: value}

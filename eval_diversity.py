@@ -27,7 +27,7 @@ from checkpoint import Checkpoint, Model, find, load, load_model, tokenizer_of
 from configurator import cli
 from data.tokens import TokenFile, Tokenizer, open_tokens
 from sample import check_sampling, generate
-from scoring import autocast, score
+from scoring import autocast, score, windows
 
 # Shamula et al. 2024, table 1: perplexity, Self-BLEU, Distinct-4
 PUBLISHED = {
@@ -104,7 +104,8 @@ def held_out_prompts(ids: np.ndarray, n: int, prompt: int, new: int, seed: int |
     span = prompt + new
     if n * span > len(ids):
         raise ValueError(f"texts = {n} of {prompt} + {new} tokens need {n * span} tokens, the split has {len(ids)}: ask for fewer or shorter texts")
-    starts = np.linspace(0, len(ids) - span, n).astype(int) if seed is None else np.random.default_rng(seed).choice(len(ids) - span, n, replace=False)
+    places = len(ids) - span + 1
+    starts = np.linspace(0, places - 1, n).astype(int) if seed is None else np.random.default_rng(seed).choice(places, n, replace=False)
     rows = np.stack([ids[s:s + span] for s in starts]).astype(np.int64)
     return Prompts(rows[:, :prompt], rows[:, prompt:])
 
@@ -139,7 +140,8 @@ def text_metrics(texts: list[str], loops: int) -> dict[str, float]:
     words = [[t.split() for t in g] for g in groups]
     bleu = [metrics.self_bleu_sacre(g) for g in groups]
     mean = lambda f: float(np.mean([f(w) for w in words]))
-    return {"self_bleu": float(np.mean(bleu)), "self_bleu_sd": float(np.std(bleu, ddof=1)) if loops > 1 else math.nan, "self_bleu_nltk": mean(metrics.self_bleu),
+    spread = {"self_bleu_sd": float(np.std(bleu, ddof=1))} if loops > 1 else {}
+    return {"self_bleu": float(np.mean(bleu)), **spread, "self_bleu_nltk": mean(metrics.self_bleu),
             "distinct_4": mean(metrics.distinct_n), "seq_rep_4": mean(metrics.seq_rep_n), "zipf": mean(metrics.zipf_coefficient)}
 
 
@@ -164,13 +166,11 @@ def model_row(path: Path, data: Data, s: Settings, device: str) -> tuple[dict[st
     model, ckpt = load_model(path, device=device)
     name = ckpt.config["name"]
     block = model.trunk.config.block_size
-    if s.prompt_tokens > block or s.protocol == "honest" and s.prompt_tokens + s.new_tokens > block:
-        raise ValueError(f"prompt_tokens + new_tokens = {s.prompt_tokens} + {s.new_tokens} do not fit the block_size = {block} of {path}: ask for shorter texts")
     draws = model.head.draws(s.samples, s.seed)
     bar = lambda it: tqdm(it, desc=f"{name}: scoring", leave=False)
     row: dict[str, Any] = {"name": name, "checkpoint": str(path), "weights_sha256": sha256(ckpt), "step": ckpt.progress["step"]}
     if s.protocol == "paper":
-        seen = held_out_prompts(data.train.ids, min(200, len(data.train.ids) // block), 1, block, seed=s.seed)
+        seen = held_out_prompts(data.train.ids, min(200, len(data.train.ids) // (block + 1)), 1, block, seed=s.seed)
         parts = [score(model, np.concatenate((p, h)), block, draws, device, s.dtype) for p, h in bar(list(zip(seen.prompt, seen.human)))]
         row["ppl_train"] = metrics.perplexity(sum(p.nll for p in parts), sum(p.count for p in parts))
         published = PUBLISHED.get(name.split("-")[0], (math.nan,) * 3)
@@ -231,7 +231,7 @@ def as_text(header: list[str], body: list[list[str]], markdown: bool) -> str:
 
 def explain(s: Settings, columns: tuple[Column, ...], data: Data) -> list[str]:
     """The lines under the table: its settings and what the columns are."""
-    complete = "" if data.split.info["complete"] else " (not the whole official split)"
+    complete = " (not the whole official split)" if data.split.info["complete"] is False else ""
     budget = f"{s.texts} texts" + (f" in {s.loops} loops" if s.loops > 1 else "")
     return [f"Protocol {s.protocol}: {s.split} split{complete}, tokenizer {data.tokenizer.name}; {budget}, {s.prompt_tokens} prompt + {s.new_tokens} new tokens, "
             f"temperature {s.temperature:g}, top_k {s.top_k}, top_p {s.top_p:g}, seed {s.seed}; Bayesian rows: {s.samples} weight samples; {s.dtype}.",
@@ -246,7 +246,9 @@ def write_files(out: Path, s: Settings, rows: list[dict[str, Any]], texts: dict[
     folder.mkdir(exist_ok=True)
     header, table = ["", *(c.title for c in columns)], io.StringIO()
     csv.writer(table, lineterminator="\n").writerows([["name", *(c.key for c in columns)], *([r["name"], *(r.get(c.key, "") for c in columns)] for r in rows)])
-    content = {out.with_name(out.name + ".json"): json.dumps({"settings": vars(s), "command": " ".join(sys.argv), "versions": versions(), "rows": rows}, indent=1) + "\n",
+    # JSON has no nan and no inf: as strings
+    strict = [{k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in r.items()} for r in rows]
+    content = {out.with_name(out.name + ".json"): json.dumps({"settings": vars(s), "command": " ".join(sys.argv), "versions": versions(), "rows": strict}, indent=1, allow_nan=False) + "\n",
                out.with_name(out.name + ".md"): as_text(header, cells(rows, columns), True) + "\n\n" + "\n".join(notes[:2]) + "\n\n" + "\n".join("- " + n for n in notes[2:]) + "\n",
                out.with_name(out.name + ".csv"): table.getvalue(),
                **{folder / f"{name.replace(' ', '_')}.jsonl": "".join(json.dumps(t, ensure_ascii=False) + "\n" for t in list_) for name, list_ in texts.items()}}
@@ -270,7 +272,7 @@ def kept_rows(out: Path | None, s: Settings) -> list[dict[str, Any]]:
     odd = [f"{k} {table['settings'].get(k)!r}, now {v!r}" for k, v in vars(s).items() if table["settings"].get(k) != v]
     if odd:
         raise ValueError(f"{path} holds rows of other settings ({'; '.join(odd)}): they cannot stand in one table; use those settings or another --out")
-    return table["rows"]
+    return [{k: float(v) if v in ("inf", "nan") else v for k, v in row.items()} for row in table["rows"]]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -303,6 +305,8 @@ def prepare(args: argparse.Namespace) -> tuple[Settings, Data]:
             raise ValueError(f"{path} ({c['dataset']}, {c['tokenizer']}) and {args.checkpoints[0]} ({first['dataset']}, {first['tokenizer']}) were trained on different token files: "
                              f"their rows cannot stand in one table")
     names = [c["name"] for c in configs]
+    if taken := set(names) & set(REFERENCES):
+        raise ValueError(f"a run has the name of the reference row {taken.pop()!r}: give it another --name")
     if len(set(names)) < len(names):
         raise ValueError(f"two checkpoints have the name {max(names, key=names.count)!r}: give each run its own --name")
     folder, paper = Path(args.data or first["data"]), args.protocol == "paper"
@@ -319,10 +323,13 @@ def prepare(args: argparse.Namespace) -> tuple[Settings, Data]:
     autocast("cpu", s.dtype)
     if min(s.texts // loops, s.prompt_tokens, s.new_tokens, s.samples) < 1 or s.texts // loops < 2:
         raise ValueError(f"texts = {s.texts}, prompt_tokens = {s.prompt_tokens}, new_tokens = {s.new_tokens}, samples = {s.samples}: at least 2 texts a loop, and 1 of the others")
-    if not paper:
-        for path, c in zip(args.checkpoints, configs):
-            if s.prompt_tokens + s.new_tokens > c["block_size"]:
-                raise ValueError(f"prompt_tokens + new_tokens = {s.prompt_tokens + s.new_tokens} do not fit the block_size = {c['block_size']} of {path}: ask for shorter texts")
+    if args.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"device = {args.device!r}: no CUDA GPU is available here; use --device cpu")
+    for path, c in zip(args.checkpoints, configs):
+        needs = s.prompt_tokens if paper else s.prompt_tokens + s.new_tokens  # the paper's texts go on beyond the block
+        if needs > c["block_size"]:
+            raise ValueError(f"{'prompt_tokens' if paper else 'prompt_tokens + new_tokens'} = {needs} do not fit the block_size = {c['block_size']} of {path}: ask for shorter texts")
+        windows(len(split.ids), c["block_size"], s.stride or 1)  # raises for a stride that does not fit
     return s, Data(train, split, tokenizer, held_out_prompts(split.ids, s.texts, s.prompt_tokens, s.new_tokens, s.seed if paper else None))
 
 

@@ -6,12 +6,14 @@
 Configs apply in order, flags last. `python train.py --help` prints the keys. Ctrl-C or SIGTERM saves, then stops; --resume goes on.
 """
 
+import contextlib
 import json
 import math
 import os
 import signal
 import time
 from dataclasses import asdict, dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -22,9 +24,9 @@ import augment
 import checkpoint
 from configurator import cli, configure, help_text
 from data.batches import Windows, batch_indices
-from data.tokens import TokenFile, load_tokenizer, open_tokens, prepared
-from heads import HEADS, Targets
-from model import from_gpt2
+from data.tokens import TokenFile, load_tokenizer, open_tokens, prepared, replacing
+from heads import HEADS, Targets, make_head
+from model import GPTConfig, from_gpt2
 from scoring import autocast, score
 
 
@@ -92,7 +94,7 @@ class TrainConfig:
         for key in ("batch_size", "max_steps", "eval_interval", "eval_samples", "log_interval"):
             if getattr(self, key) < 1:
                 bad.append(f"{key} = {getattr(self, key)}: must be at least 1")
-        for key in ("learning_rate", "min_lr", "weight_decay", "grad_clip", "kl_weight", "warmup_steps", "lr_decay_steps", "micro_batch", "label_weight"):
+        for key in ("seed", "learning_rate", "min_lr", "weight_decay", "grad_clip", "kl_weight", "warmup_steps", "lr_decay_steps", "micro_batch", "label_weight"):
             if not 0 <= getattr(self, key) < math.inf:
                 bad.append(f"{key} = {getattr(self, key)}: must be at least 0 and finite")
         if self.labels not in ("true", "hard", "soft"):
@@ -101,10 +103,15 @@ class TrainConfig:
             bad.append(f"labels = {self.labels!r}: the head {self.head!r} takes the true token alone; use labels = 'true' or a multi-label head such as 'sigmoid'")
         if self.labels != "true" and self.label_weight > 1:
             bad.append(f"label_weight = {self.label_weight}: a label value is at most 1")
+        for attempt in (lambda: autocast("cpu", self.dtype), self.settings,
+                        lambda: GPTConfig(1, self.block_size, self.n_layer, self.n_head, self.n_embd, self.dropout),
+                        lambda: make_head(self.head, 257, torch.nn.Parameter(torch.zeros(1, 1)), self.head_args, self.bayesian, self.prior_sigma)):
+            try:
+                attempt()
+            except ValueError as e:
+                bad.append(str(e))
         if bad:
             raise ValueError("; ".join(bad))
-        autocast("cpu", self.dtype)
-        self.settings()
 
     def settings(self) -> augment.Settings:
         return augment.Settings(self.candidates, self.positions, self.ppl_threshold, self.ppl_form, self.seed)
@@ -155,7 +162,8 @@ class Processes:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         if self.world > 1:
-            dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo")
+            # a day: the others wait while rank 0 prepares data or builds the label store
+            dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo", timeout=timedelta(days=1))
         self.main = self.rank == 0
 
     def sum(self, t: torch.Tensor) -> torch.Tensor:
@@ -214,7 +222,7 @@ class Trainer:
         self.labels = Labels(config, self.train, procs)
         torch.manual_seed(config.seed)
         self.model = checkpoint.build(self.model_config)
-        self.step, self.tokens, self.best = 0, 0, math.inf
+        self.step, self.tokens, self.best, self.evaluated = 0, 0, math.inf, -1  # evaluated: the last step that was
         if config.init_from and not config.resume:
             self.start_from(config.init_from)
         self.model.to(procs.device)
@@ -223,7 +231,7 @@ class Trainer:
             self.restore()
         self.trunk = torch.compile(self.model.trunk) if config.compile and procs.device.type == "cuda" else self.model.trunk
         self.stop = 0  # the signal that asked for the end
-        self.log_file = None
+        self.log_file = self.wandb = None
 
     def start_from(self, name: str) -> None:
         """Copies every tensor of the same name and shape from another run or a GPT-2; says what stays as initialised."""
@@ -234,10 +242,16 @@ class Trainer:
                 raise ValueError(f"init_from = {name!r} was trained with another tokenizer ({ckpt.config['tokenizer']}) than {self.model_config['tokenizer']}")
             weights = ckpt.weights
         else:
-            weights = {f"trunk.{k}": p.detach() for k, p in from_gpt2(name).named_parameters()}
+            trunk = from_gpt2(name)
+            if trunk.config.vocab_size != self.model_config["vocab_size"]:
+                raise ValueError(f"init_from = {name!r} has a vocabulary of {trunk.config.vocab_size} tokens, the corpus {self.model_config['vocab_size']}: prepare it with GPT-2's tokenizer")
+            weights = {f"trunk.{k}": p.detach() for k, p in trunk.named_parameters()}
         own = dict(self.model.named_parameters())
+        wpe, block = weights.get("trunk.wpe.weight"), self.config.block_size
+        if wpe is not None and len(wpe) > block:  # a longer block serves a shorter one
+            weights["trunk.wpe.weight"] = wpe[:block]
         fits = [k for k, p in own.items() if k in weights and weights[k].shape == p.shape]
-        if not all(k in fits for k in own if k.startswith("trunk.h.") or k == "trunk.wte.weight"):
+        if not all(k in fits for k in own if k.startswith("trunk.")):
             raise ValueError(f"init_from = {name!r} has another size than this configuration: give its n_layer, n_head, n_embd, block_size and vocabulary")
         with torch.no_grad():
             for k in fits:
@@ -255,7 +269,8 @@ class Trainer:
             raise ValueError(f"cannot resume {self.out}: " + ", ".join(f"{k} was {ckpt.config.get(k)!r} and is now {self.model_config[k]!r}" for k in odd))
         checkpoint.restore(self.model, ckpt)
         self.optimizer.load_state_dict(ckpt.optimizer)
-        self.step, self.tokens, self.best = ckpt.progress["step"], ckpt.progress["tokens"], ckpt.progress["best_val_nll"]
+        self.step, self.tokens, self.best = (ckpt.progress[k] for k in ("step", "tokens", "best_val_nll"))
+        self.evaluated = self.step if ckpt.progress["val_nll"] is not None else -1
         self.say(f"resumed {ckpt.path} at step {self.step}")
 
     def say(self, text: str) -> None:
@@ -324,6 +339,8 @@ class Trainer:
     def evaluate_and_save(self) -> None:
         if self.procs.main:
             nll = self.evaluate()
+            if math.isnan(nll):
+                raise Diverged(f"step {self.step}: the validation NLL is not a number")
             better = nll < self.best
             self.best = min(self.best, nll)
             self.say(f"step {self.step}: validation {nll:.4f} nats/token, perplexity {math.exp(min(nll, 700)):.2f}" + (" (best)" if better else ""))
@@ -331,6 +348,7 @@ class Trainer:
             if better:
                 self.save("best", nll)
             self.save("last", nll)
+        self.evaluated = self.step
         self.procs.sum(torch.zeros((), device=self.procs.device))  # the others wait here
 
     # -- the loop ----------------------------------------------------------
@@ -338,51 +356,60 @@ class Trainer:
     def run(self) -> int:
         """Trains until max_steps, a signal, or divergence; the exit code."""
         c = self.config
-        bar = tqdm(total=c.max_steps, initial=self.step, unit="step", desc=c.name, disable=not (c.bar and self.procs.main))
-        began, first, val_at = time.perf_counter(), self.step, -1
+        self.began, self.first = time.perf_counter(), self.step
+        self.bar = tqdm(total=c.max_steps, initial=self.step, unit="step", desc=c.name, disable=not (c.bar and self.procs.main))
         self.model.train()
-        while self.step < c.max_steps:
-            t = time.perf_counter()
-            try:
+        try:
+            while self.step < c.max_steps:
+                t = time.perf_counter()
                 loss = self.train_step()
-            except Diverged as e:
-                bar.close()
-                last = checkpoint.find(self.out, "last") if (self.out / "last").is_dir() else None
-                self.say(f"stopped at {e}; " + (f"the last good checkpoint is {last} (step {checkpoint.load(last).progress['step']})" if last else "there is no checkpoint yet")
-                         + "; try a lower learning_rate or a longer warm-up")
-                return 1
-            now = time.perf_counter()
-            speed, eta = c.batch_size * c.block_size / (now - t), (now - began) / (self.step - first) * (c.max_steps - self.step)
-            bar.update(1)
-            bar.set_postfix_str(f"loss {loss:.3f}, {speed:,.0f} tok/s")
-            if self.step % c.log_interval == 0 or self.step == c.max_steps:
-                if not c.bar:
-                    self.say(f"step {self.step}/{c.max_steps}: loss {loss:.4f}, lr {learning_rate(c, self.step - 1):.2e}, {speed:,.0f} tok/s, ETA {duration(eta)}")
-                self.log(step=self.step, loss=loss, lr=learning_rate(c, self.step - 1), tokens=self.tokens, tokens_per_s=round(speed, 1))
-            stop = int(self.procs.sum(torch.tensor(self.stop, device=self.procs.device)).item()) if self.procs.world > 1 else self.stop
-            if stop:
-                bar.close()
-                if self.procs.main:
-                    self.save("last", None)
-                self.say(f"stopped by a signal at step {self.step}, saved {self.out / 'last'}; --resume goes on")
-                return 128 + (self.stop or signal.SIGTERM)
-            if self.step % c.eval_interval == 0:
+                self.report(loss, c.batch_size * c.block_size / (time.perf_counter() - t))
+                if self.stopped():
+                    if self.procs.main:
+                        self.save("last", None)
+                    self.say(f"stopped by a signal at step {self.step}, saved {self.out / 'last'}; --resume goes on")
+                    return 128 + (self.stop or signal.SIGTERM)
+                if self.step % c.eval_interval == 0:
+                    self.evaluate_and_save()
+            if self.evaluated != self.step:
                 self.evaluate_and_save()
-                val_at = self.step
-        bar.close()
-        if val_at != self.step and self.step > first:
-            self.evaluate_and_save()
-        self.say(f"done: {self.step} steps, {self.tokens:,} tokens, {duration(time.perf_counter() - began)}; best validation perplexity {math.exp(min(self.best, 700)):.2f}; {self.out}")
+        except Diverged as e:
+            last = checkpoint.find(self.out, "last") if (self.out / "last").is_dir() else None
+            good = f"the last good checkpoint is {last} (step {checkpoint.load(last).progress['step']})" if last else "there is no checkpoint yet"
+            self.say(f"stopped at {e}; {good}; try a lower learning_rate or a longer warm-up")
+            return 1
+        finally:
+            self.bar.close()
+        self.say(f"done: {self.step} steps, {self.tokens:,} tokens, {duration(time.perf_counter() - self.began)}; best validation perplexity {math.exp(min(self.best, 700)):.2f}; {self.out}")
         return 0
+
+    def report(self, loss: float, speed: float) -> None:
+        """A line (or the bar) and a log entry of the step just done."""
+        c, lr = self.config, learning_rate(self.config, self.step - 1)
+        self.bar.update(1)
+        self.bar.set_postfix_str(f"loss {loss:.3f}, {speed:,.0f} tok/s")
+        if self.step % c.log_interval and self.step != c.max_steps:
+            return
+        if not c.bar:
+            eta = (time.perf_counter() - self.began) / (self.step - self.first) * (c.max_steps - self.step)
+            self.say(f"step {self.step}/{c.max_steps}: loss {loss:.4f}, lr {lr:.2e}, {speed:,.0f} tok/s, ETA {duration(eta)}")
+        self.log(step=self.step, loss=loss, lr=lr, tokens=self.tokens, tokens_per_s=round(speed, 1))
+
+    def stopped(self) -> bool:
+        """Whether a signal asked any process to stop."""
+        return bool(self.procs.sum(torch.tensor(self.stop, device=self.procs.device)).item() if self.procs.world > 1 else self.stop)
 
     def open_log(self) -> None:
         """log.jsonl, without the lines after the step that a resumed run goes on from; wandb if asked for."""
-        self.wandb = None
         if not self.procs.main:
             return
-        path = self.out / "log.jsonl"
-        kept = [l for l in path.read_text().splitlines() if json.loads(l)["step"] <= self.step] if self.config.resume and path.is_file() else []
-        path.write_text("".join(l + "\n" for l in kept))
+        path, kept = self.out / "log.jsonl", []
+        for line in path.read_text().splitlines() if self.config.resume and path.is_file() else []:
+            with contextlib.suppress(json.JSONDecodeError):  # a line cut short by a full disk or a power cut
+                if json.loads(line)["step"] <= self.step:
+                    kept.append(line + "\n")
+        with replacing(path) as f:
+            f.write("".join(kept).encode())
         self.log_file = open(path, "a")
         if self.config.wandb:
             self.wandb = start_wandb(self.config, self.model_config)
@@ -425,14 +452,14 @@ def main(argv: list[str]) -> int:
     procs = Processes(config.device)
     out = Path(config.out_dir)
     with checkpoint.in_use(out) if procs.main else open(os.devnull):
-        if (out / "last").is_dir() and not config.resume:
+        if any((out / which).is_dir() for which in ("last", "last.old")) and not config.resume:
             raise ValueError(f"{out} holds a run already: --resume goes on with it, --out_dir=... starts another, or delete it")
         trainer = Trainer(config, procs)
         trainer.open_log()
         c = trainer.model_config
         trainer.say(f"{config.name}: {sum(p.numel() for p in trainer.model.parameters()) / 1e6:.1f}M parameters, head {config.head} {config.head_args or ''}"
                     f"{' with Bayesian weights' if config.bayesian else ''}, labels {config.labels}; {c['train_tokens']:,} training tokens ({c['data']}"
-                    f"{'' if trainer.train.info['complete'] else ', not the whole official split'}), {len(trainer.val.ids):,} validation tokens; {procs.device}, {config.dtype}")
+                    f"{', not the whole official split' if trainer.train.info['complete'] is False else ''}), {len(trainer.val.ids):,} validation tokens; {procs.device}, {config.dtype}")
         for sig in (signal.SIGINT, signal.SIGTERM):
             # the second one interrupts at once
             signal.signal(sig, lambda s, _: (setattr(trainer, "stop", int(s)), signal.signal(signal.SIGINT, signal.default_int_handler)))

@@ -3,6 +3,7 @@
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models are tiny: threads only get in each other's way
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import io
 import signal

@@ -1,0 +1,241 @@
+"""Scoring: every token once, in the context that the windows say, with the distribution that is sampled."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import metrics
+import scoring
+from checkpoint import Model, build
+from heads import HEADS, OutputHead, Projection, Softmax
+from scoring import autocast, score, windows
+
+V, T = 61, 8
+heads = pytest.mark.parametrize("name", HEADS)
+
+
+def tiny(head: str = "softmax", block: int = T, **changes) -> Model:
+    """A random model that is sure of some things; the noise of Bayesian weights is as large as the weights."""
+    torch.manual_seed(0)
+    config = dict(vocab_size=V, block_size=block, n_layer=2, n_head=2, n_embd=16, dropout=0.1, head=head, head_args={}, bayesian=False, prior_sigma=0.5)
+    model = build(config | changes).eval()
+    with torch.no_grad():
+        for k, p in model.named_parameters():
+            p.fill_(math.log(0.3)) if k.endswith("log_sigma") else p.add_(0.3 * torch.randn(p.shape))
+    return model
+
+
+def text(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, V, count).astype(np.uint16)
+
+
+@torch.no_grad()
+def naive(model: Model, ids: np.ndarray, stride: int) -> torch.Tensor:
+    """log p (count - 1, V) in float64, one token at a time: token t reads from the start of the first window that reaches it."""
+    block, count = model.trunk.config.block_size, len(ids)
+    model, x, rows = copy.deepcopy(model).double(), torch.from_numpy(ids.astype(np.int64)), []
+    for t in range(1, count):
+        nth = max(0, -(-(t - block) // stride))
+        start = min(nth * stride, max(0, count - 1 - block))
+        h = model.trunk(x[None, start:t])[0, -1:]
+        z = h @ model.trunk.wte.weight[:V].t()
+        bias = model.head.projection.bias
+        rows.append(model.head.head.log_probs(z if bias is None else z + bias))
+    return torch.cat(rows)
+
+
+def target_nll(lp: torch.Tensor, ids: np.ndarray) -> torch.Tensor:
+    return -lp.gather(1, torch.from_numpy(ids[1:].astype(np.int64))[:, None]).squeeze(1)
+
+
+# ---- windows --------------------------------------------------------------------------------------------------------
+
+def test_windows_score_every_token_once():
+    for count in range(41):
+        for block in range(1, 12):
+            for stride in range(1, block + 1):
+                plan, whole = windows(count, block, stride), min(block, count - 1)
+                scored = [start + offset + 1 for start, first in plan for offset in range(first, whole)]
+                assert scored == list(range(1, count)), (count, block, stride)
+                assert all(0 <= start <= count - 1 - whole and 0 <= first < whole for start, first in plan)
+                starts = [start for start, _ in plan]
+                assert starts[:-1] == list(range(0, stride * (len(plan) - 1), stride))
+                assert all(first >= block - stride for _, first in plan[1:])  # after the first window, no less context than promised
+
+
+@pytest.mark.parametrize("stride", [0, -1, 9])
+def test_impossible_strides(stride):
+    with pytest.raises(ValueError, match=f"stride = {stride}: must lie between 1 and block_size = 8"):
+        windows(100, 8, stride)
+
+
+# ---- the score ------------------------------------------------------------------------------------------------------
+
+@heads
+@pytest.mark.parametrize("count, stride, batch", [(40, 8, 16), (43, 3, 4), (30, 5, 1), (9, 8, 16), (8, 2, 3), (5, 4, 16), (2, 1, 16)])
+def test_score_equals_one_token_at_a_time(name, count, stride, batch):
+    model, ids = tiny(name), text(count)
+    s = score(model, ids, stride, batch=batch)
+    assert (s.count, s.zeros) == (count - 1, 0) and math.isnan(s.ece)
+    assert s.nll == pytest.approx(target_nll(naive(model, ids, stride), ids).sum().item(), rel=2e-6)
+
+
+@torch.no_grad()
+def test_stride_1_reads_the_full_context():
+    """Each token after exactly the block_size tokens before it, or all of them."""
+    model, ids = tiny(), text(30)
+    x, nll = torch.from_numpy(ids.astype(np.int64)), 0.0
+    for t in range(1, 30):
+        lp = model.head.log_probs(model.trunk(x[None, max(0, t - T):t])[0, -1:], model.head.draws(1, 0))
+        nll -= lp[0, x[t]].item()
+    assert score(model, ids, 1).nll == pytest.approx(nll, rel=1e-6)
+    assert abs(score(model, ids, T).nll - nll) > 0.1  # and not the same as disjoint windows
+
+
+def test_stride_0_is_the_whole_block_up_to_512():
+    assert score(tiny(), text(50))[:3] == score(tiny(), text(50), T)[:3]
+    long = tiny(block=600)
+    assert score(long, text(1300), 0).nll == score(long, text(1300), 512).nll != score(long, text(1300), 600).nll
+
+
+def test_a_single_token_has_no_score():
+    assert score(tiny(), text(1))[:3] == (0.0, 0, 0)
+
+
+def test_progress_sees_every_batch():
+    seen = []
+    score(tiny(), text(50), 4, batch=3, progress=lambda batches: (seen.append(b) or b for b in batches))
+    assert len(seen) == -(-len(windows(50, T, 4)) // 3)
+
+
+def test_projecting_in_parts_changes_nothing(monkeypatch):
+    whole = score(tiny(), text(60), 5, calibration=True)
+    monkeypatch.setattr(scoring, "chunk_rows", lambda *_: 3)
+    parts = score(tiny(), text(60), 5, calibration=True)
+    assert (parts.count, parts.zeros) == (whole.count, whole.zeros)
+    assert parts[0::3] == pytest.approx(whole[0::3], rel=1e-6)
+
+
+class Top5(Softmax):
+    """A head with exact zeros: the five most probable tokens share everything."""
+
+    def log_probs(self, logits):
+        return super().log_probs(logits.masked_fill(logits < logits.topk(5).values[:, -1:], -math.inf))
+
+
+def test_tokens_of_probability_zero_are_counted_and_never_clamped():
+    model, ids = tiny(), text(50)
+    model.head.head = Top5(V)
+    nll = target_nll(naive(model, ids, 3), ids)
+    s = score(model, ids, 3, calibration=True)
+    assert s.nll == math.inf and s.count == 49 and s.zeros == nll.isinf().sum() and 0 < s.zeros < 49
+    assert 0 <= s.ece <= 1
+    for t in range(1, T + 1):  # a text of possible tokens only
+        lp = naive(model, ids[:t + 1], 8)[-1]
+        ids[t] = lp.topk(5).indices[t % 5]
+    s = score(model, ids[:T + 1])
+    assert s.zeros == 0 and s.nll == pytest.approx(target_nll(naive(model, ids[:T + 1], 8), ids[:T + 1]).sum().item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["softmax", "sigmoid"])
+def test_ece_is_that_of_all_tokens_at_once(name):
+    model, ids = tiny(name), text(200)
+    lp = naive(model, ids, 5)
+    ids[1::3] = lp.argmax(1)[::3].numpy()  # some hits; changes later contexts, so:
+    confidence, best = naive(model, ids, 5).max(1)
+    expected = metrics.ece(confidence.exp().numpy(), best.numpy() == ids[1:])
+    assert score(model, ids, 5, batch=4, calibration=True).ece == pytest.approx(expected, abs=1e-6)
+    assert expected > 0.05
+
+
+# ---- Bayesian projections -------------------------------------------------------------------------------------------
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["softmax", "sigmoid"])
+def test_the_predictive_distribution_is_the_mean_of_probabilities(name):
+    model, ids = tiny(name, bayesian=True), text(T + 1)
+    draws = model.head.draws(5, seed=3)
+    hidden = model.trunk(torch.from_numpy(ids[:-1].astype(np.int64))[None])[0].double()
+    z = torch.stack([hidden @ d.weight[:V].double().t() + (0 if d.bias is None else d.bias.double()) for d in draws])  # (5, T, V)
+    lp = torch.stack([model.head.head.log_probs(each) for each in z])
+    nll = target_nll(lp.exp().mean(0).log(), ids).sum().item()
+    assert score(model, ids, draws=draws).nll == pytest.approx(nll, rel=1e-6)
+    mean_nll = sum(score(model, ids, draws=[d]).nll for d in draws) / 5
+    assert nll < mean_nll - 0.1  # Jensen; the mean NLL is another number
+
+
+def test_one_draw_that_can_say_it_is_enough():
+    """A token that some draws give probability 0 has the mean of them, not 0."""
+    head = OutputHead(Top5(V), Projection(torch.nn.Parameter(torch.zeros(64, V)), V, None))
+    weight = torch.zeros(64, V)
+    weight[:V] = torch.eye(V)
+    favours = lambda ids: head.projection.draw()._replace(weight=weight * torch.tensor([float(i in ids) for i in range(64)])[:, None])
+    lp = head.log_probs(torch.ones(1, V), [favours(range(5)), favours(range(5, 10))])
+    torch.testing.assert_close(lp.exp()[0, :11], torch.tensor([0.1] * 10 + [0.0]))
+
+
+def test_draws_are_a_function_of_the_seed():
+    model = tiny(bayesian=True)
+    torch.manual_seed(1)
+    state = torch.random.get_rng_state()
+    a = model.head.draws(3, 7)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    torch.manual_seed(2)
+    b, c = model.head.draws(3, 7), model.head.draws(3, 8)
+    assert len(a) == 3 and all(torch.equal(x.weight, y.weight) for x, y in zip(a, b))
+    assert not torch.equal(a[0].weight, a[1].weight) and not torch.equal(a[0].weight, c[0].weight)
+    assert len(tiny().head.draws(3, 7)) == 1  # point weights have nothing to draw
+
+
+# ---- what it leaves alone -------------------------------------------------------------------------------------------
+
+@heads
+@pytest.mark.parametrize("bayesian", [False, True], ids=["point", "bayesian"])
+def test_scoring_disturbs_nothing(name, bayesian):
+    model, ids = tiny(name, bayesian=bayesian), text(40)
+    before, saved = {k: p.clone() for k, p in model.state_dict().items()}, ids.copy()
+    results = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        state, numpy_state = torch.random.get_rng_state(), str(np.random.get_state())
+        results.append(score(model, ids, 3, model.head.draws(2, 5), calibration=True))
+        assert torch.equal(torch.random.get_rng_state(), state) and str(np.random.get_state()) == numpy_state
+    assert results[0] == results[1]  # nor does the global generator change the score
+    assert all(torch.equal(p, before[k]) for k, p in model.state_dict().items()) and model.state_dict().keys() == before.keys()
+    assert all(p.grad is None and p.requires_grad for p in model.parameters()) and not model.training
+    assert np.array_equal(ids, saved)
+
+
+@heads
+@torch.no_grad()
+def test_the_padded_vocabulary_never_gets_mass(name):
+    model = tiny(name)
+    plain = score(model, text(40), 3)
+    hidden = torch.randn(10, 16)
+    for rows in (1e3, -1e3):
+        model.trunk.wte.weight[V:] = rows
+        lp = model.head.log_probs(hidden, model.head.draws(1, 0))
+        assert lp.shape == (10, V) and lp.dtype == torch.float32
+        torch.testing.assert_close(lp.exp().sum(1), torch.ones(10))
+        assert score(model, text(40), 3).nll == pytest.approx(plain.nll, rel=1e-6)
+
+
+# ---- precision ------------------------------------------------------------------------------------------------------
+
+@heads
+def test_bfloat16_products_with_float32_probabilities(name):
+    model, ids = tiny(name), text(100)
+    full, half = score(model, ids, 4), score(model, ids, 4, model.head.draws(1, 0, torch.bfloat16), dtype="bfloat16")
+    assert half.nll != full.nll and half.nll == pytest.approx(full.nll, rel=0.02)
+    with autocast("cpu", "bfloat16"), torch.no_grad():
+        lp = model.head.log_probs(torch.randn(10, 16), model.head.draws(1, 0, torch.bfloat16))
+    assert lp.dtype == torch.float32
+    torch.testing.assert_close(lp.exp().sum(1), torch.ones(10), rtol=0, atol=1e-5)
+
+
+def test_other_dtypes_are_refused():
+    with pytest.raises(ValueError, match="dtype = 'float16'"):
+        autocast("cpu", "float16")
