@@ -33,10 +33,14 @@ class Model(nn.Module):
         return {k: p.detach().contiguous() for k, p in self.named_parameters()}  # named_parameters skips duplicates
 
 
+_MODEL = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "dropout")
+_HEAD = ("head", "head_args", "bayesian", "prior_sigma")
+
+
 def build(config: dict[str, Any]) -> Model:
     """A new model from a configuration: the keys of GPTConfig, head, head_args, bayesian, prior_sigma."""
-    trunk = GPT(GPTConfig(**{k: config[k] for k in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "dropout")}))
-    head = make_head(config["head"], config["vocab_size"], trunk.wte.weight, config["head_args"], config["bayesian"], config["prior_sigma"])
+    trunk = GPT(GPTConfig(**{k: config[k] for k in _MODEL}))
+    head = make_head(config["head"], config["vocab_size"], trunk.wte.weight, *(config[k] for k in _HEAD[1:]))
     return Model(trunk, head)
 
 
@@ -72,8 +76,8 @@ def save(path: Path, model: Model, config: dict, progress: dict, optimizer: dict
         if isinstance(e, (OSError, RuntimeError, SafetensorError)):  # torch and safetensors wrap a full disk in their own kinds
             raise OSError(f"could not write the checkpoint {path}: {e}; the one before it is untouched: free some disk space and --resume") from e
         raise
-    shutil.rmtree(old, ignore_errors=True)
-    if path.exists():
+    if path.exists():  # where only `old` is left (killed between these renames), it stays until the new one has its name
+        shutil.rmtree(old, ignore_errors=True)
         path.rename(old)
     aside.rename(path)
     shutil.rmtree(old, ignore_errors=True)
@@ -100,8 +104,11 @@ def load(path: str | Path, optimizer: bool = False) -> Checkpoint:
     try:
         part = "config.json"
         config = json.loads((path / part).read_text(encoding="utf-8"))
+        for key in ("name", "tokenizer", "tokenizer_fingerprint", *_MODEL, *_HEAD):
+            config[key]  # KeyError or TypeError: JSON, but no configuration
         part = "progress.json"
         progress = json.loads((path / part).read_text(encoding="utf-8"))
+        progress["step"]
         part = "model.safetensors"
         weights = load_file(path / part)
         part = "optimizer.pt"
@@ -123,7 +130,12 @@ def load_model(path: str | Path, which: str = "best", device: str = "cpu") -> tu
 
 def tokenizer_of(ckpt: Checkpoint) -> Tokenizer:
     """The tokenizer a checkpoint was trained with: GPT-2's, or the one saved in its folder."""
-    return GPT2Tokenizer() if ckpt.config["tokenizer"] == "gpt2" else load_tokenizer(ckpt.path)
+    if ckpt.config["tokenizer"] == "gpt2":
+        return GPT2Tokenizer()
+    try:
+        return load_tokenizer(ckpt.path)
+    except FileNotFoundError:
+        raise ValueError(f"the checkpoint {ckpt.path} has no tokenizer.json: it is incomplete; use another one or train again") from None
 
 
 def restore(model: Model, ckpt: Checkpoint) -> None:

@@ -156,7 +156,9 @@ def from_gpt2(name: str, dropout: float = 0.0) -> GPT:
         config = GPT2Config.from_pretrained(name)
         if config.model_type != "gpt2" or "GPT2LMHeadModel" not in (config.architectures or ["GPT2LMHeadModel"]):
             raise ValueError(f"it is a {config.architectures}")
-        hf = GPT2LMHeadModel.from_pretrained(name)
+        hf, found = GPT2LMHeadModel.from_pretrained(name, output_loading_info=True)
+        if found["missing_keys"]:  # transformers would fill them with random numbers
+            raise ValueError(f"its weights lack {sorted(found['missing_keys'])[0]}")
     except Exception as e:  # transformers and the hub raise many kinds; the user needs one line of them
         where = "the folder" if Path(name).is_dir() else "the hub (no folder of that name here)"
         raise ValueError(f"cannot load a GPT2LMHeadModel {name!r} from {where}: {str(e).splitlines()[0] if str(e) else type(e).__name__}") from e

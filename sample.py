@@ -23,11 +23,12 @@ from scoring import autocast
 
 
 def truncate(log_p: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Tensor:
-    """log p (N, V) -> probabilities (N, V) at `temperature`, p^(1/tau) normalised, then cut to the top_k most probable tokens (0: all) and
-    to the smallest set of at least top_p mass (Holtzman et al. 2020). Temperature 0 is all mass on the most probable token."""
+    """log p (N, V) -> probabilities (N, V) at `temperature`, p^(1/tau) normalised, then cut to the top_k most probable tokens (0: all; ties with
+    the last of them stay) and to the smallest set of at least top_p mass (Holtzman et al. 2020). Temperature 0 is all mass on the most probable token."""
     if temperature == 0:
         return torch.zeros_like(log_p).scatter_(1, log_p.argmax(1, keepdim=True), 1.0)
-    p = torch.softmax(log_p / temperature, dim=-1)
+    # from the maximum, so that nothing overflows; below 1e-30 it is greedy in float32 anyhow
+    p = torch.softmax((log_p - log_p.max(1, keepdim=True).values) / max(temperature, 1e-30), dim=-1)
     if 0 < top_k < p.shape[1]:
         kth = p.topk(top_k).values[:, -1:]
         p = p.masked_fill(p < kth, 0)
@@ -126,7 +127,7 @@ def parser() -> argparse.ArgumentParser:
 def read_prompts(args: argparse.Namespace) -> list[str]:
     if not args.prompts:
         return [args.prompt]
-    prompts = [line for line in Path(args.prompts).read_text(encoding="utf-8").splitlines() if line]
+    prompts = [line for line in Path(args.prompts).read_text(encoding="utf-8").split("\n") if line]
     if not prompts:
         raise ValueError(f"--prompts {args.prompts}: the file holds no prompt; put one on each line")
     return prompts

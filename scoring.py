@@ -50,7 +50,7 @@ def score(model: Model, ids: np.ndarray, stride: int = 0, draws: list[Weights] |
     """NLL of `ids` (T,) under the model's predictive distribution, T - 1 tokens, each scored once.
 
     `stride` 0 means min(512, block_size). `draws`: see OutputHead.draws. float32 log-probabilities whatever `dtype` the matrix products
-    have. A token of probability 0 makes the NLL inf and is counted; it is never clamped.
+    have. The model must be in eval mode. A token of probability 0 makes the NLL inf and is counted; it is never clamped.
     """
     T, V = model.trunk.config.block_size, model.trunk.config.vocab_size
     draws = draws if draws is not None else model.head.draws(1, 0)
