@@ -10,5 +10,5 @@ learning_rate = 2e-3
 min_lr = 2e-4
 warmup_steps = 60
 eval_interval = 250
-log_interval = 10
+kl_weight = 0.007  # of Bayesian rows: this overlay is meant for the head of the train split, 0.7% of the tokens that share the KL in the whole
 teacher = "out/baseline-small"
