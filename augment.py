@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from checkpoint import Model, load_model
+from checkpoint import Model, is_run, load_model
 from configurator import cli
 from data.batches import Windows
 from data.tokens import TokenFile, open_tokens, write_json
@@ -69,11 +70,11 @@ class Teacher:
     ValueError if its vocabulary is not the corpus's or its block is shorter than the student's.
     """
 
-    def __init__(self, name: str, tokenizer: str, fingerprint: str, vocab_size: int, block_size: int, device: str = "cpu", dtype: str = "float32"):
-        folder = Path(name)
-        ours = folder.is_dir() and not (folder / "config.json").is_file() or (folder / "progress.json").is_file()
-        if ours:
-            self.model, ckpt = load_model(folder)
+    def __init__(self, name: str, tokenizer: str, fingerprint: str, vocab_size: int, block_size: int, device: torch.device | str = "cpu", dtype: str = "float32"):
+        if not Path(name).exists() and name.startswith(("out/", ".", "/", "~")):
+            raise ValueError(f"the teacher {name!r} is not there: train it first (for out/baseline-small: python train.py config/baseline.py config/small.py), or give another --teacher")
+        if is_run(name):
+            self.model, ckpt = load_model(name)
             has = (ckpt.config["tokenizer"], ckpt.config["tokenizer_fingerprint"], ckpt.config["vocab_size"])
         else:
             trunk = from_gpt2(name)
@@ -108,7 +109,7 @@ class Teacher:
 
     def nll(self, hidden: Tensor, target: Tensor) -> Tensor:
         """-log p of `target` (B, T) after `hidden` (B, T, C), in row chunks."""
-        rows = chunk_rows(self.model.trunk.config.vocab_size, self.device)
+        rows = chunk_rows(self.model.trunk.config.vocab_size, hidden.device.type)
         parts = zip(hidden.flatten(0, 1).split(rows), target.flatten().split(rows))
         return -torch.cat([self.log_probs(h).gather(1, t[:, None]).squeeze(1) for h, t in parts]).view(target.shape)
 
@@ -128,7 +129,7 @@ def propose(teacher: Teacher, indices: np.ndarray, x: Tensor, y: Tensor, setting
     hidden = teacher.hidden(x)  # (B, T, C)
     chosen = hidden.gather(1, at[:, :, None].expand(-1, -1, hidden.shape[2])).flatten(0, 1)
     k = min(settings.candidates, teacher.model.trunk.config.vocab_size)
-    rows = chunk_rows(teacher.model.trunk.config.vocab_size, teacher.device)
+    rows = chunk_rows(teacher.model.trunk.config.vocab_size, hidden.device.type)
     top = [teacher.log_probs(h).topk(k) for h in chosen.split(rows)]
     lp, ids = (torch.cat(t).view(*positions.shape, k) for t in zip(*top))
     if settings.ppl_threshold and settings.ppl_form == "prefix":
@@ -186,7 +187,7 @@ _MAGIC = b"NHLABEL1"
 def identity(tokens: TokenFile, teacher: Teacher, block_size: int, settings: Settings) -> dict:
     """Everything the proposals depend on. Equal identities, equal labels."""
     return {"corpus": tokens.info["sha256"], "tokens": len(tokens.ids), "tokenizer": tokens.info["fingerprint"], "block_size": block_size,
-            "teacher": teacher.fingerprint(), "dtype": teacher.dtype, "device": teacher.device, **asdict(settings)}
+            "teacher": teacher.fingerprint(), "dtype": teacher.dtype, **asdict(settings)}
 
 
 def _record(vocab_size: int, m: int, k: int) -> np.dtype:
@@ -249,6 +250,10 @@ def build_store(tokens: TokenFile, teacher: Teacher, block_size: int, settings: 
     windows = Windows(tokens, block_size)
     m, k = settings.count(block_size), min(settings.candidates, V)
     record = _record(V, m, k)
+    size, free = len(windows) * record.itemsize, shutil.disk_usage(path.parent).free
+    if size > free:
+        raise ValueError(f"the label store needs {size / 1e9:.1f} GB, {path.parent} has {free / 1e9:.1f} GB free: lower candidates or positions, use --label_store=False, or free some space")
+    tqdm.write(f"building {path}, {size / 1e6:,.1f} MB: {m} of {block_size} positions, {k} candidates at each")
     with open(path.with_suffix(".part"), "ab") as f:
         try:
             fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,5 +1,7 @@
 """Checkpoints: a folder with the weights as safetensors, the configuration and the progress as JSON and, to resume, the optimizer state.
 
+    python checkpoint.py out/baseline FOLDER     writes the checkpoint as a GPT2LMHeadModel that transformers reads
+
 Written aside, then renamed: a folder of the final name is always whole. Nothing is pickled; the optimizer loads with weights_only=True.
 """
 
@@ -16,9 +18,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from configurator import cli
 from data.tokens import BPETokenizer, GPT2Tokenizer, Tokenizer, load_tokenizer
-from heads import OutputHead, make_head
-from model import GPT, GPTConfig
+from heads import BayesianProjection, OutputHead, Softmax, make_head
+from model import GPT, GPTConfig, to_gpt2
 
 
 class Model(nn.Module):
@@ -97,8 +100,14 @@ def find(path: str | Path, which: str = "best") -> Path:
     raise FileNotFoundError(f"no checkpoint in {path}: give the out folder of a training run, or train one (python train.py config/NAME.py)")
 
 
-def load(path: str | Path, optimizer: bool = False) -> Checkpoint:
-    """Reads a checkpoint folder onto the CPU. ValueError if a file of it is missing, cut short or not what it should be."""
+def is_run(path: str | Path) -> bool:
+    """Whether `path` is a folder of ours, and not one of transformers, whose config.json has no progress.json beside it."""
+    path = Path(path)
+    return path.is_dir() and ((path / "progress.json").is_file() or not (path / "config.json").is_file())
+
+
+def load(path: str | Path, optimizer: bool = False, weights: bool = True) -> Checkpoint:
+    """Reads a checkpoint folder onto the CPU, with or without its tensors. ValueError if a file of it is missing, cut short or not what it should be."""
     path = Path(path)
     part = ""
     try:
@@ -110,22 +119,22 @@ def load(path: str | Path, optimizer: bool = False) -> Checkpoint:
         progress = json.loads((path / part).read_text(encoding="utf-8"))
         progress["step"]
         part = "model.safetensors"
-        weights = load_file(path / part)
+        tensors = load_file(path / part) if weights else {}
         part = "optimizer.pt"
         state = torch.load(path / part, map_location="cpu", weights_only=True) if optimizer else None
     except FileNotFoundError:
         raise ValueError(f"the checkpoint {path} has no {part}: it is incomplete; use another one or train again") from None
     except Exception as e:  # every reader has its own kinds of error; all mean the same to the user
         raise ValueError(f"the checkpoint {path} cannot be read: {part} is cut short or damaged ({type(e).__name__}); use another one or train again") from e
-    return Checkpoint(config, progress, weights, state, path)
+    return Checkpoint(config, progress, tensors, state, path)
 
 
-def load_model(path: str | Path, which: str = "best", device: str = "cpu") -> tuple[Model, Checkpoint]:
+def load_model(path: str | Path, which: str = "best", device: torch.device | str = "cpu") -> tuple[Model, Checkpoint]:
     """The model of a run's checkpoint, in eval mode on `device`. ValueError if its weights do not fit its configuration."""
     ckpt = load(find(path, which))
     model = build(ckpt.config)
     restore(model, ckpt)
-    return model.eval().to(device), ckpt
+    return model.eval().requires_grad_(False).to(device), ckpt
 
 
 def tokenizer_of(ckpt: Checkpoint) -> Tokenizer:
@@ -166,3 +175,29 @@ def in_use(folder: Path) -> Iterator[None]:
             if os.listdir(folder) == [".lock"]:  # a run that failed before it wrote anything leaves nothing
                 (folder / ".lock").unlink()
                 folder.rmdir()
+
+
+def export(path: str | Path, folder: str | Path) -> None:
+    """Writes a run's best checkpoint as a `GPT2LMHeadModel` folder. ValueError if GPT-2 cannot compute it: another link, an output bias, Bayesian weights."""
+    if Path(folder).exists():
+        raise ValueError(f"{folder} exists: give the name of a new folder")
+    model, ckpt = load_model(path)
+    head, projection = model.head.head, model.head.projection
+    if not (isinstance(head, Softmax) and type(head).link is Softmax.link) or projection.bias is not None or isinstance(projection, BayesianProjection):
+        raise ValueError(f"{ckpt.path} has the head {ckpt.config['head']!r}{' with Bayesian weights' if ckpt.config['bayesian'] else ''}: a GPT2LMHeadModel computes a plain softmax only")
+    to_gpt2(model.trunk, folder)
+    tokenizer = tokenizer_of(ckpt)
+    if isinstance(tokenizer, BPETokenizer):
+        tokenizer.save(folder)
+
+
+def main(argv: list[str]) -> int:
+    if len(argv) != 2:
+        raise ValueError("give a run and a new folder: python checkpoint.py out/baseline FOLDER")
+    export(*argv)
+    print(f"wrote {argv[1]}")
+    return 0
+
+
+if __name__ == "__main__":
+    cli(main)()

@@ -5,6 +5,7 @@ A config file holds lines `key = literal` and comments, nothing else: it is pars
 
 import ast
 import difflib
+import errno
 import functools
 import os
 import signal
@@ -61,7 +62,7 @@ def _coerce(value: Any, kind: type) -> Any:
 def configure(defaults: type[T], argv: list[str]) -> T:
     """An instance of the dataclass `defaults` from `argv`: config files and `--key=value` flags (`--key` alone means True).
 
-    A flag `--key.name=value` sets one entry of a dict. An empty `name` field becomes the first config file's stem.
+    A flag `--key.name=value` sets one entry of a dict. An empty `name` field becomes the config files' stems, joined by "-".
     Flags apply after all files. ValueError lists every unknown key (with the nearest match) and every wrong type.
     """
     assert is_dataclass(defaults)
@@ -126,6 +127,8 @@ def cli(main: Callable[[list[str]], int | None]) -> Callable[[], None]:
             if os.environ.get("TRACEBACK"):
                 raise
             text = f"{e.strerror}: {e.filename}" if isinstance(e, OSError) and e.filename and e.strerror else str(e)
+            if isinstance(e, OSError) and e.errno == errno.ENOSPC:
+                text += ": free some space and run it again (a training with --resume)"
             print(f"{Path(sys.argv[0]).name}: error: {' '.join(text.split())}", file=sys.stderr)
             code = 2
         sys.exit(code or 0)

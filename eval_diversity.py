@@ -23,11 +23,11 @@ import torch
 from tqdm import tqdm
 
 import metrics
-from checkpoint import Checkpoint, Model, find, load, load_model, tokenizer_of
+from checkpoint import Model, find, load, load_model, tokenizer_of
 from configurator import cli
-from data.tokens import TokenFile, Tokenizer, open_tokens
+from data.tokens import TokenFile, Tokenizer, open_tokens, replacing
 from sample import check_sampling, generate
-from scoring import autocast, score, windows
+from scoring import get_device, get_dtype, score
 
 # Shamula et al. 2024, table 1: perplexity, Self-BLEU, Distinct-4
 PUBLISHED = {
@@ -41,28 +41,29 @@ class Column(NamedTuple):
     key: str
     title: str
     form: str
-    text: bool  # a text metric: human text has a value, and the distance to it is what counts
+    best: str  # "human": a text metric, nearest to human text is best; "low": the lowest is; "": none is
     what: str
 
 
 HONEST = (
-    Column("ppl_tok", "PPL_tok", ".2f", False, "exp(NLL / tokens)"),
-    Column("ppl_word", "PPL_word", ".2f", False, "exp(NLL / (words + lines))"),
-    Column("bits_per_byte", "bits/byte", ".3f", False, "NLL / (ln 2 x bytes of the text)"),
-    Column("ece", "ECE", ".4f", False, "expected calibration error of the most probable token, 15 bins"),
-    Column("self_bleu", "Self-BLEU", ".2f", True, "mean sacreBLEU of each text against all others, 0-100"),
-    Column("distinct_4", "Distinct-4", ".4f", True, "unique 4-grams / words, all texts pooled"),
-    Column("seq_rep_4", "seq-rep-4", ".4f", True, "1 - unique / all 4-grams of a text, mean"),
-    Column("zipf", "Zipf", ".3f", True, "minus the slope of log frequency over log rank"),
+    Column("step", "step", "d", "", "training steps of the checkpoint, the one with the best validation NLL"),
+    Column("ppl_tok", "PPL_tok", ".2f", "low", "exp(NLL / tokens)"),
+    Column("ppl_word", "PPL_word", ".2f", "low", "exp(NLL / (words + lines))"),
+    Column("bits_per_byte", "bits/byte", ".3f", "low", "NLL / (ln 2 x bytes of the text)"),
+    Column("ece", "ECE", ".4f", "low", "expected calibration error of the most probable token, 15 bins"),
+    Column("self_bleu", "Self-BLEU", ".2f", "human", "mean sacreBLEU of each text against all others, 0-100"),
+    Column("distinct_4", "Distinct-4", ".4f", "human", "unique 4-grams / words, all texts pooled"),
+    Column("seq_rep_4", "seq-rep-4", ".4f", "human", "1 - unique / all 4-grams of a text, mean"),
+    Column("zipf", "Zipf", ".3f", "human", "minus the slope of log frequency over log rank"),
 )
 PAPER = (
-    Column("ppl_train", "PPL(train)", ".2f", False, "exp(NLL / tokens) on training windows"),
-    Column("self_bleu", "Self-BLEU", ".2f", True, "sacreBLEU, prompt included, mean of the loops"),
-    Column("self_bleu_sd", "sd", ".2f", False, "standard deviation of Self-BLEU over the loops"),
-    Column("distinct_4", "Distinct-4", ".4f", True, "prompt included, mean of the loops"),
-    Column("published_ppl", "publ. PPL", ".2f", False, "as published"),
-    Column("published_self_bleu", "publ. Self-BLEU", ".2f", False, "as published"),
-    Column("published_distinct_4", "publ. Distinct-4", ".4f", False, "as published"),
+    Column("ppl_train", "PPL(train)", ".2f", "low", "exp(NLL / tokens) of the distribution that is sampled, on 200 random training windows (the paper scored a softmax over sigmoid logits)"),
+    Column("self_bleu", "Self-BLEU", ".2f", "human", "sacreBLEU, prompt included, mean of the loops"),
+    Column("self_bleu_sd", "sd", ".2f", "", "standard deviation of Self-BLEU over the loops"),
+    Column("distinct_4", "Distinct-4", ".4f", "human", "prompt included, mean of the loops"),
+    Column("published_ppl", "publ. PPL", ".2f", "", "as published"),
+    Column("published_self_bleu", "publ. Self-BLEU", ".2f", "", "as published"),
+    Column("published_distinct_4", "publ. Distinct-4", ".4f", "", "as published"),
 )
 REFERENCES = ("human", "unigram noise", "loop")
 
@@ -72,6 +73,7 @@ class Settings:
     """What two rows must share to stand in one table."""
     protocol: str
     tokenizer: str        # fingerprint
+    train: str            # SHA-256 of the training text
     corpus: str           # SHA-256 of the split that is scored
     split: str
     texts: int            # in all
@@ -82,7 +84,8 @@ class Settings:
     top_k: int
     top_p: float
     samples: int          # weight draws of Bayesian rows
-    stride: int           # 0: min(512, block_size)
+    block_size: int       # context of the models
+    stride: int           # of the scoring windows
     seed: int
     dtype: str
 
@@ -110,9 +113,9 @@ def held_out_prompts(ids: np.ndarray, n: int, prompt: int, new: int, seed: int |
     return Prompts(rows[:, :prompt], rows[:, prompt:])
 
 
-def sample_texts(model: Model, prompts: np.ndarray, s: Settings, device: str, title: str, batch: int = 50) -> np.ndarray:
+def sample_texts(model: Model, prompts: np.ndarray, s: Settings, device: torch.device, title: str, batch: int = 50) -> np.ndarray:
     """(n, new_tokens) ids sampled after each prompt."""
-    draws = model.head.draws(s.samples, s.seed, torch.bfloat16 if s.dtype == "bfloat16" else torch.float32)
+    draws = model.head.draws(s.samples, s.seed, get_dtype(s.dtype))
     generator = torch.Generator(device).manual_seed(s.seed)
     out = []
     with tqdm(total=len(prompts) * s.new_tokens, unit="tok", unit_scale=True, desc=f"{title}: sampling", leave=False) as bar:
@@ -161,14 +164,14 @@ def decode(tokenizer: Tokenizer, prompts: np.ndarray, new: np.ndarray, s: Settin
     return [tokenizer.decode(r) for r in rows.tolist()]
 
 
-def model_row(path: Path, data: Data, s: Settings, device: str) -> tuple[dict[str, Any], list[str]]:
-    """The row of one checkpoint and its texts."""
+def model_row(path: Path, digest: str, data: Data, s: Settings, device: torch.device) -> tuple[dict[str, Any], list[str]]:
+    """The row of one checkpoint, whose weights have the SHA-256 `digest`, and its texts."""
     model, ckpt = load_model(path, device=device)
     name = ckpt.config["name"]
     block = model.trunk.config.block_size
     draws = model.head.draws(s.samples, s.seed)
     bar = lambda it: tqdm(it, desc=f"{name}: scoring", leave=False)
-    row: dict[str, Any] = {"name": name, "checkpoint": str(path), "weights_sha256": sha256(ckpt), "step": ckpt.progress["step"]}
+    row: dict[str, Any] = {"name": name, "checkpoint": str(path), "weights_sha256": digest, "step": ckpt.progress["step"], "command": " ".join(sys.argv), "versions": versions()}
     if s.protocol == "paper":
         seen = held_out_prompts(data.train.ids, min(200, len(data.train.ids) // (block + 1)), 1, block, seed=s.seed)
         parts = [score(model, np.concatenate((p, h)), block, draws, device, s.dtype) for p, h in bar(list(zip(seen.prompt, seen.human)))]
@@ -188,31 +191,30 @@ def reference_row(name: str, data: Data, s: Settings) -> tuple[dict[str, Any], l
     return {"name": name, "reference": True, **text_metrics(texts, s.loops)}, texts
 
 
-def sha256(ckpt: Checkpoint) -> str:
-    return hashlib.sha256((ckpt.path / "model.safetensors").read_bytes()).hexdigest()
+def weights_digest(path: Path) -> str:
+    """SHA-256 of a checkpoint's weights file."""
+    with open(path / "model.safetensors", "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 # -----------------------------------------------------------------------------
 # The table
 
 def cells(rows: list[dict[str, Any]], columns: tuple[Column, ...]) -> list[list[str]]:
-    """The table's cells. A text metric shows its distance to human; the model row nearest to human in a column has a star, and so has the lowest PPL."""
+    """The table's cells. A text metric shows its distance to human; the best model row of a column has a star: see Column.best."""
     human = next((r for r in rows if r["name"] == "human"), {})
-    distance = lambda r, c: abs(r[c.key] - human[c.key]) if c.text else r[c.key]
-    best = {}
-    for c in columns:
-        have = [r for r in rows if not r.get("reference") and math.isfinite(r.get(c.key, math.nan))]
-        if have and not c.key.startswith(("published", "self_bleu_sd")):
-            best[c.key] = min(distance(r, c) for r in have)
+    distance = lambda r, c: abs(r[c.key] - human[c.key]) if c.best == "human" else r[c.key]
+    models = [r for r in rows if not r.get("reference")]
+    best = {c.key: min((distance(r, c) for r in models if math.isfinite(r.get(c.key, math.nan))), default=None) for c in columns if c.best}
     out = []
     for r in rows:
         line = [r["name"]]
         for c in columns:
             v = r.get(c.key, math.nan)
-            cell = "-" if math.isnan(v) else "inf" if math.isinf(v) else format(v, c.form)
-            if c.text and human and not math.isnan(v) and r is not human:
+            cell = format(v, c.form) if math.isfinite(v) else "-" if math.isnan(v) else "inf"
+            if c.best == "human" and r is not human and not math.isnan(v):
                 cell += f" ({format(v - human[c.key], '+' + c.form)})"
-            if not r.get("reference") and c.key in best and math.isfinite(v) and distance(r, c) == best[c.key]:
+            if not r.get("reference") and math.isfinite(v) and c.best and distance(r, c) == best[c.key]:
                 cell += " *"
             line.append(cell)
         out.append(line)
@@ -234,28 +236,29 @@ def explain(s: Settings, columns: tuple[Column, ...], data: Data) -> list[str]:
     complete = " (not the whole official split)" if data.split.info["complete"] is False else ""
     budget = f"{s.texts} texts" + (f" in {s.loops} loops" if s.loops > 1 else "")
     return [f"Protocol {s.protocol}: {s.split} split{complete}, tokenizer {data.tokenizer.name}; {budget}, {s.prompt_tokens} prompt + {s.new_tokens} new tokens, "
-            f"temperature {s.temperature:g}, top_k {s.top_k}, top_p {s.top_p:g}, seed {s.seed}; Bayesian rows: {s.samples} weight samples; {s.dtype}.",
+            f"temperature {s.temperature:g}, top_k {s.top_k}, top_p {s.top_p:g}, seed {s.seed}; block {s.block_size}, stride {s.stride}; Bayesian rows: {s.samples} weight samples; {s.dtype}.",
             "(+x) is the distance to human text; * is nearest to human, for PPL, bits/byte and ECE the lowest. Up or down alone is not better.",
             *(f"{c.title}: {c.what}." for c in columns)]
 
 
+def samples_file(out: Path, name: str) -> Path:
+    return out.with_name(out.name + ".samples") / f"{name.replace(' ', '_')}.jsonl"
+
+
 def write_files(out: Path, s: Settings, rows: list[dict[str, Any]], texts: dict[str, list[str]], columns: tuple[Column, ...], notes: list[str]) -> None:
-    """out.json, .md, .csv and the samples, one JSON string a line, in the folder out.samples; each whole or not at all."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    folder = out.with_name(out.name + ".samples")
-    folder.mkdir(exist_ok=True)
+    """The samples, one JSON string a line, in the folder out.samples; then out.md, .csv and .json. Each whole or not at all, the JSON last."""
+    samples_file(out, "").parent.mkdir(parents=True, exist_ok=True)
     header, table = ["", *(c.title for c in columns)], io.StringIO()
     csv.writer(table, lineterminator="\n").writerows([["name", *(c.key for c in columns)], *([r["name"], *(r.get(c.key, "") for c in columns)] for r in rows)])
     # JSON has no nan and no inf: as strings
     strict = [{k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in r.items()} for r in rows]
-    content = {out.with_name(out.name + ".json"): json.dumps({"settings": vars(s), "command": " ".join(sys.argv), "versions": versions(), "rows": strict}, indent=1, allow_nan=False) + "\n",
+    content = {**{samples_file(out, name): "".join(json.dumps(t, ensure_ascii=False) + "\n" for t in list_) for name, list_ in texts.items()},
                out.with_name(out.name + ".md"): as_text(header, cells(rows, columns), True) + "\n\n" + "\n".join(notes[:2]) + "\n\n" + "\n".join("- " + n for n in notes[2:]) + "\n",
                out.with_name(out.name + ".csv"): table.getvalue(),
-               **{folder / f"{name.replace(' ', '_')}.jsonl": "".join(json.dumps(t, ensure_ascii=False) + "\n" for t in list_) for name, list_ in texts.items()}}
+               out.with_name(out.name + ".json"): json.dumps({"settings": vars(s), "rows": strict}, indent=1, allow_nan=False) + "\n"}
     for path, text in content.items():
-        aside = path.with_name(path.name + ".new")
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
+        with replacing(path) as f:
+            f.write(text.encode())
 
 
 def versions() -> dict[str, str]:
@@ -263,16 +266,20 @@ def versions() -> dict[str, str]:
     return {"python": sys.version.split()[0], **{p: version(p) for p in ("torch", "numpy", "sacrebleu", "tokenizers", "tiktoken")}}
 
 
-def kept_rows(out: Path | None, s: Settings) -> list[dict[str, Any]]:
-    """Rows of an earlier table of this name. ValueError if it had other settings: such rows cannot stand side by side."""
+def kept_rows(out: Path | None, s: Settings) -> dict[str, dict[str, Any]]:
+    """Rows of an earlier table of this name, whose samples are there too. ValueError if it had other settings: such rows cannot stand side by side."""
     path = out and out.with_name(out.name + ".json")
     if not path or not path.is_file():
-        return []
-    table = json.loads(path.read_text(encoding="utf-8"))
-    odd = [f"{k} {table['settings'].get(k)!r}, now {v!r}" for k, v in vars(s).items() if table["settings"].get(k) != v]
+        return {}
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+        had, rows = dict(table["settings"]), {r["name"]: {k: float(v) if v in ("inf", "nan") else v for k, v in r.items()} for r in table["rows"]}
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{path} is not a table of this program: give another --out, or move it away") from None
+    odd = [f"{k} {had.get(k)!r}, now {v!r}" for k, v in vars(s).items() if had.get(k) != v]
     if odd:
         raise ValueError(f"{path} holds rows of other settings ({'; '.join(odd)}): they cannot stand in one table; use those settings or another --out")
-    return [{k: float(v) if v in ("inf", "nan") else v for k, v in row.items()} for row in table["rows"]]
+    return {name: r for name, r in rows.items() if not r.get("reference") and samples_file(out, name).is_file()}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -290,70 +297,78 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--samples", type=int, default=8, help="weight draws of Bayesian rows")
     p.add_argument("--stride", type=int, default=0, help="of the scoring windows (default min(512, block_size))")
     p.add_argument("--seed", type=int, default=1337)
-    p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     p.add_argument("--dtype", default="float32", help="float32 or bfloat16, of matrix products")
     p.add_argument("--out", type=Path, help="writes OUT.md, OUT.csv, OUT.json and OUT.samples/; rows of unchanged checkpoints in it are kept")
     return p
 
 
-def prepare(args: argparse.Namespace) -> tuple[Settings, Data]:
+def prepare(args: argparse.Namespace) -> tuple[Settings, Data, torch.device]:
     """Everything that can be wrong is found here, before any work."""
-    configs = [load(find(c)).config for c in args.checkpoints]
-    first = configs[0]
+    device, _ = get_device(args.device), get_dtype(args.dtype)
+    ckpts = [load(find(c), weights=False) for c in args.checkpoints]
+    configs = [c.config for c in ckpts]
+    first, paper = configs[0], args.protocol == "paper"
     for path, c in zip(args.checkpoints, configs):
-        if c["tokenizer_fingerprint"] != first["tokenizer_fingerprint"] or c["data_sha256"] != first["data_sha256"]:
+        if (c["tokenizer_fingerprint"], c["data_sha256"]) != (first["tokenizer_fingerprint"], first["data_sha256"]):
             raise ValueError(f"{path} ({c['dataset']}, {c['tokenizer']}) and {args.checkpoints[0]} ({first['dataset']}, {first['tokenizer']}) were trained on different token files: "
                              f"their rows cannot stand in one table")
+        if c["block_size"] != first["block_size"]:
+            raise ValueError(f"{path} has block_size = {c['block_size']}, {args.checkpoints[0]} has {first['block_size']}: contexts of different length cannot stand in one table")
     names = [c["name"] for c in configs]
-    if taken := set(names) & set(REFERENCES):
-        raise ValueError(f"a run has the name of the reference row {taken.pop()!r}: give it another --name")
     if len(set(names)) < len(names):
         raise ValueError(f"two checkpoints have the name {max(names, key=names.count)!r}: give each run its own --name")
-    folder, paper = Path(args.data or first["data"]), args.protocol == "paper"
+    if taken := set(names) & set(REFERENCES):
+        raise ValueError(f"a run has the name of the reference row {taken.pop()!r}: give it another --name")
+    folder = Path(args.data or first["data"])
     train, split = open_tokens(folder / "train.bin"), open_tokens(folder / ("train.bin" if paper else f"{args.split}.bin"))
-    tokenizer = tokenizer_of(load(find(args.checkpoints[0])))
+    tokenizer = tokenizer_of(ckpts[0])
     if split.info["fingerprint"] != tokenizer.fingerprint:
         raise ValueError(f"{split.path} was made with another tokenizer ({split.info['tokenizer']}) than the checkpoints' ({tokenizer.name})")
+    if paper and train.info["sha256"] != first["data_sha256"]:
+        raise ValueError(f"{train.path} is not what {args.checkpoints[0]} was trained on, and the paper's protocol scores training text: leave out --data")
     choose = lambda given, honest, paper_: given if given is not None else paper_ if paper else honest
-    loops = 10 if paper else 1
-    s = Settings(args.protocol, tokenizer.fingerprint, split.info["sha256"], "train" if paper else args.split, choose(args.texts, 100, 100), loops,
-                 choose(args.prompt_tokens, 50, min(c["block_size"] for c in configs)), choose(args.new_tokens, 200, 500), choose(args.temperature, 1.0, 0.8),
-                 choose(args.top_k, 0, 200), args.top_p, args.samples, args.stride, args.seed, args.dtype)
+    block = first["block_size"]
+    s = Settings(args.protocol, tokenizer.fingerprint, train.info["sha256"], split.info["sha256"], "train" if paper else args.split, choose(args.texts, 100, 100), 10 if paper else 1,
+                 choose(args.prompt_tokens, 50, block), choose(args.new_tokens, 200, 500), choose(args.temperature, 1.0, 0.8), choose(args.top_k, 0, 200), args.top_p,
+                 args.samples, block, args.stride or min(512, block), args.seed, args.dtype)
+    check_settings(s)
+    return s, Data(train, split, tokenizer, held_out_prompts(split.ids, s.texts, s.prompt_tokens, s.new_tokens, s.seed if paper else None)), device
+
+
+def check_settings(s: Settings) -> None:
+    """ValueError naming the setting that cannot work."""
     check_sampling(s.temperature, s.top_k, s.top_p)
-    autocast("cpu", s.dtype)
-    if min(s.texts // loops, s.prompt_tokens, s.new_tokens, s.samples) < 1 or s.texts // loops < 2:
+    if min(s.texts // s.loops // 2, s.prompt_tokens, s.new_tokens, s.samples) < 1:
         raise ValueError(f"texts = {s.texts}, prompt_tokens = {s.prompt_tokens}, new_tokens = {s.new_tokens}, samples = {s.samples}: at least 2 texts a loop, and 1 of the others")
-    if args.device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"device = {args.device!r}: no CUDA GPU is available here; use --device cpu")
-    for path, c in zip(args.checkpoints, configs):
-        needs = s.prompt_tokens if paper else s.prompt_tokens + s.new_tokens  # the paper's texts go on beyond the block
-        if needs > c["block_size"]:
-            raise ValueError(f"{'prompt_tokens' if paper else 'prompt_tokens + new_tokens'} = {needs} do not fit the block_size = {c['block_size']} of {path}: ask for shorter texts")
-        windows(len(split.ids), c["block_size"], s.stride or 1)  # raises for a stride that does not fit
-    return s, Data(train, split, tokenizer, held_out_prompts(split.ids, s.texts, s.prompt_tokens, s.new_tokens, s.seed if paper else None))
+    needs = s.prompt_tokens if s.protocol == "paper" else s.prompt_tokens + s.new_tokens  # the paper's texts go on beyond the block
+    if needs > s.block_size:
+        raise ValueError(f"{'prompt_tokens' if s.protocol == 'paper' else 'prompt_tokens + new_tokens'} = {needs} do not fit block_size = {s.block_size}: ask for shorter texts")
+    if not 1 <= s.stride <= s.block_size:
+        raise ValueError(f"stride = {s.stride}: must lie between 1 and block_size = {s.block_size}")
 
 
 def main(argv: list[str]) -> int:
     args = parser().parse_args(argv)
-    s, data = prepare(args)
+    s, data, device = prepare(args)
     columns = PAPER if s.protocol == "paper" else HONEST
-    old = {r["name"]: r for r in kept_rows(args.out, s)}
-    notes, texts, rows = explain(s, columns, data), {}, {}
+    kept, notes = kept_rows(args.out, s), explain(s, columns, data)
+    references, texts = {}, {}
     for name in REFERENCES:
-        rows[name], texts[name] = reference_row(name, data, s)
+        references[name], texts[name] = reference_row(name, data, s)
+    rows = {}
     for path in map(Path, args.checkpoints):
-        ckpt = load(find(path))
-        name = ckpt.config["name"]
-        if old.get(name, {}).get("weights_sha256") == sha256(ckpt):
+        ckpt = load(find(path), weights=False)
+        name, digest = ckpt.config["name"], weights_digest(ckpt.path)
+        if kept.get(name, {}).get("weights_sha256") == digest:
             print(f"{name}: kept from {args.out}.json", file=sys.stderr)
-            rows[name] = old[name]
+            rows[name] = kept[name]
         else:
-            rows[name], texts[name] = model_row(path, data, s, args.device)
+            rows[name], texts[name] = model_row(path, digest, data, s, device)
+        table = [*(rows | {n: r for n, r in kept.items() if n not in rows}).values(), *references.values()]
         if args.out:  # after each row: a run that is stopped goes on from here
-            everything = [*(r for n, r in rows.items() if n not in REFERENCES), *(r for n, r in old.items() if n not in rows), *(rows[n] for n in REFERENCES)]
-            write_files(args.out, s, everything, texts, columns, notes)
-    body = cells([*(r for n, r in rows.items() if n not in REFERENCES), *(rows[n] for n in REFERENCES)], columns)
-    print(as_text(["", *(c.title for c in columns)], body, False), "", *notes, sep="\n")
+            write_files(args.out, s, table, texts, columns, notes)
+    print(as_text(["", *(c.title for c in columns)], cells(table, columns), False), "", *notes, sep="\n")
     return 0
 
 

@@ -118,8 +118,9 @@ class GSSoftmaxF2(GSSoftmaxF1):
     """
 
     def link(self, z: Tensor) -> Tensor:
-        # min and max, not where: the branch not taken must not reach the gradient (log1p is infinite at -1)
-        return z.clamp(max=0) + z.clamp(min=0).log1p() + self.log_alpha
+        # a sum of two branches, not where: the one not taken must not reach the gradient (log1p is infinite at -1). clamp passes the gradient
+        # at 0 and relu does not: together 1, the slope of both sides
+        return z.clamp(max=0) + z.relu().log1p() + self.log_alpha
 
 
 class Sigmoid(Head):
@@ -221,7 +222,12 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, hidden, weight, bias, head, targets, vocab_size, chunk, dtype, *params):
-        # dtype: what autocast would use; a custom Function runs outside of autocast
+        # dtype: what autocast uses for matrix products; nothing else is to be lowered, the head's own arithmetic least of all
+        with torch.autocast(hidden.device.type, enabled=False):
+            return _ChunkedLoss.run(ctx, hidden, weight, bias, head, targets, vocab_size, chunk, dtype, *params)
+
+    @staticmethod
+    def run(ctx, hidden, weight, bias, head, targets, vocab_size, chunk, dtype, *params):
         h_all, w = hidden.to(dtype), weight.to(dtype)
         total = torch.zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32), device=hidden.device)
         grads = [None if p is None else torch.zeros_like(p) for p in (hidden, weight, bias, *params)]
@@ -283,7 +289,7 @@ def chunked_loss(hidden: Tensor, weights: Weights, head: Head, targets: Targets,
 
 
 class OutputHead(nn.Module):
-    """A head and its projection. `samples`: weight draws of which the predictive distribution is the mean (1 where weights are points)."""
+    """A head and its projection: the loss of hidden states, and their predictive distribution."""
 
     def __init__(self, head: Head, projection: Projection):
         super().__init__()
@@ -307,7 +313,9 @@ class OutputHead(nn.Module):
         """log p (N, V), float32, of the predictive distribution p = mean over draws of p(. | W): log-mean-exp, never the mean NLL."""
         total = None
         for weights in draws:
-            lp = self.head.log_probs(project(hidden.to(weights.weight.dtype), weights, self.head.vocab_size))
+            logits = project(hidden.to(weights.weight.dtype), weights, self.head.vocab_size)
+            with torch.autocast(hidden.device.type, enabled=False):  # lowers the projection only
+                lp = self.head.log_probs(logits)
             total = lp if total is None else torch.logaddexp(total, lp)
         return total - math.log(len(draws)) if len(draws) > 1 else total
 

@@ -132,12 +132,6 @@ class GPT(nn.Module):
             cache.length += T
         return self.ln_f(x)
 
-    def flops_per_token(self) -> int:
-        """Training FLOPs a token, forward and backward, projection included: 6N + 12 L C T (Chowdhery et al. 2022, appendix B)."""
-        c = self.config
-        n = sum(p.numel() for p in self.parameters()) - self.wpe.weight.numel()
-        return 6 * n + 12 * c.n_layer * c.n_embd * c.block_size
-
 
 # -----------------------------------------------------------------------------
 # GPT-2's own weights, through transformers
@@ -176,7 +170,7 @@ def from_gpt2(name: str, dropout: float = 0.0) -> GPT:
 
 
 def to_gpt2(model: GPT, folder: str | Path) -> None:
-    """Writes the trunk, with its tied softmax projection, as a `GPT2LMHeadModel` folder that transformers reads."""
+    """Writes the trunk as a `GPT2LMHeadModel` folder that transformers reads. GPT-2's head is a plain softmax tied to the embedding: see checkpoint.export."""
     from transformers import GPT2Config, GPT2LMHeadModel
     c = model.config
     hf = GPT2LMHeadModel(GPT2Config(vocab_size=c.vocab_size, n_positions=c.block_size, n_layer=c.n_layer, n_head=c.n_head, n_embd=c.n_embd,

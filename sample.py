@@ -19,7 +19,7 @@ from configurator import cli
 from data.tokens import Tokenizer
 from heads import Weights
 from model import Cache
-from scoring import autocast
+from scoring import autocast, get_device, get_dtype
 
 
 def truncate(log_p: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Tensor:
@@ -65,11 +65,11 @@ def generate(model: Model, prompt: Tensor, length: int, draws: list[Weights], te
     for _ in range(length):
         if text.shape[1] - begin > T:
             begin, cache = text.shape[1] - T // 2 - 1, None
-        with autocast(device.type, dtype):
+        with autocast(device, dtype):
             if not cached:
                 hidden = model.trunk(text[:, begin:])[:, -1]
             elif cache is None:
-                cache = Cache(model.trunk, len(text), torch.bfloat16 if dtype == "bfloat16" else torch.float32)
+                cache = Cache(model.trunk, len(text), get_dtype(dtype))
                 hidden = model.trunk(text[:, begin:], cache=cache)[:, -1]
             else:
                 hidden = model.trunk(text[:, -1:], cache=cache)[:, -1]
@@ -80,6 +80,7 @@ def generate(model: Model, prompt: Tensor, length: int, draws: list[Weights], te
         yield token[:, 0], hidden
 
 
+@torch.no_grad()
 def entropies(model: Model, hidden: Tensor, draws: list[Weights]) -> tuple[Tensor, Tensor, Tensor]:
     """Uncertainty about the next token after hidden (N, C), each (N,), in nats: total = H[mean over draws of p], aleatoric = mean of H[p],
     epistemic = their difference, the mutual information of token and weights. Source: Depeweg et al. 2018, arXiv 1710.07283, eq. 4."""
@@ -118,7 +119,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--samples", type=int, default=8, help="weight draws of a Bayesian projection, kept for the whole run")
     p.add_argument("--uncertainty", action="store_true", help="after each text, its tokens with total, aleatoric and epistemic uncertainty (nats)")
     p.add_argument("--which", choices=("best", "last"), default="best", help="which checkpoint of the run")
-    p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     p.add_argument("--dtype", default="float32", help="float32 or bfloat16")
     p.add_argument("--no_cache", action="store_true", help="read the whole context for every token (slow; for comparison)")
     return p
@@ -139,18 +140,18 @@ def main(argv: list[str]) -> int:
     for key in ("num_samples", "length", "samples"):
         if getattr(args, key) < 1:
             raise ValueError(f"{key} = {getattr(args, key)}: must be at least 1")
-    if args.device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"device = {args.device!r}: no CUDA GPU is available here; use --device cpu")
-    autocast("cpu", args.dtype)
+    args.device, dtype = get_device(args.device), get_dtype(args.dtype)
     model, ckpt = load_model(args.checkpoint, args.which, args.device)
     tokenizer = tokenizer_of(ckpt)
     encoded = []
     for text in read_prompts(args):
         ids = tokenizer.encode(text)
-        if not 1 <= len(ids) <= model.trunk.config.block_size:
-            raise ValueError(f"the prompt {text[:40]!r} has {len(ids)} tokens; this model reads 1 to {model.trunk.config.block_size} (block_size): shorten it")
+        if not ids:
+            raise ValueError("the prompt is empty: give at least one character")
+        if len(ids) > model.trunk.config.block_size:
+            raise ValueError(f"the prompt {text[:40]!r} has {len(ids)} tokens; this model reads at most {model.trunk.config.block_size} (block_size): shorten it")
         encoded.append(ids)
-    draws = model.head.draws(args.samples, args.seed, torch.bfloat16 if args.dtype == "bfloat16" else torch.float32)
+    draws = model.head.draws(args.samples, args.seed, dtype)
     if args.uncertainty and len(draws) == 1:
         print("note: the weights of this model are points or a single draw: the epistemic part is 0", file=sys.stderr)
     print(f"{ckpt.path}: step {ckpt.progress['step']}, head {ckpt.config['head']}; temperature {args.temperature:g}, top_k {args.top_k}, top_p {args.top_p:g}, seed {args.seed}", file=sys.stderr)
@@ -179,7 +180,7 @@ def write_samples(args, model: Model, tokenizer: Tokenizer, ids: list[int], draw
         if stream:
             stream.add(token.item(), last=n == args.length - 1)
         if args.uncertainty:
-            with autocast(args.device.split(":")[0], args.dtype):
+            with autocast(args.device, args.dtype):
                 unsure.append(torch.stack(entropies(model, hidden, draws), 1))  # (B, 3)
     texts = torch.stack(columns, 1).tolist()  # (B, length)
     for b, new in enumerate(texts):

@@ -1,12 +1,12 @@
 """Perplexity, done once for all heads: the NLL of the distribution that is sampled, every token scored exactly once."""
 
 import math
+import os
 from contextlib import AbstractContextManager, nullcontext
 from typing import Callable, Iterable, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from checkpoint import Model
 from heads import Weights, chunk_rows
@@ -20,11 +20,34 @@ class Score(NamedTuple):
     ece: float    # expected calibration error of the most probable token; nan unless asked for
 
 
-def autocast(device: str, dtype: str) -> AbstractContextManager:
-    """The autocast context for "bfloat16", nothing for "float32". ValueError for another dtype."""
-    if dtype not in ("float32", "bfloat16"):
-        raise ValueError(f"dtype = {dtype!r}: use 'bfloat16' or 'float32'")
-    return torch.autocast(device, torch.bfloat16) if dtype == "bfloat16" else nullcontext()
+def get_device(name: str) -> torch.device:
+    """"auto" (a GPU if there is one), "cpu", "cuda" or "cuda:1"; under torchrun "auto" and "cuda" are the process's own GPU. ValueError if there is no such."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device = {name!r}: use 'auto', 'cpu' or 'cuda'")
+    if device.type == "cpu":
+        return device
+    index = device.index if device.index is not None else int(os.environ.get("LOCAL_RANK", 0))
+    if index >= torch.cuda.device_count():
+        raise ValueError(f"device = {name!r}: {torch.cuda.device_count() or 'no'} CUDA GPU is available here, this would be number {index}; use --device=cpu, or another number")
+    return torch.device("cuda", index)
+
+
+def get_dtype(name: str) -> torch.dtype:
+    """torch.bfloat16 or torch.float32; ValueError for another name."""
+    if name not in ("float32", "bfloat16"):
+        raise ValueError(f"dtype = {name!r}: use 'bfloat16' or 'float32'")
+    return getattr(torch, name)
+
+
+def autocast(device: torch.device | str, dtype: str) -> AbstractContextManager:
+    """The autocast context for "bfloat16", nothing for "float32"."""
+    return torch.autocast(torch.device(device).type, torch.bfloat16) if get_dtype(dtype) == torch.bfloat16 else nullcontext()
 
 
 def windows(count: int, block_size: int, stride: int) -> list[tuple[int, int]]:
@@ -45,7 +68,7 @@ def windows(count: int, block_size: int, stride: int) -> list[tuple[int, int]]:
 
 
 @torch.no_grad()
-def score(model: Model, ids: np.ndarray, stride: int = 0, draws: list[Weights] | None = None, device: str = "cpu", dtype: str = "float32",
+def score(model: Model, ids: np.ndarray, stride: int = 0, draws: list[Weights] | None = None, device: torch.device | str = "cpu", dtype: str = "float32",
           batch: int = 16, calibration: bool = False, progress: Callable[[Iterable], Iterable] = iter) -> Score:
     """NLL of `ids` (T,) under the model's predictive distribution, T - 1 tokens, each scored once.
 
@@ -59,14 +82,15 @@ def score(model: Model, ids: np.ndarray, stride: int = 0, draws: list[Weights] |
     nll, count, zeros, cal = 0.0, 0, 0, Calibration()
     for i in progress(range(0, len(plan), batch)):
         part = plan[i:i + batch]
-        rows = torch.from_numpy(np.stack([ids[s:s + T + 1] for s, _ in part]).astype(np.int64)).to(device)
+        tokens = torch.from_numpy(np.stack([ids[s:s + T + 1] for s, _ in part]).astype(np.int64)).to(device)
         scored = torch.stack([torch.arange(T) >= first for _, first in part]).to(device)  # (B, T)
         with autocast(device, dtype):
-            hidden = model.trunk(rows[:, :-1])[scored]  # (N, C)
-        target = rows[:, 1:][scored]
-        rows = chunk_rows(V, device)
-        for h, t in zip(hidden.split(rows), target.split(rows)):
-            lp = _log_probs(model, h, draws, device, dtype)
+            hidden = model.trunk(tokens[:, :-1])[scored]  # (N, C)
+        target = tokens[:, 1:][scored]
+        chunk = chunk_rows(V, hidden.device.type)
+        for h, t in zip(hidden.split(chunk), target.split(chunk)):
+            with autocast(device, dtype):
+                lp = model.head.log_probs(h, draws)
             lp_t = lp.gather(1, t[:, None]).squeeze(1).double()
             zeros += int((lp_t == -math.inf).sum())
             nll -= lp_t.sum().item()
@@ -75,8 +99,3 @@ def score(model: Model, ids: np.ndarray, stride: int = 0, draws: list[Weights] |
                 top, arg = lp.max(1)
                 cal.add(top.exp().cpu().numpy(), (arg == t).cpu().numpy())
     return Score(nll, count, zeros, cal.ece() if calibration else math.nan)
-
-
-def _log_probs(model: Model, hidden: Tensor, draws: list[Weights], device: str, dtype: str) -> Tensor:
-    with autocast(device, dtype):
-        return model.head.log_probs(hidden, draws)

@@ -27,7 +27,7 @@ from data.batches import Windows, batch_indices
 from data.tokens import TokenFile, load_tokenizer, open_tokens, prepared, replacing
 from heads import HEADS, Targets, make_head
 from model import GPTConfig, from_gpt2
-from scoring import autocast, score
+from scoring import autocast, get_device, score
 
 
 @dataclass
@@ -97,6 +97,8 @@ class TrainConfig:
         for key in ("seed", "learning_rate", "min_lr", "weight_decay", "grad_clip", "kl_weight", "warmup_steps", "lr_decay_steps", "micro_batch", "label_weight"):
             if not 0 <= getattr(self, key) < math.inf:
                 bad.append(f"{key} = {getattr(self, key)}: must be at least 0 and finite")
+        if "/" in self.name or self.name in ("human", "unigram noise", "loop"):
+            bad.append(f"name = {self.name!r}: a row's name has no '/', and is not that of a reference row of the table")
         if self.labels not in ("true", "hard", "soft"):
             bad.append(f"labels = {self.labels!r}: use 'true', 'hard' or 'soft'")
         elif self.labels != "true" and self.head in HEADS and not HEADS[self.head].multi_label:
@@ -117,7 +119,7 @@ class TrainConfig:
         return augment.Settings(self.candidates, self.positions, self.ppl_threshold, self.ppl_form, self.seed)
 
 
-# keys that a resumed run may change: none of them changes what a step computes
+# keys that a resumed run may change: none of them changes what a step computes, but for the rounding of another device
 RESUMABLE = {"resume", "out_dir", "max_steps", "eval_interval", "log_interval", "bar", "wandb", "wandb_project", "device", "compile", "source", "label_store"}
 
 
@@ -151,14 +153,7 @@ class Processes:
 
     def __init__(self, device: str):
         self.rank, self.world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-        if device == "auto":
-            device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
-        if device.startswith("cuda") and not torch.cuda.is_available():
-            raise ValueError(f"device = {device!r}: no CUDA GPU is available here; use --device=cpu")
-        try:
-            self.device = torch.device(device)
-        except RuntimeError:
-            raise ValueError(f"device = {device!r}: use 'auto', 'cpu' or 'cuda'") from None
+        self.device = get_device(device)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         if self.world > 1:
@@ -167,16 +162,19 @@ class Processes:
         self.main = self.rank == 0
 
     def sum(self, t: torch.Tensor) -> torch.Tensor:
+        """`t`, summed over the processes in place."""
         if self.world > 1:
-            dist.all_reduce(t)
+            try:
+                dist.all_reduce(t)
+            except RuntimeError as e:
+                raise OSError(f"another process has stopped, see its message ({str(e).splitlines()[0]})") from e
         return t
 
     def first(self, work):
         """`work()` on rank 0, then on the others, which then find it done."""
         if self.main:
             out = work()
-        if self.world > 1:
-            dist.barrier()
+        self.sum(torch.zeros((), device=self.device))
         return out if self.main else work()
 
     def close(self) -> None:
@@ -188,10 +186,11 @@ class Labels:
     """What the loss is trained towards: (window indices, x, y) -> Targets."""
 
     def __init__(self, config: TrainConfig, tokens: TokenFile, procs: Processes):
-        self.config, self.source = config, None
+        self.config, self.source, self.teacher = config, None, None
         if config.labels != "true":
             info = tokens.info
-            teacher = augment.Teacher(config.teacher, info["tokenizer"], info["fingerprint"], info["vocab_size"], config.block_size, procs.device.type, config.dtype)
+            teacher = augment.Teacher(config.teacher, info["tokenizer"], info["fingerprint"], info["vocab_size"], config.block_size, procs.device, config.dtype)
+            self.teacher = teacher.fingerprint()
             build = lambda: augment.build_store(tokens, teacher, config.block_size, config.settings())
             self.source = procs.first(build) if config.label_store else augment.Online(teacher, config.settings())
 
@@ -204,6 +203,10 @@ class Labels:
 
 class Diverged(RuntimeError):
     """The loss or the gradient is not a finite number."""
+
+
+class Stopped(Exception):
+    """A signal came during an evaluation."""
 
 
 class Trainer:
@@ -220,6 +223,7 @@ class Trainer:
         if config.batch_size % (procs.world * (config.micro_batch or 1)):
             raise ValueError(f"batch_size = {config.batch_size} is not a multiple of processes x micro_batch = {procs.world} x {config.micro_batch or 1}")
         self.labels = Labels(config, self.train, procs)
+        self.model_config["teacher_sha256"] = self.labels.teacher
         torch.manual_seed(config.seed)
         self.model = checkpoint.build(self.model_config)
         self.step, self.tokens, self.best, self.evaluated = 0, 0, math.inf, -1  # evaluated: the last step that was
@@ -235,9 +239,8 @@ class Trainer:
 
     def start_from(self, name: str) -> None:
         """Copies every tensor of the same name and shape from another run or a GPT-2; says what stays as initialised."""
-        folder = Path(name)
-        if folder.is_dir() and not ((folder / "config.json").is_file() and not (folder / "progress.json").is_file()):
-            ckpt = checkpoint.load(checkpoint.find(folder))
+        if checkpoint.is_run(name):
+            ckpt = checkpoint.load(checkpoint.find(name))
             if ckpt.config["tokenizer_fingerprint"] != self.model_config["tokenizer_fingerprint"]:
                 raise ValueError(f"init_from = {name!r} was trained with another tokenizer ({ckpt.config['tokenizer']}) than {self.model_config['tokenizer']}")
             weights = ckpt.weights
@@ -298,11 +301,11 @@ class Trainer:
         for start in range(0, len(mine), c.micro_batch or len(mine)):
             indices = mine[start:start + (c.micro_batch or len(mine))]
             x, y = self.windows.get(indices)
-            targets = Targets(*(t.to(procs.device, non_blocking=True) for t in self.labels.targets(indices, x, y)))
+            targets = Targets(*(t.to(procs.device) for t in self.labels.targets(indices, x, y)))
             # one draw of Bayesian weights a step, the same in every micro-batch and process
             noise = torch.Generator(procs.device).manual_seed(derived_seed(c.seed, 2, self.step))
-            with autocast(procs.device.type, c.dtype):
-                hidden = self.trunk(x.to(procs.device, non_blocking=True))
+            with autocast(procs.device, c.dtype):
+                hidden = self.trunk(x.to(procs.device))
                 loss, _ = self.model.head.loss(hidden, targets, noise)
             (loss / count).backward()
             total += loss.detach()
@@ -311,7 +314,7 @@ class Trainer:
             (c.kl_weight * kl / len(self.train.ids) / procs.world).backward()
         if procs.world > 1:
             for p in self.model.parameters():
-                dist.all_reduce(p.grad)
+                procs.sum(p.grad)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), c.grad_clip or math.inf)
         mean = procs.sum(total).item() / count
         if not (math.isfinite(mean) and math.isfinite(norm.item())):
@@ -327,9 +330,16 @@ class Trainer:
         c = self.config
         self.model.eval()
         draws = self.model.head.draws(c.eval_samples, derived_seed(c.seed, 3))
-        s = score(self.model, self.val.ids, 0, draws, self.procs.device.type, c.dtype)
+        s = score(self.model, self.val.ids, 0, draws, self.procs.device, c.dtype, progress=self.until_stopped)
         self.model.train()
         return s.nll / s.count
+
+    def until_stopped(self, batches):
+        """An evaluation's batches; Stopped at a signal, for it can take minutes."""
+        for batch in batches:
+            if self.stop:
+                raise Stopped
+            yield batch
 
     def save(self, which: str, val_nll: float | None) -> None:
         progress = {"step": self.step, "tokens": self.tokens, "val_nll": val_nll, "best_val_nll": self.best}
@@ -337,19 +347,21 @@ class Trainer:
         checkpoint.save(self.out / which, self.model, self.model_config, progress, optimizer, self.tokenizer)
 
     def evaluate_and_save(self) -> None:
+        """On the first process, while the others wait. A signal leaves the evaluation to the resumed run."""
         if self.procs.main:
-            nll = self.evaluate()
-            if math.isnan(nll):
-                raise Diverged(f"step {self.step}: the validation NLL is not a number")
-            better = nll < self.best
-            self.best = min(self.best, nll)
-            self.say(f"step {self.step}: validation {nll:.4f} nats/token, perplexity {math.exp(min(nll, 700)):.2f}" + (" (best)" if better else ""))
-            self.log(step=self.step, val_nll=nll, val_ppl=math.exp(min(nll, 700)))
-            if better:
-                self.save("best", nll)
-            self.save("last", nll)
-        self.evaluated = self.step
-        self.procs.sum(torch.zeros((), device=self.procs.device))  # the others wait here
+            with contextlib.suppress(Stopped):
+                nll = self.evaluate()
+                if math.isnan(nll):
+                    raise Diverged(f"step {self.step}: the validation NLL is not a number")
+                better, self.best, self.evaluated = nll < self.best, min(self.best, nll), self.step
+                self.say(f"step {self.step}: validation {nll:.4f} nats/token, perplexity {math.exp(min(nll, 700)):.2f}" + (" (best)" if better else ""))
+                self.log(step=self.step, val_nll=nll, val_ppl=math.exp(min(nll, 700)))
+                if better:
+                    self.save("best", nll)
+                self.save("last", nll)
+        else:
+            self.evaluated = self.step
+        self.procs.sum(torch.zeros((), device=self.procs.device))
 
     # -- the loop ----------------------------------------------------------
 
@@ -360,19 +372,17 @@ class Trainer:
         self.bar = tqdm(total=c.max_steps, initial=self.step, unit="step", desc=c.name, disable=not (c.bar and self.procs.main))
         self.model.train()
         try:
-            while self.step < c.max_steps:
+            while True:
+                due = self.step % c.eval_interval == 0 or self.step == c.max_steps
+                if due and self.step and self.evaluated != self.step and not self.stopped():
+                    self.evaluate_and_save()
+                if self.stopped():
+                    return self.leave()
+                if self.step == c.max_steps:
+                    break
                 t = time.perf_counter()
                 loss = self.train_step()
                 self.report(loss, c.batch_size * c.block_size / (time.perf_counter() - t))
-                if self.stopped():
-                    if self.procs.main:
-                        self.save("last", None)
-                    self.say(f"stopped by a signal at step {self.step}, saved {self.out / 'last'}; --resume goes on")
-                    return 128 + (self.stop or signal.SIGTERM)
-                if self.step % c.eval_interval == 0:
-                    self.evaluate_and_save()
-            if self.evaluated != self.step:
-                self.evaluate_and_save()
         except Diverged as e:
             last = checkpoint.find(self.out, "last") if (self.out / "last").is_dir() else None
             good = f"the last good checkpoint is {last} (step {checkpoint.load(last).progress['step']})" if last else "there is no checkpoint yet"
@@ -382,6 +392,19 @@ class Trainer:
             self.bar.close()
         self.say(f"done: {self.step} steps, {self.tokens:,} tokens, {duration(time.perf_counter() - self.began)}; best validation perplexity {math.exp(min(self.best, 700)):.2f}; {self.out}")
         return 0
+
+    def on_signal(self, number: int, frame) -> None:
+        """Asks the loop to save and stop; a second Ctrl-C interrupts at once."""
+        self.stop = number
+        os.write(2, b"\nstopping after this step, to save; Ctrl-C again stops at once and loses the steps since the last save\n")
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def leave(self) -> int:
+        """Saves after a signal; the exit code."""
+        if self.procs.main and self.step and self.evaluated != self.step:
+            self.save("last", None)
+        self.say(f"stopped by a signal at step {self.step}" + (f", saved {self.out / 'last'}; --resume goes on" if self.step else ": nothing to save yet"))
+        return 128 + (self.stop or signal.SIGTERM)
 
     def report(self, loss: float, speed: float) -> None:
         """A line (or the bar) and a log entry of the step just done."""
@@ -418,13 +441,15 @@ class Trainer:
 def start_wandb(config: TrainConfig, everything: dict):
     """A wandb run: online if there is a key and a network, else offline, which it says."""
     import socket
+    from urllib.parse import urlparse
     import wandb
     mode = os.environ.get("WANDB_MODE")
     if not mode:
+        url = urlparse(wandb.Settings().base_url)
         try:
-            socket.create_connection(("api.wandb.ai", 443), timeout=3).close()
-            mode = "online" if wandb.api.api_key else "offline"
-        except OSError:
+            socket.create_connection((url.hostname, url.port or (443 if url.scheme == "https" else 80)), timeout=3).close()
+            mode = "online" if wandb.login(prompt=False) else "offline"
+        except (OSError, wandb.Error):
             mode = "offline"
         if mode == "offline":
             print("wandb: no network or no key, logging offline; `wandb sync` uploads it later", flush=True)
@@ -452,7 +477,7 @@ def main(argv: list[str]) -> int:
     procs = Processes(config.device)
     out = Path(config.out_dir)
     with checkpoint.in_use(out) if procs.main else open(os.devnull):
-        if any((out / which).is_dir() for which in ("last", "last.old")) and not config.resume:
+        if any((out / which).is_dir() for which in ("last", "last.old", "best", "best.old")) and not config.resume:
             raise ValueError(f"{out} holds a run already: --resume goes on with it, --out_dir=... starts another, or delete it")
         trainer = Trainer(config, procs)
         trainer.open_log()
@@ -461,8 +486,7 @@ def main(argv: list[str]) -> int:
                     f"{' with Bayesian weights' if config.bayesian else ''}, labels {config.labels}; {c['train_tokens']:,} training tokens ({c['data']}"
                     f"{', not the whole official split' if trainer.train.info['complete'] is False else ''}), {len(trainer.val.ids):,} validation tokens; {procs.device}, {config.dtype}")
         for sig in (signal.SIGINT, signal.SIGTERM):
-            # the second one interrupts at once
-            signal.signal(sig, lambda s, _: (setattr(trainer, "stop", int(s)), signal.signal(signal.SIGINT, signal.default_int_handler)))
+            signal.signal(sig, trainer.on_signal)
         code = trainer.run()
         if trainer.wandb:
             trainer.wandb.finish()

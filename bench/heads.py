@@ -2,8 +2,8 @@
 
     python bench/heads.py [--rows 2048] [--dim 384] [--vocab 50257] [--repeats 5] [--out bench/heads.json]
 
-Each (head, way, dtype) runs in a process of its own, which reports the median time of its repeats and its peak memory above what inputs and
-parameters took; ways alternate, so that a slow minute of the machine meets both. `linear_ce` is torch's own F.linear_cross_entropy, where it has one.
+Time: the ways of a head take turns in one process, so that a slow minute of the machine meets all of them; the median counts. Memory: a process for
+each, which reports its peak above inputs, parameters and their gradients. `linear_ce` is torch's own F.linear_cross_entropy with chunking, where it has one.
 """
 
 import argparse
@@ -35,29 +35,38 @@ def loss(way: str, oh: OutputHead, hidden: torch.Tensor, targets: Targets) -> to
         return chunked_loss(hidden, weights, oh.head, targets)
     V = oh.head.vocab_size
     if way == "linear_ce":
-        return F.linear_cross_entropy(hidden, weights.weight[:V], targets.token, reduction="sum", chunking_strategy="auto") 
+        return F.linear_cross_entropy(hidden, weights.weight[:V], targets.token, reduction="sum", options=nn.LinearCrossEntropyOptions())
     logits = F.linear(hidden, weights.weight)[:, :V].float()
     return oh.head.loss(logits if weights.bias is None else logits + weights.bias, targets).sum()
 
 
-def measure(way: str, head: str, dtype: str, rows: int, dim: int, vocab: int, repeats: int) -> dict:
-    """In this process: median seconds of forward + backward, and the peak of resident memory above inputs, parameters and their gradients."""
-    torch.manual_seed(0)
-    oh = make_head(head, vocab, nn.Parameter(0.02 * torch.randn(-(-vocab // 64) * 64, dim)))
-    hidden = torch.randn(rows, dim, requires_grad=True)
-    multi = HEADS[head].multi_label
-    ids = torch.stack([torch.randperm(vocab)[:LABELS if multi else 1] for _ in range(rows)])
-    targets = Targets(ids, torch.ones(ids.shape))
-    for p in (hidden, *oh.parameters()):
-        p.grad = torch.zeros_like(p).add_(1)  # touched: its pages count as ours before the run
-    before, seconds = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, []
-    for _ in range(repeats + 1):
+class Case:
+    """Inputs, parameters and their gradients of one head; `step(way)` is a forward and a backward."""
+
+    def __init__(self, head: str, dtype: str, rows: int, dim: int, vocab: int):
+        torch.manual_seed(0)
+        self.oh = make_head(head, vocab, nn.Parameter(0.02 * torch.randn(-(-vocab // 64) * 64, dim)))
+        self.hidden, self.dtype = torch.randn(rows, dim, requires_grad=True), dtype
+        ids = torch.stack([torch.randperm(vocab)[:LABELS if self.oh.head.multi_label else 1] for _ in range(rows)])
+        self.targets = Targets(ids, torch.ones(ids.shape))
+        for p in (self.hidden, *self.oh.parameters()):
+            p.grad = torch.ones_like(p)  # written: its pages count as taken before the run
+
+    def step(self, way: str) -> float:
+        """Seconds."""
         start = time.perf_counter()
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
-            total = loss(way, oh, hidden, targets)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.dtype == "bfloat16"):
+            total = loss(way, self.oh, self.hidden, self.targets)
         total.backward()
-        seconds.append(time.perf_counter() - start)
-    return {"seconds": statistics.median(seconds[1:]), "peak_mb": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, "loss": total.item() / rows}
+        return time.perf_counter() - start
+
+
+def peak_mb(way: str, *case) -> float:
+    """Of one step, in this process."""
+    case = Case(*case)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    case.step(way)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 
 
 def main() -> None:
@@ -65,29 +74,30 @@ def main() -> None:
     for name, default in (("rows", 2048), ("dim", 384), ("vocab", 50257), ("repeats", 5)):
         p.add_argument(f"--{name}", type=int, default=default)
     p.add_argument("--out", type=Path)
-    p.add_argument("--one", nargs=3, metavar=("WAY", "HEAD", "DTYPE"), help=argparse.SUPPRESS)
+    p.add_argument("--peak", nargs=3, metavar=("WAY", "HEAD", "DTYPE"), help=argparse.SUPPRESS)
     args = p.parse_args()
-    size = (args.rows, args.dim, args.vocab, args.repeats)
-    if args.one:
-        print(json.dumps(measure(*args.one, *size)))
+    size = (args.rows, args.dim, args.vocab)
+    if args.peak:
+        print(peak_mb(args.peak[0], *args.peak[1:], *size))
         return
     results = []
     for dtype in ("float32", "bfloat16"):
         for head in HEADS:
-            for way in WAYS:
-                if way == "linear_ce" and (head != "softmax" or not hasattr(F, "linear_cross_entropy")):
-                    continue
-                command = [sys.executable, __file__, "--one", way, head, dtype, *(f"--{n}={v}" for n, v in zip(("rows", "dim", "vocab", "repeats"), size))]
-                done = subprocess.run(command, capture_output=True, text=True)
-                if done.returncode:
-                    print(f"{dtype} {head} {way}: skipped, {done.stderr.strip().splitlines()[-1]}")
-                    continue
-                results.append({"dtype": dtype, "head": head, "way": way, **json.loads(done.stdout)})
-                r, base = results[-1], next(x for x in results if x["dtype"] == dtype)
+            ways = [w for w in WAYS if w != "linear_ce" or head == "softmax" and hasattr(nn, "LinearCrossEntropyOptions")]
+            case, seconds = Case(head, dtype, *size), {w: [] for w in ways}
+            for way in ways * (args.repeats + 1):
+                seconds[way].append(case.step(way))
+            del case
+            for way in ways:
+                command = [sys.executable, __file__, "--peak", way, head, dtype, *(f"--{n}={v}" for n, v in zip(("rows", "dim", "vocab"), size))]
+                peak = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+                results.append({"dtype": dtype, "head": head, "way": way, "seconds": statistics.median(seconds[way][1:]), "peak_mb": peak})
+                r, base = results[-1], next(x for x in results if x["dtype"] == dtype)  # materialised softmax: the first
                 print(f"{dtype:9} {head:16} {way:13} {r['seconds']:6.3f} s ({r['seconds'] / base['seconds']:.2f}x of materialised softmax), {r['peak_mb']:6.0f} MB ({r['peak_mb'] / base['peak_mb']:.0%})", flush=True)
     if args.out:
         machine = {"cores": os.cpu_count(), "threads": torch.get_num_threads(), "cpu": platform.processor() or platform.machine(), "torch": torch.__version__}
-        args.out.write_text(json.dumps({"command": " ".join(sys.argv), "size": dict(zip(("rows", "dim", "vocab", "repeats"), size)), "machine": machine, "results": results}, indent=1) + "\n")
+        sizes = dict(zip(("rows", "dim", "vocab", "repeats"), (*size, args.repeats)))
+        args.out.write_text(json.dumps({"command": " ".join(sys.argv), "size": sizes, "labels": LABELS, "machine": machine, "results": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

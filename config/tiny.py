@@ -11,5 +11,4 @@ learning_rate = 3e-3
 min_lr = 3e-4
 warmup_steps = 30
 eval_interval = 100
-log_interval = 10
 teacher = "out/baseline-tiny"

@@ -329,3 +329,24 @@ def test_a_run_that_wrote_nothing_leaves_nothing(tmp_path):
         (tmp_path / "b" / "log.jsonl").touch()
         1 / 0
     assert (tmp_path / "b" / "log.jsonl").is_file()
+
+
+def test_export_writes_what_transformers_reads(tmp_path, tokenizer):
+    from transformers import GPT2LMHeadModel
+    model = new_model(head="softmax", head_args={}, dropout=0.0)
+    save(tmp_path / "run" / "best", model, CONFIG | dict(head="softmax", head_args={}, dropout=0.0), PROGRESS, None, tokenizer)
+    checkpoint.main([str(tmp_path / "run"), str(tmp_path / "gpt2")])
+    x = torch.randint(264, (2, 9))
+    theirs = GPT2LMHeadModel.from_pretrained(tmp_path / "gpt2").eval()(x).logits.log_softmax(-1)
+    ours = model.head.log_probs(model.eval().trunk(x).flatten(0, 1), model.head.draws(1, 0))
+    torch.testing.assert_close(ours, theirs.flatten(0, 1), atol=1e-5, rtol=0)
+    with pytest.raises(ValueError, match="exists"):
+        checkpoint.export(tmp_path / "run", tmp_path / "gpt2")
+
+
+@pytest.mark.parametrize("change", [dict(), dict(head="gs_softmax_f1", head_args={}), dict(head="softmax", head_args={}, bayesian=True)], ids=["sigmoid", "f1", "bayesian"])
+def test_export_refuses_what_gpt2_cannot_compute(tmp_path, tokenizer, change):
+    save(tmp_path / "run" / "best", new_model(**change), CONFIG | change, PROGRESS, None, tokenizer)
+    with pytest.raises(ValueError, match="a plain softmax only"):
+        checkpoint.export(tmp_path / "run", tmp_path / "gpt2")
+    assert not (tmp_path / "gpt2").exists()

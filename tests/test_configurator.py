@@ -136,7 +136,7 @@ def test_there_are_rows():
 
 
 @pytest.mark.parametrize("error, line", [(ValueError("two\n lines"), "prog: error: two lines\n"), (FileNotFoundError("no config file x"), "prog: error: no config file x\n"),
-                                         (OSError(28, "No space left on device", "f"), "prog: error: No space left on device: f\n")])
+                                         (OSError(28, "No space left on device", "f"), "prog: error: No space left on device: f: free some space and run it again (a training with --resume)\n")])
 def test_cli_says_a_mistake_in_one_line(error, line, monkeypatch, capsys):
     def main(argv):
         assert argv == ["--a"]

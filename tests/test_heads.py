@@ -229,6 +229,29 @@ def test_prior_bias_starts_the_sum_at_one(name):
     assert make_head(name, V, nn.Parameter(torch.zeros(64, C))).projection.bias.eq(head.bias).all()
 
 
+def test_f2_has_slope_one_where_its_branches_meet():
+    z = torch.tensor([[0.0, -1e-30, 1e-30]], requires_grad=True)
+    HEADS["gs_softmax_f2"](3).link(z).sum().backward()
+    assert z.grad.tolist() == [[1.0, 1.0, 1.0]]
+
+
+def test_autocast_lowers_the_projection_alone():
+    """A head's own matrix products stay in float32 in loss and in log_probs."""
+    seen = []
+    class Mixing(Head):
+        def log_probs(self, z):
+            seen.append((z @ torch.eye(V)).dtype)
+            return z.log_softmax(1)
+        def loss(self, z, targets):
+            return -self.log_probs(z).gather(1, targets.ids[:, :1])[:, 0]
+
+    oh = OutputHead(Mixing(V), Projection(nn.Parameter(torch.randn(64, C)), V, None))
+    with torch.autocast("cpu", torch.bfloat16):
+        oh.loss(torch.randn(4, C, requires_grad=True), random_targets(4))[0].backward()
+        oh.log_probs(torch.randn(4, C), oh.draws(1, 0))
+    assert seen == [torch.float32] * 2
+
+
 # -----------------------------------------------------------------------------
 # The Bayesian projection
 

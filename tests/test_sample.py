@@ -318,8 +318,8 @@ def test_the_command(run, capsys):
 
 
 @pytest.mark.parametrize("flags, said", [
-    (["--prompt="], "has 0 tokens; this model reads 1 to 12"),
-    (["--prompt=a b c d e f g h i j k l m"], "tokens; this model reads 1 to 12"),
+    (["--prompt="], "the prompt is empty"),
+    (["--prompt=a b c d e f g h i j k l m"], "tokens; this model reads at most 12"),
     (["--length=0"], "length = 0"), (["--num_samples=0"], "num_samples = 0"), (["--samples=0"], "samples = 0"),
     (["--top_p=0"], "top_p = 0"), (["--temperature=-1"], "temperature = -1"), (["--dtype=float16"], "dtype = 'float16'"),
 ], ids=str)

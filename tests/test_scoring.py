@@ -239,3 +239,11 @@ def test_bfloat16_products_with_float32_probabilities(name):
 def test_other_dtypes_are_refused():
     with pytest.raises(ValueError, match="dtype = 'float16'"):
         autocast("cpu", "float16")
+
+
+@pytest.mark.parametrize("name, says", [("cpu:foo", "use 'auto'"), ("gpu", "use 'auto'"), ("meta", "use 'auto'"), ("cuda:99", "would be number 99")])
+def test_devices_that_are_not_there(name, says):
+    from scoring import get_device
+    with pytest.raises(ValueError, match=says):
+        get_device(name)
+    assert get_device("cpu") == torch.device("cpu")

@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import checkpoint
 import train
@@ -260,6 +261,37 @@ def test_a_signal_in_the_last_step(run, tiny, monkeypatch):
     c.resume = True
     assert run(c) == 0
     assert progress(c.out_dir, "best")["step"] == 6 and steps(c.out_dir, "val_nll") == [6]
+
+
+def test_a_signal_in_an_evaluation_saves_and_the_evaluation_comes_later(run, tiny, monkeypatch):
+    """As does one in the step before: what is evaluated, and what is best, is as without the signal."""
+    whole = tiny(eval_interval=3)
+    assert run(whole) == 0
+    whole_evaluations = steps(whole.out_dir, "val_nll")
+    c = tiny(eval_interval=3, out_dir=whole.out_dir + "-2")
+    real = train.score
+
+    def interrupted(*args, progress, **kwargs):
+        signal.raise_signal(signal.SIGTERM)
+        return real(*args, progress=progress, **kwargs)
+    monkeypatch.setattr(train, "score", interrupted)
+    assert run(c) == 143 and progress(c.out_dir, "last")["step"] == 3 and not steps(c.out_dir, "val_nll")
+    monkeypatch.undo()
+    c.resume = True
+    assert run(c) == 0 and steps(c.out_dir, "val_nll") == whole_evaluations == [3, 6]
+    assert progress(c.out_dir, "last")["best_val_nll"] == progress(whole.out_dir, "last")["best_val_nll"]
+
+
+def test_resume_with_a_retrained_teacher_is_refused(run, tiny, trained, tmp_path):
+    teacher = tmp_path / "teacher"
+    shutil.copytree(trained, teacher)
+    c = tiny(head="sigmoid", labels="soft", teacher=str(teacher), candidates=3, label_store=False, lr_decay_steps=6, max_steps=2)
+    assert run(c) == 0
+    weights = load_file(teacher / "best" / "model.safetensors")
+    save_file({k: v * 1.01 for k, v in weights.items()}, teacher / "best" / "model.safetensors")
+    c.resume, c.max_steps = True, 4
+    with pytest.raises(ValueError, match="teacher_sha256"):
+        run(c)
 
 
 def explode(monkeypatch, step: int) -> None:
