@@ -257,14 +257,16 @@ class _ChunkedLoss(torch.autograd.Function):
             p[:, :vocab_size] = dz
             d_hidden[start:start + chunk] = p @ w
             d_weight += p.t() @ h
-        ctx.save_for_backward(*(g for g in grads if g is not None))
-        ctx.present = [g is not None for g in grads]
+        ctx.grads = grads
         return total
 
     @staticmethod
     def backward(ctx, grad):
-        saved = iter(ctx.saved_tensors)
-        d_hidden, d_weight, d_bias, *d_params = [next(saved) * grad if here else None for here in ctx.present]
+        if ctx.grads is None:
+            raise RuntimeError("chunked_loss keeps its gradients for one backward only")
+        # scaled in place: a copy would be another (V, C)
+        grads, ctx.grads = [g if g is None else g.mul_(grad) for g in ctx.grads], None
+        d_hidden, d_weight, d_bias, *d_params = grads
         return d_hidden, d_weight, d_bias, None, None, None, None, None, *d_params
 
 

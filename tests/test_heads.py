@@ -309,6 +309,13 @@ def test_a_head_with_parameters_of_its_own_is_trained():
     torch.testing.assert_close(chunked, head.log_scale.grad)
 
 
+def test_one_backward_only():
+    loss = chunked_loss(torch.randn(4, C, requires_grad=True), Projection(nn.Parameter(torch.zeros(64, C)), V, None).draw(), HEADS["softmax"](V), random_targets(4))
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="one backward only"):
+        loss.backward()
+
+
 @pytest.mark.parametrize("name, args, says", [
     ("sofmax", {}, "sofmax.*known: softmax"), ("label_smoothing", {"eps": 1.0}, "eps = 1.0"), ("label_smoothing", {"epsilon": 0.1}, "epsilon"),
     ("sigmoid", {"pos_weight": 0.0}, "pos_weight = 0.0"), ("sigmoid", {"sum_weight": -1.0}, "sum_weight = -1.0"), ("gs_softmax_f1", {"alpha": -1.0}, "alpha = -1.0")])
