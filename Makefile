@@ -1,23 +1,22 @@
 # `make demo` and `make test` do everything, set-up included, on a machine with Python 3.11+ and make.
 PYTHON ?= python3
 PY := .venv/bin/python
-RUN := HF_HUB_DISABLE_TELEMETRY=1 $(PY)
 
 .PHONY: demo test test-slow clean
 
 # Trains a baseline, a Sig-GPT whose teacher is that baseline, and a GS-Softmax model on an embedded corpus, and compares them.
 demo: .venv/done
-	$(RUN) data/demo/prepare.py
+	$(PY) data/demo/prepare.py
 	for row in baseline sig_gpt gs_softmax_f1; do \
 		rm -rf out/$$row-tiny; \
-		$(RUN) train.py config/$$row.py config/tiny.py --bar || exit 1; \
+		$(PY) train.py config/$$row.py config/tiny.py --bar || exit 1; \
 	done
 	for row in baseline sig_gpt gs_softmax_f1; do \
 		echo; echo "== $$row"; \
-		$(RUN) sample.py out/$$row-tiny --prompt "The statement" --length 80 || exit 1; \
+		$(PY) sample.py out/$$row-tiny --prompt "The statement" --length 80 || exit 1; \
 	done
 	@echo
-	$(RUN) eval_diversity.py out/baseline-tiny out/sig_gpt-tiny out/gs_softmax_f1-tiny --split validation --texts 40 --prompt_tokens 28 --new_tokens 100
+	$(PY) eval_diversity.py out/baseline-tiny out/sig_gpt-tiny out/gs_softmax_f1-tiny --split validation --texts 40 --prompt_tokens 28 --new_tokens 100
 
 test: .venv/done
 	$(PY) -m pytest
