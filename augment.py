@@ -12,6 +12,7 @@ import json
 import math
 import os
 import shutil
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +26,7 @@ from checkpoint import Model, is_run, load_model
 from configurator import cli
 from data.batches import Windows
 from data.tokens import TokenFile, open_tokens, write_json
-from heads import Targets, chunk_rows, make_head
+from heads import Targets, make_head
 from model import from_gpt2
 from scoring import autocast
 
@@ -99,19 +100,19 @@ class Teacher:
             digest.update(p.cpu().numpy().data)
         return digest.hexdigest()
 
-    def log_probs(self, hidden: Tensor) -> Tensor:
-        with autocast(self.device, self.dtype):
-            return self.model.head.log_probs(hidden, self.draws)
+    def autocast(self) -> AbstractContextManager:
+        return autocast(self.device, self.dtype)
 
     def hidden(self, tokens: Tensor) -> Tensor:
-        with autocast(self.device, self.dtype):
+        with self.autocast():
             return self.model.trunk(tokens)
 
     def nll(self, hidden: Tensor, target: Tensor) -> Tensor:
-        """-log p of `target` (B, T) after `hidden` (B, T, C), in row chunks."""
-        rows = chunk_rows(self.model.trunk.config.vocab_size, hidden.device.type)
-        parts = zip(hidden.flatten(0, 1).split(rows), target.flatten().split(rows))
-        return -torch.cat([self.log_probs(h).gather(1, t[:, None]).squeeze(1) for h, t in parts]).view(target.shape)
+        """-log p of `target` (B, T) after `hidden` (B, T, C)."""
+        t = target.flatten()
+        with self.autocast():
+            parts = [lp.gather(1, t[rows, None]).squeeze(1) for rows, lp in self.model.head.log_prob_blocks(hidden.flatten(0, 1), self.draws)]
+        return -torch.cat(parts).view(target.shape)
 
 
 def choose_positions(indices: np.ndarray, block_size: int, settings: Settings) -> np.ndarray:
@@ -129,8 +130,8 @@ def propose(teacher: Teacher, indices: np.ndarray, x: Tensor, y: Tensor, setting
     hidden = teacher.hidden(x)  # (B, T, C)
     chosen = hidden.gather(1, at[:, :, None].expand(-1, -1, hidden.shape[2])).flatten(0, 1)
     k = min(settings.candidates, teacher.model.trunk.config.vocab_size)
-    rows = chunk_rows(teacher.model.trunk.config.vocab_size, hidden.device.type)
-    top = [teacher.log_probs(h).topk(k) for h in chosen.split(rows)]
+    with teacher.autocast():
+        top = [lp.topk(k) for _, lp in teacher.model.head.log_prob_blocks(chosen, teacher.draws)]
     lp, ids = (torch.cat(t).view(*positions.shape, k) for t in zip(*top))
     if settings.ppl_threshold and settings.ppl_form == "prefix":
         # A candidate leaves its left context as it is: the prefix's NLL is already known, the candidate adds -log p.
@@ -167,15 +168,15 @@ def make_targets(y: Tensor, proposals: Proposals, soft: bool, weight: float = 1.
     """
     B, T = y.shape
     k = proposals.ids.shape[2]
-    ids, values = torch.full((B, T, 1 + k), -1), torch.zeros(B, T, 1 + k)
-    ids[:, :, 0], values[:, :, 0] = y, float(keep_true)
-    row, at = torch.arange(B)[:, None], torch.from_numpy(proposals.positions.astype(np.int64))
-    proposed = torch.from_numpy(proposals.ids.astype(np.int64))  # (B, m, k)
+    # in numpy: train.py's loader calls this in a thread, where torch would start a second team of threads and slow down the model's for good
+    ids, values, truth = np.full((B, T, 1 + k), -1), np.zeros((B, T, 1 + k), np.float32), y.numpy()
+    ids[:, :, 0], values[:, :, 0] = truth, keep_true
+    row, at, proposed = np.arange(B)[:, None], proposals.positions.astype(np.int64), proposals.ids
     if keep_true:
-        proposed = proposed.masked_fill(proposed == y.gather(1, at)[:, :, None], -1)  # the true token is there already
-    value = weight * torch.from_numpy(proposals.probs.astype(np.float32)) if soft else torch.full(proposed.shape, weight)
-    ids[row, at, 1:], values[row, at, 1:] = proposed, value.masked_fill(proposed < 0, 0)
-    return Targets(ids.flatten(0, 1), values.flatten(0, 1))
+        proposed = np.where(proposed == truth[row, at][:, :, None], -1, proposed)  # the true token is there already
+    value = weight * proposals.probs.astype(np.float32) if soft else weight
+    ids[row, at, 1:], values[row, at, 1:] = proposed, np.where(proposed < 0, 0, value)
+    return Targets(torch.from_numpy(ids).flatten(0, 1), torch.from_numpy(values).flatten(0, 1))
 
 
 # -----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ materialises the logits of a whole batch: see `chunked_loss`.
 """
 
 import math
-from typing import Callable, NamedTuple
+from typing import Callable, Iterator, NamedTuple
 
 import torch
 import torch.nn as nn
@@ -35,6 +35,69 @@ class Targets(NamedTuple):
 
     def rows(self, start: int, end: int) -> "Targets":
         return Targets(self.ids[start:end], self.values[start:end])
+
+
+# -----------------------------------------------------------------------------
+# Losses that find their gradient on the way: what plain PyTorch computes, in fewer passes over (N, V)
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, u, token):
+        p = torch.softmax(u, dim=1)
+        lse = u.amax(1) - p.amax(1).log()  # log p_j = u_j - lse for any j; the largest p_j is at least 1/V, so its log is exact
+        loss = lse - u.gather(1, token[:, None]).squeeze(1)
+        p[torch.arange(len(p), device=p.device), token] -= 1
+        ctx.save_for_backward(p)
+        return loss
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        return ctx.saved_tensors[0] * grad[:, None], None
+
+
+def cross_entropy(u: Tensor, token: Tensor) -> Tensor:
+    """-log softmax(u)_t (N,) of scores u (N, V) and tokens t (N,); its gradient is softmax(u) - onehot(t)."""
+    return _CrossEntropy.apply(u, token)
+
+
+def _sum_softplus(z: Tensor, s: Tensor) -> Tensor:
+    """sum_v log(1 + e^(z_v)) (N,) given s = sigma(z): as sum_v max(z_v, 0) - log(1 - q_v) with q = sigma(-|z|). Logarithms are dear, so they are
+    taken of products of eight factors, (1 - a)(1 - b) = 1 - (a + b - ab), in which a small q keeps all of its digits."""
+    q = torch.minimum(s, 1 - s)
+    n = q.shape[1] // 8
+    folded, rest = q[:, :8 * n].unflatten(1, (8, n)), q[:, 8 * n:]
+    for _ in range(3):
+        a, b = folded.chunk(2, dim=1)
+        folded = torch.addcmul(a + b, a, b, value=-1)
+    return z.relu().sum(1) - folded[:, 0].neg().log1p().sum(1) - rest.neg().log1p().sum(1)
+
+
+class _BinaryCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, z, ids, values, pos_weight, sum_weight):
+        at = ids.clamp(min=0)  # the padding's values are 0
+        z_at = z.gather(1, at)
+        d = torch.sigmoid(z)
+        loss = _sum_softplus(z, d) + (values * (pos_weight * F.softplus(-z_at) - F.softplus(z_at))).sum(1)
+        if sum_weight:
+            excess = d.sum(1, keepdim=True) - 1
+            loss += sum_weight * excess.squeeze(1).square()
+            d = torch.addcmul(d, d * (1 - d), 2 * sum_weight * excess)
+        s = torch.sigmoid(z_at)
+        d.scatter_add_(1, at, -values.to(d.dtype) * (pos_weight * (1 - s) + s))
+        ctx.save_for_backward(d)
+        return loss
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        return ctx.saved_tensors[0] * grad[:, None], None, None, None, None
+
+
+def binary_cross_entropy(z: Tensor, targets: Targets, pos_weight: float = 1.0, sum_weight: float = 0.0) -> Tensor:
+    """sum_v BCE(sigma(z_v), y_v) of sparse labels y, positives weighted by w, + lambda (sum_v sigma(z_v) - 1)^2: see `Sigmoid`. (N, V) -> (N,)."""
+    return _BinaryCrossEntropy.apply(z, targets.ids, targets.values, pos_weight, sum_weight)
 
 
 # -----------------------------------------------------------------------------
@@ -68,7 +131,7 @@ class Softmax(Head):
         return z
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
-        return F.cross_entropy(self.link(logits), targets.token, reduction="none")
+        return cross_entropy(self.link(logits), targets.token)
 
     def log_probs(self, logits: Tensor) -> Tensor:
         return F.log_softmax(self.link(logits), dim=-1)
@@ -88,7 +151,7 @@ class LabelSmoothing(Softmax):
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
         V, rest = self.vocab_size, self.eps / (self.vocab_size - 1)
-        ce = F.cross_entropy(logits, targets.token, reduction="none")
+        ce = cross_entropy(logits, targets.token)
         # sum_v -log p_v, from the same log-sum-exp: ce + z_t = lse
         uniform = V * ce + (V * logits.gather(1, targets.token[:, None]).squeeze(1) - logits.sum(1))
         return (1 - self.eps - rest) * ce + rest * uniform
@@ -141,12 +204,7 @@ class Sigmoid(Head):
         self.pos_weight, self.sum_weight, self.bias = pos_weight, sum_weight, math.log(pos_weight / vocab_size)
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
-        z = logits.gather(1, targets.ids.clamp(min=0))  # (N, K); the padding's values are 0
-        positive = self.pos_weight * F.softplus(-z) - F.softplus(z)
-        loss = F.softplus(logits).sum(1) + (targets.values * positive).sum(1)
-        if self.sum_weight:
-            loss = loss + self.sum_weight * (torch.sigmoid(logits).sum(1) - 1).square()
-        return loss
+        return binary_cross_entropy(logits, targets, self.pos_weight, self.sum_weight)
 
     def log_probs(self, logits: Tensor) -> Tensor:
         return F.log_softmax(F.logsigmoid(logits), dim=-1)
@@ -211,53 +269,63 @@ class BayesianProjection(Projection):
 
 
 def project(hidden: Tensor, weights: Weights, vocab_size: int) -> Tensor:
-    """hidden (N, C) -> float32 logits (N, V): the padding rows of the weights are cut off here, so no head ever sees them."""
-    logits = hidden @ weights.weight.to(hidden.dtype).t()
-    logits = logits[:, :vocab_size].float()
+    """hidden (N, C) -> float32 logits (N, V)."""
+    return logits_of(hidden @ weights.weight.to(hidden.dtype).t(), weights, vocab_size)
+
+
+def logits_of(products: Tensor, weights: Weights, vocab_size: int) -> Tensor:
+    """h W^T (N, padded V) -> float32 logits (N, V): the padding rows of the weights are cut off here, so no head ever sees them."""
+    logits = products[:, :vocab_size].float()
     return logits if weights.bias is None else logits + weights.bias
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """sum_n loss_n over rows in chunks, the gradient taken in the same pass: one chunk of logits lives at a time."""
+    """sum_n loss_n, the gradient taken in the same pass. Matrix products run on chunks of rows, whose logits become their own gradient
+    in place; between the products the head's arithmetic runs on blocks of rows, few enough to stay in a CPU's caches."""
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, head, targets, vocab_size, chunk, dtype, *params):
+    def forward(ctx, hidden, weight, bias, head, targets, chunk, block, dtype, *params):
         # dtype: what autocast uses for matrix products; nothing else is to be lowered, the head's own arithmetic least of all
         with torch.autocast(hidden.device.type, enabled=False):
-            return _ChunkedLoss.run(ctx, hidden, weight, bias, head, targets, vocab_size, chunk, dtype, *params)
+            return _ChunkedLoss.run(ctx, hidden, weight, bias, head, targets, chunk, block, dtype, *params)
 
     @staticmethod
-    def run(ctx, hidden, weight, bias, head, targets, vocab_size, chunk, dtype, *params):
+    def run(ctx, hidden, weight, bias, head, targets, chunk, block, dtype, *params):
+        needs, V = ctx.needs_input_grad, head.vocab_size
+        make = [torch.empty_like, torch.empty_like] + [torch.zeros_like] * (1 + len(params))  # the first two are written before they are added to
+        ctx.grads = [new(p) if need else None for new, p, need in zip(make, (hidden, weight, bias, *params), needs[:3] + needs[8:])]
+        d_hidden, d_weight, d_bias, *d_params = ctx.grads
+        wanted = [p for p, d in zip(params, d_params) if d is not None]
         h_all, w = hidden.to(dtype), weight.to(dtype)
-        total = torch.zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32), device=hidden.device)
-        grads = [None if p is None else torch.zeros_like(p) for p in (hidden, weight, bias, *params)]
-        d_hidden, d_weight, d_bias, *d_params = grads
-        need = any(ctx.needs_input_grad)
-        work = total.dtype  # the head's own arithmetic: float32, or float64 in the tests
-        padded = h_all.new_zeros(min(chunk, len(h_all)), len(w)) if need else None  # its padding columns stay zero
+        work = torch.promote_types(hidden.dtype, torch.float32)  # of the head's own arithmetic: float32, or float64 in the tests
+        total = torch.zeros((), dtype=work, device=hidden.device)
+        buffer = h_all.new_empty(min(chunk, len(h_all)), len(w))
         for start in range(0, len(h_all), chunk):
-            h, rows = h_all[start:start + chunk], targets.rows(start, start + chunk)
-            logits = (h @ w.t())[:, :vocab_size].to(work)
-            if bias is not None:
-                logits = logits + bias
-            if not need:
-                total += head.loss(logits, rows).sum()
-                continue
-            with torch.enable_grad():
-                logits = logits.requires_grad_()
-                loss = head.loss(logits, rows).sum()
-                dz, *dp = torch.autograd.grad(loss, (logits, *params), allow_unused=True)
-            total += loss.detach()
-            for d, g in zip(d_params, dp):
-                if g is not None:
-                    d += g
-            if bias is not None:
-                d_bias += dz.sum(0)
-            p = padded[:len(h)]
-            p[:, :vocab_size] = dz
-            d_hidden[start:start + chunk] = p @ w
-            d_weight += p.t() @ h
-        ctx.grads = grads
+            h = h_all[start:start + chunk]
+            z = torch.mm(h, w.t(), out=buffer[:len(h)])
+            for i in range(0, len(h), block):
+                logits = z[i:i + block, :V].to(work, copy=True)
+                if bias is not None:
+                    logits += bias
+                rows = targets.rows(start + i, start + i + len(logits))
+                if not any(needs):
+                    total += head.loss(logits, rows).sum()
+                    continue
+                with torch.enable_grad():
+                    loss = head.loss(logits.requires_grad_(), rows).sum()
+                    dz, *dp = torch.autograd.grad(loss, (logits, *wanted), allow_unused=True)
+                total += loss.detach()
+                z[i:i + block, :V] = dz
+                if d_bias is not None:
+                    d_bias += dz.sum(0)
+                for d, g in zip((d for d in d_params if d is not None), dp):
+                    if g is not None:
+                        d += g
+            z[:, V:] = 0  # the padding has no gradient
+            if d_hidden is not None:
+                d_hidden[start:start + chunk] = z @ w
+            if d_weight is not None:
+                _add_product(d_weight, z, h, new=start == 0)
         return total
 
     @staticmethod
@@ -270,24 +338,41 @@ class _ChunkedLoss(torch.autograd.Function):
         return d_hidden, d_weight, d_bias, None, None, None, None, None, *d_params
 
 
+def _add_product(total: Tensor, z: Tensor, h: Tensor, new: bool) -> None:
+    """total (V, C) += z^T h, or = if `new`; summed in total's precision whatever that of z (n, V) and h (n, C)."""
+    if z.dtype == total.dtype:
+        torch.addmm(total, z.t(), h, beta=0 if new else 1, out=total)
+        return
+    step = 2048 if z.device.type == "cpu" else z.shape[1]  # on a CPU the product is to be added while it is in the caches
+    for v in range(0, z.shape[1], step):
+        part = z[:, v:v + step].t() @ h
+        total[v:v + step].copy_(part) if new else total[v:v + step].add_(part)
+
+
 def chunk_rows(vocab_size: int, device: str) -> int:
-    """Rows of logits at a time: on a CPU what stays near its caches, on a GPU half a gigabyte, never too few for efficient matrix products."""
+    """Rows of logits for one matrix product: on a GPU about half a gigabyte; never too few for it to be efficient."""
     return max(256, (2**22 if device == "cpu" else 2**27) // vocab_size)
 
 
-def chunked_loss(hidden: Tensor, weights: Weights, head: Head, targets: Targets, chunk: int = 0) -> Tensor:
+def block_rows(vocab_size: int, device: str) -> int:
+    """Rows of logits for a head's arithmetic: on a CPU a megabyte, which its caches hold; on a GPU as many as there are."""
+    return 2 * max(1, 2**17 // vocab_size) if device == "cpu" else chunk_rows(vocab_size, device)
+
+
+def chunked_loss(hidden: Tensor, weights: Weights, head: Head, targets: Targets, chunk: int = 0, block: int = 0) -> Tensor:
     """Sum over rows of head.loss(hidden W^T + b, targets), without the (N, V) logits: a scalar in float32.
 
-    hidden (N, C); targets of N rows; chunk: rows at a time (0: see `chunk_rows`). Value and gradients (of hidden, weight, bias and
-    the head's parameters) equal the unchunked ones; higher derivatives do not exist. Under autocast the matrix products run in its
-    dtype and everything else in float32. As Liger's fused linear cross-entropy (Hsu et al. 2024, arXiv 2410.10989), for any row-wise loss.
+    hidden (N, C); targets of N rows; chunk: rows of a matrix product, block: rows of the head's arithmetic (0: see `chunk_rows`, `block_rows`).
+    Value and gradients (of hidden, weight, bias and the head's parameters) equal the unchunked ones; higher derivatives do not exist. Under
+    autocast the matrix products run in its dtype and everything else in float32. As Liger's fused linear cross-entropy (Hsu et al. 2024,
+    arXiv 2410.10989), for any row-wise loss.
     """
     if len(targets.ids) != len(hidden):
         raise ValueError(f"{len(targets.ids)} rows of targets for {len(hidden)} rows of hidden states")
     device = hidden.device.type
-    chunk = chunk or chunk_rows(head.vocab_size, device)
+    chunk, block = chunk or chunk_rows(head.vocab_size, device), block or block_rows(head.vocab_size, device)
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
-    return _ChunkedLoss.apply(hidden, weights.weight, weights.bias, head, targets, head.vocab_size, chunk, dtype, *head.parameters())
+    return _ChunkedLoss.apply(hidden, weights.weight, weights.bias, head, targets, chunk, block, dtype, *head.parameters())
 
 
 class OutputHead(nn.Module):
@@ -313,12 +398,24 @@ class OutputHead(nn.Module):
 
     def log_probs(self, hidden: Tensor, draws: list[Weights]) -> Tensor:
         """log p (N, V), float32, of the predictive distribution p = mean over draws of p(. | W): log-mean-exp, never the mean NLL."""
+        return self._mean([hidden.to(d.weight.dtype) @ d.weight.t() for d in draws], draws)
+
+    def log_prob_blocks(self, hidden: Tensor, draws: list[Weights]) -> Iterator[tuple[slice, Tensor]]:
+        """`log_probs` of many rows: (rows, log p of these rows), a few rows at a time, each to be used before the next is asked for."""
+        V, device = self.head.vocab_size, hidden.device.type
+        chunk, block = max(1, chunk_rows(V, device) // len(draws)), block_rows(V, device)
+        for start in range(0, len(hidden), chunk):
+            h = hidden[start:start + chunk]
+            products = [h.to(d.weight.dtype) @ d.weight.t() for d in draws]
+            for i in range(0, len(h), block):
+                yield slice(start + i, start + min(i + block, len(h))), self._mean([z[i:i + block] for z in products], draws)
+
+    def _mean(self, products: list[Tensor], draws: list[Weights]) -> Tensor:
         total = None
-        for weights in draws:
-            logits = project(hidden.to(weights.weight.dtype), weights, self.head.vocab_size)
-            with torch.autocast(hidden.device.type, enabled=False):  # lowers the projection only
-                lp = self.head.log_probs(logits)
-            total = lp if total is None else torch.logaddexp(total, lp)
+        with torch.autocast(products[0].device.type, enabled=False):  # lowers the projection only
+            for z, weights in zip(products, draws):
+                lp = self.head.log_probs(logits_of(z, weights, self.head.vocab_size))
+                total = lp if total is None else torch.logaddexp(total, lp)
         return total - math.log(len(draws)) if len(draws) > 1 else total
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from checkpoint import Model
-from heads import Weights, chunk_rows
+from heads import Weights
 from metrics import Calibration
 
 
@@ -75,7 +75,7 @@ def score(model: Model, ids: np.ndarray, stride: int = 0, draws: list[Weights] |
     `stride` 0 means min(512, block_size). `draws`: see OutputHead.draws. float32 log-probabilities whatever `dtype` the matrix products
     have. The model must be in eval mode. A token of probability 0 makes the NLL inf and is counted; it is never clamped.
     """
-    T, V = model.trunk.config.block_size, model.trunk.config.vocab_size
+    T = model.trunk.config.block_size
     draws = draws if draws is not None else model.head.draws(1, 0)
     plan = windows(len(ids), T, stride or min(512, T))
     T = min(T, len(ids) - 1)
@@ -87,15 +87,16 @@ def score(model: Model, ids: np.ndarray, stride: int = 0, draws: list[Weights] |
         with autocast(device, dtype):
             hidden = model.trunk(tokens[:, :-1])[scored]  # (N, C)
         target = tokens[:, 1:][scored]
-        chunk = chunk_rows(V, hidden.device.type)
-        for h, t in zip(hidden.split(chunk), target.split(chunk)):
-            with autocast(device, dtype):
-                lp = model.head.log_probs(h, draws)
-            lp_t = lp.gather(1, t[:, None]).squeeze(1).double()
-            zeros += int((lp_t == -math.inf).sum())
-            nll -= lp_t.sum().item()
-            count += len(t)
-            if calibration:
-                top, arg = lp.max(1)
-                cal.add(top.exp().cpu().numpy(), (arg == t).cpu().numpy())
+        lp_t = torch.empty(len(target), device=device)
+        with autocast(device, dtype):
+            for rows, lp in model.head.log_prob_blocks(hidden, draws):
+                t = target[rows]
+                lp_t[rows] = lp.gather(1, t[:, None]).squeeze(1)
+                if calibration:
+                    top, arg = lp.max(1)
+                    cal.add(top.exp().cpu().numpy(), (arg == t).cpu().numpy())
+        lp_t = lp_t.double()
+        zeros += int((lp_t == -math.inf).sum())
+        nll -= lp_t.sum().item()
+        count += len(lp_t)
     return Score(nll, count, zeros, cal.ece() if calibration else math.nan)

@@ -12,22 +12,29 @@ import math
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
 from pathlib import Path
+from typing import Iterator
+
+# A step allocates and frees hundreds of megabytes. In huge pages (where Linux has them on request) a CPU step spends a tenth less on page faults; torch reads this once
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 import torch
-import torch.distributed as dist
+from torch import Tensor
 from tqdm import tqdm
 
 import augment
 import checkpoint
 from configurator import cli, configure, help_text
 from data.batches import Windows, batch_indices
-from data.tokens import TokenFile, load_tokenizer, open_tokens, prepared, replacing
+from data.tokens import TokenFile, load_tokenizer, open_tokens, prepared
 from heads import HEADS, Targets, make_head
+from logs import Log, duration, start_wandb
 from model import GPTConfig, from_gpt2
-from scoring import autocast, get_device, score
+from processes import Processes
+from scoring import autocast, score
+from speed import Profile, flops_per_token, peak_flops
 
 
 @dataclass
@@ -86,7 +93,8 @@ class TrainConfig:
     # machine
     device: str = "auto"            # cuda where there is one, else cpu
     dtype: str = "bfloat16"         # of matrix products; weights, losses and log-probabilities are float32
-    compile: bool = True            # torch.compile the trunk (on a GPU only)
+    compile: bool = True            # torch.compile the trunk and the head's arithmetic (on a GPU only)
+    profile: bool = False           # after three steps, say where the next three spend their time, and write out_dir/trace.json
 
     def check(self) -> None:
         """ValueError naming every value that cannot work."""
@@ -120,7 +128,7 @@ class TrainConfig:
 
 
 # keys that a resumed run may change: none of them changes what a step computes, but for the rounding of another device
-RESUMABLE = {"resume", "out_dir", "max_steps", "eval_interval", "log_interval", "bar", "wandb", "wandb_project", "device", "compile", "source", "label_store"}
+RESUMABLE = {"resume", "out_dir", "max_steps", "eval_interval", "log_interval", "bar", "wandb", "wandb_project", "device", "compile", "source", "label_store", "profile"}
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
@@ -148,42 +156,8 @@ def make_optimizer(model: checkpoint.Model, config: TrainConfig) -> torch.optim.
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(config.beta1, config.beta2), fused=True)
 
 
-class Processes:
-    """This process among those of torchrun; alone without it."""
-
-    def __init__(self, device: str):
-        self.rank, self.world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-        self.device = get_device(device)
-        if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)
-        if self.world > 1:
-            # a day: the others wait while rank 0 prepares data or builds the label store
-            dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo", timeout=timedelta(days=1))
-        self.main = self.rank == 0
-
-    def sum(self, t: torch.Tensor) -> torch.Tensor:
-        """`t`, summed over the processes in place."""
-        if self.world > 1:
-            try:
-                dist.all_reduce(t)
-            except RuntimeError as e:
-                raise OSError(f"another process has stopped, see its message ({str(e).splitlines()[0]})") from e
-        return t
-
-    def first(self, work):
-        """`work()` on rank 0, then on the others, which then find it done."""
-        if self.main:
-            out = work()
-        self.sum(torch.zeros((), device=self.device))
-        return out if self.main else work()
-
-    def close(self) -> None:
-        if self.world > 1:
-            dist.destroy_process_group()
-
-
 class Labels:
-    """What the loss is trained towards: (window indices, x, y) -> Targets."""
+    """What the loss is trained towards: (window indices, x, y) -> Targets. `online`: the teacher computes them at each step, on the device."""
 
     def __init__(self, config: TrainConfig, tokens: TokenFile, procs: Processes):
         self.config, self.source, self.teacher = config, None, None
@@ -193,8 +167,9 @@ class Labels:
             self.teacher = teacher.fingerprint()
             build = lambda: augment.build_store(tokens, teacher, config.block_size, config.settings())
             self.source = procs.first(build) if config.label_store else augment.Online(teacher, config.settings())
+        self.online = isinstance(self.source, augment.Online)
 
-    def targets(self, indices, x: torch.Tensor, y: torch.Tensor) -> Targets:
+    def targets(self, indices, x: Tensor, y: Tensor) -> Targets:
         if self.source is None:
             return Targets.single(y)
         c = self.config
@@ -235,7 +210,10 @@ class Trainer:
             self.restore()
         self.trunk = torch.compile(self.model.trunk) if config.compile and procs.device.type == "cuda" else self.model.trunk
         self.stop = 0  # the signal that asked for the end
-        self.log_file = self.wandb = None
+        self.log: Log | None = None  # of the first process
+        self.profile = Profile(config.profile and procs.main, self.out, procs.device, self.say)
+        self.loader, self.ahead = ThreadPoolExecutor(1, "batches"), {}  # ahead: (step, micro-batch) -> its future
+        self.peak = peak_flops(procs.device, config.dtype)
 
     def start_from(self, name: str) -> None:
         """Copies every tensor of the same name and shape from another run or a GPT-2; says what stays as initialised."""
@@ -280,34 +258,53 @@ class Trainer:
         if self.procs.main:
             tqdm.write(text) if self.config.bar else print(text, flush=True)
 
-    def log(self, **entry) -> None:
-        if self.log_file:
-            self.log_file.write(json.dumps(entry) + "\n")
-            self.log_file.flush()
-        if self.wandb:
-            self.wandb.log({k: v for k, v in entry.items() if k != "step"}, step=entry["step"])
-
     # -- one step ----------------------------------------------------------
+
+    def load(self, step: int, number: int) -> tuple:
+        """(window indices, x, y, Targets or None where the teacher has yet to compute them) of a micro-batch: a pure function of (seed, step, rank)."""
+        c, procs = self.config, self.procs
+        mine = batch_indices(len(self.windows), c.batch_size, step, c.seed)[procs.rank::procs.world]
+        size = c.micro_batch or len(mine)
+        indices = mine[number * size:(number + 1) * size]
+        x, y = self.windows.get(indices)
+        targets = None if self.labels.online else self.labels.targets(indices, x, y)
+        if procs.device.type == "cuda":  # pinned, so that the copy need not wait
+            x, targets = x.pin_memory(), targets and Targets(*(t.pin_memory() for t in targets))
+        return indices, x, y, targets
+
+    def micro_batches(self) -> Iterator[tuple[Tensor, Targets]]:
+        """(x, targets) of this step on the device. A thread loads the one to come while the model works on this one."""
+        c, procs = self.config, self.procs
+        count = c.batch_size // procs.world // (c.micro_batch or c.batch_size // procs.world)
+        for number in range(count):
+            with self.profile.phase("data and labels"):
+                now = self.ahead.pop((self.step, number), None) or self.loader.submit(self.load, self.step, number)
+                after = (self.step, number + 1) if number + 1 < count else (self.step + 1, 0)
+                self.ahead = {after: self.loader.submit(self.load, *after)}
+                indices, x, y, targets = now.result()
+                if targets is None:
+                    targets = self.labels.targets(indices, x, y)
+                x, targets = x.to(procs.device, non_blocking=True), Targets(*(t.to(procs.device, non_blocking=True) for t in targets))
+            yield x, targets
 
     def train_step(self) -> float:
         """One optimizer step; the mean loss over the whole batch in nats a token. Losses are summed and divided once, by the global count."""
-        c, procs = self.config, self.procs
+        c, procs, phase = self.config, self.procs, self.profile.phase
         torch.manual_seed(derived_seed(c.seed, 1, self.step, procs.rank))  # dropout
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(c, self.step)
-        mine = batch_indices(len(self.windows), c.batch_size, self.step, c.seed)[procs.rank::procs.world]
         count = c.batch_size * c.block_size
         total = torch.zeros((), device=procs.device)
-        for start in range(0, len(mine), c.micro_batch or len(mine)):
-            indices = mine[start:start + (c.micro_batch or len(mine))]
-            x, y = self.windows.get(indices)
-            targets = Targets(*(t.to(procs.device) for t in self.labels.targets(indices, x, y)))
+        for x, targets in self.micro_batches():
             # one draw of Bayesian weights a step, the same in every micro-batch and process
             noise = torch.Generator(procs.device).manual_seed(derived_seed(c.seed, 2, self.step))
             with autocast(procs.device, c.dtype):
-                hidden = self.trunk(x.to(procs.device))
-                loss, _ = self.model.head.loss(hidden, targets, noise)
-            (loss / count).backward()
+                with phase("trunk, forward"):
+                    hidden = self.trunk(x)
+                with phase("head, loss and gradient"):
+                    loss, _ = self.model.head.loss(hidden, targets, noise)
+            with phase("trunk, backward"):
+                (loss / count).backward()
             total += loss.detach()
         kl = self.model.head.projection.kl()
         if kl is not None:  # a KL per data set: one share for each training token
@@ -315,14 +312,16 @@ class Trainer:
         if procs.world > 1:
             for p in self.model.parameters():
                 procs.sum(p.grad)
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), c.grad_clip or math.inf)
-        mean = procs.sum(total).item() / count
-        if not (math.isfinite(mean) and math.isfinite(norm.item())):
-            raise Diverged(f"step {self.step + 1}: the {'gradient' if math.isfinite(mean) else 'loss'} is not finite (loss {mean})")
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        with phase("optimizer"):
+            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), c.grad_clip or math.inf)
+            mean = procs.sum(total).item() / count
+            if not (math.isfinite(mean) and math.isfinite(norm.item())):
+                raise Diverged(f"step {self.step + 1}: the {'gradient' if math.isfinite(mean) else 'loss'} is not finite (loss {mean})")
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
         self.tokens += count
+        self.profile.step()
         return mean
 
     def evaluate(self) -> float:
@@ -355,7 +354,7 @@ class Trainer:
                     raise Diverged(f"step {self.step}: the validation NLL is not a number")
                 better, self.best, self.evaluated = nll < self.best, min(self.best, nll), self.step
                 self.say(f"step {self.step}: validation {nll:.4f} nats/token, perplexity {math.exp(min(nll, 700)):.2f}" + (" (best)" if better else ""))
-                self.log(step=self.step, val_nll=nll, val_ppl=math.exp(min(nll, 700)))
+                self.log.add(self.step, val_nll=nll, val_ppl=math.exp(min(nll, 700)))
                 if better:
                     self.save("best", nll)
                 self.save("last", nll)
@@ -406,6 +405,11 @@ class Trainer:
         self.say(f"stopped by a signal at step {self.step}" + (f", saved {self.out / 'last'}; --resume goes on" if self.step else ": nothing to save yet"))
         return 128 + (self.stop or signal.SIGTERM)
 
+    def close(self) -> None:
+        self.loader.shutdown(cancel_futures=True)
+        if self.log:
+            self.log.close()
+
     def report(self, loss: float, speed: float) -> None:
         """A line (or the bar) and a log entry of the step just done."""
         c, lr = self.config, learning_rate(self.config, self.step - 1)
@@ -413,53 +417,16 @@ class Trainer:
         self.bar.set_postfix_str(f"loss {loss:.3f}, {speed:,.0f} tok/s")
         if self.step % c.log_interval and self.step != c.max_steps:
             return
+        mfu = speed * flops_per_token(self.model.trunk.config) / self.procs.world / self.peak if self.peak else None
         if not c.bar:
             eta = (time.perf_counter() - self.began) / (self.step - self.first) * (c.max_steps - self.step)
-            self.say(f"step {self.step}/{c.max_steps}: loss {loss:.4f}, lr {lr:.2e}, {speed:,.0f} tok/s, ETA {duration(eta)}")
-        self.log(step=self.step, loss=loss, lr=lr, tokens=self.tokens, tokens_per_s=round(speed, 1))
+            self.say(f"step {self.step}/{c.max_steps}: loss {loss:.4f}, lr {lr:.2e}, {speed:,.0f} tok/s{f', MFU {mfu:.1%}' if mfu else ''}, ETA {duration(eta)}")
+        if self.log:
+            self.log.add(self.step, loss=loss, lr=lr, tokens=self.tokens, tokens_per_s=round(speed, 1), **({"mfu": round(mfu, 4)} if mfu else {}))
 
     def stopped(self) -> bool:
         """Whether a signal asked any process to stop."""
         return bool(self.procs.sum(torch.tensor(self.stop, device=self.procs.device)).item() if self.procs.world > 1 else self.stop)
-
-    def open_log(self) -> None:
-        """log.jsonl, without the lines after the step that a resumed run goes on from; wandb if asked for."""
-        if not self.procs.main:
-            return
-        path, kept = self.out / "log.jsonl", []
-        for line in path.read_text().splitlines() if self.config.resume and path.is_file() else []:
-            with contextlib.suppress(json.JSONDecodeError):  # a line cut short by a full disk or a power cut
-                if json.loads(line)["step"] <= self.step:
-                    kept.append(line + "\n")
-        with replacing(path) as f:
-            f.write("".join(kept).encode())
-        self.log_file = open(path, "a")
-        if self.config.wandb:
-            self.wandb = start_wandb(self.config, self.model_config)
-
-
-def start_wandb(config: TrainConfig, everything: dict):
-    """A wandb run: online if there is a key and a network, else offline, which it says."""
-    import socket
-    from urllib.parse import urlparse
-    import wandb
-    mode = os.environ.get("WANDB_MODE")
-    if not mode:
-        url = urlparse(wandb.Settings().base_url)
-        try:
-            socket.create_connection((url.hostname, url.port or (443 if url.scheme == "https" else 80)), timeout=3).close()
-            mode = "online" if wandb.login(prompt=False) else "offline"
-        except (OSError, wandb.Error):
-            mode = "offline"
-        if mode == "offline":
-            print("wandb: no network or no key, logging offline; `wandb sync` uploads it later", flush=True)
-    return wandb.init(project=config.wandb_project, name=config.name, config=everything, dir=config.out_dir, mode=mode)
-
-
-def duration(seconds: float) -> str:
-    """1:02:03 or 2:03."""
-    s = round(seconds)
-    return f"{s // 3600}:{s // 60 % 60:02}:{s % 60:02}" if s >= 3600 else f"{s // 60}:{s % 60:02}"
 
 
 def read_arguments(argv: list[str]) -> TrainConfig:
@@ -480,16 +447,16 @@ def main(argv: list[str]) -> int:
         if any((out / which).is_dir() for which in ("last", "last.old", "best", "best.old")) and not config.resume:
             raise ValueError(f"{out} holds a run already: --resume goes on with it, --out_dir=... starts another, or delete it")
         trainer = Trainer(config, procs)
-        trainer.open_log()
         c = trainer.model_config
+        if procs.main:
+            trainer.log = Log(out, trainer.step, start_wandb(config.wandb_project, config.name, c, out) if config.wandb else None)
         trainer.say(f"{config.name}: {sum(p.numel() for p in trainer.model.parameters()) / 1e6:.1f}M parameters, head {config.head} {config.head_args or ''}"
                     f"{' with Bayesian weights' if config.bayesian else ''}, labels {config.labels}; {c['train_tokens']:,} training tokens ({c['data']}"
                     f"{', not the whole official split' if trainer.train.info['complete'] is False else ''}), {len(trainer.val.ids):,} validation tokens; {procs.device}, {config.dtype}")
         for sig in (signal.SIGINT, signal.SIGTERM):
             signal.signal(sig, trainer.on_signal)
         code = trainer.run()
-        if trainer.wandb:
-            trainer.wandb.finish()
+        trainer.close()
         procs.close()
         return code
 

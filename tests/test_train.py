@@ -435,7 +435,7 @@ def test_wandb_only_if_asked_for(run, tiny, monkeypatch):
             self.finished = True
     assert train.TrainConfig().wandb is False
     asked, fake = [], Fake()
-    monkeypatch.setattr(train, "start_wandb", lambda config, everything: asked.append(everything) or fake)
+    monkeypatch.setattr(train, "start_wandb", lambda project, name, config, out: asked.append(config) or fake)
     assert run(tiny(max_steps=1)) == 0 and not asked
     c = tiny(max_steps=2, wandb=True, out_dir=tiny().out_dir + "2")
     assert run(c) == 0 and len(asked) == 1 and asked[0]["vocab_size"] == VOCAB and fake.finished

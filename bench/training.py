@@ -1,0 +1,180 @@
+"""Whole training steps: rows of the table, Sig-GPT's labels stored and online, micro-batches; nanoGPT with the same model on the same tokens.
+
+    python bench/training.py [--data data/wikitext103/gpt2] [--nanogpt DIR] [--size 30M] [--device cpu] [--rounds 7] [--out bench/training.json]
+
+Each program has a process of its own; they take turns, a step each a round; two rounds warm up, medians count. nanoGPT (DIR: a checkout of karpathy/nanoGPT) starts from our weights,
+sees our windows in our order, and is stepped as its train.py does, with the optimizer it configures. On a CPU: float32, uncompiled (its README's
+advice), and once more under autocast to bfloat16. On a GPU: bfloat16, compiled. Our rows are `Trainer.train_step`: labels, logs and checks included.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import torch
+
+import augment
+import checkpoint
+import train
+from bench.common import Served, load_module, median, peak_mb, serve, serve_turns, skipped, write
+from configurator import configure
+from data.batches import batch_indices
+from data.tokens import open_tokens, write_tokens
+from processes import Processes
+from scoring import autocast
+from speed import flops_per_token, peak_flops
+
+SIZES = {"30M": dict(n_layer=6, n_head=6, n_embd=384, block_size=256, batch_size=8),
+         "124M": dict(n_layer=12, n_head=12, n_embd=768, block_size=512, batch_size=12),
+         "124M-1024": dict(n_layer=12, n_head=12, n_embd=768, block_size=1024, batch_size=12),
+         "tiny": dict(n_layer=1, n_head=2, n_embd=32, block_size=32, batch_size=8)}
+ROWS = ("baseline", "smooth_gpt", "bayes_gpt", "gs_softmax_f1", "gs_softmax_f2", "sig_gpt", "sig_gpt_sum", "sig_gpt_pw")
+LR = 3e-4
+
+
+class Ours:
+    """A Trainer on the first windows of a prepared folder."""
+
+    def __init__(self, row: str, size: str, device: str, folder: Path, teacher: Path, **changes):
+        config = configure(train.TrainConfig, [str(Path(__file__).parents[1] / "config" / f"{row}.py")])
+        settings = dict(SIZES[size], name=row, out_dir=str(folder / "out"), teacher=str(teacher), device=device, learning_rate=LR, min_lr=LR, warmup_steps=0, max_steps=10**6)
+        for key, value in {**settings, **changes}.items():
+            setattr(config, key, value)
+        config.check()
+        self.trainer = train.Trainer(config, Processes(device))
+        self.trainer.model.train()
+        self.losses: list[float] = []
+
+    def step(self) -> None:
+        self.losses.append(self.trainer.train_step())
+
+    def report(self) -> dict:
+        t = self.trainer
+        return {"tokens": t.config.batch_size * t.config.block_size, "losses": self.losses, "peak_mb": peak_mb(t.config.device),
+                "flops_per_token": flops_per_token(t.model.trunk.config), "peak": peak_flops(t.procs.device, "bfloat16")}
+
+
+class NanoGPT:
+    """karpathy/nanoGPT's model, optimizer and step, on our windows."""
+
+    def __init__(self, module, ours: Ours, mode: str, device: str):
+        c, self.ours, self.mode, self.device, self.number = ours.trainer.config, ours, mode, device, 0
+        trunk = ours.trainer.model.trunk
+        self.model = module.GPT(module.GPTConfig(block_size=c.block_size, vocab_size=trunk.config.padded_vocab, n_layer=c.n_layer, n_head=c.n_head, n_embd=c.n_embd, dropout=0.0, bias=True)).to(device)
+        self.model.load_state_dict({f"transformer.{k}": p for k, p in trunk.state_dict().items()}, strict=False)  # lm_head.weight is tied to wte
+        self.optimizer = self.model.configure_optimizers(c.weight_decay, LR, (c.beta1, c.beta2), torch.device(device).type)
+        self.run = torch.compile(self.model) if mode == "compiled" else self.model
+        self.ids, self.losses, self.clip = ours.trainer.train.ids, [], c.grad_clip
+
+    def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        c = self.ours.trainer.config
+        T = c.block_size
+        at = [w * T for w in batch_indices(len(self.ours.trainer.windows), c.batch_size, self.number, c.seed).tolist()]
+        x, y = (torch.stack([torch.from_numpy(self.ids[i + d:i + d + T].astype(np.int64)) for i in at]) for d in (0, 1))
+        if torch.device(self.device).type == "cuda":
+            x, y = x.pin_memory().to(self.device, non_blocking=True), y.pin_memory().to(self.device, non_blocking=True)
+        return x, y
+
+    def step(self) -> None:
+        x, y = self.batch()
+        with autocast(self.device, "float32" if self.mode == "float32" else "bfloat16"):
+            _, loss = self.run(x, y)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.losses.append(loss.item())
+        self.number += 1
+
+    def report(self) -> dict:
+        return {**self.ours.report(), "losses": self.losses}
+
+
+def prepared_part(data: Path, windows: int, block_size: int, folder: Path) -> Path:
+    """A prepared folder with the first `windows` windows of `data`'s train split: a store of labels for them takes seconds."""
+    for split in ("train", "validation"):
+        tokens = open_tokens(data / f"{split}.bin")
+        write_tokens(folder / f"{split}.bin", [np.asarray(tokens.ids[:windows * block_size + 1])], tokens.info["vocab_size"], {k: v for k, v in tokens.info.items() if k not in ("tokens", "vocab_size")})
+    for name in ("meta.json", "tokenizer.json"):
+        if (data / name).is_file():
+            (folder / name).write_bytes((data / name).read_bytes())
+    return folder
+
+
+def make_program(name: str, args: argparse.Namespace, folder: Path) -> Ours | NanoGPT:
+    """The program called `name`: a row of the table, "sig_gpt, online", "baseline, N micro-batches" or "nanoGPT, MODE"."""
+    train.prepared = lambda *_: folder
+    base, _, how = name.partition(", ")
+    make = lambda row, **changes: Ours(row, args.size, args.device, folder, folder / "teacher", **changes)
+    if base == "nanoGPT":
+        return NanoGPT(load_module(args.nanogpt / "model.py", "nanogpt_model"), make("baseline"), how, args.device)
+    if how == "online":
+        return make(base, label_store=False)
+    if how:
+        return make(base, batch_size=8 * args.micro, micro_batch=8 * args.micro // int(how.split()[0]))
+    return make(base)
+
+
+def save_teacher(args: argparse.Namespace, folder: Path) -> None:
+    """A model of the student's size, as initialised."""
+    train.prepared = lambda *_: folder
+    t = Ours("baseline", args.size, args.device, folder, folder).trainer
+    checkpoint.save(folder / "teacher" / "best", t.model, t.model_config, {"step": 0, "tokens": 0, "val_nll": None, "best_val_nll": 0.0}, None, t.tokenizer)
+
+
+def parse() -> argparse.Namespace:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--data", type=Path, default=Path("data/wikitext103/gpt2"), help="a prepared folder")
+    p.add_argument("--nanogpt", type=Path)
+    p.add_argument("--size", choices=SIZES, default="30M")
+    p.add_argument("--what", nargs="*", choices=("rows", "micro"), default=["rows"], help="beside the baseline and nanoGPT: the table's rows; micro-batches")
+    p.add_argument("--micro", type=int, default=1, help="windows of the smallest micro-batch, of which there are 8")
+    p.add_argument("--device", default="cpu")
+    p.add_argument("--windows", type=int, default=128, help="windows of the train split that are used")
+    p.add_argument("--rounds", type=int, default=7)
+    p.add_argument("--out", type=Path)
+    p.add_argument("--serve", help=argparse.SUPPRESS)
+    p.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    return p.parse_args()
+
+
+def main() -> None:
+    args = parse()
+    if args.serve:
+        return save_teacher(args, args.folder) if args.serve == "teacher" else serve(lambda: make_program(args.serve, args, args.folder), args.device)
+    names = ["baseline"]
+    if args.nanogpt:
+        names += ["nanoGPT, compiled"] if args.device.startswith("cuda") else ["nanoGPT, float32", "nanoGPT, bfloat16"]
+    else:
+        skipped("nanoGPT", "give --nanogpt DIR, a checkout of karpathy/nanoGPT")
+    if "rows" in args.what:
+        names += [*ROWS[1:], "sig_gpt, online"]
+    if "micro" in args.what:
+        names += [f"baseline, {n} micro-batches" for n in (1, 2, 4, 8)]
+    with tempfile.TemporaryDirectory() as folder:
+        folder = prepared_part(args.data, args.windows, SIZES[args.size]["block_size"], Path(folder))
+        again = [__file__, "--folder", str(folder), *sys.argv[1:]]
+        subprocess.run([sys.executable, *again, "--serve", "teacher"], check=True)
+        # train.py asks for huge pages before it imports torch; nanoGPT is to run as its users start it
+        programs = {name: Served(name, again, **({"THP_MEM_ALLOC_ENABLE": "0"} if name.startswith("nanoGPT") else {})) for name in names}
+        seconds = serve_turns(programs, args.rounds, 2)
+        results = []
+        for name in names:
+            report = programs[name].close()
+            r = {"program": name, "seconds": median(seconds[name]), **report, "tokens_per_s": report["tokens"] / median(seconds[name])}
+            r["speed_of_baseline"] = r["tokens_per_s"] / (results[0] if results else r)["tokens_per_s"]
+            if r["peak"]:
+                r["mfu"] = r["tokens_per_s"] * r["flops_per_token"] / r["peak"]
+            results.append(r)
+            print(f"{name:28} {r['seconds'] * 1e3:9.1f} ms  {r['tokens_per_s']:10,.0f} tok/s  {r['speed_of_baseline']:.2f}x of our baseline's speed  loss {r['losses'][-1]:.3f}  peak {r['peak_mb']:,.0f} MB"
+                  + (f"  MFU {r['mfu']:.1%}" if r["peak"] else ""), flush=True)
+        write(args.out, {"size": args.size, "rounds": args.rounds, "data": str(args.data)}, results, args.device)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""This process among those of torchrun: rank, device, sums over all of them."""
+
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from scoring import get_device
+
+
+class Processes:
+    """This process among those of torchrun; alone without it."""
+
+    def __init__(self, device: str):
+        self.rank, self.world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        self.device = get_device(device)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        if self.world > 1:
+            # a day: the others wait while rank 0 prepares data or builds the label store
+            dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo", timeout=timedelta(days=1))
+        self.main = self.rank == 0
+
+    def sum(self, t: torch.Tensor) -> torch.Tensor:
+        """`t`, summed over the processes in place."""
+        if self.world > 1:
+            try:
+                dist.all_reduce(t)
+            except RuntimeError as e:
+                raise OSError(f"another process has stopped, see its message ({str(e).splitlines()[0]})") from e
+        return t
+
+    def first(self, work):
+        """`work()` on rank 0, then on the others, which then find it done."""
+        if self.main:
+            out = work()
+        self.sum(torch.zeros((), device=self.device))
+        return out if self.main else work()
+
+    def close(self) -> None:
+        if self.world > 1:
+            dist.destroy_process_group()
