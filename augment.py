@@ -28,7 +28,7 @@ from data.batches import Windows
 from data.tokens import TokenFile, open_tokens, write_json
 from heads import Targets, make_head
 from model import from_gpt2
-from scoring import autocast
+from scoring import autocast, get_dtype
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,11 @@ class Teacher:
             raise ValueError(f"the teacher {name!r} reads at most {self.model.trunk.config.block_size} tokens, the student's windows have block_size = {block_size}")
         self.model.eval().requires_grad_(False).to(device)
         self.name, self.device, self.dtype = name, device, dtype
-        self.draws = self.model.head.draws(8, 0)
+        self.draws = self.model.head.draws(8, 0, get_dtype(dtype))
+        self.fingerprint = self._fingerprint()
+        self.model.trunk.lower(get_dtype(dtype))
 
-    def fingerprint(self) -> str:
+    def _fingerprint(self) -> str:
         """SHA-256 of the weights and of what else decides the probabilities: size and head."""
         head = self.model.head.head
         digest = hashlib.sha256(repr((self.model.trunk.config, type(head).__name__, sorted((k, v) for k, v in vars(head).items() if isinstance(v, (int, float))))).encode())
@@ -188,7 +190,7 @@ _MAGIC = b"NHLABEL1"
 def identity(tokens: TokenFile, teacher: Teacher, block_size: int, settings: Settings) -> dict:
     """Everything the proposals depend on. Equal identities, equal labels."""
     return {"corpus": tokens.info["sha256"], "tokens": len(tokens.ids), "tokenizer": tokens.info["fingerprint"], "block_size": block_size,
-            "teacher": teacher.fingerprint(), "dtype": teacher.dtype, **asdict(settings)}
+            "teacher": teacher.fingerprint, "dtype": teacher.dtype, **asdict(settings)}
 
 
 def _record(vocab_size: int, m: int, k: int) -> np.dtype:

@@ -129,11 +129,13 @@ def load(path: str | Path, optimizer: bool = False, weights: bool = True) -> Che
     return Checkpoint(config, progress, tensors, state, path)
 
 
-def load_model(path: str | Path, which: str = "best", device: torch.device | str = "cpu") -> tuple[Model, Checkpoint]:
-    """The model of a run's checkpoint, in eval mode on `device`. ValueError if its weights do not fit its configuration."""
+def load_model(path: str | Path, which: str = "best", device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> tuple[Model, Checkpoint]:
+    """The model of a run's checkpoint, in eval mode on `device`, for matrix products in `dtype` (see GPT.lower). ValueError if its weights do not
+    fit its configuration."""
     ckpt = load(find(path, which))
     model = build(ckpt.config)
     restore(model, ckpt)
+    model.trunk.lower(dtype)
     return model.eval().requires_grad_(False).to(device), ckpt
 
 

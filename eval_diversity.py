@@ -166,7 +166,7 @@ def decode(tokenizer: Tokenizer, prompts: np.ndarray, new: np.ndarray, s: Settin
 
 def model_row(path: Path, digest: str, data: Data, s: Settings, device: torch.device) -> tuple[dict[str, Any], list[str]]:
     """The row of one checkpoint, whose weights have the SHA-256 `digest`, and its texts."""
-    model, ckpt = load_model(path, device=device)
+    model, ckpt = load_model(path, device=device, dtype=get_dtype(s.dtype))
     name = ckpt.config["name"]
     block = model.trunk.config.block_size
     draws = model.head.draws(s.samples, s.seed)

@@ -40,11 +40,15 @@ class GPTConfig:
 
 
 class Cache:
-    """Keys and values of the tokens already read: `kv[layer]` is (2, B, nh, block_size, hs), of which `length` positions are filled."""
+    """Keys and values of the tokens already read: `kv[layer]` is (2, B, nh, size, hs), of which `length` positions are filled.
 
-    def __init__(self, model: "GPT", batch: int, dtype: torch.dtype = torch.float32):
+    `size`: positions there is room for; 0: block_size.
+    """
+
+    def __init__(self, model: "GPT", batch: int, dtype: torch.dtype = torch.float32, size: int = 0):
         c = model.config
-        self.kv = torch.zeros(c.n_layer, 2, batch, c.n_head, c.block_size, c.n_embd // c.n_head, dtype=dtype, device=model.wte.weight.device)
+        # zeros: `decode` attends to all positions, and masked garbage might be a nan
+        self.kv = torch.zeros(c.n_layer, 2, batch, c.n_head, size or c.block_size, c.n_embd // c.n_head, dtype=dtype, device=model.wte.weight.device)
         self.length = 0
 
 
@@ -64,11 +68,15 @@ class Attention(nn.Module):
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd)
 
-    def forward(self, x: Tensor, kv: Tensor | None, start: int) -> Tensor:
+    def forward(self, x: Tensor, kv: Tensor | None, start: int | Tensor) -> Tensor:
         B, T, C = x.shape
         q, k, v = self.c_attn(x).view(B, T, 3, self.n_head, C // self.n_head).permute(2, 0, 3, 1, 4)  # each (B, nh, T, hs)
         mask, causal = None, T > 1
-        if kv is not None:
+        if isinstance(start, Tensor):  # one new token, at a position that a CUDA graph reads anew each time: shapes must not depend on it
+            kv.index_copy_(3, start, torch.stack((k, v)).to(kv.dtype))
+            k, v = kv.to(q.dtype)
+            mask = (torch.arange(kv.shape[3], device=x.device) <= start)[None]  # (1, size)
+        elif kv is not None:
             kv[0, :, :, start:start + T], kv[1, :, :, start:start + T] = k, v
             k, v = kv[0, :, :, :start + T].to(q.dtype), kv[1, :, :, :start + T].to(q.dtype)
             if causal and start:  # several new tokens after old ones: the causal triangle starts at column `start`
@@ -100,7 +108,7 @@ class Block(nn.Module):
         self.mlp = MLP(config)
         self.drop = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, kv: Tensor | None, start: int) -> Tensor:
+    def forward(self, x: Tensor, kv: Tensor | None, start: int | Tensor) -> Tensor:
         x = x + self.drop(self.attn(self.ln_1(x), kv, start))
         return x + self.drop(self.mlp(self.ln_2(x)))
 
@@ -134,18 +142,35 @@ class GPT(nn.Module):
         """
         B, T = tokens.shape
         start = cache.length if cache is not None else 0
-        if start + T > self.config.block_size:
-            raise ValueError(f"{start + T} tokens do not fit block_size = {self.config.block_size}: shorten the text or train with a larger block")
+        room = min(self.config.block_size, cache.kv.shape[4] if cache is not None else self.config.block_size)
+        if start + T > room:
+            raise ValueError(f"{start + T} tokens do not fit block_size = {room}: shorten the text or train with a larger block")
         if positions is None:
             positions = torch.arange(start, start + T, device=tokens.device)
         # the head gives wte a dense gradient; this one's is then added to it row by row, which spares a CPU another (V, C) to fill and to add
         sparse = tokens.device.type == "cpu" and self.training
         x = self.drop(F.embedding(tokens, self.wte.weight, sparse=sparse) + self.wpe(positions))  # (B, T, C)
-        for i, block in enumerate(self.h):
-            x = block(x, cache.kv[i] if cache is not None else None, start)
+        x = self._blocks(x, cache, start)
         if cache is not None:
             cache.length += T
+        return x
+
+    def decode(self, tokens: Tensor, cache: Cache, position: Tensor) -> Tensor:
+        """Hidden states (B, 1, C) of one more token (B, 1) at `position` (1,), which the cache is then to count (`length`): `forward` for a CUDA
+        graph. No shape depends on the position: attention reads the whole cache under a mask."""
+        return self._blocks(self.wte(tokens) + self.wpe(position), cache, position)
+
+    def _blocks(self, x: Tensor, cache: Cache | None, start: int | Tensor) -> Tensor:
+        for i, block in enumerate(self.h):
+            x = block(x, cache.kv[i] if cache is not None else None, start)
         return self.ln_f(x)
+
+    def lower(self, dtype: torch.dtype) -> "GPT":
+        """Keeps the linear layers' weights in `dtype`, in place, for inference under autocast to it: the same numbers, without casting them for each token."""
+        for m in self.modules():
+            if isinstance(m, nn.Linear):
+                m.to(dtype)
+        return self
 
 
 # -----------------------------------------------------------------------------

@@ -8,6 +8,7 @@ Samples from the same distribution that is scored: log p of the head, averaged o
 import argparse
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Iterator
 
@@ -18,7 +19,7 @@ from checkpoint import Model, load_model, tokenizer_of
 from configurator import cli
 from data.tokens import Tokenizer
 from heads import Weights
-from model import Cache
+from model import GPT, Cache
 from scoring import autocast, get_device, get_dtype
 
 
@@ -56,28 +57,75 @@ def generate(model: Model, prompt: Tensor, length: int, draws: list[Weights], te
     """Yields `length` times the next tokens (B,) and the hidden states (B, C) they were drawn from, after `prompt` (B, P) of ids.
 
     A context that reaches block_size goes on from its last half. `cached` = False reads the whole context anew for each token:
-    the slow twin, token for token the same. The model must be in eval mode. ValueError if the prompt is longer than the block.
+    the slow twin, token for token the same. On a GPU the steps between are one CUDA graph. The model must be in eval mode.
+    ValueError if the prompt is longer than the block.
     """
     T, device = model.trunk.config.block_size, prompt.device
     if not 1 <= prompt.shape[1] <= T:
         raise ValueError(f"the prompt has {prompt.shape[1]} tokens; this model reads 1 to {T} (block_size): shorten it")
-    text, begin, cache = prompt, 0, None
+    text, begin = prompt, 0
+    cache = Cache(model.trunk, len(text), get_dtype(dtype), min(T, prompt.shape[1] + length)) if cached else None
+    step = Graph(model.trunk, cache, dtype) if cached and device.type == "cuda" else partial(model.trunk, cache=cache)
     for _ in range(length):
         if text.shape[1] - begin > T:
-            begin, cache = text.shape[1] - T // 2 - 1, None
+            begin = text.shape[1] - T // 2 - 1
+            if cached:
+                cache.length = 0
         with autocast(device, dtype):
             if not cached:
                 hidden = model.trunk(text[:, begin:])[:, -1]
-            elif cache is None:
-                cache = Cache(model.trunk, len(text), get_dtype(dtype))
+            elif cache.length == 0:
                 hidden = model.trunk(text[:, begin:], cache=cache)[:, -1]
             else:
-                hidden = model.trunk(text[:, -1:], cache=cache)[:, -1]
+                hidden = step(text[:, -1:])[:, -1]
             log_p = model.head.log_probs(hidden, draws)
         p = truncate(log_p, temperature, top_k, top_p)
-        token = torch.multinomial(p, 1, generator=generator) if temperature else p.argmax(1, keepdim=True)
+        token = draw(p, generator) if temperature else p.argmax(1, keepdim=True)
         text = torch.cat((text, token), 1)
         yield token[:, 0], hidden
+
+
+def draw(p: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """A token (N, 1) from each row of p (N, V), which need not be normalised, by inversion of its cumulative sum: one random number a row, where
+    torch.multinomial draws V. In float64, so that no token's share is lost in the sum."""
+    cumulative = p.double().cumsum(1)
+    u = torch.rand(len(p), 1, dtype=torch.float64, device=p.device, generator=generator)
+    # right: the first token whose sum exceeds u, so never one of probability 0
+    return torch.searchsorted(cumulative, u * cumulative[:, -1:], right=True).clamp(max=p.shape[1] - 1)
+
+
+class Graph:
+    """One decoding step as a CUDA graph: launched as a whole, where a kernel at a time leaves a GPU waiting for Python."""
+
+    def __init__(self, trunk: GPT, cache: Cache, dtype: str):
+        self.trunk, self.cache, self.dtype, self.graph = trunk, cache, dtype, None
+
+    def __call__(self, token: Tensor) -> Tensor:
+        """Hidden state (B, 1, C) of `token` (B, 1), which is appended to the cache. ValueError as of GPT.forward."""
+        if self.graph is None:
+            self._capture(token)
+        self.token.copy_(token)
+        self.position.fill_(self.cache.length)
+        self.graph.replay()
+        self.cache.length += 1
+        return self.hidden.clone()
+
+    def _capture(self, token: Tensor) -> None:
+        self.token, self.position = token.clone(), torch.tensor([self.cache.length], device=token.device)
+        side = torch.cuda.Stream()  # warm-up outside the capture, on a stream of its own, as torch's documentation asks
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):  # writes the key and value of this position, as the replay then does
+                self.hidden = self._step()
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.hidden = self._step()
+
+    def _step(self) -> Tensor:
+        # autocast must not keep casted weights of one capture for another
+        with torch.autocast("cuda", torch.bfloat16, enabled=self.dtype == "bfloat16", cache_enabled=False):
+            return self.trunk.decode(self.token, self.cache, self.position)
 
 
 @torch.no_grad()
@@ -141,7 +189,7 @@ def main(argv: list[str]) -> int:
         if getattr(args, key) < 1:
             raise ValueError(f"{key} = {getattr(args, key)}: must be at least 1")
     args.device, dtype = get_device(args.device), get_dtype(args.dtype)
-    model, ckpt = load_model(args.checkpoint, args.which, args.device)
+    model, ckpt = load_model(args.checkpoint, args.which, args.device, dtype)
     tokenizer = tokenizer_of(ckpt)
     encoded = []
     for text in read_prompts(args):

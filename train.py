@@ -164,7 +164,7 @@ class Labels:
         if config.labels != "true":
             info = tokens.info
             teacher = augment.Teacher(config.teacher, info["tokenizer"], info["fingerprint"], info["vocab_size"], config.block_size, procs.device, config.dtype)
-            self.teacher = teacher.fingerprint()
+            self.teacher = teacher.fingerprint
             build = lambda: augment.build_store(tokens, teacher, config.block_size, config.settings())
             self.source = procs.first(build) if config.label_store else augment.Online(teacher, config.settings())
         self.online = isinstance(self.source, augment.Online)

@@ -286,7 +286,7 @@ def test_minus_one_has_a_place_of_its_own(vocab, kind):
 # ---- teachers -------------------------------------------------------------------------------------------------------
 
 def test_our_run_and_our_checkpoint_are_the_same_teacher(trained, teacher, tokens):
-    assert make_teacher(trained / "best", tokens).fingerprint() == teacher.fingerprint()
+    assert make_teacher(trained / "best", tokens).fingerprint == teacher.fingerprint
 
 
 def test_a_transformers_folder_is_a_teacher(tmp_path, tokens):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from model import GPT, Cache, GPTConfig, from_gpt2, to_gpt2
+from model import GPT, Cache, GPTConfig, from_gpt2, short_attention, to_gpt2
 
 V, T, C = 61, 16, 16  # 61 words in an embedding of 64 rows
 
@@ -166,6 +166,61 @@ def test_cache_equals_the_whole_sequence(parts, dtype, atol):
     states = [model(part, cache=cache) for part in x.split(parts, 1)]
     assert cache.length == T
     torch.testing.assert_close(torch.cat(states, 1), model(x), rtol=0, atol=atol)
+
+
+@torch.no_grad()
+def test_decode_equals_forward():
+    """The step of a CUDA graph, whose shapes do not depend on the position, after a prefill; the cache may be longer than the text will be."""
+    model, x = tiny().double(), tokens(3, T)
+    cache = Cache(model, 3, torch.float64, T)
+    states = [model(x[:, :5], cache=cache)]
+    for i in range(5, T):
+        states.append(model.decode(x[:, i:i + 1], cache, torch.tensor([i])))
+    torch.testing.assert_close(torch.cat(states, 1), model(x), rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_a_short_cache_is_full_sooner():
+    model, cache = tiny(), Cache(tiny(), 1, size=4)
+    model(tokens(1, 4), cache=cache)
+    with pytest.raises(ValueError, match="5 tokens do not fit"):
+        model(tokens(1, 1), cache=cache)
+
+
+@torch.no_grad()
+def test_lowered_weights_are_what_autocast_computes_with():
+    model, x = tiny(), tokens(2, T)
+    lowered = copy.deepcopy(model).lower(torch.bfloat16)
+    assert lowered.h[0].mlp.c_fc.weight.dtype == torch.bfloat16 and lowered.wte.weight.dtype == lowered.ln_f.weight.dtype == torch.float32
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(model(x), lowered(x))
+
+
+@pytest.mark.parametrize("length", [2, 31, 128])
+def test_short_attention_is_attention(length):
+    """Value and gradients of the bfloat16 path, computed in float64, against torch's kernel."""
+    torch.manual_seed(0)
+    qkv = torch.randn(3, 2, 4, length, 8, dtype=torch.float64)
+    grads = []
+    for attention in (short_attention, lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)):
+        x = qkv.clone().requires_grad_()
+        y = attention(*x)
+        y.square().sum().backward()
+        grads.append((y.detach(), x.grad))
+    for a, b in zip(*grads):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_bfloat16_training_is_close_to_float32():
+    """The trunk's gradients under autocast, where attention takes another path than in float32."""
+    model, x = tiny().train(), tokens(2, T)
+    grads = []
+    for enabled in (False, True):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            model(x).float().square().sum().backward()
+        grads.append(torch.cat([p.grad.to_dense().flatten() for p in model.parameters()]))
+    assert (grads[0] - grads[1]).norm() < 0.03 * grads[0].norm()
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ import sample
 from checkpoint import Model, build
 from data.tokens import BPETokenizer, train_bpe
 from heads import Softmax
-from sample import Stream, check_sampling, entropies, generate, read_prompts, truncate
+from sample import Stream, check_sampling, draw, entropies, generate, read_prompts, truncate
 
 V = 61
 
@@ -124,6 +124,24 @@ def test_cached_equals_uncached(head, block, start, how, bayesian):
     assert a.shape == (3, 200) and torch.equal(a, b)
     torch.testing.assert_close(ha, hb, rtol=0, atol=5e-5)
     assert len({tuple(row) for row in a.tolist()}) == 3 or block == 1
+
+
+def test_draw_follows_its_distribution():
+    """Chi-square over rows of one p, 59 degrees of freedom (threshold: its 1 - 1e-6 quantile); unnormalised, with zeros at both ends and between."""
+    p = torch.rand(V, generator=torch.Generator().manual_seed(3)) ** 4
+    p[[0, 7, V - 1]] = 0
+    n = 100_000
+    drawn = draw(3 * p.expand(n, V), torch.Generator().manual_seed(4)).flatten().bincount(minlength=V)
+    want = n * p.double() / p.double().sum()
+    assert not drawn[p == 0].any()
+    some = want > 5
+    assert ((drawn - want)[some].square() / want[some]).sum() < 125
+
+
+def test_draw_takes_the_only_token_there_is():
+    p = torch.zeros(500, V)
+    p[:, 40] = 1e-30
+    assert (draw(p) == 40).all()
 
 
 def test_the_context_is_at_least_half_a_block(monkeypatch):

@@ -1,0 +1,105 @@
+"""Tokens a second of sampling from GPT-2 124M: ours, nanoGPT's generate, transformers' generate with its cache.
+
+    python bench/sampling.py [--nanogpt DIR] [--size 124M] [--batches 1 16] [--tokens 500] [--device cpu] [--rounds 5] [--out bench/sampling.json]
+
+All have the same random weights; 10 tokens of prompt, temperature 0.8, top-k 200. The programs take turns. nanoGPT reads its whole context for each
+token: a round of it is a single forward pass and choice at five lengths of the text, and its time for all tokens is their trapezoidal sum. On a CPU each
+of ours and of transformers' runs in float32 and in bfloat16; on a GPU in bfloat16.
+"""
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import torch
+
+from bench.common import load_module, median, peak_mb, skipped, turns, write
+from checkpoint import Model
+from heads import make_head
+from model import GPT, GPTConfig
+from sample import generate
+
+SIZES = {"124M": GPTConfig(50257, 1024, 12, 12, 768), "tiny": GPTConfig(300, 64, 1, 2, 32)}
+PROMPT, TEMPERATURE, TOP_K = 10, 0.8, 200
+
+
+def ours(config: GPTConfig, device: str, dtype: str) -> Model:
+    torch.manual_seed(0)
+    trunk = GPT(config)
+    model = Model(trunk, make_head("softmax", config.vocab_size, trunk.wte.weight)).eval().requires_grad_(False).to(device)
+    trunk.lower(getattr(torch, dtype))
+    return model
+
+
+def run_ours(model: Model, dtype: str, prompt: torch.Tensor, tokens: int) -> None:
+    draws = model.head.draws(1, 0, getattr(torch, dtype))
+    for _ in generate(model, prompt, tokens, draws, TEMPERATURE, TOP_K, 1.0, torch.Generator(prompt.device).manual_seed(0), dtype=dtype):
+        pass
+
+
+def transformers_model(model: Model, dtype: str, device: str):
+    from transformers import GPT2Config, GPT2LMHeadModel
+    c = model.trunk.config
+    hf = GPT2LMHeadModel(GPT2Config(vocab_size=c.vocab_size, n_positions=c.block_size, n_layer=c.n_layer, n_head=c.n_head, n_embd=c.n_embd, bos_token_id=0, eos_token_id=0))
+    return hf.eval().to(getattr(torch, dtype)).to(device)  # as initialised: its time does not depend on the weights
+
+
+@torch.no_grad()
+def run_transformers(hf, prompt: torch.Tensor, tokens: int) -> None:
+    out = hf.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=True, temperature=TEMPERATURE, top_k=TOP_K, max_new_tokens=tokens,
+                      min_new_tokens=tokens, pad_token_id=0)
+    assert out.shape[1] == prompt.shape[1] + tokens
+
+
+def nanogpt_model(path: Path, config: GPTConfig, device: str):
+    module = load_module(path / "model.py", "nanogpt_model")
+    c = module.GPTConfig(block_size=config.block_size, vocab_size=config.padded_vocab, n_layer=config.n_layer, n_head=config.n_head, n_embd=config.n_embd, dropout=0.0, bias=True)
+    return module.GPT(c).eval().to(device)
+
+
+def measure(args: argparse.Namespace, batch: int) -> list[dict]:
+    config, dtypes = SIZES[args.size], ("bfloat16",) if args.device.startswith("cuda") else ("float32", "bfloat16")
+    prompt = torch.randint(config.vocab_size, (batch, PROMPT), device=args.device)
+    programs = {f"ours, {d}": partial(run_ours, ours(config, args.device, d), d, prompt, args.tokens) for d in dtypes}
+    try:
+        programs |= {f"transformers, {d}": partial(run_transformers, transformers_model(ours(config, args.device, d), d, args.device), prompt, args.tokens) for d in dtypes}
+    except ImportError:
+        skipped("transformers", "pip install transformers")
+    lengths = np.linspace(PROMPT, PROMPT + args.tokens - 1, 5).astype(int)
+    if args.nanogpt:
+        gpt = nanogpt_model(args.nanogpt, config, args.device)
+        contexts = {f"nanoGPT at {n} tokens": torch.randint(config.vocab_size, (batch, n), device=args.device) for n in lengths}
+        step = lambda x: gpt.generate(x, 1, temperature=TEMPERATURE, top_k=TOP_K)
+        programs |= {name: partial(step, x) for name, x in contexts.items()}
+    else:
+        skipped("nanoGPT", "give --nanogpt DIR, a checkout of karpathy/nanoGPT")
+    seconds = {name: median(s) for name, s in turns(programs, args.rounds, 1, args.device).items()}
+    if args.nanogpt:
+        at = [seconds.pop(f"nanoGPT at {n} tokens") for n in lengths]
+        seconds["nanoGPT, float32"] = float(np.trapezoid(at, lengths) + (at[0] + at[-1]) / 2)
+    results = [{"batch": batch, "program": name, "seconds": s, "tokens_per_s": batch * args.tokens / s} for name, s in seconds.items()]
+    for r in results:
+        print(f"batch {batch:3}  {r['program']:24} {r['seconds']:8.2f} s  {r['tokens_per_s']:9,.1f} tok/s  {r['tokens_per_s'] / results[0]['tokens_per_s']:.2f}x of {results[0]['program']}", flush=True)
+    return results
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--nanogpt", type=Path)
+    p.add_argument("--size", choices=SIZES, default="124M")
+    p.add_argument("--batches", type=int, nargs="+", default=[1, 16])
+    p.add_argument("--tokens", type=int, default=500)
+    p.add_argument("--device", default="cpu")
+    p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--out", type=Path)
+    args = p.parse_args()
+    results = [r for batch in args.batches for r in measure(args, batch)]
+    write(args.out, {"size": args.size, "tokens": args.tokens, "rounds": args.rounds, "peak_mb": peak_mb(args.device)}, results, args.device)
+
+
+if __name__ == "__main__":
+    main()
