@@ -1,0 +1,85 @@
+"""FLOPs, MFU, the profile; the loader that runs ahead."""
+
+import json
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from tqdm import tqdm
+
+from model import GPT, GPTConfig
+from speed import PEAK_FLOPS, flops_per_token, peak_flops
+
+
+def test_flops_are_those_of_the_matrix_products():
+    """Counted by torch, forward and backward, of the trunk and a whole projection; attention by its formula, where every product is a bmm."""
+    c = GPTConfig(vocab_size=320, block_size=32, n_layer=2, n_head=2, n_embd=64)
+    model, tokens = GPT(c), torch.randint(320, (3, 32))
+    with FlopCounterMode(display=False) as counter, torch.autocast("cpu", torch.bfloat16):
+        hidden = model(tokens)
+        (hidden @ model.wte.weight.t()).float().square().sum().backward()
+    assert counter.get_total_flops() == pytest.approx(flops_per_token(c) * tokens.numel(), rel=1e-6)
+
+
+def test_no_peak_is_guessed(monkeypatch):
+    assert peak_flops(torch.device("cpu"), "bfloat16") is None
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    assert peak_flops(torch.device("cuda"), "bfloat16") == PEAK_FLOPS["NVIDIA H200"]
+    assert peak_flops(torch.device("cuda"), "float32") is None
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H2000")
+    assert peak_flops(torch.device("cuda"), "bfloat16") is None
+
+
+def test_mfu_is_printed_and_logged_where_the_peak_is_known(trainer, tiny, capsys):
+    t = trainer(tiny())
+    t.began, t.first, t.bar = 0.0, -1, tqdm(disable=True)
+    t.train_step()
+    t.report(1.0, 1000.0)
+    assert "MFU" not in capsys.readouterr().out
+    t.peak = 1000.0 * flops_per_token(t.model.trunk.config) * 4
+    t.report(1.0, 1000.0)
+    assert "MFU 25.0%" in capsys.readouterr().out
+
+
+def test_profile_says_where_a_step_goes(run, tiny, capsys):
+    c = tiny(max_steps=7, profile=True)
+    assert run(c) == 0
+    out = capsys.readouterr().out
+    for phase in ("data and labels", "trunk, forward", "head, loss and gradient", "trunk, backward", "optimizer", "other", "aten::"):
+        assert phase in out
+    table = out[out.index("where a step goes"):]
+    shares = [float(line.split("%")[0].split()[-1]) for line in table.splitlines()[1:7]]
+    assert sum(shares) == pytest.approx(100, abs=0.5) and all(s >= 0 for s in shares)
+    trace = json.loads(open(f"{c.out_dir}/trace.json").read())
+    assert any(e.get("name") == "trunk, forward" for e in trace["traceEvents"])
+
+
+def test_profiling_changes_no_number(run, tiny):
+    losses = []
+    for profile in (False, True):
+        c = tiny(profile=profile, out_dir=f"{tiny().out_dir}{profile}")
+        assert run(c) == 0
+        losses.append([json.loads(l).get("loss") for l in open(f"{c.out_dir}/log.jsonl")])
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("micro_batch", [0, 2])
+def test_the_loader_runs_one_ahead_and_loads_what_is_asked(trainer, tiny, micro_batch):
+    t = trainer(tiny(micro_batch=micro_batch))
+    parts = 8 // (micro_batch or 8)
+    for step in range(3):
+        for number, (x, targets) in enumerate(t.micro_batches()):
+            indices, want, y, want_targets = t.load(step, number)
+            assert torch.equal(x, want) and torch.equal(targets.ids, want_targets.ids)
+            assert list(t.ahead) == [(step, number + 1) if number + 1 < parts else (step + 1, 0)]
+        t.step += 1
+    t.step = 17  # as after a resume: what was loaded for another step is not taken for this one
+    (x, _), *_ = t.micro_batches()
+    assert torch.equal(x, t.load(17, 0)[1])
+
+
+def test_an_error_of_the_loader_reaches_the_loop(trainer, tiny, monkeypatch):
+    t = trainer(tiny())
+    monkeypatch.setattr(t.windows, "get", lambda indices: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        t.train_step()
