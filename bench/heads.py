@@ -1,15 +1,12 @@
 """The chunked head against materialised logits: seconds and peak memory of forward and backward.
 
-    python bench/heads.py [--rows 2048] [--dim 384] [--vocab 50257] [--repeats 5] [--out bench/heads.json]
+    python bench/heads.py [--rows 2048] [--dim 384] [--vocab 50257] [--repeats 5] [--heads ...] [--dtypes ...] [--out bench/heads.json]
 
 Time: the ways of a head take turns in one process, so that a slow minute of the machine meets all of them; the median counts. Memory: a process for
 each, which reports its peak above inputs, parameters and their gradients. `linear_ce` is torch's own F.linear_cross_entropy with chunking, where it has one.
 """
 
 import argparse
-import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -22,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from bench.common import resident_mb, write
 from heads import HEADS, OutputHead, Targets, chunked_loss, make_head
 
 WAYS = ("materialised", "chunked", "linear_ce")
@@ -60,12 +58,6 @@ class Case:
         return time.perf_counter() - start
 
 
-def resident_mb(key: str) -> float:
-    """VmHWM (the peak) or VmRSS of this process. Not getrusage: its peak begins with that of the process that started this one."""
-    line = next(l for l in Path("/proc/self/status").read_text().splitlines() if l.startswith(key))
-    return int(line.split()[1]) / 1024
-
-
 def peak_mb(way: str, *case) -> float:
     """Of one step, in this process, above what was there before it."""
     head, dtype, *size = case
@@ -77,10 +69,17 @@ def peak_mb(way: str, *case) -> float:
     return resident_mb("VmHWM") - before
 
 
+def peak_in_a_process(way: str, head: str, dtype: str, rows: int, dim: int, vocab: int) -> float:
+    command = [sys.executable, __file__, "--peak", way, head, dtype, f"--rows={rows}", f"--dim={dim}", f"--vocab={vocab}"]
+    return float(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+
+
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("rows", 2048), ("dim", 384), ("vocab", 50257), ("repeats", 5)):
         p.add_argument(f"--{name}", type=int, default=default)
+    p.add_argument("--heads", nargs="+", choices=HEADS, default=list(HEADS))
+    p.add_argument("--dtypes", nargs="+", choices=("float32", "bfloat16"), default=["float32", "bfloat16"])
     p.add_argument("--out", type=Path)
     p.add_argument("--peak", nargs=3, metavar=("WAY", "HEAD", "DTYPE"), help=argparse.SUPPRESS)
     args = p.parse_args()
@@ -89,23 +88,19 @@ def main() -> None:
         print(peak_mb(args.peak[0], *args.peak[1:], *size))
         return
     results = []
-    for dtype in ("float32", "bfloat16"):
-        for head in HEADS:
+    for dtype in args.dtypes:
+        for head in args.heads:
             ways = [w for w in WAYS if w != "linear_ce" or head == "softmax" and hasattr(nn, "LinearCrossEntropyOptions")]
             case, seconds = Case(head, dtype, *size), {w: [] for w in ways}
             for way in ways * (args.repeats + 1):
                 seconds[way].append(case.step(way))
             del case
             for way in ways:
-                command = [sys.executable, __file__, "--peak", way, head, dtype, *(f"--{n}={v}" for n, v in zip(("rows", "dim", "vocab"), size))]
-                peak = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+                peak = peak_in_a_process(way, head, dtype, *size)
                 results.append({"dtype": dtype, "head": head, "way": way, "seconds": statistics.median(seconds[way][1:]), "peak_mb": peak})
                 r, base = results[-1], next(x for x in results if x["dtype"] == dtype)  # materialised softmax: the first
                 print(f"{dtype:9} {head:16} {way:13} {r['seconds']:6.3f} s ({r['seconds'] / base['seconds']:.2f}x of materialised softmax), {r['peak_mb']:6.0f} MB ({r['peak_mb'] / max(base['peak_mb'], 1):.0%})", flush=True)
-    if args.out:
-        machine = {"cores": os.cpu_count(), "threads": torch.get_num_threads(), "cpu": platform.processor() or platform.machine(), "torch": torch.__version__}
-        sizes = dict(zip(("rows", "dim", "vocab", "repeats"), (*size, args.repeats)))
-        args.out.write_text(json.dumps({"command": " ".join(sys.argv), "size": sizes, "labels": LABELS, "machine": machine, "results": results}, indent=1) + "\n")
+    write(args.out, {"labels": LABELS, "repeats": args.repeats, "rows": args.rows, "dim": args.dim, "vocab": args.vocab}, results)
 
 
 if __name__ == "__main__":
