@@ -8,7 +8,8 @@ All of the diversity metrics count n-grams with `_ngram_counts`.
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Sized
 from itertools import chain
 
 import numpy as np
@@ -28,10 +29,19 @@ def _encode(texts: Sequence[Sequence[Hashable]]) -> tuple[np.ndarray, np.ndarray
                              "pass text.split() for words, or list(text) if characters are meant")
     # tolist: the elements of a tensor hash by identity, so that no two of them would ever be the same token
     texts = [text.tolist() if hasattr(text, "tolist") else text for text in texts]
-    flat = list(chain.from_iterable(texts))
-    ids = {token: i for i, token in enumerate(dict.fromkeys(flat))}
-    tokens = np.fromiter(map(ids.__getitem__, flat), np.int64, len(flat))
-    return tokens, np.array([len(text) for text in texts], np.int64)
+    tokens, _ = _number(chain.from_iterable(texts))
+    return tokens, _lengths(texts)
+
+
+def _number(tokens: Iterable[Hashable]) -> tuple[np.ndarray, list[Hashable]]:
+    """Tokens as ids in order of their first appearance (M,), and the different tokens, by id."""
+    ids: dict[Hashable, int] = defaultdict()
+    ids.default_factory = ids.__len__
+    return np.fromiter(map(ids.__getitem__, tokens), np.int64), list(ids)
+
+
+def _lengths(texts: Iterable[Sized]) -> np.ndarray:
+    return np.fromiter(map(len, texts), np.int64)
 
 
 def _ngram_counts(tokens: np.ndarray, lengths: np.ndarray, max_n: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -67,17 +77,49 @@ def _last_counts(tokens: np.ndarray, lengths: np.ndarray, n: int) -> tuple[np.nd
 
 # ---- self-BLEU ----
 
+def _encode_13a(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """`_encode` of the tokens that sacrebleu's 13a tokenizer gives, though each different word goes through its patterns only once.
+
+    The tokenizer first replaces strings, which can join words. Its patterns then only put spaces into words, and all whitespace around
+    a word is the same to them. So they get the different words in one line; a piece is of the word in which it ends, in characters.
+    """
+    from sacrebleu.tokenizers.tokenizer_re import TokenizerRegexp  # here: no other function needs sacrebleu
+
+    def words(text: str) -> list[str]:
+        text = text.rstrip().replace("<skipped>", "").replace("-\n", "")
+        for old, new in (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">")) if "&" in text else ():
+            text = text.replace(old, new)
+        return text.split()
+
+    split = [words(text) for text in texts]
+    word, different = _number(chain.from_iterable(split))
+    tabbed = "\t".join(["", *different, ""])              # not spaces: it would replace each of them
+    pieces = TokenizerRegexp()(tabbed).split()
+    piece, _ = _number(pieces)
+    ends_in = np.searchsorted(np.cumsum(_lengths(different)), np.cumsum(_lengths(pieces)))
+    parts = np.bincount(ends_in, minlength=len(different)) # (V,) pieces of each different word
+    first = np.cumsum(parts) - parts                       # (V,) the first of them
+    k = parts[word]                                        # (M,) pieces of each word
+    within = np.arange(k.sum()) - np.repeat(np.cumsum(k) - k, k)
+    text = np.repeat(np.arange(len(split)), _lengths(split))
+    return piece[np.repeat(first[word], k) + within], np.bincount(text, k, minlength=len(split)).astype(np.int64)
+
+
 def _matches(gram: np.ndarray, text: np.ndarray, count: np.ndarray, N: int) -> np.ndarray:
     """BLEU's clipped matches of each text against all others (N,): sum over its n-grams of min(count, largest count in another text).
 
     The largest count in another text is the largest count overall, except for the one text that owns it: there it is the second largest.
     """
-    first = np.flatnonzero(np.diff(gram, prepend=-1))
-    largest = np.maximum.reduceat(count, first)            # (G,) like the next two, for each n-gram
-    is_largest = count == largest[gram]
+    texts = np.bincount(gram)                              # (G,) how many texts have each n-gram
+    shared = np.repeat(texts > 1, texts)
+    text, count, texts = text[shared], count[shared], texts[texts > 1]   # one of a single text, as most are, matches nothing
+    first = np.cumsum(texts) - texts                       # (G',) like the next three, for each n-gram of several texts
+    largest = np.maximum.reduceat(count, first)
+    elsewhere = np.repeat(largest, texts)
+    is_largest = count == elsewhere
     second = np.maximum.reduceat(np.where(is_largest, 0, count), first)
-    has_one_owner = np.bincount(gram[is_largest], minlength=len(first)) == 1
-    elsewhere = np.where(is_largest & has_one_owner[gram], second[gram], largest[gram])
+    has_one_owner = np.add.reduceat(is_largest, first, dtype=np.int64) == 1
+    elsewhere = np.where(is_largest & np.repeat(has_one_owner, texts), np.repeat(second, texts), elsewhere)
     return np.bincount(text, np.minimum(count, elsewhere), minlength=N).astype(np.int64)
 
 
@@ -92,24 +134,24 @@ def _closest_lengths(lengths: np.ndarray) -> np.ndarray:
     return closest
 
 
-def _mean_bleu(texts: Sequence[Sequence[Hashable]], max_n: int, score: Callable[[list[int], list[int]], float]) -> float:
-    """Mean over texts of brevity penalty * score(matches, totals), both for n = 1..max_n; 0 for a text without a match.
+def _mean_bleu(tokens: np.ndarray, lengths: np.ndarray, max_n: int, score: Callable[[list[int], list[int]], float]) -> float:
+    """Of texts as `_encode` gives them: mean over texts of brevity penalty * score(matches, totals), both for n = 1..max_n; 0 for a text without a match.
 
     The brevity penalty is exp(1 - r / c) for a text of c tokens shorter than r, the closest length among the others, else 1.
     """
-    if len(texts) < 2:
-        raise ValueError(f"self-BLEU of {len(texts)} text(s): it compares each text with the others and needs at least 2 texts")
-    tokens, lengths = _encode(texts)
+    N = len(lengths)
+    if N < 2:
+        raise ValueError(f"self-BLEU of {N} text(s): it compares each text with the others and needs at least 2 texts")
     if not len(tokens):
-        raise ValueError(f"self-BLEU of {len(texts)} texts, all of them empty: it needs at least 2 texts with something to compare")
-    matches = np.stack([_matches(*counts, len(texts)) for counts in _ngram_counts(tokens, lengths, max_n)], axis=1)   # (N, max_n)
+        raise ValueError(f"self-BLEU of {N} texts, all of them empty: it needs at least 2 texts with something to compare")
+    matches = np.stack([_matches(*counts, N) for counts in _ngram_counts(tokens, lengths, max_n)], axis=1)   # (N, max_n)
     totals = np.maximum(lengths[:, None] - np.arange(max_n), 0)                                                      # (N, max_n)
     scores = []
     # Python's log and exp, one text at a time: numpy's differ from them in the last bit on some machines.
     for match, total, c, r in zip(matches.tolist(), totals.tolist(), lengths.tolist(), _closest_lengths(lengths).tolist()):
         if match[0]:
             scores.append((math.exp(1 - r / c) if c < r else 1.0) * score(match, total))
-    return math.fsum(scores) / len(texts)                  # fsum: the same float for any order of the texts
+    return math.fsum(scores) / N                           # fsum: the same float for any order of the texts
 
 
 def _nltk_score(match: list[int], total: list[int]) -> float:
@@ -139,7 +181,7 @@ def self_bleu(texts: Sequence[Sequence[Hashable]], max_n: int = 4) -> float:
     short texts look diverse.
     ValueError for fewer than 2 texts, for texts that are all empty, for a string in place of a sequence of words, and for max_n < 1.
     """
-    return _mean_bleu(texts, max_n, _nltk_score)
+    return _mean_bleu(*_encode(texts), max_n, _nltk_score)
 
 
 def self_bleu_sacre(texts: Sequence[str]) -> float:
@@ -151,13 +193,10 @@ def self_bleu_sacre(texts: Sequence[str]) -> float:
     """
     if isinstance(texts, str):
         raise ValueError(f"self-BLEU of the string {texts[:40]!r}: it needs a list of at least 2 texts")
-    from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a  # here: no other function needs sacrebleu
-
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise ValueError(f"text {i} is a {type(text).__name__}, and the 13a tokenizer needs the raw string: decode or join it first")
-    tokenize = Tokenizer13a()
-    return _mean_bleu([tokenize(text.rstrip()).split() for text in texts], 4, _sacre_score)
+    return _mean_bleu(*_encode_13a(texts), 4, _sacre_score)
 
 
 # ---- repetition and vocabulary ----

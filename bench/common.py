@@ -123,8 +123,17 @@ def skipped(what: str, remedy: str) -> None:
     print(f"skipped: {what} ({remedy})", file=sys.stderr)
 
 
+def shown(value: Any) -> Any:
+    """An argument or setting without the place of this checkout or of files outside: an absolute path becomes its last component."""
+    if not isinstance(value, (str, Path)):
+        return value
+    flag, equals, path = str(value).rpartition("=")
+    return flag + equals + (Path(path).name if Path(path).is_absolute() else path)
+
+
 def write(path: Path | None, settings: dict[str, Any], results: Any, device: str = "cpu") -> None:
     """The JSON of a run, with the command that made it; nothing where no --out was given."""
     if path:
-        command = "python " + " ".join([f"bench/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+        command = " ".join(["python", f"bench/{Path(sys.argv[0]).name}", *map(shown, sys.argv[1:])])
+        settings = {key: shown(value) for key, value in settings.items()}
         path.write_text(json.dumps({"command": command, "machine": machine(device), **settings, "results": results}, indent=1) + "\n")

@@ -1,6 +1,6 @@
 """The chunked head against materialised logits: seconds and peak memory of forward and backward.
 
-    python bench/heads.py [--heads softmax sigmoid] [--rows 2048] [--dim 384] [--vocab 50257] [--repeats 5] [--out bench/heads.json]
+    python bench/heads.py [--heads softmax sigmoid] [--dtypes bfloat16] [--rows 2048] [--dim 384] [--vocab 50257] [--repeats 5] [--out bench/heads.json]
 
 Time: the ways of a head take turns in one process, so that a slow minute of the machine meets all of them; the median counts. Memory: a process for
 each, which reports its peak above inputs, parameters and their gradients. `linear_ce` is torch's own F.linear_cross_entropy with chunking, where it has one.
@@ -79,6 +79,7 @@ def main() -> None:
     for name, default in (("rows", 2048), ("dim", 384), ("vocab", 50257), ("repeats", 5)):
         p.add_argument(f"--{name}", type=int, default=default)
     p.add_argument("--heads", nargs="+", choices=HEADS, default=["softmax", "label_smoothing", "sigmoid", "gs_softmax_f1", "gs_softmax_f2"], help="softmax first: it is the base")
+    p.add_argument("--dtypes", nargs="+", choices=("float32", "bfloat16"), default=["float32", "bfloat16"])
     p.add_argument("--out", type=Path)
     p.add_argument("--peak", nargs=3, metavar=("WAY", "HEAD", "DTYPE"), help=argparse.SUPPRESS)
     args = p.parse_args()
@@ -87,7 +88,7 @@ def main() -> None:
         print(peak_mb(args.peak[0], *args.peak[1:], *size))
         return
     results = []
-    for dtype in ("float32", "bfloat16"):
+    for dtype in args.dtypes:
         for head in args.heads:
             ways = [w for w in WAYS if w != "linear_ce" or head == "softmax" and hasattr(nn, "LinearCrossEntropyOptions")]
             case, seconds = Case(head, dtype, *size), {w: [] for w in ways}

@@ -3,8 +3,11 @@
 import argparse
 import fcntl
 import hashlib
+import os
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -16,7 +19,7 @@ from tqdm import tqdm
 from data.tokens import (SPLITS, GPT2Tokenizer, TokenFile, Tokenizer, bpe_size, load_tokenizer, open_tokens, read_meta,
                          train_bpe, write_json, write_tokens)
 
-BATCH = 2**20  # characters of text in memory at a time
+BATCH = 2**18  # characters of text that are read, and tokenised, at a time
 
 
 class Split(NamedTuple):
@@ -65,14 +68,21 @@ def tokenise_split(path: Path, split: Split, tokenizer: Tokenizer, source: str,
     sha256 = hashlib.sha256()
 
     def arrays() -> Iterator[np.ndarray]:
-        for lines in read_batches(split, path.stem):
-            text = "".join(lines)
-            raw = text.encode()
-            sha256.update(raw)
-            counts["words"] += len(text.split())
-            counts["lines"] += raw.count(b"\n")
-            counts["bytes"] += len(raw)
-            yield np.fromiter(chain.from_iterable(tokenizer.encode_batch(lines)), np.int64)
+        cores = os.cpu_count() or 1
+        pending: deque[Future[np.ndarray]] = deque()
+        with ThreadPoolExecutor(cores) as pool:
+            for lines in read_batches(split, path.stem):
+                pending.append(pool.submit(tokenizer.encode_each, lines))
+                text = "".join(lines)
+                raw = text.encode()
+                sha256.update(raw)
+                counts["words"] += len(text.split())
+                counts["lines"] += raw.count(b"\n")
+                counts["bytes"] += len(raw)
+                if len(pending) > 2 * cores:  # memory stays bounded, and no core waits for this loop
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
 
     def info() -> dict[str, Any]:
         seen = {**counts, "sha256": sha256.hexdigest()}

@@ -164,8 +164,10 @@ def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_any_text_round_trips(which: str, request: pytest.FixtureRequest) -> None:
     tokenizer = request.getfixturevalue(which)
     texts = ODD + [chr(i) for i in range(0x250)] + [TEXT]
-    encoded = tokenizer.encode_batch(texts)
-    assert encoded == [tokenizer.encode(text) for text in texts]
+    encoded = [tokenizer.encode(text) for text in texts]
+    assert tokenizer.encode_each(texts).tolist() == [i for ids in encoded for i in ids]
+    for each in (["a", "<|endoftext|>", " b"], ["<|endof", "text|>"], [" ", "\n", "\n", " a"], ["", ""], ["a"]):
+        assert tokenizer.encode_each(each).tolist() == [i for text in each for i in tokenizer.encode(text)]
     assert [tokenizer.decode(ids) for ids in encoded] == texts
     assert max(max(ids, default=0) for ids in encoded) < tokenizer.vocab_size
     assert len(tokenizer.encode("<|endoftext|>")) > 1
@@ -208,7 +210,7 @@ def test_gpt2_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(tokens.tiktoken, "get_encoding", fails)
     with pytest.raises(FileNotFoundError, match="TIKTOKEN_CACHE_DIR"):
-        GPT2Tokenizer().encode_batch(["text"])
+        GPT2Tokenizer().encode_each(["text"])
 
 
 # ---- prepared folders -----------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 import sacrebleu
 import torch
 from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
+from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 import metrics
 
@@ -64,6 +65,17 @@ def test_self_bleu_sacre_tokenizes_as_sacrebleu():
     texts = ["The price, 1,000.50 dollars, rose.\n", "  a well-\nknown &quot;price&quot; of 1,000 -- (so-called)", "<unk> = Price = @-@ 3-4 <skipped>.",
              "tabs\tand\u00a0spaces \u2028 of unicode, naïve", "trailing dots...   ", "cut at a line end-\n", "a line end cut", "   "]
     assert metrics.self_bleu_sacre(texts) == sacre_self_bleu(texts)
+
+
+def test_13a_tokens_are_sacrebleus():
+    """Anything can stand beside anything: what the tokenizer does to a word must not depend on its neighbours."""
+    parts = [*"ab7.,-&;'!/~\n\t \r\x1c\x85\u00a0\u2028é٣", "-\n", "<skipped>", "<skip", "ped>", "&quot;", "&amp;", "lt;", "&gt;", "a.", ", ", "3.5", " " * 3]
+    rng = random.Random(0)
+    for _ in range(300):
+        texts = ["".join(rng.choices(parts, k=rng.randint(0, 60))) for _ in range(rng.randint(1, 5))]
+        expected = metrics._encode([Tokenizer13a()(text.rstrip()).split() for text in texts])
+        for got, want in zip(metrics._encode_13a(texts), expected):
+            np.testing.assert_array_equal(got, want, str(texts))
 
 
 @pytest.mark.parametrize("texts", [
