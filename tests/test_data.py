@@ -233,7 +233,7 @@ def test_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("dataset, tokenizer, says", [
-    ("wikitext13", "gpt2", "did you mean 'wikitext103'"), ("x", "gpt2", "demo, wikitext103"),
+    ("wikitext13", "gpt2", "did you mean 'wikitext103'"), ("x", "gpt2", "demo, grammar, wikitext103"),
     ("../data", "gpt2", "known"),
     ("demo", "gpt3", "bpe2048"), ("demo", "bpe", "bpe2048"), ("demo", "bpe0300", "unknown"), ("demo", "bpe256", "257")])
 def test_unknown_names(tmp_path: Path, dataset: str, tokenizer: str, says: str) -> None:
