@@ -262,7 +262,7 @@ class WordTokenizer(SavedTokenizer):
         except Exception:  # tokenizers raises bare Exception, and does not say which word it was
             known = set(self.words)
             word = next(word for text in texts for word in self._word.findall(text) if word not in known)
-            some = ", ".join(self.words[-3:])
+            some = ", ".join(self.words[:3])
             raise ValueError(f"the word {word!r} is not among the {self.vocab_size} of this vocabulary: use its words, such as {some}") from None
 
     def decode(self, ids: Iterable[int]) -> str:

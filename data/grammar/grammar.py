@@ -2,7 +2,10 @@
 
 A document is one line: a name in the vocative, which sets its theme; one to four sentences; the same name in the genitive; the line's end.
 
-    Tare my bakic tilos of the sorn sile his pam . if Tarus siles then your sorn pama . Tari
+    Mefove if my nefalos neruge then her kaded puboles his girif . Mefovus dugupes my penam . Mefovi
+    Vomove our puvisic gofuzic dipulos kasuze the vamaz . his futagos tileme . Vomovi
+
+Nouns end in a consonant or in "os" (plural), verbs in "es" (singular) or "e", adjectives in "ic", adverbs in "ily".
 
 What a model has to carry over a distance:
 - agreement: a verb has the number of its subject, across adjectives, prepositional phrases and relative clauses, themselves with nouns and verbs

@@ -8,6 +8,7 @@ with q the place in the grammar (all that is still to come: its stack) and x the
 No mixture over hidden paths is ever to be inferred. A state is one number, q * X + x; documents are independent, and each begins in state 0.
 """
 
+import hashlib
 from functools import cached_property
 from typing import NamedTuple
 
@@ -34,6 +35,12 @@ class Machine:
         (self.Q, self.C), (self.X, self.V) = self.syntax.shape, self.lexicon.shape
         self.end = self.V - 1  # id of the word that ends a document
         self.first = np.searchsorted(self.klass, np.arange(self.C + 1))  # (C + 1,) first word of each class
+
+    @cached_property
+    def digest(self) -> str:
+        """Equal for equal machines: 12 hexadecimal digits of the SHA-256 of the tables, to ten decimal places."""
+        content = b"".join(np.round(table, 10).tobytes() for table in self.tables)
+        return hashlib.sha256(content).hexdigest()[:12]
 
     def probs(self, states: np.ndarray) -> np.ndarray:
         """p(next word | state) (N, V) of states (N,), none of them UNKNOWN. Exact up to float64 rounding; 0 for forbidden words."""

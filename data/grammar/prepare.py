@@ -53,7 +53,8 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
             print(f"{name}: {info['entropy']:.4f} nats a token, in closed form {info['entropy_rate']:.4f} (perplexity {np.exp(info['entropy_rate']):.2f}); "
                   f"{info['documents']:,} documents of {info['tokens_a_document']:.1f} tokens", file=sys.stderr)
 
-    return prepare_splits(out, tokenizer, str(settings), splits, force=force, own=WordTokenizer.of(words), beside=truths)
+    # the digest: a folder written by other rules is refused, not given the truth of these
+    return prepare_splits(out, tokenizer, f"{settings} language={machine.digest}", splits, force=force, own=WordTokenizer.of(words), beside=truths)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The exact next-token distributions of a prepared split, stored beside its token file as SPLIT.truth.npz.
 
-The file holds the machine's tables (see data.grammar.machine.Tables), and for each position the state in which its token is chosen: two
-numbers of bytes a position, where even the non-zero probabilities would take kilobytes. p(. | state) is one product of two table rows.
+The file holds the machine's tables (see data.grammar.machine.Tables) and, for each position, the state in which its token is chosen: four bytes,
+where the few hundred non-zero probabilities would take kilobytes. p(. | state) is the product of one row of each of two tables.
 """
 
 import json
