@@ -2,7 +2,7 @@
 
     python eval_diversity.py out/baseline out/sig_gpt --out results/table
 
-For models of a corpus whose exact distributions are known (data/grammar) the table says how well they are recovered.
+For models of a corpus whose exact distributions are known (data/grammar) the table also says how well a model recovers them.
 
 Honest protocol (default): perplexity of the sampled distribution on a whole held-out split; text metrics on continuations alone, of held-out
 prompts, with a fixed token budget. Human text is the standard: for each column the distance to human is what is marked.
@@ -61,17 +61,17 @@ HONEST = (
     Column("zipf", "Zipf", ".3f", "human", "minus the slope of log frequency over log rank"),
 )
 NUCLEUS = 0.9  # top_p of the coverage column
-TRUTH = (  # means over all tokens of the split's documents (but the first), each scored with its whole document in view; the human row is a perfect model
+TRUTH = (  # see metrics.Recovery
     Column("ppl_floor", "PPL/floor", ".4f", "low", "perplexity / perplexity of the truth itself on the same tokens"),
-    Column("kl_truth_model", "KL(p|m)", ".4f", "low", "KL(truth || model), nats a token; inf where the model rules out a valid token"),
-    Column("kl_model_truth", "KL(m'|p)", ".4f", "low", "KL(m' || truth), m' the model renormalised over the valid tokens (KL(model || truth) itself is inf)"),
+    Column("kl_truth_model", "KL(p, m)", ".4f", "low", "KL(truth || model), nats a token; inf where the model rules out a valid token"),
+    Column("kl_model_truth", "KL(m', p)", ".4f", "low", "KL(m' || truth), m' the model renormalised over the valid tokens (KL(model || truth) itself is inf)"),
     Column("tv", "TV", ".4f", "low", "total variation distance of truth and model"),
     Column("mass_invalid", "invalid", ".4f", "low", "the model's mass on tokens that the grammar forbids"),
-    Column("alternatives", "alt.", ".4f", "human", "the model's mass on valid tokens other than the observed one / the truth's: below 1 they are over-penalised"),
+    Column("alternatives", "alt.", ".4f", "human", "the model's mass on valid tokens other than the observed one / the truth's: below 1, over-penalised"),
     Column("alternatives_error", "alt. error", ".4f", "low", "sum over decades of the truth's probability of |model's - truth's mass| on these tokens"),
     Column("coverage", f"coverage({NUCLEUS:g})", ".4f", "human", f"the truth's mass on the tokens that sampling with top_p = {NUCLEUS:g} can reach"),
-    Column("validity", "validity", ".4f", "human", "share of the sampled tokens that the grammar allows; of a document only those up to the first forbidden one, "
-                                                   "and only if its start is in the text"),
+    Column("validity", "validity", ".4f", "human", "share of the sampled tokens that the grammar allows; of a document only those up to the first "
+                                                   "forbidden one count, and only if its start is in the text"),
 )
 PAPER = (
     Column("ppl_train", "PPL(train)", ".2f", "low", "exp(NLL / tokens) of the distribution that is sampled, on 200 random training windows (the paper scored a softmax over sigmoid logits)"),
@@ -284,7 +284,17 @@ def explain(s: Settings, columns: tuple[Column, ...], data: Data) -> list[str]:
     return [f"Protocol {s.protocol}: {s.split} split{complete}, tokenizer {data.tokenizer.name}; {budget}, {s.prompt_tokens} prompt + {s.new_tokens} new tokens, "
             f"temperature {s.temperature:g}, top_k {s.top_k}, top_p {s.top_p:g}, seed {s.seed}; block {s.block_size}, stride {s.stride}; Bayesian rows: {s.samples} weight samples; {s.dtype}.",
             "(+x) is the distance to human text; * is nearest to human, for PPL, bits/byte and ECE the lowest. Up or down alone is not better.",
-            *(f"{c.title}: {c.what}." for c in columns)]
+            *(f"{c.title}: {c.what}." for c in columns),
+            *([known_truth(data.truth)] if data.truth else [])]
+
+
+def known_truth(truth: Truth) -> str:
+    """The line about the columns TRUTH."""
+    i = truth.info
+    return (f"The truth p is known exactly: {i['entropy_rate']:.4f} nats a token in closed form (perplexity {math.exp(i['entropy_rate']):.2f}), "
+            f"{i['entropy']:.4f} over this split. "
+            "PPL/floor to coverage are means over every token but those of the first document, each scored with its whole document in the model's window; "
+            "the human row is a perfect model there")
 
 
 def samples_file(out: Path, name: str) -> Path:
@@ -379,7 +389,8 @@ def prepare(args: argparse.Namespace) -> tuple[Settings, Data, torch.device]:
                  choose(args.prompt_tokens, 50, block), choose(args.new_tokens, 200, 500), choose(args.temperature, 1.0, 0.8), choose(args.top_k, 0, 200), args.top_p,
                  args.samples, block, args.stride or min(512, block), args.seed, args.dtype)
     check_settings(s)
-    return s, Data(train, split, tokenizer, held_out_prompts(split.ids, s.texts, s.prompt_tokens, s.new_tokens, s.seed if paper else None), None if paper else open_truth(split)), device
+    prompts = held_out_prompts(split.ids, s.texts, s.prompt_tokens, s.new_tokens, s.seed if paper else None)
+    return s, Data(train, split, tokenizer, prompts, None if paper else open_truth(split)), device
 
 
 def check_settings(s: Settings) -> None:

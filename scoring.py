@@ -133,7 +133,7 @@ def document_blocks(model: Model, ids: np.ndarray, plan: list[tuple[int, int]], 
         counted = np.arange(T) < counts[:, None]
         with autocast(device, dtype):
             hidden = model.trunk(tokens)[torch.from_numpy(counted).to(device)]
-            for rows, log_p in model.head.log_prob_blocks(hidden, draws):
+            for rows, log_p in model.head.log_prob_blocks(hidden, draws):  # float32, so autocast leaves what is done with it alone
                 yield (inputs[counted] + 1)[rows], log_p
 
 

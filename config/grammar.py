@@ -1,4 +1,5 @@
-# Overlay: the language whose truth is known, and a model that trains on it in minutes a row on 2 cores. Documents have about 32 tokens, so a block holds several.
+# Overlay: the language whose truth is known, and a 1M-parameter model that trains on it in minutes a row on 2 cores. Documents have about 32 tokens:
+# a block holds several. In the table: --prompt_tokens=28 --new_tokens=100
 dataset = "grammar"
 tokenizer = "words"
 block_size = 128

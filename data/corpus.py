@@ -106,6 +106,8 @@ def prepare_splits(out: Path, tokenizer: str, source: str, splits: Mapping[str, 
                folder says that it is
     """
     bpe_size(tokenizer)
+    if own is None and tokenizer == WordTokenizer.name:
+        raise ValueError(f"tokenizer {tokenizer!r}: this corpus has no word list of its own: use gpt2, or bpe<vocabulary size>")
     out, official = Path(out), official or {}
     with locked(out):
         if force:
@@ -163,17 +165,17 @@ def _refuse_other(out: Path, tokenizer: str, source: str, splits: Mapping[str, S
                              "use --force to start over, or another --out")
 
 
-def _get_tokenizer(out: Path, name: str, source: str, splits: Mapping[str, Split], own: SavedTokenizer | None = None) -> Tokenizer:
+def _get_tokenizer(out: Path, name: str, source: str, splits: Mapping[str, Split],
+                   own: SavedTokenizer | None = None) -> Tokenizer:
     """The tokenizer `name`: gpt2, the one that `out` holds, the corpus' own or one trained on the train split, saved there."""
     vocab_size = bpe_size(name)
     if name == "gpt2":
         return GPT2Tokenizer()
-    if own is None and name == WordTokenizer.name:
-        raise ValueError(f"tokenizer {name!r}: this corpus has no word list of its own: use gpt2, or bpe<vocabulary size>")
     if (out / "tokenizer.json").is_file():
         found = load_tokenizer(out)
         if found.name != name or own and found.fingerprint != own.fingerprint:
-            raise ValueError(f"{out / 'tokenizer.json'} is {'another ' if found.name == name else ''}{found.name}, not {name}: use --force, or another --out")
+            another = "another " if found.name == name else ""
+            raise ValueError(f"{out / 'tokenizer.json'} is {another}{found.name}, not {name}: use --force, or another --out")
         return found
     if own is not None:
         own.save(out)
