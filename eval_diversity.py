@@ -294,7 +294,7 @@ def known_truth(truth: Truth) -> str:
     return (f"The truth p is known exactly: {i['entropy_rate']:.4f} nats a token in closed form (perplexity {math.exp(i['entropy_rate']):.2f}), "
             f"{i['entropy']:.4f} over this split. "
             "PPL/floor to coverage are means over every token but those of the first document, each scored with its whole document in the model's window; "
-            "the human row is a perfect model there")
+            "the human row is a perfect model there.")
 
 
 def samples_file(out: Path, name: str) -> Path:

@@ -76,8 +76,9 @@ class Settings:
             values[key] = int(value)
         out = cls(**values)
         for key, value in asdict(out).items():
-            if key != "seed" and value < 1:
-                raise ValueError(f"source {text!r}: {key} = {value} must be at least 1")
+            least = {"seed": 0, "train": 500, "validation": 500, "test": 500}.get(key, 1)  # a split has several documents
+            if value < least:
+                raise ValueError(f"source {text!r}: {key} = {value} must be at least {least}")
         return out
 
     def __str__(self) -> str:
