@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from configurator import cli
-from data.tokens import BPETokenizer, GPT2Tokenizer, Tokenizer, load_tokenizer
+from data.tokens import GPT2Tokenizer, SavedTokenizer, Tokenizer, load_tokenizer
 from heads import BayesianProjection, OutputHead, Softmax, make_head
 from model import GPT, GPTConfig, to_gpt2
 
@@ -58,7 +58,7 @@ class Checkpoint(NamedTuple):
 def save(path: Path, model: Model, config: dict, progress: dict, optimizer: dict | None = None, tokenizer: Tokenizer | None = None) -> None:
     """Writes the folder `path`, replacing what was there. On any error (a full disk) the old one stays and the new one is removed.
 
-    A trained tokenizer goes along, so that the folder alone is enough to sample.
+    A tokenizer other than GPT-2's goes along, so that the folder alone is enough to sample.
     """
     aside, old = path.with_name(path.name + ".new"), path.with_name(path.name + ".old")
     shutil.rmtree(aside, ignore_errors=True)
@@ -67,7 +67,7 @@ def save(path: Path, model: Model, config: dict, progress: dict, optimizer: dict
         save_file({k: v.cpu() for k, v in model.state().items()}, aside / "model.safetensors")
         if optimizer is not None:
             torch.save(optimizer, aside / "optimizer.pt")
-        if isinstance(tokenizer, BPETokenizer):
+        if isinstance(tokenizer, SavedTokenizer):
             tokenizer.save(aside)
         for name, content in (("config", config), ("progress", progress)):
             (aside / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -189,7 +189,7 @@ def export(path: str | Path, folder: str | Path) -> None:
         raise ValueError(f"{ckpt.path} has the head {ckpt.config['head']!r}{' with Bayesian weights' if ckpt.config['bayesian'] else ''}: a GPT2LMHeadModel computes a plain softmax only")
     to_gpt2(model.trunk, folder)
     tokenizer = tokenizer_of(ckpt)
-    if isinstance(tokenizer, BPETokenizer):
+    if isinstance(tokenizer, SavedTokenizer):
         tokenizer.save(folder)
 
 

@@ -2,6 +2,8 @@
 
     python eval_diversity.py out/baseline out/sig_gpt --out results/table
 
+For models of a corpus whose exact distributions are known (data/grammar) the table also says how well a model recovers them.
+
 Honest protocol (default): perplexity of the sampled distribution on a whole held-out split; text metrics on continuations alone, of held-out
 prompts, with a fixed token budget. Human text is the standard: for each column the distance to human is what is marked.
 `--protocol paper` scores as the paper did, beside its published numbers: perplexity on training windows, prompts scored along.
@@ -25,9 +27,11 @@ from tqdm import tqdm
 import metrics
 from checkpoint import Model, find, load, load_model, tokenizer_of
 from configurator import cli
+from data.grammar.machine import UNKNOWN
+from data.grammar.truth import Truth, open_truth
 from data.tokens import TokenFile, Tokenizer, open_tokens, replacing
-from sample import check_sampling, generate
-from scoring import get_device, get_dtype, score
+from sample import check_sampling, generate, truncate
+from scoring import document_blocks, document_windows, get_device, get_dtype, recover, score, truth_blocks
 
 # Shamula et al. 2024, table 1: perplexity, Self-BLEU, Distinct-4
 PUBLISHED = {
@@ -55,6 +59,19 @@ HONEST = (
     Column("distinct_4", "Distinct-4", ".4f", "human", "unique 4-grams / words, all texts pooled"),
     Column("seq_rep_4", "seq-rep-4", ".4f", "human", "1 - unique / all 4-grams of a text, mean"),
     Column("zipf", "Zipf", ".3f", "human", "minus the slope of log frequency over log rank"),
+)
+NUCLEUS = 0.9  # top_p of the coverage column
+TRUTH = (  # see metrics.Recovery
+    Column("ppl_floor", "PPL/floor", ".4f", "low", "perplexity / perplexity of the truth itself on the same tokens"),
+    Column("kl_truth_model", "KL(p, m)", ".4f", "low", "KL(truth || model), nats a token; inf where the model rules out a valid token"),
+    Column("kl_model_truth", "KL(m', p)", ".4f", "low", "KL(m' || truth), m' the model renormalised over the valid tokens (KL(model || truth) itself is inf)"),
+    Column("tv", "TV", ".4f", "low", "total variation distance of truth and model"),
+    Column("mass_invalid", "invalid", ".4f", "low", "the model's mass on tokens that the grammar forbids"),
+    Column("alternatives", "alt.", ".4f", "human", "the model's mass on valid tokens other than the observed one / the truth's: below 1, over-penalised"),
+    Column("alternatives_error", "alt. error", ".4f", "low", "sum over decades of the truth's probability of |model's - truth's mass| on these tokens"),
+    Column("coverage", f"coverage({NUCLEUS:g})", ".4f", "human", f"the truth's mass on the tokens that sampling with top_p = {NUCLEUS:g} can reach"),
+    Column("validity", "validity", ".4f", "human", "share of the sampled tokens that the grammar allows; of a document only those up to the first "
+                                                   "forbidden one count, and only if its start is in the text"),
 )
 PAPER = (
     Column("ppl_train", "PPL(train)", ".2f", "low", "exp(NLL / tokens) of the distribution that is sampled, on 200 random training windows (the paper scored a softmax over sigmoid logits)"),
@@ -156,12 +173,37 @@ class Data(NamedTuple):
     split: TokenFile
     tokenizer: Tokenizer
     prompts: Prompts
+    truth: Truth | None  # the split's exact distributions, where they are known
 
 
 def decode(tokenizer: Tokenizer, prompts: np.ndarray, new: np.ndarray, s: Settings) -> list[str]:
     """The texts that are scored: the continuation alone, or behind its prompt in the paper's protocol."""
     rows = np.concatenate((prompts, new), 1) if s.protocol == "paper" else new
     return [tokenizer.decode(r) for r in rows.tolist()]
+
+
+def recovery(data: Data, s: Settings, model: Model | None, draws: list | None = None, device: torch.device | str = "cpu", progress=iter) -> dict[str, Any]:
+    """The columns TRUTH but the validity, and what else metrics.Recovery says; of a perfect model without `model`. {} where the truth is not known."""
+    if data.truth is None:
+        return {}
+    ids = data.split.ids
+    plan = document_windows(np.flatnonzero(ids == data.truth.machine.end), s.block_size)
+    blocks = document_blocks(model, ids, plan, draws, device, s.dtype, progress=progress) if model else truth_blocks(data.truth, plan)
+    r = recover(blocks, ids, data.truth, lambda log_p: truncate(log_p, top_p=NUCLEUS) > 0)
+    means = r.means()
+    # the table's own nll is of another scoring, with other contexts
+    names = {"nll": "document_nll", "true_nll": "document_true_nll", "entropy": "document_entropy"}
+    return {names.get(k, k): v for k, v in means.items()} | {"document_tokens": r.count, "alternatives_by_decade": r.by_decade()}
+
+
+def validity(data: Data, new: np.ndarray) -> dict[str, float]:
+    """The column of that name for the sampled ids (n, new) after the prompts; nan if no document starts in the texts. {} where the truth is not known."""
+    if data.truth is None:
+        return {}
+    machine, prompts = data.truth.machine, data.prompts.prompt
+    states = machine.parse(np.concatenate((prompts, new), 1), UNKNOWN)[:, prompts.shape[1]:]
+    judged = states != UNKNOWN
+    return {"validity": float(machine.allows(states[judged], new[judged]).mean()) if judged.any() else math.nan, "judged_tokens": int(judged.sum())}
 
 
 def model_row(path: Path, digest: str, data: Data, s: Settings, device: torch.device) -> tuple[dict[str, Any], list[str]]:
@@ -182,13 +224,17 @@ def model_row(path: Path, digest: str, data: Data, s: Settings, device: torch.de
         r, info = score(model, data.split.ids, s.stride, draws, device, s.dtype, calibration=True, progress=bar), data.split.info
         row |= {"ppl_tok": metrics.perplexity(r.nll, r.count), "ppl_word": metrics.perplexity(r.nll, info["words"] + info["lines"]),
                 "bits_per_byte": metrics.bits_per_byte(r.nll, info["bytes"]), "ece": r.ece, "nll": r.nll, "tokens": r.count, "zero_probability_tokens": r.zeros}
-    texts = decode(data.tokenizer, data.prompts.prompt, sample_texts(model, data.prompts.prompt, s, device, name), s)
-    return row | text_metrics(texts, s.loops), texts
+        row |= recovery(data, s, model, draws, device, bar)
+    new = sample_texts(model, data.prompts.prompt, s, device, name)
+    texts = decode(data.tokenizer, data.prompts.prompt, new, s)
+    return row | text_metrics(texts, s.loops) | validity(data, new), texts
 
 
 def reference_row(name: str, data: Data, s: Settings) -> tuple[dict[str, Any], list[str]]:
-    texts = decode(data.tokenizer, data.prompts.prompt, reference_texts(name, data.prompts, data.train.ids, s), s)
-    return {"name": name, "reference": True, **text_metrics(texts, s.loops)}, texts
+    new = reference_texts(name, data.prompts, data.train.ids, s)
+    texts = decode(data.tokenizer, data.prompts.prompt, new, s)
+    perfect = recovery(data, s, None) if name == "human" else {}
+    return {"name": name, "reference": True, **text_metrics(texts, s.loops), **validity(data, new), **perfect}, texts
 
 
 def weights_digest(path: Path) -> str:
@@ -238,7 +284,17 @@ def explain(s: Settings, columns: tuple[Column, ...], data: Data) -> list[str]:
     return [f"Protocol {s.protocol}: {s.split} split{complete}, tokenizer {data.tokenizer.name}; {budget}, {s.prompt_tokens} prompt + {s.new_tokens} new tokens, "
             f"temperature {s.temperature:g}, top_k {s.top_k}, top_p {s.top_p:g}, seed {s.seed}; block {s.block_size}, stride {s.stride}; Bayesian rows: {s.samples} weight samples; {s.dtype}.",
             "(+x) is the distance to human text; * is nearest to human, for PPL, bits/byte and ECE the lowest. Up or down alone is not better.",
-            *(f"{c.title}: {c.what}." for c in columns)]
+            *(f"{c.title}: {c.what}." for c in columns),
+            *([known_truth(data.truth)] if data.truth else [])]
+
+
+def known_truth(truth: Truth) -> str:
+    """The line about the columns TRUTH."""
+    i = truth.info
+    return (f"The truth p is known exactly: {i['entropy_rate']:.4f} nats a token in closed form (perplexity {math.exp(i['entropy_rate']):.2f}), "
+            f"{i['entropy']:.4f} over this split. "
+            "PPL/floor to coverage are means over every token but those of the first document, each scored with its whole document in the model's window; "
+            "the human row is a perfect model there.")
 
 
 def samples_file(out: Path, name: str) -> Path:
@@ -333,7 +389,8 @@ def prepare(args: argparse.Namespace) -> tuple[Settings, Data, torch.device]:
                  choose(args.prompt_tokens, 50, block), choose(args.new_tokens, 200, 500), choose(args.temperature, 1.0, 0.8), choose(args.top_k, 0, 200), args.top_p,
                  args.samples, block, args.stride or min(512, block), args.seed, args.dtype)
     check_settings(s)
-    return s, Data(train, split, tokenizer, held_out_prompts(split.ids, s.texts, s.prompt_tokens, s.new_tokens, s.seed if paper else None)), device
+    prompts = held_out_prompts(split.ids, s.texts, s.prompt_tokens, s.new_tokens, s.seed if paper else None)
+    return s, Data(train, split, tokenizer, prompts, None if paper else open_truth(split)), device
 
 
 def check_settings(s: Settings) -> None:
@@ -351,7 +408,7 @@ def check_settings(s: Settings) -> None:
 def main(argv: list[str]) -> int:
     args = parser().parse_args(argv)
     s, data, device = prepare(args)
-    columns = PAPER if s.protocol == "paper" else HONEST
+    columns = PAPER if s.protocol == "paper" else HONEST + (TRUTH if data.truth else ())
     kept, notes = kept_rows(args.out, s), explain(s, columns, data)
     references, texts = {}, {}
     for name in REFERENCES:

@@ -320,3 +320,78 @@ def bits_per_byte(nll_sum: float, n_bytes: int) -> float:
     inf where nll_sum is inf. ValueError for n_bytes below 1, and for an NLL sum that is NaN or negative.
     """
     return _mean_nll(nll_sum, n_bytes, "bytes") / math.log(2)
+
+
+# ---- against a known truth ----
+
+class Recovery:
+    """Sums of how a model's next-token distribution m differs from the known truth p, chunk by chunk; `means` gives them per position.
+
+    A token is valid where p > 0. With m' = m / (its mass on valid tokens), KL(p||m) = KL(p||m') - log(1 - invalid): of the whole
+    divergence, one part is mass spent on what the language forbids, the other is how the rest is shared out. All in nats.
+    """
+
+    DECADES = 8  # of the truth's probability: (0.1, 1], (0.01, 0.1], ..., the last all that is smaller
+
+    def __init__(self):
+        self.count, self.sums = 0, {}
+        self.alternatives = np.zeros((2, self.DECADES))    # mass that m and that p give to valid tokens other than the observed one
+
+    def add(self, log_m: ArrayLike, p: ArrayLike, token: ArrayLike, reachable: ArrayLike | None = None) -> None:
+        """Adds N positions: log m (N, V), p (N, V), the observed token (N,), and whether the sampler can draw each token (N, V) bool.
+
+        ValueError for different shapes, for rows of p that do not sum to 1, and for an observed token that p forbids.
+        """
+        log_m, p, token = np.asarray(log_m, np.float64), np.asarray(p, np.float64), np.asarray(token)
+        if log_m.shape != p.shape or token.shape != p.shape[:1]:
+            raise ValueError(f"log m has shape {log_m.shape}, p {p.shape} and token {token.shape}: give (N, V), (N, V) and (N,)")
+        off = np.abs(p.sum(1) - 1) > ROUNDING
+        if off.any():
+            raise ValueError(f"a row of p sums to {p[off][0].sum()}: give the truth's probabilities, not their logarithms")
+        at, valid, m = np.arange(len(p)), p > 0, np.exp(log_m)
+        if not valid[at, token].all():
+            raise ValueError(f"token {token[~valid[at, token]][0]} is observed where the truth gives it probability 0: it is another text's truth")
+        log_p = np.log(np.where(valid, p, 1))
+        on_valid = np.where(valid, m, 0).sum(1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            kl_valid = np.where(valid & (m > 0), m * (log_m - log_p), 0).sum(1) / on_valid - np.log(on_valid)
+            kl = np.where(valid, p * (log_p - log_m), 0).sum(1)
+        self.count += len(p)
+        for key, value in {
+            "kl_truth_model": kl, "kl_model_truth": np.where(on_valid > 0, kl_valid, math.inf), "tv": np.abs(m - p).sum(1) / 2,
+            "mass_observed": m[at, token], "mass_alternatives": on_valid - m[at, token], "mass_invalid": np.where(valid, 0, m).sum(1),
+            "true_observed": p[at, token], "nll": -log_m[at, token], "true_nll": -log_p[at, token], "entropy": -(p * log_p).sum(1),
+            **({} if reachable is None else {"coverage": np.where(reachable, p, 0).sum(1)}),
+        }.items():
+            self.sums[key] = self.sums.get(key, 0.0) + float(value.sum())
+        valid[at, token] = False
+        decade = np.clip(np.floor(-log_p[valid] / math.log(10)).astype(np.int64), 0, self.DECADES - 1)
+        self.alternatives += [np.bincount(decade, x[valid], self.DECADES) for x in (m, p)]
+
+    def means(self) -> dict[str, float]:
+        """Means over the positions. ValueError before any `add`.
+
+        kl_truth_model         KL(p||m); inf where m gives a valid token probability 0
+        kl_model_truth         KL(m'||p), m' being m renormalised over the valid tokens (KL(m||p) itself is inf as soon as m has mass on one that is not)
+        tv                     total variation, sum_v |m - p| / 2: finite whatever has probability 0
+        mass_observed, mass_alternatives, mass_invalid    m's mass on the observed token, on the other valid ones, on the rest; true_observed: p's
+        nll, true_nll          -log of m's and of p's probability of the observed token
+        ppl_floor              exp(nll - true_nll): m's perplexity over the truth's own on the same tokens, 1 at best
+        entropy                H(p), what true_nll is an estimate of
+        coverage               p's mass on the tokens that the sampler can draw
+        alternatives           mass_alternatives / p's mass on the same tokens: below 1 they are penalised more than the language asks for
+        alternatives_error     sum over decades of p of |m's - p's mass on alternatives|: what is not where it belongs. 0 (calibrated) to 2
+        """
+        if not self.count:
+            raise ValueError("recovery of the truth at 0 positions: add at least one")
+        out = {key: value / self.count for key, value in self.sums.items()}
+        m, p = self.alternatives
+        above = out["nll"] - out["true_nll"]
+        out["ppl_floor"] = math.exp(min(above, 709.0)) if above < math.inf else above
+        out["alternatives"] = float(m.sum() / p.sum()) if p.sum() else math.nan
+        out["alternatives_error"] = float(np.abs(m - p).sum() / self.count)
+        return out
+
+    def by_decade(self) -> list[tuple[float, float]]:
+        """(m's, p's) mean mass on the alternatives whose true probability is in (0.1, 1], (0.01, 0.1], ...: where they are over-penalised."""
+        return [(float(m), float(p)) for m, p in (self.alternatives / max(1, self.count)).T]

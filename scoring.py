@@ -3,14 +3,15 @@
 import math
 import os
 from contextlib import AbstractContextManager, nullcontext
-from typing import Callable, Iterable, NamedTuple
+from typing import Callable, Iterable, Iterator, NamedTuple
 
 import numpy as np
 import torch
 
 from checkpoint import Model
+from data.grammar.truth import Truth
 from heads import Weights
-from metrics import Calibration
+from metrics import Calibration, Recovery
 
 
 class Score(NamedTuple):
@@ -100,3 +101,53 @@ def score(model: Model, ids: np.ndarray, stride: int = 0, draws: list[Weights] |
         nll -= lp_t.sum().item()
         count += len(lp_t)
     return Score(nll, count, zeros, cal.ece() if calibration else math.nan)
+
+
+# -----------------------------------------------------------------------------
+# Against a known truth (data/grammar)
+
+def document_windows(ends: np.ndarray, block_size: int) -> list[tuple[int, int]]:
+    """(start, scored) of each window over documents whose last tokens are at `ends`: inputs from `start` on, the first `scored` targets count.
+
+    The truth knows all tokens before a position; a model knows its window. For both to speak of the same context, a window starts at the end token
+    before a document and counts as many whole documents as it holds: each token is scored once, with all of its document in view. Of a document
+    longer than the block the first block_size tokens count. The first document of the text has nothing before it and is not scored.
+    """
+    out, i = [], 0
+    while i < len(ends) - 1:
+        j = int(np.searchsorted(ends, ends[i] + block_size, "right")) - 1  # the last end among the targets
+        out.append((int(ends[i]), int(ends[j] - ends[i]) if j > i else block_size))
+        i = max(j, i + 1)
+    return out
+
+
+@torch.no_grad()
+def document_blocks(model: Model, ids: np.ndarray, plan: list[tuple[int, int]], draws: list[Weights], device: torch.device | str, dtype: str,
+                    batch: int = 16, progress: Callable[[Iterable], Iterable] = iter) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
+    """(positions (n,), the model's log p (n, V) of the tokens there) of all targets that count in the windows `plan`, a few rows at a time."""
+    T = model.trunk.config.block_size
+    for i in progress(range(0, len(plan), batch)):
+        starts, counts = np.array(plan[i:i + batch]).T
+        inputs = starts[:, None] + np.arange(T)  # (B, T); beyond the text anything will do: nothing that counts sees it
+        tokens = torch.from_numpy(ids[np.minimum(inputs, len(ids) - 1)].astype(np.int64)).to(device)
+        counted = np.arange(T) < counts[:, None]
+        with autocast(device, dtype):
+            hidden = model.trunk(tokens)[torch.from_numpy(counted).to(device)]
+            for rows, log_p in model.head.log_prob_blocks(hidden, draws):  # float32, so autocast leaves what is done with it alone
+                yield (inputs[counted] + 1)[rows], log_p
+
+
+def truth_blocks(truth: Truth, plan: list[tuple[int, int]], rows: int = 256) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
+    """`document_blocks` of the truth itself: what a perfect model would give."""
+    positions = np.concatenate([np.arange(start + 1, start + 1 + n) for start, n in plan])
+    for part in np.split(positions, range(rows, len(positions), rows)):
+        yield part, torch.from_numpy(truth.probs(part)).log()
+
+
+def recover(blocks: Iterable[tuple[np.ndarray, torch.Tensor]], ids: np.ndarray, truth: Truth,
+            reach: Callable[[torch.Tensor], torch.Tensor] | None = None) -> Recovery:
+    """How far the distributions in `blocks` (of `document_blocks`) are from the truth. `reach`: log p (n, V) -> whether the sampler can draw each token."""
+    out = Recovery()
+    for at, log_m in blocks:
+        out.add(log_m.cpu().numpy(), truth.probs(at), ids[at].astype(np.int64), None if reach is None else reach(log_m).cpu().numpy())
+    return out

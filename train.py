@@ -20,6 +20,7 @@ from typing import Iterator
 # A step allocates and frees hundreds of megabytes. In huge pages (where Linux has them on request) a CPU step spends a tenth less on page faults; torch reads this once
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -28,12 +29,13 @@ import augment
 import checkpoint
 from configurator import cli, configure, help_text
 from data.batches import Windows, batch_indices
+from data.grammar.truth import open_truth
 from data.tokens import TokenFile, load_tokenizer, open_tokens, prepared
 from heads import HEADS, Targets, make_head
 from logs import Log, duration, start_wandb
 from model import GPTConfig, from_gpt2
 from processes import Processes
-from scoring import autocast, score
+from scoring import autocast, document_blocks, document_windows, recover, score
 from speed import Profile, flops_per_token, peak_flops
 
 
@@ -47,7 +49,7 @@ class TrainConfig:
     init_from: str = ""             # a GPT-2 hub name or folder, or one of our runs: weights to start from instead of random ones
     # data
     dataset: str = "wikitext103"    # a folder of data/ with a prepare.py
-    tokenizer: str = "gpt2"         # GPT-2's BPE, or bpeN: one of N tokens trained on the train split
+    tokenizer: str = "gpt2"         # GPT-2's BPE, or bpeN: one of N tokens trained on the train split; "words" for the grammar
     source: str = ""                # where prepare.py finds the text; empty: its public home
     # model: GPT-2 124M with the paper's block
     block_size: int = 512
@@ -130,6 +132,8 @@ class TrainConfig:
 # keys that a resumed run may change: none of them changes what a step computes, but for the rounding of another device
 RESUMABLE = {"resume", "out_dir", "max_steps", "eval_interval", "log_interval", "bar", "wandb", "wandb_project", "device", "compile", "source", "label_store", "profile"}
 
+TRUTH_WINDOWS = 128  # of the validation split, in the log of a corpus whose truth is known
+
 
 def learning_rate(config: TrainConfig, step: int) -> float:
     """Linear warm-up to learning_rate over warmup_steps, then a half cosine down to min_lr at lr_decay_steps."""
@@ -191,6 +195,7 @@ class Trainer:
         self.config, self.procs, self.out = config, procs, Path(config.out_dir)
         folder = procs.first(lambda: prepared(config.dataset, config.tokenizer, config.source))
         self.train, self.val = open_tokens(folder / "train.bin"), open_tokens(folder / "validation.bin")
+        self.truth = open_truth(self.val)  # None for a corpus whose distributions nobody knows
         self.tokenizer = load_tokenizer(folder)
         self.model_config = {**asdict(config), "vocab_size": self.tokenizer.vocab_size, "tokenizer_fingerprint": self.tokenizer.fingerprint,
                              "data": str(folder), "data_sha256": self.train.info["sha256"], "train_tokens": len(self.train.ids)}
@@ -333,6 +338,19 @@ class Trainer:
         self.model.train()
         return s.nll / s.count
 
+    def masses(self) -> dict[str, float]:
+        """For the log, where the truth is known: the model's mean mass on the observed token, on valid alternatives and on the rest, and KL(truth||model).
+        Over the first windows of the validation split, the same at every evaluation: how a head moves the alternatives is read off the log."""
+        if self.truth is None:
+            return {}
+        c, ids = self.config, self.val.ids
+        plan = document_windows(np.flatnonzero(ids == self.truth.machine.end), c.block_size)[:TRUTH_WINDOWS]
+        self.model.eval()
+        draws = self.model.head.draws(c.eval_samples, derived_seed(c.seed, 3))
+        means = recover(document_blocks(self.model, ids, plan, draws, self.procs.device, c.dtype, progress=self.until_stopped), ids, self.truth).means()
+        self.model.train()
+        return {k: means[k] for k in ("mass_observed", "mass_alternatives", "mass_invalid", "true_observed", "kl_truth_model")}
+
     def until_stopped(self, batches):
         """An evaluation's batches; Stopped at a signal, for it can take minutes."""
         for batch in batches:
@@ -349,12 +367,12 @@ class Trainer:
         """On the first process, while the others wait. A signal leaves the evaluation to the resumed run."""
         if self.procs.main:
             with contextlib.suppress(Stopped):
-                nll = self.evaluate()
+                nll, masses = self.evaluate(), self.masses()
                 if math.isnan(nll):
                     raise Diverged(f"step {self.step}: the validation NLL is not a number")
                 better, self.best, self.evaluated = nll < self.best, min(self.best, nll), self.step
                 self.say(f"step {self.step}: validation {nll:.4f} nats/token, perplexity {math.exp(min(nll, 700)):.2f}" + (" (best)" if better else ""))
-                self.log.add(self.step, val_nll=nll, val_ppl=math.exp(min(nll, 700)))
+                self.log.add(self.step, val_nll=nll, val_ppl=math.exp(min(nll, 700)), **masses)
                 if better:
                     self.save("best", nll)
                 self.save("last", nll)

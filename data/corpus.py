@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from data.tokens import (SPLITS, GPT2Tokenizer, TokenFile, Tokenizer, bpe_size, load_tokenizer, open_tokens, read_meta,
-                         train_bpe, write_json, write_tokens)
+from data.tokens import (SPLITS, GPT2Tokenizer, SavedTokenizer, TokenFile, Tokenizer, WordTokenizer, bpe_size, load_tokenizer,
+                         open_tokens, read_meta, train_bpe, write_json, write_tokens)
 
 BATCH = 2**18  # characters of text that are read, and tokenised, at a time
 
@@ -103,15 +103,21 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def prepare_splits(out: Path, tokenizer: str, source: str, splits: Mapping[str, Split],
-                   official: Mapping[str, Mapping[str, Any]] | None = None, force: bool = False) -> Path:
+                   official: Mapping[str, Mapping[str, Any]] | None = None, force: bool = False,
+                   own: SavedTokenizer | None = None, beside: Callable[[], None] | None = None) -> Path:
     """Tokenise `splits` into the folder `out`, which becomes a prepared folder. What is whole already is kept.
 
-    tokenizer  "gpt2", or "bpe<vocabulary size>": trained on the train split
+    tokenizer  "gpt2", or "bpe<vocabulary size>": trained on the train split; or the name of `own`
     source     what the record says; a folder prepared from another one is refused (ValueError) unless `force`,
                which starts over
     official   per split, see tokenise_split
+    own        the tokenizer that a corpus brings with it
+    beside     writes what else belongs to the folder, all or nothing: called when the splits are whole, before the
+               folder says that it is
     """
     bpe_size(tokenizer)
+    if own is None and tokenizer == WordTokenizer.name:
+        raise ValueError(f"tokenizer {tokenizer!r}: this corpus has no word list of its own: use gpt2, or bpe<vocabulary size>")
     out, official = Path(out), official or {}
     with locked(out):
         if force:
@@ -122,7 +128,7 @@ def prepare_splits(out: Path, tokenizer: str, source: str, splits: Mapping[str, 
         meta = {"tokenizer": tokenizer, "source": source}
         if not meta.items() <= read_meta(out).items():  # says whose the folder is, before anything else is in it
             write_json(out / "meta.json", meta)
-        coder = _get_tokenizer(out, tokenizer, source, splits)
+        coder = _get_tokenizer(out, tokenizer, source, splits, own)
         complete = {}
         for name, split in splits.items():
             path = out / f"{name}.bin"
@@ -132,6 +138,8 @@ def prepare_splits(out: Path, tokenizer: str, source: str, splits: Mapping[str, 
             complete[name] = info["complete"]
             if complete[name] is False:
                 print(f"{name} is partial: {_compare(info, official.get(name, {}))}", file=sys.stderr)
+        if beside:
+            beside()
         write_json(out / "meta.json", {**meta, "fingerprint": coder.fingerprint, "vocab_size": coder.vocab_size,
                                        "splits": complete, "missing": [name for name in SPLITS if name not in splits]})
     return out
@@ -167,16 +175,21 @@ def _refuse_other(out: Path, tokenizer: str, source: str, splits: Mapping[str, S
                              "use --force to start over, or another --out")
 
 
-def _get_tokenizer(out: Path, name: str, source: str, splits: Mapping[str, Split]) -> Tokenizer:
-    """The tokenizer `name`: gpt2, the one that `out` holds, or one trained on the train split and saved there."""
+def _get_tokenizer(out: Path, name: str, source: str, splits: Mapping[str, Split],
+                   own: SavedTokenizer | None = None) -> Tokenizer:
+    """The tokenizer `name`: gpt2, the one that `out` holds, the corpus' own or one trained on the train split, saved there."""
     vocab_size = bpe_size(name)
-    if vocab_size is None:
+    if name == "gpt2":
         return GPT2Tokenizer()
     if (out / "tokenizer.json").is_file():
         found = load_tokenizer(out)
-        if found.name != name:
-            raise ValueError(f"{out / 'tokenizer.json'} is {found.name}, not {name}: use --force, or another --out")
+        if found.name != name or own and found.fingerprint != own.fingerprint:
+            another = "another " if found.name == name else ""
+            raise ValueError(f"{out / 'tokenizer.json'} is {another}{found.name}, not {name}: use --force, or another --out")
         return found
+    if own is not None:
+        own.save(out)
+        return own
     if "train" not in splits:
         raise ValueError(f"{name} is trained on the train split, which {source} lacks: add it, or use --tokenizer gpt2")
     trained = train_bpe(chain.from_iterable(read_batches(splits["train"], name)), vocab_size)
@@ -204,11 +217,11 @@ def main(prepare: Callable[..., Path], folder: Path, tokenizer: str, about: str,
     sources    help of --source; "" for a corpus that has only one
     """
     parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--tokenizer", default=tokenizer, help=f"gpt2, or bpe<vocabulary size> ({tokenizer})")
+    parser.add_argument("--tokenizer", default=tokenizer, help=f"gpt2, or bpe<vocabulary size>; words for the grammar ({tokenizer})")
     parser.add_argument("--out", type=Path, help="the prepared folder (this one/TOKENIZER)")
     parser.add_argument("--force", action="store_true", help="start over, whatever the folder holds")
     if sources:
-        parser.add_argument("--source", default="", metavar="DIR", help=sources)
+        parser.add_argument("--source", default="", help=sources)
     options = vars(parser.parse_args(argv))
     out = options.pop("out") or folder / options["tokenizer"]
     try:

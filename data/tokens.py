@@ -1,7 +1,7 @@
 """Token files and tokenizers: text on one side, ids on the other, and a record of how they belong together.
 
 A prepared folder (data/CORPUS/TOKENIZER) holds train.bin, validation.bin and test.bin, each with its JSON beside it,
-meta.json (written last: what the folder is) and, for a trained BPE, tokenizer.json.
+meta.json (written last: what the folder is) and, for a trained BPE or a word list, tokenizer.json.
 
 A token file is a 32-byte little-endian header (magic, version, bytes per id, count, 8 reserved bytes), then the ids.
 """
@@ -141,7 +141,7 @@ def _read_info(path: Path, width: int, count: int, again: str) -> dict[str, Any]
 
 class Tokenizer(Protocol):
     """Text to ids and back. No text is special: "<|endoftext|>" encodes as the characters it is made of."""
-    name: str  # "gpt2" or "bpe<vocab_size>": also the name of the prepared folder
+    name: str  # "gpt2", "bpe<vocab_size>" or "words": also the name of the prepared folder
     vocab_size: int  # ids are 0 .. vocab_size - 1
     fingerprint: str  # equal if and only if the tokenizers are
 
@@ -186,19 +186,19 @@ class GPT2Tokenizer:
         return self._encoding.decode(list(ids), errors="replace")
 
 
-class BPETokenizer:
-    """Byte-level BPE with a vocabulary of one's own size. It starts from all 256 bytes, so any text round-trips."""
+class SavedTokenizer:
+    """A tokenizer of the `tokenizers` library, which goes along with what was made with it as tokenizer.json."""
+    name: str
 
     def __init__(self, model: tokenizers.Tokenizer) -> None:
         self.model = model
         self.vocab_size = model.get_vocab_size()
-        self.name = f"bpe{self.vocab_size}"
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the sorted vocabulary and of the merges in order: together they decide every encoding."""
+        """SHA-256 of the sorted vocabulary and of the merges (of a BPE) in order: together they decide every encoding."""
         model = json.loads(self.model.to_str())["model"]
-        content = json.dumps([sorted(model["vocab"].items()), model["merges"]])
+        content = json.dumps([sorted(model["vocab"].items()), *([model["merges"]] if "merges" in model else [])])
         return hashlib.sha256(content.encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
@@ -210,23 +210,77 @@ class BPETokenizer:
         encodings = self.model.encode_batch_fast(texts, add_special_tokens=False)
         return np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), np.int64)
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Text of `ids`; bytes that are not UTF-8 become U+FFFD."""
-        return self.model.decode(list(ids), skip_special_tokens=False)
-
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json into `folder`, all or nothing."""
         with replacing(Path(folder) / "tokenizer.json") as file:
             file.write(self.model.to_str().encode())
 
 
+class BPETokenizer(SavedTokenizer):
+    """Byte-level BPE with a vocabulary of one's own size. It starts from all 256 bytes, so any text round-trips."""
+
+    def __init__(self, model: tokenizers.Tokenizer) -> None:
+        super().__init__(model)
+        self.name = f"bpe{self.vocab_size}"
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of `ids`; bytes that are not UTF-8 become U+FFFD."""
+        return self.model.decode(list(ids), skip_special_tokens=False)
+
+
+class WordTokenizer(SavedTokenizer):
+    """One token a word of a closed vocabulary, for corpora made of words. "\\n" is a word; spaces stand between words, never in them.
+
+    A text whose words are a single space apart, with none beside "\\n", round-trips. Other words are refused (ValueError).
+    """
+    name, _word = "words", re.compile(r"\n|[^ \n]+")
+
+    @classmethod
+    def of(cls, words: list[str]) -> "WordTokenizer":
+        """The tokenizer that numbers `words` 0, 1, ... ValueError for a word twice, and for one that has a space or "\\n" in it."""
+        for word in words:
+            if not cls._word.fullmatch(word):
+                raise ValueError(f"{word!r} is not a word: it must have neither spaces nor line ends in it")
+        vocab = {word: i for i, word in enumerate(words)}
+        if len(vocab) < len(words):
+            raise ValueError(f"{max(words, key=words.count)!r} stands in the word list twice: give each word once")
+        model = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab))
+        model.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(cls._word.pattern), "removed", invert=True)
+        return cls(model)
+
+    @cached_property
+    def words(self) -> list[str]:
+        """Word of each id (V,)."""
+        return [self.model.id_to_token(i) for i in range(self.vocab_size)]
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text`. ValueError for a word that the vocabulary lacks."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        """Ids of each text, on all cores. ValueError for a word that the vocabulary lacks."""
+        try:
+            return super().encode_batch(texts)
+        except Exception:  # tokenizers raises bare Exception, and does not say which word it was
+            known = set(self.words)
+            word = next(word for text in texts for word in self._word.findall(text) if word not in known)
+            some = ", ".join(self.words[:3])
+            raise ValueError(f"the word {word!r} is not among the {self.vocab_size} of this vocabulary: use its words, such as {some}") from None
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of `ids`: a space between two words of a line."""
+        words = [self.words[i] for i in ids]
+        joined = (("" if "\n" in (before, word) else " ") + word for before, word in zip(words, words[1:]))
+        return "".join(chain(words[:1], joined))
+
+
 def bpe_size(name: str) -> int | None:
-    """The vocabulary size that a tokenizer's name asks for: "gpt2" -> None, "bpe2048" -> 2048. Else ValueError."""
-    if name == "gpt2":
+    """The vocabulary size that a tokenizer's name asks for: "bpe2048" -> 2048; None for "gpt2" and "words". Else ValueError."""
+    if name in ("gpt2", WordTokenizer.name):
         return None
     match = re.fullmatch(r"bpe([1-9]\d*)", name)
     if match is None:
-        raise ValueError(f"unknown tokenizer {name!r}: use gpt2, or bpe<vocabulary size>, for instance bpe2048")
+        raise ValueError(f"unknown tokenizer {name!r}: use gpt2, or bpe<vocabulary size>, for instance bpe2048 (words for the grammar corpus)")
     return _checked_size(int(match[1]))
 
 
@@ -263,7 +317,8 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     trained = folder / "tokenizer.json"
     if trained.is_file():
         try:
-            return BPETokenizer(tokenizers.Tokenizer.from_str(trained.read_text(encoding="utf-8")))
+            model = tokenizers.Tokenizer.from_str(trained.read_text(encoding="utf-8"))
+            return WordTokenizer(model) if isinstance(model.model, tokenizers.models.WordLevel) else BPETokenizer(model)
         except Exception as error:  # tokenizers raises bare Exception
             raise ValueError(f"{trained} is not a tokenizer ({error}): prepare it again, with --force") from None
     if read_meta(folder).get("tokenizer") == "gpt2":
@@ -300,8 +355,8 @@ def is_prepared(folder: Path, tokenizer: str, source: str = "") -> bool:
 def prepared(dataset: str, tokenizer: str, source: str = "", root: str | Path = DATA) -> Path:
     """The folder root/dataset/tokenizer, prepared first unless it is whole.
 
-    dataset    a folder of data/ that has a prepare.py: "wikitext103", "demo"
-    tokenizer  "gpt2" or "bpe<vocabulary size>"
+    dataset    a folder of data/ that has a prepare.py: "wikitext103", "demo", "grammar"
+    tokenizer  "gpt2" or "bpe<vocabulary size>"; "words" for the grammar
     source     where the text comes from; "" takes what is prepared already, else the corpus' default
 
     Raises ValueError for unknown names, when the folder was prepared from another source, and for a damaged token file.

@@ -13,8 +13,8 @@ import pytest
 
 from data import corpus, tokens
 from data.demo import prepare as demo
-from data.tokens import (BPETokenizer, GPT2Tokenizer, is_prepared, load_tokenizer, open_tokens, prepared, train_bpe,
-                         write_tokens)
+from data.tokens import (BPETokenizer, GPT2Tokenizer, WordTokenizer, is_prepared, load_tokenizer, open_tokens, prepared,
+                         train_bpe, write_tokens)
 from data.wikitext103 import prepare as wikitext
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -187,6 +187,26 @@ def test_fingerprint(bpe: BPETokenizer, tmp_path: Path) -> None:
     assert train_bpe([TEXT[::-1]], 270).fingerprint != bpe.fingerprint
 
 
+def test_words(tmp_path: Path) -> None:
+    tokenizer = WordTokenizer.of(["the", "cat", ".", "\n", "the."])
+    text = "the cat .\n\nthe. cat\n"
+    ids = [0, 1, 2, 3, 3, 4, 1, 3]
+    assert tokenizer.encode(text) == tokenizer.encode("  " + text.replace(" ", "  ")) == ids and tokenizer.encode("") == []
+    assert tokenizer.decode(ids) == tokenizer.decode(np.array(ids)) == text and tokenizer.decode([]) == ""
+    assert [tokenizer.decode(ids[:n]) for n in range(9)] == [text[:n] for n in (0, 3, 7, 9, 10, 11, 15, 19, 20)]  # as a text is streamed
+    assert tokenizer.encode_batch(["the", "cat cat"]) == [[0], [1, 1]]
+    tokenizer.save(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert isinstance(loaded, WordTokenizer) and (loaded.name, loaded.vocab_size) == ("words", 5)
+    assert loaded.fingerprint == tokenizer.fingerprint and loaded.encode(text) == ids and loaded.decode(ids) == text
+    assert WordTokenizer.of(["cat", "the", ".", "\n", "the."]).fingerprint != tokenizer.fingerprint
+    with pytest.raises(ValueError, match="'dog' is not among the 5"):
+        tokenizer.encode("the dog and the cat")
+    for words, says in ((["a", "b", "a"], "'a' stands in the word list twice"), (["a b"], "'a b' is not a word"), ([""], "'' is not a word")):
+        with pytest.raises(ValueError, match=says):
+            WordTokenizer.of(words)
+
+
 def test_bpe_sizes() -> None:
     with pytest.raises(ValueError, match="256.*257"):
         train_bpe([TEXT], 256)
@@ -235,7 +255,7 @@ def test_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("dataset, tokenizer, says", [
-    ("wikitext13", "gpt2", "did you mean 'wikitext103'"), ("x", "gpt2", "demo, wikitext103"),
+    ("wikitext13", "gpt2", "did you mean 'wikitext103'"), ("x", "gpt2", "demo, grammar, wikitext103"),
     ("../data", "gpt2", "known"),
     ("demo", "gpt3", "bpe2048"), ("demo", "bpe", "bpe2048"), ("demo", "bpe0300", "unknown"), ("demo", "bpe256", "257")])
 def test_unknown_names(tmp_path: Path, dataset: str, tokenizer: str, says: str) -> None:

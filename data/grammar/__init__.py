@@ -1,0 +1,1 @@
+"""A synthetic language whose exact next-token distribution is known at every position."""

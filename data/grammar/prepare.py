@@ -1,0 +1,61 @@
+"""Prepare the grammar: a synthetic corpus whose exact next-token distribution is known at every position.
+
+    python data/grammar/prepare.py [--source "seed=2 train=500000"] [--out DIR] [--force]
+
+Deterministic by its settings (data.grammar.grammar.Settings). Beside the validation and the test split stand their exact distributions.
+"""
+
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from data.corpus import Split, main, prepare_splits
+from data.grammar.grammar import END, Settings, build
+from data.grammar.machine import Machine
+from data.grammar.truth import write_truth
+from data.tokens import SPLITS, WordTokenizer, open_tokens
+
+FOLDER = Path(__file__).resolve().parent
+AT_ONCE = 4096  # documents
+
+
+def lines(words: list[str], machine: Machine, tokens: int, seed: tuple[int, ...]) -> Iterator[str]:
+    """Documents, one a line, until there are at least `tokens` tokens of them."""
+    rng, count = np.random.default_rng(seed), 0
+    while True:
+        for document in machine.sample(AT_ONCE, rng):
+            yield " ".join([words[i] for i in document[:-1]]) + END
+            count += len(document)
+            if count >= tokens:
+                return
+
+
+def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) -> Path:
+    """Generate the corpus into the folder `out`; see data.corpus.prepare_splits.
+
+    source  settings of the generator, "key=number" with spaces between; the others have their defaults
+    """
+    if tokenizer != WordTokenizer.name:
+        raise ValueError(f"tokenizer = {tokenizer!r}: the grammar's distributions are over its own words: use {WordTokenizer.name!r}")
+    settings, out = Settings.parse(source), Path(out)
+    words, machine = build(settings)
+    splits = {name: Split(partial(lines, words, machine, getattr(settings, name), (settings.seed, 1 + i))) for i, name in enumerate(SPLITS)}
+
+    def truths() -> None:
+        for name in ("validation", "test"):
+            info = write_truth(open_tokens(out / f"{name}.bin"), machine).info
+            print(f"{name}: {info['entropy']:.4f} nats a token, in closed form {info['entropy_rate']:.4f} (perplexity {np.exp(info['entropy_rate']):.2f}); "
+                  f"{info['documents']:,} documents of {info['tokens_a_document']:.1f} tokens", file=sys.stderr)
+
+    # the digest: a folder written by other rules is refused, not given the truth of these
+    return prepare_splits(out, tokenizer, f"{settings} language={machine.digest}", splits, force=force, own=WordTokenizer.of(words), beside=truths)
+
+
+if __name__ == "__main__":
+    sys.exit(main(prepare, FOLDER, WordTokenizer.name, "Prepare the grammar.", 'settings of the generator, such as "seed=2 train=500000"'))

@@ -1,0 +1,67 @@
+"""The exact next-token distributions of a prepared split, stored beside its token file as SPLIT.truth.npz.
+
+The file holds the machine's tables (see data.grammar.machine.Tables) and, for each position, the state in which its token is chosen: four bytes,
+where the few hundred non-zero probabilities would take kilobytes. p(. | state) is the product of one row of each of two tables.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from data.grammar.machine import Machine, Tables
+from data.tokens import TokenFile, replacing
+
+
+class Truth(NamedTuple):
+    machine: Machine
+    states: np.ndarray    # (T,) state in which each token of the split is chosen
+    info: dict[str, Any]  # sha256 of the split's text, its tokens, and what `describe` says
+
+    def probs(self, positions: np.ndarray) -> np.ndarray:
+        """p(token at position | all tokens before it) (N, V), float64, for positions (N,)."""
+        return self.machine.probs(self.states[positions])
+
+
+def describe(machine: Machine, states: np.ndarray) -> dict[str, Any]:
+    """The language in numbers; entropies in nats a token. "entropy_rate" and "mean_length" are in closed form; "entropy" is the split's mean."""
+    documents = int((states == 0).sum())
+    return {"vocab_size": machine.V, "places": machine.Q, "themes": machine.X, "states": int((machine.visits > 0).sum()),
+            "entropy_rate": machine.entropy_rate, "entropy": float(machine.entropies[states].mean()),
+            "mean_length": machine.mean_length, "documents": documents, "tokens_a_document": len(states) / documents}
+
+
+def truth_path(tokens: Path) -> Path:
+    """Where the truth of the token file `tokens` lies: validation.bin -> validation.truth.npz."""
+    return tokens.with_suffix(".truth.npz")
+
+
+def write_truth(tokens: TokenFile, machine: Machine) -> Truth:
+    """Parse the split and write its truth beside it, all or nothing. ValueError if the grammar forbids one of its tokens."""
+    ids = np.asarray(tokens.ids, np.int64)
+    states = machine.parse_stream(ids)
+    wrong = np.flatnonzero(~machine.allows(states, ids))
+    if len(wrong):
+        raise ValueError(f"{tokens.path} is not text of this grammar (token {wrong[0]} is forbidden there): prepare it again, with --force")
+    info = {"sha256": tokens.info["sha256"], "tokens": len(ids), **describe(machine, states)}
+    with replacing(truth_path(tokens.path)) as file:
+        np.savez_compressed(file, states=states.astype(np.uint32), info=np.array(json.dumps(info)), **machine.tables._asdict())
+    return Truth(machine, states, info)
+
+
+def open_truth(tokens: TokenFile) -> Truth | None:
+    """The truth of a token file; None where its corpus has none. ValueError when it is damaged or belongs to other tokens."""
+    path = truth_path(tokens.path)
+    if not path.is_file():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            info = json.loads(str(file["info"]))
+            states, tables = file["states"].astype(np.int64), Tables(*(file[name] for name in Tables._fields))
+        had = info["sha256"], info["tokens"], len(states)
+    except Exception as error:  # a damaged zip raises a kind of its own for each of its parts
+        raise ValueError(f"{path} is not a truth file ({type(error).__name__}): prepare the corpus again, with --force") from None
+    if had != (tokens.info["sha256"], len(tokens.ids), len(tokens.ids)):
+        raise ValueError(f"{path} belongs to other tokens than {tokens.path.name}: prepare the corpus again, with --force")
+    return Truth(Machine(tables), states, info)

@@ -1,0 +1,443 @@
+"""The grammar: its distributions are exact, its text obeys its rules at any distance, and what is measured against it is right."""
+
+import json
+import math
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import eval_diversity
+from conftest import TINY, train_in_process
+from data import corpus
+from data.grammar import prepare as grammar
+from data.grammar.grammar import RULES, Settings, build, places
+from data.grammar.machine import UNKNOWN, Machine
+from data.grammar.truth import open_truth, truth_path, write_truth
+from data.tokens import is_prepared, load_tokenizer, open_tokens, prepared
+from metrics import Recovery
+from scoring import document_blocks, document_windows, recover, truth_blocks
+from train import TrainConfig
+
+SOURCE = "seed=3 train=6000 validation=1500 test=1500 themes=5 nouns=12 verbs=8 adjectives=6 adverbs=4"
+NAMES = ["vocative", "nominative", "genitive", "noun_sg", "noun_pl", "verb_sg", "verb_pl", "adjective", "adverb", "determiner", "preposition",
+         "that", "whom", "if", "then", "either", "or", "neither", "nor", "stop", "end"]
+
+
+@pytest.fixture(scope="module")
+def language() -> tuple[list[str], Machine]:
+    return build(Settings.parse(SOURCE))
+
+
+@pytest.fixture(scope="module")
+def machine(language) -> Machine:
+    return language[1]
+
+
+@pytest.fixture(scope="module")
+def documents(machine) -> list[np.ndarray]:
+    return machine.sample(4000, np.random.default_rng(0))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A prepared folder. Read only."""
+    return prepared("grammar", "words", SOURCE, tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def truth(folder):
+    return open_truth(open_tokens(folder / "validation.bin"))
+
+
+def one_stream(documents: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(documents)
+
+
+# ---- the machine ----------------------------------------------------------------------------------------------------
+
+def test_rules_are_distributions():
+    for symbol, expansions in RULES.items():
+        assert sum(p for p, _ in expansions) == pytest.approx(1) and all(p > 0 for p, _ in expansions), symbol
+    stacks, arcs = places()
+    assert len(set(stacks)) == len(stacks) == len(arcs) > 500 and stacks[0] == ("document",)
+
+
+def test_distributions_sum_to_1(machine):
+    states = np.flatnonzero(machine.visits > 0)
+    sums, by_class = machine.probs(states).sum(1), np.add.reduceat(machine.lexicon, machine.first[:-1], axis=1)
+    assert np.abs(sums - 1).max() < 1e-12 and np.abs(by_class - 1).max() < 1e-12
+    p = machine.probs(states)
+    some = np.random.default_rng(0).integers(len(states), size=300)
+    for word in range(0, machine.V, 7):
+        assert ((p[some, word] > 0) == machine.allows(states[some], np.full(300, word))).all()
+    assert machine.entropies[states[some]] == pytest.approx(-(p[some] * np.log(np.where(p[some] > 0, p[some], 1))).sum(1))
+
+
+def chi_square(counts: np.ndarray, p: np.ndarray) -> float:
+    """How many standard deviations the chi-square statistic is above its mean, 0 where one word is certain; words expected less than 5 times are pooled."""
+    expected = p * counts.sum()
+    rare = expected < 5
+    counts, expected = (np.append(x[~rare], x[rare].sum()) for x in (counts, expected))
+    keep = expected > 0
+    statistic, dof = ((counts - expected)[keep] ** 2 / expected[keep]).sum(), keep.sum() - 1
+    return (statistic - dof) / math.sqrt(2 * max(1, dof))
+
+
+def test_frequencies_match_the_distributions(machine, documents):
+    ids = one_stream(documents)
+    states = machine.parse_stream(ids)
+    often = np.bincount(states).argsort()[::-1][:40]
+    scores = [chi_square(np.bincount(ids[states == s], minlength=machine.V), machine.probs(np.array([s]))[0]) for s in often]
+    assert max(scores) < 5 and abs(np.mean(scores)) < 1
+    other = np.roll(machine.probs(often[:1])[0], 1)
+    assert chi_square(np.bincount(ids[states == often[0]], minlength=machine.V), other) > 50  # the test can fail
+
+
+def test_generated_words_are_allowed_and_entropies_agree(machine, documents):
+    ids = one_stream(documents)
+    states = machine.parse_stream(ids)
+    q, x = np.divmod(states, machine.X)
+    p = machine.syntax[q, machine.klass[ids]] * machine.lexicon[x, ids]
+    assert (p > 0).all() and machine.allows(states, ids).all()
+    lengths, owner = np.array([len(d) for d in documents]), np.repeat(np.arange(len(documents)), [len(d) for d in documents])
+    # a ratio of means over documents: its standard error by the delta method
+    for values in (-np.log(p), machine.entropies[states]):
+        sums = np.bincount(owner, values)
+        rate, error = sums.sum() / lengths.sum(), np.std(sums - machine.entropy_rate * lengths) / math.sqrt(len(documents)) / lengths.mean()
+        assert abs(rate - machine.entropy_rate) < 4 * error and error < 0.01
+    assert abs(lengths.mean() - machine.mean_length) < 4 * lengths.std() / math.sqrt(len(documents))
+    assert np.bincount(states, minlength=machine.Q * machine.X)[machine.visits == 0].sum() == 0
+
+
+def test_a_sample_is_a_function_of_the_seed(machine):
+    a, b, c = (one_stream(machine.sample(50, np.random.default_rng(seed))) for seed in (1, 1, 2))
+    assert np.array_equal(a, b) and not np.array_equal(a, c)
+    words, again = build(Settings.parse(SOURCE))
+    assert again.digest == machine.digest != build(Settings.parse(SOURCE.replace("seed=3", "seed=4")))[1].digest
+    assert build(Settings.parse(SOURCE.replace("train=6000", "train=7000")))[0] == words
+
+
+def test_parse(machine, documents):
+    row = np.concatenate(documents[:2])
+    end = len(documents[0])
+    known = machine.parse(row[None])[0]
+    assert np.array_equal(machine.parse_stream(row), known) and known[0] == known[end] == 0
+    late = machine.parse(row[None, 3:], UNKNOWN)[0]  # from the middle nothing is known until a document begins
+    assert (late[:end - 3] == UNKNOWN).all() and np.array_equal(late[end - 3:], known[end:])
+    wrong = row.copy()
+    wrong[4] = machine.first[0]  # a vocative in the middle
+    states = machine.parse(wrong[None])[0]
+    assert np.array_equal(states[:5], known[:5]) and not machine.allows(states[4:5], wrong[4:5])
+    assert (states[5:end] == UNKNOWN).all() and np.array_equal(states[end:], known[end:])
+    with pytest.raises(ValueError, match="do not end with the end"):
+        machine.parse_stream(row[:-1])
+
+
+# ---- the language ---------------------------------------------------------------------------------------------------
+
+def letters(machine: Machine, document: np.ndarray) -> str:
+    """A document as one letter for each word: its class."""
+    return "".join("VKGNMvwabDPtoIHEOXYS."[c] for c in machine.klass[document])
+
+
+NP = "Da{0,2}[NM](?:PD[NM])?"
+INNER = "Da{0,2}(?:N(?:PD[NM])?v|M(?:PD[NM])?w)"
+OBJECT = f"(?:{NP}|b)?"
+CLAUSE = f"(?:Da{{0,2}}(?:N(?:P{NP}|tv{NP}|o{INNER})?v|M(?:P{NP}|tw{NP}|o{INNER})?w)|Kv){OBJECT}"
+DOCUMENT = re.compile(f"V(?:(?:{CLAUSE}|I{CLAUSE}H{CLAUSE}|E{CLAUSE}O{CLAUSE}|X{CLAUSE}Y{CLAUSE})S){{1,4}}G[.]")
+
+
+def test_documents_obey_the_rules(machine, documents):
+    """The rules, written down a second time as a regular expression: agreement and matching over any distance."""
+    texts = [letters(machine, d) for d in documents]
+    assert all(DOCUMENT.fullmatch(t) for t in texts)
+    verb_after = re.compile(f"Da{{0,2}}N(P{NP}|tv{NP}|o{INNER})v")
+    distances = [len(m[1]) + 1 for t in texts for m in verb_after.finditer(t)]
+    assert max(distances) >= 9 and np.mean(distances) > 4
+    for d, t in zip(documents, texts):
+        themes = {machine.klass[w]: w - machine.first[machine.klass[w]] for w in d[[i for i, c in enumerate(t) if c in "VKG"]]}
+        assert len(set(themes.values())) == 1  # one name a document
+    assert max(len(t) for t in texts) > 50
+
+
+def test_what_breaks_the_rules_is_forbidden(machine, documents):
+    sg, pl = NAMES.index("verb_sg"), NAMES.index("verb_pl")
+    size, ids = machine.first[sg + 1] - machine.first[sg], one_stream(documents[:300])
+    states, klass = machine.parse_stream(ids), machine.klass[ids]
+    verbs = (klass == sg) | (klass == pl)
+    other = ids[verbs] + np.where(klass[verbs] == sg, size, -size)  # the same verb, the other number
+    assert verbs.sum() > 500 and not machine.allows(states[verbs], other).any()
+    names = np.isin(klass, (1, 2))
+    start = machine.first[klass[names]]
+    other = start + (ids[names] - start + 1) % machine.X  # another name
+    assert names.sum() > 300 and not machine.allows(states[names], other).any()
+    for close, wrong in (("then", "or"), ("or", "nor"), ("nor", "then")):
+        at = klass == NAMES.index(close)
+        assert at.sum() > 10 and not machine.allows(states[at], np.full(at.sum(), machine.first[NAMES.index(wrong)])).any()
+
+
+def test_synonyms_are_interchangeable_and_words_are_zipfian():
+    words, machine = build(Settings())
+    assert len(set(words)) == len(words) and 2000 < len(words) < 5000
+    nouns = machine.lexicon[:, machine.first[3]:machine.first[4]]
+    same = (nouns[:, 1:] == nouns[:, :-1]).all(0)  # neighbours that no theme tells apart
+    assert 0.4 < same.mean() < 0.8
+    assert len({tuple(np.argsort(-row)[:20]) for row in nouns}) == machine.X  # each theme has its own frequent nouns
+    assert [words[i] for i in machine.first[9:11]] == ["the", "of"] and words[machine.end] == "\n"
+    frequency, rank = np.sort(nouns.mean(0))[::-1], np.arange(10, 300)
+    slope = np.polyfit(np.log(rank), np.log(frequency[rank - 1]), 1)[0]
+    assert -1.5 < slope < -0.5
+
+
+# ---- prepared folders -----------------------------------------------------------------------------------------------
+
+def files(folder) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.name != ".lock"}
+
+
+def test_prepared(folder):
+    assert folder.name == "words" and is_prepared(folder, "words")
+    tokenizer, meta = load_tokenizer(folder), json.loads((folder / "meta.json").read_text())
+    words, machine = build(Settings.parse(SOURCE))
+    assert tokenizer.words == words and meta["source"] == f"{Settings.parse(SOURCE)} language={machine.digest}"
+    for split, least in (("train", 6000), ("validation", 1500), ("test", 1500)):
+        file = open_tokens(folder / f"{split}.bin")
+        assert least <= len(file.ids) < least + 130 and file.ids[-1] == machine.end
+        assert file.info["words"] + file.info["lines"] == len(file.ids) and file.info["lines"] == (file.ids == machine.end).sum()
+        assert tokenizer.encode(tokenizer.decode(file.ids)) == file.ids.tolist()
+    a, b = (open_tokens(folder / f"{split}.bin").ids[:1500] for split in ("validation", "test"))
+    assert not np.array_equal(a, b)
+    assert files(prepared("grammar", "words", SOURCE, folder.parents[1])) == files(folder)
+
+
+def test_truth_round_trip(folder, truth, machine):
+    tokens = open_tokens(folder / "validation.bin")
+    assert np.array_equal(truth.states, machine.parse_stream(np.asarray(tokens.ids, np.int64)))
+    assert all(np.array_equal(a, b) for a, b in zip(truth.machine.tables, machine.tables)) and truth.machine.digest == machine.digest
+    p = truth.probs(np.arange(len(tokens.ids)))
+    assert p.dtype == np.float64 and np.abs(p.sum(1) - 1).max() < 1e-12 and (p[np.arange(len(p)), tokens.ids] > 0).all()
+    assert truth.info["entropy"] == pytest.approx(-(p * np.log(np.where(p > 0, p, 1))).sum(1).mean())
+    assert truth.info["entropy_rate"] == machine.entropy_rate and truth.info["documents"] == (tokens.ids == machine.end).sum()
+    assert open_truth(open_tokens(folder / "train.bin")) is None and open_truth(open_tokens(folder / "test.bin")) is not None
+
+
+def test_stopped_and_resumed(folder, tmp_path, monkeypatch):
+    """Stopped in a split or before the truth is written, the folder is not whole; run again, it is what it would have been."""
+    out, real = tmp_path / "words", corpus.tokenise_split
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    stop_at_test = lambda path, *rest: stop() if path.stem == "test" else real(path, *rest)
+    for name, place, replacement in (("tokenise_split", corpus, stop_at_test), ("write_truth", grammar, stop)):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, replacement)
+            with pytest.raises(KeyboardInterrupt):
+                grammar.prepare(out, "words", SOURCE)
+        assert not is_prepared(out, "words") and not list(out.glob("*.tmp")) and not list(out.glob("*.npz"))
+    written = (out / "train.bin").stat().st_mtime_ns
+    grammar.prepare(out, "words", SOURCE)
+    assert (out / "train.bin").stat().st_mtime_ns == written
+    same = lambda a, b: a.keys() == b.keys() and all(a[k] == b[k] for k in a if not k.endswith(".npz"))
+    assert same(files(out), files(folder))
+    assert np.array_equal(open_truth(open_tokens(out / "test.bin")).states, open_truth(open_tokens(folder / "test.bin")).states)
+
+
+@pytest.mark.parametrize("source, says", [
+    ("seed", "'seed' is not a setting"), ("seeds=3", "seeds=3.*among seed, train"), ("seed=x", "seed=x"), ("train=9", "train = 9 must be at least 500"), ("verbs=0", "verbs = 0 must be at least 1"),
+    ("nouns=-3", "nouns=-3"), ("nouns=90000", "ask for .* different stems")])
+def test_wrong_settings(tmp_path, source, says):
+    with pytest.raises(ValueError, match=says) as caught:
+        grammar.prepare(tmp_path / "words", "words", source)
+    assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
+
+
+def test_wrong_folders(folder, tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="tokenizer = 'bpe300'.*'words'"):
+        grammar.prepare(tmp_path / "bpe300", "bpe300")
+    with pytest.raises(ValueError, match="tokenizer 'words'.*no word list"):
+        prepared("demo", "words", root=tmp_path)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="was prepared from source .*--force"):
+        grammar.prepare(folder, "words", SOURCE.replace("seed=3", "seed=4"))
+    monkeypatch.setitem(RULES, "object", ((0.3, ""), (0.5, "np"), (0.2, "adverb")))  # the same settings, another language
+    with pytest.raises(ValueError, match="was prepared from source .*--force"):
+        grammar.prepare(folder, "words", SOURCE)
+
+
+def test_wrong_truth_files(tmp_path):
+    folder = grammar.prepare(tmp_path / "words", "words", SOURCE)
+    tokens, path = open_tokens(folder / "validation.bin"), truth_path(folder / "validation.bin")
+    whole = path.read_bytes()
+    for content, says in ((whole[:500], "not a truth file"), (b"", "not a truth file"), ((folder / "test.truth.npz").read_bytes(), "belongs to other tokens")):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=f"validation.truth.npz .*{says}.*--force"):
+            open_truth(tokens)
+    with pytest.raises(ValueError, match="is not text of this grammar"):
+        write_truth(tokens, build(Settings.parse(SOURCE.replace("nouns=12", "nouns=13")))[1])
+
+
+# ---- scoring against the truth --------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("block", [16, 40, 200])
+def test_document_windows(truth, block):
+    ends = np.flatnonzero(truth.states == 0)[1:] - 1
+    ends = np.append(ends, len(truth.states) - 1)
+    seen = np.zeros(len(truth.states), int)
+    for start, scored in document_windows(ends, block):
+        assert start in ends and 1 <= scored <= block
+        seen[start + 1:start + 1 + scored] += 1
+    inside = np.arange(len(seen)) - np.concatenate(([0], ends + 1))[np.searchsorted(ends, np.arange(len(seen)))]  # place in the document
+    wanted = (inside < block) & (np.arange(len(seen)) > ends[0])
+    assert np.array_equal(seen, wanted.astype(int))
+    assert document_windows(ends[:1], block) == []
+
+
+class Oracle:
+    """A model that says the truth, as far as its window tells it: a state for a hidden state. What it does not know costs it a uniform guess."""
+
+    def __init__(self, machine: Machine, block: int, noise: float = 0.0):
+        self.machine, self.noise, self.block = machine, noise, block
+        self.head = SimpleNamespace(log_prob_blocks=self.log_prob_blocks)
+
+    @property
+    def trunk(self):
+        def states(tokens):
+            rows = tokens.numpy()
+            return torch.from_numpy(self.machine.step(self.machine.parse(rows, UNKNOWN).ravel(), rows.ravel()).reshape(*rows.shape, 1))
+        states.config = SimpleNamespace(block_size=self.block)
+        return states
+
+    def log_prob_blocks(self, hidden, draws):
+        for i in range(0, len(hidden), 7):
+            states = hidden[i:i + 7, 0].numpy()
+            p = self.machine.probs(np.maximum(states, 0))
+            p[states == UNKNOWN] = 1 / self.machine.V
+            yield slice(i, i + len(states)), torch.from_numpy((1 - self.noise) * p + self.noise / self.machine.V).log()
+
+
+def recovered(truth, folder, noise: float, reach=None) -> Recovery:
+    ids = open_tokens(folder / "validation.bin").ids
+    plan = document_windows(np.flatnonzero(ids == truth.machine.end), 64)
+    return recover(document_blocks(Oracle(truth.machine, 64, noise), ids, plan, [], "cpu", "float32", batch=3), ids, truth, reach)
+
+
+def test_a_perfect_model(truth, folder):
+    r = recovered(truth, folder, 0.0, lambda log_p: log_p > -math.inf)
+    means = r.means()
+    for key in ("kl_truth_model", "kl_model_truth", "tv", "mass_invalid", "alternatives_error"):
+        assert means[key] == pytest.approx(0, abs=1e-12), key
+    for key in ("ppl_floor", "alternatives", "coverage"):
+        assert means[key] == pytest.approx(1), key
+    assert means["mass_observed"] == pytest.approx(means["true_observed"]) and means["nll"] == pytest.approx(means["true_nll"])
+    assert abs(means["entropy"] - truth.info["entropy"]) < 0.05  # all documents but the first
+    ids = open_tokens(folder / "validation.bin").ids
+    again = recover(truth_blocks(truth, document_windows(np.flatnonzero(ids == truth.machine.end), 64)), ids, truth).means()
+    assert again == pytest.approx({k: v for k, v in means.items() if k != "coverage"})
+
+
+def test_a_uniform_model(truth, folder):
+    means, V = recovered(truth, folder, 1.0).means(), truth.machine.V
+    ids = open_tokens(folder / "validation.bin").ids
+    first = int(np.flatnonzero(ids == truth.machine.end)[0]) + 1
+    p = truth.probs(np.arange(first, len(ids)))
+    valid = (p > 0).sum(1)
+    H = -(p * np.log(np.where(p > 0, p, 1))).sum(1)
+    assert means["kl_truth_model"] == pytest.approx((math.log(V) - H).mean())
+    assert means["kl_model_truth"] == pytest.approx(np.mean([-np.log(row[row > 0]).mean() - math.log(n) for row, n in zip(p, valid)]))
+    assert means["mass_invalid"] == pytest.approx((1 - valid / V).mean()) and means["mass_alternatives"] == pytest.approx(((valid - 1) / V).mean())
+    assert means["nll"] == pytest.approx(math.log(V)) and means["entropy"] == pytest.approx(H.mean())
+    assert means["tv"] == pytest.approx((np.abs(p - 1 / V).sum(1) / 2).mean())
+
+
+def test_mass_on_forbidden_words_is_a_part_of_the_divergence(truth, folder):
+    means = recovered(truth, folder, 0.1).means()
+    assert 0 < means["kl_model_truth"] < means["kl_truth_model"] and 0.05 < means["mass_invalid"] < 0.1 and 0.85 < means["alternatives"] < 1
+    assert means["mass_observed"] + means["mass_alternatives"] + means["mass_invalid"] == pytest.approx(1)
+
+
+def test_recovery_by_hand():
+    log = lambda *p: [math.log(v) if v else -math.inf for v in p]
+    r = Recovery()
+    r.add([log(0.5, 0.2, 0.2, 0.1)], [[0.6, 0.35, 0.05, 0.0]], [0], [[True, True, False, False]])
+    m = r.means()
+    assert m["kl_truth_model"] == pytest.approx(0.6 * math.log(1.2) + 0.35 * math.log(1.75) + 0.05 * math.log(0.25))
+    assert m["kl_model_truth"] == pytest.approx(5 / 9 * math.log(5 / 9 / 0.6) + 2 / 9 * math.log(2 / 9 / 0.35) + 2 / 9 * math.log(2 / 9 / 0.05))
+    assert (m["tv"], m["mass_invalid"], m["coverage"]) == pytest.approx((0.25, 0.1, 0.95)) and m["ppl_floor"] == pytest.approx(1.2)
+    assert m["mass_alternatives"] == pytest.approx(0.4) and m["alternatives"] == pytest.approx(1) and m["alternatives_error"] == pytest.approx(0.15 + 0.15)
+    assert r.by_decade()[:2] == [pytest.approx((0.2, 0.35)), pytest.approx((0.2, 0.05))]
+    r.add([log(0.0, 1.0, 0.0, 0.0)], [[0.6, 0.4, 0.0, 0.0]], [0])  # a valid token ruled out
+    m = r.means()
+    assert m["kl_truth_model"] == m["nll"] == m["ppl_floor"] == math.inf and 0 < m["kl_model_truth"] < math.inf and m["tv"] == pytest.approx((0.25 + 0.6) / 2)
+    r.add([log(0.0, 0.0, 0.0, 1.0)], [[0.6, 0.4, 0.0, 0.0]], [0])  # nothing valid left
+    assert r.means()["kl_model_truth"] == math.inf
+
+
+@pytest.mark.parametrize("args, says", [
+    (([[0.0, 0.0]], [[0.5, 0.5]], [0, 1]), "give .N, V., .N, V. and .N,."), (([[0.0]], [[0.5, 0.5]], [0]), "shape"),
+    (([[0.0, 0.0]], [[0.5, 0.4]], [0]), "sums to 0.9"), (([[0.0, 0.0]], [[1.0, 0.0]], [1]), "token 1 is observed")])
+def test_recovery_refuses(args, says):
+    with pytest.raises(ValueError, match=says):
+        Recovery().add(*args)
+    with pytest.raises(ValueError, match="0 positions"):
+        Recovery().means()
+
+
+# ---- training and the table -----------------------------------------------------------------------------------------
+
+@pytest.fixture(scope="module")
+def run(folder, tmp_path_factory):
+    """The out folder of a tiny run. Read only."""
+    out = tmp_path_factory.mktemp("run") / "baseline"
+    changes = dict(name="baseline", dataset="grammar", tokenizer="words", out_dir=str(out), block_size=64, max_steps=40, learning_rate=1e-2, eval_interval=20)
+    config = TrainConfig(**TINY | changes)
+    assert train_in_process(config, folder) == 0
+    return out
+
+
+def test_the_log_of_a_run_has_the_masses(run):
+    entries = [e for e in map(json.loads, (run / "log.jsonl").read_text().splitlines()) if "val_nll" in e]
+    assert [e["step"] for e in entries] == [20, 40]
+    for e in entries:
+        assert e["mass_observed"] + e["mass_alternatives"] + e["mass_invalid"] == pytest.approx(1, abs=1e-4)
+    first, last = entries
+    assert last["kl_truth_model"] < first["kl_truth_model"] and last["mass_observed"] > first["mass_observed"]
+    assert first["true_observed"] == last["true_observed"]
+
+
+def test_the_table(run, folder, tmp_path):
+    out = tmp_path / "table"
+    argv = [str(run), "--texts=8", "--prompt_tokens=20", "--new_tokens=40", "--device=cpu", f"--out={out}"]
+    assert eval_diversity.main(argv) == 0
+    table = json.loads(out.with_name("table.json").read_text())
+    rows = {r["name"]: r for r in table["rows"]}
+    model, human = rows["baseline"], rows["human"]
+    columns = [c.key for c in eval_diversity.TRUTH]
+    assert all(math.isfinite(model[k]) for k in columns)
+    assert [human[k] for k in columns if k != "coverage"] == pytest.approx([1, 0, 0, 0, 0, 1, 0, 1], abs=1e-9)
+    assert 0.9 <= human["coverage"] < 1 and 0 < rows["loop"]["validity"] < 1 and rows["unigram noise"]["validity"] < 0.5
+    assert model["ppl_floor"] == pytest.approx(math.exp(model["document_nll"] - model["document_true_nll"])) and model["ppl_floor"] > 1
+    assert model["ppl_tok"] == pytest.approx(math.exp(model["nll"] / model["tokens"])) and model["ppl_tok"] == pytest.approx(model["ppl_word"], rel=0.01)
+    md = out.with_name("table.md").read_text()
+    assert all(c.title in md for c in eval_diversity.TRUTH) and "nats a token in closed form" in md
+    assert {line.count("|") for line in md.splitlines() if line.startswith("|")} == {len(eval_diversity.HONEST + eval_diversity.TRUTH) + 2}
+    assert eval_diversity.main(argv) == 0  # kept rows
+
+
+def test_validity(folder, run):
+    args = eval_diversity.parser().parse_args([str(run), "--texts=4", "--prompt_tokens=30", "--new_tokens=30", "--device=cpu"])
+    _, data, _ = eval_diversity.prepare(args)
+    assert eval_diversity.validity(data, data.prompts.human) == {"validity": 1.0, "judged_tokens": pytest.approx(100, abs=20)}
+    prompts, M = data.prompts, data.truth.machine
+    data = data._replace(prompts=prompts._replace(prompt=np.full((1, 1), M.end)))
+    document = M.sample(1, np.random.default_rng(0))[0]
+    broken = document.copy()
+    broken[3] = M.first[0]
+    assert eval_diversity.validity(data, document[None]) == {"validity": 1.0, "judged_tokens": len(document)}
+    assert eval_diversity.validity(data, broken[None]) == {"validity": 0.75, "judged_tokens": 4}  # what follows the mistake is not judged
+    unknown = data._replace(prompts=prompts._replace(prompt=document[None, 2:4]))
+    assert math.isnan(eval_diversity.validity(unknown, document[None, 4:8])["validity"])
+    assert eval_diversity.validity(data._replace(truth=None), document[None]) == {}
