@@ -42,23 +42,30 @@ class Targets(NamedTuple):
 
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, u, token):
-        p = torch.softmax(u, dim=1)
+    def forward(ctx, u, token, rest):
+        p, V, at = torch.softmax(u, dim=1), u.shape[1], token[:, None]
         lse = u.amax(1) - p.amax(1).log()  # log p_j = u_j - lse for any j; the largest p_j is at least 1/V, so its log is exact
-        loss = lse - u.gather(1, token[:, None]).squeeze(1)
-        p[torch.arange(len(p), device=p.device), token] -= 1
-        ctx.save_for_backward(p)
+        u_t = u.gather(1, at).squeeze(1)
+        if not rest:
+            loss = lse - u_t
+        else:  # sum_v y_v (lse - u_v) with y_t = 1 - rest (V - 1) and y_v = rest elsewhere
+            loss = lse - rest * u.sum(1) - (1 - rest * V) * u_t
+            p -= rest
+        ctx.save_for_backward(p.scatter_add_(1, at, p.new_full((1, 1), rest * V - 1).expand(len(p), 1)))
         return loss
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
-        return ctx.saved_tensors[0] * grad[:, None], None
+        return ctx.saved_tensors[0] * grad[:, None], None, None
 
 
-def cross_entropy(u: Tensor, token: Tensor) -> Tensor:
-    """-log softmax(u)_t (N,) of scores u (N, V) and tokens t (N,); its gradient is softmax(u) - onehot(t)."""
-    return _CrossEntropy.apply(u, token)
+def cross_entropy(u: Tensor, token: Tensor, rest: float = 0.0) -> Tensor:
+    """-sum_v y_v log softmax(u)_v (N,) of scores u (N, V), with y = `rest` everywhere but at the tokens t (N,), where it is what is left to 1.
+
+    Its gradient is softmax(u) - y.
+    """
+    return _CrossEntropy.apply(u, token, rest)
 
 
 def _sum_softplus(z: Tensor, s: Tensor) -> Tensor:
@@ -77,16 +84,18 @@ class _BinaryCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx, z, ids, values, pos_weight, sum_weight):
         at = ids.clamp(min=0)  # the padding's values are 0
-        z_at = z.gather(1, at)
-        d = torch.sigmoid(z)
-        loss = _sum_softplus(z, d) + (values * (pos_weight * F.softplus(-z_at) - F.softplus(z_at))).sum(1)
+        z_at, d = z.gather(1, at), torch.sigmoid(z)
+        # a positive adds y (w softplus(-z) - softplus(z)) = y ((w - 1) softplus(-z) - z)
+        positive, d_positive = -z_at, -values.to(d.dtype)
+        if pos_weight != 1:
+            positive = positive + (pos_weight - 1) * F.softplus(-z_at)
+            d_positive = d_positive * (1 + (pos_weight - 1) * torch.sigmoid(-z_at))
+        loss = _sum_softplus(z, d) + (values * positive).sum(1)
         if sum_weight:
             excess = d.sum(1, keepdim=True) - 1
             loss += sum_weight * excess.squeeze(1).square()
             d = torch.addcmul(d, d * (1 - d), 2 * sum_weight * excess)
-        s = torch.sigmoid(z_at)
-        d.scatter_add_(1, at, -values.to(d.dtype) * (pos_weight * (1 - s) + s))
-        ctx.save_for_backward(d)
+        ctx.save_for_backward(d.scatter_add_(1, at, d_positive))
         return loss
 
     @staticmethod
@@ -150,11 +159,7 @@ class LabelSmoothing(Softmax):
         self.eps = eps
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
-        V, rest = self.vocab_size, self.eps / (self.vocab_size - 1)
-        ce = cross_entropy(logits, targets.token)
-        # sum_v -log p_v, from the same log-sum-exp: ce + z_t = lse
-        uniform = V * ce + (V * logits.gather(1, targets.token[:, None]).squeeze(1) - logits.sum(1))
-        return (1 - self.eps - rest) * ce + rest * uniform
+        return cross_entropy(logits, targets.token, self.eps / (self.vocab_size - 1))
 
 
 class GSSoftmaxF1(Softmax):
@@ -356,7 +361,7 @@ def chunk_rows(vocab_size: int, device: str) -> int:
 
 def block_rows(vocab_size: int, device: str) -> int:
     """Rows of logits for a head's arithmetic: on a CPU a megabyte, which its caches hold; on a GPU as many as there are."""
-    return 2 * max(1, 2**17 // vocab_size) if device == "cpu" else chunk_rows(vocab_size, device)
+    return 4 * max(1, 2**17 // vocab_size) if device == "cpu" else chunk_rows(vocab_size, device)
 
 
 def chunked_loss(hidden: Tensor, weights: Weights, head: Head, targets: Targets, chunk: int = 0, block: int = 0) -> Tensor:
