@@ -29,7 +29,7 @@ import checkpoint
 from configurator import cli, configure, help_text
 from data.batches import Windows, batch_indices
 from data.tokens import TokenFile, load_tokenizer, open_tokens, prepared
-from heads import HEADS, Targets, make_head
+from heads import HEADS, Head, Targets, make_head
 from logs import Log, duration, start_wandb
 from model import GPTConfig, from_gpt2
 from processes import Processes
@@ -157,10 +157,11 @@ def make_optimizer(model: checkpoint.Model, config: TrainConfig) -> torch.optim.
 
 
 class Labels:
-    """What the loss is trained towards: (window indices, x, y) -> Targets. `online`: the teacher computes them at each step, on the device."""
+    """What the loss is trained towards: (window indices, x, y) -> Targets, the head's own where no teacher proposes any. `online`: the teacher computes
+    them at each step, on the device."""
 
-    def __init__(self, config: TrainConfig, tokens: TokenFile, procs: Processes):
-        self.config, self.source, self.teacher = config, None, None
+    def __init__(self, config: TrainConfig, tokens: TokenFile, procs: Processes, head: Head | None = None):
+        self.config, self.head, self.source, self.teacher = config, head, None, None
         if config.labels != "true":
             info = tokens.info
             teacher = augment.Teacher(config.teacher, info["tokenizer"], info["fingerprint"], info["vocab_size"], config.block_size, procs.device, config.dtype)
@@ -171,7 +172,7 @@ class Labels:
 
     def targets(self, indices, x: Tensor, y: Tensor) -> Targets:
         if self.source is None:
-            return Targets.single(y)
+            return self.head.targets(x, y)
         c = self.config
         return augment.make_targets(y, self.source.proposals(indices, x, y), c.labels == "soft", c.label_weight, c.keep_true)
 
@@ -197,10 +198,10 @@ class Trainer:
         self.windows = Windows(self.train, config.block_size)
         if config.batch_size % (procs.world * (config.micro_batch or 1)):
             raise ValueError(f"batch_size = {config.batch_size} is not a multiple of processes x micro_batch = {procs.world} x {config.micro_batch or 1}")
-        self.labels = Labels(config, self.train, procs)
-        self.model_config["teacher_sha256"] = self.labels.teacher
         torch.manual_seed(config.seed)
         self.model = checkpoint.build(self.model_config)
+        self.labels = Labels(config, self.train, procs, self.model.head.head)
+        self.model_config["teacher_sha256"] = self.labels.teacher
         self.step, self.tokens, self.best, self.evaluated = 0, 0, math.inf, -1  # evaluated: the last step that was
         if config.init_from and not config.resume:
             self.start_from(config.init_from)

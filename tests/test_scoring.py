@@ -112,8 +112,8 @@ def test_progress_sees_every_batch():
 
 def test_projecting_in_parts_changes_nothing(monkeypatch):
     whole = score(tiny(), text(60), 5, calibration=True)
-    monkeypatch.setattr("heads.chunk_rows", lambda *_: 3)
-    monkeypatch.setattr("heads.block_rows", lambda *_: 2)
+    monkeypatch.setattr("heads.output.chunk_rows", lambda *_: 3)
+    monkeypatch.setattr("heads.output.block_rows", lambda *_: 2)
     parts = score(tiny(), text(60), 5, calibration=True)
     assert (parts.count, parts.zeros) == (whole.count, whole.zeros)
     assert parts[0::3] == pytest.approx(whole[0::3], rel=1e-6)
