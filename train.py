@@ -31,6 +31,7 @@ from data.batches import Windows, batch_indices
 from data.tokens import TokenFile, load_tokenizer, open_tokens, prepared
 from heads import HEADS, Head, Targets, make_head
 from logs import Log, duration, start_wandb
+from metrics import perplexity
 from model import GPTConfig, from_gpt2
 from processes import Processes
 from scoring import autocast, score
@@ -354,8 +355,8 @@ class Trainer:
                 if math.isnan(nll):
                     raise Diverged(f"step {self.step}: the validation NLL is not a number")
                 better, self.best, self.evaluated = nll < self.best, min(self.best, nll), self.step
-                self.say(f"step {self.step}: validation {nll:.4f} nats/token, perplexity {math.exp(min(nll, 700)):.2f}" + (" (best)" if better else ""))
-                self.log.add(self.step, val_nll=nll, val_ppl=math.exp(min(nll, 700)))
+                self.say(f"step {self.step}: validation {nll:.4f} nats/token, perplexity {perplexity(nll, 1):.2f}" + (" (best)" if better else ""))
+                self.log.add(self.step, val_nll=nll, val_ppl=perplexity(nll, 1))
                 if better:
                     self.save("best", nll)
                 self.save("last", nll)
@@ -390,7 +391,7 @@ class Trainer:
             return 1
         finally:
             self.bar.close()
-        self.say(f"done: {self.step} steps, {self.tokens:,} tokens, {duration(time.perf_counter() - self.began)}; best validation perplexity {math.exp(min(self.best, 700)):.2f}; {self.out}")
+        self.say(f"done: {self.step} steps, {self.tokens:,} tokens, {duration(time.perf_counter() - self.began)}; best validation perplexity {perplexity(self.best, 1):.2f}; {self.out}")
         return 0
 
     def on_signal(self, number: int, frame) -> None:

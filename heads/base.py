@@ -93,6 +93,17 @@ def add_at(z: Tensor, token: Tensor, value: Tensor | float) -> Tensor:
     return z
 
 
+def sum_log1m(q: Tensor) -> Tensor:
+    """sum_v log(1 - q_v) (N,). Logarithms are dear, so they are taken of products of eight factors, (1 - a)(1 - b) = 1 - (a + b - ab), in which a small q
+    keeps all of its digits. For q not near 1, where 1 - q has no digits left."""
+    n = q.shape[1] // 8
+    folded, rest = q[:, :8 * n].unflatten(1, (8, n)), q[:, 8 * n:]
+    for _ in range(3):
+        a, b = folded.chunk(2, dim=1)
+        folded = torch.addcmul(a + b, a, b, value=-1)
+    return folded[:, 0].neg().log1p().sum(1) + rest.neg().log1p().sum(1)
+
+
 def check_positive(**values: float) -> None:
     """ValueError naming an argument that is not a positive finite number."""
     for name, value in values.items():

@@ -11,7 +11,7 @@ from .softmax import Softmax
 
 
 class ConfidencePenalty(Softmax):
-    """L = -log p_t - beta H(p): confident distributions pay. Source: Pereyra et al. 2017, arXiv 1701.06548, eq. 3 (sec. 3.1; beta = 0.1 for their larger models)."""
+    """L = -log p_t - beta H(p): confident distributions pay. Source: Pereyra et al. 2017, arXiv 1701.06548, sec. 3.1."""
 
     def __init__(self, vocab_size: int, beta: float = 0.1):
         super().__init__(vocab_size)
@@ -28,8 +28,8 @@ class ConfidencePenalty(Softmax):
 class Unlikelihood(Softmax):
     """L = -log p_t - alpha sum_{c in C} log(1 - p_c), C the tokens of the context but for t. Source: Welleck et al. 2019, arXiv 1908.04319, eq. 4 and 5.
 
-    C is the set of the last `window` tokens of the window that is trained on, 0: all of them. It comes as labels of value -1, window + 1 ids a position: at the paper's batch of 12 x 512
-    and window = 0 these take 38 MB. As in the authors' code 1 - p_c is at least 1e-5.
+    C is the set of the last `window` tokens of the context, 0: all of the training window up to there, as in the paper. They come as labels of value -1,
+    1 + window ids a position: a batch of 12 x 512 with window = 0 takes 38 MB. As in the authors' code 1 - p_c is at least 1e-5.
     """
 
     def __init__(self, vocab_size: int, alpha: float = 1.0, window: int = 0):
@@ -77,9 +77,9 @@ class SmoothAccuracy(Softmax):
 class StopGradient(Head):
     """L = sum_i stopgrad(p_i - onehot(t)_i) z_i: trains the map p of the head `of` (a name in HEADS, with `of_args`) by the gradient p - onehot.
 
-    Only the gradient means anything: the value may have either sign and need not fall. For a map whose loss has no closed form, and for fine-tuning; on softmax it is cross-entropy.
-    Parameters of the head `of` (Taylor's scale) stay as they start. Source: Su's survey, 2024 (spaces.ac.cn/archives/10145), section on entmax, where it is printed with the
-    stop-gradient on the other factor, whose gradient would be another one.
+    Only the gradient means anything: the value may have either sign and need not fall. For a map whose loss has no closed form, and for fine-tuning;
+    on softmax the gradient is cross-entropy's. Parameters of the head `of` (Taylor's scale) stay as they start. Source: Su's survey, 2024
+    (spaces.ac.cn/archives/10145), on entmax, where the stop-gradient is printed on the other factor: that would have another gradient.
     """
 
     def __init__(self, vocab_size: int, of: str = "softmax", of_args: dict | None = None):

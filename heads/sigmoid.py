@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Head, Targets, finds_gradient
+from .base import Head, Targets, finds_gradient, sum_log1m
 
 
 class Sigmoid(Head):
@@ -34,15 +34,8 @@ class Sigmoid(Head):
 
 
 def _sum_softplus(z: Tensor, s: Tensor) -> Tensor:
-    """sum_v log(1 + e^(z_v)) (N,) given s = sigma(z): as sum_v max(z_v, 0) - log(1 - q_v) with q = sigma(-|z|). Logarithms are dear, so they are
-    taken of products of eight factors, (1 - a)(1 - b) = 1 - (a + b - ab), in which a small q keeps all of its digits."""
-    q = torch.minimum(s, 1 - s)
-    n = q.shape[1] // 8
-    folded, rest = q[:, :8 * n].unflatten(1, (8, n)), q[:, 8 * n:]
-    for _ in range(3):
-        a, b = folded.chunk(2, dim=1)
-        folded = torch.addcmul(a + b, a, b, value=-1)
-    return z.relu().sum(1) - folded[:, 0].neg().log1p().sum(1) - rest.neg().log1p().sum(1)
+    """sum_v log(1 + e^(z_v)) (N,) given s = sigma(z): as sum_v max(z_v, 0) - log(1 - q_v) with q = sigma(-|z|)."""
+    return z.relu().sum(1) - sum_log1m(torch.minimum(s, 1 - s))
 
 
 @finds_gradient

@@ -11,12 +11,14 @@ from heads import HEADS, Entmax, Head, OutputHead, Projection, Targets, chunked_
 
 V, C, K = 31, 7, 4  # odd on purpose; the embedding has 64 rows
 # every head as it is by default, and with arguments that take its other branches
-VARIANTS = [(name, {}) for name in HEADS] + [("label_smoothing", {"eps": 0.3}), ("gs_softmax_f1", {"alpha": 7.0}), ("gs_softmax_f2", {"alpha": 0.1}),
-                                             ("sigmoid", {"pos_weight": 20.0}), ("sigmoid", {"sum_weight": 2.0}), ("sigmoid", {"pos_weight": 3.0, "sum_weight": 0.5}),
-                                             ("temperature", {"tau": 0.5}), ("taylor", {"n": 6}), ("taylor", {"n": 10}), ("taylor_inf", {"n": 4}), ("taylor_inf", {"published": True}), ("sm_softmax", {"m": 0.0}),
-                                             ("sm_taylor", {"n": 4, "m": 0.1}), ("am_softmax", {"m": 0.0, "tau": 0.5}), ("sparse_softmax", {"top_k": 8}), ("sparse_softmax", {"top_p": 0.9}),
-                                             ("entmax", {"alpha": 1.01}), ("entmax", {"alpha": 1.9}), ("perturb_max", {"noise": "gumbel"}), ("perturb_max", {"noise": "exponential"}),
-                                             ("confidence_penalty", {"beta": 0.5}), ("unlikelihood", {"alpha": 0.3}), ("stop_gradient", {"of": "entmax15"}), ("stop_gradient", {"of": "am_softmax"})]
+VARIANTS = [(name, {}) for name in HEADS] + [
+    ("label_smoothing", {"eps": 0.3}), ("gs_softmax_f1", {"alpha": 7.0}), ("gs_softmax_f2", {"alpha": 0.1}), ("temperature", {"tau": 0.5}),
+    ("sigmoid", {"pos_weight": 20.0}), ("sigmoid", {"sum_weight": 2.0}), ("sigmoid", {"pos_weight": 3.0, "sum_weight": 0.5}),
+    ("taylor", {"n": 6}), ("taylor", {"n": 10}), ("taylor_inf", {"n": 4}), ("taylor_inf", {"published": True}),
+    ("sm_softmax", {"m": 0.0}), ("sm_taylor", {"n": 4, "m": 0.1}), ("am_softmax", {"m": 0.0, "tau": 0.5}),
+    ("sparse_softmax", {"top_k": 8}), ("sparse_softmax", {"top_p": 0.9}), ("entmax", {"alpha": 1.01}), ("entmax", {"alpha": 1.9}),
+    ("perturb_max", {"noise": "gumbel"}), ("perturb_max", {"noise": "exponential"}), ("confidence_penalty", {"beta": 0.5}), ("unlikelihood", {"alpha": 0.3}),
+    ("stop_gradient", {"of": "entmax15"}), ("stop_gradient", {"of": "am_softmax"})]
 heads = pytest.mark.parametrize("name, args", VARIANTS, ids=[n + "".join(f",{k}={v}" for k, v in a.items()) for n, a in VARIANTS])
 
 
@@ -89,7 +91,7 @@ def test_log_probs_sum_to_one(name, args):
 
 
 @heads
-@pytest.mark.parametrize("chunk", [1, 3, 10, 1000])
+@pytest.mark.parametrize("chunk", [1, 3, 1000])
 @pytest.mark.parametrize("bayesian", [False, True], ids=["point", "bayesian"])
 def test_chunked_equals_unchunked(name, args, chunk, bayesian):
     """Value and every gradient, in float64, rows not a multiple of the chunk."""
@@ -213,8 +215,8 @@ def test_the_true_token_alone_is_learned(name, args):
     """Gradient descent on the logits drives p towards the data: a head whose loss and log_probs disagreed would not get there."""
     head, data = HEADS[name](V, **args), torch.tensor([0] * 6 + [1] * 3 + [2])
     z = torch.full((1, V), head.bias or 0.0, requires_grad=True)
-    opt = torch.optim.Adam([z], lr=0.05)
-    for _ in range(600):
+    opt = torch.optim.Adam([z], lr=0.1)
+    for _ in range(300):
         opt.zero_grad()
         head.loss(z.expand(10, V), Targets.single(data)).mean().backward()
         opt.step()
@@ -362,14 +364,12 @@ def test_sparse_softmax_is_truncated_softmax(args):
     from sample import truncate
     head, z, targets = HEADS["sparse_softmax"](V, **args), 2 * torch.randn(20, V), random_targets(20)
     torch.testing.assert_close(head.log_probs(z).exp(), truncate(z.log_softmax(1), **args))
-    lse = head.top(z).logsumexp(1)
-    torch.testing.assert_close(head.loss(z, targets), lse - z.gather(1, targets.ids[:, :1]).squeeze(1))
     inside = head.log_probs(z).gather(1, targets.ids[:, :1]).squeeze(1)
     torch.testing.assert_close(head.loss(z, targets)[inside > -math.inf], -inside[inside > -math.inf])
     assert (inside == -math.inf).any() and head.loss(z, targets).isfinite().all()
 
 
-def test_sparse_softmax_top_p_beyond_its_first_guess():
+def test_sparse_softmax_finds_the_same_top_p_as_sorting():
     from sample import truncate
     z = 0.5 * torch.randn(3, 5000, dtype=torch.float64)
     torch.testing.assert_close(HEADS["sparse_softmax"](5000, top_p=0.9).log_probs(z).exp(), truncate(z.log_softmax(1), top_p=0.9))
@@ -432,7 +432,7 @@ def test_perturb_max_is_the_argmax_of_noisy_logits(noise, sampler):
 @pytest.mark.parametrize("vocab, scale, tolerance", [(2, 1.0, 1e-5), (V, 3.0, 1e-5), (50257, 2.0, 1e-5), (50257, 0.0, 2e-3)])
 @pytest.mark.parametrize("noise", ["normal", "exponential"])
 def test_perturb_max_integrates_to_one(noise, vocab, scale, tolerance):
-    """Without the normalisation at the end: loss gives p_t itself. Sum over all t of a small vocabulary; of a large one over equal logits, or against log_probs."""
+    """The loss's p_t, which nothing normalises: their sum over a small vocabulary; in a large one some of them against log_probs."""
     torch.manual_seed(0)
     head, z = HEADS["perturb_max"](vocab, noise), scale * torch.randn(1, vocab)
     if vocab <= V:
