@@ -96,7 +96,7 @@ class Teacher:
     def _fingerprint(self) -> str:
         """SHA-256 of the weights and of what else decides the probabilities: size and head."""
         head = self.model.head.head
-        digest = hashlib.sha256(repr((self.model.trunk.config, type(head).__name__, sorted((k, v) for k, v in vars(head).items() if isinstance(v, (int, float))))).encode())
+        digest = hashlib.sha256(repr((self.model.trunk.config, type(head).__name__, sorted((k, v) for k, v in vars(head).items() if isinstance(v, (int, float, str))))).encode())
         for name, p in sorted(self.model.state().items()):
             digest.update(name.encode())
             digest.update(p.cpu().numpy().data)

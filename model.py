@@ -1,6 +1,6 @@
 """GPT-2 in one file: tokens -> hidden states.
 
-The trunk knows nothing of output heads (heads.py): it ends after the final LayerNorm. Its token embedding `wte` is shared
+The trunk knows nothing of output heads (heads/): it ends after the final LayerNorm. Its token embedding `wte` is shared
 with the output projection. Names follow GPT-2's, so that its weights go in and out (`from_gpt2`, `to_gpt2`).
 Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
 """

@@ -31,8 +31,9 @@ from configurator import cli, configure, help_text
 from data.batches import Windows, batch_indices
 from data.grammar.truth import open_truth
 from data.tokens import TokenFile, load_tokenizer, open_tokens, prepared
-from heads import HEADS, Targets, make_head
+from heads import HEADS, Head, Targets, make_head
 from logs import Log, duration, start_wandb
+from metrics import perplexity
 from model import GPTConfig, from_gpt2
 from processes import Processes
 from scoring import autocast, document_blocks, document_windows, recover, score
@@ -161,10 +162,11 @@ def make_optimizer(model: checkpoint.Model, config: TrainConfig) -> torch.optim.
 
 
 class Labels:
-    """What the loss is trained towards: (window indices, x, y) -> Targets. `online`: the teacher computes them at each step, on the device."""
+    """What the loss is trained towards: (window indices, x, y) -> Targets, the head's own where no teacher proposes any. `online`: the teacher computes
+    them at each step, on the device."""
 
-    def __init__(self, config: TrainConfig, tokens: TokenFile, procs: Processes):
-        self.config, self.source, self.teacher = config, None, None
+    def __init__(self, config: TrainConfig, tokens: TokenFile, procs: Processes, head: Head | None = None):
+        self.config, self.head, self.source, self.teacher = config, head, None, None
         if config.labels != "true":
             info = tokens.info
             teacher = augment.Teacher(config.teacher, info["tokenizer"], info["fingerprint"], info["vocab_size"], config.block_size, procs.device, config.dtype)
@@ -175,7 +177,7 @@ class Labels:
 
     def targets(self, indices, x: Tensor, y: Tensor) -> Targets:
         if self.source is None:
-            return Targets.single(y)
+            return self.head.targets(x, y)
         c = self.config
         return augment.make_targets(y, self.source.proposals(indices, x, y), c.labels == "soft", c.label_weight, c.keep_true)
 
@@ -202,10 +204,10 @@ class Trainer:
         self.windows = Windows(self.train, config.block_size)
         if config.batch_size % (procs.world * (config.micro_batch or 1)):
             raise ValueError(f"batch_size = {config.batch_size} is not a multiple of processes x micro_batch = {procs.world} x {config.micro_batch or 1}")
-        self.labels = Labels(config, self.train, procs)
-        self.model_config["teacher_sha256"] = self.labels.teacher
         torch.manual_seed(config.seed)
         self.model = checkpoint.build(self.model_config)
+        self.labels = Labels(config, self.train, procs, self.model.head.head)
+        self.model_config["teacher_sha256"] = self.labels.teacher
         self.step, self.tokens, self.best, self.evaluated = 0, 0, math.inf, -1  # evaluated: the last step that was
         if config.init_from and not config.resume:
             self.start_from(config.init_from)
@@ -371,8 +373,8 @@ class Trainer:
                 if math.isnan(nll):
                     raise Diverged(f"step {self.step}: the validation NLL is not a number")
                 better, self.best, self.evaluated = nll < self.best, min(self.best, nll), self.step
-                self.say(f"step {self.step}: validation {nll:.4f} nats/token, perplexity {math.exp(min(nll, 700)):.2f}" + (" (best)" if better else ""))
-                self.log.add(self.step, val_nll=nll, val_ppl=math.exp(min(nll, 700)), **masses)
+                self.say(f"step {self.step}: validation {nll:.4f} nats/token, perplexity {perplexity(nll, 1):.2f}" + (" (best)" if better else ""))
+                self.log.add(self.step, val_nll=nll, val_ppl=perplexity(nll, 1), **masses)
                 if better:
                     self.save("best", nll)
                 self.save("last", nll)
@@ -407,7 +409,7 @@ class Trainer:
             return 1
         finally:
             self.bar.close()
-        self.say(f"done: {self.step} steps, {self.tokens:,} tokens, {duration(time.perf_counter() - self.began)}; best validation perplexity {math.exp(min(self.best, 700)):.2f}; {self.out}")
+        self.say(f"done: {self.step} steps, {self.tokens:,} tokens, {duration(time.perf_counter() - self.began)}; best validation perplexity {perplexity(self.best, 1):.2f}; {self.out}")
         return 0
 
     def on_signal(self, number: int, frame) -> None:

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from bench.common import resident_mb, write
-from heads import HEADS, OutputHead, Targets, chunked_loss, make_head
+from heads import HEADS, OutputHead, Targets, chunked_loss, make_head, project
 
 WAYS = ("materialised", "chunked", "linear_ce")
 LABELS = 51
@@ -33,8 +33,7 @@ def loss(way: str, oh: OutputHead, hidden: torch.Tensor, targets: Targets) -> to
     V = oh.head.vocab_size
     if way == "linear_ce":
         return F.linear_cross_entropy(hidden, weights.weight[:V], targets.token, reduction="sum", options=nn.LinearCrossEntropyOptions())
-    logits = F.linear(hidden, weights.weight)[:, :V].float()
-    return oh.head.loss(logits if weights.bias is None else logits + weights.bias, targets).sum()
+    return oh.head.loss(project(hidden, weights, oh.head), targets).sum()
 
 
 class Case:

@@ -255,12 +255,12 @@ class WordTokenizer(SavedTokenizer):
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`. ValueError for a word that the vocabulary lacks."""
-        return self.encode_batch([text])[0]
+        return self.encode_each([text]).tolist()
 
-    def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        """Ids of each text, on all cores. ValueError for a word that the vocabulary lacks."""
+    def encode_each(self, texts: list[str]) -> np.ndarray:
+        """Ids of each text by itself, one after the other, on all cores. ValueError for a word that the vocabulary lacks."""
         try:
-            return super().encode_batch(texts)
+            return super().encode_each(texts)
         except Exception:  # tokenizers raises bare Exception, and does not say which word it was
             known = set(self.words)
             word = next(word for text in texts for word in self._word.findall(text) if word not in known)

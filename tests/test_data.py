@@ -194,7 +194,7 @@ def test_words(tmp_path: Path) -> None:
     assert tokenizer.encode(text) == tokenizer.encode("  " + text.replace(" ", "  ")) == ids and tokenizer.encode("") == []
     assert tokenizer.decode(ids) == tokenizer.decode(np.array(ids)) == text and tokenizer.decode([]) == ""
     assert [tokenizer.decode(ids[:n]) for n in range(9)] == [text[:n] for n in (0, 3, 7, 9, 10, 11, 15, 19, 20)]  # as a text is streamed
-    assert tokenizer.encode_batch(["the", "cat cat"]) == [[0], [1, 1]]
+    assert tokenizer.encode_each(["the", "cat cat"]).tolist() == [0, 1, 1]
     tokenizer.save(tmp_path)
     loaded = load_tokenizer(tmp_path)
     assert isinstance(loaded, WordTokenizer) and (loaded.name, loaded.vocab_size) == ("words", 5)

@@ -369,6 +369,32 @@ def test_init_from_a_run(trainer, tiny, trained, capsys):
         trainer(tiny(init_from=str(trained), n_embd=16))
 
 
+@pytest.mark.parametrize("head, args, lacks", [("smooth_accuracy", {}, ""), ("stop_gradient", {"of": "entmax15"}, ""), ("sparse_softmax", {"top_k": 20}, ""),
+                                               ("taylor", {"n": 6}, "head.head.log_scale, head.projection.bias"), ("am_softmax", {}, "head.head.log_tau")])
+def test_heads_for_fine_tuning_start_from_another_heads_run(run, tiny, trained, capsys, head, args, lacks):
+    c = tiny(init_from=str(trained), head=head, head_args=args, max_steps=3, eval_interval=3)
+    assert run(c) == 0
+    out = capsys.readouterr().out
+    assert f"started from {trained}" + (f"; as initialised: {lacks}" if lacks else "") + "\n" in out
+    assert steps(c.out_dir, "val_nll") == [3] and (lacks or not torch.equal(weights(c.out_dir)["trunk.wte.weight"], weights(trained, "best")["trunk.wte.weight"]))
+
+
+def test_a_head_with_exact_zeros_trains_while_its_perplexity_is_infinite(run, tiny, capsys):
+    c = tiny(head="sparsemax", max_steps=4, eval_interval=2)
+    assert run(c) == 0
+    assert "validation inf nats/token, perplexity inf\n" in capsys.readouterr().out
+    c.resume, c.max_steps, c.lr_decay_steps = True, 4, 0
+    assert run(c) == 0
+
+
+def test_unlikelihood_trains_on_the_tokens_of_its_context(trainer, tiny):
+    t = trainer(tiny(head="unlikelihood", head_args={"window": 5}))
+    indices, x, y, targets = t.load(0, 0)
+    assert targets.ids.shape == (y.numel(), 6) and torch.equal(targets.token, y.flatten())
+    assert set(targets.values.flatten().tolist()) == {1.0, 0.0, -1.0}
+    assert math.isfinite(t.train_step())
+
+
 def gpt2_folder(path, vocab=VOCAB, block=16) -> GPT:
     torch.manual_seed(5)
     trunk = GPT(GPTConfig(vocab, block, 1, 2, 32))

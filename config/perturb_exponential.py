@@ -1,0 +1,3 @@
+# Perturb-max with exponential noise: permute-and-flip.
+head = "perturb_max"
+head_args = {"noise": "exponential"}

@@ -1,0 +1,3 @@
+# Perturb-max with normal noise.
+head = "perturb_max"
+head_args = {"noise": "normal"}

@@ -1,0 +1,2 @@
+# SigSoftmax: F = e^z sigma(z).
+head = "sigsoftmax"

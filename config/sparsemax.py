@@ -1,0 +1,2 @@
+# Sparsemax, with its Fenchel-Young loss.
+head = "sparsemax"

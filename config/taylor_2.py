@@ -1,0 +1,3 @@
+# Taylor softmax of order 2.
+head = "taylor"
+head_args = {"n": 2}

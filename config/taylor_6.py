@@ -1,0 +1,3 @@
+# Taylor softmax of order 6.
+head = "taylor"
+head_args = {"n": 6}

@@ -1,0 +1,3 @@
+# Taylor-inf: order 2 forward, p - onehot backward.
+head = "taylor_inf"
+head_args = {"n": 2}

@@ -1,0 +1,72 @@
+"""Output heads: hidden states -> a distribution over the next token.
+
+A head answers two questions about logits z (N, V), in float32: `loss`, what training minimises, and `log_probs`, the normalised
+distribution. Everything that scores or samples calls `log_probs`, so what is sampled is what is scored. To add a head, write a
+class of about ten lines, enter it in HEADS, and give it a file in config/; the tests pick it up from HEADS.
+
+`OutputHead` joins a head to its projection (an ordinary or a Bayesian one, tied to the token embedding) and never
+materialises the logits of a whole batch: see `chunked_loss`.
+
+    base.py        Targets, Head, cross-entropy            softmax.py    softmax and its links
+    projection.py  hidden states -> logits                 sigmoid.py    multi-label sigmoid
+    output.py      chunked loss, predictive distribution   taylor.py     polynomials in place of exp
+                                                           margin.py     the true token's logit, lowered
+                                                           sparse.py     exact zeros
+                                                           perturb.py    argmax of noisy logits
+                                                           objectives.py softmax, other losses than -log p_t
+"""
+
+from typing import Callable
+
+import torch.nn as nn
+
+from .base import Head, Targets, cross_entropy, finds_gradient
+from .margin import AMSoftmax, SMSoftmax
+from .objectives import ConfidencePenalty, SmoothAccuracy, StopGradient, Unlikelihood
+from .output import OutputHead, block_rows, chunk_rows, chunked_loss
+from .perturb import PerturbMax
+from .projection import BayesianProjection, Projection, Weights, logits_of, project
+from .sigmoid import Sigmoid, binary_cross_entropy
+from .softmax import GSSoftmaxF1, GSSoftmaxF2, LabelSmoothing, SigSoftmax, Softmax, Temperature
+from .sparse import Entmax, Entmax15, Sparsemax, SparseSoftmax
+from .taylor import SMTaylor, Taylor, TaylorInf
+
+HEADS: dict[str, type[Head]] = {
+    "softmax": Softmax,
+    "label_smoothing": LabelSmoothing,
+    "sigmoid": Sigmoid,
+    "gs_softmax_f1": GSSoftmaxF1,
+    "gs_softmax_f2": GSSoftmaxF2,
+    "sigsoftmax": SigSoftmax,
+    "temperature": Temperature,
+    "taylor": Taylor,
+    "taylor_inf": TaylorInf,
+    "sm_softmax": SMSoftmax,
+    "sm_taylor": SMTaylor,
+    "am_softmax": AMSoftmax,
+    "sparse_softmax": SparseSoftmax,
+    "sparsemax": Sparsemax,
+    "entmax15": Entmax15,
+    "entmax": Entmax,
+    "perturb_max": PerturbMax,
+    "confidence_penalty": ConfidencePenalty,
+    "unlikelihood": Unlikelihood,
+    "smooth_accuracy": SmoothAccuracy,
+    "stop_gradient": StopGradient,
+}
+
+
+def make_head(name: str, vocab_size: int, weight: nn.Parameter, args: dict | None = None, bayesian: bool = False, prior_sigma: float = 0.02) -> OutputHead:
+    """The head called `name` in HEADS, with its constructor's `args`, on a projection tied to `weight` (padded V, C).
+
+    ValueError for an unknown head or argument, naming the known ones.
+    """
+    if name not in HEADS:
+        raise ValueError(f"unknown head {name!r}; known: {', '.join(HEADS)}")
+    try:
+        head = HEADS[name](vocab_size, **(args or {}))
+    except TypeError as e:
+        raise ValueError(f"head {name!r} does not take head_args = {args}: {e}") from None
+    kind: Callable = BayesianProjection if bayesian else Projection
+    extra = {"prior_sigma": prior_sigma} if bayesian else {}
+    return OutputHead(head, kind(weight, vocab_size, head.bias, **extra))

@@ -1,0 +1,59 @@
+"""Margins: in the loss, the true token's logit must win by m."""
+
+import math
+
+import torch
+import torch.nn as nn
+from torch import Tensor
+
+from .base import Targets, check_positive, cross_entropy
+from .softmax import Softmax
+
+
+def lower(z: Tensor, token: Tensor, m: float) -> Tensor:
+    """z (N, V) with z_t - m in place of z_t."""
+    return z.scatter_add(1, token[:, None], z.new_full((len(z), 1), -m))
+
+
+def check_margin(m: float) -> None:
+    if not 0 <= m < math.inf:
+        raise ValueError(f"m = {m}: the margin must be at least 0 and finite")
+
+
+class SMSoftmax(Softmax):
+    """Soft-margin softmax: L = -log e^(z_t - m) / (e^(z_t - m) + sum_{j != t} e^(z_j)); scored and sampled with m = 0.
+
+    The p_i = e^(z_i - m) / (e^(z_i - m) + sum_{j != i} e^(z_j)) of the paper do not sum to one over i: they are no distribution, which is why
+    m stays in the loss. The minimum of the loss is not the data's distribution either: it overstates the tokens that are probable.
+    Source: Liang et al. 2017; Banerjee et al. 2021, eq. 8, whose m = 0.6 is the default.
+    """
+
+    def __init__(self, vocab_size: int, m: float = 0.6):
+        super().__init__(vocab_size)
+        check_margin(m)
+        self.m = m
+
+    def loss(self, logits: Tensor, targets: Targets) -> Tensor:
+        return cross_entropy(lower(logits, targets.token, self.m), targets.token)
+
+
+class AMSoftmax(Softmax):
+    """Additive-margin softmax on cosines: L = -log softmax(c / tau)_t with c_v = cos(h, w_v) and c_t - m in place of c_t; scored with m = 0.
+
+    tau is where training starts; it is learned. Among V tokens of cosine 0, one of cosine 1 has p = 1 / (1 + (V - 1) e^(-1/tau)): 1/tau = 20 makes
+    that 0.9999 at V = 50,257. m / tau is the margin in nats: 0.6 by default, as in SM-softmax. The 0.35 / (1/30) of face recognition are ten
+    nats, more than the next token of a text can give. Source: Wang et al. 2018, arXiv 1801.05599, eq. 6.
+    """
+    cosine = True
+
+    def __init__(self, vocab_size: int, m: float = 0.03, tau: float = 0.05):
+        super().__init__(vocab_size)
+        check_margin(m)
+        check_positive(tau=tau)
+        self.m, self.log_tau = m, nn.Parameter(torch.tensor(math.log(tau)))
+
+    def link(self, z: Tensor) -> Tensor:
+        return z * self.log_tau.neg().exp()
+
+    def loss(self, logits: Tensor, targets: Targets) -> Tensor:
+        return cross_entropy(self.link(lower(logits, targets.token, self.m)), targets.token)

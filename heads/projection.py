@@ -1,0 +1,76 @@
+"""Projections: hidden states (N, C) -> logits (N, V), with weights that are points or have a distribution."""
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+
+from .base import Head
+
+
+class Weights(NamedTuple):
+    """One draw of a projection's weights: `weight` (padded V, C), tied to the token embedding, and `bias` (V,) or None."""
+    weight: Tensor
+    bias: Tensor | None
+
+
+class Projection(nn.Module):
+    """z = h W^T + b with W the token embedding (Press & Wolf 2017); `bias` is the initial value of b, None for no bias."""
+
+    def __init__(self, weight: nn.Parameter, vocab_size: int, bias: float | None):
+        super().__init__()
+        self.weight = weight
+        self.bias = None if bias is None else nn.Parameter(torch.full((vocab_size,), bias))
+
+    def draw(self, generator: torch.Generator | None = None) -> Weights:
+        return Weights(self.weight, self.bias)
+
+    def kl(self) -> Tensor | None:
+        """KL(q || prior) of the weights in nats; None where the weights have no distribution."""
+        return None
+
+
+class BayesianProjection(Projection):
+    """W ~ N(mu, sigma^2) for each weight, mu tied to the token embedding, prior N(0, prior_sigma^2). The bias is a point.
+
+    Source: Shamula et al. 2024, sec. 2.5; Blundell et al. 2015 (arXiv 1505.05424). The parameters and the KL are torchbnn's; the noise is
+    drawn here, because torchbnn takes it from the global generator, and in eval() too.
+    """
+
+    def __init__(self, weight: nn.Parameter, vocab_size: int, bias: float | None, prior_sigma: float = 0.02):
+        super().__init__(weight, vocab_size, bias)
+        import torchbnn
+        if not 0 < prior_sigma < math.inf:
+            raise ValueError(f"prior_sigma = {prior_sigma}: must be positive and finite")
+        self.bayes = torchbnn.BayesLinear(0.0, prior_sigma, weight.shape[1], weight.shape[0], bias=False)
+        self.bayes.weight_mu = weight
+        self.kl_loss = torchbnn.BKLLoss(reduction="sum")
+
+    def draw(self, generator: torch.Generator | None = None) -> Weights:
+        noise = torch.randn(self.weight.shape, generator=generator, device=self.weight.device)
+        return Weights(self.weight + self.bayes.weight_log_sigma.exp() * noise, self.bias)
+
+    def kl(self) -> Tensor:
+        return self.kl_loss(self.bayes).squeeze(0)
+
+
+def unit(x: Tensor) -> Tensor:
+    """Rows of length 1, in float32 at least: the products of two such are cosines."""
+    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)
+
+
+def project(hidden: Tensor, weights: Weights, head: Head) -> Tensor:
+    """hidden (N, C) -> float32 logits (N, V) of `head`, all at once."""
+    weight = weights.weight
+    if head.cosine:
+        hidden, weight = unit(hidden), unit(weight)
+    return logits_of(hidden @ weight.to(hidden.dtype).t(), weights, head.vocab_size)
+
+
+def logits_of(products: Tensor, weights: Weights, vocab_size: int) -> Tensor:
+    """h W^T (N, padded V) -> float32 logits (N, V): the padding rows of the weights are cut off here, so no head ever sees them."""
+    logits = products[:, :vocab_size].to(torch.promote_types(products.dtype, torch.float32))
+    return logits if weights.bias is None else logits + weights.bias

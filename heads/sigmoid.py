@@ -1,0 +1,60 @@
+"""The multi-label sigmoid."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .base import Head, Targets, finds_gradient, sum_log1m
+
+
+class Sigmoid(Head):
+    """Multi-label sigmoid: L = sum_v BCE(sigma(z_v), y_v); p = sigma(z) / sum sigma(z).
+
+    With sparse positives S: L = sum_v softplus(z_v) + sum_{j in S} y_j (w softplus(-z_j) - softplus(z_j)) + lambda (sum_v sigma(z_v) - 1)^2.
+    `pos_weight` is w, `sum_weight` is lambda. The bias starts at log(w/V): each sigma(z_v) at the optimum of a uniform label.
+    Source: Shamula et al. 2024, eq. 3 to 5, summed over v (their 1/N cancels nothing but the scale); eq. 4 on probabilities.
+    """
+    multi_label = True
+
+    def __init__(self, vocab_size: int, pos_weight: float = 1.0, sum_weight: float = 0.0):
+        super().__init__(vocab_size)
+        if not 0 < pos_weight < math.inf:
+            raise ValueError(f"pos_weight = {pos_weight}: must be positive and finite")
+        if not 0 <= sum_weight < math.inf:
+            raise ValueError(f"sum_weight = {sum_weight}: must be at least 0 and finite")
+        self.pos_weight, self.sum_weight, self.bias = pos_weight, sum_weight, math.log(pos_weight / vocab_size)
+
+    def loss(self, logits: Tensor, targets: Targets) -> Tensor:
+        return binary_cross_entropy(logits, targets, self.pos_weight, self.sum_weight)
+
+    def log_probs(self, logits: Tensor) -> Tensor:
+        return F.log_softmax(F.logsigmoid(logits), dim=-1)
+
+
+def _sum_softplus(z: Tensor, s: Tensor) -> Tensor:
+    """sum_v log(1 + e^(z_v)) (N,) given s = sigma(z): as sum_v max(z_v, 0) - log(1 - q_v) with q = sigma(-|z|)."""
+    return z.relu().sum(1) - sum_log1m(torch.minimum(s, 1 - s))
+
+
+@finds_gradient
+def _binary_cross_entropy(z, ids, values, pos_weight, sum_weight):
+    at = ids.clamp(min=0)  # the padding's values are 0
+    z_at, d = z.gather(1, at), torch.sigmoid(z)
+    # a positive adds y (w softplus(-z) - softplus(z)) = y ((w - 1) softplus(-z) - z)
+    positive, d_positive = -z_at, -values.to(d.dtype)
+    if pos_weight != 1:
+        positive = positive + (pos_weight - 1) * F.softplus(-z_at)
+        d_positive = d_positive * (1 + (pos_weight - 1) * torch.sigmoid(-z_at))
+    loss = _sum_softplus(z, d) + (values * positive).sum(1)
+    if sum_weight:
+        excess = d.sum(1, keepdim=True) - 1
+        loss += sum_weight * excess.squeeze(1).square()
+        d = torch.addcmul(d, d * (1 - d), 2 * sum_weight * excess)
+    return loss, d.scatter_add_(1, at, d_positive)
+
+
+def binary_cross_entropy(z: Tensor, targets: Targets, pos_weight: float = 1.0, sum_weight: float = 0.0) -> Tensor:
+    """sum_v BCE(sigma(z_v), y_v) of sparse labels y, positives weighted by w, + lambda (sum_v sigma(z_v) - 1)^2: see `Sigmoid`. (N, V) -> (N,)."""
+    return _binary_cross_entropy(z, targets.ids, targets.values, pos_weight, sum_weight)

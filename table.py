@@ -1,0 +1,218 @@
+"""A whole table: rows x seeds, trained, evaluated, and summarised with intervals; what is done already is kept.
+
+    python table.py config/tables/heads.py [--key=value ...]
+
+Trains each row with each seed (train.py; a stopped one resumes), evaluates all runs (eval_diversity.py), and writes results/NAME.md, .csv and .json: per row
+the mean over seeds, with a 95% interval: of Student's t over the seeds for what training decides, of half-sampling over texts (the bootstrap without
+replacement: Politis, Romano & Wolf 1999) for the metrics of texts. Hours of work: stop it with Ctrl-C, and run it again to go on.
+"""
+
+import csv
+import io
+import json
+import math
+import os
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import checkpoint
+import eval_diversity
+import metrics
+import train
+from configurator import cli, configure
+from data.tokens import replacing
+from eval_diversity import HONEST, TRUTH, Column, as_text, cells, samples_file
+
+# 0.975 quantiles of Student's t with 1, 2, ... degrees of freedom
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+TEXT_METRICS = {"self_bleu": metrics.self_bleu_sacre, "distinct_4": lambda texts: metrics.distinct_n([t.split() for t in texts]),
+                "seq_rep_4": lambda texts: metrics.seq_rep_n([t.split() for t in texts]), "zipf": lambda texts: metrics.zipf_coefficient([t.split() for t in texts])}
+
+
+@dataclass
+class TableConfig:
+    name: str = ""                                  # of the table; empty: the config file's
+    rows: list = field(default_factory=list)        # config files without folder and .py, each with flags if it needs some; the first is done first (teacher)
+    overlay: str = "small"                          # a config file laid over each row
+    seeds: list = field(default_factory=lambda: [1, 2, 3])
+    jobs: int = 1                                   # trainings at a time, each with its share of the cores
+    evaluate: str = ""                              # flags of eval_diversity.py
+    runs: str = "out"                               # folder of the runs
+    results: str = "results"                        # folder of the table
+    halves: int = 200                               # random halves of the texts
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: `arguments` of train.py. In a row's flags {seed} is the run's, as in --init_from=out/baseline-small-{seed}."""
+    row: str
+    seed: int
+    out: Path
+    arguments: tuple[str, ...]
+
+    @classmethod
+    def make(cls, row: str, seed: int, c: TableConfig) -> "Run":
+        name, *flags = shlex.split(row)
+        out = Path(c.runs) / f"{name}-{c.overlay}-{seed}"
+        flags = [f.format(seed=seed) for f in flags]
+        return cls(name, seed, out, (f"config/{name}.py", f"config/{c.overlay}.py", *flags, f"--seed={seed}", f"--name={out.name}", f"--out_dir={out}"))
+
+    @property
+    def started(self) -> bool:
+        return any((self.out / which).is_dir() for which in ("last", "last.old", "best", "best.old"))
+
+    @property
+    def finished(self) -> bool:
+        """ValueError if the run has another configuration than the table asks for."""
+        if not self.started:
+            return False
+        ckpt = checkpoint.load(checkpoint.find(self.out, "last"), weights=False)
+        want = vars(train.read_arguments(list(self.arguments)))
+        odd = [k for k in want if k not in train.RESUMABLE and ckpt.config.get(k, want[k]) != want[k]]
+        if odd:
+            raise ValueError(f"{self.out} was trained with another {odd[0]} ({ckpt.config[odd[0]]!r}, not {want[odd[0]]!r}): move it away, or give another --runs folder")
+        return ckpt.progress["step"] >= want["max_steps"]
+
+
+def train_all(runs: list[Run], c: TableConfig) -> None:
+    """The runs that are not finished, `jobs` at a time. RuntimeError naming those that failed, once the others are done."""
+    todo, failed, stopped = [r for r in runs if not r.finished], [], []
+    threads = max(1, (os.cpu_count() or 1) // c.jobs)
+    environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if c.jobs > 1 else {})
+
+    def one(run: Run) -> None:
+        if stopped:
+            return
+        command = [sys.executable, "train.py", *run.arguments, *(["--resume"] if run.started else []), "--log_interval=50"]
+        print(f"{run.out.name}: {len(todo)} runs to do in all", flush=True)
+        code = subprocess.run(command, env=environment).returncode
+        if code in (130, 143, -signal.SIGINT, -signal.SIGTERM):
+            stopped.append(run)
+        elif code:
+            failed.append(run.out.name)
+
+    with ThreadPoolExecutor(c.jobs) as pool:
+        list(pool.map(one, todo))
+    if stopped:
+        raise KeyboardInterrupt
+    if failed:
+        raise RuntimeError(f"{', '.join(failed)} failed, see the messages above; the other runs are kept")
+
+
+# ---- summary --------------------------------------------------------------------------------------------------------
+
+def student_interval(values: list[float]) -> float:
+    """Half of the 95% interval of the mean, from the spread of `values`; nan for a single one."""
+    n = len(values)
+    if n < 2 or not all(map(math.isfinite, values)):
+        return math.nan
+    return STUDENT[min(n - 2, len(STUDENT) - 1)] * statistics.stdev(values) / math.sqrt(n)
+
+
+def half_sampling_interval(texts: list[list[str]], metric, halves: int, seed: int = 0) -> float:
+    """Half of the 95% interval of the mean of `metric` over several lists of texts, which stand for all texts that could have been sampled.
+
+    The spread of a statistic over random halves, drawn without replacement, is that of the statistic of the whole over new samples: (m/n) / (1 - m/n) = 1
+    at m = n/2. A text is never drawn twice, which would be a repetition that Self-BLEU punishes and no model wrote.
+    """
+    rng, means = np.random.default_rng(seed), []
+    for _ in range(halves):
+        picks = [rng.permutation(len(t))[:len(t) // 2] for t in texts]
+        means.append(np.mean([metric([t[i] for i in pick]) for t, pick in zip(texts, picks)]))
+    return 1.96 * float(np.std(means, ddof=1))
+
+
+def summarise(name: str, rows: list[dict[str, Any]], texts: list[list[str]], columns: tuple[Column, ...], halves: int) -> dict[str, Any]:
+    """One row of the table: for each column the mean over `rows`, the runs of one configuration, and `<key>_ci`, half of its 95% interval."""
+    out: dict[str, Any] = {"name": name, "reference": bool(rows[0].get("reference")), "runs": [r["name"] for r in rows]}
+    for c in columns:
+        values = [r[c.key] for r in rows if c.key in r]
+        if values:
+            out[c.key] = float(np.mean(values))
+            out[c.key + "_ci"] = half_sampling_interval(texts, TEXT_METRICS[c.key], halves) if c.key in TEXT_METRICS else student_interval(values)
+    return out
+
+
+def with_intervals(summary: list[dict[str, Any]], columns: tuple[Column, ...]) -> list[list[str]]:
+    """The cells of eval_diversity's table, an interval behind each mean."""
+    body = cells(summary, columns)
+    for line, row in zip(body, summary):
+        for i, c in enumerate(columns, 1):
+            ci = row.get(c.key + "_ci", math.nan)
+            if math.isfinite(ci):
+                number, *rest = line[i].split(" ")
+                line[i] = " ".join([number, "±", format(ci, c.form), *rest])
+    return body
+
+
+def write_summary(c: TableConfig, per_run: Path) -> str:
+    """results/NAME.md, .csv and .json from the table of all runs; its text."""
+    table = json.loads(per_run.with_name(per_run.name + ".json").read_text(encoding="utf-8"))
+    rows = {r["name"]: {k: float(v) if v in ("inf", "nan", "-inf") else v for k, v in r.items()} for r in table["rows"]}
+    columns = tuple(col for col in HONEST + TRUTH if col.key != "step" and any(col.key in r for r in rows.values()))
+    read = lambda name: [json.loads(line) for line in samples_file(per_run, name).read_text(encoding="utf-8").splitlines()]
+    groups = {shlex.split(row)[0]: [Run.make(row, seed, c).out.name for seed in c.seeds] for row in c.rows}
+    groups |= {name: [name] for name in eval_diversity.REFERENCES}
+    summary = [summarise(name, [rows[r] for r in runs], [read(r) for r in runs], columns, c.halves) for name, runs in groups.items()]
+    note = (f"Mean of {len(c.seeds)} seeds ± half of its 95% interval: Student's t over the seeds; for the metrics of texts ({', '.join(TEXT_METRICS)}) over {c.halves} random halves of the texts. "
+            "(+x) is the distance to human text; * is nearest to human, or lowest.")
+    header, body = ["", *(col.title for col in columns)], with_intervals(summary, columns)
+    content = {"settings": {"table": vars(c), "evaluation": table["settings"]}, "commit": commit(), "versions": eval_diversity.versions(),
+               "rows": [{k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in r.items()} for r in summary]}
+    out, sheet = Path(c.results) / c.name, io.StringIO()
+    keys = [k for col in columns for k in (col.key, col.key + "_ci")]
+    csv.writer(sheet, lineterminator="\n").writerows([["name", *keys], *([r["name"], *(r.get(k, "") for k in keys)] for r in summary)])
+    for end, text in ((".md", as_text(header, body, True) + "\n\n" + note + "\n"), (".csv", sheet.getvalue()), (".json", json.dumps(content, indent=1, allow_nan=False) + "\n")):
+        with replacing(out.with_name(out.name + end)) as f:
+            f.write(text.encode())
+    return as_text(header, body, False) + "\n\n" + note
+
+
+def commit() -> str:
+    """The repository's commit, "+" behind it if files have changed since; "" where there is none."""
+    git = lambda *a: subprocess.run(["git", *a], cwd=Path(__file__).parent, capture_output=True, text=True)
+    head = git("rev-parse", "HEAD")
+    return "" if head.returncode else head.stdout.strip() + ("+" if git("status", "--porcelain", "--untracked-files=no").stdout else "")
+
+
+def check(c: TableConfig) -> list[Run]:
+    """The table's runs. ValueError for what cannot work, of any row."""
+    for key, least in (("jobs", 1), ("halves", 2)):
+        if getattr(c, key) < least:
+            raise ValueError(f"{key} = {getattr(c, key)}: must be at least {least}")
+    if not c.rows or not c.seeds:
+        raise ValueError("rows and seeds: a table needs at least one of each, as in config/tables/heads.py")
+    runs = [Run.make(row, seed, c) for row in c.rows for seed in c.seeds]
+    if len({r.out for r in runs}) < len(runs):
+        raise ValueError("rows or seeds hold one twice: each row and each seed is to be there once")
+    for run in runs:
+        train.read_arguments(list(run.arguments))
+    eval_diversity.parser().parse_args([*map(str, (r.out for r in runs)), *shlex.split(c.evaluate)])
+    return runs
+
+
+def main(argv: list[str]) -> int:
+    c = configure(TableConfig, argv)
+    runs = check(c)
+    first = shlex.split(c.rows[0])[0]
+    train_all([r for r in runs if r.row == first], c)  # others may have it as their teacher, or start from it
+    train_all([r for r in runs if r.row != first], c)
+    per_run = Path(c.results) / f"{c.name}.runs"
+    per_run.parent.mkdir(parents=True, exist_ok=True)
+    code = eval_diversity.main([*(str(r.out) for r in runs), *shlex.split(c.evaluate), "--out", str(per_run)])
+    if code == 0:
+        print("", write_summary(c, per_run), sep="\n")
+    return code
+
+
+if __name__ == "__main__":
+    cli(main)()
