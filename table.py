@@ -100,8 +100,12 @@ def train_all(runs: list[Run], c: TableConfig) -> None:
         elif code:
             failed.append(run.out.name)
 
-    with ThreadPoolExecutor(c.jobs) as pool:
-        list(pool.map(one, todo))
+    if c.jobs == 1:
+        for run in todo:
+            one(run)
+    else:
+        with ThreadPoolExecutor(c.jobs) as pool:
+            list(pool.map(one, todo))
     if stopped:
         raise KeyboardInterrupt
     if failed:

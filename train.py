@@ -215,7 +215,10 @@ class Trainer:
         self.optimizer = make_optimizer(self.model, config)
         if config.resume:
             self.restore()
-        self.trunk = torch.compile(self.model.trunk) if config.compile and procs.device.type == "cuda" else self.model.trunk
+        self.trunk = self.model.trunk
+        if config.compile and procs.device.type == "cuda":
+            self.trunk = torch.compile(self.trunk)
+            self.model.head.compile()
         self.stop = 0  # the signal that asked for the end
         self.log: Log | None = None  # of the first process
         self.profile = Profile(config.profile and procs.main, self.out, procs.device, self.say)

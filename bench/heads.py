@@ -3,7 +3,8 @@
     python bench/heads.py [--heads softmax sigmoid] [--dtypes bfloat16] [--rows 2048] [--dim 384] [--vocab 50257] [--repeats 5] [--out bench/heads.json]
 
 Time: the ways of a head take turns in one process, so that a slow minute of the machine meets all of them; the median counts. Memory: a process for
-each, which reports its peak above inputs, parameters and their gradients. `linear_ce` is torch's own F.linear_cross_entropy with chunking, where it has one.
+each, which reports its peak above inputs, parameters and their gradients. `plain` is F.cross_entropy of logits, what everybody does: the base of all ratios;
+`materialised` the head's own loss, of all logits at once; `chunked` ours. `linear_ce` is torch's own F.linear_cross_entropy with chunking, where it has one.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from torch import nn
 from bench.common import resident_mb, write
 from heads import HEADS, OutputHead, Targets, chunked_loss, make_head, project
 
-WAYS = ("materialised", "chunked", "linear_ce")
+WAYS = ("plain", "materialised", "chunked", "linear_ce")
 LABELS = 51
 
 
@@ -31,6 +32,8 @@ def loss(way: str, oh: OutputHead, hidden: torch.Tensor, targets: Targets) -> to
     if way == "chunked":
         return chunked_loss(hidden, weights, oh.head, targets)
     V = oh.head.vocab_size
+    if way == "plain":
+        return F.cross_entropy(F.linear(hidden, weights.weight)[:, :V].float(), targets.token, reduction="sum")
     if way == "linear_ce":
         return F.linear_cross_entropy(hidden, weights.weight[:V], targets.token, reduction="sum", options=nn.LinearCrossEntropyOptions())
     return oh.head.loss(project(hidden, weights, oh.head), targets).sum()
@@ -89,7 +92,9 @@ def main() -> None:
     results = []
     for dtype in args.dtypes:
         for head in args.heads:
-            ways = [w for w in WAYS if w != "linear_ce" or head == "softmax" and hasattr(nn, "LinearCrossEntropyOptions")]
+            ways = [w for w in WAYS if head == "softmax" or w in ("materialised", "chunked")]
+            if not hasattr(nn, "LinearCrossEntropyOptions"):
+                ways = [w for w in ways if w != "linear_ce"]
             case, seconds = Case(head, dtype, *size), {w: [] for w in ways}
             for way in ways * (args.repeats + 1):
                 seconds[way].append(case.step(way))
@@ -97,8 +102,8 @@ def main() -> None:
             for way in ways:
                 peak = peak_in_a_process(way, head, dtype, *size)
                 results.append({"dtype": dtype, "head": head, "way": way, "seconds": statistics.median(seconds[way][1:]), "peak_mb": peak})
-                r, base = results[-1], next(x for x in results if x["dtype"] == dtype)  # materialised softmax: the first
-                print(f"{dtype:9} {head:16} {way:13} {r['seconds']:6.3f} s ({r['seconds'] / base['seconds']:.2f}x of materialised softmax), {r['peak_mb']:6.0f} MB ({r['peak_mb'] / max(base['peak_mb'], 1):.0%})", flush=True)
+                r, base = results[-1], next(x for x in results if x["dtype"] == dtype)  # plain softmax: the first
+                print(f"{dtype:9} {head:16} {way:13} {r['seconds']:6.3f} s ({r['seconds'] / base['seconds']:.2f}x of plain softmax), {r['peak_mb']:6.0f} MB ({r['peak_mb'] / max(base['peak_mb'], 1):.0%})", flush=True)
     write(args.out, {"labels": LABELS, "repeats": args.repeats, "rows": args.rows, "dim": args.dim, "vocab": args.vocab}, results)
 
 

@@ -49,7 +49,7 @@ def measure_evaluation(args: argparse.Namespace) -> list[dict]:
     ids = open_tokens(args.data / "validation.bin").ids
     ids = ids[:args.tokens] if args.tokens else ids
     results = []
-    for dtype in ("float32", "bfloat16"):
+    for dtype in args.dtypes:
         model, config = make_model(args.size, load_tokenizer(args.data).vocab_size)
         model.trunk.lower(getattr(torch, dtype))
         T = config["block_size"]
@@ -99,6 +99,7 @@ def main() -> None:
     p.add_argument("--data", type=Path, default=Path("data/wikitext103/gpt2"), help="a prepared folder")
     p.add_argument("--size", choices=SIZES, default="30M")
     p.add_argument("--tokens", type=int, default=0)
+    p.add_argument("--dtypes", nargs="+", choices=("float32", "bfloat16"), default=["bfloat16"], help="of the evaluation")
     p.add_argument("--rows", type=int, nargs="+", default=[1024, 2048, 4096, 8192, 16384])
     p.add_argument("--dim", type=int, default=384)
     p.add_argument("--vocab", type=int, default=50257)

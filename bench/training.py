@@ -116,7 +116,8 @@ def make_program(name: str, args: argparse.Namespace, folder: Path) -> Ours | Na
     if how == "online":
         return make(base, label_store=False)
     if how:
-        return make(base, batch_size=8 * args.micro, micro_batch=8 * args.micro // int(how.split()[0]))
+        micro = SIZES[args.size]["batch_size"]
+        return make(base, batch_size=micro * int(how.split()[0]), micro_batch=micro)
     return make(base)
 
 
@@ -132,8 +133,7 @@ def parse() -> argparse.Namespace:
     p.add_argument("--data", type=Path, default=Path("data/wikitext103/gpt2"), help="a prepared folder")
     p.add_argument("--nanogpt", type=Path)
     p.add_argument("--size", choices=SIZES, default="30M")
-    p.add_argument("--what", nargs="*", choices=("rows", "micro"), default=["rows"], help="beside the baseline and nanoGPT: the table's rows; micro-batches")
-    p.add_argument("--micro", type=int, default=1, help="windows of the smallest micro-batch, of which there are 8")
+    p.add_argument("--what", nargs="*", choices=("rows", "micro"), default=["rows"], help="beside the baseline and nanoGPT: the table's rows; batches of 1 to 8 micro-batches")
     p.add_argument("--device", default="cpu")
     p.add_argument("--windows", type=int, default=128, help="windows of the train split that are used")
     p.add_argument("--rounds", type=int, default=7)

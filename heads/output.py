@@ -88,7 +88,7 @@ def chunk_rows(vocab_size: int, device: str) -> int:
 
 def block_rows(vocab_size: int, device: str) -> int:
     """Rows of logits for a head's arithmetic: on a CPU a megabyte or two, which its caches hold; on a GPU as many as there are."""
-    return 4 * max(1, 2**17 // vocab_size) if device == "cpu" else chunk_rows(vocab_size, device)
+    return 2 * max(1, 3 * 2**16 // vocab_size) if device == "cpu" else chunk_rows(vocab_size, device)
 
 
 def chunked_loss(hidden: Tensor, weights: Weights, head: Head, targets: Targets, chunk: int = 0, block: int = 0) -> Tensor:
@@ -120,6 +120,10 @@ class OutputHead(nn.Module):
         """(sum of the losses in nats, count) over hidden (..., C). A Bayesian projection draws its weights once, from `generator`."""
         hidden = hidden.reshape(-1, hidden.shape[-1])
         return chunked_loss(hidden, self.projection.draw(generator), self.head, targets), len(hidden)
+
+    def compile(self, **options) -> None:
+        """Compiles the head's loss with torch.compile(**options), for training on a GPU: forward and backward in a few kernels over (n, V)."""
+        self.head.loss = torch.compile(self.head.loss, **options)
 
     @torch.no_grad()
     def draws(self, samples: int, seed: int, dtype: torch.dtype = torch.float32) -> list[Weights]:

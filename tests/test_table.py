@@ -1,0 +1,124 @@
+"""A table of rows x seeds: what is done is kept, what failed is named, means and intervals are what they say."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import eval_diversity
+import table
+from conftest import TINY, train_in_process
+from eval_diversity import Column
+from table import Run, TableConfig, half_sampling_interval, student_interval, summarise
+
+
+def test_student_interval():
+    assert student_interval([1.0, 2.0, 3.0]) == pytest.approx(4.303 * 1 / math.sqrt(3))
+    assert math.isnan(student_interval([1.0])) and math.isnan(student_interval([1.0, math.inf]))
+
+
+def test_half_sampling_covers_as_it_says():
+    """Of the mean length of n texts, whose standard error is known, over many sets of texts: about 95% of the intervals hold the truth."""
+    rng, n, hits = np.random.default_rng(0), 60, 0
+    for i in range(200):
+        lengths = rng.integers(1, 50, n)
+        width = half_sampling_interval([["x" * k for k in lengths]], lambda texts: np.mean([len(t) for t in texts]), 100, seed=i)
+        hits += abs(lengths.mean() - 25) < width
+    assert 0.90 <= hits / 200 <= 0.99
+
+
+def test_half_sampling_of_several_seeds_is_narrower():
+    rng = np.random.default_rng(1)
+    texts = [["x" * k for k in rng.integers(1, 50, 60)] for _ in range(4)]
+    metric = lambda t: np.mean([len(x) for x in t])
+    assert half_sampling_interval(texts, metric, 300) == pytest.approx(half_sampling_interval(texts[:1], metric, 300) / 2, rel=0.3)
+
+
+def test_summary_of_a_row():
+    columns = (Column("ppl_tok", "PPL", ".2f", "low", ""), Column("distinct_4", "D4", ".4f", "human", ""))
+    rows = [{"name": f"r-{i}", "ppl_tok": 10.0 + i, "distinct_4": 0.5} for i in range(3)]
+    texts = [["a b c d e f", "a b c d e g", "b c d e f g", "h i j k l m"]] * 3
+    s = summarise("r", rows, texts, columns, 20)
+    assert s["ppl_tok"] == 11 and s["ppl_tok_ci"] == pytest.approx(student_interval([10.0, 11.0, 12.0]))
+    assert s["distinct_4"] == 0.5 and s["distinct_4_ci"] > 0 and s["runs"] == ["r-0", "r-1", "r-2"]
+
+
+def test_a_run_fills_in_its_seed():
+    run = Run.make("sig_gpt --teacher=out/baseline-small-{seed}", 7, TableConfig(runs="runs"))
+    assert run.out == Path("runs/sig_gpt-small-7") and "--teacher=out/baseline-small-7" in run.arguments and "--seed=7" in run.arguments
+
+
+@pytest.mark.parametrize("change, says", [
+    (dict(jobs=0), "jobs = 0"), (dict(rows=[]), "rows and seeds"), (dict(rows=["baseline", "baseline"]), "hold one twice"),
+    (dict(rows=["baselin"]), "no config file config/baselin.py; did you mean"), (dict(rows=["baseline --hed=softmax"]), "did you mean 'head'"),
+])
+def test_mistakes_are_found_before_any_training(change, says):
+    with pytest.raises((ValueError, OSError), match=says):
+        table.check(TableConfig(**dict(rows=["baseline"]) | change))
+
+
+def test_the_committed_tables_are_sound():
+    for path in Path("config/tables").glob("*.py"):
+        c = table.configure(TableConfig, [str(path)])
+        assert c.name == path.stem and len(table.check(c)) == len(c.rows) * len(c.seeds)
+
+
+@pytest.fixture
+def whole(token_folder, tmp_path, monkeypatch):
+    """whole(**changes) -> exit code of a table of two rows and two seeds on the tiny corpus; train.py in this process."""
+    trained = []
+
+    def fake_train(command, env=None):
+        arguments = command[2:]
+        trained.append(arguments)
+        config = table.train.read_arguments(list(arguments))
+        code = train_in_process(config, token_folder)
+        return type("Done", (), {"returncode": code})
+
+    tiny = TINY | dict(block_size=96)
+    overlay = tmp_path / "tinytable.py"
+    overlay.write_text("".join(f"{k} = {v!r}\n" for k, v in tiny.items()))
+    real = Run.make.__func__
+    monkeypatch.setattr(Run, "make", classmethod(lambda cls, row, seed, c: (lambda r: Run(r.row, r.seed, r.out, tuple(
+        str(overlay) if a.endswith("/tinytable.py") else a for a in r.arguments)))(real(cls, row, seed, c))))
+    monkeypatch.setattr(table.subprocess, "run", lambda command, **k: fake_train(command) if "train.py" in command else type("Git", (), {"returncode": 0, "stdout": "abc\n"}))
+
+    def make(**changes):
+        config = dict(rows=["baseline", "smooth_gpt"], overlay="tinytable", seeds=[1, 2], runs=str(tmp_path / "out"), results=str(tmp_path / "results"), halves=5,
+                      evaluate="--split=validation --texts=6 --prompt_tokens=6 --new_tokens=80 --data " + str(token_folder)) | changes
+        return table.main(["--name=mini", *(f"--{k}={v!r}" if not isinstance(v, str) else f"--{k}={v}" for k, v in config.items())])
+    return make, trained, tmp_path
+
+
+def test_a_whole_table_and_again(whole, capsys):
+    make, trained, folder = whole
+    assert make() == 0 and len(trained) == 4
+    out = json.loads((folder / "results/mini.json").read_text())
+    assert [r["name"] for r in out["rows"]] == ["baseline", "smooth_gpt", "human", "unigram noise", "loop"]
+    assert out["commit"] and out["settings"]["table"]["seeds"] == [1, 2] and "torch" in out["versions"]
+    runs = {r["name"]: r for r in json.loads((folder / "results/mini.runs.json").read_text())["rows"]}
+    assert out["rows"][0]["ppl_tok"] == pytest.approx((runs["baseline-tinytable-1"]["ppl_tok"] + runs["baseline-tinytable-2"]["ppl_tok"]) / 2)
+    assert " ± " in (folder / "results/mini.md").read_text()
+    capsys.readouterr()
+    shutil.rmtree(folder / "out/smooth_gpt-tinytable-2")
+    assert make() == 0 and len(trained) == 5  # only what is missing
+    assert "baseline-tinytable-1: kept" in capsys.readouterr().err
+
+
+def test_a_failed_run_is_named_and_the_others_are_done(whole, monkeypatch):
+    make, trained, folder = whole
+    inner = table.subprocess.run
+    monkeypatch.setattr(table.subprocess, "run", lambda command, **k: type("Done", (), {"returncode": 1}) if "--name=baseline-tinytable-1" in command else inner(command, **k))
+    with pytest.raises(RuntimeError, match="baseline-tinytable-1 failed"):
+        make()
+    assert (folder / "out/baseline-tinytable-2/last").is_dir() and not (folder / "results/mini.json").exists()
+
+
+def test_a_run_of_another_configuration_is_refused(whole):
+    make, *_ = whole
+    assert make(rows=["baseline"]) == 0
+    with pytest.raises(ValueError, match="was trained with another learning_rate"):
+        make(rows=["baseline --learning_rate=0.5"])
