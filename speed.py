@@ -73,6 +73,11 @@ class Profile:
             self._report(total)
             self.profiler = None
 
+    def close(self) -> None:
+        """To be called at the end of a run: says so if it was too short to be profiled."""
+        if self.on and self.done < self.WARMUP + self.STEPS:
+            self.say(f"no profile: it takes {self.WARMUP} steps to warm up and {self.STEPS} more, this run had {self.done}")
+
     def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)

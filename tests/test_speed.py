@@ -54,6 +54,11 @@ def test_profile_says_where_a_step_goes(run, tiny, capsys):
     assert any(e.get("name") == "trunk, forward" for e in trace["traceEvents"])
 
 
+def test_a_run_too_short_to_be_profiled_says_so(run, tiny, capsys):
+    assert run(tiny(max_steps=5, profile=True)) == 0
+    assert "no profile: it takes 3 steps to warm up and 3 more, this run had 5" in capsys.readouterr().out
+
+
 def test_profiling_changes_no_number(run, tiny):
     losses = []
     for profile in (False, True):
