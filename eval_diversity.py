@@ -30,8 +30,9 @@ from configurator import cli
 from data.grammar.machine import UNKNOWN
 from data.grammar.truth import Truth, open_truth
 from data.tokens import TokenFile, Tokenizer, open_tokens, replacing
+from logs import evaluations
 from sample import check_sampling, generate, truncate
-from scoring import document_blocks, document_windows, get_device, get_dtype, recover, score, truth_blocks
+from scoring import EPSILON, document_blocks, document_windows, get_device, get_dtype, recover, score, truth_blocks
 
 # Shamula et al. 2024, table 1: perplexity, Self-BLEU, Distinct-4
 PUBLISHED = {
@@ -45,7 +46,7 @@ class Column(NamedTuple):
     key: str
     title: str
     form: str
-    best: str  # "human": a text metric, nearest to human text is best; "low": the lowest is; "": none is
+    best: str  # "human": a text metric, nearest to human text is best; "low", "high": the lowest, highest is; "": none is
     what: str
 
 
@@ -55,6 +56,8 @@ HONEST = (
     Column("ppl_word", "PPL_word", ".2f", "low", "exp(NLL / (words + lines))"),
     Column("bits_per_byte", "bits/byte", ".3f", "low", "NLL / (ln 2 x bytes of the text)"),
     Column("ece", "ECE", ".4f", "low", "expected calibration error of the most probable token, 15 bins"),
+    Column("ppl_eps", "PPL_eps", ".2f", "low", f"exp(mean of -log((p + {EPSILON:g}) / (1 + {EPSILON:g} V))): perplexity for heads with exact zeros, too"),
+    Column("sparsemax_score", "sparsemax", ".4f", "high", "mean of p_t + (1 - |p|^2) / 2, 0 to 1"),
     Column("self_bleu", "Self-BLEU", ".2f", "human", "mean sacreBLEU of each text against all others, 0-100"),
     Column("distinct_4", "Distinct-4", ".4f", "human", "unique 4-grams / words, all texts pooled"),
     Column("seq_rep_4", "seq-rep-4", ".4f", "human", "1 - unique / all 4-grams of a text, mean"),
@@ -83,6 +86,7 @@ PAPER = (
     Column("published_distinct_4", "publ. Distinct-4", ".4f", "", "as published"),
 )
 REFERENCES = ("human", "unigram noise", "loop")
+PLACES = ("data", "source", "out_dir")  # of a run's configuration: of one machine, nobody else's
 
 
 @dataclass(frozen=True)
@@ -213,7 +217,8 @@ def model_row(path: Path, digest: str, data: Data, s: Settings, device: torch.de
     block = model.trunk.config.block_size
     draws = model.head.draws(s.samples, s.seed)
     bar = lambda it: tqdm(it, desc=f"{name}: scoring", leave=False)
-    row: dict[str, Any] = {"name": name, "checkpoint": str(path), "weights_sha256": digest, "step": ckpt.progress["step"], "command": " ".join(sys.argv), "versions": versions()}
+    row: dict[str, Any] = {"name": name, "checkpoint": str(path), "weights_sha256": digest, "step": ckpt.progress["step"], "command": " ".join(sys.argv), "versions": versions(),
+                           "training": {k: v for k, v in ckpt.config.items() if k not in PLACES}, "curve": evaluations(ckpt.path.parent)}
     if s.protocol == "paper":
         seen = held_out_prompts(data.train.ids, min(200, len(data.train.ids) // (block + 1)), 1, block, seed=s.seed)
         parts = [score(model, np.concatenate((p, h)), block, draws, device, s.dtype) for p, h in bar(list(zip(seen.prompt, seen.human)))]
@@ -221,9 +226,9 @@ def model_row(path: Path, digest: str, data: Data, s: Settings, device: torch.de
         published = PUBLISHED.get(name.split("-")[0], (math.nan,) * 3)
         row |= dict(zip(("published_ppl", "published_self_bleu", "published_distinct_4"), published))
     else:
-        r, info = score(model, data.split.ids, s.stride, draws, device, s.dtype, calibration=True, progress=bar), data.split.info
+        r, info = score(model, data.split.ids, s.stride, draws, device, s.dtype, details=True, progress=bar), data.split.info
         row |= {"ppl_tok": metrics.perplexity(r.nll, r.count), "ppl_word": metrics.perplexity(r.nll, info["words"] + info["lines"]),
-                "bits_per_byte": metrics.bits_per_byte(r.nll, info["bytes"]), "ece": r.ece, "nll": r.nll, "tokens": r.count, "zero_probability_tokens": r.zeros}
+                "bits_per_byte": metrics.bits_per_byte(r.nll, info["bytes"]), "ece": r.ece, "ppl_eps": metrics.perplexity(r.eps_nll, r.count), "sparsemax_score": r.sparsemax, "nll": r.nll, "tokens": r.count, "zero_probability_tokens": r.zeros}
         row |= recovery(data, s, model, draws, device, bar)
     new = sample_texts(model, data.prompts.prompt, s, device, name)
     texts = decode(data.tokenizer, data.prompts.prompt, new, s)
@@ -249,7 +254,7 @@ def weights_digest(path: Path) -> str:
 def cells(rows: list[dict[str, Any]], columns: tuple[Column, ...]) -> list[list[str]]:
     """The table's cells. A text metric shows its distance to human; the best model row of a column has a star: see Column.best."""
     human = next((r for r in rows if r["name"] == "human"), {})
-    distance = lambda r, c: abs(r[c.key] - human[c.key]) if c.best == "human" else r[c.key]
+    distance = lambda r, c: abs(r[c.key] - human[c.key]) if c.best == "human" else -r[c.key] if c.best == "high" else r[c.key]
     models = [r for r in rows if not r.get("reference")]
     best = {c.key: min((distance(r, c) for r in models if math.isfinite(r.get(c.key, math.nan))), default=None) for c in columns if c.best}
     out = []
@@ -283,7 +288,7 @@ def explain(s: Settings, columns: tuple[Column, ...], data: Data) -> list[str]:
     budget = f"{s.texts} texts" + (f" in {s.loops} loops" if s.loops > 1 else "")
     return [f"Protocol {s.protocol}: {s.split} split{complete}, tokenizer {data.tokenizer.name}; {budget}, {s.prompt_tokens} prompt + {s.new_tokens} new tokens, "
             f"temperature {s.temperature:g}, top_k {s.top_k}, top_p {s.top_p:g}, seed {s.seed}; block {s.block_size}, stride {s.stride}; Bayesian rows: {s.samples} weight samples; {s.dtype}.",
-            "(+x) is the distance to human text; * is nearest to human, for PPL, bits/byte and ECE the lowest. Up or down alone is not better.",
+            "(+x) is the distance to human text; * is nearest to human, for PPL, bits/byte and ECE the lowest, for sparsemax the highest. Up or down alone is not better.",
             *(f"{c.title}: {c.what}." for c in columns),
             *([known_truth(data.truth)] if data.truth else [])]
 
@@ -311,10 +316,16 @@ def write_files(out: Path, s: Settings, rows: list[dict[str, Any]], texts: dict[
     content = {**{samples_file(out, name): "".join(json.dumps(t, ensure_ascii=False) + "\n" for t in list_) for name, list_ in texts.items()},
                out.with_name(out.name + ".md"): as_text(header, cells(rows, columns), True) + "\n\n" + "\n".join(notes[:2]) + "\n\n" + "\n".join("- " + n for n in notes[2:]) + "\n",
                out.with_name(out.name + ".csv"): table.getvalue(),
-               out.with_name(out.name + ".json"): json.dumps({"settings": vars(s), "rows": strict}, indent=1, allow_nan=False) + "\n"}
+               out.with_name(out.name + ".json"): json_table({"settings": vars(s)}, strict)}
     for path, text in content.items():
         with replacing(path) as f:
             f.write(text.encode())
+
+
+def json_table(head: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """JSON of {**head, "rows": rows}, a line a row: what a changed row changes."""
+    start = "".join(f"{json.dumps(k)}: {json.dumps(v, allow_nan=False)},\n" for k, v in head.items())
+    return "{" + start + '"rows": [\n' + ",\n".join(json.dumps(r, allow_nan=False) for r in rows) + "\n]}\n"
 
 
 def versions() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 from pathlib import Path
 
@@ -23,7 +24,9 @@ class Log:
         self.file, self.wandb = open(path, "a"), wandb
 
     def add(self, step: int, **entry) -> None:
-        self.file.write(json.dumps({"step": step, **entry}) + "\n")
+        """A number that JSON does not have (inf, nan) is written as a string, as in eval_diversity's tables."""
+        strict = {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in entry.items()}
+        self.file.write(json.dumps({"step": step, **strict}, allow_nan=False) + "\n")
         self.file.flush()
         if self.wandb:
             self.wandb.log(entry, step=step)
@@ -32,6 +35,13 @@ class Log:
         self.file.close()
         if self.wandb:
             self.wandb.finish()
+
+
+def evaluations(out: Path) -> list[dict]:
+    """The entries of `out`/log.jsonl that evaluations wrote; [] where there is no log."""
+    path = out / "log.jsonl"
+    entries = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    return [e for e in entries if "val_nll" in e]
 
 
 def start_wandb(project: str, name: str, config: dict, out: Path):

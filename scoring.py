@@ -14,11 +14,16 @@ from heads import Weights
 from metrics import Calibration, Recovery
 
 
+EPSILON = 1e-6  # of the eps-perplexity (Martins et al. 2020, arXiv 2004.02644, sec. 4): what each token's probability is raised by, before they are normalised
+
+
 class Score(NamedTuple):
     nll: float    # sum over tokens of -log p, nats; inf if a token has probability 0
     count: int    # tokens scored
     zeros: int    # of these, how many have probability 0
-    ece: float    # expected calibration error of the most probable token; nan unless asked for
+    eps_nll: float      # sum over tokens of -log((p + EPSILON) / (1 + EPSILON V)), nats: finite for heads with exact zeros, too
+    ece: float          # expected calibration error of the most probable token; nan unless asked for
+    sparsemax: float    # mean of p_t + (1 - |p|^2) / 2, 0 to 1; nan unless asked for
 
 
 def get_device(name: str) -> torch.device:
@@ -70,17 +75,18 @@ def windows(count: int, block_size: int, stride: int) -> list[tuple[int, int]]:
 
 @torch.no_grad()
 def score(model: Model, ids: np.ndarray, stride: int = 0, draws: list[Weights] | None = None, device: torch.device | str = "cpu", dtype: str = "float32",
-          batch: int = 16, calibration: bool = False, progress: Callable[[Iterable], Iterable] = iter) -> Score:
+          batch: int = 16, details: bool = False, progress: Callable[[Iterable], Iterable] = iter) -> Score:
     """NLL of `ids` (T,) under the model's predictive distribution, T - 1 tokens, each scored once.
 
     `stride` 0 means min(512, block_size). `draws`: see OutputHead.draws. float32 log-probabilities whatever `dtype` the matrix products
-    have. The model must be in eval mode. A token of probability 0 makes the NLL inf and is counted; it is never clamped.
+    have. The model must be in eval mode. A token of probability 0 makes the NLL inf and is counted; it is never clamped. `details`: ECE and sparsemax score, too.
     """
     T = model.trunk.config.block_size
     draws = draws if draws is not None else model.head.draws(1, 0)
     plan = windows(len(ids), T, stride or min(512, T))
     T = min(T, len(ids) - 1)
-    nll, count, zeros, cal = 0.0, 0, 0, Calibration()
+    V = model.head.head.vocab_size
+    nll, eps_nll, count, zeros, sparsemax, cal = 0.0, 0.0, 0, 0, 0.0, Calibration()
     for i in progress(range(0, len(plan), batch)):
         part = plan[i:i + batch]
         tokens = torch.from_numpy(np.stack([ids[s:s + T + 1] for s, _ in part]).astype(np.int64)).to(device)
@@ -93,14 +99,16 @@ def score(model: Model, ids: np.ndarray, stride: int = 0, draws: list[Weights] |
             for rows, lp in model.head.log_prob_blocks(hidden, draws):
                 t = target[rows]
                 lp_t[rows] = lp.gather(1, t[:, None]).squeeze(1)
-                if calibration:
+                if details:
                     top, arg = lp.max(1)
+                    sparsemax += (lp_t[rows].exp() + (1 - (2 * lp).exp().sum(1)) / 2).sum().item()
                     cal.add(top.exp().cpu().numpy(), (arg == t).cpu().numpy())
         lp_t = lp_t.double()
         zeros += int((lp_t == -math.inf).sum())
         nll -= lp_t.sum().item()
+        eps_nll -= ((lp_t.exp() + EPSILON) / (1 + EPSILON * V)).log().sum().item()
         count += len(lp_t)
-    return Score(nll, count, zeros, cal.ece() if calibration else math.nan)
+    return Score(nll, count, zeros, eps_nll, cal.ece() if details else math.nan, sparsemax / count if details else math.nan)
 
 
 # -----------------------------------------------------------------------------

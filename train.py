@@ -36,7 +36,7 @@ from logs import Log, duration, start_wandb
 from metrics import perplexity
 from model import GPTConfig, from_gpt2
 from processes import Processes
-from scoring import autocast, document_blocks, document_windows, recover, score
+from scoring import Score, autocast, document_blocks, document_windows, recover, score
 from speed import Profile, flops_per_token, peak_flops
 
 
@@ -222,7 +222,10 @@ class Trainer:
         self.stop = 0  # the signal that asked for the end
         self.log: Log | None = None  # of the first process
         self.profile = Profile(config.profile and procs.main, self.out, procs.device, self.say)
-        self.loader, self.ahead = ThreadPoolExecutor(1, "batches"), {}  # ahead: (step, micro-batch) -> its future
+        # Whatever torch does in the loader's thread it does with one thread of its own: a second team of them beside the model's slows down both, for
+        # good. torch gives that number to each thread that has none yet, so this one has to have its own first
+        torch.get_num_threads()
+        self.loader, self.ahead = ThreadPoolExecutor(1, "batches", torch.set_num_threads, (1,)), {}  # ahead: (step, micro-batch) -> its future
         self.peak = peak_flops(procs.device, config.dtype)
 
     def start_from(self, name: str) -> None:
@@ -334,27 +337,27 @@ class Trainer:
         self.profile.step()
         return mean
 
-    def evaluate(self) -> float:
-        """NLL in nats a token over the whole validation split. Uses generators of its own: evaluation never disturbs training."""
+    def evaluate(self) -> Score:
+        """Of the whole validation split. Uses generators of its own: evaluation never disturbs training."""
         c = self.config
         self.model.eval()
         draws = self.model.head.draws(c.eval_samples, derived_seed(c.seed, 3))
         s = score(self.model, self.val.ids, 0, draws, self.procs.device, c.dtype, progress=self.until_stopped)
         self.model.train()
-        return s.nll / s.count
+        return s
 
     def masses(self) -> dict[str, float]:
-        """For the log, where the truth is known: the model's mean mass on the observed token, on valid alternatives and on the rest, and KL(truth||model).
-        Over the first windows of the validation split, the same at every evaluation: how a head moves the alternatives is read off the log."""
+        """For the log, where the truth is known: how far the model is from it (metrics.Recovery), above all its mean mass on the observed token, on valid
+        alternatives, and on the rest. Over the first windows of the validation split, the same at every evaluation: how a head moves the alternatives is read off the log."""
         if self.truth is None:
             return {}
         c, ids = self.config, self.val.ids
         plan = document_windows(np.flatnonzero(ids == self.truth.machine.end), c.block_size)[:TRUTH_WINDOWS]
         self.model.eval()
         draws = self.model.head.draws(c.eval_samples, derived_seed(c.seed, 3))
-        means = recover(document_blocks(self.model, ids, plan, draws, self.procs.device, c.dtype, progress=self.until_stopped), ids, self.truth).means()
+        r = recover(document_blocks(self.model, ids, plan, draws, self.procs.device, c.dtype, progress=self.until_stopped), ids, self.truth)
         self.model.train()
-        return {k: means[k] for k in ("mass_observed", "mass_alternatives", "mass_invalid", "true_observed", "kl_truth_model")}
+        return r.means() | {"alternatives_by_decade": r.by_decade()}
 
     def until_stopped(self, batches):
         """An evaluation's batches; Stopped at a signal, for it can take minutes."""
@@ -372,12 +375,13 @@ class Trainer:
         """On the first process, while the others wait. A signal leaves the evaluation to the resumed run."""
         if self.procs.main:
             with contextlib.suppress(Stopped):
-                nll, masses = self.evaluate(), self.masses()
+                s, masses = self.evaluate(), self.masses()
+                nll = s.nll / s.count
                 if math.isnan(nll):
                     raise Diverged(f"step {self.step}: the validation NLL is not a number")
                 better, self.best, self.evaluated = nll < self.best, min(self.best, nll), self.step
                 self.say(f"step {self.step}: validation {nll:.4f} nats/token, perplexity {perplexity(nll, 1):.2f}" + (" (best)" if better else ""))
-                self.log.add(self.step, val_nll=nll, val_ppl=perplexity(nll, 1), **masses)
+                self.log.add(self.step, val_nll=nll, val_ppl=perplexity(nll, 1), val_eps_ppl=perplexity(s.eps_nll, s.count), **masses)
                 if better:
                     self.save("best", nll)
                 self.save("last", nll)
@@ -412,6 +416,7 @@ class Trainer:
             return 1
         finally:
             self.bar.close()
+            self.profile.close()
         self.say(f"done: {self.step} steps, {self.tokens:,} tokens, {duration(time.perf_counter() - self.began)}; best validation perplexity {perplexity(self.best, 1):.2f}; {self.out}")
         return 0
 

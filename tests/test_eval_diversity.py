@@ -144,15 +144,15 @@ def test_text_metrics_are_means_over_loops():
 
 def test_cells():
     text = dict(distinct_4=0.5, seq_rep_4=0.1, zipf=1.0)
-    table = [dict(name="low", step=1000, ppl_tok=20.0, ppl_word=math.inf, bits_per_byte=1.0, ece=math.nan, self_bleu=10.0, **text),
-             dict(name="near", step=900, ppl_tok=30.0, ppl_word=50.0, bits_per_byte=1.5, ece=math.nan, self_bleu=28.0, **text),
+    table = [dict(name="low", step=1000, ppl_tok=20.0, ppl_word=math.inf, bits_per_byte=1.0, ece=math.nan, ppl_eps=20.0, sparsemax_score=0.4, self_bleu=10.0, **text),
+             dict(name="near", step=900, ppl_tok=30.0, ppl_word=50.0, bits_per_byte=1.5, ece=math.nan, ppl_eps=19.0, sparsemax_score=0.3, self_bleu=28.0, **text),
              dict(name="human", reference=True, self_bleu=25.0, **text), dict(name="loop", reference=True, self_bleu=25.5, **text)]
     low, near, human, loop = cells(table, HONEST)
-    assert low[:7] == ["low", "1000", "20.00 *", "inf", "1.000 *", "-", "10.00 (-15.00)"]  # a lower Self-BLEU is not better,
-    assert near[:7] == ["near", "900", "30.00", "50.00 *", "1.500", "-", "28.00 (+3.00) *"]  # nearer to human is
-    assert human[:7] == ["human", "-", "-", "-", "-", "-", "25.00"]
-    assert loop[6] == "25.50 (+0.50)"  # a reference has no star, however near
-    assert low[7] == near[7] == "0.5000 (+0.0000) *"
+    assert low[:9] == ["low", "1000", "20.00 *", "inf", "1.000 *", "-", "20.00", "0.4000 *", "10.00 (-15.00)"]  # a lower Self-BLEU is not better,
+    assert near[:9] == ["near", "900", "30.00", "50.00 *", "1.500", "-", "19.00 *", "0.3000", "28.00 (+3.00) *"]  # nearer to human is
+    assert human[:9] == ["human", *"-------", "25.00"]
+    assert loop[8] == "25.50 (+0.50)"  # a reference has no star, however near
+    assert low[9] == near[9] == "0.5000 (+0.0000) *"
     assert all(len(line) == 1 + len(HONEST) for line in (low, near, human, loop))
 
 
@@ -170,8 +170,9 @@ def test_perplexity_columns(honest, trained, sig, token_folder):
     for path in (trained, sig):
         r = rows(honest)[path.name]
         model, _ = eval_diversity.load_model(path)
-        again = score(model, ids, 0, model.head.draws(8, 1337), calibration=True)
+        again = score(model, ids, 0, model.head.draws(8, 1337), details=True)
         assert r["nll"] == again.nll and r["ece"] == again.ece and r["zero_probability_tokens"] == 0
+        assert r["sparsemax_score"] == again.sparsemax and r["ppl_eps"] == pytest.approx(math.exp(again.eps_nll / again.count))
         assert r["tokens"] == len(ids) - 1 == info["tokens"] - 1
         assert r["ppl_tok"] == pytest.approx(math.exp(r["nll"] / r["tokens"]))
         assert r["ppl_word"] == pytest.approx(math.exp(r["nll"] / (info["words"] + info["lines"])))

@@ -10,7 +10,7 @@ import torch
 import metrics
 from checkpoint import Model, build
 from heads import HEADS, OutputHead, Projection, Softmax, project
-from scoring import autocast, score, windows
+from scoring import EPSILON, autocast, score, windows
 
 V, T = 61, 8
 heads = pytest.mark.parametrize("name", HEADS)
@@ -110,10 +110,10 @@ def test_progress_sees_every_batch():
 
 
 def test_projecting_in_parts_changes_nothing(monkeypatch):
-    whole = score(tiny(), text(60), 5, calibration=True)
+    whole = score(tiny(), text(60), 5, details=True)
     monkeypatch.setattr("heads.output.chunk_rows", lambda *_: 3)
     monkeypatch.setattr("heads.output.block_rows", lambda *_: 2)
-    parts = score(tiny(), text(60), 5, calibration=True)
+    parts = score(tiny(), text(60), 5, details=True)
     assert (parts.count, parts.zeros) == (whole.count, whole.zeros)
     assert parts[0::3] == pytest.approx(whole[0::3], rel=1e-6)
 
@@ -129,9 +129,13 @@ def test_tokens_of_probability_zero_are_counted_and_never_clamped():
     model, ids = tiny(), text(50)
     model.head.head = Top5(V)
     nll = target_nll(naive(model, ids, 3), ids)
-    s = score(model, ids, 3, calibration=True)
+    s = score(model, ids, 3, details=True)
     assert s.nll == math.inf and s.count == 49 and s.zeros == nll.isinf().sum() and 0 < s.zeros < 49
     assert 0 <= s.ece <= 1
+    p, t = naive(model, ids, 3).exp().double(), torch.from_numpy(ids[1:].astype(np.int64))
+    p_t, eps = p.gather(1, t[:, None]).squeeze(1), EPSILON
+    assert s.eps_nll == pytest.approx(-((p_t + eps) / (p + eps).sum(1)).log().sum().item(), rel=1e-5) and math.isfinite(s.eps_nll)
+    assert s.sparsemax == pytest.approx((p_t + (1 - (p * p).sum(1)) / 2).mean().item(), rel=1e-5)
     for t in range(1, T + 1):  # a text of possible tokens only
         lp = naive(model, ids[:t + 1], 8)[-1]
         ids[t] = lp.topk(5).indices[t % 5]
@@ -146,7 +150,7 @@ def test_ece_is_that_of_all_tokens_at_once(name):
     ids[1::3] = lp.argmax(1)[::3].numpy()  # some hits; changes later contexts, so:
     confidence, best = naive(model, ids, 5).max(1)
     expected = metrics.ece(confidence.exp().numpy(), best.numpy() == ids[1:])
-    assert score(model, ids, 5, batch=4, calibration=True).ece == pytest.approx(expected, abs=1e-6)
+    assert score(model, ids, 5, batch=4, details=True).ece == pytest.approx(expected, abs=1e-6)
     assert expected > 0.05
 
 
@@ -200,7 +204,7 @@ def test_scoring_disturbs_nothing(name, bayesian):
     for seed in (1, 2):
         torch.manual_seed(seed)
         state, numpy_state = torch.random.get_rng_state(), str(np.random.get_state())
-        results.append(score(model, ids, 3, model.head.draws(2, 5), calibration=True))
+        results.append(score(model, ids, 3, model.head.draws(2, 5), details=True))
         assert torch.equal(torch.random.get_rng_state(), state) and str(np.random.get_state()) == numpy_state
     assert results[0] == results[1]  # nor does the global generator change the score
     assert all(torch.equal(p, before[k]) for k, p in model.state_dict().items()) and model.state_dict().keys() == before.keys()

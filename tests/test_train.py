@@ -212,7 +212,7 @@ def test_watching_does_not_disturb(run, tiny, equal_state):
 
 def test_best_is_the_best(run, tiny, monkeypatch):
     values = iter([3.0, 2.0, 4.0])
-    monkeypatch.setattr(train.Trainer, "evaluate", lambda self: next(values))
+    monkeypatch.setattr(train.Trainer, "evaluate", lambda self: train.Score(next(values), 1, 0, 1.0, math.nan, math.nan))
     c = tiny(eval_interval=2)
     assert run(c) == 0
     assert progress(c.out_dir, "best") == {"step": 4, "tokens": 4 * 8 * 16, "val_nll": 2.0, "best_val_nll": 2.0}
@@ -222,7 +222,7 @@ def test_best_is_the_best(run, tiny, monkeypatch):
 
 def test_best_is_remembered_by_a_resume(run, tiny, monkeypatch):
     values = iter([1.0, 2.0])
-    monkeypatch.setattr(train.Trainer, "evaluate", lambda self: next(values))
+    monkeypatch.setattr(train.Trainer, "evaluate", lambda self: train.Score(next(values), 1, 0, 1.0, math.nan, math.nan))
     c = tiny(max_steps=2, lr_decay_steps=4)
     assert run(c) == 0
     c.max_steps, c.resume = 4, True
