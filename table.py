@@ -53,7 +53,7 @@ class TableConfig:
 
 @dataclass(frozen=True)
 class Run:
-    """One training: `arguments` of train.py. In a row's flags {seed} is the run's, as in --init_from=out/baseline-small-{seed}."""
+    """One training: `arguments` of train.py. In a row's flags {runs}, {overlay} and {seed} are the run's, as in --init_from={runs}/baseline-{overlay}-{seed}."""
     row: str
     seed: int
     out: Path
@@ -63,7 +63,7 @@ class Run:
     def make(cls, row: str, seed: int, c: TableConfig) -> "Run":
         name, *flags = shlex.split(row)
         out = Path(c.runs) / f"{name}-{c.overlay}-{seed}"
-        flags = [f.format(seed=seed) for f in flags]
+        flags = [f.format(runs=c.runs, overlay=c.overlay, seed=seed) for f in flags]
         return cls(name, seed, out, (f"config/{name}.py", f"config/{c.overlay}.py", *flags, f"--seed={seed}", f"--name={out.name}", f"--out_dir={out}"))
 
     @property
@@ -76,11 +76,39 @@ class Run:
         if not self.started:
             return False
         ckpt = checkpoint.load(checkpoint.find(self.out, "last"), weights=False)
-        want = vars(train.read_arguments(list(self.arguments)))
-        odd = [k for k in want if k not in train.RESUMABLE and ckpt.config.get(k, want[k]) != want[k]]
-        if odd:
-            raise ValueError(f"{self.out} was trained with another {odd[0]} ({ckpt.config[odd[0]]!r}, not {want[odd[0]]!r}): move it away, or give another --runs folder")
-        return ckpt.progress["step"] >= want["max_steps"]
+        if odd := self.differs(ckpt.config):
+            raise ValueError(f"{self.out} was trained with another {odd}: move it away, or give another --runs folder")
+        return ckpt.progress["step"] >= self.wanted["max_steps"]
+
+    @property
+    def wanted(self) -> dict[str, Any]:
+        return vars(train.read_arguments(list(self.arguments)))
+
+    def differs(self, config: dict[str, Any]) -> str:
+        """The first key in which a run's configuration is not what the table asks for, with both values; "" if there is none."""
+        want = self.wanted
+        odd = [k for k in want if k not in train.RESUMABLE and config.get(k, want[k]) != want[k]]
+        return f"{odd[0]} ({config[odd[0]]!r}, not {want[odd[0]]!r})" if odd else ""
+
+
+def per_run_table(c: TableConfig) -> Path:
+    """Name, without ending, of the table of all runs."""
+    return Path(c.results) / f"{c.name}.runs"
+
+
+def evaluated(runs: list[Run], c: TableConfig) -> set[str]:
+    """Names of the runs that need no folder any more: an earlier table of the same settings has their row, and no run that is still to do starts from them."""
+    try:
+        had = json.loads((Path(c.results) / f"{c.name}.json").read_text(encoding="utf-8"))["settings"]["table"]
+        rows = {r["name"]: r for r in json.loads(per_run_table(c).with_name(f"{c.name}.runs.json").read_text(encoding="utf-8"))["rows"]}
+    except (OSError, ValueError, KeyError):
+        return set()
+    if had["evaluate"] != c.evaluate:
+        return set()
+    done = {r.out.name for r in runs if not r.started and "training" in rows.get(r.out.name, {}) and not r.differs(rows[r.out.name]["training"])
+            and samples_file(per_run_table(c), r.out.name).is_file()}
+    used = {a.partition("=")[2] for r in runs if r.out.name not in done and not r.finished for a in r.arguments}
+    return {r.out.name for r in runs if r.out.name in done and str(r.out) not in used}
 
 
 def train_all(runs: list[Run], c: TableConfig) -> None:
@@ -93,7 +121,7 @@ def train_all(runs: list[Run], c: TableConfig) -> None:
         if stopped:
             return
         command = [sys.executable, "train.py", *run.arguments, *(["--resume"] if run.started else []), "--log_interval=50"]
-        print(f"{run.out.name}: {len(todo)} runs to do in all", flush=True)
+        print(f"{run.out.name} ({todo.index(run) + 1} of {len(todo)} to do)", flush=True)
         code = subprocess.run(command, env=environment).returncode
         if code in (130, 143, -signal.SIGINT, -signal.SIGTERM):
             stopped.append(run)
@@ -170,12 +198,12 @@ def write_summary(c: TableConfig, per_run: Path) -> str:
     note = (f"Mean of {len(c.seeds)} seeds ± half of its 95% interval: Student's t over the seeds; for the metrics of texts ({', '.join(TEXT_METRICS)}) over {c.halves} random halves of the texts. "
             "(+x) is the distance to human text; * is nearest to human, or lowest.")
     header, body = ["", *(col.title for col in columns)], with_intervals(summary, columns)
-    content = {"settings": {"table": vars(c), "evaluation": table["settings"]}, "commit": commit(), "versions": eval_diversity.versions(),
-               "rows": [{k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in r.items()} for r in summary]}
+    head = {"settings": {"table": vars(c), "evaluation": table["settings"]}, "commit": commit(), "versions": eval_diversity.versions()}
+    strict = [{k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in r.items()} for r in summary]
     out, sheet = Path(c.results) / c.name, io.StringIO()
     keys = [k for col in columns for k in (col.key, col.key + "_ci")]
     csv.writer(sheet, lineterminator="\n").writerows([["name", *keys], *([r["name"], *(r.get(k, "") for k in keys)] for r in summary)])
-    for end, text in ((".md", as_text(header, body, True) + "\n\n" + note + "\n"), (".csv", sheet.getvalue()), (".json", json.dumps(content, indent=1, allow_nan=False) + "\n")):
+    for end, text in ((".md", as_text(header, body, True) + "\n\n" + note + "\n"), (".csv", sheet.getvalue()), (".json", eval_diversity.json_table(head, strict))):
         with replacing(out.with_name(out.name + end)) as f:
             f.write(text.encode())
     return as_text(header, body, False) + "\n\n" + note
@@ -195,7 +223,7 @@ def check(c: TableConfig) -> list[Run]:
             raise ValueError(f"{key} = {getattr(c, key)}: must be at least {least}")
     if not c.rows or not c.seeds:
         raise ValueError("rows and seeds: a table needs at least one of each, as in config/tables/heads.py")
-    runs = [Run.make(row, seed, c) for row in c.rows for seed in c.seeds]
+    runs = [Run.make(row, seed, c) for seed in c.seeds for row in c.rows]  # a table that is stopped has whole seeds
     if len({r.out for r in runs}) < len(runs):
         raise ValueError("rows or seeds hold one twice: each row and each seed is to be there once")
     for run in runs:
@@ -206,13 +234,14 @@ def check(c: TableConfig) -> list[Run]:
 
 def main(argv: list[str]) -> int:
     c = configure(TableConfig, argv)
-    runs = check(c)
+    runs, per_run = check(c), per_run_table(c)
+    done = evaluated(runs, c)
+    todo = [r for r in runs if r.out.name not in done]
     first = shlex.split(c.rows[0])[0]
-    train_all([r for r in runs if r.row == first], c)  # others may have it as their teacher, or start from it
-    train_all([r for r in runs if r.row != first], c)
-    per_run = Path(c.results) / f"{c.name}.runs"
+    train_all([r for r in todo if r.row == first], c)  # others may have it as their teacher, or start from it
+    train_all([r for r in todo if r.row != first], c)
     per_run.parent.mkdir(parents=True, exist_ok=True)
-    code = eval_diversity.main([*(str(r.out) for r in runs), *shlex.split(c.evaluate), "--out", str(per_run)])
+    code = eval_diversity.main([*(str(r.out) for r in todo), *shlex.split(c.evaluate), "--out", str(per_run)]) if todo else 0
     if code == 0:
         print("", write_summary(c, per_run), sep="\n")
     return code

@@ -47,8 +47,8 @@ def test_summary_of_a_row():
 
 
 def test_a_run_fills_in_its_seed():
-    run = Run.make("sig_gpt --teacher=out/baseline-small-{seed}", 7, TableConfig(runs="runs"))
-    assert run.out == Path("runs/sig_gpt-small-7") and "--teacher=out/baseline-small-7" in run.arguments and "--seed=7" in run.arguments
+    run = Run.make("sig_gpt --teacher={runs}/baseline-{overlay}-{seed}", 7, TableConfig(runs="runs"))
+    assert run.out == Path("runs/sig_gpt-small-7") and "--teacher=runs/baseline-small-7" in run.arguments and "--seed=7" in run.arguments
 
 
 @pytest.mark.parametrize("change, says", [
@@ -60,10 +60,12 @@ def test_mistakes_are_found_before_any_training(change, says):
         table.check(TableConfig(**dict(rows=["baseline"]) | change))
 
 
-def test_the_committed_tables_are_sound():
-    for path in Path("config/tables").glob("*.py"):
-        c = table.configure(TableConfig, [str(path)])
-        assert c.name == path.stem and len(table.check(c)) == len(c.rows) * len(c.seeds)
+@pytest.mark.parametrize("name, files", [("heads", ["heads"]), ("grammar", ["heads", "grammar"])])
+def test_the_committed_tables_are_sound(name, files):
+    c = table.configure(TableConfig, [f"config/tables/{f}.py" for f in files])
+    runs = table.check(c)
+    assert len(runs) == len(c.rows) * len(c.seeds)
+    assert (c.name or files[0]) == name and {a for r in runs for a in r.arguments if a.startswith("--teacher")} == {f"--teacher=out/baseline-{c.overlay}-{s}" for s in c.seeds}
 
 
 @pytest.fixture
@@ -102,10 +104,29 @@ def test_a_whole_table_and_again(whole, capsys):
     runs = {r["name"]: r for r in json.loads((folder / "results/mini.runs.json").read_text())["rows"]}
     assert out["rows"][0]["ppl_tok"] == pytest.approx((runs["baseline-tinytable-1"]["ppl_tok"] + runs["baseline-tinytable-2"]["ppl_tok"]) / 2)
     assert " ± " in (folder / "results/mini.md").read_text()
+    assert runs["baseline-tinytable-1"]["training"]["learning_rate"] == TINY["learning_rate"] and runs["baseline-tinytable-1"]["curve"][-1]["val_ppl"] > 1
+    assert "/" not in "".join(str(v) for k, v in runs["baseline-tinytable-1"]["training"].items() if k != "teacher")  # no place of this machine
     capsys.readouterr()
     shutil.rmtree(folder / "out/smooth_gpt-tinytable-2")
-    assert make() == 0 and len(trained) == 5  # only what is missing
+    before = (folder / "results/mini.csv").read_text()
+    assert make() == 0 and len(trained) == 4  # its row and its texts are there
     assert "baseline-tinytable-1: kept" in capsys.readouterr().err
+    (folder / "results/mini.runs.samples/smooth_gpt-tinytable-2.jsonl").unlink()
+    assert make() == 0 and len(trained) == 5  # only what is missing
+    shutil.rmtree(folder / "out")
+    assert make() == 0 and len(trained) == 5 and (folder / "results/mini.csv").read_text() == before
+
+
+def test_a_run_that_others_start_from_needs_its_folder(whole):
+    make, trained, folder = whole
+    rows = ["baseline", "stop_gradient --init_from={runs}/baseline-{overlay}-{seed}"]
+    assert make(rows=rows, seeds=[1]) == 0 and len(trained) == 2
+    shutil.rmtree(folder / "out")
+    assert make(rows=rows, seeds=[1]) == 0 and len(trained) == 2
+    assert make(rows=rows, seeds=[1, 2]) == 0 and len(trained) == 4 and not (folder / "out/baseline-tinytable-1").exists()
+    shutil.rmtree(folder / "out")
+    (folder / "results/mini.runs.samples/stop_gradient-tinytable-2.jsonl").unlink()
+    assert make(rows=rows, seeds=[1, 2]) == 0 and len(trained) == 6  # the baseline of seed 2, and what starts from it
 
 
 def test_a_failed_run_is_named_and_the_others_are_done(whole, monkeypatch):
