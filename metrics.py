@@ -134,21 +134,43 @@ def _closest_lengths(lengths: np.ndarray) -> np.ndarray:
     return closest
 
 
-def _mean_bleu(tokens: np.ndarray, lengths: np.ndarray, max_n: int, score: Callable[[list[int], list[int]], float]) -> float:
+def _matches_in(gram: np.ndarray, text: np.ndarray, count: np.ndarray, N: int) -> np.ndarray:
+    """BLEU's clipped matches of the first N texts against all later ones (N,)."""
+    reference = text >= N
+    largest = np.zeros(gram.max(initial=-1) + 1, np.int64)
+    np.maximum.at(largest, gram[reference], count[reference])
+    gram, text, count = gram[~reference], text[~reference], count[~reference]
+    return np.bincount(text, np.minimum(count, largest[gram]), minlength=N).astype(np.int64)
+
+
+def _closest_in(lengths: np.ndarray, references: np.ndarray) -> np.ndarray:
+    """For each length the closest of the lengths `references`; of two equally close, the shorter."""
+    references = np.sort(references)
+    far = references[-1] + lengths.max() + 1
+    at = np.searchsorted(references, lengths)
+    shorter, longer = np.append(-far, references)[at], np.append(references, far + lengths.max())[at]
+    return np.where(lengths - shorter <= longer - lengths, shorter, longer)
+
+
+def _mean_bleu(tokens: np.ndarray, lengths: np.ndarray, max_n: int, score: Callable[[list[int], list[int]], float], references: int = 0) -> float:
     """Of texts as `_encode` gives them: mean over texts of brevity penalty * score(matches, totals), both for n = 1..max_n; 0 for a text without a match.
 
-    The brevity penalty is exp(1 - r / c) for a text of c tokens shorter than r, the closest length among the others, else 1.
+    A text is compared with all others or, if there are `references`, with the last ones, that many, which are not scored. The brevity penalty is
+    exp(1 - r / c) for a text of c tokens shorter than r, the closest length among those it is compared with, else 1.
     """
-    N = len(lengths)
-    if N < 2:
-        raise ValueError(f"self-BLEU of {N} text(s): it compares each text with the others and needs at least 2 texts")
+    N, what = len(lengths) - references, "BLEU" if references else "self-BLEU"
+    if N < (1 if references else 2):
+        raise ValueError(f"{what} of {N} text(s): " + ("it needs at least one" if references else "it compares each text with the others and needs at least 2 texts"))
     if not len(tokens):
-        raise ValueError(f"self-BLEU of {N} texts, all of them empty: it needs at least 2 texts with something to compare")
-    matches = np.stack([_matches(*counts, N) for counts in _ngram_counts(tokens, lengths, max_n)], axis=1)   # (N, max_n)
+        raise ValueError(f"{what} of {N} texts, all of them empty: it needs at least 2 texts with something to compare")
+    find = _matches_in if references else _matches
+    matches = np.stack([find(*counts, N) for counts in _ngram_counts(tokens, lengths, max_n)], axis=1)   # (N, max_n)
+    closest = _closest_in(lengths[:N], lengths[N:]) if references else _closest_lengths(lengths)
+    lengths = lengths[:N]
     totals = np.maximum(lengths[:, None] - np.arange(max_n), 0)                                                      # (N, max_n)
     scores = []
     # Python's log and exp, one text at a time: numpy's differ from them in the last bit on some machines.
-    for match, total, c, r in zip(matches.tolist(), totals.tolist(), lengths.tolist(), _closest_lengths(lengths).tolist()):
+    for match, total, c, r in zip(matches.tolist(), totals.tolist(), lengths.tolist(), closest.tolist()):
         if match[0]:
             scores.append((math.exp(1 - r / c) if c < r else 1.0) * score(match, total))
     return math.fsum(scores) / N                           # fsum: the same float for any order of the texts
@@ -191,12 +213,29 @@ def self_bleu_sacre(texts: Sequence[str]) -> float:
     order), to the last bit what sacrebleu 2.6 gives. The texts are raw strings: the 13a tokenizer splits them.
     ValueError for fewer than 2 texts, for texts that are all empty, and for a text that is not a string.
     """
+    _check_raw(texts)
+    return _mean_bleu(*_encode_13a(texts), 4, _sacre_score)
+
+
+def bleu_sacre(texts: Sequence[str], references: Sequence[str]) -> float:
+    """BLEU against held-out human texts (Yu et al. 2017, SeqGAN, arXiv 1609.05473, sec. 5), the sacreBLEU variant: 0..100, higher is more like them, phrase by phrase.
+
+    Mean over texts of sacrebleu.sentence_bleu(text, references).score, to the last bit what sacrebleu 2.6 gives. As self-BLEU it depends on how many
+    references there are, and on the texts' length. ValueError for no text or reference, for texts that are all empty, and for a text that is not a string.
+    """
+    _check_raw(texts)
+    _check_raw(references)
+    if not references:
+        raise ValueError("BLEU against 0 references: it needs at least one")
+    return _mean_bleu(*_encode_13a([*texts, *references]), 4, _sacre_score, len(references))
+
+
+def _check_raw(texts: Sequence[str]) -> None:
     if isinstance(texts, str):
-        raise ValueError(f"self-BLEU of the string {texts[:40]!r}: it needs a list of at least 2 texts")
+        raise ValueError(f"BLEU of the string {texts[:40]!r}: it needs a list of texts")
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise ValueError(f"text {i} is a {type(text).__name__}, and the 13a tokenizer needs the raw string: decode or join it first")
-    return _mean_bleu(*_encode_13a(texts), 4, _sacre_score)
 
 
 # ---- repetition and vocabulary ----

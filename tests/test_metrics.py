@@ -61,6 +61,15 @@ def test_self_bleu_sacre_is_sacrebleu_to_the_last_bit():
     assert len(set(values)) > 150
 
 
+def test_bleu_sacre_is_sacrebleu_to_the_last_bit():
+    values = []
+    for seed in range(300):
+        texts, references = ([" ".join(text) for text in random_texts(s)] for s in (seed, seed + 1000))
+        values.append(metrics.bleu_sacre(texts, references))
+        assert values[-1] == mean([sacrebleu.sentence_bleu(text, references).score for text in texts]), (seed, texts, references)
+    assert len(set(values)) > 100
+
+
 def test_self_bleu_sacre_tokenizes_as_sacrebleu():
     texts = ["The price, 1,000.50 dollars, rose.\n", "  a well-\nknown &quot;price&quot; of 1,000 -- (so-called)", "<unk> = Price = @-@ 3-4 <skipped>.",
              "tabs\tand\u00a0spaces \u2028 of unicode, naïve", "trailing dots...   ", "cut at a line end-\n", "a line end cut", "   "]
@@ -134,6 +143,9 @@ def test_self_bleu_takes_any_token():
     (lambda: metrics.self_bleu_sacre("a b"), "string 'a b'.*list"),
     (lambda: metrics.self_bleu_sacre(["", " \n"]), "all of them empty"),
     (lambda: metrics.self_bleu_sacre(["a b", ["a", "b"]]), "text 1 is a list.*raw string"),
+    (lambda: metrics.bleu_sacre(["a b"], []), "0 references"),
+    (lambda: metrics.bleu_sacre([], ["a b"]), "0 text.*at least one"),
+    (lambda: metrics.bleu_sacre(["a b"], "a b"), "string 'a b'.*list"),
 ])
 def test_self_bleu_errors(call, message):
     with pytest.raises(ValueError, match=message):

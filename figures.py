@@ -1,0 +1,175 @@
+"""Figures of committed tables, as PNG and SVG, through matplotlib.
+
+    python figures.py results/heads results/grammar     the learning curve of each head beside softmax and, where the truth is known, its way there
+    python figures.py results/heads.frontier            quality against diversity over temperatures, from frontier.py
+
+Reads NAME.runs.json (of table.py) or NAME.json (of frontier.py); needs no checkpoint.
+"""
+
+import json
+import math
+import statistics
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, Callable
+
+from configurator import cli
+from data.tokens import replacing
+
+BASELINE, BASELINE_COLOUR = "baseline", "0.6"
+WIDTH = 6  # small multiples side by side
+
+
+def pyplot():
+    """matplotlib without a screen, files that are the same for the same numbers. Here, because importing it takes a second."""
+    import matplotlib
+    matplotlib.use("Agg")
+    matplotlib.rcParams |= {"svg.hashsalt": "nanoHeads", "font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "savefig.dpi": 150}
+    import matplotlib.pyplot as plt
+    return plt
+
+
+def write(fig, path: Path) -> list[Path]:
+    """path.png and path.svg."""
+    out = []
+    for end, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
+        out.append(path.with_name(f"{path.name}.{end}"))
+        with replacing(out[-1]) as f:
+            fig.savefig(f, format=end, metadata=metadata, bbox_inches="tight")
+    pyplot().close(fig)
+    return out
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A table's JSON. ValueError or FileNotFoundError if it is none."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path}: table.py writes NAME.runs.json, frontier.py its NAME.json")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise ValueError(f"{path} is not JSON") from None
+
+
+Curves = dict[str, dict[int, list[float]]]  # row -> step -> a value of each seed
+
+
+def row_of(run: dict[str, Any]) -> str:
+    """baseline-grammar-1 -> baseline: the run's name without overlay and seed."""
+    return run["name"].rsplit("-", 2)[0]
+
+
+def curves(rows: list[dict[str, Any]], value: Callable[[dict[str, Any]], float]) -> Curves:
+    """`value` of each evaluation in the logs of the runs, for those that trained from scratch first."""
+    out: Curves = defaultdict(lambda: defaultdict(list))
+    for run in rows:
+        for entry in run.get("curve", ()):
+            out[row_of(run)][entry["step"]].append(value(entry))
+    return {name: dict(sorted(steps.items())) for name, steps in out.items()}
+
+
+def band(ax, steps: dict[int, list[float]], colour: str, label: str = "") -> None:
+    """The mean over seeds, and the range from the lowest to the highest."""
+    x = list(steps)
+    ax.plot(x, [statistics.fmean(v) for v in steps.values()], color=colour, lw=1.2, marker=".", ms=3, label=label)
+    ax.fill_between(x, [min(v) for v in steps.values()], [max(v) for v in steps.values()], color=colour, alpha=0.25, lw=0)
+
+
+def panels(names: list[str], height: float):
+    """A figure of a small panel for each name, and [(panel, name)]."""
+    wide = min(WIDTH, len(names))
+    high = -(-len(names) // wide)
+    fig, axes = pyplot().subplots(high, wide, figsize=(max(5, 2 * wide), height * high + 0.4), sharex=True, sharey=True, squeeze=False, layout="constrained")
+    for ax in axes.flat[len(names):]:
+        ax.axis("off")
+    for ax, name in zip(axes.flat, names):
+        ax.set_title(name, fontsize=8)
+    return fig, list(zip(axes.flat, names))
+
+
+def multiples(data: Curves, path: Path, y: str, level: tuple[float, str] | None = None, log: bool = True) -> list[Path]:
+    """One small panel a row, each with the baseline behind it. `level`: a horizontal line and its name."""
+    names = [n for n in data if n != BASELINE and all(math.isfinite(v) for values in data[n].values() for v in values)]
+    if BASELINE not in data or not names:
+        raise ValueError(f"{path}: the figure needs the row {BASELINE!r} and another one")
+    fig, axes = panels(names, 1.6)
+    for ax, name in axes:
+        band(ax, data[BASELINE], BASELINE_COLOUR)
+        band(ax, data[name], "tab:blue")
+        if log:
+            ax.set_yscale("log")
+        if level:
+            ax.axhline(level[0], color="tab:red", lw=0.8, ls=":")
+    fig.supxlabel("training steps" + f"; grey: {BASELINE}" + (f"; dotted: {level[1]}" if level else ""))
+    fig.supylabel(y)
+    return write(fig, path)
+
+
+def table_figures(name: Path) -> list[Path]:
+    """The figures of results/NAME.runs.json."""
+    rows = [r for r in read(name.with_name(name.name + ".runs.json"))["rows"] if r.get("curve")]
+    if not rows:
+        raise ValueError(f"{name}.runs.json has no learning curves: it was written by an older version; run table.py again")
+    out = multiples(curves(rows, lambda e: e["val_eps_ppl"]), name.with_name(name.name + ".curves"), "validation PPL_eps")
+    if "tv" in rows[0]["curve"][0]:
+        out += multiples(curves(rows, lambda e: e["tv"]), name.with_name(name.name + ".tv"), "total variation distance to the truth", log=False)
+        out += bias(rows, name.with_name(name.name + ".bias"))
+    return out
+
+
+def bias(rows: list[dict[str, Any]], path: Path) -> list[Path]:
+    """How a head moves the valid alternatives: its mass on them over the truth's, by decade of the truth's probability, over training."""
+    decades, names = range(4), list(dict.fromkeys(row_of(r) for r in rows))
+    data = [curves(rows, lambda e: e["alternatives_by_decade"][d][0] / e["alternatives_by_decade"][d][1]) for d in decades]
+    colours = pyplot().get_cmap("viridis")([0.0, 0.3, 0.6, 0.9])
+    fig, axes = panels(names, 1.6)
+    for ax, name in axes:
+        ax.axhline(1, color="tab:red", lw=0.8, ls=":")
+        for d in decades:
+            band(ax, data[d][name], colours[d], f"p in (1e-{d + 1}, 1e-{d}]")
+        ax.set_yscale("log")
+        ax.set_ylim(0.2, 5)
+        ax.set_yticks([0.25, 0.5, 1, 2, 4], ["1/4", "1/2", "1", "2", "4"])
+        ax.minorticks_off()
+    axes[0][0].legend(fontsize=5, frameon=False)
+    fig.supxlabel("training steps")
+    fig.supylabel("model's mass on valid alternatives / the truth's")
+    return write(fig, path)
+
+
+def frontier(path: Path) -> list[Path]:
+    """The figure of frontier.py's JSON: a curve a row over temperatures, T = 1 marked, and human text."""
+    table = read(path)
+    rows = [r for r in table["rows"] if r.get("points")]
+    human = next((r for r in table["rows"] if r["name"] == "human"), None)
+    if not rows or human is None:
+        raise ValueError(f"{path} has no points: run frontier.py")
+    key, title = ("validity", "validity") if "validity" in human else ("bleu", "BLEU against held-out human text")
+    base = next((r for r in rows if row_of(r) == BASELINE), rows[0])
+    others = [r for r in rows if r is not base] or [base]
+    fig, axes = panels([row_of(r) for r in others], 1.8)
+    for (ax, _), row in zip(axes, others):
+        for r, colour in ((base, BASELINE_COLOUR), (row, "tab:blue")):
+            points = [q for q in r["points"] if math.isfinite(q.get(key, math.nan))]
+            ax.plot([q["self_bleu"] for q in points], [q[key] for q in points], color=colour, lw=1.2, marker=".", ms=3)
+            one = [q for q in points if q["temperature"] == 1]
+            ax.plot([q["self_bleu"] for q in one], [q[key] for q in one], color=colour, marker="o", ms=5, ls="")
+        ax.plot(human["self_bleu"], human[key], color="tab:red", marker="*", ms=9, ls="")
+    temperatures = [q["temperature"] for q in base["points"]]
+    fig.supxlabel(f"Self-BLEU (lower: more diverse); temperatures {temperatures[0]:g} to {temperatures[-1]:g}, the dot is 1; grey: {row_of(base)}; star: human text")
+    fig.supylabel(title)
+    return write(fig, path.with_suffix(""))
+
+
+def main(argv: list[str]) -> int:
+    if not argv or "-h" in argv or "--help" in argv:
+        print(__doc__)
+        return 0
+    for name in map(Path, argv):
+        for path in frontier(name.with_name(name.name + ".json")) if name.name.endswith(".frontier") else table_figures(name):
+            print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(cli(main)())

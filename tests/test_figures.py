@@ -1,0 +1,100 @@
+"""The frontier's points, and figures from tables: what is drawn is what the tables hold."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import figures
+import frontier
+import metrics
+from data.tokens import open_tokens
+from eval_diversity import parser, prepare
+
+SMALL = ["--texts=6", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--temperatures", "0.5", "1.0"]
+
+
+@pytest.fixture(scope="module")
+def points(trained, tmp_path_factory) -> Path:
+    """The files of a frontier of one run. Read only."""
+    out = tmp_path_factory.mktemp("frontier") / "x.frontier"
+    assert frontier.main([str(trained), *SMALL, "--out", str(out)]) == 0
+    return out
+
+
+def read(out: Path) -> dict:
+    return json.loads(out.with_name(out.name + ".json").read_text())
+
+
+def test_human_text_is_scored_against_other_human_text(points, trained, token_folder):
+    s, data, _ = prepare(parser().parse_args([str(trained), *SMALL[:4]]))
+    ids = open_tokens(token_folder / "test.bin").ids
+    prompts, references = frontier.split_prompts(ids, s)
+    windows = [tuple(row) for row in np.concatenate((prompts.human, references)).tolist()]
+    assert prompts.human.shape == references.shape == (6, 12) and len(set(windows)) == 12
+    text = lambda rows: [data.tokenizer.decode(r) for r in rows.tolist()]
+    human = next(r for r in read(points)["rows"] if r["name"] == "human")
+    assert human["bleu"] == metrics.bleu_sacre(text(prompts.human), text(references)) and human["self_bleu"] == metrics.self_bleu_sacre(text(prompts.human))
+
+
+def test_a_point_a_temperature(points):
+    row = next(r for r in read(points)["rows"] if r["name"] == "baseline")
+    cold, warm = row["points"]
+    assert (cold["temperature"], warm["temperature"]) == (0.5, 1.0) and cold["self_bleu"] > warm["self_bleu"]  # colder is less diverse
+    for end in ("png", "svg"):
+        assert points.with_name(f"{points.name}.{end}").stat().st_size > 1000
+
+
+def test_what_is_done_is_kept_and_other_settings_are_refused(points, trained, capsys, monkeypatch):
+    monkeypatch.setattr(frontier, "sample_texts", None)
+    assert frontier.main([str(trained), *SMALL, "--out", str(points)]) == 0
+    assert "baseline: kept" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="other settings .texts 6, now 5"):
+        frontier.main([str(trained), *SMALL, "--texts=5", "--out", str(points)])
+
+
+@pytest.mark.parametrize("flags, says", [(["--temperature=1"], "knows no --temperature"), (["--protocol=paper"], "no --protocol"), (["--temperatures", "0", "-1"], "temperature")])
+def test_what_cannot_be_is_refused(trained, tmp_path, flags, says):
+    with pytest.raises(ValueError, match=says):
+        frontier.main([str(trained), *SMALL, "--out", str(tmp_path / "x"), *flags])
+    assert not list(tmp_path.iterdir())
+
+
+def runs(truth: bool = False) -> list[dict]:
+    """Two rows of two seeds, three evaluations each."""
+    entry = lambda step, ppl: {"step": step, "val_nll": math.log(ppl), "val_eps_ppl": ppl,
+                               **({"tv": ppl / 100, "alternatives_by_decade": [[0.1, 0.2], [0.2, 0.2], [0.1, 0.1], [0.02, 0.01], [0.0, 0.0]]} if truth else {})}
+    return [{"name": f"{name}-small-{seed}", "curve": [entry(step, 40.0 + 10 * seed + 100 / step) for step in (10, 20, 30)]} for name in ("baseline", "smooth_gpt") for seed in (1, 2)]
+
+
+def test_curves_are_grouped_by_row_and_step():
+    c = figures.curves(runs(), lambda e: e["val_eps_ppl"])
+    assert list(c) == ["baseline", "smooth_gpt"] and c["baseline"] == {10: [60.0, 70.0], 20: [55.0, 65.0], 30: pytest.approx([40 + 10 + 100 / 30, 40 + 20 + 100 / 30])}
+
+
+@pytest.mark.parametrize("truth, kinds", [(False, ["curves"]), (True, ["curves", "tv", "bias"])])
+def test_figures_of_a_table(tmp_path, truth, kinds, capsys):
+    (tmp_path / "x.runs.json").write_text(json.dumps({"rows": runs(truth) + [{"name": "human", "reference": True}]}))
+    assert figures.main([str(tmp_path / "x")]) == 0
+    made = [tmp_path / f"x.{kind}.{end}" for kind in kinds for end in ("png", "svg")]
+    assert capsys.readouterr().out.split() == [str(p) for p in made] and sorted(p for p in tmp_path.iterdir() if p.suffix != ".json") == sorted(made)
+    before = [p.read_bytes() for p in made]
+    assert figures.main([str(tmp_path / "x")]) == 0 and [p.read_bytes() for p in made] == before  # the same numbers, the same files
+
+
+def test_a_row_that_is_not_finite_has_no_panel(tmp_path):
+    rows = runs() + [{"name": "sparsemax-small-1", "curve": [{"step": 10, "val_nll": "inf", "val_eps_ppl": math.inf}]}]
+    data = figures.curves(rows, lambda e: e["val_eps_ppl"])
+    assert figures.multiples(data, tmp_path / "x", "y")
+    with pytest.raises(ValueError, match="needs the row 'baseline'"):
+        figures.multiples({k: v for k, v in data.items() if k != "baseline"}, tmp_path / "x", "y")
+
+
+@pytest.mark.parametrize("name, content, says", [("x.runs.json", "[", "is not JSON"), ("x.runs.json", '{"rows": []}', "no learning curves"), ("y.runs.json", "", "no file"),
+                                                 ("x.frontier.json", '{"rows": []}', "has no points")])
+def test_other_files_are_refused(tmp_path, name, content, says):
+    (tmp_path / name).write_text(content)
+    with pytest.raises((ValueError, OSError), match=says):
+        figures.main([str(tmp_path / ("x.frontier" if "frontier" in name else "x"))])
