@@ -1,6 +1,7 @@
 """What holds for every head in HEADS, then what holds for some."""
 
 import math
+from typing import Callable
 
 import pytest
 import torch
@@ -442,6 +443,41 @@ def test_perturb_max_integrates_to_one(noise, vocab, scale, tolerance):
     t = z.argsort(descending=True)[0, [0, 10, 1000]]
     p = head.loss(z.expand(3, -1), Targets.single(t)).neg()
     torch.testing.assert_close(p, head.log_probs(z)[0, t], rtol=0, atol=tolerance + 1e-4)
+
+
+def normal_perturb_max(z: torch.Tensor) -> tuple[torch.Tensor, Callable[[int], torch.Tensor]]:
+    """log p (V) of one row z, and the gradient of -log p_t, given t: `PerturbMax`'s integrals by fine trapezoids over the logits as they are, in float64."""
+    z, step = z.double() - z.max().double(), 1 / 12
+    y = torch.arange(-12, 9, step, dtype=torch.float64)[:, None]
+    log_F = torch.special.log_ndtr(y - z)
+    log_G, log_h = log_F.sum(1, keepdim=True), -(y - z).square() / 2 - math.log(2 * math.pi) / 2 - log_F
+
+    def gradient(token):
+        grad = (log_G[:, 0] + log_h[:, token]).softmax(0) @ log_h.exp()
+        grad[token] -= grad.sum()
+        return grad
+    return (log_G + log_h).logsumexp(0) + math.log(step), gradient
+
+
+@pytest.mark.parametrize("row", ["ties", "ties between bins", "flat", "wide", "peaked", "spread of 1e4"])
+@pytest.mark.parametrize("vocab", [2, V, 4096, 50257])
+def test_normal_perturb_max_is_its_integral(vocab, row):
+    """In float32. The targets: a token drawn from p, and the least probable of those with p > 1e-20."""
+    torch.manual_seed(0)
+    top, noise = F.one_hot(torch.tensor(1), vocab), torch.randn(vocab)
+    z = {"ties": torch.zeros(vocab), "ties between bins": top / 64 - 1e-6, "flat": 0.01 * noise, "wide": 3 * noise, "peaked": noise + 9 * top,
+         "spread of 1e4": 1e4 * (torch.rand(vocab) - top)}[row]
+    head, (want, gradient) = HEADS["perturb_max"](vocab, "normal"), normal_perturb_max(z)
+    lp, likely = head.log_probs(z[None])[0], want > math.log(1e-20)
+    torch.testing.assert_close(lp[likely].double(), want[likely], rtol=0, atol=3e-5)
+    assert lp.isfinite().all() and lp.double().exp().sum().item() == pytest.approx(1, abs=3e-5) and (lp[~likely] < math.log(2e-20)).all()
+    for token in ((z + torch.randn(vocab)).argmax(), want.masked_fill(~likely, math.inf).argmin()):
+        x = z[None].clone().requires_grad_()
+        loss = head.loss(x, Targets.single(token))
+        grad, = torch.autograd.grad(loss.sum(), x)
+        exact = gradient(token)
+        assert loss.item() == pytest.approx(-want[token].item(), rel=1e-5, abs=1e-7)
+        assert (grad[0] - exact).norm() <= 1e-4 * exact.norm() + 1e-12 and grad.sum().abs() <= 1e-6 * exact.norm() + 1e-12
 
 
 def test_confidence_penalty_is_torch_distributions():
