@@ -84,7 +84,7 @@ def normal_log_probs(z: Tensor) -> Tensor:
     log_G = log_product(bin, d.clamp(min=-1), log_F)
     p, p1, p2 = (log_G.softmax(1) @ h).unflatten(1, (3, BINS)).unbind(1)  # but for a factor
     slope, log_factor = p1 / p, log_G.logsumexp(1, keepdim=True) - math.log(8)
-    return series(torch.stack((p.log() + log_factor, slope, p2 / p - slope.square() / 2), 1), bin, d)
+    return series(torch.stack((p.log() + log_factor, slope, p2 / p - slope.square() / 2), 1), bin, d).log_softmax(1)  # the sum is 1 but for rounding
 
 
 # -----------------------------------------------------------------------------

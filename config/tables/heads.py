@@ -4,7 +4,7 @@
 rows = [
     "baseline", "temperature", "smooth_gpt", "smooth_gpt_10", "confidence_penalty", "unlikelihood",
     "gs_softmax_f1", "gs_softmax_f2", "sigsoftmax", "taylor_2", "taylor_6", "taylor_inf", "sm_softmax", "sm_taylor", "am_softmax",
-    "sparsemax", "entmax15", "entmax", "perturb_exponential", "perturb_gumbel",
+    "sparsemax", "entmax15", "entmax", "perturb_normal", "perturb_exponential", "perturb_gumbel",
     "bayes_gpt", "sig_gpt --teacher={runs}/baseline-{overlay}-{seed}", "sig_gpt_sum --teacher={runs}/baseline-{overlay}-{seed}",
     "sig_gpt_pw --teacher={runs}/baseline-{overlay}-{seed}", "sig_gpt_as_published --teacher={runs}/baseline-{overlay}-{seed}",
     # fine-tuning: from the baseline of the same seed, a quarter of its steps
