@@ -185,6 +185,22 @@ def test_low_precision_is_as_good_as_plain_pytorch(name, args, dtype):
 
 
 @heads
+def test_float32_is_enough_for_a_real_vocabulary(name, args):
+    """At V = 50,257 float32's loss, gradient and distribution are those of float64."""
+    vocab, n = 50257, 3
+    head, targets = HEADS[name](vocab, **args), random_targets(n, vocab, name=name)
+    z, out = 2 * torch.randn(n, vocab, generator=torch.Generator().manual_seed(2)), []
+    for dtype in (torch.float32, torch.float64):
+        head, x = head.to(dtype), z.to(dtype, copy=True).requires_grad_()
+        loss = head.loss(x, Targets(targets.ids, targets.values.to(dtype)))
+        loss.sum().backward()
+        out.append([t.double() for t in (loss.detach(), x.grad, head.log_probs(x.detach()).exp())])
+    (loss, grad, p), (loss64, grad64, p64) = out
+    assert torch.allclose(loss, loss64, rtol=1e-5, atol=1e-5)
+    assert ((grad - grad64).norm(dim=1) <= 1e-4 * grad64.norm(dim=1)).all() and ((p - p64).abs().sum(1) < 1e-4).all()
+
+
+@heads
 def test_bf16_logits_are_accepted(name, args):
     head, targets = HEADS[name](V, **args), random_targets(8, name=name)
     z = (4 * torch.randn(8, V)).bfloat16().float()
