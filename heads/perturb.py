@@ -88,54 +88,40 @@ def normal_log_probs(z: Tensor) -> Tensor:
 
 
 # -----------------------------------------------------------------------------
-# Exponential noise: 1 - F(x) = F'(x) = e^(-x) for x > 0. Logits are relative to the row's largest.
-FAR = 40  # beyond, e^(-x) makes slow denormals, and nothing
+# Exponential noise: 1 - F(x) = e^(-x) for x > 0. Logits are relative to the row's largest; with q = e^z and s = e^(-y), F(y - z) = 1 - s q and
+# p_t = q_t int_0^1 prod_{j != t} (1 - s q_j) ds, a polynomial in s.
 
 
-def exponential_points(z: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """The points y (N, 1), falling, at which the largest noisy logit is looked for, with the logs of their weights. Gauss-Legendre in s = e^(-y), in which
-    the integrand is a polynomial: exact up to V = 32. It falls faster than e^(-s sum_j e^(z_j))."""
+def exponential_points(z: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
+    """q (N, V), the points s (N, 1), and the logs of their weights times prod_v (1 - s q_v) (N, Q). Gauss-Legendre: exact up to V = 32. The product falls
+    faster than e^(-s sum_j q_j), so that is where the points go."""
+    q = z.clamp(min=-40).exp()  # smaller ones are nothing, and slow denormals once multiplied
     nodes, weights = np.polynomial.legendre.leggauss(16)
-    end = (30 / z.exp().sum(1, keepdim=True)).clamp(max=1)
-    return [(-(end * (1 + s) / 2).log(), torch.full_like(end, math.log(w) - math.log1p(s))) for s, w in zip(nodes.tolist(), weights.tolist())]
-
-
-def exponential_tail(x: Tensor) -> Tensor:
-    """1 - F(x), of x to be overwritten."""
-    return torch.exp2(x.clamp_(max=FAR) * -math.log2(math.e))
+    end = (30 / q.sum(1, keepdim=True)).clamp(max=1)
+    points = [end * (1 + x) / 2 for x in nodes.tolist()]
+    return q, points, torch.cat([(end * (w / 2)).log() + sum_log1m(s * q)[:, None] for s, w in zip(points, weights.tolist())], 1)
 
 
 @finds_gradient
 def exponential_cross_entropy(z: Tensor, token: Tensor) -> Tensor:
-    """As `normal_cross_entropy`."""
+    """As `normal_cross_entropy`, with the hazard s q / (1 - s q)."""
     z = z - z.amax(1, keepdim=True)
-    z_t, grad = at(z, token)[:, None], torch.zeros_like(z)
-    best, total = z.new_full((len(z), 1), -math.inf), z.new_zeros(len(z), 1)
-    for y, log_w in exponential_points(z):
-        tail = exponential_tail(y - z)
-        cdf = 1 - tail
-        a = log_w + sum_log1m(tail)[:, None] - (y - z_t) - at(cdf, token)[:, None].log()
-        if (a < best - 40).all():  # log-concave: what comes is smaller still
-            break
-        old, best = best, torch.maximum(best, a)
-        keep, new = (old - best).exp(), (a - best).exp()
-        total = total * keep + new
-        grad = torch.addcmul(grad.mul_(keep), tail.div_(cdf), new)
-    grad /= total
+    q, points, log_w = exponential_points(z)
+    q_t, grad = at(q, token)[:, None], torch.zeros_like(z)
+    a = log_w - torch.cat([(s * -q_t).log1p() for s in points], 1)
+    for s, w in zip(points, a.softmax(1).split(1, dim=1)):
+        if (w > 1e-9).any():
+            x = s * q
+            grad.addcmul_(x.div_(1 - x), w)
     grad = add_at(grad, token, -at(grad, token))
-    return -(best + total.log()).squeeze(1), add_at(grad, token, -grad.sum(1))
+    return -(at(z, token) + a.logsumexp(1)), add_at(grad, token, -grad.sum(1))
 
 
 def exponential_log_probs(z: Tensor) -> Tensor:
-    z, total = z - z.amax(1, keepdim=True), None
-    for y, log_w in exponential_points(z):
-        tail = exponential_tail(y - z)
-        log_G = sum_log1m(tail)[:, None]
-        if (log_G < -60).all():
-            break
-        term = log_w + log_G - (y - z) - (1 - tail).log()
-        total = term if total is None else torch.logaddexp(total, term)
-    return total.log_softmax(1)  # the quadrature's sum is 1 but for its error
+    z = z - z.amax(1, keepdim=True)
+    q, points, log_w = exponential_points(z)
+    total = sum(w / (1 - s * q) for s, w in zip(points, log_w.softmax(1).split(1, dim=1)))
+    return (z + total.log()).log_softmax(1)  # the quadrature's sum is 1 but for its error
 
 
 # -----------------------------------------------------------------------------
