@@ -33,7 +33,7 @@ test-slow: .venv/done
 # All heads, three seeds each, on WikiText-103's head: hours, resumable. Prepare the data first, see config/tables/heads.py; TABLE=grammar for the known language.
 TABLE ?= heads
 table: .venv/done
-	$(PY) table.py config/tables/heads.py $(if $(filter grammar,$(TABLE)),config/tables/grammar.py)
+	$(PY) table.py config/tables/heads.py $(if $(filter-out heads,$(TABLE)),config/tables/$(TABLE).py)
 
 clean:
 	rm -rf .venv out

@@ -15,6 +15,7 @@ import hashlib
 import io
 import json
 import math
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ from data.grammar.truth import Truth, open_truth
 from data.tokens import TokenFile, Tokenizer, open_tokens, replacing
 from logs import evaluations
 from sample import check_sampling, generate, truncate
-from scoring import EPSILON, document_blocks, document_windows, get_device, get_dtype, recover, score, truth_blocks
+from scoring import EPSILON, described, document_blocks, document_windows, get_device, get_dtype, recover, score, truth_blocks
 
 # Shamula et al. 2024, table 1: perplexity, Self-BLEU, Distinct-4
 PUBLISHED = {
@@ -51,13 +52,13 @@ class Column(NamedTuple):
 
 
 HONEST = (
-    Column("step", "step", "d", "", "training steps of the checkpoint, the one with the best validation NLL"),
+    Column("step", "step", "d", "", "training steps of the checkpoint, the one with the best validation NLL (heads with exact zeros: PPL_eps)"),
     Column("ppl_tok", "PPL_tok", ".2f", "low", "exp(NLL / tokens)"),
     Column("ppl_word", "PPL_word", ".2f", "low", "exp(NLL / (words + lines))"),
     Column("bits_per_byte", "bits/byte", ".3f", "low", "NLL / (ln 2 x bytes of the text)"),
     Column("ece", "ECE", ".4f", "low", "expected calibration error of the most probable token, 15 bins"),
     Column("ppl_eps", "PPL_eps", ".2f", "low", f"exp(mean of -log((p + {EPSILON:g}) / (1 + {EPSILON:g} V))): perplexity for heads with exact zeros, too"),
-    Column("sparsemax_score", "sparsemax", ".4f", "high", "mean of p_t + (1 - |p|^2) / 2, 0 to 1"),
+    Column("sparsemax_score", "sparsemax score", ".4f", "high", "mean of p_t + (1 - |p|^2) / 2, 0 to 1"),
     Column("self_bleu", "Self-BLEU", ".2f", "human", "mean sacreBLEU of each text against all others, 0-100"),
     Column("distinct_4", "Distinct-4", ".4f", "human", "unique 4-grams / words, all texts pooled"),
     Column("seq_rep_4", "seq-rep-4", ".4f", "human", "1 - unique / all 4-grams of a text, mean"),
@@ -194,10 +195,7 @@ def recovery(data: Data, s: Settings, model: Model | None, draws: list | None = 
     plan = document_windows(np.flatnonzero(ids == data.truth.machine.end), s.block_size)
     blocks = document_blocks(model, ids, plan, draws, device, s.dtype, progress=progress) if model else truth_blocks(data.truth, plan)
     r = recover(blocks, ids, data.truth, lambda log_p: truncate(log_p, top_p=NUCLEUS) > 0)
-    means = r.means()
-    # the table's own nll is of another scoring, with other contexts
-    names = {"nll": "document_nll", "true_nll": "document_true_nll", "entropy": "document_entropy"}
-    return {names.get(k, k): v for k, v in means.items()} | {"document_tokens": r.count, "alternatives_by_decade": r.by_decade()}
+    return described(r)
 
 
 def validity(data: Data, new: np.ndarray) -> dict[str, float]:
@@ -217,7 +215,7 @@ def model_row(path: Path, digest: str, data: Data, s: Settings, device: torch.de
     block = model.trunk.config.block_size
     draws = model.head.draws(s.samples, s.seed)
     bar = lambda it: tqdm(it, desc=f"{name}: scoring", leave=False)
-    row: dict[str, Any] = {"name": name, "checkpoint": str(path), "weights_sha256": digest, "step": ckpt.progress["step"], "command": " ".join(sys.argv), "versions": versions(),
+    row: dict[str, Any] = {"name": name, "checkpoint": str(path), "weights_sha256": digest, "step": ckpt.progress["step"], "command": " ".join(sys.argv), "commit": commit(), "versions": versions(),
                            "training": {k: v for k, v in ckpt.config.items() if k not in PLACES}, "curve": evaluations(ckpt.path.parent)}
     if s.protocol == "paper":
         seen = held_out_prompts(data.train.ids, min(200, len(data.train.ids) // (block + 1)), 1, block, seed=s.seed)
@@ -288,7 +286,7 @@ def explain(s: Settings, columns: tuple[Column, ...], data: Data) -> list[str]:
     budget = f"{s.texts} texts" + (f" in {s.loops} loops" if s.loops > 1 else "")
     return [f"Protocol {s.protocol}: {s.split} split{complete}, tokenizer {data.tokenizer.name}; {budget}, {s.prompt_tokens} prompt + {s.new_tokens} new tokens, "
             f"temperature {s.temperature:g}, top_k {s.top_k}, top_p {s.top_p:g}, seed {s.seed}; block {s.block_size}, stride {s.stride}; Bayesian rows: {s.samples} weight samples; {s.dtype}.",
-            "(+x) is the distance to human text; * is nearest to human, for PPL, bits/byte and ECE the lowest, for sparsemax the highest. Up or down alone is not better.",
+            "(+x) is the distance to human text; * is nearest to human, for PPL, bits/byte and ECE the lowest, for the sparsemax score the highest. Up or down alone is not better.",
             *(f"{c.title}: {c.what}." for c in columns),
             *([known_truth(data.truth)] if data.truth else [])]
 
@@ -328,6 +326,13 @@ def json_table(head: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     return "{" + start + '"rows": [\n' + ",\n".join(json.dumps(r, allow_nan=False) for r in rows) + "\n]}\n"
 
 
+def commit() -> str:
+    """The repository's commit, "+" behind it if files have changed since; "" where there is none."""
+    git = lambda *a: subprocess.run(["git", *a], cwd=Path(__file__).parent, capture_output=True, text=True)
+    head = git("rev-parse", "HEAD")
+    return "" if head.returncode else head.stdout.strip() + ("+" if git("status", "--porcelain", "--untracked-files=no").stdout else "")
+
+
 def versions() -> dict[str, str]:
     from importlib.metadata import version
     return {"python": sys.version.split()[0], **{p: version(p) for p in ("torch", "numpy", "sacrebleu", "tokenizers", "tiktoken")}}
@@ -346,27 +351,33 @@ def kept_rows(out: Path | None, s: Settings) -> dict[str, dict[str, Any]]:
     odd = [f"{k} {had.get(k)!r}, now {v!r}" for k, v in vars(s).items() if had.get(k) != v]
     if odd:
         raise ValueError(f"{path} holds rows of other settings ({'; '.join(odd)}): they cannot stand in one table; use those settings or another --out")
-    return {name: r for name, r in rows.items() if not r.get("reference") and samples_file(out, name).is_file()}
+    return {name: r for name, r in rows.items() if not r.get("reference") and "training" in r and samples_file(out, name).is_file()}  # not an older version's
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("checkpoints", nargs="+", help="out folders of training runs")
+    p = shared_parser(__doc__)
     p.add_argument("--protocol", choices=("honest", "paper"), default="honest")
+    p.add_argument("--temperature", type=float, help="default 1; paper: 0.8")
+    p.add_argument("--stride", type=int, default=0, help="of the scoring windows (default min(512, block_size))")
+    p.add_argument("--out", type=Path, help="writes OUT.md, OUT.csv, OUT.json and OUT.samples/; rows of unchanged checkpoints in it are kept")
+    return p
+
+
+def shared_parser(doc: str) -> argparse.ArgumentParser:
+    """The arguments that frontier.py takes, too."""
+    p = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("checkpoints", nargs="+", help="out folders of training runs")
     p.add_argument("--split", choices=("validation", "test"), default="test", help="the held-out split of the honest protocol (the paper's uses train)")
     p.add_argument("--data", help="the prepared data folder (default: the one the first checkpoint was trained on)")
     p.add_argument("--texts", type=int, help="texts of each row (default 100; paper: 10 loops of 10)")
     p.add_argument("--prompt_tokens", type=int, help="default 50; paper: the block")
     p.add_argument("--new_tokens", type=int, help="default 200; paper: 500")
-    p.add_argument("--temperature", type=float, help="default 1; paper: 0.8")
     p.add_argument("--top_k", type=int, help="default 0, all; paper: 200")
     p.add_argument("--top_p", type=float, default=1.0)
     p.add_argument("--samples", type=int, default=8, help="weight draws of Bayesian rows")
-    p.add_argument("--stride", type=int, default=0, help="of the scoring windows (default min(512, block_size))")
     p.add_argument("--seed", type=int, default=1337)
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     p.add_argument("--dtype", default="float32", help="float32 or bfloat16, of matrix products")
-    p.add_argument("--out", type=Path, help="writes OUT.md, OUT.csv, OUT.json and OUT.samples/; rows of unchanged checkpoints in it are kept")
     return p
 
 

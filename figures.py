@@ -7,9 +7,7 @@ Reads NAME.runs.json (of table.py) or NAME.json (of frontier.py); needs no check
 """
 
 import json
-import math
 import statistics
-import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any, Callable
@@ -60,11 +58,11 @@ def row_of(run: dict[str, Any]) -> str:
 
 
 def curves(rows: list[dict[str, Any]], value: Callable[[dict[str, Any]], float]) -> Curves:
-    """`value` of each evaluation in the logs of the runs, for those that trained from scratch first."""
+    """`value` of each evaluation in the logs of the runs."""
     out: Curves = defaultdict(lambda: defaultdict(list))
     for run in rows:
-        for entry in run.get("curve", ()):
-            out[row_of(run)][entry["step"]].append(value(entry))
+        for entry in run["curve"]:
+            out[row_of(run)][entry["step"]].append(float(value(entry)))
     return {name: dict(sorted(steps.items())) for name, steps in out.items()}
 
 
@@ -87,30 +85,27 @@ def panels(names: list[str], height: float):
     return fig, list(zip(axes.flat, names))
 
 
-def multiples(data: Curves, path: Path, y: str, level: tuple[float, str] | None = None, log: bool = True) -> list[Path]:
-    """One small panel a row, each with the baseline behind it. `level`: a horizontal line and its name."""
-    names = [n for n in data if n != BASELINE and all(math.isfinite(v) for values in data[n].values() for v in values)]
-    if BASELINE not in data or not names:
-        raise ValueError(f"{path}: the figure needs the row {BASELINE!r} and another one")
-    fig, axes = panels(names, 1.6)
+def multiples(data: Curves, path: Path, y: str, log: bool = True) -> list[Path]:
+    """One small panel a row, each with the baseline behind it."""
+    fig, axes = panels([n for n in data if n != BASELINE] or list(data), 1.6)
     for ax, name in axes:
-        band(ax, data[BASELINE], BASELINE_COLOUR)
+        if BASELINE in data:
+            band(ax, data[BASELINE], BASELINE_COLOUR)
         band(ax, data[name], "tab:blue")
         if log:
             ax.set_yscale("log")
-        if level:
-            ax.axhline(level[0], color="tab:red", lw=0.8, ls=":")
-    fig.supxlabel("training steps" + f"; grey: {BASELINE}" + (f"; dotted: {level[1]}" if level else ""))
+    fig.supxlabel(f"training steps; grey: {BASELINE}; bands: lowest to highest seed")
     fig.supylabel(y)
     return write(fig, path)
 
 
 def table_figures(name: Path) -> list[Path]:
-    """The figures of results/NAME.runs.json."""
-    rows = [r for r in read(name.with_name(name.name + ".runs.json"))["rows"] if r.get("curve")]
+    """The figures of results/NAME.runs.json: of the runs that NAME.json is made of and that trained from scratch (others started from a trained baseline)."""
+    runs = {run for row in read(name.with_name(name.name + ".json"))["rows"] for run in row["runs"]}
+    rows = [r for r in read(name.with_name(name.name + ".runs.json"))["rows"] if r["name"] in runs and r.get("curve") and not r["training"]["init_from"]]
     if not rows:
-        raise ValueError(f"{name}.runs.json has no learning curves: it was written by an older version; run table.py again")
-    out = multiples(curves(rows, lambda e: e["val_eps_ppl"]), name.with_name(name.name + ".curves"), "validation PPL_eps")
+        raise ValueError(f"{name}.runs.json has no learning curves: an older version wrote it; move it away and run table.py again")
+    out = multiples(curves(rows, lambda e: e["val_ppl_eps"]), name.with_name(name.name + ".curves"), "validation PPL_eps")
     if "tv" in rows[0]["curve"][0]:
         out += multiples(curves(rows, lambda e: e["tv"]), name.with_name(name.name + ".tv"), "total variation distance to the truth", log=False)
         out += bias(rows, name.with_name(name.name + ".bias"))
@@ -119,17 +114,17 @@ def table_figures(name: Path) -> list[Path]:
 
 def bias(rows: list[dict[str, Any]], path: Path) -> list[Path]:
     """How a head moves the valid alternatives: its mass on them over the truth's, by decade of the truth's probability, over training."""
-    decades, names = range(4), list(dict.fromkeys(row_of(r) for r in rows))
+    truth = [p for _, p in rows[0]["curve"][0]["alternatives_by_decade"]]
+    decades, names = [d for d, p in enumerate(truth) if p > 0], list(dict.fromkeys(row_of(r) for r in rows))
     data = [curves(rows, lambda e: e["alternatives_by_decade"][d][0] / e["alternatives_by_decade"][d][1]) for d in decades]
-    colours = pyplot().get_cmap("viridis")([0.0, 0.3, 0.6, 0.9])
+    colours = pyplot().get_cmap("viridis")([0.95 * i / max(1, len(decades) - 1) for i in range(len(decades))])
     fig, axes = panels(names, 1.6)
     for ax, name in axes:
         ax.axhline(1, color="tab:red", lw=0.8, ls=":")
-        for d in decades:
-            band(ax, data[d][name], colours[d], f"p in (1e-{d + 1}, 1e-{d}]")
+        for curve, colour, d in zip(data, colours, decades):
+            band(ax, curve[name], colour, f"p in (1e-{d + 1}, 1e-{d}]")
         ax.set_yscale("log")
-        ax.set_ylim(0.2, 5)
-        ax.set_yticks([0.25, 0.5, 1, 2, 4], ["1/4", "1/2", "1", "2", "4"])
+        ax.set_yticks([2.0**k for k in range(-6, 7, 2)], [f"1/{2**-k}" if k < 0 else str(2**k) for k in range(-6, 7, 2)])
         ax.minorticks_off()
     axes[0][0].legend(fontsize=5, frameon=False)
     fig.supxlabel("training steps")
@@ -147,10 +142,11 @@ def frontier(path: Path) -> list[Path]:
     key, title = ("validity", "validity") if "validity" in human else ("bleu", "BLEU against held-out human text")
     base = next((r for r in rows if row_of(r) == BASELINE), rows[0])
     others = [r for r in rows if r is not base] or [base]
-    fig, axes = panels([row_of(r) for r in others], 1.8)
+    names = [row_of(r) for r in others]
+    fig, axes = panels(names if len(set(names)) == len(names) else [r["name"] for r in others], 1.8)
     for (ax, _), row in zip(axes, others):
         for r, colour in ((base, BASELINE_COLOUR), (row, "tab:blue")):
-            points = [q for q in r["points"] if math.isfinite(q.get(key, math.nan))]
+            points = [q for q in r["points"] if key in q]
             ax.plot([q["self_bleu"] for q in points], [q[key] for q in points], color=colour, lw=1.2, marker=".", ms=3)
             one = [q for q in points if q["temperature"] == 1]
             ax.plot([q["self_bleu"] for q in one], [q[key] for q in one], color=colour, marker="o", ms=5, ls="")
@@ -166,10 +162,12 @@ def main(argv: list[str]) -> int:
         print(__doc__)
         return 0
     for name in map(Path, argv):
-        for path in frontier(name.with_name(name.name + ".json")) if name.name.endswith(".frontier") else table_figures(name):
+        points = name.with_name(name.name + ".json")
+        a_table = name.with_name(name.name + ".runs.json").is_file() or not points.is_file()
+        for path in table_figures(name) if a_table else frontier(points):
             print(path)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(cli(main)())
+    cli(main)()

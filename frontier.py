@@ -1,14 +1,16 @@
 """The quality-diversity frontier: checkpoints -> text quality against diversity over sampling temperatures, as JSON and as a figure.
 
-    python frontier.py out/baseline out/sig_gpt --out results/frontier
+    python frontier.py out/baseline out/sig_gpt --out results/mine.frontier
 
 A temperature trades quality for diversity, so two heads compare by their curves, not by one point of each (Caccia et al. 2020, arXiv 1811.02549). Diversity is
-Self-BLEU; quality is BLEU against held-out human text or, for the language whose truth is known (data/grammar), the share of valid tokens. Human text of
-the same split is the standard. Texts are continuations alone, of held-out prompts. What is done is kept: the same command goes on.
+Self-BLEU; quality is BLEU against human texts of the other held-out split or, for the language whose truth is known (data/grammar), the share of valid
+tokens. The human continuations of the same prompts are the standard. Texts, prompts and their number are eval_diversity.py's. What is done is kept: the
+same command goes on.
 """
 
 import argparse
 import json
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -21,25 +23,28 @@ import figures
 import metrics
 from checkpoint import find, load, load_model
 from configurator import cli
-from data.tokens import replacing
-from eval_diversity import Data, Prompts, Settings, decode, held_out_prompts, json_table, sample_texts, validity, weights_digest
+from data.tokens import open_tokens, replacing
+from eval_diversity import Data, Settings, decode, held_out_prompts, json_table, sample_texts, validity, weights_digest
 from scoring import get_dtype
 
 TEMPERATURES = (0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.5)
 
 
-def split_prompts(ids: np.ndarray, s: Settings) -> tuple[Prompts, np.ndarray]:
-    """Prompts with their human continuations, and as many human texts to compare with, between them: (n, new_tokens) ids."""
-    both = held_out_prompts(ids, 2 * s.texts, s.prompt_tokens, s.new_tokens)
-    return Prompts(both.prompt[::2], both.human[::2]), both.human[1::2]
+def other_texts(data: Data, s: Settings) -> list[str]:
+    """As many human texts to compare with, of the same length: from the other held-out split, so that no document is on both sides."""
+    other = open_tokens(data.split.path.with_name("validation.bin" if s.split == "test" else "test.bin"))
+    if other.info["fingerprint"] != data.split.info["fingerprint"]:
+        raise ValueError(f"{other.path} was made with another tokenizer than {data.split.path}")
+    return [data.tokenizer.decode(r) for r in held_out_prompts(other.ids, s.texts, s.prompt_tokens, s.new_tokens).human.tolist()]
 
 
 def point(data: Data, new: np.ndarray, references: list[str], s: Settings) -> dict[str, float]:
-    """Diversity and quality of the sampled ids (n, new_tokens)."""
+    """Diversity and quality of the sampled ids (n, new_tokens); what there is none of (validity, where no document starts) is left out."""
     texts = decode(data.tokenizer, data.prompts.prompt, new, s)
     words = [t.split() for t in texts]
-    return {"self_bleu": metrics.self_bleu_sacre(texts), "bleu": metrics.bleu_sacre(texts, references),
-            "distinct_4": metrics.distinct_n(words), "seq_rep_4": metrics.seq_rep_n(words), **validity(data, new)}
+    values = {"self_bleu": metrics.self_bleu_sacre(texts), "bleu": metrics.bleu_sacre(texts, references),
+              "distinct_4": metrics.distinct_n(words), "seq_rep_4": metrics.seq_rep_n(words), **validity(data, new)}
+    return {k: v for k, v in values.items() if math.isfinite(v)}
 
 
 def kept_rows(path: Path, settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -47,32 +52,34 @@ def kept_rows(path: Path, settings: dict[str, Any]) -> dict[str, dict[str, Any]]
     if not path.is_file():
         return {}
     try:
-        had = json.loads(path.read_text(encoding="utf-8"))
-        rows = {r["name"]: r for r in had["rows"]}
+        table = json.loads(path.read_text(encoding="utf-8"))
+        had, rows = dict(table["settings"]), {r["name"]: r for r in table["rows"]}
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"{path} is not a file of this program: give another --out, or move it away") from None
-    odd = [f"{k} {had['settings'].get(k)!r}, now {v!r}" for k, v in settings.items() if had["settings"].get(k) != v]
+    odd = [f"{k} {had.get(k)!r}, now {v!r}" for k, v in settings.items() if had.get(k) != v]
     if odd:
         raise ValueError(f"{path} holds points of other settings ({'; '.join(odd)}): use those settings or another --out")
     return rows
 
 
+def parser() -> argparse.ArgumentParser:
+    p = eval_diversity.shared_parser(__doc__)
+    p.add_argument("--temperatures", type=float, nargs="+", default=list(TEMPERATURES), help="default " + " ".join(map(str, TEMPERATURES)))
+    p.add_argument("--out", type=Path, required=True, help="writes OUT.json, OUT.png and OUT.svg; points of unchanged checkpoints in it are kept")
+    p.set_defaults(protocol="honest", temperature=None, stride=0)
+    return p
+
+
 def main(argv: list[str]) -> int:
-    p = eval_diversity.parser()
-    p.description, p.formatter_class = __doc__, argparse.RawDescriptionHelpFormatter
-    p.add_argument("--temperatures", type=float, nargs="+", default=list(TEMPERATURES))
-    args = p.parse_args(argv)
-    if args.protocol != "honest" or args.temperature is not None or not args.out:
-        raise ValueError("the frontier takes --temperatures and --out, and knows no --temperature and no --protocol")
+    args = parser().parse_args(argv)
     s, data, device = eval_diversity.prepare(args)
     for t in args.temperatures:
         eval_diversity.check_settings(replace(s, temperature=t))
-    prompts, references = split_prompts(data.split.ids, s)
-    data, references = data._replace(prompts=prompts), [data.tokenizer.decode(r) for r in references.tolist()]
+    references = other_texts(data, s)
     settings = {k: v for k, v in vars(s).items() if k not in ("temperature", "stride")} | {"temperatures": args.temperatures}
     path = args.out.with_name(args.out.name + ".json")
     rows = kept_rows(path, settings)
-    rows["human"] = {"name": "human", "reference": True, **point(data, prompts.human, references, s)}
+    rows["human"] = {"name": "human", "reference": True, **point(data, data.prompts.human, references, s)}
     for checkpoint in map(Path, args.checkpoints):
         ckpt = load(find(checkpoint), weights=False)
         name, digest = ckpt.config["name"], weights_digest(ckpt.path)
@@ -80,7 +87,7 @@ def main(argv: list[str]) -> int:
             print(f"{name}: kept from {path}", file=sys.stderr)
             continue
         model, _ = load_model(checkpoint, device=device, dtype=get_dtype(s.dtype))
-        points = [{"temperature": t, **point(data, sample_texts(model, prompts.prompt, replace(s, temperature=t), device, f"{name} at {t:g}"), references, s)} for t in args.temperatures]
+        points = [{"temperature": t, **point(data, sample_texts(model, data.prompts.prompt, replace(s, temperature=t), device, f"{name} at {t:g}"), references, s)} for t in args.temperatures]
         rows[name] = {"name": name, "head": ckpt.config["head"], "weights_sha256": digest, "points": points}
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as f:

@@ -14,11 +14,8 @@ class Log:
 
     def __init__(self, out: Path, step: int, wandb=None):
         """Keeps the lines up to `step`, which the run goes on from: 0 starts anew."""
-        path, kept = out / "log.jsonl", []
-        for line in path.read_text().splitlines() if step and path.is_file() else []:
-            with contextlib.suppress(json.JSONDecodeError):  # a line cut short by a full disk or a power cut
-                if json.loads(line)["step"] <= step:
-                    kept.append(line + "\n")
+        path = out / "log.jsonl"
+        kept = [json.dumps(e) + "\n" for e in entries(out) if e["step"] <= step] if step else []
         with replacing(path) as f:
             f.write("".join(kept).encode())
         self.file, self.wandb = open(path, "a"), wandb
@@ -37,11 +34,18 @@ class Log:
             self.wandb.finish()
 
 
+def entries(out: Path) -> list[dict]:
+    """The lines of `out`/log.jsonl, numbers that JSON does not have as strings; [] where there is no log."""
+    path, found = out / "log.jsonl", []
+    for line in path.read_text().splitlines() if path.is_file() else []:
+        with contextlib.suppress(json.JSONDecodeError):  # a line cut short by a full disk or a power cut
+            found.append(json.loads(line, parse_constant=str))
+    return found
+
+
 def evaluations(out: Path) -> list[dict]:
-    """The entries of `out`/log.jsonl that evaluations wrote; [] where there is no log."""
-    path = out / "log.jsonl"
-    entries = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-    return [e for e in entries if "val_nll" in e]
+    """The entries that evaluations wrote."""
+    return [e for e in entries(out) if "val_nll" in e]
 
 
 def start_wandb(project: str, name: str, config: dict, out: Path):

@@ -161,8 +161,8 @@ def _mean_bleu(tokens: np.ndarray, lengths: np.ndarray, max_n: int, score: Calla
     N, what = len(lengths) - references, "BLEU" if references else "self-BLEU"
     if N < (1 if references else 2):
         raise ValueError(f"{what} of {N} text(s): " + ("it needs at least one" if references else "it compares each text with the others and needs at least 2 texts"))
-    if not len(tokens):
-        raise ValueError(f"{what} of {N} texts, all of them empty: it needs at least 2 texts with something to compare")
+    if not lengths[:N].any():
+        raise ValueError(f"{what} of {N} texts, all of them empty: it needs {'one' if references else 'at least 2'} with something to compare")
     find = _matches_in if references else _matches
     matches = np.stack([find(*counts, N) for counts in _ngram_counts(tokens, lengths, max_n)], axis=1)   # (N, max_n)
     closest = _closest_in(lengths[:N], lengths[N:]) if references else _closest_lengths(lengths)

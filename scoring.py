@@ -3,7 +3,7 @@
 import math
 import os
 from contextlib import AbstractContextManager, nullcontext
-from typing import Callable, Iterable, Iterator, NamedTuple
+from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,9 @@ from heads import Weights
 from metrics import Calibration, Recovery
 
 
-EPSILON = 1e-6  # of the eps-perplexity (Martins et al. 2020, arXiv 2004.02644, sec. 4): what each token's probability is raised by, before they are normalised
+# Of the eps-perplexity (Martins et al. 2020, arXiv 2004.02644): what each token's probability is raised by before they are normalised. They tune it for
+# each model; here it is one for all rows, so a token that a head rules out costs each of them the same 13.8 nats
+EPSILON = 1e-6
 
 
 class Score(NamedTuple):
@@ -159,3 +161,9 @@ def recover(blocks: Iterable[tuple[np.ndarray, torch.Tensor]], ids: np.ndarray, 
     for at, log_m in blocks:
         out.add(log_m.cpu().numpy(), truth.probs(at), ids[at].astype(np.int64), None if reach is None else reach(log_m).cpu().numpy())
     return out
+
+
+def described(r: Recovery) -> dict[str, Any]:
+    """What there is to say of it, for logs and tables: its means, those that a score has too under names of their own (other contexts), and by decade."""
+    names = {"nll": "document_nll", "true_nll": "document_true_nll", "entropy": "document_entropy"}
+    return {names.get(k, k): v for k, v in r.means().items()} | {"document_tokens": r.count, "alternatives_by_decade": r.by_decade()}

@@ -63,7 +63,7 @@ class Run:
     def make(cls, row: str, seed: int, c: TableConfig) -> "Run":
         name, *flags = shlex.split(row)
         out = Path(c.runs) / f"{name}-{c.overlay}-{seed}"
-        flags = [f.format(runs=c.runs, overlay=c.overlay, seed=seed) for f in flags]
+        flags = [f.format(runs=Path(c.runs), overlay=c.overlay, seed=seed) for f in flags]
         return cls(name, seed, out, (f"config/{name}.py", f"config/{c.overlay}.py", *flags, f"--seed={seed}", f"--name={out.name}", f"--out_dir={out}"))
 
     @property
@@ -85,9 +85,10 @@ class Run:
         return vars(train.read_arguments(list(self.arguments)))
 
     def differs(self, config: dict[str, Any]) -> str:
-        """The first key in which a run's configuration is not what the table asks for, with both values; "" if there is none."""
+        """The first key in which a run's configuration is not what the table asks for, with both values; "" if there is none. Of other runs their names count."""
         want = self.wanted
-        odd = [k for k in want if k not in train.RESUMABLE and config.get(k, want[k]) != want[k]]
+        value = lambda c, k: Path(c[k]).name if k in ("teacher", "init_from") else c[k]
+        odd = [k for k in want if k not in train.RESUMABLE and k in config and value(config, k) != value(want, k)]
         return f"{odd[0]} ({config[odd[0]]!r}, not {want[odd[0]]!r})" if odd else ""
 
 
@@ -106,9 +107,13 @@ def evaluated(runs: list[Run], c: TableConfig) -> set[str]:
     if had["evaluate"] != c.evaluate:
         return set()
     done = {r.out.name for r in runs if not r.started and "training" in rows.get(r.out.name, {}) and not r.differs(rows[r.out.name]["training"])
-            and samples_file(per_run_table(c), r.out.name).is_file()}
-    used = {a.partition("=")[2] for r in runs if r.out.name not in done and not r.finished for a in r.arguments}
-    return {r.out.name for r in runs if r.out.name in done and str(r.out) not in used}
+            and rows[r.out.name]["training"]["max_steps"] == r.wanted["max_steps"] and samples_file(per_run_table(c), r.out.name).is_file()}
+    while True:
+        used = {a.partition("=")[2] for r in runs if r.out.name not in done and not r.finished for a in r.arguments}
+        needed = {r.out.name for r in runs if r.out.name in done and str(r.out) in used}
+        if not needed:
+            return done
+        done -= needed
 
 
 def train_all(runs: list[Run], c: TableConfig) -> None:
@@ -196,24 +201,19 @@ def write_summary(c: TableConfig, per_run: Path) -> str:
     groups |= {name: [name] for name in eval_diversity.REFERENCES}
     summary = [summarise(name, [rows[r] for r in runs], [read(r) for r in runs], columns, c.halves) for name, runs in groups.items()]
     note = (f"Mean of {len(c.seeds)} seeds ± half of its 95% interval: Student's t over the seeds; for the metrics of texts ({', '.join(TEXT_METRICS)}) over {c.halves} random halves of the texts. "
-            "(+x) is the distance to human text; * is nearest to human, or lowest.")
+            "(+x) is the distance to human text; * is nearest to human, or lowest; for the sparsemax score, highest.")
     header, body = ["", *(col.title for col in columns)], with_intervals(summary, columns)
-    head = {"settings": {"table": vars(c), "evaluation": table["settings"]}, "commit": commit(), "versions": eval_diversity.versions()}
+    each = lambda key: sorted({json.dumps(r[key], sort_keys=True) for r in rows.values() if key in r})
+    head = {"settings": {"table": vars(c), "evaluation": table["settings"]}, "commits": [json.loads(x) for x in each("commit")], "versions": [json.loads(x) for x in each("versions")]}
+    _, _, notes = per_run.with_name(per_run.name + ".md").read_text(encoding="utf-8").partition("\n\n")  # of the columns, behind the table
     strict = [{k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in r.items()} for r in summary]
     out, sheet = Path(c.results) / c.name, io.StringIO()
     keys = [k for col in columns for k in (col.key, col.key + "_ci")]
     csv.writer(sheet, lineterminator="\n").writerows([["name", *keys], *([r["name"], *(r.get(k, "") for k in keys)] for r in summary)])
-    for end, text in ((".md", as_text(header, body, True) + "\n\n" + note + "\n"), (".csv", sheet.getvalue()), (".json", eval_diversity.json_table(head, strict))):
+    for end, text in ((".md", as_text(header, body, True) + "\n\n" + note + "\n\n" + notes), (".csv", sheet.getvalue()), (".json", eval_diversity.json_table(head, strict))):
         with replacing(out.with_name(out.name + end)) as f:
             f.write(text.encode())
     return as_text(header, body, False) + "\n\n" + note
-
-
-def commit() -> str:
-    """The repository's commit, "+" behind it if files have changed since; "" where there is none."""
-    git = lambda *a: subprocess.run(["git", *a], cwd=Path(__file__).parent, capture_output=True, text=True)
-    head = git("rev-parse", "HEAD")
-    return "" if head.returncode else head.stdout.strip() + ("+" if git("status", "--porcelain", "--untracked-files=no").stdout else "")
 
 
 def check(c: TableConfig) -> list[Run]:
@@ -222,8 +222,8 @@ def check(c: TableConfig) -> list[Run]:
         if getattr(c, key) < least:
             raise ValueError(f"{key} = {getattr(c, key)}: must be at least {least}")
     if not c.rows or not c.seeds:
-        raise ValueError("rows and seeds: a table needs at least one of each, as in config/tables/heads.py")
-    runs = [Run.make(row, seed, c) for seed in c.seeds for row in c.rows]  # a table that is stopped has whole seeds
+        raise ValueError("rows and seeds: a table needs at least one of each; give the file that has them first: table.py config/tables/heads.py config/tables/grammar.py")
+    runs = [Run.make(row, seed, c) for seed in c.seeds for row in c.rows]
     if len({r.out for r in runs}) < len(runs):
         raise ValueError("rows or seeds hold one twice: each row and each seed is to be there once")
     for run in runs:
@@ -236,6 +236,8 @@ def main(argv: list[str]) -> int:
     c = configure(TableConfig, argv)
     runs, per_run = check(c), per_run_table(c)
     done = evaluated(runs, c)
+    if done:
+        print(f"{len(done)} of {len(runs)} runs are kept from {per_run}.json, their folders are not there; --results=DIR starts anew", flush=True)
     todo = [r for r in runs if r.out.name not in done]
     first = shlex.split(c.rows[0])[0]
     train_all([r for r in todo if r.row == first], c)  # others may have it as their teacher, or start from it

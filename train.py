@@ -15,7 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Iterator
+from typing import Any, Iterator
 
 # A step allocates and frees hundreds of megabytes. In huge pages (where Linux has them on request) a CPU step spends a tenth less on page faults; torch reads this once
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
@@ -36,7 +36,7 @@ from logs import Log, duration, start_wandb
 from metrics import perplexity
 from model import GPTConfig, from_gpt2
 from processes import Processes
-from scoring import Score, autocast, document_blocks, document_windows, recover, score
+from scoring import Score, autocast, described, document_blocks, document_windows, recover, score
 from speed import Profile, flops_per_token, peak_flops
 
 
@@ -346,7 +346,7 @@ class Trainer:
         self.model.train()
         return s
 
-    def masses(self) -> dict[str, float]:
+    def recovery(self) -> dict[str, Any]:
         """For the log, where the truth is known: how far the model is from it (metrics.Recovery), above all its mean mass on the observed token, on valid
         alternatives, and on the rest. Over the first windows of the validation split, the same at every evaluation: how a head moves the alternatives is read off the log."""
         if self.truth is None:
@@ -355,9 +355,9 @@ class Trainer:
         plan = document_windows(np.flatnonzero(ids == self.truth.machine.end), c.block_size)[:TRUTH_WINDOWS]
         self.model.eval()
         draws = self.model.head.draws(c.eval_samples, derived_seed(c.seed, 3))
-        r = recover(document_blocks(self.model, ids, plan, draws, self.procs.device, c.dtype, progress=self.until_stopped), ids, self.truth)
+        found = recover(document_blocks(self.model, ids, plan, draws, self.procs.device, c.dtype, progress=self.until_stopped), ids, self.truth)
         self.model.train()
-        return r.means() | {"alternatives_by_decade": r.by_decade()}
+        return described(found)
 
     def until_stopped(self, batches):
         """An evaluation's batches; Stopped at a signal, for it can take minutes."""
@@ -375,13 +375,14 @@ class Trainer:
         """On the first process, while the others wait. A signal leaves the evaluation to the resumed run."""
         if self.procs.main:
             with contextlib.suppress(Stopped):
-                s, masses = self.evaluate(), self.masses()
+                s, recovery = self.evaluate(), self.recovery()
                 nll = s.nll / s.count
+                judged = s.eps_nll / s.count if self.model.head.head.sparse else nll  # a head with exact zeros has no finite NLL to be best by
                 if math.isnan(nll):
                     raise Diverged(f"step {self.step}: the validation NLL is not a number")
-                better, self.best, self.evaluated = nll < self.best, min(self.best, nll), self.step
-                self.say(f"step {self.step}: validation {nll:.4f} nats/token, perplexity {perplexity(nll, 1):.2f}" + (" (best)" if better else ""))
-                self.log.add(self.step, val_nll=nll, val_ppl=perplexity(nll, 1), val_eps_ppl=perplexity(s.eps_nll, s.count), **masses)
+                better, self.best, self.evaluated = judged < self.best, min(self.best, judged), self.step
+                self.say(f"step {self.step}: validation {nll:.4f} nats/token, perplexity {perplexity(nll, 1):.2f}" + (f", PPL_eps {perplexity(judged, 1):.2f}" if judged != nll else "") + (" (best)" if better else ""))
+                self.log.add(self.step, val_nll=nll, val_ppl=perplexity(nll, 1), val_ppl_eps=perplexity(s.eps_nll, s.count), **recovery)
                 if better:
                     self.save("best", nll)
                 self.save("last", nll)
@@ -417,7 +418,7 @@ class Trainer:
         finally:
             self.bar.close()
             self.profile.close()
-        self.say(f"done: {self.step} steps, {self.tokens:,} tokens, {duration(time.perf_counter() - self.began)}; best validation perplexity {perplexity(self.best, 1):.2f}; {self.out}")
+        self.say(f"done: {self.step} steps, {self.tokens:,} tokens, {duration(time.perf_counter() - self.began)}; best validation {'PPL_eps' if self.model.head.head.sparse else 'perplexity'} {perplexity(self.best, 1):.2f}; {self.out}")
         return 0
 
     def on_signal(self, number: int, frame) -> None:

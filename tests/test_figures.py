@@ -4,14 +4,13 @@ import json
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import figures
 import frontier
 import metrics
 from data.tokens import open_tokens
-from eval_diversity import parser, prepare
+from eval_diversity import held_out_prompts, parser, prepare
 
 SMALL = ["--texts=6", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--temperatures", "0.5", "1.0"]
 
@@ -30,13 +29,10 @@ def read(out: Path) -> dict:
 
 def test_human_text_is_scored_against_other_human_text(points, trained, token_folder):
     s, data, _ = prepare(parser().parse_args([str(trained), *SMALL[:4]]))
-    ids = open_tokens(token_folder / "test.bin").ids
-    prompts, references = frontier.split_prompts(ids, s)
-    windows = [tuple(row) for row in np.concatenate((prompts.human, references)).tolist()]
-    assert prompts.human.shape == references.shape == (6, 12) and len(set(windows)) == 12
+    other = held_out_prompts(open_tokens(token_folder / "validation.bin").ids, 6, 4, 12).human
     text = lambda rows: [data.tokenizer.decode(r) for r in rows.tolist()]
     human = next(r for r in read(points)["rows"] if r["name"] == "human")
-    assert human["bleu"] == metrics.bleu_sacre(text(prompts.human), text(references)) and human["self_bleu"] == metrics.self_bleu_sacre(text(prompts.human))
+    assert human["bleu"] == metrics.bleu_sacre(text(data.prompts.human), text(other)) and human["self_bleu"] == metrics.self_bleu_sacre(text(data.prompts.human))
 
 
 def test_a_point_a_temperature(points):
@@ -55,28 +51,29 @@ def test_what_is_done_is_kept_and_other_settings_are_refused(points, trained, ca
         frontier.main([str(trained), *SMALL, "--texts=5", "--out", str(points)])
 
 
-@pytest.mark.parametrize("flags, says", [(["--temperature=1"], "knows no --temperature"), (["--protocol=paper"], "no --protocol"), (["--temperatures", "0", "-1"], "temperature")])
-def test_what_cannot_be_is_refused(trained, tmp_path, flags, says):
-    with pytest.raises(ValueError, match=says):
-        frontier.main([str(trained), *SMALL, "--out", str(tmp_path / "x"), *flags])
+def test_an_impossible_temperature_is_refused(trained, tmp_path):
+    with pytest.raises(ValueError, match="temperature"):
+        frontier.main([str(trained), *SMALL, "--out", str(tmp_path / "x"), "--temperatures", "1", "-1"])
     assert not list(tmp_path.iterdir())
 
 
 def runs(truth: bool = False) -> list[dict]:
     """Two rows of two seeds, three evaluations each."""
-    entry = lambda step, ppl: {"step": step, "val_nll": math.log(ppl), "val_eps_ppl": ppl,
+    entry = lambda step, ppl: {"step": step, "val_nll": math.log(ppl), "val_ppl_eps": ppl,
                                **({"tv": ppl / 100, "alternatives_by_decade": [[0.1, 0.2], [0.2, 0.2], [0.1, 0.1], [0.02, 0.01], [0.0, 0.0]]} if truth else {})}
-    return [{"name": f"{name}-small-{seed}", "curve": [entry(step, 40.0 + 10 * seed + 100 / step) for step in (10, 20, 30)]} for name in ("baseline", "smooth_gpt") for seed in (1, 2)]
+    return [{"name": f"{name}-small-{seed}", "training": {"init_from": ""}, "curve": [entry(step, 40.0 + 10 * seed + 100 / step) for step in (10, 20, 30)]} for name in ("baseline", "smooth_gpt") for seed in (1, 2)]
 
 
 def test_curves_are_grouped_by_row_and_step():
-    c = figures.curves(runs(), lambda e: e["val_eps_ppl"])
+    c = figures.curves(runs(), lambda e: e["val_ppl_eps"])
     assert list(c) == ["baseline", "smooth_gpt"] and c["baseline"] == {10: [60.0, 70.0], 20: [55.0, 65.0], 30: pytest.approx([40 + 10 + 100 / 30, 40 + 20 + 100 / 30])}
 
 
 @pytest.mark.parametrize("truth, kinds", [(False, ["curves"]), (True, ["curves", "tv", "bias"])])
 def test_figures_of_a_table(tmp_path, truth, kinds, capsys):
-    (tmp_path / "x.runs.json").write_text(json.dumps({"rows": runs(truth) + [{"name": "human", "reference": True}]}))
+    tuned = [r | {"name": r["name"].replace("smooth_gpt", "stop_gradient"), "training": {"init_from": "out/baseline"}} for r in runs(truth)[2:]]
+    (tmp_path / "x.runs.json").write_text(json.dumps({"rows": runs(truth) + tuned + [{"name": "human", "reference": True}]}))
+    (tmp_path / "x.json").write_text(json.dumps({"rows": [{"runs": [r["name"]]} for r in runs(truth) + tuned]}))
     assert figures.main([str(tmp_path / "x")]) == 0
     made = [tmp_path / f"x.{kind}.{end}" for kind in kinds for end in ("png", "svg")]
     assert capsys.readouterr().out.split() == [str(p) for p in made] and sorted(p for p in tmp_path.iterdir() if p.suffix != ".json") == sorted(made)
@@ -84,17 +81,12 @@ def test_figures_of_a_table(tmp_path, truth, kinds, capsys):
     assert figures.main([str(tmp_path / "x")]) == 0 and [p.read_bytes() for p in made] == before  # the same numbers, the same files
 
 
-def test_a_row_that_is_not_finite_has_no_panel(tmp_path):
-    rows = runs() + [{"name": "sparsemax-small-1", "curve": [{"step": 10, "val_nll": "inf", "val_eps_ppl": math.inf}]}]
-    data = figures.curves(rows, lambda e: e["val_eps_ppl"])
-    assert figures.multiples(data, tmp_path / "x", "y")
-    with pytest.raises(ValueError, match="needs the row 'baseline'"):
-        figures.multiples({k: v for k, v in data.items() if k != "baseline"}, tmp_path / "x", "y")
-
-
-@pytest.mark.parametrize("name, content, says", [("x.runs.json", "[", "is not JSON"), ("x.runs.json", '{"rows": []}', "no learning curves"), ("y.runs.json", "", "no file"),
-                                                 ("x.frontier.json", '{"rows": []}', "has no points")])
+@pytest.mark.parametrize("name, content, says", [("x.runs.json", "[", "is not JSON"), ("x.runs.json", '{"rows": []}', "no learning curves"), ("y.runs.json", "", "has no points"),
+                                                 ("x.json", "", "no file")])
 def test_other_files_are_refused(tmp_path, name, content, says):
+    (tmp_path / "x.json").write_text('{"rows": []}')
     (tmp_path / name).write_text(content)
+    if not content and name == "x.json":
+        (tmp_path / name).unlink()
     with pytest.raises((ValueError, OSError), match=says):
-        figures.main([str(tmp_path / ("x.frontier" if "frontier" in name else "x"))])
+        figures.main([str(tmp_path / "x")])

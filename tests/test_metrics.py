@@ -145,6 +145,7 @@ def test_self_bleu_takes_any_token():
     (lambda: metrics.self_bleu_sacre(["a b", ["a", "b"]]), "text 1 is a list.*raw string"),
     (lambda: metrics.bleu_sacre(["a b"], []), "0 references"),
     (lambda: metrics.bleu_sacre([], ["a b"]), "0 text.*at least one"),
+    (lambda: metrics.bleu_sacre(["", ""], ["a b"]), "2 texts, all of them empty"),
     (lambda: metrics.bleu_sacre(["a b"], "a b"), "string 'a b'.*list"),
 ])
 def test_self_bleu_errors(call, message):

@@ -382,7 +382,9 @@ def test_heads_for_fine_tuning_start_from_another_heads_run(run, tiny, trained, 
 def test_a_head_with_exact_zeros_trains_while_its_perplexity_is_infinite(run, tiny, capsys):
     c = tiny(head="sparsemax", max_steps=4, eval_interval=2)
     assert run(c) == 0
-    assert "validation inf nats/token, perplexity inf\n" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "validation inf nats/token, perplexity inf, PPL_eps " in out and " (best)" in out and "best validation PPL_eps " in out
+    assert progress(c.out_dir, "best")["val_nll"] == math.inf and math.isfinite(progress(c.out_dir, "best")["best_val_nll"])
     c.resume, c.max_steps, c.lr_decay_steps = True, 4, 0
     assert run(c) == 0
 
