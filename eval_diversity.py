@@ -296,7 +296,7 @@ def known_truth(truth: Truth) -> str:
     i = truth.info
     return (f"The truth p is known exactly: {i['entropy_rate']:.4f} nats a token in closed form (perplexity {math.exp(i['entropy_rate']):.2f}), "
             f"{i['entropy']:.4f} over this split. "
-            "PPL/floor to coverage are means over every token but those of the first document, each scored with its whole document in the model's window; "
+            "PPL/floor to coverage are means over every token but those of the first document, each scored with its whole document in the model's window (coverage at one of eight of them); "
             "the human row is a perfect model there.")
 
 

@@ -374,38 +374,48 @@ class Recovery:
 
     def __init__(self):
         self.count, self.sums = 0, {}
+        self.covered, self.judged = 0.0, 0
         self.alternatives = np.zeros((2, self.DECADES))    # mass that m and that p give to valid tokens other than the observed one
 
-    def add(self, log_m: ArrayLike, p: ArrayLike, token: ArrayLike, reachable: ArrayLike | None = None) -> None:
-        """Adds N positions: log m (N, V), p (N, V), the observed token (N,), and whether the sampler can draw each token (N, V) bool.
+    def add(self, log_m: ArrayLike, p: ArrayLike, token: ArrayLike) -> None:
+        """Adds N positions: log m (N, V), p (N, V) and the observed token (N,).
 
         ValueError for different shapes, for rows of p that do not sum to 1, and for an observed token that p forbids.
         """
-        log_m, p, token = np.asarray(log_m, np.float64), np.asarray(p, np.float64), np.asarray(token)
+        log_m, p, token = np.asarray(log_m), np.asarray(p, np.float64), np.asarray(token)
         if log_m.shape != p.shape or token.shape != p.shape[:1]:
             raise ValueError(f"log m has shape {log_m.shape}, p {p.shape} and token {token.shape}: give (N, V), (N, V) and (N,)")
         off = np.abs(p.sum(1) - 1) > ROUNDING
         if off.any():
             raise ValueError(f"a row of p sums to {p[off][0].sum()}: give the truth's probabilities, not their logarithms")
-        at, valid, m = np.arange(len(p)), p > 0, np.exp(log_m)
+        at, valid = np.arange(len(p)), p > 0
         if not valid[at, token].all():
             raise ValueError(f"token {token[~valid[at, token]][0]} is observed where the truth gives it probability 0: it is another text's truth")
-        log_p = np.log(np.where(valid, p, 1))
-        on_valid = np.where(valid, m, 0).sum(1)
+        # what follows works on the valid tokens, which are few: one after the other, row by row
+        starts = np.cumsum(valid.sum(1)) - valid.sum(1)
+        total = lambda x: np.add.reduceat(x, starts)
+        p, log_valid = p[valid], log_m[valid].astype(np.float64)
+        m, log_p = np.exp(log_valid), np.log(p)
+        on_valid, invalid = total(m), np.where(valid, 0, np.exp(log_m)).sum(1, dtype=np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
-            kl_valid = np.where(valid & (m > 0), m * (log_m - log_p), 0).sum(1) / on_valid - np.log(on_valid)
-            kl = np.where(valid, p * (log_p - log_m), 0).sum(1)
-        self.count += len(p)
+            kl_valid = total(np.where(m > 0, m * (log_valid - log_p), 0)) / on_valid - np.log(on_valid)
+        observed = np.searchsorted(np.flatnonzero(valid), at * valid.shape[1] + token)
+        self.count += len(at)
         for key, value in {
-            "kl_truth_model": kl, "kl_model_truth": np.where(on_valid > 0, kl_valid, math.inf), "tv": np.abs(m - p).sum(1) / 2,
-            "mass_observed": m[at, token], "mass_alternatives": on_valid - m[at, token], "mass_invalid": np.where(valid, 0, m).sum(1),
-            "true_observed": p[at, token], "nll": -log_m[at, token], "true_nll": -log_p[at, token], "entropy": -(p * log_p).sum(1),
-            **({} if reachable is None else {"coverage": np.where(reachable, p, 0).sum(1)}),
+            "kl_truth_model": total(p * (log_p - log_valid)), "kl_model_truth": np.where(on_valid > 0, kl_valid, math.inf), "tv": (total(np.abs(m - p)) + invalid) / 2,
+            "mass_observed": m[observed], "mass_alternatives": on_valid - m[observed], "mass_invalid": invalid,
+            "true_observed": p[observed], "nll": -log_valid[observed], "true_nll": -log_p[observed], "entropy": -total(p * log_p),
         }.items():
             self.sums[key] = self.sums.get(key, 0.0) + float(value.sum())
-        valid[at, token] = False
-        decade = np.clip(np.floor(-log_p[valid] / math.log(10)).astype(np.int64), 0, self.DECADES - 1)
-        self.alternatives += [np.bincount(decade, x[valid], self.DECADES) for x in (m, p)]
+        decade = np.clip(np.floor(-log_p / math.log(10)).astype(np.int64), 0, self.DECADES - 1)
+        other = np.ones(len(p), bool)
+        other[observed] = False
+        self.alternatives += [np.bincount(decade[other], x[other], self.DECADES) for x in (m, p)]
+
+    def add_coverage(self, p: ArrayLike, reachable: ArrayLike) -> None:
+        """Adds p (N, V) and whether the sampler can draw each token (N, V) bool, at all positions or at some of them."""
+        covered = np.where(reachable, p, 0).sum(1)
+        self.covered, self.judged = self.covered + float(covered.sum()), self.judged + len(covered)
 
     def means(self) -> dict[str, float]:
         """Means over the positions. ValueError before any `add`.
@@ -417,13 +427,15 @@ class Recovery:
         nll, true_nll          -log of m's and of p's probability of the observed token
         ppl_floor              exp(nll - true_nll): m's perplexity over the truth's own on the same tokens, 1 at best
         entropy                H(p), what true_nll is an estimate of
-        coverage               p's mass on the tokens that the sampler can draw
+        coverage               p's mass on the tokens that the sampler can draw, if it was told (`add_coverage`)
         alternatives           mass_alternatives / p's mass on the same tokens: below 1 they are penalised more than the language asks for
         alternatives_error     sum over decades of p of |m's - p's mass on alternatives|: what is not where it belongs. 0 (calibrated) to 2
         """
         if not self.count:
             raise ValueError("recovery of the truth at 0 positions: add at least one")
         out = {key: value / self.count for key, value in self.sums.items()}
+        if self.judged:
+            out["coverage"] = self.covered / self.judged
         m, p = self.alternatives
         above = out["nll"] - out["true_nll"]
         out["ppl_floor"] = math.exp(min(above, 709.0)) if above < math.inf else above

@@ -116,6 +116,9 @@ def score(model: Model, ids: np.ndarray, stride: int = 0, draws: list[Weights] |
 # -----------------------------------------------------------------------------
 # Against a known truth (data/grammar)
 
+EVERY = 8
+
+
 def document_windows(ends: np.ndarray, block_size: int) -> list[tuple[int, int]]:
     """(start, scored) of each window over documents whose last tokens are at `ends`: inputs from `start` on, the first `scored` targets count.
 
@@ -156,10 +159,14 @@ def truth_blocks(truth: Truth, plan: list[tuple[int, int]], rows: int = 256) -> 
 
 def recover(blocks: Iterable[tuple[np.ndarray, torch.Tensor]], ids: np.ndarray, truth: Truth,
             reach: Callable[[torch.Tensor], torch.Tensor] | None = None) -> Recovery:
-    """How far the distributions in `blocks` (of `document_blocks`) are from the truth. `reach`: log p (n, V) -> whether the sampler can draw each token."""
+    """How far the distributions in `blocks` (of `document_blocks`) are from the truth. `reach`: log p (n, V) -> whether the sampler can draw each token,
+    asked at one position of EVERY, because the answer takes sorting."""
     out = Recovery()
     for at, log_m in blocks:
-        out.add(log_m.cpu().numpy(), truth.probs(at), ids[at].astype(np.int64), None if reach is None else reach(log_m).cpu().numpy())
+        p = truth.probs(at)
+        out.add(log_m.cpu().numpy(), p, ids[at].astype(np.int64))
+        if reach is not None:
+            out.add_coverage(p[::EVERY], reach(log_m[::EVERY]).cpu().numpy())
     return out
 
 

@@ -44,6 +44,7 @@ class TableConfig:
     rows: list = field(default_factory=list)        # config files without folder and .py, each with flags if it needs some; the first is done first (teacher)
     overlay: str = "small"                          # a config file laid over each row
     seeds: list = field(default_factory=lambda: [1, 2, 3])
+    partial: bool = False                           # trains nothing: a table of the runs that are finished
     jobs: int = 1                                   # trainings at a time, each with its share of the cores
     evaluate: str = ""                              # flags of eval_diversity.py
     runs: str = "out"                               # folder of the runs
@@ -197,10 +198,13 @@ def write_summary(c: TableConfig, per_run: Path) -> str:
     rows = {r["name"]: {k: float(v) if v in ("inf", "nan", "-inf") else v for k, v in r.items()} for r in table["rows"]}
     columns = tuple(col for col in HONEST + TRUTH if col.key != "step" and any(col.key in r for r in rows.values()))
     read = lambda name: [json.loads(line) for line in samples_file(per_run, name).read_text(encoding="utf-8").splitlines()]
-    groups = {shlex.split(row)[0]: [Run.make(row, seed, c).out.name for seed in c.seeds] for row in c.rows}
+    groups = {shlex.split(row)[0]: [name for seed in c.seeds if (name := Run.make(row, seed, c).out.name) in rows] for row in c.rows}
+    groups = {row: runs for row, runs in groups.items() if runs}
+    seeds = max(map(len, groups.values()))
+    fewer = ", ".join(f"{row}: {len(runs)}" for row, runs in groups.items() if len(runs) < seeds)
     groups |= {name: [name] for name in eval_diversity.REFERENCES}
     summary = [summarise(name, [rows[r] for r in runs], [read(r) for r in runs], columns, c.halves) for name, runs in groups.items()]
-    note = (f"Mean of {len(c.seeds)} seeds ± half of its 95% interval: Student's t over the seeds; for the metrics of texts ({', '.join(TEXT_METRICS)}) over {c.halves} random halves of the texts. "
+    note = (f"Mean of {seeds} seed{'s' * (seeds > 1)}{f' ({fewer})' * bool(fewer)} ± half of its 95% interval: Student's t over the seeds; for the metrics of texts ({', '.join(TEXT_METRICS)}) over {c.halves} random halves of the texts. "
             "(+x) is the distance to human text; * is nearest to human, or lowest; for the sparsemax score, highest.")
     header, body = ["", *(col.title for col in columns)], with_intervals(summary, columns)
     each = lambda key: sorted({json.dumps(r[key], sort_keys=True) for r in rows.values() if key in r})
@@ -239,9 +243,14 @@ def main(argv: list[str]) -> int:
     if done:
         print(f"{len(done)} of {len(runs)} runs are kept from {per_run}.json, their folders are not there; --results=DIR starts anew", flush=True)
     todo = [r for r in runs if r.out.name not in done]
-    first = shlex.split(c.rows[0])[0]
-    train_all([r for r in todo if r.row == first], c)  # others may have it as their teacher, or start from it
-    train_all([r for r in todo if r.row != first], c)
+    if c.partial:
+        todo = [r for r in todo if r.finished]
+        if not todo and not done:
+            raise ValueError("partial = True: no run of this table is finished")
+    else:
+        first = shlex.split(c.rows[0])[0]
+        train_all([r for r in todo if r.row == first], c)  # others may have it as their teacher, or start from it
+        train_all([r for r in todo if r.row != first], c)
     per_run.parent.mkdir(parents=True, exist_ok=True)
     code = eval_diversity.main([*(str(r.out) for r in todo), *shlex.split(c.evaluate), "--out", str(per_run)]) if todo else 0
     if code == 0:

@@ -362,7 +362,8 @@ def test_mass_on_forbidden_words_is_a_part_of_the_divergence(truth, folder):
 def test_recovery_by_hand():
     log = lambda *p: [math.log(v) if v else -math.inf for v in p]
     r = Recovery()
-    r.add([log(0.5, 0.2, 0.2, 0.1)], [[0.6, 0.35, 0.05, 0.0]], [0], [[True, True, False, False]])
+    r.add([log(0.5, 0.2, 0.2, 0.1)], [[0.6, 0.35, 0.05, 0.0]], [0])
+    r.add_coverage([[0.6, 0.35, 0.05, 0.0]], [[True, True, False, False]])
     m = r.means()
     assert m["kl_truth_model"] == pytest.approx(0.6 * math.log(1.2) + 0.35 * math.log(1.75) + 0.05 * math.log(0.25))
     assert m["kl_model_truth"] == pytest.approx(5 / 9 * math.log(5 / 9 / 0.6) + 2 / 9 * math.log(2 / 9 / 0.35) + 2 / 9 * math.log(2 / 9 / 0.05))

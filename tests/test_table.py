@@ -117,6 +117,16 @@ def test_a_whole_table_and_again(whole, capsys):
     assert make() == 0 and len(trained) == 5 and (folder / "results/mini.csv").read_text() == before
 
 
+def test_a_partial_table(whole):
+    make, trained, folder = whole
+    with pytest.raises(ValueError, match="no run of this table is finished"):
+        make(partial=True)
+    assert make(seeds=[1]) == make(rows=["baseline"]) == 0 and len(trained) == 3
+    assert make(partial=True) == 0 and len(trained) == 3
+    out = json.loads((folder / "results/mini.json").read_text())
+    assert [len(r["runs"]) for r in out["rows"][:2]] == [2, 1] and "Mean of 2 seeds (smooth_gpt: 1)" in (folder / "results/mini.md").read_text()
+
+
 def test_a_run_that_others_start_from_needs_its_folder(whole):
     make, trained, folder = whole
     rows = ["baseline", "stop_gradient --init_from={runs}/baseline-{overlay}-{seed}"]
