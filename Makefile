@@ -30,10 +30,13 @@ test-slow: .venv/done
 	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	touch $@
 
-# All heads, three seeds each, on WikiText-103's head: hours, resumable. Prepare the data first, see config/tables/heads.py; TABLE=grammar for the known language.
+# All heads, three seeds each, on WikiText-103's head: hours, resumable. Prepare the data first, see config/tables/heads.py. TABLE=grammar: on the known language.
 TABLE ?= heads
+OVERLAY := $(if $(filter heads,$(TABLE)),brief,$(TABLE))
 table: .venv/done
-	$(PY) table.py config/tables/heads.py $(if $(filter-out heads,$(TABLE)),config/tables/$(TABLE).py)
+	$(PY) table.py config/tables/heads.py $(if $(filter-out heads,$(TABLE)),config/tables/$(TABLE).py) --jobs=2
+	$(PY) frontier.py out/*-$(OVERLAY)-1 $(if $(filter grammar,$(TABLE)),--prompt_tokens 28 --new_tokens 100) --out results/$(TABLE).frontier
+	$(PY) figures.py results/$(TABLE)
 
 clean:
 	rm -rf .venv out
