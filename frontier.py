@@ -27,7 +27,7 @@ from data.tokens import open_tokens, replacing
 from eval_diversity import Data, Settings, decode, held_out_prompts, json_table, sample_texts, validity, weights_digest
 from scoring import get_dtype
 
-TEMPERATURES = (0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.5)
+TEMPERATURES = (0.5, 0.75, 1.0, 1.25, 1.5)
 
 
 def other_texts(data: Data, s: Settings) -> list[str]:
