@@ -118,6 +118,7 @@ def bias(rows: list[dict[str, Any]], path: Path) -> list[Path]:
     decades, names = [d for d, p in enumerate(truth) if p > 0], list(dict.fromkeys(row_of(r) for r in rows))
     data = [curves(rows, lambda e: e["alternatives_by_decade"][d][0] / e["alternatives_by_decade"][d][1]) for d in decades]
     colours = pyplot().get_cmap("viridis")([0.95 * i / max(1, len(decades) - 1) for i in range(len(decades))])
+    shown = [v for curve in data for steps in curve.values() for values in steps.values() for v in values if v > 0]
     fig, axes = panels(names, 1.6)
     for ax, name in axes:
         ax.axhline(1, color="tab:red", lw=0.8, ls=":")
@@ -125,6 +126,7 @@ def bias(rows: list[dict[str, Any]], path: Path) -> list[Path]:
             band(ax, curve[name], colour, f"p in (1e-{d + 1}, 1e-{d}]")
         ax.set_yscale("log")
         ax.set_yticks([2.0**k for k in range(-6, 7, 2)], [f"1/{2**-k}" if k < 0 else str(2**k) for k in range(-6, 7, 2)])
+        ax.set_ylim(min(shown) / 1.3, max(shown) * 1.3)
         ax.minorticks_off()
     axes[0][0].legend(fontsize=5, frameon=False)
     fig.supxlabel("training steps")
