@@ -180,6 +180,17 @@ def summarise(name: str, rows: list[dict[str, Any]], texts: list[list[str]], col
     return out
 
 
+def differences(runs: dict[int, dict[str, Any]], base: dict[int, dict[str, Any]], columns: tuple[Column, ...]) -> dict[str, float]:
+    """For each column that training decides `<key>_diff`, the mean difference of a row's runs to the table's first row, by seed, and `<key>_diff_ci`, half
+    of its 95% interval (Student's t of the pairs): one seed is the same start and the same batches, so a pair differs by less than two runs do."""
+    out, seeds = {}, [s for s in runs if s in base]
+    for c in columns:
+        if c.key not in TEXT_METRICS and seeds and all(c.key in r[s] for r in (runs, base) for s in seeds):
+            values = [runs[s][c.key] - base[s][c.key] for s in seeds]
+            out |= {c.key + "_diff": float(np.mean(values)), c.key + "_diff_ci": student_interval(values)}
+    return out
+
+
 def with_intervals(summary: list[dict[str, Any]], columns: tuple[Column, ...]) -> list[list[str]]:
     """The cells of eval_diversity's table, an interval behind each mean."""
     body = cells(summary, columns)
@@ -198,21 +209,21 @@ def write_summary(c: TableConfig, per_run: Path) -> str:
     rows = {r["name"]: {k: float(v) if v in ("inf", "nan", "-inf") else v for k, v in r.items()} for r in table["rows"]}
     columns = tuple(col for col in HONEST + TRUTH if col.key != "step" and any(col.key in r for r in rows.values()))
     read = lambda name: [json.loads(line) for line in samples_file(per_run, name).read_text(encoding="utf-8").splitlines()]
-    groups = {shlex.split(row)[0]: [name for seed in c.seeds if (name := Run.make(row, seed, c).out.name) in rows] for row in c.rows}
+    groups = {shlex.split(row)[0]: {seed: rows[name] for seed in c.seeds if (name := Run.make(row, seed, c).out.name) in rows} for row in c.rows}
     groups = {row: runs for row, runs in groups.items() if runs}
-    seeds = max(map(len, groups.values()))
+    seeds, base = max(map(len, groups.values())), next(iter(groups.values()))
     fewer = ", ".join(f"{row}: {len(runs)}" for row, runs in groups.items() if len(runs) < seeds)
-    groups |= {name: [name] for name in eval_diversity.REFERENCES}
-    summary = [summarise(name, [rows[r] for r in runs], [read(r) for r in runs], columns, c.halves) for name, runs in groups.items()]
+    summary = [summarise(row, list(runs.values()), [read(r["name"]) for r in runs.values()], columns, c.halves) | differences(runs, base, columns) for row, runs in groups.items()]
+    summary += [summarise(name, [rows[name]], [read(name)], columns, c.halves) for name in eval_diversity.REFERENCES]
     note = (f"Mean of {seeds} seed{'s' * (seeds > 1)}{f' ({fewer})' * bool(fewer)} ± half of its 95% interval: Student's t over the seeds; for the metrics of texts ({', '.join(TEXT_METRICS)}) over {c.halves} random halves of the texts. "
-            "(+x) is the distance to human text; * is nearest to human, or lowest; for the sparsemax score, highest.")
+            "The CSV and the JSON also have the differences to the first row, paired by seed (_diff). (+x) is the distance to human text; * is nearest to human, or lowest; for the sparsemax score, highest.")
     header, body = ["", *(col.title for col in columns)], with_intervals(summary, columns)
     each = lambda key: sorted({json.dumps(r[key], sort_keys=True) for r in rows.values() if key in r})
     head = {"settings": {"table": vars(c), "evaluation": table["settings"]}, "commits": [json.loads(x) for x in each("commit")], "versions": [json.loads(x) for x in each("versions")]}
     _, _, notes = per_run.with_name(per_run.name + ".md").read_text(encoding="utf-8").partition("\n\n")  # of the columns, behind the table
     strict = [{k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in r.items()} for r in summary]
     out, sheet = Path(c.results) / c.name, io.StringIO()
-    keys = [k for col in columns for k in (col.key, col.key + "_ci")]
+    keys = [k for col in columns for k in (col.key, col.key + "_ci", *([col.key + "_diff", col.key + "_diff_ci"] if col.key not in TEXT_METRICS else []))]
     csv.writer(sheet, lineterminator="\n").writerows([["name", *keys], *([r["name"], *(r.get(k, "") for k in keys)] for r in summary)])
     for end, text in ((".md", as_text(header, body, True) + "\n\n" + note + "\n\n" + notes), (".csv", sheet.getvalue()), (".json", eval_diversity.json_table(head, strict))):
         with replacing(out.with_name(out.name + end)) as f:

@@ -46,6 +46,14 @@ def test_summary_of_a_row():
     assert s["distinct_4"] == 0.5 and s["distinct_4_ci"] > 0 and s["runs"] == ["r-0", "r-1", "r-2"]
 
 
+def test_differences_are_paired_by_seed():
+    columns = (Column("ppl_tok", "PPL", ".2f", "low", ""), Column("distinct_4", "D4", ".4f", "human", ""), Column("tv", "TV", ".2f", "low", ""))
+    base = {1: {"ppl_tok": 10.0, "tv": 0.5}, 2: {"ppl_tok": 20.0, "tv": 0.5}, 3: {"ppl_tok": 40.0, "tv": 0.5}}
+    d = table.differences({2: {"ppl_tok": 21.0, "distinct_4": 1.0}, 3: {"ppl_tok": 43.0}, 4: {"ppl_tok": 0.0}}, base, columns)
+    assert d == {"ppl_tok_diff": 2.0, "ppl_tok_diff_ci": pytest.approx(student_interval([1.0, 3.0]))}
+    assert math.isnan(table.differences({1: {"ppl_tok": 1.0}}, base, columns)["ppl_tok_diff_ci"])
+
+
 def test_a_run_fills_in_its_seed():
     run = Run.make("sig_gpt --teacher={runs}/baseline-{overlay}-{seed}", 7, TableConfig(runs="runs"))
     assert run.out == Path("runs/sig_gpt-small-7") and "--teacher=runs/baseline-small-7" in run.arguments and "--seed=7" in run.arguments
