@@ -11,7 +11,7 @@ from train import TrainConfig, read_arguments
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = sorted((ROOT / "config").glob("*.py"))
-OVERLAYS = ("grammar", "small", "tiny")
+OVERLAYS = ("brief", "grammar", "small", "tiny")
 ROWS = [p for p in CONFIGS if p.stem not in OVERLAYS]
 
 
