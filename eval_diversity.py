@@ -327,10 +327,10 @@ def json_table(head: dict[str, Any], rows: list[dict[str, Any]]) -> str:
 
 
 def commit() -> str:
-    """The repository's commit, "+" behind it if files have changed since; "" where there is none."""
+    """The repository's commit, "+" behind it if files other than results/ have changed since; "" where there is none."""
     git = lambda *a: subprocess.run(["git", *a], cwd=Path(__file__).parent, capture_output=True, text=True)
     head = git("rev-parse", "HEAD")
-    return "" if head.returncode else head.stdout.strip() + ("+" if git("status", "--porcelain", "--untracked-files=no").stdout else "")
+    return "" if head.returncode else head.stdout.strip() + ("+" if git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":!/results").stdout else "")
 
 
 def versions() -> dict[str, str]:
