@@ -108,8 +108,25 @@ def table_figures(name: Path) -> list[Path]:
     out = multiples(curves(rows, lambda e: e["val_ppl_eps"]), name.with_name(name.name + ".curves"), "validation PPL_eps")
     if "tv" in rows[0]["curve"][0]:
         out += multiples(curves(rows, lambda e: e["tv"]), name.with_name(name.name + ".tv"), "total variation distance to the truth", log=False)
+        out += masses(rows, name.with_name(name.name + ".mass"))
         out += bias(rows, name.with_name(name.name + ".bias"))
     return out
+
+
+def masses(rows: list[dict[str, Any]], path: Path) -> list[Path]:
+    """Where a head puts its mass over training: on the observed token and on the valid alternatives, each over the truth's, and on what is forbidden."""
+    parts = [("observed / its due", "tab:blue", lambda e: e["mass_observed"] / e["true_observed"]), ("alternatives / their due", "tab:green", lambda e: e["alternatives"]),
+             ("forbidden", "tab:red", lambda e: e["mass_invalid"])]
+    data = [curves(rows, value) for _, _, value in parts]
+    fig, axes = panels(list(data[0]), 1.6)
+    for ax, name in axes:
+        ax.axhline(1, color="0.6", lw=0.8, ls=":")
+        for curve, (label, colour, _) in zip(data, parts):
+            band(ax, curve[name], colour, label)
+    axes[0][0].legend(fontsize=5, frameon=False)
+    fig.supxlabel("training steps")
+    fig.supylabel("mass")
+    return write(fig, path)
 
 
 def bias(rows: list[dict[str, Any]], path: Path) -> list[Path]:
@@ -126,8 +143,9 @@ def bias(rows: list[dict[str, Any]], path: Path) -> list[Path]:
             band(ax, curve[name], colour, f"p in (1e-{d + 1}, 1e-{d}]")
         ax.set_yscale("log")
         ax.set_yticks([2.0**k for k in range(-6, 7, 2)], [f"1/{2**-k}" if k < 0 else str(2**k) for k in range(-6, 7, 2)])
-        ax.set_ylim(min(shown) / 1.3, max(shown) * 1.3)
         ax.minorticks_off()
+    for ax, _ in axes:  # in the end: set_yticks of one panel widens all
+        ax.set_ylim(min(shown) / 1.3, max(shown) * 1.3)
     axes[0][0].legend(fontsize=5, frameon=False)
     fig.supxlabel("training steps")
     fig.supylabel("model's mass on valid alternatives / the truth's")

@@ -60,7 +60,7 @@ def test_an_impossible_temperature_is_refused(trained, tmp_path):
 def runs(truth: bool = False) -> list[dict]:
     """Two rows of two seeds, three evaluations each."""
     entry = lambda step, ppl: {"step": step, "val_nll": math.log(ppl), "val_ppl_eps": ppl,
-                               **({"tv": ppl / 100, "alternatives_by_decade": [[0.1, 0.2], [0.2, 0.2], [0.1, 0.1], [0.02, 0.01], [0.0, 0.0]]} if truth else {})}
+                               **({"tv": ppl / 100, "mass_observed": 0.1, "true_observed": 0.2, "alternatives": 0.9, "mass_invalid": 0.05, "alternatives_by_decade": [[0.1, 0.2], [0.2, 0.2], [0.1, 0.1], [0.02, 0.01], [0.0, 0.0]]} if truth else {})}
     return [{"name": f"{name}-small-{seed}", "training": {"init_from": ""}, "curve": [entry(step, 40.0 + 10 * seed + 100 / step) for step in (10, 20, 30)]} for name in ("baseline", "smooth_gpt") for seed in (1, 2)]
 
 
@@ -69,7 +69,7 @@ def test_curves_are_grouped_by_row_and_step():
     assert list(c) == ["baseline", "smooth_gpt"] and c["baseline"] == {10: [60.0, 70.0], 20: [55.0, 65.0], 30: pytest.approx([40 + 10 + 100 / 30, 40 + 20 + 100 / 30])}
 
 
-@pytest.mark.parametrize("truth, kinds", [(False, ["curves"]), (True, ["curves", "tv", "bias"])])
+@pytest.mark.parametrize("truth, kinds", [(False, ["curves"]), (True, ["curves", "tv", "mass", "bias"])])
 def test_figures_of_a_table(tmp_path, truth, kinds, capsys):
     tuned = [r | {"name": r["name"].replace("smooth_gpt", "stop_gradient"), "training": {"init_from": "out/baseline"}} for r in runs(truth)[2:]]
     (tmp_path / "x.runs.json").write_text(json.dumps({"rows": runs(truth) + tuned + [{"name": "human", "reference": True}]}))
