@@ -243,7 +243,7 @@ def store_path(tokens: TokenFile, want: dict) -> Path:
 def build_store(tokens: TokenFile, teacher: Teacher, block_size: int, settings: Settings, batch: int = 16, want: dict | None = None) -> Store:
     """Opens the store of these settings, building it first if it is not there. A build that was stopped goes on where it stopped.
 
-    Memory is that of one batch of windows. ValueError if another process is building it.
+    Memory is that of one batch of windows. If another process is building it, waits for that.
     """
     want = want or identity(tokens, teacher, block_size, settings)
     path, V = store_path(tokens, want), tokens.info["vocab_size"]
@@ -261,7 +261,11 @@ def build_store(tokens: TokenFile, teacher: Teacher, block_size: int, settings: 
         try:
             fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(f"another process is building {path}: wait for it") from None
+            tqdm.write(f"another process is building {path}: waiting for it")
+            fcntl.flock(f, fcntl.LOCK_EX)
+        if meta.is_file():  # it was finished meanwhile
+            path.with_suffix(".part").unlink(missing_ok=True)
+            return Store(path, want, V)
         done = max(0, f.tell() - len(_MAGIC)) // record.itemsize // batch * batch  # whole batches, so that the rest is computed as it would have been
         f.truncate(0 if not done else len(_MAGIC) + done * record.itemsize)
         if not done:

@@ -1,6 +1,8 @@
 """The teacher's proposals against a naive twin, the labels made of them, and the store that keeps them."""
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -263,17 +265,22 @@ def test_a_store_of_something_else_is_never_opened(teacher, tokens, key, other):
         build_store(tokens, teacher, T, SETTINGS)
 
 
-def test_two_processes_do_not_build_one_store(teacher, tokens, monkeypatch):
-    refused = []
+def test_two_processes_build_one_store_once(teacher, tokens, monkeypatch):
+    """The second waits for the first, and opens what it made."""
+    calls, second, said = [], ThreadPoolExecutor(1), threading.Event()
+    monkeypatch.setattr(augment.tqdm, "write", lambda text: said.set() if "another process is building" in text else None)
 
     def proposing(*args):
-        if not refused:
-            with pytest.raises(ValueError, match="another process is building"):
-                build_store(tokens, teacher, T, SETTINGS)
-            refused.append(True)
+        if not calls:
+            calls.append(second.submit(build_store, tokens, teacher, T, SETTINGS, batch=4))
+            assert said.wait(60)
+        calls.append(len(args[1]))
         return propose(*args)
     monkeypatch.setattr(augment, "propose", proposing)
-    assert len(build_store(tokens, teacher, T, SETTINGS).records) == len(Windows(tokens, T)) and refused
+    store = build_store(tokens, teacher, T, SETTINGS, batch=4)
+    windows, (other, *built) = len(Windows(tokens, T)), calls
+    assert np.array_equal(other.result(60).records, store.records) and sum(built) == len(store.records) == windows
+    assert not store_path(tokens, identity(tokens, teacher, T, SETTINGS)).with_suffix(".part").exists()
 
 
 @pytest.mark.parametrize("vocab, kind", [(65535, "<u2"), (65536, "<u4")])
