@@ -203,18 +203,22 @@ def with_intervals(summary: list[dict[str, Any]], columns: tuple[Column, ...]) -
     return body
 
 
+def read_texts(path: Path) -> list[str]:
+    """The texts of a file of samples. A line ends at a newline alone: str.splitlines would also split a text at its U+2028."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+
+
 def write_summary(c: TableConfig, per_run: Path) -> str:
     """results/NAME.md, .csv and .json from the table of all runs; its text."""
     table = json.loads(per_run.with_name(per_run.name + ".json").read_text(encoding="utf-8"))
     rows = {r["name"]: {k: float(v) if v in ("inf", "nan", "-inf") else v for k, v in r.items()} for r in table["rows"]}
     columns = tuple(col for col in HONEST + TRUTH if col.key != "step" and any(col.key in r for r in rows.values()))
-    read = lambda name: [json.loads(line) for line in samples_file(per_run, name).read_text(encoding="utf-8").splitlines()]
     groups = {shlex.split(row)[0]: {seed: rows[name] for seed in c.seeds if (name := Run.make(row, seed, c).out.name) in rows} for row in c.rows}
     groups = {row: runs for row, runs in groups.items() if runs}
     seeds, base = max(map(len, groups.values())), next(iter(groups.values()))
     fewer = ", ".join(f"{row}: {len(runs)}" for row, runs in groups.items() if len(runs) < seeds)
-    summary = [summarise(row, list(runs.values()), [read(r["name"]) for r in runs.values()], columns, c.halves) | differences(runs, base, columns) for row, runs in groups.items()]
-    summary += [summarise(name, [rows[name]], [read(name)], columns, c.halves) for name in eval_diversity.REFERENCES]
+    summary = [summarise(row, list(runs.values()), [read_texts(samples_file(per_run, r["name"])) for r in runs.values()], columns, c.halves) | differences(runs, base, columns) for row, runs in groups.items()]
+    summary += [summarise(name, [rows[name]], [read_texts(samples_file(per_run, name))], columns, c.halves) for name in eval_diversity.REFERENCES]
     note = (f"Mean of {seeds} seed{'s' * (seeds > 1)}{f' ({fewer})' * bool(fewer)} ± half of its 95% interval: Student's t over the seeds; for the metrics of texts ({', '.join(TEXT_METRICS)}) over {c.halves} random halves of the texts. "
             "The CSV and the JSON also have the differences to the first row, paired by seed (_diff). (+x) is the distance to human text; * is nearest to human, or lowest; for the sparsemax score, highest.")
     header, body = ["", *(col.title for col in columns)], with_intervals(summary, columns)

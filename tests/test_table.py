@@ -54,6 +54,14 @@ def test_differences_are_paired_by_seed():
     assert math.isnan(table.differences({1: {"ppl_tok": 1.0}}, base, columns)["ppl_tok_diff_ci"])
 
 
+def test_texts_are_read_as_they_were_written(tmp_path):
+    texts = ["a line\u2028of two\x85", "\x1c\x0c\n", ""]
+    out = tmp_path / "x"
+    eval_diversity.samples_file(out, "row").parent.mkdir()
+    eval_diversity.samples_file(out, "row").write_text("".join(json.dumps(t, ensure_ascii=False) + "\n" for t in texts))  # as eval_diversity writes them
+    assert table.read_texts(eval_diversity.samples_file(out, "row")) == texts
+
+
 def test_a_run_fills_in_its_seed():
     run = Run.make("sig_gpt --teacher={runs}/baseline-{overlay}-{seed}", 7, TableConfig(runs="runs"))
     assert run.out == Path("runs/sig_gpt-small-7") and "--teacher=runs/baseline-small-7" in run.arguments and "--seed=7" in run.arguments
