@@ -86,7 +86,8 @@ def panels(names: list[str], height: float):
 
 
 def multiples(data: Curves, path: Path, y: str, log: bool = True) -> list[Path]:
-    """One small panel a row, each with the baseline behind it."""
+    """One small panel a row, each with the baseline behind it. A `log` axis ends at four times the baseline's highest value: one head that is far off would flatten all others."""
+    values = lambda steps: [v for seeds in steps.values() for v in seeds]
     fig, axes = panels([n for n in data if n != BASELINE] or list(data), 1.6)
     for ax, name in axes:
         if BASELINE in data:
@@ -94,6 +95,8 @@ def multiples(data: Curves, path: Path, y: str, log: bool = True) -> list[Path]:
         band(ax, data[name], "tab:blue")
         if log:
             ax.set_yscale("log")
+    if log and BASELINE in data:
+        axes[0][0].set_ylim(min(min(values(steps)) for steps in data.values()) / 1.1, 4 * max(values(data[BASELINE])))
     fig.supxlabel(f"training steps; grey: {BASELINE}; bands: lowest to highest seed")
     fig.supylabel(y)
     return write(fig, path)
