@@ -266,7 +266,7 @@ def build_store(tokens: TokenFile, teacher: Teacher, block_size: int, settings: 
         if meta.is_file():  # it was finished meanwhile
             path.with_suffix(".part").unlink(missing_ok=True)
             return Store(path, want, V)
-        done = max(0, f.tell() - len(_MAGIC)) // record.itemsize // batch * batch  # whole batches, so that the rest is computed as it would have been
+        done = max(0, f.seek(0, os.SEEK_END) - len(_MAGIC)) // record.itemsize // batch * batch  # whole batches, so that the rest is computed as it would have been
         f.truncate(0 if not done else len(_MAGIC) + done * record.itemsize)
         if not done:
             f.write(_MAGIC)

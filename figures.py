@@ -95,9 +95,10 @@ def multiples(data: Curves, path: Path, y: str, log: bool = True) -> list[Path]:
         band(ax, data[name], "tab:blue")
         if log:
             ax.set_yscale("log")
-    if log and BASELINE in data:
+    cut = log and BASELINE in data
+    if cut:
         axes[0][0].set_ylim(min(min(values(steps)) for steps in data.values()) / 1.1, 4 * max(values(data[BASELINE])))
-    fig.supxlabel(f"training steps; grey: {BASELINE}; bands: lowest to highest seed")
+    fig.supxlabel(f"training steps; grey: {BASELINE}; bands: lowest to highest seed" + f"; cut at 4 times {BASELINE}'s highest" * cut)
     fig.supylabel(y)
     return write(fig, path)
 

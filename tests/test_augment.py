@@ -1,5 +1,6 @@
 """The teacher's proposals against a naive twin, the labels made of them, and the store that keeps them."""
 
+import dataclasses
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -281,6 +282,26 @@ def test_two_processes_build_one_store_once(teacher, tokens, monkeypatch):
     windows, (other, *built) = len(Windows(tokens, T)), calls
     assert np.array_equal(other.result(60).records, store.records) and sum(built) == len(store.records) == windows
     assert not store_path(tokens, identity(tokens, teacher, T, SETTINGS)).with_suffix(".part").exists()
+
+
+def test_who_waited_goes_on_where_the_first_was_stopped(teacher, tokens, monkeypatch):
+    """It opened the part before the first wrote to it, and must look at its length after that."""
+    settings, calls, second, said = dataclasses.replace(SETTINGS, seed=SETTINGS.seed + 77), [], ThreadPoolExecutor(1), threading.Event()
+    monkeypatch.setattr(augment.tqdm, "write", lambda text: said.set() if "another process is building" in text else None)
+
+    def proposing(*args):
+        calls.append(args[1][0])
+        if len(calls) == 1:
+            calls[0] = second.submit(build_store, tokens, teacher, T, settings, batch=4)
+            assert said.wait(60)
+        elif len(calls) == 2:
+            raise RuntimeError("stopped")
+        return propose(*args)
+    monkeypatch.setattr(augment, "propose", proposing)
+    with pytest.raises(RuntimeError, match="stopped"):
+        build_store(tokens, teacher, T, settings, batch=4)
+    store = calls[0].result(60)
+    assert [int(w) for w in calls[2:]] == list(range(4, len(Windows(tokens, T)), 4)) and len(store.records) == len(Windows(tokens, T))
 
 
 @pytest.mark.parametrize("vocab, kind", [(65535, "<u2"), (65536, "<u4")])
