@@ -9,9 +9,9 @@ materialises the logits of a whole batch: see `chunked_loss`.
 
     base.py        Targets, Head, cross-entropy            softmax.py    softmax and its links
     projection.py  hidden states -> logits                 sigmoid.py    multi-label sigmoid
-    output.py      chunked loss, predictive distribution   taylor.py     polynomials in place of exp
-                                                           margin.py     the true token's logit, lowered
-                                                           sparse.py     exact zeros
+    chunked.py     the loss of many rows, in chunks        taylor.py     polynomials in place of exp
+    tasks.py       ... and who does them                   margin.py     the true token's logit, lowered
+    output.py      loss and predictive distribution        sparse.py     exact zeros
                                                            perturb.py    argmax of noisy logits
                                                            objectives.py softmax, other losses than -log p_t
 """
@@ -21,9 +21,10 @@ from typing import Callable
 import torch.nn as nn
 
 from .base import Head, Targets, cross_entropy, finds_gradient
+from .chunked import block_rows, chunk_rows, chunked_loss
 from .margin import AMSoftmax, SMSoftmax
 from .objectives import ConfidencePenalty, SmoothAccuracy, StopGradient, Unlikelihood
-from .output import OutputHead, block_rows, chunk_rows, chunked_loss
+from .output import OutputHead
 from .perturb import PerturbMax
 from .projection import BayesianProjection, Projection, Weights, logits_of, project
 from .sigmoid import Sigmoid, binary_cross_entropy

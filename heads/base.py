@@ -37,6 +37,15 @@ class Head(nn.Module):
     bias: float | None = None  # initial value of the projection's output bias; None: the projection has none
     cosine = False             # its logits are cos(h, w_v) instead of h w_v (the bias, if any, is added to them)
     sparse = False             # may give a token probability 0: log_probs has -inf there
+    # Optional: in_place(logits, targets), which gives `loss` and leaves its gradient in the place of the logits. A CPU is twice as fast at
+    # that as at what autograd makes of `loss`. For heads without parameters of their own; a test holds it to `loss`.
+    in_place: Callable[[Tensor, Targets], Tensor] | None = None
+
+    def __init_subclass__(cls, **kwargs):
+        """A class with a loss of its own does not inherit what was made for another one's."""
+        super().__init_subclass__(**kwargs)
+        if cls.__dict__.keys() & {"loss", "link"} and "in_place" not in cls.__dict__:
+            cls.in_place = None
 
     def __init__(self, vocab_size: int):
         super().__init__()
@@ -69,7 +78,9 @@ def finds_gradient(f: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., Ten
         @staticmethod
         @torch.autograd.function.once_differentiable
         def backward(ctx, grad):
-            return ctx.saved_tensors[0] * grad[:, None], *[None] * ctx.others
+            found, = ctx.saved_tensors
+            ones = grad.device.type == "cpu" and grad.stride() == (0,) and grad[0] == 1  # what sum() sends
+            return found if ones else found * grad[:, None], *[None] * ctx.others
 
     return functools.wraps(f)(lambda z, *args: Loss.apply(z, *args))
 
@@ -80,12 +91,22 @@ def cross_entropy(u: Tensor, token: Tensor, rest: float = 0.0) -> Tensor:
 
     Its gradient is softmax(u) - y.
     """
-    p, V = torch.softmax(u, dim=1), u.shape[1]
-    lse = u.amax(1) - p.amax(1).log()  # log p_j = u_j - lse for any j; the largest p_j is at least 1/V, so its log is exact
-    loss = lse - (1 - rest * V) * at(u, token)
+    grad = torch.empty_like(u)
+    return cross_entropy_into(grad, u, token, rest), grad
+
+
+def cross_entropy_into(grad: Tensor, u: Tensor, token: Tensor, rest: float = 0.0) -> Tensor:
+    """`cross_entropy` (N,); its gradient goes to `grad` (N, V), which may be u itself."""
+    V, u_t, top = u.shape[1], at(u, token), u.amax(1, keepdim=True)
+    smooth = rest * u.sum(1) if rest else 0
+    # not torch.softmax: its exponential takes a CPU three times as long as exp, and the sum is wanted, too
+    torch.sub(u, top, out=grad).exp_()
+    total = grad.sum(1, keepdim=True)
+    grad *= total.reciprocal()
     if rest:
-        loss, p = loss - rest * u.sum(1), p.sub_(rest)
-    return loss, add_at(p, token, rest * V - 1)
+        grad -= rest
+    add_at(grad, token, rest * V - 1)
+    return (top + total.log()).squeeze(1) - (1 - rest * V) * u_t - smooth
 
 
 def at(z: Tensor, token: Tensor) -> Tensor:
@@ -106,7 +127,7 @@ def sum_log1m(q: Tensor) -> Tensor:
     folded, rest = q[:, :8 * n].unflatten(1, (8, n)), q[:, 8 * n:]
     for _ in range(3):
         a, b = folded.chunk(2, dim=1)
-        folded = torch.addcmul(a + b, a, b, value=-1)
+        folded = (a + b).addcmul_(a, b, value=-1)
     return folded[:, 0].neg().log1p().sum(1) + rest.neg().log1p().sum(1)
 
 

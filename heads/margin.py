@@ -6,7 +6,7 @@ import torch
 import torch.nn as nn
 from torch import Tensor
 
-from .base import Targets, check_positive, cross_entropy
+from .base import Targets, add_at, check_positive, cross_entropy, cross_entropy_into
 from .softmax import Softmax
 
 
@@ -35,6 +35,10 @@ class SMSoftmax(Softmax):
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
         return cross_entropy(lower(logits, targets.token, self.m), targets.token)
+
+    def in_place(self, logits: Tensor, targets: Targets) -> Tensor:
+        z = add_at(logits, targets.token, -self.m)
+        return cross_entropy_into(z, z, targets.token)
 
 
 class AMSoftmax(Softmax):

@@ -29,32 +29,41 @@ class Sigmoid(Head):
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
         return binary_cross_entropy(logits, targets, self.pos_weight, self.sum_weight)
 
+    def in_place(self, logits: Tensor, targets: Targets) -> Tensor:
+        return binary_cross_entropy_into(logits, logits, targets, self.pos_weight, self.sum_weight)
+
     def log_probs(self, logits: Tensor) -> Tensor:
         return F.log_softmax(F.logsigmoid(logits), dim=-1)
 
 
-def _sum_softplus(z: Tensor, s: Tensor) -> Tensor:
-    """sum_v log(1 + e^(z_v)) (N,) given s = sigma(z): as sum_v max(z_v, 0) - log(1 - q_v) with q = sigma(-|z|)."""
-    return z.relu().sum(1) - sum_log1m(torch.minimum(s, 1 - s))
-
-
 @finds_gradient
-def _binary_cross_entropy(z, ids, values, pos_weight, sum_weight):
-    at = ids.clamp(min=0)  # the padding's values are 0
-    z_at, d = z.gather(1, at), torch.sigmoid(z)
+def _binary_cross_entropy(z, targets, pos_weight, sum_weight):
+    grad = torch.empty_like(z)
+    return binary_cross_entropy_into(grad, z, targets, pos_weight, sum_weight), grad
+
+
+def binary_cross_entropy_into(grad: Tensor, z: Tensor, targets: Targets, pos_weight: float, sum_weight: float) -> Tensor:
+    """`binary_cross_entropy` (N,); its gradient goes to `grad` (N, V), which may be z itself."""
+    at, values = targets.ids.clamp(min=0), targets.values  # the padding's values are 0
+    z_at = z.gather(1, at)
     # a positive adds y (w softplus(-z) - softplus(z)) = y ((w - 1) softplus(-z) - z)
-    positive, d_positive = -z_at, -values.to(d.dtype)
+    positive, d_positive = -z_at, -values.to(z.dtype)
     if pos_weight != 1:
         positive = positive + (pos_weight - 1) * F.softplus(-z_at)
         d_positive = d_positive * (1 + (pos_weight - 1) * torch.sigmoid(-z_at))
-    loss = _sum_softplus(z, d) + (values * positive).sum(1)
+    loss = z.relu().sum(1) + (values * positive).sum(1)
+    d = torch.sigmoid(z, out=grad)
+    # sum_v softplus(z_v) = sum_v max(z_v, 0) - log(1 - q_v) with q = sigma(-|z|)
+    q = 1 - d
+    loss -= sum_log1m(torch.minimum(d, q, out=q))
     if sum_weight:
         excess = d.sum(1, keepdim=True) - 1
         loss += sum_weight * excess.squeeze(1).square()
-        d = torch.addcmul(d, d * (1 - d), 2 * sum_weight * excess)
-    return loss, d.scatter_add_(1, at, d_positive)
+        d.addcmul_(d * (1 - d), 2 * sum_weight * excess)
+    d.scatter_add_(1, at, d_positive)
+    return loss
 
 
 def binary_cross_entropy(z: Tensor, targets: Targets, pos_weight: float = 1.0, sum_weight: float = 0.0) -> Tensor:
     """sum_v BCE(sigma(z_v), y_v) of sparse labels y, positives weighted by w, + lambda (sum_v sigma(z_v) - 1)^2: see `Sigmoid`. (N, V) -> (N,)."""
-    return _binary_cross_entropy(z, targets.ids, targets.values, pos_weight, sum_weight)
+    return _binary_cross_entropy(z, targets, pos_weight, sum_weight)

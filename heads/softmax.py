@@ -2,10 +2,13 @@
 
 import math
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Head, Targets, check_positive, cross_entropy
+from .base import Head, Targets, add_at, at, check_positive, cross_entropy, cross_entropy_into
+
+TINY = 1e-30  # sums of F below this have lost their digits: then the sum is taken of e^(u - max u), as softmax does
 
 
 class Softmax(Head):
@@ -19,6 +22,15 @@ class Softmax(Head):
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
         return cross_entropy(self.link(logits), targets.token)
+
+    def in_place(self, logits: Tensor, targets: Targets) -> Tensor:
+        return cross_entropy_into(logits, logits, targets.token)
+
+    def by_slope(self, logits: Tensor, targets: Targets, slope: Tensor) -> Tensor:
+        """`in_place` of any link, by the chain rule: `slope` is u'(z) (N, V)."""
+        loss = cross_entropy_into(logits, self.link(logits), targets.token)
+        logits *= slope
+        return loss
 
     def log_probs(self, logits: Tensor) -> Tensor:
         return F.log_softmax(self.link(logits), dim=-1)
@@ -39,6 +51,9 @@ class LabelSmoothing(Softmax):
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
         return cross_entropy(logits, targets.token, self.eps / (self.vocab_size - 1))
 
+    def in_place(self, logits: Tensor, targets: Targets) -> Tensor:
+        return cross_entropy_into(logits, logits, targets.token, self.eps / (self.vocab_size - 1))
+
 
 class Temperature(Softmax):
     """u(z) = z / tau, in training and in scoring. Source: the GS-Softmax paper, sec. 5.2 (Guo et al. 2017, arXiv 1706.04599).
@@ -54,6 +69,12 @@ class Temperature(Softmax):
     def link(self, z: Tensor) -> Tensor:
         return z / self.tau
 
+    def in_place(self, logits: Tensor, targets: Targets) -> Tensor:
+        z = logits.div_(self.tau)
+        loss = cross_entropy_into(z, z, targets.token)
+        z.div_(self.tau)
+        return loss
+
 
 class SigSoftmax(Softmax):
     """u(z) = z + log sigma(z), that is F(z) = e^z sigma(z). Source: Kanai et al. 2018, arXiv 1805.10829, eq. 8.
@@ -63,6 +84,18 @@ class SigSoftmax(Softmax):
 
     def link(self, z: Tensor) -> Tensor:
         return z + F.logsigmoid(z)
+
+    def in_place(self, logits: Tensor, targets: Targets) -> Tensor:
+        """p = E s / sum_v E_v s_v with E = e^(z - max z) and s = sigma(z); u' = 2 - s."""
+        z, s = logits, torch.sigmoid(logits)
+        z_t, top = at(z, targets.token), z.amax(1, keepdim=True)
+        if top.amin() < -60:  # sigma has lost its digits
+            return self.by_slope(z, targets, 2 - s)
+        torch.sub(z, top, out=z).exp_().mul_(s)
+        total = z.sum(1, keepdim=True)
+        z.mul_(total.reciprocal()).mul_(s.neg_().add_(2))
+        add_at(z, targets.token, torch.sigmoid(z_t) - 2)
+        return (total.log() + top).squeeze(1) - z_t - F.logsigmoid(z_t)
 
 
 class GSSoftmaxF1(Softmax):
@@ -81,6 +114,18 @@ class GSSoftmaxF1(Softmax):
     def link(self, z: Tensor) -> Tensor:
         return F.logsigmoid(z) + self.log_alpha
 
+    def in_place(self, logits: Tensor, targets: Targets) -> Tensor:
+        """L = log sum_v s_v - log s_t with s = sigma(z), so dL/dz = s (1 - s) / sum_v s_v, less 1 - s_t at t: one exponential for each logit."""
+        z, s = logits, torch.sigmoid(logits)
+        total = s.sum(1, keepdim=True)
+        if total.amin() < TINY:
+            return self.by_slope(z, targets, 1 - s)
+        z_t = at(z, targets.token)
+        torch.addcmul(s, s, s, value=-1, out=z)
+        z *= total.reciprocal()
+        add_at(z, targets.token, -torch.sigmoid(-z_t))
+        return total.log().squeeze(1) - F.logsigmoid(z_t)
+
 
 class GSSoftmaxF2(GSSoftmaxF1):
     """GS-Softmax with F2(z) = e^z for z < 0, 1 + z from 0 on, times alpha. Source: the GS-Softmax paper, eq. 8.
@@ -92,3 +137,16 @@ class GSSoftmaxF2(GSSoftmaxF1):
         # a sum of two branches, not where: the one not taken must not reach the gradient (log1p is infinite at -1). clamp passes the gradient
         # at 0 and relu does not: together 1, the slope of both sides
         return z.clamp(max=0) + z.relu().log1p() + self.log_alpha
+
+    def in_place(self, logits: Tensor, targets: Targets) -> Tensor:
+        """As F1's, with F = n + max(z, 0) and F' = n, where n = e^min(z, 0)."""
+        z, above = logits, logits.relu()
+        z_t, total = at(z, targets.token), above.sum(1, keepdim=True)
+        torch.sub(z, above, out=above).exp_()
+        total += above.sum(1, keepdim=True)
+        if total.amin() < TINY:
+            return self.by_slope(z, targets, (1 + z.relu()).reciprocal_())
+        torch.mul(above, total.reciprocal(), out=z)
+        above_t = z_t.relu()
+        add_at(z, targets.token, -1 / (1 + above_t))
+        return total.log().squeeze(1) - z_t.clamp(max=0) - above_t.log1p()

@@ -1,0 +1,204 @@
+"""The loss of many rows without their logits: projected, judged and differentiated a chunk at a time."""
+
+from functools import partial
+from typing import Any, Callable, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .base import Head, Targets
+from .projection import Weights, unit
+from .tasks import Task, run
+
+
+class Sizes(NamedTuple):
+    """How the work is cut. Results depend on `rows` and `block` in their last bits, on the number of workers not at all."""
+    rows: int     # of logits that one matrix product makes: a chunk
+    block: int    # of these, the rows that the head's arithmetic takes at a time
+    columns: int  # of the weight's gradient that one matrix product makes
+    workers: int  # threads, each with chunks of its own
+
+
+def chunk_rows(vocab_size: int, device: str) -> int:
+    """Rows of logits for one matrix product: on a GPU about half a gigabyte; never too few for it to be efficient."""
+    return max(256, (2**22 if device == "cpu" else 2**27) // vocab_size)
+
+
+def block_rows(vocab_size: int, device: str) -> int:
+    """Rows of logits for a head's arithmetic: on a CPU half a megabyte, which its caches hold; on a GPU as many as there are."""
+    return max(1, 160_000 // vocab_size) if device == "cpu" else chunk_rows(vocab_size, device)
+
+
+def sizes(count: int, vocab_size: int, device: str, chunk: int = 0, block: int = 0) -> Sizes:
+    """For `count` rows of logits over `vocab_size` tokens; a `chunk` or `block` that is not 0 is taken as it is."""
+    block = block or block_rows(vocab_size, device)
+    if device != "cpu":
+        return Sizes(chunk or chunk_rows(vocab_size, device), block, 2**31, 1)
+    rows = chunk or chunk_rows(vocab_size, device) // 2  # each thread has its own
+    # what takes a fraction of a millisecond is done before the threads are awake
+    workers = torch.get_num_threads() if count * vocab_size >= 2**22 else 1
+    return Sizes(rows, block, 4096, workers)
+
+
+class _Gradients:
+    """The losses of all rows, and the gradients of everything that has one, in one pass."""
+
+    def __init__(self, hidden: Tensor, weights: Weights, head: Head, targets: Targets, dtype: torch.dtype, cut: Sizes,
+                 needs: list[bool], params: list[Tensor]):
+        self.head, self.targets, self.cut, self.params = head, targets, cut, params
+        self.V = head.vocab_size
+        # dtype: of the matrix products; work: of the head's own arithmetic: float32, or float64 in the tests
+        self.dtype, self.work = dtype, torch.promote_types(hidden.dtype, torch.float32)
+        # rows of padding make a GPU's products faster, and a CPU's arithmetic slower, as rows of logits are then apart
+        kept = self.V if hidden.device.type == "cpu" else len(weights.weight)
+        self.hidden, self.weight, self.bias = hidden.to(dtype), weights.weight[:kept].to(dtype), weights.bias
+        self.needed = any(needs)
+        self.d_hidden = torch.empty_like(hidden) if needs[0] else None
+        self.d_weight = torch.empty_like(weights.weight) if needs[1] else None
+        self.d_bias = torch.empty_like(weights.bias) if needs[2] else None
+        chunks = -(-len(hidden) // cut.rows)
+        for grad, first in ((self.d_weight, kept if chunks else 0), (self.d_bias, self.V if chunks else 0)):
+            if grad is not None:
+                grad[first:] = 0  # what no chunk writes
+        self.slices = [slice(v, min(v + cut.columns, kept)) for v in range(0, kept, cut.columns)]
+        if self.d_weight is None and self.d_bias is None:
+            self.slices = []
+        self.losses: list[Any] = [None] * chunks
+        self.d_params: list[list[Tensor | None]] = [[]] * chunks
+        # one more than threads, so that one can be filled while the products of another still need it
+        spare = 1 if cut.workers == 1 else cut.workers + 1
+        self.buffers = [self.hidden.new_empty(min(cut.rows, len(hidden)), kept) for _ in range(min(chunks, spare))]
+
+    def tasks(self) -> list[Task]:
+        """Each chunk's rows and, once they are done, its share of the weight's gradient, a slice of the vocabulary at a time, in the order of the
+        chunks: so the sum does not depend on who does what. The next chunk of a buffer waits for all of them."""
+        tasks: list[Task] = []
+
+        def add(work: Callable[[], None], after: list[int]) -> int:
+            tasks.append(Task(work, after))
+            return len(tasks) - 1
+
+        chunks, lag = len(self.losses), len(self.buffers)
+        rows: dict[int, int] = {}        # chunk -> the task of its rows
+        ends: dict[int, list[int]] = {}  # chunk -> the last tasks that read its buffer
+        for step in range(chunks + lag):
+            k = step - lag
+            if k >= 0:
+                before = ends.get(k - 1, [])
+                ends[k] = [add(partial(self.columns_of, k, part), [rows[k], *before[i:i + 1]]) for i, part in enumerate(self.slices)]
+            if step < chunks:
+                rows[step] = add(partial(self.rows_of, step), ends.get(k) or [rows[k]] if k >= 0 else [])
+        return tasks
+
+    def part(self, k: int) -> tuple[slice, Tensor]:
+        """The rows of chunk k, and where their logits stand, which become the loss's gradient."""
+        rows = slice(k * self.cut.rows, min((k + 1) * self.cut.rows, len(self.hidden)))
+        return rows, self.buffers[k % len(self.buffers)][:rows.stop - rows.start]
+
+    @torch.no_grad()
+    def rows_of(self, k: int) -> None:
+        rows, z = self.part(k)
+        torch.mm(self.hidden[rows], self.weight.t(), out=z)
+        total, d_params = torch.zeros((), dtype=self.work, device=z.device), [None] * len(self.params)
+        for i in range(0, len(z), self.cut.block):
+            at = rows.start + i
+            block = z[i:i + self.cut.block, :self.V]
+            loss, found = self.judge(block, self.targets.rows(at, at + len(block)))
+            total += loss.sum()
+            d_params = [g if d is None else d if g is None else d + g for d, g in zip(d_params, found)]
+        self.losses[k], self.d_params[k] = total, d_params
+        z[:, self.V:] = 0  # the padding has no gradient
+        if self.d_hidden is not None:
+            self.d_hidden[rows] = z @ self.weight
+
+    def judge(self, z: Tensor, targets: Targets) -> tuple[Tensor, list[Tensor | None]]:
+        """The losses (n,) of products z (n, V), and the gradients of the head's own parameters; the logits' takes the place of z."""
+        cpu = z.device.type == "cpu"
+        logits = z.detach().to(self.work, copy=not cpu)  # on a CPU the arithmetic is done in place, where it can be
+        if self.bias is not None:
+            logits += self.bias
+        if not self.needed:
+            return self.head.loss(logits, targets), []
+        if cpu and self.head.in_place is not None and not self.params:
+            loss, dz, found = self.head.in_place(logits, targets), logits, []
+        else:
+            with torch.enable_grad():
+                loss = self.head.loss(logits.requires_grad_(), targets)
+                dz, *found = torch.autograd.grad(loss.sum(), (logits, *self.params), allow_unused=True)
+        if dz.data_ptr() != z.data_ptr():
+            z.copy_(dz)
+        return loss.detach(), found
+
+    @torch.no_grad()
+    def columns_of(self, k: int, part: slice) -> None:
+        rows, z = self.part(k)
+        z = z[:, part]
+        if self.d_weight is not None:
+            _add_product(self.d_weight[part], z, self.hidden[rows], new=k == 0)
+        if self.d_bias is not None:
+            d_bias = self.d_bias[part]
+            total = z[:, :len(d_bias)].sum(0, dtype=self.work)
+            d_bias.copy_(total if k == 0 else d_bias + total)
+
+
+def _add_product(total: Tensor, z: Tensor, h: Tensor, new: bool) -> None:
+    """total (v, C) += z^T h, or = if `new`; summed in total's precision whatever that of z (n, v) and h (n, C)."""
+    if z.dtype == total.dtype:
+        torch.addmm(total, z.t(), h, beta=0 if new else 1, out=total)
+    elif new:
+        total.copy_(z.t() @ h)
+    else:
+        total += z.t() @ h
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """sum_n loss_n, the gradient taken in the same pass."""
+
+    @staticmethod
+    def forward(ctx, hidden, weight, bias, head, targets, dtype, cut, *params):
+        needs = [*ctx.needs_input_grad[:3], *ctx.needs_input_grad[7:]]
+        wanted = [p for p, need in zip(params, needs[3:]) if need]
+        # autocast lowers the products, and nothing else; the threads have none
+        with torch.autocast(hidden.device.type, enabled=False):
+            g = _Gradients(hidden, Weights(weight, bias), head, targets, dtype, cut, needs, wanted)
+            run(g.tasks(), cut.workers)
+        found = iter([_sum(column) for column in zip(*g.d_params)] or [None] * len(wanted))
+        d_params = [next(found) if need else None for need in needs[3:]]
+        ctx.grads = [g.d_hidden, g.d_weight, g.d_bias, *d_params]
+        return _sum(g.losses) if g.losses else torch.zeros((), dtype=g.work, device=hidden.device)
+
+    @staticmethod
+    def backward(ctx, grad):
+        if ctx.grads is None:
+            raise RuntimeError("chunked_loss keeps its gradients for one backward only")
+        # scaled in place: a copy would be another (V, C)
+        grads, ctx.grads = [g if g is None else g.mul_(grad) for g in ctx.grads], None
+        d_hidden, d_weight, d_bias, *d_params = grads
+        return d_hidden, d_weight, d_bias, None, None, None, None, *d_params
+
+
+def _sum(parts) -> Tensor | None:
+    """Of those that are there, in their order."""
+    total = None
+    for part in parts:
+        if part is not None:
+            total = part if total is None else total + part
+    return total
+
+
+def chunked_loss(hidden: Tensor, weights: Weights, head: Head, targets: Targets, chunk: int = 0, block: int = 0) -> Tensor:
+    """Sum over rows of head.loss(hidden W^T + b, targets), without the (N, V) logits: a scalar in float32.
+
+    hidden (N, C); targets of N rows; chunk: rows of a matrix product, block: rows of the head's arithmetic (0: see `sizes`).
+    Value and gradients (of hidden, weight, bias and the head's parameters) equal the unchunked ones; higher derivatives do not exist. Under
+    autocast the matrix products run in its dtype and everything else in float32. As Liger's fused linear cross-entropy (Hsu et al. 2024,
+    arXiv 2410.10989), for any row-wise loss. On a CPU each chunk belongs to one thread (see `tasks.run`).
+    """
+    if len(targets.ids) != len(hidden):
+        raise ValueError(f"{len(targets.ids)} rows of targets for {len(hidden)} rows of hidden states")
+    device = hidden.device.type
+    cut = sizes(len(hidden), head.vocab_size, device, chunk, block)
+    if head.cosine:
+        hidden, weights = unit(hidden), weights._replace(weight=unit(weights.weight))
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    return _ChunkedLoss.apply(hidden, weights.weight, weights.bias, head, targets, dtype, cut, *head.parameters())

@@ -1,0 +1,69 @@
+"""Tasks for threads of one core each: many small pieces of work without a team of threads that must meet after every one."""
+
+import functools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Callable, NamedTuple
+
+import torch
+
+
+class Task(NamedTuple):
+    work: Callable[[], None]
+    after: list[int]  # the tasks, by their places in the list, that have to be done before
+
+
+@functools.lru_cache(maxsize=4)
+def _threads(count: int) -> ThreadPoolExecutor:
+    """`count` threads, in each of which torch computes with that one thread."""
+    threads, all_there, before = ThreadPoolExecutor(count, "tasks"), threading.Barrier(count + 1), torch.get_num_threads()
+
+    def settle() -> None:
+        torch.get_num_threads()  # a thread's first question gives it the number that all have, so it is to come before
+        torch.set_num_threads(1)
+        all_there.wait()
+
+    for _ in range(count):
+        threads.submit(settle)
+    all_there.wait()
+    torch.set_num_threads(before)  # what a thread yet to come takes for its own is the last number that any has set
+    return threads
+
+
+def run(tasks: list[Task], workers: int) -> None:
+    """Does all `tasks`, taken in their order by `workers` threads; the first error of one is raised once all threads have stopped.
+
+    Each task may only wait for ones before it, which are then done or being done: so no wait is for ever. A thread that the system lets
+    wait for its core delays those tasks alone that need its own.
+    """
+    done = [threading.Event() for _ in tasks]
+    order, lock, errors = iter(range(len(tasks))), threading.Lock(), []
+
+    def worker() -> None:
+        while not errors:
+            with lock:
+                i = next(order, None)
+            if i is None:
+                return
+            for j in tasks[i].after:
+                done[j].wait()
+            try:
+                if not errors:
+                    tasks[i].work()
+            except BaseException as e:
+                errors.append(e)
+            done[i].set()
+
+    if workers == 1:
+        worker()
+    else:
+        futures = [_threads(workers).submit(worker) for _ in range(workers)]
+        try:
+            for future in futures:
+                future.result()
+        except BaseException as e:  # Ctrl-C: the threads must not go on writing where nobody waits for them
+            errors.append(e)
+            for future in futures:
+                future.exception()
+    if errors:
+        raise errors[0]
