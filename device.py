@@ -85,7 +85,8 @@ def to_float64(x: Tensor) -> Tensor:
 
 def capabilities(device: torch.device | str = "cpu") -> dict[str, Any]:
     """What decides the precision: of a CUDA GPU its "compute_capability", such as (8, 0); of a CPU the
-    features that torch finds (name -> True or False; a missing name means no), less those that oneDNN is kept from."""
+    features that torch finds (name -> True or False; a missing name means no), less those that oneDNN is kept
+    from."""
     device = torch.device(device)
     if device.type == "cuda":
         return {"compute_capability": torch.cuda.get_device_capability(device)}

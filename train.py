@@ -360,7 +360,7 @@ class Trainer:
 
     def update(self, loss: float) -> None:
         """The optimizer's step with the gradients as they are. Diverged if the loss or the gradient is not
-        finite; but in float16 a step whose gradient overflows is skipped and the loss scale halved, until that
+        finite; but in float16 a step whose gradient overflows is skipped and the loss scale halved, until it
         is below SMALLEST_SCALE."""
         self.scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip or math.inf)
@@ -525,7 +525,8 @@ def main(argv: list[str]) -> int:
         trainer.say(f"{config.name}: {sum(p.numel() for p in trainer.model.parameters()) / 1e6:.1f}M parameters, head {config.head} {config.head_args or ''}"
                     f"{' with Bayesian weights' if config.bayesian else ''}, labels {config.labels}; {c['train_tokens']:,} training tokens ({c['data']}"
                     f"{', not the whole official split' if trainer.train.info['complete'] is False else ''}), "
-                    f"{len(trainer.val.ids):,} validation tokens; {procs.device}, {precision.name} ({precision.reason})")
+                    f"{len(trainer.val.ids):,} validation tokens; "
+                    f"{procs.device}, {precision.name} ({precision.reason})")
         for sig in (signal.SIGINT, signal.SIGTERM):
             signal.signal(sig, trainer.on_signal)
         code = trainer.run()
