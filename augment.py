@@ -13,7 +13,7 @@ import math
 import os
 import shutil
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,9 +26,9 @@ from checkpoint import Model, is_run, load_model
 from configurator import cli
 from data.batches import Windows
 from data.tokens import TokenFile, open_tokens, write_json
+from device import autocast, get_dtype
 from heads import Targets, make_head
 from model import from_gpt2
-from scoring import autocast, get_dtype
 
 
 @dataclass(frozen=True)
@@ -291,9 +291,10 @@ def main(argv: list[str]) -> int:
     config = train.read_arguments(argv)
     if config.labels == "true":
         raise ValueError("labels = 'true': this configuration has no proposals to store; give one that has, such as config/sig_gpt.py, or --labels=soft")
-    config.label_store = True
+    procs = train.Processes(config.device)
+    config = replace(config, label_store=True, dtype=train.settle_dtype(config, procs, print).name)
     tokens = open_tokens(train.prepared(config.dataset, config.tokenizer, config.source) / "train.bin")
-    store = train.Labels(config, tokens, train.Processes(config.device)).source
+    store = train.Labels(config, tokens, procs).source
     print(f"{store.path}: {len(store.records):,} windows, {store.records['ids'].shape[1]} positions of each, {store.records['ids'].shape[2]} candidates at each, {store.path.stat().st_size / 1e6:,.1f} MB")
     return 0
 

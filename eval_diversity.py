@@ -31,9 +31,10 @@ from configurator import cli
 from data.grammar.machine import UNKNOWN
 from data.grammar.truth import Truth, open_truth
 from data.tokens import TokenFile, Tokenizer, open_tokens, replacing
+from device import float64_device, get_device, get_dtype, settle_dtype
 from logs import evaluations
 from sample import check_sampling, generate, truncate
-from scoring import EPSILON, described, document_blocks, document_windows, get_device, get_dtype, recover, score, truth_blocks
+from scoring import EPSILON, described, document_blocks, document_windows, recover, score, truth_blocks
 
 # Shamula et al. 2024, table 1: perplexity, Self-BLEU, Distinct-4
 PUBLISHED = {
@@ -138,7 +139,7 @@ def held_out_prompts(ids: np.ndarray, n: int, prompt: int, new: int, seed: int |
 def sample_texts(model: Model, prompts: np.ndarray, s: Settings, device: torch.device, title: str, batch: int = 50) -> np.ndarray:
     """(n, new_tokens) ids sampled after each prompt."""
     draws = model.head.draws(s.samples, s.seed, get_dtype(s.dtype))
-    generator = torch.Generator(device).manual_seed(s.seed)
+    generator = torch.Generator(float64_device(device)).manual_seed(s.seed)
     out = []
     with tqdm(total=len(prompts) * s.new_tokens, unit="tok", unit_scale=True, desc=f"{title}: sampling", leave=False) as bar:
         for part in np.split(prompts, range(batch, len(prompts), batch)):
@@ -376,14 +377,16 @@ def shared_parser(doc: str) -> argparse.ArgumentParser:
     p.add_argument("--top_p", type=float, default=1.0)
     p.add_argument("--samples", type=int, default=8, help="weight draws of Bayesian rows")
     p.add_argument("--seed", type=int, default=1337)
-    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    p.add_argument("--dtype", default="float32", help="float32 or bfloat16, of matrix products")
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps")
+    p.add_argument("--dtype", default="float32",
+                   help="of matrix products: float32, bfloat16, float16; auto: bfloat16 if the device has it")
     return p
 
 
 def prepare(args: argparse.Namespace) -> tuple[Settings, Data, torch.device]:
     """Everything that can be wrong is found here, before any work."""
-    device, _ = get_device(args.device), get_dtype(args.dtype)
+    device = get_device(args.device)
+    dtype = settle_dtype(args.dtype, device).name
     ckpts = [load(find(c), weights=False) for c in args.checkpoints]
     configs = [c.config for c in ckpts]
     first, paper = configs[0], args.protocol == "paper"
@@ -409,7 +412,7 @@ def prepare(args: argparse.Namespace) -> tuple[Settings, Data, torch.device]:
     block = first["block_size"]
     s = Settings(args.protocol, tokenizer.fingerprint, train.info["sha256"], split.info["sha256"], "train" if paper else args.split, choose(args.texts, 100, 100), 10 if paper else 1,
                  choose(args.prompt_tokens, 50, block), choose(args.new_tokens, 200, 500), choose(args.temperature, 1.0, 0.8), choose(args.top_k, 0, 200), args.top_p,
-                 args.samples, block, args.stride or min(512, block), args.seed, args.dtype)
+                 args.samples, block, args.stride or min(512, block), args.seed, dtype)
     check_settings(s)
     prompts = held_out_prompts(split.ids, s.texts, s.prompt_tokens, s.new_tokens, s.seed if paper else None)
     return s, Data(train, split, tokenizer, prompts, None if paper else open_truth(split)), device

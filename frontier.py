@@ -24,8 +24,8 @@ import metrics
 from checkpoint import find, load, load_model
 from configurator import cli
 from data.tokens import open_tokens, replacing
+from device import get_dtype
 from eval_diversity import Data, Settings, decode, held_out_prompts, json_table, sample_texts, validity, weights_digest
-from scoring import get_dtype
 
 TEMPERATURES = (0.5, 0.75, 1.0, 1.25, 1.5)
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from scoring import get_device
+from device import get_device
 
 
 class Processes:
@@ -37,6 +37,10 @@ class Processes:
             out = work()
         self.sum(torch.zeros((), device=self.device))
         return out if self.main else work()
+
+    def agreed(self, number: int) -> int:
+        """Rank 0's `number`, in every process."""
+        return int(self.sum(torch.tensor(number if self.main else 0, device=self.device)).item())
 
     def close(self) -> None:
         if self.world > 1:

@@ -18,9 +18,9 @@ from torch import Tensor
 from checkpoint import Model, load_model, tokenizer_of
 from configurator import cli
 from data.tokens import Tokenizer
+from device import autocast, float64_device, get_device, get_dtype, settle_dtype, to_float64
 from heads import Weights
 from model import GPT, Cache
-from scoring import autocast, get_device, get_dtype
 
 
 def truncate(log_p: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Tensor:
@@ -87,11 +87,13 @@ def generate(model: Model, prompt: Tensor, length: int, draws: list[Weights], te
 
 def draw(p: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """A token (N, 1) from each row of p (N, V), which need not be normalised, by inversion of its cumulative sum: one random number a row, where
-    torch.multinomial draws V. In float64, so that no token's share is lost in the sum."""
-    cumulative = p.double().cumsum(1)
-    u = torch.rand(len(p), 1, dtype=torch.float64, device=p.device, generator=generator)
+    torch.multinomial draws V. In float64, so that no token's share is lost in the sum; `generator` is on
+    `float64_device(p.device)`."""
+    cumulative = to_float64(p).cumsum(1)
+    u = torch.rand(len(p), 1, dtype=torch.float64, device=cumulative.device, generator=generator)
     # right: the first token whose sum exceeds u, so never one of probability 0
-    return torch.searchsorted(cumulative, u * cumulative[:, -1:], right=True).clamp(max=p.shape[1] - 1)
+    token = torch.searchsorted(cumulative, u * cumulative[:, -1:], right=True)
+    return token.clamp(max=p.shape[1] - 1).to(p.device)
 
 
 class Graph:
@@ -124,7 +126,7 @@ class Graph:
 
     def _step(self) -> Tensor:
         # autocast must not keep casted weights of one capture for another
-        with torch.autocast("cuda", torch.bfloat16, enabled=self.dtype == "bfloat16", cache_enabled=False):
+        with autocast("cuda", self.dtype, cache=False):
             return self.trunk.decode(self.token, self.cache, self.position)
 
 
@@ -167,8 +169,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--samples", type=int, default=8, help="weight draws of a Bayesian projection, kept for the whole run")
     p.add_argument("--uncertainty", action="store_true", help="after each text, its tokens with total, aleatoric and epistemic uncertainty (nats)")
     p.add_argument("--which", choices=("best", "last"), default="best", help="which checkpoint of the run")
-    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    p.add_argument("--dtype", default="float32", help="float32 or bfloat16")
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps")
+    p.add_argument("--dtype", default="auto",
+                   help="of matrix products: float32, bfloat16, float16; auto: bfloat16 if the device has it")
     p.add_argument("--no_cache", action="store_true", help="read the whole context for every token (slow; for comparison)")
     return p
 
@@ -188,7 +191,9 @@ def main(argv: list[str]) -> int:
     for key in ("num_samples", "length", "samples"):
         if getattr(args, key) < 1:
             raise ValueError(f"{key} = {getattr(args, key)}: must be at least 1")
-    args.device, dtype = get_device(args.device), get_dtype(args.dtype)
+    args.device = get_device(args.device)
+    args.dtype, why = settle_dtype(args.dtype, args.device)
+    dtype = get_dtype(args.dtype)
     model, ckpt = load_model(args.checkpoint, args.which, args.device, dtype)
     tokenizer = tokenizer_of(ckpt)
     encoded = []
@@ -202,8 +207,10 @@ def main(argv: list[str]) -> int:
     draws = model.head.draws(args.samples, args.seed, dtype)
     if args.uncertainty and len(draws) == 1:
         print("note: the weights of this model are points or a single draw: the epistemic part is 0", file=sys.stderr)
-    print(f"{ckpt.path}: step {ckpt.progress['step']}, head {ckpt.config['head']}; temperature {args.temperature:g}, top_k {args.top_k}, top_p {args.top_p:g}, seed {args.seed}", file=sys.stderr)
-    generator = torch.Generator(args.device).manual_seed(args.seed)
+    print(f"{ckpt.path}: step {ckpt.progress['step']}, head {ckpt.config['head']}; "
+          f"temperature {args.temperature:g}, top_k {args.top_k}, top_p {args.top_p:g}, seed {args.seed}; "
+          f"{args.dtype}: {why}", file=sys.stderr)
+    generator = torch.Generator(float64_device(args.device)).manual_seed(args.seed)
     began = time.perf_counter()
     for i, ids in enumerate(encoded):
         write_samples(args, model, tokenizer, ids, draws, generator, f"prompt {i + 1}, " if len(encoded) > 1 else "")

@@ -1,8 +1,6 @@
 """Perplexity, done once for all heads: the NLL of the distribution that is sampled, every token scored exactly once."""
 
 import math
-import os
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
 import numpy as np
@@ -10,6 +8,7 @@ import torch
 
 from checkpoint import Model
 from data.grammar.truth import Truth
+from device import autocast, to_float64
 from heads import Weights
 from metrics import Calibration, Recovery
 
@@ -26,36 +25,6 @@ class Score(NamedTuple):
     eps_nll: float      # sum over tokens of -log((p + EPSILON) / (1 + EPSILON V)), nats: finite for heads with exact zeros, too
     ece: float          # expected calibration error of the most probable token; nan unless asked for
     sparsemax: float    # mean of p_t + (1 - |p|^2) / 2, 0 to 1; nan unless asked for
-
-
-def get_device(name: str) -> torch.device:
-    """"auto" (a GPU if there is one), "cpu", "cuda" or "cuda:1"; under torchrun "auto" and "cuda" are the process's own GPU. ValueError if there is no such."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise ValueError(f"device = {name!r}: use 'auto', 'cpu' or 'cuda'")
-    if device.type == "cpu":
-        return device
-    index = device.index if device.index is not None else int(os.environ.get("LOCAL_RANK", 0))
-    if index >= torch.cuda.device_count():
-        raise ValueError(f"device = {name!r}: {torch.cuda.device_count() or 'no'} CUDA GPU is available here, this would be number {index}; use --device=cpu, or another number")
-    return torch.device("cuda", index)
-
-
-def get_dtype(name: str) -> torch.dtype:
-    """torch.bfloat16 or torch.float32; ValueError for another name."""
-    if name not in ("float32", "bfloat16"):
-        raise ValueError(f"dtype = {name!r}: use 'bfloat16' or 'float32'")
-    return getattr(torch, name)
-
-
-def autocast(device: torch.device | str, dtype: str) -> AbstractContextManager:
-    """The autocast context for "bfloat16", nothing for "float32"."""
-    return torch.autocast(torch.device(device).type, torch.bfloat16) if get_dtype(dtype) == torch.bfloat16 else nullcontext()
 
 
 def windows(count: int, block_size: int, stride: int) -> list[tuple[int, int]]:
@@ -105,7 +74,7 @@ def score(model: Model, ids: np.ndarray, stride: int = 0, draws: list[Weights] |
                     top, arg = lp.max(1)
                     sparsemax += (lp_t[rows].exp() + (1 - (2 * lp).exp().sum(1)) / 2).sum().item()
                     cal.add(top.exp().cpu().numpy(), (arg == t).cpu().numpy())
-        lp_t = lp_t.double()
+        lp_t = to_float64(lp_t)
         zeros += int((lp_t == -math.inf).sum())
         nll -= lp_t.sum().item()
         eps_nll -= ((lp_t.exp() + EPSILON) / (1 + EPSILON * V)).log().sum().item()

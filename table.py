@@ -89,7 +89,9 @@ class Run:
         """The first key in which a run's configuration is not what the table asks for, with both values; "" if there is none. Of other runs their names count."""
         want = self.wanted
         value = lambda c, k: Path(c[k]).name if k in ("teacher", "init_from") else c[k]
-        odd = [k for k in want if k not in train.RESUMABLE and k in config and value(config, k) != value(want, k)]
+        # a run may have taken whatever "auto" was where it was begun
+        want = {k: v for k, v in want.items() if k not in train.RESUMABLE and v != "auto"}
+        odd = [k for k in want if k in config and value(config, k) != value(want, k)]
         return f"{odd[0]} ({config[odd[0]]!r}, not {want[odd[0]]!r})" if odd else ""
 
 

@@ -13,9 +13,9 @@ import os
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 # A step allocates and frees hundreds of megabytes. In huge pages (where Linux has them on request) a CPU step spends a tenth less on page faults; torch reads this once
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
@@ -31,12 +31,13 @@ from configurator import cli, configure, help_text
 from data.batches import Windows, batch_indices
 from data.grammar.truth import open_truth
 from data.tokens import TokenFile, load_tokenizer, open_tokens, prepared
+from device import DTYPES, Precision, autocast, choose_dtype, emulation
 from heads import HEADS, Head, Targets, make_head
 from logs import Log, duration, start_wandb
 from metrics import perplexity
 from model import GPTConfig, from_gpt2
 from processes import Processes
-from scoring import Score, autocast, described, document_blocks, document_windows, recover, score
+from scoring import Score, described, document_blocks, document_windows, recover, score
 from speed import Profile, flops_per_token, peak_flops
 
 
@@ -94,8 +95,8 @@ class TrainConfig:
     wandb: bool = False             # also log to Weights & Biases; offline when it cannot be reached
     wandb_project: str = "nanoheads"
     # machine
-    device: str = "auto"            # cuda where there is one, else cpu
-    dtype: str = "bfloat16"         # of matrix products; weights, losses and log-probabilities are float32
+    device: str = "auto"            # cuda where there is one, else cpu; "mps" if asked for
+    dtype: str = "auto"             # of matrix products; auto: bfloat16 if the device has it, see device.py
     compile: bool = True            # torch.compile the trunk and the head's arithmetic (on a GPU only)
     profile: bool = False           # after three steps, say where the next three spend their time, and write out_dir/trace.json
 
@@ -116,7 +117,7 @@ class TrainConfig:
             bad.append(f"labels = {self.labels!r}: the head {self.head!r} takes the true token alone; use labels = 'true' or a multi-label head such as 'sigmoid'")
         if self.labels != "true" and self.label_weight > 1:
             bad.append(f"label_weight = {self.label_weight}: a label value is at most 1")
-        for attempt in (lambda: autocast("cpu", self.dtype), self.settings,
+        for attempt in (lambda: choose_dtype(self.dtype, torch.device("cpu")), self.settings,
                         lambda: GPTConfig(1, self.block_size, self.n_layer, self.n_head, self.n_embd, self.dropout),
                         lambda: make_head(self.head, 257, torch.nn.Parameter(torch.zeros(1, 1)), self.head_args, self.bayesian, self.prior_sigma)):
             try:
@@ -133,6 +134,7 @@ class TrainConfig:
 # keys that a resumed run may change: none of them changes what a step computes, but for the rounding of another device
 RESUMABLE = {"resume", "out_dir", "max_steps", "eval_interval", "log_interval", "bar", "wandb", "wandb_project", "device", "compile", "source", "label_store", "profile"}
 
+SMALLEST_SCALE = 1.0  # of a float16 run's loss: a gradient that overflows even so is too large for float16
 TRUTH_WINDOWS = 128  # of the validation split, in the log of a corpus whose truth is known
 
 
@@ -159,6 +161,24 @@ def make_optimizer(model: checkpoint.Model, config: TrainConfig) -> torch.optim.
     groups = [{"params": [p for n, p in named if decays(n, p)], "weight_decay": config.weight_decay},
               {"params": [p for n, p in named if not decays(n, p)], "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(config.beta1, config.beta2), fused=True)
+
+
+def settle_dtype(config: TrainConfig, procs: Processes, say: Callable[[str], None]) -> Precision:
+    """What config.dtype means: rank 0 decides for all processes, by its own device. With "auto" a resumed run
+    keeps the dtype it was begun in. `say` is told on rank 0 what a dtype costs that is emulated there.
+    """
+    if not procs.main:
+        return Precision(DTYPES[procs.agreed(0)], "rank 0 says so")
+    chosen = choose_dtype(config.dtype, procs.device)
+    remedy = f"--dtype=auto takes {choose_dtype('auto', procs.device).name}"
+    if config.resume and config.dtype == "auto":
+        begun = checkpoint.load(checkpoint.find(config.out_dir, "last"), weights=False).config["dtype"]
+        chosen = choose_dtype(begun, procs.device)._replace(reason="as the run was begun")
+        remedy = "the run was begun in it, and keeps it"
+    if price := emulation(chosen.name, procs.device):
+        say(f"{price}; {remedy}")
+    procs.agreed(DTYPES.index(chosen.name))
+    return chosen
 
 
 class Labels:
@@ -195,6 +215,8 @@ class Trainer:
 
     def __init__(self, config: TrainConfig, procs: Processes):
         self.config, self.procs, self.out = config, procs, Path(config.out_dir)
+        self.precision = settle_dtype(config, procs, self.say)
+        self.config = config = replace(config, dtype=self.precision.name)
         folder = procs.first(lambda: prepared(config.dataset, config.tokenizer, config.source))
         self.train, self.val = open_tokens(folder / "train.bin"), open_tokens(folder / "validation.bin")
         self.truth = open_truth(self.val)  # None for a corpus whose distributions nobody knows
@@ -213,6 +235,8 @@ class Trainer:
             self.start_from(config.init_from)
         self.model.to(procs.device)
         self.optimizer = make_optimizer(self.model, config)
+        # float16 holds nothing below 6e-8: the loss is scaled so that its gradients do not vanish there
+        self.scaler = torch.amp.GradScaler(procs.device.type, enabled=config.dtype == "float16")
         if config.resume:
             self.restore()
         self.trunk = self.model.trunk
@@ -262,6 +286,7 @@ class Trainer:
         if odd:
             raise ValueError(f"cannot resume {self.out}: " + ", ".join(f"{k} was {ckpt.config.get(k)!r} and is now {self.model_config[k]!r}" for k in odd))
         checkpoint.restore(self.model, ckpt)
+        self.scaler.load_state_dict(ckpt.optimizer.pop("scaler", {}))
         self.optimizer.load_state_dict(ckpt.optimizer)
         self.step, self.tokens, self.best = (ckpt.progress[k] for k in ("step", "tokens", "best_val_nll"))
         self.evaluated = self.step if ckpt.progress["val_nll"] is not None else -1
@@ -317,25 +342,42 @@ class Trainer:
                 with phase("head, loss and gradient"):
                     loss, _ = self.model.head.loss(hidden, targets, noise)
             with phase("trunk, backward"):
-                (loss / count).backward()
+                self.scaler.scale(loss / count).backward()
             total += loss.detach()
         kl = self.model.head.projection.kl()
         if kl is not None:  # a KL per data set: one share for each training token
-            (c.kl_weight * kl / len(self.train.ids) / procs.world).backward()
+            self.scaler.scale(c.kl_weight * kl / len(self.train.ids) / procs.world).backward()
         if procs.world > 1:
             for p in self.model.parameters():
                 procs.sum(p.grad)
         with phase("optimizer"):
-            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), c.grad_clip or math.inf)
             mean = procs.sum(total).item() / count
-            if not (math.isfinite(mean) and math.isfinite(norm.item())):
-                raise Diverged(f"step {self.step + 1}: the {'gradient' if math.isfinite(mean) else 'loss'} is not finite (loss {mean})")
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
+            self.update(mean)
         self.step += 1
         self.tokens += count
         self.profile.step()
         return mean
+
+    def update(self, loss: float) -> None:
+        """The optimizer's step with the gradients as they are. Diverged if the loss or the gradient is not
+        finite; but in float16 a step whose gradient overflows is skipped and the loss scale halved, until it
+        is below SMALLEST_SCALE."""
+        self.scaler.unscale_(self.optimizer)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip or math.inf)
+        overflows = not math.isfinite(norm.item())
+        if not math.isfinite(loss):
+            raise Diverged(f"step {self.step + 1}: the loss is not finite (loss {loss})")
+        if overflows and not self.scaler.is_enabled():
+            raise Diverged(f"step {self.step + 1}: the gradient is not finite (loss {loss})")
+        self.scaler.step(self.optimizer)  # nothing, if unscale_ met a gradient that is not finite
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        if overflows:
+            scale = self.scaler.get_scale()
+            if scale < SMALLEST_SCALE:
+                raise Diverged(f"step {self.step + 1}: the gradient overflows float16 at any scale")
+            self.say(f"step {self.step + 1} is skipped: its gradient overflows float16; "
+                     f"the loss scale is now {scale:g}")
 
     def evaluate(self) -> Score:
         """Of the whole validation split. Uses generators of its own: evaluation never disturbs training."""
@@ -368,7 +410,8 @@ class Trainer:
 
     def save(self, which: str, val_nll: float | None) -> None:
         progress = {"step": self.step, "tokens": self.tokens, "val_nll": val_nll, "best_val_nll": self.best}
-        optimizer = self.optimizer.state_dict() if which == "last" else None
+        state = self.optimizer.state_dict() | {"scaler": self.scaler.state_dict()}  # {} unless in float16
+        optimizer = state if which == "last" else None
         checkpoint.save(self.out / which, self.model, self.model_config, progress, optimizer, self.tokenizer)
 
     def evaluate_and_save(self) -> None:
@@ -476,12 +519,14 @@ def main(argv: list[str]) -> int:
         if any((out / which).is_dir() for which in ("last", "last.old", "best", "best.old")) and not config.resume:
             raise ValueError(f"{out} holds a run already: --resume goes on with it, --out_dir=... starts another, or delete it")
         trainer = Trainer(config, procs)
-        c = trainer.model_config
+        c, precision = trainer.model_config, trainer.precision
         if procs.main:
             trainer.log = Log(out, trainer.step, start_wandb(config.wandb_project, config.name, c, out) if config.wandb else None)
         trainer.say(f"{config.name}: {sum(p.numel() for p in trainer.model.parameters()) / 1e6:.1f}M parameters, head {config.head} {config.head_args or ''}"
                     f"{' with Bayesian weights' if config.bayesian else ''}, labels {config.labels}; {c['train_tokens']:,} training tokens ({c['data']}"
-                    f"{', not the whole official split' if trainer.train.info['complete'] is False else ''}), {len(trainer.val.ids):,} validation tokens; {procs.device}, {config.dtype}")
+                    f"{', not the whole official split' if trainer.train.info['complete'] is False else ''}), "
+                    f"{len(trainer.val.ids):,} validation tokens; "
+                    f"{procs.device}, {precision.name} ({precision.reason})")
         for sig in (signal.SIGINT, signal.SIGTERM):
             signal.signal(sig, trainer.on_signal)
         code = trainer.run()

@@ -14,6 +14,8 @@ from typing import Any, Callable
 
 import torch
 
+from device import ISA_VARIABLES, capabilities, choose_dtype
+
 
 def sync(device: str) -> None:
     if torch.device(device).type == "cuda":
@@ -104,10 +106,25 @@ def resident_mb(key: str) -> float:
     return int(line.split()[1]) / 1024
 
 
+# The features that decide how fast a CPU multiplies matrices
+CAPABILITIES = ("avx2", "avx512_f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16",
+                "amx_fp16", "neon", "dot", "i8mm", "fp16_arith", "bf16", "sve", "sve_bf16")
+HIDING = ("ATEN_CPU_CAPABILITY", *ISA_VARIABLES, "MKL_ENABLE_INSTRUCTIONS")  # variables that hide some of it
+
+
+def dtypes(device: str = "cpu") -> list[str]:
+    """float32 and, where the device computes one, the 16-bit dtype that "auto" takes there."""
+    return list(dict.fromkeys(("float32", choose_dtype("auto", torch.device(device)).name)))
+
+
 def machine(device: str = "cpu") -> dict[str, Any]:
     name = torch.cuda.get_device_name() if torch.device(device).type == "cuda" else None
     cpu = next((l.split(":")[1].strip() for l in Path("/proc/cpuinfo").read_text().splitlines() if l.startswith("model name")), platform.machine())
-    return {"gpu": name, "cpu": cpu, "cores": os.cpu_count(), "threads": torch.get_num_threads(), "torch": torch.__version__, "python": platform.python_version()}
+    has = capabilities("cpu")
+    return {"gpu": name, "cpu": cpu, "capabilities": [c for c in CAPABILITIES if has.get(c)],
+            "environment": {name: os.environ[name] for name in HIDING if name in os.environ},
+            "cores": os.cpu_count(), "threads": torch.get_num_threads(), "torch": torch.__version__,
+            "python": platform.python_version()}
 
 
 def load_module(path: Path, name: str) -> ModuleType:

@@ -20,7 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bench.common import resident_mb, write
+from bench.common import dtypes, resident_mb, write
+from device import DTYPES, autocast
 from heads import HEADS, OutputHead, Targets, chunked_loss, make_head, project
 
 WAYS = ("plain", "materialised", "chunked", "linear_ce")
@@ -54,7 +55,7 @@ class Case:
     def step(self, way: str) -> float:
         """Seconds."""
         start = time.perf_counter()
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.dtype == "bfloat16"):
+        with autocast("cpu", self.dtype):
             total = loss(way, self.oh, self.hidden, self.targets)
         total.backward()
         return time.perf_counter() - start
@@ -81,7 +82,8 @@ def main() -> None:
     for name, default in (("rows", 2048), ("dim", 384), ("vocab", 50257), ("repeats", 5)):
         p.add_argument(f"--{name}", type=int, default=default)
     p.add_argument("--heads", nargs="+", choices=HEADS, default=["softmax", "label_smoothing", "sigmoid", "gs_softmax_f1", "gs_softmax_f2"], help="softmax first: it is the base")
-    p.add_argument("--dtypes", nargs="+", choices=("float32", "bfloat16"), default=["float32", "bfloat16"])
+    p.add_argument("--dtypes", nargs="+", choices=DTYPES, default=dtypes(),
+                   help="default: float32, and bfloat16 where this CPU computes it")
     p.add_argument("--out", type=Path)
     p.add_argument("--peak", nargs=3, metavar=("WAY", "HEAD", "DTYPE"), help=argparse.SUPPRESS)
     args = p.parse_args()

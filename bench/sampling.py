@@ -4,7 +4,8 @@
 
 All have the same random weights; 10 tokens of prompt, temperature 0.8, top-k 200. The programs take turns. nanoGPT reads its whole context for each
 token: a round of it is a single forward pass and choice at five lengths of the text, and its time for all tokens is their trapezoidal sum. On a CPU each
-of ours and of transformers' runs in float32 and in bfloat16; on a GPU in bfloat16.
+of ours and of transformers' runs in float32 and, where the CPU computes it, in bfloat16; on a GPU
+in what "auto" takes.
 """
 
 import argparse
@@ -17,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 import torch
 
-from bench.common import load_module, median, peak_mb, skipped, turns, write
+from bench.common import dtypes, load_module, median, peak_mb, skipped, turns, write
 from checkpoint import Model
 from heads import make_head
 from model import GPT, GPTConfig
@@ -62,11 +63,16 @@ def nanogpt_model(path: Path, config: GPTConfig, device: str):
 
 
 def measure(args: argparse.Namespace, batch: int) -> list[dict]:
-    config, dtypes = SIZES[args.size], ("bfloat16",) if args.device.startswith("cuda") else ("float32", "bfloat16")
+    config, measured = SIZES[args.size], dtypes(args.device)
+    if args.device.startswith("cuda"):
+        measured = measured[-1:]
     prompt = torch.randint(config.vocab_size, (batch, PROMPT), device=args.device)
-    programs = {f"ours, {d}": partial(run_ours, ours(config, args.device, d), d, prompt, args.tokens) for d in dtypes}
+    programs = {f"ours, {d}": partial(run_ours, ours(config, args.device, d), d, prompt, args.tokens)
+                for d in measured}
     try:
-        programs |= {f"transformers, {d}": partial(run_transformers, transformers_model(ours(config, args.device, d), d, args.device), prompt, args.tokens) for d in dtypes}
+        for d in measured:
+            theirs = transformers_model(ours(config, args.device, d), d, args.device)
+            programs[f"transformers, {d}"] = partial(run_transformers, theirs, prompt, args.tokens)
     except ImportError:
         skipped("transformers", "pip install transformers")
     lengths = np.linspace(PROMPT, PROMPT + args.tokens - 1, 5).astype(int)

@@ -4,7 +4,9 @@
 
 Programs take turns; medians count. The bare forward pass is the trunk and the product with the whole vocabulary of every position, in the same windows
 and dtype, its logits thrown away. `evaluation`: scoring.score of the validation split (--tokens of it; 0: all). `store`: augment.build_store, k = 50 at half
-of the positions, of as many training tokens. `memory`: peak above inputs, parameters and gradients of one chunked loss, forward and backward.
+of the positions, of as many training tokens, in the dtype that
+"auto" takes. `memory`, in the same: peak above inputs, parameters and gradients of one chunked loss, forward
+and backward.
 """
 
 import argparse
@@ -18,13 +20,14 @@ import torch
 
 import augment
 import checkpoint
-from bench.common import median, turns, write
+from bench.common import dtypes, median, turns, write
 from bench.heads import peak_in_a_process
 from bench.training import SIZES, prepared_part
 from data.batches import Windows
 from data.tokens import load_tokenizer, open_tokens
+from device import DTYPES, autocast
 from heads import chunk_rows
-from scoring import autocast, score, windows
+from scoring import score, windows
 
 
 def make_model(size: str, vocab_size: int) -> tuple[checkpoint.Model, dict]:
@@ -63,7 +66,7 @@ def measure_evaluation(args: argparse.Namespace) -> list[dict]:
 
 
 def measure_store(args: argparse.Namespace) -> list[dict]:
-    T = SIZES[args.size]["block_size"]
+    T, dtype = SIZES[args.size]["block_size"], dtypes()[-1]
     count = max(1, (args.tokens or 32768) // T)
     with tempfile.TemporaryDirectory() as folder:
         folder = prepared_part(args.data, count, T, Path(folder))
@@ -71,7 +74,8 @@ def measure_store(args: argparse.Namespace) -> list[dict]:
         model, config = make_model(args.size, tokenizer.vocab_size)
         info = {"name": "teacher", "tokenizer": tokenizer.name, "tokenizer_fingerprint": tokenizer.fingerprint}
         checkpoint.save(folder / "teacher" / "best", model, {**config, **info}, {"step": 0}, None, tokenizer)
-        teacher = augment.Teacher(str(folder / "teacher"), tokenizer.name, tokenizer.fingerprint, tokenizer.vocab_size, T, "cpu", "bfloat16")
+        teacher = augment.Teacher(str(folder / "teacher"), tokenizer.name, tokenizer.fingerprint,
+                                  tokenizer.vocab_size, T, "cpu", dtype)
         x, _ = Windows(tokens, T).get(range(count))
 
         def store() -> None:
@@ -79,16 +83,17 @@ def measure_store(args: argparse.Namespace) -> list[dict]:
                 old.unlink()
             augment.build_store(tokens, teacher, T, augment.Settings())
 
-        seconds = turns({"forward": lambda: forward(teacher.model, x, "bfloat16"), "store": store}, args.rounds)
-    r = {"what": "store", "dtype": "bfloat16", "tokens": count * T, **{k: median(v) for k, v in seconds.items()}}
+        seconds = turns({"forward": lambda: forward(teacher.model, x, dtype), "store": store}, args.rounds)
+    r = {"what": "store", "dtype": dtype, "tokens": count * T, **{k: median(v) for k, v in seconds.items()}}
     print(f"store: {r['store']:.2f} s, forward pass {r['forward']:.2f} s: {r['forward'] / r['store']:.0%} of its throughput", flush=True)
     return [r]
 
 
 def measure_memory(args: argparse.Namespace) -> list[dict]:
-    results = []
+    results, dtype = [], dtypes()[-1]
     for rows in args.rows:
-        r = {"what": "memory", "rows": rows, "peak_mb": peak_in_a_process("chunked", "softmax", "bfloat16", rows, args.dim, args.vocab)}
+        peak = peak_in_a_process("chunked", "softmax", dtype, rows, args.dim, args.vocab)
+        r = {"what": "memory", "dtype": dtype, "rows": rows, "peak_mb": peak}
         print(f"chunked loss of {rows:6} rows: {r['peak_mb']:.0f} MB", flush=True)
         results.append(r)
     return results
@@ -99,7 +104,8 @@ def main() -> None:
     p.add_argument("--data", type=Path, default=Path("data/wikitext103/gpt2"), help="a prepared folder")
     p.add_argument("--size", choices=SIZES, default="30M")
     p.add_argument("--tokens", type=int, default=0)
-    p.add_argument("--dtypes", nargs="+", choices=("float32", "bfloat16"), default=["bfloat16"], help="of the evaluation")
+    p.add_argument("--dtypes", nargs="+", choices=DTYPES, default=dtypes(),
+                   help="of the evaluation (default: float32, and bfloat16 where this CPU computes it)")
     p.add_argument("--rows", type=int, nargs="+", default=[1024, 2048, 4096, 8192, 16384])
     p.add_argument("--dim", type=int, default=384)
     p.add_argument("--vocab", type=int, default=50257)

@@ -4,7 +4,9 @@
 
 Each program has a process of its own; they take turns, a step each a round; two rounds warm up, medians count. nanoGPT (DIR: a checkout of karpathy/nanoGPT) starts from our weights,
 sees our windows in our order, and is stepped as its train.py does, with the optimizer it configures. On a CPU: float32, uncompiled (its README's
-advice), and once more under autocast to bfloat16. On a GPU: bfloat16, compiled. Our rows are `Trainer.train_step`: labels, logs and checks included.
+advice), and once more under autocast to bfloat16 where the CPU computes it. On a GPU: compiled, in
+bfloat16, or in float16 where the GPU has no bfloat16. Ours: dtype = "auto". Our rows are
+`Trainer.train_step`: labels, logs and checks included.
 """
 
 import argparse
@@ -21,13 +23,13 @@ import torch
 import augment
 import checkpoint
 import train
-from bench.common import Served, load_module, median, peak_mb, serve, serve_turns, skipped, write
+from bench.common import Served, dtypes, load_module, median, peak_mb, serve, serve_turns, skipped, write
 from configurator import configure
 from data.batches import batch_indices
 from data.tokens import open_tokens, write_tokens
+from device import autocast
 from processes import Processes
-from scoring import autocast
-from speed import flops_per_token, peak_flops
+from speed import flops_per_token
 
 SIZES = {"30M": dict(n_layer=6, n_head=6, n_embd=384, block_size=256, batch_size=8),
          "124M": dict(n_layer=12, n_head=12, n_embd=768, block_size=512, batch_size=12),
@@ -56,20 +58,23 @@ class Ours:
     def report(self) -> dict:
         t = self.trainer
         return {"tokens": t.config.batch_size * t.config.block_size, "losses": self.losses, "peak_mb": peak_mb(t.config.device),
-                "flops_per_token": flops_per_token(t.model.trunk.config), "peak": peak_flops(t.procs.device, "bfloat16")}
+                "dtype": t.config.dtype, "flops_per_token": flops_per_token(t.model.trunk.config),
+                "peak": t.peak}
 
 
 class NanoGPT:
     """karpathy/nanoGPT's model, optimizer and step, on our windows."""
 
     def __init__(self, module, ours: Ours, mode: str, device: str):
-        c, self.ours, self.mode, self.device, self.number = ours.trainer.config, ours, mode, device, 0
+        c, self.ours, self.device, self.number = ours.trainer.config, ours, device, 0
         trunk = ours.trainer.model.trunk
         self.model = module.GPT(module.GPTConfig(block_size=c.block_size, vocab_size=trunk.config.padded_vocab, n_layer=c.n_layer, n_head=c.n_head, n_embd=c.n_embd, dropout=0.0, bias=True)).to(device)
         self.model.load_state_dict({f"transformer.{k}": p for k, p in trunk.state_dict().items()}, strict=False)  # lm_head.weight is tied to wte
         self.optimizer = self.model.configure_optimizers(c.weight_decay, LR, (c.beta1, c.beta2), torch.device(device).type)
         self.run = torch.compile(self.model) if mode == "compiled" else self.model
         self.ids, self.losses, self.clip = ours.trainer.train.ids, [], c.grad_clip
+        self.dtype = dtypes(device)[-1] if mode == "compiled" else mode
+        self.scaler = torch.amp.GradScaler(torch.device(device).type, enabled=self.dtype == "float16")
 
     def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         c = self.ours.trainer.config
@@ -82,17 +87,19 @@ class NanoGPT:
 
     def step(self) -> None:
         x, y = self.batch()
-        with autocast(self.device, "float32" if self.mode == "float32" else "bfloat16"):
+        with autocast(self.device, self.dtype):
             _, loss = self.run(x, y)
-        loss.backward()
+        self.scaler.scale(loss).backward()
+        self.scaler.unscale_(self.optimizer)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
-        self.optimizer.step()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         self.losses.append(loss.item())
         self.number += 1
 
     def report(self) -> dict:
-        return {**self.ours.report(), "losses": self.losses}
+        return {**self.ours.report(), "dtype": self.dtype, "losses": self.losses}
 
 
 def prepared_part(data: Path, windows: int, block_size: int, folder: Path) -> Path:
@@ -149,7 +156,8 @@ def main() -> None:
         return save_teacher(args, args.folder) if args.serve == "teacher" else serve(lambda: make_program(args.serve, args, args.folder), args.device)
     names = ["baseline"]
     if args.nanogpt:
-        names += ["nanoGPT, compiled"] if args.device.startswith("cuda") else ["nanoGPT, float32", "nanoGPT, bfloat16"]
+        modes = ["compiled"] if args.device.startswith("cuda") else dtypes()
+        names += [f"nanoGPT, {mode}" for mode in modes]
     else:
         skipped("nanoGPT", "give --nanogpt DIR, a checkout of karpathy/nanoGPT")
     if "rows" in args.what:

@@ -26,6 +26,8 @@ def normal_tables(vocab_size: int, device: torch.device) -> tuple[Tensor, Tensor
     Trapezoids: the largest noisy logit spreads over 1 / sqrt(2 log V) = 0.2 at least, for which steps of 1/8 err by 1e-6. In float64, so that nothing
     underflows, and neither autocast nor TF32 touches the products.
     """
+    if device.type == "mps":
+        raise ValueError("perturb_max with noise = 'normal' needs float64, which MPS lacks: use --device=cpu")
     top = math.ceil(8 * (math.sqrt(2 * math.log(vocab_size)) + 4))
     y = torch.arange(top, 8 * LOW - 1, -1, dtype=torch.float64, device=device) / 8
     x = y + torch.arange(BINS, dtype=torch.float64, device=device)[:, None] / PER

@@ -352,10 +352,15 @@ def test_training_uses_the_store(trained, tokens, tiny):
     assert len(list(tokens.path.parent.glob("train.labels-*.bin"))) == 1
 
 
-def test_the_command_builds_the_store_that_training_opens(trained, tokens, tiny, monkeypatch):
+@pytest.mark.parametrize("dtype, settled", [("float32", "float32"), ("auto", "bfloat16")])
+def test_the_command_builds_the_store_that_training_opens(trained, tokens, tiny, monkeypatch, dtype, settled):
+    """With "auto": on a CPU that has bfloat16."""
+    import device
     import train
+    monkeypatch.setattr(device, "capabilities", lambda *_: {"avx512_bf16": True})
     monkeypatch.setattr(train, "prepared", lambda *_: tokens.path.parent)
-    config = TrainConfig(**TINY | dict(head="sigmoid", labels="soft", teacher=str(trained), candidates=5, out_dir=tiny().out_dir))
+    config = TrainConfig(**TINY | dict(head="sigmoid", labels="soft", teacher=str(trained), candidates=5, out_dir=tiny().out_dir,
+                                       dtype=dtype))
     assert not augment.main([f"--{k}={v}" for k, v in vars(config).items()])
-    teacher = make_teacher(trained, tokens)
+    teacher = make_teacher(trained, tokens, dtype=settled)
     assert store_path(tokens, identity(tokens, teacher, T, config.settings())).is_file()

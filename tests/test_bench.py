@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import device
 from bench import common
 
 BENCH = Path(common.__file__).parent
@@ -20,7 +21,7 @@ def run(script: str, out: Path, *args: str | Path) -> tuple[dict, str]:
     assert done.returncode == 0, done.stderr
     report = json.loads(out.read_text())
     assert report["command"].startswith(f"python bench/{script} ")
-    assert report["machine"].keys() >= {"cpu", "cores", "threads", "torch"}
+    assert report["machine"].keys() >= {"cpu", "capabilities", "environment", "cores", "threads", "torch"}
     assert str(out.parent) not in out.read_text() and str(REPO) not in out.read_text()
     return report, done.stderr
 
@@ -57,6 +58,22 @@ def test_prepare(tmp_path):
     assert ours["sha256_of_ids"] == theirs["sha256_of_ids"]
     assert more["bytes"] == 2 * ours["bytes"] == 4 * len(text.read_bytes())
     assert all(r.keys() >= {"seconds", "mb_per_s", "peak_mb", "tokens"} for r in report["results"])
+
+
+def test_a_machine_is_named_with_what_its_cpu_can_and_what_is_hidden(monkeypatch):
+    monkeypatch.setattr(common, "capabilities", lambda *_: {"avx2": True, "avx512_bf16": False, "fma3": True})
+    for name in common.HIDING:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    named = common.machine()
+    assert named["capabilities"] == ["avx2"]
+    assert named["environment"] == {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+
+
+@pytest.mark.parametrize("bf16, want", [(True, ["float32", "bfloat16"]), (False, ["float32"])])
+def test_what_is_emulated_is_not_benched(monkeypatch, bf16, want):
+    monkeypatch.setattr(device, "capabilities", lambda *_: {"avx512_bf16": bf16})
+    assert common.dtypes() == want
 
 
 def test_no_place_of_this_machine_is_written():

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import checkpoint
+import device
 import sample
 from checkpoint import Model, build
 from data.tokens import BPETokenizer, train_bpe
@@ -318,7 +319,8 @@ def run(request, tokenizer, tmp_path_factory):
 
 
 def command(out, capsys, *flags: str) -> str:
-    assert sample.main([str(out), "--device=cpu", "--prompt=the 日", "--length=40", "--samples=3", *flags]) == 0
+    fixed = ["--device=cpu", "--dtype=float32", "--prompt=the 日", "--length=40", "--samples=3"]
+    assert sample.main([str(out), *fixed, *flags]) == 0
     return capsys.readouterr().out
 
 
@@ -335,11 +337,26 @@ def test_the_command(run, capsys):
     torch.testing.assert_close(numbers[:, 0], numbers[:, 1] + numbers[:, 2], rtol=0, atol=0.011)  # printed with two digits
 
 
+@pytest.mark.parametrize("bf16, says", [(True, "bfloat16: this CPU has avx512_bf16"),
+                                        (False, "float32: this CPU has no bfloat16 instructions")])
+def test_the_command_says_in_which_dtype_it_samples(run, capsys, monkeypatch, bf16, says):
+    monkeypatch.setattr(device, "capabilities", lambda *_: {"avx512_bf16": bf16})
+    assert sample.main([str(run[0]), "--device=cpu", "--length=2"]) == 0
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_command_samples_in_16_bits(run, capsys, dtype):
+    text = command(run[0], capsys, f"--dtype={dtype}")
+    assert text.startswith("the 日") and len(text) > 20
+
+
 @pytest.mark.parametrize("flags, said", [
     (["--prompt="], "the prompt is empty"),
     (["--prompt=a b c d e f g h i j k l m"], "tokens; this model reads at most 12"),
     (["--length=0"], "length = 0"), (["--num_samples=0"], "num_samples = 0"), (["--samples=0"], "samples = 0"),
-    (["--top_p=0"], "top_p = 0"), (["--temperature=-1"], "temperature = -1"), (["--dtype=float16"], "dtype = 'float16'"),
+    (["--top_p=0"], "top_p = 0"), (["--temperature=-1"], "temperature = -1"),
+    (["--dtype=half"], "dtype = 'half'"),
 ], ids=str)
 def test_mistakes_are_one_line(run, flags, said):
     with pytest.raises(ValueError) as e:

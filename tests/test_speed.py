@@ -25,7 +25,11 @@ def test_no_peak_is_guessed(monkeypatch):
     assert peak_flops(torch.device("cpu"), "bfloat16") is None
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     assert peak_flops(torch.device("cuda"), "bfloat16") == PEAK_FLOPS["NVIDIA H200"]
+    assert peak_flops(torch.device("cuda"), "float16") == PEAK_FLOPS["NVIDIA H200"]
     assert peak_flops(torch.device("cuda"), "float32") is None
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
+    assert peak_flops(torch.device("cuda"), "float16") == 65e12
+    assert peak_flops(torch.device("cuda"), "bfloat16") is None
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H2000")
     assert peak_flops(torch.device("cuda"), "bfloat16") is None
 

@@ -164,6 +164,14 @@ def test_a_failed_run_is_named_and_the_others_are_done(whole, monkeypatch):
     assert (folder / "out/baseline-tinytable-2/last").is_dir() and not (folder / "results/mini.json").exists()
 
 
+def test_a_run_may_have_taken_any_dtype_unless_one_is_asked_for():
+    arguments = ("config/baseline.py", "config/tiny.py")
+    auto, named = (Run("baseline", 1, Path("out"), (*arguments, *flags)) for flags in ((), ("--dtype=float32",)))
+    has = {**auto.wanted, "dtype": "bfloat16"}
+    assert auto.wanted["dtype"] == "auto" and auto.differs(has) == ""
+    assert named.differs(has) == "dtype ('bfloat16', not 'float32')"
+
+
 def test_a_run_of_another_configuration_is_refused(whole):
     make, *_ = whole
     assert make(rows=["baseline"]) == 0

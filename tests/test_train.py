@@ -1,6 +1,7 @@
 """Batches, one step, the loop: what a run computes depends on its configuration alone, however it is cut up, stopped or watched."""
 
 import copy
+import functools
 import json
 import math
 import os
@@ -17,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import checkpoint
+import device
 import train
 from conftest import VOCAB
 from data.batches import Windows, batch_indices
@@ -41,6 +43,14 @@ def steps(out, key="loss") -> list[int]:
 
 def progress(out, which="last") -> dict:
     return json.loads((Path(out) / which / "progress.json").read_text())
+
+
+def losses_of(out) -> list[float]:
+    return [entry["loss"] for entry in log(out) if "loss" in entry]
+
+
+def dtype_of(out) -> str:
+    return checkpoint.load(Path(out) / "last", weights=False).config["dtype"]
 
 
 # ---- batches --------------------------------------------------------------------------------------------------------
@@ -324,6 +334,146 @@ def test_an_evaluation_that_is_no_number_overwrites_nothing(run, tiny, monkeypat
     assert progress(c.out_dir)["step"] == 2
 
 
+# ---- precision ---------------------------------------------------------------------------------------------
+
+@pytest.fixture
+def cpu_with(monkeypatch):
+    """cpu_with(True): a CPU with bfloat16; cpu_with(False): one that emulates it."""
+    monkeypatch.setattr(device, "product_seconds", lambda name, *_: 1.0 if name == "float32" else 41.0)
+    return lambda bf16: monkeypatch.setattr(device, "capabilities", lambda *_: {"avx512_bf16": bf16})
+
+
+@pytest.mark.parametrize("bf16, dtype, why", [(True, "bfloat16", "this CPU has avx512_bf16"),
+                                              (False, "float32", "this CPU has no bfloat16 instructions")])
+def test_auto_is_settled_said_and_kept(run, tiny, cpu_with, capsys, bf16, dtype, why):
+    cpu_with(bf16)
+    c = tiny(dtype="auto", max_steps=1)
+    assert run(c) == 0
+    said = capsys.readouterr().out
+    assert f"cpu, {dtype} ({why})\n" in said and "emulated" not in said
+    assert dtype_of(c.out_dir) == dtype
+
+
+def test_a_resume_keeps_the_dtype_wherever_it_runs(run, tiny, cpu_with, capsys):
+    c = tiny(dtype="auto", max_steps=1, lr_decay_steps=9)
+    cpu_with(True)
+    assert run(c) == 0
+    cpu_with(False)
+    c.resume, c.max_steps = True, 2
+    assert run(c) == 0
+    said = capsys.readouterr().out
+    assert said.count("is emulated") == 1
+    assert "a matrix product takes 41x float32's time here; the run was begun in it, and keeps it\n" in said
+    assert "cpu, bfloat16 (as the run was begun)" in said
+    assert progress(c.out_dir)["step"] == 2 and dtype_of(c.out_dir) == "bfloat16"
+    c.dtype, c.max_steps = "float32", 3
+    with pytest.raises(ValueError, match="dtype was 'bfloat16' and is now 'float32'"):
+        run(c)
+
+
+def test_an_emulated_dtype_that_is_asked_for_says_its_price(trainer, tiny, cpu_with, capsys):
+    cpu_with(False)
+    trainer(tiny(dtype="bfloat16"))
+    assert "41x float32's time here; --dtype=auto takes float32\n" in capsys.readouterr().out
+
+
+def test_the_label_store_is_of_the_settled_dtype(trainer, tiny, trained, cpu_with):
+    cpu_with(True)
+    labels = dict(labels="soft", teacher=str(trained), candidates=3, label_store=False)
+    t = trainer(tiny(dtype="auto", head="sigmoid", **labels))
+    assert t.labels.source.teacher.dtype == "bfloat16"
+
+
+def test_float16_learns_what_float32_learns(trainer, tiny):
+    losses = {}
+    for dtype in ("float32", "float16"):
+        t = trainer(tiny(dtype=dtype, learning_rate=1e-2))
+        losses[dtype] = [t.train_step() for _ in range(6)]
+    assert losses["float16"] == pytest.approx(losses["float32"], abs=0.02)
+    assert losses["float16"] != losses["float32"]
+    assert losses["float16"][-1] < losses["float16"][0] - 0.3
+
+
+SPLIT = [dict(), dict(micro_batch=2), dict(head="sigmoid", bayesian=True)]
+
+
+@pytest.mark.parametrize("changes", SPLIT, ids=str)
+def test_float16_gradients_are_unscaled_before_they_are_clipped(trainer, tiny, changes):
+    """Of every micro-batch, and of the KL, which has a backward of its own."""
+    seen = {}
+    for dtype in ("float32", "float16"):
+        t = trainer(tiny(dtype=dtype, grad_clip=0.1, kl_weight=100.0, **changes))
+        parameters = dict(t.model.named_parameters())
+        t.optimizer.step = lambda: seen.update({dtype: {n: p.grad.clone() for n, p in parameters.items()}})
+        t.optimizer._step_supports_amp_scaling = False  # the scaler calls a step that knows nothing of it
+        t.train_step()
+    for name, want in seen["float32"].items():
+        atol = 0.01 * want.abs().max().item()
+        torch.testing.assert_close(seen["float16"][name], want, rtol=0.05, atol=atol)
+
+
+def test_a_resumed_float16_run_is_the_unbroken_run(run, tiny, tmp_path, equal_state):
+    """The scale has moved before the break, so a resume that began at the usual one would not be the same."""
+    whole = tiny(dtype="float16", max_steps=4, lr_decay_steps=4)
+    broken = tiny(dtype="float16", max_steps=2, lr_decay_steps=4, out_dir=str(tmp_path / "broken"))
+    with pytest.MonkeyPatch.context() as patch:
+        begins = functools.partialmethod(torch.amp.GradScaler.__init__, init_scale=2.0**30, growth_interval=3)
+        patch.setattr(torch.amp.GradScaler, "__init__", begins)
+        assert run(whole) == 0 and run(broken) == 0
+    broken.resume, broken.max_steps = True, 4
+    assert run(broken) == 0
+    a, b = (checkpoint.load(Path(o) / "last", optimizer=True) for o in (whole.out_dir, broken.out_dir))
+    assert equal_state(a.weights, b.weights) and equal_state(a.optimizer["state"], b.optimizer["state"])
+    assert a.optimizer["scaler"] == b.optimizer["scaler"] and a.optimizer["scaler"]["scale"] != 2.0**16
+    assert losses_of(whole.out_dir) == losses_of(broken.out_dir)
+
+
+def test_a_checkpoint_without_a_scaler_is_resumed(run, tiny):
+    c = tiny(max_steps=1, lr_decay_steps=9)
+    assert run(c) == 0
+    path = Path(c.out_dir) / "last" / "optimizer.pt"
+    state = torch.load(path, weights_only=True)
+    del state["scaler"]
+    torch.save(state, path)
+    c.resume, c.max_steps = True, 2
+    assert run(c) == 0
+
+
+def weights_now(t: train.Trainer) -> dict:
+    return {n: p.detach().clone() for n, p in t.model.named_parameters()}
+
+
+def test_a_float16_step_whose_gradient_overflows_is_skipped(trainer, tiny, capsys, equal_state):
+    t = trainer(tiny(dtype="float16"))
+    t.train_step()
+    before, scale = weights_now(t), t.scaler.get_scale()
+    hook = t.model.trunk.wpe.weight.register_hook(lambda g: torch.full_like(g, math.inf))
+    assert math.isfinite(t.train_step())
+    hook.remove()
+    assert equal_state(before, weights_now(t)) and t.step == 2 and t.scaler.get_scale() == scale / 2
+    said = capsys.readouterr().out
+    assert f"step 2 is skipped: its gradient overflows float16; the loss scale is now {scale / 2:g}\n" in said
+    t.train_step()
+    assert not equal_state(before, weights_now(t)) and all(p.isfinite().all() for p in t.model.parameters())
+
+
+def test_float16_gradients_that_overflow_at_any_scale_diverge(trainer, tiny):
+    t = trainer(tiny(dtype="float16", max_steps=100))
+    t.model.trunk.wpe.weight.register_hook(lambda g: torch.full_like(g, math.inf))
+    with pytest.raises(train.Diverged, match="overflows float16 at any scale"):
+        for _ in range(40):
+            t.train_step()
+    assert t.scaler.get_scale() < train.SMALLEST_SCALE and t.step == 16
+
+
+def test_a_float16_loss_that_is_not_finite_diverges_at_once(trainer, tiny):
+    t = trainer(tiny(dtype="float16"))
+    with torch.no_grad():
+        t.model.trunk.ln_f.bias.fill_(math.inf)
+    with pytest.raises(train.Diverged, match="the loss is not finite"):
+        t.train_step()
+
+
 # ---- folders, starts, mistakes --------------------------------------------------------------------------------------
 
 def test_a_folder_with_a_run_is_refused(run, tiny):
@@ -344,7 +494,8 @@ def test_a_folder_in_use_is_refused(run, tiny):
 
 
 @pytest.mark.parametrize("key, value", [("head", "sigmoid"), ("n_embd", 16), ("n_layer", 2), ("seed", 1), ("batch_size", 4), ("learning_rate", 1e-4), ("dropout", 0.1),
-                                        ("bayesian", True), ("lr_decay_steps", 9), ("max_steps", 9), ("dtype", "bfloat16")])
+                                        ("bayesian", True), ("lr_decay_steps", 9), ("max_steps", 9),
+                                        ("dtype", "bfloat16"), ("dtype", "float16")])
 def test_resuming_something_else_is_refused(run, tiny, key, value):
     c = tiny(max_steps=1, eval_interval=1)
     assert run(c) == 0
@@ -427,7 +578,9 @@ def test_what_cannot_work_is_said_at_once():
         train.read_arguments(["--labels=soft", "--batch_size=0", "--learning_rate=1e999", "--grad_clip=-1.0"])
     for part in ("labels = 'soft': the head 'softmax' takes the true token alone", "batch_size = 0", "learning_rate = inf", "grad_clip = -1.0"):
         assert part in str(e.value)
-    for flags, match in ((["--labels=both"], "labels = 'both'"), (["--head=sigmoid", "--labels=hard", "--label_weight=2.0"], "label_weight"), (["--dtype=float16"], "dtype"),
+    for flags, match in ((["--labels=both"], "labels = 'both'"),
+                         (["--head=sigmoid", "--labels=hard", "--label_weight=2.0"], "label_weight"),
+                         (["--dtype=half"], "dtype = 'half'"),
                          (["--candidates=0"], "candidates"), (["--ppl_form=half"], "ppl_form")):
         with pytest.raises(ValueError, match=match):
             train.read_arguments(flags)
@@ -475,8 +628,15 @@ def test_wandb_only_if_asked_for(run, tiny, monkeypatch):
 DEMO = dict(dataset="demo", tokenizer="bpe2048", warmup_steps=1, lr_decay_steps=50, max_steps=3)
 
 
-def command(config: train.TrainConfig, *before: str) -> list[str]:
-    return [sys.executable, *before, "train.py", *(f"--{k}={v}" for k, v in vars(config).items() if v != "")]
+def command(config: train.TrainConfig) -> list[str]:
+    return [sys.executable, "train.py", *(f"--{k}={v}" for k, v in vars(config).items() if v != "")]
+
+
+def two_processes(program: list[str]) -> subprocess.CompletedProcess:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    return subprocess.run([*torchrun, *program], cwd=ROOT, capture_output=True, text=True, timeout=120,
+                          env=environment)
 
 
 def test_two_processes_train_as_one(run, tiny, tmp_path):
@@ -486,8 +646,7 @@ def test_two_processes_train_as_one(run, tiny, tmp_path):
     two = copy.copy(c)
     two.out_dir, two.micro_batch = str(tmp_path / "two"), 2
     assert run(c, folder) == 0
-    done = subprocess.run(command(two, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"), cwd=ROOT, capture_output=True, text=True, timeout=120,
-                          env=os.environ | {"OMP_NUM_THREADS": "1"})
+    done = two_processes(command(two)[1:])
     assert done.returncode == 0, done.stderr
     for key in ("loss", "val_nll"):
         a, b = ([e[key] for e in log(o) if key in e] for o in (c.out_dir, two.out_dir))
@@ -498,6 +657,41 @@ def test_two_processes_train_as_one(run, tiny, tmp_path):
     for name in a:
         torch.testing.assert_close(a[name], b[name], rtol=0, atol=1e-3)  # Adam divides small gradients by themselves
         assert (a[name] - b[name]).abs().mean() < 1e-5
+
+
+PRETENDED = """
+import os, sys
+import device, train
+device.capabilities = lambda *_: {"avx512_bf16": os.environ["RANK"] == sys.argv[1]}
+procs = train.Processes("cpu")
+chosen = train.settle_dtype(train.TrainConfig(), procs, print)
+print(f"rank {procs.rank}: {chosen.name}", flush=True)
+procs.close()
+"""
+
+
+@pytest.mark.parametrize("rank, dtype", [("0", "bfloat16"), ("1", "float32")])
+def test_rank_0_chooses_the_dtype_for_all(tmp_path, rank, dtype):
+    """Of two gloo processes one sits on a CPU with bfloat16, the other on one without."""
+    script = tmp_path / "pretended.py"
+    script.write_text(PRETENDED)
+    done = two_processes([str(script), rank])
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"rank 0: {dtype}", f"rank 1: {dtype}"]
+
+
+def test_two_processes_agree_in_float16(run, tiny, tmp_path):
+    """On the scale, too: a gradient that overflows in one of them skips the step in both."""
+    folder = prepared("demo", "bpe2048")
+    c = tiny(**DEMO, head="sigmoid", bayesian=True)
+    c.dtype = "float16"
+    two = copy.copy(c)
+    two.out_dir, two.micro_batch = str(tmp_path / "two"), 2
+    assert run(c, folder) == 0
+    done = two_processes(command(two)[1:])
+    assert done.returncode == 0, done.stderr
+    a, b = losses_of(c.out_dir), losses_of(two.out_dir)
+    assert len(a) == 3 and a == pytest.approx(b, abs=1e-3)
 
 
 def test_sigterm_to_a_real_process(run, tiny):

@@ -1,0 +1,164 @@
+"""Devices and precision: "auto" is a function of capabilities, which the tests make up."""
+
+import re
+
+import pytest
+import torch
+
+import device
+from device import (Precision, autocast, capabilities, choose_dtype, emulation, get_device, get_dtype,
+                    hidden_features)
+from heads.perturb import normal_tables
+
+CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda", 0), torch.device("mps")
+LAPTOP = {"avx2": True, "avx512_bf16": False}
+SERVER = {"avx2": True, "avx512_bf16": True, "amx_bf16": False}
+
+
+# ---- devices -----------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("name, says", [("cpu:foo", "use 'auto'"), ("gpu", "use 'auto'"), 
+                                        ("meta", "use 'auto'"), ("cuda:99", "would be number 99")])
+def test_devices_that_are_not_there(name, says):
+    with pytest.raises(ValueError, match=says):
+        get_device(name)
+    assert get_device("cpu") == CPU
+
+
+def test_mps_is_taken_only_by_name(monkeypatch):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="MPS is not available here; use --device=cpu"):
+        get_device("mps")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert get_device("mps") == MPS and get_device("auto") == CPU
+
+
+def test_what_needs_float64_on_mps():
+    assert device.float64_device(MPS) == CPU and device.float64_device(CUDA) == CUDA
+    assert device.to_float64(torch.ones(2)).dtype == torch.float64
+    with pytest.raises(ValueError, match="perturb_max .*needs float64.*--device=cpu"):
+        normal_tables(300, MPS)
+
+
+# ---- what auto means ---------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("where, has, want", [
+    (CPU, LAPTOP, ("float32", "this CPU has no bfloat16 instructions")),
+    (CPU, {}, ("float32", "this CPU has no bfloat16 instructions")),  # a torch that cannot tell
+    (CPU, {"avx512_fp16": True}, ("float32", "this CPU has no bfloat16 instructions")),
+    (CPU, SERVER, ("bfloat16", "this CPU has avx512_bf16")),
+    (CPU, {**SERVER, "amx_bf16": True}, ("bfloat16", "this CPU has amx_bf16")),
+    (CPU, {"neon": True, "bf16": True}, ("bfloat16", "this CPU has bf16")),
+    (CPU, {"neon": True, "bf16": False, "sve_bf16": True}, ("bfloat16", "this CPU has sve_bf16")),
+    (CUDA, {"compute_capability": (9, 0)}, ("bfloat16", "this GPU has compute capability 9.0")),
+    (CUDA, {"compute_capability": (8, 0)}, ("bfloat16", "this GPU has compute capability 8.0")),
+    (CUDA, {"compute_capability": (7, 5)},
+     ("float16", "this GPU has compute capability 7.5, which has no bfloat16")),
+    (MPS, {}, ("float32", "no other dtype has been tried on mps"))])
+def test_auto(where, has, want):
+    assert choose_dtype("auto", where, has) == choose_dtype("auto", where, has) == Precision(*want)
+
+
+@pytest.mark.parametrize("name", device.DTYPES)
+def test_a_dtype_asked_for_is_taken(name):
+    assert choose_dtype(name, CPU, LAPTOP) == (name, "as asked for")
+    assert get_dtype(name) == getattr(torch, name)
+    with autocast("cpu", name):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == get_dtype(name)
+
+
+def test_other_dtypes_are_refused():
+    for refuses in (choose_dtype, lambda name, _: get_dtype(name), lambda name, where: autocast(where, name)):
+        with pytest.raises(ValueError, match="dtype = 'half': use .*'float32', 'bfloat16' or 'float16'"):
+            refuses("half", CPU)
+    with pytest.raises(ValueError, match="'bfloat16': on mps .* --dtype=float32"):
+        choose_dtype("bfloat16", MPS)
+    with pytest.raises(ValueError, match="dtype = 'auto'"):  # to be settled before
+        get_dtype("auto")
+
+
+def test_capabilities_are_asked_of_the_device(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda d: (7, 5))
+    assert choose_dtype("auto", CUDA).name == "float16"
+    assert capabilities(MPS) == {}
+
+
+# ---- what the environment hides ----------------------------------------------------------------------------
+
+@pytest.mark.parametrize("level, bf16, fp16, amx", [
+    ("SSE41", False, False, False), ("AVX2", False, False, False), ("avx2", False, False, False),
+    ("AVX2_VNNI_2", False, False, False), ("AVX512_CORE", False, False, False),
+    ("AVX512_CORE_VNNI", False, False, False), ("AVX512_CORE_BF16", True, False, False),
+    ("AVX512_CORE_FP16", True, True, False), ("AVX512_CORE_AMX", True, True, True),
+    ("AVX512_CORE_AMX_FP16", True, True, True),
+    ("ALL", True, True, True), ("DEFAULT", True, True, True), ("nonsense", True, True, True)])
+@pytest.mark.parametrize("variable", ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"])
+def test_onednn_can_be_kept_from_features(monkeypatch, variable, level, bf16, fp16, amx):
+    """As if a CPU had everything; torch.cpu.get_capabilities goes on saying so."""
+    hides = {"avx512_bf16": bf16, "avx512_fp16": fp16, "amx_tile": amx, "amx_int8": amx, "amx_bf16": amx}
+    has = dict.fromkeys(("avx2", "avx512_f", *hides), True)
+    found = {**has, "architecture": "x86_64", "l2_cache_size": 1}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found, raising=False)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    for name in device.ISA_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert capabilities() == has
+    monkeypatch.setenv(variable, level)
+    assert capabilities() == has | hides
+    assert choose_dtype("auto", CPU).name == ("bfloat16" if bf16 else "float32")
+
+
+def test_the_newer_of_onednns_variables_counts():
+    assert hidden_features({"ONEDNN_MAX_CPU_ISA": "ALL", "DNNL_MAX_CPU_ISA": "AVX2"}) == set()
+    assert hidden_features({"ATEN_CPU_CAPABILITY": "avx2"}) == set()
+    assert "avx512_bf16" in hidden_features({"ONEDNN_MAX_CPU_ISA": "AVX2", "DNNL_MAX_CPU_ISA": "ALL"})
+
+
+def test_without_onednn_nothing_computes_16_bits(monkeypatch):
+    """torch on macOS: the CPU has bf16, its matrix products do not use it."""
+    found = {"neon": True, "bf16": True, "fp16_arith": True}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found, raising=False)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert capabilities() == {"neon": True, "bf16": False, "fp16_arith": False}
+
+
+def test_a_torch_that_knows_no_capabilities(monkeypatch):
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    assert capabilities() == {} and choose_dtype("auto", CPU).name == "float32"
+
+
+# ---- emulation ---------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("dtype, where, has", [
+    ("float32", CPU, LAPTOP), ("bfloat16", CPU, SERVER),
+    ("float16", CPU, {"avx512_fp16": True}), ("float16", CPU, {"fp16_arith": True}),
+    ("float32", CUDA, {"compute_capability": (7, 5)}), ("float16", CUDA, {"compute_capability": (7, 5)}),
+    ("bfloat16", CUDA, {"compute_capability": (8, 6)}), ("float32", MPS, {})])
+def test_what_is_computed_costs_nothing_more(monkeypatch, dtype, where, has):
+    monkeypatch.setattr(device, "product_seconds", lambda *_: pytest.fail("nothing to measure"))
+    assert emulation(dtype, where, has) == ""
+
+
+@pytest.mark.parametrize("dtype, where, has, what", [
+    ("bfloat16", CPU, LAPTOP, "CPU"), ("float16", CPU, SERVER, "CPU"),
+    ("bfloat16", CUDA, {"compute_capability": (7, 5)}, "GPU")])
+def test_the_price_of_emulation_is_measured(monkeypatch, dtype, where, has, what):
+    monkeypatch.setattr(device, "product_seconds", lambda name, *_: 1e-3 if name == "float32" else 41e-3)
+    price = "a matrix product takes 41x float32's time here"
+    assert emulation(dtype, where, has) == f"{dtype} is emulated on this {what}: {price}"
+
+
+def test_a_product_is_timed():
+    said = emulation("bfloat16", CPU, {})
+    assert re.search(r"a matrix product takes [\d.e+-]+x float32's time here$", said)
+
+
+def test_a_program_says_the_price_once(monkeypatch, capsys):
+    monkeypatch.setattr(device, "capabilities", lambda *_: LAPTOP)
+    monkeypatch.setattr(device, "product_seconds", lambda name, *_: 1e-3 if name == "float32" else 41e-3)
+    assert device.settle_dtype("bfloat16", CPU) == ("bfloat16", "as asked for")
+    said = capsys.readouterr()
+    assert said.out == "" and said.err == ("bfloat16 is emulated on this CPU: a matrix product takes 41x "
+                                           "float32's time here; --dtype=auto takes float32\n")
+    assert device.settle_dtype("auto", CPU).name == "float32" and capsys.readouterr().err == ""
