@@ -3,6 +3,7 @@
     python sample.py out/sig_gpt --prompt "The history of" --num_samples 3 --temperature 0.9 --top_p 0.95
 
 Samples from the same distribution that is scored: log p of the head, averaged over weight draws if its projection is Bayesian.
+(--int8 comes close to it.)
 """
 
 import argparse
@@ -169,8 +170,20 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--which", choices=("best", "last"), default="best", help="which checkpoint of the run")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     p.add_argument("--dtype", default="float32", help="float32 or bfloat16")
+    p.add_argument("--int8", action="store_true",
+                   help="int8 weights in the trunk's linear layers: faster on an x86 CPU without bfloat16. "
+                        "What is sampled is then close to, no longer exactly what is scored; a text also "
+                        "depends a little on those sampled beside it, and on the cache")
     p.add_argument("--no_cache", action="store_true", help="read the whole context for every token (slow; for comparison)")
     return p
+
+
+def check_int8(device: torch.device, dtype: str) -> None:
+    """ValueError where int8 weights are of no use: another device than a CPU, another dtype than float32."""
+    if device.type != "cpu":
+        raise ValueError(f"--int8 is for a CPU, the device is {device}: leave it out or give --device=cpu")
+    if dtype != "float32":
+        raise ValueError(f"--int8 goes with float32, not with --dtype={dtype}: give one of the two")
 
 
 def read_prompts(args: argparse.Namespace) -> list[str]:
@@ -188,8 +201,14 @@ def main(argv: list[str]) -> int:
     for key in ("num_samples", "length", "samples"):
         if getattr(args, key) < 1:
             raise ValueError(f"{key} = {getattr(args, key)}: must be at least 1")
+    if args.int8 and args.dtype == "auto":
+        args.dtype = "float32"
     args.device, dtype = get_device(args.device), get_dtype(args.dtype)
+    if args.int8:
+        check_int8(args.device, args.dtype)
     model, ckpt = load_model(args.checkpoint, args.which, args.device, dtype)
+    if args.int8:
+        model.trunk.quantize()
     tokenizer = tokenizer_of(ckpt)
     encoded = []
     for text in read_prompts(args):
@@ -203,6 +222,8 @@ def main(argv: list[str]) -> int:
     if args.uncertainty and len(draws) == 1:
         print("note: the weights of this model are points or a single draw: the epistemic part is 0", file=sys.stderr)
     print(f"{ckpt.path}: step {ckpt.progress['step']}, head {ckpt.config['head']}; temperature {args.temperature:g}, top_k {args.top_k}, top_p {args.top_p:g}, seed {args.seed}", file=sys.stderr)
+    if args.int8:
+        print("int8 weights: close to the distribution that is scored, no longer exactly it", file=sys.stderr)
     generator = torch.Generator(args.device).manual_seed(args.seed)
     began = time.perf_counter()
     for i, ids in enumerate(encoded):
