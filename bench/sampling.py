@@ -1,11 +1,20 @@
 """Tokens a second of sampling from GPT-2 124M: ours, nanoGPT's generate, transformers' generate with its cache.
 
-    python bench/sampling.py [--nanogpt DIR] [--size 124M] [--batches 1 16] [--tokens 500] [--device cpu] [--rounds 5] [--out bench/sampling.json]
+    python bench/sampling.py [--nanogpt DIR] [--size 124M] [--batches 1 16] [--tokens 500] [--device cpu]
+        [--dtypes float32] [--rounds 5] [--out bench/sampling.json]
 
 All have the same random weights; 10 tokens of prompt, temperature 0.8, top-k 200. The programs take turns. nanoGPT reads its whole context for each
-token: a round of it is a single forward pass and choice at five lengths of the text, and its time for all tokens is their trapezoidal sum. On a CPU each
-of ours and of transformers' runs in float32 and, where the CPU computes it, in bfloat16; on a GPU
-in what "auto" takes.
+token: a round of it is a single forward pass and choice at five lengths of the text, and its time for all
+tokens is their trapezoidal sum.
+
+On a CPU ours and transformers' run in float32 and, where the CPU computes it, in bfloat16, and ours with int8
+weights, too (sample.py --int8). Transformers is not given those: people run it in float32 there, which is the
+base of the ratios. On a GPU both run in what "auto" takes.
+
+A CPU without bf16 and VNNI, as far as settings emulate one (FBGEMM computes int8 and has one of its own):
+
+    export ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 FBGEMM_ENABLE_INSTRUCTIONS=AVX2
+    python bench/sampling.py
 """
 
 import argparse
@@ -28,11 +37,13 @@ SIZES = {"124M": GPTConfig(50257, 1024, 12, 12, 768), "tiny": GPTConfig(300, 64,
 PROMPT, TEMPERATURE, TOP_K = 10, 0.8, 200
 
 
-def ours(config: GPTConfig, device: str, dtype: str) -> Model:
+def ours(config: GPTConfig, device: str, dtype: str, int8: bool = False) -> Model:
     torch.manual_seed(0)
     trunk = GPT(config)
     model = Model(trunk, make_head("softmax", config.vocab_size, trunk.wte.weight)).eval().requires_grad_(False).to(device)
     trunk.lower(getattr(torch, dtype))
+    if int8:
+        trunk.quantize()
     return model
 
 
@@ -63,12 +74,14 @@ def nanogpt_model(path: Path, config: GPTConfig, device: str):
 
 
 def measure(args: argparse.Namespace, batch: int) -> list[dict]:
-    config, measured = SIZES[args.size], dtypes(args.device)
-    if args.device.startswith("cuda"):
-        measured = measured[-1:]
+    config, gpu = SIZES[args.size], args.device.startswith("cuda")
+    measured = args.dtypes or (dtypes(args.device)[-1:] if gpu else dtypes(args.device))
     prompt = torch.randint(config.vocab_size, (batch, PROMPT), device=args.device)
     programs = {f"ours, {d}": partial(run_ours, ours(config, args.device, d), d, prompt, args.tokens)
                 for d in measured}
+    if not gpu:
+        int8 = ours(config, args.device, "float32", int8=True)
+        programs["ours, int8"] = partial(run_ours, int8, "float32", prompt, args.tokens)
     try:
         for d in measured:
             theirs = transformers_model(ours(config, args.device, d), d, args.device)
@@ -88,8 +101,11 @@ def measure(args: argparse.Namespace, batch: int) -> list[dict]:
         at = [seconds.pop(f"nanoGPT at {n} tokens") for n in lengths]
         seconds["nanoGPT, float32"] = float(np.trapezoid(at, lengths) + (at[0] + at[-1]) / 2)
     results = [{"batch": batch, "program": name, "seconds": s, "tokens_per_s": batch * args.tokens / s} for name, s in seconds.items()]
+    base = next((r for r in results if r["program"].startswith("transformers")), results[0])
     for r in results:
-        print(f"batch {batch:3}  {r['program']:24} {r['seconds']:8.2f} s  {r['tokens_per_s']:9,.1f} tok/s  {r['tokens_per_s'] / results[0]['tokens_per_s']:.2f}x of {results[0]['program']}", flush=True)
+        ratio = f"{r['tokens_per_s'] / base['tokens_per_s']:.2f}x of {base['program']}"
+        speed = f"{r['seconds']:8.2f} s  {r['tokens_per_s']:9,.1f} tok/s"
+        print(f"batch {batch:3}  {r['program']:24} {speed}  {ratio}", flush=True)
     return results
 
 
@@ -100,6 +116,7 @@ def main() -> None:
     p.add_argument("--batches", type=int, nargs="+", default=[1, 16])
     p.add_argument("--tokens", type=int, default=500)
     p.add_argument("--device", default="cpu")
+    p.add_argument("--dtypes", nargs="+", choices=("float32", "bfloat16"), help="what the device computes; on a GPU what auto takes")
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--out", type=Path)
     args = p.parse_args()

@@ -74,6 +74,22 @@ def test_a_machine_is_named_with_what_its_cpu_can_and_what_is_hidden(monkeypatch
 def test_what_is_emulated_is_not_benched(monkeypatch, bf16, want):
     monkeypatch.setattr(device, "capabilities", lambda *_: {"avx512_bf16": bf16})
     assert common.dtypes() == want
+def test_sampling(tmp_path):
+    how = "--size=tiny", "--batches", "2", "--tokens=5", "--rounds=1", "--dtypes=float32"
+    report, said = run("sampling.py", tmp_path / "sampling.json", *how)
+    assert "skipped: nanoGPT" in said
+    programs = [r["program"] for r in report["results"]]
+    assert programs == ["ours, float32", "ours, int8", "transformers, float32"]
+    assert all(r["batch"] == 2 and r.keys() >= {"seconds", "tokens_per_s"} for r in report["results"])
+
+
+def test_int8(trained, token_folder, tmp_path):
+    how = "--run", trained, "--data", token_folder, "--windows=3"
+    report, _ = run("int8.py", tmp_path / "int8.json", *how)
+    scored, sampled = report["results"]
+    assert (scored["as"], sampled["as"]) == ("score", "sample")
+    assert sampled["tokens"] == 3 * 16 and 0 < sampled["kl"] < 0.01 and 0.5 < sampled["same_top_token"] <= 1
+    assert all(0.97 < r["ratio"] < 1.03 and r["ratio"] != 1 for r in (scored, sampled))
 
 
 def test_no_place_of_this_machine_is_written():

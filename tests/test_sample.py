@@ -8,6 +8,7 @@ import torch
 
 import checkpoint
 import device
+import eval_diversity
 import sample
 from checkpoint import Model, build
 from data.tokens import BPETokenizer, train_bpe
@@ -15,6 +16,9 @@ from heads import Softmax
 from sample import Stream, check_sampling, draw, entropies, generate, read_prompts, truncate
 
 V = 61
+
+FBGEMM = torch.backends.quantized.engine in ("x86", "fbgemm")
+needs_int8 = pytest.mark.skipif(not FBGEMM, reason="this torch has no FBGEMM")
 
 
 def tiny(head: str = "softmax", block: int = 12, bayesian: bool = False, vocab: int = V, spread: float = 0.3) -> Model:
@@ -356,9 +360,44 @@ def test_the_command_samples_in_16_bits(run, capsys, dtype):
     (["--prompt=a b c d e f g h i j k l m"], "tokens; this model reads at most 12"),
     (["--length=0"], "length = 0"), (["--num_samples=0"], "num_samples = 0"), (["--samples=0"], "samples = 0"),
     (["--top_p=0"], "top_p = 0"), (["--temperature=-1"], "temperature = -1"),
-    (["--dtype=half"], "dtype = 'half'"),
+    (["--dtype=half"], "dtype = 'half'"), (["--int8", "--dtype=bfloat16"], "--int8 goes with float32"),
 ], ids=str)
 def test_mistakes_are_one_line(run, flags, said):
     with pytest.raises(ValueError) as e:
         sample.main([str(run[0]), "--device=cpu", *flags])
     assert said in str(e.value) and "\n" not in str(e.value)
+
+
+# ---- int8 weights ------------------------------------------------------------------------------------------
+
+@needs_int8
+def test_int8_samples_from_nearly_what_is_scored(run, capsys):
+    """Same hidden states up to rounding, the same head; what a run is scored by is not touched."""
+    out, bayesian = run
+    assert sample.main([str(out), "--device=cpu", "--length=40", "--samples=3", "--int8"]) == 0
+    assert "no longer exactly" in capsys.readouterr().err
+    exact, int8 = checkpoint.load_model(out)[0], checkpoint.load_model(out)[0]
+    int8.trunk.quantize()
+    draws = exact.head.draws(3, 7)
+    steps = list(generate(int8, prompt(2, 4), 8, int8.head.draws(3, 7), temperature=0))
+    text = torch.cat((prompt(2, 4), torch.stack([t for t, _ in steps], 1)), 1)
+    want = exact.head.log_probs(exact.trunk(text[:, :-1])[:, 3:].flatten(0, 1), draws).exp()
+    got = int8.head.log_probs(torch.stack([h for _, h in steps], 1).flatten(0, 1), draws).exp()
+    assert 0 < (got - want).abs().sum(1).max() < 0.1  # twice the total variation
+    assert torch.equal(steps[0][0], got.view(2, 8, -1)[:, 0].argmax(1))
+
+
+@pytest.mark.parametrize("device, dtype, said", [
+    ("cuda", "float32", "the device is cuda"),
+    ("cpu", "bfloat16", "not with --dtype=bfloat16"),
+    ("cpu", "float16", "not with --dtype=float16"),
+])
+def test_int8_is_for_float32_on_a_cpu(device, dtype, said):
+    with pytest.raises(ValueError, match=said):
+        sample.check_int8(torch.device(device), dtype)
+
+
+def test_scoring_takes_no_int8(run, capsys):
+    with pytest.raises(SystemExit) as e:
+        eval_diversity.main([str(run[0]), "--int8"])
+    assert e.value.code == 2 and "--int8" in capsys.readouterr().err
