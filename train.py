@@ -282,7 +282,9 @@ class Trainer:
         x, y = self.windows.get(indices)
         targets = None if self.labels.online else self.labels.targets(indices, x, y)
         if procs.device.type == "cuda":  # pinned, so that the copy need not wait
-            x, targets = x.pin_memory(), targets and Targets(*(t.pin_memory() for t in targets))
+            # contiguous: a view, such as x, would be copied through memory that is not pinned
+            pin = lambda t: t.contiguous().pin_memory()
+            x, targets = pin(x), targets and Targets(*map(pin, targets))
         return indices, x, y, targets
 
     def micro_batches(self) -> Iterator[tuple[Tensor, Targets]]:
@@ -327,8 +329,9 @@ class Trainer:
                 procs.sum(p.grad)
         with phase("optimizer"):
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), c.grad_clip or math.inf)
-            mean = procs.sum(total).item() / count
-            if not (math.isfinite(mean) and math.isfinite(norm.item())):
+            total, norm = torch.stack((procs.sum(total), norm)).tolist()  # one wait for the GPU, not two
+            mean = total / count
+            if not (math.isfinite(mean) and math.isfinite(norm)):
                 raise Diverged(f"step {self.step + 1}: the {'gradient' if math.isfinite(mean) else 'loss'} is not finite (loss {mean})")
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)

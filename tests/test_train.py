@@ -526,3 +526,13 @@ def test_a_mistake_on_the_command_line_is_one_line(tmp_path):
     done = subprocess.run([sys.executable, str(ROOT / "train.py"), "--haed=softmax"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr == "train.py: error: --haed=softmax: unknown key 'haed'; did you mean 'head'?\n" and not list(tmp_path.iterdir())
+
+
+def test_what_a_gpu_copies_is_contiguous(trainer, tiny, monkeypatch):
+    """torch copies a pinned view through memory that is not pinned, and waits for it."""
+    t = trainer(tiny())
+    t.procs.device, pinned = torch.device("cuda"), []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pinned.append(self) or self)
+    _, x, _, targets = t.load(0, 0)
+    assert len(pinned) == 3 and all(tensor.is_contiguous() for tensor in pinned)
+    assert x is pinned[0] and tuple(targets) == tuple(pinned[1:])
