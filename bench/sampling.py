@@ -4,7 +4,8 @@
 
 All have the same random weights; 10 tokens of prompt, temperature 0.8, top-k 200. The programs take turns. nanoGPT reads its whole context for each
 token: a round of it is a single forward pass and choice at five lengths of the text, and its time for all tokens is their trapezoidal sum. On a CPU each
-of ours and of transformers' runs in float32 and in bfloat16; on a GPU in bfloat16.
+of ours and of transformers' runs in float32 and in bfloat16, nanoGPT in float32; on a GPU all run in bfloat16,
+nanoGPT under autocast, as its sample.py.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from checkpoint import Model
 from heads import make_head
 from model import GPT, GPTConfig
 from sample import generate
+from scoring import autocast
 
 SIZES = {"124M": GPTConfig(50257, 1024, 12, 12, 768), "tiny": GPTConfig(300, 64, 1, 2, 32)}
 PROMPT, TEMPERATURE, TOP_K = 10, 0.8, 200
@@ -61,6 +63,12 @@ def nanogpt_model(path: Path, config: GPTConfig, device: str):
     return module.GPT(c).eval().to(device)
 
 
+def step_nanogpt(gpt, context: torch.Tensor, dtype: str) -> None:
+    """One more token of each text (B, T): a pass over all of it."""
+    with autocast(context.device, dtype):
+        gpt.generate(context, 1, temperature=TEMPERATURE, top_k=TOP_K)
+
+
 def measure(args: argparse.Namespace, batch: int) -> list[dict]:
     config, dtypes = SIZES[args.size], ("bfloat16",) if args.device.startswith("cuda") else ("float32", "bfloat16")
     prompt = torch.randint(config.vocab_size, (batch, PROMPT), device=args.device)
@@ -73,14 +81,13 @@ def measure(args: argparse.Namespace, batch: int) -> list[dict]:
     if args.nanogpt:
         gpt = nanogpt_model(args.nanogpt, config, args.device)
         contexts = {f"nanoGPT at {n} tokens": torch.randint(config.vocab_size, (batch, n), device=args.device) for n in lengths}
-        step = lambda x: gpt.generate(x, 1, temperature=TEMPERATURE, top_k=TOP_K)
-        programs |= {name: partial(step, x) for name, x in contexts.items()}
+        programs |= {name: partial(step_nanogpt, gpt, x, dtypes[0]) for name, x in contexts.items()}
     else:
         skipped("nanoGPT", "give --nanogpt DIR, a checkout of karpathy/nanoGPT")
     seconds = {name: median(s) for name, s in turns(programs, args.rounds, 1, args.device).items()}
     if args.nanogpt:
         at = [seconds.pop(f"nanoGPT at {n} tokens") for n in lengths]
-        seconds["nanoGPT, float32"] = float(np.trapezoid(at, lengths) + (at[0] + at[-1]) / 2)
+        seconds[f"nanoGPT, {dtypes[0]}"] = float(np.trapezoid(at, lengths) + (at[0] + at[-1]) / 2)
     results = [{"batch": batch, "program": name, "seconds": s, "tokens_per_s": batch * args.tokens / s} for name, s in seconds.items()]
     for r in results:
         print(f"batch {batch:3}  {r['program']:24} {r['seconds']:8.2f} s  {r['tokens_per_s']:9,.1f} tok/s  {r['tokens_per_s'] / results[0]['tokens_per_s']:.2f}x of {results[0]['program']}", flush=True)
