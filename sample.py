@@ -106,7 +106,8 @@ class Graph:
     def __call__(self, token: Tensor) -> Tensor:
         """Hidden state (B, 1, C) of `token` (B, 1), which is appended to the cache. ValueError as of GPT.forward."""
         if self.graph is None:
-            self._capture(token)
+            with torch.cuda.device(token.device):  # a stream is the current GPU's, which need not be the model's
+                self._capture(token)
         self.token.copy_(token)
         self.position.fill_(self.cache.length)
         self.graph.replay()

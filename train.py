@@ -307,7 +307,9 @@ class Trainer:
         x, y = self.windows.get(indices)
         targets = None if self.labels.online else self.labels.targets(indices, x, y)
         if procs.device.type == "cuda":  # pinned, so that the copy need not wait
-            x, targets = x.pin_memory(), targets and Targets(*(t.pin_memory() for t in targets))
+            # contiguous: a view, such as x, would be copied through memory that is not pinned
+            pin = lambda t: t.contiguous().pin_memory()
+            x, targets = pin(x), targets and Targets(*map(pin, targets))
         return indices, x, y, targets
 
     def micro_batches(self) -> Iterator[tuple[Tensor, Targets]]:
@@ -351,24 +353,24 @@ class Trainer:
             for p in self.model.parameters():
                 procs.sum(p.grad)
         with phase("optimizer"):
-            mean = procs.sum(total).item() / count
-            self.update(mean)
+            mean = self.update(procs.sum(total) / count)
         self.step += 1
         self.tokens += count
         self.profile.step()
         return mean
 
-    def update(self, loss: float) -> None:
-        """The optimizer's step with the gradients as they are. Diverged if the loss or the gradient is not
-        finite; but in float16 a step whose gradient overflows is skipped and the loss scale halved, until it
-        is below SMALLEST_SCALE."""
+    def update(self, loss: Tensor) -> float:
+        """The optimizer's step with the gradients as they are; the mean `loss` as a number. Diverged if the loss or
+        the gradient is not finite; but in float16 a step whose gradient overflows is skipped and the loss scale
+        halved, until it is below SMALLEST_SCALE."""
         self.scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip or math.inf)
-        overflows = not math.isfinite(norm.item())
-        if not math.isfinite(loss):
-            raise Diverged(f"step {self.step + 1}: the loss is not finite (loss {loss})")
+        mean, norm = torch.stack((loss, norm)).tolist()  # one wait for the GPU, not two
+        overflows = not math.isfinite(norm)
+        if not math.isfinite(mean):
+            raise Diverged(f"step {self.step + 1}: the loss is not finite (loss {mean})")
         if overflows and not self.scaler.is_enabled():
-            raise Diverged(f"step {self.step + 1}: the gradient is not finite (loss {loss})")
+            raise Diverged(f"step {self.step + 1}: the gradient is not finite (loss {mean})")
         self.scaler.step(self.optimizer)  # nothing, if unscale_ met a gradient that is not finite
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
@@ -378,6 +380,7 @@ class Trainer:
                 raise Diverged(f"step {self.step + 1}: the gradient overflows float16 at any scale")
             self.say(f"step {self.step + 1} is skipped: its gradient overflows float16; "
                      f"the loss scale is now {scale:g}")
+        return mean
 
     def evaluate(self) -> Score:
         """Of the whole validation split. Uses generators of its own: evaluation never disturbs training."""

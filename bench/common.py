@@ -17,9 +17,9 @@ import torch
 from device import ISA_VARIABLES, capabilities, choose_dtype
 
 
-def sync(device: str) -> None:
+def sync(device: str | torch.device) -> None:
     if torch.device(device).type == "cuda":
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(device)
 
 
 def turns(programs: dict[str, Callable[[], Any]], rounds: int, warmup: int = 1, device: str = "cpu") -> dict[str, list[float]]:
@@ -96,7 +96,7 @@ median = statistics.median
 def peak_mb(device: str) -> float:
     """Peak memory of this process: allocated on the GPU, or resident."""
     if torch.device(device).type == "cuda":
-        return torch.cuda.max_memory_allocated() / 2**20
+        return torch.cuda.max_memory_allocated(device) / 2**20
     return resident_mb("VmHWM")
 
 

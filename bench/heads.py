@@ -1,10 +1,12 @@
 """The chunked head against materialised logits: seconds and peak memory of forward and backward.
 
-    python bench/heads.py [--heads softmax sigmoid] [--dtypes bfloat16] [--rows 2048] [--dim 384] [--vocab 50257] [--repeats 5] [--out bench/heads.json]
+    python bench/heads.py [--heads softmax sigmoid] [--dtypes bfloat16] [--rows 2048] [--dim 384] [--vocab 50257]
+                          [--repeats 5] [--device cpu] [--out bench/heads.json]
 
 Time: the ways of a head take turns in one process, so that a slow minute of the machine meets all of them; the median counts. Memory: a process for
 each, which reports its peak above inputs, parameters and their gradients. `plain` is F.cross_entropy of logits, what everybody does: the base of all ratios;
 `materialised` the head's own loss, of all logits at once; `chunked` ours. `linear_ce` is torch's own F.linear_cross_entropy with chunking, where it has one.
+On a GPU the head's loss is compiled, as train.py does, and memory is what torch's allocator gave out.
 """
 
 import argparse
@@ -20,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bench.common import dtypes, resident_mb, write
+from bench.common import dtypes, resident_mb, sync, write
 from device import DTYPES, autocast
 from heads import HEADS, OutputHead, Targets, chunked_loss, make_head, project
 
@@ -43,37 +45,51 @@ def loss(way: str, oh: OutputHead, hidden: torch.Tensor, targets: Targets) -> to
 class Case:
     """Inputs, parameters and their gradients of one head; `step(way)` is a forward and a backward."""
 
-    def __init__(self, head: str, dtype: str, rows: int, dim: int, vocab: int):
+    def __init__(self, head: str, dtype: str, rows: int, dim: int, vocab: int, device: str = "cpu"):
         torch.manual_seed(0)
-        self.oh = make_head(head, vocab, nn.Parameter(0.02 * torch.randn(-(-vocab // 64) * 64, dim)))
-        self.hidden, self.dtype = torch.randn(rows, dim, requires_grad=True), dtype
-        ids = torch.randint(vocab, (rows, LABELS if self.oh.head.multi_label else 1))
-        self.targets = Targets(ids, torch.ones(ids.shape))
+        self.device, self.dtype = torch.device(device), dtype
+        weight = nn.Parameter(0.02 * torch.randn(-(-vocab // 64) * 64, dim))
+        self.oh = make_head(head, vocab, weight).to(self.device)
+        if self.device.type == "cuda":
+            self.oh.compile()
+        self.hidden = torch.randn(rows, dim, device=self.device, requires_grad=True)
+        ids = torch.randint(vocab, (rows, LABELS if self.oh.head.multi_label else 1), device=self.device)
+        self.targets = Targets(ids, torch.ones(ids.shape, device=self.device))
         for p in (self.hidden, *self.oh.parameters()):
             p.grad = torch.ones_like(p)  # written: its pages count as taken before the run
 
     def step(self, way: str) -> float:
         """Seconds."""
+        sync(self.device)
         start = time.perf_counter()
-        with autocast("cpu", self.dtype):
+        with autocast(self.device, self.dtype):
             total = loss(way, self.oh, self.hidden, self.targets)
         total.backward()
+        sync(self.device)
         return time.perf_counter() - start
 
 
-def peak_mb(way: str, *case) -> float:
+def peak_mb(way: str, head: str, dtype: str, rows: int, dim: int, vocab: int, device: str = "cpu") -> float:
     """Of one step, in this process, above what was there before it."""
-    head, dtype, *size = case
-    Case(head, dtype, 8, 8, 64).step(way)  # libraries allocate their own once; what a step of the real size frees might stay with the allocator
-    case = Case(head, dtype, *size)
+    # libraries allocate their own once; what a step of the real size frees might stay with the allocator
+    Case(head, dtype, 8, 8, 64, device).step(way)
+    case = Case(head, dtype, rows, dim, vocab, device)
+    if case.device.type == "cuda":
+        case.step(way)  # compiles for this size
+        torch.cuda.reset_peak_memory_stats(case.device)
+        before = torch.cuda.memory_allocated(case.device)
+        case.step(way)
+        return (torch.cuda.max_memory_allocated(case.device) - before) / 2**20
     before = resident_mb("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     case.step(way)
     return resident_mb("VmHWM") - before
 
 
-def peak_in_a_process(way: str, head: str, dtype: str, rows: int, dim: int, vocab: int) -> float:
-    command = [sys.executable, __file__, "--peak", way, head, dtype, f"--rows={rows}", f"--dim={dim}", f"--vocab={vocab}"]
+def peak_in_a_process(way: str, head: str, dtype: str, rows: int, dim: int, vocab: int,
+                      device: str = "cpu") -> float:
+    size = [f"--rows={rows}", f"--dim={dim}", f"--vocab={vocab}", f"--device={device}"]
+    command = [sys.executable, __file__, "--peak", way, head, dtype, *size]
     return float(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
 
 
@@ -82,17 +98,17 @@ def main() -> None:
     for name, default in (("rows", 2048), ("dim", 384), ("vocab", 50257), ("repeats", 5)):
         p.add_argument(f"--{name}", type=int, default=default)
     p.add_argument("--heads", nargs="+", choices=HEADS, default=["softmax", "label_smoothing", "sigmoid", "gs_softmax_f1", "gs_softmax_f2"], help="softmax first: it is the base")
-    p.add_argument("--dtypes", nargs="+", choices=DTYPES, default=dtypes(),
-                   help="default: float32, and bfloat16 where this CPU computes it")
+    p.add_argument("--dtypes", nargs="+", choices=DTYPES, help="default: float32, and what auto takes on the device")
+    p.add_argument("--device", default="cpu")
     p.add_argument("--out", type=Path)
     p.add_argument("--peak", nargs=3, metavar=("WAY", "HEAD", "DTYPE"), help=argparse.SUPPRESS)
     args = p.parse_args()
-    size = (args.rows, args.dim, args.vocab)
+    size = (args.rows, args.dim, args.vocab, args.device)
     if args.peak:
         print(peak_mb(args.peak[0], *args.peak[1:], *size))
         return
     results = []
-    for dtype in args.dtypes:
+    for dtype in args.dtypes or dtypes(args.device):
         for head in args.heads:
             ways = [w for w in WAYS if head == "softmax" or w in ("materialised", "chunked")]
             if not hasattr(nn, "LinearCrossEntropyOptions"):
@@ -106,7 +122,8 @@ def main() -> None:
                 results.append({"dtype": dtype, "head": head, "way": way, "seconds": statistics.median(seconds[way][1:]), "peak_mb": peak})
                 r, base = results[-1], next(x for x in results if x["dtype"] == dtype)  # plain softmax: the first
                 print(f"{dtype:9} {head:16} {way:13} {r['seconds']:6.3f} s ({r['seconds'] / base['seconds']:.2f}x of plain softmax), {r['peak_mb']:6.0f} MB ({r['peak_mb'] / max(base['peak_mb'], 1):.0%})", flush=True)
-    write(args.out, {"labels": LABELS, "repeats": args.repeats, "rows": args.rows, "dim": args.dim, "vocab": args.vocab}, results)
+    settings = {key: getattr(args, key) for key in ("repeats", "rows", "dim", "vocab")}
+    write(args.out, {"labels": LABELS, **settings}, results, args.device)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ tokens is their trapezoidal sum.
 
 On a CPU ours and transformers' run in float32 and, where the CPU computes it, in bfloat16, and ours with int8
 weights, too (sample.py --int8). Transformers is not given those: people run it in float32 there, which is the
-base of the ratios. On a GPU both run in what "auto" takes.
+base of the ratios. On a GPU all run in what "auto" takes, nanoGPT under autocast, as its sample.py; on a CPU it runs
+in float32.
 
 A CPU without bf16 and VNNI, as far as settings emulate one (FBGEMM computes int8 and has one of its own):
 
@@ -32,6 +33,7 @@ from checkpoint import Model
 from heads import make_head
 from model import GPT, GPTConfig
 from sample import generate
+from scoring import autocast
 
 SIZES = {"124M": GPTConfig(50257, 1024, 12, 12, 768), "tiny": GPTConfig(300, 64, 1, 2, 32)}
 PROMPT, TEMPERATURE, TOP_K = 10, 0.8, 200
@@ -73,6 +75,12 @@ def nanogpt_model(path: Path, config: GPTConfig, device: str):
     return module.GPT(c).eval().to(device)
 
 
+def step_nanogpt(gpt, context: torch.Tensor, dtype: str) -> None:
+    """One more token of each text (B, T): a pass over all of it."""
+    with autocast(context.device, dtype):
+        gpt.generate(context, 1, temperature=TEMPERATURE, top_k=TOP_K)
+
+
 def measure(args: argparse.Namespace, batch: int) -> list[dict]:
     config, gpu = SIZES[args.size], args.device.startswith("cuda")
     measured = args.dtypes or (dtypes(args.device)[-1:] if gpu else dtypes(args.device))
@@ -92,14 +100,13 @@ def measure(args: argparse.Namespace, batch: int) -> list[dict]:
     if args.nanogpt:
         gpt = nanogpt_model(args.nanogpt, config, args.device)
         contexts = {f"nanoGPT at {n} tokens": torch.randint(config.vocab_size, (batch, n), device=args.device) for n in lengths}
-        step = lambda x: gpt.generate(x, 1, temperature=TEMPERATURE, top_k=TOP_K)
-        programs |= {name: partial(step, x) for name, x in contexts.items()}
+        programs |= {name: partial(step_nanogpt, gpt, x, measured[0]) for name, x in contexts.items()}
     else:
         skipped("nanoGPT", "give --nanogpt DIR, a checkout of karpathy/nanoGPT")
     seconds = {name: median(s) for name, s in turns(programs, args.rounds, 1, args.device).items()}
     if args.nanogpt:
         at = [seconds.pop(f"nanoGPT at {n} tokens") for n in lengths]
-        seconds["nanoGPT, float32"] = float(np.trapezoid(at, lengths) + (at[0] + at[-1]) / 2)
+        seconds[f"nanoGPT, {measured[0]}"] = float(np.trapezoid(at, lengths) + (at[0] + at[-1]) / 2)
     results = [{"batch": batch, "program": name, "seconds": s, "tokens_per_s": batch * args.tokens / s} for name, s in seconds.items()]
     base = next((r for r in results if r["program"].startswith("transformers")), results[0])
     for r in results:

@@ -7,12 +7,16 @@ sees our windows in our order, and is stepped as its train.py does, with the opt
 advice), and once more under autocast to bfloat16 where the CPU computes it. On a GPU: compiled, in
 bfloat16, or in float16 where the GPU has no bfloat16. Ours: dtype = "auto". Our rows are
 `Trainer.train_step`: labels, logs and checks included.
+
+On a GPU one program runs after the other, since ten of them do not fit the memory of most. `--data random` needs no
+prepared folder: random tokens of GPT-2's vocabulary; their losses mean nothing, the time of a step is the same.
 """
 
 import argparse
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -26,10 +30,10 @@ import train
 from bench.common import Served, dtypes, load_module, median, peak_mb, serve, serve_turns, skipped, write
 from configurator import configure
 from data.batches import batch_indices
-from data.tokens import open_tokens, write_tokens
+from data.tokens import GPT2Tokenizer, open_tokens, write_json, write_tokens
 from device import autocast
 from processes import Processes
-from speed import flops_per_token
+from speed import flops_per_token, peak_flops
 
 SIZES = {"30M": dict(n_layer=6, n_head=6, n_embd=384, block_size=256, batch_size=8),
          "124M": dict(n_layer=12, n_head=12, n_embd=768, block_size=512, batch_size=12),
@@ -57,9 +61,9 @@ class Ours:
 
     def report(self) -> dict:
         t = self.trainer
-        return {"tokens": t.config.batch_size * t.config.block_size, "losses": self.losses, "peak_mb": peak_mb(t.config.device),
-                "dtype": t.config.dtype, "flops_per_token": flops_per_token(t.model.trunk.config),
-                "peak": t.peak}
+        tokens = t.config.batch_size * t.config.block_size
+        return {"dtype": t.config.dtype, "tokens": tokens, "losses": self.losses, "peak_mb": peak_mb(t.config.device),
+                "flops_per_token": flops_per_token(t.model.trunk.config), "peak": t.peak}
 
 
 class NanoGPT:
@@ -99,7 +103,9 @@ class NanoGPT:
         self.number += 1
 
     def report(self) -> dict:
-        return {**self.ours.report(), "dtype": self.dtype, "losses": self.losses}
+        mine = {"dtype": self.dtype, "losses": self.losses, "peak_mb": peak_mb(self.device),
+                "peak": peak_flops(torch.device(self.device), self.dtype)}
+        return {**self.ours.report(), **mine}
 
 
 def prepared_part(data: Path, windows: int, block_size: int, folder: Path) -> Path:
@@ -113,13 +119,27 @@ def prepared_part(data: Path, windows: int, block_size: int, folder: Path) -> Pa
     return folder
 
 
+def random_part(windows: int, block_size: int, folder: Path) -> Path:
+    """As `prepared_part`, of random tokens of GPT-2's vocabulary: no hub and no text are needed."""
+    rng, V = np.random.default_rng(0), GPT2Tokenizer.vocab_size
+    info = {"tokenizer": GPT2Tokenizer.name, "fingerprint": GPT2Tokenizer.fingerprint,
+            "source": "random", "sha256": "random", "complete": True}
+    for split in ("train", "validation"):
+        write_tokens(folder / f"{split}.bin", [rng.integers(V, size=windows * block_size + 1)], V, info)
+    write_json(folder / "meta.json", {"tokenizer": GPT2Tokenizer.name})
+    return folder
+
+
 def make_program(name: str, args: argparse.Namespace, folder: Path) -> Ours | NanoGPT:
     """The program called `name`: a row of the table, "sig_gpt, online", "baseline, N micro-batches" or "nanoGPT, MODE"."""
     train.prepared = lambda *_: folder
     base, _, how = name.partition(", ")
-    make = lambda row, **changes: Ours(row, args.size, args.device, folder, folder / "teacher", **changes)
+    teacher = folder / "teacher"
+    make = lambda row, **changes: Ours(row, args.size, args.device, folder, teacher, **changes)
     if base == "nanoGPT":
-        return NanoGPT(load_module(args.nanogpt / "model.py", "nanogpt_model"), make("baseline"), how, args.device)
+        module = load_module(args.nanogpt / "model.py", "nanogpt_model")
+        # our weights and windows, on the CPU: the peak memory of a GPU is to be nanoGPT's alone
+        return NanoGPT(module, Ours("baseline", args.size, "cpu", folder, teacher), how, args.device)
     if how == "online":
         return make(base, label_store=False)
     if how:
@@ -137,7 +157,7 @@ def save_teacher(args: argparse.Namespace, folder: Path) -> None:
 
 def parse() -> argparse.Namespace:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--data", type=Path, default=Path("data/wikitext103/gpt2"), help="a prepared folder")
+    p.add_argument("--data", type=Path, default=Path("data/wikitext103/gpt2"), help="a prepared folder, or: random")
     p.add_argument("--nanogpt", type=Path)
     p.add_argument("--size", choices=SIZES, default="30M")
     p.add_argument("--what", nargs="*", choices=("rows", "micro"), default=["rows"], help="beside the baseline and nanoGPT: the table's rows; batches of 1 to 8 micro-batches")
@@ -154,26 +174,32 @@ def main() -> None:
     args = parse()
     if args.serve:
         return save_teacher(args, args.folder) if args.serve == "teacher" else serve(lambda: make_program(args.serve, args, args.folder), args.device)
-    names = ["baseline"]
+    names, on_gpu = ["baseline"], args.device.startswith("cuda")
     if args.nanogpt:
-        modes = ["compiled"] if args.device.startswith("cuda") else dtypes()
-        names += [f"nanoGPT, {mode}" for mode in modes]
+        names += [f"nanoGPT, {mode}" for mode in (["compiled"] if on_gpu else dtypes())]
     else:
         skipped("nanoGPT", "give --nanogpt DIR, a checkout of karpathy/nanoGPT")
     if "rows" in args.what:
         names += [*ROWS[1:], "sig_gpt, online"]
     if "micro" in args.what:
         names += [f"baseline, {n} micro-batches" for n in (1, 2, 4, 8)]
+    # together: programs that run at the same time, a step each a round
+    together = [[name] for name in names] if on_gpu else [names]
     with tempfile.TemporaryDirectory() as folder:
-        folder = prepared_part(args.data, args.windows, SIZES[args.size]["block_size"], Path(folder))
+        make_part = random_part if args.data == Path("random") else partial(prepared_part, args.data)
+        folder = make_part(args.windows, SIZES[args.size]["block_size"], Path(folder))
         again = [__file__, "--folder", str(folder), *sys.argv[1:]]
         subprocess.run([sys.executable, *again, "--serve", "teacher"], check=True)
-        # train.py asks for huge pages before it imports torch; nanoGPT is to run as its users start it
-        programs = {name: Served(name, again, **({"THP_MEM_ALLOC_ENABLE": "0"} if name.startswith("nanoGPT") else {})) for name in names}
-        seconds = serve_turns(programs, args.rounds, 2)
+        seconds, reports = {}, {}
+        for group in together:
+            # train.py asks for huge pages before it imports torch; nanoGPT is to run as its users start it
+            small_pages = lambda name: {"THP_MEM_ALLOC_ENABLE": "0"} if name.startswith("nanoGPT") else {}
+            programs = {name: Served(name, again, **small_pages(name)) for name in group}
+            seconds |= serve_turns(programs, args.rounds, 2)
+            reports |= {name: program.close() for name, program in programs.items()}
         results = []
         for name in names:
-            report = programs[name].close()
+            report = reports[name]
             r = {"program": name, "seconds": median(seconds[name]), **report, "tokens_per_s": report["tokens"] / median(seconds[name])}
             r["speed_of_baseline"] = r["tokens_per_s"] / (results[0] if results else r)["tokens_per_s"]
             if r["peak"]:

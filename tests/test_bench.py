@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import device
-from bench import common
+from bench import common, report, steady, training
+from data.tokens import load_tokenizer, open_tokens
 
 BENCH = Path(common.__file__).parent
 REPO = BENCH.parent
@@ -95,3 +97,124 @@ def test_int8(trained, token_folder, tmp_path):
 def test_no_place_of_this_machine_is_written():
     assert [common.shown(value) for value in ("--out", "bench/a.json", Path("data/x"), 3)] == ["--out", "bench/a.json", "data/x", 3]
     assert [common.shown(value) for value in ("/home/me/a.json", "--out=/home/me/a.json", Path("/home/me/x"))] == ["a.json", "--out=a.json", "x"]
+
+
+def test_steady(tmp_path):
+    args = ("--rows=16", "--dim=8", "--vocab=70", "--runs=2", "--heads", "sigmoid", "--busy", "0", "1")
+    measured, _ = run("steady.py", tmp_path / "steady.json", *args)
+    results = measured["results"]
+    assert [(r["busy"], r["program"]) for r in results] == [(n, p) for n in (0, 1) for p in (steady.PLAIN, "sigmoid")]
+    assert all(len(r["seconds"]) == 2 and r["worst"] == max(r["seconds"]) >= r["median"] for r in results)
+    assert results[3]["worst_of_plain"] == results[3]["worst"] / results[2]["worst"]
+
+
+def test_busy_processes_end(monkeypatch):
+    """With the block, by Ctrl-C in it, and by themselves where their parent is gone."""
+    started, popen = [], subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *args, **more: started.append(popen(*args, **more)) or started[-1])
+    with pytest.raises(KeyboardInterrupt):
+        with steady.busy(2):
+            assert [process.poll() for process in started] == [None, None]
+            raise KeyboardInterrupt
+    assert len(started) == 2 and all(process.returncode for process in started)
+    assert popen([sys.executable, "-c", steady.SPIN, "0"]).wait(60) == 0
+
+
+def test_random_tokens_need_no_corpus(tmp_path):
+    folder = training.random_part(3, 8, tmp_path)
+    tokens = open_tokens(folder / "train.bin")
+    assert len(tokens.ids) == 3 * 8 + 1 and tokens.info["vocab_size"] == load_tokenizer(folder).vocab_size == 50257
+
+
+def python_that(folder: Path, *cases: str) -> dict[str, str]:
+    """Has bench/gpu.sh start another program for Python: it ends at once but for `cases` of its first argument."""
+    stub = folder / "python"
+    stub.write_text("\n".join(["#!/bin/sh", 'case "$1" in', f'-) exec "{sys.executable}" "$@" ;;', *cases, "esac"]))
+    stub.chmod(0o755)
+    return {**os.environ, "PY": str(stub), "HOME": "/home/somebody"}
+
+
+def summary(out: Path) -> dict[str, int]:
+    return {part["part"]: part["exit_code"] for part in json.loads((out / "summary.json").read_text())["parts"]}
+
+
+def test_gpu_parts_do_not_stop_each_other(tmp_path):
+    out = tmp_path / "results"
+    env = python_that(tmp_path, 'bench/training.py) echo "in $PWD and $HOME/x"; exit 3 ;;')
+    command = [BENCH / "gpu.sh", "--device", "cpu", "--size", "tiny", "--out", out]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and str(out) in done.stdout
+    assert summary(out) == {"machine": 0, "torch": 0, "tests": 0, "training": 3, "sampling": 0, "heads": 0}
+    assert (out / "training.log").read_text() == "in . and ~/x\n"
+    assert str(REPO) not in (out / "summary.json").read_text() and str(out) not in (out / "summary.json").read_text()
+    assert sorted(path.suffix for path in out.iterdir()) == [".json"] + [".log"] * 6
+
+
+def test_gpu_stopped(tmp_path):
+    out = tmp_path / "results"
+    env = python_that(tmp_path, '-m) echo "$$" > "$(dirname "$0")/pid"; exec sleep 100 ;;')
+    command = [BENCH / "gpu.sh", "--device", "cpu", "--size", "tiny", "--out", out]
+    script = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not ((tmp_path / "pid").is_file() and (tmp_path / "pid").read_text()):
+        assert script.poll() is None
+        time.sleep(0.05)
+    script.terminate()
+    assert script.wait(60) == 130
+    assert summary(out) == {"machine": 0, "torch": 0}
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+@pytest.mark.parametrize("args", ["--device tpu", "--size 30M", "--out", "--what x", "--device cpu"])
+def test_gpu_refuses(tmp_path, args):
+    command = [BENCH / "gpu.sh", *args.split()]
+    done = subprocess.run(command, env=python_that(tmp_path), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stderr.startswith("gpu.sh: ") and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_gpu_on_a_cpu(tmp_path):
+    command = [BENCH / "gpu.sh", "--device", "cpu", "--size", "tiny", "--out", tmp_path / "results"]
+    done = subprocess.run(command, env={**os.environ, "PY": sys.executable}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert set(summary(tmp_path / "results").values()) == {0}
+    assert {path.stem for path in (tmp_path / "results").glob("*.json")} == {"summary", "training", "sampling", "heads"}
+    for path in (tmp_path / "results").iterdir():
+        assert str(REPO) not in path.read_text() and str(tmp_path) not in path.read_text()
+
+
+# ---- the README's tables
+
+def test_readme_says_what_the_jsons_say(tmp_path):
+    assert report.main(["--check"]) == 0
+    readme = tmp_path / "README.md"
+    text = (REPO / "README.md").read_text(encoding="utf-8")
+    readme.write_text(text.replace("| **softmax** | ", "| **softmax** | 0", 1), encoding="utf-8")
+    assert report.main(["--check", "--readme", str(readme)]) == 1
+    assert report.main(["--write", "--readme", str(readme)]) == 0 and readme.read_text(encoding="utf-8") == text
+
+
+def test_each_kind_of_cpu_has_its_columns(tmp_path):
+    """Rows meet by their labels; what one kind lacks is empty."""
+    heads = json.loads((BENCH / "heads.json").read_text())
+    (tmp_path / "heads.json").write_text(json.dumps(heads))
+    assert "bf16 CPU" in report.block(tmp_path) and "AVX2" not in report.block(tmp_path)
+    (tmp_path / "avx2").mkdir()
+    some = [r for r in heads["results"] if r["dtype"] == "float32" and r["head"] == "softmax"]
+    heads["results"] = [{**r, "seconds": 2 * r["seconds"]} for r in some]
+    (tmp_path / "avx2" / "heads.json").write_text(json.dumps(heads))
+    title, _, plain, *rows = report.block(tmp_path).splitlines()
+    assert "| float32 s (bf16 CPU) | | MB | bfloat16 s | | MB | float32 s (AVX2, emulated) | | MB |" in title
+    assert " | 1.72 | 1.00x | 1189 | " in plain and plain.endswith(" | 3.45 | 1.00x | 1189 |")
+    assert rows[-1].startswith("| **gs_softmax_f2** |") and rows[-1].endswith("| | | |")
+    heads["rows"] = 7
+    (tmp_path / "avx2" / "heads.json").write_text(json.dumps(heads))
+    with pytest.raises(ValueError, match="differ in rows"):
+        report.block(tmp_path)
+
+
+def test_steadiness_table(tmp_path):
+    r = {"busy": 1, "program": "softmax", "median": 2.0, "worst": 3.0, "median_of_plain": 0.5, "worst_of_plain": 1.25}
+    size = {"rows": 2048, "dim": 384, "vocab": 50257, "runs": 20, "dtype": "float32"}
+    (tmp_path / "steady.json").write_text(json.dumps({**size, "results": [r]}))
+    assert "| softmax, 1 busy beside | 2.00 | 0.50x | 3.00 | 1.25x |\n" in report.block(tmp_path)
