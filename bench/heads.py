@@ -100,6 +100,7 @@ def main() -> None:
     p.add_argument("--heads", nargs="+", choices=HEADS, default=["softmax", "label_smoothing", "sigmoid", "gs_softmax_f1", "gs_softmax_f2"], help="softmax first: it is the base")
     p.add_argument("--dtypes", nargs="+", choices=DTYPES, help="default: float32, and what auto takes on the device")
     p.add_argument("--device", default="cpu")
+    p.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     p.add_argument("--out", type=Path)
     p.add_argument("--peak", nargs=3, metavar=("WAY", "HEAD", "DTYPE"), help=argparse.SUPPRESS)
     args = p.parse_args()
@@ -110,7 +111,7 @@ def main() -> None:
     results = []
     for dtype in args.dtypes or dtypes(args.device):
         for head in args.heads:
-            ways = [w for w in WAYS if head == "softmax" or w in ("materialised", "chunked")]
+            ways = [w for w in args.ways if head == "softmax" or w in ("materialised", "chunked")]
             if not hasattr(nn, "LinearCrossEntropyOptions"):
                 ways = [w for w in ways if w != "linear_ce"]
             case, seconds = Case(head, dtype, *size), {w: [] for w in ways}
