@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from checkpoint import Model, is_run, load_model
+from checkpoint import Model, is_run, load_model, weights_digest
 from configurator import cli
 from data.batches import Windows
 from data.tokens import TokenFile, open_tokens, write_json
@@ -74,8 +74,10 @@ class Teacher:
     def __init__(self, name: str, tokenizer: str, fingerprint: str, vocab_size: int, block_size: int, device: torch.device | str = "cpu", dtype: str = "float32"):
         if not Path(name).exists() and name.startswith(("out/", ".", "/", "~")):
             raise ValueError(f"the teacher {name!r} is not there: train it first (for out/baseline-small: python train.py config/baseline.py config/small.py), or give another --teacher")
+        self.weights_sha256 = None  # of one of our runs
         if is_run(name):
             self.model, ckpt = load_model(name)
+            self.weights_sha256 = weights_digest(ckpt.path)
             has = (ckpt.config["tokenizer"], ckpt.config["tokenizer_fingerprint"], ckpt.config["vocab_size"])
         else:
             trunk = from_gpt2(name)

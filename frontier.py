@@ -23,7 +23,7 @@ import figures
 import metrics
 from checkpoint import find, load, load_model
 from configurator import cli
-from data.tokens import open_tokens, replacing
+from data.tokens import open_tokens
 from eval_diversity import Data, Settings, decode, held_out_prompts, json_table, sample_texts, validity, weights_digest
 from scoring import get_dtype
 

@@ -57,7 +57,7 @@ def tokenizer() -> BPETokenizer:
 def last(tmp_path, tokenizer):
     """A whole checkpoint tmp_path/out/last, of step 7."""
     model = new_model()
-    save(tmp_path / "out" / "last", model, CONFIG, PROGRESS, stepped(model).state_dict(), tokenizer)
+    save(tmp_path / "out" / "last", model, CONFIG | {"tokenizer_fingerprint": tokenizer.fingerprint}, PROGRESS, stepped(model).state_dict(), tokenizer)
     return tmp_path / "out" / "last"
 
 
@@ -138,7 +138,7 @@ def test_a_trained_tokenizer_goes_along(last, tokenizer):
     back = tokenizer_of(load(last))
     assert back.fingerprint == tokenizer.fingerprint and back.name == "bpe264"
     assert back.encode("the north, ünï") == tokenizer.encode("the north, ünï")
-    assert tokenizer_of(load(last)._replace(config=CONFIG | {"tokenizer": "gpt2"})).fingerprint == "gpt2"
+    assert tokenizer_of(load(last)._replace(config=CONFIG | {"tokenizer": "gpt2", "tokenizer_fingerprint": "gpt2"})).fingerprint == "gpt2"
 
 
 # ---- finding --------------------------------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ def test_a_run_that_wrote_nothing_leaves_nothing(tmp_path):
 def test_export_writes_what_transformers_reads(tmp_path, tokenizer):
     from transformers import GPT2LMHeadModel
     model = new_model(head="softmax", head_args={}, dropout=0.0)
-    save(tmp_path / "run" / "best", model, CONFIG | dict(head="softmax", head_args={}, dropout=0.0), PROGRESS, None, tokenizer)
+    save(tmp_path / "run" / "best", model, CONFIG | dict(head="softmax", head_args={}, dropout=0.0, tokenizer_fingerprint=tokenizer.fingerprint), PROGRESS, None, tokenizer)
     checkpoint.main([str(tmp_path / "run"), str(tmp_path / "gpt2")])
     x = torch.randint(264, (2, 9))
     theirs = GPT2LMHeadModel.from_pretrained(tmp_path / "gpt2").eval()(x).logits.log_softmax(-1)

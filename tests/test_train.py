@@ -345,9 +345,10 @@ def test_a_folder_in_use_is_refused(run, tiny):
 
 @pytest.mark.parametrize("key, value", [("head", "sigmoid"), ("n_embd", 16), ("n_layer", 2), ("seed", 1), ("batch_size", 4), ("learning_rate", 1e-4), ("dropout", 0.1),
                                         ("bayesian", True), ("lr_decay_steps", 9), ("max_steps", 9), ("dtype", "bfloat16")])
-def test_resuming_something_else_is_refused(run, tiny, key, value):
-    c = tiny(max_steps=1, eval_interval=1)
-    assert run(c) == 0
+def test_resuming_something_else_is_refused(run, tiny, monkeypatch, key, value):
+    c = tiny(max_steps=3)
+    at_step(monkeypatch, 2, lambda: signal.raise_signal(signal.SIGTERM))
+    assert run(c) == 143
     before = (Path(c.out_dir) / "last" / "model.safetensors").read_bytes(), (Path(c.out_dir) / "log.jsonl").read_bytes()
     setattr(c, key, value)
     c.resume = True
