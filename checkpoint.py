@@ -49,7 +49,11 @@ def build(config: dict[str, Any]) -> Model:
 
 
 class Degenerate(ValueError):
-    """A model whose weights or probabilities are not numbers, or whose texts cannot be measured: the message says what is wrong with it."""
+    """A model whose weights or probabilities are not numbers, or whose texts cannot be measured. `what` is wrong with it, without its path."""
+
+    def __init__(self, what: str, path: Path | None = None):
+        super().__init__(f"the checkpoint {path} cannot be used: {what}; use another one or train again" if path else what)
+        self.what = what
 
 
 class Checkpoint(NamedTuple):
@@ -172,7 +176,7 @@ def restore(model: Model, ckpt: Checkpoint) -> None:
             if p.shape != ckpt.weights[k].shape:
                 raise ValueError(f"the checkpoint {ckpt.path} does not fit its configuration: {k} is {tuple(ckpt.weights[k].shape)}, not {tuple(p.shape)}")
             if not ckpt.weights[k].isfinite().all():
-                raise Degenerate(f"the checkpoint {ckpt.path} holds weights that are not numbers (nan or inf, in {k}): use another one or train again")
+                raise Degenerate(f"its weights hold nan or inf ({k})", ckpt.path)
             p.copy_(ckpt.weights[k])
 
 

@@ -15,7 +15,7 @@ from typing import Iterator
 import torch
 from torch import Tensor
 
-from checkpoint import Model, load_model, tokenizer_of
+from checkpoint import Degenerate, Model, load_model, tokenizer_of
 from configurator import cli
 from data.tokens import Tokenizer
 from heads import Weights
@@ -58,7 +58,8 @@ def generate(model: Model, prompt: Tensor, length: int, draws: list[Weights], te
 
     A context that reaches block_size goes on from its last half. `cached` = False reads the whole context anew for each token:
     the slow twin, token for token the same. On a GPU the steps between are one CUDA graph. The model must be in eval mode.
-    ValueError if the prompt is longer than the block.
+    ValueError if the prompt is longer than the block; Degenerate if the log-probabilities are not numbers, found at the first token or,
+    so that a GPU need not wait for an answer at each, at the end.
     """
     T, device = model.trunk.config.block_size, prompt.device
     if not 1 <= prompt.shape[1] <= T:
@@ -66,7 +67,8 @@ def generate(model: Model, prompt: Tensor, length: int, draws: list[Weights], te
     text, begin = prompt, 0
     cache = Cache(model.trunk, len(text), get_dtype(dtype), min(T, prompt.shape[1] + length)) if cached else None
     step = Graph(model.trunk, cache, dtype) if cached and device.type == "cuda" else partial(model.trunk, cache=cache)
-    for _ in range(length):
+    sound = torch.ones((), dtype=torch.bool, device=device)
+    for n in range(length):
         if text.shape[1] - begin > T:
             begin = text.shape[1] - T // 2 - 1
             if cached:
@@ -79,6 +81,9 @@ def generate(model: Model, prompt: Tensor, length: int, draws: list[Weights], te
             else:
                 hidden = step(text[:, -1:])[:, -1]
             log_p = model.head.log_probs(hidden, draws)
+        sound &= log_p.amax(1).isfinite().all()  # nan goes through amax; a row of -inf alone has no distribution either
+        if n in (0, length - 1) and not sound:
+            raise Degenerate("its log-probabilities are not numbers")
         p = truncate(log_p, temperature, top_k, top_p)
         token = draw(p, generator) if temperature else p.argmax(1, keepdim=True)
         text = torch.cat((text, token), 1)
@@ -174,9 +179,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def read_prompts(args: argparse.Namespace) -> list[str]:
+    """The prompts asked for: of a file its lines, without the mark (BOM) that some editors put before the first."""
     if not args.prompts:
         return [args.prompt]
-    prompts = [line for line in Path(args.prompts).read_text(encoding="utf-8").split("\n") if line]
+    prompts = [line for line in Path(args.prompts).read_text(encoding="utf-8-sig").split("\n") if line]
     if not prompts:
         raise ValueError(f"--prompts {args.prompts}: the file holds no prompt; put one on each line")
     return prompts
@@ -205,8 +211,11 @@ def main(argv: list[str]) -> int:
     print(f"{ckpt.path}: step {ckpt.progress['step']}, head {ckpt.config['head']}; temperature {args.temperature:g}, top_k {args.top_k}, top_p {args.top_p:g}, seed {args.seed}", file=sys.stderr)
     generator = torch.Generator(args.device).manual_seed(args.seed)
     began = time.perf_counter()
-    for i, ids in enumerate(encoded):
-        write_samples(args, model, tokenizer, ids, draws, generator, f"prompt {i + 1}, " if len(encoded) > 1 else "")
+    try:
+        for i, ids in enumerate(encoded):
+            write_samples(args, model, tokenizer, ids, draws, generator, f"prompt {i + 1}, " if len(encoded) > 1 else "")
+    except Degenerate as e:
+        raise Degenerate(e.what, ckpt.path) from None
     n = args.length * args.num_samples * len(encoded)
     print(f"{n} tokens, {n / (time.perf_counter() - began):,.0f} tokens/s", file=sys.stderr)
     return 0

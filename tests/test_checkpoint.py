@@ -350,3 +350,37 @@ def test_export_refuses_what_gpt2_cannot_compute(tmp_path, tokenizer, change):
     with pytest.raises(ValueError, match="a plain softmax only"):
         checkpoint.export(tmp_path / "run", tmp_path / "gpt2")
     assert not (tmp_path / "gpt2").exists()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_numbers_are_refused(last, value):
+    stored = load_file(last / "model.safetensors")
+    stored["trunk.wpe.weight"][3, 1] = value
+    save_file(stored, last / "model.safetensors")
+    with pytest.raises(checkpoint.Degenerate) as e:
+        load_model(last)
+    assert f"the checkpoint {last} cannot be used: its weights hold nan or inf (trunk.wpe.weight)" in one_line(e)
+
+
+def test_another_tokenizer_is_refused(last):
+    train_bpe(["a quite different text, as long as it must be for the merges"] * 3, 264).save(last)
+    with pytest.raises(ValueError) as e:
+        tokenizer_of(load(last))
+    assert f"{last / 'tokenizer.json'} is not the tokenizer (bpe264) that this model was trained with" in one_line(e)
+
+
+@pytest.mark.parametrize("kind", [OSError, SafetensorError])
+def test_an_export_onto_a_full_disk_leaves_nothing(tmp_path, tokenizer, monkeypatch, kind):
+    config = CONFIG | dict(head="softmax", head_args={}, dropout=0.0, tokenizer_fingerprint=tokenizer.fingerprint)
+    save(tmp_path / "run" / "best", build(config), config, PROGRESS, None, tokenizer)
+
+    def full(model, folder):
+        (folder / "config.json").write_text("{}")
+        raise kind(28, "No space left on device")
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "to_gpt2", full)
+        with pytest.raises(OSError) as e:
+            checkpoint.export(tmp_path / "run", tmp_path / "gpt2")
+    assert "could not write" in one_line(e) and "No space left on device" in str(e.value) and names(tmp_path) == ["run"]
+    checkpoint.export(tmp_path / "run", tmp_path / "gpt2")
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(names(tmp_path / "gpt2")) and names(tmp_path) == ["gpt2", "run"]
