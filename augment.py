@@ -204,7 +204,9 @@ def _record(vocab_size: int, m: int, k: int) -> np.dtype:
 
 
 def _checksums(records: np.ndarray, first: int) -> np.ndarray:
-    """CRC-32 (n,) of each record and of its window, `first` and on: a record at another one's place is damage, too. About 1 GB/s."""
+    """CRC-32 (n,) of each record and of its window, `first` and on: a record at another one's place is
+    damage, too. About 1 GB/s.
+    """
     raw = records.view(np.uint8).reshape(len(records), -1)[:, :-4]  # without the checksum itself
     return np.array([zlib.crc32(r, first + i) for i, r in enumerate(raw)], "<u4")
 
@@ -324,7 +326,9 @@ def _build(path: Path, teacher: Teacher, windows: Windows, settings: Settings, r
 
 
 def _done(part: Path, record: np.dtype, windows: int, batch: int) -> int:
-    """How many windows of an unfinished store are sound: whole batches of them, so that the rest is computed as it would have been."""
+    """How many windows of an unfinished store are sound: whole batches of them, so that the rest is
+    computed as it would have been.
+    """
     if not part.is_file() or part.open("rb").read(len(_MAGIC)) != _MAGIC:
         return 0
     count = min(windows, (part.stat().st_size - len(_MAGIC)) // record.itemsize)

@@ -49,7 +49,10 @@ def build(config: dict[str, Any]) -> Model:
 
 
 class Degenerate(ValueError):
-    """A model whose weights or probabilities are not numbers, or whose texts cannot be measured. `what` is wrong with it, without its path."""
+    """A model whose weights or probabilities are not numbers, or whose texts cannot be measured.
+
+    `what` is wrong with it, without its path.
+    """
 
     def __init__(self, what: str, path: Path | None = None):
         super().__init__(f"the checkpoint {path} cannot be used: {what}; use another one or train again" if path else what)
@@ -88,14 +91,18 @@ def save(path: Path, model: Model, config: dict, progress: dict, optimizer: dict
 
 @contextlib.contextmanager
 def writing(folder: Path, failed: str, remedy: str) -> Iterator[None]:
-    """Makes `folder`, to be filled; in the end all of it is on disk. On any error it is removed; a full disk is an OSError that says what failed and the remedy."""
+    """Makes `folder`, to be filled; in the end all of it is on disk.
+
+    On any error it is removed; a full disk is an OSError that says what failed and the remedy.
+    """
     folder.mkdir(parents=True)
     try:
         yield
         sync_folder(folder)
     except BaseException as e:
         shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(e, (OSError, RuntimeError, SafetensorError)):  # torch and safetensors wrap a full disk in their own kinds
+        # torch and safetensors wrap a full disk in their own kinds
+        if isinstance(e, (OSError, RuntimeError, SafetensorError)):
             raise OSError(f"{failed}: {e}; {remedy}") from e
         raise
 
@@ -154,7 +161,10 @@ def load_model(path: str | Path, which: str = "best", device: torch.device | str
 
 
 def tokenizer_of(ckpt: Checkpoint) -> Tokenizer:
-    """The tokenizer a checkpoint was trained with: GPT-2's, or the one saved in its folder. ValueError if another one lies there."""
+    """The tokenizer a checkpoint was trained with: GPT-2's, or the one saved in its folder.
+
+    ValueError if another one lies there.
+    """
     try:
         tokenizer = GPT2Tokenizer() if ckpt.config["tokenizer"] == "gpt2" else load_tokenizer(ckpt.path)
     except FileNotFoundError:
@@ -166,7 +176,10 @@ def tokenizer_of(ckpt: Checkpoint) -> Tokenizer:
 
 
 def restore(model: Model, ckpt: Checkpoint) -> None:
-    """Copies the checkpoint's weights into `model`. ValueError naming the first tensor that does not fit, Degenerate one that holds nan or inf."""
+    """Copies the checkpoint's weights into `model`.
+
+    ValueError naming the first tensor that does not fit, Degenerate one that holds nan or inf.
+    """
     own = dict(model.named_parameters())
     if own.keys() != ckpt.weights.keys():
         odd = sorted(own.keys() ^ ckpt.weights.keys())

@@ -262,7 +262,10 @@ def measured(texts: list[str], loops: int) -> dict[str, float]:
 
 
 def model_numbers(path: Path, name: str, data: Data, s: Settings, device: torch.device) -> tuple[dict[str, Any], np.ndarray]:
-    """The columns that need the model of one checkpoint, and what was sampled from it (n, new_tokens). Degenerate if its probabilities are not numbers."""
+    """The columns that need the model of one checkpoint, and what was sampled from it (n, new_tokens).
+
+    Degenerate if its probabilities are not numbers.
+    """
     model, ckpt = load_model(path, device=device, dtype=get_dtype(s.dtype))
     block = model.trunk.config.block_size
     draws = model.head.draws(s.samples, s.seed)
@@ -296,7 +299,11 @@ def reference_row(name: str, data: Data, s: Settings) -> tuple[dict[str, Any], l
 # The table
 
 def cells(rows: list[dict[str, Any]], columns: tuple[Column, ...]) -> list[list[str]]:
-    """The table's cells. A text metric shows its distance to human; the best model row of a column has a star: see Column.best. A row with a problem says so."""
+    """The table's cells.
+
+    A text metric shows its distance to human; the best model row of a column has a star: see Column.best. A
+    row with a problem says so.
+    """
     human = next((r for r in rows if r["name"] == "human"), {})
     distance = lambda r, c: abs(r[c.key] - human[c.key]) if c.best == "human" else -r[c.key] if c.best == "high" else r[c.key]
     models = [r for r in rows if not r.get("reference")]
@@ -402,7 +409,9 @@ def kept_rows(out: Path | None, s: Settings) -> dict[str, dict[str, Any]]:
 
 def update(out: Path, s: Settings, rows: dict[str, dict[str, Any]], references: list[dict[str, Any]], texts: dict[str, list[str]],
            columns: tuple[Column, ...], notes: list[str]) -> list[dict[str, Any]]:
-    """Writes the table with `rows` in it, before those that it holds: another process may have added some since it was read. All its rows."""
+    """Writes the table with `rows` in it, before those that it holds: another process may have added some
+    since it was read. All its rows.
+    """
     with locked(lock_of(out)):
         table = [*(rows | {n: r for n, r in kept_rows(out, s).items() if n not in rows}).values(), *references]
         write_files(out, s, table, texts, columns, notes)
@@ -506,7 +515,8 @@ def main(argv: list[str]) -> int:
     for name in REFERENCES:
         row, texts[name] = reference_row(name, data, s)
         references.append(row)
-    table = update(args.out, s, rows, references, texts, columns, notes) if args.out else []  # before any model: its settings now stand there
+    # before any model: its settings now stand there
+    table = update(args.out, s, rows, references, texts, columns, notes) if args.out else []
     for name, path, ckpt in entries(args.checkpoints):
         digest = weights_digest(ckpt.path)
         if unchanged(kept.get(name), ckpt, digest):

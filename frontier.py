@@ -113,7 +113,9 @@ def points(checkpoint: Path, name: str, temperatures: list[float], data: Data, r
 
 
 def update(path: Path, settings: dict[str, Any], new: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Writes the file with the rows `new` in it, beside those that it holds: another process may have added some since it was read. All its rows."""
+    """Writes the file with the rows `new` in it, beside those that it holds: another process may have added
+    some since it was read. All its rows.
+    """
     with locked(lock_of(path)):
         rows = kept_rows(path, settings) | new
         with replacing(path) as f:

@@ -81,7 +81,8 @@ def generate(model: Model, prompt: Tensor, length: int, draws: list[Weights], te
             else:
                 hidden = step(text[:, -1:])[:, -1]
             log_p = model.head.log_probs(hidden, draws)
-        sound &= log_p.amax(1).isfinite().all()  # nan goes through amax; a row of -inf alone has no distribution either
+        # nan goes through amax; a row of -inf alone has no distribution either
+        sound &= log_p.amax(1).isfinite().all()
         if n in (0, length - 1) and not sound:
             raise Degenerate("its log-probabilities are not numbers")
         p = truncate(log_p, temperature, top_k, top_p)
@@ -179,7 +180,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def read_prompts(args: argparse.Namespace) -> list[str]:
-    """The prompts asked for: of a file its lines, without the mark (BOM) that some editors put before the first."""
+    """The prompts asked for: of a file its lines, without the mark (BOM) that some editors put before the
+    first.
+    """
     if not args.prompts:
         return [args.prompt]
     prompts = [line for line in Path(args.prompts).read_text(encoding="utf-8-sig").split("\n") if line]

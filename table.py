@@ -78,7 +78,9 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """ValueError if the run has another configuration than the table asks for, or was trained on other data or from other weights."""
+        """ValueError if the run has another configuration than the table asks for, or was trained on other
+        data or from other weights.
+        """
         if not self.started:
             return False
         ckpt = checkpoint.load(checkpoint.find(self.out, "last"), weights=False)
@@ -109,7 +111,9 @@ class Run:
 
 
 def weights_of(run: str, rows: dict[str, dict[str, Any]]) -> str | None:
-    """SHA-256 of the weights that start or teach others from `run`: of its folder, or of its row where the folder is gone; None if neither is there."""
+    """SHA-256 of the weights that start or teach others from `run`: of its folder, or of its row where the
+    folder is gone; None if neither is there.
+    """
     if not run:
         return None
     try:
@@ -125,7 +129,9 @@ def _digest(path: Path, changed: int) -> str:
 
 
 def data_of(config: dict[str, Any], folder: str | None = None) -> str | None:
-    """SHA-256 of the training text in `folder`, or that a configuration would be trained on; None as long as it is not prepared."""
+    """SHA-256 of the training text in `folder`, or that a configuration would be trained on; None as long
+    as it is not prepared.
+    """
     try:
         return open_tokens((Path(folder) if folder else DATA / config["dataset"] / config["tokenizer"]) / "train.bin").info["sha256"]
     except (OSError, ValueError, KeyError):
@@ -197,7 +203,10 @@ def stopping(trainings: Trainings) -> Iterator[Trainings]:
 
 
 def train_all(runs: list[Run], c: TableConfig) -> None:
-    """The runs that are not finished, `jobs` at a time. RuntimeError naming those that failed, once the others are done; Stopped at a signal."""
+    """The runs that are not finished, `jobs` at a time.
+
+    RuntimeError naming those that failed, once the others are done; Stopped at a signal.
+    """
     todo, failed = [r for r in runs if not r.finished], []
     threads = max(1, (os.cpu_count() or 1) // c.jobs)
     environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if c.jobs > 1 else {})
@@ -342,7 +351,9 @@ def check(c: TableConfig) -> list[Run]:
 
 
 def check_kept(c: TableConfig, settings: eval_diversity.Settings, text: str | None) -> None:
-    """ValueError if the results hold rows of other settings, or of another training `text` (SHA-256), as far as they are known before the data are prepared: found now, not after the trainings."""
+    """ValueError if the results hold rows of other settings, or of another training `text` (SHA-256), as
+    far as they are known before the data are prepared: found now, not after the trainings.
+    """
     path = per_run_table(c).with_name(f"{c.name}.runs.json")
     try:
         had = json.loads(path.read_text(encoding="utf-8"))["settings"]
@@ -371,7 +382,8 @@ def main(argv: list[str]) -> int:
     else:
         first = shlex.split(c.rows[0])[0]
         try:
-            train_all([r for r in todo if r.row == first], c)  # others may have it as their teacher, or start from it
+            # others may have it as their teacher, or start from it
+            train_all([r for r in todo if r.row == first], c)
             done &= evaluated(runs, c)  # which, trained anew, may have become another
             todo = [r for r in runs if r.out.name not in done]
             train_all([r for r in todo if r.row != first], c)

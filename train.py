@@ -260,7 +260,8 @@ class Trainer:
         if not (path / "optimizer.pt").is_file():
             raise ValueError(f"{path} is a checkpoint without optimizer.pt, and {self.out} has no other to resume: give the run's `last` back, or start again in another --out_dir")
         ckpt = checkpoint.load(path, optimizer=True)
-        self.model_config["init_weights"] = ckpt.config.get("init_weights")  # it started from them; whether they have changed since does not matter
+        # it started from them; whether they have changed since does not matter
+        self.model_config["init_weights"] = ckpt.config.get("init_weights")
         extended = self.adopt_schedule(ckpt)
         odd = [k for k, v in self.model_config.items() if k not in RESUMABLE | {"data", "teacher_weights"} and ckpt.config.get(k) != v]
         if odd:
@@ -270,7 +271,8 @@ class Trainer:
         self.step, self.tokens, self.best = (ckpt.progress[k] for k in ("step", "tokens", "best_val_nll"))
         self.evaluated = self.step if ckpt.progress["val_nll"] is not None else -1
         self.say(f"resumed {ckpt.path} at step {self.step}{extended}")
-        if self.procs.main and self.best < self.saved_best():  # stopped between the two saves of an evaluation: it was the best
+        # stopped between the two saves of an evaluation: it was the best
+        if self.procs.main and self.best < self.saved_best():
             self.save("best", ckpt.progress["val_nll"])
 
     def saved_best(self) -> float:
@@ -315,7 +317,8 @@ class Trainer:
             tqdm.write(text) if self.config.bar else print(text, flush=True)
         except OSError:  # the terminal, or what read the lines, is gone: save and stop, as at its signal
             self.stop = self.stop or getattr(signal, "SIGHUP", signal.SIGTERM)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be written goes nowhere
+            # what is still to be written goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     # -- one step ----------------------------------------------------------
 
