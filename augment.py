@@ -6,27 +6,29 @@ Of each training window, m positions are chosen; at each, the teacher's k most p
 perplexity is under a threshold stay. The true token is always kept. Source: Shamula et al. 2024, sec. 2.6 and fig. 3.
 """
 
-import fcntl
 import hashlib
 import json
 import math
 import os
 import shutil
-from contextlib import AbstractContextManager
+import zlib
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+import filelock
 import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from checkpoint import Model, is_run, load_model
+from checkpoint import Model, is_run, load_model, weights_digest
 from configurator import cli
 from data.batches import Windows
-from data.tokens import TokenFile, open_tokens, write_json
+from data.tokens import TokenFile, open_tokens
 from device import autocast, get_dtype
+from files import lock_of, locked, write_json
 from heads import Targets, make_head
 from model import from_gpt2
 
@@ -74,8 +76,10 @@ class Teacher:
     def __init__(self, name: str, tokenizer: str, fingerprint: str, vocab_size: int, block_size: int, device: torch.device | str = "cpu", dtype: str = "float32"):
         if not Path(name).exists() and name.startswith(("out/", ".", "/", "~")):
             raise ValueError(f"the teacher {name!r} is not there: train it first (for out/baseline-small: python train.py config/baseline.py config/small.py), or give another --teacher")
+        self.weights_sha256 = None  # of one of our runs
         if is_run(name):
             self.model, ckpt = load_model(name)
+            self.weights_sha256 = weights_digest(ckpt.path)
             has = (ckpt.config["tokenizer"], ckpt.config["tokenizer_fingerprint"], ckpt.config["vocab_size"])
         else:
             trunk = from_gpt2(name)
@@ -184,7 +188,7 @@ def make_targets(y: Tensor, proposals: Proposals, soft: bool, weight: float = 1.
 # -----------------------------------------------------------------------------
 # The store: one record a window, beside the token file
 
-_MAGIC = b"NHLABEL1"
+_MAGIC = b"NHLABEL2"  # 2: records with checksums
 
 
 def identity(tokens: TokenFile, teacher: Teacher, block_size: int, settings: Settings) -> dict:
@@ -196,11 +200,34 @@ def identity(tokens: TokenFile, teacher: Teacher, block_size: int, settings: Set
 def _record(vocab_size: int, m: int, k: int) -> np.dtype:
     # 65535 stands for -1 in 16 bits, which is why a vocabulary of 65536 takes 32
     kind = "<u2" if vocab_size < 65536 else "<u4"
-    return np.dtype([("positions", "<u2", (m,)), ("ids", kind, (m, k)), ("probs", "<f2", (m, k))])
+    return np.dtype([("positions", "<u2", (m,)), ("ids", kind, (m, k)), ("probs", "<f2", (m, k)), ("crc", "<u4")])
+
+
+def _checksums(records: np.ndarray, first: int) -> np.ndarray:
+    """CRC-32 (n,) of each record and of its window, `first` and on: a record at another one's place is
+    damage, too. About 1 GB/s.
+    """
+    raw = records.view(np.uint8).reshape(len(records), -1)[:, :-4]  # without the checksum itself
+    return np.array([zlib.crc32(r, first + i) for i, r in enumerate(raw)], "<u4")
+
+
+def sound(records: np.ndarray, title: str, at_once: int = 256) -> int:
+    """How many records from the first on are what was written."""
+    with tqdm(total=records.nbytes, unit="B", unit_scale=True, desc=title, leave=False, delay=2) as bar:
+        for start in range(0, len(records), at_once):
+            part = np.ascontiguousarray(records[start:start + at_once])
+            bad = np.flatnonzero(_checksums(part, start) != part["crc"])
+            if len(bad):
+                return start + int(bad[0])
+            bar.update(part.nbytes)
+    return len(records)
 
 
 class Store:
-    """Proposals read from a file. ValueError if it is missing, cut short, or was made by another teacher, corpus or setting."""
+    """Proposals read from a file. ValueError if it is missing, cut short or damaged, or was made by another teacher, corpus or setting.
+
+    Every record is checked when it is opened, not in the middle of a training: a reading of the file.
+    """
 
     def __init__(self, path: Path, want: dict, vocab_size: int):
         self.path = path
@@ -215,8 +242,11 @@ class Store:
         record = _record(vocab_size, has["m"], has["k"])
         size = len(_MAGIC) + has["windows"] * record.itemsize
         if not path.is_file() or path.stat().st_size != size or path.open("rb").read(len(_MAGIC)) != _MAGIC:
-            raise ValueError(f"the label store {path} is cut short or damaged ({size} bytes expected): delete it and build it again")
+            raise ValueError(f"the label store {path} is cut short or damaged, or an earlier version's ({size} bytes expected): delete it and build it again")
         self.records = np.memmap(path, record, "r", len(_MAGIC), (has["windows"],))
+        whole = sound(self.records, f"checking {path.name}")
+        if whole < len(self.records):
+            raise ValueError(f"the label store {path} is damaged: the record of window {whole} is not what was written; delete it and build it again")
 
     def proposals(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Proposals:
         r = self.records[indices]
@@ -253,36 +283,58 @@ def build_store(tokens: TokenFile, teacher: Teacher, block_size: int, settings: 
     windows = Windows(tokens, block_size)
     m, k = settings.count(block_size), min(settings.candidates, V)
     record = _record(V, m, k)
-    size, free = len(windows) * record.itemsize, shutil.disk_usage(path.parent).free
-    if size > free:
-        raise ValueError(f"the label store needs {size / 1e9:.1f} GB, {path.parent} has {free / 1e9:.1f} GB free: lower candidates or positions, use --label_store=False, or free some space")
-    tqdm.write(f"building {path}, {size / 1e6:,.1f} MB: {m} of {block_size} positions, {k} candidates at each")
-    with open(path.with_suffix(".part"), "ab") as f:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            stack.enter_context(locked(lock_of(path), timeout=0))
+        except filelock.Timeout:
             tqdm.write(f"another process is building {path}: waiting for it")
-            fcntl.flock(f, fcntl.LOCK_EX)
-        if meta.is_file():  # it was finished meanwhile
-            path.with_suffix(".part").unlink(missing_ok=True)
-            return Store(path, want, V)
-        done = max(0, f.seek(0, os.SEEK_END) - len(_MAGIC)) // record.itemsize // batch * batch  # whole batches, so that the rest is computed as it would have been
+            stack.enter_context(locked(lock_of(path)))
+        if not meta.is_file():  # else it was finished meanwhile
+            _build(path, teacher, windows, settings, record, batch)
+            write_json(meta, {**want, "teacher_name": teacher.name, "windows": len(windows), "m": m, "k": k})
+    return Store(path, want, V)
+
+
+def _build(path: Path, teacher: Teacher, windows: Windows, settings: Settings, record: np.dtype, batch: int) -> None:
+    """Writes the records of all windows to `path`, going on from what a build that was stopped left."""
+    part = path.with_suffix(".part")
+    if path.is_file() and not part.is_file():  # killed before its JSON was written: it may be all there
+        path.replace(part)
+    done = _done(part, record, len(windows), batch)
+    needs, free = (len(windows) - done) * record.itemsize, shutil.disk_usage(path.parent).free
+    if needs > free:
+        raise ValueError(f"the label store needs {needs / 1e9:.1f} GB{' more' * bool(done)}, {path.parent} has {free / 1e9:.1f} GB free: lower candidates or positions, "
+                         f"use --label_store=False, or free some space")
+    tqdm.write(f"building {path}, {len(windows) * record.itemsize / 1e6:,.1f} MB: {settings.count(windows.block_size)} of {windows.block_size} positions, "
+               f"{record['ids'].shape[1]} candidates at each" + f"; {done:,} of {len(windows):,} windows are there" * bool(done))
+    with open(part, "ab") as f:
         f.truncate(0 if not done else len(_MAGIC) + done * record.itemsize)
         if not done:
             f.write(_MAGIC)
-        with tqdm(total=len(windows) * block_size, initial=done * block_size, unit="tok", unit_scale=True, desc=f"labels by {teacher.name}") as bar:
+        with tqdm(total=len(windows) * windows.block_size, initial=done * windows.block_size, unit="tok", unit_scale=True, desc=f"labels by {teacher.name}") as bar:
             for start in range(done, len(windows), batch):
                 indices = np.arange(start, min(start + batch, len(windows)))
                 out = np.zeros(len(indices), record)
                 out["positions"], ids, out["probs"] = propose(teacher, indices, *windows.get(indices), settings)
                 out["ids"] = np.where(ids < 0, np.iinfo(record["ids"].base).max, ids)
+                out["crc"] = _checksums(out, start)
                 f.write(out.tobytes())
-                bar.update(len(indices) * block_size)
+                bar.update(len(indices) * windows.block_size)
         f.flush()
         os.fsync(f.fileno())
-        path.with_suffix(".part").replace(path)  # still locked: whoever waited for the lock finds the store, not a part to go on with
-        write_json(meta, {**want, "teacher_name": teacher.name, "windows": len(windows), "m": m, "k": k})
-    return Store(path, want, V)
+    part.replace(path)
+
+
+def _done(part: Path, record: np.dtype, windows: int, batch: int) -> int:
+    """How many windows of an unfinished store are sound: whole batches of them, so that the rest is
+    computed as it would have been.
+    """
+    if not part.is_file() or part.open("rb").read(len(_MAGIC)) != _MAGIC:
+        return 0
+    count = min(windows, (part.stat().st_size - len(_MAGIC)) // record.itemsize)
+    records = np.memmap(part, record, "r", len(_MAGIC), (count,)) if count else np.zeros(0, record)
+    found = sound(records, f"checking {part.name}")
+    return found if found == windows else found // batch * batch
 
 
 def main(argv: list[str]) -> int:

@@ -6,13 +6,13 @@ Written aside, then renamed: a folder of the final name is always whole. Nothing
 """
 
 import contextlib
-import fcntl
+import hashlib
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any, Iterator, NamedTuple
 
+import filelock
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from configurator import cli
 from data.tokens import GPT2Tokenizer, SavedTokenizer, Tokenizer, load_tokenizer
+from files import beside, locked, sync_folder
 from heads import BayesianProjection, OutputHead, Softmax, make_head
 from model import GPT, GPTConfig, to_gpt2
 
@@ -47,6 +48,17 @@ def build(config: dict[str, Any]) -> Model:
     return Model(trunk, head)
 
 
+class Degenerate(ValueError):
+    """A model whose weights or probabilities are not numbers, or whose texts cannot be measured.
+
+    `what` is wrong with it, without its path.
+    """
+
+    def __init__(self, what: str, path: Path | None = None):
+        super().__init__(f"the checkpoint {path} cannot be used: {what}; use another one or train again" if path else what)
+        self.what = what
+
+
 class Checkpoint(NamedTuple):
     config: dict[str, Any]    # the run's configuration, with vocab_size and tokenizer
     progress: dict[str, Any]  # step, tokens, val_nll, ...
@@ -62,8 +74,7 @@ def save(path: Path, model: Model, config: dict, progress: dict, optimizer: dict
     """
     aside, old = path.with_name(path.name + ".new"), path.with_name(path.name + ".old")
     shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    try:
+    with writing(aside, f"could not write the checkpoint {path}", "the one before it is untouched: free some disk space and --resume"):
         save_file({k: v.cpu() for k, v in model.state().items()}, aside / "model.safetensors")
         if optimizer is not None:
             torch.save(optimizer, aside / "optimizer.pt")
@@ -71,19 +82,29 @@ def save(path: Path, model: Model, config: dict, progress: dict, optimizer: dict
             tokenizer.save(aside)
         for name, content in (("config", config), ("progress", progress)):
             (aside / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        for f in aside.iterdir():
-            with open(f, "rb") as fd:
-                os.fsync(fd.fileno())
-    except BaseException as e:
-        shutil.rmtree(aside, ignore_errors=True)
-        if isinstance(e, (OSError, RuntimeError, SafetensorError)):  # torch and safetensors wrap a full disk in their own kinds
-            raise OSError(f"could not write the checkpoint {path}: {e}; the one before it is untouched: free some disk space and --resume") from e
-        raise
     if path.exists():  # where only `old` is left (killed between these renames), it stays until the new one has its name
         shutil.rmtree(old, ignore_errors=True)
         path.rename(old)
     aside.rename(path)
     shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def writing(folder: Path, failed: str, remedy: str) -> Iterator[None]:
+    """Makes `folder`, to be filled; in the end all of it is on disk.
+
+    On any error it is removed; a full disk is an OSError that says what failed and the remedy.
+    """
+    folder.mkdir(parents=True)
+    try:
+        yield
+        sync_folder(folder)
+    except BaseException as e:
+        shutil.rmtree(folder, ignore_errors=True)
+        # torch and safetensors wrap a full disk in their own kinds
+        if isinstance(e, (OSError, RuntimeError, SafetensorError)):
+            raise OSError(f"{failed}: {e}; {remedy}") from e
+        raise
 
 
 def find(path: str | Path, which: str = "best") -> Path:
@@ -140,17 +161,25 @@ def load_model(path: str | Path, which: str = "best", device: torch.device | str
 
 
 def tokenizer_of(ckpt: Checkpoint) -> Tokenizer:
-    """The tokenizer a checkpoint was trained with: GPT-2's, or the one saved in its folder."""
-    if ckpt.config["tokenizer"] == "gpt2":
-        return GPT2Tokenizer()
+    """The tokenizer a checkpoint was trained with: GPT-2's, or the one saved in its folder.
+
+    ValueError if another one lies there.
+    """
     try:
-        return load_tokenizer(ckpt.path)
+        tokenizer = GPT2Tokenizer() if ckpt.config["tokenizer"] == "gpt2" else load_tokenizer(ckpt.path)
     except FileNotFoundError:
         raise ValueError(f"the checkpoint {ckpt.path} has no tokenizer.json: it is incomplete; use another one or train again") from None
+    if tokenizer.fingerprint != ckpt.config["tokenizer_fingerprint"]:
+        raise ValueError(f"{ckpt.path / 'tokenizer.json'} is not the tokenizer ({ckpt.config['tokenizer']}) that this model was trained with: "
+                         f"put back its own, from the run's other checkpoint or the prepared data folder, or use another checkpoint")
+    return tokenizer
 
 
 def restore(model: Model, ckpt: Checkpoint) -> None:
-    """Copies the checkpoint's weights into `model`. ValueError naming the first tensor that does not fit."""
+    """Copies the checkpoint's weights into `model`.
+
+    ValueError naming the first tensor that does not fit, Degenerate one that holds nan or inf.
+    """
     own = dict(model.named_parameters())
     if own.keys() != ckpt.weights.keys():
         odd = sorted(own.keys() ^ ckpt.weights.keys())
@@ -159,38 +188,47 @@ def restore(model: Model, ckpt: Checkpoint) -> None:
         for k, p in own.items():
             if p.shape != ckpt.weights[k].shape:
                 raise ValueError(f"the checkpoint {ckpt.path} does not fit its configuration: {k} is {tuple(ckpt.weights[k].shape)}, not {tuple(p.shape)}")
+            if not torch.stack(ckpt.weights[k].aminmax()).isfinite().all():  # both are nan if any weight is
+                raise Degenerate(f"its weights hold nan or inf ({k})", ckpt.path)
             p.copy_(ckpt.weights[k])
+
+
+def weights_digest(path: Path) -> str:
+    """SHA-256 of a checkpoint's weights file."""
+    with open(path / "model.safetensors", "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 @contextlib.contextmanager
 def in_use(folder: Path) -> Iterator[None]:
     """Holds `folder` for this process; ValueError if another one holds it. The lock goes with the process, however it ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "a") as f:
-        try:
-            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"the output folder {folder} is in use by another run: wait for it or choose another --out_dir") from None
-        try:
+    try:
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(locked(folder / ".lock", timeout=0))
+            except filelock.Timeout:
+                raise ValueError(f"the output folder {folder} is in use by another run: wait for it or choose another --out_dir") from None
             yield
-        finally:
-            if os.listdir(folder) == [".lock"]:  # a run that failed before it wrote anything leaves nothing
-                (folder / ".lock").unlink()
-                folder.rmdir()
+    finally:
+        with contextlib.suppress(OSError):  # a run that failed before it wrote anything leaves nothing
+            folder.rmdir()
 
 
 def export(path: str | Path, folder: str | Path) -> None:
     """Writes a run's best checkpoint as a `GPT2LMHeadModel` folder. ValueError if GPT-2 cannot compute it: another link, an output bias, Bayesian weights."""
-    if Path(folder).exists():
+    folder = Path(folder)
+    if folder.exists():
         raise ValueError(f"{folder} exists: give the name of a new folder")
     model, ckpt = load_model(path)
     head, projection = model.head.head, model.head.projection
     if not (isinstance(head, Softmax) and type(head).link is Softmax.link) or projection.bias is not None or isinstance(projection, BayesianProjection):
         raise ValueError(f"{ckpt.path} has the head {ckpt.config['head']!r}{' with Bayesian weights' if ckpt.config['bayesian'] else ''}: a GPT2LMHeadModel computes a plain softmax only")
-    to_gpt2(model.trunk, folder)
-    tokenizer = tokenizer_of(ckpt)
-    if isinstance(tokenizer, SavedTokenizer):
-        tokenizer.save(folder)
+    tokenizer, aside = tokenizer_of(ckpt), beside(folder)
+    with writing(aside, f"could not write {folder}", "nothing of it is left: free some disk space and run it again"):
+        to_gpt2(model.trunk, aside)
+        if isinstance(tokenizer, SavedTokenizer):
+            tokenizer.save(aside)
+    aside.rename(folder)
 
 
 def main(argv: list[str]) -> int:

@@ -1,7 +1,9 @@
 """The comparison table: checkpoints -> perplexity, calibration and diversity, beside human text, unigram noise and a loop.
 
     python eval_diversity.py out/baseline out/sig_gpt --out results/table
+    python eval_diversity.py best=out/baseline last=out/baseline/last other=elsewhere/baseline
 
+A row has its run's name, or the one given before "=".
 For models of a corpus whose exact distributions are known (data/grammar) the table also says how well a model recovers them.
 
 Honest protocol (default): perplexity of the sampled distribution on a whole held-out split; text metrics on continuations alone, of held-out
@@ -11,7 +13,6 @@ prompts, with a fixed token budget. Human text is the standard: for each column 
 
 import argparse
 import csv
-import hashlib
 import io
 import json
 import math
@@ -26,12 +27,13 @@ import torch
 from tqdm import tqdm
 
 import metrics
-from checkpoint import Model, find, load, load_model, tokenizer_of
+from checkpoint import Checkpoint, Degenerate, Model, find, load, load_model, tokenizer_of, weights_digest
 from configurator import cli
 from data.grammar.machine import UNKNOWN
 from data.grammar.truth import Truth, open_truth
-from data.tokens import TokenFile, Tokenizer, open_tokens, replacing
+from data.tokens import TokenFile, Tokenizer, open_tokens
 from device import float64_device, get_device, get_dtype, settle_dtype
+from files import check_writable, lock_of, locked, replacing
 from logs import evaluations
 from sample import check_sampling, generate, truncate
 from scoring import EPSILON, described, document_blocks, document_windows, recover, score, truth_blocks
@@ -174,6 +176,25 @@ def text_metrics(texts: list[str], loops: int) -> dict[str, float]:
 # -----------------------------------------------------------------------------
 # Rows
 
+class Entry(NamedTuple):
+    """A row that is asked for."""
+    name: str
+    path: Path        # as given: a run, or a checkpoint
+    ckpt: Checkpoint  # without its weights
+
+
+def entries(arguments: list[str]) -> list[Entry]:
+    """Of PATH, under the name of its run, and NAME=PATH."""
+    out = []
+    for argument in arguments:
+        name, _, path = argument.partition("=")
+        if not path or "/" in name or Path(argument).exists():  # a path with a "=" in it
+            name, path = "", argument
+        ckpt = load(find(path), weights=False)
+        out.append(Entry(name or ckpt.config["name"], Path(path), ckpt))
+    return out
+
+
 class Data(NamedTuple):
     train: TokenFile
     split: TokenFile
@@ -209,29 +230,63 @@ def validity(data: Data, new: np.ndarray) -> dict[str, float]:
     return {"validity": float(machine.allows(states[judged], new[judged]).mean()) if judged.any() else math.nan, "judged_tokens": int(judged.sum())}
 
 
-def model_row(path: Path, digest: str, data: Data, s: Settings, device: torch.device) -> tuple[dict[str, Any], list[str]]:
-    """The row of one checkpoint, whose weights have the SHA-256 `digest`, and its texts."""
+def public(config: dict[str, Any]) -> dict[str, Any]:
+    """A run's configuration without the places of one machine: what a row says of its training."""
+    return {k: v for k, v in config.items() if k not in PLACES}
+
+
+def model_row(path: Path, digest: str, data: Data, s: Settings, device: torch.device, name: str = "") -> tuple[dict[str, Any], list[str] | None]:
+    """The row of one checkpoint, whose weights have the SHA-256 `digest`, and its texts. Of a degenerate model "problem" says what is wrong with it,
+    and the numbers are not there that it has none of."""
+    ckpt = load(find(path), weights=False)
+    row = {"name": name or ckpt.config["name"], "checkpoint": str(path), "weights_sha256": digest, "step": ckpt.progress["step"], "command": " ".join(sys.argv),
+           "commit": commit(), "versions": versions(), "training": public(ckpt.config), "curve": evaluations(ckpt.path.parent)}
+    texts = None
+    try:
+        numbers, new = model_numbers(path, row["name"], data, s, device)
+        row |= numbers
+        texts = decode(data.tokenizer, data.prompts.prompt, new, s)
+        row |= validity(data, new) | measured(texts, s.loops)
+    except Degenerate as e:
+        row["problem"] = e.what
+    return row, texts
+
+
+def measured(texts: list[str], loops: int) -> dict[str, float]:
+    """text_metrics of a model's texts; Degenerate where there is nothing to measure."""
+    if not any(text.split() for text in texts):
+        raise Degenerate("its texts are white space alone")
+    try:
+        return text_metrics(texts, loops)
+    except ValueError as e:
+        raise Degenerate(f"its texts cannot be measured, {e}") from None
+
+
+def model_numbers(path: Path, name: str, data: Data, s: Settings, device: torch.device) -> tuple[dict[str, Any], np.ndarray]:
+    """The columns that need the model of one checkpoint, and what was sampled from it (n, new_tokens).
+
+    Degenerate if its probabilities are not numbers.
+    """
     model, ckpt = load_model(path, device=device, dtype=get_dtype(s.dtype))
-    name = ckpt.config["name"]
     block = model.trunk.config.block_size
     draws = model.head.draws(s.samples, s.seed)
     bar = lambda it: tqdm(it, desc=f"{name}: scoring", leave=False)
-    row: dict[str, Any] = {"name": name, "checkpoint": str(path), "weights_sha256": digest, "step": ckpt.progress["step"], "command": " ".join(sys.argv), "commit": commit(), "versions": versions(),
-                           "training": {k: v for k, v in ckpt.config.items() if k not in PLACES}, "curve": evaluations(ckpt.path.parent)}
+    row: dict[str, Any] = {}
     if s.protocol == "paper":
         seen = held_out_prompts(data.train.ids, min(200, len(data.train.ids) // (block + 1)), 1, block, seed=s.seed)
         parts = [score(model, np.concatenate((p, h)), block, draws, device, s.dtype) for p, h in bar(list(zip(seen.prompt, seen.human)))]
-        row["ppl_train"] = metrics.perplexity(sum(p.nll for p in parts), sum(p.count for p in parts))
-        published = PUBLISHED.get(name.split("-")[0], (math.nan,) * 3)
+        nll = sum(p.nll for p in parts)
+        if math.isnan(nll):
+            raise Degenerate("its log-probabilities are not numbers")
+        row["ppl_train"] = metrics.perplexity(nll, sum(p.count for p in parts))
+        published = PUBLISHED.get(ckpt.config["name"].split("-")[0], (math.nan,) * 3)
         row |= dict(zip(("published_ppl", "published_self_bleu", "published_distinct_4"), published))
     else:
         r, info = score(model, data.split.ids, s.stride, draws, device, s.dtype, details=True, progress=bar), data.split.info
         row |= {"ppl_tok": metrics.perplexity(r.nll, r.count), "ppl_word": metrics.perplexity(r.nll, info["words"] + info["lines"]),
                 "bits_per_byte": metrics.bits_per_byte(r.nll, info["bytes"]), "ece": r.ece, "ppl_eps": metrics.perplexity(r.eps_nll, r.count), "sparsemax_score": r.sparsemax, "nll": r.nll, "tokens": r.count, "zero_probability_tokens": r.zeros}
         row |= recovery(data, s, model, draws, device, bar)
-    new = sample_texts(model, data.prompts.prompt, s, device, name)
-    texts = decode(data.tokenizer, data.prompts.prompt, new, s)
-    return row | text_metrics(texts, s.loops) | validity(data, new), texts
+    return row, sample_texts(model, data.prompts.prompt, s, device, name)
 
 
 def reference_row(name: str, data: Data, s: Settings) -> tuple[dict[str, Any], list[str]]:
@@ -241,24 +296,22 @@ def reference_row(name: str, data: Data, s: Settings) -> tuple[dict[str, Any], l
     return {"name": name, "reference": True, **text_metrics(texts, s.loops), **validity(data, new), **perfect}, texts
 
 
-def weights_digest(path: Path) -> str:
-    """SHA-256 of a checkpoint's weights file."""
-    with open(path / "model.safetensors", "rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
-
-
 # -----------------------------------------------------------------------------
 # The table
 
 def cells(rows: list[dict[str, Any]], columns: tuple[Column, ...]) -> list[list[str]]:
-    """The table's cells. A text metric shows its distance to human; the best model row of a column has a star: see Column.best."""
+    """The table's cells.
+
+    A text metric shows its distance to human; the best model row of a column has a star: see Column.best. A
+    row with a problem says so.
+    """
     human = next((r for r in rows if r["name"] == "human"), {})
     distance = lambda r, c: abs(r[c.key] - human[c.key]) if c.best == "human" else -r[c.key] if c.best == "high" else r[c.key]
     models = [r for r in rows if not r.get("reference")]
     best = {c.key: min((distance(r, c) for r in models if math.isfinite(r.get(c.key, math.nan))), default=None) for c in columns if c.best}
     out = []
     for r in rows:
-        line = [r["name"]]
+        line = [r["name"] + (f" ({r['problem']})" if "problem" in r else "")]
         for c in columns:
             v = r.get(c.key, math.nan)
             cell = format(v, c.form) if math.isfinite(v) else "-" if math.isnan(v) else "inf"
@@ -352,7 +405,23 @@ def kept_rows(out: Path | None, s: Settings) -> dict[str, dict[str, Any]]:
     odd = [f"{k} {had.get(k)!r}, now {v!r}" for k, v in vars(s).items() if had.get(k) != v]
     if odd:
         raise ValueError(f"{path} holds rows of other settings ({'; '.join(odd)}): they cannot stand in one table; use those settings or another --out")
-    return {name: r for name, r in rows.items() if not r.get("reference") and "training" in r and samples_file(out, name).is_file()}  # not an older version's
+    return {name: r for name, r in rows.items() if not r.get("reference") and "training" in r and (samples_file(out, name).is_file() or "problem" in r)}  # not an older version's
+
+
+def update(out: Path, s: Settings, rows: dict[str, dict[str, Any]], references: list[dict[str, Any]], texts: dict[str, list[str]],
+           columns: tuple[Column, ...], notes: list[str]) -> list[dict[str, Any]]:
+    """Writes the table with `rows` in it, before those that it holds: another process may have added some
+    since it was read. All its rows.
+    """
+    with locked(lock_of(out)):
+        table = [*(rows | {n: r for n, r in kept_rows(out, s).items() if n not in rows}).values(), *references]
+        write_files(out, s, table, texts, columns, notes)
+    return table
+
+
+def unchanged(row: dict[str, Any] | None, ckpt: Checkpoint, digest: str) -> bool:
+    """Whether `row` is this checkpoint's: the same weights, by their hash, and the same configuration."""
+    return row is not None and row["weights_sha256"] == digest and row["training"] == json.loads(json.dumps(public(ckpt.config)))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -367,7 +436,7 @@ def parser() -> argparse.ArgumentParser:
 def shared_parser(doc: str) -> argparse.ArgumentParser:
     """The arguments that frontier.py takes, too."""
     p = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("checkpoints", nargs="+", help="out folders of training runs")
+    p.add_argument("checkpoints", nargs="+", metavar="[NAME=]RUN", help="out folders of training runs, or single checkpoints in them, and the names of their rows")
     p.add_argument("--split", choices=("validation", "test"), default="test", help="the held-out split of the honest protocol (the paper's uses train)")
     p.add_argument("--data", help="the prepared data folder (default: the one the first checkpoint was trained on)")
     p.add_argument("--texts", type=int, help="texts of each row (default 100; paper: 10 loops of 10)")
@@ -386,8 +455,9 @@ def shared_parser(doc: str) -> argparse.ArgumentParser:
 def prepare(args: argparse.Namespace) -> tuple[Settings, Data, torch.device]:
     """Everything that can be wrong is found here, before any work."""
     device = get_device(args.device)
-    dtype = settle_dtype(args.dtype, device).name
-    ckpts = [load(find(c), weights=False) for c in args.checkpoints]
+    args.dtype = settle_dtype(args.dtype, device).name
+    asked = entries(args.checkpoints)
+    ckpts = [e.ckpt for e in asked]
     configs = [c.config for c in ckpts]
     first, paper = configs[0], args.protocol == "paper"
     for path, c in zip(args.checkpoints, configs):
@@ -396,11 +466,11 @@ def prepare(args: argparse.Namespace) -> tuple[Settings, Data, torch.device]:
                              f"their rows cannot stand in one table")
         if c["block_size"] != first["block_size"]:
             raise ValueError(f"{path} has block_size = {c['block_size']}, {args.checkpoints[0]} has {first['block_size']}: contexts of different length cannot stand in one table")
-    names = [c["name"] for c in configs]
+    names = [e.name for e in asked]
     if len(set(names)) < len(names):
-        raise ValueError(f"two checkpoints have the name {max(names, key=names.count)!r}: give each run its own --name")
+        raise ValueError(f"two checkpoints have the name {max(names, key=names.count)!r}: give one's row another, as in other={asked[-1].path}")
     if taken := set(names) & set(REFERENCES):
-        raise ValueError(f"a run has the name of the reference row {taken.pop()!r}: give it another --name")
+        raise ValueError(f"a run has the name of the reference row {taken.pop()!r}: give its row another, as in other={asked[0].path}")
     folder = Path(args.data or first["data"])
     train, split = open_tokens(folder / "train.bin"), open_tokens(folder / ("train.bin" if paper else f"{args.split}.bin"))
     tokenizer = tokenizer_of(ckpts[0])
@@ -408,14 +478,23 @@ def prepare(args: argparse.Namespace) -> tuple[Settings, Data, torch.device]:
         raise ValueError(f"{split.path} was made with another tokenizer ({split.info['tokenizer']}) than the checkpoints' ({tokenizer.name})")
     if paper and train.info["sha256"] != first["data_sha256"]:
         raise ValueError(f"{train.path} is not what {args.checkpoints[0]} was trained on, and the paper's protocol scores training text: leave out --data")
-    choose = lambda given, honest, paper_: given if given is not None else paper_ if paper else honest
-    block = first["block_size"]
-    s = Settings(args.protocol, tokenizer.fingerprint, train.info["sha256"], split.info["sha256"], "train" if paper else args.split, choose(args.texts, 100, 100), 10 if paper else 1,
-                 choose(args.prompt_tokens, 50, block), choose(args.new_tokens, 200, 500), choose(args.temperature, 1.0, 0.8), choose(args.top_k, 0, 200), args.top_p,
-                 args.samples, block, args.stride or min(512, block), args.seed, dtype)
-    check_settings(s)
+    s = settings(args, first["block_size"], tokenizer.fingerprint, train.info["sha256"], split.info["sha256"])
+    if args.out:
+        for path in (args.out.with_name(args.out.name + ".json"), samples_file(args.out, "human")):
+            check_writable(path)
     prompts = held_out_prompts(split.ids, s.texts, s.prompt_tokens, s.new_tokens, s.seed if paper else None)
     return s, Data(train, split, tokenizer, prompts, None if paper else open_truth(split)), device
+
+
+def settings(args: argparse.Namespace, block: int, tokenizer: str = "", train: str = "", corpus: str = "") -> Settings:
+    """What `args` ask for of models of this block_size. ValueError naming the setting that cannot work."""
+    paper = args.protocol == "paper"
+    choose = lambda given, honest, paper_: given if given is not None else paper_ if paper else honest
+    s = Settings(args.protocol, tokenizer, train, corpus, "train" if paper else args.split, choose(args.texts, 100, 100), 10 if paper else 1,
+                 choose(args.prompt_tokens, 50, block), choose(args.new_tokens, 200, 500), choose(args.temperature, 1.0, 0.8), choose(args.top_k, 0, 200), args.top_p,
+                 args.samples, block, args.stride or min(512, block), args.seed, args.dtype)
+    check_settings(s)
+    return s
 
 
 def check_settings(s: Settings) -> None:
@@ -435,23 +514,32 @@ def main(argv: list[str]) -> int:
     s, data, device = prepare(args)
     columns = PAPER if s.protocol == "paper" else HONEST + (TRUTH if data.truth else ())
     kept, notes = kept_rows(args.out, s), explain(s, columns, data)
-    references, texts = {}, {}
+    references, texts, rows = [], {}, {}
     for name in REFERENCES:
-        references[name], texts[name] = reference_row(name, data, s)
-    rows = {}
-    for path in map(Path, args.checkpoints):
-        ckpt = load(find(path), weights=False)
-        name, digest = ckpt.config["name"], weights_digest(ckpt.path)
-        if kept.get(name, {}).get("weights_sha256") == digest:
+        row, texts[name] = reference_row(name, data, s)
+        references.append(row)
+    # before any model: its settings now stand there
+    table = update(args.out, s, rows, references, texts, columns, notes) if args.out else []
+    for name, path, ckpt in entries(args.checkpoints):
+        digest = weights_digest(ckpt.path)
+        if unchanged(kept.get(name), ckpt, digest):
             print(f"{name}: kept from {args.out}.json", file=sys.stderr)
-            rows[name] = kept[name]
+            rows[name], new = kept[name], {}
         else:
-            rows[name], texts[name] = model_row(path, digest, data, s, device)
-        table = [*(rows | {n: r for n, r in kept.items() if n not in rows}).values(), *references.values()]
-        if args.out:  # after each row: a run that is stopped goes on from here
-            write_files(args.out, s, table, texts, columns, notes)
+            rows[name], sampled = model_row(path, digest, data, s, device, name)
+            new = {name: sampled} if sampled else {}
+        # after each row: a run that is stopped goes on from here
+        table = update(args.out, s, rows, references, new, columns, notes) if args.out else [*rows.values(), *references]
     print(as_text(["", *(c.title for c in columns)], cells(table, columns), False), "", *notes, sep="\n")
-    return 0
+    return said_problems(rows)
+
+
+def said_problems(rows: dict[str, dict[str, Any]]) -> int:
+    """The exit code: 1, with a line that names them, if some models could not be evaluated."""
+    bad = [f"{name} ({r['problem']})" for name, r in rows.items() if "problem" in r]
+    if bad:
+        print(f"{len(bad)} of {len(rows)} models could not be evaluated: {'; '.join(bad)}", file=sys.stderr)
+    return 1 if bad else 0
 
 
 if __name__ == "__main__":

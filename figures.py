@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from configurator import cli
-from data.tokens import replacing
+from files import replacing
 
 BASELINE, BASELINE_COLOUR = "baseline", "0.6"
 WIDTH = 6  # small multiples side by side

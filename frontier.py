@@ -17,15 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 import eval_diversity
 import figures
 import metrics
-from checkpoint import find, load, load_model
+from checkpoint import Degenerate, load_model, weights_digest
 from configurator import cli
-from data.tokens import open_tokens, replacing
+from data.tokens import open_tokens
 from device import get_dtype
-from eval_diversity import Data, Settings, decode, held_out_prompts, json_table, sample_texts, validity, weights_digest
+from eval_diversity import Data, Settings, decode, entries, held_out_prompts, json_table, said_problems, sample_texts, validity
+from files import lock_of, locked, replacing
 
 TEMPERATURES = (0.5, 0.75, 1.0, 1.25, 1.5)
 
@@ -42,8 +44,13 @@ def point(data: Data, new: np.ndarray, references: list[str], s: Settings) -> di
     """Diversity and quality of the sampled ids (n, new_tokens); what there is none of (validity, where no document starts) is left out."""
     texts = decode(data.tokenizer, data.prompts.prompt, new, s)
     words = [t.split() for t in texts]
-    values = {"self_bleu": metrics.self_bleu_sacre(texts), "bleu": metrics.bleu_sacre(texts, references),
-              "distinct_4": metrics.distinct_n(words), "seq_rep_4": metrics.seq_rep_n(words), **validity(data, new)}
+    if not any(words):
+        raise Degenerate("its texts are white space alone")
+    try:
+        values = {"self_bleu": metrics.self_bleu_sacre(texts), "bleu": metrics.bleu_sacre(texts, references),
+                  "distinct_4": metrics.distinct_n(words), "seq_rep_4": metrics.seq_rep_n(words), **validity(data, new)}
+    except ValueError as e:
+        raise Degenerate(f"its texts cannot be measured, {e}") from None
     return {k: v for k, v in values.items() if math.isfinite(v)}
 
 
@@ -79,22 +86,41 @@ def main(argv: list[str]) -> int:
     settings = {k: v for k, v in vars(s).items() if k not in ("temperature", "stride")} | {"temperatures": args.temperatures}
     path = args.out.with_name(args.out.name + ".json")
     rows = kept_rows(path, settings)
-    rows["human"] = {"name": "human", "reference": True, **point(data, data.prompts.human, references, s)}
-    for checkpoint in map(Path, args.checkpoints):
-        ckpt = load(find(checkpoint), weights=False)
-        name, digest = ckpt.config["name"], weights_digest(ckpt.path)
-        if rows.get(name, {}).get("weights_sha256") == digest:
+    human = {"name": "human", "reference": True, **point(data, data.prompts.human, references, s)}
+    asked = entries(args.checkpoints)
+    for name, checkpoint, ckpt in asked:
+        digest = weights_digest(ckpt.path)
+        if rows.get(name, {}).get("weights_sha256") == digest and rows[name].get("head") == ckpt.config["head"]:
             print(f"{name}: kept from {path}", file=sys.stderr)
-            continue
+        else:
+            row = {"name": name, "head": ckpt.config["head"], "weights_sha256": digest, **points(checkpoint, name, args.temperatures, data, references, s, device)}
+            rows = update(path, settings, {"human": human, name: row})
+            print(f"{name}: " + (row["problem"] if "problem" in row else ", ".join(f"T={q['temperature']:g} Self-BLEU {q['self_bleu']:.1f} BLEU {q['bleu']:.1f}" for q in row["points"])), flush=True)
+    with locked(lock_of(path)):  # who draws last has read all rows
+        if any(r.get("points") for r in rows.values()):
+            figures.frontier(path)
+    return said_problems({name: rows[name] for name, *_ in asked})
+
+
+def points(checkpoint: Path, name: str, temperatures: list[float], data: Data, references: list[str], s: Settings, device: torch.device) -> dict[str, Any]:
+    """"points" of one model, one for each temperature; of a degenerate model its "problem"."""
+    try:
         model, _ = load_model(checkpoint, device=device, dtype=get_dtype(s.dtype))
-        points = [{"temperature": t, **point(data, sample_texts(model, data.prompts.prompt, replace(s, temperature=t), device, f"{name} at {t:g}"), references, s)} for t in args.temperatures]
-        rows[name] = {"name": name, "head": ckpt.config["head"], "weights_sha256": digest, "points": points}
-        path.parent.mkdir(parents=True, exist_ok=True)
+        sampled = ((t, sample_texts(model, data.prompts.prompt, replace(s, temperature=t), device, f"{name} at {t:g}")) for t in temperatures)
+        return {"points": [{"temperature": t, **point(data, new, references, s)} for t, new in sampled]}
+    except Degenerate as e:
+        return {"problem": e.what}
+
+
+def update(path: Path, settings: dict[str, Any], new: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Writes the file with the rows `new` in it, beside those that it holds: another process may have added
+    some since it was read. All its rows.
+    """
+    with locked(lock_of(path)):
+        rows = kept_rows(path, settings) | new
         with replacing(path) as f:
             f.write(json_table({"settings": settings, "command": " ".join(sys.argv), "versions": eval_diversity.versions()}, list(rows.values())).encode())
-        print(f"{name}: " + ", ".join(f"T={q['temperature']:g} Self-BLEU {q['self_bleu']:.1f} BLEU {q['bleu']:.1f}" for q in points), flush=True)
-    figures.frontier(path)
-    return 0
+    return rows
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import math
 import os
 from pathlib import Path
 
-from data.tokens import replacing
+from files import replacing
 
 
 class Log:

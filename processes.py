@@ -1,12 +1,25 @@
 """This process among those of torchrun: rank, device, sums over all of them."""
 
 import os
+import signal
+from collections.abc import Callable
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
 from device import get_device
+
+
+def on_stop(handler: Callable) -> dict[int, Callable]:
+    """Lets `handler` answer what asks a process to stop: Ctrl-C, SIGTERM, a closed terminal (SIGHUP). The handlers before, by signal."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    hangup = getattr(signal, "SIGHUP", None)
+    if hangup and signal.getsignal(hangup) != signal.SIG_IGN:  # ignored: under nohup it is to go on
+        before[hangup] = signal.getsignal(hangup)
+    for number in before:
+        signal.signal(number, handler)
+    return before
 
 
 class Processes:

@@ -16,7 +16,7 @@ from typing import Iterator
 import torch
 from torch import Tensor
 
-from checkpoint import Model, load_model, tokenizer_of
+from checkpoint import Degenerate, Model, load_model, tokenizer_of
 from configurator import cli
 from data.tokens import Tokenizer
 from device import autocast, float64_device, get_device, get_dtype, settle_dtype, to_float64
@@ -59,7 +59,8 @@ def generate(model: Model, prompt: Tensor, length: int, draws: list[Weights], te
 
     A context that reaches block_size goes on from its last half. `cached` = False reads the whole context anew for each token:
     the slow twin, token for token the same. On a GPU the steps between are one CUDA graph. The model must be in eval mode.
-    ValueError if the prompt is longer than the block.
+    ValueError if the prompt is longer than the block; Degenerate if the log-probabilities are not numbers, found at the first token or,
+    so that a GPU need not wait for an answer at each, at the end.
     """
     T, device = model.trunk.config.block_size, prompt.device
     if not 1 <= prompt.shape[1] <= T:
@@ -67,7 +68,8 @@ def generate(model: Model, prompt: Tensor, length: int, draws: list[Weights], te
     text, begin = prompt, 0
     cache = Cache(model.trunk, len(text), get_dtype(dtype), min(T, prompt.shape[1] + length)) if cached else None
     step = Graph(model.trunk, cache, dtype) if cached and device.type == "cuda" else partial(model.trunk, cache=cache)
-    for _ in range(length):
+    sound = torch.ones((), dtype=torch.bool, device=device)
+    for n in range(length):
         if text.shape[1] - begin > T:
             begin = text.shape[1] - T // 2 - 1
             if cached:
@@ -80,6 +82,10 @@ def generate(model: Model, prompt: Tensor, length: int, draws: list[Weights], te
             else:
                 hidden = step(text[:, -1:])[:, -1]
             log_p = model.head.log_probs(hidden, draws)
+        # nan goes through amax; a row of -inf alone has no distribution either
+        sound &= log_p.amax(1).isfinite().all()
+        if n in (0, length - 1) and not sound:
+            raise Degenerate("its log-probabilities are not numbers")
         p = truncate(log_p, temperature, top_k, top_p)
         token = draw(p, generator) if temperature else p.argmax(1, keepdim=True)
         text = torch.cat((text, token), 1)
@@ -191,9 +197,12 @@ def check_int8(device: torch.device, dtype: str) -> None:
 
 
 def read_prompts(args: argparse.Namespace) -> list[str]:
+    """The prompts asked for: of a file its lines, without the mark (BOM) that some editors put before the
+    first.
+    """
     if not args.prompts:
         return [args.prompt]
-    prompts = [line for line in Path(args.prompts).read_text(encoding="utf-8").split("\n") if line]
+    prompts = [line for line in Path(args.prompts).read_text(encoding="utf-8-sig").split("\n") if line]
     if not prompts:
         raise ValueError(f"--prompts {args.prompts}: the file holds no prompt; put one on each line")
     return prompts
@@ -234,8 +243,11 @@ def main(argv: list[str]) -> int:
         print("int8 weights: close to the distribution that is scored, no longer exactly it", file=sys.stderr)
     generator = torch.Generator(float64_device(args.device)).manual_seed(args.seed)
     began = time.perf_counter()
-    for i, ids in enumerate(encoded):
-        write_samples(args, model, tokenizer, ids, draws, generator, f"prompt {i + 1}, " if len(encoded) > 1 else "")
+    try:
+        for i, ids in enumerate(encoded):
+            write_samples(args, model, tokenizer, ids, draws, generator, f"prompt {i + 1}, " if len(encoded) > 1 else "")
+    except Degenerate as e:
+        raise Degenerate(e.what, ckpt.path) from None
     n = args.length * args.num_samples * len(encoded)
     print(f"{n} tokens, {n / (time.perf_counter() - began):,.0f} tokens/s", file=sys.stderr)
     return 0

@@ -6,7 +6,7 @@ from typing import Any, Callable, Iterable, Iterator, NamedTuple
 import numpy as np
 import torch
 
-from checkpoint import Model
+from checkpoint import Degenerate, Model
 from data.grammar.truth import Truth
 from device import autocast, to_float64
 from heads import Weights
@@ -50,7 +50,8 @@ def score(model: Model, ids: np.ndarray, stride: int = 0, draws: list[Weights] |
     """NLL of `ids` (T,) under the model's predictive distribution, T - 1 tokens, each scored once.
 
     `stride` 0 means min(512, block_size). `draws`: see OutputHead.draws. float32 log-probabilities whatever `dtype` the matrix products
-    have. The model must be in eval mode. A token of probability 0 makes the NLL inf and is counted; it is never clamped. `details`: ECE and sparsemax score, too.
+    have. The model must be in eval mode. A token of probability 0 makes the NLL inf and is counted; it is never clamped. `details`: ECE and sparsemax score, too,
+    and Degenerate if a log-probability is nan.
     """
     T = model.trunk.config.block_size
     draws = draws if draws is not None else model.head.draws(1, 0)
@@ -72,6 +73,8 @@ def score(model: Model, ids: np.ndarray, stride: int = 0, draws: list[Weights] |
                 lp_t[rows] = lp.gather(1, t[:, None]).squeeze(1)
                 if details:
                     top, arg = lp.max(1)
+                    if top.isnan().any():
+                        raise Degenerate("its log-probabilities are not numbers")
                     sparsemax += (lp_t[rows].exp() + (1 - (2 * lp).exp().sum(1)) / 2).sum().item()
                     cal.add(top.exp().cpu().numpy(), (arg == t).cpu().numpy())
         lp_t = to_float64(lp_t)

@@ -4,7 +4,7 @@
 
 Trains each row with each seed (train.py; a stopped one resumes), evaluates all runs (eval_diversity.py), and writes results/NAME.md, .csv and .json: per row
 the mean over seeds, with a 95% interval: of Student's t over the seeds for what training decides, of half-sampling over texts (the bootstrap without
-replacement: Politis, Romano & Wolf 1999) for the metrics of texts. Hours of work: stop it with Ctrl-C, and run it again to go on.
+replacement: Politis, Romano & Wolf 1999) for the metrics of texts. Hours of work: stop it with Ctrl-C or SIGTERM, its trainings save; run it again to go on.
 """
 
 import csv
@@ -17,8 +17,11 @@ import signal
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +32,10 @@ import eval_diversity
 import metrics
 import train
 from configurator import cli, configure
-from data.tokens import replacing
+from data.tokens import DATA, open_tokens
 from eval_diversity import HONEST, TRUTH, Column, as_text, cells, samples_file
+from files import check_writable, lock_of, locked, replacing
+from processes import on_stop
 
 # 0.975 quantiles of Student's t with 1, 2, ... degrees of freedom
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
@@ -73,7 +78,9 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """ValueError if the run has another configuration than the table asks for."""
+        """ValueError if the run has another configuration than the table asks for, or was trained on other
+        data or from other weights.
+        """
         if not self.started:
             return False
         ckpt = checkpoint.load(checkpoint.find(self.out, "last"), weights=False)
@@ -85,14 +92,52 @@ class Run:
     def wanted(self) -> dict[str, Any]:
         return vars(train.read_arguments(list(self.arguments)))
 
-    def differs(self, config: dict[str, Any]) -> str:
-        """The first key in which a run's configuration is not what the table asks for, with both values; "" if there is none. Of other runs their names count."""
+    def differs(self, config: dict[str, Any], rows: dict[str, dict[str, Any]] | None = None) -> str:
+        """The first key in which a run's configuration is not what the table asks for, with both values; "" if there is none.
+
+        What another run gave it counts by the hash of that run's weights, as far as it is known: from its folder or its row among `rows`; else by its name.
+        """
         want = self.wanted
         value = lambda c, k: Path(c[k]).name if k in ("teacher", "init_from") else c[k]
         # a run may have taken whatever "auto" was where it was begun
-        want = {k: v for k, v in want.items() if k not in train.RESUMABLE and v != "auto"}
-        odd = [k for k in want if k in config and value(config, k) != value(want, k)]
-        return f"{odd[0]} ({config[odd[0]]!r}, not {want[odd[0]]!r})" if odd else ""
+        asked = [k for k in want if k in config and k not in train.RESUMABLE and want[k] != "auto"]
+        odd = [k for k in asked if value(config, k) != value(want, k)]
+        if odd:
+            return f"{odd[0]} ({config[odd[0]]!r}, not {want[odd[0]]!r})"
+        for key, recorded in (("teacher", "teacher_weights"), ("init_from", "init_weights")):
+            had, now = config.get(recorded), weights_of(want[key], rows or {})
+            if had and now and had != now:
+                return f"{key} (one with the weights {had[:12]}, {want[key]} now has {now[:12]})"
+        had, now = config.get("data_sha256"), data_of(want)
+        return f"data (text {had[:12]}, now {now[:12]})" if had and now and had != now else ""
+
+
+def weights_of(run: str, rows: dict[str, dict[str, Any]]) -> str | None:
+    """SHA-256 of the weights that start or teach others from `run`: of its folder, or of its row where the
+    folder is gone; None if neither is there.
+    """
+    if not run:
+        return None
+    try:
+        found = checkpoint.find(run)
+        return _digest(found, (found / "model.safetensors").stat().st_mtime_ns)
+    except OSError:
+        return rows.get(Path(run).name, {}).get("weights_sha256")
+
+
+@lru_cache(maxsize=None)
+def _digest(path: Path, changed: int) -> str:
+    return checkpoint.weights_digest(path)  # once for all the runs that start from these weights
+
+
+def data_of(config: dict[str, Any], folder: str | None = None) -> str | None:
+    """SHA-256 of the training text in `folder`, or that a configuration would be trained on; None as long
+    as it is not prepared.
+    """
+    try:
+        return open_tokens((Path(folder) if folder else DATA / config["dataset"] / config["tokenizer"]) / "train.bin").info["sha256"]
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def per_run_table(c: TableConfig) -> Path:
@@ -109,7 +154,8 @@ def evaluated(runs: list[Run], c: TableConfig) -> set[str]:
         return set()
     if had["evaluate"] != c.evaluate:
         return set()
-    done = {r.out.name for r in runs if not r.started and "training" in rows.get(r.out.name, {}) and not r.differs(rows[r.out.name]["training"])
+    done = {r.out.name for r in runs if not r.started and "training" in rows.get(r.out.name, {}) and "problem" not in rows[r.out.name]
+            and not r.differs(rows[r.out.name]["training"], rows)
             and rows[r.out.name]["training"]["max_steps"] == r.wanted["max_steps"] and samples_file(per_run_table(c), r.out.name).is_file()}
     while True:
         used = {a.partition("=")[2] for r in runs if r.out.name not in done and not r.finished for a in r.arguments}
@@ -119,31 +165,75 @@ def evaluated(runs: list[Run], c: TableConfig) -> set[str]:
         done -= needed
 
 
+class Stopped(Exception):
+    """A signal, its number in args, ended the trainings."""
+
+
+class Trainings:
+    """The processes that train now, and the signal that stopped them."""
+
+    def __init__(self):
+        self.running: set[subprocess.Popen] = set()
+        self.stopped = 0
+
+    def run(self, command: list[str], environment: dict[str, str]) -> int:
+        """The exit code of `command`."""
+        process = subprocess.Popen(command, env=environment)
+        self.running.add(process)
+        if self.stopped:  # by a signal that came just before
+            process.terminate()
+        code = process.wait()
+        self.running.discard(process)
+        return code
+
+    def stop(self, number: int, frame) -> None:
+        """Answers a signal: every training saves and ends."""
+        self.stopped = self.stopped or number
+        for process in list(self.running):
+            process.terminate()
+
+
+@contextmanager
+def stopping(trainings: Trainings) -> Iterator[Trainings]:
+    """Within it a signal to stop goes to the trainings, too: SIGTERM reaches this process alone."""
+    before = on_stop(trainings.stop)
+    try:
+        yield trainings
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def train_all(runs: list[Run], c: TableConfig) -> None:
-    """The runs that are not finished, `jobs` at a time. RuntimeError naming those that failed, once the others are done."""
-    todo, failed, stopped = [r for r in runs if not r.finished], [], []
+    """The runs that are not finished, `jobs` at a time.
+
+    RuntimeError naming those that failed, once the others are done; Stopped at a signal.
+    """
+    todo, failed = [r for r in runs if not r.finished], []
     threads = max(1, (os.cpu_count() or 1) // c.jobs)
     environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if c.jobs > 1 else {})
 
     def one(run: Run) -> None:
-        if stopped:
+        if trainings.stopped:
             return
         command = [sys.executable, "train.py", *run.arguments, *(["--resume"] if run.started else []), "--log_interval=50"]
         print(f"{run.out.name} ({todo.index(run) + 1} of {len(todo)} to do)", flush=True)
-        code = subprocess.run(command, env=environment).returncode
-        if code in (130, 143, -signal.SIGINT, -signal.SIGTERM):
-            stopped.append(run)
+        code = trainings.run(command, environment)
+        by_signal = -code if code < 0 else code - 128
+        if by_signal in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
+            trainings.stopped = trainings.stopped or by_signal
         elif code:
             failed.append(run.out.name)
 
-    if c.jobs == 1:
-        for run in todo:
-            one(run)
-    else:
-        with ThreadPoolExecutor(c.jobs) as pool:
-            list(pool.map(one, todo))
-    if stopped:
-        raise KeyboardInterrupt
+    with stopping(Trainings()) as trainings:
+        if c.jobs == 1:
+            for run in todo:
+                one(run)
+        else:
+            with ThreadPoolExecutor(c.jobs) as pool:
+                list(pool.map(one, todo))
+    if trainings.stopped:
+        raise Stopped(trainings.stopped)
     if failed:
         raise RuntimeError(f"{', '.join(failed)} failed, see the messages above; the other runs are kept")
 
@@ -215,8 +305,10 @@ def write_summary(c: TableConfig, per_run: Path) -> str:
     table = json.loads(per_run.with_name(per_run.name + ".json").read_text(encoding="utf-8"))
     rows = {r["name"]: {k: float(v) if v in ("inf", "nan", "-inf") else v for k, v in r.items()} for r in table["rows"]}
     columns = tuple(col for col in HONEST + TRUTH if col.key != "step" and any(col.key in r for r in rows.values()))
-    groups = {shlex.split(row)[0]: {seed: rows[name] for seed in c.seeds if (name := Run.make(row, seed, c).out.name) in rows} for row in c.rows}
+    groups = {shlex.split(row)[0]: {seed: rows[name] for seed in c.seeds if (name := Run.make(row, seed, c).out.name) in rows and "problem" not in rows[name]} for row in c.rows}
     groups = {row: runs for row, runs in groups.items() if runs}
+    if not groups:
+        raise ValueError(f"no run of this table could be evaluated, see {per_run}.md")
     seeds, base = max(map(len, groups.values())), next(iter(groups.values()))
     fewer = ", ".join(f"{row}: {len(runs)}" for row, runs in groups.items() if len(runs) < seeds)
     summary = [summarise(row, list(runs.values()), [read_texts(samples_file(per_run, r["name"])) for r in runs.values()], columns, c.halves) | differences(runs, base, columns) for row, runs in groups.items()]
@@ -249,8 +341,33 @@ def check(c: TableConfig) -> list[Run]:
         raise ValueError("rows or seeds hold one twice: each row and each seed is to be there once")
     for run in runs:
         train.read_arguments(list(run.arguments))
-    eval_diversity.parser().parse_args([*map(str, (r.out for r in runs)), *shlex.split(c.evaluate)])
+    args = eval_diversity.parser().parse_args([*map(str, (r.out for r in runs)), *shlex.split(c.evaluate)])
+    blocks = {run.wanted["block_size"]: run for run in runs}
+    if len(blocks) > 1:
+        raise ValueError("; ".join(f"{run.out.name} has block_size = {block}" for block, run in blocks.items()) + ": contexts of different length cannot stand in one table")
+    settings = eval_diversity.settings(args, *blocks)
+    for path in (per_run_table(c).with_name(f"{c.name}.runs.json"), samples_file(per_run_table(c), "human"), per_run_table(c).with_name(f"{c.name}.json")):
+        check_writable(path)
+    check_kept(c, settings, data_of(runs[0].wanted, args.data))
     return runs
+
+
+def check_kept(c: TableConfig, settings: eval_diversity.Settings, text: str | None) -> None:
+    """ValueError if the results hold rows of other settings, or of another training `text` (SHA-256), as
+    far as they are known before the data are prepared: found now, not after the trainings.
+    """
+    path = per_run_table(c).with_name(f"{c.name}.runs.json")
+    try:
+        had = json.loads(path.read_text(encoding="utf-8"))["settings"]
+        odd = [f"{k} {had.get(k)!r}, now {v!r}" for k, v in vars(settings).items() if v != "" and had.get(k) != v]
+    except FileNotFoundError:
+        return
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"{path} is not a table of this program: move it away, or give another --results") from None
+    if text and had.get("train") != text:
+        odd.append(f"training text {str(had.get('train'))[:12]}, now {text[:12]}")
+    if odd:
+        raise ValueError(f"{path} holds rows of other settings ({'; '.join(odd)}): they cannot stand in one table; use those settings, or another --results")
 
 
 def main(argv: list[str]) -> int:
@@ -266,12 +383,20 @@ def main(argv: list[str]) -> int:
             raise ValueError("partial = True: no run of this table is finished")
     else:
         first = shlex.split(c.rows[0])[0]
-        train_all([r for r in todo if r.row == first], c)  # others may have it as their teacher, or start from it
-        train_all([r for r in todo if r.row != first], c)
+        try:
+            # others may have it as their teacher, or start from it
+            train_all([r for r in todo if r.row == first], c)
+            done &= evaluated(runs, c)  # which, trained anew, may have become another
+            todo = [r for r in runs if r.out.name not in done]
+            train_all([r for r in todo if r.row != first], c)
+        except Stopped as e:
+            print("stopped; what is trained is saved: run it again to go on", file=sys.stderr)
+            return 128 + e.args[0]
     per_run.parent.mkdir(parents=True, exist_ok=True)
     code = eval_diversity.main([*(str(r.out) for r in todo), *shlex.split(c.evaluate), "--out", str(per_run)]) if todo else 0
-    if code == 0:
-        print("", write_summary(c, per_run), sep="\n")
+    if code in (0, 1):  # 1: some models could not be evaluated, see their rows
+        with locked(lock_of(Path(c.results) / c.name)):
+            print("", write_summary(c, per_run), sep="\n")
     return code
 
 

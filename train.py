@@ -3,7 +3,8 @@
     python train.py config/sig_gpt.py [more configs] [--key=value ...]
     torchrun --nproc-per-node=2 train.py config/baseline.py
 
-Configs apply in order, flags last. `python train.py --help` prints the keys. Ctrl-C or SIGTERM saves, then stops; --resume goes on.
+Configs apply in order, flags last. `python train.py --help` prints the keys. Ctrl-C, SIGTERM or a closed terminal saves, then stops; --resume goes on,
+and extends a finished run with --max_steps=MORE.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import json
 import math
 import os
 import signal
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
@@ -30,13 +32,13 @@ import checkpoint
 from configurator import cli, configure, help_text
 from data.batches import Windows, batch_indices
 from data.grammar.truth import open_truth
-from data.tokens import TokenFile, load_tokenizer, open_tokens, prepared
+from data.tokens import TokenFile, load_tokenizer, open_tokens, prepared, unusual
 from device import DTYPES, Precision, autocast, choose_dtype, emulation
 from heads import HEADS, Head, Targets, make_head
 from logs import Log, duration, start_wandb
 from metrics import perplexity
 from model import GPTConfig, from_gpt2
-from processes import Processes
+from processes import Processes, on_stop
 from scoring import Score, described, document_blocks, document_windows, recover, score
 from speed import Profile, flops_per_token, peak_flops
 
@@ -186,11 +188,11 @@ class Labels:
     them at each step, on the device."""
 
     def __init__(self, config: TrainConfig, tokens: TokenFile, procs: Processes, head: Head | None = None):
-        self.config, self.head, self.source, self.teacher = config, head, None, None
+        self.config, self.head, self.source, self.teacher, self.teacher_weights = config, head, None, None, None
         if config.labels != "true":
             info = tokens.info
             teacher = augment.Teacher(config.teacher, info["tokenizer"], info["fingerprint"], info["vocab_size"], config.block_size, procs.device, config.dtype)
-            self.teacher = teacher.fingerprint
+            self.teacher, self.teacher_weights = teacher.fingerprint, teacher.weights_sha256
             build = lambda: augment.build_store(tokens, teacher, config.block_size, config.settings())
             self.source = procs.first(build) if config.label_store else augment.Online(teacher, config.settings())
         self.online = isinstance(self.source, augment.Online)
@@ -229,7 +231,8 @@ class Trainer:
         torch.manual_seed(config.seed)
         self.model = checkpoint.build(self.model_config)
         self.labels = Labels(config, self.train, procs, self.model.head.head)
-        self.model_config["teacher_sha256"] = self.labels.teacher
+        self.model_config |= {"teacher_sha256": self.labels.teacher, "teacher_weights": self.labels.teacher_weights, "init_weights": None}
+        self.stop = 0  # the signal that asked for the end
         self.step, self.tokens, self.best, self.evaluated = 0, 0, math.inf, -1  # evaluated: the last step that was
         if config.init_from and not config.resume:
             self.start_from(config.init_from)
@@ -243,7 +246,6 @@ class Trainer:
         if config.compile and procs.device.type == "cuda":
             self.trunk = torch.compile(self.trunk)
             self.model.head.compile()
-        self.stop = 0  # the signal that asked for the end
         self.log: Log | None = None  # of the first process
         self.profile = Profile(config.profile and procs.main, self.out, procs.device, self.say)
         # Whatever torch does in the loader's thread it does with one thread of its own: a second team of them beside the model's slows down both, for
@@ -258,7 +260,7 @@ class Trainer:
             ckpt = checkpoint.load(checkpoint.find(name))
             if ckpt.config["tokenizer_fingerprint"] != self.model_config["tokenizer_fingerprint"]:
                 raise ValueError(f"init_from = {name!r} was trained with another tokenizer ({ckpt.config['tokenizer']}) than {self.model_config['tokenizer']}")
-            weights = ckpt.weights
+            weights, self.model_config["init_weights"] = ckpt.weights, checkpoint.weights_digest(ckpt.path)
         else:
             trunk = from_gpt2(name)
             if trunk.config.vocab_size != self.model_config["vocab_size"]:
@@ -278,11 +280,14 @@ class Trainer:
 
     def restore(self) -> None:
         """Goes on from out_dir/last. ValueError if it was another configuration."""
-        ckpt = checkpoint.load(checkpoint.find(self.out, "last"), optimizer=True)
-        if self.config.lr_decay_steps == 0 and ckpt.config["lr_decay_steps"] == 0 and ckpt.config["max_steps"] != self.config.max_steps:
-            raise ValueError(f"max_steps = {self.config.max_steps}, but the run's learning rate decays until max_steps = {ckpt.config['max_steps']}: "
-                             f"keep it, or train with --lr_decay_steps from the start")
-        odd = [k for k, v in self.model_config.items() if k not in RESUMABLE and k != "data" and ckpt.config.get(k) != v]
+        path = checkpoint.find(self.out, "last")
+        if not (path / "optimizer.pt").is_file():
+            raise ValueError(f"{path} is a checkpoint without optimizer.pt, and {self.out} has no other to resume: give the run's `last` back, or start again in another --out_dir")
+        ckpt = checkpoint.load(path, optimizer=True)
+        # it started from them; whether they have changed since does not matter
+        self.model_config["init_weights"] = ckpt.config.get("init_weights")
+        extended = self.adopt_schedule(ckpt)
+        odd = [k for k, v in self.model_config.items() if k not in RESUMABLE | {"data", "teacher_weights"} and ckpt.config.get(k) != v]
         if odd:
             raise ValueError(f"cannot resume {self.out}: " + ", ".join(f"{k} was {ckpt.config.get(k)!r} and is now {self.model_config[k]!r}" for k in odd))
         checkpoint.restore(self.model, ckpt)
@@ -290,11 +295,55 @@ class Trainer:
         self.optimizer.load_state_dict(ckpt.optimizer)
         self.step, self.tokens, self.best = (ckpt.progress[k] for k in ("step", "tokens", "best_val_nll"))
         self.evaluated = self.step if ckpt.progress["val_nll"] is not None else -1
-        self.say(f"resumed {ckpt.path} at step {self.step}")
+        self.say(f"resumed {ckpt.path} at step {self.step}{extended}")
+        # stopped between the two saves of an evaluation: it was the best
+        if self.procs.main and self.best < self.saved_best():
+            self.save("best", ckpt.progress["val_nll"])
+
+    def saved_best(self) -> float:
+        """What the checkpoint `best` is best by; inf where there is none."""
+        which = [self.out / w for w in ("best", "best.old") if (self.out / w).is_dir()]
+        return checkpoint.load(which[0], weights=False).progress["best_val_nll"] if which else math.inf
+
+    def adopt_schedule(self, ckpt: checkpoint.Checkpoint) -> str:
+        """A resumed run keeps the end of its cosine. Only a finished one can be given more steps after that end, or another end; the words that say so.
+
+        ValueError for a change that would make the steps done so far those of another schedule.
+        """
+        had, c = ckpt.config, self.config
+        step, end = ckpt.progress["step"], had["lr_decay_steps"] or had["max_steps"]
+        finished = step >= had["max_steps"]
+        if c.max_steps < step:
+            raise ValueError(f"max_steps = {c.max_steps}, but the run is at step {step} already: give at least as many, or another --out_dir")
+        given = bool(c.lr_decay_steps)
+        new = c.lr_decay_steps if given else end if finished or had["lr_decay_steps"] else c.max_steps
+        if new != end and not finished:
+            key = "lr_decay_steps" if given or had["lr_decay_steps"] else "max_steps"
+            raise ValueError(f"{key} = {new}, but the run's learning rate decays until {key} = {end}: keep it (--lr_decay_steps={end} with another --max_steps "
+                             f"goes on at min_lr after it), or finish the run, which can then be extended")
+        explicit = given or had["lr_decay_steps"] or new != c.max_steps
+        self.config = replace(c, lr_decay_steps=new if explicit else 0)
+        self.model_config["lr_decay_steps"] = had["lr_decay_steps"] = self.config.lr_decay_steps
+        if not finished or c.max_steps == had["max_steps"] and new == end:
+            return ""
+        if new != end:
+            was = learning_rate(replace(c, lr_decay_steps=end), step)
+            schedule = f"its cosine ended at step {end} and now ends at step {new}, so the learning rate jumps from {was:.2e} to {learning_rate(self.config, step):.2e}"
+        elif end > step:
+            schedule = f"its cosine goes on to step {end}"
+        else:
+            schedule = f"its cosine was over at step {end}, the further steps run at min_lr = {c.min_lr:g} (--lr_decay_steps gives it another end)"
+        return f"; it was finished and goes on to step {c.max_steps}: {schedule}"
 
     def say(self, text: str) -> None:
-        if self.procs.main:
+        if not self.procs.main:
+            return
+        try:
             tqdm.write(text) if self.config.bar else print(text, flush=True)
+        except OSError:  # the terminal, or what read the lines, is gone: save and stop, as at its signal
+            self.stop = self.stop or getattr(signal, "SIGHUP", signal.SIGTERM)
+            # what is still to be written goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     # -- one step ----------------------------------------------------------
 
@@ -429,9 +478,9 @@ class Trainer:
                 better, self.best, self.evaluated = judged < self.best, min(self.best, judged), self.step
                 self.say(f"step {self.step}: validation {nll:.4f} nats/token, perplexity {perplexity(nll, 1):.2f}" + (f", PPL_eps {perplexity(judged, 1):.2f}" if judged != nll else "") + (" (best)" if better else ""))
                 self.log.add(self.step, val_nll=nll, val_ppl=perplexity(nll, 1), val_ppl_eps=perplexity(s.eps_nll, s.count), **recovery)
+                self.save("last", nll)  # first: from `last` alone a run goes on
                 if better:
                     self.save("best", nll)
-                self.save("last", nll)
         else:
             self.evaluated = self.step
         self.procs.sum(torch.zeros((), device=self.procs.device))
@@ -470,7 +519,8 @@ class Trainer:
     def on_signal(self, number: int, frame) -> None:
         """Asks the loop to save and stop; a second Ctrl-C interrupts at once."""
         self.stop = number
-        os.write(2, b"\nstopping after this step, to save; Ctrl-C again stops at once and loses the steps since the last save\n")
+        with contextlib.suppress(OSError):  # after SIGHUP there is no terminal
+            os.write(2, b"\nstopping after this step, to save; Ctrl-C again stops at once and loses the steps since the last save\n")
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def leave(self) -> int:
@@ -525,13 +575,14 @@ def main(argv: list[str]) -> int:
         c, precision = trainer.model_config, trainer.precision
         if procs.main:
             trainer.log = Log(out, trainer.step, start_wandb(config.wandb_project, config.name, c, out) if config.wandb else None)
+        odd = unusual(config.dataset, trainer.train.info["source"])
+        standard = f", prepared with {odd}, not with the standard settings" if odd else ""
         trainer.say(f"{config.name}: {sum(p.numel() for p in trainer.model.parameters()) / 1e6:.1f}M parameters, head {config.head} {config.head_args or ''}"
-                    f"{' with Bayesian weights' if config.bayesian else ''}, labels {config.labels}; {c['train_tokens']:,} training tokens ({c['data']}"
+                    f"{' with Bayesian weights' if config.bayesian else ''}, labels {config.labels}; {c['train_tokens']:,} training tokens ({c['data']}{standard}"
                     f"{', not the whole official split' if trainer.train.info['complete'] is False else ''}), "
                     f"{len(trainer.val.ids):,} validation tokens; "
                     f"{procs.device}, {precision.name} ({precision.reason})")
-        for sig in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(sig, trainer.on_signal)
+        on_stop(trainer.on_signal)
         code = trainer.run()
         trainer.close()
         procs.close()

@@ -33,7 +33,7 @@ from checkpoint import Model
 from heads import make_head
 from model import GPT, GPTConfig
 from sample import generate
-from scoring import autocast
+from device import autocast
 
 SIZES = {"124M": GPTConfig(50257, 1024, 12, 12, 768), "tiny": GPTConfig(300, 64, 1, 2, 32)}
 PROMPT, TEMPERATURE, TOP_K = 10, 0.8, 200

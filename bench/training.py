@@ -30,8 +30,9 @@ import train
 from bench.common import Served, dtypes, load_module, median, peak_mb, serve, serve_turns, skipped, write
 from configurator import configure
 from data.batches import batch_indices
-from data.tokens import GPT2Tokenizer, open_tokens, write_json, write_tokens
+from data.tokens import GPT2Tokenizer, open_tokens, write_tokens
 from device import autocast
+from files import write_json
 from processes import Processes
 from speed import flops_per_token, peak_flops
 

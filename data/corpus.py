@@ -1,14 +1,12 @@
 """What every corpus' prepare.py shares: from named splits of lines to a prepared folder, and the command line."""
 
 import argparse
-import fcntl
 import hashlib
 import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +15,8 @@ import numpy as np
 from tqdm import tqdm
 
 from data.tokens import (SPLITS, GPT2Tokenizer, SavedTokenizer, TokenFile, Tokenizer, WordTokenizer, bpe_size, load_tokenizer,
-                         open_tokens, read_meta, train_bpe, write_json, write_tokens)
+                         open_tokens, read_meta, train_bpe, write_tokens)
+from files import locked, remove_leftovers, write_json
 
 BATCH = 2**18  # characters of text that are read, and tokenised, at a time
 
@@ -93,15 +92,6 @@ def tokenise_split(path: Path, split: Split, tokenizer: Tokenizer, source: str,
     return write_tokens(path, arrays(), tokenizer.vocab_size, info)
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Let one process at a time prepare `folder`: the others (ranks of one run) wait, then find it whole."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # released when the file closes, however the process ends
-        yield
-
-
 def prepare_splits(out: Path, tokenizer: str, source: str, splits: Mapping[str, Split],
                    official: Mapping[str, Mapping[str, Any]] | None = None, force: bool = False,
                    own: SavedTokenizer | None = None, beside: Callable[[], None] | None = None) -> Path:
@@ -119,7 +109,8 @@ def prepare_splits(out: Path, tokenizer: str, source: str, splits: Mapping[str, 
     if own is None and tokenizer == WordTokenizer.name:
         raise ValueError(f"tokenizer {tokenizer!r}: this corpus has no word list of its own: use gpt2, or bpe<vocabulary size>")
     out, official = Path(out), official or {}
-    with locked(out):
+    with locked(out / ".lock"):  # the others (ranks of one run) wait, then find it whole
+        remove_leftovers(out)
         if force:
             files = [f"{split}{end}" for split in SPLITS for end in (".json", ".bin")]
             for name in ("meta.json", "tokenizer.json", *files):

@@ -10,19 +10,20 @@ import difflib
 import hashlib
 import importlib
 import json
-import os
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tiktoken
 import tokenizers
+
+from files import replacing, write_json
 
 MAGIC, VERSION = b"NHTOKENS", 1
 HEADER = struct.Struct("<8sIIQ8x")  # magic, version, bytes per id, number of ids
@@ -37,29 +38,6 @@ class TokenFile(NamedTuple):
     ids: np.memmap  # (tokens,) uint16 or uint32, read-only
     info: dict[str, Any]  # tokenizer, fingerprint, vocab_size, tokens, words, lines, bytes, sha256, source, complete
     path: Path
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A binary file that takes the name `path` once it is whole and on disk; until then `path` stays as it was."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException as error:  # Ctrl-C and a full disk included: nothing half-written stays
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)  # "No space left on device" does not say for which file
-        raise
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write `content` to `path`, all or nothing."""
-    with replacing(path) as file:
-        file.write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def id_dtype(vocab_size: int) -> np.dtype:
@@ -374,3 +352,8 @@ def prepared(dataset: str, tokenizer: str, source: str = "", root: str | Path = 
     if not is_prepared(folder, tokenizer, source):
         importlib.import_module(f"data.{dataset}.prepare").prepare(folder, tokenizer, source)
     return folder
+
+
+def unusual(dataset: str, source: str) -> str:
+    """Which of a generated corpus' settings, in the `source` of its record, are not the standard ones; "" if none is."""
+    return getattr(importlib.import_module(f"data.{dataset}.prepare"), "unusual", lambda _: "")(source)

@@ -43,7 +43,7 @@ def token_folder(tmp_path_factory) -> Path:
 
 def train_in_process(config: train.TrainConfig, folder: Path) -> int:
     """train.main on `folder`'s tokens; signal handlers as they were."""
-    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     flags = [f"--{k}={v}" for k, v in vars(config).items()]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "prepared", lambda *_: folder)

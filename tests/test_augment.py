@@ -236,6 +236,51 @@ def test_an_interrupted_build_goes_on(teacher, tokens, monkeypatch):
     assert calls == []  # opened, not built
 
 
+def test_garbage_in_a_part_is_done_again(teacher, tokens, monkeypatch):
+    path = build_store(tokens, teacher, T, SETTINGS).path
+    whole, size = path.read_bytes(), augment._record(VOCAB, 8, 6).itemsize
+    path.unlink(), path.with_suffix(".json").unlink()
+    begin = len(augment._MAGIC)
+    swapped = whole[:begin] + whole[begin + size:begin + 2 * size] + whole[begin:begin + size] + whole[begin + 2 * size:]
+    flipped = bytearray(whole)
+    flipped[begin + 40 * size + 5] ^= 1
+    for part, first in ((b"?" * (begin + 50 * size), 0), (whole[:begin] + b"?" * 20 * size, 0), (bytes(flipped), 32), (swapped, 0)):
+        path.with_suffix(".part").write_bytes(part)
+        calls = []
+        monkeypatch.setattr(augment, "propose", lambda *args: calls.append(int(args[1][0])) or propose(*args))
+        build_store(tokens, teacher, T, SETTINGS)
+        assert calls[0] == first and path.read_bytes() == whole
+        path.unlink(), path.with_suffix(".json").unlink()
+    path.write_bytes(whole)  # killed before its JSON
+    monkeypatch.setattr(augment, "propose", None)
+    build_store(tokens, teacher, T, SETTINGS)
+    assert path.read_bytes() == whole
+
+
+def test_one_wrong_bit_in_a_store_is_found_when_it_is_opened(teacher, tokens):
+    path = build_store(tokens, teacher, T, SETTINGS).path
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9] + bytes([whole[-9] ^ 4]) + whole[-8:])
+    with pytest.raises(ValueError, match=f"is damaged: the record of window {len(Windows(tokens, T)) - 1} is not what was written"):
+        build_store(tokens, teacher, T, SETTINGS)
+    path.write_bytes(whole)
+
+
+def test_a_part_needs_only_the_rest_of_the_disk(teacher, tokens, monkeypatch):
+    path = build_store(tokens, teacher, T, SETTINGS).path
+    whole, size = path.read_bytes(), augment._record(VOCAB, 8, 6).itemsize
+    windows = len(Windows(tokens, T))
+    path.with_suffix(".json").unlink(), path.unlink()
+    path.with_suffix(".part").write_bytes(whole[:len(augment._MAGIC) + 32 * size])
+    disk = lambda free: type("Disk", (), {"free": free})
+    monkeypatch.setattr(augment.shutil, "disk_usage", lambda _: disk((windows - 32) * size - 1))
+    with pytest.raises(ValueError, match="the label store needs .* GB more"):
+        build_store(tokens, teacher, T, SETTINGS)
+    monkeypatch.setattr(augment.shutil, "disk_usage", lambda _: disk((windows - 32) * size))
+    build_store(tokens, teacher, T, SETTINGS)
+    assert path.read_bytes() == whole
+
+
 def test_damaged_stores_are_refused(teacher, tokens):
     path = build_store(tokens, teacher, T, SETTINGS).path
     whole, meta = path.read_bytes(), path.with_suffix(".json").read_text()

@@ -57,7 +57,7 @@ def tokenizer() -> BPETokenizer:
 def last(tmp_path, tokenizer):
     """A whole checkpoint tmp_path/out/last, of step 7."""
     model = new_model()
-    save(tmp_path / "out" / "last", model, CONFIG, PROGRESS, stepped(model).state_dict(), tokenizer)
+    save(tmp_path / "out" / "last", model, CONFIG | {"tokenizer_fingerprint": tokenizer.fingerprint}, PROGRESS, stepped(model).state_dict(), tokenizer)
     return tmp_path / "out" / "last"
 
 
@@ -138,7 +138,7 @@ def test_a_trained_tokenizer_goes_along(last, tokenizer):
     back = tokenizer_of(load(last))
     assert back.fingerprint == tokenizer.fingerprint and back.name == "bpe264"
     assert back.encode("the north, ünï") == tokenizer.encode("the north, ünï")
-    assert tokenizer_of(load(last)._replace(config=CONFIG | {"tokenizer": "gpt2"})).fingerprint == "gpt2"
+    assert tokenizer_of(load(last)._replace(config=CONFIG | {"tokenizer": "gpt2", "tokenizer_fingerprint": "gpt2"})).fingerprint == "gpt2"
 
 
 # ---- finding --------------------------------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ def test_a_run_that_wrote_nothing_leaves_nothing(tmp_path):
 def test_export_writes_what_transformers_reads(tmp_path, tokenizer):
     from transformers import GPT2LMHeadModel
     model = new_model(head="softmax", head_args={}, dropout=0.0)
-    save(tmp_path / "run" / "best", model, CONFIG | dict(head="softmax", head_args={}, dropout=0.0), PROGRESS, None, tokenizer)
+    save(tmp_path / "run" / "best", model, CONFIG | dict(head="softmax", head_args={}, dropout=0.0, tokenizer_fingerprint=tokenizer.fingerprint), PROGRESS, None, tokenizer)
     checkpoint.main([str(tmp_path / "run"), str(tmp_path / "gpt2")])
     x = torch.randint(264, (2, 9))
     theirs = GPT2LMHeadModel.from_pretrained(tmp_path / "gpt2").eval()(x).logits.log_softmax(-1)
@@ -350,3 +350,37 @@ def test_export_refuses_what_gpt2_cannot_compute(tmp_path, tokenizer, change):
     with pytest.raises(ValueError, match="a plain softmax only"):
         checkpoint.export(tmp_path / "run", tmp_path / "gpt2")
     assert not (tmp_path / "gpt2").exists()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_numbers_are_refused(last, value):
+    stored = load_file(last / "model.safetensors")
+    stored["trunk.wpe.weight"][3, 1] = value
+    save_file(stored, last / "model.safetensors")
+    with pytest.raises(checkpoint.Degenerate) as e:
+        load_model(last)
+    assert f"the checkpoint {last} cannot be used: its weights hold nan or inf (trunk.wpe.weight)" in one_line(e)
+
+
+def test_another_tokenizer_is_refused(last):
+    train_bpe(["a quite different text, as long as it must be for the merges"] * 3, 264).save(last)
+    with pytest.raises(ValueError) as e:
+        tokenizer_of(load(last))
+    assert f"{last / 'tokenizer.json'} is not the tokenizer (bpe264) that this model was trained with" in one_line(e)
+
+
+@pytest.mark.parametrize("kind", [OSError, SafetensorError])
+def test_an_export_onto_a_full_disk_leaves_nothing(tmp_path, tokenizer, monkeypatch, kind):
+    config = CONFIG | dict(head="softmax", head_args={}, dropout=0.0, tokenizer_fingerprint=tokenizer.fingerprint)
+    save(tmp_path / "run" / "best", build(config), config, PROGRESS, None, tokenizer)
+
+    def full(model, folder):
+        (folder / "config.json").write_text("{}")
+        raise kind(28, "No space left on device")
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "to_gpt2", full)
+        with pytest.raises(OSError) as e:
+            checkpoint.export(tmp_path / "run", tmp_path / "gpt2")
+    assert "could not write" in one_line(e) and "No space left on device" in str(e.value) and names(tmp_path) == ["run"]
+    checkpoint.export(tmp_path / "run", tmp_path / "gpt2")
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(names(tmp_path / "gpt2")) and names(tmp_path) == ["gpt2", "run"]

@@ -317,6 +317,101 @@ def test_a_run_that_is_stopped_goes_on(trained, sig, tmp_path, monkeypatch, hone
     assert main(argv) == 0 and len(texts) == 8 and same(rows(tmp_path / "t"), rows(honest))
 
 
+def test_two_processes_add_to_one_table(trained, sig, tmp_path, monkeypatch, honest):
+    """While one model is evaluated, another process writes its row: both stay."""
+    out, real = tmp_path / "t", eval_diversity.model_row
+
+    def meanwhile(path, *args):
+        if path == trained:
+            assert main([str(sig), *SMALL, f"--out={out}"]) == 0
+        return real(path, *args)
+    monkeypatch.setattr(eval_diversity, "model_row", meanwhile)
+    assert main([str(trained), *SMALL, f"--out={out}"]) == 0
+    assert same(rows(out), rows(honest)) and not list(tmp_path.glob(".*"))
+
+
+def test_a_table_of_other_settings_is_found_before_its_first_model_is_done(trained, sig, tmp_path, monkeypatch):
+    out, seen = tmp_path / "t", []
+
+    def meanwhile(*args):
+        monkeypatch.undo()
+        with pytest.raises(ValueError, match="rows of other settings"):
+            main([str(sig), *SMALL, "--seed=7", f"--out={out}"])
+        seen.append(1)
+        raise KeyboardInterrupt
+    monkeypatch.setattr(eval_diversity, "model_row", meanwhile)
+    with pytest.raises(KeyboardInterrupt):
+        main([str(trained), *SMALL, f"--out={out}"])
+    assert seen
+
+
+def test_a_changed_configuration_is_another_row(table, variant, monkeypatch):
+    """With the same weights."""
+    texts = capture(monkeypatch)
+    assert main([str(variant("other", head="sigsoftmax")), *SMALL, f"--out={table}"]) == 0
+    assert len(texts) == 8 and rows(table)["baseline"]["training"]["head"] == "sigsoftmax"
+
+
+# ---- names ----------------------------------------------------------------------------------------------------------
+
+def test_a_row_gets_the_name_it_is_given(trained, variant, tmp_path):
+    odd = variant("a=b", name="odd")
+    assert [(e.name, e.path) for e in eval_diversity.entries([f"x={trained}", str(trained), str(odd), f"y={odd}"])] == [
+        ("x", trained), ("baseline", trained), ("odd", odd), ("y", odd)]
+    argv = [str(trained), f"end={trained}/last", f"again={variant('copy')}", *SMALL, f"--out={tmp_path / 't'}"]
+    assert main(argv) == 0
+    table = rows(tmp_path / "t")
+    assert list(table) == ["baseline", "end", "again", *REFERENCES] and table["again"]["nll"] == table["baseline"]["nll"]
+    assert table["end"]["training"]["name"] == "baseline" and table["end"]["checkpoint"] == f"{trained}/last" and len(samples(tmp_path / "t", "end")) == 8
+
+
+# ---- degenerate models ----------------------------------------------------------------------------------------------
+
+def with_nan(path: Path) -> Path:
+    from safetensors.torch import load_file, save_file
+    save_file({k: v * math.nan for k, v in load_file(path / "model.safetensors").items()}, path / "model.safetensors")
+    return path
+
+
+def test_a_model_of_no_numbers_is_a_row_that_says_so(trained, variant, tmp_path, capsys):
+    out, bad = tmp_path / "t", with_nan(variant("bad", name="bad"))
+    argv = [str(bad), str(trained), *SMALL, f"--out={out}"]
+    for _ in range(2):  # and again, from the kept row
+        assert main(argv) == 1
+        assert "1 of 2 models could not be evaluated: bad (its weights hold nan or inf" in capsys.readouterr().err.splitlines()[-1]
+        assert "its weights hold nan or inf" in rows(out)["bad"]["problem"] and rows(out)["baseline"]["ppl_tok"] > 1
+        line = next(line for line in out.with_name("t.md").read_text().splitlines() if line.startswith("| bad (its weights hold nan"))
+        assert [cell.strip() for cell in line.split("|")[3:-1]] == ["-"] * (len(HONEST) - 1)
+    assert main([str(trained), *SMALL, f"--out={out}"]) == 0 and "bad" in rows(out)  # it stays beside others
+
+
+def test_a_model_that_samples_white_space(trained, variant, tmp_path, monkeypatch, token_folder):
+    """Its perplexity stands; its texts have none of their numbers."""
+    blank = load_tokenizer(token_folder).encode("\n")[0]
+    real = eval_diversity.sample_texts
+    monkeypatch.setattr(eval_diversity, "sample_texts", lambda model, prompts, s, device, title: np.full((len(prompts), s.new_tokens), blank) if title == "bad" else
+                        real(model, prompts, s, device, title))
+    out = tmp_path / "t"
+    assert main([f"bad={trained}", str(trained), *SMALL, f"--out={out}"]) == 1
+    bad, good = rows(out)["bad"], rows(out)["baseline"]
+    assert bad["problem"] == "its texts are white space alone" and bad["ppl_tok"] == good["ppl_tok"] and "self_bleu" not in bad and good["self_bleu"] > 0
+    assert set("".join(samples(out, "bad"))) == {"\n"}
+
+
+def test_probabilities_that_are_not_numbers(trained, monkeypatch, tmp_path):
+    from scoring import Score
+    monkeypatch.setattr(eval_diversity, "score", lambda *a, **k: Score(math.nan, 1, 0, math.nan, math.nan, math.nan))
+    assert main([str(trained), *PAPER_SMALL, f"--out={tmp_path / 't'}"]) == 1
+    assert rows(tmp_path / "t")["baseline"]["problem"] == "its log-probabilities are not numbers"
+
+
+def test_score_names_nan(trained, token_folder):
+    model, _ = eval_diversity.load_model(trained)
+    model.trunk.ln_f.weight.fill_(math.nan)
+    with pytest.raises(eval_diversity.Degenerate, match="log-probabilities are not numbers"):
+        score(model, open_tokens(token_folder / "test.bin").ids[:100], details=True)
+
+
 # ---- refusals -------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("flag, key", [("--seed=7", "seed"), ("--texts=9", "texts"), ("--new_tokens=11", "new_tokens"), ("--temperature=0.9", "temperature"), ("--top_k=5", "top_k"),
@@ -353,6 +448,15 @@ def test_a_run_named_human_is_refused(variant, no_work):
 def test_what_cannot_work_is_refused_before_any_work(trained, no_work, flags, match):
     with pytest.raises((ValueError, FileNotFoundError), match=match):
         main([str(trained), *SMALL, *flags])
+
+
+def test_a_place_that_cannot_be_written_is_found_before_any_work(trained, no_work, tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "t.json").mkdir()
+    (tmp_path / "s.samples").touch()
+    for out in ("file/t", "t", "s"):
+        with pytest.raises(OSError):
+            main([str(trained), *SMALL, f"--out={tmp_path / out}"])
 
 
 def test_a_missing_checkpoint(trained, no_work, tmp_path):

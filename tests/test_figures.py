@@ -9,6 +9,7 @@ import pytest
 import figures
 import frontier
 import metrics
+from checkpoint import Degenerate
 from data.tokens import open_tokens
 from eval_diversity import held_out_prompts, parser, prepare
 
@@ -49,6 +50,34 @@ def test_what_is_done_is_kept_and_other_settings_are_refused(points, trained, ca
     assert "baseline: kept" in capsys.readouterr().err
     with pytest.raises(ValueError, match="other settings .texts 6, now 5"):
         frontier.main([str(trained), *SMALL, "--texts=5", "--out", str(points)])
+
+
+def test_two_processes_add_to_one_frontier(trained, tmp_path, monkeypatch):
+    """While one model is sampled, another process writes its row: both stay."""
+    out, real, again = tmp_path / "x", frontier.sample_texts, []
+
+    def meanwhile(*args):
+        if not again:
+            again.append("started")
+            again.append(frontier.main([f"other={trained}", *SMALL, "--out", str(out)]))
+        return real(*args)
+    monkeypatch.setattr(frontier, "sample_texts", meanwhile)
+    assert frontier.main([str(trained), *SMALL, "--out", str(out)]) == 0 and again == ["started", 0]
+    assert {r["name"] for r in read(out)["rows"]} == {"human", "baseline", "other"} and not list(tmp_path.glob(".*"))
+
+
+def test_a_degenerate_model_is_named_and_the_others_have_their_points(trained, tmp_path, monkeypatch, capsys):
+    real = frontier.load_model
+
+    def loading(path, **kwargs):
+        if path == trained / "last":
+            raise Degenerate("its weights hold nan or inf (x)", path)
+        return real(path, **kwargs)
+    monkeypatch.setattr(frontier, "load_model", loading)
+    assert frontier.main([f"bad={trained}/last", str(trained), *SMALL, "--out", str(tmp_path / "x")]) == 1
+    bad, good = (next(r for r in read(tmp_path / "x")["rows"] if r["name"] == name) for name in ("bad", "baseline"))
+    assert bad["problem"] == "its weights hold nan or inf (x)" and "points" not in bad and len(good["points"]) == 2
+    assert "1 of 2 models could not be evaluated: bad (its weights hold nan or inf (x))" in capsys.readouterr().err
 
 
 def test_an_impossible_temperature_is_refused(trained, tmp_path):

@@ -368,6 +368,25 @@ def test_mistakes_are_one_line(run, flags, said):
     assert said in str(e.value) and "\n" not in str(e.value)
 
 
+def test_a_mark_before_the_first_prompt_is_no_text(tmp_path):
+    (tmp_path / "p").write_text("one\ntwo\ufeff\n", encoding="utf-8-sig")
+    assert prompts(str(tmp_path / "p")) == ["one", "two\ufeff"]
+
+
+@pytest.mark.parametrize("flags", [[], ["--temperature=0"], ["--num_samples=2"]], ids=str)
+def test_probabilities_that_are_not_numbers_are_an_error(run, monkeypatch, flags):
+    """Though the weights are finite."""
+    out, _ = run
+    real = sample.Model.__init__
+
+    def broken(self, trunk, head):
+        real(self, trunk, head)
+        head.log_probs = lambda hidden, draws: torch.full((len(hidden), 264), math.nan)
+    monkeypatch.setattr(sample.Model, "__init__", broken)
+    with pytest.raises(ValueError, match=f"{out / 'best'} cannot be used: its log-probabilities are not numbers"):
+        sample.main([str(out), "--device=cpu", *flags])
+
+
 # ---- int8 weights ------------------------------------------------------------------------------------------
 
 @needs_int8

@@ -2,7 +2,12 @@
 
 import json
 import math
+import os
 import shutil
+import signal
+import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -89,12 +94,11 @@ def whole(token_folder, tmp_path, monkeypatch):
     """whole(**changes) -> exit code of a table of two rows and two seeds on the tiny corpus; train.py in this process."""
     trained = []
 
-    def fake_train(command, env=None):
+    def fake_train(self, command, environment):
         arguments = command[2:]
         trained.append(arguments)
         config = table.train.read_arguments(list(arguments))
-        code = train_in_process(config, token_folder)
-        return type("Done", (), {"returncode": code})
+        return train_in_process(config, token_folder)
 
     tiny = TINY | dict(block_size=96)
     overlay = tmp_path / "tinytable.py"
@@ -102,7 +106,7 @@ def whole(token_folder, tmp_path, monkeypatch):
     real = Run.make.__func__
     monkeypatch.setattr(Run, "make", classmethod(lambda cls, row, seed, c: (lambda r: Run(r.row, r.seed, r.out, tuple(
         str(overlay) if a.endswith("/tinytable.py") else a for a in r.arguments)))(real(cls, row, seed, c))))
-    monkeypatch.setattr(table.subprocess, "run", lambda command, **k: fake_train(command) if "train.py" in command else type("Git", (), {"returncode": 0, "stdout": "abc\n"}))
+    monkeypatch.setattr(table.Trainings, "run", fake_train)
 
     def make(**changes):
         config = dict(rows=["baseline", "smooth_gpt"], overlay="tinytable", seeds=[1, 2], runs=str(tmp_path / "out"), results=str(tmp_path / "results"), halves=5,
@@ -157,8 +161,8 @@ def test_a_run_that_others_start_from_needs_its_folder(whole):
 
 def test_a_failed_run_is_named_and_the_others_are_done(whole, monkeypatch):
     make, trained, folder = whole
-    inner = table.subprocess.run
-    monkeypatch.setattr(table.subprocess, "run", lambda command, **k: type("Done", (), {"returncode": 1}) if "--name=baseline-tinytable-1" in command else inner(command, **k))
+    inner = table.Trainings.run
+    monkeypatch.setattr(table.Trainings, "run", lambda self, command, environment: 1 if "--name=baseline-tinytable-1" in command else inner(self, command, environment))
     with pytest.raises(RuntimeError, match="baseline-tinytable-1 failed"):
         make()
     assert (folder / "out/baseline-tinytable-2/last").is_dir() and not (folder / "results/mini.json").exists()
@@ -177,3 +181,86 @@ def test_a_run_of_another_configuration_is_refused(whole):
     assert make(rows=["baseline"]) == 0
     with pytest.raises(ValueError, match="was trained with another learning_rate"):
         make(rows=["baseline --learning_rate=0.5"])
+
+
+# ---- checks first, and by content -----------------------------------------------------------------------------------
+
+def test_texts_that_do_not_fit_are_found_before_any_training(whole):
+    make, trained, folder = whole
+    with pytest.raises(ValueError, match="prompt_tokens . new_tokens = 250 do not fit block_size = 96"):
+        make(evaluate="")
+    with pytest.raises(ValueError, match="baseline-tinytable-1 has block_size = 96; .*has block_size = 48.*contexts of different length"):
+        make(rows=["baseline", "smooth_gpt --block_size=48"], seeds=[1])
+    assert not trained
+
+
+def test_results_that_cannot_be_written_are_found_before_any_training(whole):
+    make, trained, folder = whole
+    (folder / "file").touch()
+    with pytest.raises(OSError):
+        make(results=str(folder / "file"))
+    assert not trained
+
+
+def test_results_of_other_settings_are_found_before_any_training(whole, token_folder):
+    make, trained, folder = whole
+    assert make(rows=["baseline"], seeds=[1]) == 0
+    with pytest.raises(ValueError, match="rows of other settings .*texts 6, now 7"):
+        make(evaluate="--split=validation --texts=7 --prompt_tokens=6 --new_tokens=80 --data " + str(token_folder))
+    path = folder / "results/mini.runs.json"
+    path.write_text(path.read_text().replace(json.loads(path.read_text())["settings"]["train"], "0" * 64))
+    with pytest.raises(ValueError, match="rows of other settings .training text 000000000000, now"):
+        make()
+    assert len(trained) == 1
+
+
+def scaled(checkpoint: Path) -> None:
+    from safetensors.torch import load_file, save_file
+    save_file({k: v * 1.01 for k, v in load_file(checkpoint / "model.safetensors").items()}, checkpoint / "model.safetensors")
+
+
+def test_rows_of_other_weights_are_not_kept(whole):
+    """What a run started from counts by its hash: from its folder, or from its row where the folder is gone."""
+    make, trained, folder = whole
+    rows = ["baseline", "stop_gradient --init_from={runs}/baseline-{overlay}-{seed}"]
+    assert make(rows=rows, seeds=[1]) == 0
+    shutil.rmtree(folder / "out/stop_gradient-tinytable-1")
+    assert make(rows=rows, seeds=[1]) == 0 and len(trained) == 2  # kept
+    scaled(folder / "out/baseline-tinytable-1/best")
+    assert make(rows=rows, seeds=[1]) == 0 and len(trained) == 3
+    scaled(folder / "out/baseline-tinytable-1/best")
+    with pytest.raises(ValueError, match="was trained with another init_from .one with the weights"):
+        make(rows=rows, seeds=[1])
+
+
+def test_a_degenerate_run_is_left_out_and_named(whole, capsys):
+    make, trained, folder = whole
+    assert make(seeds=[1]) == 0
+    from safetensors.torch import load_file, save_file
+    weights = folder / "out/smooth_gpt-tinytable-1/best/model.safetensors"
+    save_file({k: v * math.nan for k, v in load_file(weights).items()}, weights)
+    assert make(seeds=[1]) == 1 and "could not be evaluated: smooth_gpt-tinytable-1" in capsys.readouterr().err
+    assert [r["name"] for r in json.loads((folder / "results/mini.json").read_text())["rows"]] == ["baseline", "human", "unigram noise", "loop"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_stops_the_trainings_and_waits_for_them(tmp_path, monkeypatch, number):
+    """A signal to table.py alone: its training saves, is waited for, and no other starts."""
+    code = ("import pathlib, signal, sys, time\nout = pathlib.Path(sys.argv[1])\n"
+            "def save(*_):\n out.with_suffix('.saved').touch()\n sys.exit(143)\nsignal.signal(signal.SIGTERM, save)\nout.touch()\ntime.sleep(60)")
+    runs = [Run("r", i, tmp_path / f"r{i}", (str(tmp_path / f"r{i}"),)) for i in range(2)]
+    real = table.subprocess.Popen
+    monkeypatch.setattr(table.subprocess, "Popen", lambda command, env: real([sys.executable, "-c", code, command[2]], env=env))
+
+    def send():
+        while not runs[0].out.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+    before = [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
+    thread = threading.Thread(target=send)
+    thread.start()
+    with pytest.raises(table.Stopped) as e:
+        table.train_all(runs, TableConfig())
+    thread.join()
+    assert e.value.args == (number,) and runs[0].out.with_suffix(".saved").exists() and not runs[1].out.exists()
+    assert before == [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]

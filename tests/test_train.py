@@ -251,7 +251,7 @@ def at_step(monkeypatch, step: int, act) -> None:
     monkeypatch.setattr(train.Trainer, "train_step", train_step)
 
 
-@pytest.mark.parametrize("sig, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("sig, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_saves_and_stops(run, tiny, tmp_path, monkeypatch, equal_state, capsys, sig, code):
     c = tiny(dropout=0.2)
     at_step(monkeypatch, 3, lambda: signal.raise_signal(sig))
@@ -290,6 +290,101 @@ def test_a_signal_in_an_evaluation_saves_and_the_evaluation_comes_later(run, tin
     c.resume = True
     assert run(c) == 0 and steps(c.out_dir, "val_nll") == whole_evaluations == [3, 6]
     assert progress(c.out_dir, "last")["best_val_nll"] == progress(whole.out_dir, "last")["best_val_nll"]
+
+
+def test_a_lost_terminal_saves_and_stops(run, tiny, monkeypatch):
+    """Its SIGHUP can come after the first line that cannot be written."""
+    c, real, away = tiny(), print, []
+
+    def lost(text, **kwargs):
+        if text.startswith("step 3"):
+            raise OSError(5, "Input/output error")
+        real(text, **kwargs)
+    monkeypatch.setattr("builtins.print", lost)
+    monkeypatch.setattr(train.os, "dup2", lambda new, old: away.append(new))
+    monkeypatch.setattr(train.sys, "stdout", open(os.devnull, "w"))
+    assert run(c) == 129 and progress(c.out_dir)["step"] == 3 and away
+
+
+def killed_at(monkeypatch, save: int) -> None:
+    """KeyboardInterrupt in place of the save of that number (from 0): what SIGKILL or a full disk there leaves."""
+    left, real = [save], checkpoint.save
+
+    def saving(*args):
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        real(*args)
+    monkeypatch.setattr(checkpoint, "save", saving)
+
+
+@pytest.mark.parametrize("save", range(4))
+def test_killed_at_any_save_a_run_goes_on(run, tiny, tmp_path, monkeypatch, equal_state, save):
+    """Also between `last` and the first `best`; in the end `best` is the unbroken run's."""
+    c, whole = tiny(eval_interval=3), tiny(eval_interval=3, out_dir=str(tmp_path / "whole"))
+    with monkeypatch.context() as patch:
+        killed_at(patch, save)
+        with pytest.raises(KeyboardInterrupt):
+            run(c)
+    c.resume = save > 0  # before the first save nothing is there, and a new start is accepted
+    if save == 1:
+        c.max_steps = 6
+        assert not (Path(c.out_dir) / "best").exists() and (Path(c.out_dir) / "last").is_dir()
+    assert run(c) == run(whole) == 0
+    for which in ("best", "last"):
+        assert equal_state(weights(c.out_dir, which), weights(whole.out_dir, which)) and progress(c.out_dir, which) == progress(whole.out_dir, which)
+
+
+def test_the_best_is_saved_by_the_resume_if_it_was_not_before(run, tiny, monkeypatch, equal_state):
+    """Though no later evaluation is as good."""
+    values = iter([2.0, 1.0, 3.0])
+    monkeypatch.setattr(train.Trainer, "evaluate", lambda self: train.Score(next(values), 1, 0, 1.0, math.nan, math.nan))
+    c = tiny(eval_interval=2)
+    with monkeypatch.context() as patch:
+        killed_at(patch, 3)
+        with pytest.raises(KeyboardInterrupt):
+            run(c)
+    assert progress(c.out_dir, "best")["step"] == 2 and progress(c.out_dir)["step"] == 4
+    c.resume = True
+    assert run(c) == 0 and progress(c.out_dir, "best") == {"step": 4, "tokens": 4 * 8 * 16, "val_nll": 1.0, "best_val_nll": 1.0}
+
+
+def test_a_finished_run_is_extended(run, tiny, tmp_path, monkeypatch, equal_state, capsys):
+    """Its schedule stays; stopped and resumed on the way, it is the run that was given both numbers from the start."""
+    c, whole = tiny(max_steps=4), tiny(max_steps=8, lr_decay_steps=4, out_dir=str(tmp_path / "whole"))
+    assert run(c) == 0
+    c.resume, c.max_steps = True, 8
+    with monkeypatch.context() as patch:
+        at_step(patch, 6, lambda: signal.raise_signal(signal.SIGTERM))
+        assert run(c) == 143
+    assert "it was finished and goes on to step 8: its cosine was over at step 4, the further steps run at min_lr = 0.0003" in capsys.readouterr().out
+    assert run(c) == run(whole) == 0
+    assert equal_state(weights(c.out_dir), weights(whole.out_dir)) and [e["lr"] for e in log(c.out_dir) if "lr" in e] == [e["lr"] for e in log(whole.out_dir) if "lr" in e]
+    assert checkpoint.load(Path(c.out_dir) / "last").config["lr_decay_steps"] == 4
+
+
+def test_a_finished_run_with_another_schedule(run, tiny, capsys):
+    c = tiny(max_steps=4)
+    assert run(c) == 0
+    c.resume, c.max_steps, c.lr_decay_steps = True, 6, 6
+    assert run(c) == 0
+    now, was = train.learning_rate(tiny(max_steps=6), 4), train.learning_rate(tiny(max_steps=4), 4)
+    assert f"its cosine ended at step 4 and now ends at step 6, so the learning rate jumps from {was:.2e} to {now:.2e}" in capsys.readouterr().out
+    assert [e["lr"] for e in log(c.out_dir) if "lr" in e][4] == now and checkpoint.load(Path(c.out_dir) / "last").config["lr_decay_steps"] == 6
+
+
+def test_fewer_steps_than_are_done_are_refused(run, tiny):
+    c = tiny(max_steps=4, lr_decay_steps=9)
+    assert run(c) == 0
+    c.resume, c.max_steps = True, 3
+    with pytest.raises(ValueError, match="max_steps = 3, but the run is at step 4 already"):
+        run(c)
+
+
+def test_another_corpus_than_the_standard_one_is_said():
+    from data.grammar.grammar import Settings
+    assert train.unusual("grammar", f"{Settings()} language=abc") == "" == train.unusual("demo", "pydoc_data.topics of Python 3.11")
+    assert train.unusual("grammar", f"{Settings.parse('seed=2 train=500000')} language=abc") == "seed=2 train=500000"
 
 
 def test_resume_with_a_retrained_teacher_is_refused(run, tiny, trained, tmp_path):
@@ -496,9 +591,10 @@ def test_a_folder_in_use_is_refused(run, tiny):
 @pytest.mark.parametrize("key, value", [("head", "sigmoid"), ("n_embd", 16), ("n_layer", 2), ("seed", 1), ("batch_size", 4), ("learning_rate", 1e-4), ("dropout", 0.1),
                                         ("bayesian", True), ("lr_decay_steps", 9), ("max_steps", 9),
                                         ("dtype", "bfloat16"), ("dtype", "float16")])
-def test_resuming_something_else_is_refused(run, tiny, key, value):
-    c = tiny(max_steps=1, eval_interval=1)
-    assert run(c) == 0
+def test_resuming_something_else_is_refused(run, tiny, monkeypatch, key, value):
+    c = tiny(max_steps=3)
+    at_step(monkeypatch, 2, lambda: signal.raise_signal(signal.SIGTERM))
+    assert run(c) == 143
     before = (Path(c.out_dir) / "last" / "model.safetensors").read_bytes(), (Path(c.out_dir) / "log.jsonl").read_bytes()
     setattr(c, key, value)
     c.resume = True

@@ -36,6 +36,12 @@ def lines(words: list[str], machine: Machine, tokens: int, seed: tuple[int, ...]
                 return
 
 
+def unusual(source: str) -> str:
+    """The settings in the record of a prepared folder that are not the standard ones."""
+    standard = str(Settings()).split()
+    return " ".join(item for item in source.split() if item not in standard and not item.startswith("language="))
+
+
 def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) -> Path:
     """Generate the corpus into the folder `out`; see data.corpus.prepare_splits.
 

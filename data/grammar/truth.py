@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data.grammar.machine import Machine, Tables
-from data.tokens import TokenFile, replacing
+from data.tokens import TokenFile
+from files import replacing
 
 
 class Truth(NamedTuple):

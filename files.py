@@ -1,0 +1,112 @@
+"""Files that are whole or not there, and locks: against two processes, a kill or a full disk."""
+
+import errno
+import glob
+import json
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import filelock
+
+STALE = 3600  # seconds without a byte, after which an unfinished file is taken for a killed process'
+
+
+def beside(path: Path) -> Path:
+    """A new hidden name beside `path`, nobody else's, for what is to take the name `path`.
+
+    Removes what killed processes left there.
+    """
+    remove_leftovers(path.parent, path.name, STALE)
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+
+
+def remove_leftovers(folder: Path, name: str = "*", age: float = 0) -> None:
+    """Removes what killed processes left of `name` in `folder`, if it is older than `age` seconds.
+
+    An age of 0 is for who holds the folder's lock.
+    """
+    pattern = name if name == "*" else glob.escape(name)
+    for old in folder.glob(f".{pattern}.{'[0-9a-f]' * 8}.tmp"):
+        with suppress(OSError):  # another process was faster
+            if time.time() - old.stat().st_mtime >= age:
+                shutil.rmtree(old) if old.is_dir() else old.unlink()
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A binary file that takes the name `path` once it is whole and on disk; until then `path` stays as it was.
+
+    Of two processes that write at the same time the later one's file stays, whole. Who reads it first,
+    to add to it, holds `locked`.
+    """
+    temporary = beside(path)
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException as error:  # Ctrl-C and a full disk included: nothing half-written stays
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, str(temporary)):
+            # "No space left on device" does not say for which file, or names the temporary one
+            error.filename, error.filename2 = str(path), None
+        raise
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write `content` to `path`, all or nothing."""
+    with replacing(path) as file:
+        file.write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def sync_folder(folder: Path) -> None:
+    """Waits until every file of `folder` is on disk."""
+    for f in folder.iterdir():
+        with open(f, "rb") as fd:
+            os.fsync(fd.fileno())
+
+
+@contextmanager
+def locked(path: Path, timeout: float = -1) -> Iterator[None]:
+    """Holds the lock file `path` for this process. Waits for who holds it, at most `timeout` seconds, -1 for ever.
+
+    filelock.Timeout if it is still held then. The lock goes with the process, however it ends. The file is
+    removed with it; what a kill leaves of it locks nothing.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(path, timeout=timeout):
+        try:
+            yield
+        finally:
+            # while it is held: who waits looks whether the file that it has locked then still has its name
+            path.unlink(missing_ok=True)
+
+
+def lock_of(path: Path) -> Path:
+    """The lock file of `path` and of the files that share its name."""
+    return path.with_name(f".{path.name}.lock")
+
+
+def check_writable(path: Path) -> None:
+    """OSError if no file of the name `path` can be written: found before the work whose result is to go
+    there. Makes nothing.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    folder = path.parent
+    while not folder.exists():  # it will be made in the one above it that is there
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        error.filename = str(path)
+        raise

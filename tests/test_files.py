@@ -1,0 +1,106 @@
+"""Files that are whole or not there, and locks: with two writers, a kill, a folder that cannot be written."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import filelock
+import pytest
+
+from files import STALE, beside, check_writable, lock_of, locked, remove_leftovers, replacing
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir())
+
+
+def child(code: str, *arguments) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], cwd=ROOT, stdout=subprocess.PIPE)
+
+
+def test_two_writers_of_one_file_do_not_meet(tmp_path):
+    path = tmp_path / "x.json"
+    with replacing(path) as one:
+        one.write(b"one, ")
+        with replacing(path) as two:
+            two.write(b"two, whole")
+        assert path.read_bytes() == b"two, whole"
+        one.write(b"whole")
+    assert path.read_bytes() == b"one, whole" and names(tmp_path) == ["x.json"]
+
+
+def test_an_error_says_which_file_and_leaves_nothing(tmp_path):
+    path = tmp_path / "x.json"
+    with pytest.raises(OSError, match=r"x\.json") as e, replacing(path):
+        raise OSError(28, "No space left on device")
+    assert e.value.filename == str(path) and not names(tmp_path)
+    with pytest.raises(OSError) as e, replacing(tmp_path / "none" / "x.json"):
+        pass
+    assert e.value.filename == str(tmp_path / "none" / "x.json")  # not the temporary name
+
+
+def test_what_a_kill_leaves_is_removed_in_time(tmp_path):
+    """SIGKILL just before the new name: the file is as it was, and a later write clears what is left once it is old."""
+    path = tmp_path / "x.json"
+    path.write_text("old")
+    kill = "import os, sys, pathlib, files\nos.replace = lambda *a: os.kill(os.getpid(), 9)\nwith files.replacing(pathlib.Path(sys.argv[1])) as f: f.write(b'new')"
+    assert child(kill, path).wait(60) == -signal.SIGKILL
+    left, = set(names(tmp_path)) - {"x.json"}
+    assert path.read_text() == "old" and left.startswith(".x.json.")
+    other = beside(tmp_path / "y.json")
+    other.touch()
+    with replacing(path) as f:  # it could still be written to
+        f.write(b"newer")
+    assert path.read_bytes() == b"newer" and set(names(tmp_path)) == {"x.json", left, other.name}
+    old = time.time() - STALE - 1
+    for p in (tmp_path / left, other):
+        os.utime(p, (old, old))
+    with replacing(path):
+        pass
+    assert set(names(tmp_path)) == {"x.json", other.name}  # another file's is that one's
+    remove_leftovers(tmp_path)
+    assert names(tmp_path) == ["x.json"]
+
+
+def test_no_update_is_lost(tmp_path):
+    """Four processes each add their rows, one at a time, to one file."""
+    path = tmp_path / "rows.json"
+    path.write_text("[]")
+    add = ("import json, sys, pathlib\nfrom files import *\npath = pathlib.Path(sys.argv[1])\nfor i in range(10):\n with locked(lock_of(path)):\n  rows = json.loads(path.read_text())\n"
+           "  with replacing(path) as f: f.write(json.dumps(rows + [[sys.argv[2], i]]).encode())")
+    for process in [child(add, path, who) for who in "abcd"]:
+        assert process.wait(60) == 0
+    assert sorted(json.loads(path.read_text())) == [[who, i] for who in "abcd" for i in range(10)] and names(tmp_path) == ["rows.json"]
+
+
+def test_a_lock_goes_with_its_process(tmp_path):
+    lock = lock_of(tmp_path / "x")
+    holder = child("import sys, pathlib, time, files\nwith files.locked(pathlib.Path(sys.argv[1])):\n print('held', flush=True); time.sleep(60)", lock)
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(filelock.Timeout), locked(lock, timeout=0):
+            pass
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert names(tmp_path) == [".x.lock"]
+    with locked(lock, timeout=0):
+        pass
+    assert not names(tmp_path)
+
+
+def test_what_cannot_be_written_is_found_before(tmp_path):
+    (tmp_path / "file").touch()
+    check_writable(tmp_path / "new" / "folder" / "x.json")
+    check_writable(tmp_path / "file")
+    for path in (tmp_path / "file" / "x.json", tmp_path / "file" / "a" / "x.json", tmp_path):
+        with pytest.raises(OSError) as e:
+            check_writable(path)
+        assert e.value.filename == str(path) and e.value.strerror
+    assert names(tmp_path) == ["file"]
