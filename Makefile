@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: demo test test-slow table clean
+.PHONY: demo test test-other test-slow table clean
 
 # Trains a baseline, a Sig-GPT whose teacher is that baseline, and a GS-Softmax model on an embedded corpus, and compares them.
 demo: .venv/done
@@ -20,6 +20,11 @@ demo: .venv/done
 
 test: .venv/done
 	$(PY) -m pytest
+
+# The arithmetic once more, as another kind of CPU does it: no AVX-512, no bfloat16 instructions, two threads.
+test-other: .venv/done
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=2 \
+		$(PY) -m pytest tests/test_heads.py tests/test_scoring.py tests/test_model.py tests/test_tasks.py tests/test_device.py
 
 test-slow: .venv/done
 	$(PY) -m pytest -m "slow or gpu"
