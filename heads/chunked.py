@@ -12,7 +12,7 @@ from .tasks import Task, run
 
 
 class Sizes(NamedTuple):
-    """How the work is cut. Results depend on `rows` and `block` in their last bits, on the number of workers not at all."""
+    """How the work is cut. The last bits of results depend on `rows` and `block`, not on the number of workers."""
     rows: int     # of logits that one matrix product makes: a chunk
     block: int    # of these, the rows that the head's arithmetic takes at a time
     columns: int  # of the weight's gradient that one matrix product makes
@@ -20,36 +20,37 @@ class Sizes(NamedTuple):
 
 
 def chunk_rows(vocab_size: int, device: str) -> int:
-    """Rows of logits for one matrix product: on a GPU about half a gigabyte; never too few for it to be efficient."""
+    """Rows of logits for one matrix product: never too few for it to be efficient; on a GPU half a gigabyte."""
     return max(256, (2**22 if device == "cpu" else 2**27) // vocab_size)
 
 
 def block_rows(vocab_size: int, device: str) -> int:
-    """Rows of logits for a head's arithmetic: on a CPU half a megabyte, which its caches hold; on a GPU as many as there are."""
-    return max(1, 160_000 // vocab_size) if device == "cpu" else chunk_rows(vocab_size, device)
+    """Rows of logits for a head's arithmetic: on a CPU a megabyte, which its caches hold; on a GPU all there are."""
+    return max(1, 2 * 160_000 // vocab_size) if device == "cpu" else chunk_rows(vocab_size, device)
 
 
 def sizes(count: int, vocab_size: int, device: str, chunk: int = 0, block: int = 0) -> Sizes:
     """For `count` rows of logits over `vocab_size` tokens; a `chunk` or `block` that is not 0 is taken as it is."""
-    block = block or block_rows(vocab_size, device)
+    rows, few = chunk_rows(vocab_size, device), block_rows(vocab_size, device)
     if device != "cpu":
-        return Sizes(chunk or chunk_rows(vocab_size, device), block, 2**31, 1)
-    rows = chunk or chunk_rows(vocab_size, device) // 2  # each thread has its own
+        return Sizes(chunk or rows, block or few, 2**31, 1)
+    # half of it, for each thread has its own; and some chunks more than threads, so that none is idle for long
+    rows, few = min(rows // 2, max(64, -(-count // 8))), max(1, few // 2)
     # what takes a fraction of a millisecond is done before the threads are awake
     workers = torch.get_num_threads() if count * vocab_size >= 2**22 else 1
-    return Sizes(rows, block, 4096, workers)
+    return Sizes(chunk or rows, block or few, 2048, workers)
 
 
 class _Gradients:
     """The losses of all rows, and the gradients of everything that has one, in one pass."""
 
-    def __init__(self, hidden: Tensor, weights: Weights, head: Head, targets: Targets, dtype: torch.dtype, cut: Sizes,
-                 needs: list[bool], params: list[Tensor]):
+    def __init__(self, hidden: Tensor, weights: Weights, head: Head, targets: Targets, dtype: torch.dtype,
+                 cut: Sizes, needs: list[bool], params: list[Tensor]):
         self.head, self.targets, self.cut, self.params = head, targets, cut, params
         self.V = head.vocab_size
         # dtype: of the matrix products; work: of the head's own arithmetic: float32, or float64 in the tests
         self.dtype, self.work = dtype, torch.promote_types(hidden.dtype, torch.float32)
-        # rows of padding make a GPU's products faster, and a CPU's arithmetic slower, as rows of logits are then apart
+        # the padding makes a GPU's products faster, and a CPU's arithmetic slower, as rows of logits are then apart
         kept = self.V if hidden.device.type == "cpu" else len(weights.weight)
         self.hidden, self.weight, self.bias = hidden.to(dtype), weights.weight[:kept].to(dtype), weights.bias
         self.needed = any(needs)
@@ -70,8 +71,9 @@ class _Gradients:
         self.buffers = [self.hidden.new_empty(min(cut.rows, len(hidden)), kept) for _ in range(min(chunks, spare))]
 
     def tasks(self) -> list[Task]:
-        """Each chunk's rows and, once they are done, its share of the weight's gradient, a slice of the vocabulary at a time, in the order of the
-        chunks: so the sum does not depend on who does what. The next chunk of a buffer waits for all of them."""
+        """Each chunk's rows and, once they are done, its share of the weight's gradient, a slice of the vocabulary
+        at a time, in the order of the chunks: so the sum does not depend on who does what. The next chunk of a
+        buffer waits for all of them."""
         tasks: list[Task] = []
 
         def add(work: Callable[[], None], after: list[int]) -> int:
@@ -85,9 +87,11 @@ class _Gradients:
             k = step - lag
             if k >= 0:
                 before = ends.get(k - 1, [])
-                ends[k] = [add(partial(self.columns_of, k, part), [rows[k], *before[i:i + 1]]) for i, part in enumerate(self.slices)]
+                ends[k] = [add(partial(self.columns_of, k, part), [rows[k], *before[i:i + 1]])
+                           for i, part in enumerate(self.slices)]
             if step < chunks:
-                rows[step] = add(partial(self.rows_of, step), ends.get(k) or [rows[k]] if k >= 0 else [])
+                free = [] if k < 0 else ends[k] or [rows[k]]  # what its buffer has to be free of
+                rows[step] = add(partial(self.rows_of, step), free)
         return tasks
 
     def part(self, k: int) -> tuple[slice, Tensor]:
@@ -112,9 +116,10 @@ class _Gradients:
             self.d_hidden[rows] = z @ self.weight
 
     def judge(self, z: Tensor, targets: Targets) -> tuple[Tensor, list[Tensor | None]]:
-        """The losses (n,) of products z (n, V), and the gradients of the head's own parameters; the logits' takes the place of z."""
+        """The losses (n,) of products z (n, V), and the gradients of the head's own parameters; that of the logits
+        takes the place of z."""
         cpu = z.device.type == "cpu"
-        logits = z.detach().to(self.work, copy=not cpu)  # on a CPU the arithmetic is done in place, where it can be
+        logits = z.detach().to(self.work, copy=not cpu)  # on a CPU in place, where it can be
         if self.bias is not None:
             logits += self.bias
         if not self.needed:
@@ -142,7 +147,7 @@ class _Gradients:
 
 
 def _add_product(total: Tensor, z: Tensor, h: Tensor, new: bool) -> None:
-    """total (v, C) += z^T h, or = if `new`; summed in total's precision whatever that of z (n, v) and h (n, C)."""
+    """total (v, C) += z^T h, or = if `new`, in total's precision whatever that of z (n, v) and h (n, C)."""
     if z.dtype == total.dtype:
         torch.addmm(total, z.t(), h, beta=0 if new else 1, out=total)
     elif new:
@@ -186,13 +191,15 @@ def _sum(parts) -> Tensor | None:
     return total
 
 
-def chunked_loss(hidden: Tensor, weights: Weights, head: Head, targets: Targets, chunk: int = 0, block: int = 0) -> Tensor:
+def chunked_loss(hidden: Tensor, weights: Weights, head: Head, targets: Targets, chunk: int = 0,
+                 block: int = 0) -> Tensor:
     """Sum over rows of head.loss(hidden W^T + b, targets), without the (N, V) logits: a scalar in float32.
 
-    hidden (N, C); targets of N rows; chunk: rows of a matrix product, block: rows of the head's arithmetic (0: see `sizes`).
-    Value and gradients (of hidden, weight, bias and the head's parameters) equal the unchunked ones; higher derivatives do not exist. Under
-    autocast the matrix products run in its dtype and everything else in float32. As Liger's fused linear cross-entropy (Hsu et al. 2024,
-    arXiv 2410.10989), for any row-wise loss. On a CPU each chunk belongs to one thread (see `tasks.run`).
+    hidden (N, C); targets of N rows; chunk: rows of a matrix product, block: rows of the head's arithmetic (0: see
+    `sizes`). Value and gradients (of hidden, weight, bias and the head's parameters) equal the unchunked ones;
+    higher derivatives do not exist. Under autocast the matrix products run in its dtype and everything else in
+    float32. As Liger's fused linear cross-entropy (Hsu et al. 2024, arXiv 2410.10989), for any row-wise loss. On
+    a CPU each chunk belongs to one thread (see `tasks.run`).
     """
     if len(targets.ids) != len(hidden):
         raise ValueError(f"{len(targets.ids)} rows of targets for {len(hidden)} rows of hidden states")

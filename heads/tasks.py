@@ -1,4 +1,4 @@
-"""Tasks for threads of one core each: many small pieces of work without a team of threads that must meet after every one."""
+"""Tasks for threads of one core each: much small work without a team that has to meet after every piece."""
 
 import functools
 import threading
@@ -16,25 +16,27 @@ class Task(NamedTuple):
 @functools.lru_cache(maxsize=4)
 def _threads(count: int) -> ThreadPoolExecutor:
     """`count` threads, in each of which torch computes with that one thread."""
-    threads, all_there, before = ThreadPoolExecutor(count, "tasks"), threading.Barrier(count + 1), torch.get_num_threads()
+    threads, all_there = ThreadPoolExecutor(count, "tasks"), threading.Barrier(count + 1)
+    before = torch.get_num_threads()
 
     def settle() -> None:
-        torch.get_num_threads()  # a thread's first question gives it the number that all have, so it is to come before
+        torch.get_num_threads()  # a thread's first question gives it what all have, so it is to come before
         torch.set_num_threads(1)
         all_there.wait()
 
     for _ in range(count):
         threads.submit(settle)
     all_there.wait()
-    torch.set_num_threads(before)  # what a thread yet to come takes for its own is the last number that any has set
+    torch.set_num_threads(before)  # a thread yet to come takes the last number that any has set
     return threads
 
 
 def run(tasks: list[Task], workers: int) -> None:
-    """Does all `tasks`, taken in their order by `workers` threads; the first error of one is raised once all threads have stopped.
+    """Does all `tasks`, taken in their order by `workers` threads; the first error of one is raised once all
+    threads have stopped.
 
-    Each task may only wait for ones before it, which are then done or being done: so no wait is for ever. A thread that the system lets
-    wait for its core delays those tasks alone that need its own.
+    Each task may only wait for ones before it, which are then done or being done: so no wait is for ever. A
+    thread that the system lets wait for its core delays those tasks alone that need its own.
     """
     done = [threading.Event() for _ in tasks]
     order, lock, errors = iter(range(len(tasks))), threading.Lock(), []
