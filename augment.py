@@ -6,6 +6,10 @@ Of each training window, m positions are chosen; at each, the teacher's k most p
 perplexity is under a threshold stay. The true token is always kept. Source: Shamula et al. 2024, sec. 2.6 and fig. 3.
 """
 
+if __name__ == "__main__":
+    import configurator
+    configurator.quiet_imports()
+
 import fcntl
 import hashlib
 import json
@@ -23,9 +27,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from checkpoint import Model, is_run, load_model
-from configurator import cli
+from configurator import cli, help_text, wants_help
 from data.batches import Windows
-from data.tokens import TokenFile, open_tokens, write_json
+from data.tokens import TokenFile, open_tokens, read_json, write_json
 from heads import Targets, make_head
 from model import from_gpt2
 from scoring import autocast, get_dtype
@@ -72,8 +76,6 @@ class Teacher:
     """
 
     def __init__(self, name: str, tokenizer: str, fingerprint: str, vocab_size: int, block_size: int, device: torch.device | str = "cpu", dtype: str = "float32"):
-        if not Path(name).exists() and name.startswith(("out/", ".", "/", "~")):
-            raise ValueError(f"the teacher {name!r} is not there: train it first (for out/baseline-small: python train.py config/baseline.py config/small.py), or give another --teacher")
         if is_run(name):
             self.model, ckpt = load_model(name)
             has = (ckpt.config["tokenizer"], ckpt.config["tokenizer_fingerprint"], ckpt.config["vocab_size"])
@@ -203,15 +205,19 @@ class Store:
     """Proposals read from a file. ValueError if it is missing, cut short, or was made by another teacher, corpus or setting."""
 
     def __init__(self, path: Path, want: dict, vocab_size: int):
-        self.path = path
+        self.path, self.vocab_size, self.block_size = path, vocab_size, want["block_size"]
         try:
-            has = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-            has["windows"], has["m"], has["k"]
+            has = read_json(path.with_suffix(".json"))
+            sizes = [has[key] for key in ("windows", "m", "k")]
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             raise ValueError(f"no whole label store {path}: delete it, and build it with python augment.py") from None
         odd = [k for k in want if has.get(k) != want[k]]
         if odd:
             raise ValueError(f"the label store {path} was made with another {odd[0]} ({has.get(odd[0])!r}, not {want[odd[0]]!r}): delete it and build this one")
+        most = (want["tokens"] - 1) // want["block_size"], want["block_size"], vocab_size
+        if not all(type(n) is int and 0 < n <= high for n, high in zip(sizes, most)) or sizes[0] != most[0]:
+            raise ValueError(f"the label store {path} is damaged: its JSON gives windows, m, k as {sizes}: "
+                             f"delete it and build it again")
         record = _record(vocab_size, has["m"], has["k"])
         size = len(_MAGIC) + has["windows"] * record.itemsize
         if not path.is_file() or path.stat().st_size != size or path.open("rb").read(len(_MAGIC)) != _MAGIC:
@@ -222,6 +228,12 @@ class Store:
         r = self.records[indices]
         ids = r["ids"].astype(np.int64)
         ids[r["ids"] == np.iinfo(r["ids"].dtype).max] = -1
+        probs = r["probs"]
+        in_range = r["positions"].max() < self.block_size and ids.max() < self.vocab_size
+        if not (in_range and ((probs >= 0) & (probs <= 1.001)).all()):
+            raise ValueError(f"the label store {self.path} is damaged: windows {indices.min()} to "
+                             f"{indices.max()} hold ids, positions or probabilities that cannot be: "
+                             "delete it and build it again")
         return Proposals(r["positions"], ids, r["probs"])
 
 
@@ -288,6 +300,9 @@ def build_store(tokens: TokenFile, teacher: Teacher, block_size: int, settings: 
 def main(argv: list[str]) -> int:
     """Builds the label store of a training configuration."""
     import train  # here: train imports this module
+    if wants_help(argv):
+        print(__doc__, help_text(train.TrainConfig, train.__file__), sep="\n")
+        return 0
     config = train.read_arguments(argv)
     if config.labels == "true":
         raise ValueError("labels = 'true': this configuration has no proposals to store; give one that has, such as config/sig_gpt.py, or --labels=soft")

@@ -9,6 +9,10 @@ prompts, with a fixed token budget. Human text is the standard: for each column 
 `--protocol paper` scores as the paper did, beside its published numbers: perplexity on training windows, prompts scored along.
 """
 
+if __name__ == "__main__":
+    import configurator
+    configurator.quiet_imports()
+
 import argparse
 import csv
 import hashlib
@@ -27,11 +31,13 @@ from tqdm import tqdm
 
 import metrics
 from checkpoint import Model, find, load, load_model, tokenizer_of
-from configurator import cli
+from configurator import Parser, check_seed, cli, path as path_of
 from data.grammar.machine import UNKNOWN
 from data.grammar.truth import Truth, open_truth
-from data.tokens import TokenFile, Tokenizer, open_tokens, replacing
+from data.tokens import TokenFile, Tokenizer, foreign, found_path, open_tokens, read_json, replacing
 from logs import evaluations
+from memory import check_fits
+from names import REFERENCES, check_apart, check_row_name, file_stem
 from sample import check_sampling, generate, truncate
 from scoring import EPSILON, described, document_blocks, document_windows, get_device, get_dtype, recover, score, truth_blocks
 
@@ -86,7 +92,6 @@ PAPER = (
     Column("published_self_bleu", "publ. Self-BLEU", ".2f", "", "as published"),
     Column("published_distinct_4", "publ. Distinct-4", ".4f", "", "as published"),
 )
-REFERENCES = ("human", "unigram noise", "loop")
 PLACES = ("data", "source", "out_dir")  # of a run's configuration: of one machine, nobody else's
 
 
@@ -301,23 +306,33 @@ def known_truth(truth: Truth) -> str:
 
 
 def samples_file(out: Path, name: str) -> Path:
-    return out.with_name(out.name + ".samples") / f"{name.replace(' ', '_')}.jsonl"
+    return out.with_name(out.name + ".samples") / f"{file_stem(name)}.jsonl"
 
 
 def write_files(out: Path, s: Settings, rows: list[dict[str, Any]], texts: dict[str, list[str]], columns: tuple[Column, ...], notes: list[str]) -> None:
     """The samples, one JSON string a line, in the folder out.samples; then out.md, .csv and .json. Each whole or not at all, the JSON last."""
     samples_file(out, "").parent.mkdir(parents=True, exist_ok=True)
-    header, table = ["", *(c.title for c in columns)], io.StringIO()
-    csv.writer(table, lineterminator="\n").writerows([["name", *(c.key for c in columns)], *([r["name"], *(r.get(c.key, "") for c in columns)] for r in rows)])
+    header = ["", *(c.title for c in columns)]
+    keys = [c.key for c in columns]
+    sheet = [["name", *keys], *([r["name"], *(r.get(k, "") for k in keys)] for r in rows)]
     # JSON has no nan and no inf: as strings
     strict = [{k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in r.items()} for r in rows]
     content = {**{samples_file(out, name): "".join(json.dumps(t, ensure_ascii=False) + "\n" for t in list_) for name, list_ in texts.items()},
                out.with_name(out.name + ".md"): as_text(header, cells(rows, columns), True) + "\n\n" + "\n".join(notes[:2]) + "\n\n" + "\n".join("- " + n for n in notes[2:]) + "\n",
-               out.with_name(out.name + ".csv"): table.getvalue(),
+               out.with_name(out.name + ".csv"): csv_text(sheet),
                out.with_name(out.name + ".json"): json_table({"settings": vars(s)}, strict)}
     for path, text in content.items():
         with replacing(path) as f:
             f.write(text.encode())
+
+
+def csv_text(rows: list[list[Any]]) -> str:
+    """CSV of `rows`. Text that a spreadsheet would run as a formula gets a ' in front; numbers stay as they
+    are."""
+    text = io.StringIO()
+    safe = lambda v: "'" + v if isinstance(v, str) and v.startswith(("=", "+", "-", "@", "\t", "\r")) else v
+    csv.writer(text, lineterminator="\n").writerows([safe(v) for v in row] for row in rows)
+    return text.getvalue()
 
 
 def json_table(head: dict[str, Any], rows: list[dict[str, Any]]) -> str:
@@ -343,32 +358,44 @@ def kept_rows(out: Path | None, s: Settings) -> dict[str, dict[str, Any]]:
     path = out and out.with_name(out.name + ".json")
     if not path or not path.is_file():
         return {}
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-        had, rows = dict(table["settings"]), {r["name"]: {k: float(v) if v in ("inf", "nan") else v for k, v in r.items()} for r in table["rows"]}
-    except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{path} is not a table of this program: give another --out, or move it away") from None
+    with foreign(path, "a table of this program: give another --out, or move it away"):
+        table = read_json(path, strict=True)
+        had, rows = dict(table["settings"]), {r["name"]: number_strings(r) for r in table["rows"]}
+        for name, r in rows.items():
+            if name not in REFERENCES:
+                check_row_name(name)  # a file of its name is written
+            keys = [c.key for c in (*HONEST, *TRUTH, *PAPER)]
+            odd = [k for k in keys if not isinstance(r.get(k, 0.0), (int, float))]
+            if odd:
+                raise TypeError(f"{odd[0]} of {name} is no number")
     odd = [f"{k} {had.get(k)!r}, now {v!r}" for k, v in vars(s).items() if had.get(k) != v]
     if odd:
         raise ValueError(f"{path} holds rows of other settings ({'; '.join(odd)}): they cannot stand in one table; use those settings or another --out")
     return {name: r for name, r in rows.items() if not r.get("reference") and "training" in r and samples_file(out, name).is_file()}  # not an older version's
 
 
-def parser() -> argparse.ArgumentParser:
+def number_strings(row: dict[str, Any]) -> dict[str, Any]:
+    """`row` as it was before it became JSON, which has no inf and no nan."""
+    return {k: float(v) if v in ("inf", "nan") else v for k, v in row.items()}
+
+
+def parser() -> Parser:
     p = shared_parser(__doc__)
     p.add_argument("--protocol", choices=("honest", "paper"), default="honest")
     p.add_argument("--temperature", type=float, help="default 1; paper: 0.8")
     p.add_argument("--stride", type=int, default=0, help="of the scoring windows (default min(512, block_size))")
-    p.add_argument("--out", type=Path, help="writes OUT.md, OUT.csv, OUT.json and OUT.samples/; rows of unchanged checkpoints in it are kept")
+    p.add_argument("--out", type=path_of, help="writes OUT.md, OUT.csv, OUT.json and OUT.samples/; rows of "
+                                               "unchanged checkpoints in it are kept")
     return p
 
 
-def shared_parser(doc: str) -> argparse.ArgumentParser:
+def shared_parser(doc: str) -> Parser:
     """The arguments that frontier.py takes, too."""
-    p = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("checkpoints", nargs="+", help="out folders of training runs")
+    p = Parser(doc)
+    p.add_argument("checkpoints", nargs="+", type=path_of, help="out folders of training runs")
     p.add_argument("--split", choices=("validation", "test"), default="test", help="the held-out split of the honest protocol (the paper's uses train)")
-    p.add_argument("--data", help="the prepared data folder (default: the one the first checkpoint was trained on)")
+    p.add_argument("--data", type=path_of, help="the prepared data folder (default: the one the first "
+                                                "checkpoint was trained on)")
     p.add_argument("--texts", type=int, help="texts of each row (default 100; paper: 10 loops of 10)")
     p.add_argument("--prompt_tokens", type=int, help="default 50; paper: the block")
     p.add_argument("--new_tokens", type=int, help="default 200; paper: 500")
@@ -384,7 +411,7 @@ def shared_parser(doc: str) -> argparse.ArgumentParser:
 def prepare(args: argparse.Namespace) -> tuple[Settings, Data, torch.device]:
     """Everything that can be wrong is found here, before any work."""
     device, _ = get_device(args.device), get_dtype(args.dtype)
-    ckpts = [load(find(c), weights=False) for c in args.checkpoints]
+    ckpts = [load(find(c), weights=False, run=True) for c in args.checkpoints]
     configs = [c.config for c in ckpts]
     first, paper = configs[0], args.protocol == "paper"
     for path, c in zip(args.checkpoints, configs):
@@ -393,12 +420,11 @@ def prepare(args: argparse.Namespace) -> tuple[Settings, Data, torch.device]:
                              f"their rows cannot stand in one table")
         if c["block_size"] != first["block_size"]:
             raise ValueError(f"{path} has block_size = {c['block_size']}, {args.checkpoints[0]} has {first['block_size']}: contexts of different length cannot stand in one table")
-    names = [c["name"] for c in configs]
-    if len(set(names)) < len(names):
-        raise ValueError(f"two checkpoints have the name {max(names, key=names.count)!r}: give each run its own --name")
-    if taken := set(names) & set(REFERENCES):
-        raise ValueError(f"a run has the name of the reference row {taken.pop()!r}: give it another --name")
-    folder = Path(args.data or first["data"])
+        if c["bayesian"]:
+            drawn = 4 * args.samples * c["vocab_size"] * c["n_embd"]
+            check_fits(drawn, device, f"{args.samples} draws of the weights of {path}", "samples")
+    check_apart([*REFERENCES, *(c["name"] for c in configs)])
+    folder = args.data or found_path(first["data"], args.checkpoints[0])
     train, split = open_tokens(folder / "train.bin"), open_tokens(folder / ("train.bin" if paper else f"{args.split}.bin"))
     tokenizer = tokenizer_of(ckpts[0])
     if split.info["fingerprint"] != tokenizer.fingerprint:
@@ -418,6 +444,7 @@ def prepare(args: argparse.Namespace) -> tuple[Settings, Data, torch.device]:
 def check_settings(s: Settings) -> None:
     """ValueError naming the setting that cannot work."""
     check_sampling(s.temperature, s.top_k, s.top_p)
+    check_seed(s.seed)
     if min(s.texts // s.loops // 2, s.prompt_tokens, s.new_tokens, s.samples) < 1:
         raise ValueError(f"texts = {s.texts}, prompt_tokens = {s.prompt_tokens}, new_tokens = {s.new_tokens}, samples = {s.samples}: at least 2 texts a loop, and 1 of the others")
     needs = s.prompt_tokens if s.protocol == "paper" else s.prompt_tokens + s.new_tokens  # the paper's texts go on beyond the block
@@ -432,6 +459,8 @@ def main(argv: list[str]) -> int:
     s, data, device = prepare(args)
     columns = PAPER if s.protocol == "paper" else HONEST + (TRUTH if data.truth else ())
     kept, notes = kept_rows(args.out, s), explain(s, columns, data)
+    names = {load(find(c), weights=False).config["name"] for c in args.checkpoints}
+    check_apart([*REFERENCES, *kept, *(names - kept.keys())])
     references, texts = {}, {}
     for name in REFERENCES:
         references[name], texts[name] = reference_row(name, data, s)

@@ -5,20 +5,24 @@
 Samples from the same distribution that is scored: log p of the head, averaged over weight draws if its projection is Bayesian.
 """
 
+if __name__ == "__main__":
+    import configurator
+    configurator.quiet_imports()
+
 import argparse
 import sys
 import time
 from functools import partial
-from pathlib import Path
 from typing import Iterator
 
 import torch
 from torch import Tensor
 
 from checkpoint import Model, load_model, tokenizer_of
-from configurator import cli
-from data.tokens import Tokenizer
-from heads import Weights
+from configurator import Parser, check_seed, cli, path
+from data.tokens import Tokenizer, read_text
+from heads import BayesianProjection, Weights
+from memory import check_fits
 from model import GPT, Cache
 from scoring import autocast, get_device, get_dtype
 
@@ -153,9 +157,9 @@ class Stream:
             self.shown = len(text)
 
 
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("checkpoint", help="the out folder of a training run, or one checkpoint in it")
+def parser() -> Parser:
+    p = Parser(__doc__)
+    p.add_argument("checkpoint", type=path, help="the out folder of a training run, or one checkpoint in it")
     p.add_argument("--prompt", default="\n", help="text to continue (default: a new line)")
     p.add_argument("--prompts", metavar="FILE", help="a file with one prompt a line, instead of --prompt")
     p.add_argument("--num_samples", type=int, default=1, help="texts for each prompt")
@@ -176,10 +180,22 @@ def parser() -> argparse.ArgumentParser:
 def read_prompts(args: argparse.Namespace) -> list[str]:
     if not args.prompts:
         return [args.prompt]
-    prompts = [line for line in Path(args.prompts).read_text(encoding="utf-8").split("\n") if line]
+    prompts = [line for line in read_text(path(args.prompts)).split("\n") if line]
     if not prompts:
         raise ValueError(f"--prompts {args.prompts}: the file holds no prompt; put one on each line")
     return prompts
+
+
+def check_memory(model: Model, texts: int, samples: int, length: int, device: torch.device) -> None:
+    """ValueError if `texts` of `length` tokens at a time, with `samples` draws of Bayesian weights, cannot
+    fit: keys and values, one row of logits
+    and three of probabilities each, and a projection a draw."""
+    c = model.trunk.config
+    drawn = samples * isinstance(model.head.projection, BayesianProjection)
+    needed = texts * (4 * c.n_layer * c.n_embd * min(length, c.block_size) + 20 * c.vocab_size)
+    needed += 4 * drawn * c.vocab_size * c.n_embd
+    what = f"sampling {texts} texts at a time" + f" with {samples} draws of the weights" * bool(drawn)
+    check_fits(needed, device, what, "num_samples, length or samples")
 
 
 def main(argv: list[str]) -> int:
@@ -188,6 +204,7 @@ def main(argv: list[str]) -> int:
     for key in ("num_samples", "length", "samples"):
         if getattr(args, key) < 1:
             raise ValueError(f"{key} = {getattr(args, key)}: must be at least 1")
+    check_seed(args.seed)
     args.device, dtype = get_device(args.device), get_dtype(args.dtype)
     model, ckpt = load_model(args.checkpoint, args.which, args.device, dtype)
     tokenizer = tokenizer_of(ckpt)
@@ -199,6 +216,7 @@ def main(argv: list[str]) -> int:
         if len(ids) > model.trunk.config.block_size:
             raise ValueError(f"the prompt {text[:40]!r} has {len(ids)} tokens; this model reads at most {model.trunk.config.block_size} (block_size): shorten it")
         encoded.append(ids)
+    check_memory(model, args.num_samples, args.samples, max(map(len, encoded)) + args.length, args.device)
     draws = model.head.draws(args.samples, args.seed, dtype)
     if args.uncertainty and len(draws) == 1:
         print("note: the weights of this model are points or a single draw: the epistemic part is 0", file=sys.stderr)

@@ -17,6 +17,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Iterator
 
+if __name__ == "__main__":
+    import configurator
+    configurator.quiet_imports()
+
 # A step allocates and frees hundreds of megabytes. In huge pages (where Linux has them on request) a CPU step spends a tenth less on page faults; torch reads this once
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
@@ -27,14 +31,16 @@ from tqdm import tqdm
 
 import augment
 import checkpoint
-from configurator import cli, configure, help_text
+from configurator import check_seed, cli, configure, help_text, wants_help
 from data.batches import Windows, batch_indices
 from data.grammar.truth import open_truth
-from data.tokens import TokenFile, load_tokenizer, open_tokens, prepared
+from data.tokens import TokenFile, bpe_size, kept_path, load_tokenizer, open_tokens, prepared
 from heads import HEADS, Head, Targets, make_head
 from logs import Log, duration, start_wandb
+from memory import check_fits, training_bytes
 from metrics import perplexity
-from model import GPTConfig, from_gpt2
+from model import GPTConfig, from_gpt2, refuse_missing_path
+from names import check_row_name
 from processes import Processes
 from scoring import Score, autocast, described, document_blocks, document_windows, recover, score
 from speed import Profile, flops_per_token, peak_flops
@@ -105,18 +111,21 @@ class TrainConfig:
         for key in ("batch_size", "max_steps", "eval_interval", "eval_samples", "log_interval"):
             if getattr(self, key) < 1:
                 bad.append(f"{key} = {getattr(self, key)}: must be at least 1")
-        for key in ("seed", "learning_rate", "min_lr", "weight_decay", "grad_clip", "kl_weight", "warmup_steps", "lr_decay_steps", "micro_batch", "label_weight"):
+        for key in ("learning_rate", "min_lr", "weight_decay", "grad_clip", "kl_weight", "warmup_steps",
+                    "lr_decay_steps", "micro_batch", "label_weight"):
             if not 0 <= getattr(self, key) < math.inf:
                 bad.append(f"{key} = {getattr(self, key)}: must be at least 0 and finite")
-        if "/" in self.name or self.name in ("human", "unigram noise", "loop"):
-            bad.append(f"name = {self.name!r}: a row's name has no '/', and is not that of a reference row of the table")
+        for key in ("beta1", "beta2"):
+            if not 0 <= getattr(self, key) < 1:
+                bad.append(f"{key} = {getattr(self, key)}: must be in [0, 1)")
         if self.labels not in ("true", "hard", "soft"):
             bad.append(f"labels = {self.labels!r}: use 'true', 'hard' or 'soft'")
         elif self.labels != "true" and self.head in HEADS and not HEADS[self.head].multi_label:
             bad.append(f"labels = {self.labels!r}: the head {self.head!r} takes the true token alone; use labels = 'true' or a multi-label head such as 'sigmoid'")
         if self.labels != "true" and self.label_weight > 1:
             bad.append(f"label_weight = {self.label_weight}: a label value is at most 1")
-        for attempt in (lambda: autocast("cpu", self.dtype), self.settings,
+        for attempt in (lambda: check_row_name(self.name), lambda: check_seed(self.seed),
+                        lambda: autocast("cpu", self.dtype), self.settings,
                         lambda: GPTConfig(1, self.block_size, self.n_layer, self.n_head, self.n_embd, self.dropout),
                         lambda: make_head(self.head, 257, torch.nn.Parameter(torch.zeros(1, 1)), self.head_args, self.bayesian, self.prior_sigma)):
             try:
@@ -161,6 +170,29 @@ def make_optimizer(model: checkpoint.Model, config: TrainConfig) -> torch.optim.
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(config.beta1, config.beta2), fused=True)
 
 
+def load_optimizer(optimizer: torch.optim.AdamW, ckpt: checkpoint.Checkpoint) -> None:
+    """The moments and steps of a checkpoint. ValueError if they are not those of this model."""
+    try:
+        optimizer.load_state_dict(ckpt.optimizer)
+        fits = all(state[k].shape == p.shape and state[k].dtype == p.dtype and state["step"].numel() == 1
+                   for p, state in optimizer.state.items() for k in ("exp_avg", "exp_avg_sq"))
+    except Exception as e:  # torch trusts what it is given, and fails in many ways
+        raise ValueError(f"the checkpoint {ckpt.path} cannot be read: optimizer.pt is not of this model "
+                         f"({type(e).__name__}); use another one or train again") from e
+    if not fits:
+        raise ValueError(f"the checkpoint {ckpt.path} cannot be read: optimizer.pt is not of this model; use "
+                         f"another one or train again")
+
+
+def refuse_other_run(out: Path, had: dict[str, Any], now: dict[str, Any]) -> None:
+    """ValueError if the run in `out`, whose configuration is `had`, is not the one that `now` asks to
+    resume."""
+    odd = [k for k, v in now.items() if k not in RESUMABLE and k != "data" and had.get(k) != v]
+    if odd:
+        changes = ", ".join(f"{k} was {had.get(k)!r} and is now {now[k]!r}" for k in odd)
+        raise ValueError(f"cannot resume {out}: {changes}")
+
+
 class Labels:
     """What the loss is trained towards: (window indices, x, y) -> Targets, the head's own where no teacher proposes any. `online`: the teacher computes
     them at each step, on the device."""
@@ -195,15 +227,22 @@ class Trainer:
 
     def __init__(self, config: TrainConfig, procs: Processes):
         self.config, self.procs, self.out = config, procs, Path(config.out_dir)
+        # before the corpus is prepared
+        for name in (config.init_from, *([config.teacher] if config.labels != "true" else [])):
+            if name:
+                refuse_missing_path(name)
+        self.check_fits(bpe_size(config.tokenizer) or 1)
         folder = procs.first(lambda: prepared(config.dataset, config.tokenizer, config.source))
         self.train, self.val = open_tokens(folder / "train.bin"), open_tokens(folder / "validation.bin")
         self.truth = open_truth(self.val)  # None for a corpus whose distributions nobody knows
         self.tokenizer = load_tokenizer(folder)
         self.model_config = {**asdict(config), "vocab_size": self.tokenizer.vocab_size, "tokenizer_fingerprint": self.tokenizer.fingerprint,
-                             "data": str(folder), "data_sha256": self.train.info["sha256"], "train_tokens": len(self.train.ids)}
+                             "data": kept_path(folder), "data_sha256": self.train.info["sha256"],
+                             "train_tokens": len(self.train.ids)}
         self.windows = Windows(self.train, config.block_size)
         if config.batch_size % (procs.world * (config.micro_batch or 1)):
             raise ValueError(f"batch_size = {config.batch_size} is not a multiple of processes x micro_batch = {procs.world} x {config.micro_batch or 1}")
+        self.check_fits(self.tokenizer.vocab_size)
         torch.manual_seed(config.seed)
         self.model = checkpoint.build(self.model_config)
         self.labels = Labels(config, self.train, procs, self.model.head.head)
@@ -227,6 +266,15 @@ class Trainer:
         torch.get_num_threads()
         self.loader, self.ahead = ThreadPoolExecutor(1, "batches", torch.set_num_threads, (1,)), {}  # ahead: (step, micro-batch) -> its future
         self.peak = peak_flops(procs.device, config.dtype)
+
+    def check_fits(self, vocab_size: int) -> None:
+        """ValueError if a training of this size cannot fit, by what it needs at the least."""
+        c, share = self.config, max(1, self.config.batch_size // self.procs.world)
+        size = GPTConfig(vocab_size, c.block_size, c.n_layer, c.n_head, c.n_embd)
+        needed = training_bytes(size, c.bayesian, min(c.micro_batch or share, share), c.batch_size)
+        check_fits(needed, self.procs.device, f"training {size.parameters:,} parameters with batch_size = "
+                                              f"{c.batch_size}, micro_batch = {c.micro_batch}",
+                   "n_layer, n_embd, block_size, the vocabulary or micro_batch")
 
     def start_from(self, name: str) -> None:
         """Copies every tensor of the same name and shape from another run or a GPT-2; says what stays as initialised."""
@@ -254,15 +302,13 @@ class Trainer:
 
     def restore(self) -> None:
         """Goes on from out_dir/last. ValueError if it was another configuration."""
-        ckpt = checkpoint.load(checkpoint.find(self.out, "last"), optimizer=True)
+        ckpt = checkpoint.load(checkpoint.find(self.out, "last"), optimizer=True, run=True)
         if self.config.lr_decay_steps == 0 and ckpt.config["lr_decay_steps"] == 0 and ckpt.config["max_steps"] != self.config.max_steps:
             raise ValueError(f"max_steps = {self.config.max_steps}, but the run's learning rate decays until max_steps = {ckpt.config['max_steps']}: "
                              f"keep it, or train with --lr_decay_steps from the start")
-        odd = [k for k, v in self.model_config.items() if k not in RESUMABLE and k != "data" and ckpt.config.get(k) != v]
-        if odd:
-            raise ValueError(f"cannot resume {self.out}: " + ", ".join(f"{k} was {ckpt.config.get(k)!r} and is now {self.model_config[k]!r}" for k in odd))
+        refuse_other_run(self.out, ckpt.config, self.model_config)
         checkpoint.restore(self.model, ckpt)
-        self.optimizer.load_state_dict(ckpt.optimizer)
+        load_optimizer(self.optimizer, ckpt)
         self.step, self.tokens, self.best = (ckpt.progress[k] for k in ("step", "tokens", "best_val_nll"))
         self.evaluated = self.step if ckpt.progress["val_nll"] is not None else -1
         self.say(f"resumed {ckpt.path} at step {self.step}")
@@ -466,8 +512,8 @@ def read_arguments(argv: list[str]) -> TrainConfig:
 
 
 def main(argv: list[str]) -> int:
-    if "--help" in argv or "-h" in argv:
-        print(__doc__, help_text(TrainConfig, __file__), sep="\n")
+    if wants_help(argv):
+        print(__doc__, help_text(TrainConfig, __file__), "\n    # heads.HEADS: " + ", ".join(HEADS), sep="\n")
         return 0
     config = read_arguments(argv)
     procs = Processes(config.device)
@@ -475,6 +521,12 @@ def main(argv: list[str]) -> int:
     with checkpoint.in_use(out) if procs.main else open(os.devnull):
         if any((out / which).is_dir() for which in ("last", "last.old", "best", "best.old")) and not config.resume:
             raise ValueError(f"{out} holds a run already: --resume goes on with it, --out_dir=... starts another, or delete it")
+        # before the corpus, which may take a download: with other words it would be another one
+        if config.resume:
+            had = checkpoint.load(checkpoint.find(out, "last"), weights=False, run=True).config
+            refuse_other_run(out, had,
+                             # the machine may have decided that: see restore
+                             {k: v for k, v in asdict(config).items() if k != "dtype"})
         trainer = Trainer(config, procs)
         c = trainer.model_config
         if procs.main:

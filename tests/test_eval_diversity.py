@@ -335,7 +335,7 @@ def test_other_tokens_are_refused(trained, variant, no_work):
 
 
 def test_two_runs_of_one_name_are_refused(trained, variant, no_work):
-    with pytest.raises(ValueError, match="two checkpoints have the name 'baseline'"):
+    with pytest.raises(ValueError, match="two rows have the name 'baseline'"):
         main([str(trained), str(variant("copy")), *SMALL])
 
 
