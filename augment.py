@@ -6,6 +6,10 @@ Of each training window, m positions are chosen; at each, the teacher's k most p
 perplexity is under a threshold stay. The true token is always kept. Source: Shamula et al. 2024, sec. 2.6 and fig. 3.
 """
 
+if __name__ == "__main__":
+    import configurator
+    configurator.quiet_imports()
+
 import hashlib
 import json
 import math
@@ -24,9 +28,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from checkpoint import Model, is_run, load_model, weights_digest
-from configurator import cli
+from configurator import cli, help_text, wants_help
 from data.batches import Windows
-from data.tokens import TokenFile, open_tokens
+from data.tokens import TokenFile, open_tokens, read_json
 from device import autocast, get_dtype
 from files import lock_of, locked, write_json
 from heads import Targets, make_head
@@ -74,8 +78,6 @@ class Teacher:
     """
 
     def __init__(self, name: str, tokenizer: str, fingerprint: str, vocab_size: int, block_size: int, device: torch.device | str = "cpu", dtype: str = "float32"):
-        if not Path(name).exists() and name.startswith(("out/", ".", "/", "~")):
-            raise ValueError(f"the teacher {name!r} is not there: train it first (for out/baseline-small: python train.py config/baseline.py config/small.py), or give another --teacher")
         self.weights_sha256 = None  # of one of our runs
         if is_run(name):
             self.model, ckpt = load_model(name)
@@ -230,15 +232,19 @@ class Store:
     """
 
     def __init__(self, path: Path, want: dict, vocab_size: int):
-        self.path = path
+        self.path, self.vocab_size, self.block_size = path, vocab_size, want["block_size"]
         try:
-            has = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-            has["windows"], has["m"], has["k"]
+            has = read_json(path.with_suffix(".json"))
+            sizes = [has[key] for key in ("windows", "m", "k")]
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             raise ValueError(f"no whole label store {path}: delete it, and build it with python augment.py") from None
         odd = [k for k in want if has.get(k) != want[k]]
         if odd:
             raise ValueError(f"the label store {path} was made with another {odd[0]} ({has.get(odd[0])!r}, not {want[odd[0]]!r}): delete it and build this one")
+        most = (want["tokens"] - 1) // want["block_size"], want["block_size"], vocab_size
+        if not all(type(n) is int and 0 < n <= high for n, high in zip(sizes, most)) or sizes[0] != most[0]:
+            raise ValueError(f"the label store {path} is damaged: its JSON gives windows, m, k as {sizes}: "
+                             f"delete it and build it again")
         record = _record(vocab_size, has["m"], has["k"])
         size = len(_MAGIC) + has["windows"] * record.itemsize
         if not path.is_file() or path.stat().st_size != size or path.open("rb").read(len(_MAGIC)) != _MAGIC:
@@ -252,6 +258,12 @@ class Store:
         r = self.records[indices]
         ids = r["ids"].astype(np.int64)
         ids[r["ids"] == np.iinfo(r["ids"].dtype).max] = -1
+        probs = r["probs"]
+        in_range = r["positions"].max() < self.block_size and ids.max() < self.vocab_size
+        if not (in_range and ((probs >= 0) & (probs <= 1.001)).all()):
+            raise ValueError(f"the label store {self.path} is damaged: windows {indices.min()} to "
+                             f"{indices.max()} hold ids, positions or probabilities that cannot be: "
+                             "delete it and build it again")
         return Proposals(r["positions"], ids, r["probs"])
 
 
@@ -340,6 +352,9 @@ def _done(part: Path, record: np.dtype, windows: int, batch: int) -> int:
 def main(argv: list[str]) -> int:
     """Builds the label store of a training configuration."""
     import train  # here: train imports this module
+    if wants_help(argv):
+        print(__doc__, help_text(train.TrainConfig, train.__file__), sep="\n")
+        return 0
     config = train.read_arguments(argv)
     if config.labels == "true":
         raise ValueError("labels = 'true': this configuration has no proposals to store; give one that has, such as config/sig_gpt.py, or --labels=soft")

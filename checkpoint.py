@@ -8,7 +8,10 @@ Written aside, then renamed: a folder of the final name is always whole. Nothing
 import contextlib
 import hashlib
 import json
+import reprlib
 import shutil
+import warnings
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Iterator, NamedTuple
 
@@ -18,11 +21,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from configurator import cli
-from data.tokens import GPT2Tokenizer, SavedTokenizer, Tokenizer, load_tokenizer
+from configurator import Parser, cli, coerce, path as path_of
+from data.tokens import GPT2Tokenizer, SavedTokenizer, Tokenizer, load_tokenizer, read_json
 from files import beside, locked, sync_folder
 from heads import BayesianProjection, OutputHead, Softmax, make_head
+from memory import check_model
 from model import GPT, GPTConfig, to_gpt2
+from names import check_row_name
 
 
 class Model(nn.Module):
@@ -37,14 +42,23 @@ class Model(nn.Module):
         return {k: p.detach().contiguous() for k, p in self.named_parameters()}  # named_parameters skips duplicates
 
 
-_MODEL = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "dropout")
-_HEAD = ("head", "head_args", "bayesian", "prior_sigma")
+# What is read of config.json and progress.json, and of which type: anybody may have written them
+_MODEL = {f.name: f.type for f in fields(GPTConfig)}
+_HEAD = {"head": str, "head_args": dict, "bayesian": bool, "prior_sigma": float}
+_CONFIG = {"name": str, "tokenizer": str, "tokenizer_fingerprint": str, **_MODEL, **_HEAD}
+_RUN = {"dataset": str, "data": str, "data_sha256": str, "teacher": str, "init_from": str,
+        "max_steps": int, "lr_decay_steps": int, "dtype": str}
+_PROGRESS = {"tokens": int, "best_val_nll": float}
 
 
 def build(config: dict[str, Any]) -> Model:
-    """A new model from a configuration: the keys of GPTConfig, head, head_args, bayesian, prior_sigma."""
-    trunk = GPT(GPTConfig(**{k: config[k] for k in _MODEL}))
-    head = make_head(config["head"], config["vocab_size"], trunk.wte.weight, *(config[k] for k in _HEAD[1:]))
+    """A new model from a configuration: the keys of GPTConfig, head, head_args, bayesian, prior_sigma.
+    ValueError if it does not fit into memory."""
+    size = GPTConfig(**{k: config[k] for k in _MODEL})
+    check_model(size)
+    trunk = GPT(size)
+    head = make_head(config["head"], config["vocab_size"], trunk.wte.weight,
+                     config["head_args"], config["bayesian"], config["prior_sigma"])
     return Model(trunk, head)
 
 
@@ -127,26 +141,62 @@ def is_run(path: str | Path) -> bool:
     return path.is_dir() and ((path / "progress.json").is_file() or not (path / "config.json").is_file())
 
 
-def load(path: str | Path, optimizer: bool = False, weights: bool = True) -> Checkpoint:
-    """Reads a checkpoint folder onto the CPU, with or without its tensors. ValueError if a file of it is missing, cut short or not what it should be."""
+def _typed(content: Any, file: str, needed: dict[str, type], others: dict[str, type]) -> dict[str, Any]:
+    """`content` of a JSON file, if it has all keys `needed`, and these and `others`, where it has them, are
+    of their type. Else ValueError."""
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} holds a {type(content).__name__}, not a dict")
+    out = dict(content)
+    for key, kind in {**others, **needed}.items():
+        if key not in content and key not in needed:
+            continue
+        if key not in content:
+            raise ValueError(f"{file} has no {key!r}")
+        try:
+            out[key] = coerce(content[key], kind)
+        except TypeError:
+            raise ValueError(f"{file} has {key} = {reprlib.repr(content[key])}, which is not a "
+                             f"{kind.__name__}") from None
+    return out
+
+
+def _read_config(path: Path, run: bool) -> dict[str, Any]:
+    config = _typed(read_json(path, strict=True), "config.json", _CONFIG | _RUN if run else _CONFIG, _RUN)
+    check_row_name(config["name"])
+    GPTConfig(**{k: config[k] for k in _MODEL})
+    return config
+
+
+def _read_progress(path: Path, run: bool) -> dict[str, Any]:
+    progress = _typed(read_json(path), "progress.json", {"step": int} | (_PROGRESS if run else {}), _PROGRESS)
+    if progress["step"] < 0 or not isinstance(progress.get("val_nll"), (float, int, type(None))):
+        raise ValueError(f"progress.json has step = {progress['step']!r}, val_nll = "
+                         f"{reprlib.repr(progress.get('val_nll'))}")
+    return progress
+
+
+def load(path: str | Path, optimizer: bool = False, weights: bool = True, run: bool = False) -> Checkpoint:
+    """Reads a checkpoint folder onto the CPU, with or without its tensors. ValueError if a file of it is
+    missing, cut short or not what it should be;
+    of a `run`, with all that training writes (a checkpoint to sample from needs less)."""
     path = Path(path)
     part = ""
     try:
         part = "config.json"
-        config = json.loads((path / part).read_text(encoding="utf-8"))
-        for key in ("name", "tokenizer", "tokenizer_fingerprint", *_MODEL, *_HEAD):
-            config[key]  # KeyError or TypeError: JSON, but no configuration
+        config = _read_config(path / part, run)
         part = "progress.json"
-        progress = json.loads((path / part).read_text(encoding="utf-8"))
-        progress["step"]
+        progress = _read_progress(path / part, run)
         part = "model.safetensors"
         tensors = load_file(path / part) if weights else {}
         part = "optimizer.pt"
-        state = torch.load(path / part, map_location="cpu", weights_only=True) if optimizer else None
+        with warnings.catch_warnings(action="ignore"):  # of odd pickles, which are then refused
+            state = torch.load(path / part, map_location="cpu", weights_only=True) if optimizer else None
     except FileNotFoundError:
         raise ValueError(f"the checkpoint {path} has no {part}: it is incomplete; use another one or train again") from None
     except Exception as e:  # every reader has its own kinds of error; all mean the same to the user
-        raise ValueError(f"the checkpoint {path} cannot be read: {part} is cut short or damaged ({type(e).__name__}); use another one or train again") from e
+        why = str(e) if part.endswith(".json") and isinstance(e, ValueError) else type(e).__name__
+        raise ValueError(f"the checkpoint {path} cannot be read: {part} is cut short or damaged ({why}); use "
+                         f"another one or train again") from e
     return Checkpoint(config, progress, tensors, state, path)
 
 
@@ -154,6 +204,12 @@ def load_model(path: str | Path, which: str = "best", device: torch.device | str
     """The model of a run's checkpoint, in eval mode on `device`, for matrix products in `dtype` (see GPT.lower). ValueError if its weights do not
     fit its configuration."""
     ckpt = load(find(path, which))
+    size = {k: ckpt.config[k] for k in _MODEL}
+    asked, there = GPTConfig(**size).parameters, sum(w.numel() for w in ckpt.weights.values())
+    if asked > 4 * there:  # before it is built: a foreign config.json can ask for any size
+        raise ValueError(f"the checkpoint {ckpt.path} does not fit its configuration: "
+                         f"{', '.join(f'{k} = {v}' for k, v in size.items())} means {asked:,} parameters, "
+                         f"its weights have {there:,}")
     model = build(ckpt.config)
     restore(model, ckpt)
     model.trunk.lower(dtype)
@@ -186,6 +242,9 @@ def restore(model: Model, ckpt: Checkpoint) -> None:
         raise ValueError(f"the checkpoint {ckpt.path} does not fit its configuration: {odd[0]} is missing or extra")
     with torch.no_grad():
         for k, p in own.items():
+            if not ckpt.weights[k].is_floating_point():
+                raise ValueError(f"the checkpoint {ckpt.path} does not fit its configuration: {k} is of "
+                                 f"{ckpt.weights[k].dtype}")
             if p.shape != ckpt.weights[k].shape:
                 raise ValueError(f"the checkpoint {ckpt.path} does not fit its configuration: {k} is {tuple(ckpt.weights[k].shape)}, not {tuple(p.shape)}")
             if not torch.stack(ckpt.weights[k].aminmax()).isfinite().all():  # both are nan if any weight is
@@ -231,11 +290,17 @@ def export(path: str | Path, folder: str | Path) -> None:
     aside.rename(folder)
 
 
+def parser() -> Parser:
+    p = Parser(__doc__)
+    p.add_argument("run", type=path_of, help="the out folder of a training run, or one checkpoint in it")
+    p.add_argument("folder", type=path_of, help="the new folder")
+    return p
+
+
 def main(argv: list[str]) -> int:
-    if len(argv) != 2:
-        raise ValueError("give a run and a new folder: python checkpoint.py out/baseline FOLDER")
-    export(*argv)
-    print(f"wrote {argv[1]}")
+    args = parser().parse_args(argv)
+    export(args.run, args.folder)
+    print(f"wrote {args.folder}")
     return 0
 
 

@@ -11,6 +11,10 @@ prompts, with a fixed token budget. Human text is the standard: for each column 
 `--protocol paper` scores as the paper did, beside its published numbers: perplexity on training windows, prompts scored along.
 """
 
+if __name__ == "__main__":
+    import configurator
+    configurator.quiet_imports()
+
 import argparse
 import csv
 import io
@@ -28,13 +32,15 @@ from tqdm import tqdm
 
 import metrics
 from checkpoint import Checkpoint, Degenerate, Model, find, load, load_model, tokenizer_of, weights_digest
-from configurator import cli
+from configurator import Parser, check_seed, cli, path as path_of
 from data.grammar.machine import UNKNOWN
 from data.grammar.truth import Truth, open_truth
-from data.tokens import TokenFile, Tokenizer, open_tokens
+from data.tokens import TokenFile, Tokenizer, foreign, found_path, open_tokens, read_json
 from device import float64_device, get_device, get_dtype, settle_dtype
 from files import check_writable, lock_of, locked, replacing
 from logs import evaluations
+from memory import check_fits
+from names import REFERENCES, check_apart, check_row_name, file_stem
 from sample import check_sampling, generate, truncate
 from scoring import EPSILON, described, document_blocks, document_windows, recover, score, truth_blocks
 
@@ -89,7 +95,6 @@ PAPER = (
     Column("published_self_bleu", "publ. Self-BLEU", ".2f", "", "as published"),
     Column("published_distinct_4", "publ. Distinct-4", ".4f", "", "as published"),
 )
-REFERENCES = ("human", "unigram noise", "loop")
 PLACES = ("data", "source", "out_dir")  # of a run's configuration: of one machine, nobody else's
 
 
@@ -184,15 +189,23 @@ class Entry(NamedTuple):
 
 
 def entries(arguments: list[str]) -> list[Entry]:
-    """Of PATH, under the name of its run, and NAME=PATH."""
+    """Of PATH, under the name of its run, and NAME=PATH. ValueError for a name that no row can have."""
     out = []
     for argument in arguments:
         name, _, path = argument.partition("=")
-        if not path or "/" in name or Path(argument).exists():  # a path with a "=" in it
+        if not path or "/" in name or path_of(argument).exists():  # a path with a "=" in it
             name, path = "", argument
-        ckpt = load(find(path), weights=False)
-        out.append(Entry(name or ckpt.config["name"], Path(path), ckpt))
+        if name:
+            check_row_name(name)
+        path = path_of(path)
+        ckpt = load(find(path), weights=False, run=True)
+        out.append(Entry(name or ckpt.config["name"], path, ckpt))
     return out
+
+
+def renamed(entry: Entry) -> str:
+    """What to do where two rows have one name."""
+    return f"give one another, as in other={entry.path}"
 
 
 class Data(NamedTuple):
@@ -355,23 +368,33 @@ def known_truth(truth: Truth) -> str:
 
 
 def samples_file(out: Path, name: str) -> Path:
-    return out.with_name(out.name + ".samples") / f"{name.replace(' ', '_')}.jsonl"
+    return out.with_name(out.name + ".samples") / f"{file_stem(name)}.jsonl"
 
 
 def write_files(out: Path, s: Settings, rows: list[dict[str, Any]], texts: dict[str, list[str]], columns: tuple[Column, ...], notes: list[str]) -> None:
     """The samples, one JSON string a line, in the folder out.samples; then out.md, .csv and .json. Each whole or not at all, the JSON last."""
     samples_file(out, "").parent.mkdir(parents=True, exist_ok=True)
-    header, table = ["", *(c.title for c in columns)], io.StringIO()
-    csv.writer(table, lineterminator="\n").writerows([["name", *(c.key for c in columns)], *([r["name"], *(r.get(c.key, "") for c in columns)] for r in rows)])
+    header = ["", *(c.title for c in columns)]
+    keys = [c.key for c in columns]
+    sheet = [["name", *keys], *([r["name"], *(r.get(k, "") for k in keys)] for r in rows)]
     # JSON has no nan and no inf: as strings
     strict = [{k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in r.items()} for r in rows]
     content = {**{samples_file(out, name): "".join(json.dumps(t, ensure_ascii=False) + "\n" for t in list_) for name, list_ in texts.items()},
                out.with_name(out.name + ".md"): as_text(header, cells(rows, columns), True) + "\n\n" + "\n".join(notes[:2]) + "\n\n" + "\n".join("- " + n for n in notes[2:]) + "\n",
-               out.with_name(out.name + ".csv"): table.getvalue(),
+               out.with_name(out.name + ".csv"): csv_text(sheet),
                out.with_name(out.name + ".json"): json_table({"settings": vars(s)}, strict)}
     for path, text in content.items():
         with replacing(path) as f:
             f.write(text.encode())
+
+
+def csv_text(rows: list[list[Any]]) -> str:
+    """CSV of `rows`. Text that a spreadsheet would run as a formula gets a ' in front; numbers stay as they
+    are."""
+    text = io.StringIO()
+    safe = lambda v: "'" + v if isinstance(v, str) and v.startswith(("=", "+", "-", "@", "\t", "\r")) else v
+    csv.writer(text, lineterminator="\n").writerows([safe(v) for v in row] for row in rows)
+    return text.getvalue()
 
 
 def json_table(head: dict[str, Any], rows: list[dict[str, Any]]) -> str:
@@ -397,11 +420,16 @@ def kept_rows(out: Path | None, s: Settings) -> dict[str, dict[str, Any]]:
     path = out and out.with_name(out.name + ".json")
     if not path or not path.is_file():
         return {}
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-        had, rows = dict(table["settings"]), {r["name"]: {k: float(v) if v in ("inf", "nan") else v for k, v in r.items()} for r in table["rows"]}
-    except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{path} is not a table of this program: give another --out, or move it away") from None
+    with foreign(path, "a table of this program: give another --out, or move it away"):
+        table = read_json(path, strict=True)
+        had, rows = dict(table["settings"]), {r["name"]: number_strings(r) for r in table["rows"]}
+        for name, r in rows.items():
+            if name not in REFERENCES:
+                check_row_name(name)  # a file of its name is written
+            keys = [c.key for c in (*HONEST, *TRUTH, *PAPER)]
+            odd = [k for k in keys if not isinstance(r.get(k, 0.0), (int, float))]
+            if odd:
+                raise TypeError(f"{odd[0]} of {name} is no number")
     odd = [f"{k} {had.get(k)!r}, now {v!r}" for k, v in vars(s).items() if had.get(k) != v]
     if odd:
         raise ValueError(f"{path} holds rows of other settings ({'; '.join(odd)}): they cannot stand in one table; use those settings or another --out")
@@ -421,24 +449,34 @@ def update(out: Path, s: Settings, rows: dict[str, dict[str, Any]], references: 
 
 def unchanged(row: dict[str, Any] | None, ckpt: Checkpoint, digest: str) -> bool:
     """Whether `row` is this checkpoint's: the same weights, by their hash, and the same configuration."""
-    return row is not None and row["weights_sha256"] == digest and row["training"] == json.loads(json.dumps(public(ckpt.config)))
+    return (row is not None and row.get("weights_sha256") == digest
+            and row["training"] == json.loads(json.dumps(public(ckpt.config))))
 
 
-def parser() -> argparse.ArgumentParser:
+def number_strings(row: dict[str, Any]) -> dict[str, Any]:
+    """`row` as it was before it became JSON, which has no inf and no nan."""
+    return {k: float(v) if v in ("inf", "nan") else v for k, v in row.items()}
+
+
+def parser() -> Parser:
     p = shared_parser(__doc__)
     p.add_argument("--protocol", choices=("honest", "paper"), default="honest")
     p.add_argument("--temperature", type=float, help="default 1; paper: 0.8")
     p.add_argument("--stride", type=int, default=0, help="of the scoring windows (default min(512, block_size))")
-    p.add_argument("--out", type=Path, help="writes OUT.md, OUT.csv, OUT.json and OUT.samples/; rows of unchanged checkpoints in it are kept")
+    p.add_argument("--out", type=path_of, help="writes OUT.md, OUT.csv, OUT.json and OUT.samples/; rows of "
+                                               "unchanged checkpoints in it are kept")
     return p
 
 
-def shared_parser(doc: str) -> argparse.ArgumentParser:
+def shared_parser(doc: str) -> Parser:
     """The arguments that frontier.py takes, too."""
-    p = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("checkpoints", nargs="+", metavar="[NAME=]RUN", help="out folders of training runs, or single checkpoints in them, and the names of their rows")
+    p = Parser(doc)
+    p.add_argument("checkpoints", nargs="+", metavar="[NAME=]RUN",
+                   help="out folders of training runs, or single checkpoints in them, and the names of their "
+                        "rows")
     p.add_argument("--split", choices=("validation", "test"), default="test", help="the held-out split of the honest protocol (the paper's uses train)")
-    p.add_argument("--data", help="the prepared data folder (default: the one the first checkpoint was trained on)")
+    p.add_argument("--data", type=path_of, help="the prepared data folder (default: the one the first "
+                                                "checkpoint was trained on)")
     p.add_argument("--texts", type=int, help="texts of each row (default 100; paper: 10 loops of 10)")
     p.add_argument("--prompt_tokens", type=int, help="default 50; paper: the block")
     p.add_argument("--new_tokens", type=int, help="default 200; paper: 500")
@@ -466,12 +504,11 @@ def prepare(args: argparse.Namespace) -> tuple[Settings, Data, torch.device]:
                              f"their rows cannot stand in one table")
         if c["block_size"] != first["block_size"]:
             raise ValueError(f"{path} has block_size = {c['block_size']}, {args.checkpoints[0]} has {first['block_size']}: contexts of different length cannot stand in one table")
-    names = [e.name for e in asked]
-    if len(set(names)) < len(names):
-        raise ValueError(f"two checkpoints have the name {max(names, key=names.count)!r}: give one's row another, as in other={asked[-1].path}")
-    if taken := set(names) & set(REFERENCES):
-        raise ValueError(f"a run has the name of the reference row {taken.pop()!r}: give its row another, as in other={asked[0].path}")
-    folder = Path(args.data or first["data"])
+        if c["bayesian"]:
+            drawn = 4 * args.samples * c["vocab_size"] * c["n_embd"]
+            check_fits(drawn, device, f"{args.samples} draws of the weights of {path}", "samples")
+    check_apart([*REFERENCES, *(e.name for e in asked)], renamed(asked[-1]))
+    folder = args.data or found_path(first["data"], asked[0].path)
     train, split = open_tokens(folder / "train.bin"), open_tokens(folder / ("train.bin" if paper else f"{args.split}.bin"))
     tokenizer = tokenizer_of(ckpts[0])
     if split.info["fingerprint"] != tokenizer.fingerprint:
@@ -500,6 +537,7 @@ def settings(args: argparse.Namespace, block: int, tokenizer: str = "", train: s
 def check_settings(s: Settings) -> None:
     """ValueError naming the setting that cannot work."""
     check_sampling(s.temperature, s.top_k, s.top_p)
+    check_seed(s.seed)
     if min(s.texts // s.loops // 2, s.prompt_tokens, s.new_tokens, s.samples) < 1:
         raise ValueError(f"texts = {s.texts}, prompt_tokens = {s.prompt_tokens}, new_tokens = {s.new_tokens}, samples = {s.samples}: at least 2 texts a loop, and 1 of the others")
     needs = s.prompt_tokens if s.protocol == "paper" else s.prompt_tokens + s.new_tokens  # the paper's texts go on beyond the block
@@ -514,13 +552,17 @@ def main(argv: list[str]) -> int:
     s, data, device = prepare(args)
     columns = PAPER if s.protocol == "paper" else HONEST + (TRUTH if data.truth else ())
     kept, notes = kept_rows(args.out, s), explain(s, columns, data)
+    asked = entries(args.checkpoints)
+    added = [e for e in asked if e.name not in kept]
+    if added:
+        check_apart([*REFERENCES, *kept, *(e.name for e in added)], renamed(added[-1]))
     references, texts, rows = [], {}, {}
     for name in REFERENCES:
         row, texts[name] = reference_row(name, data, s)
         references.append(row)
     # before any model: its settings now stand there
     table = update(args.out, s, rows, references, texts, columns, notes) if args.out else []
-    for name, path, ckpt in entries(args.checkpoints):
+    for name, path, ckpt in asked:
         digest = weights_digest(ckpt.path)
         if unchanged(kept.get(name), ckpt, digest):
             print(f"{name}: kept from {args.out}.json", file=sys.stderr)

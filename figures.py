@@ -6,13 +6,17 @@
 Reads NAME.runs.json (of table.py) or NAME.json (of frontier.py); needs no checkpoint.
 """
 
-import json
+if __name__ == "__main__":
+    import configurator
+    configurator.quiet_imports()
+
 import statistics
 from collections import defaultdict
 from pathlib import Path
 from typing import Any, Callable
 
-from configurator import cli
+from configurator import cli, path as path_of, wants_help
+from data.tokens import foreign, read_json
 from files import replacing
 
 BASELINE, BASELINE_COLOUR = "baseline", "0.6"
@@ -23,7 +27,10 @@ def pyplot():
     """matplotlib without a screen, files that are the same for the same numbers. Here, because importing it takes a second."""
     import matplotlib
     matplotlib.use("Agg")
-    matplotlib.rcParams |= {"svg.hashsalt": "nanoHeads", "font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "savefig.dpi": 150}
+    # a "$" in a name is one
+    matplotlib.rcParams |= {"svg.hashsalt": "nanoHeads", "font.size": 8, "axes.spines.top": False,
+                            "axes.spines.right": False, "savefig.dpi": 150,
+                            "text.parse_math": False}
     import matplotlib.pyplot as plt
     return plt
 
@@ -43,10 +50,7 @@ def read(path: Path) -> dict[str, Any]:
     """A table's JSON. ValueError or FileNotFoundError if it is none."""
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}: table.py writes NAME.runs.json, frontier.py its NAME.json")
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        raise ValueError(f"{path} is not JSON") from None
+    return read_json(path)
 
 
 Curves = dict[str, dict[int, list[float]]]  # row -> step -> a value of each seed
@@ -171,7 +175,8 @@ def frontier(path: Path) -> list[Path]:
     for (ax, _), row in zip(axes, others):
         for r, colour in ((base, BASELINE_COLOUR), (row, "tab:blue")):
             points = [q for q in r["points"] if key in q]
-            ax.plot([q["self_bleu"] for q in points], [q[key] for q in points], color=colour, lw=1.2, marker=".", ms=3)
+            x, y = ([float(q[k]) for q in points] for k in ("self_bleu", key))
+            ax.plot(x, y, color=colour, lw=1.2, marker=".", ms=3)
             one = [q for q in points if q["temperature"] == 1]
             ax.plot([q["self_bleu"] for q in one], [q[key] for q in one], color=colour, marker="o", ms=5, ls="")
         ax.plot(human["self_bleu"], human[key], color="tab:red", marker="*", ms=9, ls="")
@@ -182,14 +187,15 @@ def frontier(path: Path) -> list[Path]:
 
 
 def main(argv: list[str]) -> int:
-    if not argv or "-h" in argv or "--help" in argv:
+    if not argv or wants_help(argv):
         print(__doc__)
         return 0
-    for name in map(Path, argv):
+    for name in map(path_of, argv):
         points = name.with_name(name.name + ".json")
         a_table = name.with_name(name.name + ".runs.json").is_file() or not points.is_file()
-        for path in table_figures(name) if a_table else frontier(points):
-            print(path)
+        with foreign(name, "the name of a table that table.py or frontier.py wrote"):
+            made = table_figures(name) if a_table else frontier(points)
+        print(*made, sep="\n")
     return 0
 
 

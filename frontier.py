@@ -8,8 +8,10 @@ tokens. The human continuations of the same prompts are the standard. Texts, pro
 same command goes on.
 """
 
-import argparse
-import json
+if __name__ == "__main__":
+    import configurator
+    configurator.quiet_imports()
+
 import math
 import sys
 from dataclasses import replace
@@ -23,8 +25,8 @@ import eval_diversity
 import figures
 import metrics
 from checkpoint import Degenerate, load_model, weights_digest
-from configurator import cli
-from data.tokens import open_tokens
+from configurator import Parser, cli, path as path_of
+from data.tokens import foreign, open_tokens, read_json
 from device import get_dtype
 from eval_diversity import Data, Settings, decode, entries, held_out_prompts, json_table, said_problems, sample_texts, validity
 from files import lock_of, locked, replacing
@@ -58,21 +60,20 @@ def kept_rows(path: Path, settings: dict[str, Any]) -> dict[str, dict[str, Any]]
     """Rows of an earlier file, by name. ValueError if it had other settings."""
     if not path.is_file():
         return {}
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-        had, rows = dict(table["settings"]), {r["name"]: r for r in table["rows"]}
-    except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{path} is not a file of this program: give another --out, or move it away") from None
+    with foreign(path, "a file of this program: give another --out, or move it away"):
+        table = read_json(path, strict=True)
+        had, rows = dict(table["settings"]), {r["name"]: dict(r) for r in table["rows"]}
     odd = [f"{k} {had.get(k)!r}, now {v!r}" for k, v in settings.items() if had.get(k) != v]
     if odd:
         raise ValueError(f"{path} holds points of other settings ({'; '.join(odd)}): use those settings or another --out")
     return rows
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     p = eval_diversity.shared_parser(__doc__)
     p.add_argument("--temperatures", type=float, nargs="+", default=list(TEMPERATURES), help="default " + " ".join(map(str, TEMPERATURES)))
-    p.add_argument("--out", type=Path, required=True, help="writes OUT.json, OUT.png and OUT.svg; points of unchanged checkpoints in it are kept")
+    p.add_argument("--out", type=path_of, required=True, help="writes OUT.json, OUT.png and OUT.svg; points "
+                                                              "of unchanged checkpoints in it are kept")
     p.set_defaults(protocol="honest", temperature=None, stride=0)
     return p
 

@@ -37,9 +37,12 @@ class Log:
 def entries(out: Path) -> list[dict]:
     """The lines of `out`/log.jsonl, numbers that JSON does not have as strings; [] where there is no log."""
     path, found = out / "log.jsonl", []
-    for line in path.read_text().splitlines() if path.is_file() else []:
-        with contextlib.suppress(json.JSONDecodeError):  # a line cut short by a full disk or a power cut
-            found.append(json.loads(line, parse_constant=str))
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []:
+        # a line cut short by a full disk or a power cut, or damaged
+        with contextlib.suppress(ValueError, RecursionError):
+            entry = json.loads(line, parse_constant=str)
+            if isinstance(entry, dict) and type(entry.get("step")) is int:
+                found.append(entry)
     return found
 
 

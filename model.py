@@ -6,6 +6,7 @@ Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learner
 """
 
 import math
+import re
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,12 @@ class GPTConfig:
     @property
     def padded_vocab(self) -> int:
         return -(-self.vocab_size // 64) * 64
+
+    @property
+    def parameters(self) -> int:
+        """Numbers in the trunk, counted without making any: a block has 12 C^2 + 13 C."""
+        C = self.n_embd
+        return (self.padded_vocab + self.block_size) * C + self.n_layer * (12 * C + 13) * C + 2 * C
 
 
 class Cache:
@@ -201,16 +208,43 @@ class GPT(nn.Module):
 _TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
 
 
+def refuse_missing_path(name: str) -> None:
+    """ValueError for what can only be a folder here, and is none: the hub, which does not have it either,
+    would be asked for half a minute."""
+    if Path(name).is_dir():
+        return
+    in_a_folder_here = "/" in name and Path(name.partition("/")[0]).is_dir()
+    a_path = name.startswith(("out/", "results/", ".", "/", "~"))
+    if a_path or in_a_folder_here or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+        raise ValueError(f"there is no folder {name!r}: train it first (for out/baseline-small: python "
+                         f"train.py config/baseline.py config/small.py), "
+                         f"or give another folder, or a name on the hub such as gpt2")
+
+
+def check_size(config) -> None:
+    """ValueError if the numbers of a transformers configuration are none of a GPT-2 that fits here: a foreign
+    file can ask for anything."""
+    from memory import check_model  # here: it imports this module
+    sizes = [config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd]
+    if not all(type(n) is int for n in sizes):
+        raise ValueError(f"its sizes are {sizes}, not whole numbers")
+    check_model(GPTConfig(*sizes), each=8)  # transformers' copy and this one
+
+
 def from_gpt2(name: str, dropout: float = 0.0) -> GPT:
     """The trunk of a `GPT2LMHeadModel`: a hub name ("gpt2") or a folder that `save_pretrained` wrote.
 
     ValueError if it cannot be loaded or is a variant of GPT-2 that this trunk does not compute.
     """
+    refuse_missing_path(name)
     from transformers import GPT2Config, GPT2LMHeadModel  # here, because importing transformers takes seconds
     try:
+        written, _ = GPT2Config.get_config_dict(name)
+        kind, classes = written.get("model_type"), written.get("architectures") or ["GPT2LMHeadModel"]
+        if kind != "gpt2" or "GPT2LMHeadModel" not in classes:
+            raise ValueError(f"it is a {kind} {classes}")
         config = GPT2Config.from_pretrained(name)
-        if config.model_type != "gpt2" or "GPT2LMHeadModel" not in (config.architectures or ["GPT2LMHeadModel"]):
-            raise ValueError(f"it is a {config.architectures}")
+        check_size(config)
         hf, found = GPT2LMHeadModel.from_pretrained(name, output_loading_info=True)
         if found["missing_keys"]:  # transformers would fill them with random numbers
             raise ValueError(f"its weights lack {sorted(found['missing_keys'])[0]}")

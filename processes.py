@@ -22,17 +22,41 @@ def on_stop(handler: Callable) -> dict[int, Callable]:
     return before
 
 
+def torchrun() -> tuple[int, int]:
+    """(rank, number of processes) by torchrun's variables; (0, 1) without it. ValueError if only some of them
+    are there: left over, or set by hand."""
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    said = {n: os.environ[n] for n in (*names, "LOCAL_RANK") if n in os.environ}
+    shown = " ".join(f"{k}={v}" for k, v in said.items())
+    try:
+        numbers = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "MASTER_PORT": 1}
+        rank, world, _, _ = (int(said.get(n, default)) for n, default in numbers.items())
+    except ValueError:
+        raise ValueError(f"the environment has {shown}: torchrun sets numbers; start it with torchrun, or "
+                         f"unset them") from None
+    missing = [n for n in names if n not in said]
+    if (rank, world) != (0, 1) and (missing or not 0 <= rank < world):
+        raise ValueError(f"the environment has {shown}{', but no ' + ', '.join(missing) if missing else ''}: "
+                         f"start it with torchrun, or unset them")
+    return rank, world
+
+
 class Processes:
     """This process among those of torchrun; alone without it."""
 
     def __init__(self, device: str):
-        self.rank, self.world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        self.rank, self.world = torchrun()
         self.device = get_device(device)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         if self.world > 1:
             # a day: the others wait while rank 0 prepares data or builds the label store
-            dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo", timeout=timedelta(days=1))
+            try:
+                backend = "nccl" if self.device.type == "cuda" else "gloo"
+                dist.init_process_group(backend, timeout=timedelta(days=1))
+            except RuntimeError as e:
+                why = str(e).splitlines()[0]
+                raise OSError(f"the processes of torchrun do not find each other ({why})") from e
         self.main = self.rank == 0
 
     def sum(self, t: torch.Tensor) -> torch.Tensor:

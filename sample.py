@@ -6,21 +6,25 @@ Samples from the same distribution that is scored: log p of the head, averaged o
 (--int8 comes close to it.)
 """
 
+if __name__ == "__main__":
+    import configurator
+    configurator.quiet_imports()
+
 import argparse
 import sys
 import time
 from functools import partial
-from pathlib import Path
 from typing import Iterator
 
 import torch
 from torch import Tensor
 
 from checkpoint import Degenerate, Model, load_model, tokenizer_of
-from configurator import cli
-from data.tokens import Tokenizer
+from configurator import Parser, check_seed, cli, path
+from data.tokens import Tokenizer, read_text
 from device import autocast, float64_device, get_device, get_dtype, settle_dtype, to_float64
-from heads import Weights
+from heads import BayesianProjection, Weights
+from memory import check_fits
 from model import GPT, Cache
 
 
@@ -163,9 +167,9 @@ class Stream:
             self.shown = len(text)
 
 
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("checkpoint", help="the out folder of a training run, or one checkpoint in it")
+def parser() -> Parser:
+    p = Parser(__doc__)
+    p.add_argument("checkpoint", type=path, help="the out folder of a training run, or one checkpoint in it")
     p.add_argument("--prompt", default="\n", help="text to continue (default: a new line)")
     p.add_argument("--prompts", metavar="FILE", help="a file with one prompt a line, instead of --prompt")
     p.add_argument("--num_samples", type=int, default=1, help="texts for each prompt")
@@ -202,10 +206,23 @@ def read_prompts(args: argparse.Namespace) -> list[str]:
     """
     if not args.prompts:
         return [args.prompt]
-    prompts = [line for line in Path(args.prompts).read_text(encoding="utf-8-sig").split("\n") if line]
+    text = read_text(path(args.prompts)).removeprefix("\ufeff")
+    prompts = [line for line in text.split("\n") if line]
     if not prompts:
         raise ValueError(f"--prompts {args.prompts}: the file holds no prompt; put one on each line")
     return prompts
+
+
+def check_memory(model: Model, texts: int, samples: int, length: int, device: torch.device) -> None:
+    """ValueError if `texts` of `length` tokens at a time, with `samples` draws of Bayesian weights, cannot
+    fit: keys and values, one row of logits
+    and three of probabilities each, and a projection a draw."""
+    c = model.trunk.config
+    drawn = samples * isinstance(model.head.projection, BayesianProjection)
+    needed = texts * (4 * c.n_layer * c.n_embd * min(length, c.block_size) + 20 * c.vocab_size)
+    needed += 4 * drawn * c.vocab_size * c.n_embd
+    what = f"sampling {texts} texts at a time" + f" with {samples} draws of the weights" * bool(drawn)
+    check_fits(needed, device, what, "num_samples, length or samples")
 
 
 def main(argv: list[str]) -> int:
@@ -214,6 +231,7 @@ def main(argv: list[str]) -> int:
     for key in ("num_samples", "length", "samples"):
         if getattr(args, key) < 1:
             raise ValueError(f"{key} = {getattr(args, key)}: must be at least 1")
+    check_seed(args.seed)
     args.device = get_device(args.device)
     if args.int8 and args.dtype == "auto":
         args.dtype = "float32"
@@ -233,6 +251,7 @@ def main(argv: list[str]) -> int:
         if len(ids) > model.trunk.config.block_size:
             raise ValueError(f"the prompt {text[:40]!r} has {len(ids)} tokens; this model reads at most {model.trunk.config.block_size} (block_size): shorten it")
         encoded.append(ids)
+    check_memory(model, args.num_samples, args.samples, max(map(len, encoded)) + args.length, args.device)
     draws = model.head.draws(args.samples, args.seed, dtype)
     if args.uncertainty and len(draws) == 1:
         print("note: the weights of this model are points or a single draw: the epistemic part is 0", file=sys.stderr)

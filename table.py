@@ -7,11 +7,14 @@ the mean over seeds, with a 95% interval: of Student's t over the seeds for what
 replacement: Politis, Romano & Wolf 1999) for the metrics of texts. Hours of work: stop it with Ctrl-C or SIGTERM, its trainings save; run it again to go on.
 """
 
-import csv
-import io
+if __name__ == "__main__":
+    import configurator
+    configurator.quiet_imports()
+
 import json
 import math
 import os
+import re
 import shlex
 import signal
 import statistics
@@ -31,10 +34,11 @@ import checkpoint
 import eval_diversity
 import metrics
 import train
-from configurator import cli, configure
-from data.tokens import DATA, open_tokens
-from eval_diversity import HONEST, TRUTH, Column, as_text, cells, samples_file
+from configurator import cli, configure, help_text, wants_help
+from data.tokens import DATA, foreign, open_tokens, read_json
+from eval_diversity import HONEST, TRUTH, Column, as_text, cells, csv_text, samples_file
 from files import check_writable, lock_of, locked, replacing
+from names import check_row_name
 from processes import on_stop
 
 # 0.975 quantiles of Student's t with 1, 2, ... degrees of freedom
@@ -67,9 +71,16 @@ class Run:
 
     @classmethod
     def make(cls, row: str, seed: int, c: TableConfig) -> "Run":
-        name, *flags = shlex.split(row)
-        out = Path(c.runs) / f"{name}-{c.overlay}-{seed}"
-        flags = [f.format(runs=Path(c.runs), overlay=c.overlay, seed=seed) for f in flags]
+        if not isinstance(row, str) or not split(row) or type(seed) is not int:
+            raise ValueError(f"rows = [{row!r}], seeds = [{seed!r}]: a row is text, the name of a config "
+                             f"file with flags, a seed a whole number")
+        name, *flags = split(row)
+        out = Path(c.runs) / check_row_name(f"{name}-{c.overlay}-{seed}")
+        for key, value in (("runs", Path(c.runs)), ("overlay", c.overlay), ("seed", seed)):
+            flags = [f.replace(f"{{{key}}}", str(value)) for f in flags]
+        if odd := [k for k in re.findall(r"\{\w+\}", row) if k not in ("{runs}", "{overlay}", "{seed}")]:
+            raise ValueError(f"rows: {row!r} has {odd[0]}, of which nothing is known: {{runs}}, {{overlay}} "
+                             f"and {{seed}} are filled in")
         return cls(name, seed, out, (f"config/{name}.py", f"config/{c.overlay}.py", *flags, f"--seed={seed}", f"--name={out.name}", f"--out_dir={out}"))
 
     @property
@@ -83,7 +94,7 @@ class Run:
         """
         if not self.started:
             return False
-        ckpt = checkpoint.load(checkpoint.find(self.out, "last"), weights=False)
+        ckpt = checkpoint.load(checkpoint.find(self.out, "last"), weights=False, run=True)
         if odd := self.differs(ckpt.config):
             raise ValueError(f"{self.out} was trained with another {odd}: move it away, or give another --runs folder")
         return ckpt.progress["step"] >= self.wanted["max_steps"]
@@ -140,6 +151,14 @@ def data_of(config: dict[str, Any], folder: str | None = None) -> str | None:
         return None
 
 
+def split(text: str) -> list[str]:
+    """The words of `text`, as a shell reads them. ValueError naming it if a quotation has no end."""
+    try:
+        return shlex.split(text)
+    except ValueError as e:
+        raise ValueError(f"{text!r} cannot be split into words: {e}") from None
+
+
 def per_run_table(c: TableConfig) -> Path:
     """Name, without ending, of the table of all runs."""
     return Path(c.results) / f"{c.name}.runs"
@@ -147,13 +166,17 @@ def per_run_table(c: TableConfig) -> Path:
 
 def evaluated(runs: list[Run], c: TableConfig) -> set[str]:
     """Names of the runs that need no folder any more: an earlier table of the same settings has their row, and no run that is still to do starts from them."""
-    try:
-        had = json.loads((Path(c.results) / f"{c.name}.json").read_text(encoding="utf-8"))["settings"]["table"]
-        rows = {r["name"]: r for r in json.loads(per_run_table(c).with_name(f"{c.name}.runs.json").read_text(encoding="utf-8"))["rows"]}
-    except (OSError, ValueError, KeyError):
+    summary, per_run = (Path(c.results) / f"{c.name}{end}.json" for end in ("", ".runs"))
+    if not (summary.is_file() and per_run.is_file()):
         return set()
-    if had["evaluate"] != c.evaluate:
-        return set()
+    with foreign(summary, "a table of this program: give another --name or --results, or move it away"):
+        if read_json(summary)["settings"]["table"]["evaluate"] != c.evaluate:
+            return set()
+    with foreign(per_run, "a table of this program: give another --name or --results, or move it away"):
+        return _evaluated(runs, c, {r["name"]: r for r in read_json(per_run)["rows"]})
+
+
+def _evaluated(runs: list[Run], c: TableConfig, rows: dict[str, dict[str, Any]]) -> set[str]:
     done = {r.out.name for r in runs if not r.started and "training" in rows.get(r.out.name, {}) and "problem" not in rows[r.out.name]
             and not r.differs(rows[r.out.name]["training"], rows)
             and rows[r.out.name]["training"]["max_steps"] == r.wanted["max_steps"] and samples_file(per_run_table(c), r.out.name).is_file()}
@@ -207,7 +230,7 @@ def stopping(trainings: Trainings) -> Iterator[Trainings]:
 def train_all(runs: list[Run], c: TableConfig) -> None:
     """The runs that are not finished, `jobs` at a time.
 
-    RuntimeError naming those that failed, once the others are done; Stopped at a signal.
+    ChildProcessError naming those that failed, once the others are done; Stopped at a signal.
     """
     todo, failed = [r for r in runs if not r.finished], []
     threads = max(1, (os.cpu_count() or 1) // c.jobs)
@@ -235,7 +258,8 @@ def train_all(runs: list[Run], c: TableConfig) -> None:
     if trainings.stopped:
         raise Stopped(trainings.stopped)
     if failed:
-        raise RuntimeError(f"{', '.join(failed)} failed, see the messages above; the other runs are kept")
+        raise ChildProcessError(f"{', '.join(failed)} failed, see the messages above; the other runs are "
+                                f"kept")
 
 
 # ---- summary --------------------------------------------------------------------------------------------------------
@@ -320,10 +344,11 @@ def write_summary(c: TableConfig, per_run: Path) -> str:
     head = {"settings": {"table": vars(c), "evaluation": table["settings"]}, "commits": [json.loads(x) for x in each("commit")], "versions": [json.loads(x) for x in each("versions")]}
     _, _, notes = per_run.with_name(per_run.name + ".md").read_text(encoding="utf-8").partition("\n\n")  # of the columns, behind the table
     strict = [{k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in r.items()} for r in summary]
-    out, sheet = Path(c.results) / c.name, io.StringIO()
+    out = Path(c.results) / c.name
     keys = [k for col in columns for k in (col.key, col.key + "_ci", *([col.key + "_diff", col.key + "_diff_ci"] if col.key not in TEXT_METRICS else []))]
-    csv.writer(sheet, lineterminator="\n").writerows([["name", *keys], *([r["name"], *(r.get(k, "") for k in keys)] for r in summary)])
-    for end, text in ((".md", as_text(header, body, True) + "\n\n" + note + "\n\n" + notes), (".csv", sheet.getvalue()), (".json", eval_diversity.json_table(head, strict))):
+    sheet = csv_text([["name", *keys], *([r["name"], *(r.get(k, "") for k in keys)] for r in summary)])
+    shown = as_text(header, body, True) + "\n\n" + note + "\n\n" + notes
+    for end, text in ((".md", shown), (".csv", sheet), (".json", eval_diversity.json_table(head, strict))):
         with replacing(out.with_name(out.name + end)) as f:
             f.write(text.encode())
     return as_text(header, body, False) + "\n\n" + note
@@ -341,7 +366,7 @@ def check(c: TableConfig) -> list[Run]:
         raise ValueError("rows or seeds hold one twice: each row and each seed is to be there once")
     for run in runs:
         train.read_arguments(list(run.arguments))
-    args = eval_diversity.parser().parse_args([*map(str, (r.out for r in runs)), *shlex.split(c.evaluate)])
+    args = eval_diversity.parser().parse_args([*map(str, (r.out for r in runs)), *split(c.evaluate)])
     blocks = {run.wanted["block_size"]: run for run in runs}
     if len(blocks) > 1:
         raise ValueError("; ".join(f"{run.out.name} has block_size = {block}" for block, run in blocks.items()) + ": contexts of different length cannot stand in one table")
@@ -357,13 +382,11 @@ def check_kept(c: TableConfig, settings: eval_diversity.Settings, text: str | No
     far as they are known before the data are prepared: found now, not after the trainings.
     """
     path = per_run_table(c).with_name(f"{c.name}.runs.json")
-    try:
-        had = json.loads(path.read_text(encoding="utf-8"))["settings"]
-        odd = [f"{k} {had.get(k)!r}, now {v!r}" for k, v in vars(settings).items() if v != "" and had.get(k) != v]
-    except FileNotFoundError:
+    if not path.is_file():
         return
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(f"{path} is not a table of this program: move it away, or give another --results") from None
+    with foreign(path, "a table of this program: move it away, or give another --name or --results"):
+        had = dict(read_json(path)["settings"])
+    odd = [f"{k} {had.get(k)!r}, now {v!r}" for k, v in vars(settings).items() if v != "" and had.get(k) != v]
     if text and had.get("train") != text:
         odd.append(f"training text {str(had.get('train'))[:12]}, now {text[:12]}")
     if odd:
@@ -371,6 +394,9 @@ def check_kept(c: TableConfig, settings: eval_diversity.Settings, text: str | No
 
 
 def main(argv: list[str]) -> int:
+    if wants_help(argv):
+        print(__doc__, help_text(TableConfig, __file__), sep="\n")
+        return 0
     c = configure(TableConfig, argv)
     runs, per_run = check(c), per_run_table(c)
     done = evaluated(runs, c)

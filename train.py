@@ -8,7 +8,6 @@ and extends a finished run with --max_steps=MORE.
 """
 
 import contextlib
-import json
 import math
 import os
 import signal
@@ -18,6 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Callable, Iterator
+
+if __name__ == "__main__":
+    import configurator
+    configurator.quiet_imports()
 
 # A step allocates and frees hundreds of megabytes. In huge pages (where Linux has them on request) a CPU step spends a tenth less on page faults; torch reads this once
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
@@ -29,15 +32,18 @@ from tqdm import tqdm
 
 import augment
 import checkpoint
-from configurator import cli, configure, help_text
+from configurator import check_seed, cli, configure, help_text, wants_help
 from data.batches import Windows, batch_indices
 from data.grammar.truth import open_truth
-from data.tokens import TokenFile, load_tokenizer, open_tokens, prepared, unusual
+from data.tokens import (TokenFile, bpe_size, kept_path, load_tokenizer, open_tokens, prepared,
+                         unusual)
 from device import DTYPES, Precision, autocast, choose_dtype, emulation
 from heads import HEADS, Head, Targets, make_head
 from logs import Log, duration, start_wandb
+from memory import check_fits, training_bytes
 from metrics import perplexity
-from model import GPTConfig, from_gpt2
+from model import GPTConfig, from_gpt2, refuse_missing_path
+from names import check_row_name
 from processes import Processes, on_stop
 from scoring import Score, described, document_blocks, document_windows, recover, score
 from speed import Profile, flops_per_token, peak_flops
@@ -108,18 +114,21 @@ class TrainConfig:
         for key in ("batch_size", "max_steps", "eval_interval", "eval_samples", "log_interval"):
             if getattr(self, key) < 1:
                 bad.append(f"{key} = {getattr(self, key)}: must be at least 1")
-        for key in ("seed", "learning_rate", "min_lr", "weight_decay", "grad_clip", "kl_weight", "warmup_steps", "lr_decay_steps", "micro_batch", "label_weight"):
+        for key in ("learning_rate", "min_lr", "weight_decay", "grad_clip", "kl_weight", "warmup_steps",
+                    "lr_decay_steps", "micro_batch", "label_weight"):
             if not 0 <= getattr(self, key) < math.inf:
                 bad.append(f"{key} = {getattr(self, key)}: must be at least 0 and finite")
-        if "/" in self.name or self.name in ("human", "unigram noise", "loop"):
-            bad.append(f"name = {self.name!r}: a row's name has no '/', and is not that of a reference row of the table")
+        for key in ("beta1", "beta2"):
+            if not 0 <= getattr(self, key) < 1:
+                bad.append(f"{key} = {getattr(self, key)}: must be in [0, 1)")
         if self.labels not in ("true", "hard", "soft"):
             bad.append(f"labels = {self.labels!r}: use 'true', 'hard' or 'soft'")
         elif self.labels != "true" and self.head in HEADS and not HEADS[self.head].multi_label:
             bad.append(f"labels = {self.labels!r}: the head {self.head!r} takes the true token alone; use labels = 'true' or a multi-label head such as 'sigmoid'")
         if self.labels != "true" and self.label_weight > 1:
             bad.append(f"label_weight = {self.label_weight}: a label value is at most 1")
-        for attempt in (lambda: choose_dtype(self.dtype, torch.device("cpu")), self.settings,
+        for attempt in (lambda: check_row_name(self.name), lambda: check_seed(self.seed),
+                        lambda: choose_dtype(self.dtype, torch.device("cpu")), self.settings,
                         lambda: GPTConfig(1, self.block_size, self.n_layer, self.n_head, self.n_embd, self.dropout),
                         lambda: make_head(self.head, 257, torch.nn.Parameter(torch.zeros(1, 1)), self.head_args, self.bayesian, self.prior_sigma)):
             try:
@@ -174,13 +183,41 @@ def settle_dtype(config: TrainConfig, procs: Processes, say: Callable[[str], Non
     chosen = choose_dtype(config.dtype, procs.device)
     remedy = f"--dtype=auto takes {choose_dtype('auto', procs.device).name}"
     if config.resume and config.dtype == "auto":
-        begun = checkpoint.load(checkpoint.find(config.out_dir, "last"), weights=False).config["dtype"]
-        chosen = choose_dtype(begun, procs.device)._replace(reason="as the run was begun")
+        begun = checkpoint.load(checkpoint.find(config.out_dir, "last"), weights=False, run=True).config
+        chosen = choose_dtype(begun["dtype"], procs.device)._replace(reason="as the run was begun")
         remedy = "the run was begun in it, and keeps it"
     if price := emulation(chosen.name, procs.device):
         say(f"{price}; {remedy}")
     procs.agreed(DTYPES.index(chosen.name))
     return chosen
+
+
+def load_optimizer(optimizer: torch.optim.AdamW, scaler: torch.amp.GradScaler,
+                   ckpt: checkpoint.Checkpoint) -> None:
+    """The moments and steps of a checkpoint, and its loss scale. ValueError if they are not those of this
+    model."""
+    try:
+        state = dict(ckpt.optimizer)
+        scaler.load_state_dict(state.pop("scaler", {}))
+        optimizer.load_state_dict(state)
+        fits = all(state[k].shape == p.shape and state[k].dtype == p.dtype and state["step"].numel() == 1
+                   for p, state in optimizer.state.items() for k in ("exp_avg", "exp_avg_sq"))
+    except Exception as e:  # torch trusts what it is given, and fails in many ways
+        raise ValueError(f"the checkpoint {ckpt.path} cannot be read: optimizer.pt is not of this model "
+                         f"({type(e).__name__}); use another one or train again") from e
+    if not fits:
+        raise ValueError(f"the checkpoint {ckpt.path} cannot be read: optimizer.pt is not of this model; use "
+                         f"another one or train again")
+
+
+def refuse_other_run(out: Path, had: dict[str, Any], now: dict[str, Any]) -> None:
+    """ValueError if the run in `out`, whose configuration is `had`, is not the one that `now` asks to
+    resume."""
+    free = RESUMABLE | {"data", "teacher_weights"}
+    odd = [k for k, v in now.items() if k not in free and had.get(k) != v]
+    if odd:
+        changes = ", ".join(f"{k} was {had.get(k)!r} and is now {now[k]!r}" for k in odd)
+        raise ValueError(f"cannot resume {out}: {changes}")
 
 
 class Labels:
@@ -217,6 +254,11 @@ class Trainer:
 
     def __init__(self, config: TrainConfig, procs: Processes):
         self.config, self.procs, self.out = config, procs, Path(config.out_dir)
+        # before the corpus is prepared
+        for name in (config.init_from, *([config.teacher] if config.labels != "true" else [])):
+            if name:
+                refuse_missing_path(name)
+        self.check_fits(bpe_size(config.tokenizer) or 1)
         self.precision = settle_dtype(config, procs, self.say)
         self.config = config = replace(config, dtype=self.precision.name)
         folder = procs.first(lambda: prepared(config.dataset, config.tokenizer, config.source))
@@ -224,10 +266,12 @@ class Trainer:
         self.truth = open_truth(self.val)  # None for a corpus whose distributions nobody knows
         self.tokenizer = load_tokenizer(folder)
         self.model_config = {**asdict(config), "vocab_size": self.tokenizer.vocab_size, "tokenizer_fingerprint": self.tokenizer.fingerprint,
-                             "data": str(folder), "data_sha256": self.train.info["sha256"], "train_tokens": len(self.train.ids)}
+                             "data": kept_path(folder), "data_sha256": self.train.info["sha256"],
+                             "train_tokens": len(self.train.ids)}
         self.windows = Windows(self.train, config.block_size)
         if config.batch_size % (procs.world * (config.micro_batch or 1)):
             raise ValueError(f"batch_size = {config.batch_size} is not a multiple of processes x micro_batch = {procs.world} x {config.micro_batch or 1}")
+        self.check_fits(self.tokenizer.vocab_size)
         torch.manual_seed(config.seed)
         self.model = checkpoint.build(self.model_config)
         self.labels = Labels(config, self.train, procs, self.model.head.head)
@@ -253,6 +297,15 @@ class Trainer:
         torch.get_num_threads()
         self.loader, self.ahead = ThreadPoolExecutor(1, "batches", torch.set_num_threads, (1,)), {}  # ahead: (step, micro-batch) -> its future
         self.peak = peak_flops(procs.device, config.dtype)
+
+    def check_fits(self, vocab_size: int) -> None:
+        """ValueError if a training of this size cannot fit, by what it needs at the least."""
+        c, share = self.config, max(1, self.config.batch_size // self.procs.world)
+        size = GPTConfig(vocab_size, c.block_size, c.n_layer, c.n_head, c.n_embd)
+        needed = training_bytes(size, c.bayesian, min(c.micro_batch or share, share), c.batch_size)
+        check_fits(needed, self.procs.device, f"training {size.parameters:,} parameters with batch_size = "
+                                              f"{c.batch_size}, micro_batch = {c.micro_batch}",
+                   "n_layer, n_embd, block_size, the vocabulary or micro_batch")
 
     def start_from(self, name: str) -> None:
         """Copies every tensor of the same name and shape from another run or a GPT-2; says what stays as initialised."""
@@ -283,16 +336,13 @@ class Trainer:
         path = checkpoint.find(self.out, "last")
         if not (path / "optimizer.pt").is_file():
             raise ValueError(f"{path} is a checkpoint without optimizer.pt, and {self.out} has no other to resume: give the run's `last` back, or start again in another --out_dir")
-        ckpt = checkpoint.load(path, optimizer=True)
+        ckpt = checkpoint.load(path, optimizer=True, run=True)
         # it started from them; whether they have changed since does not matter
         self.model_config["init_weights"] = ckpt.config.get("init_weights")
         extended = self.adopt_schedule(ckpt)
-        odd = [k for k, v in self.model_config.items() if k not in RESUMABLE | {"data", "teacher_weights"} and ckpt.config.get(k) != v]
-        if odd:
-            raise ValueError(f"cannot resume {self.out}: " + ", ".join(f"{k} was {ckpt.config.get(k)!r} and is now {self.model_config[k]!r}" for k in odd))
+        refuse_other_run(self.out, ckpt.config, self.model_config)
         checkpoint.restore(self.model, ckpt)
-        self.scaler.load_state_dict(ckpt.optimizer.pop("scaler", {}))
-        self.optimizer.load_state_dict(ckpt.optimizer)
+        load_optimizer(self.optimizer, self.scaler, ckpt)
         self.step, self.tokens, self.best = (ckpt.progress[k] for k in ("step", "tokens", "best_val_nll"))
         self.evaluated = self.step if ckpt.progress["val_nll"] is not None else -1
         self.say(f"resumed {ckpt.path} at step {self.step}{extended}")
@@ -303,7 +353,9 @@ class Trainer:
     def saved_best(self) -> float:
         """What the checkpoint `best` is best by; inf where there is none."""
         which = [self.out / w for w in ("best", "best.old") if (self.out / w).is_dir()]
-        return checkpoint.load(which[0], weights=False).progress["best_val_nll"] if which else math.inf
+        if not which:
+            return math.inf
+        return checkpoint.load(which[0], weights=False, run=True).progress["best_val_nll"]
 
     def adopt_schedule(self, ckpt: checkpoint.Checkpoint) -> str:
         """A resumed run keeps the end of its cosine. Only a finished one can be given more steps after that end, or another end; the words that say so.
@@ -562,8 +614,8 @@ def read_arguments(argv: list[str]) -> TrainConfig:
 
 
 def main(argv: list[str]) -> int:
-    if "--help" in argv or "-h" in argv:
-        print(__doc__, help_text(TrainConfig, __file__), sep="\n")
+    if wants_help(argv):
+        print(__doc__, help_text(TrainConfig, __file__), "\n    # heads.HEADS: " + ", ".join(HEADS), sep="\n")
         return 0
     config = read_arguments(argv)
     procs = Processes(config.device)
@@ -571,6 +623,12 @@ def main(argv: list[str]) -> int:
     with checkpoint.in_use(out) if procs.main else open(os.devnull):
         if any((out / which).is_dir() for which in ("last", "last.old", "best", "best.old")) and not config.resume:
             raise ValueError(f"{out} holds a run already: --resume goes on with it, --out_dir=... starts another, or delete it")
+        # before the corpus, which may take a download: with other words it would be another one
+        if config.resume:
+            had = checkpoint.load(checkpoint.find(out, "last"), weights=False, run=True).config
+            # what "auto" means and where the cosine ends is settled later: settle_dtype, adopt_schedule
+            given = {k: v for k, v in asdict(config).items() if k != "lr_decay_steps" and v != "auto"}
+            refuse_other_run(out, had, given)
         trainer = Trainer(config, procs)
         c, precision = trainer.model_config, trainer.precision
         if procs.main:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.tokens import TokenFile
+from data.tokens import TokenFile, check_ids
 
 
 class Windows:
@@ -16,7 +16,7 @@ class Windows:
     """
 
     def __init__(self, tokens: TokenFile, block_size: int):
-        self.ids, self.block_size = tokens.ids, block_size
+        self.tokens, self.ids, self.block_size = tokens, tokens.ids, block_size
         if len(self) < 1:
             raise ValueError(f"{tokens.path} holds {len(self.ids)} tokens, fewer than one window of block_size = {block_size}: use more text or a smaller block")
 
@@ -26,7 +26,8 @@ class Windows:
     def get(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
         """Inputs and next tokens (B, T), int64, of the windows `indices` (B,)."""
         T = self.block_size
-        rows = torch.from_numpy(np.stack([self.ids[w * T:w * T + T + 1] for w in indices]).astype(np.int64))
+        rows = np.stack([self.ids[w * T:w * T + T + 1] for w in indices]).astype(np.int64)
+        rows = torch.from_numpy(check_ids(self.tokens, rows))
         return rows[:, :-1], rows[:, 1:]
 
 

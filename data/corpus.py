@@ -1,6 +1,5 @@
 """What every corpus' prepare.py shares: from named splits of lines to a prepared folder, and the command line."""
 
-import argparse
 import hashlib
 import os
 import sys
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from configurator import Parser, path as path_of
 from data.tokens import (SPLITS, GPT2Tokenizer, SavedTokenizer, TokenFile, Tokenizer, WordTokenizer, bpe_size, load_tokenizer,
                          open_tokens, read_meta, train_bpe, write_tokens)
 from files import locked, remove_leftovers, write_json
@@ -157,8 +157,9 @@ def _refuse_other(out: Path, tokenizer: str, source: str, splits: Mapping[str, S
     for held in (held_by_meta, *infos.values()):
         for key, wanted in (("source", source), ("tokenizer", tokenizer)):
             if key in held and held[key] != wanted:
-                raise ValueError(f"{out} was prepared from {key} {held[key]!r}, not {wanted!r}: "
-                                 "use --force to start over, or another --out")
+                raise ValueError(f"{out} was prepared from {key} {held[key]!r}, not {wanted!r}: leave "
+                                 f"--{key} out to use it as it is, "
+                                 "or prepare.py --force to start over (or with another --out)")
     for name, info in infos.items():
         size = splits[name].bytes if name in splits else info["bytes"]
         if size not in (None, info["bytes"]):
@@ -201,26 +202,24 @@ def summary(folder: Path) -> str:
 
 def main(prepare: Callable[..., Path], folder: Path, tokenizer: str, about: str, sources: str = "",
          argv: list[str] | None = None) -> int:
-    """The command line of a prepare.py; returns its exit code: 0, 2 for a user's mistake, 130 for Ctrl-C.
+    """The command line of a prepare.py, which configurator.cli wraps; returns its exit code: 0, 130 for
+    Ctrl-C.
 
     folder     where prepared folders go by default: folder/TOKENIZER
     tokenizer  the default one
     sources    help of --source; "" for a corpus that has only one
     """
-    parser = argparse.ArgumentParser(description=about)
+    parser = Parser(about)
     parser.add_argument("--tokenizer", default=tokenizer, help=f"gpt2, or bpe<vocabulary size>; words for the grammar ({tokenizer})")
-    parser.add_argument("--out", type=Path, help="the prepared folder (this one/TOKENIZER)")
+    parser.add_argument("--out", type=path_of, help="the prepared folder (this one/TOKENIZER)")
     parser.add_argument("--force", action="store_true", help="start over, whatever the folder holds")
     if sources:
         parser.add_argument("--source", default="", help=sources)
     options = vars(parser.parse_args(argv))
+    bpe_size(options["tokenizer"])  # before any download
     out = options.pop("out") or folder / options["tokenizer"]
     try:
-        bpe_size(options["tokenizer"])  # before any download
         print(summary(prepare(out, **options)))
-    except (ValueError, OSError) as error:
-        print("error:", " ".join(str(error).split()), file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         print("stopped; run it again to go on: whole splits are kept", file=sys.stderr)
         return 130

@@ -13,7 +13,7 @@ import json
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -28,16 +28,58 @@ from files import replacing, write_json
 MAGIC, VERSION = b"NHTOKENS", 1
 HEADER = struct.Struct("<8sIIQ8x")  # magic, version, bytes per id, number of ids
 DATA = Path(__file__).resolve().parent
+ROOT = DATA.parent  # of the project
 SPLITS = ("train", "validation", "test")
+# ids of a file that are looked at when it is opened, a tenth of a second; the rest when they are used
+SCANNED = 2**27
 PREPARE = "run the corpus' prepare.py, for instance: python data/demo/prepare.py"
 
 
 # ---- token files ----------------------------------------------------------------------------------------------------
 
+# types of what is read of a token file's JSON
+INFO = {"tokens": int, "vocab_size": int, "words": int, "lines": int, "bytes": int,
+        "tokenizer": str, "fingerprint": str, "sha256": str, "source": str}
+
+
 class TokenFile(NamedTuple):
     ids: np.memmap  # (tokens,) uint16 or uint32, read-only
     info: dict[str, Any]  # tokenizer, fingerprint, vocab_size, tokens, words, lines, bytes, sha256, source, complete
     path: Path
+
+
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file. ValueError naming it if it is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        why = f"{error.reason} at byte {error.start}"
+        raise ValueError(f"{path} is not UTF-8 text ({why}): convert it") from None
+
+
+def read_json(path: Path, strict: bool = False) -> Any:
+    """The content of a JSON file; `strict`: without the NaN and Infinity that Python adds. ValueError naming
+    the file, whatever is wrong with it."""
+    def refuse(number: str) -> float:
+        raise ValueError(f"it holds {number}")
+
+    try:
+        return json.loads(path.read_bytes(), parse_constant=refuse if strict else None)
+    except (ValueError, RecursionError) as error:
+        # not JSON or UTF-8; a number of 5,000 digits; brackets in brackets in brackets
+        raise ValueError(f"{path} is not JSON that can be read ({error})") from None
+
+
+@contextmanager
+def foreign(path: Path, what: str) -> Iterator[None]:
+    """For code that reads a JSON of ours which somebody may have changed: what it does not find there is a
+    ValueError that names the file."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, IndexError, ArithmeticError, ValueError) as error:
+        if isinstance(error, ValueError) and str(path) in str(error):
+            raise
+        raise ValueError(f"{path} is not {what}: {type(error).__name__} {error}") from error
 
 
 def id_dtype(vocab_size: int) -> np.dtype:
@@ -97,17 +139,32 @@ def open_tokens(path: str | Path) -> TokenFile:
     if found != expected:
         raise ValueError(f"{path} should have {expected} bytes and has {found}: {again}")
     info = _read_info(path.with_suffix(".json"), width, count, again)
-    return TokenFile(np.memmap(path, f"<u{width}", "r", offset=HEADER.size, shape=(count,)), info, path)
+    tokens = TokenFile(np.memmap(path, f"<u{width}", "r", offset=HEADER.size, shape=(count,)), info, path)
+    check_ids(tokens, tokens.ids[:SCANNED])
+    return tokens
+
+
+def check_ids(tokens: TokenFile, ids: np.ndarray) -> np.ndarray:
+    """`ids`, read from `tokens`. ValueError if one is not in the vocabulary: the file is damaged."""
+    highest = int(ids.max(initial=0))
+    if highest >= tokens.info["vocab_size"]:
+        raise ValueError(f"{tokens.path} is damaged: it holds the id {highest}, and its vocabulary has "
+                         f"{tokens.info['vocab_size']}: prepare it again, with --force")
+    return ids
 
 
 def _read_info(path: Path, width: int, count: int, again: str) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing, so its token file was not finished: {PREPARE}")
     try:
-        info = json.loads(path.read_bytes())
-        tokens, vocab_size = int(info["tokens"]), int(info["vocab_size"])
+        info = read_json(path)
+        tokens, vocab_size = info["tokens"], info["vocab_size"]
+        odd = [key for key, kind in INFO.items() if key in info and type(info[key]) is not kind]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} does not describe a token file ({error!r}): {again}") from None
+    if odd or vocab_size < 1:
+        raise ValueError(f"{path} does not describe a token file ({odd[0] if odd else 'vocab_size'} = "
+                         f"{info[odd[0]] if odd else vocab_size!r}): {again}")
     if tokens != count:
         raise ValueError(f"{path} says {tokens} tokens, its token file has {count}: {again}")
     if id_dtype(vocab_size).itemsize != width:
@@ -171,6 +228,8 @@ class SavedTokenizer:
     def __init__(self, model: tokenizers.Tokenizer) -> None:
         self.model = model
         self.vocab_size = model.get_vocab_size()
+        if sorted(model.get_vocab().values()) != list(range(self.vocab_size)):
+            raise ValueError(f"its {self.vocab_size} tokens are not numbered 0 to {self.vocab_size - 1}")
 
     @cached_property
     def fingerprint(self) -> str:
@@ -252,11 +311,14 @@ class WordTokenizer(SavedTokenizer):
         return "".join(chain(words[:1], joined))
 
 
+LARGEST_BPE = 2**20
+
+
 def bpe_size(name: str) -> int | None:
     """The vocabulary size that a tokenizer's name asks for: "bpe2048" -> 2048; None for "gpt2" and "words". Else ValueError."""
     if name in ("gpt2", WordTokenizer.name):
         return None
-    match = re.fullmatch(r"bpe([1-9]\d*)", name)
+    match = re.fullmatch(r"bpe([1-9]\d{0,12})", name)
     if match is None:
         raise ValueError(f"unknown tokenizer {name!r}: use gpt2, or bpe<vocabulary size>, for instance bpe2048 (words for the grammar corpus)")
     return _checked_size(int(match[1]))
@@ -266,6 +328,9 @@ def _checked_size(vocab_size: int) -> int:
     if vocab_size < 257:
         raise ValueError(f"vocabulary size {vocab_size} is too small: a byte-level BPE needs 257 or more, "
                          "256 bytes and a merge")
+    # the tokenizers library makes room for all of them at once, and ends the process where there is none
+    if vocab_size > LARGEST_BPE:
+        raise ValueError(f"vocabulary size {vocab_size} is too large: at most {LARGEST_BPE}, GPT-2 has 50257")
     return vocab_size
 
 
@@ -296,6 +361,8 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     if trained.is_file():
         try:
             model = tokenizers.Tokenizer.from_str(trained.read_text(encoding="utf-8"))
+            if not isinstance(model.model, (tokenizers.models.WordLevel, tokenizers.models.BPE)):
+                raise ValueError(f"it is a {type(model.model).__name__}, neither a BPE nor a word list")
             return WordTokenizer(model) if isinstance(model.model, tokenizers.models.WordLevel) else BPETokenizer(model)
         except Exception as error:  # tokenizers raises bare Exception
             raise ValueError(f"{trained} is not a tokenizer ({error}): prepare it again, with --force") from None
@@ -305,6 +372,24 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 
 
 # ---- prepared folders -----------------------------------------------------------------------------------------------
+
+def kept_path(folder: Path) -> str:
+    """`folder` as a checkpoint keeps it: relative to the project where it lies inside, so that both can move;
+    else absolute."""
+    folder = Path(folder).absolute()
+    return str(folder.relative_to(ROOT)) if folder.is_relative_to(ROOT) else str(folder)
+
+
+def found_path(kept: str, run: str | Path) -> Path:
+    """The folder that `kept_path` wrote down in `run`. FileNotFoundError, saying the way out, if it is not
+    there any more."""
+    folder = ROOT / kept
+    if not folder.is_dir():
+        raise FileNotFoundError(f"the token files of {run} are not in {folder} any more: say where they are "
+                                f"with --data=FOLDER, or prepare them again "
+                                f"(data/{Path(kept).parent.name}/prepare.py)")
+    return folder
+
 
 def read_meta(folder: Path) -> dict[str, Any]:
     """What meta.json in `folder` says; {} when it is missing or damaged, which means: prepare again."""

@@ -430,8 +430,31 @@ def test_other_tokens_are_refused(trained, variant, no_work):
 
 
 def test_two_runs_of_one_name_are_refused(trained, variant, no_work):
-    with pytest.raises(ValueError, match="two checkpoints have the name 'baseline'"):
+    with pytest.raises(ValueError, match="two rows have the name 'baseline'"):
         main([str(trained), str(variant("copy")), *SMALL])
+
+
+def test_names_given_on_the_command_line_are_checked(trained, no_work):
+    for name in ("human", "LOOP", "a|b", "@x"):
+        with pytest.raises(ValueError, match="name"):
+            main([f"{name}={trained}", *SMALL])
+    with pytest.raises(ValueError, match="'A' and 'a' would share a file: give one another, as in other="):
+        main([f"A={trained}", f"a={trained}", *SMALL])
+
+
+def test_a_new_row_shares_no_file_with_a_kept_one(trained, tmp_path, honest):
+    table = tmp_path / "t"
+    shutil.copytree(honest.with_name(honest.name + ".samples"), tmp_path / "t.samples")
+    shutil.copy(honest.with_name(honest.name + ".json"), tmp_path / "t.json")
+    with pytest.raises(ValueError, match="'baseline' and 'BASELINE' would share a file: .* other="):
+        main([f"BASELINE={trained}", *SMALL, f"--out={table}"])
+
+
+def test_home_is_found_behind_a_name(trained, monkeypatch):
+    monkeypatch.setenv("HOME", str(trained.parent))
+    for argument, name in ((f"~/{trained.name}", "baseline"), (f"x=~/{trained.name}", "x")):
+        (entry,) = eval_diversity.entries([argument])
+        assert (entry.name, entry.path) == (name, trained)
 
 
 def test_a_run_named_human_is_refused(variant, no_work):

@@ -163,7 +163,7 @@ def test_a_failed_run_is_named_and_the_others_are_done(whole, monkeypatch):
     make, trained, folder = whole
     inner = table.Trainings.run
     monkeypatch.setattr(table.Trainings, "run", lambda self, command, environment: 1 if "--name=baseline-tinytable-1" in command else inner(self, command, environment))
-    with pytest.raises(RuntimeError, match="baseline-tinytable-1 failed"):
+    with pytest.raises(ChildProcessError, match="baseline-tinytable-1 failed"):
         make()
     assert (folder / "out/baseline-tinytable-2/last").is_dir() and not (folder / "results/mini.json").exists()
 

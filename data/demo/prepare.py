@@ -10,7 +10,10 @@ from pathlib import Path
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    import configurator
+    configurator.quiet_imports()
 
+from configurator import cli
 from data.corpus import Split, main, prepare_splits
 
 FOLDER = Path(__file__).resolve().parent
@@ -38,5 +41,9 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
     return prepare_splits(out, tokenizer, origin, splits, force=force)
 
 
+def command(argv: list[str]) -> int:
+    return main(prepare, FOLDER, "bpe2048", "Prepare the demo corpus.", argv=argv)
+
+
 if __name__ == "__main__":
-    sys.exit(main(prepare, FOLDER, "bpe2048", "Prepare the demo corpus."))
+    cli(command)()

@@ -77,6 +77,9 @@ class Settings:
         out = cls(**values)
         for key, value in asdict(out).items():
             least = {"seed": 0, "train": 500, "validation": 500, "test": 500}.get(key, 1)  # a split has several documents
+            if value > 100_000 and key not in ("seed", "train", "validation", "test"):
+                raise ValueError(f"source {text!r}: {key} = {value} is more than there are words for: use at "
+                                 f"most 100000")
             if value < least:
                 raise ValueError(f"source {text!r}: {key} = {value} must be at least {least}")
         return out

@@ -14,7 +14,10 @@ import numpy as np
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    import configurator
+    configurator.quiet_imports()
 
+from configurator import cli
 from data.corpus import Split, main, prepare_splits
 from data.grammar.grammar import END, Settings, build
 from data.grammar.machine import Machine
@@ -63,5 +66,10 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
     return prepare_splits(out, tokenizer, f"{settings} language={machine.digest}", splits, force=force, own=WordTokenizer.of(words), beside=truths)
 
 
+def command(argv: list[str]) -> int:
+    return main(prepare, FOLDER, WordTokenizer.name, "Prepare the grammar.", 'settings of the generator, '
+                                                                             'such as "seed=2 train=500000"', argv=argv)
+
+
 if __name__ == "__main__":
-    sys.exit(main(prepare, FOLDER, WordTokenizer.name, "Prepare the grammar.", 'settings of the generator, such as "seed=2 train=500000"'))
+    cli(command)()

@@ -5,6 +5,7 @@ where the few hundred non-zero probabilities would take kilobytes. p(. | state) 
 """
 
 import json
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,10 +60,31 @@ def open_truth(tokens: TokenFile) -> Truth | None:
     try:
         with np.load(path, allow_pickle=False) as file:
             info = json.loads(str(file["info"]))
-            states, tables = file["states"].astype(np.int64), Tables(*(file[name] for name in Tables._fields))
-        had = info["sha256"], info["tokens"], len(states)
+            states, tables = file["states"], Tables(*(file[name] for name in Tables._fields))
+        if states.dtype != np.uint32:
+            raise ValueError("states of another type")
+        states = states.astype(np.int64)
+        had, machine = (info["sha256"], info["tokens"], len(states)), Machine(tables)
+        _check(machine, states, tokens.info["vocab_size"])
+        float(info["entropy"]), math.exp(info["entropy_rate"])
     except Exception as error:  # a damaged zip raises a kind of its own for each of its parts
         raise ValueError(f"{path} is not a truth file ({type(error).__name__}): prepare the corpus again, with --force") from None
     if had != (tokens.info["sha256"], len(tokens.ids), len(tokens.ids)):
         raise ValueError(f"{path} belongs to other tokens than {tokens.path.name}: prepare the corpus again, with --force")
-    return Truth(Machine(tables), states, info)
+    return Truth(machine, states, info)
+
+
+def _check(machine: Machine, states: np.ndarray, vocab_size: int) -> None:
+    """ValueError if the tables do not belong together, or name a class, place, theme or state that there is
+    not."""
+    klass, syntax, after, lexicon, theme = machine.tables
+    Q, C, X, V = machine.Q, machine.C, machine.X, vocab_size
+    if [t.shape for t in machine.tables] != [(V,), (Q, C), (Q, C), (X, V), (V,)]:
+        raise ValueError("tables of other shapes")
+    for numbers, low, high in ((klass, 0, C), (after, -1, Q), (theme, -1, X), (states, 0, Q * X)):
+        if numbers.dtype != np.int64 or numbers.min() < low or numbers.max() >= high:
+            raise ValueError("a number out of range")
+    if not all(((p >= 0) & (p <= 1 + 1e-9)).all() for p in (syntax, lexicon)):
+        raise ValueError("probabilities that are none")
+    if np.abs(syntax.sum(1) - 1).max() > 1e-6:
+        raise ValueError("probabilities that are none")

@@ -13,7 +13,10 @@ from pathlib import Path
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    import configurator
+    configurator.quiet_imports()
 
+from configurator import cli
 from data.corpus import Split, file_lines, main, prepare_splits
 from data.tokens import is_prepared
 
@@ -104,6 +107,11 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
     return prepare_splits(out, tokenizer, HUB, hub_splits(), OFFICIAL, force)
 
 
+def command(argv: list[str]) -> int:
+    return main(prepare, FOLDER, "gpt2", "Prepare WikiText-103.",
+                  "folder with wiki.{train,valid,test}.tokens or the hub's parquet files (the Hugging Face "
+                  "hub)", argv=argv)
+
+
 if __name__ == "__main__":
-    sys.exit(main(prepare, FOLDER, "gpt2", "Prepare WikiText-103.",
-                  "folder with wiki.{train,valid,test}.tokens or the hub's parquet files (the Hugging Face hub)"))
+    cli(command)()

@@ -1,0 +1,55 @@
+"""Names of rows and runs: what they may hold, and the files that the samples of a row go to.
+
+A name comes from a config file, a flag, or the config.json of a checkpoint that somebody else wrote. It becomes
+a part of paths, a cell of Markdown and CSV tables and a title of figures, so it is checked where it is read.
+"""
+
+from collections.abc import Iterable
+
+REFERENCES = ("human", "unigram noise", "loop")  # the rows of a table that no model wrote
+LONGEST = 150  # bytes: a file's name has 255, with what is put behind
+
+
+def check_name(name: object) -> str:
+    """`name`, if a row or a table can have it. ValueError saying what is wrong with it."""
+    wrong = ""
+    if not isinstance(name, str):
+        wrong = "is not text"
+    elif not name or name != name.strip() or name[0] in ".=+-@~'":
+        wrong = "is empty, or begins or ends with what a path, a flag or a spreadsheet reads (' . = + - @ ~)"
+    elif not name.isprintable() or any(c in name for c in "/\\|"):
+        wrong = "has a path separator, a '|' or a character that does not print"
+    elif len(name.encode()) > LONGEST:
+        wrong = f"is longer than {LONGEST} bytes"
+    if wrong:
+        shown = ascii(name)
+        shown = shown if len(shown) <= 60 else shown[:57] + "..."
+        raise ValueError(f"name = {shown} {wrong}: use letters, digits, '.', '_' and '-', "
+                         "as in sig_gpt-small (--name=...)")
+    return name
+
+
+def check_row_name(name: object) -> str:
+    """`name`, if a model's row can have it: `check_name`'s rules, and not a reference row's name or file."""
+    check_apart([*REFERENCES, check_name(name)])
+    return name
+
+
+def file_stem(name: str) -> str:
+    """Name, without its ending, of the file that a row's samples go to."""
+    return name.replace(" ", "_")
+
+
+def check_apart(names: Iterable[str], remedy: str = "give each run its own --name") -> None:
+    """ValueError with the `remedy` if two of `names` are one, or share a file (also where a disk does not tell
+    "a" from "A")."""
+    seen: dict[str, str] = {}
+    for name in names:
+        key = file_stem(name).casefold()
+        if key in seen:
+            both = f"the rows {seen[key]!r} and {name!r} would share a file"
+            if seen[key] == name:
+                both = f"two rows have the name {name!r}"
+            raise ValueError(f"{both}: {remedy} (a table has the rows "
+                             f"{', '.join(REFERENCES)} by itself)")
+        seen[key] = name

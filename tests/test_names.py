@@ -1,0 +1,37 @@
+"""Names of rows, and what a spreadsheet would make of them."""
+
+import pytest
+
+from eval_diversity import csv_text
+from memory import available, check_fits, training_bytes
+from model import GPT, GPTConfig
+from names import check_apart, check_row_name
+
+
+@pytest.mark.parametrize("name", ["sig_gpt-small", "a b", "entmax 1.5", "x" * 150, "日本", "a$b$"])
+def test_names_that_are_fine(name):
+    assert check_row_name(name) == name
+
+
+def test_names_that_share_a_file_are_refused():
+    check_apart(["a b", "a-b"])
+    for names in (["a b", "a_b"], ["A", "a"], ["a", "a"]):
+        with pytest.raises(ValueError, match="name|share a file"):
+            check_apart(names)
+
+
+def test_a_csv_runs_nothing():
+    assert csv_text([["=1+1", "-x", -1.5], ["@a", "+b", "c=d"]]) == "'=1+1,'-x,-1.5\n'@a,'+b,c=d\n"
+
+
+def test_parameters_are_counted_without_making_them():
+    c = GPTConfig(vocab_size=300, block_size=7, n_layer=3, n_head=2, n_embd=6)
+    assert c.parameters == sum(p.numel() for p in GPT(c).parameters())
+    assert training_bytes(c, True, 2, 4) - training_bytes(c, False, 2, 4) == 16 * 320 * 6
+
+
+def test_what_does_not_fit_is_refused():
+    check_fits(1, "cpu", "x", "y")
+    if available("cpu") is not None:
+        with pytest.raises(ValueError, match="x needs at least 1,000,000,000.0 GB.*lower y"):
+            check_fits(1e18, "cpu", "x", "y")
