@@ -147,7 +147,8 @@ def emulation(dtype: str, device: torch.device, has: Mapping[str, Any] | None = 
         return ""
     what = "GPU" if device.type == "cuda" else "CPU"
     times = product_seconds(dtype, device, 3) / product_seconds("float32", device, 20)
-    return f"{dtype} is emulated on this {what}: a matrix product takes {times:.2g}x float32's time here"
+    shown = f"{times:.0f}" if times >= 10 else f"{times:.1f}"
+    return f"{dtype} is emulated on this {what}: a matrix product takes {shown}x float32's time here"
 
 
 def product_seconds(dtype: str, device: torch.device, tries: int) -> float:
