@@ -12,7 +12,8 @@ prompts, with a fixed token budget. Human text is the standard: for each column 
 """
 
 if __name__ == "__main__":
-    import configurator
+    from runtime import configurator
+
     configurator.quiet_imports()
 
 import argparse
@@ -30,25 +31,42 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-import metrics
-from checkpoint import Checkpoint, Degenerate, Model, find, load, load_model, tokenizer_of, weights_digest
-from configurator import Parser, check_seed, cli, path as path_of
 from data.grammar.machine import UNKNOWN
 from data.grammar.truth import Truth, open_truth
-from data.tokens import TokenFile, Tokenizer, foreign, found_path, open_tokens, read_json
-from device import float64_device, get_device, get_dtype, settle_dtype
-from files import check_writable, lock_of, locked, replacing
-from logs import evaluations
-from memory import check_fits
-from names import REFERENCES, check_apart, check_row_name, file_stem
+from data.tokens import TokenFile, Tokenizer, found_path, open_tokens
+from evaluation import metrics
+from evaluation.scoring import (
+    EPSILON,
+    described,
+    document_blocks,
+    document_windows,
+    recover,
+    score,
+    truth_blocks,
+)
+from model import LanguageModel
+from runtime.checkpoint import Checkpoint, Degenerate, find, load, load_model, tokenizer_of, weights_digest
+from runtime.configurator import Parser, check_seed, cli
+from runtime.configurator import path as path_of
+from runtime.device import float64_device, get_device, get_dtype, settle_dtype
+from runtime.errors import UserError
+from runtime.files import check_writable, foreign, lock_of, locked, read_json, replacing
+from runtime.logs import evaluations
+from runtime.memory import check_fits
+from runtime.names import REFERENCES, check_apart, check_row_name, file_stem
 from sample import check_sampling, generate, truncate
-from scoring import EPSILON, described, document_blocks, document_windows, recover, score, truth_blocks
 
 # Shamula et al. 2024, table 1: perplexity, Self-BLEU, Distinct-4
 PUBLISHED = {
-    "baseline": (6.1855, 27.1660, 0.9709), "smooth_gpt": (6.6225, 26.6854, 0.9743), "smooth_gpt_10": (7.2704, 18.3164, 0.9901),
-    "bayes_gpt": (10.0340, 28.3591, 0.9641), "sig_gpt": (2134.7043, 18.5969, 0.9907), "sig_gpt_as_published": (2134.7043, 18.5969, 0.9907),
-    "sig_gpt_sum": (50259.5078, 16.4033, 0.9901), "sig_gpt_pw": (2028.1080, 18.2633, 0.9907), "bayes_sig_gpt": (2257.3240, 18.5297, 0.9907),
+    "baseline": (6.1855, 27.1660, 0.9709),
+    "smooth_gpt": (6.6225, 26.6854, 0.9743),
+    "smooth_gpt_10": (7.2704, 18.3164, 0.9901),
+    "bayes_gpt": (10.0340, 28.3591, 0.9641),
+    "sig_gpt": (2134.7043, 18.5969, 0.9907),
+    "sig_gpt_as_published": (2134.7043, 18.5969, 0.9907),
+    "sig_gpt_sum": (50259.5078, 16.4033, 0.9901),
+    "sig_gpt_pw": (2028.1080, 18.2633, 0.9907),
+    "bayes_sig_gpt": (2257.3240, 18.5297, 0.9907),
 }
 
 
@@ -61,12 +79,24 @@ class Column(NamedTuple):
 
 
 HONEST = (
-    Column("step", "step", "d", "", "training steps of the checkpoint, the one with the best validation NLL (heads with exact zeros: PPL_eps)"),
+    Column(
+        "step",
+        "step",
+        "d",
+        "",
+        "training steps of the checkpoint, the one with the best validation NLL (heads with exact zeros: PPL_eps)",
+    ),
     Column("ppl_tok", "PPL_tok", ".2f", "low", "exp(NLL / tokens)"),
     Column("ppl_word", "PPL_word", ".2f", "low", "exp(NLL / (words + lines))"),
     Column("bits_per_byte", "bits/byte", ".3f", "low", "NLL / (ln 2 x bytes of the text)"),
     Column("ece", "ECE", ".4f", "low", "expected calibration error of the most probable token, 15 bins"),
-    Column("ppl_eps", "PPL_eps", ".2f", "low", f"exp(mean of -log((p + {EPSILON:g}) / (1 + {EPSILON:g} V))): perplexity for heads with exact zeros, too"),
+    Column(
+        "ppl_eps",
+        "PPL_eps",
+        ".2f",
+        "low",
+        f"exp(mean of -log((p + {EPSILON:g}) / (1 + {EPSILON:g} V))): perplexity for heads with exact zeros, too",
+    ),
     Column("sparsemax_score", "sparsemax score", ".4f", "high", "mean of p_t + (1 - |p|^2) / 2, 0 to 1"),
     Column("self_bleu", "Self-BLEU", ".2f", "human", "mean sacreBLEU of each text against all others, 0-100"),
     Column("distinct_4", "Distinct-4", ".4f", "human", "unique 4-grams / words, all texts pooled"),
@@ -75,19 +105,67 @@ HONEST = (
 )
 NUCLEUS = 0.9  # top_p of the coverage column
 TRUTH = (  # see metrics.Recovery
-    Column("ppl_floor", "PPL/floor", ".4f", "low", "perplexity / perplexity of the truth itself on the same tokens"),
-    Column("kl_truth_model", "KL(p, m)", ".4f", "low", "KL(truth || model), nats a token; inf where the model rules out a valid token"),
-    Column("kl_model_truth", "KL(m', p)", ".4f", "low", "KL(m' || truth), m' the model renormalised over the valid tokens (KL(model || truth) itself is inf)"),
+    Column(
+        "ppl_floor",
+        "PPL/floor",
+        ".4f",
+        "low",
+        "perplexity / perplexity of the truth itself on the same tokens",
+    ),
+    Column(
+        "kl_truth_model",
+        "KL(p, m)",
+        ".4f",
+        "low",
+        "KL(truth || model), nats a token; inf where the model rules out a valid token",
+    ),
+    Column(
+        "kl_model_truth",
+        "KL(m', p)",
+        ".4f",
+        "low",
+        "KL(m' || truth), m' the model renormalised over the valid tokens (KL(model || truth) itself is inf)",
+    ),
     Column("tv", "TV", ".4f", "low", "total variation distance of truth and model"),
     Column("mass_invalid", "invalid", ".4f", "low", "the model's mass on tokens that the grammar forbids"),
-    Column("alternatives", "alt.", ".4f", "human", "the model's mass on valid tokens other than the observed one / the truth's: below 1, over-penalised"),
-    Column("alternatives_error", "alt. error", ".4f", "low", "sum over decades of the truth's probability of |model's - truth's mass| on these tokens"),
-    Column("coverage", f"coverage({NUCLEUS:g})", ".4f", "human", f"the truth's mass on the tokens that sampling with top_p = {NUCLEUS:g} can reach"),
-    Column("validity", "validity", ".4f", "human", "share of the sampled tokens that the grammar allows; of a document only those up to the first "
-                                                   "forbidden one count, and only if its start is in the text"),
+    Column(
+        "alternatives",
+        "alt.",
+        ".4f",
+        "human",
+        "the model's mass on valid tokens other than the observed one / the truth's: below 1, over-penalised",
+    ),
+    Column(
+        "alternatives_error",
+        "alt. error",
+        ".4f",
+        "low",
+        "sum over decades of the truth's probability of |model's - truth's mass| on these tokens",
+    ),
+    Column(
+        "coverage",
+        f"coverage({NUCLEUS:g})",
+        ".4f",
+        "human",
+        f"the truth's mass on the tokens that sampling with top_p = {NUCLEUS:g} can reach",
+    ),
+    Column(
+        "validity",
+        "validity",
+        ".4f",
+        "human",
+        "share of the sampled tokens that the grammar allows; of a document only those up to the first "
+        "forbidden one count, and only if its start is in the text",
+    ),
 )
 PAPER = (
-    Column("ppl_train", "PPL(train)", ".2f", "low", "exp(NLL / tokens) of the distribution that is sampled, on 200 random training windows (the paper scored a softmax over sigmoid logits)"),
+    Column(
+        "ppl_train",
+        "PPL(train)",
+        ".2f",
+        "low",
+        "exp(NLL / tokens) of the distribution that is sampled, on 200 random training windows (the paper scored a softmax over sigmoid logits)",
+    ),
     Column("self_bleu", "Self-BLEU", ".2f", "human", "sacreBLEU, prompt included, mean of the loops"),
     Column("self_bleu_sd", "sd", ".2f", "", "standard deviation of Self-BLEU over the loops"),
     Column("distinct_4", "Distinct-4", ".4f", "human", "prompt included, mean of the loops"),
@@ -101,21 +179,22 @@ PLACES = ("data", "source", "out_dir")  # of a run's configuration: of one machi
 @dataclass(frozen=True)
 class Settings:
     """What two rows must share to stand in one table."""
+
     protocol: str
-    tokenizer: str        # fingerprint
-    train: str            # SHA-256 of the training text
-    corpus: str           # SHA-256 of the split that is scored
+    tokenizer: str  # fingerprint
+    train: str  # SHA-256 of the training text
+    corpus: str  # SHA-256 of the split that is scored
     split: str
-    texts: int            # in all
-    loops: int            # groups they are scored in; their mean is reported
+    texts: int  # in all
+    loops: int  # groups they are scored in; their mean is reported
     prompt_tokens: int
     new_tokens: int
     temperature: float
     top_k: int
     top_p: float
-    samples: int          # weight draws of Bayesian rows
-    block_size: int       # context of the models
-    stride: int           # of the scoring windows
+    samples: int  # weight draws of Bayesian rows
+    block_size: int  # context of the models
+    stride: int  # of the scoring windows
     seed: int
     dtype: str
 
@@ -123,8 +202,10 @@ class Settings:
 # -----------------------------------------------------------------------------
 # Texts
 
+
 class Prompts(NamedTuple):
     """(n, prompt) ids, and (n, new) ids of the human continuation of each."""
+
     prompt: np.ndarray
     human: np.ndarray
 
@@ -136,22 +217,42 @@ def held_out_prompts(ids: np.ndarray, n: int, prompt: int, new: int, seed: int |
     """
     span = prompt + new
     if n * span > len(ids):
-        raise ValueError(f"texts = {n} of {prompt} + {new} tokens need {n * span} tokens, the split has {len(ids)}: ask for fewer or shorter texts")
+        raise UserError(
+            f"texts = {n} of {prompt} + {new} tokens need {n * span} tokens, the split has {len(ids)}: ask for fewer or shorter texts"
+        )
     places = len(ids) - span + 1
-    starts = np.linspace(0, places - 1, n).astype(int) if seed is None else np.random.default_rng(seed).choice(places, n, replace=False)
-    rows = np.stack([ids[s:s + span] for s in starts]).astype(np.int64)
+    starts = (
+        np.linspace(0, places - 1, n).astype(int)
+        if seed is None
+        else np.random.default_rng(seed).choice(places, n, replace=False)
+    )
+    rows = np.stack([ids[s : s + span] for s in starts]).astype(np.int64)
     return Prompts(rows[:, :prompt], rows[:, prompt:])
 
 
-def sample_texts(model: Model, prompts: np.ndarray, s: Settings, device: torch.device, title: str, batch: int = 50) -> np.ndarray:
+def sample_texts(
+    model: LanguageModel, prompts: np.ndarray, s: Settings, device: torch.device, title: str, batch: int = 50
+) -> np.ndarray:
     """(n, new_tokens) ids sampled after each prompt."""
     draws = model.head.draws(s.samples, s.seed, get_dtype(s.dtype))
     generator = torch.Generator(float64_device(device)).manual_seed(s.seed)
     out = []
-    with tqdm(total=len(prompts) * s.new_tokens, unit="tok", unit_scale=True, desc=f"{title}: sampling", leave=False) as bar:
+    with tqdm(
+        total=len(prompts) * s.new_tokens, unit="tok", unit_scale=True, desc=f"{title}: sampling", leave=False
+    ) as bar:
         for part in np.split(prompts, range(batch, len(prompts), batch)):
             columns = []
-            for token, _ in generate(model, torch.from_numpy(part).to(device), s.new_tokens, draws, s.temperature, s.top_k, s.top_p, generator, dtype=s.dtype):
+            for token, _ in generate(
+                model,
+                torch.from_numpy(part).to(device),
+                s.new_tokens,
+                draws,
+                s.temperature,
+                s.top_k,
+                s.top_p,
+                generator,
+                dtype=s.dtype,
+            ):
                 columns.append(token)
                 bar.update(len(part))
             out.append(torch.stack(columns, 1).cpu().numpy())
@@ -174,17 +275,25 @@ def text_metrics(texts: list[str], loops: int) -> dict[str, float]:
     bleu = [metrics.self_bleu_sacre(g) for g in groups]
     mean = lambda f: float(np.mean([f(w) for w in words]))
     spread = {"self_bleu_sd": float(np.std(bleu, ddof=1))} if loops > 1 else {}
-    return {"self_bleu": float(np.mean(bleu)), **spread, "self_bleu_nltk": mean(metrics.self_bleu),
-            "distinct_4": mean(metrics.distinct_n), "seq_rep_4": mean(metrics.seq_rep_n), "zipf": mean(metrics.zipf_coefficient)}
+    return {
+        "self_bleu": float(np.mean(bleu)),
+        **spread,
+        "self_bleu_nltk": mean(metrics.self_bleu),
+        "distinct_4": mean(metrics.distinct_n),
+        "seq_rep_4": mean(metrics.seq_rep_n),
+        "zipf": mean(metrics.zipf_coefficient),
+    }
 
 
 # -----------------------------------------------------------------------------
 # Rows
 
+
 class Entry(NamedTuple):
     """A row that is asked for."""
+
     name: str
-    path: Path        # as given: a run, or a checkpoint
+    path: Path  # as given: a run, or a checkpoint
     ckpt: Checkpoint  # without its weights
 
 
@@ -222,13 +331,24 @@ def decode(tokenizer: Tokenizer, prompts: np.ndarray, new: np.ndarray, s: Settin
     return [tokenizer.decode(r) for r in rows.tolist()]
 
 
-def recovery(data: Data, s: Settings, model: Model | None, draws: list | None = None, device: torch.device | str = "cpu", progress=iter) -> dict[str, Any]:
+def recovery(
+    data: Data,
+    s: Settings,
+    model: LanguageModel | None,
+    draws: list | None = None,
+    device: torch.device | str = "cpu",
+    progress=iter,
+) -> dict[str, Any]:
     """The columns TRUTH but the validity, and what else metrics.Recovery says; of a perfect model without `model`. {} where the truth is not known."""
     if data.truth is None:
         return {}
     ids = data.split.ids
     plan = document_windows(np.flatnonzero(ids == data.truth.machine.end), s.block_size)
-    blocks = document_blocks(model, ids, plan, draws, device, s.dtype, progress=progress) if model else truth_blocks(data.truth, plan)
+    blocks = (
+        document_blocks(model, ids, plan, draws, device, s.dtype, progress=progress)
+        if model
+        else truth_blocks(data.truth, plan)
+    )
     r = recover(blocks, ids, data.truth, lambda log_p: truncate(log_p, top_p=NUCLEUS) > 0)
     return described(r)
 
@@ -238,9 +358,12 @@ def validity(data: Data, new: np.ndarray) -> dict[str, float]:
     if data.truth is None:
         return {}
     machine, prompts = data.truth.machine, data.prompts.prompt
-    states = machine.parse(np.concatenate((prompts, new), 1), UNKNOWN)[:, prompts.shape[1]:]
+    states = machine.parse(np.concatenate((prompts, new), 1), UNKNOWN)[:, prompts.shape[1] :]
     judged = states != UNKNOWN
-    return {"validity": float(machine.allows(states[judged], new[judged]).mean()) if judged.any() else math.nan, "judged_tokens": int(judged.sum())}
+    return {
+        "validity": float(machine.allows(states[judged], new[judged]).mean()) if judged.any() else math.nan,
+        "judged_tokens": int(judged.sum()),
+    }
 
 
 def public(config: dict[str, Any]) -> dict[str, Any]:
@@ -248,12 +371,23 @@ def public(config: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in config.items() if k not in PLACES}
 
 
-def model_row(path: Path, digest: str, data: Data, s: Settings, device: torch.device, name: str = "") -> tuple[dict[str, Any], list[str] | None]:
+def model_row(
+    path: Path, digest: str, data: Data, s: Settings, device: torch.device, name: str = ""
+) -> tuple[dict[str, Any], list[str] | None]:
     """The row of one checkpoint, whose weights have the SHA-256 `digest`, and its texts. Of a degenerate model "problem" says what is wrong with it,
     and the numbers are not there that it has none of."""
     ckpt = load(find(path), weights=False)
-    row = {"name": name or ckpt.config["name"], "checkpoint": str(path), "weights_sha256": digest, "step": ckpt.progress["step"], "command": " ".join(sys.argv),
-           "commit": commit(), "versions": versions(), "training": public(ckpt.config), "curve": evaluations(ckpt.path.parent)}
+    row = {
+        "name": name or ckpt.config["name"],
+        "checkpoint": str(path),
+        "weights_sha256": digest,
+        "step": ckpt.progress["step"],
+        "command": " ".join(sys.argv),
+        "commit": commit(),
+        "versions": versions(),
+        "training": public(ckpt.config),
+        "curve": evaluations(ckpt.path.parent),
+    }
     texts = None
     try:
         numbers, new = model_numbers(path, row["name"], data, s, device)
@@ -275,7 +409,9 @@ def measured(texts: list[str], loops: int) -> dict[str, float]:
         raise Degenerate(f"its texts cannot be measured, {e}") from None
 
 
-def model_numbers(path: Path, name: str, data: Data, s: Settings, device: torch.device) -> tuple[dict[str, Any], np.ndarray]:
+def model_numbers(
+    path: Path, name: str, data: Data, s: Settings, device: torch.device
+) -> tuple[dict[str, Any], np.ndarray]:
     """The columns that need the model of one checkpoint, and what was sampled from it (n, new_tokens).
 
     Degenerate if its probabilities are not numbers.
@@ -286,8 +422,13 @@ def model_numbers(path: Path, name: str, data: Data, s: Settings, device: torch.
     bar = lambda it: tqdm(it, desc=f"{name}: scoring", leave=False)
     row: dict[str, Any] = {}
     if s.protocol == "paper":
-        seen = held_out_prompts(data.train.ids, min(200, len(data.train.ids) // (block + 1)), 1, block, seed=s.seed)
-        parts = [score(model, np.concatenate((p, h)), block, draws, device, s.dtype) for p, h in bar(list(zip(seen.prompt, seen.human)))]
+        seen = held_out_prompts(
+            data.train.ids, min(200, len(data.train.ids) // (block + 1)), 1, block, seed=s.seed
+        )
+        parts = [
+            score(model, np.concatenate((p, h)), block, draws, device, s.dtype)
+            for p, h in bar(list(zip(seen.prompt, seen.human)))
+        ]
         nll = sum(p.nll for p in parts)
         if math.isnan(nll):
             raise Degenerate("its log-probabilities are not numbers")
@@ -295,9 +436,21 @@ def model_numbers(path: Path, name: str, data: Data, s: Settings, device: torch.
         published = PUBLISHED.get(ckpt.config["name"].split("-")[0], (math.nan,) * 3)
         row |= dict(zip(("published_ppl", "published_self_bleu", "published_distinct_4"), published))
     else:
-        r, info = score(model, data.split.ids, s.stride, draws, device, s.dtype, details=True, progress=bar), data.split.info
-        row |= {"ppl_tok": metrics.perplexity(r.nll, r.count), "ppl_word": metrics.perplexity(r.nll, info["words"] + info["lines"]),
-                "bits_per_byte": metrics.bits_per_byte(r.nll, info["bytes"]), "ece": r.ece, "ppl_eps": metrics.perplexity(r.eps_nll, r.count), "sparsemax_score": r.sparsemax, "nll": r.nll, "tokens": r.count, "zero_probability_tokens": r.zeros}
+        r, info = (
+            score(model, data.split.ids, s.stride, draws, device, s.dtype, details=True, progress=bar),
+            data.split.info,
+        )
+        row |= {
+            "ppl_tok": metrics.perplexity(r.nll, r.count),
+            "ppl_word": metrics.perplexity(r.nll, info["words"] + info["lines"]),
+            "bits_per_byte": metrics.bits_per_byte(r.nll, info["bytes"]),
+            "ece": r.ece,
+            "ppl_eps": metrics.perplexity(r.eps_nll, r.count),
+            "sparsemax_score": r.sparsemax,
+            "nll": r.nll,
+            "tokens": r.count,
+            "zero_probability_tokens": r.zeros,
+        }
         row |= recovery(data, s, model, draws, device, bar)
     return row, sample_texts(model, data.prompts.prompt, s, device, name)
 
@@ -306,11 +459,18 @@ def reference_row(name: str, data: Data, s: Settings) -> tuple[dict[str, Any], l
     new = reference_texts(name, data.prompts, data.train.ids, s)
     texts = decode(data.tokenizer, data.prompts.prompt, new, s)
     perfect = recovery(data, s, None) if name == "human" else {}
-    return {"name": name, "reference": True, **text_metrics(texts, s.loops), **validity(data, new), **perfect}, texts
+    return {
+        "name": name,
+        "reference": True,
+        **text_metrics(texts, s.loops),
+        **validity(data, new),
+        **perfect,
+    }, texts
 
 
 # -----------------------------------------------------------------------------
 # The table
+
 
 def cells(rows: list[dict[str, Any]], columns: tuple[Column, ...]) -> list[list[str]]:
     """The table's cells.
@@ -319,9 +479,15 @@ def cells(rows: list[dict[str, Any]], columns: tuple[Column, ...]) -> list[list[
     row with a problem says so.
     """
     human = next((r for r in rows if r["name"] == "human"), {})
-    distance = lambda r, c: abs(r[c.key] - human[c.key]) if c.best == "human" else -r[c.key] if c.best == "high" else r[c.key]
+    distance = lambda r, c: (
+        abs(r[c.key] - human[c.key]) if c.best == "human" else -r[c.key] if c.best == "high" else r[c.key]
+    )
     models = [r for r in rows if not r.get("reference")]
-    best = {c.key: min((distance(r, c) for r in models if math.isfinite(r.get(c.key, math.nan))), default=None) for c in columns if c.best}
+    best = {
+        c.key: min((distance(r, c) for r in models if math.isfinite(r.get(c.key, math.nan))), default=None)
+        for c in columns
+        if c.best
+    }
     out = []
     for r in rows:
         line = [r["name"] + (f" ({r['problem']})" if "problem" in r else "")]
@@ -351,38 +517,62 @@ def explain(s: Settings, columns: tuple[Column, ...], data: Data) -> list[str]:
     """The lines under the table: its settings and what the columns are."""
     complete = " (not the whole official split)" if data.split.info["complete"] is False else ""
     budget = f"{s.texts} texts" + (f" in {s.loops} loops" if s.loops > 1 else "")
-    return [f"Protocol {s.protocol}: {s.split} split{complete}, tokenizer {data.tokenizer.name}; {budget}, {s.prompt_tokens} prompt + {s.new_tokens} new tokens, "
-            f"temperature {s.temperature:g}, top_k {s.top_k}, top_p {s.top_p:g}, seed {s.seed}; block {s.block_size}, stride {s.stride}; Bayesian rows: {s.samples} weight samples; {s.dtype}.",
-            "(+x) is the distance to human text; * is nearest to human, for PPL, bits/byte and ECE the lowest, for the sparsemax score the highest. Up or down alone is not better.",
-            *(f"{c.title}: {c.what}." for c in columns),
-            *([known_truth(data.truth)] if data.truth else [])]
+    return [
+        f"Protocol {s.protocol}: {s.split} split{complete}, tokenizer {data.tokenizer.name}; {budget}, {s.prompt_tokens} prompt + {s.new_tokens} new tokens, "
+        f"temperature {s.temperature:g}, top_k {s.top_k}, top_p {s.top_p:g}, seed {s.seed}; block {s.block_size}, stride {s.stride}; Bayesian rows: {s.samples} weight samples; {s.dtype}.",
+        "(+x) is the distance to human text; * is nearest to human, for PPL, bits/byte and ECE the lowest, for the sparsemax score the highest. Up or down alone is not better.",
+        *(f"{c.title}: {c.what}." for c in columns),
+        *([known_truth(data.truth)] if data.truth else []),
+    ]
 
 
 def known_truth(truth: Truth) -> str:
     """The line about the columns TRUTH."""
     i = truth.info
-    return (f"The truth p is known exactly: {i['entropy_rate']:.4f} nats a token in closed form (perplexity {math.exp(i['entropy_rate']):.2f}), "
-            f"{i['entropy']:.4f} over this split. "
-            "PPL/floor to coverage are means over every token but those of the first document, each scored with its whole document in the model's window (coverage at one of eight of them); "
-            "the human row is a perfect model there.")
+    return (
+        f"The truth p is known exactly: {i['entropy_rate']:.4f} nats a token in closed form (perplexity {math.exp(i['entropy_rate']):.2f}), "
+        f"{i['entropy']:.4f} over this split. "
+        "PPL/floor to coverage are means over every token but those of the first document, each scored with its whole document in the model's window (coverage at one of eight of them); "
+        "the human row is a perfect model there."
+    )
 
 
 def samples_file(out: Path, name: str) -> Path:
     return out.with_name(out.name + ".samples") / f"{file_stem(name)}.jsonl"
 
 
-def write_files(out: Path, s: Settings, rows: list[dict[str, Any]], texts: dict[str, list[str]], columns: tuple[Column, ...], notes: list[str]) -> None:
+def write_files(
+    out: Path,
+    s: Settings,
+    rows: list[dict[str, Any]],
+    texts: dict[str, list[str]],
+    columns: tuple[Column, ...],
+    notes: list[str],
+) -> None:
     """The samples, one JSON string a line, in the folder out.samples; then out.md, .csv and .json. Each whole or not at all, the JSON last."""
     samples_file(out, "").parent.mkdir(parents=True, exist_ok=True)
     header = ["", *(c.title for c in columns)]
     keys = [c.key for c in columns]
     sheet = [["name", *keys], *([r["name"], *(r.get(k, "") for k in keys)] for r in rows)]
     # JSON has no nan and no inf: as strings
-    strict = [{k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in r.items()} for r in rows]
-    content = {**{samples_file(out, name): "".join(json.dumps(t, ensure_ascii=False) + "\n" for t in list_) for name, list_ in texts.items()},
-               out.with_name(out.name + ".md"): as_text(header, cells(rows, columns), True) + "\n\n" + "\n".join(notes[:2]) + "\n\n" + "\n".join("- " + n for n in notes[2:]) + "\n",
-               out.with_name(out.name + ".csv"): csv_text(sheet),
-               out.with_name(out.name + ".json"): json_table({"settings": vars(s)}, strict)}
+    strict = [
+        {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in r.items()}
+        for r in rows
+    ]
+    content = {
+        **{
+            samples_file(out, name): "".join(json.dumps(t, ensure_ascii=False) + "\n" for t in list_)
+            for name, list_ in texts.items()
+        },
+        out.with_name(out.name + ".md"): as_text(header, cells(rows, columns), True)
+        + "\n\n"
+        + "\n".join(notes[:2])
+        + "\n\n"
+        + "\n".join("- " + n for n in notes[2:])
+        + "\n",
+        out.with_name(out.name + ".csv"): csv_text(sheet),
+        out.with_name(out.name + ".json"): json_table({"settings": vars(s)}, strict),
+    }
     for path, text in content.items():
         with replacing(path) as f:
             f.write(text.encode())
@@ -407,12 +597,25 @@ def commit() -> str:
     """The repository's commit, "+" behind it if files other than results/ have changed since; "" where there is none."""
     git = lambda *a: subprocess.run(["git", *a], cwd=Path(__file__).parent, capture_output=True, text=True)
     head = git("rev-parse", "HEAD")
-    return "" if head.returncode else head.stdout.strip() + ("+" if git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":!/results").stdout else "")
+    return (
+        ""
+        if head.returncode
+        else head.stdout.strip()
+        + (
+            "+"
+            if git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":!/results").stdout
+            else ""
+        )
+    )
 
 
 def versions() -> dict[str, str]:
     from importlib.metadata import version
-    return {"python": sys.version.split()[0], **{p: version(p) for p in ("torch", "numpy", "sacrebleu", "tokenizers", "tiktoken")}}
+
+    return {
+        "python": sys.version.split()[0],
+        **{p: version(p) for p in ("torch", "numpy", "sacrebleu", "tokenizers", "tiktoken")},
+    }
 
 
 def kept_rows(out: Path | None, s: Settings) -> dict[str, dict[str, Any]]:
@@ -432,25 +635,46 @@ def kept_rows(out: Path | None, s: Settings) -> dict[str, dict[str, Any]]:
                 raise TypeError(f"{odd[0]} of {name} is no number")
     odd = [f"{k} {had.get(k)!r}, now {v!r}" for k, v in vars(s).items() if had.get(k) != v]
     if odd:
-        raise ValueError(f"{path} holds rows of other settings ({'; '.join(odd)}): they cannot stand in one table; use those settings or another --out")
-    return {name: r for name, r in rows.items() if not r.get("reference") and "training" in r and (samples_file(out, name).is_file() or "problem" in r)}  # not an older version's
+        raise UserError(
+            f"{path} holds rows of other settings ({'; '.join(odd)}): they cannot stand in one table; use those settings or another --out"
+        )
+    return {
+        name: r
+        for name, r in rows.items()
+        if not r.get("reference")
+        and "training" in r
+        and (samples_file(out, name).is_file() or "problem" in r)
+    }  # not an older version's
 
 
-def update(out: Path, s: Settings, rows: dict[str, dict[str, Any]], references: list[dict[str, Any]], texts: dict[str, list[str]],
-           columns: tuple[Column, ...], notes: list[str]) -> list[dict[str, Any]]:
+def update(
+    out: Path,
+    s: Settings,
+    rows: dict[str, dict[str, Any]],
+    references: list[dict[str, Any]],
+    texts: dict[str, list[str]],
+    columns: tuple[Column, ...],
+    notes: list[str],
+) -> list[dict[str, Any]]:
     """Writes the table with `rows` in it, before those that it holds: another process may have added some
     since it was read. All its rows.
     """
     with locked(lock_of(out)):
-        table = [*(rows | {n: r for n, r in kept_rows(out, s).items() if n not in rows}).values(), *references]
+        table = [
+            *(rows | {n: r for n, r in kept_rows(out, s).items() if n not in rows}).values(),
+            *references,
+        ]
         write_files(out, s, table, texts, columns, notes)
     return table
 
 
 def unchanged(row: dict[str, Any] | None, ckpt: Checkpoint, digest: str) -> bool:
     """Whether `row` is this checkpoint's: the same weights, by their hash, and the same configuration."""
-    return (row is not None and row.get("weights_sha256") == digest
-            and row["training"] == json.loads(json.dumps(public(ckpt.config))))
+    return (
+        row is not None
+        and row.get("weights_sha256") == digest
+        and row["training"] == json.loads(json.dumps(public(ckpt.config)))
+    )
 
 
 def number_strings(row: dict[str, Any]) -> dict[str, Any]:
@@ -462,21 +686,38 @@ def parser() -> Parser:
     p = shared_parser(__doc__)
     p.add_argument("--protocol", choices=("honest", "paper"), default="honest")
     p.add_argument("--temperature", type=float, help="default 1; paper: 0.8")
-    p.add_argument("--stride", type=int, default=0, help="of the scoring windows (default min(512, block_size))")
-    p.add_argument("--out", type=path_of, help="writes OUT.md, OUT.csv, OUT.json and OUT.samples/; rows of "
-                                               "unchanged checkpoints in it are kept")
+    p.add_argument(
+        "--stride", type=int, default=0, help="of the scoring windows (default min(512, block_size))"
+    )
+    p.add_argument(
+        "--out",
+        type=path_of,
+        help="writes OUT.md, OUT.csv, OUT.json and OUT.samples/; rows of "
+        "unchanged checkpoints in it are kept",
+    )
     return p
 
 
 def shared_parser(doc: str) -> Parser:
     """The arguments that frontier.py takes, too."""
     p = Parser(doc)
-    p.add_argument("checkpoints", nargs="+", metavar="[NAME=]RUN",
-                   help="out folders of training runs, or single checkpoints in them, and the names of their "
-                        "rows")
-    p.add_argument("--split", choices=("validation", "test"), default="test", help="the held-out split of the honest protocol (the paper's uses train)")
-    p.add_argument("--data", type=path_of, help="the prepared data folder (default: the one the first "
-                                                "checkpoint was trained on)")
+    p.add_argument(
+        "checkpoints",
+        nargs="+",
+        metavar="[NAME=]RUN",
+        help="out folders of training runs, or single checkpoints in them, and the names of their rows",
+    )
+    p.add_argument(
+        "--split",
+        choices=("validation", "test"),
+        default="test",
+        help="the held-out split of the honest protocol (the paper's uses train)",
+    )
+    p.add_argument(
+        "--data",
+        type=path_of,
+        help="the prepared data folder (default: the one the first checkpoint was trained on)",
+    )
     p.add_argument("--texts", type=int, help="texts of each row (default 100; paper: 10 loops of 10)")
     p.add_argument("--prompt_tokens", type=int, help="default 50; paper: the block")
     p.add_argument("--new_tokens", type=int, help="default 200; paper: 500")
@@ -485,8 +726,11 @@ def shared_parser(doc: str) -> Parser:
     p.add_argument("--samples", type=int, default=8, help="weight draws of Bayesian rows")
     p.add_argument("--seed", type=int, default=1337)
     p.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps")
-    p.add_argument("--dtype", default="float32",
-                   help="of matrix products: float32, bfloat16, float16; auto: bfloat16 if the device has it")
+    p.add_argument(
+        "--dtype",
+        default="float32",
+        help="of matrix products: float32, bfloat16, float16; auto: bfloat16 if the device has it",
+    )
     return p
 
 
@@ -499,22 +743,36 @@ def prepare(args: argparse.Namespace) -> tuple[Settings, Data, torch.device]:
     configs = [c.config for c in ckpts]
     first, paper = configs[0], args.protocol == "paper"
     for path, c in zip(args.checkpoints, configs):
-        if (c["tokenizer_fingerprint"], c["data_sha256"]) != (first["tokenizer_fingerprint"], first["data_sha256"]):
-            raise ValueError(f"{path} ({c['dataset']}, {c['tokenizer']}) and {args.checkpoints[0]} ({first['dataset']}, {first['tokenizer']}) were trained on different token files: "
-                             f"their rows cannot stand in one table")
+        if (c["tokenizer_fingerprint"], c["data_sha256"]) != (
+            first["tokenizer_fingerprint"],
+            first["data_sha256"],
+        ):
+            raise UserError(
+                f"{path} ({c['dataset']}, {c['tokenizer']}) and {args.checkpoints[0]} ({first['dataset']}, {first['tokenizer']}) were trained on different token files: "
+                f"their rows cannot stand in one table"
+            )
         if c["block_size"] != first["block_size"]:
-            raise ValueError(f"{path} has block_size = {c['block_size']}, {args.checkpoints[0]} has {first['block_size']}: contexts of different length cannot stand in one table")
+            raise UserError(
+                f"{path} has block_size = {c['block_size']}, {args.checkpoints[0]} has {first['block_size']}: contexts of different length cannot stand in one table"
+            )
         if c["bayesian"]:
             drawn = 4 * args.samples * c["vocab_size"] * c["n_embd"]
             check_fits(drawn, device, f"{args.samples} draws of the weights of {path}", "samples")
     check_apart([*REFERENCES, *(e.name for e in asked)], renamed(asked[-1]))
     folder = args.data or found_path(first["data"], asked[0].path)
-    train, split = open_tokens(folder / "train.bin"), open_tokens(folder / ("train.bin" if paper else f"{args.split}.bin"))
+    train, split = (
+        open_tokens(folder / "train.bin"),
+        open_tokens(folder / ("train.bin" if paper else f"{args.split}.bin")),
+    )
     tokenizer = tokenizer_of(ckpts[0])
     if split.info["fingerprint"] != tokenizer.fingerprint:
-        raise ValueError(f"{split.path} was made with another tokenizer ({split.info['tokenizer']}) than the checkpoints' ({tokenizer.name})")
+        raise UserError(
+            f"{split.path} was made with another tokenizer ({split.info['tokenizer']}) than the checkpoints' ({tokenizer.name})"
+        )
     if paper and train.info["sha256"] != first["data_sha256"]:
-        raise ValueError(f"{train.path} is not what {args.checkpoints[0]} was trained on, and the paper's protocol scores training text: leave out --data")
+        raise UserError(
+            f"{train.path} is not what {args.checkpoints[0]} was trained on, and the paper's protocol scores training text: leave out --data"
+        )
     s = settings(args, first["block_size"], tokenizer.fingerprint, train.info["sha256"], split.info["sha256"])
     if args.out:
         for path in (args.out.with_name(args.out.name + ".json"), samples_file(args.out, "human")):
@@ -523,13 +781,31 @@ def prepare(args: argparse.Namespace) -> tuple[Settings, Data, torch.device]:
     return s, Data(train, split, tokenizer, prompts, None if paper else open_truth(split)), device
 
 
-def settings(args: argparse.Namespace, block: int, tokenizer: str = "", train: str = "", corpus: str = "") -> Settings:
+def settings(
+    args: argparse.Namespace, block: int, tokenizer: str = "", train: str = "", corpus: str = ""
+) -> Settings:
     """What `args` ask for of models of this block_size. ValueError naming the setting that cannot work."""
     paper = args.protocol == "paper"
     choose = lambda given, honest, paper_: given if given is not None else paper_ if paper else honest
-    s = Settings(args.protocol, tokenizer, train, corpus, "train" if paper else args.split, choose(args.texts, 100, 100), 10 if paper else 1,
-                 choose(args.prompt_tokens, 50, block), choose(args.new_tokens, 200, 500), choose(args.temperature, 1.0, 0.8), choose(args.top_k, 0, 200), args.top_p,
-                 args.samples, block, args.stride or min(512, block), args.seed, args.dtype)
+    s = Settings(
+        args.protocol,
+        tokenizer,
+        train,
+        corpus,
+        "train" if paper else args.split,
+        choose(args.texts, 100, 100),
+        10 if paper else 1,
+        choose(args.prompt_tokens, 50, block),
+        choose(args.new_tokens, 200, 500),
+        choose(args.temperature, 1.0, 0.8),
+        choose(args.top_k, 0, 200),
+        args.top_p,
+        args.samples,
+        block,
+        args.stride or min(512, block),
+        args.seed,
+        args.dtype,
+    )
     check_settings(s)
     return s
 
@@ -539,12 +815,18 @@ def check_settings(s: Settings) -> None:
     check_sampling(s.temperature, s.top_k, s.top_p)
     check_seed(s.seed)
     if min(s.texts // s.loops // 2, s.prompt_tokens, s.new_tokens, s.samples) < 1:
-        raise ValueError(f"texts = {s.texts}, prompt_tokens = {s.prompt_tokens}, new_tokens = {s.new_tokens}, samples = {s.samples}: at least 2 texts a loop, and 1 of the others")
-    needs = s.prompt_tokens if s.protocol == "paper" else s.prompt_tokens + s.new_tokens  # the paper's texts go on beyond the block
+        raise UserError(
+            f"texts = {s.texts}, prompt_tokens = {s.prompt_tokens}, new_tokens = {s.new_tokens}, samples = {s.samples}: at least 2 texts a loop, and 1 of the others"
+        )
+    needs = (
+        s.prompt_tokens if s.protocol == "paper" else s.prompt_tokens + s.new_tokens
+    )  # the paper's texts go on beyond the block
     if needs > s.block_size:
-        raise ValueError(f"{'prompt_tokens' if s.protocol == 'paper' else 'prompt_tokens + new_tokens'} = {needs} do not fit block_size = {s.block_size}: ask for shorter texts")
+        raise UserError(
+            f"{'prompt_tokens' if s.protocol == 'paper' else 'prompt_tokens + new_tokens'} = {needs} do not fit block_size = {s.block_size}: ask for shorter texts"
+        )
     if not 1 <= s.stride <= s.block_size:
-        raise ValueError(f"stride = {s.stride}: must lie between 1 and block_size = {s.block_size}")
+        raise UserError(f"stride = {s.stride}: must lie between 1 and block_size = {s.block_size}")
 
 
 def main(argv: list[str]) -> int:
@@ -571,7 +853,11 @@ def main(argv: list[str]) -> int:
             rows[name], sampled = model_row(path, digest, data, s, device, name)
             new = {name: sampled} if sampled else {}
         # after each row: a run that is stopped goes on from here
-        table = update(args.out, s, rows, references, new, columns, notes) if args.out else [*rows.values(), *references]
+        table = (
+            update(args.out, s, rows, references, new, columns, notes)
+            if args.out
+            else [*rows.values(), *references]
+        )
     print(as_text(["", *(c.title for c in columns)], cells(table, columns), False), "", *notes, sep="\n")
     return said_problems(rows)
 

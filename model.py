@@ -6,20 +6,21 @@ Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learner
 """
 
 import math
-import re
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
+from heads import OutputHead
+
 
 @dataclass(frozen=True)
 class GPTConfig:
     """Size of the trunk. `vocab_size` is the true V; the embedding has `padded_vocab` rows (a multiple of 64 is faster on a GPU)."""
+
     vocab_size: int = 50257
     block_size: int = 512
     n_layer: int = 12
@@ -32,7 +33,9 @@ class GPTConfig:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: must be at least 1")
         if self.n_embd % self.n_head:
-            raise ValueError(f"n_embd = {self.n_embd} is not a multiple of n_head = {self.n_head}: choose one that is")
+            raise ValueError(
+                f"n_embd = {self.n_embd} is not a multiple of n_head = {self.n_head}: choose one that is"
+            )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout = {self.dropout}: must be in [0, 1)")
 
@@ -56,7 +59,16 @@ class Cache:
     def __init__(self, model: "GPT", batch: int, dtype: torch.dtype = torch.float32, size: int = 0):
         c = model.config
         # zeros: `decode` attends to all positions, and masked garbage might be a nan
-        self.kv = torch.zeros(c.n_layer, 2, batch, c.n_head, size or c.block_size, c.n_embd // c.n_head, dtype=dtype, device=model.wte.weight.device)
+        self.kv = torch.zeros(
+            c.n_layer,
+            2,
+            batch,
+            c.n_head,
+            size or c.block_size,
+            c.n_embd // c.n_head,
+            dtype=dtype,
+            device=model.wte.weight.device,
+        )
         self.length = 0
 
 
@@ -78,19 +90,32 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, kv: Tensor | None, start: int | Tensor) -> Tensor:
         B, T, C = x.shape
-        q, k, v = self.c_attn(x).view(B, T, 3, self.n_head, C // self.n_head).permute(2, 0, 3, 1, 4)  # each (B, nh, T, hs)
+        q, k, v = (
+            self.c_attn(x).view(B, T, 3, self.n_head, C // self.n_head).permute(2, 0, 3, 1, 4)
+        )  # each (B, nh, T, hs)
         mask, causal = None, T > 1
-        if isinstance(start, Tensor):  # one new token, at a position that a CUDA graph reads anew each time: shapes must not depend on it
+        if isinstance(
+            start, Tensor
+        ):  # one new token, at a position that a CUDA graph reads anew each time: shapes must not depend on it
             kv.index_copy_(3, start, torch.stack((k, v)).to(kv.dtype))
             k, v = kv.to(q.dtype)
             mask = (torch.arange(kv.shape[3], device=x.device) <= start)[None]  # (1, size)
         elif kv is not None:
-            kv[0, :, :, start:start + T], kv[1, :, :, start:start + T] = k, v
-            k, v = kv[0, :, :, :start + T].to(q.dtype), kv[1, :, :, :start + T].to(q.dtype)
-            if causal and start:  # several new tokens after old ones: the causal triangle starts at column `start`
+            kv[0, :, :, start : start + T], kv[1, :, :, start : start + T] = k, v
+            k, v = kv[0, :, :, : start + T].to(q.dtype), kv[1, :, :, : start + T].to(q.dtype)
+            if (
+                causal and start
+            ):  # several new tokens after old ones: the causal triangle starts at column `start`
                 mask, causal = torch.ones(T, start + T, dtype=torch.bool, device=x.device).tril(start), False
         dropout = self.dropout if self.training else 0.0
-        if torch.is_grad_enabled() and q.device.type == "cpu" and q.dtype == torch.bfloat16 and kv is None and not dropout and 1 < T <= 512:
+        if (
+            torch.is_grad_enabled()
+            and q.device.type == "cpu"
+            and q.dtype == torch.bfloat16
+            and kv is None
+            and not dropout
+            and 1 < T <= 512
+        ):
             y = short_attention(q, k, v)
         else:
             y = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal)
@@ -137,10 +162,12 @@ class GPT(nn.Module):
         """GPT-2's initialisation, all of it: N(0, .02^2), residual projections scaled by 1/sqrt(2 n_layer), zero biases."""
         for name, p in self.named_parameters():
             if p.dim() == 2:
-                p.normal_(0.0, 0.02 / math.sqrt(2 * self.config.n_layer) if name.endswith("c_proj.weight") else 0.02)
+                p.normal_(
+                    0.0, 0.02 / math.sqrt(2 * self.config.n_layer) if name.endswith("c_proj.weight") else 0.02
+                )
             elif name.endswith("bias"):
                 p.zero_()
-        self.wte.weight[self.config.vocab_size:] = 0  # padding rows: never looked up, never scored
+        self.wte.weight[self.config.vocab_size :] = 0  # padding rows: never looked up, never scored
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None, cache: Cache | None = None) -> Tensor:
         """Hidden states (B, T, C) after the final LayerNorm, for `tokens` (B, T) of ids.
@@ -152,7 +179,9 @@ class GPT(nn.Module):
         start = cache.length if cache is not None else 0
         room = min(self.config.block_size, cache.kv.shape[4] if cache is not None else self.config.block_size)
         if start + T > room:
-            raise ValueError(f"{start + T} tokens do not fit block_size = {room}: shorten the text or train with a larger block")
+            raise ValueError(
+                f"{start + T} tokens do not fit block_size = {room}: shorten the text or train with a larger block"
+            )
         if positions is None:
             positions = torch.arange(start, start + T, device=tokens.device)
         # the head gives wte a dense gradient; this one's is then added to it row by row, which spares a CPU another (V, C) to fill and to add
@@ -188,90 +217,32 @@ class GPT(nn.Module):
         """
         engine = torch.backends.quantized.engine
         if engine not in ("x86", "fbgemm"):
-            raise ValueError("int8 weights need torch's FBGEMM kernels, for x86 CPUs with AVX2; "
-                             f"here it has {engine!r}: leave --int8 out")
+            raise ValueError(
+                "int8 weights need torch's FBGEMM kernels, for x86 CPUs with AVX2; "
+                f"here it has {engine!r}: leave --int8 out"
+            )
         with warnings.catch_warnings():
             # deprecated, and all there is without a compiler: torch._int_mm overflows on CPUs without VNNI
             warnings.simplefilter("ignore")
             try:
                 from torch.ao.quantization import per_channel_dynamic_qconfig, quantize_dynamic
             except ImportError:
-                raise ValueError("int8 weights need torch.ao.quantization, which is not in "
-                                 f"torch {torch.__version__}: leave --int8 out") from None
+                raise ValueError(
+                    "int8 weights need torch.ao.quantization, which is not in "
+                    f"torch {torch.__version__}: leave --int8 out"
+                ) from None
             return quantize_dynamic(self, {nn.Linear: per_channel_dynamic_qconfig}, inplace=True)
 
 
-# -----------------------------------------------------------------------------
-# GPT-2's own weights, through transformers
+class LanguageModel(nn.Module):
+    """A trunk and its output head."""
 
-# transformers stores these as (in, out), nn.Linear as (out, in)
-_TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
+    def __init__(self, trunk: GPT, head: OutputHead):
+        super().__init__()
+        self.trunk, self.head = trunk, head
 
-
-def refuse_missing_path(name: str) -> None:
-    """ValueError for what can only be a folder here, and is none: the hub, which does not have it either,
-    would be asked for half a minute."""
-    if Path(name).is_dir():
-        return
-    in_a_folder_here = "/" in name and Path(name.partition("/")[0]).is_dir()
-    a_path = name.startswith(("out/", "results/", ".", "/", "~"))
-    if a_path or in_a_folder_here or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-        raise ValueError(f"there is no folder {name!r}: train it first (for out/baseline-small: python "
-                         f"train.py config/baseline.py config/small.py), "
-                         f"or give another folder, or a name on the hub such as gpt2")
-
-
-def check_size(config) -> None:
-    """ValueError if the numbers of a transformers configuration are none of a GPT-2 that fits here: a foreign
-    file can ask for anything."""
-    from memory import check_model  # here: it imports this module
-    sizes = [config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd]
-    if not all(type(n) is int for n in sizes):
-        raise ValueError(f"its sizes are {sizes}, not whole numbers")
-    check_model(GPTConfig(*sizes), each=8)  # transformers' copy and this one
-
-
-def from_gpt2(name: str, dropout: float = 0.0) -> GPT:
-    """The trunk of a `GPT2LMHeadModel`: a hub name ("gpt2") or a folder that `save_pretrained` wrote.
-
-    ValueError if it cannot be loaded or is a variant of GPT-2 that this trunk does not compute.
-    """
-    refuse_missing_path(name)
-    from transformers import GPT2Config, GPT2LMHeadModel  # here, because importing transformers takes seconds
-    try:
-        written, _ = GPT2Config.get_config_dict(name)
-        kind, classes = written.get("model_type"), written.get("architectures") or ["GPT2LMHeadModel"]
-        if kind != "gpt2" or "GPT2LMHeadModel" not in classes:
-            raise ValueError(f"it is a {kind} {classes}")
-        config = GPT2Config.from_pretrained(name)
-        check_size(config)
-        hf, found = GPT2LMHeadModel.from_pretrained(name, output_loading_info=True)
-        if found["missing_keys"]:  # transformers would fill them with random numbers
-            raise ValueError(f"its weights lack {sorted(found['missing_keys'])[0]}")
-    except Exception as e:  # transformers and the hub raise many kinds; the user needs one line of them
-        where = "the folder" if Path(name).is_dir() else "the hub (no folder of that name here)"
-        raise ValueError(f"cannot load a GPT2LMHeadModel {name!r} from {where}: {str(e).splitlines()[0] if str(e) else type(e).__name__}") from e
-    for key, want in dict(activation_function="gelu_new", n_inner=None, layer_norm_epsilon=1e-5, scale_attn_weights=True,
-                          scale_attn_by_inverse_layer_idx=False, tie_word_embeddings=True).items():
-        if getattr(config, key) != want and not (key == "n_inner" and config.n_inner == 4 * config.n_embd):
-            raise ValueError(f"{name!r} has {key} = {getattr(config, key)!r}; this trunk computes {want!r} only")
-    model = GPT(GPTConfig(config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd, dropout))
-    source = hf.transformer.state_dict()
-    with torch.no_grad():
-        for key, p in model.named_parameters():
-            w = source[key].t() if key.endswith(_TRANSPOSED) else source[key]
-            p[:len(w)].copy_(w)  # all of it, but for the padding rows of wte
-    return model
-
-
-def to_gpt2(model: GPT, folder: str | Path) -> None:
-    """Writes the trunk as a `GPT2LMHeadModel` folder that transformers reads. GPT-2's head is a plain softmax tied to the embedding: see checkpoint.export."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-    c = model.config
-    hf = GPT2LMHeadModel(GPT2Config(vocab_size=c.vocab_size, n_positions=c.block_size, n_layer=c.n_layer, n_head=c.n_head, n_embd=c.n_embd,
-                                    bos_token_id=min(50256, c.vocab_size - 1), eos_token_id=min(50256, c.vocab_size - 1)))
-    target = hf.transformer.state_dict()
-    with torch.no_grad():
-        for key, p in model.named_parameters():
-            target[key].copy_(p.t() if key.endswith(_TRANSPOSED) else p[:len(target[key])])
-    hf.save_pretrained(folder)
+    def state(self) -> dict[str, Tensor]:
+        """Name -> tensor, each shared parameter once (the projection is the token embedding)."""
+        return {
+            k: p.detach().contiguous() for k, p in self.named_parameters()
+        }  # named_parameters skips duplicates

@@ -7,25 +7,28 @@ Samples from the same distribution that is scored: log p of the head, averaged o
 """
 
 if __name__ == "__main__":
-    import configurator
+    from runtime import configurator
+
     configurator.quiet_imports()
 
 import argparse
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
-from typing import Iterator
 
 import torch
 from torch import Tensor
 
-from checkpoint import Degenerate, Model, load_model, tokenizer_of
-from configurator import Parser, check_seed, cli, path
-from data.tokens import Tokenizer, read_text
-from device import autocast, float64_device, get_device, get_dtype, settle_dtype, to_float64
+from data.tokens import Tokenizer
 from heads import BayesianProjection, Weights
-from memory import check_fits
-from model import GPT, Cache
+from model import GPT, Cache, LanguageModel
+from runtime.checkpoint import Degenerate, load_model, tokenizer_of
+from runtime.configurator import Parser, check_seed, cli, path
+from runtime.device import autocast, float64_device, get_device, get_dtype, settle_dtype, to_float64
+from runtime.errors import UserError
+from runtime.files import read_text
+from runtime.memory import check_fits
 
 
 def truncate(log_p: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Tensor:
@@ -49,16 +52,26 @@ def truncate(log_p: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: flo
 def check_sampling(temperature: float, top_k: int, top_p: float) -> None:
     """ValueError naming the setting that cannot be sampled with."""
     if not 0 <= temperature < float("inf"):
-        raise ValueError(f"temperature = {temperature}: must be 0 (greedy) or positive")
+        raise UserError(f"temperature = {temperature}: must be 0 (greedy) or positive")
     if top_k < 0:
-        raise ValueError(f"top_k = {top_k}: must be 0 (off) or positive")
+        raise UserError(f"top_k = {top_k}: must be 0 (off) or positive")
     if not 0 < top_p <= 1:
-        raise ValueError(f"top_p = {top_p}: must lie in (0, 1]")
+        raise UserError(f"top_p = {top_p}: must lie in (0, 1]")
 
 
 @torch.no_grad()
-def generate(model: Model, prompt: Tensor, length: int, draws: list[Weights], temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,
-             generator: torch.Generator | None = None, cached: bool = True, dtype: str = "float32") -> Iterator[tuple[Tensor, Tensor]]:
+def generate(
+    model: LanguageModel,
+    prompt: Tensor,
+    length: int,
+    draws: list[Weights],
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    generator: torch.Generator | None = None,
+    cached: bool = True,
+    dtype: str = "float32",
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields `length` times the next tokens (B,) and the hidden states (B, C) they were drawn from, after `prompt` (B, P) of ids.
 
     A context that reaches block_size goes on from its last half. `cached` = False reads the whole context anew for each token:
@@ -68,10 +81,18 @@ def generate(model: Model, prompt: Tensor, length: int, draws: list[Weights], te
     """
     T, device = model.trunk.config.block_size, prompt.device
     if not 1 <= prompt.shape[1] <= T:
-        raise ValueError(f"the prompt has {prompt.shape[1]} tokens; this model reads 1 to {T} (block_size): shorten it")
+        raise UserError(
+            f"the prompt has {prompt.shape[1]} tokens; this model reads 1 to {T} (block_size): shorten it"
+        )
     text, begin = prompt, 0
-    cache = Cache(model.trunk, len(text), get_dtype(dtype), min(T, prompt.shape[1] + length)) if cached else None
-    step = Graph(model.trunk, cache, dtype) if cached and device.type == "cuda" else partial(model.trunk, cache=cache)
+    cache = (
+        Cache(model.trunk, len(text), get_dtype(dtype), min(T, prompt.shape[1] + length)) if cached else None
+    )
+    step = (
+        Graph(model.trunk, cache, dtype)
+        if cached and device.type == "cuda"
+        else partial(model.trunk, cache=cache)
+    )
     sound = torch.ones((), dtype=torch.bool, device=device)
     for n in range(length):
         if text.shape[1] - begin > T:
@@ -116,7 +137,9 @@ class Graph:
     def __call__(self, token: Tensor) -> Tensor:
         """Hidden state (B, 1, C) of `token` (B, 1), which is appended to the cache. ValueError as of GPT.forward."""
         if self.graph is None:
-            with torch.cuda.device(token.device):  # a stream is the current GPU's, which need not be the model's
+            with torch.cuda.device(
+                token.device
+            ):  # a stream is the current GPU's, which need not be the model's
                 self._capture(token)
         self.token.copy_(token)
         self.position.fill_(self.cache.length)
@@ -126,7 +149,9 @@ class Graph:
 
     def _capture(self, token: Tensor) -> None:
         self.token, self.position = token.clone(), torch.tensor([self.cache.length], device=token.device)
-        side = torch.cuda.Stream()  # warm-up outside the capture, on a stream of its own, as torch's documentation asks
+        side = (
+            torch.cuda.Stream()
+        )  # warm-up outside the capture, on a stream of its own, as torch's documentation asks
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(3):  # writes the key and value of this position, as the replay then does
@@ -143,7 +168,7 @@ class Graph:
 
 
 @torch.no_grad()
-def entropies(model: Model, hidden: Tensor, draws: list[Weights]) -> tuple[Tensor, Tensor, Tensor]:
+def entropies(model: LanguageModel, hidden: Tensor, draws: list[Weights]) -> tuple[Tensor, Tensor, Tensor]:
     """Uncertainty about the next token after hidden (N, C), each (N,), in nats: total = H[mean over draws of p], aleatoric = mean of H[p],
     epistemic = their difference, the mutual information of token and weights. Source: Depeweg et al. 2018, arXiv 1710.07283, eq. 4."""
     H = lambda lp: -(lp.exp() * lp.masked_fill(lp == -torch.inf, 0)).sum(1)
@@ -162,7 +187,7 @@ class Stream:
         self.ids.append(token)
         text = self.tokenizer.decode(self.ids)
         if last or not text.endswith("\ufffd"):
-            sys.stdout.write(text[self.shown:])
+            sys.stdout.write(text[self.shown :])
             sys.stdout.flush()
             self.shown = len(text)
 
@@ -178,26 +203,42 @@ def parser() -> Parser:
     p.add_argument("--top_k", type=int, default=0, help="0: all tokens")
     p.add_argument("--top_p", type=float, default=1.0)
     p.add_argument("--seed", type=int, default=1337)
-    p.add_argument("--samples", type=int, default=8, help="weight draws of a Bayesian projection, kept for the whole run")
-    p.add_argument("--uncertainty", action="store_true", help="after each text, its tokens with total, aleatoric and epistemic uncertainty (nats)")
+    p.add_argument(
+        "--samples", type=int, default=8, help="weight draws of a Bayesian projection, kept for the whole run"
+    )
+    p.add_argument(
+        "--uncertainty",
+        action="store_true",
+        help="after each text, its tokens with total, aleatoric and epistemic uncertainty (nats)",
+    )
     p.add_argument("--which", choices=("best", "last"), default="best", help="which checkpoint of the run")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps")
-    p.add_argument("--dtype", default="auto",
-                   help="of matrix products: float32, bfloat16, float16; auto: bfloat16 if the device has it")
-    p.add_argument("--int8", action="store_true",
-                   help="int8 weights in the trunk's linear layers: faster on an x86 CPU without bfloat16. "
-                        "What is sampled is then close to, no longer exactly what is scored; a text also "
-                        "depends a little on those sampled beside it, and on the cache")
-    p.add_argument("--no_cache", action="store_true", help="read the whole context for every token (slow; for comparison)")
+    p.add_argument(
+        "--dtype",
+        default="auto",
+        help="of matrix products: float32, bfloat16, float16; auto: bfloat16 if the device has it",
+    )
+    p.add_argument(
+        "--int8",
+        action="store_true",
+        help="int8 weights in the trunk's linear layers: faster on an x86 CPU without bfloat16. "
+        "What is sampled is then close to, no longer exactly what is scored; a text also "
+        "depends a little on those sampled beside it, and on the cache",
+    )
+    p.add_argument(
+        "--no_cache",
+        action="store_true",
+        help="read the whole context for every token (slow; for comparison)",
+    )
     return p
 
 
 def check_int8(device: torch.device, dtype: str) -> None:
     """ValueError where int8 weights are of no use: another device than a CPU, another dtype than float32."""
     if device.type != "cpu":
-        raise ValueError(f"--int8 is for a CPU, the device is {device}: leave it out or give --device=cpu")
+        raise UserError(f"--int8 is for a CPU, the device is {device}: leave it out or give --device=cpu")
     if dtype != "float32":
-        raise ValueError(f"--int8 goes with float32, not with --dtype={dtype}: give one of the two")
+        raise UserError(f"--int8 goes with float32, not with --dtype={dtype}: give one of the two")
 
 
 def read_prompts(args: argparse.Namespace) -> list[str]:
@@ -209,11 +250,11 @@ def read_prompts(args: argparse.Namespace) -> list[str]:
     text = read_text(path(args.prompts)).removeprefix("\ufeff")
     prompts = [line for line in text.split("\n") if line]
     if not prompts:
-        raise ValueError(f"--prompts {args.prompts}: the file holds no prompt; put one on each line")
+        raise UserError(f"--prompts {args.prompts}: the file holds no prompt; put one on each line")
     return prompts
 
 
-def check_memory(model: Model, texts: int, samples: int, length: int, device: torch.device) -> None:
+def check_memory(model: LanguageModel, texts: int, samples: int, length: int, device: torch.device) -> None:
     """ValueError if `texts` of `length` tokens at a time, with `samples` draws of Bayesian weights, cannot
     fit: keys and values, one row of logits
     and three of probabilities each, and a projection a draw."""
@@ -230,7 +271,7 @@ def main(argv: list[str]) -> int:
     check_sampling(args.temperature, args.top_k, args.top_p)
     for key in ("num_samples", "length", "samples"):
         if getattr(args, key) < 1:
-            raise ValueError(f"{key} = {getattr(args, key)}: must be at least 1")
+            raise UserError(f"{key} = {getattr(args, key)}: must be at least 1")
     check_seed(args.seed)
     args.device = get_device(args.device)
     if args.int8 and args.dtype == "auto":
@@ -247,24 +288,34 @@ def main(argv: list[str]) -> int:
     for text in read_prompts(args):
         ids = tokenizer.encode(text)
         if not ids:
-            raise ValueError("the prompt is empty: give at least one character")
+            raise UserError("the prompt is empty: give at least one character")
         if len(ids) > model.trunk.config.block_size:
-            raise ValueError(f"the prompt {text[:40]!r} has {len(ids)} tokens; this model reads at most {model.trunk.config.block_size} (block_size): shorten it")
+            raise UserError(
+                f"the prompt {text[:40]!r} has {len(ids)} tokens; this model reads at most {model.trunk.config.block_size} (block_size): shorten it"
+            )
         encoded.append(ids)
     check_memory(model, args.num_samples, args.samples, max(map(len, encoded)) + args.length, args.device)
     draws = model.head.draws(args.samples, args.seed, dtype)
     if args.uncertainty and len(draws) == 1:
-        print("note: the weights of this model are points or a single draw: the epistemic part is 0", file=sys.stderr)
-    print(f"{ckpt.path}: step {ckpt.progress['step']}, head {ckpt.config['head']}; "
-          f"temperature {args.temperature:g}, top_k {args.top_k}, top_p {args.top_p:g}, seed {args.seed}; "
-          f"{args.dtype}: {why}", file=sys.stderr)
+        print(
+            "note: the weights of this model are points or a single draw: the epistemic part is 0",
+            file=sys.stderr,
+        )
+    print(
+        f"{ckpt.path}: step {ckpt.progress['step']}, head {ckpt.config['head']}; "
+        f"temperature {args.temperature:g}, top_k {args.top_k}, top_p {args.top_p:g}, seed {args.seed}; "
+        f"{args.dtype}: {why}",
+        file=sys.stderr,
+    )
     if args.int8:
         print("int8 weights: close to the distribution that is scored, no longer exactly it", file=sys.stderr)
     generator = torch.Generator(float64_device(args.device)).manual_seed(args.seed)
     began = time.perf_counter()
     try:
         for i, ids in enumerate(encoded):
-            write_samples(args, model, tokenizer, ids, draws, generator, f"prompt {i + 1}, " if len(encoded) > 1 else "")
+            write_samples(
+                args, model, tokenizer, ids, draws, generator, f"prompt {i + 1}, " if len(encoded) > 1 else ""
+            )
     except Degenerate as e:
         raise Degenerate(e.what, ckpt.path) from None
     n = args.length * args.num_samples * len(encoded)
@@ -272,7 +323,15 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def write_samples(args, model: Model, tokenizer: Tokenizer, ids: list[int], draws: list[Weights], generator: torch.Generator, title: str) -> None:
+def write_samples(
+    args,
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    ids: list[int],
+    draws: list[Weights],
+    generator: torch.Generator,
+    title: str,
+) -> None:
     """All samples of one prompt: streamed if there is one, in turn if there are several."""
     prompt = torch.tensor([ids] * args.num_samples, device=args.device)
     stream = Stream(tokenizer) if args.num_samples == 1 else None
@@ -282,7 +341,18 @@ def write_samples(args, model: Model, tokenizer: Tokenizer, ids: list[int], draw
         for t in ids:
             stream.add(t)
     columns, unsure = [], []
-    steps = generate(model, prompt, args.length, draws, args.temperature, args.top_k, args.top_p, generator, not args.no_cache, args.dtype)
+    steps = generate(
+        model,
+        prompt,
+        args.length,
+        draws,
+        args.temperature,
+        args.top_k,
+        args.top_p,
+        generator,
+        not args.no_cache,
+        args.dtype,
+    )
     for n, (token, hidden) in enumerate(steps):
         columns.append(token)
         if stream:

@@ -8,7 +8,8 @@ replacement: Politis, Romano & Wolf 1999) for the metrics of texts. Hours of wor
 """
 
 if __name__ == "__main__":
-    import configurator
+    from runtime import configurator
+
     configurator.quiet_imports()
 
 import json
@@ -24,31 +25,37 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import checkpoint
 import eval_diversity
-import metrics
 import train
-from configurator import cli, configure, help_text, wants_help
-from data.tokens import DATA, foreign, open_tokens, read_json
+from data.tokens import DATA, open_tokens
 from eval_diversity import HONEST, TRUTH, Column, as_text, cells, csv_text, samples_file
-from files import check_writable, lock_of, locked, replacing
-from names import check_row_name
-from processes import on_stop
+from evaluation import metrics
+from runtime import checkpoint
+from runtime.configurator import cli, configure, help_text, wants_help
+from runtime.errors import UserError
+from runtime.files import check_writable, foreign, lock_of, locked, read_json, replacing
+from runtime.names import check_row_name
+from runtime.processes import on_stop
 
 # 0.975 quantiles of Student's t with 1, 2, ... degrees of freedom
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-TEXT_METRICS = {"self_bleu": metrics.self_bleu_sacre, "distinct_4": lambda texts: metrics.distinct_n([t.split() for t in texts]),
-                "seq_rep_4": lambda texts: metrics.seq_rep_n([t.split() for t in texts]), "zipf": lambda texts: metrics.zipf_coefficient([t.split() for t in texts])}
+TEXT_METRICS = {
+    "self_bleu": metrics.self_bleu_sacre,
+    "distinct_4": lambda texts: metrics.distinct_n([t.split() for t in texts]),
+    "seq_rep_4": lambda texts: metrics.seq_rep_n([t.split() for t in texts]),
+    "zipf": lambda texts: metrics.zipf_coefficient([t.split() for t in texts]),
+}
 
 
 @dataclass
 class TableConfig:
+    # fmt: off
     name: str = ""                                  # of the table; empty: the config file's
     rows: list = field(default_factory=list)        # config files without folder and .py, each with flags if it needs some; the first is done first (teacher)
     overlay: str = "small"                          # a config file laid over each row
@@ -59,11 +66,13 @@ class TableConfig:
     runs: str = "out"                               # folder of the runs
     results: str = "results"                        # folder of the table
     halves: int = 200                               # random halves of the texts
+    # fmt: on
 
 
 @dataclass(frozen=True)
 class Run:
     """One training: `arguments` of train.py. In a row's flags {runs}, {overlay} and {seed} are the run's, as in --init_from={runs}/baseline-{overlay}-{seed}."""
+
     row: str
     seed: int
     out: Path
@@ -72,16 +81,32 @@ class Run:
     @classmethod
     def make(cls, row: str, seed: int, c: TableConfig) -> "Run":
         if not isinstance(row, str) or not split(row) or type(seed) is not int:
-            raise ValueError(f"rows = [{row!r}], seeds = [{seed!r}]: a row is text, the name of a config "
-                             f"file with flags, a seed a whole number")
+            raise UserError(
+                f"rows = [{row!r}], seeds = [{seed!r}]: a row is text, the name of a config "
+                f"file with flags, a seed a whole number"
+            )
         name, *flags = split(row)
         out = Path(c.runs) / check_row_name(f"{name}-{c.overlay}-{seed}")
         for key, value in (("runs", Path(c.runs)), ("overlay", c.overlay), ("seed", seed)):
             flags = [f.replace(f"{{{key}}}", str(value)) for f in flags]
         if odd := [k for k in re.findall(r"\{\w+\}", row) if k not in ("{runs}", "{overlay}", "{seed}")]:
-            raise ValueError(f"rows: {row!r} has {odd[0]}, of which nothing is known: {{runs}}, {{overlay}} "
-                             f"and {{seed}} are filled in")
-        return cls(name, seed, out, (f"config/{name}.py", f"config/{c.overlay}.py", *flags, f"--seed={seed}", f"--name={out.name}", f"--out_dir={out}"))
+            raise UserError(
+                f"rows: {row!r} has {odd[0]}, of which nothing is known: {{runs}}, {{overlay}} "
+                f"and {{seed}} are filled in"
+            )
+        return cls(
+            name,
+            seed,
+            out,
+            (
+                f"config/{name}.py",
+                f"config/{c.overlay}.py",
+                *flags,
+                f"--seed={seed}",
+                f"--name={out.name}",
+                f"--out_dir={out}",
+            ),
+        )
 
     @property
     def started(self) -> bool:
@@ -96,7 +121,9 @@ class Run:
             return False
         ckpt = checkpoint.load(checkpoint.find(self.out, "last"), weights=False, run=True)
         if odd := self.differs(ckpt.config):
-            raise ValueError(f"{self.out} was trained with another {odd}: move it away, or give another --runs folder")
+            raise UserError(
+                f"{self.out} was trained with another {odd}: move it away, or give another --runs folder"
+            )
         return ckpt.progress["step"] >= self.wanted["max_steps"]
 
     @property
@@ -136,7 +163,7 @@ def weights_of(run: str, rows: dict[str, dict[str, Any]]) -> str | None:
         return rows.get(Path(run).name, {}).get("weights_sha256")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _digest(path: Path, changed: int) -> str:
     return checkpoint.weights_digest(path)  # once for all the runs that start from these weights
 
@@ -146,7 +173,9 @@ def data_of(config: dict[str, Any], folder: str | None = None) -> str | None:
     as it is not prepared.
     """
     try:
-        return open_tokens((Path(folder) if folder else DATA / config["dataset"] / config["tokenizer"]) / "train.bin").info["sha256"]
+        return open_tokens(
+            (Path(folder) if folder else DATA / config["dataset"] / config["tokenizer"]) / "train.bin"
+        ).info["sha256"]
     except (OSError, ValueError, KeyError):
         return None
 
@@ -156,7 +185,7 @@ def split(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as e:
-        raise ValueError(f"{text!r} cannot be split into words: {e}") from None
+        raise UserError(f"{text!r} cannot be split into words: {e}") from None
 
 
 def per_run_table(c: TableConfig) -> Path:
@@ -177,11 +206,23 @@ def evaluated(runs: list[Run], c: TableConfig) -> set[str]:
 
 
 def _evaluated(runs: list[Run], c: TableConfig, rows: dict[str, dict[str, Any]]) -> set[str]:
-    done = {r.out.name for r in runs if not r.started and "training" in rows.get(r.out.name, {}) and "problem" not in rows[r.out.name]
-            and not r.differs(rows[r.out.name]["training"], rows)
-            and rows[r.out.name]["training"]["max_steps"] == r.wanted["max_steps"] and samples_file(per_run_table(c), r.out.name).is_file()}
+    done = {
+        r.out.name
+        for r in runs
+        if not r.started
+        and "training" in rows.get(r.out.name, {})
+        and "problem" not in rows[r.out.name]
+        and not r.differs(rows[r.out.name]["training"], rows)
+        and rows[r.out.name]["training"]["max_steps"] == r.wanted["max_steps"]
+        and samples_file(per_run_table(c), r.out.name).is_file()
+    }
     while True:
-        used = {a.partition("=")[2] for r in runs if r.out.name not in done and not r.finished for a in r.arguments}
+        used = {
+            a.partition("=")[2]
+            for r in runs
+            if r.out.name not in done and not r.finished
+            for a in r.arguments
+        }
         needed = {r.out.name for r in runs if r.out.name in done and str(r.out) in used}
         if not needed:
             return done
@@ -239,7 +280,13 @@ def train_all(runs: list[Run], c: TableConfig) -> None:
     def one(run: Run) -> None:
         if trainings.stopped:
             return
-        command = [sys.executable, "train.py", *run.arguments, *(["--resume"] if run.started else []), "--log_interval=50"]
+        command = [
+            sys.executable,
+            "train.py",
+            *run.arguments,
+            *(["--resume"] if run.started else []),
+            "--log_interval=50",
+        ]
         print(f"{run.out.name} ({todo.index(run) + 1} of {len(todo)} to do)", flush=True)
         code = trainings.run(command, environment)
         by_signal = -code if code < 0 else code - 128
@@ -258,11 +305,13 @@ def train_all(runs: list[Run], c: TableConfig) -> None:
     if trainings.stopped:
         raise Stopped(trainings.stopped)
     if failed:
-        raise ChildProcessError(f"{', '.join(failed)} failed, see the messages above; the other runs are "
-                                f"kept")
+        raise ChildProcessError(
+            f"{', '.join(failed)} failed, see the messages above; the other runs are kept"
+        )
 
 
 # ---- summary --------------------------------------------------------------------------------------------------------
+
 
 def student_interval(values: list[float]) -> float:
     """Half of the 95% interval of the mean, from the spread of `values`; nan for a single one."""
@@ -280,23 +329,35 @@ def half_sampling_interval(texts: list[list[str]], metric, halves: int, seed: in
     """
     rng, means = np.random.default_rng(seed), []
     for _ in range(halves):
-        picks = [rng.permutation(len(t))[:len(t) // 2] for t in texts]
+        picks = [rng.permutation(len(t))[: len(t) // 2] for t in texts]
         means.append(np.mean([metric([t[i] for i in pick]) for t, pick in zip(texts, picks)]))
     return 1.96 * float(np.std(means, ddof=1))
 
 
-def summarise(name: str, rows: list[dict[str, Any]], texts: list[list[str]], columns: tuple[Column, ...], halves: int) -> dict[str, Any]:
+def summarise(
+    name: str, rows: list[dict[str, Any]], texts: list[list[str]], columns: tuple[Column, ...], halves: int
+) -> dict[str, Any]:
     """One row of the table: for each column the mean over `rows`, the runs of one configuration, and `<key>_ci`, half of its 95% interval."""
-    out: dict[str, Any] = {"name": name, "reference": bool(rows[0].get("reference")), "runs": [r["name"] for r in rows]}
+    out: dict[str, Any] = {
+        "name": name,
+        "reference": bool(rows[0].get("reference")),
+        "runs": [r["name"] for r in rows],
+    }
     for c in columns:
         values = [r[c.key] for r in rows if c.key in r]
         if values:
             out[c.key] = float(np.mean(values))
-            out[c.key + "_ci"] = half_sampling_interval(texts, TEXT_METRICS[c.key], halves) if c.key in TEXT_METRICS else student_interval(values)
+            out[c.key + "_ci"] = (
+                half_sampling_interval(texts, TEXT_METRICS[c.key], halves)
+                if c.key in TEXT_METRICS
+                else student_interval(values)
+            )
     return out
 
 
-def differences(runs: dict[int, dict[str, Any]], base: dict[int, dict[str, Any]], columns: tuple[Column, ...]) -> dict[str, float]:
+def differences(
+    runs: dict[int, dict[str, Any]], base: dict[int, dict[str, Any]], columns: tuple[Column, ...]
+) -> dict[str, float]:
     """For each column that training decides `<key>_diff`, the mean difference of a row's runs to the table's first row, by seed, and `<key>_diff_ci`, half
     of its 95% interval (Student's t of the pairs): one seed is the same start and the same batches, so a pair differs by less than two runs do."""
     out, seeds = {}, [s for s in runs if s in base]
@@ -327,25 +388,69 @@ def read_texts(path: Path) -> list[str]:
 def write_summary(c: TableConfig, per_run: Path) -> str:
     """results/NAME.md, .csv and .json from the table of all runs; its text."""
     table = json.loads(per_run.with_name(per_run.name + ".json").read_text(encoding="utf-8"))
-    rows = {r["name"]: {k: float(v) if v in ("inf", "nan", "-inf") else v for k, v in r.items()} for r in table["rows"]}
-    columns = tuple(col for col in HONEST + TRUTH if col.key != "step" and any(col.key in r for r in rows.values()))
-    groups = {shlex.split(row)[0]: {seed: rows[name] for seed in c.seeds if (name := Run.make(row, seed, c).out.name) in rows and "problem" not in rows[name]} for row in c.rows}
+    rows = {
+        r["name"]: {k: float(v) if v in ("inf", "nan", "-inf") else v for k, v in r.items()}
+        for r in table["rows"]
+    }
+    columns = tuple(
+        col for col in HONEST + TRUTH if col.key != "step" and any(col.key in r for r in rows.values())
+    )
+    groups = {
+        shlex.split(row)[0]: {
+            seed: rows[name]
+            for seed in c.seeds
+            if (name := Run.make(row, seed, c).out.name) in rows and "problem" not in rows[name]
+        }
+        for row in c.rows
+    }
     groups = {row: runs for row, runs in groups.items() if runs}
     if not groups:
-        raise ValueError(f"no run of this table could be evaluated, see {per_run}.md")
+        raise UserError(f"no run of this table could be evaluated, see {per_run}.md")
     seeds, base = max(map(len, groups.values())), next(iter(groups.values()))
     fewer = ", ".join(f"{row}: {len(runs)}" for row, runs in groups.items() if len(runs) < seeds)
-    summary = [summarise(row, list(runs.values()), [read_texts(samples_file(per_run, r["name"])) for r in runs.values()], columns, c.halves) | differences(runs, base, columns) for row, runs in groups.items()]
-    summary += [summarise(name, [rows[name]], [read_texts(samples_file(per_run, name))], columns, c.halves) for name in eval_diversity.REFERENCES]
-    note = (f"Mean of {seeds} seed{'s' * (seeds > 1)}{f' ({fewer})' * bool(fewer)} ± half of its 95% interval: Student's t over the seeds; for the metrics of texts ({', '.join(TEXT_METRICS)}) over {c.halves} random halves of the texts. "
-            "The CSV and the JSON also have the differences to the first row, paired by seed (_diff). (+x) is the distance to human text; * is nearest to human, or lowest; for the sparsemax score, highest.")
+    summary = [
+        summarise(
+            row,
+            list(runs.values()),
+            [read_texts(samples_file(per_run, r["name"])) for r in runs.values()],
+            columns,
+            c.halves,
+        )
+        | differences(runs, base, columns)
+        for row, runs in groups.items()
+    ]
+    summary += [
+        summarise(name, [rows[name]], [read_texts(samples_file(per_run, name))], columns, c.halves)
+        for name in eval_diversity.REFERENCES
+    ]
+    note = (
+        f"Mean of {seeds} seed{'s' * (seeds > 1)}{f' ({fewer})' * bool(fewer)} ± half of its 95% interval: Student's t over the seeds; for the metrics of texts ({', '.join(TEXT_METRICS)}) over {c.halves} random halves of the texts. "
+        "The CSV and the JSON also have the differences to the first row, paired by seed (_diff). (+x) is the distance to human text; * is nearest to human, or lowest; for the sparsemax score, highest."
+    )
     header, body = ["", *(col.title for col in columns)], with_intervals(summary, columns)
     each = lambda key: sorted({json.dumps(r[key], sort_keys=True) for r in rows.values() if key in r})
-    head = {"settings": {"table": vars(c), "evaluation": table["settings"]}, "commits": [json.loads(x) for x in each("commit")], "versions": [json.loads(x) for x in each("versions")]}
-    _, _, notes = per_run.with_name(per_run.name + ".md").read_text(encoding="utf-8").partition("\n\n")  # of the columns, behind the table
-    strict = [{k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in r.items()} for r in summary]
+    head = {
+        "settings": {"table": vars(c), "evaluation": table["settings"]},
+        "commits": [json.loads(x) for x in each("commit")],
+        "versions": [json.loads(x) for x in each("versions")],
+    }
+    _, _, notes = (
+        per_run.with_name(per_run.name + ".md").read_text(encoding="utf-8").partition("\n\n")
+    )  # of the columns, behind the table
+    strict = [
+        {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in r.items()}
+        for r in summary
+    ]
     out = Path(c.results) / c.name
-    keys = [k for col in columns for k in (col.key, col.key + "_ci", *([col.key + "_diff", col.key + "_diff_ci"] if col.key not in TEXT_METRICS else []))]
+    keys = [
+        k
+        for col in columns
+        for k in (
+            col.key,
+            col.key + "_ci",
+            *([col.key + "_diff", col.key + "_diff_ci"] if col.key not in TEXT_METRICS else []),
+        )
+    ]
     sheet = csv_text([["name", *keys], *([r["name"], *(r.get(k, "") for k in keys)] for r in summary)])
     shown = as_text(header, body, True) + "\n\n" + note + "\n\n" + notes
     for end, text in ((".md", shown), (".csv", sheet), (".json", eval_diversity.json_table(head, strict))):
@@ -358,20 +463,29 @@ def check(c: TableConfig) -> list[Run]:
     """The table's runs. ValueError for what cannot work, of any row."""
     for key, least in (("jobs", 1), ("halves", 2)):
         if getattr(c, key) < least:
-            raise ValueError(f"{key} = {getattr(c, key)}: must be at least {least}")
+            raise UserError(f"{key} = {getattr(c, key)}: must be at least {least}")
     if not c.rows or not c.seeds:
-        raise ValueError("rows and seeds: a table needs at least one of each; give the file that has them first: table.py config/tables/heads.py config/tables/grammar.py")
+        raise UserError(
+            "rows and seeds: a table needs at least one of each; give the file that has them first: table.py config/tables/heads.py config/tables/grammar.py"
+        )
     runs = [Run.make(row, seed, c) for seed in c.seeds for row in c.rows]
     if len({r.out for r in runs}) < len(runs):
-        raise ValueError("rows or seeds hold one twice: each row and each seed is to be there once")
+        raise UserError("rows or seeds hold one twice: each row and each seed is to be there once")
     for run in runs:
         train.read_arguments(list(run.arguments))
     args = eval_diversity.parser().parse_args([*map(str, (r.out for r in runs)), *split(c.evaluate)])
     blocks = {run.wanted["block_size"]: run for run in runs}
     if len(blocks) > 1:
-        raise ValueError("; ".join(f"{run.out.name} has block_size = {block}" for block, run in blocks.items()) + ": contexts of different length cannot stand in one table")
+        raise UserError(
+            "; ".join(f"{run.out.name} has block_size = {block}" for block, run in blocks.items())
+            + ": contexts of different length cannot stand in one table"
+        )
     settings = eval_diversity.settings(args, *blocks)
-    for path in (per_run_table(c).with_name(f"{c.name}.runs.json"), samples_file(per_run_table(c), "human"), per_run_table(c).with_name(f"{c.name}.json")):
+    for path in (
+        per_run_table(c).with_name(f"{c.name}.runs.json"),
+        samples_file(per_run_table(c), "human"),
+        per_run_table(c).with_name(f"{c.name}.json"),
+    ):
         check_writable(path)
     check_kept(c, settings, data_of(runs[0].wanted, args.data))
     return runs
@@ -390,7 +504,9 @@ def check_kept(c: TableConfig, settings: eval_diversity.Settings, text: str | No
     if text and had.get("train") != text:
         odd.append(f"training text {str(had.get('train'))[:12]}, now {text[:12]}")
     if odd:
-        raise ValueError(f"{path} holds rows of other settings ({'; '.join(odd)}): they cannot stand in one table; use those settings, or another --results")
+        raise UserError(
+            f"{path} holds rows of other settings ({'; '.join(odd)}): they cannot stand in one table; use those settings, or another --results"
+        )
 
 
 def main(argv: list[str]) -> int:
@@ -401,12 +517,15 @@ def main(argv: list[str]) -> int:
     runs, per_run = check(c), per_run_table(c)
     done = evaluated(runs, c)
     if done:
-        print(f"{len(done)} of {len(runs)} runs are kept from {per_run}.json, their folders are not there; --results=DIR starts anew", flush=True)
+        print(
+            f"{len(done)} of {len(runs)} runs are kept from {per_run}.json, their folders are not there; --results=DIR starts anew",
+            flush=True,
+        )
     todo = [r for r in runs if r.out.name not in done]
     if c.partial:
         todo = [r for r in todo if r.finished]
         if not todo and not done:
-            raise ValueError("partial = True: no run of this table is finished")
+            raise UserError("partial = True: no run of this table is finished")
     else:
         first = shlex.split(c.rows[0])[0]
         try:
@@ -419,7 +538,11 @@ def main(argv: list[str]) -> int:
             print("stopped; what is trained is saved: run it again to go on", file=sys.stderr)
             return 128 + e.args[0]
     per_run.parent.mkdir(parents=True, exist_ok=True)
-    code = eval_diversity.main([*(str(r.out) for r in todo), *shlex.split(c.evaluate), "--out", str(per_run)]) if todo else 0
+    code = (
+        eval_diversity.main([*(str(r.out) for r in todo), *shlex.split(c.evaluate), "--out", str(per_run)])
+        if todo
+        else 0
+    )
     if code in (0, 1):  # 1: some models could not be evaluated, see their rows
         with locked(lock_of(Path(c.results) / c.name)):
             print("", write_summary(c, per_run), sep="\n")

@@ -13,13 +13,15 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Callable, Iterator
+from typing import Any
 
 if __name__ == "__main__":
-    import configurator
+    from runtime import configurator
+
     configurator.quiet_imports()
 
 # A step allocates and frees hundreds of megabytes. In huge pages (where Linux has them on request) a CPU step spends a tenth less on page faults; torch reads this once
@@ -31,26 +33,28 @@ from torch import Tensor
 from tqdm import tqdm
 
 import augment
-import checkpoint
-from configurator import check_seed, cli, configure, help_text, wants_help
 from data.batches import Windows, batch_indices
 from data.grammar.truth import open_truth
-from data.tokens import (TokenFile, bpe_size, kept_path, load_tokenizer, open_tokens, prepared,
-                         unusual)
-from device import DTYPES, Precision, autocast, choose_dtype, emulation
+from data.tokens import TokenFile, bpe_size, kept_path, load_tokenizer, open_tokens, prepared, unusual
+from evaluation.metrics import perplexity
+from evaluation.scoring import Score, described, document_blocks, document_windows, recover, score
 from heads import HEADS, Head, Targets, make_head
-from logs import Log, duration, start_wandb
-from memory import check_fits, training_bytes
-from metrics import perplexity
-from model import GPTConfig, from_gpt2, refuse_missing_path
-from names import check_row_name
-from processes import Processes, on_stop
-from scoring import Score, described, document_blocks, document_windows, recover, score
-from speed import Profile, flops_per_token, peak_flops
+from model import GPTConfig, LanguageModel
+from runtime import checkpoint
+from runtime.configurator import check_seed, cli, configure, help_text, wants_help
+from runtime.device import DTYPES, Precision, autocast, choose_dtype, emulation
+from runtime.errors import UserError
+from runtime.gpt2 import from_gpt2, refuse_missing_path
+from runtime.logs import Log, duration, start_wandb
+from runtime.memory import check_fits, training_bytes
+from runtime.names import check_row_name
+from runtime.processes import Processes, on_stop
+from runtime.profile import Profile, flops_per_token, peak_flops
 
 
 @dataclass
 class TrainConfig:
+    # fmt: off
     # the run
     name: str = ""                  # row of the table; empty: the config files' names, joined
     out_dir: str = ""               # empty: out/<name>
@@ -107,6 +111,7 @@ class TrainConfig:
     dtype: str = "auto"             # of matrix products; auto: bfloat16 if the device has it, see device.py
     compile: bool = True            # torch.compile the trunk and the head's arithmetic (on a GPU only)
     profile: bool = False           # after three steps, say where the next three spend their time, and write out_dir/trace.json
+    # fmt: on
 
     def check(self) -> None:
         """ValueError naming every value that cannot work."""
@@ -114,8 +119,17 @@ class TrainConfig:
         for key in ("batch_size", "max_steps", "eval_interval", "eval_samples", "log_interval"):
             if getattr(self, key) < 1:
                 bad.append(f"{key} = {getattr(self, key)}: must be at least 1")
-        for key in ("learning_rate", "min_lr", "weight_decay", "grad_clip", "kl_weight", "warmup_steps",
-                    "lr_decay_steps", "micro_batch", "label_weight"):
+        for key in (
+            "learning_rate",
+            "min_lr",
+            "weight_decay",
+            "grad_clip",
+            "kl_weight",
+            "warmup_steps",
+            "lr_decay_steps",
+            "micro_batch",
+            "label_weight",
+        ):
             if not 0 <= getattr(self, key) < math.inf:
                 bad.append(f"{key} = {getattr(self, key)}: must be at least 0 and finite")
         for key in ("beta1", "beta2"):
@@ -124,26 +138,53 @@ class TrainConfig:
         if self.labels not in ("true", "hard", "soft"):
             bad.append(f"labels = {self.labels!r}: use 'true', 'hard' or 'soft'")
         elif self.labels != "true" and self.head in HEADS and not HEADS[self.head].multi_label:
-            bad.append(f"labels = {self.labels!r}: the head {self.head!r} takes the true token alone; use labels = 'true' or a multi-label head such as 'sigmoid'")
+            bad.append(
+                f"labels = {self.labels!r}: the head {self.head!r} takes the true token alone; use labels = 'true' or a multi-label head such as 'sigmoid'"
+            )
         if self.labels != "true" and self.label_weight > 1:
             bad.append(f"label_weight = {self.label_weight}: a label value is at most 1")
-        for attempt in (lambda: check_row_name(self.name), lambda: check_seed(self.seed),
-                        lambda: choose_dtype(self.dtype, torch.device("cpu")), self.settings,
-                        lambda: GPTConfig(1, self.block_size, self.n_layer, self.n_head, self.n_embd, self.dropout),
-                        lambda: make_head(self.head, 257, torch.nn.Parameter(torch.zeros(1, 1)), self.head_args, self.bayesian, self.prior_sigma)):
+        for attempt in (
+            lambda: check_row_name(self.name),
+            lambda: check_seed(self.seed),
+            lambda: choose_dtype(self.dtype, torch.device("cpu")),
+            self.settings,
+            lambda: GPTConfig(1, self.block_size, self.n_layer, self.n_head, self.n_embd, self.dropout),
+            lambda: make_head(
+                self.head,
+                257,
+                torch.nn.Parameter(torch.zeros(1, 1)),
+                self.head_args,
+                self.bayesian,
+                self.prior_sigma,
+            ),
+        ):
             try:
                 attempt()
             except ValueError as e:
                 bad.append(str(e))
         if bad:
-            raise ValueError("; ".join(bad))
+            raise UserError("; ".join(bad))
 
     def settings(self) -> augment.Settings:
         return augment.Settings(self.candidates, self.positions, self.ppl_threshold, self.ppl_form, self.seed)
 
 
 # keys that a resumed run may change: none of them changes what a step computes, but for the rounding of another device
-RESUMABLE = {"resume", "out_dir", "max_steps", "eval_interval", "log_interval", "bar", "wandb", "wandb_project", "device", "compile", "source", "label_store", "profile"}
+RESUMABLE = {
+    "resume",
+    "out_dir",
+    "max_steps",
+    "eval_interval",
+    "log_interval",
+    "bar",
+    "wandb",
+    "wandb_project",
+    "device",
+    "compile",
+    "source",
+    "label_store",
+    "profile",
+}
 
 SMALLEST_SCALE = 1.0  # of a float16 run's loss: a gradient that overflows even so is too large for float16
 TRUTH_WINDOWS = 128  # of the validation split, in the log of a corpus whose truth is known
@@ -166,11 +207,13 @@ def derived_seed(*parts: int) -> int:
     return out
 
 
-def make_optimizer(model: checkpoint.Model, config: TrainConfig) -> torch.optim.AdamW:
+def make_optimizer(model: LanguageModel, config: TrainConfig) -> torch.optim.AdamW:
     named = list(model.named_parameters())
     decays = lambda name, p: p.dim() >= 2 and not name.endswith("log_sigma")
-    groups = [{"params": [p for n, p in named if decays(n, p)], "weight_decay": config.weight_decay},
-              {"params": [p for n, p in named if not decays(n, p)], "weight_decay": 0.0}]
+    groups = [
+        {"params": [p for n, p in named if decays(n, p)], "weight_decay": config.weight_decay},
+        {"params": [p for n, p in named if not decays(n, p)], "weight_decay": 0.0},
+    ]
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(config.beta1, config.beta2), fused=True)
 
 
@@ -192,22 +235,30 @@ def settle_dtype(config: TrainConfig, procs: Processes, say: Callable[[str], Non
     return chosen
 
 
-def load_optimizer(optimizer: torch.optim.AdamW, scaler: torch.amp.GradScaler,
-                   ckpt: checkpoint.Checkpoint) -> None:
+def load_optimizer(
+    optimizer: torch.optim.AdamW, scaler: torch.amp.GradScaler, ckpt: checkpoint.Checkpoint
+) -> None:
     """The moments and steps of a checkpoint, and its loss scale. ValueError if they are not those of this
     model."""
     try:
         state = dict(ckpt.optimizer)
         scaler.load_state_dict(state.pop("scaler", {}))
         optimizer.load_state_dict(state)
-        fits = all(state[k].shape == p.shape and state[k].dtype == p.dtype and state["step"].numel() == 1
-                   for p, state in optimizer.state.items() for k in ("exp_avg", "exp_avg_sq"))
+        fits = all(
+            state[k].shape == p.shape and state[k].dtype == p.dtype and state["step"].numel() == 1
+            for p, state in optimizer.state.items()
+            for k in ("exp_avg", "exp_avg_sq")
+        )
     except Exception as e:  # torch trusts what it is given, and fails in many ways
-        raise ValueError(f"the checkpoint {ckpt.path} cannot be read: optimizer.pt is not of this model "
-                         f"({type(e).__name__}); use another one or train again") from e
+        raise UserError(
+            f"the checkpoint {ckpt.path} cannot be read: optimizer.pt is not of this model "
+            f"({type(e).__name__}); use another one or train again"
+        ) from e
     if not fits:
-        raise ValueError(f"the checkpoint {ckpt.path} cannot be read: optimizer.pt is not of this model; use "
-                         f"another one or train again")
+        raise UserError(
+            f"the checkpoint {ckpt.path} cannot be read: optimizer.pt is not of this model; use "
+            f"another one or train again"
+        )
 
 
 def refuse_other_run(out: Path, had: dict[str, Any], now: dict[str, Any]) -> None:
@@ -217,7 +268,7 @@ def refuse_other_run(out: Path, had: dict[str, Any], now: dict[str, Any]) -> Non
     odd = [k for k, v in now.items() if k not in free and had.get(k) != v]
     if odd:
         changes = ", ".join(f"{k} was {had.get(k)!r} and is now {now[k]!r}" for k in odd)
-        raise ValueError(f"cannot resume {out}: {changes}")
+        raise UserError(f"cannot resume {out}: {changes}")
 
 
 class Labels:
@@ -225,20 +276,38 @@ class Labels:
     them at each step, on the device."""
 
     def __init__(self, config: TrainConfig, tokens: TokenFile, procs: Processes, head: Head | None = None):
-        self.config, self.head, self.source, self.teacher, self.teacher_weights = config, head, None, None, None
+        self.config, self.head, self.source, self.teacher, self.teacher_weights = (
+            config,
+            head,
+            None,
+            None,
+            None,
+        )
         if config.labels != "true":
             info = tokens.info
-            teacher = augment.Teacher(config.teacher, info["tokenizer"], info["fingerprint"], info["vocab_size"], config.block_size, procs.device, config.dtype)
+            teacher = augment.Teacher(
+                config.teacher,
+                info["tokenizer"],
+                info["fingerprint"],
+                info["vocab_size"],
+                config.block_size,
+                procs.device,
+                config.dtype,
+            )
             self.teacher, self.teacher_weights = teacher.fingerprint, teacher.weights_sha256
             build = lambda: augment.build_store(tokens, teacher, config.block_size, config.settings())
-            self.source = procs.first(build) if config.label_store else augment.Online(teacher, config.settings())
+            self.source = (
+                procs.first(build) if config.label_store else augment.Online(teacher, config.settings())
+            )
         self.online = isinstance(self.source, augment.Online)
 
     def targets(self, indices, x: Tensor, y: Tensor) -> Targets:
         if self.source is None:
             return self.head.targets(x, y)
         c = self.config
-        return augment.make_targets(y, self.source.proposals(indices, x, y), c.labels == "soft", c.label_weight, c.keep_true)
+        return augment.make_targets(
+            y, self.source.proposals(indices, x, y), c.labels == "soft", c.label_weight, c.keep_true
+        )
 
 
 class Diverged(RuntimeError):
@@ -265,19 +334,35 @@ class Trainer:
         self.train, self.val = open_tokens(folder / "train.bin"), open_tokens(folder / "validation.bin")
         self.truth = open_truth(self.val)  # None for a corpus whose distributions nobody knows
         self.tokenizer = load_tokenizer(folder)
-        self.model_config = {**asdict(config), "vocab_size": self.tokenizer.vocab_size, "tokenizer_fingerprint": self.tokenizer.fingerprint,
-                             "data": kept_path(folder), "data_sha256": self.train.info["sha256"],
-                             "train_tokens": len(self.train.ids)}
+        self.model_config = {
+            **asdict(config),
+            "vocab_size": self.tokenizer.vocab_size,
+            "tokenizer_fingerprint": self.tokenizer.fingerprint,
+            "data": kept_path(folder),
+            "data_sha256": self.train.info["sha256"],
+            "train_tokens": len(self.train.ids),
+        }
         self.windows = Windows(self.train, config.block_size)
         if config.batch_size % (procs.world * (config.micro_batch or 1)):
-            raise ValueError(f"batch_size = {config.batch_size} is not a multiple of processes x micro_batch = {procs.world} x {config.micro_batch or 1}")
+            raise UserError(
+                f"batch_size = {config.batch_size} is not a multiple of processes x micro_batch = {procs.world} x {config.micro_batch or 1}"
+            )
         self.check_fits(self.tokenizer.vocab_size)
         torch.manual_seed(config.seed)
         self.model = checkpoint.build(self.model_config)
         self.labels = Labels(config, self.train, procs, self.model.head.head)
-        self.model_config |= {"teacher_sha256": self.labels.teacher, "teacher_weights": self.labels.teacher_weights, "init_weights": None}
+        self.model_config |= {
+            "teacher_sha256": self.labels.teacher,
+            "teacher_weights": self.labels.teacher_weights,
+            "init_weights": None,
+        }
         self.stop = 0  # the signal that asked for the end
-        self.step, self.tokens, self.best, self.evaluated = 0, 0, math.inf, -1  # evaluated: the last step that was
+        self.step, self.tokens, self.best, self.evaluated = (
+            0,
+            0,
+            math.inf,
+            -1,
+        )  # evaluated: the last step that was
         if config.init_from and not config.resume:
             self.start_from(config.init_from)
         self.model.to(procs.device)
@@ -295,7 +380,10 @@ class Trainer:
         # Whatever torch does in the loader's thread it does with one thread of its own: a second team of them beside the model's slows down both, for
         # good. torch gives that number to each thread that has none yet, so this one has to have its own first
         torch.get_num_threads()
-        self.loader, self.ahead = ThreadPoolExecutor(1, "batches", torch.set_num_threads, (1,)), {}  # ahead: (step, micro-batch) -> its future
+        self.loader, self.ahead = (
+            ThreadPoolExecutor(1, "batches", torch.set_num_threads, (1,)),
+            {},
+        )  # ahead: (step, micro-batch) -> its future
         self.peak = peak_flops(procs.device, config.dtype)
 
     def check_fits(self, vocab_size: int) -> None:
@@ -303,21 +391,29 @@ class Trainer:
         c, share = self.config, max(1, self.config.batch_size // self.procs.world)
         size = GPTConfig(vocab_size, c.block_size, c.n_layer, c.n_head, c.n_embd)
         needed = training_bytes(size, c.bayesian, min(c.micro_batch or share, share), c.batch_size)
-        check_fits(needed, self.procs.device, f"training {size.parameters:,} parameters with batch_size = "
-                                              f"{c.batch_size}, micro_batch = {c.micro_batch}",
-                   "n_layer, n_embd, block_size, the vocabulary or micro_batch")
+        check_fits(
+            needed,
+            self.procs.device,
+            f"training {size.parameters:,} parameters with batch_size = "
+            f"{c.batch_size}, micro_batch = {c.micro_batch}",
+            "n_layer, n_embd, block_size, the vocabulary or micro_batch",
+        )
 
     def start_from(self, name: str) -> None:
         """Copies every tensor of the same name and shape from another run or a GPT-2; says what stays as initialised."""
         if checkpoint.is_run(name):
             ckpt = checkpoint.load(checkpoint.find(name))
             if ckpt.config["tokenizer_fingerprint"] != self.model_config["tokenizer_fingerprint"]:
-                raise ValueError(f"init_from = {name!r} was trained with another tokenizer ({ckpt.config['tokenizer']}) than {self.model_config['tokenizer']}")
+                raise UserError(
+                    f"init_from = {name!r} was trained with another tokenizer ({ckpt.config['tokenizer']}) than {self.model_config['tokenizer']}"
+                )
             weights, self.model_config["init_weights"] = ckpt.weights, checkpoint.weights_digest(ckpt.path)
         else:
             trunk = from_gpt2(name)
             if trunk.config.vocab_size != self.model_config["vocab_size"]:
-                raise ValueError(f"init_from = {name!r} has a vocabulary of {trunk.config.vocab_size} tokens, the corpus {self.model_config['vocab_size']}: prepare it with GPT-2's tokenizer")
+                raise UserError(
+                    f"init_from = {name!r} has a vocabulary of {trunk.config.vocab_size} tokens, the corpus {self.model_config['vocab_size']}: prepare it with GPT-2's tokenizer"
+                )
             weights = {f"trunk.{k}": p.detach() for k, p in trunk.named_parameters()}
         own = dict(self.model.named_parameters())
         wpe, block = weights.get("trunk.wpe.weight"), self.config.block_size
@@ -325,17 +421,28 @@ class Trainer:
             weights["trunk.wpe.weight"] = wpe[:block]
         fits = [k for k, p in own.items() if k in weights and weights[k].shape == p.shape]
         if not all(k in fits for k in own if k.startswith("trunk.")):
-            raise ValueError(f"init_from = {name!r} has another size than this configuration: give its n_layer, n_head, n_embd, block_size and vocabulary")
+            raise UserError(
+                f"init_from = {name!r} has another size than this configuration: give its n_layer, n_head, n_embd, block_size and vocabulary"
+            )
         with torch.no_grad():
             for k in fits:
                 own[k].copy_(weights[k])
-        self.say(f"started from {name}" + (f"; as initialised: {', '.join(sorted(own.keys() - set(fits)))}" if len(fits) < len(own) else ""))
+        self.say(
+            f"started from {name}"
+            + (
+                f"; as initialised: {', '.join(sorted(own.keys() - set(fits)))}"
+                if len(fits) < len(own)
+                else ""
+            )
+        )
 
     def restore(self) -> None:
         """Goes on from out_dir/last. ValueError if it was another configuration."""
         path = checkpoint.find(self.out, "last")
         if not (path / "optimizer.pt").is_file():
-            raise ValueError(f"{path} is a checkpoint without optimizer.pt, and {self.out} has no other to resume: give the run's `last` back, or start again in another --out_dir")
+            raise UserError(
+                f"{path} is a checkpoint without optimizer.pt, and {self.out} has no other to resume: give the run's `last` back, or start again in another --out_dir"
+            )
         ckpt = checkpoint.load(path, optimizer=True, run=True)
         # it started from them; whether they have changed since does not matter
         self.model_config["init_weights"] = ckpt.config.get("init_weights")
@@ -366,17 +473,21 @@ class Trainer:
         step, end = ckpt.progress["step"], had["lr_decay_steps"] or had["max_steps"]
         finished = step >= had["max_steps"]
         if c.max_steps < step:
-            raise ValueError(f"max_steps = {c.max_steps}, but the run is at step {step} already: give at least as many, or another --out_dir")
+            raise UserError(
+                f"max_steps = {c.max_steps}, but the run is at step {step} already: give at least as many, or another --out_dir"
+            )
         given = bool(c.lr_decay_steps)
         new = c.lr_decay_steps if given else end if finished or had["lr_decay_steps"] else c.max_steps
         if new != end and not finished:
             key = "lr_decay_steps" if given or had["lr_decay_steps"] else "max_steps"
-            raise ValueError(f"{key} = {new}, but the run's learning rate decays until {key} = {end}: keep it (--lr_decay_steps={end} with another --max_steps "
-                             f"goes on at min_lr after it), or finish the run, which can then be extended")
+            raise UserError(
+                f"{key} = {new}, but the run's learning rate decays until {key} = {end}: keep it (--lr_decay_steps={end} with another --max_steps "
+                f"goes on at min_lr after it), or finish the run, which can then be extended"
+            )
         explicit = given or had["lr_decay_steps"] or new != c.max_steps
         self.config = replace(c, lr_decay_steps=new if explicit else 0)
         self.model_config["lr_decay_steps"] = had["lr_decay_steps"] = self.config.lr_decay_steps
-        if not finished or c.max_steps == had["max_steps"] and new == end:
+        if not finished or (c.max_steps == had["max_steps"] and new == end):
             return ""
         if new != end:
             was = learning_rate(replace(c, lr_decay_steps=end), step)
@@ -402,9 +513,9 @@ class Trainer:
     def load(self, step: int, number: int) -> tuple:
         """(window indices, x, y, Targets or None where the teacher has yet to compute them) of a micro-batch: a pure function of (seed, step, rank)."""
         c, procs = self.config, self.procs
-        mine = batch_indices(len(self.windows), c.batch_size, step, c.seed)[procs.rank::procs.world]
+        mine = batch_indices(len(self.windows), c.batch_size, step, c.seed)[procs.rank :: procs.world]
         size = c.micro_batch or len(mine)
-        indices = mine[number * size:(number + 1) * size]
+        indices = mine[number * size : (number + 1) * size]
         x, y = self.windows.get(indices)
         targets = None if self.labels.online else self.labels.targets(indices, x, y)
         if procs.device.type == "cuda":  # pinned, so that the copy need not wait
@@ -419,13 +530,18 @@ class Trainer:
         count = c.batch_size // procs.world // (c.micro_batch or c.batch_size // procs.world)
         for number in range(count):
             with self.profile.phase("data and labels"):
-                now = self.ahead.pop((self.step, number), None) or self.loader.submit(self.load, self.step, number)
+                now = self.ahead.pop((self.step, number), None) or self.loader.submit(
+                    self.load, self.step, number
+                )
                 after = (self.step, number + 1) if number + 1 < count else (self.step + 1, 0)
                 self.ahead = {after: self.loader.submit(self.load, *after)}
                 indices, x, y, targets = now.result()
                 if targets is None:
                     targets = self.labels.targets(indices, x, y)
-                x, targets = x.to(procs.device, non_blocking=True), Targets(*(t.to(procs.device, non_blocking=True) for t in targets))
+                x, targets = (
+                    x.to(procs.device, non_blocking=True),
+                    Targets(*(t.to(procs.device, non_blocking=True) for t in targets)),
+                )
             yield x, targets
 
     def train_step(self) -> float:
@@ -479,8 +595,10 @@ class Trainer:
             scale = self.scaler.get_scale()
             if scale < SMALLEST_SCALE:
                 raise Diverged(f"step {self.step + 1}: the gradient overflows float16 at any scale")
-            self.say(f"step {self.step + 1} is skipped: its gradient overflows float16; "
-                     f"the loss scale is now {scale:g}")
+            self.say(
+                f"step {self.step + 1} is skipped: its gradient overflows float16; "
+                f"the loss scale is now {scale:g}"
+            )
         return mean
 
     def evaluate(self) -> Score:
@@ -501,7 +619,13 @@ class Trainer:
         plan = document_windows(np.flatnonzero(ids == self.truth.machine.end), c.block_size)[:TRUTH_WINDOWS]
         self.model.eval()
         draws = self.model.head.draws(c.eval_samples, derived_seed(c.seed, 3))
-        found = recover(document_blocks(self.model, ids, plan, draws, self.procs.device, c.dtype, progress=self.until_stopped), ids, self.truth)
+        found = recover(
+            document_blocks(
+                self.model, ids, plan, draws, self.procs.device, c.dtype, progress=self.until_stopped
+            ),
+            ids,
+            self.truth,
+        )
         self.model.train()
         return described(found)
 
@@ -524,12 +648,24 @@ class Trainer:
             with contextlib.suppress(Stopped):
                 s, recovery = self.evaluate(), self.recovery()
                 nll = s.nll / s.count
-                judged = s.eps_nll / s.count if self.model.head.head.sparse else nll  # a head with exact zeros has no finite NLL to be best by
+                judged = (
+                    s.eps_nll / s.count if self.model.head.head.sparse else nll
+                )  # a head with exact zeros has no finite NLL to be best by
                 if math.isnan(nll):
                     raise Diverged(f"step {self.step}: the validation NLL is not a number")
                 better, self.best, self.evaluated = judged < self.best, min(self.best, judged), self.step
-                self.say(f"step {self.step}: validation {nll:.4f} nats/token, perplexity {perplexity(nll, 1):.2f}" + (f", PPL_eps {perplexity(judged, 1):.2f}" if judged != nll else "") + (" (best)" if better else ""))
-                self.log.add(self.step, val_nll=nll, val_ppl=perplexity(nll, 1), val_ppl_eps=perplexity(s.eps_nll, s.count), **recovery)
+                self.say(
+                    f"step {self.step}: validation {nll:.4f} nats/token, perplexity {perplexity(nll, 1):.2f}"
+                    + (f", PPL_eps {perplexity(judged, 1):.2f}" if judged != nll else "")
+                    + (" (best)" if better else "")
+                )
+                self.log.add(
+                    self.step,
+                    val_nll=nll,
+                    val_ppl=perplexity(nll, 1),
+                    val_ppl_eps=perplexity(s.eps_nll, s.count),
+                    **recovery,
+                )
                 self.save("last", nll)  # first: from `last` alone a run goes on
                 if better:
                     self.save("best", nll)
@@ -543,7 +679,13 @@ class Trainer:
         """Trains until max_steps, a signal, or divergence; the exit code."""
         c = self.config
         self.began, self.first = time.perf_counter(), self.step
-        self.bar = tqdm(total=c.max_steps, initial=self.step, unit="step", desc=c.name, disable=not (c.bar and self.procs.main))
+        self.bar = tqdm(
+            total=c.max_steps,
+            initial=self.step,
+            unit="step",
+            desc=c.name,
+            disable=not (c.bar and self.procs.main),
+        )
         self.model.train()
         try:
             while True:
@@ -559,27 +701,39 @@ class Trainer:
                 self.report(loss, c.batch_size * c.block_size / (time.perf_counter() - t))
         except Diverged as e:
             last = checkpoint.find(self.out, "last") if (self.out / "last").is_dir() else None
-            good = f"the last good checkpoint is {last} (step {checkpoint.load(last).progress['step']})" if last else "there is no checkpoint yet"
+            good = (
+                f"the last good checkpoint is {last} (step {checkpoint.load(last).progress['step']})"
+                if last
+                else "there is no checkpoint yet"
+            )
             self.say(f"stopped at {e}; {good}; try a lower learning_rate or a longer warm-up")
             return 1
         finally:
             self.bar.close()
             self.profile.close()
-        self.say(f"done: {self.step} steps, {self.tokens:,} tokens, {duration(time.perf_counter() - self.began)}; best validation {'PPL_eps' if self.model.head.head.sparse else 'perplexity'} {perplexity(self.best, 1):.2f}; {self.out}")
+        self.say(
+            f"done: {self.step} steps, {self.tokens:,} tokens, {duration(time.perf_counter() - self.began)}; best validation {'PPL_eps' if self.model.head.head.sparse else 'perplexity'} {perplexity(self.best, 1):.2f}; {self.out}"
+        )
         return 0
 
     def on_signal(self, number: int, frame) -> None:
         """Asks the loop to save and stop; a second Ctrl-C interrupts at once."""
         self.stop = number
         with contextlib.suppress(OSError):  # after SIGHUP there is no terminal
-            os.write(2, b"\nstopping after this step, to save; Ctrl-C again stops at once and loses the steps since the last save\n")
+            os.write(
+                2,
+                b"\nstopping after this step, to save; Ctrl-C again stops at once and loses the steps since the last save\n",
+            )
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def leave(self) -> int:
         """Saves after a signal; the exit code."""
         if self.procs.main and self.step and self.evaluated != self.step:
             self.save("last", None)
-        self.say(f"stopped by a signal at step {self.step}" + (f", saved {self.out / 'last'}; --resume goes on" if self.step else ": nothing to save yet"))
+        self.say(
+            f"stopped by a signal at step {self.step}"
+            + (f", saved {self.out / 'last'}; --resume goes on" if self.step else ": nothing to save yet")
+        )
         return 128 + (self.stop or signal.SIGTERM)
 
     def close(self) -> None:
@@ -594,16 +748,33 @@ class Trainer:
         self.bar.set_postfix_str(f"loss {loss:.3f}, {speed:,.0f} tok/s")
         if self.step % c.log_interval and self.step != c.max_steps:
             return
-        mfu = speed * flops_per_token(self.model.trunk.config) / self.procs.world / self.peak if self.peak else None
+        mfu = (
+            speed * flops_per_token(self.model.trunk.config) / self.procs.world / self.peak
+            if self.peak
+            else None
+        )
         if not c.bar:
             eta = (time.perf_counter() - self.began) / (self.step - self.first) * (c.max_steps - self.step)
-            self.say(f"step {self.step}/{c.max_steps}: loss {loss:.4f}, lr {lr:.2e}, {speed:,.0f} tok/s{f', MFU {mfu:.1%}' if mfu else ''}, ETA {duration(eta)}")
+            self.say(
+                f"step {self.step}/{c.max_steps}: loss {loss:.4f}, lr {lr:.2e}, {speed:,.0f} tok/s{f', MFU {mfu:.1%}' if mfu else ''}, ETA {duration(eta)}"
+            )
         if self.log:
-            self.log.add(self.step, loss=loss, lr=lr, tokens=self.tokens, tokens_per_s=round(speed, 1), **({"mfu": round(mfu, 4)} if mfu else {}))
+            self.log.add(
+                self.step,
+                loss=loss,
+                lr=lr,
+                tokens=self.tokens,
+                tokens_per_s=round(speed, 1),
+                **({"mfu": round(mfu, 4)} if mfu else {}),
+            )
 
     def stopped(self) -> bool:
         """Whether a signal asked any process to stop."""
-        return bool(self.procs.sum(torch.tensor(self.stop, device=self.procs.device)).item() if self.procs.world > 1 else self.stop)
+        return bool(
+            self.procs.sum(torch.tensor(self.stop, device=self.procs.device)).item()
+            if self.procs.world > 1
+            else self.stop
+        )
 
 
 def read_arguments(argv: list[str]) -> TrainConfig:
@@ -621,8 +792,13 @@ def main(argv: list[str]) -> int:
     procs = Processes(config.device)
     out = Path(config.out_dir)
     with checkpoint.in_use(out) if procs.main else open(os.devnull):
-        if any((out / which).is_dir() for which in ("last", "last.old", "best", "best.old")) and not config.resume:
-            raise ValueError(f"{out} holds a run already: --resume goes on with it, --out_dir=... starts another, or delete it")
+        if (
+            any((out / which).is_dir() for which in ("last", "last.old", "best", "best.old"))
+            and not config.resume
+        ):
+            raise UserError(
+                f"{out} holds a run already: --resume goes on with it, --out_dir=... starts another, or delete it"
+            )
         # before the corpus, which may take a download: with other words it would be another one
         if config.resume:
             had = checkpoint.load(checkpoint.find(out, "last"), weights=False, run=True).config
@@ -632,14 +808,20 @@ def main(argv: list[str]) -> int:
         trainer = Trainer(config, procs)
         c, precision = trainer.model_config, trainer.precision
         if procs.main:
-            trainer.log = Log(out, trainer.step, start_wandb(config.wandb_project, config.name, c, out) if config.wandb else None)
+            trainer.log = Log(
+                out,
+                trainer.step,
+                start_wandb(config.wandb_project, config.name, c, out) if config.wandb else None,
+            )
         odd = unusual(config.dataset, trainer.train.info["source"])
         standard = f", prepared with {odd}, not with the standard settings" if odd else ""
-        trainer.say(f"{config.name}: {sum(p.numel() for p in trainer.model.parameters()) / 1e6:.1f}M parameters, head {config.head} {config.head_args or ''}"
-                    f"{' with Bayesian weights' if config.bayesian else ''}, labels {config.labels}; {c['train_tokens']:,} training tokens ({c['data']}{standard}"
-                    f"{', not the whole official split' if trainer.train.info['complete'] is False else ''}), "
-                    f"{len(trainer.val.ids):,} validation tokens; "
-                    f"{procs.device}, {precision.name} ({precision.reason})")
+        trainer.say(
+            f"{config.name}: {sum(p.numel() for p in trainer.model.parameters()) / 1e6:.1f}M parameters, head {config.head} {config.head_args or ''}"
+            f"{' with Bayesian weights' if config.bayesian else ''}, labels {config.labels}; {c['train_tokens']:,} training tokens ({c['data']}{standard}"
+            f"{', not the whole official split' if trainer.train.info['complete'] is False else ''}), "
+            f"{len(trainer.val.ids):,} validation tokens; "
+            f"{procs.device}, {precision.name} ({precision.reason})"
+        )
         on_stop(trainer.on_signal)
         code = trainer.run()
         trainer.close()

@@ -8,13 +8,14 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable
+from typing import Any
 
 import torch
 
-from device import ISA_VARIABLES, capabilities, choose_dtype
+from runtime.device import ISA_VARIABLES, capabilities, choose_dtype
 
 
 def sync(device: str | torch.device) -> None:
@@ -22,7 +23,9 @@ def sync(device: str | torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def turns(programs: dict[str, Callable[[], Any]], rounds: int, warmup: int = 1, device: str = "cpu") -> dict[str, list[float]]:
+def turns(
+    programs: dict[str, Callable[[], Any]], rounds: int, warmup: int = 1, device: str = "cpu"
+) -> dict[str, list[float]]:
     """Seconds of each run of each program. They take turns, so that a slow minute of the machine meets all of them."""
     seconds: dict[str, list[float]] = {name: [] for name in programs}
     for i in range(warmup + rounds):
@@ -42,7 +45,13 @@ class Served:
     """A program in a process of its own, as its users start it: `python ARGS --serve NAME` runs `serve`. Called, it takes a turn."""
 
     def __init__(self, name: str, args: list[str], **environment: str):
-        self.process = subprocess.Popen([sys.executable, *args, "--serve", name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment})
+        self.process = subprocess.Popen(
+            [sys.executable, *args, "--serve", name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
         self.ask("ready")
 
     def ask(self, what: str) -> Any:
@@ -107,8 +116,23 @@ def resident_mb(key: str) -> float:
 
 
 # The features that decide how fast a CPU multiplies matrices
-CAPABILITIES = ("avx2", "avx512_f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16",
-                "amx_fp16", "neon", "dot", "i8mm", "fp16_arith", "bf16", "sve", "sve_bf16")
+CAPABILITIES = (
+    "avx2",
+    "avx512_f",
+    "avx512_vnni",
+    "avx512_bf16",
+    "avx512_fp16",
+    "amx_int8",
+    "amx_bf16",
+    "amx_fp16",
+    "neon",
+    "dot",
+    "i8mm",
+    "fp16_arith",
+    "bf16",
+    "sve",
+    "sve_bf16",
+)
 HIDING = ("ATEN_CPU_CAPABILITY", *ISA_VARIABLES, "MKL_ENABLE_INSTRUCTIONS")  # variables that hide some of it
 
 
@@ -119,12 +143,25 @@ def dtypes(device: str = "cpu") -> list[str]:
 
 def machine(device: str = "cpu") -> dict[str, Any]:
     name = torch.cuda.get_device_name() if torch.device(device).type == "cuda" else None
-    cpu = next((l.split(":")[1].strip() for l in Path("/proc/cpuinfo").read_text().splitlines() if l.startswith("model name")), platform.machine())
+    cpu = next(
+        (
+            l.split(":")[1].strip()
+            for l in Path("/proc/cpuinfo").read_text().splitlines()
+            if l.startswith("model name")
+        ),
+        platform.machine(),
+    )
     has = capabilities("cpu")
-    return {"gpu": name, "cpu": cpu, "capabilities": [c for c in CAPABILITIES if has.get(c)],
-            "environment": {name: os.environ[name] for name in HIDING if name in os.environ},
-            "cores": os.cpu_count(), "threads": torch.get_num_threads(), "torch": torch.__version__,
-            "python": platform.python_version()}
+    return {
+        "gpu": name,
+        "cpu": cpu,
+        "capabilities": [c for c in CAPABILITIES if has.get(c)],
+        "environment": {name: os.environ[name] for name in HIDING if name in os.environ},
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
 
 
 def load_module(path: Path, name: str) -> ModuleType:
@@ -153,4 +190,9 @@ def write(path: Path | None, settings: dict[str, Any], results: Any, device: str
     if path:
         command = " ".join(["python", f"bench/{Path(sys.argv[0]).name}", *map(shown, sys.argv[1:])])
         settings = {key: shown(value) for key, value in settings.items()}
-        path.write_text(json.dumps({"command": command, "machine": machine(device), **settings, "results": results}, indent=1) + "\n")
+        path.write_text(
+            json.dumps(
+                {"command": command, "machine": machine(device), **settings, "results": results}, indent=1
+            )
+            + "\n"
+        )

@@ -23,8 +23,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from bench.common import dtypes, resident_mb, sync, write
-from device import DTYPES, autocast
 from heads import HEADS, OutputHead, Targets, chunked_loss, make_head, project
+from runtime.device import DTYPES, autocast
 
 WAYS = ("plain", "materialised", "chunked", "linear_ce")
 LABELS = 51
@@ -36,9 +36,13 @@ def loss(way: str, oh: OutputHead, hidden: torch.Tensor, targets: Targets) -> to
         return chunked_loss(hidden, weights, oh.head, targets)
     V = oh.head.vocab_size
     if way == "plain":
-        return F.cross_entropy(F.linear(hidden, weights.weight)[:, :V].float(), targets.token, reduction="sum")
+        return F.cross_entropy(
+            F.linear(hidden, weights.weight)[:, :V].float(), targets.token, reduction="sum"
+        )
     if way == "linear_ce":
-        return F.linear_cross_entropy(hidden, weights.weight[:V], targets.token, reduction="sum", options=nn.LinearCrossEntropyOptions())
+        return F.linear_cross_entropy(
+            hidden, weights.weight[:V], targets.token, reduction="sum", options=nn.LinearCrossEntropyOptions()
+        )
     return oh.head.loss(project(hidden, weights, oh.head), targets).sum()
 
 
@@ -86,8 +90,9 @@ def peak_mb(way: str, head: str, dtype: str, rows: int, dim: int, vocab: int, de
     return resident_mb("VmHWM") - before
 
 
-def peak_in_a_process(way: str, head: str, dtype: str, rows: int, dim: int, vocab: int,
-                      device: str = "cpu") -> float:
+def peak_in_a_process(
+    way: str, head: str, dtype: str, rows: int, dim: int, vocab: int, device: str = "cpu"
+) -> float:
     size = [f"--rows={rows}", f"--dim={dim}", f"--vocab={vocab}", f"--device={device}"]
     command = [sys.executable, __file__, "--peak", way, head, dtype, *size]
     return float(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
@@ -97,8 +102,16 @@ def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("rows", 2048), ("dim", 384), ("vocab", 50257), ("repeats", 5)):
         p.add_argument(f"--{name}", type=int, default=default)
-    p.add_argument("--heads", nargs="+", choices=HEADS, default=["softmax", "label_smoothing", "sigmoid", "gs_softmax_f1", "gs_softmax_f2"], help="softmax first: it is the base")
-    p.add_argument("--dtypes", nargs="+", choices=DTYPES, help="default: float32, and what auto takes on the device")
+    p.add_argument(
+        "--heads",
+        nargs="+",
+        choices=HEADS,
+        default=["softmax", "label_smoothing", "sigmoid", "gs_softmax_f1", "gs_softmax_f2"],
+        help="softmax first: it is the base",
+    )
+    p.add_argument(
+        "--dtypes", nargs="+", choices=DTYPES, help="default: float32, and what auto takes on the device"
+    )
     p.add_argument("--device", default="cpu")
     p.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     p.add_argument("--out", type=Path)
@@ -120,9 +133,23 @@ def main() -> None:
             del case
             for way in ways:
                 peak = peak_in_a_process(way, head, dtype, *size)
-                results.append({"dtype": dtype, "head": head, "way": way, "seconds": statistics.median(seconds[way][1:]), "peak_mb": peak})
-                r, base = results[-1], next(x for x in results if x["dtype"] == dtype)  # plain softmax: the first
-                print(f"{dtype:9} {head:16} {way:13} {r['seconds']:6.3f} s ({r['seconds'] / base['seconds']:.2f}x of plain softmax), {r['peak_mb']:6.0f} MB ({r['peak_mb'] / max(base['peak_mb'], 1):.0%})", flush=True)
+                results.append(
+                    {
+                        "dtype": dtype,
+                        "head": head,
+                        "way": way,
+                        "seconds": statistics.median(seconds[way][1:]),
+                        "peak_mb": peak,
+                    }
+                )
+                r, base = (
+                    results[-1],
+                    next(x for x in results if x["dtype"] == dtype),
+                )  # plain softmax: the first
+                print(
+                    f"{dtype:9} {head:16} {way:13} {r['seconds']:6.3f} s ({r['seconds'] / base['seconds']:.2f}x of plain softmax), {r['peak_mb']:6.0f} MB ({r['peak_mb'] / max(base['peak_mb'], 1):.0%})",
+                    flush=True,
+                )
     settings = {key: getattr(args, key) for key in ("repeats", "rows", "dim", "vocab")}
     write(args.out, {"labels": LABELS, **settings}, results, args.device)
 

@@ -19,27 +19,29 @@ import torch
 from torch import Tensor
 
 from bench.common import write
-from checkpoint import Model, load_model
 from data.tokens import open_tokens
+from evaluation.metrics import perplexity
+from evaluation.scoring import score
 from heads import Weights
-from metrics import perplexity
-from model import Cache
-from scoring import score
+from model import Cache, LanguageModel
+from runtime.checkpoint import load_model
 
 
 @torch.no_grad()
-def hidden_states(model: Model, tokens: Tensor) -> Tensor:
+def hidden_states(model: LanguageModel, tokens: Tensor) -> Tensor:
     """Those after `tokens` (B, T), read one at a time: (B, T, C)."""
     cache = Cache(model.trunk, len(tokens))
     return torch.cat([model.trunk(token, cache=cache) for token in tokens.split(1, dim=1)], 1)
 
 
-def log_p(model: Model, hidden: Tensor, draws: list[Weights]) -> Tensor:
+def log_p(model: LanguageModel, hidden: Tensor, draws: list[Weights]) -> Tensor:
     return torch.cat([lp for _, lp in model.head.log_prob_blocks(hidden, draws)])
 
 
 @torch.no_grad()
-def as_sampled(exact: Model, int8: Model, tokens: Tensor, draws: list[Weights]) -> dict[str, float]:
+def as_sampled(
+    exact: LanguageModel, int8: LanguageModel, tokens: Tensor, draws: list[Weights]
+) -> dict[str, float]:
     """Of `tokens` (B, T + 1), T predictions of each row."""
     nll, kl, same = torch.zeros(2, dtype=torch.float64), 0.0, 0
     hidden, hidden8 = hidden_states(exact, tokens[:, :-1]), hidden_states(int8, tokens[:, :-1])
@@ -70,7 +72,7 @@ def main() -> None:
         s = score(model, ids, draws=draws)
         whole[name] = perplexity(s.nll, s.count)
     T = exact.trunk.config.block_size
-    some = np.stack([ids[i:i + T + 1] for i in range(0, len(ids) - T, T)][:args.windows])
+    some = np.stack([ids[i : i + T + 1] for i in range(0, len(ids) - T, T)][: args.windows])
     sampled = as_sampled(exact, int8, torch.from_numpy(some.astype(np.int64)), draws)
     results = [{"as": "score", **whole}, {"as": "sample", **sampled}]
     for r in results:

@@ -18,36 +18,51 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-import metrics
 from bench.common import median, skipped, turns, write
+from evaluation import metrics
 
 VOCAB = 20000
-INSIDE = ("@-@", "1,000", "3.5", "co-op", "o'clock", "&amp;", "etc.", "(so", "called)", "a/b")  # with the word's number: a tenth of the words
+INSIDE = (
+    "@-@",
+    "1,000",
+    "3.5",
+    "co-op",
+    "o'clock",
+    "&amp;",
+    "etc.",
+    "(so",
+    "called)",
+    "a/b",
+)  # with the word's number: a tenth of the words
 
 
 def zipf_texts(texts: int, words: int, seed: int = 0) -> list[list[str]]:
     """The same texts for the same seed: the k-th most frequent word has frequency ~ 1/k."""
     rng = np.random.default_rng(seed)
-    vocabulary = np.array([",", ".", '"', *(INSIDE[i // 10 % 10] + str(i) if i % 10 == 0 else f"w{i}" for i in range(3, VOCAB))])
+    vocabulary = np.array(
+        [",", ".", '"', *(INSIDE[i // 10 % 10] + str(i) if i % 10 == 0 else f"w{i}" for i in range(3, VOCAB))]
+    )
     p = 1 / np.arange(1, VOCAB + 1)
     return [vocabulary[row].tolist() for row in rng.choice(VOCAB, (texts, words), p=p / p.sum())]
 
 
 def nltk_bleu() -> Callable[[list[list[str]], list[str]], float]:
     from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
+
     method1 = SmoothingFunction().method1
     return lambda others, text: sentence_bleu(others, text, smoothing_function=method1)
 
 
 def sacre_bleu() -> Callable[[list[str], str], float]:
     import sacrebleu
+
     return lambda others, text: sacrebleu.sentence_bleu(text, others).score
 
 
 def library(bleu: Callable, texts: list, some: int) -> tuple[list[float], float]:
     """The scores of the first `some` texts, each against all others, and the seconds."""
     start = time.perf_counter()
-    scores = [bleu(texts[:i] + texts[i + 1:], texts[i]) for i in range(some)]
+    scores = [bleu(texts[:i] + texts[i + 1 :], texts[i]) for i in range(some)]
     return scores, time.perf_counter() - start
 
 
@@ -56,11 +71,27 @@ def compare(name: str, ours: Callable, bleu: Callable, texts: list, whole: int, 
     theirs, value = math.fsum(scores) / whole, ours(texts[:whole])
     start = time.perf_counter()
     ours(texts[:whole])
-    result = {"program": name, "set": whole, "self_bleu": theirs, "ours": value, "equal": theirs == value, "seconds": seconds, "our_seconds": time.perf_counter() - start}
+    result = {
+        "program": name,
+        "set": whole,
+        "self_bleu": theirs,
+        "ours": value,
+        "equal": theirs == value,
+        "seconds": seconds,
+        "our_seconds": time.perf_counter() - start,
+    }
     _, seconds = library(bleu, texts, some)
-    result |= {"others": len(texts) - 1, "scored": some, "seconds_a_text": seconds / some, "extrapolated_seconds": seconds / some * len(texts)}
-    print(f"{name}: {result['seconds']:.2f} s for all of {whole} texts, ours {result['our_seconds']:.4f} s, floats {'equal' if theirs == value else 'DIFFER'}: {theirs!r}; "
-          f"{seconds / some:.3f} s a text against {len(texts) - 1} others: {result['extrapolated_seconds']:.0f} s for all (extrapolated)", flush=True)
+    result |= {
+        "others": len(texts) - 1,
+        "scored": some,
+        "seconds_a_text": seconds / some,
+        "extrapolated_seconds": seconds / some * len(texts),
+    }
+    print(
+        f"{name}: {result['seconds']:.2f} s for all of {whole} texts, ours {result['our_seconds']:.4f} s, floats {'equal' if theirs == value else 'DIFFER'}: {theirs!r}; "
+        f"{seconds / some:.3f} s a text against {len(texts) - 1} others: {result['extrapolated_seconds']:.0f} s for all (extrapolated)",
+        flush=True,
+    )
     return result
 
 
@@ -73,17 +104,34 @@ def main() -> int:
     p.add_argument("--some", type=int, default=10, help="texts that the libraries compare with all others")
     p.add_argument("--out", type=Path)
     args = p.parse_args()
-    ours, results = {"metrics.self_bleu": metrics.self_bleu, "metrics.self_bleu_sacre": metrics.self_bleu_sacre}, []
+    ours, results = (
+        {"metrics.self_bleu": metrics.self_bleu, "metrics.self_bleu_sacre": metrics.self_bleu_sacre},
+        [],
+    )
     for N in args.texts:
         words = zipf_texts(N, args.words)
         given = dict(zip(ours, (words, [" ".join(text) for text in words])))
         seconds = turns({name: lambda name=name: ours[name](given[name]) for name in ours}, args.rounds)
         for name in ours:
-            results.append({"program": name, "texts": N, "words": args.words, "seconds": median(seconds[name]), "slowest": max(seconds[name])})
-            print(f"{name:24} {N:6} texts of {args.words} words: {median(seconds[name]):.4f} s (slowest of {args.rounds}: {max(seconds[name]):.4f})", flush=True)
+            results.append(
+                {
+                    "program": name,
+                    "texts": N,
+                    "words": args.words,
+                    "seconds": median(seconds[name]),
+                    "slowest": max(seconds[name]),
+                }
+            )
+            print(
+                f"{name:24} {N:6} texts of {args.words} words: {median(seconds[name]):.4f} s (slowest of {args.rounds}: {max(seconds[name]):.4f})",
+                flush=True,
+            )
     words = zipf_texts(min(args.texts), args.words)
     whole, some = (min(n, len(words)) for n in (args.set, args.some))
-    for name, own, load, texts in (("nltk", metrics.self_bleu, nltk_bleu, words), ("sacrebleu", metrics.self_bleu_sacre, sacre_bleu, [" ".join(text) for text in words])):
+    for name, own, load, texts in (
+        ("nltk", metrics.self_bleu, nltk_bleu, words),
+        ("sacrebleu", metrics.self_bleu_sacre, sacre_bleu, [" ".join(text) for text in words]),
+    ):
         try:
             bleu = load()
         except ImportError:

@@ -49,7 +49,13 @@ class Program:
     def report(self) -> dict:
         peak = resident_mb("VmHWM") - self.before
         workers = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-        return {"bytes": self.text.stat().st_size, "tokens": len(self.ids), "sha256_of_ids": hashlib.sha256(self.ids.astype("<u2").tobytes()).hexdigest(), "peak_mb": peak, "largest_worker_mb": workers}
+        return {
+            "bytes": self.text.stat().st_size,
+            "tokens": len(self.ids),
+            "sha256_of_ids": hashlib.sha256(self.ids.astype("<u2").tobytes()).hexdigest(),
+            "peak_mb": peak,
+            "largest_worker_mb": workers,
+        }
 
 
 class Ours(Program):
@@ -58,13 +64,19 @@ class Ours(Program):
         self.tokenizer.encode("")
 
     def run(self, folder: Path) -> np.ndarray:
-        return tokenise_split(folder / "train.bin", Split(partial(file_lines, self.text), self.text.stat().st_size), self.tokenizer, "bench").ids
+        return tokenise_split(
+            folder / "train.bin",
+            Split(partial(file_lines, self.text), self.text.stat().st_size),
+            self.tokenizer,
+            "bench",
+        ).ids
 
 
 class NanoGPT(Program):
     def load(self) -> None:
         import datasets
         import tiktoken
+
         datasets.disable_progress_bars()
         self.load_dataset, self.encoding = datasets.load_dataset, tiktoken.get_encoding("gpt2")
 
@@ -75,15 +87,22 @@ class NanoGPT(Program):
             ids = encoding.encode_ordinary(example["text"])
             return {"ids": ids, "len": len(ids)}
 
-        data = self.load_dataset("text", data_files={"train": str(self.text)}, keep_linebreaks=True, cache_dir=str(folder / "cache"))["train"]
+        data = self.load_dataset(
+            "text",
+            data_files={"train": str(self.text)},
+            keep_linebreaks=True,
+            cache_dir=str(folder / "cache"),
+        )["train"]
         data = data.map(process, remove_columns=["text"], num_proc=cores)
         ids = np.memmap(folder / "train.bin", np.uint16, "w+", shape=(int(np.sum(data["len"])),))
         at = 0
         shards = min(SHARDS, len(data))
         for index in range(shards):
             shard = data.shard(shards, index, contiguous=True).with_format("numpy")
-            part = np.concatenate(shard[:]["ids"])  # as its batch["ids"] when it was written: since datasets 4 that goes row by row, and twice as long
-            ids[at:at + len(part)] = part
+            part = np.concatenate(
+                shard[:]["ids"]
+            )  # as its batch["ids"] when it was written: since datasets 4 that goes row by row, and twice as long
+            ids[at : at + len(part)] = part
             at += len(part)
         ids.flush()
         return ids
@@ -118,17 +137,35 @@ def main() -> None:
             with open(Path(folder) / f"{times}.txt", "wb") as file:
                 for _ in range(times):
                     file.write(args.text.read_bytes())
-        programs = {name: Served(name, [__file__, "--folder", folder, *sys.argv[1:]], HF_HUB_OFFLINE="1", HF_HOME=f"{folder}/hf") for name in names}
+        programs = {
+            name: Served(
+                name,
+                [__file__, "--folder", folder, *sys.argv[1:]],
+                HF_HUB_OFFLINE="1",
+                HF_HOME=f"{folder}/hf",
+            )
+            for name in names
+        }
         seconds = serve_turns(programs, args.rounds, 1)
-        results = [{"program": name, "seconds": median(seconds[name]), **programs[name].close()} for name in names]
+        results = [
+            {"program": name, "seconds": median(seconds[name]), **programs[name].close()} for name in names
+        ]
     for r in results:
         r["mb_per_s"] = r["bytes"] / 1e6 / r["seconds"]
         r["speed_of_ours"] = r["mb_per_s"] / results[0]["mb_per_s"]
-        print(f"{r['program']:16} {r['bytes'] / 1e6:7.1f} MB  {r['tokens']:11,} tokens  {r['seconds']:7.3f} s  {r['mb_per_s']:6.2f} MB/s  {r['speed_of_ours']:.2f}x of our speed"
-              f"  peak {r['peak_mb']:,.0f} MB" + (f" and workers of up to {r['largest_worker_mb']:,.0f} MB" if r["largest_worker_mb"] else ""), flush=True)
+        print(
+            f"{r['program']:16} {r['bytes'] / 1e6:7.1f} MB  {r['tokens']:11,} tokens  {r['seconds']:7.3f} s  {r['mb_per_s']:6.2f} MB/s  {r['speed_of_ours']:.2f}x of our speed"
+            f"  peak {r['peak_mb']:,.0f} MB"
+            + (f" and workers of up to {r['largest_worker_mb']:,.0f} MB" if r["largest_worker_mb"] else ""),
+            flush=True,
+        )
     if "nanoGPT" in names and results[1]["sha256_of_ids"] != results[0]["sha256_of_ids"]:
         raise SystemExit("the two wrote different ids")
-    write(args.out, {"text": args.text, "repeat": args.repeat, "memory": args.memory, "rounds": args.rounds}, results)
+    write(
+        args.out,
+        {"text": args.text, "repeat": args.repeat, "memory": args.memory, "rounds": args.rounds},
+        results,
+    )
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ Report = dict[str, Any]
 
 class Column(NamedTuple):
     """Cells of some rows, under headings: row's label -> its cells."""
+
     headings: list[str]
     rows: dict[str, list[str]]
 
@@ -52,8 +53,10 @@ def head_name(r: Report, labels: int) -> str | None:
     """The label of a result of bench/heads.py; None for one that the README does not show."""
     if r["way"] == "chunked":
         return f"**{r['head']}**" + (f", {labels} labels" if r["head"] == "sigmoid" else "")
-    return {"plain": "softmax, logits materialised (F.cross_entropy)",
-            "linear_ce": "softmax, torch's F.linear_cross_entropy, chunked"}.get(r["way"])
+    return {
+        "plain": "softmax, logits materialised (F.cross_entropy)",
+        "linear_ce": "softmax, torch's F.linear_cross_entropy, chunked",
+    }.get(r["way"])
 
 
 def heads(report: Report) -> Column:
@@ -75,10 +78,14 @@ def heads(report: Report) -> Column:
 
 
 # What is not named here is "ours, <program>"
-PROGRAMS = {"baseline": "ours, softmax", "nanoGPT, float32": "nanoGPT, its default on a CPU (float32)",
-            "nanoGPT, bfloat16": "nanoGPT, autocast forced to bfloat16",
-            "sig_gpt": "ours, Sig-GPT, stored labels", "bayes_gpt": "ours, Bayes-GPT",
-            "sig_gpt, online": "ours, Sig-GPT, online teacher of the student's size"}
+PROGRAMS = {
+    "baseline": "ours, softmax",
+    "nanoGPT, float32": "nanoGPT, its default on a CPU (float32)",
+    "nanoGPT, bfloat16": "nanoGPT, autocast forced to bfloat16",
+    "sig_gpt": "ours, Sig-GPT, stored labels",
+    "bayes_gpt": "ours, Bayes-GPT",
+    "sig_gpt, online": "ours, Sig-GPT, online teacher of the student's size",
+}
 
 
 def training(report: Report) -> Column:
@@ -88,8 +95,9 @@ def training(report: Report) -> Column:
     for program, r in results.items():
         speed = [f"{r['tokens_per_s']:,.0f}", f"{r['speed_of_baseline']:.2f}x"]
         rows[PROGRAMS.get(program, f"ours, {program}")] = [*speed, f"{r['losses'][-1]:.3f}"]
-    return Column([f"tokens/s, ours in {dtype}", "",
-                   f"loss after {len(results['baseline']['losses'])} steps"], rows)
+    return Column(
+        [f"tokens/s, ours in {dtype}", "", f"loss after {len(results['baseline']['losses'])} steps"], rows
+    )
 
 
 def evaluation(report: Report) -> dict[str, list[str]]:
@@ -97,11 +105,14 @@ def evaluation(report: Report) -> dict[str, list[str]]:
     for r in report["results"]:
         if r["what"] == "evaluation":
             rows[f"evaluation of {r['tokens']:,} tokens, {report['size']}"] = [
-                f"{r['evaluation']:.1f} s", f"{r['evaluation'] / r['forward']:.2f}x of the bare forward pass"]
+                f"{r['evaluation']:.1f} s",
+                f"{r['evaluation'] / r['forward']:.2f}x of the bare forward pass",
+            ]
         elif r["what"] == "store":
             rows[f"label store, k = 50 at half of the positions, {report['size']} teacher"] = [
                 f"{r['tokens'] / r['store']:,.0f} tokens/s",
-                f"{r['forward'] / r['store']:.0%} of the bare forward pass's"]
+                f"{r['forward'] / r['store']:.0%} of the bare forward pass's",
+            ]
     return rows
 
 
@@ -169,16 +180,20 @@ def of_sizes(reports: dict[str, Report], keys: tuple[str, ...]) -> tuple:
     """What all the reports of a table measured. ValueError if they measured different things."""
     sizes = {tuple(report[key] for key in keys) for report in reports.values()}
     if len(sizes) > 1:
-        raise ValueError(f"the JSONs of one table differ in {', '.join(keys)}: {sorted(sizes)}; "
-                         "measure both kinds of CPU with the same arguments")
+        raise ValueError(
+            f"the JSONs of one table differ in {', '.join(keys)}: {sorted(sizes)}; "
+            "measure both kinds of CPU with the same arguments"
+        )
     return sizes.pop()
 
 
 def memory(kind: str, report: Report) -> str:
     few, *_, many = (r for r in report["results"] if r["what"] == "memory")
     rows, mb = (f"{few[key]:,.0f} to {many[key]:,.0f}" for key in ("rows", "peak_mb"))
-    return (f"MB ({kind}): peak memory of one step above inputs, parameters and their gradients; "
-            f"of {rows} rows it goes from {mb} (the gradient of the rows themselves).\n")
+    return (
+        f"MB ({kind}): peak memory of one step above inputs, parameters and their gradients; "
+        f"of {rows} rows it goes from {mb} (the gradient of the rows themselves).\n"
+    )
 
 
 def micro_batches(kind: str, report: Report) -> str:
@@ -189,12 +204,15 @@ def micro_batches(kind: str, report: Report) -> str:
 
 def model_of(size: str) -> str:
     s = SIZES[size]
-    return (f"{size} parameters ({s['n_layer']} layers, {s['n_head']} heads, {s['n_embd']} wide, "
-            f"block {s['block_size']}, batch {s['batch_size']}, V = 50,257)")
+    return (
+        f"{size} parameters ({s['n_layer']} layers, {s['n_head']} heads, {s['n_embd']} wide, "
+        f"block {s['block_size']}, batch {s['batch_size']}, V = 50,257)"
+    )
 
 
 def block(bench: Path = BENCH) -> str:
     """The Markdown between the markers."""
+
     def found(name: str) -> dict[str, Report]:
         paths = {kind: bench / folder / f"{name}.json" for kind, folder in KINDS.items()}
         return {kind: json.loads(path.read_text()) for kind, path in paths.items() if path.is_file()}
@@ -209,7 +227,7 @@ def block(bench: Path = BENCH) -> str:
         if name == "heads":
             parts += [memory(kind, report) for kind, report in found("scaling").items()]
     if reports := found("training"):
-        size, = of_sizes(reports, ("size",))
+        (size,) = of_sizes(reports, ("size",))
         title = f"whole training step, {model_of(size)}"
         parts.append(table(title, {kind: training(report) for kind, report in reports.items()}))
     parts += [micro_batches(kind, report) for kind, report in found("micro").items()]

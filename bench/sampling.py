@@ -29,49 +29,92 @@ import numpy as np
 import torch
 
 from bench.common import dtypes, load_module, median, peak_mb, skipped, turns, write
-from checkpoint import Model
 from heads import make_head
-from model import GPT, GPTConfig
+from model import GPT, GPTConfig, LanguageModel
+from runtime.device import autocast
 from sample import generate
-from device import autocast
 
 SIZES = {"124M": GPTConfig(50257, 1024, 12, 12, 768), "tiny": GPTConfig(300, 64, 1, 2, 32)}
 PROMPT, TEMPERATURE, TOP_K = 10, 0.8, 200
 
 
-def ours(config: GPTConfig, device: str, dtype: str, int8: bool = False) -> Model:
+def ours(config: GPTConfig, device: str, dtype: str, int8: bool = False) -> LanguageModel:
     torch.manual_seed(0)
     trunk = GPT(config)
-    model = Model(trunk, make_head("softmax", config.vocab_size, trunk.wte.weight)).eval().requires_grad_(False).to(device)
+    model = (
+        LanguageModel(trunk, make_head("softmax", config.vocab_size, trunk.wte.weight))
+        .eval()
+        .requires_grad_(False)
+        .to(device)
+    )
     trunk.lower(getattr(torch, dtype))
     if int8:
         trunk.quantize()
     return model
 
 
-def run_ours(model: Model, dtype: str, prompt: torch.Tensor, tokens: int) -> None:
+def run_ours(model: LanguageModel, dtype: str, prompt: torch.Tensor, tokens: int) -> None:
     draws = model.head.draws(1, 0, getattr(torch, dtype))
-    for _ in generate(model, prompt, tokens, draws, TEMPERATURE, TOP_K, 1.0, torch.Generator(prompt.device).manual_seed(0), dtype=dtype):
+    for _ in generate(
+        model,
+        prompt,
+        tokens,
+        draws,
+        TEMPERATURE,
+        TOP_K,
+        1.0,
+        torch.Generator(prompt.device).manual_seed(0),
+        dtype=dtype,
+    ):
         pass
 
 
-def transformers_model(model: Model, dtype: str, device: str):
+def transformers_model(model: LanguageModel, dtype: str, device: str):
     from transformers import GPT2Config, GPT2LMHeadModel
+
     c = model.trunk.config
-    hf = GPT2LMHeadModel(GPT2Config(vocab_size=c.vocab_size, n_positions=c.block_size, n_layer=c.n_layer, n_head=c.n_head, n_embd=c.n_embd, bos_token_id=0, eos_token_id=0))
-    return hf.eval().to(getattr(torch, dtype)).to(device)  # as initialised: its time does not depend on the weights
+    hf = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=c.vocab_size,
+            n_positions=c.block_size,
+            n_layer=c.n_layer,
+            n_head=c.n_head,
+            n_embd=c.n_embd,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+    )
+    return (
+        hf.eval().to(getattr(torch, dtype)).to(device)
+    )  # as initialised: its time does not depend on the weights
 
 
 @torch.no_grad()
 def run_transformers(hf, prompt: torch.Tensor, tokens: int) -> None:
-    out = hf.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=True, temperature=TEMPERATURE, top_k=TOP_K, max_new_tokens=tokens,
-                      min_new_tokens=tokens, pad_token_id=0)
+    out = hf.generate(
+        prompt,
+        attention_mask=torch.ones_like(prompt),
+        do_sample=True,
+        temperature=TEMPERATURE,
+        top_k=TOP_K,
+        max_new_tokens=tokens,
+        min_new_tokens=tokens,
+        pad_token_id=0,
+    )
     assert out.shape[1] == prompt.shape[1] + tokens
 
 
 def nanogpt_model(path: Path, config: GPTConfig, device: str):
     module = load_module(path / "model.py", "nanogpt_model")
-    c = module.GPTConfig(block_size=config.block_size, vocab_size=config.padded_vocab, n_layer=config.n_layer, n_head=config.n_head, n_embd=config.n_embd, dropout=0.0, bias=True)
+    c = module.GPTConfig(
+        block_size=config.block_size,
+        vocab_size=config.padded_vocab,
+        n_layer=config.n_layer,
+        n_head=config.n_head,
+        n_embd=config.n_embd,
+        dropout=0.0,
+        bias=True,
+    )
     return module.GPT(c).eval().to(device)
 
 
@@ -85,8 +128,10 @@ def measure(args: argparse.Namespace, batch: int) -> list[dict]:
     config, gpu = SIZES[args.size], args.device.startswith("cuda")
     measured = args.dtypes or (dtypes(args.device)[-1:] if gpu else dtypes(args.device))
     prompt = torch.randint(config.vocab_size, (batch, PROMPT), device=args.device)
-    programs = {f"ours, {d}": partial(run_ours, ours(config, args.device, d), d, prompt, args.tokens)
-                for d in measured}
+    programs = {
+        f"ours, {d}": partial(run_ours, ours(config, args.device, d), d, prompt, args.tokens)
+        for d in measured
+    }
     if not gpu:
         int8 = ours(config, args.device, "float32", int8=True)
         programs["ours, int8"] = partial(run_ours, int8, "float32", prompt, args.tokens)
@@ -99,7 +144,10 @@ def measure(args: argparse.Namespace, batch: int) -> list[dict]:
     lengths = np.linspace(PROMPT, PROMPT + args.tokens - 1, 5).astype(int)
     if args.nanogpt:
         gpt = nanogpt_model(args.nanogpt, config, args.device)
-        contexts = {f"nanoGPT at {n} tokens": torch.randint(config.vocab_size, (batch, n), device=args.device) for n in lengths}
+        contexts = {
+            f"nanoGPT at {n} tokens": torch.randint(config.vocab_size, (batch, n), device=args.device)
+            for n in lengths
+        }
         programs |= {name: partial(step_nanogpt, gpt, x, measured[0]) for name, x in contexts.items()}
     else:
         skipped("nanoGPT", "give --nanogpt DIR, a checkout of karpathy/nanoGPT")
@@ -107,7 +155,10 @@ def measure(args: argparse.Namespace, batch: int) -> list[dict]:
     if args.nanogpt:
         at = [seconds.pop(f"nanoGPT at {n} tokens") for n in lengths]
         seconds[f"nanoGPT, {measured[0]}"] = float(np.trapezoid(at, lengths) + (at[0] + at[-1]) / 2)
-    results = [{"batch": batch, "program": name, "seconds": s, "tokens_per_s": batch * args.tokens / s} for name, s in seconds.items()]
+    results = [
+        {"batch": batch, "program": name, "seconds": s, "tokens_per_s": batch * args.tokens / s}
+        for name, s in seconds.items()
+    ]
     base = next((r for r in results if r["program"].startswith("transformers")), results[0])
     for r in results:
         ratio = f"{r['tokens_per_s'] / base['tokens_per_s']:.2f}x of {base['program']}"
@@ -123,12 +174,22 @@ def main() -> None:
     p.add_argument("--batches", type=int, nargs="+", default=[1, 16])
     p.add_argument("--tokens", type=int, default=500)
     p.add_argument("--device", default="cpu")
-    p.add_argument("--dtypes", nargs="+", choices=("float32", "bfloat16"), help="what the device computes; on a GPU what auto takes")
+    p.add_argument(
+        "--dtypes",
+        nargs="+",
+        choices=("float32", "bfloat16"),
+        help="what the device computes; on a GPU what auto takes",
+    )
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--out", type=Path)
     args = p.parse_args()
     results = [r for batch in args.batches for r in measure(args, batch)]
-    write(args.out, {"size": args.size, "tokens": args.tokens, "rounds": args.rounds, "peak_mb": peak_mb(args.device)}, results, args.device)
+    write(
+        args.out,
+        {"size": args.size, "tokens": args.tokens, "rounds": args.rounds, "peak_mb": peak_mb(args.device)},
+        results,
+        args.device,
+    )
 
 
 if __name__ == "__main__":

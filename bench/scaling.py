@@ -19,26 +19,29 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 import augment
-import checkpoint
 from bench.common import dtypes, median, turns, write
 from bench.heads import peak_in_a_process
 from bench.training import SIZES, prepared_part
 from data.batches import Windows
 from data.tokens import load_tokenizer, open_tokens
-from device import DTYPES, autocast
+from evaluation.scoring import score, windows
 from heads import chunk_rows
-from scoring import score, windows
+from model import LanguageModel
+from runtime import checkpoint
+from runtime.device import DTYPES, autocast
 
 
-def make_model(size: str, vocab_size: int) -> tuple[checkpoint.Model, dict]:
+def make_model(size: str, vocab_size: int) -> tuple[LanguageModel, dict]:
     c = {k: v for k, v in SIZES[size].items() if k != "batch_size"}
-    config = dict(c, vocab_size=vocab_size, dropout=0.0, head="softmax", head_args={}, bayesian=False, prior_sigma=0.02)
+    config = dict(
+        c, vocab_size=vocab_size, dropout=0.0, head="softmax", head_args={}, bayesian=False, prior_sigma=0.02
+    )
     torch.manual_seed(0)
     return checkpoint.build(config).eval().requires_grad_(False), config
 
 
 @torch.no_grad()
-def forward(model: checkpoint.Model, tokens: torch.Tensor, dtype: str, batch: int = 16) -> None:
+def forward(model: LanguageModel, tokens: torch.Tensor, dtype: str, batch: int = 16) -> None:
     """Logits of all positions of `tokens` (W, T), a batch of windows at a time, each chunk of rows overwritten by the next."""
     weight = model.head.draws(1, 0, getattr(torch, dtype))[0].weight
     rows = chunk_rows(model.trunk.config.vocab_size, "cpu")
@@ -50,18 +53,34 @@ def forward(model: checkpoint.Model, tokens: torch.Tensor, dtype: str, batch: in
 
 def measure_evaluation(args: argparse.Namespace) -> list[dict]:
     ids = open_tokens(args.data / "validation.bin").ids
-    ids = ids[:args.tokens] if args.tokens else ids
+    ids = ids[: args.tokens] if args.tokens else ids
     results = []
     for dtype in args.dtypes:
         model, config = make_model(args.size, load_tokenizer(args.data).vocab_size)
         model.trunk.lower(getattr(torch, dtype))
         T = config["block_size"]
         plan = windows(len(ids), T, T)
-        tokens = torch.stack([torch.from_numpy(ids[s:s + T].astype("int64")) for s, _ in plan])
+        tokens = torch.stack([torch.from_numpy(ids[s : s + T].astype("int64")) for s, _ in plan])
         draws = model.head.draws(1, 0, getattr(torch, dtype))
-        seconds = turns({"forward": lambda: forward(model, tokens, dtype), "evaluation": lambda: score(model, ids, T, draws, "cpu", dtype)}, args.rounds)
-        results.append({"what": "evaluation", "dtype": dtype, "tokens": len(ids), **{k: median(v) for k, v in seconds.items()}})
-        print(f"evaluation, {dtype}: {results[-1]['evaluation']:.2f} s, forward pass {results[-1]['forward']:.2f} s: {results[-1]['evaluation'] / results[-1]['forward']:.2f}x", flush=True)
+        seconds = turns(
+            {
+                "forward": lambda: forward(model, tokens, dtype),
+                "evaluation": lambda: score(model, ids, T, draws, "cpu", dtype),
+            },
+            args.rounds,
+        )
+        results.append(
+            {
+                "what": "evaluation",
+                "dtype": dtype,
+                "tokens": len(ids),
+                **{k: median(v) for k, v in seconds.items()},
+            }
+        )
+        print(
+            f"evaluation, {dtype}: {results[-1]['evaluation']:.2f} s, forward pass {results[-1]['forward']:.2f} s: {results[-1]['evaluation'] / results[-1]['forward']:.2f}x",
+            flush=True,
+        )
     return results
 
 
@@ -72,10 +91,21 @@ def measure_store(args: argparse.Namespace) -> list[dict]:
         folder = prepared_part(args.data, count, T, Path(folder))
         tokens, tokenizer = open_tokens(folder / "train.bin"), load_tokenizer(args.data)
         model, config = make_model(args.size, tokenizer.vocab_size)
-        info = {"name": "teacher", "tokenizer": tokenizer.name, "tokenizer_fingerprint": tokenizer.fingerprint}
+        info = {
+            "name": "teacher",
+            "tokenizer": tokenizer.name,
+            "tokenizer_fingerprint": tokenizer.fingerprint,
+        }
         checkpoint.save(folder / "teacher" / "best", model, {**config, **info}, {"step": 0}, None, tokenizer)
-        teacher = augment.Teacher(str(folder / "teacher"), tokenizer.name, tokenizer.fingerprint,
-                                  tokenizer.vocab_size, T, "cpu", dtype)
+        teacher = augment.Teacher(
+            str(folder / "teacher"),
+            tokenizer.name,
+            tokenizer.fingerprint,
+            tokenizer.vocab_size,
+            T,
+            "cpu",
+            dtype,
+        )
         x, _ = Windows(tokens, T).get(range(count))
 
         def store() -> None:
@@ -85,7 +115,10 @@ def measure_store(args: argparse.Namespace) -> list[dict]:
 
         seconds = turns({"forward": lambda: forward(teacher.model, x, dtype), "store": store}, args.rounds)
     r = {"what": "store", "dtype": dtype, "tokens": count * T, **{k: median(v) for k, v in seconds.items()}}
-    print(f"store: {r['store']:.2f} s, forward pass {r['forward']:.2f} s: {r['forward'] / r['store']:.0%} of its throughput", flush=True)
+    print(
+        f"store: {r['store']:.2f} s, forward pass {r['forward']:.2f} s: {r['forward'] / r['store']:.0%} of its throughput",
+        flush=True,
+    )
     return [r]
 
 
@@ -104,8 +137,13 @@ def main() -> None:
     p.add_argument("--data", type=Path, default=Path("data/wikitext103/gpt2"), help="a prepared folder")
     p.add_argument("--size", choices=SIZES, default="30M")
     p.add_argument("--tokens", type=int, default=0)
-    p.add_argument("--dtypes", nargs="+", choices=DTYPES, default=dtypes(),
-                   help="of the evaluation (default: float32, and bfloat16 where this CPU computes it)")
+    p.add_argument(
+        "--dtypes",
+        nargs="+",
+        choices=DTYPES,
+        default=dtypes(),
+        help="of the evaluation (default: float32, and bfloat16 where this CPU computes it)",
+    )
     p.add_argument("--rows", type=int, nargs="+", default=[1024, 2048, 4096, 8192, 16384])
     p.add_argument("--dim", type=int, default=384)
     p.add_argument("--vocab", type=int, default=50257)

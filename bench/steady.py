@@ -70,8 +70,11 @@ def measure(programs: dict[str, Served], count: int, runs: int) -> list[dict]:
         plain = results[0] if results else r
         r |= {f"{key}_of_plain": r[key] / plain[key] for key in ("median", "worst")}
         results.append({**r, "seconds": times})
-        print(f"{count} busy  {name:16} median {r['median']:.3f} s ({r['median_of_plain']:.2f}x of plain's), "
-              f"worst {r['worst']:7.3f} s ({r['worst_of_plain']:.2f}x of plain's)", flush=True)
+        print(
+            f"{count} busy  {name:16} median {r['median']:.3f} s ({r['median_of_plain']:.2f}x of plain's), "
+            f"worst {r['worst']:7.3f} s ({r['worst_of_plain']:.2f}x of plain's)",
+            flush=True,
+        )
     return results
 
 

@@ -24,23 +24,33 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 import torch
 
-import augment
-import checkpoint
 import train
 from bench.common import Served, dtypes, load_module, median, peak_mb, serve, serve_turns, skipped, write
-from configurator import configure
 from data.batches import batch_indices
 from data.tokens import GPT2Tokenizer, open_tokens, write_tokens
-from device import autocast
-from files import write_json
-from processes import Processes
-from speed import flops_per_token, peak_flops
+from runtime import checkpoint
+from runtime.configurator import configure
+from runtime.device import autocast
+from runtime.files import write_json
+from runtime.processes import Processes
+from runtime.profile import flops_per_token, peak_flops
 
-SIZES = {"30M": dict(n_layer=6, n_head=6, n_embd=384, block_size=256, batch_size=8),
-         "124M": dict(n_layer=12, n_head=12, n_embd=768, block_size=512, batch_size=12),
-         "124M-1024": dict(n_layer=12, n_head=12, n_embd=768, block_size=1024, batch_size=12),
-         "tiny": dict(n_layer=1, n_head=2, n_embd=32, block_size=32, batch_size=8)}
-ROWS = ("baseline", "smooth_gpt", "bayes_gpt", "gs_softmax_f1", "gs_softmax_f2", "sig_gpt", "sig_gpt_sum", "sig_gpt_pw")
+SIZES = {
+    "30M": dict(n_layer=6, n_head=6, n_embd=384, block_size=256, batch_size=8),
+    "124M": dict(n_layer=12, n_head=12, n_embd=768, block_size=512, batch_size=12),
+    "124M-1024": dict(n_layer=12, n_head=12, n_embd=768, block_size=1024, batch_size=12),
+    "tiny": dict(n_layer=1, n_head=2, n_embd=32, block_size=32, batch_size=8),
+}
+ROWS = (
+    "baseline",
+    "smooth_gpt",
+    "bayes_gpt",
+    "gs_softmax_f1",
+    "gs_softmax_f2",
+    "sig_gpt",
+    "sig_gpt_sum",
+    "sig_gpt_pw",
+)
 LR = 3e-4
 
 
@@ -49,7 +59,17 @@ class Ours:
 
     def __init__(self, row: str, size: str, device: str, folder: Path, teacher: Path, **changes):
         config = configure(train.TrainConfig, [str(Path(__file__).parents[1] / "config" / f"{row}.py")])
-        settings = dict(SIZES[size], name=row, out_dir=str(folder / "out"), teacher=str(teacher), device=device, learning_rate=LR, min_lr=LR, warmup_steps=0, max_steps=10**6)
+        settings = dict(
+            SIZES[size],
+            name=row,
+            out_dir=str(folder / "out"),
+            teacher=str(teacher),
+            device=device,
+            learning_rate=LR,
+            min_lr=LR,
+            warmup_steps=0,
+            max_steps=10**6,
+        )
         for key, value in {**settings, **changes}.items():
             setattr(config, key, value)
         config.check()
@@ -63,8 +83,14 @@ class Ours:
     def report(self) -> dict:
         t = self.trainer
         tokens = t.config.batch_size * t.config.block_size
-        return {"dtype": t.config.dtype, "tokens": tokens, "losses": self.losses, "peak_mb": peak_mb(t.config.device),
-                "flops_per_token": flops_per_token(t.model.trunk.config), "peak": t.peak}
+        return {
+            "dtype": t.config.dtype,
+            "tokens": tokens,
+            "losses": self.losses,
+            "peak_mb": peak_mb(t.config.device),
+            "flops_per_token": flops_per_token(t.model.trunk.config),
+            "peak": t.peak,
+        }
 
 
 class NanoGPT:
@@ -73,9 +99,23 @@ class NanoGPT:
     def __init__(self, module, ours: Ours, mode: str, device: str):
         c, self.ours, self.device, self.number = ours.trainer.config, ours, device, 0
         trunk = ours.trainer.model.trunk
-        self.model = module.GPT(module.GPTConfig(block_size=c.block_size, vocab_size=trunk.config.padded_vocab, n_layer=c.n_layer, n_head=c.n_head, n_embd=c.n_embd, dropout=0.0, bias=True)).to(device)
-        self.model.load_state_dict({f"transformer.{k}": p for k, p in trunk.state_dict().items()}, strict=False)  # lm_head.weight is tied to wte
-        self.optimizer = self.model.configure_optimizers(c.weight_decay, LR, (c.beta1, c.beta2), torch.device(device).type)
+        self.model = module.GPT(
+            module.GPTConfig(
+                block_size=c.block_size,
+                vocab_size=trunk.config.padded_vocab,
+                n_layer=c.n_layer,
+                n_head=c.n_head,
+                n_embd=c.n_embd,
+                dropout=0.0,
+                bias=True,
+            )
+        ).to(device)
+        self.model.load_state_dict(
+            {f"transformer.{k}": p for k, p in trunk.state_dict().items()}, strict=False
+        )  # lm_head.weight is tied to wte
+        self.optimizer = self.model.configure_optimizers(
+            c.weight_decay, LR, (c.beta1, c.beta2), torch.device(device).type
+        )
         self.run = torch.compile(self.model) if mode == "compiled" else self.model
         self.ids, self.losses, self.clip = ours.trainer.train.ids, [], c.grad_clip
         self.dtype = dtypes(device)[-1] if mode == "compiled" else mode
@@ -84,10 +124,19 @@ class NanoGPT:
     def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         c = self.ours.trainer.config
         T = c.block_size
-        at = [w * T for w in batch_indices(len(self.ours.trainer.windows), c.batch_size, self.number, c.seed).tolist()]
-        x, y = (torch.stack([torch.from_numpy(self.ids[i + d:i + d + T].astype(np.int64)) for i in at]) for d in (0, 1))
+        at = [
+            w * T
+            for w in batch_indices(len(self.ours.trainer.windows), c.batch_size, self.number, c.seed).tolist()
+        ]
+        x, y = (
+            torch.stack([torch.from_numpy(self.ids[i + d : i + d + T].astype(np.int64)) for i in at])
+            for d in (0, 1)
+        )
         if torch.device(self.device).type == "cuda":
-            x, y = x.pin_memory().to(self.device, non_blocking=True), y.pin_memory().to(self.device, non_blocking=True)
+            x, y = (
+                x.pin_memory().to(self.device, non_blocking=True),
+                y.pin_memory().to(self.device, non_blocking=True),
+            )
         return x, y
 
     def step(self) -> None:
@@ -104,8 +153,12 @@ class NanoGPT:
         self.number += 1
 
     def report(self) -> dict:
-        mine = {"dtype": self.dtype, "losses": self.losses, "peak_mb": peak_mb(self.device),
-                "peak": peak_flops(torch.device(self.device), self.dtype)}
+        mine = {
+            "dtype": self.dtype,
+            "losses": self.losses,
+            "peak_mb": peak_mb(self.device),
+            "peak": peak_flops(torch.device(self.device), self.dtype),
+        }
         return {**self.ours.report(), **mine}
 
 
@@ -113,7 +166,12 @@ def prepared_part(data: Path, windows: int, block_size: int, folder: Path) -> Pa
     """A prepared folder with the first `windows` windows of `data`'s train split: a store of labels for them takes seconds."""
     for split in ("train", "validation"):
         tokens = open_tokens(data / f"{split}.bin")
-        write_tokens(folder / f"{split}.bin", [np.asarray(tokens.ids[:windows * block_size + 1])], tokens.info["vocab_size"], {k: v for k, v in tokens.info.items() if k not in ("tokens", "vocab_size")})
+        write_tokens(
+            folder / f"{split}.bin",
+            [np.asarray(tokens.ids[: windows * block_size + 1])],
+            tokens.info["vocab_size"],
+            {k: v for k, v in tokens.info.items() if k not in ("tokens", "vocab_size")},
+        )
     for name in ("meta.json", "tokenizer.json"):
         if (data / name).is_file():
             (folder / name).write_bytes((data / name).read_bytes())
@@ -123,8 +181,13 @@ def prepared_part(data: Path, windows: int, block_size: int, folder: Path) -> Pa
 def random_part(windows: int, block_size: int, folder: Path) -> Path:
     """As `prepared_part`, of random tokens of GPT-2's vocabulary: no hub and no text are needed."""
     rng, V = np.random.default_rng(0), GPT2Tokenizer.vocab_size
-    info = {"tokenizer": GPT2Tokenizer.name, "fingerprint": GPT2Tokenizer.fingerprint,
-            "source": "random", "sha256": "random", "complete": True}
+    info = {
+        "tokenizer": GPT2Tokenizer.name,
+        "fingerprint": GPT2Tokenizer.fingerprint,
+        "source": "random",
+        "sha256": "random",
+        "complete": True,
+    }
     for split in ("train", "validation"):
         write_tokens(folder / f"{split}.bin", [rng.integers(V, size=windows * block_size + 1)], V, info)
     write_json(folder / "meta.json", {"tokenizer": GPT2Tokenizer.name})
@@ -153,15 +216,30 @@ def save_teacher(args: argparse.Namespace, folder: Path) -> None:
     """A model of the student's size, as initialised."""
     train.prepared = lambda *_: folder
     t = Ours("baseline", args.size, args.device, folder, folder).trainer
-    checkpoint.save(folder / "teacher" / "best", t.model, t.model_config, {"step": 0, "tokens": 0, "val_nll": None, "best_val_nll": 0.0}, None, t.tokenizer)
+    checkpoint.save(
+        folder / "teacher" / "best",
+        t.model,
+        t.model_config,
+        {"step": 0, "tokens": 0, "val_nll": None, "best_val_nll": 0.0},
+        None,
+        t.tokenizer,
+    )
 
 
 def parse() -> argparse.Namespace:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--data", type=Path, default=Path("data/wikitext103/gpt2"), help="a prepared folder, or: random")
+    p.add_argument(
+        "--data", type=Path, default=Path("data/wikitext103/gpt2"), help="a prepared folder, or: random"
+    )
     p.add_argument("--nanogpt", type=Path)
     p.add_argument("--size", choices=SIZES, default="30M")
-    p.add_argument("--what", nargs="*", choices=("rows", "micro"), default=["rows"], help="beside the baseline and nanoGPT: the table's rows; batches of 1 to 8 micro-batches")
+    p.add_argument(
+        "--what",
+        nargs="*",
+        choices=("rows", "micro"),
+        default=["rows"],
+        help="beside the baseline and nanoGPT: the table's rows; batches of 1 to 8 micro-batches",
+    )
     p.add_argument("--device", default="cpu")
     p.add_argument("--windows", type=int, default=128, help="windows of the train split that are used")
     p.add_argument("--rounds", type=int, default=7)
@@ -174,7 +252,11 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     args = parse()
     if args.serve:
-        return save_teacher(args, args.folder) if args.serve == "teacher" else serve(lambda: make_program(args.serve, args, args.folder), args.device)
+        return (
+            save_teacher(args, args.folder)
+            if args.serve == "teacher"
+            else serve(lambda: make_program(args.serve, args, args.folder), args.device)
+        )
     names, on_gpu = ["baseline"], args.device.startswith("cuda")
     if args.nanogpt:
         names += [f"nanoGPT, {mode}" for mode in (["compiled"] if on_gpu else dtypes())]
@@ -201,14 +283,24 @@ def main() -> None:
         results = []
         for name in names:
             report = reports[name]
-            r = {"program": name, "seconds": median(seconds[name]), **report, "tokens_per_s": report["tokens"] / median(seconds[name])}
+            r = {
+                "program": name,
+                "seconds": median(seconds[name]),
+                **report,
+                "tokens_per_s": report["tokens"] / median(seconds[name]),
+            }
             r["speed_of_baseline"] = r["tokens_per_s"] / (results[0] if results else r)["tokens_per_s"]
             if r["peak"]:
                 r["mfu"] = r["tokens_per_s"] * r["flops_per_token"] / r["peak"]
             results.append(r)
-            print(f"{name:28} {r['seconds'] * 1e3:9.1f} ms  {r['tokens_per_s']:10,.0f} tok/s  {r['speed_of_baseline']:.2f}x of our baseline's speed  loss {r['losses'][-1]:.3f}  peak {r['peak_mb']:,.0f} MB"
-                  + (f"  MFU {r['mfu']:.1%}" if r["peak"] else ""), flush=True)
-        write(args.out, {"size": args.size, "rounds": args.rounds, "data": str(args.data)}, results, args.device)
+            print(
+                f"{name:28} {r['seconds'] * 1e3:9.1f} ms  {r['tokens_per_s']:10,.0f} tok/s  {r['speed_of_baseline']:.2f}x of our baseline's speed  loss {r['losses'][-1]:.3f}  peak {r['peak_mb']:,.0f} MB"
+                + (f"  MFU {r['mfu']:.1%}" if r["peak"] else ""),
+                flush=True,
+            )
+        write(
+            args.out, {"size": args.size, "rounds": args.rounds, "data": str(args.data)}, results, args.device
+        )
 
 
 if __name__ == "__main__":

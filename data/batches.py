@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from data.tokens import TokenFile, check_ids
+from runtime.errors import UserError
 
 
 class Windows:
@@ -18,7 +19,9 @@ class Windows:
     def __init__(self, tokens: TokenFile, block_size: int):
         self.tokens, self.ids, self.block_size = tokens, tokens.ids, block_size
         if len(self) < 1:
-            raise ValueError(f"{tokens.path} holds {len(self.ids)} tokens, fewer than one window of block_size = {block_size}: use more text or a smaller block")
+            raise UserError(
+                f"{tokens.path} holds {len(self.ids)} tokens, fewer than one window of block_size = {block_size}: use more text or a smaller block"
+            )
 
     def __len__(self) -> int:
         return (len(self.ids) - 1) // self.block_size
@@ -26,7 +29,7 @@ class Windows:
     def get(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
         """Inputs and next tokens (B, T), int64, of the windows `indices` (B,)."""
         T = self.block_size
-        rows = np.stack([self.ids[w * T:w * T + T + 1] for w in indices]).astype(np.int64)
+        rows = np.stack([self.ids[w * T : w * T + T + 1] for w in indices]).astype(np.int64)
         rows = torch.from_numpy(check_ids(self.tokens, rows))
         return rows[:, :-1], rows[:, 1:]
 

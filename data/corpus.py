@@ -13,10 +13,24 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from configurator import Parser, path as path_of
-from data.tokens import (SPLITS, GPT2Tokenizer, SavedTokenizer, TokenFile, Tokenizer, WordTokenizer, bpe_size, load_tokenizer,
-                         open_tokens, read_meta, train_bpe, write_tokens)
-from files import locked, remove_leftovers, write_json
+from data.tokens import (
+    SPLITS,
+    GPT2Tokenizer,
+    SavedTokenizer,
+    TokenFile,
+    Tokenizer,
+    WordTokenizer,
+    bpe_size,
+    load_tokenizer,
+    open_tokens,
+    read_meta,
+    train_bpe,
+    write_tokens,
+)
+from runtime.configurator import Parser
+from runtime.configurator import path as path_of
+from runtime.errors import UserError
+from runtime.files import locked, remove_leftovers, write_json
 
 BATCH = 2**18  # characters of text that are read, and tokenised, at a time
 
@@ -32,8 +46,10 @@ def file_lines(path: Path) -> Iterator[str]:
         try:
             yield from file
         except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start} of a block): "
-                             "convert it, or download it again") from None
+            raise UserError(
+                f"{path} is not UTF-8 text ({error.reason} at byte {error.start} of a block): "
+                "convert it, or download it again"
+            ) from None
 
 
 def take(lines: Iterator[str]) -> list[str]:
@@ -56,8 +72,9 @@ def read_batches(split: Split, label: str) -> Iterator[list[str]]:
             bar.update(sum(len(line.encode()) for line in batch))
 
 
-def tokenise_split(path: Path, split: Split, tokenizer: Tokenizer, source: str,
-                   official: Mapping[str, Any] | None = None) -> TokenFile:
+def tokenise_split(
+    path: Path, split: Split, tokenizer: Tokenizer, source: str, official: Mapping[str, Any] | None = None
+) -> TokenFile:
     """Tokenise `split` line by line into the token file `path`, counting and hashing the text on the way.
 
     official  what the info of the whole official split says ("words", "sha256", ...); "complete" is whether all of it
@@ -86,15 +103,27 @@ def tokenise_split(path: Path, split: Split, tokenizer: Tokenizer, source: str,
     def info() -> dict[str, Any]:
         seen = {**counts, "sha256": sha256.hexdigest()}
         complete = all(seen[key] == value for key, value in official.items()) if official else None
-        return {"tokenizer": tokenizer.name, "fingerprint": tokenizer.fingerprint, **seen,
-                "source": source, "complete": complete}
+        return {
+            "tokenizer": tokenizer.name,
+            "fingerprint": tokenizer.fingerprint,
+            **seen,
+            "source": source,
+            "complete": complete,
+        }
 
     return write_tokens(path, arrays(), tokenizer.vocab_size, info)
 
 
-def prepare_splits(out: Path, tokenizer: str, source: str, splits: Mapping[str, Split],
-                   official: Mapping[str, Mapping[str, Any]] | None = None, force: bool = False,
-                   own: SavedTokenizer | None = None, beside: Callable[[], None] | None = None) -> Path:
+def prepare_splits(
+    out: Path,
+    tokenizer: str,
+    source: str,
+    splits: Mapping[str, Split],
+    official: Mapping[str, Mapping[str, Any]] | None = None,
+    force: bool = False,
+    own: SavedTokenizer | None = None,
+    beside: Callable[[], None] | None = None,
+) -> Path:
     """Tokenise `splits` into the folder `out`, which becomes a prepared folder. What is whole already is kept.
 
     tokenizer  "gpt2", or "bpe<vocabulary size>": trained on the train split; or the name of `own`
@@ -107,7 +136,9 @@ def prepare_splits(out: Path, tokenizer: str, source: str, splits: Mapping[str, 
     """
     bpe_size(tokenizer)
     if own is None and tokenizer == WordTokenizer.name:
-        raise ValueError(f"tokenizer {tokenizer!r}: this corpus has no word list of its own: use gpt2, or bpe<vocabulary size>")
+        raise UserError(
+            f"tokenizer {tokenizer!r}: this corpus has no word list of its own: use gpt2, or bpe<vocabulary size>"
+        )
     out, official = Path(out), official or {}
     with locked(out / ".lock"):  # the others (ranks of one run) wait, then find it whole
         remove_leftovers(out)
@@ -117,7 +148,9 @@ def prepare_splits(out: Path, tokenizer: str, source: str, splits: Mapping[str, 
                 (out / name).unlink(missing_ok=True)
         _refuse_other(out, tokenizer, source, splits)
         meta = {"tokenizer": tokenizer, "source": source}
-        if not meta.items() <= read_meta(out).items():  # says whose the folder is, before anything else is in it
+        if (
+            not meta.items() <= read_meta(out).items()
+        ):  # says whose the folder is, before anything else is in it
             write_json(out / "meta.json", meta)
         coder = _get_tokenizer(out, tokenizer, source, splits, own)
         complete = {}
@@ -131,8 +164,16 @@ def prepare_splits(out: Path, tokenizer: str, source: str, splits: Mapping[str, 
                 print(f"{name} is partial: {_compare(info, official.get(name, {}))}", file=sys.stderr)
         if beside:
             beside()
-        write_json(out / "meta.json", {**meta, "fingerprint": coder.fingerprint, "vocab_size": coder.vocab_size,
-                                       "splits": complete, "missing": [name for name in SPLITS if name not in splits]})
+        write_json(
+            out / "meta.json",
+            {
+                **meta,
+                "fingerprint": coder.fingerprint,
+                "vocab_size": coder.vocab_size,
+                "splits": complete,
+                "missing": [name for name in SPLITS if name not in splits],
+            },
+        )
     return out
 
 
@@ -146,44 +187,58 @@ def _whole_info(path: Path, fingerprint: str | None = None) -> dict[str, Any] | 
 
 
 def _compare(info: Mapping[str, Any], official: Mapping[str, Any]) -> str:
-    return ", ".join(f"{info[key]:,} {key} of {value:,}" if isinstance(value, int) else f"another {key}"
-                     for key, value in official.items() if info[key] != value)
+    return ", ".join(
+        f"{info[key]:,} {key} of {value:,}" if isinstance(value, int) else f"another {key}"
+        for key, value in official.items()
+        if info[key] != value
+    )
 
 
 def _refuse_other(out: Path, tokenizer: str, source: str, splits: Mapping[str, Split]) -> None:
     """ValueError if `out` was prepared from another source or tokenizer, or the source's files have changed since."""
     infos = {name: info for name in SPLITS if (info := _whole_info(out / f"{name}.bin"))}
-    held_by_meta = read_meta(out) if infos or (out / "tokenizer.json").is_file() else {}  # alone it claims nothing
+    held_by_meta = (
+        read_meta(out) if infos or (out / "tokenizer.json").is_file() else {}
+    )  # alone it claims nothing
     for held in (held_by_meta, *infos.values()):
         for key, wanted in (("source", source), ("tokenizer", tokenizer)):
             if key in held and held[key] != wanted:
-                raise ValueError(f"{out} was prepared from {key} {held[key]!r}, not {wanted!r}: leave "
-                                 f"--{key} out to use it as it is, "
-                                 "or prepare.py --force to start over (or with another --out)")
+                raise UserError(
+                    f"{out} was prepared from {key} {held[key]!r}, not {wanted!r}: leave "
+                    f"--{key} out to use it as it is, "
+                    "or prepare.py --force to start over (or with another --out)"
+                )
     for name, info in infos.items():
         size = splits[name].bytes if name in splits else info["bytes"]
         if size not in (None, info["bytes"]):
-            raise ValueError(f"{out / name}.bin was made from {info['bytes']} bytes and {source} now has {size}: "
-                             "use --force to start over, or another --out")
+            raise UserError(
+                f"{out / name}.bin was made from {info['bytes']} bytes and {source} now has {size}: "
+                "use --force to start over, or another --out"
+            )
 
 
-def _get_tokenizer(out: Path, name: str, source: str, splits: Mapping[str, Split],
-                   own: SavedTokenizer | None = None) -> Tokenizer:
+def _get_tokenizer(
+    out: Path, name: str, source: str, splits: Mapping[str, Split], own: SavedTokenizer | None = None
+) -> Tokenizer:
     """The tokenizer `name`: gpt2, the one that `out` holds, the corpus' own or one trained on the train split, saved there."""
     vocab_size = bpe_size(name)
     if name == "gpt2":
         return GPT2Tokenizer()
     if (out / "tokenizer.json").is_file():
         found = load_tokenizer(out)
-        if found.name != name or own and found.fingerprint != own.fingerprint:
+        if found.name != name or (own and found.fingerprint != own.fingerprint):
             another = "another " if found.name == name else ""
-            raise ValueError(f"{out / 'tokenizer.json'} is {another}{found.name}, not {name}: use --force, or another --out")
+            raise UserError(
+                f"{out / 'tokenizer.json'} is {another}{found.name}, not {name}: use --force, or another --out"
+            )
         return found
     if own is not None:
         own.save(out)
         return own
     if "train" not in splits:
-        raise ValueError(f"{name} is trained on the train split, which {source} lacks: add it, or use --tokenizer gpt2")
+        raise UserError(
+            f"{name} is trained on the train split, which {source} lacks: add it, or use --tokenizer gpt2"
+        )
     trained = train_bpe(chain.from_iterable(read_batches(splits["train"], name)), vocab_size)
     trained.save(out)
     return trained
@@ -200,8 +255,14 @@ def summary(folder: Path) -> str:
     return "\n".join(rows)
 
 
-def main(prepare: Callable[..., Path], folder: Path, tokenizer: str, about: str, sources: str = "",
-         argv: list[str] | None = None) -> int:
+def main(
+    prepare: Callable[..., Path],
+    folder: Path,
+    tokenizer: str,
+    about: str,
+    sources: str = "",
+    argv: list[str] | None = None,
+) -> int:
     """The command line of a prepare.py, which configurator.cli wraps; returns its exit code: 0, 130 for
     Ctrl-C.
 
@@ -210,7 +271,11 @@ def main(prepare: Callable[..., Path], folder: Path, tokenizer: str, about: str,
     sources    help of --source; "" for a corpus that has only one
     """
     parser = Parser(about)
-    parser.add_argument("--tokenizer", default=tokenizer, help=f"gpt2, or bpe<vocabulary size>; words for the grammar ({tokenizer})")
+    parser.add_argument(
+        "--tokenizer",
+        default=tokenizer,
+        help=f"gpt2, or bpe<vocabulary size>; words for the grammar ({tokenizer})",
+    )
     parser.add_argument("--out", type=path_of, help="the prepared folder (this one/TOKENIZER)")
     parser.add_argument("--force", action="store_true", help="start over, whatever the folder holds")
     if sources:

@@ -12,8 +12,8 @@ import importlib
 import json
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -23,7 +23,8 @@ import numpy as np
 import tiktoken
 import tokenizers
 
-from files import replacing, write_json
+from runtime.errors import UserError
+from runtime.files import read_json, replacing, write_json
 
 MAGIC, VERSION = b"NHTOKENS", 1
 HEADER = struct.Struct("<8sIIQ8x")  # magic, version, bytes per id, number of ids
@@ -38,48 +39,25 @@ PREPARE = "run the corpus' prepare.py, for instance: python data/demo/prepare.py
 # ---- token files ----------------------------------------------------------------------------------------------------
 
 # types of what is read of a token file's JSON
-INFO = {"tokens": int, "vocab_size": int, "words": int, "lines": int, "bytes": int,
-        "tokenizer": str, "fingerprint": str, "sha256": str, "source": str}
+INFO = {
+    "tokens": int,
+    "vocab_size": int,
+    "words": int,
+    "lines": int,
+    "bytes": int,
+    "tokenizer": str,
+    "fingerprint": str,
+    "sha256": str,
+    "source": str,
+}
 
 
 class TokenFile(NamedTuple):
     ids: np.memmap  # (tokens,) uint16 or uint32, read-only
-    info: dict[str, Any]  # tokenizer, fingerprint, vocab_size, tokens, words, lines, bytes, sha256, source, complete
+    info: dict[
+        str, Any
+    ]  # tokenizer, fingerprint, vocab_size, tokens, words, lines, bytes, sha256, source, complete
     path: Path
-
-
-def read_text(path: Path) -> str:
-    """The text of a UTF-8 file. ValueError naming it if it is not UTF-8."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        why = f"{error.reason} at byte {error.start}"
-        raise ValueError(f"{path} is not UTF-8 text ({why}): convert it") from None
-
-
-def read_json(path: Path, strict: bool = False) -> Any:
-    """The content of a JSON file; `strict`: without the NaN and Infinity that Python adds. ValueError naming
-    the file, whatever is wrong with it."""
-    def refuse(number: str) -> float:
-        raise ValueError(f"it holds {number}")
-
-    try:
-        return json.loads(path.read_bytes(), parse_constant=refuse if strict else None)
-    except (ValueError, RecursionError) as error:
-        # not JSON or UTF-8; a number of 5,000 digits; brackets in brackets in brackets
-        raise ValueError(f"{path} is not JSON that can be read ({error})") from None
-
-
-@contextmanager
-def foreign(path: Path, what: str) -> Iterator[None]:
-    """For code that reads a JSON of ours which somebody may have changed: what it does not find there is a
-    ValueError that names the file."""
-    try:
-        yield
-    except (KeyError, TypeError, AttributeError, IndexError, ArithmeticError, ValueError) as error:
-        if isinstance(error, ValueError) and str(path) in str(error):
-            raise
-        raise ValueError(f"{path} is not {what}: {type(error).__name__} {error}") from error
 
 
 def id_dtype(vocab_size: int) -> np.dtype:
@@ -87,8 +65,12 @@ def id_dtype(vocab_size: int) -> np.dtype:
     return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
 
 
-def write_tokens(path: str | Path, arrays: Iterable[np.ndarray], vocab_size: int,
-                 info: dict[str, Any] | Callable[[], dict[str, Any]]) -> TokenFile:
+def write_tokens(
+    path: str | Path,
+    arrays: Iterable[np.ndarray],
+    vocab_size: int,
+    info: dict[str, Any] | Callable[[], dict[str, Any]],
+) -> TokenFile:
     """Write the ids of `arrays`, one after the other, to `path`, and `info` to the JSON beside it.
 
     arrays      integer arrays of any length, held in memory one at a time
@@ -104,12 +86,14 @@ def write_tokens(path: str | Path, arrays: Iterable[np.ndarray], vocab_size: int
         file.write(bytes(HEADER.size))  # no magic yet: what a crash leaves is not a token file
         for ids in arrays:
             if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
-                raise ValueError(f"{path}: ids from {ids.min()} to {ids.max()} do not fit vocab_size {vocab_size}: "
-                                 "was this text encoded with another tokenizer?")
+                raise UserError(
+                    f"{path}: ids from {ids.min()} to {ids.max()} do not fit vocab_size {vocab_size}: "
+                    "was this text encoded with another tokenizer?"
+                )
             file.write(ids.astype(dtype).tobytes())
             count += ids.size
         if not count:
-            raise ValueError(f"{path}: no tokens to write: is the text empty?")
+            raise UserError(f"{path}: no tokens to write: is the text empty?")
         file.seek(0)
         file.write(HEADER.pack(MAGIC, VERSION, dtype.itemsize, count))
         content = {**(info() if callable(info) else info), "vocab_size": vocab_size, "tokens": count}
@@ -129,15 +113,17 @@ def open_tokens(path: str | Path) -> TokenFile:
     with open(path, "rb") as file:
         header = file.read(HEADER.size)
     if len(header) < HEADER.size or not header.startswith(MAGIC):
-        raise ValueError(f"{path} is not a token file (it starts with {header[:8]!r}, not {MAGIC!r}): {PREPARE}")
+        raise UserError(
+            f"{path} is not a token file (it starts with {header[:8]!r}, not {MAGIC!r}): {PREPARE}"
+        )
     _, version, width, count = HEADER.unpack(header)
     if version != VERSION:
-        raise ValueError(f"{path} has version {version}, this code reads version {VERSION}: {again}")
+        raise UserError(f"{path} has version {version}, this code reads version {VERSION}: {again}")
     if width not in (2, 4) or not count:
-        raise ValueError(f"{path} has a damaged header ({width} bytes per id, {count} ids): {again}")
+        raise UserError(f"{path} has a damaged header ({width} bytes per id, {count} ids): {again}")
     expected, found = HEADER.size + width * count, path.stat().st_size
     if found != expected:
-        raise ValueError(f"{path} should have {expected} bytes and has {found}: {again}")
+        raise UserError(f"{path} should have {expected} bytes and has {found}: {again}")
     info = _read_info(path.with_suffix(".json"), width, count, again)
     tokens = TokenFile(np.memmap(path, f"<u{width}", "r", offset=HEADER.size, shape=(count,)), info, path)
     check_ids(tokens, tokens.ids[:SCANNED])
@@ -148,8 +134,10 @@ def check_ids(tokens: TokenFile, ids: np.ndarray) -> np.ndarray:
     """`ids`, read from `tokens`. ValueError if one is not in the vocabulary: the file is damaged."""
     highest = int(ids.max(initial=0))
     if highest >= tokens.info["vocab_size"]:
-        raise ValueError(f"{tokens.path} is damaged: it holds the id {highest}, and its vocabulary has "
-                         f"{tokens.info['vocab_size']}: prepare it again, with --force")
+        raise UserError(
+            f"{tokens.path} is damaged: it holds the id {highest}, and its vocabulary has "
+            f"{tokens.info['vocab_size']}: prepare it again, with --force"
+        )
     return ids
 
 
@@ -161,21 +149,27 @@ def _read_info(path: Path, width: int, count: int, again: str) -> dict[str, Any]
         tokens, vocab_size = info["tokens"], info["vocab_size"]
         odd = [key for key, kind in INFO.items() if key in info and type(info[key]) is not kind]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} does not describe a token file ({error!r}): {again}") from None
+        raise UserError(f"{path} does not describe a token file ({error!r}): {again}") from None
     if odd or vocab_size < 1:
-        raise ValueError(f"{path} does not describe a token file ({odd[0] if odd else 'vocab_size'} = "
-                         f"{info[odd[0]] if odd else vocab_size!r}): {again}")
+        raise UserError(
+            f"{path} does not describe a token file ({odd[0] if odd else 'vocab_size'} = "
+            f"{info[odd[0]] if odd else vocab_size!r}): {again}"
+        )
     if tokens != count:
-        raise ValueError(f"{path} says {tokens} tokens, its token file has {count}: {again}")
+        raise UserError(f"{path} says {tokens} tokens, its token file has {count}: {again}")
     if id_dtype(vocab_size).itemsize != width:
-        raise ValueError(f"{path} says vocab_size {vocab_size}, its token file has {width} bytes per id: {again}")
+        raise UserError(
+            f"{path} says vocab_size {vocab_size}, its token file has {width} bytes per id: {again}"
+        )
     return info
 
 
 # ---- tokenizers -----------------------------------------------------------------------------------------------------
 
+
 class Tokenizer(Protocol):
     """Text to ids and back. No text is special: "<|endoftext|>" encodes as the characters it is made of."""
+
     name: str  # "gpt2", "bpe<vocab_size>" or "words": also the name of the prepared folder
     vocab_size: int  # ids are 0 .. vocab_size - 1
     fingerprint: str  # equal if and only if the tokenizers are
@@ -187,6 +181,7 @@ class Tokenizer(Protocol):
 
 class GPT2Tokenizer:
     """GPT-2's byte-level BPE (Radford et al. 2019), by tiktoken, which downloads its two files once."""
+
     name, vocab_size = "gpt2", 50257
     # A constant, not a hash: tiktoken checks the SHA-256 of the files itself, so there is only one gpt2, and
     # prepared data can be recognised on a machine that has neither the files nor a network.
@@ -199,7 +194,8 @@ class GPT2Tokenizer:
         except (OSError, ValueError) as error:
             raise FileNotFoundError(
                 f"tiktoken cannot get its gpt2 files ({type(error).__name__}): connect to the network once, or set "
-                "TIKTOKEN_CACHE_DIR to a folder that has them, or use a trained tokenizer such as bpe2048") from None
+                "TIKTOKEN_CACHE_DIR to a folder that has them, or use a trained tokenizer such as bpe2048"
+            ) from None
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`."""
@@ -223,19 +219,22 @@ class GPT2Tokenizer:
 
 class SavedTokenizer:
     """A tokenizer of the `tokenizers` library, which goes along with what was made with it as tokenizer.json."""
+
     name: str
 
     def __init__(self, model: tokenizers.Tokenizer) -> None:
         self.model = model
         self.vocab_size = model.get_vocab_size()
         if sorted(model.get_vocab().values()) != list(range(self.vocab_size)):
-            raise ValueError(f"its {self.vocab_size} tokens are not numbered 0 to {self.vocab_size - 1}")
+            raise UserError(f"its {self.vocab_size} tokens are not numbered 0 to {self.vocab_size - 1}")
 
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the sorted vocabulary and of the merges (of a BPE) in order: together they decide every encoding."""
         model = json.loads(self.model.to_str())["model"]
-        content = json.dumps([sorted(model["vocab"].items()), *([model["merges"]] if "merges" in model else [])])
+        content = json.dumps(
+            [sorted(model["vocab"].items()), *([model["merges"]] if "merges" in model else [])]
+        )
         return hashlib.sha256(content.encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
@@ -270,6 +269,7 @@ class WordTokenizer(SavedTokenizer):
 
     A text whose words are a single space apart, with none beside "\\n", round-trips. Other words are refused (ValueError).
     """
+
     name, _word = "words", re.compile(r"\n|[^ \n]+")
 
     @classmethod
@@ -277,12 +277,16 @@ class WordTokenizer(SavedTokenizer):
         """The tokenizer that numbers `words` 0, 1, ... ValueError for a word twice, and for one that has a space or "\\n" in it."""
         for word in words:
             if not cls._word.fullmatch(word):
-                raise ValueError(f"{word!r} is not a word: it must have neither spaces nor line ends in it")
+                raise UserError(f"{word!r} is not a word: it must have neither spaces nor line ends in it")
         vocab = {word: i for i, word in enumerate(words)}
         if len(vocab) < len(words):
-            raise ValueError(f"{max(words, key=words.count)!r} stands in the word list twice: give each word once")
+            raise UserError(
+                f"{max(words, key=words.count)!r} stands in the word list twice: give each word once"
+            )
         model = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab))
-        model.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(cls._word.pattern), "removed", invert=True)
+        model.pre_tokenizer = tokenizers.pre_tokenizers.Split(
+            tokenizers.Regex(cls._word.pattern), "removed", invert=True
+        )
         return cls(model)
 
     @cached_property
@@ -302,7 +306,9 @@ class WordTokenizer(SavedTokenizer):
             known = set(self.words)
             word = next(word for text in texts for word in self._word.findall(text) if word not in known)
             some = ", ".join(self.words[:3])
-            raise ValueError(f"the word {word!r} is not among the {self.vocab_size} of this vocabulary: use its words, such as {some}") from None
+            raise UserError(
+                f"the word {word!r} is not among the {self.vocab_size} of this vocabulary: use its words, such as {some}"
+            ) from None
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of `ids`: a space between two words of a line."""
@@ -320,17 +326,21 @@ def bpe_size(name: str) -> int | None:
         return None
     match = re.fullmatch(r"bpe([1-9]\d{0,12})", name)
     if match is None:
-        raise ValueError(f"unknown tokenizer {name!r}: use gpt2, or bpe<vocabulary size>, for instance bpe2048 (words for the grammar corpus)")
+        raise UserError(
+            f"unknown tokenizer {name!r}: use gpt2, or bpe<vocabulary size>, for instance bpe2048 (words for the grammar corpus)"
+        )
     return _checked_size(int(match[1]))
 
 
 def _checked_size(vocab_size: int) -> int:
     if vocab_size < 257:
-        raise ValueError(f"vocabulary size {vocab_size} is too small: a byte-level BPE needs 257 or more, "
-                         "256 bytes and a merge")
+        raise UserError(
+            f"vocabulary size {vocab_size} is too small: a byte-level BPE needs 257 or more, "
+            "256 bytes and a merge"
+        )
     # the tokenizers library makes room for all of them at once, and ends the process where there is none
     if vocab_size > LARGEST_BPE:
-        raise ValueError(f"vocabulary size {vocab_size} is too large: at most {LARGEST_BPE}, GPT-2 has 50257")
+        raise UserError(f"vocabulary size {vocab_size} is too large: at most {LARGEST_BPE}, GPT-2 has 50257")
     return vocab_size
 
 
@@ -344,13 +354,18 @@ def train_bpe(lines: Iterable[str], vocab_size: int) -> BPETokenizer:
     model = tokenizers.Tokenizer(tokenizers.models.BPE())
     model.pre_tokenizer = byte_level(add_prefix_space=False)
     model.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=_checked_size(vocab_size), show_progress=False,
-                                             initial_alphabet=sorted(byte_level.alphabet()))
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=_checked_size(vocab_size),
+        show_progress=False,
+        initial_alphabet=sorted(byte_level.alphabet()),
+    )
     model.train_from_iterator(lines, trainer)
     tokenizer = BPETokenizer(model)
     if tokenizer.vocab_size != vocab_size:
-        raise ValueError(f"the text is too small for bpe{vocab_size}: it yields {tokenizer.vocab_size} ids, "
-                         f"so use {tokenizer.name} or more text")
+        raise UserError(
+            f"the text is too small for bpe{vocab_size}: it yields {tokenizer.vocab_size} ids, "
+            f"so use {tokenizer.name} or more text"
+        )
     return tokenizer
 
 
@@ -362,16 +377,23 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
         try:
             model = tokenizers.Tokenizer.from_str(trained.read_text(encoding="utf-8"))
             if not isinstance(model.model, (tokenizers.models.WordLevel, tokenizers.models.BPE)):
-                raise ValueError(f"it is a {type(model.model).__name__}, neither a BPE nor a word list")
-            return WordTokenizer(model) if isinstance(model.model, tokenizers.models.WordLevel) else BPETokenizer(model)
+                raise UserError(f"it is a {type(model.model).__name__}, neither a BPE nor a word list")
+            return (
+                WordTokenizer(model)
+                if isinstance(model.model, tokenizers.models.WordLevel)
+                else BPETokenizer(model)
+            )
         except Exception as error:  # tokenizers raises bare Exception
-            raise ValueError(f"{trained} is not a tokenizer ({error}): prepare it again, with --force") from None
+            raise UserError(
+                f"{trained} is not a tokenizer ({error}): prepare it again, with --force"
+            ) from None
     if read_meta(folder).get("tokenizer") == "gpt2":
         return GPT2Tokenizer()
     raise FileNotFoundError(f"{folder} has no tokenizer.json, and no meta.json that says gpt2: {PREPARE}")
 
 
 # ---- prepared folders -----------------------------------------------------------------------------------------------
+
 
 def kept_path(folder: Path) -> str:
     """`folder` as a checkpoint keeps it: relative to the project where it lies inside, so that both can move;
@@ -385,9 +407,11 @@ def found_path(kept: str, run: str | Path) -> Path:
     there any more."""
     folder = ROOT / kept
     if not folder.is_dir():
-        raise FileNotFoundError(f"the token files of {run} are not in {folder} any more: say where they are "
-                                f"with --data=FOLDER, or prepare them again "
-                                f"(data/{Path(kept).parent.name}/prepare.py)")
+        raise FileNotFoundError(
+            f"the token files of {run} are not in {folder} any more: say where they are "
+            f"with --data=FOLDER, or prepare them again "
+            f"(data/{Path(kept).parent.name}/prepare.py)"
+        )
     return folder
 
 
@@ -427,12 +451,17 @@ def prepared(dataset: str, tokenizer: str, source: str = "", root: str | Path = 
     known = sorted(path.parent.name for path in DATA.glob("*/prepare.py"))
     if dataset not in known:
         near = difflib.get_close_matches(dataset, known, 1)
-        raise ValueError(f"unknown dataset {dataset!r}" + (f", did you mean {near[0]!r}?" if near else "")
-                         + f" (known: {', '.join(known)})")
+        raise UserError(
+            f"unknown dataset {dataset!r}"
+            + (f", did you mean {near[0]!r}?" if near else "")
+            + f" (known: {', '.join(known)})"
+        )
     bpe_size(tokenizer)
     folder = Path(root) / dataset / tokenizer
     for split in read_meta(folder).get("splits", ()):
-        with suppress(FileNotFoundError):  # what is missing is made; a file that is damaged is said, not silently made again
+        with suppress(
+            FileNotFoundError
+        ):  # what is missing is made; a file that is damaged is said, not silently made again
             open_tokens(folder / f"{split}.bin")
     if not is_prepared(folder, tokenizer, source):
         importlib.import_module(f"data.{dataset}.prepare").prepare(folder, tokenizer, source)

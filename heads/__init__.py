@@ -16,7 +16,7 @@ materialises the logits of a whole batch: see `chunked_loss`.
                                                            objectives.py softmax, other losses than -log p_t
 """
 
-from typing import Callable
+from collections.abc import Callable
 
 import torch.nn as nn
 
@@ -57,7 +57,14 @@ HEADS: dict[str, type[Head]] = {
 }
 
 
-def make_head(name: str, vocab_size: int, weight: nn.Parameter, args: dict | None = None, bayesian: bool = False, prior_sigma: float = 0.02) -> OutputHead:
+def make_head(
+    name: str,
+    vocab_size: int,
+    weight: nn.Parameter,
+    args: dict | None = None,
+    bayesian: bool = False,
+    prior_sigma: float = 0.02,
+) -> OutputHead:
     """The head called `name` in HEADS, with its constructor's `args`, on a projection tied to `weight` (padded V, C).
 
     ValueError for an unknown head or argument, naming the known ones.

@@ -1,7 +1,8 @@
 """What a head is, its labels, and the cross-entropy that most heads share."""
 
 import functools
-from typing import Callable, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn as nn
@@ -13,6 +14,7 @@ class Targets(NamedTuple):
 
     A head that asks for them (`Head.targets`) gets tokens to avoid as well, with values below 0.
     """
+
     ids: Tensor
     values: Tensor
 
@@ -33,10 +35,11 @@ class Targets(NamedTuple):
 
 class Head(nn.Module):
     """Base of all heads; its parameters, if any, are trained. `vocab_size` is V."""
-    multi_label = False        # reads all of Targets, not the true token alone
+
+    multi_label = False  # reads all of Targets, not the true token alone
     bias: float | None = None  # initial value of the projection's output bias; None: the projection has none
-    cosine = False             # its logits are cos(h, w_v) instead of h w_v (the bias, if any, is added to them)
-    sparse = False             # may give a token probability 0: log_probs has -inf there
+    cosine = False  # its logits are cos(h, w_v) instead of h w_v (the bias, if any, is added to them)
+    sparse = False  # may give a token probability 0: log_probs has -inf there
     # Optional: in_place(logits, targets), which gives `loss` and leaves its gradient in the place of the logits. A CPU is twice as fast at
     # that as at what autograd makes of `loss`. For heads without parameters of their own; a test holds it to `loss`.
     in_place: Callable[[Tensor, Targets], Tensor] | None = None
@@ -67,6 +70,7 @@ class Head(nn.Module):
 def finds_gradient(f: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., Tensor]:
     """Makes of f(z, ...) -> (loss (N,), its gradient in z (N, V)) a differentiable loss(z, ...): what plain PyTorch computes, in fewer passes
     over (N, V). The gradient may also be another one than the loss's, where that is the definition (`TaylorInf`)."""
+
     class Loss(torch.autograd.Function):
         @staticmethod
         def forward(ctx, z, *args):
@@ -78,7 +82,7 @@ def finds_gradient(f: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., Ten
         @staticmethod
         @torch.autograd.function.once_differentiable
         def backward(ctx, grad):
-            found, = ctx.saved_tensors
+            (found,) = ctx.saved_tensors
             ones = grad.device.type == "cpu" and grad.stride() == (0,) and grad[0] == 1  # what sum() sends
             return found if ones else found * grad[:, None], *[None] * ctx.others
 
@@ -124,7 +128,7 @@ def sum_log1m(q: Tensor) -> Tensor:
     """sum_v log(1 - q_v) (N,). Logarithms are dear, so they are taken of products of eight factors, (1 - a)(1 - b) = 1 - (a + b - ab), in which a small q
     keeps all of its digits. For q not near 1, where 1 - q has no digits left."""
     n = q.shape[1] // 8
-    folded, rest = q[:, :8 * n].unflatten(1, (8, n)), q[:, 8 * n:]
+    folded, rest = q[:, : 8 * n].unflatten(1, (8, n)), q[:, 8 * n :]
     for _ in range(3):
         a, b = folded.chunk(2, dim=1)
         folded = (a + b).addcmul_(a, b, value=-1)

@@ -1,7 +1,8 @@
 """The loss of many rows without their logits: projected, judged and differentiated a chunk at a time."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,8 +14,9 @@ from .tasks import Task, run
 
 class Sizes(NamedTuple):
     """How the work is cut. The last bits of results depend on `rows` and `block`, not on the number of workers."""
-    rows: int     # of logits that one matrix product makes: a chunk
-    block: int    # of these, the rows that the head's arithmetic takes at a time
+
+    rows: int  # of logits that one matrix product makes: a chunk
+    block: int  # of these, the rows that the head's arithmetic takes at a time
     columns: int  # of the weight's gradient that one matrix product makes
     workers: int  # threads, each with chunks of its own
 
@@ -44,8 +46,17 @@ def sizes(count: int, vocab_size: int, device: str, chunk: int = 0, block: int =
 class _Gradients:
     """The losses of all rows, and the gradients of everything that has one, in one pass."""
 
-    def __init__(self, hidden: Tensor, weights: Weights, head: Head, targets: Targets, dtype: torch.dtype,
-                 cut: Sizes, needs: list[bool], params: list[Tensor]):
+    def __init__(
+        self,
+        hidden: Tensor,
+        weights: Weights,
+        head: Head,
+        targets: Targets,
+        dtype: torch.dtype,
+        cut: Sizes,
+        needs: list[bool],
+        params: list[Tensor],
+    ):
         self.head, self.targets, self.cut, self.params = head, targets, cut, params
         self.V = head.vocab_size
         # dtype: of the matrix products; work: of the head's own arithmetic: float32, or float64 in the tests
@@ -68,7 +79,9 @@ class _Gradients:
         self.d_params: list[list[Tensor | None]] = [[]] * chunks
         # one more than threads, so that one can be filled while the products of another still need it
         spare = 1 if cut.workers == 1 else cut.workers + 1
-        self.buffers = [self.hidden.new_empty(min(cut.rows, len(hidden)), kept) for _ in range(min(chunks, spare))]
+        self.buffers = [
+            self.hidden.new_empty(min(cut.rows, len(hidden)), kept) for _ in range(min(chunks, spare))
+        ]
 
     def tasks(self) -> list[Task]:
         """Each chunk's rows and, once they are done, its share of the weight's gradient, a slice of the vocabulary
@@ -81,14 +94,16 @@ class _Gradients:
             return len(tasks) - 1
 
         chunks, lag = len(self.losses), len(self.buffers)
-        rows: dict[int, int] = {}        # chunk -> the task of its rows
+        rows: dict[int, int] = {}  # chunk -> the task of its rows
         ends: dict[int, list[int]] = {}  # chunk -> the last tasks that read its buffer
         for step in range(chunks + lag):
             k = step - lag
             if k >= 0:
                 before = ends.get(k - 1, [])
-                ends[k] = [add(partial(self.columns_of, k, part), [rows[k], *before[i:i + 1]])
-                           for i, part in enumerate(self.slices)]
+                ends[k] = [
+                    add(partial(self.columns_of, k, part), [rows[k], *before[i : i + 1]])
+                    for i, part in enumerate(self.slices)
+                ]
             if step < chunks:
                 free = [] if k < 0 else ends[k] or [rows[k]]  # what its buffer has to be free of
                 rows[step] = add(partial(self.rows_of, step), free)
@@ -97,7 +112,7 @@ class _Gradients:
     def part(self, k: int) -> tuple[slice, Tensor]:
         """The rows of chunk k, and where their logits stand, which become the loss's gradient."""
         rows = slice(k * self.cut.rows, min((k + 1) * self.cut.rows, len(self.hidden)))
-        return rows, self.buffers[k % len(self.buffers)][:rows.stop - rows.start]
+        return rows, self.buffers[k % len(self.buffers)][: rows.stop - rows.start]
 
     @torch.no_grad()
     def rows_of(self, k: int) -> None:
@@ -106,12 +121,12 @@ class _Gradients:
         total, d_params = torch.zeros((), dtype=self.work, device=z.device), [None] * len(self.params)
         for i in range(0, len(z), self.cut.block):
             at = rows.start + i
-            block = z[i:i + self.cut.block, :self.V]
+            block = z[i : i + self.cut.block, : self.V]
             loss, found = self.judge(block, self.targets.rows(at, at + len(block)))
             total += loss.sum()
             d_params = [g if d is None else d if g is None else d + g for d, g in zip(d_params, found)]
         self.losses[k], self.d_params[k] = total, d_params
-        z[:, self.V:] = 0  # the padding has no gradient
+        z[:, self.V :] = 0  # the padding has no gradient
         if self.d_hidden is not None:
             self.d_hidden[rows] = z @ self.weight
 
@@ -142,7 +157,7 @@ class _Gradients:
             _add_product(self.d_weight[part], z, self.hidden[rows], new=k == 0)
         if self.d_bias is not None:
             d_bias = self.d_bias[part]
-            total = z[:, :len(d_bias)].sum(0, dtype=self.work)
+            total = z[:, : len(d_bias)].sum(0, dtype=self.work)
             d_bias.copy_(total if k == 0 else d_bias + total)
 
 
@@ -191,8 +206,9 @@ def _sum(parts) -> Tensor | None:
     return total
 
 
-def chunked_loss(hidden: Tensor, weights: Weights, head: Head, targets: Targets, chunk: int = 0,
-                 block: int = 0) -> Tensor:
+def chunked_loss(
+    hidden: Tensor, weights: Weights, head: Head, targets: Targets, chunk: int = 0, block: int = 0
+) -> Tensor:
     """Sum over rows of head.loss(hidden W^T + b, targets), without the (N, V) logits: a scalar in float32.
 
     hidden (N, C); targets of N rows; chunk: rows of a matrix product, block: rows of the head's arithmetic (0: see
@@ -208,4 +224,6 @@ def chunked_loss(hidden: Tensor, weights: Weights, head: Head, targets: Targets,
     if head.cosine:
         hidden, weights = unit(hidden), weights._replace(weight=unit(weights.weight))
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
-    return _ChunkedLoss.apply(hidden, weights.weight, weights.bias, head, targets, dtype, cut, *head.parameters())
+    return _ChunkedLoss.apply(
+        hidden, weights.weight, weights.bias, head, targets, dtype, cut, *head.parameters()
+    )

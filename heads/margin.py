@@ -48,6 +48,7 @@ class AMSoftmax(Softmax):
     that 0.9999 at V = 50,257. m / tau is the margin in nats: 0.6 by default, as in SM-softmax. The 0.35 / (1/30) of face recognition are ten
     nats, more than the next token of a text can give. Source: Wang et al. 2018, arXiv 1801.05599, eq. 6.
     """
+
     cosine = True
 
     def __init__(self, vocab_size: int, m: float = 0.03, tau: float = 0.05):

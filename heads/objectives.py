@@ -51,7 +51,9 @@ class Unlikelihood(Softmax):
                 again[b, j] = seen[b].get(x[b, j], T)
                 seen[b][x[b, j]] = j
         at = i[:, None] - np.arange(min(self.window or T, T))  # (T, W): position i reads i, i - 1, ...
-        ids = np.where((at >= 0) & (again[:, at] > i[:, None]), x[:, at], -1)  # each token once, where it is nearest
+        ids = np.where(
+            (at >= 0) & (again[:, at] > i[:, None]), x[:, at], -1
+        )  # each token once, where it is nearest
         ids = np.where(ids == y[:, :, None], -1, ids)
         ids = np.concatenate((y[:, :, None], ids), 2).reshape(B * T, -1)
         values = -(ids >= 0).astype(np.float32)
@@ -85,8 +87,11 @@ class StopGradient(Head):
     def __init__(self, vocab_size: int, of: str = "softmax", of_args: dict | None = None):
         super().__init__(vocab_size)
         from . import HEADS  # here, because it holds this class
+
         if of not in HEADS or of == "stop_gradient":
-            raise ValueError(f"of = {of!r}: use the name of another head: {', '.join(h for h in HEADS if h != 'stop_gradient')}")
+            raise ValueError(
+                f"of = {of!r}: use the name of another head: {', '.join(h for h in HEADS if h != 'stop_gradient')}"
+            )
         self.of = HEADS[of](vocab_size, **(of_args or {}))
         self.bias, self.cosine, self.sparse = self.of.bias, self.of.cosine, self.of.sparse
 

@@ -1,7 +1,7 @@
 """A head joined to its projection: the loss, and the predictive distribution."""
 
 import math
-from typing import Iterator
+from collections.abc import Iterator
 
 import torch
 import torch.nn as nn
@@ -19,7 +19,9 @@ class OutputHead(nn.Module):
         super().__init__()
         self.head, self.projection = head, projection
 
-    def loss(self, hidden: Tensor, targets: Targets, generator: torch.Generator | None = None) -> tuple[Tensor, int]:
+    def loss(
+        self, hidden: Tensor, targets: Targets, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, int]:
         """(sum of the losses in nats, count) over hidden (..., C). A Bayesian projection draws its weights once, from `generator`."""
         hidden = hidden.reshape(-1, hidden.shape[-1])
         return chunked_loss(hidden, self.projection.draw(generator), self.head, targets), len(hidden)
@@ -46,10 +48,13 @@ class OutputHead(nn.Module):
         V, device = self.head.vocab_size, hidden.device.type
         chunk, block = max(1, chunk_rows(V, device) // len(draws)), block_rows(V, device)
         for start in range(0, len(hidden), chunk):
-            h = hidden[start:start + chunk]
+            h = hidden[start : start + chunk]
             products = self._products(h, draws)
             for i in range(0, len(h), block):
-                yield slice(start + i, start + min(i + block, len(h))), self._mean([z[i:i + block] for z in products], draws)
+                yield (
+                    slice(start + i, start + min(i + block, len(h))),
+                    self._mean([z[i : i + block] for z in products], draws),
+                )
 
     def _products(self, hidden: Tensor, draws: list[Weights]) -> list[Tensor]:
         if self.head.cosine:

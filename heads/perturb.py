@@ -14,7 +14,11 @@ from .base import Head, Targets, add_at, at, cross_entropy, finds_gradient, sum_
 # Normal noise, F that of N(0, 1). Logits are relative to the row's largest. What a row needs, log F(y - z_v) and the hazard h(y - z_v), are smooth functions of
 # the scalar z_v: they are tabulated once at BINS values of z in [FLOOR, 0], 1 / PER apart, and each logit takes the Taylor series at the value nearest to it.
 # A sum over the row then needs only the sums of the distances' powers in each bin: a row is O(V), and two products with a table.
-PER, FLOOR, LOW = 32, -16, -10  # the points y go down to LOW, where p_t = 1e-20; logits below FLOOR weigh nothing, 1 - F(LOW - FLOOR) = 1e-9
+PER, FLOOR, LOW = (
+    32,
+    -16,
+    -10,
+)  # the points y go down to LOW, where p_t = 1e-20; logits below FLOOR weigh nothing, 1 - F(LOW - FLOOR) = 1e-9
 BINS = 1 - FLOOR * PER
 
 
@@ -86,7 +90,9 @@ def normal_log_probs(z: Tensor) -> Tensor:
     log_G = log_product(bin, d.clamp(min=-1), log_F)
     p, p1, p2 = (log_G.softmax(1) @ h).unflatten(1, (3, BINS)).unbind(1)  # but for a factor
     slope, log_factor = p1 / p, log_G.logsumexp(1, keepdim=True) - math.log(8)
-    return series(torch.stack((p.log() + log_factor, slope, p2 / p - slope.square() / 2), 1), bin, d).log_softmax(1)  # the sum is 1 but for rounding
+    return series(
+        torch.stack((p.log() + log_factor, slope, p2 / p - slope.square() / 2), 1), bin, d
+    ).log_softmax(1)  # the sum is 1 but for rounding
 
 
 # -----------------------------------------------------------------------------
@@ -101,7 +107,13 @@ def exponential_points(z: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
     nodes, weights = np.polynomial.legendre.leggauss(16)
     end = (30 / q.sum(1, keepdim=True)).clamp(max=1)
     points = [end * (1 + x) / 2 for x in nodes.tolist()]
-    return q, points, torch.cat([(end * (w / 2)).log() + sum_log1m(s * q)[:, None] for s, w in zip(points, weights.tolist())], 1)
+    return (
+        q,
+        points,
+        torch.cat(
+            [(end * (w / 2)).log() + sum_log1m(s * q)[:, None] for s, w in zip(points, weights.tolist())], 1
+        ),
+    )
 
 
 @finds_gradient
@@ -128,8 +140,11 @@ def exponential_log_probs(z: Tensor) -> Tensor:
 
 # -----------------------------------------------------------------------------
 
-NOISES = {"gumbel": (cross_entropy, lambda z: z.log_softmax(1)), "normal": (normal_cross_entropy, normal_log_probs),
-          "exponential": (exponential_cross_entropy, exponential_log_probs)}
+NOISES = {
+    "gumbel": (cross_entropy, lambda z: z.log_softmax(1)),
+    "normal": (normal_cross_entropy, normal_log_probs),
+    "exponential": (exponential_cross_entropy, exponential_log_probs),
+}
 
 
 class PerturbMax(Head):

@@ -13,6 +13,7 @@ from .base import Head
 
 class Weights(NamedTuple):
     """One draw of a projection's weights: `weight` (padded V, C), tied to the token embedding, and `bias` (V,) or None."""
+
     weight: Tensor
     bias: Tensor | None
 
@@ -43,6 +44,7 @@ class BayesianProjection(Projection):
     def __init__(self, weight: nn.Parameter, vocab_size: int, bias: float | None, prior_sigma: float = 0.02):
         super().__init__(weight, vocab_size, bias)
         import torchbnn
+
         if not 0 < prior_sigma < math.inf:
             raise ValueError(f"prior_sigma = {prior_sigma}: must be positive and finite")
         self.bayes = torchbnn.BayesLinear(0.0, prior_sigma, weight.shape[1], weight.shape[0], bias=False)

@@ -16,6 +16,7 @@ class Sigmoid(Head):
     `pos_weight` is w, `sum_weight` is lambda. The bias starts at log(w/V): each sigma(z_v) at the optimum of a uniform label.
     Source: Shamula et al. 2024, eq. 3 to 5, summed over v (their 1/N cancels nothing but the scale); eq. 4 on probabilities.
     """
+
     multi_label = True
 
     def __init__(self, vocab_size: int, pos_weight: float = 1.0, sum_weight: float = 0.0):
@@ -24,7 +25,11 @@ class Sigmoid(Head):
             raise ValueError(f"pos_weight = {pos_weight}: must be positive and finite")
         if not 0 <= sum_weight < math.inf:
             raise ValueError(f"sum_weight = {sum_weight}: must be at least 0 and finite")
-        self.pos_weight, self.sum_weight, self.bias = pos_weight, sum_weight, math.log(pos_weight / vocab_size)
+        self.pos_weight, self.sum_weight, self.bias = (
+            pos_weight,
+            sum_weight,
+            math.log(pos_weight / vocab_size),
+        )
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
         return binary_cross_entropy(logits, targets, self.pos_weight, self.sum_weight)
@@ -42,7 +47,9 @@ def _binary_cross_entropy(z, targets, pos_weight, sum_weight):
     return binary_cross_entropy_into(grad, z, targets, pos_weight, sum_weight), grad
 
 
-def binary_cross_entropy_into(grad: Tensor, z: Tensor, targets: Targets, pos_weight: float, sum_weight: float) -> Tensor:
+def binary_cross_entropy_into(
+    grad: Tensor, z: Tensor, targets: Targets, pos_weight: float, sum_weight: float
+) -> Tensor:
     """`binary_cross_entropy` (N,); its gradient goes to `grad` (N, V), which may be z itself."""
     at, values = targets.ids.clamp(min=0), targets.values  # the padding's values are 0
     z_at = z.gather(1, at)
@@ -64,6 +71,8 @@ def binary_cross_entropy_into(grad: Tensor, z: Tensor, targets: Targets, pos_wei
     return loss
 
 
-def binary_cross_entropy(z: Tensor, targets: Targets, pos_weight: float = 1.0, sum_weight: float = 0.0) -> Tensor:
+def binary_cross_entropy(
+    z: Tensor, targets: Targets, pos_weight: float = 1.0, sum_weight: float = 0.0
+) -> Tensor:
     """sum_v BCE(sigma(z_v), y_v) of sparse labels y, positives weighted by w, + lambda (sum_v sigma(z_v) - 1)^2: see `Sigmoid`. (N, V) -> (N,)."""
     return _binary_cross_entropy(z, targets, pos_weight, sum_weight)

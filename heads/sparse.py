@@ -16,12 +16,15 @@ class SparseSoftmax(Head):
     than training from scratch. Scored and sampled as trained: a token below the top has log p = -inf. Ties with the last of the top stay.
     Source: Su's survey of softmax and its alternatives, 2024 (spaces.ac.cn/archives/10145), the table on sparse softmax; Sun et al. 2021, arXiv 2112.12433.
     """
+
     sparse = True
 
     def __init__(self, vocab_size: int, top_k: int = 0, top_p: float = 0.0):
         super().__init__(vocab_size)
-        if not (top_k >= 1 and top_p == 0 or top_k == 0 and 0 < top_p < 1 or top_k == top_p == 0):
-            raise ValueError(f"top_k = {top_k}, top_p = {top_p}: give a top_k of at least 1 or a top_p between 0 and 1, not both (neither: top_k = 50)")
+        if not ((top_k >= 1 and top_p == 0) or (top_k == 0 and 0 < top_p < 1) or top_k == top_p == 0):
+            raise ValueError(
+                f"top_k = {top_k}, top_p = {top_p}: give a top_k of at least 1 or a top_p between 0 and 1, not both (neither: top_k = 50)"
+            )
         self.top_k, self.top_p = top_k if top_k or top_p else 50, top_p
 
     @torch.no_grad()
@@ -97,12 +100,15 @@ class Entmax(Head):
     confident prediction over any V needs logits no larger than that, and no bias or scale. Source: Peters et al. 2019, arXiv 1905.05702; the loss:
     Blondel et al. 2020, arXiv 1901.02324.
     """
+
     sparse = True
 
     def __init__(self, vocab_size: int, alpha: float = 1.25):
         super().__init__(vocab_size)
         if not 1 < alpha <= 2:
-            raise ValueError(f"alpha = {alpha}: entmax runs from softmax (alpha near 1; use that head at 1) to sparsemax (alpha = 2)")
+            raise ValueError(
+                f"alpha = {alpha}: entmax runs from softmax (alpha near 1; use that head at 1) to sparsemax (alpha = 2)"
+            )
         self.alpha = alpha
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:

@@ -47,12 +47,17 @@ class Taylor(Softmax):
     there and gives no distribution. Each token keeps a share: f_2 >= 1/2, so among V = 50,257 a probability of 0.9 needs f_2 = 226,000 and z = 670, far
     beyond logits of softmax's size. Hence the learned scale s, from 20 / n on, and an output bias (a polynomial is not indifferent to a shift).
     """
+
     backward = "exact"
 
     def __init__(self, vocab_size: int, n: int = 2):
         super().__init__(vocab_size)
         if n not in (2, 4, 6, 8, 10):
-            odd = "an odd f_n is negative below its root, so it gives no probabilities; " if isinstance(n, int) and n % 2 else ""
+            odd = (
+                "an odd f_n is negative below its root, so it gives no probabilities; "
+                if isinstance(n, int) and n % 2
+                else ""
+            )
             raise ValueError(f"n = {n}: {odd}use an even order, 2, 4, 6, 8 or 10")
         self.n, self.bias = n, 0.0
         self.log_scale = nn.Parameter(torch.tensor(math.log(20 / n)))
@@ -93,4 +98,6 @@ class SMTaylor(Taylor):
         self.m = m
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
-        return taylor_cross_entropy(lower(self.scaled(logits), targets.token, self.m), targets.token, self.n, self.backward)
+        return taylor_cross_entropy(
+            lower(self.scaled(logits), targets.token, self.m), targets.token, self.n, self.backward
+        )

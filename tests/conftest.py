@@ -17,8 +17,22 @@ import train
 from data.corpus import Split, prepare_splits
 
 VOCAB = 300
-TINY = dict(tokenizer=f"bpe{VOCAB}", block_size=16, n_layer=1, n_head=2, n_embd=32, batch_size=8, max_steps=6, learning_rate=3e-3, min_lr=3e-4,
-            warmup_steps=2, eval_interval=100, log_interval=1, device="cpu", dtype="float32")
+TINY = dict(
+    tokenizer=f"bpe{VOCAB}",
+    block_size=16,
+    n_layer=1,
+    n_head=2,
+    n_embd=32,
+    batch_size=8,
+    max_steps=6,
+    learning_rate=3e-3,
+    min_lr=3e-4,
+    warmup_steps=2,
+    eval_interval=100,
+    log_interval=1,
+    device="cpu",
+    dtype="float32",
+)
 
 
 def synthetic_text(lines: int, seed: int) -> str:
@@ -30,8 +44,15 @@ def synthetic_text(lines: int, seed: int) -> str:
 
 
 def prepare_folder(folder: Path, tokenizer: str, seed: int = 0) -> Path:
-    texts = {"train": synthetic_text(250, seed), "validation": synthetic_text(30, seed + 1), "test": synthetic_text(60, seed + 2)}
-    splits = {name: Split(lambda text=text: io.StringIO(text, newline="\n"), len(text.encode())) for name, text in texts.items()}
+    texts = {
+        "train": synthetic_text(250, seed),
+        "validation": synthetic_text(30, seed + 1),
+        "test": synthetic_text(60, seed + 2),
+    }
+    splits = {
+        name: Split(lambda text=text: io.StringIO(text, newline="\n"), len(text.encode()))
+        for name, text in texts.items()
+    }
     return prepare_splits(folder, tokenizer, "synthetic", splits)
 
 
@@ -58,7 +79,9 @@ def train_in_process(config: train.TrainConfig, folder: Path) -> int:
 def trained(token_folder, tmp_path_factory) -> Path:
     """The out folder of a tiny softmax run, 60 steps. Read only."""
     out = tmp_path_factory.mktemp("trained") / "baseline"
-    config = train.TrainConfig(**TINY | dict(name="baseline", out_dir=str(out), max_steps=60, learning_rate=1e-2, eval_interval=30))
+    config = train.TrainConfig(
+        **TINY | dict(name="baseline", out_dir=str(out), max_steps=60, learning_rate=1e-2, eval_interval=30)
+    )
     assert train_in_process(config, token_folder) == 0
     return out
 
@@ -66,7 +89,9 @@ def trained(token_folder, tmp_path_factory) -> Path:
 @pytest.fixture
 def tiny(tmp_path):
     """tiny(**changes) -> a TrainConfig for the tiny folder, writing to tmp_path/out."""
-    return lambda **changes: train.TrainConfig(**TINY | dict(name="tiny", out_dir=str(tmp_path / "out")) | changes)
+    return lambda **changes: train.TrainConfig(
+        **TINY | dict(name="tiny", out_dir=str(tmp_path / "out")) | changes
+    )
 
 
 @pytest.fixture
@@ -85,6 +110,7 @@ def trainer(token_folder, monkeypatch):
         made = train.Trainer(config, train.Processes("cpu"))
         made.model.train()
         return made
+
     return make
 
 
@@ -92,7 +118,14 @@ def same_tensors(a: dict, b: dict) -> bool:
     """Bitwise equality of two dicts of tensors (or nested ones, such as an optimizer's state)."""
     if a.keys() != b.keys():
         return False
-    return all(same_tensors(a[k], b[k]) if isinstance(a[k], dict) else torch.equal(a[k], b[k]) if torch.is_tensor(a[k]) else a[k] == b[k] for k in a)
+    return all(
+        same_tensors(a[k], b[k])
+        if isinstance(a[k], dict)
+        else torch.equal(a[k], b[k])
+        if torch.is_tensor(a[k])
+        else a[k] == b[k]
+        for k in a
+    )
 
 
 @pytest.fixture

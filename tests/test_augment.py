@@ -9,10 +9,22 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import TINY, VOCAB, prepare_folder, train_in_process
 
 import augment
-from augment import Online, Proposals, Settings, Store, Teacher, build_store, choose_positions, identity, make_targets, propose, store_path
-from conftest import TINY, VOCAB, prepare_folder, train_in_process
+from augment import (
+    Online,
+    Proposals,
+    Settings,
+    Store,
+    Teacher,
+    build_store,
+    choose_positions,
+    identity,
+    make_targets,
+    propose,
+    store_path,
+)
 from data.batches import Windows
 from data.tokens import open_tokens
 from heads import Sigmoid
@@ -24,7 +36,9 @@ T = 16
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory):
     """A token file of this module's own: the stores lie beside it."""
-    return open_tokens(prepare_folder(tmp_path_factory.mktemp("augment") / f"bpe{VOCAB}", f"bpe{VOCAB}") / "train.bin")
+    return open_tokens(
+        prepare_folder(tmp_path_factory.mktemp("augment") / f"bpe{VOCAB}", f"bpe{VOCAB}") / "train.bin"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +47,14 @@ def teacher(trained, tokens):
 
 
 def make_teacher(path, tokens, block=T, **changes) -> Teacher:
-    has = dict(tokenizer=tokens.info["tokenizer"], fingerprint=tokens.info["fingerprint"], vocab_size=tokens.info["vocab_size"]) | changes
+    has = (
+        dict(
+            tokenizer=tokens.info["tokenizer"],
+            fingerprint=tokens.info["fingerprint"],
+            vocab_size=tokens.info["vocab_size"],
+        )
+        | changes
+    )
     return Teacher(str(path), block_size=block, **has)
 
 
@@ -46,8 +67,20 @@ def no_store_left(tokens):
 
 def save_gpt2(folder, vocab=VOCAB, block=T):
     from transformers import GPT2Config, GPT2LMHeadModel
+
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=vocab, n_positions=block, n_layer=1, n_head=2, n_embd=16, bos_token_id=0, eos_token_id=0, initializer_range=0.5)).eval()
+    model = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=vocab,
+            n_positions=block,
+            n_layer=1,
+            n_head=2,
+            n_embd=16,
+            bos_token_id=0,
+            eos_token_id=0,
+            initializer_range=0.5,
+        )
+    ).eval()
     model.save_pretrained(folder)
     return model
 
@@ -75,7 +108,9 @@ def test_proposals_are_the_top_k_at_the_chosen_positions(teacher, tokens):
 def test_more_candidates_than_tokens(teacher, tokens):
     x, y = Windows(tokens, T).get(np.array([0]))
     p = propose(teacher, np.array([0]), x, y, Settings(candidates=1000, positions=2.0))
-    assert sorted(p.ids[0, 0]) == list(range(VOCAB)) and p.probs[0].astype(float).sum(1) == pytest.approx(1, abs=1e-2)
+    assert sorted(p.ids[0, 0]) == list(range(VOCAB)) and p.probs[0].astype(float).sum(1) == pytest.approx(
+        1, abs=1e-2
+    )
 
 
 @torch.no_grad()
@@ -86,7 +121,7 @@ def brute_force(teacher, x, y, positions, ids, form):
         i = int(positions[b, j])
         text = torch.cat((x[b], y[b, -1:]))
         text[i + 1] = int(ids[b, j, c])
-        text = text[:i + 2] if form == "prefix" else text
+        text = text[: i + 2] if form == "prefix" else text
         out[b, j, c] = F.nll_loss(naive_log_probs(teacher, text[None, :-1])[0], text[1:]).exp()
     return out
 
@@ -102,23 +137,31 @@ def test_perplexity_threshold_against_brute_force(teacher, tokens, form):
     assert (kept.positions == every.positions).all() and (kept.probs == every.probs).all()
     assert 0.3 < (kept.ids < 0).mean() < 0.7
     np.testing.assert_array_equal(kept.ids, np.where(ppl > threshold, -1, every.ids))
-    exact = np.sort(ppl.ravel())  # each gap between neighbours as a threshold drops exactly those above: the values themselves agree
+    exact = np.sort(
+        ppl.ravel()
+    )  # each gap between neighbours as a threshold drops exactly those above: the values themselves agree
     for at in (5, 40, 70):
-        cut = float(exact[at:at + 2].mean())
+        cut = float(exact[at : at + 2].mean())
         assert (propose(teacher, indices, x, y, Settings(7, 6.0, cut, form)).ids >= 0).sum() == at + 1
 
 
 def test_full_perplexity_values(teacher, tokens):
     x, y = Windows(tokens, T).get(np.array([4]))
-    p = propose(teacher, np.array([4]), x, y, Settings(candidates=9, positions=T * 1.0))  # more than one batch, and the last position
-    got = augment._full_perplexity(teacher, x, y, torch.from_numpy(p.positions.astype(np.int64)), torch.from_numpy(p.ids))
+    p = propose(
+        teacher, np.array([4]), x, y, Settings(candidates=9, positions=T * 1.0)
+    )  # more than one batch, and the last position
+    got = augment._full_perplexity(
+        teacher, x, y, torch.from_numpy(p.positions.astype(np.int64)), torch.from_numpy(p.ids)
+    )
     np.testing.assert_allclose(got, brute_force(teacher, x, y, p.positions, p.ids, "full"), rtol=1e-4)
 
 
 def test_positions_are_a_function_of_seed_and_window():
     s = Settings(positions=0.25)
     together = choose_positions(np.arange(50), T, s)
-    assert together.shape == (50, 4) and (np.diff(together.astype(int), axis=1) > 0).all() and together.max() < T
+    assert (
+        together.shape == (50, 4) and (np.diff(together.astype(int), axis=1) > 0).all() and together.max() < T
+    )
     np.testing.assert_array_equal(choose_positions(np.array([31]), T, s)[0], together[31])
     assert not np.array_equal(choose_positions(np.arange(50), T, Settings(positions=0.25, seed=1)), together)
     assert set(together.ravel()) == set(range(T))  # every position has its turn
@@ -132,8 +175,18 @@ def test_m_as_share_and_as_number():
             Settings(positions=p).count(16)
 
 
-@pytest.mark.parametrize("wrong", [dict(candidates=0), dict(positions=0.0), dict(positions=-1.0), dict(positions=float("nan")), dict(ppl_threshold=-1.0),
-                                   dict(ppl_threshold=float("nan")), dict(ppl_form="half")])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        dict(candidates=0),
+        dict(positions=0.0),
+        dict(positions=-1.0),
+        dict(positions=float("nan")),
+        dict(ppl_threshold=-1.0),
+        dict(ppl_threshold=float("nan")),
+        dict(ppl_form="half"),
+    ],
+)
 def test_settings_that_cannot_be(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Settings(**wrong)
@@ -142,8 +195,11 @@ def test_settings_that_cannot_be(wrong):
 # ---- labels ---------------------------------------------------------------------------------------------------------
 
 Y = torch.tensor([[4, 5, 6], [7, 8, 9]])
-PROPOSED = Proposals(np.array([[0, 2], [0, 1]], np.uint16), np.array([[[1, 4], [-1, 2]], [[3, -1], [8, 0]]]),
-                     np.array([[[.5, .25], [.5, .125]], [[.75, .1], [.5, .25]]], np.float16))
+PROPOSED = Proposals(
+    np.array([[0, 2], [0, 1]], np.uint16),
+    np.array([[[1, 4], [-1, 2]], [[3, -1], [8, 0]]]),
+    np.array([[[0.5, 0.25], [0.5, 0.125]], [[0.75, 0.1], [0.5, 0.25]]], np.float16),
+)
 
 
 def test_hard_labels():
@@ -155,9 +211,9 @@ def test_hard_labels():
 
 def test_soft_labels_and_weight():
     t = make_targets(Y, PROPOSED, soft=True)
-    assert t.values.tolist() == [[1, .5, 0], [1, 0, 0], [1, 0, .125], [1, .75, 0], [1, 0, .25], [1, 0, 0]]
+    assert t.values.tolist() == [[1, 0.5, 0], [1, 0, 0], [1, 0, 0.125], [1, 0.75, 0], [1, 0, 0.25], [1, 0, 0]]
     assert make_targets(Y, PROPOSED, True, 0.5).values[:, 1:].tolist() == (t.values[:, 1:] / 2).tolist()
-    assert make_targets(Y, PROPOSED, False, 0.5).values[0].tolist() == [1, .5, 0]
+    assert make_targets(Y, PROPOSED, False, 0.5).values[0].tolist() == [1, 0.5, 0]
 
 
 def test_labels_as_published():
@@ -181,8 +237,12 @@ def test_sparse_bce_is_dense_bce(teacher, tokens, soft, keep_true, weight):
                 assert dense[n, i] == 0  # no label twice
                 dense[n, i] = v
     assert (t.ids < 0).any() and (t.ids[:, 1:] >= 0).any()
-    logits = torch.randn(len(dense), VOCAB, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 3
-    want = F.binary_cross_entropy_with_logits(logits, dense, pos_weight=torch.tensor(weight), reduction="none").sum(1)
+    logits = (
+        torch.randn(len(dense), VOCAB, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 3
+    )
+    want = F.binary_cross_entropy_with_logits(
+        logits, dense, pos_weight=torch.tensor(weight), reduction="none"
+    ).sum(1)
     torch.testing.assert_close(Sigmoid(VOCAB, pos_weight=weight).loss(logits, t), want)
 
 
@@ -200,7 +260,9 @@ def test_store_equals_online(teacher, tokens, settings):
     store, windows = build_store(tokens, teacher, T, settings), Windows(tokens, T)
     assert len(store.records) == len(windows)
     order = np.random.default_rng(0).permutation(len(windows))
-    for indices in np.split(order, range(8, len(order), 8)):  # another order and batch than the store was built in
+    for indices in np.split(
+        order, range(8, len(order), 8)
+    ):  # another order and batch than the store was built in
         x, y = windows.get(indices)
         stored, online = (s.proposals(indices, x, y) for s in (store, Online(teacher, settings)))
         assert same(make_targets(y, stored, soft=True), make_targets(y, online, soft=True))
@@ -218,13 +280,17 @@ def test_an_interrupted_build_goes_on(teacher, tokens, monkeypatch):
             if len(calls) == n:
                 raise KeyboardInterrupt
             return propose(*args)
+
         return proposing
+
     monkeypatch.setattr(augment, "propose", until(4))
     with pytest.raises(KeyboardInterrupt):
         build_store(tokens, teacher, T, SETTINGS)
     assert not path.exists() and not path.with_suffix(".json").exists()
     with open(path.with_suffix(".part"), "ab") as f:
-        f.write(b"?" * (augment._record(VOCAB, 8, 6).itemsize + 3))  # what a kill leaves: some records of a batch, and a piece of one
+        f.write(
+            b"?" * (augment._record(VOCAB, 8, 6).itemsize + 3)
+        )  # what a kill leaves: some records of a batch, and a piece of one
     done = list(calls)
     calls.clear()
     monkeypatch.setattr(augment, "propose", until(-1))
@@ -241,10 +307,20 @@ def test_garbage_in_a_part_is_done_again(teacher, tokens, monkeypatch):
     whole, size = path.read_bytes(), augment._record(VOCAB, 8, 6).itemsize
     path.unlink(), path.with_suffix(".json").unlink()
     begin = len(augment._MAGIC)
-    swapped = whole[:begin] + whole[begin + size:begin + 2 * size] + whole[begin:begin + size] + whole[begin + 2 * size:]
+    swapped = (
+        whole[:begin]
+        + whole[begin + size : begin + 2 * size]
+        + whole[begin : begin + size]
+        + whole[begin + 2 * size :]
+    )
     flipped = bytearray(whole)
     flipped[begin + 40 * size + 5] ^= 1
-    for part, first in ((b"?" * (begin + 50 * size), 0), (whole[:begin] + b"?" * 20 * size, 0), (bytes(flipped), 32), (swapped, 0)):
+    for part, first in (
+        (b"?" * (begin + 50 * size), 0),
+        (whole[:begin] + b"?" * 20 * size, 0),
+        (bytes(flipped), 32),
+        (swapped, 0),
+    ):
         path.with_suffix(".part").write_bytes(part)
         calls = []
         monkeypatch.setattr(augment, "propose", lambda *args: calls.append(int(args[1][0])) or propose(*args))
@@ -261,7 +337,10 @@ def test_one_wrong_bit_in_a_store_is_found_when_it_is_opened(teacher, tokens):
     path = build_store(tokens, teacher, T, SETTINGS).path
     whole = path.read_bytes()
     path.write_bytes(whole[:-9] + bytes([whole[-9] ^ 4]) + whole[-8:])
-    with pytest.raises(ValueError, match=f"is damaged: the record of window {len(Windows(tokens, T)) - 1} is not what was written"):
+    with pytest.raises(
+        ValueError,
+        match=f"is damaged: the record of window {len(Windows(tokens, T)) - 1} is not what was written",
+    ):
         build_store(tokens, teacher, T, SETTINGS)
     path.write_bytes(whole)
 
@@ -271,7 +350,7 @@ def test_a_part_needs_only_the_rest_of_the_disk(teacher, tokens, monkeypatch):
     whole, size = path.read_bytes(), augment._record(VOCAB, 8, 6).itemsize
     windows = len(Windows(tokens, T))
     path.with_suffix(".json").unlink(), path.unlink()
-    path.with_suffix(".part").write_bytes(whole[:len(augment._MAGIC) + 32 * size])
+    path.with_suffix(".part").write_bytes(whole[: len(augment._MAGIC) + 32 * size])
     disk = lambda free: type("Disk", (), {"free": free})
     monkeypatch.setattr(augment.shutil, "disk_usage", lambda _: disk((windows - 32) * size - 1))
     with pytest.raises(ValueError, match="the label store needs .* GB more"):
@@ -297,14 +376,30 @@ def test_damaged_stores_are_refused(teacher, tokens):
         Store(path, identity(tokens, teacher, T, SETTINGS), VOCAB)
 
 
-@pytest.mark.parametrize("key, other", [("corpus", "0" * 64), ("tokens", 5), ("tokenizer", "x"), ("block_size", 8), ("teacher", "0" * 64), ("dtype", "bfloat16"),
-                                        ("candidates", 7), ("positions", 0.25), ("ppl_threshold", 81.0), ("ppl_form", "full"), ("seed", 1)])
+@pytest.mark.parametrize(
+    "key, other",
+    [
+        ("corpus", "0" * 64),
+        ("tokens", 5),
+        ("tokenizer", "x"),
+        ("block_size", 8),
+        ("teacher", "0" * 64),
+        ("dtype", "bfloat16"),
+        ("candidates", 7),
+        ("positions", 0.25),
+        ("ppl_threshold", 81.0),
+        ("ppl_form", "full"),
+        ("seed", 1),
+    ],
+)
 def test_a_store_of_something_else_is_never_opened(teacher, tokens, key, other):
     want = identity(tokens, teacher, T, SETTINGS)
     path = build_store(tokens, teacher, T, SETTINGS).path
     changed = want | {key: other}
-    assert key in want and store_path(tokens, changed) != path == store_path(tokens, want)  # it has another name,
-    with pytest.raises(ValueError, match=f"made with another {key}"):                       # and is refused under this one
+    assert key in want and store_path(tokens, changed) != path == store_path(
+        tokens, want
+    )  # it has another name,
+    with pytest.raises(ValueError, match=f"made with another {key}"):  # and is refused under this one
         Store(path, changed, VOCAB)
     with pytest.raises(ValueError, match=f"made with another {key}"):
         path.with_suffix(".json").write_text(json.dumps(changed | {"windows": 1, "m": 8, "k": 6}))
@@ -314,7 +409,9 @@ def test_a_store_of_something_else_is_never_opened(teacher, tokens, key, other):
 def test_two_processes_build_one_store_once(teacher, tokens, monkeypatch):
     """The second waits for the first, and opens what it made."""
     calls, second, said = [], ThreadPoolExecutor(1), threading.Event()
-    monkeypatch.setattr(augment.tqdm, "write", lambda text: said.set() if "another process is building" in text else None)
+    monkeypatch.setattr(
+        augment.tqdm, "write", lambda text: said.set() if "another process is building" in text else None
+    )
 
     def proposing(*args):
         if not calls:
@@ -322,17 +419,28 @@ def test_two_processes_build_one_store_once(teacher, tokens, monkeypatch):
             assert said.wait(60)
         calls.append(len(args[1]))
         return propose(*args)
+
     monkeypatch.setattr(augment, "propose", proposing)
     store = build_store(tokens, teacher, T, SETTINGS, batch=4)
     windows, (other, *built) = len(Windows(tokens, T)), calls
-    assert np.array_equal(other.result(60).records, store.records) and sum(built) == len(store.records) == windows
+    assert (
+        np.array_equal(other.result(60).records, store.records)
+        and sum(built) == len(store.records) == windows
+    )
     assert not store_path(tokens, identity(tokens, teacher, T, SETTINGS)).with_suffix(".part").exists()
 
 
 def test_who_waited_goes_on_where_the_first_was_stopped(teacher, tokens, monkeypatch):
     """It opened the part before the first wrote to it, and must look at its length after that."""
-    settings, calls, second, said = dataclasses.replace(SETTINGS, seed=SETTINGS.seed + 77), [], ThreadPoolExecutor(1), threading.Event()
-    monkeypatch.setattr(augment.tqdm, "write", lambda text: said.set() if "another process is building" in text else None)
+    settings, calls, second, said = (
+        dataclasses.replace(SETTINGS, seed=SETTINGS.seed + 77),
+        [],
+        ThreadPoolExecutor(1),
+        threading.Event(),
+    )
+    monkeypatch.setattr(
+        augment.tqdm, "write", lambda text: said.set() if "another process is building" in text else None
+    )
 
     def proposing(*args):
         calls.append(args[1][0])
@@ -342,11 +450,14 @@ def test_who_waited_goes_on_where_the_first_was_stopped(teacher, tokens, monkeyp
         elif len(calls) == 2:
             raise RuntimeError("stopped")
         return propose(*args)
+
     monkeypatch.setattr(augment, "propose", proposing)
     with pytest.raises(RuntimeError, match="stopped"):
         build_store(tokens, teacher, T, settings, batch=4)
     store = calls[0].result(60)
-    assert [int(w) for w in calls[2:]] == list(range(4, len(Windows(tokens, T)), 4)) and len(store.records) == len(Windows(tokens, T))
+    assert [int(w) for w in calls[2:]] == list(range(4, len(Windows(tokens, T)), 4)) and len(
+        store.records
+    ) == len(Windows(tokens, T))
 
 
 @pytest.mark.parametrize("vocab, kind", [(65535, "<u2"), (65536, "<u4")])
@@ -357,6 +468,7 @@ def test_minus_one_has_a_place_of_its_own(vocab, kind):
 
 
 # ---- teachers -------------------------------------------------------------------------------------------------------
+
 
 def test_our_run_and_our_checkpoint_are_the_same_teacher(trained, teacher, tokens):
     assert make_teacher(trained / "best", tokens).fingerprint == teacher.fingerprint
@@ -375,7 +487,12 @@ def test_a_transformers_folder_is_a_teacher(tmp_path, tokens):
 
 def test_teachers_that_do_not_fit(trained, tmp_path, tokens):
     save_gpt2(tmp_path / "gpt2", vocab=VOCAB + 1)
-    for wrong in (dict(path=tmp_path / "gpt2"), dict(path=trained, fingerprint="other"), dict(path=trained, vocab_size=VOCAB - 1), dict(path=trained, tokenizer="gpt2")):
+    for wrong in (
+        dict(path=tmp_path / "gpt2"),
+        dict(path=trained, fingerprint="other"),
+        dict(path=trained, vocab_size=VOCAB - 1),
+        dict(path=trained, tokenizer="gpt2"),
+    ):
         with pytest.raises(ValueError, match="another vocabulary"):
             make_teacher(tokens=tokens, **wrong)
     with pytest.raises(ValueError, match="reads at most 16 tokens.*block_size = 17"):
@@ -389,9 +506,17 @@ def test_training_uses_the_store(trained, tokens, tiny):
     """Labels by store and by the online teacher give the same run."""
     weights = []
     for store in (True, False):
-        config = tiny(head="sigmoid", labels="soft", teacher=str(trained), candidates=5, label_store=store, max_steps=2, out_dir=tiny().out_dir + str(store))
+        config = tiny(
+            head="sigmoid",
+            labels="soft",
+            teacher=str(trained),
+            candidates=5,
+            label_store=store,
+            max_steps=2,
+            out_dir=tiny().out_dir + str(store),
+        )
         assert train_in_process(config, tokens.path.parent) == 0
-        weights.append((tiny().out_dir + str(store)))
+        weights.append(tiny().out_dir + str(store))
     a, b = (open(f"{w}/last/model.safetensors", "rb").read() for w in weights)
     assert a == b
     assert len(list(tokens.path.parent.glob("train.labels-*.bin"))) == 1
@@ -400,12 +525,22 @@ def test_training_uses_the_store(trained, tokens, tiny):
 @pytest.mark.parametrize("dtype, settled", [("float32", "float32"), ("auto", "bfloat16")])
 def test_the_command_builds_the_store_that_training_opens(trained, tokens, tiny, monkeypatch, dtype, settled):
     """With "auto": on a CPU that has bfloat16."""
-    import device
     import train
+    from runtime import device
+
     monkeypatch.setattr(device, "capabilities", lambda *_: {"avx512_bf16": True})
     monkeypatch.setattr(train, "prepared", lambda *_: tokens.path.parent)
-    config = TrainConfig(**TINY | dict(head="sigmoid", labels="soft", teacher=str(trained), candidates=5, out_dir=tiny().out_dir,
-                                       dtype=dtype))
+    config = TrainConfig(
+        **TINY
+        | dict(
+            head="sigmoid",
+            labels="soft",
+            teacher=str(trained),
+            candidates=5,
+            out_dir=tiny().out_dir,
+            dtype=dtype,
+        )
+    )
     assert not augment.main([f"--{k}={v}" for k, v in vars(config).items()])
     teacher = make_teacher(trained, tokens, dtype=settled)
     assert store_path(tokens, identity(tokens, teacher, T, config.settings())).is_file()

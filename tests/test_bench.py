@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import device
 from bench import common, report, steady, training
 from data.tokens import load_tokenizer, open_tokens
+from runtime import device
 
 BENCH = Path(common.__file__).parent
 REPO = BENCH.parent
@@ -19,7 +19,13 @@ REPO = BENCH.parent
 
 def run(script: str, out: Path, *args: str | Path) -> tuple[dict, str]:
     """The JSON that bench/SCRIPT wrote, and what it said."""
-    done = subprocess.run([sys.executable, BENCH / script, *args, "--out", out], capture_output=True, text=True, cwd=out.parent, timeout=120)
+    done = subprocess.run(
+        [sys.executable, BENCH / script, *args, "--out", out],
+        capture_output=True,
+        text=True,
+        cwd=out.parent,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     report = json.loads(out.read_text())
     assert report["command"].startswith(f"python bench/{script} ")
@@ -29,31 +35,74 @@ def run(script: str, out: Path, *args: str | Path) -> tuple[dict, str]:
 
 
 def test_heads(tmp_path):
-    report, _ = run("heads.py", tmp_path / "heads.json", "--rows=16", "--dim=8", "--vocab=70", "--repeats=1", "--heads", "sigmoid", "--dtypes", "float32")
+    report, _ = run(
+        "heads.py",
+        tmp_path / "heads.json",
+        "--rows=16",
+        "--dim=8",
+        "--vocab=70",
+        "--repeats=1",
+        "--heads",
+        "sigmoid",
+        "--dtypes",
+        "float32",
+    )
     assert [report[key] for key in ("rows", "dim", "vocab", "repeats")] == [16, 8, 70, 1]
-    assert [(r["head"], r["way"]) for r in report["results"]] == [("sigmoid", "materialised"), ("sigmoid", "chunked")]
+    assert [(r["head"], r["way"]) for r in report["results"]] == [
+        ("sigmoid", "materialised"),
+        ("sigmoid", "chunked"),
+    ]
     assert all(r.keys() >= {"dtype", "seconds", "peak_mb"} for r in report["results"])
 
 
 def test_training(token_folder, tmp_path):
-    report, said = run("training.py", tmp_path / "training.json", "--data", token_folder, "--size=tiny", "--windows=16", "--rounds=1", "--what")
+    report, said = run(
+        "training.py",
+        tmp_path / "training.json",
+        "--data",
+        token_folder,
+        "--size=tiny",
+        "--windows=16",
+        "--rounds=1",
+        "--what",
+    )
     assert "skipped: nanoGPT" in said
     assert [r["program"] for r in report["results"]] == ["baseline"]
     assert report["results"][0].keys() >= {"seconds", "tokens_per_s", "losses", "peak_mb"}
 
 
 def test_metrics(tmp_path):
-    report, _ = run("metrics.py", tmp_path / "metrics.json", "--texts", "8", "12", "--words=20", "--rounds=1", "--set=5", "--some=2")
+    report, _ = run(
+        "metrics.py",
+        tmp_path / "metrics.json",
+        "--texts",
+        "8",
+        "12",
+        "--words=20",
+        "--rounds=1",
+        "--set=5",
+        "--some=2",
+    )
     ours, libraries = report["results"][:4], report["results"][4:]
-    assert [(r["program"], r["texts"]) for r in ours] == [(f"metrics.{name}", n) for n in (8, 12) for name in ("self_bleu", "self_bleu_sacre")]
-    assert [(r["program"], r["equal"], r["set"], r["scored"], r["others"]) for r in libraries] == [("nltk", True, 5, 2, 7), ("sacrebleu", True, 5, 2, 7)]
+    assert [(r["program"], r["texts"]) for r in ours] == [
+        (f"metrics.{name}", n) for n in (8, 12) for name in ("self_bleu", "self_bleu_sacre")
+    ]
+    assert [(r["program"], r["equal"], r["set"], r["scored"], r["others"]) for r in libraries] == [
+        ("nltk", True, 5, 2, 7),
+        ("sacrebleu", True, 5, 2, 7),
+    ]
 
 
-@pytest.mark.skipif("TIKTOKEN_CACHE_DIR" not in os.environ, reason="bench/prepare.py needs tiktoken's gpt2 files: set TIKTOKEN_CACHE_DIR")
+@pytest.mark.skipif(
+    "TIKTOKEN_CACHE_DIR" not in os.environ,
+    reason="bench/prepare.py needs tiktoken's gpt2 files: set TIKTOKEN_CACHE_DIR",
+)
 def test_prepare(tmp_path):
     text = tmp_path / "some.txt"
     text.write_bytes("A line of text, naïve.\n\n = Title = \nthe last one\n".encode())
-    report, _ = run("prepare.py", tmp_path / "prepare.json", "--text", text, "--repeat=2", "--memory=2", "--rounds=1")
+    report, _ = run(
+        "prepare.py", tmp_path / "prepare.json", "--text", text, "--repeat=2", "--memory=2", "--rounds=1"
+    )
     assert report["text"] == "some.txt"
     ours, theirs, more = report["results"]
     assert [r["program"] for r in report["results"]] == ["ours", "nanoGPT", "ours, more text"]
@@ -76,6 +125,8 @@ def test_a_machine_is_named_with_what_its_cpu_can_and_what_is_hidden(monkeypatch
 def test_what_is_emulated_is_not_benched(monkeypatch, bf16, want):
     monkeypatch.setattr(device, "capabilities", lambda *_: {"avx512_bf16": bf16})
     assert common.dtypes() == want
+
+
 def test_sampling(tmp_path):
     how = "--size=tiny", "--batches", "2", "--tokens=5", "--rounds=1", "--dtypes=float32"
     report, said = run("sampling.py", tmp_path / "sampling.json", *how)
@@ -95,15 +146,24 @@ def test_int8(trained, token_folder, tmp_path):
 
 
 def test_no_place_of_this_machine_is_written():
-    assert [common.shown(value) for value in ("--out", "bench/a.json", Path("data/x"), 3)] == ["--out", "bench/a.json", "data/x", 3]
-    assert [common.shown(value) for value in ("/home/me/a.json", "--out=/home/me/a.json", Path("/home/me/x"))] == ["a.json", "--out=a.json", "x"]
+    assert [common.shown(value) for value in ("--out", "bench/a.json", Path("data/x"), 3)] == [
+        "--out",
+        "bench/a.json",
+        "data/x",
+        3,
+    ]
+    assert [
+        common.shown(value) for value in ("/home/me/a.json", "--out=/home/me/a.json", Path("/home/me/x"))
+    ] == ["a.json", "--out=a.json", "x"]
 
 
 def test_steady(tmp_path):
     args = ("--rows=16", "--dim=8", "--vocab=70", "--runs=2", "--heads", "sigmoid", "--busy", "0", "1")
     measured, _ = run("steady.py", tmp_path / "steady.json", *args)
     results = measured["results"]
-    assert [(r["busy"], r["program"]) for r in results] == [(n, p) for n in (0, 1) for p in (steady.PLAIN, "sigmoid")]
+    assert [(r["busy"], r["program"]) for r in results] == [
+        (n, p) for n in (0, 1) for p in (steady.PLAIN, "sigmoid")
+    ]
     assert all(len(r["seconds"]) == 2 and r["worst"] == max(r["seconds"]) >= r["median"] for r in results)
     assert results[3]["worst_of_plain"] == results[3]["worst"] / results[2]["worst"]
 
@@ -111,7 +171,9 @@ def test_steady(tmp_path):
 def test_busy_processes_end(monkeypatch):
     """With the block, by Ctrl-C in it, and by themselves where their parent is gone."""
     started, popen = [], subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda *args, **more: started.append(popen(*args, **more)) or started[-1])
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda *args, **more: started.append(popen(*args, **more)) or started[-1]
+    )
     with pytest.raises(KeyboardInterrupt):
         with steady.busy(2):
             assert [process.poll() for process in started] == [None, None]
@@ -123,19 +185,26 @@ def test_busy_processes_end(monkeypatch):
 def test_random_tokens_need_no_corpus(tmp_path):
     folder = training.random_part(3, 8, tmp_path)
     tokens = open_tokens(folder / "train.bin")
-    assert len(tokens.ids) == 3 * 8 + 1 and tokens.info["vocab_size"] == load_tokenizer(folder).vocab_size == 50257
+    assert (
+        len(tokens.ids) == 3 * 8 + 1
+        and tokens.info["vocab_size"] == load_tokenizer(folder).vocab_size == 50257
+    )
 
 
 def python_that(folder: Path, *cases: str) -> dict[str, str]:
     """Has bench/gpu.sh start another program for Python: it ends at once but for `cases` of its first argument."""
     stub = folder / "python"
-    stub.write_text("\n".join(["#!/bin/sh", 'case "$1" in', f'-) exec "{sys.executable}" "$@" ;;', *cases, "esac"]))
+    stub.write_text(
+        "\n".join(["#!/bin/sh", 'case "$1" in', f'-) exec "{sys.executable}" "$@" ;;', *cases, "esac"])
+    )
     stub.chmod(0o755)
     return {**os.environ, "PY": str(stub), "HOME": "/home/somebody"}
 
 
 def summary(out: Path) -> dict[str, int]:
-    return {part["part"]: part["exit_code"] for part in json.loads((out / "summary.json").read_text())["parts"]}
+    return {
+        part["part"]: part["exit_code"] for part in json.loads((out / "summary.json").read_text())["parts"]
+    }
 
 
 def test_gpu_parts_do_not_stop_each_other(tmp_path):
@@ -146,7 +215,10 @@ def test_gpu_parts_do_not_stop_each_other(tmp_path):
     assert done.returncode == 1 and str(out) in done.stdout
     assert summary(out) == {"machine": 0, "torch": 0, "tests": 0, "training": 3, "sampling": 0, "heads": 0}
     assert (out / "training.log").read_text() == "in . and ~/x\n"
-    assert str(REPO) not in (out / "summary.json").read_text() and str(out) not in (out / "summary.json").read_text()
+    assert (
+        str(REPO) not in (out / "summary.json").read_text()
+        and str(out) not in (out / "summary.json").read_text()
+    )
     assert sorted(path.suffix for path in out.iterdir()) == [".json"] + [".log"] * 6
 
 
@@ -178,12 +250,18 @@ def test_gpu_on_a_cpu(tmp_path):
     done = subprocess.run(command, env={**os.environ, "PY": sys.executable}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     assert set(summary(tmp_path / "results").values()) == {0}
-    assert {path.stem for path in (tmp_path / "results").glob("*.json")} == {"summary", "training", "sampling", "heads"}
+    assert {path.stem for path in (tmp_path / "results").glob("*.json")} == {
+        "summary",
+        "training",
+        "sampling",
+        "heads",
+    }
     for path in (tmp_path / "results").iterdir():
         assert str(REPO) not in path.read_text() and str(tmp_path) not in path.read_text()
 
 
 # ---- the README's tables
+
 
 def test_readme_says_what_the_jsons_say(tmp_path):
     assert report.main(["--check"]) == 0
@@ -191,7 +269,9 @@ def test_readme_says_what_the_jsons_say(tmp_path):
     text = (REPO / "README.md").read_text(encoding="utf-8")
     readme.write_text(text.replace("| **softmax** | ", "| **softmax** | 0", 1), encoding="utf-8")
     assert report.main(["--check", "--readme", str(readme)]) == 1
-    assert report.main(["--write", "--readme", str(readme)]) == 0 and readme.read_text(encoding="utf-8") == text
+    assert (
+        report.main(["--write", "--readme", str(readme)]) == 0 and readme.read_text(encoding="utf-8") == text
+    )
 
 
 def test_each_kind_of_cpu_has_its_columns(tmp_path):
@@ -216,7 +296,14 @@ def test_each_kind_of_cpu_has_its_columns(tmp_path):
 
 
 def test_steadiness_table(tmp_path):
-    r = {"busy": 1, "program": "softmax", "median": 2.0, "worst": 3.0, "median_of_plain": 0.5, "worst_of_plain": 1.25}
+    r = {
+        "busy": 1,
+        "program": "softmax",
+        "median": 2.0,
+        "worst": 3.0,
+        "median_of_plain": 0.5,
+        "worst_of_plain": 1.25,
+    }
     size = {"rows": 2048, "dim": 384, "vocab": 50257, "runs": 20, "dtype": "float32"}
     (tmp_path / "steady.json").write_text(json.dumps({**size, "results": [r]}))
     assert "| softmax, 1 busy beside | 2.00 | 0.50x | 3.00 | 1.25x |\n" in report.block(tmp_path)

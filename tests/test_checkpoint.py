@@ -11,17 +11,32 @@ import sys
 
 import pytest
 import torch
+from conftest import same_tensors
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-import checkpoint
-from checkpoint import build, find, in_use, load, load_model, restore, save, tokenizer_of
-from conftest import same_tensors
+import export
 from data.tokens import BPETokenizer, train_bpe
 from heads import Targets
+from runtime import checkpoint
+from runtime.checkpoint import build, find, in_use, load, load_model, restore, save, tokenizer_of
 
-CONFIG = dict(vocab_size=264, block_size=9, n_layer=2, n_head=2, n_embd=18, dropout=0.1, head="sigmoid", head_args={"pos_weight": 3.0}, bayesian=False, prior_sigma=0.1,
-              tokenizer="bpe264", tokenizer_fingerprint="", learning_rate=6e-4, name="tiny")
+CONFIG = dict(
+    vocab_size=264,
+    block_size=9,
+    n_layer=2,
+    n_head=2,
+    n_embd=18,
+    dropout=0.1,
+    head="sigmoid",
+    head_args={"pos_weight": 3.0},
+    bayesian=False,
+    prior_sigma=0.1,
+    tokenizer="bpe264",
+    tokenizer_fingerprint="",
+    learning_rate=6e-4,
+    name="tiny",
+)
 PROGRESS = {"step": 7, "tokens": 7 * 9, "val_nll": None, "best_val_nll": math.inf}
 both = pytest.mark.parametrize("bayesian", [False, True], ids=["point", "bayesian"])
 
@@ -57,7 +72,14 @@ def tokenizer() -> BPETokenizer:
 def last(tmp_path, tokenizer):
     """A whole checkpoint tmp_path/out/last, of step 7."""
     model = new_model()
-    save(tmp_path / "out" / "last", model, CONFIG | {"tokenizer_fingerprint": tokenizer.fingerprint}, PROGRESS, stepped(model).state_dict(), tokenizer)
+    save(
+        tmp_path / "out" / "last",
+        model,
+        CONFIG | {"tokenizer_fingerprint": tokenizer.fingerprint},
+        PROGRESS,
+        stepped(model).state_dict(),
+        tokenizer,
+    )
     return tmp_path / "out" / "last"
 
 
@@ -72,6 +94,7 @@ def one_line(e) -> str:
 
 # ---- there and back -------------------------------------------------------------------------------------------------
 
+
 @torch.no_grad()
 @both
 @pytest.mark.parametrize("head", ["softmax", "sigmoid"])
@@ -80,10 +103,18 @@ def test_round_trip(tmp_path, head, bayesian):
     model = build(config)
     save(tmp_path / "out" / "best", model, config, PROGRESS)
     back, ckpt = load_model(tmp_path / "out")
-    assert ckpt.config == config and ckpt.progress == PROGRESS and ckpt.optimizer is None and ckpt.path == tmp_path / "out" / "best"
+    assert (
+        ckpt.config == config
+        and ckpt.progress == PROGRESS
+        and ckpt.optimizer is None
+        and ckpt.path == tmp_path / "out" / "best"
+    )
     assert same_tensors(dict(back.named_parameters()), dict(model.named_parameters())) and not back.training
     assert back.head.projection.weight is back.trunk.wte.weight  # still tied
-    x, score = torch.arange(18).view(2, 9), lambda m: m.head.log_probs(m.trunk(x).flatten(0, 1), m.head.draws(2, 0))
+    x, score = (
+        torch.arange(18).view(2, 9),
+        lambda m: m.head.log_probs(m.trunk(x).flatten(0, 1), m.head.draws(2, 0)),
+    )
     assert torch.equal(score(back), score(model.eval()))
 
 
@@ -93,10 +124,16 @@ def test_tied_weights_are_stored_once(tmp_path, bayesian):
     save(tmp_path / "last", model, CONFIG | {"bayesian": bayesian}, PROGRESS)
     stored = load_file(tmp_path / "last" / "model.safetensors")
     rows = [k for k, w in stored.items() if w.shape == (320, 18)]
-    assert sorted(rows) == (["head.projection.bayes.weight_log_sigma"] if bayesian else []) + ["trunk.wte.weight"]
+    assert sorted(rows) == (["head.projection.bayes.weight_log_sigma"] if bayesian else []) + [
+        "trunk.wte.weight"
+    ]
     assert "head.projection.bias" in stored and not any("weight_eps" in k for k in stored)
     assert sum(w.numel() for w in stored.values()) == sum(p.numel() for p in model.parameters())
-    assert names(tmp_path) == ["last"] and names(tmp_path / "last") == ["config.json", "model.safetensors", "progress.json"]
+    assert names(tmp_path) == ["last"] and names(tmp_path / "last") == [
+        "config.json",
+        "model.safetensors",
+        "progress.json",
+    ]
 
 
 def test_frozen_bayesian_noise_is_not_stored(tmp_path):
@@ -115,7 +152,10 @@ def test_the_optimizer_goes_on_where_it_was(tmp_path, bayesian):
     model = new_model(bayesian=bayesian)
     optimizer = stepped(model)
     save(tmp_path / "last", model, CONFIG, PROGRESS, optimizer.state_dict())
-    assert same_tensors(torch.load(tmp_path / "last" / "optimizer.pt", weights_only=True)["state"], optimizer.state_dict()["state"])
+    assert same_tensors(
+        torch.load(tmp_path / "last" / "optimizer.pt", weights_only=True)["state"],
+        optimizer.state_dict()["state"],
+    )
     stepped(model, optimizer, seed=1)
     ckpt = load(tmp_path / "last", optimizer=True)
     again = new_model(seed=5, bayesian=bayesian)
@@ -131,17 +171,25 @@ def test_a_new_checkpoint_replaces_all_of_the_old(last):
     save(last, model, CONFIG, PROGRESS | {"step": 8})
     ckpt = load(last)
     assert same_tensors(ckpt.weights, model.state()) and ckpt.progress["step"] == 8
-    assert names(last) == ["config.json", "model.safetensors", "progress.json"] and names(last.parent) == ["last"]
+    assert names(last) == ["config.json", "model.safetensors", "progress.json"] and names(last.parent) == [
+        "last"
+    ]
 
 
 def test_a_trained_tokenizer_goes_along(last, tokenizer):
     back = tokenizer_of(load(last))
     assert back.fingerprint == tokenizer.fingerprint and back.name == "bpe264"
     assert back.encode("the north, ünï") == tokenizer.encode("the north, ünï")
-    assert tokenizer_of(load(last)._replace(config=CONFIG | {"tokenizer": "gpt2", "tokenizer_fingerprint": "gpt2"})).fingerprint == "gpt2"
+    assert (
+        tokenizer_of(
+            load(last)._replace(config=CONFIG | {"tokenizer": "gpt2", "tokenizer_fingerprint": "gpt2"})
+        ).fingerprint
+        == "gpt2"
+    )
 
 
 # ---- finding --------------------------------------------------------------------------------------------------------
+
 
 def test_find(tmp_path, last):
     out = last.parent
@@ -157,11 +205,16 @@ def test_find(tmp_path, last):
 
 # ---- damage ---------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("keep", [lambda n: 0, lambda n: 5, lambda n: n // 2, lambda n: n - 10], ids=["empty", "5 bytes", "half", "10 bytes short"])
+
+@pytest.mark.parametrize(
+    "keep",
+    [lambda n: 0, lambda n: 5, lambda n: n // 2, lambda n: n - 10],
+    ids=["empty", "5 bytes", "half", "10 bytes short"],
+)
 @pytest.mark.parametrize("name", ["config.json", "progress.json", "model.safetensors", "optimizer.pt"])
 def test_a_file_cut_short(last, name, keep):
     file = last / name
-    file.write_bytes(file.read_bytes()[:keep(file.stat().st_size)])
+    file.write_bytes(file.read_bytes()[: keep(file.stat().st_size)])
     with pytest.raises(ValueError) as e:
         load(last, optimizer=True)
     assert f"the checkpoint {last} cannot be read: {name} is cut short or damaged" in one_line(e)
@@ -177,7 +230,9 @@ def test_a_missing_file(last, name):
     assert f"the checkpoint {last} has no {name}" in one_line(e)
 
 
-@pytest.mark.parametrize("damage", [lambda f: f.unlink(), lambda f: f.write_text("{")], ids=["missing", "cut"])
+@pytest.mark.parametrize(
+    "damage", [lambda f: f.unlink(), lambda f: f.write_text("{")], ids=["missing", "cut"]
+)
 def test_a_damaged_tokenizer(last, damage):
     damage(last / "tokenizer.json")
     with pytest.raises((ValueError, FileNotFoundError)) as e:
@@ -189,17 +244,27 @@ def test_a_pickle_in_place_of_the_optimizer_is_not_run(last, tmp_path):
     class Harm:
         def __reduce__(self):
             return pathlib.Path.touch, (tmp_path / "harm",)
+
     torch.save({"state": Harm()}, last / "optimizer.pt")
     with pytest.raises(ValueError, match="optimizer.pt is cut short or damaged"):
         load(last, optimizer=True)
     assert not (tmp_path / "harm").exists()
 
 
-@pytest.mark.parametrize("changes, tensor", [
-    (dict(n_layer=3), "trunk.h.2."), (dict(n_layer=1), "trunk.h.1."), (dict(n_embd=16), "trunk.wte.weight is (320, 18), not (320, 16)"),
-    (dict(block_size=10), "trunk.wpe.weight is (9, 18), not (10, 18)"), (dict(vocab_size=260), "head.projection.bias"),
-    (dict(bayesian=True), "head.projection.bayes.weight_log_sigma"), (dict(head="softmax", head_args={}), "head.projection.bias"), (dict(head="hexmax"), "unknown head 'hexmax'"),
-], ids=str)
+@pytest.mark.parametrize(
+    "changes, tensor",
+    [
+        (dict(n_layer=3), "trunk.h.2."),
+        (dict(n_layer=1), "trunk.h.1."),
+        (dict(n_embd=16), "trunk.wte.weight is (320, 18), not (320, 16)"),
+        (dict(block_size=10), "trunk.wpe.weight is (9, 18), not (10, 18)"),
+        (dict(vocab_size=260), "head.projection.bias"),
+        (dict(bayesian=True), "head.projection.bayes.weight_log_sigma"),
+        (dict(head="softmax", head_args={}), "head.projection.bias"),
+        (dict(head="hexmax"), "unknown head 'hexmax'"),
+    ],
+    ids=str,
+)
 def test_weights_that_do_not_fit_the_configuration(last, changes, tensor):
     (last / "config.json").write_text(json.dumps(CONFIG | changes))
     with pytest.raises(ValueError) as e:
@@ -207,10 +272,20 @@ def test_weights_that_do_not_fit_the_configuration(last, changes, tensor):
     assert tensor in one_line(e)
 
 
-@pytest.mark.parametrize("name, content", [
-    ("config.json", "{}"), ("config.json", "[]"), ("config.json", "null"), ("progress.json", "{}"), ("progress.json", "null"),
-    *(("config.json", json.dumps({k: v for k, v in CONFIG.items() if k != key})) for key in ("n_head", "head_args", "tokenizer")),
-])
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("config.json", "{}"),
+        ("config.json", "[]"),
+        ("config.json", "null"),
+        ("progress.json", "{}"),
+        ("progress.json", "null"),
+        *(
+            ("config.json", json.dumps({k: v for k, v in CONFIG.items() if k != key}))
+            for key in ("n_head", "head_args", "tokenizer")
+        ),
+    ],
+)
 def test_json_that_is_whole_but_not_ours(last, name, content):
     (last / name).write_text(content)
     with pytest.raises(ValueError) as e:
@@ -220,17 +295,32 @@ def test_json_that_is_whole_but_not_ours(last, name, content):
 
 # ---- saves that fail ------------------------------------------------------------------------------------------------
 
+
 def full_disk(kind):
     def write(content, path, *rest):
         path.write_bytes(b"half of it")
-        raise kind("No space left on device") if kind is not OSError else OSError(errno.ENOSPC, "No space left on device")
+        raise (
+            kind("No space left on device")
+            if kind is not OSError
+            else OSError(errno.ENOSPC, "No space left on device")
+        )
+
     return write
 
 
-FAILURES = [("checkpoint.save_file", OSError), ("checkpoint.save_file", SafetensorError), ("torch.save", OSError), ("torch.save", RuntimeError), ("os.fsync", None), ("json.dumps", None)]
+FAILURES = [
+    ("runtime.checkpoint.save_file", OSError),
+    ("runtime.checkpoint.save_file", SafetensorError),
+    ("torch.save", OSError),
+    ("torch.save", RuntimeError),
+    ("os.fsync", None),
+    ("json.dumps", None),
+]
 
 
-@pytest.mark.parametrize("where, kind", FAILURES, ids=[f"{w}-{k.__name__ if k else 'OSError'}" for w, k in FAILURES])
+@pytest.mark.parametrize(
+    "where, kind", FAILURES, ids=[f"{w}-{k.__name__ if k else 'OSError'}" for w, k in FAILURES]
+)
 @pytest.mark.parametrize("first", [False, True], ids=["over an old one", "the first"])
 def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch, tokenizer, where, kind, first):
     path, old = tmp_path / "out" / "last", new_model(0)
@@ -241,19 +331,26 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch, tokenizer,
 
     def fail(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
+
     monkeypatch.setattr(where, full_disk(kind) if kind else fail)
-    with pytest.raises(OSError, match="No space left on device.*; the one before it is untouched: free some disk space and --resume"):
+    with pytest.raises(
+        OSError,
+        match="No space left on device.*; the one before it is untouched: free some disk space and --resume",
+    ):
         save(path, new_model(1), CONFIG, PROGRESS | {"step": 8}, state, tokenizer)
     assert names(tmp_path / "out") == ([] if first else ["last"])
     assert {p.name: p.read_bytes() for p in path.glob("*")} == content
     monkeypatch.undo()
-    save(path, new_model(1), CONFIG, PROGRESS | {"step": 8}, state, tokenizer)  # and with space again, it works
+    save(
+        path, new_model(1), CONFIG, PROGRESS | {"step": 8}, state, tokenizer
+    )  # and with space again, it works
     assert load(path).progress["step"] == 8 and names(tmp_path / "out") == ["last"]
 
 
 def test_an_interrupted_save_cleans_up(last, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
+
     monkeypatch.setattr(torch, "save", interrupted)
     with pytest.raises(KeyboardInterrupt):
         save(last, new_model(1), CONFIG, PROGRESS | {"step": 8}, {})
@@ -268,11 +365,13 @@ def kill_before(monkeypatch, nth: int) -> None:
     """Raises Killed in place of the nth of save's removals and renames."""
     left = [nth]
     for owner, name in ((shutil, "rmtree"), (pathlib.Path, "rename")):
+
         def step(*args, do=getattr(owner, name), **kwargs):
             if not left[0]:
                 raise Killed
             left[0] -= 1
             return do(*args, **kwargs)
+
         monkeypatch.setattr(owner, name, step)
 
 
@@ -293,6 +392,7 @@ def test_killed_at_any_moment_a_checkpoint_remains(last, monkeypatch, before, nt
 
 
 # ---- one run at a time ----------------------------------------------------------------------------------------------
+
 
 def test_a_folder_in_use_is_refused(tmp_path):
     out = tmp_path / "runs" / "a"
@@ -333,22 +433,34 @@ def test_a_run_that_wrote_nothing_leaves_nothing(tmp_path):
 
 def test_export_writes_what_transformers_reads(tmp_path, tokenizer):
     from transformers import GPT2LMHeadModel
+
     model = new_model(head="softmax", head_args={}, dropout=0.0)
-    save(tmp_path / "run" / "best", model, CONFIG | dict(head="softmax", head_args={}, dropout=0.0, tokenizer_fingerprint=tokenizer.fingerprint), PROGRESS, None, tokenizer)
-    checkpoint.main([str(tmp_path / "run"), str(tmp_path / "gpt2")])
+    save(
+        tmp_path / "run" / "best",
+        model,
+        CONFIG | dict(head="softmax", head_args={}, dropout=0.0, tokenizer_fingerprint=tokenizer.fingerprint),
+        PROGRESS,
+        None,
+        tokenizer,
+    )
+    export.main([str(tmp_path / "run"), str(tmp_path / "gpt2")])
     x = torch.randint(264, (2, 9))
     theirs = GPT2LMHeadModel.from_pretrained(tmp_path / "gpt2").eval()(x).logits.log_softmax(-1)
     ours = model.head.log_probs(model.eval().trunk(x).flatten(0, 1), model.head.draws(1, 0))
     torch.testing.assert_close(ours, theirs.flatten(0, 1), atol=1e-5, rtol=0)
     with pytest.raises(ValueError, match="exists"):
-        checkpoint.export(tmp_path / "run", tmp_path / "gpt2")
+        export.export(tmp_path / "run", tmp_path / "gpt2")
 
 
-@pytest.mark.parametrize("change", [dict(), dict(head="gs_softmax_f1", head_args={}), dict(head="softmax", head_args={}, bayesian=True)], ids=["sigmoid", "f1", "bayesian"])
+@pytest.mark.parametrize(
+    "change",
+    [dict(), dict(head="gs_softmax_f1", head_args={}), dict(head="softmax", head_args={}, bayesian=True)],
+    ids=["sigmoid", "f1", "bayesian"],
+)
 def test_export_refuses_what_gpt2_cannot_compute(tmp_path, tokenizer, change):
     save(tmp_path / "run" / "best", new_model(**change), CONFIG | change, PROGRESS, None, tokenizer)
     with pytest.raises(ValueError, match="a plain softmax only"):
-        checkpoint.export(tmp_path / "run", tmp_path / "gpt2")
+        export.export(tmp_path / "run", tmp_path / "gpt2")
     assert not (tmp_path / "gpt2").exists()
 
 
@@ -359,28 +471,42 @@ def test_weights_that_are_not_numbers_are_refused(last, value):
     save_file(stored, last / "model.safetensors")
     with pytest.raises(checkpoint.Degenerate) as e:
         load_model(last)
-    assert f"the checkpoint {last} cannot be used: its weights hold nan or inf (trunk.wpe.weight)" in one_line(e)
+    assert (
+        f"the checkpoint {last} cannot be used: its weights hold nan or inf (trunk.wpe.weight)" in one_line(e)
+    )
 
 
 def test_another_tokenizer_is_refused(last):
     train_bpe(["a quite different text, as long as it must be for the merges"] * 3, 264).save(last)
     with pytest.raises(ValueError) as e:
         tokenizer_of(load(last))
-    assert f"{last / 'tokenizer.json'} is not the tokenizer (bpe264) that this model was trained with" in one_line(e)
+    assert (
+        f"{last / 'tokenizer.json'} is not the tokenizer (bpe264) that this model was trained with"
+        in one_line(e)
+    )
 
 
 @pytest.mark.parametrize("kind", [OSError, SafetensorError])
 def test_an_export_onto_a_full_disk_leaves_nothing(tmp_path, tokenizer, monkeypatch, kind):
-    config = CONFIG | dict(head="softmax", head_args={}, dropout=0.0, tokenizer_fingerprint=tokenizer.fingerprint)
+    config = CONFIG | dict(
+        head="softmax", head_args={}, dropout=0.0, tokenizer_fingerprint=tokenizer.fingerprint
+    )
     save(tmp_path / "run" / "best", build(config), config, PROGRESS, None, tokenizer)
 
     def full(model, folder):
         (folder / "config.json").write_text("{}")
         raise kind(28, "No space left on device")
+
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "to_gpt2", full)
+        patch.setattr(export, "to_gpt2", full)
         with pytest.raises(OSError) as e:
-            checkpoint.export(tmp_path / "run", tmp_path / "gpt2")
-    assert "could not write" in one_line(e) and "No space left on device" in str(e.value) and names(tmp_path) == ["run"]
-    checkpoint.export(tmp_path / "run", tmp_path / "gpt2")
-    assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(names(tmp_path / "gpt2")) and names(tmp_path) == ["gpt2", "run"]
+            export.export(tmp_path / "run", tmp_path / "gpt2")
+    assert (
+        "could not write" in one_line(e)
+        and "No space left on device" in str(e.value)
+        and names(tmp_path) == ["run"]
+    )
+    export.export(tmp_path / "run", tmp_path / "gpt2")
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(names(tmp_path / "gpt2")) and names(
+        tmp_path
+    ) == ["gpt2", "run"]

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from configurator import cli, configure, help_text, read_config
-from train import TrainConfig, read_arguments
+from runtime.configurator import cli, configure, help_text, read_config
+from runtime.errors import UserError
+from train import read_arguments
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = sorted((ROOT / "config").glob("*.py"))
@@ -18,7 +19,7 @@ ROWS = [p for p in CONFIGS if p.stem not in OVERLAYS]
 @dataclass
 class Defaults:
     name: str = ""
-    steps: int = 10          # how many
+    steps: int = 10  # how many
     rate: float = 0.5
     fast: bool = False
     prompt: str = "\n"
@@ -31,6 +32,7 @@ def file(tmp_path):
         path = tmp_path / f"{name}.py"
         path.write_text(text)
         return str(path)
+
     return write
 
 
@@ -40,14 +42,18 @@ def test_precedence(file):
     assert configure(Defaults, [one]) == Defaults("one", 1, 0.1, True)
     assert configure(Defaults, [one, two]) == Defaults("one-two", 2, 0.2, True)
     assert configure(Defaults, [two, one]) == Defaults("two-one", 1, 0.1, True)
-    assert configure(Defaults, ["--steps=3", one, two]) == Defaults("one-two", 3, 0.2, True)  # flags last, wherever they stand
+    assert configure(Defaults, ["--steps=3", one, two]) == Defaults(
+        "one-two", 3, 0.2, True
+    )  # flags last, wherever they stand
 
 
 def test_flags(file):
     assert configure(Defaults, ["--fast"]).fast is True
     assert configure(Defaults, [file("fast = True"), "--fast=False"]).fast is False
     assert configure(Defaults, ["--steps=1", "--steps=2"]).steps == 2
-    c = configure(Defaults, [file("head_args = {'eps': 0.1, 'm': 2}"), "--head_args.eps=0.3", "--head_args.new=word"])
+    c = configure(
+        Defaults, [file("head_args = {'eps': 0.1, 'm': 2}"), "--head_args.eps=0.3", "--head_args.new=word"]
+    )
     assert c.head_args == {"eps": 0.3, "m": 2, "new": "word"}
     assert configure(Defaults, ["--head_args={'a': 1}"]).head_args == {"a": 1}
     assert Defaults().head_args == {}  # the default was not touched
@@ -67,7 +73,19 @@ def test_a_flag_for_a_string_keeps_its_text(text):
 def test_types(file):
     c = configure(Defaults, ["--rate=1"])
     assert c.rate == 1.0 and type(c.rate) is float  # an int passes for a float
-    for flag in ("--steps=1.0", "--steps=1e3", "--steps=True", "--steps=many", "--steps", "--fast=1", "--fast=true", "--rate=True", "--rate=fast", "--head_args=3", "--prompt"):
+    for flag in (
+        "--steps=1.0",
+        "--steps=1e3",
+        "--steps=True",
+        "--steps=many",
+        "--steps",
+        "--fast=1",
+        "--fast=true",
+        "--rate=True",
+        "--rate=fast",
+        "--head_args=3",
+        "--prompt",
+    ):
         with pytest.raises(ValueError, match=f"^{flag}: "):
             configure(Defaults, [flag])
     for line in ("prompt = 12", "steps = '3'", "fast = 0", "rate = None"):
@@ -79,13 +97,34 @@ def test_every_problem_is_in_one_message(file):
     with pytest.raises(ValueError) as e:
         configure(Defaults, [file("stepps = 1\nrate = 'x'"), "--fsat", "--steps=2.5", "--zzz=1"])
     text = str(e.value)
-    assert "unknown key 'stepps'; did you mean 'steps'" in text and "unknown key 'fsat'; did you mean 'fast'" in text
+    assert (
+        "unknown key 'stepps'; did you mean 'steps'" in text
+        and "unknown key 'fsat'; did you mean 'fast'" in text
+    )
     assert "rate = 'x' is a str; give a float" in text and "steps = 2.5 is a float; give a int" in text
     assert "unknown key 'zzz'; python train.py --help" in text
 
 
-@pytest.mark.parametrize("line", ["import os", "steps = len('abc')", "steps = 1 + 1", "rate = steps", "a = b = 1", "a, b = 1, 2", "steps += 1", "steps: int = 3",
-                                  "head_args.eps = 1", "print('run')", "def f(): pass", "if True: steps = 1", "open(__file__ + '.ran', 'w')", "steps = = 1", "steps = (1"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import os",
+        "steps = len('abc')",
+        "steps = 1 + 1",
+        "rate = steps",
+        "a = b = 1",
+        "a, b = 1, 2",
+        "steps += 1",
+        "steps: int = 3",
+        "head_args.eps = 1",
+        "print('run')",
+        "def f(): pass",
+        "if True: steps = 1",
+        "open(__file__ + '.ran', 'w')",
+        "steps = = 1",
+        "steps = (1",
+    ],
+)
 def test_a_file_of_anything_else_is_refused_and_not_run(file, line, tmp_path):
     path = file(f'"""A docstring."""\n# and a comment\n{line}\n')
     with pytest.raises(ValueError) as e:
@@ -116,7 +155,9 @@ def test_missing_file(file):
 
 def test_help_is_the_source():
     text = help_text(Defaults, __file__)
-    assert "steps: int = 10          # how many" in text and text.endswith("head_args: dict = field(default_factory=dict)")
+    assert "steps: int = 10  # how many" in text and text.endswith(
+        "head_args: dict = field(default_factory=dict)"
+    )
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -131,16 +172,35 @@ def test_every_row_fits_every_overlay(path, overlay):
 
 
 def test_there_are_rows():
-    assert {p.stem for p in ROWS} >= {"baseline", "smooth_gpt", "smooth_gpt_10", "bayes_gpt", "sig_gpt", "sig_gpt_sum", "sig_gpt_pw", "bayes_sig_gpt"}
+    assert {p.stem for p in ROWS} >= {
+        "baseline",
+        "smooth_gpt",
+        "smooth_gpt_10",
+        "bayes_gpt",
+        "sig_gpt",
+        "sig_gpt_sum",
+        "sig_gpt_pw",
+        "bayes_sig_gpt",
+    }
     assert all(isinstance(read_config(p), dict) for p in CONFIGS)
 
 
-@pytest.mark.parametrize("error, line", [(ValueError("two\n lines"), "prog: error: two lines\n"), (FileNotFoundError("no config file x"), "prog: error: no config file x\n"),
-                                         (OSError(28, "No space left on device", "f"), "prog: error: No space left on device: f: free some space and run it again (a training with --resume)\n")])
+@pytest.mark.parametrize(
+    "error, line",
+    [
+        (UserError("two\n lines"), "prog: error: two lines\n"),
+        (FileNotFoundError("no config file x"), "prog: error: no config file x\n"),
+        (
+            OSError(28, "No space left on device", "f"),
+            "prog: error: No space left on device: f: free some space and run it again (a training with --resume)\n",
+        ),
+    ],
+)
 def test_cli_says_a_mistake_in_one_line(error, line, monkeypatch, capsys):
     def main(argv):
         assert argv == ["--a"]
         raise error
+
     monkeypatch.setattr(sys, "argv", ["/somewhere/prog", "--a"])
     monkeypatch.delenv("TRACEBACK", raising=False)
     with pytest.raises(SystemExit) as e:
@@ -154,7 +214,13 @@ def test_cli_says_a_mistake_in_one_line(error, line, monkeypatch, capsys):
 def test_cli_exit_codes(monkeypatch, capsys):
     def interrupted(argv):
         raise KeyboardInterrupt
-    for main, code in ((lambda argv: None, 0), (lambda argv: 1, 1), (lambda argv: 143, 143), (interrupted, 130)):
+
+    for main, code in (
+        (lambda argv: None, 0),
+        (lambda argv: 1, 1),
+        (lambda argv: 143, 143),
+        (interrupted, 130),
+    ):
         with pytest.raises(SystemExit) as e:
             cli(main)()
         assert e.value.code == code

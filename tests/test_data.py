@@ -13,16 +13,39 @@ import pytest
 
 from data import corpus, tokens
 from data.demo import prepare as demo
-from data.tokens import (BPETokenizer, GPT2Tokenizer, WordTokenizer, is_prepared, load_tokenizer, open_tokens, prepared,
-                         train_bpe, write_tokens)
+from data.tokens import (
+    BPETokenizer,
+    GPT2Tokenizer,
+    WordTokenizer,
+    is_prepared,
+    load_tokenizer,
+    open_tokens,
+    prepared,
+    train_bpe,
+    write_tokens,
+)
 from data.wikitext103 import prepare as wikitext
 
 ROOT = Path(__file__).resolve().parents[1]
-TEXT = (" \n = Lobster = \n \n The lobster , caf\u00e9 @-@ blue ,\rcosts\u2028 5 @.@ 0 \u20ac \u2014 "
-        "<unk> \u65e5\u672c . \n \n")
-ODD = ["", " ", "\n", "\r\n", "a\r\nb\rc", "\x00\x01\x1c\x7f",
-       "\U0001f469\u200d\U0001f680 \u00e9 e\u0301", "\ufeff\u2028\u0085", "<|endoftext|>",
-       "  two  spaces\t\ttabs ", "\u0120\u010a", "\u05e9\u05dc\u05d5\u05dd \u4f60\u597d", "it's WE'LL 123456"]
+TEXT = (
+    " \n = Lobster = \n \n The lobster , caf\u00e9 @-@ blue ,\rcosts\u2028 5 @.@ 0 \u20ac \u2014 "
+    "<unk> \u65e5\u672c . \n \n"
+)
+ODD = [
+    "",
+    " ",
+    "\n",
+    "\r\n",
+    "a\r\nb\rc",
+    "\x00\x01\x1c\x7f",
+    "\U0001f469\u200d\U0001f680 \u00e9 e\u0301",
+    "\ufeff\u2028\u0085",
+    "<|endoftext|>",
+    "  two  spaces\t\ttabs ",
+    "\u0120\u010a",
+    "\u05e9\u05dc\u05d5\u05dd \u4f60\u597d",
+    "it's WE'LL 123456",
+]
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +82,16 @@ def to_parquet(wiki: Path, folder: Path, shards: int = 2) -> Path:
     """The hub's files for the wiki.*.tokens in `wiki`: blank lines as "", the train split in shards."""
     import pyarrow
     import pyarrow.parquet
+
     folder.mkdir(parents=True)
     for split, short in wikitext.NAMES.items():
         for file in wiki.glob(f"wiki.{short}.*tokens"):
-            rows = ["" if not line.strip() else line + "\n" for line in file.read_bytes().decode().split("\n")[:-1]]
+            rows = [
+                "" if not line.strip() else line + "\n"
+                for line in file.read_bytes().decode().split("\n")[:-1]
+            ]
             for i in range(shards):
-                part = pyarrow.table({"text": rows[i * len(rows) // shards:(i + 1) * len(rows) // shards]})
+                part = pyarrow.table({"text": rows[i * len(rows) // shards : (i + 1) * len(rows) // shards]})
                 pyarrow.parquet.write_table(part, folder / f"{split}-{i:05}-of-{shards:05}.parquet")
     return folder
 
@@ -72,18 +99,25 @@ def to_parquet(wiki: Path, folder: Path, shards: int = 2) -> Path:
 def content(folder: Path) -> dict[str, object]:
     """All that a prepared folder holds but the name of its source."""
     files = {path.name: path.read_bytes() for path in folder.glob("*.bin")}
-    infos = {path.name: {k: v for k, v in json.loads(path.read_text()).items() if k != "source"}
-             for path in folder.glob("*.json")}
+    infos = {
+        path.name: {k: v for k, v in json.loads(path.read_text()).items() if k != "source"}
+        for path in folder.glob("*.json")
+    }
     return {**files, **infos}
 
 
 # ---- token files ----------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("vocab_size, width", [(257, 2), (65536, 2), (65537, 4), (2**31, 4)])
 def test_round_trip(tmp_path: Path, vocab_size: int, width: int) -> None:
     ids = np.array([0, 5, vocab_size - 1, 7])
     file = write_tokens(tmp_path / "train.bin", [ids[:3], ids[:0], ids[3:]], vocab_size, {"source": "here"})
-    assert file.ids.tolist() == ids.tolist() and file.ids.dtype.itemsize == width and not file.ids.flags.writeable
+    assert (
+        file.ids.tolist() == ids.tolist()
+        and file.ids.dtype.itemsize == width
+        and not file.ids.flags.writeable
+    )
     assert file.info == {"source": "here", "vocab_size": vocab_size, "tokens": 4}
     assert file.path.stat().st_size == 32 + 4 * width and file.path.read_bytes()[:12] == b"NHTOKENS\1\0\0\0"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.bin", "train.json"]
@@ -105,20 +139,45 @@ def damage(path: Path, how: str) -> None:
     raw, described = path.read_bytes(), path.with_suffix(".json")
     info = json.loads(described.read_text())
     if how in ("truncated", "longer", "foreign", "version", "header", "empty"):
-        path.write_bytes({"truncated": raw[:-1], "longer": raw + b"x", "foreign": b"PK" + raw[2:], "empty": b"",
-                          "version": raw[:8] + b"\2" + raw[9:], "header": raw[:12] + b"\3" + raw[13:]}[how])
+        path.write_bytes(
+            {
+                "truncated": raw[:-1],
+                "longer": raw + b"x",
+                "foreign": b"PK" + raw[2:],
+                "empty": b"",
+                "version": raw[:8] + b"\2" + raw[9:],
+                "header": raw[:12] + b"\3" + raw[13:],
+            }[how]
+        )
     elif how == "no json":
         described.unlink()
     else:
-        described.write_text({"corrupt": "{", "list": "[]", "count": json.dumps({**info, "tokens": 9}),
-                              "dtype": json.dumps({**info, "vocab_size": 70000})}[how])
+        described.write_text(
+            {
+                "corrupt": "{",
+                "list": "[]",
+                "count": json.dumps({**info, "tokens": 9}),
+                "dtype": json.dumps({**info, "vocab_size": 70000}),
+            }[how]
+        )
 
 
-@pytest.mark.parametrize("how, says", [
-    ("truncated", "should have 38 bytes and has 37"), ("longer", "has 39"), ("foreign", "not a token file"),
-    ("empty", "not a token file"), ("version", "version 2"), ("header", "damaged header"),
-    ("no json", "json is missing"),
-    ("corrupt", "does not describe"), ("list", "does not describe"), ("count", "9 tokens"), ("dtype", "70000")])
+@pytest.mark.parametrize(
+    "how, says",
+    [
+        ("truncated", "should have 38 bytes and has 37"),
+        ("longer", "has 39"),
+        ("foreign", "not a token file"),
+        ("empty", "not a token file"),
+        ("version", "version 2"),
+        ("header", "damaged header"),
+        ("no json", "json is missing"),
+        ("corrupt", "does not describe"),
+        ("list", "does not describe"),
+        ("count", "9 tokens"),
+        ("dtype", "70000"),
+    ],
+)
 def test_damage_is_named(tmp_path: Path, how: str, says: str) -> None:
     path = write_tokens(tmp_path / "train.bin", [np.arange(3)], 300, {}).path
     damage(path, how)
@@ -160,13 +219,20 @@ def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 # ---- tokenizers -----------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("which", ["bpe", "gpt2"])
 def test_any_text_round_trips(which: str, request: pytest.FixtureRequest) -> None:
     tokenizer = request.getfixturevalue(which)
     texts = ODD + [chr(i) for i in range(0x250)] + [TEXT]
     encoded = [tokenizer.encode(text) for text in texts]
     assert tokenizer.encode_each(texts).tolist() == [i for ids in encoded for i in ids]
-    for each in (["a", "<|endoftext|>", " b"], ["<|endof", "text|>"], [" ", "\n", "\n", " a"], ["", ""], ["a"]):
+    for each in (
+        ["a", "<|endoftext|>", " b"],
+        ["<|endof", "text|>"],
+        [" ", "\n", "\n", " a"],
+        ["", ""],
+        ["a"],
+    ):
         assert tokenizer.encode_each(each).tolist() == [i for text in each for i in tokenizer.encode(text)]
     assert [tokenizer.decode(ids) for ids in encoded] == texts
     assert max(max(ids, default=0) for ids in encoded) < tokenizer.vocab_size
@@ -191,18 +257,31 @@ def test_words(tmp_path: Path) -> None:
     tokenizer = WordTokenizer.of(["the", "cat", ".", "\n", "the."])
     text = "the cat .\n\nthe. cat\n"
     ids = [0, 1, 2, 3, 3, 4, 1, 3]
-    assert tokenizer.encode(text) == tokenizer.encode("  " + text.replace(" ", "  ")) == ids and tokenizer.encode("") == []
+    assert (
+        tokenizer.encode(text) == tokenizer.encode("  " + text.replace(" ", "  ")) == ids
+        and tokenizer.encode("") == []
+    )
     assert tokenizer.decode(ids) == tokenizer.decode(np.array(ids)) == text and tokenizer.decode([]) == ""
-    assert [tokenizer.decode(ids[:n]) for n in range(9)] == [text[:n] for n in (0, 3, 7, 9, 10, 11, 15, 19, 20)]  # as a text is streamed
+    assert [tokenizer.decode(ids[:n]) for n in range(9)] == [
+        text[:n] for n in (0, 3, 7, 9, 10, 11, 15, 19, 20)
+    ]  # as a text is streamed
     assert tokenizer.encode_each(["the", "cat cat"]).tolist() == [0, 1, 1]
     tokenizer.save(tmp_path)
     loaded = load_tokenizer(tmp_path)
     assert isinstance(loaded, WordTokenizer) and (loaded.name, loaded.vocab_size) == ("words", 5)
-    assert loaded.fingerprint == tokenizer.fingerprint and loaded.encode(text) == ids and loaded.decode(ids) == text
+    assert (
+        loaded.fingerprint == tokenizer.fingerprint
+        and loaded.encode(text) == ids
+        and loaded.decode(ids) == text
+    )
     assert WordTokenizer.of(["cat", "the", ".", "\n", "the."]).fingerprint != tokenizer.fingerprint
     with pytest.raises(ValueError, match="'dog' is not among the 5"):
         tokenizer.encode("the dog and the cat")
-    for words, says in ((["a", "b", "a"], "'a' stands in the word list twice"), (["a b"], "'a b' is not a word"), ([""], "'' is not a word")):
+    for words, says in (
+        (["a", "b", "a"], "'a' stands in the word list twice"),
+        (["a b"], "'a b' is not a word"),
+        ([""], "'' is not a word"),
+    ):
         with pytest.raises(ValueError, match=says):
             WordTokenizer.of(words)
 
@@ -235,6 +314,7 @@ def test_gpt2_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # ---- prepared folders -----------------------------------------------------------------------------------------------
 
+
 def test_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = prepared("demo", "bpe300", root=tmp_path)
     assert folder == tmp_path / "demo" / "bpe300"
@@ -244,7 +324,11 @@ def test_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert tokenizer.decode(ids) == text and info["sha256"] == hashlib.sha256(text.encode()).hexdigest()
         assert (info["words"], info["lines"]) == (len(text.split()), text.count("\n"))
         assert info["bytes"] == len(text.encode())
-        assert (info["tokenizer"], info["fingerprint"], info["complete"]) == ("bpe300", tokenizer.fingerprint, None)
+        assert (info["tokenizer"], info["fingerprint"], info["complete"]) == (
+            "bpe300",
+            tokenizer.fingerprint,
+            None,
+        )
     with monkeypatch.context() as patch:
         patch.setattr(demo, "prepare", lambda *_: pytest.fail("prepared a second time"))
         assert prepared("demo", "bpe300", root=tmp_path) == folder
@@ -254,10 +338,18 @@ def test_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert content(prepared("demo", "bpe300", root=tmp_path)) == before
 
 
-@pytest.mark.parametrize("dataset, tokenizer, says", [
-    ("wikitext13", "gpt2", "did you mean 'wikitext103'"), ("x", "gpt2", "demo, grammar, wikitext103"),
-    ("../data", "gpt2", "known"),
-    ("demo", "gpt3", "bpe2048"), ("demo", "bpe", "bpe2048"), ("demo", "bpe0300", "unknown"), ("demo", "bpe256", "257")])
+@pytest.mark.parametrize(
+    "dataset, tokenizer, says",
+    [
+        ("wikitext13", "gpt2", "did you mean 'wikitext103'"),
+        ("x", "gpt2", "demo, grammar, wikitext103"),
+        ("../data", "gpt2", "known"),
+        ("demo", "gpt3", "bpe2048"),
+        ("demo", "bpe", "bpe2048"),
+        ("demo", "bpe0300", "unknown"),
+        ("demo", "bpe256", "257"),
+    ],
+)
 def test_unknown_names(tmp_path: Path, dataset: str, tokenizer: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         prepared(dataset, tokenizer, root=tmp_path)
@@ -269,7 +361,8 @@ def test_wiki_folder(wiki: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     tokenizer = load_tokenizer(out)
     valid = (wiki / "wiki.valid.tokens").read_bytes()
     assert [line.encode() for line in corpus.file_lines(wiki / "wiki.valid.tokens")] == [
-        line + b"\n" for line in valid.split(b"\n")[:-1]]
+        line + b"\n" for line in valid.split(b"\n")[:-1]
+    ]
     assert tokenizer.decode(open_tokens(out / "validation.bin").ids).encode() == valid
     assert open_tokens(out / "train.bin").info["complete"] is False
     assert "train is partial" in capsys.readouterr().err
@@ -323,7 +416,9 @@ def test_partial_and_missing_train(wiki: Path, tmp_path: Path) -> None:
     (wiki / "wiki.train.head.tokens").unlink()
     with pytest.raises(ValueError, match="train split"):
         wikitext.prepare(tmp_path / "none", "bpe270", str(wiki))
-    out.joinpath("tokenizer.json").rename(tmp_path / "none" / "tokenizer.json")  # a tokenizer of one's own will do
+    out.joinpath("tokenizer.json").rename(
+        tmp_path / "none" / "tokenizer.json"
+    )  # a tokenizer of one's own will do
     out = wikitext.prepare(tmp_path / "none", "bpe270", str(wiki))
     assert tokens.read_meta(out)["missing"] == ["train"] and is_prepared(out, "bpe270")
 
@@ -356,13 +451,19 @@ def test_parquet_equals_text(wiki: Path, tmp_path: Path, place: str) -> None:
 def test_hub(wiki: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """load_dataset on a local folder with the hub's layout and card runs the code that the hub would."""
     import datasets
+
     to_parquet(wiki, tmp_path / "hub" / wikitext.CONFIG)
-    files = "".join(f"  - split: {split}\n    path: {wikitext.CONFIG}/{split}-*\n" for split in wikitext.NAMES)
+    files = "".join(
+        f"  - split: {split}\n    path: {wikitext.CONFIG}/{split}-*\n" for split in wikitext.NAMES
+    )
     card = f"---\nconfigs:\n- config_name: {wikitext.CONFIG}\n  data_files:\n{files}---\n"
     (tmp_path / "hub" / "README.md").write_text(card)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr(wikitext, "HUB", str(tmp_path / "hub"))
-    ours, theirs = wikitext.prepare(tmp_path / "a", "bpe270"), wikitext.prepare(tmp_path / "b", "bpe270", str(wiki))
+    ours, theirs = (
+        wikitext.prepare(tmp_path / "a", "bpe270"),
+        wikitext.prepare(tmp_path / "b", "bpe270", str(wiki)),
+    )
     assert content(ours) == content(theirs)
     monkeypatch.setattr(wikitext, "hub_splits", lambda: pytest.fail("asked the hub for what is there"))
     wikitext.prepare(ours, "bpe270")
@@ -382,10 +483,15 @@ def test_hub_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 # ---- the command line -----------------------------------------------------------------------------------------------
 
+
 def test_script(wiki: Path, tmp_path: Path) -> None:
     def run(*options: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "data/wikitext103/prepare.py", "--tokenizer", "bpe270", *options],
-                              cwd=ROOT, capture_output=True, text=True)
+        return subprocess.run(
+            [sys.executable, "data/wikitext103/prepare.py", "--tokenizer", "bpe270", *options],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
 
     done = run("--source", str(wiki), "--out", str(tmp_path / "out"))
     assert done.returncode == 0
@@ -410,9 +516,13 @@ def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 # ---- the official text ----------------------------------------------------------------------------------------------
 
+
 def test_official_counts(official: Path, gpt2: GPT2Tokenizer, tmp_path: Path) -> None:
     out = wikitext.prepare(tmp_path / "a", "gpt2", str(official))
-    counts = {"validation": (1_142_309, 3_760, 213_886, 249_735), "test": (1_281_077, 4_358, 241_211, 285_234)}
+    counts = {
+        "validation": (1_142_309, 3_760, 213_886, 249_735),
+        "test": (1_281_077, 4_358, 241_211, 285_234),
+    }
     for split, expected in counts.items():
         ids, info, _ = open_tokens(out / f"{split}.bin")
         assert (info["bytes"], info["lines"], info["words"], info["tokens"]) == expected

@@ -5,10 +5,18 @@ import re
 import pytest
 import torch
 
-import device
-from device import (Precision, autocast, capabilities, choose_dtype, emulation, get_device, get_dtype,
-                    hidden_features)
 from heads.perturb import normal_tables
+from runtime import device
+from runtime.device import (
+    Precision,
+    autocast,
+    capabilities,
+    choose_dtype,
+    emulation,
+    get_device,
+    get_dtype,
+    hidden_features,
+)
 
 CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda", 0), torch.device("mps")
 LAPTOP = {"avx2": True, "avx512_bf16": False}
@@ -17,8 +25,16 @@ SERVER = {"avx2": True, "avx512_bf16": True, "amx_bf16": False}
 
 # ---- devices -----------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("name, says", [("cpu:foo", "use 'auto'"), ("gpu", "use 'auto'"), 
-                                        ("meta", "use 'auto'"), ("cuda:99", "would be number 99")])
+
+@pytest.mark.parametrize(
+    "name, says",
+    [
+        ("cpu:foo", "use 'auto'"),
+        ("gpu", "use 'auto'"),
+        ("meta", "use 'auto'"),
+        ("cuda:99", "would be number 99"),
+    ],
+)
 def test_devices_that_are_not_there(name, says):
     with pytest.raises(ValueError, match=says):
         get_device(name)
@@ -43,19 +59,27 @@ def test_what_needs_float64_on_mps():
 
 # ---- what auto means ---------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("where, has, want", [
-    (CPU, LAPTOP, ("float32", "this CPU has no bfloat16 instructions")),
-    (CPU, {}, ("float32", "this CPU has no bfloat16 instructions")),  # a torch that cannot tell
-    (CPU, {"avx512_fp16": True}, ("float32", "this CPU has no bfloat16 instructions")),
-    (CPU, SERVER, ("bfloat16", "this CPU has avx512_bf16")),
-    (CPU, {**SERVER, "amx_bf16": True}, ("bfloat16", "this CPU has amx_bf16")),
-    (CPU, {"neon": True, "bf16": True}, ("bfloat16", "this CPU has bf16")),
-    (CPU, {"neon": True, "bf16": False, "sve_bf16": True}, ("bfloat16", "this CPU has sve_bf16")),
-    (CUDA, {"compute_capability": (9, 0)}, ("bfloat16", "this GPU has compute capability 9.0")),
-    (CUDA, {"compute_capability": (8, 0)}, ("bfloat16", "this GPU has compute capability 8.0")),
-    (CUDA, {"compute_capability": (7, 5)},
-     ("float16", "this GPU has compute capability 7.5, which has no bfloat16")),
-    (MPS, {}, ("float32", "no other dtype has been tried on mps"))])
+
+@pytest.mark.parametrize(
+    "where, has, want",
+    [
+        (CPU, LAPTOP, ("float32", "this CPU has no bfloat16 instructions")),
+        (CPU, {}, ("float32", "this CPU has no bfloat16 instructions")),  # a torch that cannot tell
+        (CPU, {"avx512_fp16": True}, ("float32", "this CPU has no bfloat16 instructions")),
+        (CPU, SERVER, ("bfloat16", "this CPU has avx512_bf16")),
+        (CPU, {**SERVER, "amx_bf16": True}, ("bfloat16", "this CPU has amx_bf16")),
+        (CPU, {"neon": True, "bf16": True}, ("bfloat16", "this CPU has bf16")),
+        (CPU, {"neon": True, "bf16": False, "sve_bf16": True}, ("bfloat16", "this CPU has sve_bf16")),
+        (CUDA, {"compute_capability": (9, 0)}, ("bfloat16", "this GPU has compute capability 9.0")),
+        (CUDA, {"compute_capability": (8, 0)}, ("bfloat16", "this GPU has compute capability 8.0")),
+        (
+            CUDA,
+            {"compute_capability": (7, 5)},
+            ("float16", "this GPU has compute capability 7.5, which has no bfloat16"),
+        ),
+        (MPS, {}, ("float32", "no other dtype has been tried on mps")),
+    ],
+)
 def test_auto(where, has, want):
     assert choose_dtype("auto", where, has) == choose_dtype("auto", where, has) == Precision(*want)
 
@@ -86,13 +110,25 @@ def test_capabilities_are_asked_of_the_device(monkeypatch):
 
 # ---- what the environment hides ----------------------------------------------------------------------------
 
-@pytest.mark.parametrize("level, bf16, fp16, amx", [
-    ("SSE41", False, False, False), ("AVX2", False, False, False), ("avx2", False, False, False),
-    ("AVX2_VNNI_2", False, False, False), ("AVX512_CORE", False, False, False),
-    ("AVX512_CORE_VNNI", False, False, False), ("AVX512_CORE_BF16", True, False, False),
-    ("AVX512_CORE_FP16", True, True, False), ("AVX512_CORE_AMX", True, True, True),
-    ("AVX512_CORE_AMX_FP16", True, True, True),
-    ("ALL", True, True, True), ("DEFAULT", True, True, True), ("nonsense", True, True, True)])
+
+@pytest.mark.parametrize(
+    "level, bf16, fp16, amx",
+    [
+        ("SSE41", False, False, False),
+        ("AVX2", False, False, False),
+        ("avx2", False, False, False),
+        ("AVX2_VNNI_2", False, False, False),
+        ("AVX512_CORE", False, False, False),
+        ("AVX512_CORE_VNNI", False, False, False),
+        ("AVX512_CORE_BF16", True, False, False),
+        ("AVX512_CORE_FP16", True, True, False),
+        ("AVX512_CORE_AMX", True, True, True),
+        ("AVX512_CORE_AMX_FP16", True, True, True),
+        ("ALL", True, True, True),
+        ("DEFAULT", True, True, True),
+        ("nonsense", True, True, True),
+    ],
+)
 @pytest.mark.parametrize("variable", ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"])
 def test_onednn_can_be_kept_from_features(monkeypatch, variable, level, bf16, fp16, amx):
     """As if a CPU had everything; torch.cpu.get_capabilities goes on saying so."""
@@ -130,19 +166,33 @@ def test_a_torch_that_knows_no_capabilities(monkeypatch):
 
 # ---- emulation ---------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("dtype, where, has", [
-    ("float32", CPU, LAPTOP), ("bfloat16", CPU, SERVER),
-    ("float16", CPU, {"avx512_fp16": True}), ("float16", CPU, {"fp16_arith": True}),
-    ("float32", CUDA, {"compute_capability": (7, 5)}), ("float16", CUDA, {"compute_capability": (7, 5)}),
-    ("bfloat16", CUDA, {"compute_capability": (8, 6)}), ("float32", MPS, {})])
+
+@pytest.mark.parametrize(
+    "dtype, where, has",
+    [
+        ("float32", CPU, LAPTOP),
+        ("bfloat16", CPU, SERVER),
+        ("float16", CPU, {"avx512_fp16": True}),
+        ("float16", CPU, {"fp16_arith": True}),
+        ("float32", CUDA, {"compute_capability": (7, 5)}),
+        ("float16", CUDA, {"compute_capability": (7, 5)}),
+        ("bfloat16", CUDA, {"compute_capability": (8, 6)}),
+        ("float32", MPS, {}),
+    ],
+)
 def test_what_is_computed_costs_nothing_more(monkeypatch, dtype, where, has):
     monkeypatch.setattr(device, "product_seconds", lambda *_: pytest.fail("nothing to measure"))
     assert emulation(dtype, where, has) == ""
 
 
-@pytest.mark.parametrize("dtype, where, has, what", [
-    ("bfloat16", CPU, LAPTOP, "CPU"), ("float16", CPU, SERVER, "CPU"),
-    ("bfloat16", CUDA, {"compute_capability": (7, 5)}, "GPU")])
+@pytest.mark.parametrize(
+    "dtype, where, has, what",
+    [
+        ("bfloat16", CPU, LAPTOP, "CPU"),
+        ("float16", CPU, SERVER, "CPU"),
+        ("bfloat16", CUDA, {"compute_capability": (7, 5)}, "GPU"),
+    ],
+)
 def test_the_price_of_emulation_is_measured(monkeypatch, dtype, where, has, what):
     monkeypatch.setattr(device, "product_seconds", lambda name, *_: 1e-3 if name == "float32" else 41e-3)
     price = "a matrix product takes 41x float32's time here"
@@ -159,6 +209,8 @@ def test_a_program_says_the_price_once(monkeypatch, capsys):
     monkeypatch.setattr(device, "product_seconds", lambda name, *_: 1e-3 if name == "float32" else 41e-3)
     assert device.settle_dtype("bfloat16", CPU) == ("bfloat16", "as asked for")
     said = capsys.readouterr()
-    assert said.out == "" and said.err == ("bfloat16 is emulated on this CPU: a matrix product takes 41x "
-                                           "float32's time here; --dtype=auto takes float32\n")
+    assert said.out == "" and said.err == (
+        "bfloat16 is emulated on this CPU: a matrix product takes 41x "
+        "float32's time here; --dtype=auto takes float32\n"
+    )
     assert device.settle_dtype("auto", CPU).name == "float32" and capsys.readouterr().err == ""

@@ -10,13 +10,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import TINY, train_in_process
 
 import eval_diversity
-import metrics
-from conftest import TINY, train_in_process
 from data.tokens import load_tokenizer, open_tokens
-from eval_diversity import HONEST, PAPER, REFERENCES, cells, held_out_prompts, main, prepare, reference_texts, text_metrics
-from scoring import score
+from eval_diversity import (
+    HONEST,
+    PAPER,
+    REFERENCES,
+    cells,
+    held_out_prompts,
+    main,
+    prepare,
+    reference_texts,
+    text_metrics,
+)
+from evaluation import metrics
+from evaluation.scoring import score
 from train import TrainConfig
 
 SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu"]
@@ -27,7 +37,12 @@ PAPER_SMALL = ["--protocol=paper", "--texts=20", "--new_tokens=20", "--device=cp
 def sig(token_folder, tmp_path_factory) -> Path:
     """A second run, Bayesian, on the same tokens."""
     out = tmp_path_factory.mktemp("trained") / "bayes_sig_gpt-tiny"
-    config = TrainConfig(**TINY | dict(name=out.name, out_dir=str(out), head="sigmoid", bayesian=True, max_steps=20, learning_rate=1e-2))
+    config = TrainConfig(
+        **TINY
+        | dict(
+            name=out.name, out_dir=str(out), head="sigmoid", bayesian=True, max_steps=20, learning_rate=1e-2
+        )
+    )
     assert train_in_process(config, token_folder) == 0
     return out
 
@@ -35,19 +50,23 @@ def sig(token_folder, tmp_path_factory) -> Path:
 @pytest.fixture
 def variant(trained, tmp_path):
     """variant(folder, **changes) -> a copy of the trained checkpoint with another config.json."""
+
     def make(folder: str, **changes) -> Path:
         path = Path(shutil.copytree(trained / "best", tmp_path / folder))
         config = json.loads((path / "config.json").read_text())
         (path / "config.json").write_text(json.dumps(config | changes))
         return path
+
     return make
 
 
 @pytest.fixture
 def no_work(monkeypatch):
     """From here on neither a reference nor a model may be sampled or scored."""
+
     def fail(*args, **kwargs):
         raise AssertionError("work was done")
+
     for name in ("generate", "score", "reference_row"):
         monkeypatch.setattr(eval_diversity, name, fail)
 
@@ -69,7 +88,10 @@ def rows(out: Path) -> dict[str, dict]:
 
 
 def samples(out: Path, name: str) -> list[str]:
-    return [json.loads(line) for line in (out.with_name(out.name + ".samples") / f"{name}.jsonl").read_text().split("\n")[:-1]]
+    return [
+        json.loads(line)
+        for line in (out.with_name(out.name + ".samples") / f"{name}.jsonl").read_text().split("\n")[:-1]
+    ]
 
 
 def settings(*argv: str):
@@ -83,7 +105,19 @@ def same(a: dict, b: dict) -> bool:
 
 # ---- texts ----------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("length, n, prompt, new", [(1000, 7, 10, 20), (100, 10, 4, 6), (101, 10, 4, 6), (9999, 123, 50, 31), (50, 1, 20, 30), (70, 1, 20, 30), (97, 8, 5, 7)])
+
+@pytest.mark.parametrize(
+    "length, n, prompt, new",
+    [
+        (1000, 7, 10, 20),
+        (100, 10, 4, 6),
+        (101, 10, 4, 6),
+        (9999, 123, 50, 31),
+        (50, 1, 20, 30),
+        (70, 1, 20, 30),
+        (97, 8, 5, 7),
+    ],
+)
 def test_held_out_prompts(length, n, prompt, new):
     ids = np.arange(length, dtype=np.uint16)
     p = held_out_prompts(ids, n, prompt, new)
@@ -92,7 +126,9 @@ def test_held_out_prompts(length, n, prompt, new):
     spans = np.concatenate((p.prompt, p.human), 1)
     assert (spans == starts[:, None] + np.arange(prompt + new)).all()  # each a piece of the text
     gaps = np.diff(starts)
-    assert n == 1 or gaps.min() >= prompt + new and gaps.max() - gaps.min() <= 1 and starts[-1] + prompt + new == length
+    assert n == 1 or (
+        gaps.min() >= prompt + new and gaps.max() - gaps.min() <= 1 and starts[-1] + prompt + new == length
+    )
     with pytest.raises(ValueError, match=f"the split has {length}"):
         held_out_prompts(ids, length // (prompt + new) + 1, prompt, new)
 
@@ -115,41 +151,107 @@ def test_reference_texts(trained):
     assert loop.shape == noise.shape == human.shape == (8, 12)
     assert (loop[:, :10] == human[:, :10]).all() and (loop[:, 10:] == human[:, :2]).all()
     assert set(noise.ravel()) <= set(data.train.ids.tolist())
-    many = reference_texts("unigram noise", data.prompts._replace(human=np.zeros((400, 50))), data.train.ids, s)
+    many = reference_texts(
+        "unigram noise", data.prompts._replace(human=np.zeros((400, 50))), data.train.ids, s
+    )
     top = np.bincount(data.train.ids).argmax()
-    assert (many == top).mean() == pytest.approx((data.train.ids == top).mean(), rel=0.1)  # by frequency, not uniform
+    assert (many == top).mean() == pytest.approx(
+        (data.train.ids == top).mean(), rel=0.1
+    )  # by frequency, not uniform
     assert (reference_texts("unigram noise", data.prompts, data.train.ids, s) == noise).all()
 
 
-TEXTS = ["the cat sat on the mat today", "the cat sat on a red mat and slept", "a dog ran home on the mat today", "it is it is it is it is", "no two of these are so", "the red dog sat on it"]
+TEXTS = [
+    "the cat sat on the mat today",
+    "the cat sat on a red mat and slept",
+    "a dog ran home on the mat today",
+    "it is it is it is it is",
+    "no two of these are so",
+    "the red dog sat on it",
+]
 
 
 def test_text_metrics_are_those_of_metrics():
     words = [t.split() for t in TEXTS]
     got = text_metrics(TEXTS, 1)
     assert "self_bleu_sd" not in got
-    assert got == {"self_bleu": metrics.self_bleu_sacre(TEXTS), "self_bleu_nltk": metrics.self_bleu(words), "distinct_4": metrics.distinct_n(words, 4),
-                   "seq_rep_4": metrics.seq_rep_n(words, 4), "zipf": metrics.zipf_coefficient(words)}
+    assert got == {
+        "self_bleu": metrics.self_bleu_sacre(TEXTS),
+        "self_bleu_nltk": metrics.self_bleu(words),
+        "distinct_4": metrics.distinct_n(words, 4),
+        "seq_rep_4": metrics.seq_rep_n(words, 4),
+        "zipf": metrics.zipf_coefficient(words),
+    }
     assert got["self_bleu"] > 1 and 0 < got["seq_rep_4"] < 1
 
 
 def test_text_metrics_are_means_over_loops():
     got, groups = text_metrics(TEXTS, 2), (TEXTS[::2], TEXTS[1::2])
     bleu = [metrics.self_bleu_sacre(g) for g in groups]
-    assert got["self_bleu"] == pytest.approx(np.mean(bleu)) and got["self_bleu_sd"] == pytest.approx(abs(bleu[0] - bleu[1]) / math.sqrt(2))
-    assert got["distinct_4"] == pytest.approx(np.mean([metrics.distinct_n([t.split() for t in g]) for g in groups]))
+    assert got["self_bleu"] == pytest.approx(np.mean(bleu)) and got["self_bleu_sd"] == pytest.approx(
+        abs(bleu[0] - bleu[1]) / math.sqrt(2)
+    )
+    assert got["distinct_4"] == pytest.approx(
+        np.mean([metrics.distinct_n([t.split() for t in g]) for g in groups])
+    )
 
 
 # ---- cells ----------------------------------------------------------------------------------------------------------
 
+
 def test_cells():
     text = dict(distinct_4=0.5, seq_rep_4=0.1, zipf=1.0)
-    table = [dict(name="low", step=1000, ppl_tok=20.0, ppl_word=math.inf, bits_per_byte=1.0, ece=math.nan, ppl_eps=20.0, sparsemax_score=0.4, self_bleu=10.0, **text),
-             dict(name="near", step=900, ppl_tok=30.0, ppl_word=50.0, bits_per_byte=1.5, ece=math.nan, ppl_eps=19.0, sparsemax_score=0.3, self_bleu=28.0, **text),
-             dict(name="human", reference=True, self_bleu=25.0, **text), dict(name="loop", reference=True, self_bleu=25.5, **text)]
+    table = [
+        dict(
+            name="low",
+            step=1000,
+            ppl_tok=20.0,
+            ppl_word=math.inf,
+            bits_per_byte=1.0,
+            ece=math.nan,
+            ppl_eps=20.0,
+            sparsemax_score=0.4,
+            self_bleu=10.0,
+            **text,
+        ),
+        dict(
+            name="near",
+            step=900,
+            ppl_tok=30.0,
+            ppl_word=50.0,
+            bits_per_byte=1.5,
+            ece=math.nan,
+            ppl_eps=19.0,
+            sparsemax_score=0.3,
+            self_bleu=28.0,
+            **text,
+        ),
+        dict(name="human", reference=True, self_bleu=25.0, **text),
+        dict(name="loop", reference=True, self_bleu=25.5, **text),
+    ]
     low, near, human, loop = cells(table, HONEST)
-    assert low[:9] == ["low", "1000", "20.00 *", "inf", "1.000 *", "-", "20.00", "0.4000 *", "10.00 (-15.00)"]  # a lower Self-BLEU is not better,
-    assert near[:9] == ["near", "900", "30.00", "50.00 *", "1.500", "-", "19.00 *", "0.3000", "28.00 (+3.00) *"]  # nearer to human is
+    assert low[:9] == [
+        "low",
+        "1000",
+        "20.00 *",
+        "inf",
+        "1.000 *",
+        "-",
+        "20.00",
+        "0.4000 *",
+        "10.00 (-15.00)",
+    ]  # a lower Self-BLEU is not better,
+    assert near[:9] == [
+        "near",
+        "900",
+        "30.00",
+        "50.00 *",
+        "1.500",
+        "-",
+        "19.00 *",
+        "0.3000",
+        "28.00 (+3.00) *",
+    ]  # nearer to human is
     assert human[:9] == ["human", *"-------", "25.00"]
     assert loop[8] == "25.50 (+0.50)"  # a reference has no star, however near
     assert low[9] == near[9] == "0.5000 (+0.0000) *"
@@ -157,12 +259,26 @@ def test_cells():
 
 
 def test_cells_of_the_paper():
-    row = dict(name="baseline", ppl_train=6.0, self_bleu=27.0, self_bleu_sd=1.0, distinct_4=0.97, published_ppl=6.1855, published_self_bleu=27.166, published_distinct_4=0.9709)
-    assert cells([row, dict(name="human", reference=True, self_bleu=25.0, self_bleu_sd=2.0, distinct_4=0.97)], PAPER) == [
-        ["baseline", "6.00 *", "27.00 (+2.00) *", "1.00", "0.9700 (+0.0000) *", "6.19", "27.17", "0.9709"], ["human", "-", "25.00", "2.00", "0.9700", "-", "-", "-"]]
+    row = dict(
+        name="baseline",
+        ppl_train=6.0,
+        self_bleu=27.0,
+        self_bleu_sd=1.0,
+        distinct_4=0.97,
+        published_ppl=6.1855,
+        published_self_bleu=27.166,
+        published_distinct_4=0.9709,
+    )
+    assert cells(
+        [row, dict(name="human", reference=True, self_bleu=25.0, self_bleu_sd=2.0, distinct_4=0.97)], PAPER
+    ) == [
+        ["baseline", "6.00 *", "27.00 (+2.00) *", "1.00", "0.9700 (+0.0000) *", "6.19", "27.17", "0.9709"],
+        ["human", "-", "25.00", "2.00", "0.9700", "-", "-", "-"],
+    ]
 
 
 # ---- the honest protocol --------------------------------------------------------------------------------------------
+
 
 def test_perplexity_columns(honest, trained, sig, token_folder):
     info, ids = open_tokens(token_folder / "test.bin").info, open_tokens(token_folder / "test.bin").ids
@@ -172,12 +288,16 @@ def test_perplexity_columns(honest, trained, sig, token_folder):
         model, _ = eval_diversity.load_model(path)
         again = score(model, ids, 0, model.head.draws(8, 1337), details=True)
         assert r["nll"] == again.nll and r["ece"] == again.ece and r["zero_probability_tokens"] == 0
-        assert r["sparsemax_score"] == again.sparsemax and r["ppl_eps"] == pytest.approx(math.exp(again.eps_nll / again.count))
+        assert r["sparsemax_score"] == again.sparsemax and r["ppl_eps"] == pytest.approx(
+            math.exp(again.eps_nll / again.count)
+        )
         assert r["tokens"] == len(ids) - 1 == info["tokens"] - 1
         assert r["ppl_tok"] == pytest.approx(math.exp(r["nll"] / r["tokens"]))
         assert r["ppl_word"] == pytest.approx(math.exp(r["nll"] / (info["words"] + info["lines"])))
         assert r["bits_per_byte"] == pytest.approx(r["nll"] / math.log(2) / text_bytes)
-    assert rows(honest)["baseline"]["ppl_tok"] < 50 < 300  # it has learned something, so the numbers mean something
+    assert (
+        rows(honest)["baseline"]["ppl_tok"] < 50 < 300
+    )  # it has learned something, so the numbers mean something
     assert not any(c in rows(honest)["human"] for c in ("ppl_tok", "nll", "ece"))
 
 
@@ -191,6 +311,7 @@ def capture(monkeypatch) -> list[np.ndarray]:
             new.append(token)
             yield token, hidden
         texts.extend(zip(prompt.tolist(), torch.stack(new, 1).tolist()))
+
     monkeypatch.setattr(eval_diversity, "generate", generate)
     return texts
 
@@ -209,7 +330,10 @@ def test_continuations_alone_are_scored(trained, token_folder, tmp_path, monkeyp
 
 def test_the_validation_split(trained, tmp_path, token_folder):
     assert main([str(trained), *SMALL, "--split=validation", f"--out={tmp_path / 't'}"]) == 0
-    assert rows(tmp_path / "t")["baseline"]["tokens"] == len(open_tokens(token_folder / "validation.bin").ids) - 1
+    assert (
+        rows(tmp_path / "t")["baseline"]["tokens"]
+        == len(open_tokens(token_folder / "validation.bin").ids) - 1
+    )
 
 
 def test_the_seed_is_the_table(honest, trained, sig, tmp_path, capsys):
@@ -220,22 +344,37 @@ def test_the_seed_is_the_table(honest, trained, sig, tmp_path, capsys):
         assert text(honest) == text(tmp_path / "again") != text(tmp_path / "other")
     for name in ("baseline", sig.name, "unigram_noise"):
         assert samples(honest, name) == samples(tmp_path / "again", name) != samples(tmp_path / "other", name)
-    assert rows(honest)["baseline"]["nll"] == rows(tmp_path / "other")["baseline"]["nll"]  # no randomness in scoring points
+    assert (
+        rows(honest)["baseline"]["nll"] == rows(tmp_path / "other")["baseline"]["nll"]
+    )  # no randomness in scoring points
 
 
 def test_batches_of_texts_change_nothing(trained):
     s, data, _ = settings(str(trained), *SMALL, "--temperature=0.0")
     model, _ = eval_diversity.load_model(trained)
-    whole, parts = (eval_diversity.sample_texts(model, data.prompts.prompt, s, "cpu", "", batch) for batch in (50, 3))
+    whole, parts = (
+        eval_diversity.sample_texts(model, data.prompts.prompt, s, "cpu", "", batch) for batch in (50, 3)
+    )
     assert whole.shape == (8, 12) and (whole == parts).all()
 
 
 # ---- files ----------------------------------------------------------------------------------------------------------
 
+
 def test_files(honest, trained, sig):
-    assert sorted(p.name for p in honest.parent.iterdir()) == ["table.csv", "table.json", "table.md", "table.samples"]
+    assert sorted(p.name for p in honest.parent.iterdir()) == [
+        "table.csv",
+        "table.json",
+        "table.md",
+        "table.samples",
+    ]
     table = read(honest)
-    assert table["settings"]["protocol"] == "honest" and table["settings"]["texts"] == 8 and table["settings"]["seed"] == 1337 and table["settings"]["new_tokens"] == 12
+    assert (
+        table["settings"]["protocol"] == "honest"
+        and table["settings"]["texts"] == 8
+        and table["settings"]["seed"] == 1337
+        and table["settings"]["new_tokens"] == 12
+    )
     assert all(r["versions"]["torch"] == torch.__version__ and r["command"] for r in table["rows"][:2])
     names = ["baseline", sig.name, *REFERENCES]
     assert [r["name"] for r in table["rows"]] == names
@@ -246,15 +385,22 @@ def test_files(honest, trained, sig):
             assert cell == str(rows(honest)[line[0]].get(key, ""))
     md = honest.with_name("table.md").read_text()
     bars = [line for line in md.splitlines() if line.startswith("|")]
-    assert len(bars) == 2 + 5 and len({len(line) for line in bars}) == 1 and all(line.count("|") == len(HONEST) + 2 for line in bars)
+    assert (
+        len(bars) == 2 + 5
+        and len({len(line) for line in bars}) == 1
+        and all(line.count("|") == len(HONEST) + 2 for line in bars)
+    )
     assert "8 texts, 4 prompt + 12 new tokens" in md and "test split" in md and "seed 1337" in md
-    assert sorted(p.name for p in honest.with_name("table.samples").iterdir()) == sorted(f"{n.replace(' ', '_')}.jsonl" for n in names)
+    assert sorted(p.name for p in honest.with_name("table.samples").iterdir()) == sorted(
+        f"{n.replace(' ', '_')}.jsonl" for n in names
+    )
     assert all(len(samples(honest, n.replace(" ", "_"))) == 8 for n in names)
 
 
 def test_the_json_is_json(honest):
     def refuse(constant):
         raise ValueError(f"{constant} is not JSON")
+
     json.loads(honest.with_name("table.json").read_text(), parse_constant=refuse)
 
 
@@ -262,11 +408,14 @@ def test_the_table_is_printed_and_nothing_written_without_out(trained, tmp_path,
     monkeypatch.chdir(tmp_path)
     assert main([str(trained), *SMALL]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("  ")[0] for line in lines[2:6]] == ["baseline", *REFERENCES] and all(c.title in lines[0] for c in HONEST)
+    assert [line.split("  ")[0] for line in lines[2:6]] == ["baseline", *REFERENCES] and all(
+        c.title in lines[0] for c in HONEST
+    )
     assert not list(tmp_path.iterdir())
 
 
 # ---- a second run ---------------------------------------------------------------------------------------------------
+
 
 @pytest.fixture
 def table(honest, tmp_path) -> Path:
@@ -278,11 +427,20 @@ def table(honest, tmp_path) -> Path:
 def test_unchanged_rows_are_kept(table, trained, sig, monkeypatch, capsys):
     def fail(*args, **kwargs):
         raise AssertionError("sampled or scored again")
-    before = rows(table), {p.name: p.read_text() for p in table.parent.glob("table.[cm]*")}, samples(table, "baseline")
+
+    before = (
+        rows(table),
+        {p.name: p.read_text() for p in table.parent.glob("table.[cm]*")},
+        samples(table, "baseline"),
+    )
     monkeypatch.setattr(eval_diversity, "generate", fail)
     monkeypatch.setattr(eval_diversity, "score", fail)
     assert main([str(trained), str(sig), *SMALL, f"--out={table}"]) == 0
-    assert same(rows(table), before[0]) and {p.name: p.read_text() for p in table.parent.glob("table.[cm]*")} == before[1] and samples(table, "baseline") == before[2]
+    assert (
+        same(rows(table), before[0])
+        and {p.name: p.read_text() for p in table.parent.glob("table.[cm]*")} == before[1]
+        and samples(table, "baseline") == before[2]
+    )
     assert capsys.readouterr().err.count("kept from") == 2
     assert main([str(sig), *SMALL, f"--out={table}"]) == 0  # one of them alone: the other row stays
     assert same(rows(table), before[0])
@@ -291,11 +449,20 @@ def test_unchanged_rows_are_kept(table, trained, sig, monkeypatch, capsys):
 def test_only_what_is_new_or_changed_is_done(table, trained, variant, monkeypatch):
     texts = capture(monkeypatch)
     assert main([str(trained), str(variant("third", name="third")), *SMALL, f"--out={table}"]) == 0
-    assert len(texts) == 8 and [r["name"] for r in read(table)["rows"]] == ["baseline", "third", "bayes_sig_gpt-tiny", *REFERENCES]
+    assert len(texts) == 8 and [r["name"] for r in read(table)["rows"]] == [
+        "baseline",
+        "third",
+        "bayes_sig_gpt-tiny",
+        *REFERENCES,
+    ]
     old = rows(table)["baseline"]
     retrained = variant("retrained")  # the same name, other weights
     from safetensors.torch import load_file, save_file
-    save_file({k: v * 1.1 for k, v in load_file(retrained / "model.safetensors").items()}, retrained / "model.safetensors")
+
+    save_file(
+        {k: v * 1.1 for k, v in load_file(retrained / "model.safetensors").items()},
+        retrained / "model.safetensors",
+    )
     assert main([str(retrained), *SMALL, f"--out={table}"]) == 0
     assert len(texts) == 16 and rows(table)["baseline"]["nll"] != old["nll"] and len(rows(table)) == 6
 
@@ -307,6 +474,7 @@ def test_a_run_that_is_stopped_goes_on(trained, sig, tmp_path, monkeypatch, hone
         if path == sig:
             raise KeyboardInterrupt
         return real(path, *args)
+
     monkeypatch.setattr(eval_diversity, "model_row", stop)
     argv = [str(trained), str(sig), *SMALL, f"--out={tmp_path / 't'}"]
     with pytest.raises(KeyboardInterrupt):
@@ -325,12 +493,15 @@ def test_two_processes_add_to_one_table(trained, sig, tmp_path, monkeypatch, hon
         if path == trained:
             assert main([str(sig), *SMALL, f"--out={out}"]) == 0
         return real(path, *args)
+
     monkeypatch.setattr(eval_diversity, "model_row", meanwhile)
     assert main([str(trained), *SMALL, f"--out={out}"]) == 0
     assert same(rows(out), rows(honest)) and not list(tmp_path.glob(".*"))
 
 
-def test_a_table_of_other_settings_is_found_before_its_first_model_is_done(trained, sig, tmp_path, monkeypatch):
+def test_a_table_of_other_settings_is_found_before_its_first_model_is_done(
+    trained, sig, tmp_path, monkeypatch
+):
     out, seen = tmp_path / "t", []
 
     def meanwhile(*args):
@@ -339,6 +510,7 @@ def test_a_table_of_other_settings_is_found_before_its_first_model_is_done(train
             main([str(sig), *SMALL, "--seed=7", f"--out={out}"])
         seen.append(1)
         raise KeyboardInterrupt
+
     monkeypatch.setattr(eval_diversity, "model_row", meanwhile)
     with pytest.raises(KeyboardInterrupt):
         main([str(trained), *SMALL, f"--out={out}"])
@@ -354,22 +526,42 @@ def test_a_changed_configuration_is_another_row(table, variant, monkeypatch):
 
 # ---- names ----------------------------------------------------------------------------------------------------------
 
+
 def test_a_row_gets_the_name_it_is_given(trained, variant, tmp_path):
     odd = variant("a=b", name="odd")
-    assert [(e.name, e.path) for e in eval_diversity.entries([f"x={trained}", str(trained), str(odd), f"y={odd}"])] == [
-        ("x", trained), ("baseline", trained), ("odd", odd), ("y", odd)]
-    argv = [str(trained), f"end={trained}/last", f"again={variant('copy')}", *SMALL, f"--out={tmp_path / 't'}"]
+    assert [
+        (e.name, e.path) for e in eval_diversity.entries([f"x={trained}", str(trained), str(odd), f"y={odd}"])
+    ] == [("x", trained), ("baseline", trained), ("odd", odd), ("y", odd)]
+    argv = [
+        str(trained),
+        f"end={trained}/last",
+        f"again={variant('copy')}",
+        *SMALL,
+        f"--out={tmp_path / 't'}",
+    ]
     assert main(argv) == 0
     table = rows(tmp_path / "t")
-    assert list(table) == ["baseline", "end", "again", *REFERENCES] and table["again"]["nll"] == table["baseline"]["nll"]
-    assert table["end"]["training"]["name"] == "baseline" and table["end"]["checkpoint"] == f"{trained}/last" and len(samples(tmp_path / "t", "end")) == 8
+    assert (
+        list(table) == ["baseline", "end", "again", *REFERENCES]
+        and table["again"]["nll"] == table["baseline"]["nll"]
+    )
+    assert (
+        table["end"]["training"]["name"] == "baseline"
+        and table["end"]["checkpoint"] == f"{trained}/last"
+        and len(samples(tmp_path / "t", "end")) == 8
+    )
 
 
 # ---- degenerate models ----------------------------------------------------------------------------------------------
 
+
 def with_nan(path: Path) -> Path:
     from safetensors.torch import load_file, save_file
-    save_file({k: v * math.nan for k, v in load_file(path / "model.safetensors").items()}, path / "model.safetensors")
+
+    save_file(
+        {k: v * math.nan for k, v in load_file(path / "model.safetensors").items()},
+        path / "model.safetensors",
+    )
     return path
 
 
@@ -378,9 +570,19 @@ def test_a_model_of_no_numbers_is_a_row_that_says_so(trained, variant, tmp_path,
     argv = [str(bad), str(trained), *SMALL, f"--out={out}"]
     for _ in range(2):  # and again, from the kept row
         assert main(argv) == 1
-        assert "1 of 2 models could not be evaluated: bad (its weights hold nan or inf" in capsys.readouterr().err.splitlines()[-1]
-        assert "its weights hold nan or inf" in rows(out)["bad"]["problem"] and rows(out)["baseline"]["ppl_tok"] > 1
-        line = next(line for line in out.with_name("t.md").read_text().splitlines() if line.startswith("| bad (its weights hold nan"))
+        assert (
+            "1 of 2 models could not be evaluated: bad (its weights hold nan or inf"
+            in capsys.readouterr().err.splitlines()[-1]
+        )
+        assert (
+            "its weights hold nan or inf" in rows(out)["bad"]["problem"]
+            and rows(out)["baseline"]["ppl_tok"] > 1
+        )
+        line = next(
+            line
+            for line in out.with_name("t.md").read_text().splitlines()
+            if line.startswith("| bad (its weights hold nan")
+        )
         assert [cell.strip() for cell in line.split("|")[3:-1]] == ["-"] * (len(HONEST) - 1)
     assert main([str(trained), *SMALL, f"--out={out}"]) == 0 and "bad" in rows(out)  # it stays beside others
 
@@ -389,18 +591,33 @@ def test_a_model_that_samples_white_space(trained, variant, tmp_path, monkeypatc
     """Its perplexity stands; its texts have none of their numbers."""
     blank = load_tokenizer(token_folder).encode("\n")[0]
     real = eval_diversity.sample_texts
-    monkeypatch.setattr(eval_diversity, "sample_texts", lambda model, prompts, s, device, title: np.full((len(prompts), s.new_tokens), blank) if title == "bad" else
-                        real(model, prompts, s, device, title))
+    monkeypatch.setattr(
+        eval_diversity,
+        "sample_texts",
+        lambda model, prompts, s, device, title: (
+            np.full((len(prompts), s.new_tokens), blank)
+            if title == "bad"
+            else real(model, prompts, s, device, title)
+        ),
+    )
     out = tmp_path / "t"
     assert main([f"bad={trained}", str(trained), *SMALL, f"--out={out}"]) == 1
     bad, good = rows(out)["bad"], rows(out)["baseline"]
-    assert bad["problem"] == "its texts are white space alone" and bad["ppl_tok"] == good["ppl_tok"] and "self_bleu" not in bad and good["self_bleu"] > 0
+    assert (
+        bad["problem"] == "its texts are white space alone"
+        and bad["ppl_tok"] == good["ppl_tok"]
+        and "self_bleu" not in bad
+        and good["self_bleu"] > 0
+    )
     assert set("".join(samples(out, "bad"))) == {"\n"}
 
 
 def test_probabilities_that_are_not_numbers(trained, monkeypatch, tmp_path):
-    from scoring import Score
-    monkeypatch.setattr(eval_diversity, "score", lambda *a, **k: Score(math.nan, 1, 0, math.nan, math.nan, math.nan))
+    from evaluation.scoring import Score
+
+    monkeypatch.setattr(
+        eval_diversity, "score", lambda *a, **k: Score(math.nan, 1, 0, math.nan, math.nan, math.nan)
+    )
     assert main([str(trained), *PAPER_SMALL, f"--out={tmp_path / 't'}"]) == 1
     assert rows(tmp_path / "t")["baseline"]["problem"] == "its log-probabilities are not numbers"
 
@@ -414,8 +631,21 @@ def test_score_names_nan(trained, token_folder):
 
 # ---- refusals -------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("flag, key", [("--seed=7", "seed"), ("--texts=9", "texts"), ("--new_tokens=11", "new_tokens"), ("--temperature=0.9", "temperature"), ("--top_k=5", "top_k"),
-                                       ("--split=validation", "split"), ("--stride=8", "stride"), ("--samples=2", "samples"), ("--dtype=bfloat16", "dtype")])
+
+@pytest.mark.parametrize(
+    "flag, key",
+    [
+        ("--seed=7", "seed"),
+        ("--texts=9", "texts"),
+        ("--new_tokens=11", "new_tokens"),
+        ("--temperature=0.9", "temperature"),
+        ("--top_k=5", "top_k"),
+        ("--split=validation", "split"),
+        ("--stride=8", "stride"),
+        ("--samples=2", "samples"),
+        ("--dtype=bfloat16", "dtype"),
+    ],
+)
 def test_rows_of_other_settings_are_refused(table, trained, no_work, flag, key):
     before = {p: p.read_text() for p in table.parent.glob("table.*") if p.is_file()}
     with pytest.raises(ValueError, match=f"rows of other settings .*{key} "):
@@ -462,12 +692,28 @@ def test_a_run_named_human_is_refused(variant, no_work):
         main([str(variant("h", name="human")), *SMALL])
 
 
-@pytest.mark.parametrize("flags, match", [(["--new_tokens=13"], "do not fit block_size = 16"), (["--texts=1000"], "the split has"), (["--texts=1"], "at least 2 texts"),
-                                          (["--temperature=-1"], "temperature"), (["--top_p=0"], "top_p"), (["--new_tokens=0"], "new_tokens"), (["--dtype=half"], "dtype"),
-                                          (["--samples=0"], "samples"), (["--data=/nowhere"], "/nowhere"), (["--protocol=paper", "--texts=15"], "at least 2 texts a loop"),
-                                          (["--stride=17"], "stride"),
-                                          pytest.param(["--protocol=paper", "--texts=20", "--prompt_tokens=17"], "block_size"),
-                                          pytest.param(["--device=cuda"], "no CUDA", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"))])
+@pytest.mark.parametrize(
+    "flags, match",
+    [
+        (["--new_tokens=13"], "do not fit block_size = 16"),
+        (["--texts=1000"], "the split has"),
+        (["--texts=1"], "at least 2 texts"),
+        (["--temperature=-1"], "temperature"),
+        (["--top_p=0"], "top_p"),
+        (["--new_tokens=0"], "new_tokens"),
+        (["--dtype=half"], "dtype"),
+        (["--samples=0"], "samples"),
+        (["--data=/nowhere"], "/nowhere"),
+        (["--protocol=paper", "--texts=15"], "at least 2 texts a loop"),
+        (["--stride=17"], "stride"),
+        pytest.param(["--protocol=paper", "--texts=20", "--prompt_tokens=17"], "block_size"),
+        pytest.param(
+            ["--device=cuda"],
+            "no CUDA",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
+        ),
+    ],
+)
 def test_what_cannot_work_is_refused_before_any_work(trained, no_work, flags, match):
     with pytest.raises((ValueError, FileNotFoundError), match=match):
         main([str(trained), *SMALL, *flags])
@@ -489,21 +735,34 @@ def test_a_missing_checkpoint(trained, no_work, tmp_path):
 
 # ---- the paper's protocol -------------------------------------------------------------------------------------------
 
+
 def test_the_papers_protocol(trained, sig, token_folder, tmp_path, monkeypatch):
     texts, tokenizer = capture(monkeypatch), load_tokenizer(token_folder)
     out = tmp_path / "paper"
     assert main([str(trained), str(sig), *PAPER_SMALL, f"--out={out}"]) == 0
     s = read(out)["settings"]
-    assert (s["loops"], s["prompt_tokens"], s["temperature"], s["top_k"], s["split"]) == (10, 16, 0.8, 200, "train")
+    assert (s["loops"], s["prompt_tokens"], s["temperature"], s["top_k"], s["split"]) == (
+        10,
+        16,
+        0.8,
+        200,
+        "train",
+    )
     want = [tokenizer.decode(p + new) for p, new in texts[:20]]  # the prompt is scored along
     assert samples(out, "baseline") == want
     train = open_tokens(token_folder / "train.bin").ids.astype(np.int64)
     places = held_out_prompts(train, 20, 16, 20, seed=1337)
     assert [p for p, _ in texts] == places.prompt.tolist() * 2  # training text, the same for each row
-    assert samples(out, "human") == [tokenizer.decode(row) for row in np.concatenate((places.prompt, places.human), 1).tolist()]
+    assert samples(out, "human") == [
+        tokenizer.decode(row) for row in np.concatenate((places.prompt, places.human), 1).tolist()
+    ]
     r = rows(out)["baseline"]
     assert {k: r[k] for k in text_metrics(want, 10)} == text_metrics(want, 10) and r["self_bleu_sd"] > 0
-    assert (r["published_ppl"], r["published_self_bleu"], r["published_distinct_4"]) == (6.1855, 27.1660, 0.9709)
+    assert (r["published_ppl"], r["published_self_bleu"], r["published_distinct_4"]) == (
+        6.1855,
+        27.1660,
+        0.9709,
+    )
     assert rows(out)[sig.name]["published_ppl"] == 2257.3240  # by the name's first part
     assert 1 < r["ppl_train"] < 50 and "ppl_tok" not in r and "published_ppl" not in rows(out)["human"]
     assert "publ. Self-BLEU" in out.with_name("paper.md").read_text()
@@ -511,10 +770,24 @@ def test_the_papers_protocol(trained, sig, token_folder, tmp_path, monkeypatch):
 
 def test_the_defaults(trained):
     s, data, _ = settings(str(trained), "--protocol=paper", "--new_tokens=10")
-    assert (s.texts, s.loops, s.prompt_tokens, s.temperature, s.top_k, s.top_p) == (100, 10, 16, 0.8, 200, 1.0)
+    assert (s.texts, s.loops, s.prompt_tokens, s.temperature, s.top_k, s.top_p) == (
+        100,
+        10,
+        16,
+        0.8,
+        200,
+        1.0,
+    )
     assert data.prompts.prompt.shape == (100, 16)
     s, *_ = settings(str(trained), "--new_tokens=2", "--prompt_tokens=2")
-    assert (s.protocol, s.texts, s.loops, s.temperature, s.top_k, s.split) == ("honest", 100, 1, 1.0, 0, "test")
+    assert (s.protocol, s.texts, s.loops, s.temperature, s.top_k, s.split) == (
+        "honest",
+        100,
+        1,
+        1.0,
+        0,
+        "test",
+    )
 
 
 def test_the_papers_protocol_on_little_text(trained):

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-import figures
 import frontier
-import metrics
-from checkpoint import Degenerate
 from data.tokens import open_tokens
 from eval_diversity import held_out_prompts, parser, prepare
+from evaluation import figures, metrics
+from runtime.checkpoint import Degenerate
 
 SMALL = ["--texts=6", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--temperatures", "0.5", "1.0"]
 
@@ -33,13 +32,17 @@ def test_human_text_is_scored_against_other_human_text(points, trained, token_fo
     other = held_out_prompts(open_tokens(token_folder / "validation.bin").ids, 6, 4, 12).human
     text = lambda rows: [data.tokenizer.decode(r) for r in rows.tolist()]
     human = next(r for r in read(points)["rows"] if r["name"] == "human")
-    assert human["bleu"] == metrics.bleu_sacre(text(data.prompts.human), text(other)) and human["self_bleu"] == metrics.self_bleu_sacre(text(data.prompts.human))
+    assert human["bleu"] == metrics.bleu_sacre(text(data.prompts.human), text(other)) and human[
+        "self_bleu"
+    ] == metrics.self_bleu_sacre(text(data.prompts.human))
 
 
 def test_a_point_a_temperature(points):
     row = next(r for r in read(points)["rows"] if r["name"] == "baseline")
     cold, warm = row["points"]
-    assert (cold["temperature"], warm["temperature"]) == (0.5, 1.0) and cold["self_bleu"] > warm["self_bleu"]  # colder is less diverse
+    assert (cold["temperature"], warm["temperature"]) == (0.5, 1.0) and cold["self_bleu"] > warm[
+        "self_bleu"
+    ]  # colder is less diverse
     for end in ("png", "svg"):
         assert points.with_name(f"{points.name}.{end}").stat().st_size > 1000
 
@@ -61,9 +64,12 @@ def test_two_processes_add_to_one_frontier(trained, tmp_path, monkeypatch):
             again.append("started")
             again.append(frontier.main([f"other={trained}", *SMALL, "--out", str(out)]))
         return real(*args)
+
     monkeypatch.setattr(frontier, "sample_texts", meanwhile)
     assert frontier.main([str(trained), *SMALL, "--out", str(out)]) == 0 and again == ["started", 0]
-    assert {r["name"] for r in read(out)["rows"]} == {"human", "baseline", "other"} and not list(tmp_path.glob(".*"))
+    assert {r["name"] for r in read(out)["rows"]} == {"human", "baseline", "other"} and not list(
+        tmp_path.glob(".*")
+    )
 
 
 def test_a_degenerate_model_is_named_and_the_others_have_their_points(trained, tmp_path, monkeypatch, capsys):
@@ -73,11 +79,21 @@ def test_a_degenerate_model_is_named_and_the_others_have_their_points(trained, t
         if path == trained / "last":
             raise Degenerate("its weights hold nan or inf (x)", path)
         return real(path, **kwargs)
+
     monkeypatch.setattr(frontier, "load_model", loading)
     assert frontier.main([f"bad={trained}/last", str(trained), *SMALL, "--out", str(tmp_path / "x")]) == 1
-    bad, good = (next(r for r in read(tmp_path / "x")["rows"] if r["name"] == name) for name in ("bad", "baseline"))
-    assert bad["problem"] == "its weights hold nan or inf (x)" and "points" not in bad and len(good["points"]) == 2
-    assert "1 of 2 models could not be evaluated: bad (its weights hold nan or inf (x))" in capsys.readouterr().err
+    bad, good = (
+        next(r for r in read(tmp_path / "x")["rows"] if r["name"] == name) for name in ("bad", "baseline")
+    )
+    assert (
+        bad["problem"] == "its weights hold nan or inf (x)"
+        and "points" not in bad
+        and len(good["points"]) == 2
+    )
+    assert (
+        "1 of 2 models could not be evaluated: bad (its weights hold nan or inf (x))"
+        in capsys.readouterr().err
+    )
 
 
 def test_an_impossible_temperature_is_refused(trained, tmp_path):
@@ -88,30 +104,79 @@ def test_an_impossible_temperature_is_refused(trained, tmp_path):
 
 def runs(truth: bool = False) -> list[dict]:
     """Two rows of two seeds, three evaluations each."""
-    entry = lambda step, ppl: {"step": step, "val_nll": math.log(ppl), "val_ppl_eps": ppl,
-                               **({"tv": ppl / 100, "mass_observed": 0.1, "true_observed": 0.2, "alternatives": 0.9, "mass_invalid": 0.05, "alternatives_by_decade": [[0.1, 0.2], [0.2, 0.2], [0.1, 0.1], [0.02, 0.01], [0.0, 0.0]]} if truth else {})}
-    return [{"name": f"{name}-small-{seed}", "training": {"init_from": ""}, "curve": [entry(step, 40.0 + 10 * seed + 100 / step) for step in (10, 20, 30)]} for name in ("baseline", "smooth_gpt") for seed in (1, 2)]
+    entry = lambda step, ppl: {
+        "step": step,
+        "val_nll": math.log(ppl),
+        "val_ppl_eps": ppl,
+        **(
+            {
+                "tv": ppl / 100,
+                "mass_observed": 0.1,
+                "true_observed": 0.2,
+                "alternatives": 0.9,
+                "mass_invalid": 0.05,
+                "alternatives_by_decade": [[0.1, 0.2], [0.2, 0.2], [0.1, 0.1], [0.02, 0.01], [0.0, 0.0]],
+            }
+            if truth
+            else {}
+        ),
+    }
+    return [
+        {
+            "name": f"{name}-small-{seed}",
+            "training": {"init_from": ""},
+            "curve": [entry(step, 40.0 + 10 * seed + 100 / step) for step in (10, 20, 30)],
+        }
+        for name in ("baseline", "smooth_gpt")
+        for seed in (1, 2)
+    ]
 
 
 def test_curves_are_grouped_by_row_and_step():
     c = figures.curves(runs(), lambda e: e["val_ppl_eps"])
-    assert list(c) == ["baseline", "smooth_gpt"] and c["baseline"] == {10: [60.0, 70.0], 20: [55.0, 65.0], 30: pytest.approx([40 + 10 + 100 / 30, 40 + 20 + 100 / 30])}
+    assert list(c) == ["baseline", "smooth_gpt"] and c["baseline"] == {
+        10: [60.0, 70.0],
+        20: [55.0, 65.0],
+        30: pytest.approx([40 + 10 + 100 / 30, 40 + 20 + 100 / 30]),
+    }
 
 
 @pytest.mark.parametrize("truth, kinds", [(False, ["curves"]), (True, ["curves", "tv", "mass", "bias"])])
 def test_figures_of_a_table(tmp_path, truth, kinds, capsys):
-    tuned = [r | {"name": r["name"].replace("smooth_gpt", "stop_gradient"), "training": {"init_from": "out/baseline"}} for r in runs(truth)[2:]]
-    (tmp_path / "x.runs.json").write_text(json.dumps({"rows": runs(truth) + tuned + [{"name": "human", "reference": True}]}))
-    (tmp_path / "x.json").write_text(json.dumps({"rows": [{"runs": [r["name"]]} for r in runs(truth) + tuned]}))
+    tuned = [
+        r
+        | {
+            "name": r["name"].replace("smooth_gpt", "stop_gradient"),
+            "training": {"init_from": "out/baseline"},
+        }
+        for r in runs(truth)[2:]
+    ]
+    (tmp_path / "x.runs.json").write_text(
+        json.dumps({"rows": runs(truth) + tuned + [{"name": "human", "reference": True}]})
+    )
+    (tmp_path / "x.json").write_text(
+        json.dumps({"rows": [{"runs": [r["name"]]} for r in runs(truth) + tuned]})
+    )
     assert figures.main([str(tmp_path / "x")]) == 0
     made = [tmp_path / f"x.{kind}.{end}" for kind in kinds for end in ("png", "svg")]
-    assert capsys.readouterr().out.split() == [str(p) for p in made] and sorted(p for p in tmp_path.iterdir() if p.suffix != ".json") == sorted(made)
+    assert capsys.readouterr().out.split() == [str(p) for p in made] and sorted(
+        p for p in tmp_path.iterdir() if p.suffix != ".json"
+    ) == sorted(made)
     before = [p.read_bytes() for p in made]
-    assert figures.main([str(tmp_path / "x")]) == 0 and [p.read_bytes() for p in made] == before  # the same numbers, the same files
+    assert (
+        figures.main([str(tmp_path / "x")]) == 0 and [p.read_bytes() for p in made] == before
+    )  # the same numbers, the same files
 
 
-@pytest.mark.parametrize("name, content, says", [("x.runs.json", "[", "is not JSON"), ("x.runs.json", '{"rows": []}', "no learning curves"), ("y.runs.json", "", "has no points"),
-                                                 ("x.json", "", "no file")])
+@pytest.mark.parametrize(
+    "name, content, says",
+    [
+        ("x.runs.json", "[", "is not JSON"),
+        ("x.runs.json", '{"rows": []}', "no learning curves"),
+        ("y.runs.json", "", "has no points"),
+        ("x.json", "", "no file"),
+    ],
+)
 def test_other_files_are_refused(tmp_path, name, content, says):
     (tmp_path / "x.json").write_text('{"rows": []}')
     (tmp_path / name).write_text(content)

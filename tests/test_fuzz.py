@@ -19,29 +19,37 @@ import numpy as np
 import pytest
 import torch
 import tqdm
+from conftest import TINY, train_in_process
 from safetensors.torch import load, save
 
 import augment
-import checkpoint
 import data.demo.prepare
 import data.grammar.prepare
 import data.wikitext103.prepare
 import eval_diversity
-import figures
+import export
 import frontier
 import sample
 import table
 import train
-from configurator import cli
-from conftest import TINY, train_in_process
 from data.tokens import prepared
+from evaluation import figures
+from runtime.configurator import cli
 
 ROOT = Path(__file__).resolve().parents[1]
-PROGRAMS = {"train": train.main, "augment": augment.main, "sample": sample.main, "eval": eval_diversity.main,
-    "frontier": frontier.main, "figures": figures.main,
-            "table": table.main, "checkpoint": checkpoint.main, "demo": data.demo.prepare.command,
-            "grammar": data.grammar.prepare.command,
-            "wiki": data.wikitext103.prepare.command}
+PROGRAMS = {
+    "train": train.main,
+    "augment": augment.main,
+    "sample": sample.main,
+    "eval": eval_diversity.main,
+    "frontier": frontier.main,
+    "figures": figures.main,
+    "table": table.main,
+    "export": export.main,
+    "demo": data.demo.prepare.command,
+    "grammar": data.grammar.prepare.command,
+    "wiki": data.wikitext103.prepare.command,
+}
 GRAMMAR = "seed=1 train=2000 validation=600 test=600 themes=2 nouns=4 verbs=4 adjectives=3 adverbs=3"
 
 # arguments that make a short and valid command of each program
@@ -49,7 +57,9 @@ TINY = TINY | dict(block_size=64, batch_size=2)
 SIZE = " ".join(f"--{k}={v}" for k, v in TINY.items()) + " --dataset=demo"
 TRAIN = f"--name=x --out_dir=new {SIZE} --max_steps=1"
 RESUME = f"--name=run --out_dir=run {SIZE} --max_steps=3 --eval_interval=3 --resume"
-LABELS = f"--name=x --out_dir=new {SIZE} --max_steps=1 --head=sigmoid --labels=hard --teacher=run --candidates=3"
+LABELS = (
+    f"--name=x --out_dir=new {SIZE} --max_steps=1 --head=sigmoid --labels=hard --teacher=run --candidates=3"
+)
 SAMPLE = "run --device=cpu --length=2 --prompt=the"
 EVAL = "run --device=cpu --texts=4 --prompt_tokens=6 --new_tokens=50"
 TRUTH = "words --device=cpu --texts=4 --prompt_tokens=6 --new_tokens=50"
@@ -78,11 +88,21 @@ def whole(token_folder, tmp_path_factory) -> Path:
         patch.chdir(folder)
         without_bars(patch)
         data.grammar.prepare.prepare(folder / "data/grammar/words", "words", GRAMMAR)
-        config = train.TrainConfig(**TINY | dict(dataset="demo", name="run", out_dir="run", max_steps=3,
-            eval_interval=3))
+        config = train.TrainConfig(
+            **TINY | dict(dataset="demo", name="run", out_dir="run", max_steps=3, eval_interval=3)
+        )
         assert train_in_process(config, folder / BPE) == 0
-        config = train.TrainConfig(**TINY | dict(dataset="grammar", tokenizer="words", name="words",
-            out_dir="words", max_steps=2, eval_interval=2))
+        config = train.TrainConfig(
+            **TINY
+            | dict(
+                dataset="grammar",
+                tokenizer="words",
+                name="words",
+                out_dir="words",
+                max_steps=2,
+                eval_interval=2,
+            )
+        )
         assert train_in_process(config, folder / "data/grammar/words") == 0
         for run in ("run", "words"):  # as if the project were here
             for path in (folder / run).glob("*/config.json"):
@@ -100,10 +120,22 @@ def whole(token_folder, tmp_path_factory) -> Path:
     curve = [{"step": 1, "val_nll": 1.0, "val_ppl_eps": 3.0}]
     settings = eval_diversity.settings(eval_diversity.parser().parse_args(["run", *EVALUATE.split()]), 128)
     training = {"init_from": "", "max_steps": 1}
-    (folder / "results/t.runs.json").write_text(json.dumps({"settings": vars(settings),
-        "rows": [{"name": "baseline-tiny-1", "training": training, "curve": curve}]}))
-    (folder / "results/t.json").write_text(json.dumps({"settings": {"table": {"evaluate": EVALUATE}},
-        "rows": [{"name": "baseline", "runs": ["baseline-tiny-1"]}]}))
+    (folder / "results/t.runs.json").write_text(
+        json.dumps(
+            {
+                "settings": vars(settings),
+                "rows": [{"name": "baseline-tiny-1", "training": training, "curve": curve}],
+            }
+        )
+    )
+    (folder / "results/t.json").write_text(
+        json.dumps(
+            {
+                "settings": {"table": {"evaluate": EVALUATE}},
+                "rows": [{"name": "baseline", "runs": ["baseline-tiny-1"]}],
+            }
+        )
+    )
     return folder
 
 
@@ -116,13 +148,17 @@ class Result:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest()
-        for p in sorted(folder.rglob("*")) if p.is_file() and p.name != ".lock"}
+    return {
+        str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in sorted(folder.rglob("*"))
+        if p.is_file() and p.name != ".lock"
+    }
 
 
 @pytest.fixture
 def call(whole, tmp_path, monkeypatch, capfd):
     """call(program, arguments, {file: content or function of the old content}) -> Result of one run, in a copy of `whole`."""
+
     def one(program: str, arguments, damage=None) -> Result:
         folder = tmp_path / "here"
         shutil.rmtree(folder, ignore_errors=True)
@@ -139,13 +175,15 @@ def call(whole, tmp_path, monkeypatch, capfd):
         monkeypatch.setattr(table, "DATA", folder / "data")
         monkeypatch.setattr(train, "prepared", lambda *a: prepared(*a, root=folder / "data"))
         monkeypatch.setattr(table, "train_all", lambda *a: pytest.fail("the table went on to train"))
-        monkeypatch.setattr(sys, "argv", [program, *(arguments.split()
-            if isinstance(arguments, str) else arguments)])
+        monkeypatch.setattr(
+            sys, "argv", [program, *(arguments.split() if isinstance(arguments, str) else arguments)]
+        )
         before, handlers = digests(folder), {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
         capfd.readouterr()
         try:
-            with warnings.catch_warnings(record=True,
-                action="default") as warned:  # they would be further lines on stderr
+            with warnings.catch_warnings(
+                record=True, action="default"
+            ) as warned:  # they would be further lines on stderr
                 cli(PROGRAMS[program])()
         except SystemExit as e:
             code = e.code
@@ -153,32 +191,45 @@ def call(whole, tmp_path, monkeypatch, capfd):
             for s, handler in handlers.items():
                 signal.signal(s, handler)
         after = digests(folder)
-        return Result(code, capfd.readouterr().err + "".join(f"{w.message}\n" for w in warned
-            if w.category not in UNSHOWN), folder, [f for f in before if after.get(f) != before[f]])
+        return Result(
+            code,
+            capfd.readouterr().err + "".join(f"{w.message}\n" for w in warned if w.category not in UNSHOWN),
+            folder,
+            [f for f in before if after.get(f) != before[f]],
+        )
+
     return one
 
 
 def refused(result: Result, program: str, says: str = "") -> None:
     assert result.code == 2, (result.code, result.err)
-    assert result.err.startswith(f"{program}: error: ") and result.err.count("\n") == 1 and "Traceback" not in result.err, result.err
+    assert (
+        result.err.startswith(f"{program}: error: ")
+        and result.err.count("\n") == 1
+        and "Traceback" not in result.err
+    ), result.err
     assert says in result.err and len(result.err) < 1500, result.err
     assert not result.changed
 
 
 # ---- how a file can be wrong ----------------------------------------------------------------------------------------
 
+
 def changed(**keys):
     """A JSON file with other values; None takes a key away."""
-    return lambda old: json.dumps({k: v for k, v in {**json.loads(old), **keys}.items() if v is not None
-        or k not in keys})
+    return lambda old: json.dumps(
+        {k: v for k, v in {**json.loads(old), **keys}.items() if v is not None or k not in keys}
+    )
 
 
 def row(**keys):
     """A table's JSON whose first row has other values."""
+
     def edit(old):
         content = json.loads(old)
         content["rows"][0].update(keys)
         return json.dumps(content)
+
     return edit
 
 
@@ -189,12 +240,14 @@ def ids(value: int):
 
 def arrays(**changes):
     """A truth file with other arrays."""
+
     def edit(old):
         content = dict(np.load(io.BytesIO(old)))
         content.update({k: change(content[k]) for k, change in changes.items()})
         out = io.BytesIO()
         np.savez(out, **content)
         return out.getvalue()
+
     return edit
 
 
@@ -211,179 +264,421 @@ def saved(content):
 
 DEEP = "[" * 100_000
 NOT_JSON = ["", "{", "[]", "null", "7", '"x"', DEEP, b"\xff\xfe", '{"a": ' + "9" * 5000 + "}"]
-NAMES = ["/etc/x", "../../x", "a/b", "a\\b", "", " ", ".x", "=1+1", "+x", "-x", "@x", "a|b", "a\nb",
-    "a\x1b[2J", "x" * 500, "\u202ex", "human", "unigram_noise", "unigram noise", "LOOP", 7, None, ["x"]]
+NAMES = [
+    "/etc/x",
+    "../../x",
+    "a/b",
+    "a\\b",
+    "",
+    " ",
+    ".x",
+    "=1+1",
+    "+x",
+    "-x",
+    "@x",
+    "a|b",
+    "a\nb",
+    "a\x1b[2J",
+    "x" * 500,
+    "\u202ex",
+    "human",
+    "unigram_noise",
+    "unigram noise",
+    "LOOP",
+    7,
+    None,
+    ["x"],
+]
 BIG = "9" * 25
 
 CASES = [
     # flags and config files
-    *[("train", f"{TRAIN} --{flag}", {}, says) for flag, says in [
-        ("learning_rat=1", "did you mean"), ("n_layer=x", "n_layer"), ("n_layer=0", "n_layer"),
-        ("n_layer=100000000", "lower n_layer"), ("n_embd=100000000", "lower n_layer"),
-        (f"block_size={BIG}", "block_size"), (f"batch_size={BIG}", "batch_size"),
-        ("batch_size=100000000000", "batch_size"), ("beta1=1", "beta1 = 1.0"), ("beta2=-1", "beta2"),
-        ("seed=-1", "seed"), (f"seed={BIG}", "seed"), ("seed=9223372036854775808", "seed"),
-        ("learning_rate=nan", "learning_rate"), (f"learning_rate=1{'0' * 400}", "learning_rate"),
-        ("tokenizer=bpe999999999", "too large"), ("tokenizer=bpe" + "9" * 5000, "tokenizer"),
-        ("tokenizer=gpt4", "tokenizer"), ("dataset=../x", "dataset"), ("source=/nosuch", ""),
-        ("init_from=out/nosuch", "no folder 'out/nosuch'"), ("init_from=~/nosuch/x", "no folder"),
-        ("init_from=a/b/c", "no folder"), ("init_from=run/nosuch", "no folder"),
-        ("head=hexmax", "hexmax"), ("head_args=7", "head_args"), ("head_args.x=1", "head_args"),
-        ("head_args=" + "[" * 5000, "head_args"), ("device=tpu", "device"), ("dtype=int8", "dtype"),
-        ("name=a/b", "name"), ("out_dir=/dev/null/x", ""), ("out_dir=prompts.txt", ""),
-        ("resume", "no checkpoint"), ("max_steps=1e9", "max_steps")]],
+    *[
+        ("train", f"{TRAIN} --{flag}", {}, says)
+        for flag, says in [
+            ("learning_rat=1", "did you mean"),
+            ("n_layer=x", "n_layer"),
+            ("n_layer=0", "n_layer"),
+            ("n_layer=100000000", "lower n_layer"),
+            ("n_embd=100000000", "lower n_layer"),
+            (f"block_size={BIG}", "block_size"),
+            (f"batch_size={BIG}", "batch_size"),
+            ("batch_size=100000000000", "batch_size"),
+            ("beta1=1", "beta1 = 1.0"),
+            ("beta2=-1", "beta2"),
+            ("seed=-1", "seed"),
+            (f"seed={BIG}", "seed"),
+            ("seed=9223372036854775808", "seed"),
+            ("learning_rate=nan", "learning_rate"),
+            (f"learning_rate=1{'0' * 400}", "learning_rate"),
+            ("tokenizer=bpe999999999", "too large"),
+            ("tokenizer=bpe" + "9" * 5000, "tokenizer"),
+            ("tokenizer=gpt4", "tokenizer"),
+            ("dataset=../x", "dataset"),
+            ("source=/nosuch", ""),
+            ("init_from=out/nosuch", "no folder 'out/nosuch'"),
+            ("init_from=~/nosuch/x", "no folder"),
+            ("init_from=a/b/c", "no folder"),
+            ("init_from=run/nosuch", "no folder"),
+            ("head=hexmax", "hexmax"),
+            ("head_args=7", "head_args"),
+            ("head_args.x=1", "head_args"),
+            ("head_args=" + "[" * 5000, "head_args"),
+            ("device=tpu", "device"),
+            ("dtype=int8", "dtype"),
+            ("name=a/b", "name"),
+            ("out_dir=/dev/null/x", ""),
+            ("out_dir=prompts.txt", ""),
+            ("resume", "no checkpoint"),
+            ("max_steps=1e9", "max_steps"),
+        ]
+    ],
     ("train", f"{LABELS} --teacher=out/nosuch", {}, "no folder 'out/nosuch'"),
     ("train", f"{LABELS} --candidates=0", {}, "candidates"),
     ("train", f"{LABELS} --positions=999", {}, "positions"),
-    ("train", "config/nosuch.py", {}, "no config file"), ("train", f"c.py {TRAIN}", {"c.py": b"\xff"},
-    "c.py"), ("train", f"c.py {TRAIN}", {"c.py": "x = \0"}, "c.py"),
+    ("train", "config/nosuch.py", {}, "no config file"),
+    ("train", f"c.py {TRAIN}", {"c.py": b"\xff"}, "c.py"),
+    ("train", f"c.py {TRAIN}", {"c.py": "x = \0"}, "c.py"),
     ("train", f"c.py {TRAIN}", {"c.py": "import os"}, "c.py:1"),
     ("train", f"c.py {TRAIN}", {"c.py": "seed = " + "(" * 5000}, "c.py"),
     ("train", f"c.py {TRAIN}", {"c.py": "seed = " + "9" * 5000}, "c.py"),
     ("train", f"c.py {TRAIN}", {"c.py": "seed = " + "-" * 50000 + "1"}, "c.py"),
-    *[("train", ["--out_dir=new", *SIZE.split(), f"--name={name}"], {}, "name") for name in NAMES
-    if isinstance(name, str) and name],
+    *[
+        ("train", ["--out_dir=new", *SIZE.split(), f"--name={name}"], {}, "name")
+        for name in NAMES
+        if isinstance(name, str) and name
+    ],
     ("train", "--out_dir=new --resume", {}, "no checkpoint"),
     ("train", "--out_dir=run --resume", {}, "cannot resume"),
     ("train", f"{TRAIN} --max_steps=9 --out_dir=run", {}, "holds a run"),
-    *[("augment", a, {}, says) for a, says in ((TRAIN, "labels = 'true'"),
-    (f"{LABELS} --teacher=nosuch/x/y", "no folder"), ("nosuch.py", "no config file"))],
-    *[("sample", f"{SAMPLE} --{flag}", {}, says) for flag, says in [
-        (f"seed={BIG}", "seed"), ("seed=-1", "seed"), ("seed=x", "--seed"),
-        ("num_samples=100000000", "num_samples"), ("length=0", "length"), ("temperature=nan", "temperature"),
-        ("top_p=2", "top_p"),
-        ("prompts=nosuch", "nosuch"), ("prompts=text", "text"), ("which=none", "which"), ("devic=cpu", ""),
-        ("device=cuda:99", "device"), ("nosuch", "nosuch")]],
+    *[
+        ("augment", a, {}, says)
+        for a, says in (
+            (TRAIN, "labels = 'true'"),
+            (f"{LABELS} --teacher=nosuch/x/y", "no folder"),
+            ("nosuch.py", "no config file"),
+        )
+    ],
+    *[
+        ("sample", f"{SAMPLE} --{flag}", {}, says)
+        for flag, says in [
+            (f"seed={BIG}", "seed"),
+            ("seed=-1", "seed"),
+            ("seed=x", "--seed"),
+            ("num_samples=100000000", "num_samples"),
+            ("length=0", "length"),
+            ("temperature=nan", "temperature"),
+            ("top_p=2", "top_p"),
+            ("prompts=nosuch", "nosuch"),
+            ("prompts=text", "text"),
+            ("which=none", "which"),
+            ("devic=cpu", ""),
+            ("device=cuda:99", "device"),
+            ("nosuch", "nosuch"),
+        ]
+    ],
     ("sample", [*SAMPLE.split(), "--prompt=\udcff"], {}, "not UTF-8"),
     ("sample", f"{SAMPLE} --prompts=prompts.txt", {"prompts.txt": b"\xff\xfe\n"}, "prompts.txt"),
     ("sample", "", {}, "checkpoint"),
-    ("sample", "nosuch", {}, "nosuch"), ("sample", "text", {}, "no checkpoint"),
-    *[("eval", f"{EVAL} --{flag}", {}, says) for flag, says in [
-        (f"seed={BIG}", "seed"), ("texts=x", "--texts"), (f"texts={BIG}", "texts"),
-        ("new_tokens=99", "block_size"), ("stride=99", "stride"), ("data=nosuch", "nosuch"),
-        ("data=text", "train.bin")]],
-    ("eval", f"run {EVAL}", {}, "other=run"), ("eval", "", {}, "RUN"),
-    *[("eval", [f"{name}=run", *EVAL.split()[1:]], {}, "name") for name in NAMES
-      if isinstance(name, str) and name and name[0] != "-" and not set(name) & set("=/")],
+    ("sample", "nosuch", {}, "nosuch"),
+    ("sample", "text", {}, "no checkpoint"),
+    *[
+        ("eval", f"{EVAL} --{flag}", {}, says)
+        for flag, says in [
+            (f"seed={BIG}", "seed"),
+            ("texts=x", "--texts"),
+            (f"texts={BIG}", "texts"),
+            ("new_tokens=99", "block_size"),
+            ("stride=99", "stride"),
+            ("data=nosuch", "nosuch"),
+            ("data=text", "train.bin"),
+        ]
+    ],
+    ("eval", f"run {EVAL}", {}, "other=run"),
+    ("eval", "", {}, "RUN"),
+    *[
+        ("eval", [f"{name}=run", *EVAL.split()[1:]], {}, "name")
+        for name in NAMES
+        if isinstance(name, str) and name and name[0] != "-" and not set(name) & set("=/")
+    ],
     *[("frontier", [f"{name}=run", *FRONTIER.split()[1:]], {}, "name") for name in ("a|b", "human", "LOOP")],
     ("eval", f"words {EVAL}", {}, "different token files"),
-    *[("frontier", a, {}, says) for a, says in ((f"{FRONTIER} --temperatures -1", "temperature"),
-    (f"{FRONTIER} --temperatures x", "temperatures"), (EVAL, "--out"))],
+    *[
+        ("frontier", a, {}, says)
+        for a, says in (
+            (f"{FRONTIER} --temperatures -1", "temperature"),
+            (f"{FRONTIER} --temperatures x", "temperatures"),
+            (EVAL, "--out"),
+        )
+    ],
     *[("figures", a, {}, "no file") for a in ("nosuch", "text", "results")],
-    ("checkpoint", "run", {}, "folder"), ("checkpoint", "run text", {}, "exists"),
-    ("checkpoint", "nosuch new", {}, "no checkpoint"),
-    ("table", "", {}, "rows"), ("table", "--rows=baseline", {}, "rows"),
+    ("export", "run", {}, "folder"),
+    ("export", "run text", {}, "exists"),
+    ("export", "nosuch new", {}, "no checkpoint"),
+    ("table", "", {}, "rows"),
+    ("table", "--rows=baseline", {}, "rows"),
     ("table", "--name=../t --rows=['baseline']", {}, "name"),
-    *[("table", [*TABLE, f"--{flag}"], {}, says) for flag, says in [
-        ("rows=['']", "rows"), ("rows=[None]", "rows"), ("rows=[7]", "rows"), ("rows=[['baseline']]", "rows"),
-        ("rows=['baseline \"x']", "quotation"), ("rows=['../x']", "name"),
-        ("rows=['baseline --teacher={sed}']", "{sed}"), ("rows=['baseline --seed={seed']", "seed"),
-        ("rows=['baseline', 'baseline']", "twice"), ("seeds=['x']", "seeds"), ("seeds=[1.5]", "seeds"),
-        ("seeds=[-1]", "seed"),
-        ("seeds=[]", "seeds"), ("jobs=0", "jobs"), ("evaluate=--nosuch=1", "--nosuch"),
-        ("evaluate='", "quotation"), ("overlay=../x", "name"), ("halves=1", "halves")]],
-    *[("demo", a, {}, says) for a, says in (("--tokenizer=bpe999999999", "too large"),
-    ("--tokenizer=gpt4", "unknown tokenizer"), ("--tokenizer=bpe300 --out=/dev/null/x", ""),
-                                            ("--tokenizer=bpe300 --out=prompts.txt", ""),
-                                            (f"--tokenizer=bpe300 --out={BPE}", "prepared from source"),
-                                            ("--nosuch", "--nosuch"), ("--tokenizer=words --out=new",
-                                            "words"))],
-    *[("grammar", ["--out=new", f"--source={s}"], {}, "source")
-    for s in ("train=x", "x=1", "train=1", "seed", "nouns=" + BIG)],
+    *[
+        ("table", [*TABLE, f"--{flag}"], {}, says)
+        for flag, says in [
+            ("rows=['']", "rows"),
+            ("rows=[None]", "rows"),
+            ("rows=[7]", "rows"),
+            ("rows=[['baseline']]", "rows"),
+            ("rows=['baseline \"x']", "quotation"),
+            ("rows=['../x']", "name"),
+            ("rows=['baseline --teacher={sed}']", "{sed}"),
+            ("rows=['baseline --seed={seed']", "seed"),
+            ("rows=['baseline', 'baseline']", "twice"),
+            ("seeds=['x']", "seeds"),
+            ("seeds=[1.5]", "seeds"),
+            ("seeds=[-1]", "seed"),
+            ("seeds=[]", "seeds"),
+            ("jobs=0", "jobs"),
+            ("evaluate=--nosuch=1", "--nosuch"),
+            ("evaluate='", "quotation"),
+            ("overlay=../x", "name"),
+            ("halves=1", "halves"),
+        ]
+    ],
+    *[
+        ("demo", a, {}, says)
+        for a, says in (
+            ("--tokenizer=bpe999999999", "too large"),
+            ("--tokenizer=gpt4", "unknown tokenizer"),
+            ("--tokenizer=bpe300 --out=/dev/null/x", ""),
+            ("--tokenizer=bpe300 --out=prompts.txt", ""),
+            (f"--tokenizer=bpe300 --out={BPE}", "prepared from source"),
+            ("--nosuch", "--nosuch"),
+            ("--tokenizer=words --out=new", "words"),
+        )
+    ],
+    *[
+        ("grammar", ["--out=new", f"--source={s}"], {}, "source")
+        for s in ("train=x", "x=1", "train=1", "seed", "nouns=" + BIG)
+    ],
     ("grammar", "--tokenizer=gpt2 --out=new", {}, "tokenizer"),
-    *[("wiki", f"--tokenizer=bpe270 --out=new --source={s}", damage, says) for s, damage, says in (
-        ("nosuch", {}, "nosuch"), ("data", {}, "neither"), ("prompts.txt", {}, "not a folder"),
-        ("text", {"text/wiki.train.tokens": b"\xff" * 999}, "wiki.train.tokens"),
-        ("text", {"text/wiki.train.tokens": ""}, ""), ("text", {"text/wiki.train.2.tokens": "x"},
-        "more than one"),
-        ("pq", {"pq/train-0.parquet": b"PAR1 no"}, "parquet"))],
+    *[
+        ("wiki", f"--tokenizer=bpe270 --out=new --source={s}", damage, says)
+        for s, damage, says in (
+            ("nosuch", {}, "nosuch"),
+            ("data", {}, "neither"),
+            ("prompts.txt", {}, "not a folder"),
+            ("text", {"text/wiki.train.tokens": b"\xff" * 999}, "wiki.train.tokens"),
+            ("text", {"text/wiki.train.tokens": ""}, ""),
+            ("text", {"text/wiki.train.2.tokens": "x"}, "more than one"),
+            ("pq", {"pq/train-0.parquet": b"PAR1 no"}, "parquet"),
+        )
+    ],
     # a checkpoint that somebody else wrote
-    *[("sample", SAMPLE, {"run/best/config.json": changed(**{key: value})}, key) for key, value in [
-        ("n_layer", "2"), ("n_layer", 1.5), ("n_layer", True), ("n_layer", -1), ("n_layer", 10**8),
-        ("n_embd", 10**9), ("n_head", 0), ("block_size", [16]), ("vocab_size", 10**12),
-        ("vocab_size", None), ("dropout", "0"), ("dropout", 7), ("head", 7), ("head", "x"),
-        ("head_args", [1]), ("head_args", {"x": 1}), ("bayesian", 1), ("bayesian", "no"),
-        ("prior_sigma", {}), ("tokenizer", 7), ("tokenizer_fingerprint", None), ("data", 7),
-        ("max_steps", "9")]],
+    *[
+        ("sample", SAMPLE, {"run/best/config.json": changed(**{key: value})}, key)
+        for key, value in [
+            ("n_layer", "2"),
+            ("n_layer", 1.5),
+            ("n_layer", True),
+            ("n_layer", -1),
+            ("n_layer", 10**8),
+            ("n_embd", 10**9),
+            ("n_head", 0),
+            ("block_size", [16]),
+            ("vocab_size", 10**12),
+            ("vocab_size", None),
+            ("dropout", "0"),
+            ("dropout", 7),
+            ("head", 7),
+            ("head", "x"),
+            ("head_args", [1]),
+            ("head_args", {"x": 1}),
+            ("bayesian", 1),
+            ("bayesian", "no"),
+            ("prior_sigma", {}),
+            ("tokenizer", 7),
+            ("tokenizer_fingerprint", None),
+            ("data", 7),
+            ("max_steps", "9"),
+        ]
+    ],
     *[("sample", SAMPLE, {"run/best/config.json": changed(name=name)}, "") for name in NAMES],
-    *[("eval", f"{EVAL} --out=results/e", {"run/best/config.json": changed(name=name)}, "")
-    for name in ("/tmp/x", "../../x", "unigram_noise")],
-    *[("eval", EVAL, {"run/best/config.json": changed(**{key: value})}, says) for key, value, says in [
-        ("data", "/old/place/data/demo/bpe300", "--data"), ("data", None, "data"),
-        ("data_sha256", 7, "data_sha256"), ("dataset", None, "dataset"), ("data", "text", "train.bin")]],
-    *[(p, a, {f"run/best/{file}": bad}, file) for bad in NOT_JSON for p, a,
-    file in (("sample", SAMPLE, "config.json"), ("checkpoint", "run new", "progress.json"))],
-    *[("sample", SAMPLE, {"run/best/progress.json": changed(step=step)}, "progress.json")
-    for step in ("3", -1, 1.5, None, [])],
-    *[("train", RESUME, {"run/last/progress.json": changed(**{k: v})}, k) for k,
-    v in (("step", "x"), ("tokens", None), ("best_val_nll", "x"), ("val_nll", []))],
-    *[("train", RESUME, {"run/last/optimizer.pt": saved(content)}, "optimizer.pt")
-    for content in ([], {}, {"state": {}, "param_groups": []}, torch.zeros(3))],
+    *[
+        ("eval", f"{EVAL} --out=results/e", {"run/best/config.json": changed(name=name)}, "")
+        for name in ("/tmp/x", "../../x", "unigram_noise")
+    ],
+    *[
+        ("eval", EVAL, {"run/best/config.json": changed(**{key: value})}, says)
+        for key, value, says in [
+            ("data", "/old/place/data/demo/bpe300", "--data"),
+            ("data", None, "data"),
+            ("data_sha256", 7, "data_sha256"),
+            ("dataset", None, "dataset"),
+            ("data", "text", "train.bin"),
+        ]
+    ],
+    *[
+        (p, a, {f"run/best/{file}": bad}, file)
+        for bad in NOT_JSON
+        for p, a, file in (("sample", SAMPLE, "config.json"), ("export", "run new", "progress.json"))
+    ],
+    *[
+        ("sample", SAMPLE, {"run/best/progress.json": changed(step=step)}, "progress.json")
+        for step in ("3", -1, 1.5, None, [])
+    ],
+    *[
+        ("train", RESUME, {"run/last/progress.json": changed(**{k: v})}, k)
+        for k, v in (("step", "x"), ("tokens", None), ("best_val_nll", "x"), ("val_nll", []))
+    ],
+    *[
+        ("train", RESUME, {"run/last/optimizer.pt": saved(content)}, "optimizer.pt")
+        for content in ([], {}, {"state": {}, "param_groups": []}, torch.zeros(3))
+    ],
     ("train", RESUME, {"run/last/optimizer.pt": b"\x80\x04cos\nsystem\n(S'touch harm'\ntR."}, "optimizer.pt"),
     ("train", RESUME, {"run/last/config.json": changed(n_head=1)}, "n_head"),
     ("sample", SAMPLE, {"run/best/model.safetensors": tensors(lambda t: t.to(torch.int32))}, "int32"),
     ("sample", SAMPLE, {"run/best/model.safetensors": tensors(lambda t: t[:1].clone())}, "does not fit"),
-    *[("sample", SAMPLE, {"run/best/tokenizer.json": bad}, "tokenizer.json")
-    for bad in (*NOT_JSON[:5], '{"model": {"type": "BPE"}}')],
-    ("sample", SAMPLE,
-    {"run/best/tokenizer.json": '{"version":"1.0","added_tokens":[],"model":{"type":"WordLevel","vocab":{"a":5},"unk_token":"a"}}'}, "tokenizer.json"),
-    ("sample", SAMPLE,
-    {"run/best/tokenizer.json": '{"version":"1.0","added_tokens":[],"model":{"type":"Unigram","unk_id":0,"vocab":[["a",0.0]]}}'}, "tokenizer.json"),
+    *[
+        ("sample", SAMPLE, {"run/best/tokenizer.json": bad}, "tokenizer.json")
+        for bad in (*NOT_JSON[:5], '{"model": {"type": "BPE"}}')
+    ],
+    (
+        "sample",
+        SAMPLE,
+        {
+            "run/best/tokenizer.json": '{"version":"1.0","added_tokens":[],"model":{"type":"WordLevel","vocab":{"a":5},"unk_token":"a"}}'
+        },
+        "tokenizer.json",
+    ),
+    (
+        "sample",
+        SAMPLE,
+        {
+            "run/best/tokenizer.json": '{"version":"1.0","added_tokens":[],"model":{"type":"Unigram","unk_id":0,"vocab":[["a",0.0]]}}'
+        },
+        "tokenizer.json",
+    ),
     # a teacher in transformers' format
-    *[("train", f"{TRAIN} --init_from=hf", {"hf/config.json": c}, "hf") for c in (
-        "{", "[]", '{"model_type": "bert"}', '{"model_type": "gpt2", "n_layer": 100000000}',
-        '{"model_type": "gpt2", "n_layer": "x"}',
-        '{"model_type": "gpt2", "auto_map": {"AutoConfig": "x.X"}}')],
+    *[
+        ("train", f"{TRAIN} --init_from=hf", {"hf/config.json": c}, "hf")
+        for c in (
+            "{",
+            "[]",
+            '{"model_type": "bert"}',
+            '{"model_type": "gpt2", "n_layer": 100000000}',
+            '{"model_type": "gpt2", "n_layer": "x"}',
+            '{"model_type": "gpt2", "auto_map": {"AutoConfig": "x.X"}}',
+        )
+    ],
     # token files, label stores, truth
-    *[(p, a, {f"{BPE}/{file}.bin": ids(300)}, f"{file}.bin") for p, a,
-    file in (("train", TRAIN, "train"), ("train", TRAIN, "validation"), ("eval", EVAL, "test"),
-    ("augment", LABELS, "train"))],
-    *[("eval", EVAL, {f"{BPE}/test.json": changed(**{k: v})}, "test.json") for k, v in (
-        ("tokens", "9"), ("vocab_size", -1), ("vocab_size", 1e400), ("words", "x"), ("sha256", 7),
-        ("fingerprint", []), ("tokens", None))],
+    *[
+        (p, a, {f"{BPE}/{file}.bin": ids(300)}, f"{file}.bin")
+        for p, a, file in (
+            ("train", TRAIN, "train"),
+            ("train", TRAIN, "validation"),
+            ("eval", EVAL, "test"),
+            ("augment", LABELS, "train"),
+        )
+    ],
+    *[
+        ("eval", EVAL, {f"{BPE}/test.json": changed(**{k: v})}, "test.json")
+        for k, v in (
+            ("tokens", "9"),
+            ("vocab_size", -1),
+            ("vocab_size", 1e400),
+            ("words", "x"),
+            ("sha256", 7),
+            ("fingerprint", []),
+            ("tokens", None),
+        )
+    ],
     *[("eval", EVAL, {f"{BPE}/test.json": bad}, "test.json") for bad in NOT_JSON],
-    *[("eval", EVAL, {f"{BPE}/test.bin": bad}, "test.bin") for bad in (b"", b"NHTOKENS", b"\0" * 100,
-    lambda old: old[:-1], lambda old: old[:16] + b"\xff" * 8 + old[24:])],
-    *[("eval", TRUTH, {"data/grammar/words/test.truth.npz": arrays(**{k: change})}, "test.truth.npz") for k,
-    change in [
-        ("states", lambda s: s + 10**6), ("states", lambda s: s[:-1]),
-        ("states", lambda s: s.astype(float) * np.nan), ("klass", lambda t: t + 99),
-        ("after", lambda t: t + 999), ("theme", lambda t: t - 9),
-        ("syntax", lambda t: t[:, :1]), ("lexicon", lambda t: -t), ("lexicon", lambda t: t[0]),
-        ("info", lambda t: np.array("{}")), ("info", lambda t: np.array("["))]],
+    *[
+        ("eval", EVAL, {f"{BPE}/test.bin": bad}, "test.bin")
+        for bad in (
+            b"",
+            b"NHTOKENS",
+            b"\0" * 100,
+            lambda old: old[:-1],
+            lambda old: old[:16] + b"\xff" * 8 + old[24:],
+        )
+    ],
+    *[
+        ("eval", TRUTH, {"data/grammar/words/test.truth.npz": arrays(**{k: change})}, "test.truth.npz")
+        for k, change in [
+            ("states", lambda s: s + 10**6),
+            ("states", lambda s: s[:-1]),
+            ("states", lambda s: s.astype(float) * np.nan),
+            ("klass", lambda t: t + 99),
+            ("after", lambda t: t + 999),
+            ("theme", lambda t: t - 9),
+            ("syntax", lambda t: t[:, :1]),
+            ("lexicon", lambda t: -t),
+            ("lexicon", lambda t: t[0]),
+            ("info", lambda t: np.array("{}")),
+            ("info", lambda t: np.array("[")),
+        ]
+    ],
     # tables and figures
     *[("eval", f"{EVAL} --out=results/e", {"results/e.json": bad}, "results/e.json") for bad in NOT_JSON],
-    *[("eval", f"{EVAL} --out=results/e", {"results/e.json": row(**{k: v})}, "results/e") for k,
-    v in (("name", "../x"), ("name", ["x"]), ("ppl_tok", "low"), ("name", 7))],
+    *[
+        ("eval", f"{EVAL} --out=results/e", {"results/e.json": row(**{k: v})}, "results/e")
+        for k, v in (("name", "../x"), ("name", ["x"]), ("ppl_tok", "low"), ("name", 7))
+    ],
     *[("frontier", FRONTIER, {"results/f.json": bad}, "results/f.json") for bad in NOT_JSON],
     ("frontier", FRONTIER, {"results/f.json": '{"settings": {}, "rows": [7]}'}, "results/f.json"),
-    *[("figures", "results/t", {file: bad}, "results/t") for bad in NOT_JSON
-    for file in ("results/t.json", "results/t.runs.json")],
-    *[("figures", "results/t", {"results/t.runs.json": row(**{k: v})}, "results/t") for k, v in (
-        ("curve", 7), ("curve", [7]), ("curve", [{"step": 1}]),
-        ("curve", [{"step": 1, "val_ppl_eps": "low"}]), ("curve", [{"step": [], "val_ppl_eps": 1}]),
-        ("name", 7), ("training", None), ("training", {}))],
+    *[
+        ("figures", "results/t", {file: bad}, "results/t")
+        for bad in NOT_JSON
+        for file in ("results/t.json", "results/t.runs.json")
+    ],
+    *[
+        ("figures", "results/t", {"results/t.runs.json": row(**{k: v})}, "results/t")
+        for k, v in (
+            ("curve", 7),
+            ("curve", [7]),
+            ("curve", [{"step": 1}]),
+            ("curve", [{"step": 1, "val_ppl_eps": "low"}]),
+            ("curve", [{"step": [], "val_ppl_eps": 1}]),
+            ("name", 7),
+            ("training", None),
+            ("training", {}),
+        )
+    ],
     *[("figures", "results/f", {"results/f.json": bad}, "results/f") for bad in NOT_JSON],
-    *[("figures", "results/f", {"results/f.json": row(**{k: v})}, "results/f") for k,
-    v in (("points", 7), ("points", [7]), ("points", [{}]), ("name", 7),
-    ("points", [{"self_bleu": "x", "bleu": 1, "temperature": 1}]))],
-    *[("table", TABLE, {f"results/{file}": bad}, "results/t") for bad in NOT_JSON
-    for file in ("t.json", "t.runs.json")],
+    *[
+        ("figures", "results/f", {"results/f.json": row(**{k: v})}, "results/f")
+        for k, v in (
+            ("points", 7),
+            ("points", [7]),
+            ("points", [{}]),
+            ("name", 7),
+            ("points", [{"self_bleu": "x", "bleu": 1, "temperature": 1}]),
+        )
+    ],
+    *[
+        ("table", TABLE, {f"results/{file}": bad}, "results/t")
+        for bad in NOT_JSON
+        for file in ("t.json", "t.runs.json")
+    ],
     ("table", TABLE, {"results/t.runs.json": row(training=7)}, "results/t"),
 ]
 STORE = [  # a label store's files: (ending, content, what the line says)
-    *[(".json", bad, "store") for bad in NOT_JSON], *[(".json", changed(**{k: v}), "store") for k,
-    v in (("windows", 1), ("m", 0), ("k", 2.5), ("k", 10**9), ("windows", "x"))],
-    (".bin", lambda old: old[:-1], "store"), (".bin", lambda old: old[:8] + b"\xfe" * (len(old) - 8),
-    "damaged"), (".bin", b"", "store")]
+    *[(".json", bad, "store") for bad in NOT_JSON],
+    *[
+        (".json", changed(**{k: v}), "store")
+        for k, v in (("windows", 1), ("m", 0), ("k", 2.5), ("k", 10**9), ("windows", "x"))
+    ],
+    (".bin", lambda old: old[:-1], "store"),
+    (".bin", lambda old: old[:8] + b"\xfe" * (len(old) - 8), "damaged"),
+    (".bin", b"", "store"),
+]
 
 
 def short(value) -> str:
     return "".join(c if c.isalnum() or c in "=._/-" else "_" for c in str(value))[-60:]
 
 
-@pytest.mark.parametrize("program, arguments, damage, says", CASES,
-    ids=[f"{i}-{c[0]}-{short(c[1])}" for i, c in enumerate(CASES)])
+@pytest.mark.parametrize(
+    "program, arguments, damage, says", CASES, ids=[f"{i}-{c[0]}-{short(c[1])}" for i, c in enumerate(CASES)]
+)
 def test_bad_input_is_refused_in_one_line(call, program, arguments, damage, says):
     refused(call(program, arguments, damage), program, says)
 
@@ -396,11 +691,20 @@ def test_a_damaged_label_store_is_refused(call, whole, ending, content, says):
 
 def test_the_commands_that_are_damaged_here_work_when_whole(call):
     """Else a case could be refused for another reason than its damage."""
-    for program, arguments in (("train", TRAIN), ("train", RESUME), ("train", LABELS), ("sample", SAMPLE),
-        ("sample", f"{SAMPLE} --prompts=prompts.txt"), ("eval", f"{EVAL} --out=results/e"), ("eval", TRUTH),
-                               ("frontier", FRONTIER), ("figures", "results/t"), ("figures", "results/f"),
-                               ("checkpoint", "run new"), ("wiki",
-                               "--tokenizer=bpe270 --out=new --source=text")):
+    for program, arguments in (
+        ("train", TRAIN),
+        ("train", RESUME),
+        ("train", LABELS),
+        ("sample", SAMPLE),
+        ("sample", f"{SAMPLE} --prompts=prompts.txt"),
+        ("eval", f"{EVAL} --out=results/e"),
+        ("eval", TRUTH),
+        ("frontier", FRONTIER),
+        ("figures", "results/t"),
+        ("figures", "results/f"),
+        ("export", "run new"),
+        ("wiki", "--tokenizer=bpe270 --out=new --source=text"),
+    ):
         result = call(program, arguments)
         assert result.code == 0, (program, result.err)
     with pytest.raises(pytest.fail.Exception, match="went on to train"):
@@ -409,54 +713,84 @@ def test_the_commands_that_are_damaged_here_work_when_whole(call):
 
 # ---- as processes: what cannot be seen from inside ------------------------------------------------------------------
 
+
 def process(*command, code: int = 2, **environment) -> subprocess.CompletedProcess:
-    env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR",
-        "MASTER_PORT")}
-    done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True,
-        env={**env, **environment})
+    env = {
+        k: v
+        for k, v in os.environ.items()
+        if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    }
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, capture_output=True, env={**env, **environment}
+    )
     assert done.returncode == code and b"Traceback" not in done.stderr, done.stderr
     return done
 
 
 def test_a_prompt_that_is_not_utf8_and_a_terminal_that_is_not(whole):
     assert b"not UTF-8" in process("sample.py", str(whole / "run"), "--prompt", b"\xff").stderr
-    shown = process("-c", "import sys; from configurator import cli; cli(lambda argv: print('\\u65e5'))()",
-        code=0, PYTHONIOENCODING="ascii").stdout
+    shown = process(
+        "-c",
+        "import sys; from runtime.configurator import cli; cli(lambda argv: print('\\u65e5'))()",
+        code=0,
+        PYTHONIOENCODING="ascii",
+    ).stdout
     assert shown == b"\\u65e5\n"
 
 
 def test_ctrl_c_during_imports_has_no_traceback():
-    code = "import configurator, os, signal; configurator.quiet_imports(); os.kill(os.getpid(), signal.SIGINT); import time; time.sleep(9)"
+    code = "import os, signal; from runtime import configurator; configurator.quiet_imports(); os.kill(os.getpid(), signal.SIGINT); import time; time.sleep(9)"
     assert process("-c", code, code=-signal.SIGINT).stderr == b""  # which a shell shows as 130
 
 
 def test_a_reader_that_has_gone_is_no_mistake():
-    code = "import sys; from configurator import cli; cli(lambda argv: print('x' * 10**6))()"
-    done = subprocess.run(["bash", "-c", f"set -o pipefail; {sys.executable} -c \"{code}\" | head -c 1"],
-        cwd=ROOT, capture_output=True)
+    code = "import sys; from runtime.configurator import cli; cli(lambda argv: print('x' * 10**6))()"
+    done = subprocess.run(
+        ["bash", "-c", f'set -o pipefail; {sys.executable} -c "{code}" | head -c 1'],
+        cwd=ROOT,
+        capture_output=True,
+    )
     assert done.returncode == 128 + signal.SIGPIPE and done.stderr == b""
 
 
-@pytest.mark.parametrize("error", [MemoryError(),
-    RuntimeError("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
-                                   torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.")],
-                                   ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."
+        ),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB."),
+    ],
+    ids=lambda e: type(e).__name__,
+)
 def test_out_of_memory_says_what_to_lower(error, call, monkeypatch):
     def main(argv):
         raise error
+
     monkeypatch.setitem(PROGRAMS, "sample", main)
     refused(call("sample", ""), "sample", "out of memory: lower")
 
 
-@pytest.mark.parametrize("variables", [{"RANK": "1"}, {"WORLD_SIZE": "2"}, {"RANK": "0", "WORLD_SIZE": "2"},
-    {"RANK": "x"},
-                                       {"RANK": "5", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost",
-                                       "MASTER_PORT": "1"}], ids=str)
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"RANK": "1"},
+        {"WORLD_SIZE": "2"},
+        {"RANK": "0", "WORLD_SIZE": "2"},
+        {"RANK": "x"},
+        {"RANK": "5", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"},
+    ],
+    ids=str,
+)
 def test_torchruns_variables_half_set(variables, call, monkeypatch):
     for key, value in variables.items():
         monkeypatch.setenv(key, value)
-    refused(call("train", TRAIN), "train", "the environment has RANK"
-        if "RANK" in variables else "the environment has WORLD_SIZE")
+    refused(
+        call("train", TRAIN),
+        "train",
+        "the environment has RANK" if "RANK" in variables else "the environment has WORLD_SIZE",
+    )
 
 
 @pytest.mark.parametrize("program", [p for p in PROGRAMS])
@@ -466,6 +800,7 @@ def test_help(program, call, capfd):
 
 # ---- random damage --------------------------------------------------------------------------------------------------
 
+
 def damaged(old: bytes, rng: np.random.Generator) -> bytes:
     """`old` cut short, with a bit or a block changed, or with something put in."""
     at, kind = int(rng.integers(len(old))), int(rng.integers(5))
@@ -474,25 +809,33 @@ def damaged(old: bytes, rng: np.random.Generator) -> bytes:
     if kind == 1:
         return old[:at] + rng.bytes(16) + old[at:]
     if kind == 2:
-        return old[:at] + rng.bytes(16) + old[at + 16:]
-    return old[:at] + bytes([old[at] ^ 1 << int(rng.integers(8))]) + old[at + 1:]
+        return old[:at] + rng.bytes(16) + old[at + 16 :]
+    return old[:at] + bytes([old[at] ^ 1 << int(rng.integers(8))]) + old[at + 1 :]
 
 
-@pytest.mark.parametrize("program, arguments, pattern, times", [
-    ("sample", SAMPLE, "run/best/*", 12), ("train", RESUME, "run/last/*", 6),
-    ("train", TRAIN, f"{BPE}/[mtv]*", 4), ("train", LABELS, f"{BPE}/*.labels*", 5),
-    ("eval", EVAL, f"{BPE}/te*", 5),
-    ("eval", TRUTH, "data/grammar/words/test.truth.npz", 5),
-    ("sample", "words --device=cpu --length=2 --prompt=the", "words/best/tokenizer.json", 8),
-    ("figures", "results/t", "results/t*.json", 5), ("frontier", FRONTIER, "results/f.json", 4),
-    ("eval", f"{EVAL} --out=results/e", "results/e.json", 4)])
+@pytest.mark.parametrize(
+    "program, arguments, pattern, times",
+    [
+        ("sample", SAMPLE, "run/best/*", 12),
+        ("train", RESUME, "run/last/*", 6),
+        ("train", TRAIN, f"{BPE}/[mtv]*", 4),
+        ("train", LABELS, f"{BPE}/*.labels*", 5),
+        ("eval", EVAL, f"{BPE}/te*", 5),
+        ("eval", TRUTH, "data/grammar/words/test.truth.npz", 5),
+        ("sample", "words --device=cpu --length=2 --prompt=the", "words/best/tokenizer.json", 8),
+        ("figures", "results/t", "results/t*.json", 5),
+        ("frontier", FRONTIER, "results/f.json", 4),
+        ("eval", f"{EVAL} --out=results/e", "results/e.json", 4),
+    ],
+)
 def test_random_damage_is_refused_or_harmless(call, whole, program, arguments, pattern, times):
     """Each file of it by itself. Damage that leaves valid content (another name, another weight) is none that could be seen."""
     for path in sorted(whole.glob(pattern)):
         name = str(path.relative_to(whole))
         for seed in range(times):
-            result = call(program, arguments, {name: lambda old: damaged(old,
-                np.random.default_rng((seed, len(name))))})
+            result = call(
+                program, arguments, {name: lambda old: damaged(old, np.random.default_rng((seed, len(name))))}
+            )
             if result.code:
                 refused(result, program)
             assert "Traceback" not in result.err and "panicked" not in result.err, (name, seed, result.err)

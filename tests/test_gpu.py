@@ -17,7 +17,13 @@ def test_chunked_loss(name):
         torch.manual_seed(0)
         oh = make_head(name, 1000, nn.Parameter(torch.randn(1024, 64))).to(device)
         hidden = torch.randn(300, 64).to(device).requires_grad_()
-        loss = chunked_loss(hidden, oh.projection.draw(), oh.head, Targets(*(t.to(device) for t in Targets.single(torch.arange(300)))), 128)
+        loss = chunked_loss(
+            hidden,
+            oh.projection.draw(),
+            oh.head,
+            Targets(*(t.to(device) for t in Targets.single(torch.arange(300)))),
+            128,
+        )
         loss.backward()
         grads.append([loss.detach().cpu(), hidden.grad.cpu(), oh.projection.weight.grad.cpu()])
     for a, b in zip(*grads):
@@ -27,6 +33,7 @@ def test_chunked_loss(name):
 @pytest.mark.parametrize("compiled", [False, True])
 def test_training_and_its_checkpoint(run, tiny, compiled):
     from sample import main
+
     c: TrainConfig = tiny(device="cuda", dtype="bfloat16", compile=compiled)
     assert run(c) == 0 and main([c.out_dir, "--device=cuda", "--length=20", "--dtype=bfloat16"]) == 0
     c.resume, c.device = True, "cpu"  # finished: loads what the GPU wrote
@@ -36,15 +43,43 @@ def test_training_and_its_checkpoint(run, tiny, compiled):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_sampling_with_a_cuda_graph_equals_sampling_without(dtype):
     """Past block_size, where the cache is filled anew; in bfloat16 the hidden states agree up to rounding for as long as the tokens do."""
-    from checkpoint import build
+    from runtime.checkpoint import build
     from sample import generate
+
     torch.manual_seed(0)
-    model = build(dict(vocab_size=1000, block_size=64, n_layer=2, n_head=2, n_embd=64, dropout=0.0, head="softmax", head_args={}, bayesian=False, prior_sigma=0.02)).eval().cuda()
+    model = (
+        build(
+            dict(
+                vocab_size=1000,
+                block_size=64,
+                n_layer=2,
+                n_head=2,
+                n_embd=64,
+                dropout=0.0,
+                head="softmax",
+                head_args={},
+                bayesian=False,
+                prior_sigma=0.02,
+            )
+        )
+        .eval()
+        .cuda()
+    )
     prompt = torch.randint(1000, (3, 10), device="cuda")
     runs = []
     for cached in (True, False):
         draws = model.head.draws(1, 0, getattr(torch, dtype))
-        steps = list(generate(model, prompt, 100, draws, generator=torch.Generator("cuda").manual_seed(0), cached=cached, dtype=dtype))
+        steps = list(
+            generate(
+                model,
+                prompt,
+                100,
+                draws,
+                generator=torch.Generator("cuda").manual_seed(0),
+                cached=cached,
+                dtype=dtype,
+            )
+        )
         runs.append((torch.stack([t for t, _ in steps], 1), torch.stack([h for _, h in steps], 1)))
     (a, ha), (b, hb) = runs
     if dtype == "float32":

@@ -8,22 +8,43 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from conftest import TINY, train_in_process
 
 import eval_diversity
-from conftest import TINY, train_in_process
 from data import corpus
 from data.grammar import prepare as grammar
 from data.grammar.grammar import RULES, Settings, build, places
 from data.grammar.machine import UNKNOWN, Machine
 from data.grammar.truth import open_truth, truth_path, write_truth
 from data.tokens import is_prepared, load_tokenizer, open_tokens, prepared
-from metrics import Recovery
-from scoring import document_blocks, document_windows, recover, truth_blocks
+from evaluation.metrics import Recovery
+from evaluation.scoring import document_blocks, document_windows, recover, truth_blocks
 from train import TrainConfig
 
 SOURCE = "seed=3 train=6000 validation=1500 test=1500 themes=5 nouns=12 verbs=8 adjectives=6 adverbs=4"
-NAMES = ["vocative", "nominative", "genitive", "noun_sg", "noun_pl", "verb_sg", "verb_pl", "adjective", "adverb", "determiner", "preposition",
-         "that", "whom", "if", "then", "either", "or", "neither", "nor", "stop", "end"]
+NAMES = [
+    "vocative",
+    "nominative",
+    "genitive",
+    "noun_sg",
+    "noun_pl",
+    "verb_sg",
+    "verb_pl",
+    "adjective",
+    "adverb",
+    "determiner",
+    "preposition",
+    "that",
+    "whom",
+    "if",
+    "then",
+    "either",
+    "or",
+    "neither",
+    "nor",
+    "stop",
+    "end",
+]
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +79,7 @@ def one_stream(documents: list[np.ndarray]) -> np.ndarray:
 
 # ---- the machine ----------------------------------------------------------------------------------------------------
 
+
 def test_rules_are_distributions():
     for symbol, expansions in RULES.items():
         assert sum(p for p, _ in expansions) == pytest.approx(1) and all(p > 0 for p, _ in expansions), symbol
@@ -67,13 +89,18 @@ def test_rules_are_distributions():
 
 def test_distributions_sum_to_1(machine):
     states = np.flatnonzero(machine.visits > 0)
-    sums, by_class = machine.probs(states).sum(1), np.add.reduceat(machine.lexicon, machine.first[:-1], axis=1)
+    sums, by_class = (
+        machine.probs(states).sum(1),
+        np.add.reduceat(machine.lexicon, machine.first[:-1], axis=1),
+    )
     assert np.abs(sums - 1).max() < 1e-12 and np.abs(by_class - 1).max() < 1e-12
     p = machine.probs(states)
     some = np.random.default_rng(0).integers(len(states), size=300)
     for word in range(0, machine.V, 7):
         assert ((p[some, word] > 0) == machine.allows(states[some], np.full(300, word))).all()
-    assert machine.entropies[states[some]] == pytest.approx(-(p[some] * np.log(np.where(p[some] > 0, p[some], 1))).sum(1))
+    assert machine.entropies[states[some]] == pytest.approx(
+        -(p[some] * np.log(np.where(p[some] > 0, p[some], 1))).sum(1)
+    )
 
 
 def chi_square(counts: np.ndarray, p: np.ndarray) -> float:
@@ -90,10 +117,15 @@ def test_frequencies_match_the_distributions(machine, documents):
     ids = one_stream(documents)
     states = machine.parse_stream(ids)
     often = np.bincount(states).argsort()[::-1][:40]
-    scores = [chi_square(np.bincount(ids[states == s], minlength=machine.V), machine.probs(np.array([s]))[0]) for s in often]
+    scores = [
+        chi_square(np.bincount(ids[states == s], minlength=machine.V), machine.probs(np.array([s]))[0])
+        for s in often
+    ]
     assert max(scores) < 5 and abs(np.mean(scores)) < 1
     other = np.roll(machine.probs(often[:1])[0], 1)
-    assert chi_square(np.bincount(ids[states == often[0]], minlength=machine.V), other) > 50  # the test can fail
+    assert (
+        chi_square(np.bincount(ids[states == often[0]], minlength=machine.V), other) > 50
+    )  # the test can fail
 
 
 def test_generated_words_are_allowed_and_entropies_agree(machine, documents):
@@ -102,11 +134,17 @@ def test_generated_words_are_allowed_and_entropies_agree(machine, documents):
     q, x = np.divmod(states, machine.X)
     p = machine.syntax[q, machine.klass[ids]] * machine.lexicon[x, ids]
     assert (p > 0).all() and machine.allows(states, ids).all()
-    lengths, owner = np.array([len(d) for d in documents]), np.repeat(np.arange(len(documents)), [len(d) for d in documents])
+    lengths, owner = (
+        np.array([len(d) for d in documents]),
+        np.repeat(np.arange(len(documents)), [len(d) for d in documents]),
+    )
     # a ratio of means over documents: its standard error by the delta method
     for values in (-np.log(p), machine.entropies[states]):
         sums = np.bincount(owner, values)
-        rate, error = sums.sum() / lengths.sum(), np.std(sums - machine.entropy_rate * lengths) / math.sqrt(len(documents)) / lengths.mean()
+        rate, error = (
+            sums.sum() / lengths.sum(),
+            np.std(sums - machine.entropy_rate * lengths) / math.sqrt(len(documents)) / lengths.mean(),
+        )
         assert abs(rate - machine.entropy_rate) < 4 * error and error < 0.01
     assert abs(lengths.mean() - machine.mean_length) < 4 * lengths.std() / math.sqrt(len(documents))
     assert np.bincount(states, minlength=machine.Q * machine.X)[machine.visits == 0].sum() == 0
@@ -116,7 +154,9 @@ def test_a_sample_is_a_function_of_the_seed(machine):
     a, b, c = (one_stream(machine.sample(50, np.random.default_rng(seed))) for seed in (1, 1, 2))
     assert np.array_equal(a, b) and not np.array_equal(a, c)
     words, again = build(Settings.parse(SOURCE))
-    assert again.digest == machine.digest != build(Settings.parse(SOURCE.replace("seed=3", "seed=4")))[1].digest
+    assert (
+        again.digest == machine.digest != build(Settings.parse(SOURCE.replace("seed=3", "seed=4")))[1].digest
+    )
     assert build(Settings.parse(SOURCE.replace("train=6000", "train=7000")))[0] == words
 
 
@@ -125,8 +165,10 @@ def test_parse(machine, documents):
     end = len(documents[0])
     known = machine.parse(row[None])[0]
     assert np.array_equal(machine.parse_stream(row), known) and known[0] == known[end] == 0
-    late = machine.parse(row[None, 3:], UNKNOWN)[0]  # from the middle nothing is known until a document begins
-    assert (late[:end - 3] == UNKNOWN).all() and np.array_equal(late[end - 3:], known[end:])
+    late = machine.parse(row[None, 3:], UNKNOWN)[
+        0
+    ]  # from the middle nothing is known until a document begins
+    assert (late[: end - 3] == UNKNOWN).all() and np.array_equal(late[end - 3 :], known[end:])
     wrong = row.copy()
     wrong[4] = machine.first[0]  # a vocative in the middle
     states = machine.parse(wrong[None])[0]
@@ -138,6 +180,7 @@ def test_parse(machine, documents):
 
 # ---- the language ---------------------------------------------------------------------------------------------------
 
+
 def letters(machine: Machine, document: np.ndarray) -> str:
     """A document as one letter for each word: its class."""
     return "".join("VKGNMvwabDPtoIHEOXYS."[c] for c in machine.klass[document])
@@ -147,7 +190,9 @@ NP = "Da{0,2}[NM](?:PD[NM])?"
 INNER = "Da{0,2}(?:N(?:PD[NM])?v|M(?:PD[NM])?w)"
 OBJECT = f"(?:{NP}|b)?"
 CLAUSE = f"(?:Da{{0,2}}(?:N(?:P{NP}|tv{NP}|o{INNER})?v|M(?:P{NP}|tw{NP}|o{INNER})?w)|Kv){OBJECT}"
-DOCUMENT = re.compile(f"V(?:(?:{CLAUSE}|I{CLAUSE}H{CLAUSE}|E{CLAUSE}O{CLAUSE}|X{CLAUSE}Y{CLAUSE})S){{1,4}}G[.]")
+DOCUMENT = re.compile(
+    f"V(?:(?:{CLAUSE}|I{CLAUSE}H{CLAUSE}|E{CLAUSE}O{CLAUSE}|X{CLAUSE}Y{CLAUSE})S){{1,4}}G[.]"
+)
 
 
 def test_documents_obey_the_rules(machine, documents):
@@ -158,7 +203,10 @@ def test_documents_obey_the_rules(machine, documents):
     distances = [len(m[1]) + 1 for t in texts for m in verb_after.finditer(t)]
     assert max(distances) >= 9 and np.mean(distances) > 4
     for d, t in zip(documents, texts):
-        themes = {machine.klass[w]: w - machine.first[machine.klass[w]] for w in d[[i for i, c in enumerate(t) if c in "VKG"]]}
+        themes = {
+            machine.klass[w]: w - machine.first[machine.klass[w]]
+            for w in d[[i for i, c in enumerate(t) if c in "VKG"]]
+        }
         assert len(set(themes.values())) == 1  # one name a document
     assert max(len(t) for t in texts) > 50
 
@@ -176,16 +224,21 @@ def test_what_breaks_the_rules_is_forbidden(machine, documents):
     assert names.sum() > 300 and not machine.allows(states[names], other).any()
     for close, wrong in (("then", "or"), ("or", "nor"), ("nor", "then")):
         at = klass == NAMES.index(close)
-        assert at.sum() > 10 and not machine.allows(states[at], np.full(at.sum(), machine.first[NAMES.index(wrong)])).any()
+        assert (
+            at.sum() > 10
+            and not machine.allows(states[at], np.full(at.sum(), machine.first[NAMES.index(wrong)])).any()
+        )
 
 
 def test_synonyms_are_interchangeable_and_words_are_zipfian():
     words, machine = build(Settings())
     assert len(set(words)) == len(words) and 2000 < len(words) < 5000
-    nouns = machine.lexicon[:, machine.first[3]:machine.first[4]]
+    nouns = machine.lexicon[:, machine.first[3] : machine.first[4]]
     same = (nouns[:, 1:] == nouns[:, :-1]).all(0)  # neighbours that no theme tells apart
     assert 0.4 < same.mean() < 0.8
-    assert len({tuple(np.argsort(-row)[:20]) for row in nouns}) == machine.X  # each theme has its own frequent nouns
+    assert (
+        len({tuple(np.argsort(-row)[:20]) for row in nouns}) == machine.X
+    )  # each theme has its own frequent nouns
     assert [words[i] for i in machine.first[9:11]] == ["the", "of"] and words[machine.end] == "\n"
     frequency, rank = np.sort(nouns.mean(0))[::-1], np.arange(10, 300)
     slope = np.polyfit(np.log(rank), np.log(frequency[rank - 1]), 1)[0]
@@ -193,6 +246,7 @@ def test_synonyms_are_interchangeable_and_words_are_zipfian():
 
 
 # ---- prepared folders -----------------------------------------------------------------------------------------------
+
 
 def files(folder) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in folder.iterdir() if p.name != ".lock"}
@@ -202,11 +256,16 @@ def test_prepared(folder):
     assert folder.name == "words" and is_prepared(folder, "words")
     tokenizer, meta = load_tokenizer(folder), json.loads((folder / "meta.json").read_text())
     words, machine = build(Settings.parse(SOURCE))
-    assert tokenizer.words == words and meta["source"] == f"{Settings.parse(SOURCE)} language={machine.digest}"
+    assert (
+        tokenizer.words == words and meta["source"] == f"{Settings.parse(SOURCE)} language={machine.digest}"
+    )
     for split, least in (("train", 6000), ("validation", 1500), ("test", 1500)):
         file = open_tokens(folder / f"{split}.bin")
         assert least <= len(file.ids) < least + 130 and file.ids[-1] == machine.end
-        assert file.info["words"] + file.info["lines"] == len(file.ids) and file.info["lines"] == (file.ids == machine.end).sum()
+        assert (
+            file.info["words"] + file.info["lines"] == len(file.ids)
+            and file.info["lines"] == (file.ids == machine.end).sum()
+        )
         assert tokenizer.encode(tokenizer.decode(file.ids)) == file.ids.tolist()
     a, b = (open_tokens(folder / f"{split}.bin").ids[:1500] for split in ("validation", "test"))
     assert not np.array_equal(a, b)
@@ -216,12 +275,25 @@ def test_prepared(folder):
 def test_truth_round_trip(folder, truth, machine):
     tokens = open_tokens(folder / "validation.bin")
     assert np.array_equal(truth.states, machine.parse_stream(np.asarray(tokens.ids, np.int64)))
-    assert all(np.array_equal(a, b) for a, b in zip(truth.machine.tables, machine.tables)) and truth.machine.digest == machine.digest
+    assert (
+        all(np.array_equal(a, b) for a, b in zip(truth.machine.tables, machine.tables))
+        and truth.machine.digest == machine.digest
+    )
     p = truth.probs(np.arange(len(tokens.ids)))
-    assert p.dtype == np.float64 and np.abs(p.sum(1) - 1).max() < 1e-12 and (p[np.arange(len(p)), tokens.ids] > 0).all()
+    assert (
+        p.dtype == np.float64
+        and np.abs(p.sum(1) - 1).max() < 1e-12
+        and (p[np.arange(len(p)), tokens.ids] > 0).all()
+    )
     assert truth.info["entropy"] == pytest.approx(-(p * np.log(np.where(p > 0, p, 1))).sum(1).mean())
-    assert truth.info["entropy_rate"] == machine.entropy_rate and truth.info["documents"] == (tokens.ids == machine.end).sum()
-    assert open_truth(open_tokens(folder / "train.bin")) is None and open_truth(open_tokens(folder / "test.bin")) is not None
+    assert (
+        truth.info["entropy_rate"] == machine.entropy_rate
+        and truth.info["documents"] == (tokens.ids == machine.end).sum()
+    )
+    assert (
+        open_truth(open_tokens(folder / "train.bin")) is None
+        and open_truth(open_tokens(folder / "test.bin")) is not None
+    )
 
 
 def test_stopped_and_resumed(folder, tmp_path, monkeypatch):
@@ -232,7 +304,10 @@ def test_stopped_and_resumed(folder, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     stop_at_test = lambda path, *rest: stop() if path.stem == "test" else real(path, *rest)
-    for name, place, replacement in (("tokenise_split", corpus, stop_at_test), ("write_truth", grammar, stop)):
+    for name, place, replacement in (
+        ("tokenise_split", corpus, stop_at_test),
+        ("write_truth", grammar, stop),
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(place, name, replacement)
             with pytest.raises(KeyboardInterrupt):
@@ -243,12 +318,23 @@ def test_stopped_and_resumed(folder, tmp_path, monkeypatch):
     assert (out / "train.bin").stat().st_mtime_ns == written
     same = lambda a, b: a.keys() == b.keys() and all(a[k] == b[k] for k in a if not k.endswith(".npz"))
     assert same(files(out), files(folder))
-    assert np.array_equal(open_truth(open_tokens(out / "test.bin")).states, open_truth(open_tokens(folder / "test.bin")).states)
+    assert np.array_equal(
+        open_truth(open_tokens(out / "test.bin")).states, open_truth(open_tokens(folder / "test.bin")).states
+    )
 
 
-@pytest.mark.parametrize("source, says", [
-    ("seed", "'seed' is not a setting"), ("seeds=3", "seeds=3.*among seed, train"), ("seed=x", "seed=x"), ("train=9", "train = 9 must be at least 500"), ("verbs=0", "verbs = 0 must be at least 1"),
-    ("nouns=-3", "nouns=-3"), ("nouns=90000", "ask for .* different stems")])
+@pytest.mark.parametrize(
+    "source, says",
+    [
+        ("seed", "'seed' is not a setting"),
+        ("seeds=3", "seeds=3.*among seed, train"),
+        ("seed=x", "seed=x"),
+        ("train=9", "train = 9 must be at least 500"),
+        ("verbs=0", "verbs = 0 must be at least 1"),
+        ("nouns=-3", "nouns=-3"),
+        ("nouns=90000", "ask for .* different stems"),
+    ],
+)
 def test_wrong_settings(tmp_path, source, says):
     with pytest.raises(ValueError, match=says) as caught:
         grammar.prepare(tmp_path / "words", "words", source)
@@ -263,7 +349,9 @@ def test_wrong_folders(folder, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
     with pytest.raises(ValueError, match="was prepared from source .*--force"):
         grammar.prepare(folder, "words", SOURCE.replace("seed=3", "seed=4"))
-    monkeypatch.setitem(RULES, "object", ((0.3, ""), (0.5, "np"), (0.2, "adverb")))  # the same settings, another language
+    monkeypatch.setitem(
+        RULES, "object", ((0.3, ""), (0.5, "np"), (0.2, "adverb"))
+    )  # the same settings, another language
     with pytest.raises(ValueError, match="was prepared from source .*--force"):
         grammar.prepare(folder, "words", SOURCE)
 
@@ -272,7 +360,11 @@ def test_wrong_truth_files(tmp_path):
     folder = grammar.prepare(tmp_path / "words", "words", SOURCE)
     tokens, path = open_tokens(folder / "validation.bin"), truth_path(folder / "validation.bin")
     whole = path.read_bytes()
-    for content, says in ((whole[:500], "not a truth file"), (b"", "not a truth file"), ((folder / "test.truth.npz").read_bytes(), "belongs to other tokens")):
+    for content, says in (
+        (whole[:500], "not a truth file"),
+        (b"", "not a truth file"),
+        ((folder / "test.truth.npz").read_bytes(), "belongs to other tokens"),
+    ):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=f"validation.truth.npz .*{says}.*--force"):
             open_truth(tokens)
@@ -282,6 +374,7 @@ def test_wrong_truth_files(tmp_path):
 
 # ---- scoring against the truth --------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("block", [16, 40, 200])
 def test_document_windows(truth, block):
     ends = np.flatnonzero(truth.states == 0)[1:] - 1
@@ -289,8 +382,10 @@ def test_document_windows(truth, block):
     seen = np.zeros(len(truth.states), int)
     for start, scored in document_windows(ends, block):
         assert start in ends and 1 <= scored <= block
-        seen[start + 1:start + 1 + scored] += 1
-    inside = np.arange(len(seen)) - np.concatenate(([0], ends + 1))[np.searchsorted(ends, np.arange(len(seen)))]  # place in the document
+        seen[start + 1 : start + 1 + scored] += 1
+    inside = (
+        np.arange(len(seen)) - np.concatenate(([0], ends + 1))[np.searchsorted(ends, np.arange(len(seen)))]
+    )  # place in the document
     wanted = (inside < block) & (np.arange(len(seen)) > ends[0])
     assert np.array_equal(seen, wanted.astype(int))
     assert document_windows(ends[:1], block) == []
@@ -307,22 +402,35 @@ class Oracle:
     def trunk(self):
         def states(tokens):
             rows = tokens.numpy()
-            return torch.from_numpy(self.machine.step(self.machine.parse(rows, UNKNOWN).ravel(), rows.ravel()).reshape(*rows.shape, 1))
+            return torch.from_numpy(
+                self.machine.step(self.machine.parse(rows, UNKNOWN).ravel(), rows.ravel()).reshape(
+                    *rows.shape, 1
+                )
+            )
+
         states.config = SimpleNamespace(block_size=self.block)
         return states
 
     def log_prob_blocks(self, hidden, draws):
         for i in range(0, len(hidden), 7):
-            states = hidden[i:i + 7, 0].numpy()
+            states = hidden[i : i + 7, 0].numpy()
             p = self.machine.probs(np.maximum(states, 0))
             p[states == UNKNOWN] = 1 / self.machine.V
-            yield slice(i, i + len(states)), torch.from_numpy((1 - self.noise) * p + self.noise / self.machine.V).log()
+            yield (
+                slice(i, i + len(states)),
+                torch.from_numpy((1 - self.noise) * p + self.noise / self.machine.V).log(),
+            )
 
 
 def recovered(truth, folder, noise: float, reach=None) -> Recovery:
     ids = open_tokens(folder / "validation.bin").ids
     plan = document_windows(np.flatnonzero(ids == truth.machine.end), 64)
-    return recover(document_blocks(Oracle(truth.machine, 64, noise), ids, plan, [], "cpu", "float32", batch=3), ids, truth, reach)
+    return recover(
+        document_blocks(Oracle(truth.machine, 64, noise), ids, plan, [], "cpu", "float32", batch=3),
+        ids,
+        truth,
+        reach,
+    )
 
 
 def test_a_perfect_model(truth, folder):
@@ -332,10 +440,14 @@ def test_a_perfect_model(truth, folder):
         assert means[key] == pytest.approx(0, abs=1e-12), key
     for key in ("ppl_floor", "alternatives", "coverage"):
         assert means[key] == pytest.approx(1), key
-    assert means["mass_observed"] == pytest.approx(means["true_observed"]) and means["nll"] == pytest.approx(means["true_nll"])
+    assert means["mass_observed"] == pytest.approx(means["true_observed"]) and means["nll"] == pytest.approx(
+        means["true_nll"]
+    )
     assert abs(means["entropy"] - truth.info["entropy"]) < 0.05  # all documents but the first
     ids = open_tokens(folder / "validation.bin").ids
-    again = recover(truth_blocks(truth, document_windows(np.flatnonzero(ids == truth.machine.end), 64)), ids, truth).means()
+    again = recover(
+        truth_blocks(truth, document_windows(np.flatnonzero(ids == truth.machine.end), 64)), ids, truth
+    ).means()
     assert again == pytest.approx({k: v for k, v in means.items() if k != "coverage"})
 
 
@@ -347,15 +459,23 @@ def test_a_uniform_model(truth, folder):
     valid = (p > 0).sum(1)
     H = -(p * np.log(np.where(p > 0, p, 1))).sum(1)
     assert means["kl_truth_model"] == pytest.approx((math.log(V) - H).mean())
-    assert means["kl_model_truth"] == pytest.approx(np.mean([-np.log(row[row > 0]).mean() - math.log(n) for row, n in zip(p, valid)]))
-    assert means["mass_invalid"] == pytest.approx((1 - valid / V).mean()) and means["mass_alternatives"] == pytest.approx(((valid - 1) / V).mean())
+    assert means["kl_model_truth"] == pytest.approx(
+        np.mean([-np.log(row[row > 0]).mean() - math.log(n) for row, n in zip(p, valid)])
+    )
+    assert means["mass_invalid"] == pytest.approx((1 - valid / V).mean()) and means[
+        "mass_alternatives"
+    ] == pytest.approx(((valid - 1) / V).mean())
     assert means["nll"] == pytest.approx(math.log(V)) and means["entropy"] == pytest.approx(H.mean())
     assert means["tv"] == pytest.approx((np.abs(p - 1 / V).sum(1) / 2).mean())
 
 
 def test_mass_on_forbidden_words_is_a_part_of_the_divergence(truth, folder):
     means = recovered(truth, folder, 0.1).means()
-    assert 0 < means["kl_model_truth"] < means["kl_truth_model"] and 0.05 < means["mass_invalid"] < 0.1 and 0.85 < means["alternatives"] < 1
+    assert (
+        0 < means["kl_model_truth"] < means["kl_truth_model"]
+        and 0.05 < means["mass_invalid"] < 0.1
+        and 0.85 < means["alternatives"] < 1
+    )
     assert means["mass_observed"] + means["mass_alternatives"] + means["mass_invalid"] == pytest.approx(1)
 
 
@@ -365,21 +485,41 @@ def test_recovery_by_hand():
     r.add([log(0.5, 0.2, 0.2, 0.1)], [[0.6, 0.35, 0.05, 0.0]], [0])
     r.add_coverage([[0.6, 0.35, 0.05, 0.0]], [[True, True, False, False]])
     m = r.means()
-    assert m["kl_truth_model"] == pytest.approx(0.6 * math.log(1.2) + 0.35 * math.log(1.75) + 0.05 * math.log(0.25))
-    assert m["kl_model_truth"] == pytest.approx(5 / 9 * math.log(5 / 9 / 0.6) + 2 / 9 * math.log(2 / 9 / 0.35) + 2 / 9 * math.log(2 / 9 / 0.05))
-    assert (m["tv"], m["mass_invalid"], m["coverage"]) == pytest.approx((0.25, 0.1, 0.95)) and m["ppl_floor"] == pytest.approx(1.2)
-    assert m["mass_alternatives"] == pytest.approx(0.4) and m["alternatives"] == pytest.approx(1) and m["alternatives_error"] == pytest.approx(0.15 + 0.15)
+    assert m["kl_truth_model"] == pytest.approx(
+        0.6 * math.log(1.2) + 0.35 * math.log(1.75) + 0.05 * math.log(0.25)
+    )
+    assert m["kl_model_truth"] == pytest.approx(
+        5 / 9 * math.log(5 / 9 / 0.6) + 2 / 9 * math.log(2 / 9 / 0.35) + 2 / 9 * math.log(2 / 9 / 0.05)
+    )
+    assert (m["tv"], m["mass_invalid"], m["coverage"]) == pytest.approx((0.25, 0.1, 0.95)) and m[
+        "ppl_floor"
+    ] == pytest.approx(1.2)
+    assert (
+        m["mass_alternatives"] == pytest.approx(0.4)
+        and m["alternatives"] == pytest.approx(1)
+        and m["alternatives_error"] == pytest.approx(0.15 + 0.15)
+    )
     assert r.by_decade()[:2] == [pytest.approx((0.2, 0.35)), pytest.approx((0.2, 0.05))]
     r.add([log(0.0, 1.0, 0.0, 0.0)], [[0.6, 0.4, 0.0, 0.0]], [0])  # a valid token ruled out
     m = r.means()
-    assert m["kl_truth_model"] == m["nll"] == m["ppl_floor"] == math.inf and 0 < m["kl_model_truth"] < math.inf and m["tv"] == pytest.approx((0.25 + 0.6) / 2)
+    assert (
+        m["kl_truth_model"] == m["nll"] == m["ppl_floor"] == math.inf
+        and 0 < m["kl_model_truth"] < math.inf
+        and m["tv"] == pytest.approx((0.25 + 0.6) / 2)
+    )
     r.add([log(0.0, 0.0, 0.0, 1.0)], [[0.6, 0.4, 0.0, 0.0]], [0])  # nothing valid left
     assert r.means()["kl_model_truth"] == math.inf
 
 
-@pytest.mark.parametrize("args, says", [
-    (([[0.0, 0.0]], [[0.5, 0.5]], [0, 1]), "give .N, V., .N, V. and .N,."), (([[0.0]], [[0.5, 0.5]], [0]), "shape"),
-    (([[0.0, 0.0]], [[0.5, 0.4]], [0]), "sums to 0.9"), (([[0.0, 0.0]], [[1.0, 0.0]], [1]), "token 1 is observed")])
+@pytest.mark.parametrize(
+    "args, says",
+    [
+        (([[0.0, 0.0]], [[0.5, 0.5]], [0, 1]), "give .N, V., .N, V. and .N,."),
+        (([[0.0]], [[0.5, 0.5]], [0]), "shape"),
+        (([[0.0, 0.0]], [[0.5, 0.4]], [0]), "sums to 0.9"),
+        (([[0.0, 0.0]], [[1.0, 0.0]], [1]), "token 1 is observed"),
+    ],
+)
 def test_recovery_refuses(args, says):
     with pytest.raises(ValueError, match=says):
         Recovery().add(*args)
@@ -389,11 +529,21 @@ def test_recovery_refuses(args, says):
 
 # ---- training and the table -----------------------------------------------------------------------------------------
 
+
 @pytest.fixture(scope="module")
 def run(folder, tmp_path_factory):
     """The out folder of a tiny run. Read only."""
     out = tmp_path_factory.mktemp("run") / "baseline"
-    changes = dict(name="baseline", dataset="grammar", tokenizer="words", out_dir=str(out), block_size=64, max_steps=40, learning_rate=1e-2, eval_interval=20)
+    changes = dict(
+        name="baseline",
+        dataset="grammar",
+        tokenizer="words",
+        out_dir=str(out),
+        block_size=64,
+        max_steps=40,
+        learning_rate=1e-2,
+        eval_interval=20,
+    )
     config = TrainConfig(**TINY | changes)
     assert train_in_process(config, folder) == 0
     return out
@@ -419,26 +569,45 @@ def test_the_table(run, folder, tmp_path):
     columns = [c.key for c in eval_diversity.TRUTH]
     assert all(math.isfinite(model[k]) for k in columns)
     assert [human[k] for k in columns if k != "coverage"] == pytest.approx([1, 0, 0, 0, 0, 1, 0, 1], abs=1e-9)
-    assert 0.9 <= human["coverage"] < 1 and 0 < rows["loop"]["validity"] < 1 and rows["unigram noise"]["validity"] < 0.5
-    assert model["ppl_floor"] == pytest.approx(math.exp(model["document_nll"] - model["document_true_nll"])) and model["ppl_floor"] > 1
-    assert model["ppl_tok"] == pytest.approx(math.exp(model["nll"] / model["tokens"])) and model["ppl_tok"] == pytest.approx(model["ppl_word"], rel=0.01)
+    assert (
+        0.9 <= human["coverage"] < 1
+        and 0 < rows["loop"]["validity"] < 1
+        and rows["unigram noise"]["validity"] < 0.5
+    )
+    assert (
+        model["ppl_floor"] == pytest.approx(math.exp(model["document_nll"] - model["document_true_nll"]))
+        and model["ppl_floor"] > 1
+    )
+    assert model["ppl_tok"] == pytest.approx(math.exp(model["nll"] / model["tokens"])) and model[
+        "ppl_tok"
+    ] == pytest.approx(model["ppl_word"], rel=0.01)
     md = out.with_name("table.md").read_text()
     assert all(c.title in md for c in eval_diversity.TRUTH) and "nats a token in closed form" in md
-    assert {line.count("|") for line in md.splitlines() if line.startswith("|")} == {len(eval_diversity.HONEST + eval_diversity.TRUTH) + 2}
+    assert {line.count("|") for line in md.splitlines() if line.startswith("|")} == {
+        len(eval_diversity.HONEST + eval_diversity.TRUTH) + 2
+    }
     assert eval_diversity.main(argv) == 0  # kept rows
 
 
 def test_validity(folder, run):
-    args = eval_diversity.parser().parse_args([str(run), "--texts=4", "--prompt_tokens=30", "--new_tokens=30", "--device=cpu"])
+    args = eval_diversity.parser().parse_args(
+        [str(run), "--texts=4", "--prompt_tokens=30", "--new_tokens=30", "--device=cpu"]
+    )
     _, data, _ = eval_diversity.prepare(args)
-    assert eval_diversity.validity(data, data.prompts.human) == {"validity": 1.0, "judged_tokens": pytest.approx(100, abs=20)}
+    assert eval_diversity.validity(data, data.prompts.human) == {
+        "validity": 1.0,
+        "judged_tokens": pytest.approx(100, abs=20),
+    }
     prompts, M = data.prompts, data.truth.machine
     data = data._replace(prompts=prompts._replace(prompt=np.full((1, 1), M.end)))
     document = M.sample(1, np.random.default_rng(0))[0]
     broken = document.copy()
     broken[3] = M.first[0]
     assert eval_diversity.validity(data, document[None]) == {"validity": 1.0, "judged_tokens": len(document)}
-    assert eval_diversity.validity(data, broken[None]) == {"validity": 0.75, "judged_tokens": 4}  # what follows the mistake is not judged
+    assert eval_diversity.validity(data, broken[None]) == {
+        "validity": 0.75,
+        "judged_tokens": 4,
+    }  # what follows the mistake is not judged
     unknown = data._replace(prompts=prompts._replace(prompt=document[None, 2:4]))
     assert math.isnan(eval_diversity.validity(unknown, document[None, 4:8])["validity"])
     assert eval_diversity.validity(data._replace(truth=None), document[None]) == {}

@@ -1,7 +1,7 @@
 """What holds for every head in HEADS, then what holds for some."""
 
 import math
-from typing import Callable
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -14,13 +14,31 @@ from heads.chunked import sizes
 V, C, K = 31, 7, 4  # odd on purpose; the embedding has 64 rows
 # every head as it is by default, and with arguments that take its other branches
 VARIANTS = [(name, {}) for name in HEADS] + [
-    ("label_smoothing", {"eps": 0.3}), ("gs_softmax_f1", {"alpha": 7.0}), ("gs_softmax_f2", {"alpha": 0.1}), ("temperature", {"tau": 0.5}),
-    ("sigmoid", {"pos_weight": 20.0}), ("sigmoid", {"sum_weight": 2.0}), ("sigmoid", {"pos_weight": 3.0, "sum_weight": 0.5}),
-    ("taylor", {"n": 6}), ("taylor", {"n": 10}), ("taylor_inf", {"n": 4}), ("taylor_inf", {"published": True}),
-    ("sm_softmax", {"m": 0.0}), ("sm_taylor", {"n": 4, "m": 0.1}), ("am_softmax", {"m": 0.0, "tau": 0.5}),
-    ("sparse_softmax", {"top_k": 8}), ("sparse_softmax", {"top_p": 0.9}), ("entmax", {"alpha": 1.01}), ("entmax", {"alpha": 1.9}),
-    ("perturb_max", {"noise": "gumbel"}), ("perturb_max", {"noise": "exponential"}), ("confidence_penalty", {"beta": 0.5}), ("unlikelihood", {"alpha": 0.3}),
-    ("stop_gradient", {"of": "entmax15"}), ("stop_gradient", {"of": "am_softmax"})]
+    ("label_smoothing", {"eps": 0.3}),
+    ("gs_softmax_f1", {"alpha": 7.0}),
+    ("gs_softmax_f2", {"alpha": 0.1}),
+    ("temperature", {"tau": 0.5}),
+    ("sigmoid", {"pos_weight": 20.0}),
+    ("sigmoid", {"sum_weight": 2.0}),
+    ("sigmoid", {"pos_weight": 3.0, "sum_weight": 0.5}),
+    ("taylor", {"n": 6}),
+    ("taylor", {"n": 10}),
+    ("taylor_inf", {"n": 4}),
+    ("taylor_inf", {"published": True}),
+    ("sm_softmax", {"m": 0.0}),
+    ("sm_taylor", {"n": 4, "m": 0.1}),
+    ("am_softmax", {"m": 0.0, "tau": 0.5}),
+    ("sparse_softmax", {"top_k": 8}),
+    ("sparse_softmax", {"top_p": 0.9}),
+    ("entmax", {"alpha": 1.01}),
+    ("entmax", {"alpha": 1.9}),
+    ("perturb_max", {"noise": "gumbel"}),
+    ("perturb_max", {"noise": "exponential"}),
+    ("confidence_penalty", {"beta": 0.5}),
+    ("unlikelihood", {"alpha": 0.3}),
+    ("stop_gradient", {"of": "entmax15"}),
+    ("stop_gradient", {"of": "am_softmax"}),
+]
 
 
 def ids(variants: list[tuple[str, dict]]) -> list[str]:
@@ -33,13 +51,24 @@ heads = pytest.mark.parametrize("name, args", VARIANTS, ids=ids(VARIANTS))
 # their gradient is by definition not that of the loss they report, but p - onehot
 OWN_GRADIENT = ("taylor_inf", "stop_gradient")
 # the minimum of their loss is by design not the data's distribution
-NOT_PROPER = ("label_smoothing", "sm_softmax", "sm_taylor", "am_softmax", "confidence_penalty", "smooth_accuracy")
+NOT_PROPER = (
+    "label_smoothing",
+    "sm_softmax",
+    "sm_taylor",
+    "am_softmax",
+    "confidence_penalty",
+    "smooth_accuracy",
+)
 
 
 def random_targets(n: int, vocab: int = V, seed: int = 0, name: str = "") -> Targets:
     """Soft multi-label targets: distinct ids in a row, some of them padding; tokens to avoid for the head that takes those."""
     g = torch.Generator().manual_seed(seed)
-    ids = torch.stack([torch.randperm(vocab, generator=g)[:K] for _ in range(n)]) if n else torch.empty(0, K, dtype=torch.long)
+    ids = (
+        torch.stack([torch.randperm(vocab, generator=g)[:K] for _ in range(n)])
+        if n
+        else torch.empty(0, K, dtype=torch.long)
+    )
     values = torch.rand(n, K, generator=g)
     values[:, 0] = 1
     drop = torch.rand(n, K, generator=g) < 0.3
@@ -49,7 +78,9 @@ def random_targets(n: int, vocab: int = V, seed: int = 0, name: str = "") -> Tar
     return Targets(ids.masked_fill(drop, -1), values.masked_fill(drop, 0))
 
 
-def output_head(name: str, args: dict, bayesian: bool = False, seed: int = 0, dtype=torch.float32) -> OutputHead:
+def output_head(
+    name: str, args: dict, bayesian: bool = False, seed: int = 0, dtype=torch.float32
+) -> OutputHead:
     torch.manual_seed(seed)
     return make_head(name, V, nn.Parameter(torch.randn(64, C)), args, bayesian).to(dtype)
 
@@ -66,17 +97,20 @@ class _Loss(nn.Module):
 # -----------------------------------------------------------------------------
 # Every head
 
+
 @heads
 def test_gradcheck(name, args):
     head, targets = HEADS[name](V, **args).double(), random_targets(5, name=name)
-    z = (3 * torch.randn(5, V, dtype=torch.float64, generator=torch.Generator().manual_seed(1))).requires_grad_()
+    z = (
+        3 * torch.randn(5, V, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    ).requires_grad_()
     if name not in OWN_GRADIENT:
         assert torch.autograd.gradcheck(lambda z: head.loss(z, targets), (z,))
         return
     head.loss(z, targets).sum().backward()
     intended = head.log_probs(z).exp() - F.one_hot(targets.token, V)
     if name == "taylor_inf":  # in the scaled logits; turned where the polynomial falls
-        falls = sum((head.scaled(z) ** i / math.factorial(i) for i in range(head.n))) < 0
+        falls = sum(head.scaled(z) ** i / math.factorial(i) for i in range(head.n)) < 0
         intended = head.log_scale.exp() * intended * torch.where(falls & (not args.get("published")), -1, 1)
     torch.testing.assert_close(z.grad, intended)
     assert not torch.autograd.gradcheck(lambda z: head.loss(z, targets), (z,), raise_exception=False)
@@ -88,8 +122,12 @@ def test_gradcheck_of_the_heads_own_parameters(name, args):
     z = torch.randn(5, V, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     if any(True for _ in head.parameters()) and name not in OWN_GRADIENT:
         names = [k for k, _ in head.named_parameters()]
-        call = lambda *p: torch.func.functional_call(_Loss(head), {f"head.{k}": v for k, v in zip(names, p)}, (z, targets))
-        assert torch.autograd.gradcheck(call, tuple(p.detach().clone().requires_grad_() for p in head.parameters()))
+        call = lambda *p: torch.func.functional_call(
+            _Loss(head), {f"head.{k}": v for k, v in zip(names, p)}, (z, targets)
+        )
+        assert torch.autograd.gradcheck(
+            call, tuple(p.detach().clone().requires_grad_() for p in head.parameters())
+        )
 
 
 @heads
@@ -107,7 +145,9 @@ def test_chunked_equals_unchunked(name, args, chunk, bayesian):
     targets = random_targets(n, name=name)
     for chunked in (True, False):
         oh = output_head(name, args, bayesian, dtype=torch.float64)
-        hidden = torch.randn(n, C, dtype=torch.float64, generator=torch.Generator().manual_seed(3)).requires_grad_()
+        hidden = torch.randn(
+            n, C, dtype=torch.float64, generator=torch.Generator().manual_seed(3)
+        ).requires_grad_()
         weights = oh.projection.draw(torch.Generator().manual_seed(4))
         if chunked:
             loss = chunked_loss(hidden, weights, oh.head, targets, chunk)
@@ -116,7 +156,9 @@ def test_chunked_equals_unchunked(name, args, chunk, bayesian):
         (loss * 0.7).backward()
         values.append(loss.item())
         # what a loss does not touch has no gradient, or 0
-        grads.append([hidden.grad, *(torch.zeros_like(p) if p.grad is None else p.grad for p in oh.parameters())])
+        grads.append(
+            [hidden.grad, *(torch.zeros_like(p) if p.grad is None else p.grad for p in oh.parameters())]
+        )
     assert values[0] == pytest.approx(values[1], rel=1e-12)
     for a, b in zip(*grads):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
@@ -145,7 +187,7 @@ def test_in_place_is_the_loss(name, args, scale, shift):
     z = scale * torch.randn(9, V, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) + shift
     x = z.clone().requires_grad_()
     loss = head.loss(x, targets)
-    grad, = torch.autograd.grad(loss.sum(), x)
+    (grad,) = torch.autograd.grad(loss.sum(), x)
     ours = head.in_place(z, targets)
     torch.testing.assert_close(ours, loss.detach(), rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(z, grad, rtol=1e-8, atol=1e-10)
@@ -153,7 +195,16 @@ def test_in_place_is_the_loss(name, args, scale, shift):
 
 def test_every_link_has_its_gradient_in_place():
     """Else its loss is right, too, and half as fast on a CPU: these are the heads that README's speed is about."""
-    assert {name for name, _ in IN_PLACE} >= {"softmax", "label_smoothing", "sigmoid", "gs_softmax_f1", "gs_softmax_f2", "sigsoftmax", "temperature", "sm_softmax"}
+    assert {name for name, _ in IN_PLACE} >= {
+        "softmax",
+        "label_smoothing",
+        "sigmoid",
+        "gs_softmax_f1",
+        "gs_softmax_f2",
+        "sigsoftmax",
+        "temperature",
+        "sm_softmax",
+    }
 
 
 def test_a_loss_of_its_own_does_not_inherit_anothers_gradient():
@@ -165,12 +216,20 @@ def test_a_loss_of_its_own_does_not_inherit_anothers_gradient():
         pass
 
     assert Doubled.in_place is None and Renamed.in_place is HEADS["softmax"].in_place
-    hidden, weight, targets = torch.randn(4, C, requires_grad=True), nn.Parameter(torch.randn(64, C)), random_targets(4)
+    hidden, weight, targets = (
+        torch.randn(4, C, requires_grad=True),
+        nn.Parameter(torch.randn(64, C)),
+        random_targets(4),
+    )
     ours = chunked_loss(hidden, Projection(weight, V, None).draw(), Doubled(V), targets)
-    torch.testing.assert_close(ours, F.cross_entropy(2 * hidden @ weight[:V].t(), targets.token, reduction="sum"))
+    torch.testing.assert_close(
+        ours, F.cross_entropy(2 * hidden @ weight[:V].t(), targets.token, reduction="sum")
+    )
 
 
-@pytest.mark.parametrize("name, args", [("softmax", {}), ("gs_softmax_f1", {}), ("taylor", {"n": 6}), ("entmax15", {})])
+@pytest.mark.parametrize(
+    "name, args", [("softmax", {}), ("gs_softmax_f1", {}), ("taylor", {"n": 6}), ("entmax15", {})]
+)
 def test_any_number_of_threads_gives_the_same_bits(name, args):
     """Chunks belong to threads, but what is added up, and in which order, does not depend on who was first."""
     vocab, n, found = 20_000, 300, []
@@ -227,9 +286,15 @@ def test_padded_vocabulary_has_no_probability(name, args):
     """Rows of the embedding beyond V change neither loss nor probabilities, and get no gradient."""
     oh, targets, hidden = output_head(name, args), random_targets(6, name=name), torch.randn(6, C)
     with torch.no_grad():
-        before = oh.log_probs(hidden, oh.draws(1, 0)), chunked_loss(hidden, oh.projection.draw(), oh.head, targets)
+        before = (
+            oh.log_probs(hidden, oh.draws(1, 0)),
+            chunked_loss(hidden, oh.projection.draw(), oh.head, targets),
+        )
         oh.projection.weight[V:] += 100
-        after = oh.log_probs(hidden, oh.draws(1, 0)), chunked_loss(hidden, oh.projection.draw(), oh.head, targets)
+        after = (
+            oh.log_probs(hidden, oh.draws(1, 0)),
+            chunked_loss(hidden, oh.projection.draw(), oh.head, targets),
+        )
     assert before[0].shape == (6, V) and torch.equal(before[0], after[0]) and torch.equal(before[1], after[1])
     chunked_loss(hidden, oh.projection.draw(), oh.head, targets).backward()
     assert oh.projection.weight.grad[:V].abs().sum() > 0 and not oh.projection.weight.grad[V:].any()
@@ -241,6 +306,7 @@ def test_low_precision_is_as_good_as_plain_pytorch(name, args, dtype):
     """Chunked under autocast against float32: at most plain PyTorch's own error at that dtype, plus a tenth of it and 1e-3 (relative)."""
     torch.manual_seed(5)
     hidden, weight, targets = torch.randn(64, C), torch.randn(64, C), random_targets(64, name=name)
+
     def run(mode):
         oh = make_head(name, V, nn.Parameter(weight.clone()), args)
         h = hidden.clone().requires_grad_()
@@ -250,7 +316,12 @@ def test_low_precision_is_as_good_as_plain_pytorch(name, args, dtype):
             else:
                 loss = oh.head.loss(project(h, oh.projection.draw(), oh.head), targets).sum()
         loss.backward()
-        return [loss.detach(), h.grad, *(torch.zeros_like(p) if p.grad is None else p.grad for p in oh.parameters())]
+        return [
+            loss.detach(),
+            h.grad,
+            *(torch.zeros_like(p) if p.grad is None else p.grad for p in oh.parameters()),
+        ]
+
     exact, plain, ours = run("float32"), run("plain"), run("chunked")
     for e, p, o in zip(exact, plain, ours):
         assert (o - e).norm() <= 1.1 * (p - e).norm() + 1e-3 * e.norm()
@@ -269,23 +340,30 @@ def test_float32_is_enough_for_a_real_vocabulary(name, args):
         out.append([t.double() for t in (loss.detach(), x.grad, head.log_probs(x.detach()).exp())])
     (loss, grad, p), (loss64, grad64, p64) = out
     assert torch.allclose(loss, loss64, rtol=1e-5, atol=1e-5)
-    assert ((grad - grad64).norm(dim=1) <= 1e-4 * grad64.norm(dim=1)).all() and ((p - p64).abs().sum(1) < 1e-4).all()
+    assert ((grad - grad64).norm(dim=1) <= 1e-4 * grad64.norm(dim=1)).all() and (
+        (p - p64).abs().sum(1) < 1e-4
+    ).all()
 
 
 @heads
 def test_bf16_logits_are_accepted(name, args):
     head, targets = HEADS[name](V, **args), random_targets(8, name=name)
     z = (4 * torch.randn(8, V)).bfloat16().float()
-    assert torch.isfinite(head.loss(z, targets)).all() and torch.allclose(head.log_probs(z).exp().sum(1), torch.ones(8), atol=1e-5)
+    assert torch.isfinite(head.loss(z, targets)).all() and torch.allclose(
+        head.log_probs(z).exp().sum(1), torch.ones(8), atol=1e-5
+    )
 
 
 @heads
 def test_sampling_frequencies_match_log_probs(name, args):
     """Chi-square of 20,000 draws, through the code that samples; the threshold is the 1 - 1e-6 quantile of 30 degrees of freedom."""
     from sample import truncate
+
     lp = HEADS[name](V, **args).log_probs(torch.randn(1, V, generator=torch.Generator().manual_seed(6)))
     n, p = 20_000, lp.exp()[0].double()
-    drawn = torch.multinomial(truncate(lp)[0], n, replacement=True, generator=torch.Generator().manual_seed(7)).bincount(minlength=V)
+    drawn = torch.multinomial(
+        truncate(lp)[0], n, replacement=True, generator=torch.Generator().manual_seed(7)
+    ).bincount(minlength=V)
     assert not drawn[p == 0].any()
     drawn, p = drawn[p > 0], p[p > 0]
     assert ((drawn - n * p).square() / (n * p)).sum() < 82
@@ -294,6 +372,7 @@ def test_sampling_frequencies_match_log_probs(name, args):
 @heads
 def test_temperature_is_a_power_of_p(name, args):
     from sample import truncate
+
     lp = HEADS[name](V, **args).log_probs(2 * torch.randn(3, V))
     q = lp.exp() ** (1 / 0.7)
     torch.testing.assert_close(truncate(lp, 0.7), q / q.sum(1, keepdim=True), rtol=1e-4, atol=1e-7)
@@ -323,12 +402,14 @@ def test_the_true_token_alone_is_learned(name, args):
 
 class Asinh(HEADS["softmax"]):
     """A correct head that is slow: its logits have to grow to V / 2 and more."""
+
     def link(self, z):
         return z.asinh()
 
 
 class AsinhWrong(Asinh):
     """Scored by another link than it is trained with."""
+
     def log_probs(self, z):
         return F.log_softmax(z / 2, -1)
 
@@ -356,9 +437,12 @@ def check_learned(name: str, args: dict, p: torch.Tensor) -> None:
 # -----------------------------------------------------------------------------
 # Known closed forms and libraries
 
+
 def test_softmax_is_cross_entropy():
     z, t = torch.randn(9, V), torch.randint(V, (9,))
-    torch.testing.assert_close(HEADS["softmax"](V).loss(z, Targets.single(t)), F.cross_entropy(z, t, reduction="none"))
+    torch.testing.assert_close(
+        HEADS["softmax"](V).loss(z, Targets.single(t)), F.cross_entropy(z, t, reduction="none")
+    )
 
 
 def test_label_smoothing_is_eq_1():
@@ -367,19 +451,33 @@ def test_label_smoothing_is_eq_1():
     y = torch.full((9, V), eps / (V - 1)).scatter(1, t[:, None], 1 - eps)
     loss = HEADS["label_smoothing"](V, eps).loss(z, Targets.single(t))
     torch.testing.assert_close(loss, -(y * F.log_softmax(z, 1)).sum(1))
-    torch.testing.assert_close(loss, F.cross_entropy(z, t, reduction="none", label_smoothing=eps * V / (V - 1)))
+    torch.testing.assert_close(
+        loss, F.cross_entropy(z, t, reduction="none", label_smoothing=eps * V / (V - 1))
+    )
 
 
 @pytest.mark.parametrize("w, lam", [(1.0, 0.0), (20.0, 0.0), (1.0, 2.0)])
 def test_sigmoid_is_binary_cross_entropy(w, lam):
     """Sparse labels against torch's dense ones; the sum regulariser is on probabilities."""
     z, targets = 3 * torch.randn(9, V), random_targets(9)
-    y = torch.zeros(9, V + 1).scatter(1, targets.ids.where(targets.ids >= 0, torch.tensor(V)), targets.values)[:, :V]
-    want = F.binary_cross_entropy_with_logits(z, y, reduction="none", pos_weight=torch.full((V,), w)).sum(1) + lam * (z.sigmoid().sum(1) - 1) ** 2
+    y = torch.zeros(9, V + 1).scatter(
+        1, targets.ids.where(targets.ids >= 0, torch.tensor(V)), targets.values
+    )[:, :V]
+    want = (
+        F.binary_cross_entropy_with_logits(z, y, reduction="none", pos_weight=torch.full((V,), w)).sum(1)
+        + lam * (z.sigmoid().sum(1) - 1) ** 2
+    )
     torch.testing.assert_close(HEADS["sigmoid"](V, w, lam).loss(z, targets), want)
 
 
-@pytest.mark.parametrize("name, link", [("sigmoid", torch.sigmoid), ("gs_softmax_f1", torch.sigmoid), ("gs_softmax_f2", lambda z: torch.where(z < 0, z.exp(), 1 + z))])
+@pytest.mark.parametrize(
+    "name, link",
+    [
+        ("sigmoid", torch.sigmoid),
+        ("gs_softmax_f1", torch.sigmoid),
+        ("gs_softmax_f2", lambda z: torch.where(z < 0, z.exp(), 1 + z)),
+    ],
+)
 def test_link_heads_normalise_their_link(name, link):
     z = 2 * torch.randn(9, V)
     torch.testing.assert_close(HEADS[name](V).log_probs(z).exp(), link(z) / link(z).sum(1, keepdim=True))
@@ -397,7 +495,11 @@ def test_the_range_factor_cancels(name):
 @pytest.mark.parametrize("name", ["sigmoid", "gs_softmax_f1", "gs_softmax_f2"])
 def test_prior_bias_starts_the_sum_at_one(name):
     head = HEADS[name](V)
-    link = {"sigmoid": torch.sigmoid, "gs_softmax_f1": torch.sigmoid, "gs_softmax_f2": lambda z: head.link(z).exp()}[name]
+    link = {
+        "sigmoid": torch.sigmoid,
+        "gs_softmax_f1": torch.sigmoid,
+        "gs_softmax_f2": lambda z: head.link(z).exp(),
+    }[name]
     assert link(torch.full((V,), head.bias)).sum().item() == pytest.approx(1, rel=0.05)
     assert make_head(name, V, nn.Parameter(torch.zeros(64, C))).projection.bias.eq(head.bias).all()
 
@@ -411,10 +513,12 @@ def test_f2_has_slope_one_where_its_branches_meet():
 def test_autocast_lowers_the_projection_alone():
     """A head's own matrix products stay in float32 in loss and in log_probs."""
     seen = []
+
     class Mixing(Head):
         def log_probs(self, z):
             seen.append((z @ torch.eye(V)).dtype)
             return z.log_softmax(1)
+
         def loss(self, z, targets):
             return -self.log_probs(z).gather(1, targets.ids[:, :1])[:, 0]
 
@@ -431,7 +535,9 @@ def test_taylor_normalises_its_polynomial(n):
     f = sum((head.log_scale.exp() * z) ** i / math.factorial(i) for i in range(n + 1))
     torch.testing.assert_close(head.log_probs(z).exp(), f / f.sum(1, keepdim=True))
     targets = random_targets(9)
-    torch.testing.assert_close(head.loss(z, targets), -head.log_probs(z).gather(1, targets.ids[:, :1]).squeeze(1))
+    torch.testing.assert_close(
+        head.loss(z, targets), -head.log_probs(z).gather(1, targets.ids[:, :1]).squeeze(1)
+    )
 
 
 @pytest.mark.parametrize("name", ["taylor", "taylor_inf", "sm_taylor"])
@@ -447,10 +553,16 @@ def test_odd_taylor_orders_are_refused(name, n):
 def test_margins_lower_the_true_token_in_the_loss_alone(name, m):
     z, targets = torch.randn(9, V, dtype=torch.float64), random_targets(9)
     with_m, without = HEADS[name](V, m=m).double(), HEADS[name](V, m=0.0).double()
-    lowered = z - m * F.one_hot(targets.token, V) * (with_m.log_scale.neg().exp() if name == "sm_taylor" else 1)  # of the polynomial's argument
-    torch.testing.assert_close(with_m.loss(z, targets), -with_m.log_probs(lowered).gather(1, targets.ids[:, :1]).squeeze(1))
+    lowered = z - m * F.one_hot(targets.token, V) * (
+        with_m.log_scale.neg().exp() if name == "sm_taylor" else 1
+    )  # of the polynomial's argument
+    torch.testing.assert_close(
+        with_m.loss(z, targets), -with_m.log_probs(lowered).gather(1, targets.ids[:, :1]).squeeze(1)
+    )
     torch.testing.assert_close(with_m.log_probs(z), without.log_probs(z))
-    torch.testing.assert_close(without.loss(z, targets), -without.log_probs(z).gather(1, targets.ids[:, :1]).squeeze(1))
+    torch.testing.assert_close(
+        without.loss(z, targets), -without.log_probs(z).gather(1, targets.ids[:, :1]).squeeze(1)
+    )
 
 
 def test_soft_margin_probabilities_do_not_sum_to_one():
@@ -482,6 +594,7 @@ def test_am_softmax_is_of_cosines():
 @pytest.mark.parametrize("args", [{"top_k": 5}, {"top_p": 0.7}], ids=["top_k", "top_p"])
 def test_sparse_softmax_is_truncated_softmax(args):
     from sample import truncate
+
     head, z, targets = HEADS["sparse_softmax"](V, **args), 2 * torch.randn(20, V), random_targets(20)
     torch.testing.assert_close(head.log_probs(z).exp(), truncate(z.log_softmax(1), **args))
     inside = head.log_probs(z).gather(1, targets.ids[:, :1]).squeeze(1)
@@ -491,25 +604,49 @@ def test_sparse_softmax_is_truncated_softmax(args):
 
 def test_sparse_softmax_finds_the_same_top_p_as_sorting():
     from sample import truncate
+
     z = 0.5 * torch.randn(3, 5000, dtype=torch.float64)
-    torch.testing.assert_close(HEADS["sparse_softmax"](5000, top_p=0.9).log_probs(z).exp(), truncate(z.log_softmax(1), top_p=0.9))
+    torch.testing.assert_close(
+        HEADS["sparse_softmax"](5000, top_p=0.9).log_probs(z).exp(), truncate(z.log_softmax(1), top_p=0.9)
+    )
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 8.0])
-@pytest.mark.parametrize("name, args, alpha", [("sparsemax", {}, 2.0), ("entmax15", {}, 1.5), ("entmax", {"alpha": 1.25}, 1.25), ("entmax", {"alpha": 1.8}, 1.8)])
+@pytest.mark.parametrize(
+    "name, args, alpha",
+    [
+        ("sparsemax", {}, 2.0),
+        ("entmax15", {}, 1.5),
+        ("entmax", {"alpha": 1.25}, 1.25),
+        ("entmax", {"alpha": 1.8}, 1.8),
+    ],
+)
 @pytest.mark.parametrize("vocab", [V, 3000])
 def test_entmax_is_the_librarys(name, args, alpha, scale, vocab):
     """Probabilities, Fenchel-Young loss and its gradient, float64; supports below and above the solver's first guess of 128."""
     import entmax
-    z = (scale * torch.randn(7, vocab, dtype=torch.float64, generator=torch.Generator().manual_seed(0))).requires_grad_()
+
+    z = (
+        scale * torch.randn(7, vocab, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    ).requires_grad_()
     head, t = HEADS[name](vocab, **args), torch.arange(7)
-    p, loss = {2.0: (entmax.sparsemax, entmax.sparsemax_loss), 1.5: (entmax.entmax15, entmax.entmax15_loss)}.get(
-        alpha, (lambda z: entmax.entmax_bisect(z, alpha, n_iter=100), lambda z, t: entmax.entmax_bisect_loss(z, t, alpha, 100)))
+    p, loss = {
+        2.0: (entmax.sparsemax, entmax.sparsemax_loss),
+        1.5: (entmax.entmax15, entmax.entmax15_loss),
+    }.get(
+        alpha,
+        (
+            lambda z: entmax.entmax_bisect(z, alpha, n_iter=100),
+            lambda z, t: entmax.entmax_bisect_loss(z, t, alpha, 100),
+        ),
+    )
     torch.testing.assert_close(head.log_probs(z).exp(), p(z), rtol=1e-9, atol=1e-9)
     ours, theirs = head.loss(z, Targets.single(t)), loss(z, t)
     theirs = theirs[0] if isinstance(theirs, tuple) else theirs
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(*(torch.autograd.grad(l.sum(), z, retain_graph=True)[0] for l in (ours, theirs)), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(l.sum(), z, retain_graph=True)[0] for l in (ours, theirs)), rtol=1e-9, atol=1e-9
+    )
 
 
 def test_entmax_near_1_is_softmax():
@@ -522,12 +659,15 @@ def test_entmax_near_1_is_softmax():
 def test_gumbel_perturb_max_is_softmax():
     z, targets = torch.randn(9, V), random_targets(9)
     gumbel, softmax = HEADS["perturb_max"](V, "gumbel"), HEADS["softmax"](V)
-    assert torch.equal(gumbel.log_probs(z), softmax.log_probs(z)) and torch.equal(gumbel.loss(z, targets), softmax.loss(z, targets))
+    assert torch.equal(gumbel.log_probs(z), softmax.log_probs(z)) and torch.equal(
+        gumbel.loss(z, targets), softmax.loss(z, targets)
+    )
 
 
 def test_exponential_perturb_max_is_permute_and_flip():
     """McKenna & Sheldon 2020, algorithm 1: in a random order of the tokens, the first whose coin of probability e^(z_i - max z) falls on heads."""
     from itertools import permutations
+
     z = torch.tensor([[0.0, -0.3, -1.0, 0.0, -2.5], [0.1, 5.0, 4.0, 4.9, -20.0]], dtype=torch.float64)
     want = torch.zeros_like(z)
     orders = list(permutations(range(5)))
@@ -537,10 +677,15 @@ def test_exponential_perturb_max_is_permute_and_flip():
             for i in order:
                 want[row, i] += left * q[i] / len(orders)
                 left *= 1 - q[i]
-    torch.testing.assert_close(HEADS["perturb_max"](5, "exponential").log_probs(z).exp(), want, rtol=1e-10, atol=0)
+    torch.testing.assert_close(
+        HEADS["perturb_max"](5, "exponential").log_probs(z).exp(), want, rtol=1e-10, atol=0
+    )
 
 
-@pytest.mark.parametrize("noise, sampler", [("normal", torch.randn), ("exponential", lambda *shape: torch.empty(*shape).exponential_())])
+@pytest.mark.parametrize(
+    "noise, sampler",
+    [("normal", torch.randn), ("exponential", lambda *shape: torch.empty(*shape).exponential_())],
+)
 def test_perturb_max_is_the_argmax_of_noisy_logits(noise, sampler):
     torch.manual_seed(0)
     z, n = torch.randn(1, V), 200_000
@@ -549,7 +694,9 @@ def test_perturb_max_is_the_argmax_of_noisy_logits(noise, sampler):
     assert ((drawn - n * p).square() / (n * p)).sum() < 82
 
 
-@pytest.mark.parametrize("vocab, scale, tolerance", [(2, 1.0, 1e-5), (V, 3.0, 1e-5), (50257, 2.0, 1e-5), (50257, 0.0, 2e-3)])
+@pytest.mark.parametrize(
+    "vocab, scale, tolerance", [(2, 1.0, 1e-5), (V, 3.0, 1e-5), (50257, 2.0, 1e-5), (50257, 0.0, 2e-3)]
+)
 @pytest.mark.parametrize("noise", ["normal", "exponential"])
 def test_perturb_max_integrates_to_one(noise, vocab, scale, tolerance):
     """The loss's p_t, which nothing normalises: their sum over a small vocabulary; in a large one some of them against log_probs."""
@@ -557,7 +704,9 @@ def test_perturb_max_integrates_to_one(noise, vocab, scale, tolerance):
     head, z = HEADS["perturb_max"](vocab, noise), scale * torch.randn(1, vocab)
     if vocab <= V:
         t = torch.arange(vocab)
-        assert head.loss(z.expand(vocab, -1), Targets.single(t)).neg().exp().sum().item() == pytest.approx(1, abs=tolerance)
+        assert head.loss(z.expand(vocab, -1), Targets.single(t)).neg().exp().sum().item() == pytest.approx(
+            1, abs=tolerance
+        )
         return
     t = z.argsort(descending=True)[0, [0, 10, 1000]]
     p = head.loss(z.expand(3, -1), Targets.single(t)).neg()
@@ -575,6 +724,7 @@ def normal_perturb_max(z: torch.Tensor) -> tuple[torch.Tensor, Callable[[int], t
         grad = (log_G[:, 0] + log_h[:, token]).softmax(0) @ log_h.exp()
         grad[token] -= grad.sum()
         return grad
+
     return (log_G + log_h).logsumexp(0) + math.log(step), gradient
 
 
@@ -584,39 +734,59 @@ def test_normal_perturb_max_is_its_integral(vocab, row):
     """In float32. The targets: a token drawn from p, and the least probable of those with p > 1e-20."""
     torch.manual_seed(0)
     top, noise = F.one_hot(torch.tensor(1), vocab), torch.randn(vocab)
-    z = {"ties": torch.zeros(vocab), "ties between bins": top / 64 - 1e-6, "flat": 0.01 * noise, "wide": 3 * noise, "peaked": noise + 9 * top,
-         "spread of 1e4": 1e4 * (torch.rand(vocab) - top)}[row]
+    z = {
+        "ties": torch.zeros(vocab),
+        "ties between bins": top / 64 - 1e-6,
+        "flat": 0.01 * noise,
+        "wide": 3 * noise,
+        "peaked": noise + 9 * top,
+        "spread of 1e4": 1e4 * (torch.rand(vocab) - top),
+    }[row]
     head, (want, gradient) = HEADS["perturb_max"](vocab, "normal"), normal_perturb_max(z)
     lp, likely = head.log_probs(z[None])[0], want > math.log(1e-20)
     # float32's sum over the vocabulary is torch's, and as good as this CPU's: what torch itself loses of these log p is granted, too
     tolerance = 3e-5 + (want.float().log_softmax(0).double() - want)[likely].abs().max().item()
     torch.testing.assert_close(lp[likely].double(), want[likely], rtol=0, atol=tolerance)
-    assert lp.isfinite().all() and lp.double().exp().sum().item() == pytest.approx(1, abs=tolerance) and (lp[~likely] < math.log(2e-20)).all()
+    assert (
+        lp.isfinite().all()
+        and lp.double().exp().sum().item() == pytest.approx(1, abs=tolerance)
+        and (lp[~likely] < math.log(2e-20)).all()
+    )
     for token in ((z + torch.randn(vocab)).argmax(), want.masked_fill(~likely, math.inf).argmin()):
         x = z[None].clone().requires_grad_()
         loss = head.loss(x, Targets.single(token))
-        grad, = torch.autograd.grad(loss.sum(), x)
+        (grad,) = torch.autograd.grad(loss.sum(), x)
         exact = gradient(token)
         assert loss.item() == pytest.approx(-want[token].item(), rel=1e-5, abs=1e-7)
-        assert (grad[0] - exact).norm() <= 1e-4 * exact.norm() + 1e-12 and grad.sum().abs() <= 1e-6 * exact.norm() + 1e-12
+        assert (
+            grad[0] - exact
+        ).norm() <= 1e-4 * exact.norm() + 1e-12 and grad.sum().abs() <= 1e-6 * exact.norm() + 1e-12
 
 
 def test_confidence_penalty_is_torch_distributions():
     z, targets = 2 * torch.randn(9, V), random_targets(9)
     q = torch.distributions.Categorical(logits=z)
-    torch.testing.assert_close(HEADS["confidence_penalty"](V, 0.3).loss(z, targets), -q.log_prob(targets.token) - 0.3 * q.entropy())
+    torch.testing.assert_close(
+        HEADS["confidence_penalty"](V, 0.3).loss(z, targets), -q.log_prob(targets.token) - 0.3 * q.entropy()
+    )
 
 
 def test_smooth_accuracy_is_minus_p():
     z, targets = torch.randn(9, V, requires_grad=True), random_targets(9)
-    ours, plain = HEADS["smooth_accuracy"](V).loss(z, targets), -z.softmax(1).gather(1, targets.ids[:, :1]).squeeze(1)
+    ours, plain = (
+        HEADS["smooth_accuracy"](V).loss(z, targets),
+        -z.softmax(1).gather(1, targets.ids[:, :1]).squeeze(1),
+    )
     torch.testing.assert_close(ours, plain)
     torch.testing.assert_close(*(torch.autograd.grad(l.sum(), z)[0] for l in (ours, plain)))
 
 
 def test_stop_gradient_on_softmax_is_cross_entropys_gradient_with_a_meaningless_value():
     z, targets = torch.randn(40, V, requires_grad=True), random_targets(40)
-    ours, plain = HEADS["stop_gradient"](V).loss(z, targets), F.cross_entropy(z, targets.token, reduction="none")
+    ours, plain = (
+        HEADS["stop_gradient"](V).loss(z, targets),
+        F.cross_entropy(z, targets.token, reduction="none"),
+    )
     torch.testing.assert_close(*(torch.autograd.grad(l.sum(), z)[0] for l in (ours, plain)))
     assert (ours < 0).any() and (ours > 0).any()  # no likelihood
 
@@ -635,17 +805,25 @@ def test_unlikelihood_against_a_loop():
         for b in range(B):
             for i in range(T):
                 row, first = b * T + i, max(0, i + 1 - window) if window else 0
-                context = set(x[b, first:i + 1].tolist()) - {y[b, i].item()}
-                assert sorted(v for v in targets.ids[row, 1:].tolist() if v >= 0) == sorted(context) and targets.ids[row, 0] == y[b, i]
-                assert targets.values[row].tolist() == [1.0] + [-float(v >= 0) for v in targets.ids[row, 1:].tolist()]
+                context = set(x[b, first : i + 1].tolist()) - {y[b, i].item()}
+                assert (
+                    sorted(v for v in targets.ids[row, 1:].tolist() if v >= 0) == sorted(context)
+                    and targets.ids[row, 0] == y[b, i]
+                )
+                assert targets.values[row].tolist() == [1.0] + [
+                    -float(v >= 0) for v in targets.ids[row, 1:].tolist()
+                ]
                 want[row] = -p[row, y[b, i]].log() - alpha * sum((1 - p[row, c]).log() for c in context)
         torch.testing.assert_close(head.loss(z, targets), want)
         assert targets.ids.shape == (B * T, 1 + min(window or T, T))
-    torch.testing.assert_close(head.loss(z, Targets.single(y)), HEADS["softmax"](V).loss(z, Targets.single(y)))
+    torch.testing.assert_close(
+        head.loss(z, Targets.single(y)), HEADS["softmax"](V).loss(z, Targets.single(y))
+    )
 
 
 # -----------------------------------------------------------------------------
 # The Bayesian projection
+
 
 def test_bayesian_projection_draws_its_distribution():
     oh = output_head("softmax", {}, bayesian=True)
@@ -677,11 +855,14 @@ def test_predictive_is_the_mean_of_probabilities():
     each = torch.stack([oh.log_probs(hidden, [d]) for d in draws])
     torch.testing.assert_close(oh.log_probs(hidden, draws).exp(), each.exp().mean(0))
     assert len({d.weight.sum().item() for d in draws}) == 6  # different draws
-    assert all(torch.equal(a.weight, b.weight) for a, b in zip(draws, oh.draws(6, seed=1)))  # of the seed alone
+    assert all(
+        torch.equal(a.weight, b.weight) for a, b in zip(draws, oh.draws(6, seed=1))
+    )  # of the seed alone
 
 
 # -----------------------------------------------------------------------------
 # Adding a head; mistakes
+
 
 def test_a_head_with_parameters_of_its_own_is_trained():
     class Scaled(Head):
@@ -692,7 +873,12 @@ def test_a_head_with_parameters_of_its_own_is_trained():
         def loss(self, z, targets):
             return F.cross_entropy(z * self.log_scale.exp(), targets.token, reduction="none")
 
-    head, weight, hidden, targets = Scaled(V), nn.Parameter(torch.randn(64, C)), torch.randn(10, C), random_targets(10)
+    head, weight, hidden, targets = (
+        Scaled(V),
+        nn.Parameter(torch.randn(64, C)),
+        torch.randn(10, C),
+        random_targets(10),
+    )
     p = Projection(weight, V, None)
     chunked_loss(hidden, p.draw(), head, targets, 3).backward()
     chunked = head.log_scale.grad.clone()
@@ -702,20 +888,42 @@ def test_a_head_with_parameters_of_its_own_is_trained():
 
 
 def test_one_backward_only():
-    loss = chunked_loss(torch.randn(4, C, requires_grad=True), Projection(nn.Parameter(torch.zeros(64, C)), V, None).draw(), HEADS["softmax"](V), random_targets(4))
+    loss = chunked_loss(
+        torch.randn(4, C, requires_grad=True),
+        Projection(nn.Parameter(torch.zeros(64, C)), V, None).draw(),
+        HEADS["softmax"](V),
+        random_targets(4),
+    )
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="one backward only"):
         loss.backward()
 
 
-@pytest.mark.parametrize("name, args, says", [
-    ("sofmax", {}, "sofmax.*known: softmax"), ("label_smoothing", {"eps": 1.0}, "eps = 1.0"), ("label_smoothing", {"epsilon": 0.1}, "epsilon"),
-    ("sigmoid", {"pos_weight": 0.0}, "pos_weight = 0.0"), ("sigmoid", {"sum_weight": -1.0}, "sum_weight = -1.0"), ("gs_softmax_f1", {"alpha": -1.0}, "alpha = -1.0"),
-    ("temperature", {"tau": 0.0}, "tau = 0.0"), ("taylor", {"n": 12}, "n = 12.*8 or 10"), ("sm_softmax", {"m": -1.0}, "m = -1.0"), ("am_softmax", {"tau": -0.1}, "tau = -0.1"),
-    ("sparse_softmax", {"top_k": 5, "top_p": 0.5}, "top_k = 5, top_p = 0.5.*not both"), ("sparse_softmax", {"top_p": 1.5}, "top_p = 1.5"), ("entmax", {"alpha": 1.0}, "alpha = 1.0.*softmax"),
-    ("entmax", {"alpha": 2.5}, "alpha = 2.5.*sparsemax"), ("perturb_max", {"noise": "cauchy"}, "noise = 'cauchy': use 'gumbel'"), ("confidence_penalty", {"beta": -0.1}, "beta = -0.1"),
-    ("unlikelihood", {"alpha": -1.0}, "alpha = -1.0"), ("unlikelihood", {"window": -1}, "window = -1"), ("stop_gradient", {"of": "tailor"}, "of = 'tailor'.*taylor"),
-    ("stop_gradient", {"of": "stop_gradient"}, "of = 'stop_gradient'")])
+@pytest.mark.parametrize(
+    "name, args, says",
+    [
+        ("sofmax", {}, "sofmax.*known: softmax"),
+        ("label_smoothing", {"eps": 1.0}, "eps = 1.0"),
+        ("label_smoothing", {"epsilon": 0.1}, "epsilon"),
+        ("sigmoid", {"pos_weight": 0.0}, "pos_weight = 0.0"),
+        ("sigmoid", {"sum_weight": -1.0}, "sum_weight = -1.0"),
+        ("gs_softmax_f1", {"alpha": -1.0}, "alpha = -1.0"),
+        ("temperature", {"tau": 0.0}, "tau = 0.0"),
+        ("taylor", {"n": 12}, "n = 12.*8 or 10"),
+        ("sm_softmax", {"m": -1.0}, "m = -1.0"),
+        ("am_softmax", {"tau": -0.1}, "tau = -0.1"),
+        ("sparse_softmax", {"top_k": 5, "top_p": 0.5}, "top_k = 5, top_p = 0.5.*not both"),
+        ("sparse_softmax", {"top_p": 1.5}, "top_p = 1.5"),
+        ("entmax", {"alpha": 1.0}, "alpha = 1.0.*softmax"),
+        ("entmax", {"alpha": 2.5}, "alpha = 2.5.*sparsemax"),
+        ("perturb_max", {"noise": "cauchy"}, "noise = 'cauchy': use 'gumbel'"),
+        ("confidence_penalty", {"beta": -0.1}, "beta = -0.1"),
+        ("unlikelihood", {"alpha": -1.0}, "alpha = -1.0"),
+        ("unlikelihood", {"window": -1}, "window = -1"),
+        ("stop_gradient", {"of": "tailor"}, "of = 'tailor'.*taylor"),
+        ("stop_gradient", {"of": "stop_gradient"}, "of = 'stop_gradient'"),
+    ],
+)
 def test_wrong_arguments_are_named(name, args, says):
     with pytest.raises(ValueError, match=says):
         make_head(name, V, nn.Parameter(torch.zeros(64, C)), args)
@@ -723,4 +931,9 @@ def test_wrong_arguments_are_named(name, args, says):
 
 def test_rows_must_agree():
     with pytest.raises(ValueError, match="3 rows of targets for 4 rows"):
-        chunked_loss(torch.zeros(4, C), Projection(nn.Parameter(torch.zeros(64, C)), V, None).draw(), HEADS["softmax"](V), random_targets(3))
+        chunked_loss(
+            torch.zeros(4, C),
+            Projection(nn.Parameter(torch.zeros(64, C)), V, None).draw(),
+            HEADS["softmax"](V),
+            random_targets(3),
+        )

@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from model import GPT, Cache, GPTConfig, from_gpt2, short_attention, to_gpt2
+from model import GPT, Cache, GPTConfig, short_attention
+from runtime.gpt2 import from_gpt2, to_gpt2
 
 V, T, C = 61, 16, 16  # 61 words in an embedding of 64 rows
 
@@ -19,7 +20,11 @@ def shaken(model: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
     g = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for p in model.parameters():
-            p.copy_(0.3 * torch.randn(p.shape, generator=g) if p.dim() == 2 else p + 0.2 * torch.randn(p.shape, generator=g))
+            p.copy_(
+                0.3 * torch.randn(p.shape, generator=g)
+                if p.dim() == 2
+                else p + 0.2 * torch.randn(p.shape, generator=g)
+            )
     return model.eval()
 
 
@@ -32,19 +37,30 @@ def tokens(*shape, vocab: int = V) -> torch.Tensor:
 
 
 def logits(model: GPT, x: torch.Tensor) -> torch.Tensor:
-    return model(x) @ model.wte.weight[:model.config.vocab_size].t()
+    return model(x) @ model.wte.weight[: model.config.vocab_size].t()
 
 
 # ---- GPT-2's own weights --------------------------------------------------------------------------------------------
 
+
 def hf_model(**changes):
     from transformers import GPT2Config, GPT2LMHeadModel
+
     size = dict(vocab_size=V, n_positions=T, n_layer=2, n_head=2, n_embd=C, bos_token_id=0, eos_token_id=0)
     return shaken(GPT2LMHeadModel(GPT2Config(**size | changes)))
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("changes", [{}, dict(vocab_size=64), dict(vocab_size=65, n_layer=3, n_head=3, n_embd=15, n_positions=11), dict(n_inner=4 * C)], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        dict(vocab_size=64),
+        dict(vocab_size=65, n_layer=3, n_head=3, n_embd=15, n_positions=11),
+        dict(n_inner=4 * C),
+    ],
+    ids=str,
+)
 def test_gpt2_in_and_out(tmp_path, changes):
     """transformers -> ours -> transformers: the same logits all the way, and in the end the same tensors, bit for bit."""
     hf = hf_model(**changes)
@@ -52,7 +68,9 @@ def test_gpt2_in_and_out(tmp_path, changes):
     ours = from_gpt2(str(tmp_path / "in")).eval()
     x = tokens(3, hf.config.n_positions, vocab=hf.config.vocab_size)
     torch.testing.assert_close(logits(ours, x), hf(x).logits, atol=1e-5, rtol=1e-5)
-    assert len(ours.wte.weight) % 64 == 0 and not ours.wte.weight[hf.config.vocab_size:].any()  # padding rows
+    assert (
+        len(ours.wte.weight) % 64 == 0 and not ours.wte.weight[hf.config.vocab_size :].any()
+    )  # padding rows
     to_gpt2(ours, tmp_path / "out")
     back = type(hf).from_pretrained(tmp_path / "out").eval()
     assert torch.equal(back(x).logits, hf(x).logits)
@@ -69,7 +87,10 @@ def test_a_trunk_of_ours_survives_transformers(tmp_path):
     for (k, a), (_, b) in zip(ours.named_parameters(), back.named_parameters(), strict=True):
         assert torch.equal(a[:V], b[:V]) if k == "wte.weight" else torch.equal(a, b), k
     hf = type(hf_model()).from_pretrained(tmp_path).eval()
-    assert hf.get_input_embeddings().weight.shape == (V, C) and hf.lm_head.weight is hf.get_input_embeddings().weight
+    assert (
+        hf.get_input_embeddings().weight.shape == (V, C)
+        and hf.lm_head.weight is hf.get_input_embeddings().weight
+    )
     torch.testing.assert_close(hf(tokens(2, T)).logits, logits(ours, tokens(2, T)), atol=1e-5, rtol=1e-5)
 
 
@@ -81,15 +102,19 @@ def test_half_precision_files_are_read_as_float32(tmp_path):
     assert torch.equal(ours.wpe.weight, hf.transformer.wpe.weight.float())
 
 
-@pytest.mark.parametrize("changes, said", [
-    (dict(activation_function="relu"), "activation_function = 'relu'"),
-    (dict(activation_function="gelu"), "activation_function = 'gelu'"),
-    (dict(tie_word_embeddings=False), "tie_word_embeddings = False"),
-    (dict(n_inner=2 * C), "n_inner = 32"),
-    (dict(layer_norm_epsilon=1e-6), "layer_norm_epsilon = 1e-06"),
-    (dict(scale_attn_weights=False), "scale_attn_weights = False"),
-    (dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx = True"),
-], ids=lambda x: next(iter(x)) if isinstance(x, dict) else "")
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        (dict(activation_function="relu"), "activation_function = 'relu'"),
+        (dict(activation_function="gelu"), "activation_function = 'gelu'"),
+        (dict(tie_word_embeddings=False), "tie_word_embeddings = False"),
+        (dict(n_inner=2 * C), "n_inner = 32"),
+        (dict(layer_norm_epsilon=1e-6), "layer_norm_epsilon = 1e-06"),
+        (dict(scale_attn_weights=False), "scale_attn_weights = False"),
+        (dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx = True"),
+    ],
+    ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
+)
 def test_variants_of_gpt2_that_the_trunk_does_not_compute_are_refused(tmp_path, changes, said):
     hf_model(**changes).save_pretrained(tmp_path)
     with pytest.raises(ValueError) as e:
@@ -99,7 +124,12 @@ def test_variants_of_gpt2_that_the_trunk_does_not_compute_are_refused(tmp_path, 
 
 def not_gpt2(folder):
     from transformers import LlamaConfig, LlamaForCausalLM
-    LlamaForCausalLM(LlamaConfig(vocab_size=V, hidden_size=C, num_hidden_layers=1, num_attention_heads=2, intermediate_size=C)).save_pretrained(folder)
+
+    LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=V, hidden_size=C, num_hidden_layers=1, num_attention_heads=2, intermediate_size=C
+        )
+    ).save_pretrained(folder)
 
 
 def no_head(folder):
@@ -134,8 +164,20 @@ def missing_tensors(folder):  # transformers alone would fill them with random n
     save_file({k: w for k, w in load_file(file).items() if ".h.1." not in k}, file, {"format": "pt"})
 
 
-@pytest.mark.parametrize("make", [not_gpt2, no_head, empty, cut_weights, cut_config, other_size, lambda folder: None, missing_tensors],
-                         ids=["not_gpt2", "no_head", "empty_folder", "cut_weights", "cut_config", "other_size", "no_folder", "missing_tensors"])
+@pytest.mark.parametrize(
+    "make",
+    [not_gpt2, no_head, empty, cut_weights, cut_config, other_size, lambda folder: None, missing_tensors],
+    ids=[
+        "not_gpt2",
+        "no_head",
+        "empty_folder",
+        "cut_weights",
+        "cut_config",
+        "other_size",
+        "no_folder",
+        "missing_tensors",
+    ],
+)
 def test_what_is_not_a_whole_gpt2_is_refused_in_one_line(tmp_path, make):
     folder = tmp_path / "model"
     make(folder)
@@ -146,6 +188,7 @@ def test_what_is_not_a_whole_gpt2_is_refused_in_one_line(tmp_path, make):
 
 # ---- causality, positions, the cache --------------------------------------------------------------------------------
 
+
 @torch.no_grad()
 def test_later_tokens_never_change_earlier_states():
     model, x = tiny(), tokens(2, T)
@@ -155,12 +198,16 @@ def test_later_tokens_never_change_earlier_states():
         changed[:, t] = (changed[:, t] + 1) % V
         after = model(changed)
         torch.testing.assert_close(after[:, :t], before[:, :t], rtol=0, atol=1e-6)
-        assert ((after[:, t:] - before[:, t:]).abs().amax(-1) > 1e-3).all()  # but every later one: nothing is blind
+        assert (
+            (after[:, t:] - before[:, t:]).abs().amax(-1) > 1e-3
+        ).all()  # but every later one: nothing is blind
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("dtype, atol", [(torch.float32, 2e-5), (torch.float64, 1e-12)])
-@pytest.mark.parametrize("parts", [[1] * T, [T], [5] + [1] * 11, [7, 9], [1, 15], [3, 1, 5, 1, 1, 5]], ids=str)
+@pytest.mark.parametrize(
+    "parts", [[1] * T, [T], [5] + [1] * 11, [7, 9], [1, 15], [3, 1, 5, 1, 1, 5]], ids=str
+)
 def test_cache_equals_the_whole_sequence(parts, dtype, atol):
     """Token by token, a prefill, and several tokens at once after others."""
     model, x = tiny().to(dtype), tokens(3, T)
@@ -177,7 +224,7 @@ def test_decode_equals_forward():
     cache = Cache(model, 3, torch.float64, T)
     states = [model(x[:, :5], cache=cache)]
     for i in range(5, T):
-        states.append(model.decode(x[:, i:i + 1], cache, torch.tensor([i])))
+        states.append(model.decode(x[:, i : i + 1], cache, torch.tensor([i])))
     torch.testing.assert_close(torch.cat(states, 1), model(x), rtol=0, atol=1e-12)
 
 
@@ -193,7 +240,10 @@ def test_a_short_cache_is_full_sooner():
 def test_lowered_weights_are_what_autocast_computes_with():
     model, x = tiny(), tokens(2, T)
     lowered = copy.deepcopy(model).lower(torch.bfloat16)
-    assert lowered.h[0].mlp.c_fc.weight.dtype == torch.bfloat16 and lowered.wte.weight.dtype == lowered.ln_f.weight.dtype == torch.float32
+    assert (
+        lowered.h[0].mlp.c_fc.weight.dtype == torch.bfloat16
+        and lowered.wte.weight.dtype == lowered.ln_f.weight.dtype == torch.float32
+    )
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(model(x), lowered(x))
 
@@ -204,7 +254,10 @@ def test_short_attention_is_attention(length):
     torch.manual_seed(0)
     qkv = torch.randn(3, 2, 4, length, 8, dtype=torch.float64)
     grads = []
-    for attention in (short_attention, lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)):
+    for attention in (
+        short_attention,
+        lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True),
+    ):
         x = qkv.clone().requires_grad_()
         y = attention(*x)
         y.square().sum().backward()
@@ -229,12 +282,16 @@ def test_bfloat16_training_is_close_to_float32():
 def test_positions_say_where_tokens_stand():
     model, x = tiny(), tokens(2, 6)
     assert torch.equal(model(x, torch.arange(6)), model(x))
-    positions = torch.tensor([[3, 0, 9, 2, 15, 4], [1, 5, 5, 0, 7, 14]])  # any order, repeated, each row its own
+    positions = torch.tensor(
+        [[3, 0, 9, 2, 15, 4], [1, 5, 5, 0, 7, 14]]
+    )  # any order, repeated, each row its own
     for row in range(2):
         moved = copy.deepcopy(model)
         moved.wpe.weight[:6] = model.wpe.weight[positions[row]]
         torch.testing.assert_close(model(x, positions)[row], moved(x)[row], rtol=0, atol=1e-5)
-        torch.testing.assert_close(model(x[row:row + 1], positions[row])[0], moved(x)[row], rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            model(x[row : row + 1], positions[row])[0], moved(x)[row], rtol=0, atol=1e-5
+        )
     cache = Cache(model, 2)
     states = [model(x[:, :4], positions[:, :4], cache), model(x[:, 4:], positions[:, 4:], cache)]
     torch.testing.assert_close(torch.cat(states, 1), model(x, positions), rtol=0, atol=2e-5)
@@ -266,13 +323,29 @@ def test_dropout_is_for_training_only():
     assert len(calls) == 2 * (1 + 2 * 2)  # the embedding, and both branches of both layers, twice
     for m in dropouts:
         m.p = 0.0
-    assert not torch.allclose(model(tokens(1, T)), model(tokens(1, T)))  # what is left drops attention weights
+    assert not torch.allclose(
+        model(tokens(1, T)), model(tokens(1, T))
+    )  # what is left drops attention weights
 
 
 # ---- sizes and initialisation ---------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("wrong", [dict(vocab_size=0), dict(block_size=0), dict(n_layer=0), dict(n_head=-1), dict(n_embd=0), dict(n_head=5), dict(dropout=1.0),
-                                   dict(dropout=-0.1), dict(dropout=float("nan"))], ids=str)
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        dict(vocab_size=0),
+        dict(block_size=0),
+        dict(n_layer=0),
+        dict(n_head=-1),
+        dict(n_embd=0),
+        dict(n_head=5),
+        dict(dropout=1.0),
+        dict(dropout=-0.1),
+        dict(dropout=float("nan")),
+    ],
+    ids=str,
+)
 def test_impossible_sizes(wrong):
     key, value = *wrong.keys(), *wrong.values()
     with pytest.raises(ValueError, match=f"{key} = {value}"):
@@ -299,9 +372,13 @@ def test_initialisation():
     p = dict(model.named_parameters())
     for end in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"):
         weight = torch.stack([p[f"h.{i}.{end}.weight"] for i in range(3)])
-        assert weight.std().item() == pytest.approx(0.02 / 6**0.5 if end.endswith("c_proj") else 0.02, rel=0.04), end
+        assert weight.std().item() == pytest.approx(
+            0.02 / 6**0.5 if end.endswith("c_proj") else 0.02, rel=0.04
+        ), end
         assert abs(weight.mean().item()) < 1e-3
-    assert model.wte.weight[:V].std().item() == pytest.approx(0.02, rel=0.06) and model.wpe.weight.std().item() == pytest.approx(0.02, rel=0.06)
+    assert model.wte.weight[:V].std().item() == pytest.approx(
+        0.02, rel=0.06
+    ) and model.wpe.weight.std().item() == pytest.approx(0.02, rel=0.06)
     assert not model.wte.weight[V:].any()
     assert not any(w.any() for k, w in p.items() if k.endswith("bias"))
     assert all((w == 1).all() for k, w in p.items() if ".ln_" in f".{k}" and k.endswith("weight"))

@@ -3,9 +3,9 @@
 import pytest
 
 from eval_diversity import csv_text
-from memory import available, check_fits, training_bytes
 from model import GPT, GPTConfig
-from names import check_apart, check_row_name
+from runtime.memory import available, check_fits, training_bytes
+from runtime.names import check_apart, check_row_name
 
 
 @pytest.mark.parametrize("name", ["sig_gpt-small", "a b", "entmax 1.5", "x" * 150, "日本", "a$b$"])

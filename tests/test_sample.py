@@ -6,13 +6,13 @@ import math
 import pytest
 import torch
 
-import checkpoint
-import device
 import eval_diversity
 import sample
-from checkpoint import Model, build
 from data.tokens import BPETokenizer, train_bpe
 from heads import Softmax
+from model import LanguageModel
+from runtime import checkpoint, device
+from runtime.checkpoint import build
 from sample import Stream, check_sampling, draw, entropies, generate, read_prompts, truncate
 
 V = 61
@@ -21,10 +21,25 @@ FBGEMM = torch.backends.quantized.engine in ("x86", "fbgemm")
 needs_int8 = pytest.mark.skipif(not FBGEMM, reason="this torch has no FBGEMM")
 
 
-def tiny(head: str = "softmax", block: int = 12, bayesian: bool = False, vocab: int = V, spread: float = 0.3) -> Model:
+def tiny(
+    head: str = "softmax", block: int = 12, bayesian: bool = False, vocab: int = V, spread: float = 0.3
+) -> LanguageModel:
     """A random model with opinions; the noise of Bayesian weights is as large as the weights."""
     torch.manual_seed(0)
-    model = build(dict(vocab_size=vocab, block_size=block, n_layer=2, n_head=2, n_embd=16, dropout=0.1, head=head, head_args={}, bayesian=bayesian, prior_sigma=0.5)).eval()
+    model = build(
+        dict(
+            vocab_size=vocab,
+            block_size=block,
+            n_layer=2,
+            n_head=2,
+            n_embd=16,
+            dropout=0.1,
+            head=head,
+            head_args={},
+            bayesian=bayesian,
+            prior_sigma=0.5,
+        )
+    ).eval()
     with torch.no_grad():
         for k, p in model.named_parameters():
             p.fill_(math.log(0.3)) if k.endswith("log_sigma") else p.add_(spread * torch.randn(p.shape))
@@ -35,9 +50,20 @@ def prompt(batch: int, length: int) -> torch.Tensor:
     return torch.randint(V, (batch, length), generator=torch.Generator().manual_seed(1))
 
 
-def sampled(model: Model, start: torch.Tensor, length: int, seed: int = 0, samples: int = 3, **how) -> tuple[torch.Tensor, torch.Tensor]:
+def sampled(
+    model: LanguageModel, start: torch.Tensor, length: int, seed: int = 0, samples: int = 3, **how
+) -> tuple[torch.Tensor, torch.Tensor]:
     """New tokens (B, length) and the hidden states (B, length, C) they came from."""
-    steps = list(generate(model, start, length, model.head.draws(samples, 7), generator=torch.Generator().manual_seed(seed), **how))
+    steps = list(
+        generate(
+            model,
+            start,
+            length,
+            model.head.draws(samples, 7),
+            generator=torch.Generator().manual_seed(seed),
+            **how,
+        )
+    )
     return torch.stack([t for t, _ in steps], 1), torch.stack([h for _, h in steps], 1)
 
 
@@ -52,41 +78,62 @@ def expected(weights: list[float]) -> torch.Tensor:
     return w / w.sum()
 
 
-@pytest.mark.parametrize("how, weights", [
-    ({}, [8, 4, 2, 1, 1]),
-    (dict(temperature=0.5), [64, 16, 4, 1, 1]),
-    (dict(temperature=2.0), [8**.5, 2, 2**.5, 1, 1]),
-    (dict(temperature=1e-3), [1, 0, 0, 0, 0]),
-    (dict(temperature=1e4), [1, 1, 1, 1, 1]),
-    (dict(temperature=0), [1, 0, 0, 0, 0]),
-    (dict(temperature=0, top_k=3, top_p=0.9), [1, 0, 0, 0, 0]),
-    (dict(top_k=1), [1, 0, 0, 0, 0]),
-    (dict(top_k=3), [4, 2, 1, 0, 0]),
-    (dict(top_k=5), [8, 4, 2, 1, 1]),
-    (dict(top_k=99), [8, 4, 2, 1, 1]),
-    (dict(top_p=0.01), [1, 0, 0, 0, 0]),    # never nothing
-    (dict(top_p=0.49), [1, 0, 0, 0, 0]),
-    (dict(top_p=0.51), [2, 1, 0, 0, 0]),    # the token that crosses stays
-    (dict(top_p=0.74), [2, 1, 0, 0, 0]),
-    (dict(top_p=0.76), [4, 2, 1, 0, 0]),
-    (dict(top_p=0.99), [8, 4, 2, 1, 1]),
-    (dict(top_k=3, top_p=0.8), [2, 1, 0, 0, 0]),             # top_p is of what top_k left: 6/7 is beyond 0.8, 3/4 would not be
-    (dict(temperature=0.5, top_p=0.9), [4, 1, 0, 0, 0]),     # and of what the temperature made: 64/86 < 0.9 < 80/86
-], ids=str)
+@pytest.mark.parametrize(
+    "how, weights",
+    [
+        ({}, [8, 4, 2, 1, 1]),
+        (dict(temperature=0.5), [64, 16, 4, 1, 1]),
+        (dict(temperature=2.0), [8**0.5, 2, 2**0.5, 1, 1]),
+        (dict(temperature=1e-3), [1, 0, 0, 0, 0]),
+        (dict(temperature=1e4), [1, 1, 1, 1, 1]),
+        (dict(temperature=0), [1, 0, 0, 0, 0]),
+        (dict(temperature=0, top_k=3, top_p=0.9), [1, 0, 0, 0, 0]),
+        (dict(top_k=1), [1, 0, 0, 0, 0]),
+        (dict(top_k=3), [4, 2, 1, 0, 0]),
+        (dict(top_k=5), [8, 4, 2, 1, 1]),
+        (dict(top_k=99), [8, 4, 2, 1, 1]),
+        (dict(top_p=0.01), [1, 0, 0, 0, 0]),  # never nothing
+        (dict(top_p=0.49), [1, 0, 0, 0, 0]),
+        (dict(top_p=0.51), [2, 1, 0, 0, 0]),  # the token that crosses stays
+        (dict(top_p=0.74), [2, 1, 0, 0, 0]),
+        (dict(top_p=0.76), [4, 2, 1, 0, 0]),
+        (dict(top_p=0.99), [8, 4, 2, 1, 1]),
+        (
+            dict(top_k=3, top_p=0.8),
+            [2, 1, 0, 0, 0],
+        ),  # top_p is of what top_k left: 6/7 is beyond 0.8, 3/4 would not be
+        (
+            dict(temperature=0.5, top_p=0.9),
+            [4, 1, 0, 0, 0],
+        ),  # and of what the temperature made: 64/86 < 0.9 < 80/86
+    ],
+    ids=str,
+)
 def test_truncate_by_hand(how, weights):
     p = truncate(P.log(), **how)
-    torch.testing.assert_close(p, expected(weights), rtol=1e-3 if how.get("temperature") == 1e4 else 1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        p, expected(weights), rtol=1e-3 if how.get("temperature") == 1e4 else 1e-5, atol=1e-6
+    )
     assert ((p > 0) == (expected(weights) > 0)).all()
 
 
 def test_truncate_works_row_by_row_and_sums_to_one():
     log_p = torch.log_softmax(3 * torch.randn(20, V, generator=torch.Generator().manual_seed(0)), 1)
     kept = log_p.clone()
-    for how in (dict(temperature=0.7), dict(temperature=1.3, top_k=7), dict(top_p=0.8), dict(temperature=0.9, top_k=20, top_p=0.5), dict(temperature=0)):
+    for how in (
+        dict(temperature=0.7),
+        dict(temperature=1.3, top_k=7),
+        dict(top_p=0.8),
+        dict(temperature=0.9, top_k=20, top_p=0.5),
+        dict(temperature=0),
+    ):
         p = truncate(log_p, **how)
         torch.testing.assert_close(p.sum(1), torch.ones(20))
         torch.testing.assert_close(p, torch.cat([truncate(row[None], **how) for row in log_p]))
-        left, right = log_p.masked_fill(p == 0, math.inf).min(1).values, log_p.masked_fill(p > 0, -math.inf).max(1).values
+        left, right = (
+            log_p.masked_fill(p == 0, math.inf).min(1).values,
+            log_p.masked_fill(p > 0, -math.inf).max(1).values,
+        )
         assert (left > right).all()  # what stays is more probable than what goes
         assert "top_k" not in how or ((p > 0).sum(1) <= how["top_k"]).all()
     assert torch.equal(log_p, kept)
@@ -94,7 +141,14 @@ def test_truncate_works_row_by_row_and_sums_to_one():
 
 def test_truncate_keeps_exact_zeros():
     log_p = torch.tensor([[0.75, 0.0, 0.25, 0.0]]).log()
-    for how in ({}, dict(temperature=1.0, top_k=3), dict(top_p=0.9), dict(temperature=5.0), dict(temperature=0.2), dict(temperature=0)):
+    for how in (
+        {},
+        dict(temperature=1.0, top_k=3),
+        dict(top_p=0.9),
+        dict(temperature=5.0),
+        dict(temperature=0.2),
+        dict(temperature=0),
+    ):
         p = truncate(log_p, **how)
         assert p.isfinite().all() and p[0, 1] == p[0, 3] == 0 and p.sum().item() == pytest.approx(1)
 
@@ -105,7 +159,18 @@ def test_a_temperature_near_0_is_nearly_greedy(temperature):
     assert torch.equal(truncate(P.log(), temperature), truncate(P.log(), 0))
 
 
-@pytest.mark.parametrize("setting, value", [("temperature", -0.1), ("temperature", math.inf), ("temperature", math.nan), ("top_k", -1), ("top_p", 0.0), ("top_p", 1.1), ("top_p", math.nan)])
+@pytest.mark.parametrize(
+    "setting, value",
+    [
+        ("temperature", -0.1),
+        ("temperature", math.inf),
+        ("temperature", math.nan),
+        ("top_k", -1),
+        ("top_p", 0.0),
+        ("top_p", 1.1),
+        ("top_p", math.nan),
+    ],
+)
 def test_settings_that_cannot_be_sampled_with(setting, value):
     with pytest.raises(ValueError, match=f"{setting} = {value}"):
         check_sampling(**dict(temperature=1.0, top_k=0, top_p=1.0) | {setting: value})
@@ -113,19 +178,26 @@ def test_settings_that_cannot_be_sampled_with(setting, value):
 
 # ---- generate -------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("head, block, start, how", [
-    ("softmax", 12, 5, {}),
-    ("softmax", 13, 13, dict(temperature=0.8, top_k=20)),
-    ("sigmoid", 16, 1, dict(top_p=0.9)),
-    ("softmax", 2, 2, {}),
-    ("softmax", 1, 1, {}),
-    ("gs_softmax_f1", 7, 3, dict(temperature=0)),
-], ids=str)
+
+@pytest.mark.parametrize(
+    "head, block, start, how",
+    [
+        ("softmax", 12, 5, {}),
+        ("softmax", 13, 13, dict(temperature=0.8, top_k=20)),
+        ("sigmoid", 16, 1, dict(top_p=0.9)),
+        ("softmax", 2, 2, {}),
+        ("softmax", 1, 1, {}),
+        ("gs_softmax_f1", 7, 3, dict(temperature=0)),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("bayesian", [False, True], ids=["point", "bayesian"])
 def test_cached_equals_uncached(head, block, start, how, bayesian):
     """Token for token over 200 tokens, many times past block_size, three texts at once."""
     model = tiny(head, block, bayesian)
-    (a, ha), (b, hb) = (sampled(model, prompt(3, start), 200, cached=cached, **how) for cached in (True, False))
+    (a, ha), (b, hb) = (
+        sampled(model, prompt(3, start), 200, cached=cached, **how) for cached in (True, False)
+    )
     assert a.shape == (3, 200) and torch.equal(a, b)
     torch.testing.assert_close(ha, hb, rtol=0, atol=5e-5)
     assert len({tuple(row) for row in a.tolist()}) == 3 or block == 1
@@ -157,8 +229,19 @@ def test_the_context_is_at_least_half_a_block(monkeypatch):
     tokens, _ = sampled(model, prompt(2, 5), 40, cached=False)
     text = torch.cat((prompt(2, 5), tokens), 1)
     lengths = [x.shape[1] for x in seen]
-    assert lengths == [*range(5, 13), *range(7, 13), *range(7, 13), *range(7, 13), *range(7, 13), *range(7, 13), 7, 8]
-    assert all(torch.equal(x, text[:, 5 + i - x.shape[1]:5 + i]) for i, x in enumerate(seen))  # the last tokens, in order
+    assert lengths == [
+        *range(5, 13),
+        *range(7, 13),
+        *range(7, 13),
+        *range(7, 13),
+        *range(7, 13),
+        *range(7, 13),
+        7,
+        8,
+    ]
+    assert all(
+        torch.equal(x, text[:, 5 + i - x.shape[1] : 5 + i]) for i, x in enumerate(seen)
+    )  # the last tokens, in order
 
 
 @torch.no_grad()
@@ -169,7 +252,9 @@ def test_temperature_0_is_argmax():
         text = torch.cat((text, lp.argmax(1, keepdim=True)), 1)
     state = torch.random.get_rng_state()
     greedy, _ = sampled(model, prompt(2, 4), 8, temperature=0)
-    assert torch.equal(greedy, text[:, 4:]) and torch.equal(sampled(model, prompt(2, 4), 8, top_k=1)[0], greedy)
+    assert torch.equal(greedy, text[:, 4:]) and torch.equal(
+        sampled(model, prompt(2, 4), 8, top_k=1)[0], greedy
+    )
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
@@ -193,15 +278,24 @@ def test_first_tokens_come_as_often_as_scored(head, bayesian):
 
     def deviation(p: torch.Tensor) -> float:
         rare = N * p < 5  # pooled
-        e, o = torch.cat((N * p[~rare], N * p[rare].sum()[None])), torch.cat((counts[~rare], counts[rare].sum()[None]))
+        e, o = (
+            torch.cat((N * p[~rare], N * p[rare].sum()[None])),
+            torch.cat((counts[~rare], counts[rare].sum()[None])),
+        )
         e, o = (e, o) if rare.any() else (e[:-1], o[:-1])
         df = len(e) - 1
-        return (((o - e)**2 / e).sum().item() - df) / math.sqrt(2 * df)
+        return (((o - e) ** 2 / e).sum().item() - df) / math.sqrt(2 * df)
 
     hidden, draws = model.trunk(start)[:, -1], model.head.draws(3, 7)
     assert abs(deviation(model.head.log_probs(hidden, draws)[0].double().exp())) < 5
-    one = model.head.log_probs(hidden, draws[:1])[0] if bayesian else torch.log_softmax(hidden @ model.trunk.wte.weight[:V].t(), 1)[0]
-    if bayesian or head == "sigmoid":  # one draw of three, or another head's distribution, is another distribution
+    one = (
+        model.head.log_probs(hidden, draws[:1])[0]
+        if bayesian
+        else torch.log_softmax(hidden @ model.trunk.wte.weight[:V].t(), 1)[0]
+    )
+    if (
+        bayesian or head == "sigmoid"
+    ):  # one draw of three, or another head's distribution, is another distribution
         assert deviation(one.double().exp()) > 20
 
 
@@ -212,6 +306,7 @@ def test_prompts_that_do_not_fit_are_refused(length):
 
 
 # ---- entropies ------------------------------------------------------------------------------------------------------
+
 
 @torch.no_grad()
 @pytest.mark.parametrize("head", ["softmax", "sigmoid"])
@@ -234,22 +329,36 @@ def test_entropies_by_definition(head):
 @torch.no_grad()
 def test_point_weights_have_no_epistemic_uncertainty():
     model = tiny()
-    total, aleatoric, epistemic = entropies(model, model.trunk(prompt(4, 6)).flatten(0, 1), model.head.draws(8, 2))
-    assert (epistemic == 0).all() and torch.equal(total, aleatoric) and (0 < total).all() and (total < math.log(V)).all()
+    total, aleatoric, epistemic = entropies(
+        model, model.trunk(prompt(4, 6)).flatten(0, 1), model.head.draws(8, 2)
+    )
+    assert (
+        (epistemic == 0).all()
+        and torch.equal(total, aleatoric)
+        and (0 < total).all()
+        and (total < math.log(V)).all()
+    )
 
 
 def test_entropies_with_exact_zeros():
     class One(Softmax):
         def log_probs(self, logits):
             return torch.full_like(logits, -math.inf).scatter_(1, logits.argmax(1, keepdim=True), 0)
+
     model = tiny(bayesian=True)
     model.head.head = One(V)
     hidden = torch.randn(5, 16, generator=torch.Generator().manual_seed(0))
     total, aleatoric, epistemic = entropies(model, hidden, model.head.draws(8, 2))
-    assert (aleatoric == 0).all() and torch.equal(total, epistemic) and total.isfinite().all() and (total > 0.1).any()
+    assert (
+        (aleatoric == 0).all()
+        and torch.equal(total, epistemic)
+        and total.isfinite().all()
+        and (total > 0.1).any()
+    )
 
 
 # ---- text -----------------------------------------------------------------------------------------------------------
+
 
 @pytest.fixture(scope="module")
 def tokenizer() -> BPETokenizer:
@@ -311,12 +420,26 @@ def test_prompts_end_at_line_feeds_only(tmp_path):
 
 # ---- the command ----------------------------------------------------------------------------------------------------
 
+
 @pytest.fixture(scope="module", params=[False, True], ids=["point", "bayesian"])
 def run(request, tokenizer, tmp_path_factory):
     """An out folder with the checkpoint of an untrained model, block 12."""
     out = tmp_path_factory.mktemp("run")
-    config = dict(vocab_size=264, block_size=12, n_layer=1, n_head=2, n_embd=16, dropout=0.0, head="sigmoid", head_args={}, bayesian=request.param, prior_sigma=0.5,
-                  name="tiny", tokenizer="bpe264", tokenizer_fingerprint=tokenizer.fingerprint)
+    config = dict(
+        vocab_size=264,
+        block_size=12,
+        n_layer=1,
+        n_head=2,
+        n_embd=16,
+        dropout=0.0,
+        head="sigmoid",
+        head_args={},
+        bayesian=request.param,
+        prior_sigma=0.5,
+        name="tiny",
+        tokenizer="bpe264",
+        tokenizer_fingerprint=tokenizer.fingerprint,
+    )
     torch.manual_seed(0)
     checkpoint.save(out / "best", build(config), config, {"step": 3}, None, tokenizer)
     return out, request.param
@@ -334,15 +457,24 @@ def test_the_command(run, capsys):
     text = command(out, capsys)
     assert text.startswith("the 日") and len(text) > 20
     assert command(out, capsys, "--no_cache") == text and command(out, capsys, "--seed=2") != text
-    assert command(out, capsys, "--num_samples=2", "--temperature=0") == "".join(f"--- sample {i}\n{command(out, capsys, '--temperature=0')}" for i in (1, 2))
-    rows = [line.split()[-3:] for line in command(out, capsys, "--uncertainty").rpartition("(nats)\n")[2].splitlines()]
+    assert command(out, capsys, "--num_samples=2", "--temperature=0") == "".join(
+        f"--- sample {i}\n{command(out, capsys, '--temperature=0')}" for i in (1, 2)
+    )
+    rows = [
+        line.split()[-3:]
+        for line in command(out, capsys, "--uncertainty").rpartition("(nats)\n")[2].splitlines()
+    ]
     numbers = torch.tensor([[float(x) for x in row] for row in rows])
     assert numbers.shape == (40, 3) and (numbers[:, 2] > 0).any() == bayesian
-    torch.testing.assert_close(numbers[:, 0], numbers[:, 1] + numbers[:, 2], rtol=0, atol=0.011)  # printed with two digits
+    torch.testing.assert_close(
+        numbers[:, 0], numbers[:, 1] + numbers[:, 2], rtol=0, atol=0.011
+    )  # printed with two digits
 
 
-@pytest.mark.parametrize("bf16, says", [(True, "bfloat16: this CPU has avx512_bf16"),
-                                        (False, "float32: this CPU has no bfloat16 instructions")])
+@pytest.mark.parametrize(
+    "bf16, says",
+    [(True, "bfloat16: this CPU has avx512_bf16"), (False, "float32: this CPU has no bfloat16 instructions")],
+)
 def test_the_command_says_in_which_dtype_it_samples(run, capsys, monkeypatch, bf16, says):
     monkeypatch.setattr(device, "capabilities", lambda *_: {"avx512_bf16": bf16})
     assert sample.main([str(run[0]), "--device=cpu", "--length=2"]) == 0
@@ -355,13 +487,21 @@ def test_the_command_samples_in_16_bits(run, capsys, dtype):
     assert text.startswith("the 日") and len(text) > 20
 
 
-@pytest.mark.parametrize("flags, said", [
-    (["--prompt="], "the prompt is empty"),
-    (["--prompt=a b c d e f g h i j k l m"], "tokens; this model reads at most 12"),
-    (["--length=0"], "length = 0"), (["--num_samples=0"], "num_samples = 0"), (["--samples=0"], "samples = 0"),
-    (["--top_p=0"], "top_p = 0"), (["--temperature=-1"], "temperature = -1"),
-    (["--dtype=half"], "dtype = 'half'"), (["--int8", "--dtype=bfloat16"], "--int8 goes with float32"),
-], ids=str)
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (["--prompt="], "the prompt is empty"),
+        (["--prompt=a b c d e f g h i j k l m"], "tokens; this model reads at most 12"),
+        (["--length=0"], "length = 0"),
+        (["--num_samples=0"], "num_samples = 0"),
+        (["--samples=0"], "samples = 0"),
+        (["--top_p=0"], "top_p = 0"),
+        (["--temperature=-1"], "temperature = -1"),
+        (["--dtype=half"], "dtype = 'half'"),
+        (["--int8", "--dtype=bfloat16"], "--int8 goes with float32"),
+    ],
+    ids=str,
+)
 def test_mistakes_are_one_line(run, flags, said):
     with pytest.raises(ValueError) as e:
         sample.main([str(run[0]), "--device=cpu", *flags])
@@ -377,17 +517,21 @@ def test_a_mark_before_the_first_prompt_is_no_text(tmp_path):
 def test_probabilities_that_are_not_numbers_are_an_error(run, monkeypatch, flags):
     """Though the weights are finite."""
     out, _ = run
-    real = sample.Model.__init__
+    real = sample.LanguageModel.__init__
 
     def broken(self, trunk, head):
         real(self, trunk, head)
         head.log_probs = lambda hidden, draws: torch.full((len(hidden), 264), math.nan)
-    monkeypatch.setattr(sample.Model, "__init__", broken)
-    with pytest.raises(ValueError, match=f"{out / 'best'} cannot be used: its log-probabilities are not numbers"):
+
+    monkeypatch.setattr(sample.LanguageModel, "__init__", broken)
+    with pytest.raises(
+        ValueError, match=f"{out / 'best'} cannot be used: its log-probabilities are not numbers"
+    ):
         sample.main([str(out), "--device=cpu", *flags])
 
 
 # ---- int8 weights ------------------------------------------------------------------------------------------
+
 
 @needs_int8
 def test_int8_samples_from_nearly_what_is_scored(run, capsys):
@@ -406,11 +550,14 @@ def test_int8_samples_from_nearly_what_is_scored(run, capsys):
     assert torch.equal(steps[0][0], got.view(2, 8, -1)[:, 0].argmax(1))
 
 
-@pytest.mark.parametrize("device, dtype, said", [
-    ("cuda", "float32", "the device is cuda"),
-    ("cpu", "bfloat16", "not with --dtype=bfloat16"),
-    ("cpu", "float16", "not with --dtype=float16"),
-])
+@pytest.mark.parametrize(
+    "device, dtype, said",
+    [
+        ("cuda", "float32", "the device is cuda"),
+        ("cpu", "bfloat16", "not with --dtype=bfloat16"),
+        ("cpu", "float16", "not with --dtype=float16"),
+    ],
+)
 def test_int8_is_for_float32_on_a_cpu(device, dtype, said):
     with pytest.raises(ValueError, match=said):
         sample.check_int8(torch.device(device), dtype)

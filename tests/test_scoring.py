@@ -7,20 +7,32 @@ import numpy as np
 import pytest
 import torch
 
-import metrics
-from checkpoint import Model, build
-from device import autocast
+from evaluation import metrics
+from evaluation.scoring import EPSILON, score, windows
 from heads import HEADS, OutputHead, Projection, Softmax, project
-from scoring import EPSILON, score, windows
+from model import LanguageModel
+from runtime.checkpoint import build
+from runtime.device import autocast
 
 V, T = 61, 8
 heads = pytest.mark.parametrize("name", HEADS)
 
 
-def tiny(head: str = "softmax", block: int = T, **changes) -> Model:
+def tiny(head: str = "softmax", block: int = T, **changes) -> LanguageModel:
     """A random model that is sure of some things; the noise of Bayesian weights is as large as the weights."""
     torch.manual_seed(0)
-    config = dict(vocab_size=V, block_size=block, n_layer=2, n_head=2, n_embd=16, dropout=0.1, head=head, head_args={}, bayesian=False, prior_sigma=0.5)
+    config = dict(
+        vocab_size=V,
+        block_size=block,
+        n_layer=2,
+        n_head=2,
+        n_embd=16,
+        dropout=0.1,
+        head=head,
+        head_args={},
+        bayesian=False,
+        prior_sigma=0.5,
+    )
     model = build(config | changes).eval()
     with torch.no_grad():
         for k, p in model.named_parameters():
@@ -33,7 +45,7 @@ def text(count: int, seed: int = 0) -> np.ndarray:
 
 
 @torch.no_grad()
-def naive(model: Model, ids: np.ndarray, stride: int) -> torch.Tensor:
+def naive(model: LanguageModel, ids: np.ndarray, stride: int) -> torch.Tensor:
     """log p (count - 1, V) in float64, one token at a time: token t reads from the start of the first window that reaches it."""
     block, count = model.trunk.config.block_size, len(ids)
     model, x, rows = copy.deepcopy(model).double(), torch.from_numpy(ids.astype(np.int64)), []
@@ -51,6 +63,7 @@ def target_nll(lp: torch.Tensor, ids: np.ndarray) -> torch.Tensor:
 
 # ---- windows --------------------------------------------------------------------------------------------------------
 
+
 def test_windows_score_every_token_once():
     for count in range(41):
         for block in range(1, 12):
@@ -61,7 +74,9 @@ def test_windows_score_every_token_once():
                 assert all(0 <= start <= count - 1 - whole and 0 <= first < whole for start, first in plan)
                 starts = [start for start, _ in plan]
                 assert starts[:-1] == list(range(0, stride * (len(plan) - 1), stride))
-                assert all(first >= block - stride for _, first in plan[1:])  # after the first window, no less context than promised
+                assert all(
+                    first >= block - stride for _, first in plan[1:]
+                )  # after the first window, no less context than promised
 
 
 @pytest.mark.parametrize("stride", [0, -1, 9])
@@ -72,13 +87,21 @@ def test_impossible_strides(stride):
 
 # ---- the score ------------------------------------------------------------------------------------------------------
 
+
 @heads
-@pytest.mark.parametrize("count, stride, batch", [(40, 8, 16), (43, 3, 4), (30, 5, 1), (9, 8, 16), (8, 2, 3), (5, 4, 16), (2, 1, 16)])
+@pytest.mark.parametrize(
+    "count, stride, batch",
+    [(40, 8, 16), (43, 3, 4), (30, 5, 1), (9, 8, 16), (8, 2, 3), (5, 4, 16), (2, 1, 16)],
+)
 def test_score_equals_one_token_at_a_time(name, count, stride, batch):
     model, ids = tiny(name), text(count)
     s = score(model, ids, stride, batch=batch)
     nll = target_nll(naive(model, ids, stride), ids)
-    assert (s.count, s.zeros) == (count - 1, nll.isinf().sum()) and math.isnan(s.ece) and (s.zeros == 0 or model.head.head.sparse)
+    assert (
+        (s.count, s.zeros) == (count - 1, nll.isinf().sum())
+        and math.isnan(s.ece)
+        and (s.zeros == 0 or model.head.head.sparse)
+    )
     assert s.nll == pytest.approx(nll.sum().item(), rel=2e-6)
 
 
@@ -88,7 +111,7 @@ def test_stride_1_reads_the_full_context():
     model, ids = tiny(), text(30)
     x, nll = torch.from_numpy(ids.astype(np.int64)), 0.0
     for t in range(1, 30):
-        lp = model.head.log_probs(model.trunk(x[None, max(0, t - T):t])[0, -1:], model.head.draws(1, 0))
+        lp = model.head.log_probs(model.trunk(x[None, max(0, t - T) : t])[0, -1:], model.head.draws(1, 0))
         nll -= lp[0, x[t]].item()
     assert score(model, ids, 1).nll == pytest.approx(nll, rel=1e-6)
     assert abs(score(model, ids, T).nll - nll) > 0.1  # and not the same as disjoint windows
@@ -97,7 +120,9 @@ def test_stride_1_reads_the_full_context():
 def test_stride_0_is_the_whole_block_up_to_512():
     assert score(tiny(), text(50))[:3] == score(tiny(), text(50), T)[:3]
     long = tiny(block=600)
-    assert score(long, text(1300), 0).nll == score(long, text(1300), 512).nll != score(long, text(1300), 600).nll
+    assert (
+        score(long, text(1300), 0).nll == score(long, text(1300), 512).nll != score(long, text(1300), 600).nll
+    )
 
 
 def test_a_single_token_has_no_score():
@@ -134,13 +159,17 @@ def test_tokens_of_probability_zero_are_counted_and_never_clamped():
     assert 0 <= s.ece <= 1
     p, t = naive(model, ids, 3).exp().double(), torch.from_numpy(ids[1:].astype(np.int64))
     p_t, eps = p.gather(1, t[:, None]).squeeze(1), EPSILON
-    assert s.eps_nll == pytest.approx(-((p_t + eps) / (p + eps).sum(1)).log().sum().item(), rel=1e-5) and math.isfinite(s.eps_nll)
+    assert s.eps_nll == pytest.approx(
+        -((p_t + eps) / (p + eps).sum(1)).log().sum().item(), rel=1e-5
+    ) and math.isfinite(s.eps_nll)
     assert s.sparsemax == pytest.approx((p_t + (1 - (p * p).sum(1)) / 2).mean().item(), rel=1e-5)
     for t in range(1, T + 1):  # a text of possible tokens only
-        lp = naive(model, ids[:t + 1], 8)[-1]
+        lp = naive(model, ids[: t + 1], 8)[-1]
         ids[t] = lp.topk(5).indices[t % 5]
-    s = score(model, ids[:T + 1])
-    assert s.zeros == 0 and s.nll == pytest.approx(target_nll(naive(model, ids[:T + 1], 8), ids[:T + 1]).sum().item(), rel=1e-6)
+    s = score(model, ids[: T + 1])
+    assert s.zeros == 0 and s.nll == pytest.approx(
+        target_nll(naive(model, ids[: T + 1], 8), ids[: T + 1]).sum().item(), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("name", ["softmax", "sigmoid"])
@@ -156,13 +185,16 @@ def test_ece_is_that_of_all_tokens_at_once(name):
 
 # ---- Bayesian projections -------------------------------------------------------------------------------------------
 
+
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["softmax", "sigmoid"])
 def test_the_predictive_distribution_is_the_mean_of_probabilities(name):
     model, ids = tiny(name, bayesian=True), text(T + 1)
     draws = model.head.draws(5, seed=3)
     hidden = model.trunk(torch.from_numpy(ids[:-1].astype(np.int64))[None])[0].double()
-    z = torch.stack([hidden @ d.weight[:V].double().t() + (0 if d.bias is None else d.bias.double()) for d in draws])  # (5, T, V)
+    z = torch.stack(
+        [hidden @ d.weight[:V].double().t() + (0 if d.bias is None else d.bias.double()) for d in draws]
+    )  # (5, T, V)
     lp = torch.stack([model.head.head.log_probs(each) for each in z])
     nll = target_nll(lp.exp().mean(0).log(), ids).sum().item()
     assert score(model, ids, draws=draws).nll == pytest.approx(nll, rel=1e-6)
@@ -175,7 +207,9 @@ def test_one_draw_that_can_say_it_is_enough():
     head = OutputHead(Top5(V), Projection(torch.nn.Parameter(torch.zeros(64, V)), V, None))
     weight = torch.zeros(64, V)
     weight[:V] = torch.eye(V)
-    favours = lambda ids: head.projection.draw()._replace(weight=weight * torch.tensor([float(i in ids) for i in range(64)])[:, None])
+    favours = lambda ids: head.projection.draw()._replace(
+        weight=weight * torch.tensor([float(i in ids) for i in range(64)])[:, None]
+    )
     lp = head.log_probs(torch.ones(1, V), [favours(range(5)), favours(range(5, 10))])
     torch.testing.assert_close(lp.exp()[0, :11], torch.tensor([0.1] * 10 + [0.0]))
 
@@ -195,6 +229,7 @@ def test_draws_are_a_function_of_the_seed():
 
 # ---- what it leaves alone -------------------------------------------------------------------------------------------
 
+
 @heads
 @pytest.mark.parametrize("bayesian", [False, True], ids=["point", "bayesian"])
 def test_scoring_disturbs_nothing(name, bayesian):
@@ -207,7 +242,10 @@ def test_scoring_disturbs_nothing(name, bayesian):
         results.append(score(model, ids, 3, model.head.draws(2, 5), details=True))
         assert torch.equal(torch.random.get_rng_state(), state) and str(np.random.get_state()) == numpy_state
     assert results[0] == results[1]  # nor does the global generator change the score
-    assert all(torch.equal(p, before[k]) for k, p in model.state_dict().items()) and model.state_dict().keys() == before.keys()
+    assert (
+        all(torch.equal(p, before[k]) for k, p in model.state_dict().items())
+        and model.state_dict().keys() == before.keys()
+    )
     assert all(p.grad is None and p.requires_grad for p in model.parameters()) and not model.training
     assert np.array_equal(ids, saved)
 
@@ -228,10 +266,14 @@ def test_the_padded_vocabulary_never_gets_mass(name):
 
 # ---- precision ------------------------------------------------------------------------------------------------------
 
+
 @heads
 def test_bfloat16_products_with_float32_probabilities(name):
     model, ids = tiny(name), text(100)
-    full, half = score(model, ids, 4), score(model, ids, 4, model.head.draws(1, 0, torch.bfloat16), dtype="bfloat16")
+    full, half = (
+        score(model, ids, 4),
+        score(model, ids, 4, model.head.draws(1, 0, torch.bfloat16), dtype="bfloat16"),
+    )
     if model.head.head.sparse:  # a random text has tokens of probability 0
         assert half.nll == full.nll == math.inf and half.zeros == pytest.approx(full.zeros, rel=0.1)
     else:

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
 from model import GPT, GPTConfig
-from speed import PEAK_FLOPS, flops_per_token, peak_flops
+from runtime.profile import PEAK_FLOPS, flops_per_token, peak_flops
 
 
 def test_flops_are_those_of_the_matrix_products():
@@ -49,9 +49,17 @@ def test_profile_says_where_a_step_goes(run, tiny, capsys):
     c = tiny(max_steps=7, profile=True)
     assert run(c) == 0
     out = capsys.readouterr().out
-    for phase in ("data and labels", "trunk, forward", "head, loss and gradient", "trunk, backward", "optimizer", "other", "aten::"):
+    for phase in (
+        "data and labels",
+        "trunk, forward",
+        "head, loss and gradient",
+        "trunk, backward",
+        "optimizer",
+        "other",
+        "aten::",
+    ):
         assert phase in out
-    table = out[out.index("where a step goes"):]
+    table = out[out.index("where a step goes") :]
     shares = [float(line.split("%")[0].split()[-1]) for line in table.splitlines()[1:7]]
     assert sum(shares) == pytest.approx(100, abs=0.5) and all(s >= 0 for s in shares)
     trace = json.loads(open(f"{c.out_dir}/trace.json").read())

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import TINY, train_in_process
 
 import eval_diversity
 import table
-from conftest import TINY, train_in_process
 from eval_diversity import Column
 from table import Run, TableConfig, half_sampling_interval, student_interval, summarise
 
@@ -30,7 +30,9 @@ def test_half_sampling_covers_as_it_says():
     rng, n, hits = np.random.default_rng(0), 60, 0
     for i in range(200):
         lengths = rng.integers(1, 50, n)
-        width = half_sampling_interval([["x" * k for k in lengths]], lambda texts: np.mean([len(t) for t in texts]), 100, seed=i)
+        width = half_sampling_interval(
+            [["x" * k for k in lengths]], lambda texts: np.mean([len(t) for t in texts]), 100, seed=i
+        )
         hits += abs(lengths.mean() - 25) < width
     assert 0.90 <= hits / 200 <= 0.99
 
@@ -39,7 +41,9 @@ def test_half_sampling_of_several_seeds_is_narrower():
     rng = np.random.default_rng(1)
     texts = [["x" * k for k in rng.integers(1, 50, 60)] for _ in range(4)]
     metric = lambda t: np.mean([len(x) for x in t])
-    assert half_sampling_interval(texts, metric, 300) == pytest.approx(half_sampling_interval(texts[:1], metric, 300) / 2, rel=0.3)
+    assert half_sampling_interval(texts, metric, 300) == pytest.approx(
+        half_sampling_interval(texts[:1], metric, 300) / 2, rel=0.3
+    )
 
 
 def test_summary_of_a_row():
@@ -52,9 +56,15 @@ def test_summary_of_a_row():
 
 
 def test_differences_are_paired_by_seed():
-    columns = (Column("ppl_tok", "PPL", ".2f", "low", ""), Column("distinct_4", "D4", ".4f", "human", ""), Column("tv", "TV", ".2f", "low", ""))
+    columns = (
+        Column("ppl_tok", "PPL", ".2f", "low", ""),
+        Column("distinct_4", "D4", ".4f", "human", ""),
+        Column("tv", "TV", ".2f", "low", ""),
+    )
     base = {1: {"ppl_tok": 10.0, "tv": 0.5}, 2: {"ppl_tok": 20.0, "tv": 0.5}, 3: {"ppl_tok": 40.0, "tv": 0.5}}
-    d = table.differences({2: {"ppl_tok": 21.0, "distinct_4": 1.0}, 3: {"ppl_tok": 43.0}, 4: {"ppl_tok": 0.0}}, base, columns)
+    d = table.differences(
+        {2: {"ppl_tok": 21.0, "distinct_4": 1.0}, 3: {"ppl_tok": 43.0}, 4: {"ppl_tok": 0.0}}, base, columns
+    )
     assert d == {"ppl_tok_diff": 2.0, "ppl_tok_diff_ci": pytest.approx(student_interval([1.0, 3.0]))}
     assert math.isnan(table.differences({1: {"ppl_tok": 1.0}}, base, columns)["ppl_tok_diff_ci"])
 
@@ -63,19 +73,31 @@ def test_texts_are_read_as_they_were_written(tmp_path):
     texts = ["a line\u2028of two\x85", "\x1c\x0c\n", ""]
     out = tmp_path / "x"
     eval_diversity.samples_file(out, "row").parent.mkdir()
-    eval_diversity.samples_file(out, "row").write_text("".join(json.dumps(t, ensure_ascii=False) + "\n" for t in texts))  # as eval_diversity writes them
+    eval_diversity.samples_file(out, "row").write_text(
+        "".join(json.dumps(t, ensure_ascii=False) + "\n" for t in texts)
+    )  # as eval_diversity writes them
     assert table.read_texts(eval_diversity.samples_file(out, "row")) == texts
 
 
 def test_a_run_fills_in_its_seed():
     run = Run.make("sig_gpt --teacher={runs}/baseline-{overlay}-{seed}", 7, TableConfig(runs="runs"))
-    assert run.out == Path("runs/sig_gpt-small-7") and "--teacher=runs/baseline-small-7" in run.arguments and "--seed=7" in run.arguments
+    assert (
+        run.out == Path("runs/sig_gpt-small-7")
+        and "--teacher=runs/baseline-small-7" in run.arguments
+        and "--seed=7" in run.arguments
+    )
 
 
-@pytest.mark.parametrize("change, says", [
-    (dict(jobs=0), "jobs = 0"), (dict(rows=[]), "rows and seeds"), (dict(rows=["baseline", "baseline"]), "hold one twice"),
-    (dict(rows=["baselin"]), "no config file config/baselin.py; did you mean"), (dict(rows=["baseline --hed=softmax"]), "did you mean 'head'"),
-])
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        (dict(jobs=0), "jobs = 0"),
+        (dict(rows=[]), "rows and seeds"),
+        (dict(rows=["baseline", "baseline"]), "hold one twice"),
+        (dict(rows=["baselin"]), "no config file config/baselin.py; did you mean"),
+        (dict(rows=["baseline --hed=softmax"]), "did you mean 'head'"),
+    ],
+)
 def test_mistakes_are_found_before_any_training(change, says):
     with pytest.raises((ValueError, OSError), match=says):
         table.check(TableConfig(**dict(rows=["baseline"]) | change))
@@ -86,7 +108,9 @@ def test_the_committed_tables_are_sound(name, files):
     c = table.configure(TableConfig, [f"config/tables/{f}.py" for f in files])
     runs = table.check(c)
     assert len(runs) == len(c.rows) * len(c.seeds)
-    assert c.name == name and {a for r in runs for a in r.arguments if a.startswith("--teacher")} == {f"--teacher=out/baseline-{c.overlay}-{s}" for s in c.seeds}
+    assert c.name == name and {a for r in runs for a in r.arguments if a.startswith("--teacher")} == {
+        f"--teacher=out/baseline-{c.overlay}-{s}" for s in c.seeds
+    }
 
 
 @pytest.fixture
@@ -104,14 +128,43 @@ def whole(token_folder, tmp_path, monkeypatch):
     overlay = tmp_path / "tinytable.py"
     overlay.write_text("".join(f"{k} = {v!r}\n" for k, v in tiny.items()))
     real = Run.make.__func__
-    monkeypatch.setattr(Run, "make", classmethod(lambda cls, row, seed, c: (lambda r: Run(r.row, r.seed, r.out, tuple(
-        str(overlay) if a.endswith("/tinytable.py") else a for a in r.arguments)))(real(cls, row, seed, c))))
+    monkeypatch.setattr(
+        Run,
+        "make",
+        classmethod(
+            lambda cls, row, seed, c: (
+                lambda r: Run(
+                    r.row,
+                    r.seed,
+                    r.out,
+                    tuple(str(overlay) if a.endswith("/tinytable.py") else a for a in r.arguments),
+                )
+            )(real(cls, row, seed, c))
+        ),
+    )
     monkeypatch.setattr(table.Trainings, "run", fake_train)
 
     def make(**changes):
-        config = dict(rows=["baseline", "smooth_gpt"], overlay="tinytable", seeds=[1, 2], runs=str(tmp_path / "out"), results=str(tmp_path / "results"), halves=5,
-                      evaluate="--split=validation --texts=6 --prompt_tokens=6 --new_tokens=80 --data " + str(token_folder)) | changes
-        return table.main(["--name=mini", *(f"--{k}={v!r}" if not isinstance(v, str) else f"--{k}={v}" for k, v in config.items())])
+        config = (
+            dict(
+                rows=["baseline", "smooth_gpt"],
+                overlay="tinytable",
+                seeds=[1, 2],
+                runs=str(tmp_path / "out"),
+                results=str(tmp_path / "results"),
+                halves=5,
+                evaluate="--split=validation --texts=6 --prompt_tokens=6 --new_tokens=80 --data "
+                + str(token_folder),
+            )
+            | changes
+        )
+        return table.main(
+            [
+                "--name=mini",
+                *(f"--{k}={v!r}" if not isinstance(v, str) else f"--{k}={v}" for k, v in config.items()),
+            ]
+        )
+
     return make, trained, tmp_path
 
 
@@ -122,10 +175,17 @@ def test_a_whole_table_and_again(whole, capsys):
     assert [r["name"] for r in out["rows"]] == ["baseline", "smooth_gpt", "human", "unigram noise", "loop"]
     assert out["commits"] and out["settings"]["table"]["seeds"] == [1, 2] and "torch" in out["versions"][0]
     runs = {r["name"]: r for r in json.loads((folder / "results/mini.runs.json").read_text())["rows"]}
-    assert out["rows"][0]["ppl_tok"] == pytest.approx((runs["baseline-tinytable-1"]["ppl_tok"] + runs["baseline-tinytable-2"]["ppl_tok"]) / 2)
+    assert out["rows"][0]["ppl_tok"] == pytest.approx(
+        (runs["baseline-tinytable-1"]["ppl_tok"] + runs["baseline-tinytable-2"]["ppl_tok"]) / 2
+    )
     assert " ± " in (folder / "results/mini.md").read_text()
-    assert runs["baseline-tinytable-1"]["training"]["learning_rate"] == TINY["learning_rate"] and runs["baseline-tinytable-1"]["curve"][-1]["val_ppl"] > 1
-    assert "/" not in "".join(str(v) for v in runs["baseline-tinytable-1"]["training"].values())  # no place of this machine
+    assert (
+        runs["baseline-tinytable-1"]["training"]["learning_rate"] == TINY["learning_rate"]
+        and runs["baseline-tinytable-1"]["curve"][-1]["val_ppl"] > 1
+    )
+    assert "/" not in "".join(
+        str(v) for v in runs["baseline-tinytable-1"]["training"].values()
+    )  # no place of this machine
     capsys.readouterr()
     shutil.rmtree(folder / "out/smooth_gpt-tinytable-2")
     before = (folder / "results/mini.csv").read_text()
@@ -144,7 +204,9 @@ def test_a_partial_table(whole):
     assert make(seeds=[1]) == make(rows=["baseline"]) == 0 and len(trained) == 3
     assert make(partial=True) == 0 and len(trained) == 3
     out = json.loads((folder / "results/mini.json").read_text())
-    assert [len(r["runs"]) for r in out["rows"][:2]] == [2, 1] and "Mean of 2 seeds (smooth_gpt: 1)" in (folder / "results/mini.md").read_text()
+    assert [len(r["runs"]) for r in out["rows"][:2]] == [2, 1] and "Mean of 2 seeds (smooth_gpt: 1)" in (
+        folder / "results/mini.md"
+    ).read_text()
 
 
 def test_a_run_that_others_start_from_needs_its_folder(whole):
@@ -153,16 +215,28 @@ def test_a_run_that_others_start_from_needs_its_folder(whole):
     assert make(rows=rows, seeds=[1]) == 0 and len(trained) == 2
     shutil.rmtree(folder / "out")
     assert make(rows=rows, seeds=[1]) == 0 and len(trained) == 2
-    assert make(rows=rows, seeds=[1, 2]) == 0 and len(trained) == 4 and not (folder / "out/baseline-tinytable-1").exists()
+    assert (
+        make(rows=rows, seeds=[1, 2]) == 0
+        and len(trained) == 4
+        and not (folder / "out/baseline-tinytable-1").exists()
+    )
     shutil.rmtree(folder / "out")
     (folder / "results/mini.runs.samples/stop_gradient-tinytable-2.jsonl").unlink()
-    assert make(rows=rows, seeds=[1, 2]) == 0 and len(trained) == 6  # the baseline of seed 2, and what starts from it
+    assert (
+        make(rows=rows, seeds=[1, 2]) == 0 and len(trained) == 6
+    )  # the baseline of seed 2, and what starts from it
 
 
 def test_a_failed_run_is_named_and_the_others_are_done(whole, monkeypatch):
     make, trained, folder = whole
     inner = table.Trainings.run
-    monkeypatch.setattr(table.Trainings, "run", lambda self, command, environment: 1 if "--name=baseline-tinytable-1" in command else inner(self, command, environment))
+    monkeypatch.setattr(
+        table.Trainings,
+        "run",
+        lambda self, command, environment: (
+            1 if "--name=baseline-tinytable-1" in command else inner(self, command, environment)
+        ),
+    )
     with pytest.raises(ChildProcessError, match="baseline-tinytable-1 failed"):
         make()
     assert (folder / "out/baseline-tinytable-2/last").is_dir() and not (folder / "results/mini.json").exists()
@@ -170,7 +244,9 @@ def test_a_failed_run_is_named_and_the_others_are_done(whole, monkeypatch):
 
 def test_a_run_may_have_taken_any_dtype_unless_one_is_asked_for():
     arguments = ("config/baseline.py", "config/tiny.py")
-    auto, named = (Run("baseline", 1, Path("out"), (*arguments, *flags)) for flags in ((), ("--dtype=float32",)))
+    auto, named = (
+        Run("baseline", 1, Path("out"), (*arguments, *flags)) for flags in ((), ("--dtype=float32",))
+    )
     has = {**auto.wanted, "dtype": "bfloat16"}
     assert auto.wanted["dtype"] == "auto" and auto.differs(has) == ""
     assert named.differs(has) == "dtype ('bfloat16', not 'float32')"
@@ -185,11 +261,15 @@ def test_a_run_of_another_configuration_is_refused(whole):
 
 # ---- checks first, and by content -----------------------------------------------------------------------------------
 
+
 def test_texts_that_do_not_fit_are_found_before_any_training(whole):
     make, trained, folder = whole
     with pytest.raises(ValueError, match="prompt_tokens . new_tokens = 250 do not fit block_size = 96"):
         make(evaluate="")
-    with pytest.raises(ValueError, match="baseline-tinytable-1 has block_size = 96; .*has block_size = 48.*contexts of different length"):
+    with pytest.raises(
+        ValueError,
+        match="baseline-tinytable-1 has block_size = 96; .*has block_size = 48.*contexts of different length",
+    ):
         make(rows=["baseline", "smooth_gpt --block_size=48"], seeds=[1])
     assert not trained
 
@@ -206,7 +286,10 @@ def test_results_of_other_settings_are_found_before_any_training(whole, token_fo
     make, trained, folder = whole
     assert make(rows=["baseline"], seeds=[1]) == 0
     with pytest.raises(ValueError, match="rows of other settings .*texts 6, now 7"):
-        make(evaluate="--split=validation --texts=7 --prompt_tokens=6 --new_tokens=80 --data " + str(token_folder))
+        make(
+            evaluate="--split=validation --texts=7 --prompt_tokens=6 --new_tokens=80 --data "
+            + str(token_folder)
+        )
     path = folder / "results/mini.runs.json"
     path.write_text(path.read_text().replace(json.loads(path.read_text())["settings"]["train"], "0" * 64))
     with pytest.raises(ValueError, match="rows of other settings .training text 000000000000, now"):
@@ -216,7 +299,11 @@ def test_results_of_other_settings_are_found_before_any_training(whole, token_fo
 
 def scaled(checkpoint: Path) -> None:
     from safetensors.torch import load_file, save_file
-    save_file({k: v * 1.01 for k, v in load_file(checkpoint / "model.safetensors").items()}, checkpoint / "model.safetensors")
+
+    save_file(
+        {k: v * 1.01 for k, v in load_file(checkpoint / "model.safetensors").items()},
+        checkpoint / "model.safetensors",
+    )
 
 
 def test_rows_of_other_weights_are_not_kept(whole):
@@ -237,30 +324,47 @@ def test_a_degenerate_run_is_left_out_and_named(whole, capsys):
     make, trained, folder = whole
     assert make(seeds=[1]) == 0
     from safetensors.torch import load_file, save_file
+
     weights = folder / "out/smooth_gpt-tinytable-1/best/model.safetensors"
     save_file({k: v * math.nan for k, v in load_file(weights).items()}, weights)
-    assert make(seeds=[1]) == 1 and "could not be evaluated: smooth_gpt-tinytable-1" in capsys.readouterr().err
-    assert [r["name"] for r in json.loads((folder / "results/mini.json").read_text())["rows"]] == ["baseline", "human", "unigram noise", "loop"]
+    assert (
+        make(seeds=[1]) == 1 and "could not be evaluated: smooth_gpt-tinytable-1" in capsys.readouterr().err
+    )
+    assert [r["name"] for r in json.loads((folder / "results/mini.json").read_text())["rows"]] == [
+        "baseline",
+        "human",
+        "unigram noise",
+        "loop",
+    ]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_stops_the_trainings_and_waits_for_them(tmp_path, monkeypatch, number):
     """A signal to table.py alone: its training saves, is waited for, and no other starts."""
-    code = ("import pathlib, signal, sys, time\nout = pathlib.Path(sys.argv[1])\n"
-            "def save(*_):\n out.with_suffix('.saved').touch()\n sys.exit(143)\nsignal.signal(signal.SIGTERM, save)\nout.touch()\ntime.sleep(60)")
+    code = (
+        "import pathlib, signal, sys, time\nout = pathlib.Path(sys.argv[1])\n"
+        "def save(*_):\n out.with_suffix('.saved').touch()\n sys.exit(143)\nsignal.signal(signal.SIGTERM, save)\nout.touch()\ntime.sleep(60)"
+    )
     runs = [Run("r", i, tmp_path / f"r{i}", (str(tmp_path / f"r{i}"),)) for i in range(2)]
     real = table.subprocess.Popen
-    monkeypatch.setattr(table.subprocess, "Popen", lambda command, env: real([sys.executable, "-c", code, command[2]], env=env))
+    monkeypatch.setattr(
+        table.subprocess,
+        "Popen",
+        lambda command, env: real([sys.executable, "-c", code, command[2]], env=env),
+    )
 
     def send():
         while not runs[0].out.exists():
             time.sleep(0.01)
         os.kill(os.getpid(), number)
+
     before = [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
     thread = threading.Thread(target=send)
     thread.start()
     with pytest.raises(table.Stopped) as e:
         table.train_all(runs, TableConfig())
     thread.join()
-    assert e.value.args == (number,) and runs[0].out.with_suffix(".saved").exists() and not runs[1].out.exists()
+    assert (
+        e.value.args == (number,) and runs[0].out.with_suffix(".saved").exists() and not runs[1].out.exists()
+    )
     assert before == [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]

@@ -36,7 +36,9 @@ def test_the_first_error_is_raised_and_ends_the_rest(workers):
     def fail() -> None:
         raise ZeroDivisionError("of a task")
 
-    tasks = [Task(lambda: done.append(0), []), Task(fail, [0])] + [Task(lambda i=i: done.append(i), [i - 1]) for i in range(2, 50)]
+    tasks = [Task(lambda: done.append(0), []), Task(fail, [0])] + [
+        Task(lambda i=i: done.append(i), [i - 1]) for i in range(2, 50)
+    ]
     with pytest.raises(ZeroDivisionError, match="of a task"):
         run(tasks, workers)
     assert done == [0]

@@ -1,6 +1,6 @@
 """Prepare the demo corpus: the help topics that every CPython carries (pydoc_data.topics, about 465 kB of English).
 
-    python data/demo/prepare.py [--tokenizer gpt2|bpeN] [--out DIR] [--force]
+python data/demo/prepare.py [--tokenizer gpt2|bpeN] [--out DIR] [--force]
 """
 
 import io
@@ -10,11 +10,13 @@ from pathlib import Path
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    import configurator
+    from runtime import configurator
+
     configurator.quiet_imports()
 
-from configurator import cli
 from data.corpus import Split, main, prepare_splits
+from runtime.configurator import cli
+from runtime.errors import UserError
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -22,6 +24,7 @@ FOLDER = Path(__file__).resolve().parent
 def demo_texts() -> dict[str, str]:
     """Text of each split: of every ten topics in alphabetical order one validates, one tests, eight train."""
     from pydoc_data.topics import topics  # half a megabyte of source: read when asked for
+
     names = {"train": [], "validation": [], "test": []}
     for i, topic in enumerate(sorted(topics)):
         names[{0: "validation", 5: "test"}.get(i % 10, "train")].append(topic)
@@ -31,11 +34,15 @@ def demo_texts() -> dict[str, str]:
 def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) -> Path:
     """Tokenise the corpus into the folder `out`; see data.corpus.prepare_splits. It has no source but itself."""
     if source:
-        raise ValueError(f"the demo corpus takes no source, not {source!r}: leave it empty, or use wikitext103")
+        raise UserError(
+            f"the demo corpus takes no source, not {source!r}: leave it empty, or use wikitext103"
+        )
     texts = demo_texts()
     # StringIO with newline="\n" splits at "\n" alone, as files do; str.splitlines would also split at form feeds.
-    splits = {name: Split(lambda text=text: io.StringIO(text, newline="\n"), len(text.encode()))
-              for name, text in texts.items()}
+    splits = {
+        name: Split(lambda text=text: io.StringIO(text, newline="\n"), len(text.encode()))
+        for name, text in texts.items()
+    }
     # the topics change from one Python to the next, so the version is part of where the text comes from
     origin = f"pydoc_data.topics of Python {platform.python_version()}"
     return prepare_splits(out, tokenizer, origin, splits, force=force)

@@ -22,6 +22,7 @@ from itertools import product
 import numpy as np
 
 from data.grammar.machine import Machine, Tables
+from runtime.errors import UserError
 
 # Symbol -> its expansions, (probability, symbols). What has no rule is a class of words. The first class of a word decides between the
 # expansions (the grammar is LL(1)), so that a stack of symbols is a function of the words seen: see `places`.
@@ -30,11 +31,26 @@ RULES: dict[str, tuple[tuple[float, str], ...]] = {
     "second": ((0.9, "sentence third"), (0.1, "")),
     "third": ((0.7, "sentence fourth"), (0.3, "")),
     "fourth": ((0.6, "sentence"), (0.4, "")),
-    "sentence": ((0.7, "clause stop"), (0.1, "if clause then clause stop"), (0.1, "either clause or clause stop"), (0.1, "neither clause nor clause stop")),
+    "sentence": (
+        (0.7, "clause stop"),
+        (0.1, "if clause then clause stop"),
+        (0.1, "either clause or clause stop"),
+        (0.1, "neither clause nor clause stop"),
+    ),
     "clause": ((0.8, "determiner adjectives subject"), (0.2, "nominative verb_sg object")),
     "subject": ((0.6, "noun_sg modifier_sg verb_sg object"), (0.4, "noun_pl modifier_pl verb_pl object")),
-    "modifier_sg": ((0.6, ""), (0.2, "preposition np"), (0.1, "that verb_sg np"), (0.1, "whom determiner adjectives inner")),
-    "modifier_pl": ((0.6, ""), (0.2, "preposition np"), (0.1, "that verb_pl np"), (0.1, "whom determiner adjectives inner")),
+    "modifier_sg": (
+        (0.6, ""),
+        (0.2, "preposition np"),
+        (0.1, "that verb_sg np"),
+        (0.1, "whom determiner adjectives inner"),
+    ),
+    "modifier_pl": (
+        (0.6, ""),
+        (0.2, "preposition np"),
+        (0.1, "that verb_pl np"),
+        (0.1, "whom determiner adjectives inner"),
+    ),
     "inner": ((0.6, "noun_sg phrase verb_sg"), (0.4, "noun_pl phrase verb_pl")),
     "object": ((0.25, ""), (0.55, "np"), (0.2, "adverb")),
     "np": ((1.0, "determiner adjectives noun phrase"),),
@@ -44,25 +60,38 @@ RULES: dict[str, tuple[tuple[float, str], ...]] = {
     "more": ((0.8, ""), (0.2, "adjective")),
 }
 FUNCTION_WORDS = {  # classes with words of their own, the most frequent first
-    "determiner": "the his her my their our your its", "preposition": "of in with on by near under behind over for",
-    "that": "that which", "whom": "whom", "if": "if", "then": "then", "either": "either", "or": "or", "neither": "neither", "nor": "nor", "stop": ".",
+    "determiner": "the his her my their our your its",
+    "preposition": "of in with on by near under behind over for",
+    "that": "that which",
+    "whom": "whom",
+    "if": "if",
+    "then": "then",
+    "either": "either",
+    "or": "or",
+    "neither": "neither",
+    "nor": "nor",
+    "stop": ".",
 }
 END = "\n"
-OWN, OWN_CONCEPTS = 0.7, 40  # share of nouns and of verbs that come from the theme's own concepts, and how many these are
-SYNONYMS = 4                 # at most
+OWN, OWN_CONCEPTS = (
+    0.7,
+    40,
+)  # share of nouns and of verbs that come from the theme's own concepts, and how many these are
+SYNONYMS = 4  # at most
 
 
 @dataclass(frozen=True)
 class Settings:
     """Everything that decides the corpus. As text "seed=1 train=2000000 ...": the `source` of a prepared folder."""
+
     seed: int = 1
-    train: int = 2_000_000    # tokens at least: a split ends with the document that reaches them
+    train: int = 2_000_000  # tokens at least: a split ends with the document that reaches them
     validation: int = 100_000
     test: int = 100_000
-    themes: int = 48          # names
-    nouns: int = 300          # concepts, of one to SYNONYMS words each, with two forms
-    verbs: int = 120          # likewise
-    adjectives: int = 150     # concepts, with one form
+    themes: int = 48  # names
+    nouns: int = 300  # concepts, of one to SYNONYMS words each, with two forms
+    verbs: int = 120  # likewise
+    adjectives: int = 150  # concepts, with one form
     adverbs: int = 60
 
     @classmethod
@@ -72,16 +101,21 @@ class Settings:
         for item in text.split():
             key, _, value = item.partition("=")
             if key not in known or not value.isdecimal():
-                raise ValueError(f"source {text!r}: {item!r} is not a setting of the grammar; give key=number with keys among {', '.join(known)}")
+                raise UserError(
+                    f"source {text!r}: {item!r} is not a setting of the grammar; give key=number with keys among {', '.join(known)}"
+                )
             values[key] = int(value)
         out = cls(**values)
         for key, value in asdict(out).items():
-            least = {"seed": 0, "train": 500, "validation": 500, "test": 500}.get(key, 1)  # a split has several documents
+            least = {"seed": 0, "train": 500, "validation": 500, "test": 500}.get(
+                key, 1
+            )  # a split has several documents
             if value > 100_000 and key not in ("seed", "train", "validation", "test"):
-                raise ValueError(f"source {text!r}: {key} = {value} is more than there are words for: use at "
-                                 f"most 100000")
+                raise UserError(
+                    f"source {text!r}: {key} = {value} is more than there are words for: use at most 100000"
+                )
             if value < least:
-                raise ValueError(f"source {text!r}: {key} = {value} must be at least {least}")
+                raise UserError(f"source {text!r}: {key} = {value} must be at least {least}")
         return out
 
     def __str__(self) -> str:
@@ -90,12 +124,15 @@ class Settings:
 
 # ---- places: the stacks of the grammar ------------------------------------------------------------------------------
 
+
 def _first(stack: tuple[str, ...]) -> list[tuple[float, str, tuple[str, ...]]]:
     """(probability, class of the next word, stack after it) of each way to go on from `stack`."""
     head, rest = stack[0], stack[1:]
     if head not in RULES:
         return [(1.0, head, rest)]
-    return [(p * p2, *more) for p, symbols in RULES[head] for p2, *more in _first(tuple(symbols.split()) + rest)]
+    return [
+        (p * p2, *more) for p, symbols in RULES[head] for p2, *more in _first(tuple(symbols.split()) + rest)
+    ]
 
 
 def places() -> tuple[list[tuple[str, ...]], list[dict[str, tuple[float, int]]]]:
@@ -110,7 +147,9 @@ def places() -> tuple[list[tuple[str, ...]], list[dict[str, tuple[float, int]]]]
                 number[rest] = len(stacks)
                 stacks.append(rest)
                 waiting.append(rest)
-            assert name not in out or out[name][1] == number[rest], f"{name} has two ways to go on: the grammar is not LL(1)"
+            assert name not in out or out[name][1] == number[rest], (
+                f"{name} has two ways to go on: the grammar is not LL(1)"
+            )
             out[name] = (out.get(name, (0.0,))[0] + p, number[rest])
         arcs.append(out)
     return stacks, arcs
@@ -118,12 +157,15 @@ def places() -> tuple[list[tuple[str, ...]], list[dict[str, tuple[float, int]]]]
 
 # ---- words ----------------------------------------------------------------------------------------------------------
 
+
 def _stems(count: int, rng: np.random.Generator) -> list[str]:
     """`count` different pronounceable stems of two syllables, and a third where these run out, in random order."""
     syllables = [a + b for a, b in product("bdfgklmnprstvz", "aeiou")]
     short = ["".join(s) for s in product(syllables, syllables, "bdfgklmnprstvz")]
     if count > len(short):
-        raise ValueError(f"the settings ask for {count} different stems, there are {len(short)}: use fewer concepts or themes")
+        raise UserError(
+            f"the settings ask for {count} different stems, there are {len(short)}: use fewer concepts or themes"
+        )
     return [short[i] for i in rng.permutation(len(short))[:count]]
 
 
@@ -142,22 +184,33 @@ def _open_class(concepts: int, themes: int, themed: bool, rng: np.random.Generat
         own = _zipf(min(OWN_CONCEPTS, concepts))
         p *= 1 - OWN
         for x in range(themes):
-            p[x, rng.permutation(concepts)[:len(own)]] += OWN * own
+            p[x, rng.permutation(concepts)[: len(own)]] += OWN * own
     return np.repeat(p / synonyms, synonyms, axis=1)
 
 
 def _classes(s: Settings) -> list[tuple[str, list[str], np.ndarray]]:
     """(class, its words, P(word | class, theme) (X, words)) of all classes, the end last."""
     rng, X = np.random.default_rng((s.seed, 0)), s.themes
-    open_classes = {"noun": _open_class(s.nouns, X, True, rng), "verb": _open_class(s.verbs, X, True, rng),
-                    "adjective": _open_class(s.adjectives, X, False, rng), "adverb": _open_class(s.adverbs, X, False, rng)}
+    open_classes = {
+        "noun": _open_class(s.nouns, X, True, rng),
+        "verb": _open_class(s.verbs, X, True, rng),
+        "adjective": _open_class(s.adjectives, X, False, rng),
+        "adverb": _open_class(s.adverbs, X, False, rng),
+    }
     stems = iter(_stems(X + sum(p.shape[1] for p in open_classes.values()), rng))
     names = [next(stems).capitalize() for _ in range(X)]
     only_own = np.eye(X)  # a document mentions no name but its own
-    out = [("vocative", [n + "e" for n in names], np.tile(_zipf(X), (X, 1))), ("nominative", [n + "us" for n in names], only_own),
-           ("genitive", [n + "i" for n in names], only_own)]
-    forms = {"noun": (("noun_sg", ""), ("noun_pl", "os")), "verb": (("verb_sg", "es"), ("verb_pl", "e")),
-             "adjective": (("adjective", "ic"),), "adverb": (("adverb", "ily"),)}
+    out = [
+        ("vocative", [n + "e" for n in names], np.tile(_zipf(X), (X, 1))),
+        ("nominative", [n + "us" for n in names], only_own),
+        ("genitive", [n + "i" for n in names], only_own),
+    ]
+    forms = {
+        "noun": (("noun_sg", ""), ("noun_pl", "os")),
+        "verb": (("verb_sg", "es"), ("verb_pl", "e")),
+        "adjective": (("adjective", "ic"),),
+        "adverb": (("adverb", "ily"),),
+    }
     for kind, p in open_classes.items():
         own_stems = [next(stems) for _ in range(p.shape[1])]
         out += [(name, [stem + ending for stem in own_stems], p) for name, ending in forms[kind]]
@@ -178,5 +231,5 @@ def build(s: Settings) -> tuple[list[str], Machine]:
     words = [word for _, own, _ in classes for word in own]
     klass = np.repeat(np.arange(len(classes)), [len(own) for _, own, _ in classes])
     theme = np.full(len(words), -1)
-    theme[:s.themes] = np.arange(s.themes)  # the vocatives
+    theme[: s.themes] = np.arange(s.themes)  # the vocatives
     return words, Machine(Tables(klass, syntax, after, np.hstack([p for _, _, p in classes]), theme))

@@ -14,16 +14,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from runtime.errors import UserError
+
 UNKNOWN = -1  # the state after a word that the grammar forbids, until the next document begins
 
 
 class Tables(NamedTuple):
     """V words, C classes, Q places, X themes. The words of a class have consecutive ids; the last word, alone in the last class, ends a document."""
-    klass: np.ndarray    # (V,) class of each word, ascending
-    syntax: np.ndarray   # (Q, C) P(class | q): rows sum to 1
-    after: np.ndarray    # (Q, C) the place that follows; -1 where the class is impossible
+
+    klass: np.ndarray  # (V,) class of each word, ascending
+    syntax: np.ndarray  # (Q, C) P(class | q): rows sum to 1
+    after: np.ndarray  # (Q, C) the place that follows; -1 where the class is impossible
     lexicon: np.ndarray  # (X, V) P(word | its class, x): sums to 1 over each class
-    theme: np.ndarray    # (V,) the theme that a word sets, -1 where it sets none
+    theme: np.ndarray  # (V,) the theme that a word sets, -1 where it sets none
 
 
 class Machine:
@@ -71,7 +74,9 @@ class Machine:
         """The state (T,) in which each word of `ids` (T,), whole documents one after the other, is chosen."""
         ends = np.flatnonzero(ids == self.end)
         if not len(ends) or ends[-1] != len(ids) - 1:
-            raise ValueError(f"the {len(ids)} tokens do not end with the end of a document (id {self.end}): parse whole documents")
+            raise UserError(
+                f"the {len(ids)} tokens do not end with the end of a document (id {self.end}): parse whole documents"
+            )
         lengths = np.diff(ends, prepend=-1)
         inside = np.arange(lengths.max()) < lengths[:, None]  # (documents, longest)
         rows = np.full(inside.shape, self.end, np.int64)
@@ -81,12 +86,18 @@ class Machine:
     @cached_property
     def _cumulative(self) -> tuple[np.ndarray, np.ndarray]:
         """Of syntax, each row plus q; of lexicon, each class plus its number, each row plus x * C: both ascend when flattened."""
-        words = np.hstack([c + self.lexicon[:, a:b].cumsum(1) for c, (a, b) in enumerate(zip(self.first, self.first[1:]))])
-        return (self.syntax.cumsum(1) + np.arange(self.Q)[:, None]).ravel(), (words + np.arange(self.X)[:, None] * self.C).ravel()
+        words = np.hstack(
+            [c + self.lexicon[:, a:b].cumsum(1) for c, (a, b) in enumerate(zip(self.first, self.first[1:]))]
+        )
+        return (self.syntax.cumsum(1) + np.arange(self.Q)[:, None]).ravel(), (
+            words + np.arange(self.X)[:, None] * self.C
+        ).ravel()
 
     def sample(self, documents: int, rng: np.random.Generator) -> list[np.ndarray]:
         """`documents` independent documents, each an array of ids that ends with `end`; all of them advance together, a word at a time."""
-        uniform = lambda n: np.minimum(rng.random(n), 1 - 1e-9)  # so that rounding cannot carry it to the next row
+        uniform = lambda n: np.minimum(
+            rng.random(n), 1 - 1e-9
+        )  # so that rounding cannot carry it to the next row
         classes, words = self._cumulative
         alive, states, columns = np.arange(documents), np.zeros(documents, np.int64), []
         while len(alive):
@@ -110,7 +121,9 @@ class Machine:
     def visits(self) -> np.ndarray:
         """Expected times that a document is in each state (Q * X,): n = e_0 + P^T n over places, shared out by the themes' probability."""
         flow = np.zeros((self.Q, self.Q))
-        np.add.at(flow, (np.arange(self.Q)[:, None], self.after), np.where(self.after > 0, self.syntax, 0))  # > 0: not into the next document
+        np.add.at(
+            flow, (np.arange(self.Q)[:, None], self.after), np.where(self.after > 0, self.syntax, 0)
+        )  # > 0: not into the next document
         n = np.linalg.solve(np.eye(self.Q) - flow.T, np.eye(self.Q)[0])
         sets = self.theme >= 0
         share = np.bincount(self.theme[sets], self.lexicon[0, sets], minlength=self.X)

@@ -14,15 +14,17 @@ import numpy as np
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    import configurator
+    from runtime import configurator
+
     configurator.quiet_imports()
 
-from configurator import cli
 from data.corpus import Split, main, prepare_splits
 from data.grammar.grammar import END, Settings, build
 from data.grammar.machine import Machine
 from data.grammar.truth import write_truth
 from data.tokens import SPLITS, WordTokenizer, open_tokens
+from runtime.configurator import cli
+from runtime.errors import UserError
 
 FOLDER = Path(__file__).resolve().parent
 AT_ONCE = 4096  # documents
@@ -42,7 +44,9 @@ def lines(words: list[str], machine: Machine, tokens: int, seed: tuple[int, ...]
 def unusual(source: str) -> str:
     """The settings in the record of a prepared folder that are not the standard ones."""
     standard = str(Settings()).split()
-    return " ".join(item for item in source.split() if item not in standard and not item.startswith("language="))
+    return " ".join(
+        item for item in source.split() if item not in standard and not item.startswith("language=")
+    )
 
 
 def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) -> Path:
@@ -51,24 +55,46 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
     source  settings of the generator, "key=number" with spaces between; the others have their defaults
     """
     if tokenizer != WordTokenizer.name:
-        raise ValueError(f"tokenizer = {tokenizer!r}: the grammar's distributions are over its own words: use {WordTokenizer.name!r}")
+        raise UserError(
+            f"tokenizer = {tokenizer!r}: the grammar's distributions are over its own words: use {WordTokenizer.name!r}"
+        )
     settings, out = Settings.parse(source), Path(out)
     words, machine = build(settings)
-    splits = {name: Split(partial(lines, words, machine, getattr(settings, name), (settings.seed, 1 + i))) for i, name in enumerate(SPLITS)}
+    splits = {
+        name: Split(partial(lines, words, machine, getattr(settings, name), (settings.seed, 1 + i)))
+        for i, name in enumerate(SPLITS)
+    }
 
     def truths() -> None:
         for name in ("validation", "test"):
             info = write_truth(open_tokens(out / f"{name}.bin"), machine).info
-            print(f"{name}: {info['entropy']:.4f} nats a token, in closed form {info['entropy_rate']:.4f} (perplexity {np.exp(info['entropy_rate']):.2f}); "
-                  f"{info['documents']:,} documents of {info['tokens_a_document']:.1f} tokens", file=sys.stderr)
+            print(
+                f"{name}: {info['entropy']:.4f} nats a token, in closed form {info['entropy_rate']:.4f} (perplexity {np.exp(info['entropy_rate']):.2f}); "
+                f"{info['documents']:,} documents of {info['tokens_a_document']:.1f} tokens",
+                file=sys.stderr,
+            )
 
     # the digest: a folder written by other rules is refused, not given the truth of these
-    return prepare_splits(out, tokenizer, f"{settings} language={machine.digest}", splits, force=force, own=WordTokenizer.of(words), beside=truths)
+    return prepare_splits(
+        out,
+        tokenizer,
+        f"{settings} language={machine.digest}",
+        splits,
+        force=force,
+        own=WordTokenizer.of(words),
+        beside=truths,
+    )
 
 
 def command(argv: list[str]) -> int:
-    return main(prepare, FOLDER, WordTokenizer.name, "Prepare the grammar.", 'settings of the generator, '
-                                                                             'such as "seed=2 train=500000"', argv=argv)
+    return main(
+        prepare,
+        FOLDER,
+        WordTokenizer.name,
+        "Prepare the grammar.",
+        'settings of the generator, such as "seed=2 train=500000"',
+        argv=argv,
+    )
 
 
 if __name__ == "__main__":

@@ -13,12 +13,13 @@ import numpy as np
 
 from data.grammar.machine import Machine, Tables
 from data.tokens import TokenFile
-from files import replacing
+from runtime.errors import UserError
+from runtime.files import replacing
 
 
 class Truth(NamedTuple):
     machine: Machine
-    states: np.ndarray    # (T,) state in which each token of the split is chosen
+    states: np.ndarray  # (T,) state in which each token of the split is chosen
     info: dict[str, Any]  # sha256 of the split's text, its tokens, and what `describe` says
 
     def probs(self, positions: np.ndarray) -> np.ndarray:
@@ -29,9 +30,17 @@ class Truth(NamedTuple):
 def describe(machine: Machine, states: np.ndarray) -> dict[str, Any]:
     """The language in numbers; entropies in nats a token. "entropy_rate" and "mean_length" are in closed form; "entropy" is the split's mean."""
     documents = int((states == 0).sum())
-    return {"vocab_size": machine.V, "places": machine.Q, "themes": machine.X, "states": int((machine.visits > 0).sum()),
-            "entropy_rate": machine.entropy_rate, "entropy": float(machine.entropies[states].mean()),
-            "mean_length": machine.mean_length, "documents": documents, "tokens_a_document": len(states) / documents}
+    return {
+        "vocab_size": machine.V,
+        "places": machine.Q,
+        "themes": machine.X,
+        "states": int((machine.visits > 0).sum()),
+        "entropy_rate": machine.entropy_rate,
+        "entropy": float(machine.entropies[states].mean()),
+        "mean_length": machine.mean_length,
+        "documents": documents,
+        "tokens_a_document": len(states) / documents,
+    }
 
 
 def truth_path(tokens: Path) -> Path:
@@ -45,10 +54,14 @@ def write_truth(tokens: TokenFile, machine: Machine) -> Truth:
     states = machine.parse_stream(ids)
     wrong = np.flatnonzero(~machine.allows(states, ids))
     if len(wrong):
-        raise ValueError(f"{tokens.path} is not text of this grammar (token {wrong[0]} is forbidden there): prepare it again, with --force")
+        raise UserError(
+            f"{tokens.path} is not text of this grammar (token {wrong[0]} is forbidden there): prepare it again, with --force"
+        )
     info = {"sha256": tokens.info["sha256"], "tokens": len(ids), **describe(machine, states)}
     with replacing(truth_path(tokens.path)) as file:
-        np.savez_compressed(file, states=states.astype(np.uint32), info=np.array(json.dumps(info)), **machine.tables._asdict())
+        np.savez_compressed(
+            file, states=states.astype(np.uint32), info=np.array(json.dumps(info)), **machine.tables._asdict()
+        )
     return Truth(machine, states, info)
 
 
@@ -62,15 +75,19 @@ def open_truth(tokens: TokenFile) -> Truth | None:
             info = json.loads(str(file["info"]))
             states, tables = file["states"], Tables(*(file[name] for name in Tables._fields))
         if states.dtype != np.uint32:
-            raise ValueError("states of another type")
+            raise UserError("states of another type")
         states = states.astype(np.int64)
         had, machine = (info["sha256"], info["tokens"], len(states)), Machine(tables)
         _check(machine, states, tokens.info["vocab_size"])
         float(info["entropy"]), math.exp(info["entropy_rate"])
     except Exception as error:  # a damaged zip raises a kind of its own for each of its parts
-        raise ValueError(f"{path} is not a truth file ({type(error).__name__}): prepare the corpus again, with --force") from None
+        raise UserError(
+            f"{path} is not a truth file ({type(error).__name__}): prepare the corpus again, with --force"
+        ) from None
     if had != (tokens.info["sha256"], len(tokens.ids), len(tokens.ids)):
-        raise ValueError(f"{path} belongs to other tokens than {tokens.path.name}: prepare the corpus again, with --force")
+        raise UserError(
+            f"{path} belongs to other tokens than {tokens.path.name}: prepare the corpus again, with --force"
+        )
     return Truth(machine, states, info)
 
 
@@ -80,11 +97,11 @@ def _check(machine: Machine, states: np.ndarray, vocab_size: int) -> None:
     klass, syntax, after, lexicon, theme = machine.tables
     Q, C, X, V = machine.Q, machine.C, machine.X, vocab_size
     if [t.shape for t in machine.tables] != [(V,), (Q, C), (Q, C), (X, V), (V,)]:
-        raise ValueError("tables of other shapes")
+        raise UserError("tables of other shapes")
     for numbers, low, high in ((klass, 0, C), (after, -1, Q), (theme, -1, X), (states, 0, Q * X)):
         if numbers.dtype != np.int64 or numbers.min() < low or numbers.max() >= high:
-            raise ValueError("a number out of range")
+            raise UserError("a number out of range")
     if not all(((p >= 0) & (p <= 1 + 1e-9)).all() for p in (syntax, lexicon)):
-        raise ValueError("probabilities that are none")
+        raise UserError("probabilities that are none")
     if np.abs(syntax.sum(1) - 1).max() > 1e-6:
-        raise ValueError("probabilities that are none")
+        raise UserError("probabilities that are none")

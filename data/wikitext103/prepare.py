@@ -13,12 +13,14 @@ from pathlib import Path
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    import configurator
+    from runtime import configurator
+
     configurator.quiet_imports()
 
-from configurator import cli
 from data.corpus import Split, file_lines, main, prepare_splits
 from data.tokens import is_prepared
+from runtime.configurator import cli
+from runtime.errors import UserError
 
 FOLDER = Path(__file__).resolve().parent
 HUB, CONFIG = "Salesforce/wikitext", "wikitext-103-v1"
@@ -28,10 +30,16 @@ NAMES = {"train": "train", "validation": "valid", "test": "test"}  # ours and th
 # Hashes where we have seen the file: wikitext-103-raw-v1 has as many words, but is another text.
 OFFICIAL = {
     "train": {"words": 101_425_671, "lines": 1_801_350},
-    "validation": {"words": 213_886, "lines": 3_760,
-                   "sha256": "9aee9f52d6e77de6c7751fc5e7c44287db3ec0eaf15477098acc6b93c1c4250b"},
-    "test": {"words": 241_211, "lines": 4_358,
-             "sha256": "56db52eb157b1ab5c89646eef70510c1eca6e12a3bfdb99f0d6b05b4eacb75b9"},
+    "validation": {
+        "words": 213_886,
+        "lines": 3_760,
+        "sha256": "9aee9f52d6e77de6c7751fc5e7c44287db3ec0eaf15477098acc6b93c1c4250b",
+    },
+    "test": {
+        "words": 241_211,
+        "lines": 4_358,
+        "sha256": "56db52eb157b1ab5c89646eef70510c1eca6e12a3bfdb99f0d6b05b4eacb75b9",
+    },
 }
 
 
@@ -47,11 +55,14 @@ def original_lines(rows: Iterable[str | None]) -> Iterator[str]:
 def hub_splits() -> dict[str, Split]:
     """The splits on the Hugging Face hub, downloaded once into its cache."""
     from datasets import load_dataset  # seconds to import, and only needed here
+
     try:
         hub = load_dataset(HUB, CONFIG)
     except (OSError, ValueError) as error:
-        raise OSError(f"cannot load {HUB} {CONFIG} from the hub ({error}): check the network, "
-                      "or give a local folder with --source DIR") from None
+        raise OSError(
+            f"cannot load {HUB} {CONFIG} from the hub ({error}): check the network, "
+            "or give a local folder with --source DIR"
+        ) from None
 
     def lines(split: str) -> Iterator[str]:
         return original_lines(row for batch in hub[split].iter(1000) for row in batch["text"])
@@ -63,19 +74,24 @@ def parquet_lines(shards: list[Path]) -> Iterator[str]:
     """The lines of the original file from parquet files in the hub's layout."""
     from pyarrow import ArrowException
     from pyarrow.parquet import ParquetFile
+
     for shard in shards:
         try:
             with ParquetFile(shard) as file:
                 for batch in file.iter_batches(batch_size=1000, columns=["text"]):
                     yield from original_lines(batch["text"].to_pylist())
         except (ArrowException, KeyError) as error:
-            raise ValueError(f"{shard} is not a parquet file with a text column ({error}): download it again") from None
+            raise UserError(
+                f"{shard} is not a parquet file with a text column ({error}): download it again"
+            ) from None
 
 
 def local_splits(folder: Path) -> dict[str, Split]:
     """The splits that `folder` has, as wiki.*.tokens or as parquet files, at least one."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"source {folder} is not a folder: give the one with wiki.{{train,valid,test}}.tokens")
+        raise FileNotFoundError(
+            f"source {folder} is not a folder: give the one with wiki.{{train,valid,test}}.tokens"
+        )
     splits = {}
     for split, short in NAMES.items():
         texts = sorted([*folder.glob(f"wiki.{short}.tokens"), *folder.glob(f"wiki.{short}.*.tokens")])
@@ -83,14 +99,18 @@ def local_splits(folder: Path) -> dict[str, Split]:
         found = [[text] for text in texts] + [shards for shards in places if shards]
         if len(found) > 1:
             names = ", ".join(str(files[0].relative_to(folder)) for files in found)
-            raise ValueError(f"source {folder} has more than one candidate for the {split} split: {names}: keep one")
+            raise UserError(
+                f"source {folder} has more than one candidate for the {split} split: {names}: keep one"
+            )
         if texts:
             splits[split] = Split(partial(file_lines, texts[0]), texts[0].stat().st_size)
         elif found:
             splits[split] = Split(partial(parquet_lines, found[0]))
     if not splits:
-        raise FileNotFoundError(f"source {folder} has neither wiki.{{train,valid,test}}.tokens nor "
-                                f"{{train,validation,test}}-*.parquet: is it the right folder?")
+        raise FileNotFoundError(
+            f"source {folder} has neither wiki.{{train,valid,test}}.tokens nor "
+            f"{{train,validation,test}}-*.parquet: is it the right folder?"
+        )
     return splits
 
 
@@ -108,9 +128,14 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
 
 
 def command(argv: list[str]) -> int:
-    return main(prepare, FOLDER, "gpt2", "Prepare WikiText-103.",
-                  "folder with wiki.{train,valid,test}.tokens or the hub's parquet files (the Hugging Face "
-                  "hub)", argv=argv)
+    return main(
+        prepare,
+        FOLDER,
+        "gpt2",
+        "Prepare WikiText-103.",
+        "folder with wiki.{train,valid,test}.tokens or the hub's parquet files (the Hugging Face hub)",
+        argv=argv,
+    )
 
 
 if __name__ == "__main__":

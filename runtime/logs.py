@@ -6,7 +6,7 @@ import math
 import os
 from pathlib import Path
 
-from files import replacing
+from runtime.files import replacing
 
 
 class Log:
@@ -55,12 +55,16 @@ def start_wandb(project: str, name: str, config: dict, out: Path):
     """A wandb run with `config`, its files in `out`: online if there is a key and a network, else offline, which it says."""
     import socket
     from urllib.parse import urlparse
+
     import wandb
+
     mode = os.environ.get("WANDB_MODE")
     if not mode:
         url = urlparse(wandb.Settings().base_url)
         try:
-            socket.create_connection((url.hostname, url.port or (443 if url.scheme == "https" else 80)), timeout=3).close()
+            socket.create_connection(
+                (url.hostname, url.port or (443 if url.scheme == "https" else 80)), timeout=3
+            ).close()
             mode = "online" if wandb.login(prompt=False) else "offline"
         except (OSError, wandb.Error):
             mode = "offline"

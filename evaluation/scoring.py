@@ -1,17 +1,19 @@
 """Perplexity, done once for all heads: the NLL of the distribution that is sampled, every token scored exactly once."""
 
 import math
-from typing import Any, Callable, Iterable, Iterator, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from checkpoint import Degenerate, Model
 from data.grammar.truth import Truth
-from device import autocast, to_float64
+from evaluation.metrics import Calibration, Recovery
 from heads import Weights
-from metrics import Calibration, Recovery
-
+from model import LanguageModel
+from runtime.checkpoint import Degenerate
+from runtime.device import autocast, to_float64
+from runtime.errors import UserError
 
 # Of the eps-perplexity (Martins et al. 2020, arXiv 2004.02644): what each token's probability is raised by before they are normalised. They tune it for
 # each model; here it is one for all rows, so a token that a head rules out costs each of them the same 13.8 nats
@@ -19,12 +21,12 @@ EPSILON = 1e-6
 
 
 class Score(NamedTuple):
-    nll: float    # sum over tokens of -log p, nats; inf if a token has probability 0
-    count: int    # tokens scored
-    zeros: int    # of these, how many have probability 0
-    eps_nll: float      # sum over tokens of -log((p + EPSILON) / (1 + EPSILON V)), nats: finite for heads with exact zeros, too
-    ece: float          # expected calibration error of the most probable token; nan unless asked for
-    sparsemax: float    # mean of p_t + (1 - |p|^2) / 2, 0 to 1; nan unless asked for
+    nll: float  # sum over tokens of -log p, nats; inf if a token has probability 0
+    count: int  # tokens scored
+    zeros: int  # of these, how many have probability 0
+    eps_nll: float  # sum over tokens of -log((p + EPSILON) / (1 + EPSILON V)), nats: finite for heads with exact zeros, too
+    ece: float  # expected calibration error of the most probable token; nan unless asked for
+    sparsemax: float  # mean of p_t + (1 - |p|^2) / 2, 0 to 1; nan unless asked for
 
 
 def windows(count: int, block_size: int, stride: int) -> list[tuple[int, int]]:
@@ -33,7 +35,7 @@ def windows(count: int, block_size: int, stride: int) -> list[tuple[int, int]]:
     Windows advance by `stride`; the last is moved back to end with the text, so that all are whole. Tokens 1..count-1 are scored once each.
     """
     if not 1 <= stride <= block_size:
-        raise ValueError(f"stride = {stride}: must lie between 1 and block_size = {block_size}")
+        raise UserError(f"stride = {stride}: must lie between 1 and block_size = {block_size}")
     out, done, last = [], 0, max(0, count - 1 - block_size)
     for start in range(0, count - 1, stride):
         start = min(start, last)
@@ -45,8 +47,17 @@ def windows(count: int, block_size: int, stride: int) -> list[tuple[int, int]]:
 
 
 @torch.no_grad()
-def score(model: Model, ids: np.ndarray, stride: int = 0, draws: list[Weights] | None = None, device: torch.device | str = "cpu", dtype: str = "float32",
-          batch: int = 16, details: bool = False, progress: Callable[[Iterable], Iterable] = iter) -> Score:
+def score(
+    model: LanguageModel,
+    ids: np.ndarray,
+    stride: int = 0,
+    draws: list[Weights] | None = None,
+    device: torch.device | str = "cpu",
+    dtype: str = "float32",
+    batch: int = 16,
+    details: bool = False,
+    progress: Callable[[Iterable], Iterable] = iter,
+) -> Score:
     """NLL of `ids` (T,) under the model's predictive distribution, T - 1 tokens, each scored once.
 
     `stride` 0 means min(512, block_size). `draws`: see OutputHead.draws. float32 log-probabilities whatever `dtype` the matrix products
@@ -60,8 +71,8 @@ def score(model: Model, ids: np.ndarray, stride: int = 0, draws: list[Weights] |
     V = model.head.head.vocab_size
     nll, eps_nll, count, zeros, sparsemax, cal = 0.0, 0.0, 0, 0, 0.0, Calibration()
     for i in progress(range(0, len(plan), batch)):
-        part = plan[i:i + batch]
-        tokens = torch.from_numpy(np.stack([ids[s:s + T + 1] for s, _ in part]).astype(np.int64)).to(device)
+        part = plan[i : i + batch]
+        tokens = torch.from_numpy(np.stack([ids[s : s + T + 1] for s, _ in part]).astype(np.int64)).to(device)
         scored = torch.stack([torch.arange(T) >= first for _, first in part]).to(device)  # (B, T)
         with autocast(device, dtype):
             hidden = model.trunk(tokens[:, :-1])[scored]  # (N, C)
@@ -82,7 +93,14 @@ def score(model: Model, ids: np.ndarray, stride: int = 0, draws: list[Weights] |
         nll -= lp_t.sum().item()
         eps_nll -= ((lp_t.exp() + EPSILON) / (1 + EPSILON * V)).log().sum().item()
         count += len(lp_t)
-    return Score(nll, count, zeros, eps_nll, cal.ece() if details else math.nan, sparsemax / count if details else math.nan)
+    return Score(
+        nll,
+        count,
+        zeros,
+        eps_nll,
+        cal.ece() if details else math.nan,
+        sparsemax / count if details else math.nan,
+    )
 
 
 # -----------------------------------------------------------------------------
@@ -107,30 +125,48 @@ def document_windows(ends: np.ndarray, block_size: int) -> list[tuple[int, int]]
 
 
 @torch.no_grad()
-def document_blocks(model: Model, ids: np.ndarray, plan: list[tuple[int, int]], draws: list[Weights], device: torch.device | str, dtype: str,
-                    batch: int = 16, progress: Callable[[Iterable], Iterable] = iter) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
+def document_blocks(
+    model: LanguageModel,
+    ids: np.ndarray,
+    plan: list[tuple[int, int]],
+    draws: list[Weights],
+    device: torch.device | str,
+    dtype: str,
+    batch: int = 16,
+    progress: Callable[[Iterable], Iterable] = iter,
+) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
     """(positions (n,), the model's log p (n, V) of the tokens there) of all targets that count in the windows `plan`, a few rows at a time."""
     T = model.trunk.config.block_size
     for i in progress(range(0, len(plan), batch)):
-        starts, counts = np.array(plan[i:i + batch]).T
-        inputs = starts[:, None] + np.arange(T)  # (B, T); beyond the text anything will do: nothing that counts sees it
+        starts, counts = np.array(plan[i : i + batch]).T
+        inputs = starts[:, None] + np.arange(
+            T
+        )  # (B, T); beyond the text anything will do: nothing that counts sees it
         tokens = torch.from_numpy(ids[np.minimum(inputs, len(ids) - 1)].astype(np.int64)).to(device)
         counted = np.arange(T) < counts[:, None]
         with autocast(device, dtype):
             hidden = model.trunk(tokens)[torch.from_numpy(counted).to(device)]
-            for rows, log_p in model.head.log_prob_blocks(hidden, draws):  # float32, so autocast leaves what is done with it alone
+            for rows, log_p in model.head.log_prob_blocks(
+                hidden, draws
+            ):  # float32, so autocast leaves what is done with it alone
                 yield (inputs[counted] + 1)[rows], log_p
 
 
-def truth_blocks(truth: Truth, plan: list[tuple[int, int]], rows: int = 256) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
+def truth_blocks(
+    truth: Truth, plan: list[tuple[int, int]], rows: int = 256
+) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
     """`document_blocks` of the truth itself: what a perfect model would give."""
     positions = np.concatenate([np.arange(start + 1, start + 1 + n) for start, n in plan])
     for part in np.split(positions, range(rows, len(positions), rows)):
         yield part, torch.from_numpy(truth.probs(part)).log()
 
 
-def recover(blocks: Iterable[tuple[np.ndarray, torch.Tensor]], ids: np.ndarray, truth: Truth,
-            reach: Callable[[torch.Tensor], torch.Tensor] | None = None) -> Recovery:
+def recover(
+    blocks: Iterable[tuple[np.ndarray, torch.Tensor]],
+    ids: np.ndarray,
+    truth: Truth,
+    reach: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> Recovery:
     """How far the distributions in `blocks` (of `document_blocks`) are from the truth. `reach`: log p (n, V) -> whether the sampler can draw each token,
     asked at one position of EVERY, because the answer takes sorting."""
     out = Recovery()
@@ -145,4 +181,7 @@ def recover(blocks: Iterable[tuple[np.ndarray, torch.Tensor]], ids: np.ndarray, 
 def described(r: Recovery) -> dict[str, Any]:
     """What there is to say of it, for logs and tables: its means, those that a score has too under names of their own (other contexts), and by decade."""
     names = {"nll": "document_nll", "true_nll": "document_true_nll", "entropy": "document_entropy"}
-    return {names.get(k, k): v for k, v in r.means().items()} | {"document_tokens": r.count, "alternatives_by_decade": r.by_decade()}
+    return {names.get(k, k): v for k, v in r.means().items()} | {
+        "document_tokens": r.count,
+        "alternatives_by_decade": r.by_decade(),
+    }

@@ -15,18 +15,21 @@ from itertools import chain
 import numpy as np
 from numpy.typing import ArrayLike
 
-ZIPF_RANKS = 5000   # the most frequent words that the line is fitted to, as in the code of Holtzman et al.
-ROUNDING = 1e-6     # how far float32 rounding may carry a probability above 1, or a mean NLL below 0, before it is called a mistake
+ZIPF_RANKS = 5000  # the most frequent words that the line is fitted to, as in the code of Holtzman et al.
+ROUNDING = 1e-6  # how far float32 rounding may carry a probability above 1, or a mean NLL below 0, before it is called a mistake
 
 
 # ---- counting n-grams ----
+
 
 def _encode(texts: Sequence[Sequence[Hashable]]) -> tuple[np.ndarray, np.ndarray]:
     """Tokens of all texts one after the other, as ids 0..V-1 (M,), and the length of each text (N,)."""
     for i, text in enumerate(texts):
         if isinstance(text, (str, bytes)):
-            raise ValueError(f"text {i} is the string {text[:40]!r}, which is a sequence of characters, not of words: "
-                             "pass text.split() for words, or list(text) if characters are meant")
+            raise ValueError(
+                f"text {i} is the string {text[:40]!r}, which is a sequence of characters, not of words: "
+                "pass text.split() for words, or list(text) if characters are meant"
+            )
     # tolist: the elements of a tensor hash by identity, so that no two of them would ever be the same token
     texts = [text.tolist() if hasattr(text, "tolist") else text for text in texts]
     tokens, _ = _number(chain.from_iterable(texts))
@@ -44,7 +47,9 @@ def _lengths(texts: Iterable[Sized]) -> np.ndarray:
     return np.fromiter(map(len, texts), np.int64)
 
 
-def _ngram_counts(tokens: np.ndarray, lengths: np.ndarray, max_n: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def _ngram_counts(
+    tokens: np.ndarray, lengths: np.ndarray, max_n: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """For n = 1..max_n yields (gram, text, count): one entry for each n-gram of each text, sorted by gram, then by text.
 
     gram numbers the different n-grams of the pooled texts 0, 1, ...; text is the index of the text; count says how often the text has
@@ -54,10 +59,12 @@ def _ngram_counts(tokens: np.ndarray, lengths: np.ndarray, max_n: int) -> Iterat
     if max_n < 1:
         raise ValueError(f"n-grams of order {max_n}: the order must be at least 1")
     if M * N * V >= 2**63:
-        raise ValueError(f"{N} texts of {M} tokens, {V} of them different, do not fit a 64-bit sort key: score a sample of the texts")
-    owner = np.repeat(np.arange(N), lengths)               # (M,) the text of each position
-    left = np.cumsum(lengths)[owner] - np.arange(M)        # (M,) tokens from a position to the end of its text
-    gram = np.zeros(M, np.int64)                           # (M,) id of the (n-1)-gram that starts at a position; there is one 0-gram
+        raise ValueError(
+            f"{N} texts of {M} tokens, {V} of them different, do not fit a 64-bit sort key: score a sample of the texts"
+        )
+    owner = np.repeat(np.arange(N), lengths)  # (M,) the text of each position
+    left = np.cumsum(lengths)[owner] - np.arange(M)  # (M,) tokens from a position to the end of its text
+    gram = np.zeros(M, np.int64)  # (M,) id of the (n-1)-gram that starts at a position; there is one 0-gram
     for n in range(1, max_n + 1):
         at = np.flatnonzero(left >= n)
         key = (gram[at] * V + tokens[at + n - 1]) * N + owner[at]
@@ -65,17 +72,20 @@ def _ngram_counts(tokens: np.ndarray, lengths: np.ndarray, max_n: int) -> Iterat
         at, key = at[order], key[order]
         ids = np.cumsum(np.diff(key // N, prepend=-1) != 0) - 1
         gram[at] = ids
-        first = np.flatnonzero(np.diff(key, prepend=-1))   # the first of each run of equal (gram, text)
+        first = np.flatnonzero(np.diff(key, prepend=-1))  # the first of each run of equal (gram, text)
         yield ids[first], owner[at[first]], np.diff(first, append=len(key))
 
 
-def _last_counts(tokens: np.ndarray, lengths: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _last_counts(
+    tokens: np.ndarray, lengths: np.ndarray, n: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """`_ngram_counts` of the order n alone."""
     *_, last = _ngram_counts(tokens, lengths, n)
     return last
 
 
 # ---- self-BLEU ----
+
 
 def _encode_13a(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """`_encode` of the tokens that sacrebleu's 13a tokenizer gives, though each different word goes through its patterns only once.
@@ -87,22 +97,26 @@ def _encode_13a(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 
     def words(text: str) -> list[str]:
         text = text.rstrip().replace("<skipped>", "").replace("-\n", "")
-        for old, new in (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">")) if "&" in text else ():
+        for old, new in (
+            (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">")) if "&" in text else ()
+        ):
             text = text.replace(old, new)
         return text.split()
 
     split = [words(text) for text in texts]
     word, different = _number(chain.from_iterable(split))
-    tabbed = "\t".join(["", *different, ""])              # not spaces: it would replace each of them
+    tabbed = "\t".join(["", *different, ""])  # not spaces: it would replace each of them
     pieces = TokenizerRegexp()(tabbed).split()
     piece, _ = _number(pieces)
     ends_in = np.searchsorted(np.cumsum(_lengths(different)), np.cumsum(_lengths(pieces)))
-    parts = np.bincount(ends_in, minlength=len(different)) # (V,) pieces of each different word
-    first = np.cumsum(parts) - parts                       # (V,) the first of them
-    k = parts[word]                                        # (M,) pieces of each word
+    parts = np.bincount(ends_in, minlength=len(different))  # (V,) pieces of each different word
+    first = np.cumsum(parts) - parts  # (V,) the first of them
+    k = parts[word]  # (M,) pieces of each word
     within = np.arange(k.sum()) - np.repeat(np.cumsum(k) - k, k)
     text = np.repeat(np.arange(len(split)), _lengths(split))
-    return piece[np.repeat(first[word], k) + within], np.bincount(text, k, minlength=len(split)).astype(np.int64)
+    return piece[np.repeat(first[word], k) + within], np.bincount(text, k, minlength=len(split)).astype(
+        np.int64
+    )
 
 
 def _matches(gram: np.ndarray, text: np.ndarray, count: np.ndarray, N: int) -> np.ndarray:
@@ -110,10 +124,14 @@ def _matches(gram: np.ndarray, text: np.ndarray, count: np.ndarray, N: int) -> n
 
     The largest count in another text is the largest count overall, except for the one text that owns it: there it is the second largest.
     """
-    texts = np.bincount(gram)                              # (G,) how many texts have each n-gram
+    texts = np.bincount(gram)  # (G,) how many texts have each n-gram
     shared = np.repeat(texts > 1, texts)
-    text, count, texts = text[shared], count[shared], texts[texts > 1]   # one of a single text, as most are, matches nothing
-    first = np.cumsum(texts) - texts                       # (G',) like the next three, for each n-gram of several texts
+    text, count, texts = (
+        text[shared],
+        count[shared],
+        texts[texts > 1],
+    )  # one of a single text, as most are, matches nothing
+    first = np.cumsum(texts) - texts  # (G',) like the next three, for each n-gram of several texts
     largest = np.maximum.reduceat(count, first)
     elsewhere = np.repeat(largest, texts)
     is_largest = count == elsewhere
@@ -127,7 +145,7 @@ def _closest_lengths(lengths: np.ndarray) -> np.ndarray:
     """For each text the length of another text that is closest to its own (N,); of two equally close, the shorter."""
     order = np.argsort(lengths)
     length = lengths[order]
-    far = 3 * length[-1] + 1                               # farther from any length than any two lengths are from each other
+    far = 3 * length[-1] + 1  # farther from any length than any two lengths are from each other
     shorter, longer = np.append(-far, length[:-1]), np.append(length[1:], far)
     closest = np.empty_like(lengths)
     closest[order] = np.where(length - shorter <= longer - length, shorter, longer)
@@ -152,7 +170,13 @@ def _closest_in(lengths: np.ndarray, references: np.ndarray) -> np.ndarray:
     return np.where(lengths - shorter <= longer - lengths, shorter, longer)
 
 
-def _mean_bleu(tokens: np.ndarray, lengths: np.ndarray, max_n: int, score: Callable[[list[int], list[int]], float], references: int = 0) -> float:
+def _mean_bleu(
+    tokens: np.ndarray,
+    lengths: np.ndarray,
+    max_n: int,
+    score: Callable[[list[int], list[int]], float],
+    references: int = 0,
+) -> float:
     """Of texts as `_encode` gives them: mean over texts of brevity penalty * score(matches, totals), both for n = 1..max_n; 0 for a text without a match.
 
     A text is compared with all others or, if there are `references`, with the last ones, that many, which are not scored. The brevity penalty is
@@ -160,20 +184,31 @@ def _mean_bleu(tokens: np.ndarray, lengths: np.ndarray, max_n: int, score: Calla
     """
     N, what = len(lengths) - references, "BLEU" if references else "self-BLEU"
     if N < (1 if references else 2):
-        raise ValueError(f"{what} of {N} text(s): " + ("it needs at least one" if references else "it compares each text with the others and needs at least 2 texts"))
+        raise ValueError(
+            f"{what} of {N} text(s): "
+            + (
+                "it needs at least one"
+                if references
+                else "it compares each text with the others and needs at least 2 texts"
+            )
+        )
     if not lengths[:N].any():
-        raise ValueError(f"{what} of {N} texts, all of them empty: it needs {'one' if references else 'at least 2'} with something to compare")
+        raise ValueError(
+            f"{what} of {N} texts, all of them empty: it needs {'one' if references else 'at least 2'} with something to compare"
+        )
     find = _matches_in if references else _matches
-    matches = np.stack([find(*counts, N) for counts in _ngram_counts(tokens, lengths, max_n)], axis=1)   # (N, max_n)
+    matches = np.stack(
+        [find(*counts, N) for counts in _ngram_counts(tokens, lengths, max_n)], axis=1
+    )  # (N, max_n)
     closest = _closest_in(lengths[:N], lengths[N:]) if references else _closest_lengths(lengths)
     lengths = lengths[:N]
-    totals = np.maximum(lengths[:, None] - np.arange(max_n), 0)                                                      # (N, max_n)
+    totals = np.maximum(lengths[:, None] - np.arange(max_n), 0)  # (N, max_n)
     scores = []
     # Python's log and exp, one text at a time: numpy's differ from them in the last bit on some machines.
     for match, total, c, r in zip(matches.tolist(), totals.tolist(), lengths.tolist(), closest.tolist()):
         if match[0]:
             scores.append((math.exp(1 - r / c) if c < r else 1.0) * score(match, total))
-    return math.fsum(scores) / N                           # fsum: the same float for any order of the texts
+    return math.fsum(scores) / N  # fsum: the same float for any order of the texts
 
 
 def _nltk_score(match: list[int], total: list[int]) -> float:
@@ -191,7 +226,7 @@ def _sacre_score(match: list[int], total: list[int]) -> float:
         if not m:
             halving *= 2
         logs.append(math.log(100.0 * m / t if m else 100.0 / (halving * t)))
-    return math.exp(sum(logs) / len(logs))                 # sum, not fsum: to the last bit what sacrebleu computes
+    return math.exp(sum(logs) / len(logs))  # sum, not fsum: to the last bit what sacrebleu computes
 
 
 def self_bleu(texts: Sequence[Sequence[Hashable]], max_n: int = 4) -> float:
@@ -235,10 +270,13 @@ def _check_raw(texts: Sequence[str]) -> None:
         raise ValueError(f"BLEU of the string {texts[:40]!r}: it needs a list of texts")
     for i, text in enumerate(texts):
         if not isinstance(text, str):
-            raise ValueError(f"text {i} is a {type(text).__name__}, and the 13a tokenizer needs the raw string: decode or join it first")
+            raise ValueError(
+                f"text {i} is a {type(text).__name__}, and the 13a tokenizer needs the raw string: decode or join it first"
+            )
 
 
 # ---- repetition and vocabulary ----
+
 
 def distinct_n(texts: Sequence[Sequence[Hashable]], n: int = 4) -> float:
     """Distinct-n (Li et al. 2016, arXiv 1510.03055): different n-grams of the pooled texts / tokens of the pooled texts, 0..1.
@@ -263,8 +301,10 @@ def seq_rep_n(texts: Sequence[Sequence[Hashable]], n: int = 4) -> float:
     different, total = np.bincount(text, minlength=len(lengths)), lengths - n + 1
     scored = total > 0
     if not scored.any():
-        raise ValueError(f"seq-rep-{n} of {len(texts)} text(s), the longest of {lengths.max(initial=0)} tokens: "
-                         f"it needs a text of at least {n} tokens")
+        raise ValueError(
+            f"seq-rep-{n} of {len(texts)} text(s), the longest of {lengths.max(initial=0)} tokens: "
+            f"it needs a text of at least {n} tokens"
+        )
     return float(np.mean(1 - different[scored] / total[scored]))
 
 
@@ -285,6 +325,7 @@ def zipf_coefficient(texts: Sequence[Sequence[Hashable]]) -> float:
 
 # ---- probabilities ----
 
+
 class Calibration:
     """Sums for the expected calibration error, chunk by chunk: memory is one row a bin, whatever the number of predictions.
 
@@ -304,13 +345,19 @@ class Calibration:
         """
         p, hit = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
         if p.shape != hit.shape:
-            raise ValueError(f"confidence has shape {p.shape} and correct {hit.shape}: give one of each for every prediction")
+            raise ValueError(
+                f"confidence has shape {p.shape} and correct {hit.shape}: give one of each for every prediction"
+            )
         p, hit = p.ravel(), hit.ravel()
-        wrong = ~((p >= 0) & (p <= 1 + ROUNDING))          # written so that NaN is wrong
+        wrong = ~((p >= 0) & (p <= 1 + ROUNDING))  # written so that NaN is wrong
         if wrong.any():
-            raise ValueError(f"confidence {p[wrong][0]} is not in 0..1: give probabilities, not logits or log-probabilities")
+            raise ValueError(
+                f"confidence {p[wrong][0]} is not in 0..1: give probabilities, not logits or log-probabilities"
+            )
         if not np.isin(hit, (0, 1)).all():
-            raise ValueError(f"correct holds {hit[~np.isin(hit, (0, 1))][0]}: give True/False or 1/0, such as prediction == target")
+            raise ValueError(
+                f"correct holds {hit[~np.isin(hit, (0, 1))][0]}: give True/False or 1/0, such as prediction == target"
+            )
         bins = len(self.count)
         b = np.clip(np.searchsorted(self.edges, p) - 1, 0, bins - 1)
         self.count += np.bincount(b, minlength=bins)
@@ -335,8 +382,10 @@ def _mean_nll(nll_sum: float, count: int, unit: str) -> float:
     if count < 1:
         raise ValueError(f"{count} {unit}: the mean needs at least 1 of them")
     mean = float(nll_sum) / count
-    if not mean >= -ROUNDING:                              # written so that NaN is a mistake
-        raise ValueError(f"an NLL sum of {nll_sum} over {count} {unit}: it must be a number >= 0, the sum of -log p, not of log p")
+    if not mean >= -ROUNDING:  # written so that NaN is a mistake
+        raise ValueError(
+            f"an NLL sum of {nll_sum} over {count} {unit}: it must be a number >= 0, the sum of -log p, not of log p"
+        )
     return mean
 
 
@@ -363,6 +412,7 @@ def bits_per_byte(nll_sum: float, n_bytes: int) -> float:
 
 # ---- against a known truth ----
 
+
 class Recovery:
     """Sums of how a model's next-token distribution m differs from the known truth p, chunk by chunk; `means` gives them per position.
 
@@ -375,7 +425,9 @@ class Recovery:
     def __init__(self):
         self.count, self.sums = 0, {}
         self.covered, self.judged = 0.0, 0
-        self.alternatives = np.zeros((2, self.DECADES))    # mass that m and that p give to valid tokens other than the observed one
+        self.alternatives = np.zeros(
+            (2, self.DECADES)
+        )  # mass that m and that p give to valid tokens other than the observed one
 
     def add(self, log_m: ArrayLike, p: ArrayLike, token: ArrayLike) -> None:
         """Adds N positions: log m (N, V), p (N, V) and the observed token (N,).
@@ -384,13 +436,19 @@ class Recovery:
         """
         log_m, p, token = np.asarray(log_m), np.asarray(p, np.float64), np.asarray(token)
         if log_m.shape != p.shape or token.shape != p.shape[:1]:
-            raise ValueError(f"log m has shape {log_m.shape}, p {p.shape} and token {token.shape}: give (N, V), (N, V) and (N,)")
+            raise ValueError(
+                f"log m has shape {log_m.shape}, p {p.shape} and token {token.shape}: give (N, V), (N, V) and (N,)"
+            )
         off = np.abs(p.sum(1) - 1) > ROUNDING
         if off.any():
-            raise ValueError(f"a row of p sums to {p[off][0].sum()}: give the truth's probabilities, not their logarithms")
+            raise ValueError(
+                f"a row of p sums to {p[off][0].sum()}: give the truth's probabilities, not their logarithms"
+            )
         at, valid = np.arange(len(p)), p > 0
         if not valid[at, token].all():
-            raise ValueError(f"token {token[~valid[at, token]][0]} is observed where the truth gives it probability 0: it is another text's truth")
+            raise ValueError(
+                f"token {token[~valid[at, token]][0]} is observed where the truth gives it probability 0: it is another text's truth"
+            )
         # what follows works on the valid tokens, which are few: one after the other, row by row
         starts = np.cumsum(valid.sum(1)) - valid.sum(1)
         total = lambda x: np.add.reduceat(x, starts)
@@ -402,9 +460,16 @@ class Recovery:
         observed = np.searchsorted(np.flatnonzero(valid), at * valid.shape[1] + token)
         self.count += len(at)
         for key, value in {
-            "kl_truth_model": total(p * (log_p - log_valid)), "kl_model_truth": np.where(on_valid > 0, kl_valid, math.inf), "tv": (total(np.abs(m - p)) + invalid) / 2,
-            "mass_observed": m[observed], "mass_alternatives": on_valid - m[observed], "mass_invalid": invalid,
-            "true_observed": p[observed], "nll": -log_valid[observed], "true_nll": -log_p[observed], "entropy": -total(p * log_p),
+            "kl_truth_model": total(p * (log_p - log_valid)),
+            "kl_model_truth": np.where(on_valid > 0, kl_valid, math.inf),
+            "tv": (total(np.abs(m - p)) + invalid) / 2,
+            "mass_observed": m[observed],
+            "mass_alternatives": on_valid - m[observed],
+            "mass_invalid": invalid,
+            "true_observed": p[observed],
+            "nll": -log_valid[observed],
+            "true_nll": -log_p[observed],
+            "entropy": -total(p * log_p),
         }.items():
             self.sums[key] = self.sums.get(key, 0.0) + float(value.sum())
         decade = np.clip(np.floor(-log_p / math.log(10)).astype(np.int64), 0, self.DECADES - 1)

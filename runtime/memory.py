@@ -3,6 +3,7 @@
 import torch
 
 from model import GPTConfig
+from runtime.errors import UserError
 
 TRAINING = 16  # bytes of a parameter in training: weight, gradient and AdamW's two moments, float32 each
 
@@ -23,8 +24,10 @@ def check_fits(needed: float, device: torch.device | str, what: str, lower: str)
     """ValueError if `what` needs more bytes than `device` has, saying which settings to `lower`."""
     free = available(device)
     if free is not None and needed > free:
-        raise ValueError(f"{what} needs at least {needed / 1e9:,.1f} GB, {torch.device(device)} has "
-                         f"{free / 1e9:,.1f} GB available: lower {lower}")
+        raise UserError(
+            f"{what} needs at least {needed / 1e9:,.1f} GB, {torch.device(device)} has "
+            f"{free / 1e9:,.1f} GB available: lower {lower}"
+        )
 
 
 def training_bytes(config: GPTConfig, bayesian: bool, rows: int, batch_size: int) -> int:
@@ -38,8 +41,9 @@ def training_bytes(config: GPTConfig, bayesian: bool, rows: int, batch_size: int
 
 def check_model(config: GPTConfig, device: torch.device | str = "cpu", each: int = 4) -> None:
     """ValueError if a model of this size, `each` bytes a parameter, does not fit."""
-    check_fits(each * config.parameters, device, f"a model of {config.parameters:,} parameters", "n_layer, "
-                                                                                                 "n_embd, "
-                                                                                                 "block_size "
-                                                                                                 "or the "
-                                                                                                 "vocabulary")
+    check_fits(
+        each * config.parameters,
+        device,
+        f"a model of {config.parameters:,} parameters",
+        "n_layer, n_embd, block_size or the vocabulary",
+    )

@@ -1,7 +1,5 @@
 """Checkpoints: a folder with the weights as safetensors, the configuration and the progress as JSON and, to resume, the optimizer state.
 
-    python checkpoint.py out/baseline FOLDER     writes the checkpoint as a GPT2LMHeadModel that transformers reads
-
 Written aside, then renamed: a folder of the final name is always whole. Nothing is pickled; the optimizer loads with weights_only=True.
 """
 
@@ -11,84 +9,101 @@ import json
 import reprlib
 import shutil
 import warnings
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Iterator, NamedTuple
+from typing import Any, NamedTuple
 
 import filelock
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
-from configurator import Parser, cli, coerce, path as path_of
-from data.tokens import GPT2Tokenizer, SavedTokenizer, Tokenizer, load_tokenizer, read_json
-from files import beside, locked, sync_folder
-from heads import BayesianProjection, OutputHead, Softmax, make_head
-from memory import check_model
-from model import GPT, GPTConfig, to_gpt2
-from names import check_row_name
-
-
-class Model(nn.Module):
-    """A trunk and its output head: what a checkpoint holds."""
-
-    def __init__(self, trunk: GPT, head: OutputHead):
-        super().__init__()
-        self.trunk, self.head = trunk, head
-
-    def state(self) -> dict[str, Tensor]:
-        """Name -> tensor, each shared parameter once (the projection is the token embedding)."""
-        return {k: p.detach().contiguous() for k, p in self.named_parameters()}  # named_parameters skips duplicates
-
+from data.tokens import GPT2Tokenizer, SavedTokenizer, Tokenizer, load_tokenizer
+from heads import make_head
+from model import GPT, GPTConfig, LanguageModel
+from runtime.configurator import coerce
+from runtime.errors import UserError, users_values
+from runtime.files import locked, read_json, sync_folder
+from runtime.memory import check_model
+from runtime.names import check_row_name
 
 # What is read of config.json and progress.json, and of which type: anybody may have written them
 _MODEL = {f.name: f.type for f in fields(GPTConfig)}
 _HEAD = {"head": str, "head_args": dict, "bayesian": bool, "prior_sigma": float}
 _CONFIG = {"name": str, "tokenizer": str, "tokenizer_fingerprint": str, **_MODEL, **_HEAD}
-_RUN = {"dataset": str, "data": str, "data_sha256": str, "teacher": str, "init_from": str,
-        "max_steps": int, "lr_decay_steps": int, "dtype": str}
+_RUN = {
+    "dataset": str,
+    "data": str,
+    "data_sha256": str,
+    "teacher": str,
+    "init_from": str,
+    "max_steps": int,
+    "lr_decay_steps": int,
+    "dtype": str,
+}
 _PROGRESS = {"tokens": int, "best_val_nll": float}
 
 
-def build(config: dict[str, Any]) -> Model:
+def build(config: dict[str, Any]) -> LanguageModel:
     """A new model from a configuration: the keys of GPTConfig, head, head_args, bayesian, prior_sigma.
-    ValueError if it does not fit into memory."""
-    size = GPTConfig(**{k: config[k] for k in _MODEL})
-    check_model(size)
-    trunk = GPT(size)
-    head = make_head(config["head"], config["vocab_size"], trunk.wte.weight,
-                     config["head_args"], config["bayesian"], config["prior_sigma"])
-    return Model(trunk, head)
+    UserError if there is no such model, or if it does not fit into memory."""
+    with users_values():
+        size = GPTConfig(**{k: config[k] for k in _MODEL})
+        check_model(size)
+        trunk = GPT(size)
+        head = make_head(
+            config["head"],
+            config["vocab_size"],
+            trunk.wte.weight,
+            config["head_args"],
+            config["bayesian"],
+            config["prior_sigma"],
+        )
+    return LanguageModel(trunk, head)
 
 
-class Degenerate(ValueError):
+class Degenerate(UserError):
     """A model whose weights or probabilities are not numbers, or whose texts cannot be measured.
 
     `what` is wrong with it, without its path.
     """
 
     def __init__(self, what: str, path: Path | None = None):
-        super().__init__(f"the checkpoint {path} cannot be used: {what}; use another one or train again" if path else what)
+        super().__init__(
+            f"the checkpoint {path} cannot be used: {what}; use another one or train again" if path else what
+        )
         self.what = what
 
 
 class Checkpoint(NamedTuple):
-    config: dict[str, Any]    # the run's configuration, with vocab_size and tokenizer
+    config: dict[str, Any]  # the run's configuration, with vocab_size and tokenizer
     progress: dict[str, Any]  # step, tokens, val_nll, ...
     weights: dict[str, Tensor]
     optimizer: dict[str, Any] | None
     path: Path
 
 
-def save(path: Path, model: Model, config: dict, progress: dict, optimizer: dict | None = None, tokenizer: Tokenizer | None = None) -> None:
+def save(
+    path: Path,
+    model: LanguageModel,
+    config: dict,
+    progress: dict,
+    optimizer: dict | None = None,
+    tokenizer: Tokenizer | None = None,
+) -> None:
     """Writes the folder `path`, replacing what was there. On any error (a full disk) the old one stays and the new one is removed.
 
     A tokenizer other than GPT-2's goes along, so that the folder alone is enough to sample.
     """
     aside, old = path.with_name(path.name + ".new"), path.with_name(path.name + ".old")
     shutil.rmtree(aside, ignore_errors=True)
-    with writing(aside, f"could not write the checkpoint {path}", "the one before it is untouched: free some disk space and --resume"):
+    with writing(
+        aside,
+        f"could not write the checkpoint {path}",
+        "the one before it is untouched: free some disk space and --resume",
+    ):
         save_file({k: v.cpu() for k, v in model.state().items()}, aside / "model.safetensors")
         if optimizer is not None:
             torch.save(optimizer, aside / "optimizer.pt")
@@ -96,7 +111,9 @@ def save(path: Path, model: Model, config: dict, progress: dict, optimizer: dict
             tokenizer.save(aside)
         for name, content in (("config", config), ("progress", progress)):
             (aside / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    if path.exists():  # where only `old` is left (killed between these renames), it stays until the new one has its name
+    if (
+        path.exists()
+    ):  # where only `old` is left (killed between these renames), it stays until the new one has its name
         shutil.rmtree(old, ignore_errors=True)
         path.rename(old)
     aside.rename(path)
@@ -132,7 +149,9 @@ def find(path: str | Path, which: str = "best") -> Path:
     for p in (path, path / which, path / f"{which}.old", path / other, path / f"{other}.old"):
         if (p / "model.safetensors").is_file():
             return p
-    raise FileNotFoundError(f"no checkpoint in {path}: give the out folder of a training run, or train one (python train.py config/NAME.py)")
+    raise FileNotFoundError(
+        f"no checkpoint in {path}: give the out folder of a training run, or train one (python train.py config/NAME.py)"
+    )
 
 
 def is_run(path: str | Path) -> bool:
@@ -145,18 +164,19 @@ def _typed(content: Any, file: str, needed: dict[str, type], others: dict[str, t
     """`content` of a JSON file, if it has all keys `needed`, and these and `others`, where it has them, are
     of their type. Else ValueError."""
     if not isinstance(content, dict):
-        raise ValueError(f"{file} holds a {type(content).__name__}, not a dict")
+        raise UserError(f"{file} holds a {type(content).__name__}, not a dict")
     out = dict(content)
     for key, kind in {**others, **needed}.items():
         if key not in content and key not in needed:
             continue
         if key not in content:
-            raise ValueError(f"{file} has no {key!r}")
+            raise UserError(f"{file} has no {key!r}")
         try:
             out[key] = coerce(content[key], kind)
         except TypeError:
-            raise ValueError(f"{file} has {key} = {reprlib.repr(content[key])}, which is not a "
-                             f"{kind.__name__}") from None
+            raise UserError(
+                f"{file} has {key} = {reprlib.repr(content[key])}, which is not a {kind.__name__}"
+            ) from None
     return out
 
 
@@ -170,8 +190,10 @@ def _read_config(path: Path, run: bool) -> dict[str, Any]:
 def _read_progress(path: Path, run: bool) -> dict[str, Any]:
     progress = _typed(read_json(path), "progress.json", {"step": int} | (_PROGRESS if run else {}), _PROGRESS)
     if progress["step"] < 0 or not isinstance(progress.get("val_nll"), (float, int, type(None))):
-        raise ValueError(f"progress.json has step = {progress['step']!r}, val_nll = "
-                         f"{reprlib.repr(progress.get('val_nll'))}")
+        raise UserError(
+            f"progress.json has step = {progress['step']!r}, val_nll = "
+            f"{reprlib.repr(progress.get('val_nll'))}"
+        )
     return progress
 
 
@@ -192,24 +214,35 @@ def load(path: str | Path, optimizer: bool = False, weights: bool = True, run: b
         with warnings.catch_warnings(action="ignore"):  # of odd pickles, which are then refused
             state = torch.load(path / part, map_location="cpu", weights_only=True) if optimizer else None
     except FileNotFoundError:
-        raise ValueError(f"the checkpoint {path} has no {part}: it is incomplete; use another one or train again") from None
+        raise UserError(
+            f"the checkpoint {path} has no {part}: it is incomplete; use another one or train again"
+        ) from None
     except Exception as e:  # every reader has its own kinds of error; all mean the same to the user
         why = str(e) if part.endswith(".json") and isinstance(e, ValueError) else type(e).__name__
-        raise ValueError(f"the checkpoint {path} cannot be read: {part} is cut short or damaged ({why}); use "
-                         f"another one or train again") from e
+        raise UserError(
+            f"the checkpoint {path} cannot be read: {part} is cut short or damaged ({why}); use "
+            f"another one or train again"
+        ) from e
     return Checkpoint(config, progress, tensors, state, path)
 
 
-def load_model(path: str | Path, which: str = "best", device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> tuple[Model, Checkpoint]:
+def load_model(
+    path: str | Path,
+    which: str = "best",
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> tuple[LanguageModel, Checkpoint]:
     """The model of a run's checkpoint, in eval mode on `device`, for matrix products in `dtype` (see GPT.lower). ValueError if its weights do not
     fit its configuration."""
     ckpt = load(find(path, which))
     size = {k: ckpt.config[k] for k in _MODEL}
     asked, there = GPTConfig(**size).parameters, sum(w.numel() for w in ckpt.weights.values())
     if asked > 4 * there:  # before it is built: a foreign config.json can ask for any size
-        raise ValueError(f"the checkpoint {ckpt.path} does not fit its configuration: "
-                         f"{', '.join(f'{k} = {v}' for k, v in size.items())} means {asked:,} parameters, "
-                         f"its weights have {there:,}")
+        raise UserError(
+            f"the checkpoint {ckpt.path} does not fit its configuration: "
+            f"{', '.join(f'{k} = {v}' for k, v in size.items())} means {asked:,} parameters, "
+            f"its weights have {there:,}"
+        )
     model = build(ckpt.config)
     restore(model, ckpt)
     model.trunk.lower(dtype)
@@ -224,14 +257,18 @@ def tokenizer_of(ckpt: Checkpoint) -> Tokenizer:
     try:
         tokenizer = GPT2Tokenizer() if ckpt.config["tokenizer"] == "gpt2" else load_tokenizer(ckpt.path)
     except FileNotFoundError:
-        raise ValueError(f"the checkpoint {ckpt.path} has no tokenizer.json: it is incomplete; use another one or train again") from None
+        raise UserError(
+            f"the checkpoint {ckpt.path} has no tokenizer.json: it is incomplete; use another one or train again"
+        ) from None
     if tokenizer.fingerprint != ckpt.config["tokenizer_fingerprint"]:
-        raise ValueError(f"{ckpt.path / 'tokenizer.json'} is not the tokenizer ({ckpt.config['tokenizer']}) that this model was trained with: "
-                         f"put back its own, from the run's other checkpoint or the prepared data folder, or use another checkpoint")
+        raise UserError(
+            f"{ckpt.path / 'tokenizer.json'} is not the tokenizer ({ckpt.config['tokenizer']}) that this model was trained with: "
+            f"put back its own, from the run's other checkpoint or the prepared data folder, or use another checkpoint"
+        )
     return tokenizer
 
 
-def restore(model: Model, ckpt: Checkpoint) -> None:
+def restore(model: LanguageModel, ckpt: Checkpoint) -> None:
     """Copies the checkpoint's weights into `model`.
 
     ValueError naming the first tensor that does not fit, Degenerate one that holds nan or inf.
@@ -239,14 +276,20 @@ def restore(model: Model, ckpt: Checkpoint) -> None:
     own = dict(model.named_parameters())
     if own.keys() != ckpt.weights.keys():
         odd = sorted(own.keys() ^ ckpt.weights.keys())
-        raise ValueError(f"the checkpoint {ckpt.path} does not fit its configuration: {odd[0]} is missing or extra")
+        raise UserError(
+            f"the checkpoint {ckpt.path} does not fit its configuration: {odd[0]} is missing or extra"
+        )
     with torch.no_grad():
         for k, p in own.items():
             if not ckpt.weights[k].is_floating_point():
-                raise ValueError(f"the checkpoint {ckpt.path} does not fit its configuration: {k} is of "
-                                 f"{ckpt.weights[k].dtype}")
+                raise UserError(
+                    f"the checkpoint {ckpt.path} does not fit its configuration: {k} is of "
+                    f"{ckpt.weights[k].dtype}"
+                )
             if p.shape != ckpt.weights[k].shape:
-                raise ValueError(f"the checkpoint {ckpt.path} does not fit its configuration: {k} is {tuple(ckpt.weights[k].shape)}, not {tuple(p.shape)}")
+                raise UserError(
+                    f"the checkpoint {ckpt.path} does not fit its configuration: {k} is {tuple(ckpt.weights[k].shape)}, not {tuple(p.shape)}"
+                )
             if not torch.stack(ckpt.weights[k].aminmax()).isfinite().all():  # both are nan if any weight is
                 raise Degenerate(f"its weights hold nan or inf ({k})", ckpt.path)
             p.copy_(ckpt.weights[k])
@@ -266,43 +309,10 @@ def in_use(folder: Path) -> Iterator[None]:
             try:
                 stack.enter_context(locked(folder / ".lock", timeout=0))
             except filelock.Timeout:
-                raise ValueError(f"the output folder {folder} is in use by another run: wait for it or choose another --out_dir") from None
+                raise UserError(
+                    f"the output folder {folder} is in use by another run: wait for it or choose another --out_dir"
+                ) from None
             yield
     finally:
         with contextlib.suppress(OSError):  # a run that failed before it wrote anything leaves nothing
             folder.rmdir()
-
-
-def export(path: str | Path, folder: str | Path) -> None:
-    """Writes a run's best checkpoint as a `GPT2LMHeadModel` folder. ValueError if GPT-2 cannot compute it: another link, an output bias, Bayesian weights."""
-    folder = Path(folder)
-    if folder.exists():
-        raise ValueError(f"{folder} exists: give the name of a new folder")
-    model, ckpt = load_model(path)
-    head, projection = model.head.head, model.head.projection
-    if not (isinstance(head, Softmax) and type(head).link is Softmax.link) or projection.bias is not None or isinstance(projection, BayesianProjection):
-        raise ValueError(f"{ckpt.path} has the head {ckpt.config['head']!r}{' with Bayesian weights' if ckpt.config['bayesian'] else ''}: a GPT2LMHeadModel computes a plain softmax only")
-    tokenizer, aside = tokenizer_of(ckpt), beside(folder)
-    with writing(aside, f"could not write {folder}", "nothing of it is left: free some disk space and run it again"):
-        to_gpt2(model.trunk, aside)
-        if isinstance(tokenizer, SavedTokenizer):
-            tokenizer.save(aside)
-    aside.rename(folder)
-
-
-def parser() -> Parser:
-    p = Parser(__doc__)
-    p.add_argument("run", type=path_of, help="the out folder of a training run, or one checkpoint in it")
-    p.add_argument("folder", type=path_of, help="the new folder")
-    return p
-
-
-def main(argv: list[str]) -> int:
-    args = parser().parse_args(argv)
-    export(args.run, args.folder)
-    print(f"wrote {args.folder}")
-    return 0
-
-
-if __name__ == "__main__":
-    cli(main)()

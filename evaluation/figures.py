@@ -7,17 +7,20 @@ Reads NAME.runs.json (of table.py) or NAME.json (of frontier.py); needs no check
 """
 
 if __name__ == "__main__":
-    import configurator
+    from runtime import configurator
+
     configurator.quiet_imports()
 
 import statistics
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
-from configurator import cli, path as path_of, wants_help
-from data.tokens import foreign, read_json
-from files import replacing
+from runtime.configurator import cli, wants_help
+from runtime.configurator import path as path_of
+from runtime.errors import UserError
+from runtime.files import foreign, read_json, replacing
 
 BASELINE, BASELINE_COLOUR = "baseline", "0.6"
 WIDTH = 6  # small multiples side by side
@@ -26,12 +29,19 @@ WIDTH = 6  # small multiples side by side
 def pyplot():
     """matplotlib without a screen, files that are the same for the same numbers. Here, because importing it takes a second."""
     import matplotlib
+
     matplotlib.use("Agg")
     # a "$" in a name is one
-    matplotlib.rcParams |= {"svg.hashsalt": "nanoHeads", "font.size": 8, "axes.spines.top": False,
-                            "axes.spines.right": False, "savefig.dpi": 150,
-                            "text.parse_math": False}
+    matplotlib.rcParams |= {
+        "svg.hashsalt": "nanoHeads",
+        "font.size": 8,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "savefig.dpi": 150,
+        "text.parse_math": False,
+    }
     import matplotlib.pyplot as plt
+
     return plt
 
 
@@ -73,16 +83,28 @@ def curves(rows: list[dict[str, Any]], value: Callable[[dict[str, Any]], float])
 def band(ax, steps: dict[int, list[float]], colour: str, label: str = "") -> None:
     """The mean over seeds, and the range from the lowest to the highest."""
     x = list(steps)
-    ax.plot(x, [statistics.fmean(v) for v in steps.values()], color=colour, lw=1.2, marker=".", ms=3, label=label)
-    ax.fill_between(x, [min(v) for v in steps.values()], [max(v) for v in steps.values()], color=colour, alpha=0.25, lw=0)
+    ax.plot(
+        x, [statistics.fmean(v) for v in steps.values()], color=colour, lw=1.2, marker=".", ms=3, label=label
+    )
+    ax.fill_between(
+        x, [min(v) for v in steps.values()], [max(v) for v in steps.values()], color=colour, alpha=0.25, lw=0
+    )
 
 
 def panels(names: list[str], height: float):
     """A figure of a small panel for each name, and [(panel, name)]."""
     wide = min(WIDTH, len(names))
     high = -(-len(names) // wide)
-    fig, axes = pyplot().subplots(high, wide, figsize=(max(5, 2 * wide), height * high + 0.4), sharex=True, sharey=True, squeeze=False, layout="constrained")
-    for ax in axes.flat[len(names):]:
+    fig, axes = pyplot().subplots(
+        high,
+        wide,
+        figsize=(max(5, 2 * wide), height * high + 0.4),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    for ax in axes.flat[len(names) :]:
         ax.axis("off")
     for ax, name in zip(axes.flat, names):
         ax.set_title(name, fontsize=8)
@@ -101,8 +123,13 @@ def multiples(data: Curves, path: Path, y: str, log: bool = True) -> list[Path]:
             ax.set_yscale("log")
     cut = log and BASELINE in data
     if cut:
-        axes[0][0].set_ylim(min(min(values(steps)) for steps in data.values()) / 1.1, 4 * max(values(data[BASELINE])))
-    fig.supxlabel(f"training steps; grey: {BASELINE}; bands: lowest to highest seed" + f"; cut at 4 times {BASELINE}'s highest" * cut)
+        axes[0][0].set_ylim(
+            min(min(values(steps)) for steps in data.values()) / 1.1, 4 * max(values(data[BASELINE]))
+        )
+    fig.supxlabel(
+        f"training steps; grey: {BASELINE}; bands: lowest to highest seed"
+        + f"; cut at 4 times {BASELINE}'s highest" * cut
+    )
     fig.supylabel(y)
     return write(fig, path)
 
@@ -110,12 +137,25 @@ def multiples(data: Curves, path: Path, y: str, log: bool = True) -> list[Path]:
 def table_figures(name: Path) -> list[Path]:
     """The figures of results/NAME.runs.json: of the runs that NAME.json is made of and that trained from scratch (others started from a trained baseline)."""
     runs = {run for row in read(name.with_name(name.name + ".json"))["rows"] for run in row["runs"]}
-    rows = [r for r in read(name.with_name(name.name + ".runs.json"))["rows"] if r["name"] in runs and r.get("curve") and not r["training"]["init_from"]]
+    rows = [
+        r
+        for r in read(name.with_name(name.name + ".runs.json"))["rows"]
+        if r["name"] in runs and r.get("curve") and not r["training"]["init_from"]
+    ]
     if not rows:
-        raise ValueError(f"{name}.runs.json has no learning curves: an older version wrote it; move it away and run table.py again")
-    out = multiples(curves(rows, lambda e: e["val_ppl_eps"]), name.with_name(name.name + ".curves"), "validation PPL_eps")
+        raise UserError(
+            f"{name}.runs.json has no learning curves: an older version wrote it; move it away and run table.py again"
+        )
+    out = multiples(
+        curves(rows, lambda e: e["val_ppl_eps"]), name.with_name(name.name + ".curves"), "validation PPL_eps"
+    )
     if "tv" in rows[0]["curve"][0]:
-        out += multiples(curves(rows, lambda e: e["tv"]), name.with_name(name.name + ".tv"), "total variation distance to the truth", log=False)
+        out += multiples(
+            curves(rows, lambda e: e["tv"]),
+            name.with_name(name.name + ".tv"),
+            "total variation distance to the truth",
+            log=False,
+        )
         out += masses(rows, name.with_name(name.name + ".mass"))
         out += bias(rows, name.with_name(name.name + ".bias"))
     return out
@@ -123,8 +163,11 @@ def table_figures(name: Path) -> list[Path]:
 
 def masses(rows: list[dict[str, Any]], path: Path) -> list[Path]:
     """Where a head puts its mass over training: on the observed token and on the valid alternatives, each over the truth's, and on what is forbidden."""
-    parts = [("observed / its due", "tab:blue", lambda e: e["mass_observed"] / e["true_observed"]), ("alternatives / their due", "tab:green", lambda e: e["alternatives"]),
-             ("forbidden", "tab:red", lambda e: e["mass_invalid"])]
+    parts = [
+        ("observed / its due", "tab:blue", lambda e: e["mass_observed"] / e["true_observed"]),
+        ("alternatives / their due", "tab:green", lambda e: e["alternatives"]),
+        ("forbidden", "tab:red", lambda e: e["mass_invalid"]),
+    ]
     data = [curves(rows, value) for _, _, value in parts]
     fig, axes = panels(list(data[0]), 1.6)
     for ax, name in axes:
@@ -141,16 +184,23 @@ def bias(rows: list[dict[str, Any]], path: Path) -> list[Path]:
     """How a head moves the valid alternatives: its mass on them over the truth's, by decade of the truth's probability, over training."""
     truth = [p for _, p in rows[0]["curve"][0]["alternatives_by_decade"]]
     decades, names = [d for d, p in enumerate(truth) if p > 0], list(dict.fromkeys(row_of(r) for r in rows))
-    data = [curves(rows, lambda e: e["alternatives_by_decade"][d][0] / e["alternatives_by_decade"][d][1]) for d in decades]
+    data = [
+        curves(rows, lambda e: e["alternatives_by_decade"][d][0] / e["alternatives_by_decade"][d][1])
+        for d in decades
+    ]
     colours = pyplot().get_cmap("viridis")([0.95 * i / max(1, len(decades) - 1) for i in range(len(decades))])
-    shown = [v for curve in data for steps in curve.values() for values in steps.values() for v in values if v > 0]
+    shown = [
+        v for curve in data for steps in curve.values() for values in steps.values() for v in values if v > 0
+    ]
     fig, axes = panels(names, 1.6)
     for ax, name in axes:
         ax.axhline(1, color="tab:red", lw=0.8, ls=":")
         for curve, colour, d in zip(data, colours, decades):
             band(ax, curve[name], colour, f"p in (1e-{d + 1}, 1e-{d}]")
         ax.set_yscale("log")
-        ax.set_yticks([2.0**k for k in range(-6, 7, 2)], [f"1/{2**-k}" if k < 0 else str(2**k) for k in range(-6, 7, 2)])
+        ax.set_yticks(
+            [2.0**k for k in range(-6, 7, 2)], [f"1/{2**-k}" if k < 0 else str(2**k) for k in range(-6, 7, 2)]
+        )
         ax.minorticks_off()
     for ax, _ in axes:  # in the end: set_yticks of one panel widens all
         ax.set_ylim(min(shown) / 1.3, max(shown) * 1.3)
@@ -166,8 +216,10 @@ def frontier(path: Path) -> list[Path]:
     rows = [r for r in table["rows"] if r.get("points")]
     human = next((r for r in table["rows"] if r["name"] == "human"), None)
     if not rows or human is None:
-        raise ValueError(f"{path} has no points: run frontier.py")
-    key, title = ("validity", "validity") if "validity" in human else ("bleu", "BLEU against held-out human text")
+        raise UserError(f"{path} has no points: run frontier.py")
+    key, title = (
+        ("validity", "validity") if "validity" in human else ("bleu", "BLEU against held-out human text")
+    )
     base = next((r for r in rows if row_of(r) == BASELINE), rows[0])
     others = [r for r in rows if r is not base] or [base]
     names = [row_of(r) for r in others]
@@ -178,10 +230,14 @@ def frontier(path: Path) -> list[Path]:
             x, y = ([float(q[k]) for q in points] for k in ("self_bleu", key))
             ax.plot(x, y, color=colour, lw=1.2, marker=".", ms=3)
             one = [q for q in points if q["temperature"] == 1]
-            ax.plot([q["self_bleu"] for q in one], [q[key] for q in one], color=colour, marker="o", ms=5, ls="")
+            ax.plot(
+                [q["self_bleu"] for q in one], [q[key] for q in one], color=colour, marker="o", ms=5, ls=""
+            )
         ax.plot(human["self_bleu"], human[key], color="tab:red", marker="*", ms=9, ls="")
     temperatures = [q["temperature"] for q in base["points"]]
-    fig.supxlabel(f"Self-BLEU (lower: more diverse); temperatures {temperatures[0]:g} to {temperatures[-1]:g}, the dot is 1; grey: {row_of(base)}; star: human text")
+    fig.supxlabel(
+        f"Self-BLEU (lower: more diverse); temperatures {temperatures[0]:g} to {temperatures[-1]:g}, the dot is 1; grey: {row_of(base)}; star: human text"
+    )
     fig.supylabel(title)
     return write(fig, path.with_suffix(""))
 

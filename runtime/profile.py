@@ -2,9 +2,9 @@
 
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Callable, Iterator
 
 import torch
 
@@ -13,9 +13,17 @@ from model import GPTConfig
 # Dense FLOP/s in bfloat16 and in float16 of the vendor's data sheet, by the name that
 # torch.cuda.get_device_name gives. A GPU that is not here gets no MFU.
 PEAK_FLOPS = {
-    "NVIDIA H200": 989e12, "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H100 PCIe": 756e12,
-    "NVIDIA A100-SXM4-40GB": 312e12, "NVIDIA A100-SXM4-80GB": 312e12, "NVIDIA A100-PCIE-40GB": 312e12, "NVIDIA A100 80GB PCIe": 312e12,
-    "NVIDIA L40S": 362e12, "NVIDIA L4": 121e12, "NVIDIA GeForce RTX 4090": 165e12, "NVIDIA GeForce RTX 3090": 71e12,
+    "NVIDIA H200": 989e12,
+    "NVIDIA H100 80GB HBM3": 989e12,
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA A100-SXM4-40GB": 312e12,
+    "NVIDIA A100-SXM4-80GB": 312e12,
+    "NVIDIA A100-PCIE-40GB": 312e12,
+    "NVIDIA A100 80GB PCIe": 312e12,
+    "NVIDIA L40S": 362e12,
+    "NVIDIA L4": 121e12,
+    "NVIDIA GeForce RTX 4090": 165e12,
+    "NVIDIA GeForce RTX 3090": 71e12,
 }
 PEAK_FLOAT16 = {**PEAK_FLOPS, "Tesla T4": 65e12}  # and of those that have no bfloat16
 
@@ -31,7 +39,10 @@ def flops_per_token(c: GPTConfig) -> float:
 
     Source: Chowdhery et al. 2022 (PaLM), arXiv 2204.02311, appendix B. A teacher's work is not counted: MFU is of the model's FLOPs.
     """
-    return 6 * (12 * c.n_layer * c.n_embd**2 + c.padded_vocab * c.n_embd) + 12 * c.n_layer * c.n_embd * c.block_size
+    return (
+        6 * (12 * c.n_layer * c.n_embd**2 + c.padded_vocab * c.n_embd)
+        + 12 * c.n_layer * c.n_embd * c.block_size
+    )
 
 
 class Profile:
@@ -40,6 +51,7 @@ class Profile:
     Writes `folder`/trace.json (chrome://tracing, ui.perfetto.dev) and prints a table through `say`. On a GPU each phase waits for the
     device, so that its time is its own.
     """
+
     WARMUP, STEPS = 3, 3
 
     def __init__(self, on: bool, folder: Path, device: torch.device, say: Callable[[str], None]):
@@ -79,7 +91,9 @@ class Profile:
     def close(self) -> None:
         """To be called at the end of a run: says so if it was too short to be profiled."""
         if self.on and self.done < self.WARMUP + self.STEPS:
-            self.say(f"no profile: it takes {self.WARMUP} steps to warm up and {self.STEPS} more, this run had {self.done}")
+            self.say(
+                f"no profile: it takes {self.WARMUP} steps to warm up and {self.STEPS} more, this run had {self.done}"
+            )
 
     def _wait(self) -> None:
         if self.device.type == "cuda":
@@ -89,11 +103,15 @@ class Profile:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.profiler.export_chrome_trace(str(self.folder / "trace.json"))
         rows = [*self.seconds.items(), ("other", total - sum(self.seconds.values()))]
-        lines = [f"where a step goes, mean of {self.STEPS} ({total / self.STEPS * 1e3:.1f} ms each, with the profiler's own cost)"]
+        lines = [
+            f"where a step goes, mean of {self.STEPS} ({total / self.STEPS * 1e3:.1f} ms each, with the profiler's own cost)"
+        ]
         lines += [f"  {name:<28} {s / self.STEPS * 1e3:9.1f} ms {s / total:6.1%}" for name, s in rows]
         cuda = self.device.type == "cuda"
         own = lambda e: (e.self_device_time_total if cuda else e.self_cpu_time_total) / 1e6
         events = [e for e in self.profiler.key_averages() if e.key not in self.seconds]
-        lines += [f"  {e.key[:28]:<28} {own(e) / self.STEPS * 1e3:9.1f} ms {own(e) / total:6.1%}  {e.count // self.STEPS} calls"
-                  for e in sorted(events, key=own, reverse=True)[:10]]
+        lines += [
+            f"  {e.key[:28]:<28} {own(e) / self.STEPS * 1e3:9.1f} ms {own(e) / total:6.1%}  {e.count // self.STEPS} calls"
+            for e in sorted(events, key=own, reverse=True)[:10]
+        ]
         self.say("\n".join([*lines, f"  trace: {self.folder / 'trace.json'}"]))

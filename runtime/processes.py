@@ -8,7 +8,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from device import get_device
+from runtime.device import get_device
+from runtime.errors import UserError
 
 
 def on_stop(handler: Callable) -> dict[int, Callable]:
@@ -32,12 +33,15 @@ def torchrun() -> tuple[int, int]:
         numbers = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "MASTER_PORT": 1}
         rank, world, _, _ = (int(said.get(n, default)) for n, default in numbers.items())
     except ValueError:
-        raise ValueError(f"the environment has {shown}: torchrun sets numbers; start it with torchrun, or "
-                         f"unset them") from None
+        raise UserError(
+            f"the environment has {shown}: torchrun sets numbers; start it with torchrun, or unset them"
+        ) from None
     missing = [n for n in names if n not in said]
     if (rank, world) != (0, 1) and (missing or not 0 <= rank < world):
-        raise ValueError(f"the environment has {shown}{', but no ' + ', '.join(missing) if missing else ''}: "
-                         f"start it with torchrun, or unset them")
+        raise UserError(
+            f"the environment has {shown}{', but no ' + ', '.join(missing) if missing else ''}: "
+            f"start it with torchrun, or unset them"
+        )
     return rank, world
 
 
@@ -65,7 +69,9 @@ class Processes:
             try:
                 dist.all_reduce(t)
             except RuntimeError as e:
-                raise OSError(f"another process has stopped, see its message ({str(e).splitlines()[0]})") from e
+                raise OSError(
+                    f"another process has stopped, see its message ({str(e).splitlines()[0]})"
+                ) from e
         return t
 
     def first(self, work):

@@ -6,6 +6,8 @@ a part of paths, a cell of Markdown and CSV tables and a title of figures, so it
 
 from collections.abc import Iterable
 
+from runtime.errors import UserError
+
 REFERENCES = ("human", "unigram noise", "loop")  # the rows of a table that no model wrote
 LONGEST = 150  # bytes: a file's name has 255, with what is put behind
 
@@ -24,8 +26,9 @@ def check_name(name: object) -> str:
     if wrong:
         shown = ascii(name)
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
-        raise ValueError(f"name = {shown} {wrong}: use letters, digits, '.', '_' and '-', "
-                         "as in sig_gpt-small (--name=...)")
+        raise UserError(
+            f"name = {shown} {wrong}: use letters, digits, '.', '_' and '-', as in sig_gpt-small (--name=...)"
+        )
     return name
 
 
@@ -50,6 +53,5 @@ def check_apart(names: Iterable[str], remedy: str = "give each run its own --nam
             both = f"the rows {seen[key]!r} and {name!r} would share a file"
             if seen[key] == name:
                 both = f"two rows have the name {name!r}"
-            raise ValueError(f"{both}: {remedy} (a table has the rows "
-                             f"{', '.join(REFERENCES)} by itself)")
+            raise UserError(f"{both}: {remedy} (a table has the rows {', '.join(REFERENCES)} by itself)")
         seen[key] = name

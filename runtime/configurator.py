@@ -12,11 +12,13 @@ import functools
 import os
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, Callable, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from names import check_name
+from runtime.errors import UserError
+from runtime.names import check_name
 
 T = TypeVar("T")
 LINE = 1200  # characters of an error
@@ -27,25 +29,37 @@ def read_config(path: str | Path) -> dict[str, Any]:
     """The assignments of a config file. FileNotFoundError or ValueError (with the line) if it is anything but `key = literal` lines."""
     path = Path(path)
     if not path.is_file():
-        near = difflib.get_close_matches(path.stem, [p.stem for p in path.parent.glob("*.py")], 1) if path.parent.is_dir() else []
-        raise FileNotFoundError(f"no config file {path}" + (f"; did you mean {path.with_stem(near[0])}?" if near else ""))
+        near = (
+            difflib.get_close_matches(path.stem, [p.stem for p in path.parent.glob("*.py")], 1)
+            if path.parent.is_dir()
+            else []
+        )
+        raise FileNotFoundError(
+            f"no config file {path}" + (f"; did you mean {path.with_stem(near[0])}?" if near else "")
+        )
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except SyntaxError as e:
-        raise ValueError(f"{path}:{e.lineno}: not readable as `key = literal` lines: {e.msg}") from None
+        raise UserError(f"{path}:{e.lineno}: not readable as `key = literal` lines: {e.msg}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is not a text file in UTF-8: a config file holds `key = literal` lines") from None
+        raise UserError(
+            f"{path} is not a text file in UTF-8: a config file holds `key = literal` lines"
+        ) from None
     except (ValueError, RecursionError, MemoryError) as e:  # a NUL; brackets in brackets in brackets
-        raise ValueError(f"{path}: not readable as `key = literal` lines: {e or type(e).__name__}") from None
+        raise UserError(f"{path}: not readable as `key = literal` lines: {e or type(e).__name__}") from None
     values = {}
     for node in tree.body:
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
             continue  # a docstring
         try:
             (target,) = node.targets
             values[target.id] = ast.literal_eval(node.value)
         except (AttributeError, ValueError, TypeError, RecursionError):
-            raise ValueError(f"{path}:{node.lineno}: a config file holds `key = literal` lines only") from None
+            raise UserError(f"{path}:{node.lineno}: a config file holds `key = literal` lines only") from None
     return values
 
 
@@ -89,7 +103,10 @@ def configure(defaults: type[T], argv: list[str]) -> T:
         key, _, entry = key.partition(".")
         if key not in known:
             near = difflib.get_close_matches(key, known, 1)
-            problems.append(f"{where}: unknown key {key!r}" + (f"; did you mean {near[0]!r}?" if near else "; python train.py --help lists the keys"))
+            problems.append(
+                f"{where}: unknown key {key!r}"
+                + (f"; did you mean {near[0]!r}?" if near else "; python train.py --help lists the keys")
+            )
             continue
         if entry and known[key] is not dict:
             problems.append(f"{where}: {key} is a {known[key].__name__}, it has no entry {entry!r}")
@@ -101,7 +118,9 @@ def configure(defaults: type[T], argv: list[str]) -> T:
         try:
             values[key] = coerce(value, known[key])
         except TypeError:
-            problems.append(f"{where}: {key} = {value!r} is a {type(value).__name__}; give a {known[key].__name__}")
+            problems.append(
+                f"{where}: {key} = {value!r} is a {type(value).__name__}; give a {known[key].__name__}"
+            )
     if "name" in known and not values.get("name"):
         values["name"] = "-".join(Path(f).stem for f in files) or "run"
     if "name" in known:
@@ -110,14 +129,14 @@ def configure(defaults: type[T], argv: list[str]) -> T:
         except ValueError as e:
             problems.append(str(e))
     if problems:
-        raise ValueError("; ".join(problems))
+        raise UserError("; ".join(problems))
     return defaults(**values)
 
 
 def check_seed(seed: int) -> int:
     """`seed`, if torch and numpy both take it. ValueError if not."""
     if not 0 <= seed < SEEDS:
-        raise ValueError(f"seed = {seed}: must lie between 0 and 2**63 - 1")
+        raise UserError(f"seed = {seed}: must lie between 0 and 2**63 - 1")
     return seed
 
 
@@ -130,12 +149,13 @@ def help_text(defaults: type, source: str) -> str:
     lines = Path(source).read_text(encoding="utf-8").splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith(f"class {defaults.__name__}"))
     body = []
-    for line in lines[start + 1:]:
+    for line in lines[start + 1 :]:
         if line and not line.startswith("    "):
             break
         if line.startswith("    def ") or line.startswith("    @"):
             break
-        body.append(line)
+        if not line.strip().startswith("# fmt:"):
+            body.append(line)
     return "\n".join(body).rstrip()
 
 
@@ -148,7 +168,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(description=doc, formatter_class=as_written, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message} (--help lists the arguments)")
+        raise UserError(f"{message} (--help lists the arguments)")
 
 
 def path(text: str) -> Path:
@@ -167,6 +187,7 @@ def cli(main: Callable[[list[str]], int | None]) -> Callable[[], None]:
     """Wraps a program's main(argv): a user's mistake, or too little memory, is one line on stderr and exit
     code 2; Ctrl-C is 130; a reader that has gone
     (`| head`) is 141, as of any Unix program. TRACEBACK=1 shows where."""
+
     @functools.wraps(main)
     def run() -> None:
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
@@ -191,10 +212,11 @@ def cli(main: Callable[[list[str]], int | None]) -> Callable[[], None]:
                 raise
             line = " ".join(line.split())
             # somebody's value of a megabyte
-            line = line if len(line) <= LINE else f"{line[:LINE // 2]} ... {line[-LINE // 2:]}"
+            line = line if len(line) <= LINE else f"{line[: LINE // 2]} ... {line[-LINE // 2 :]}"
             print(f"{Path(sys.argv[0]).name}: error: {line}", file=sys.stderr)
             code = 2
         sys.exit(code or 0)
+
     return run
 
 
@@ -203,8 +225,9 @@ def _as_text(argv: list[str]) -> list[str]:
         try:
             argument.encode()
         except UnicodeEncodeError:
-            raise ValueError(f"the argument {ascii(argument)} is not UTF-8: give it in UTF-8, or text in a "
-                             f"file (--prompts)") from None
+            raise UserError(
+                f"the argument {argument!a} is not UTF-8: give it in UTF-8, or text in a file (--prompts)"
+            ) from None
     return argv
 
 
@@ -215,13 +238,15 @@ def mistake(e: Exception) -> str | None:
     signs = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
     bare = isinstance(e, RuntimeError) and any(sign in str(e) for sign in signs)
     if bare or isinstance(e, MemoryError) or type(e).__name__ == "OutOfMemoryError":
-        return ("out of memory: lower what fills it (in training micro_batch, batch_size, block_size, "
-                "n_layer or n_embd; in sampling num_samples or samples; "
-                f"in a table samples), or end other programs "
-                f"({str(e).partition(chr(10))[0].partition('. ')[0] or type(e).__name__})")
+        return (
+            "out of memory: lower what fills it (in training micro_batch, batch_size, block_size, "
+            "n_layer or n_embd; in sampling num_samples or samples; "
+            f"in a table samples), or end other programs "
+            f"({str(e).partition(chr(10))[0].partition('. ')[0] or type(e).__name__})"
+        )
     if isinstance(e, OSError) and e.filename and e.strerror:
         text = f"{e.strerror}: {e.filename}"
-    elif isinstance(e, (ValueError, OSError)):
+    elif isinstance(e, (UserError, OSError)):
         text = str(e)
     else:
         return None

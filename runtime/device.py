@@ -6,18 +6,23 @@ Importing this module does nothing; `choose_dtype` is a pure function of the dev
 import os
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Mapping, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from runtime.errors import UserError
 
 DTYPES = ("float32", "bfloat16", "float16")  # of matrix products
 CHOICES = "'float32', 'bfloat16' or 'float16'"
 
 # oneDNN computes torch's 16-bit matrix products on a CPU: natively with one of these features, else emulated
-NATIVE = {"bfloat16": ("amx_bf16", "avx512_bf16", "sve_bf16", "bf16"),
-          "float16": ("amx_fp16", "avx512_fp16", "fp16_arith")}
+NATIVE = {
+    "bfloat16": ("amx_bf16", "avx512_bf16", "sve_bf16", "bf16"),
+    "float16": ("amx_fp16", "avx512_fp16", "fp16_arith"),
+}
 
 # It uses nothing above the level that the first of these variables gives, which torch.cpu.get_capabilities()
 # does not see. _ALLOWED: what a level leaves of AMX and of the features that compute in 16 bits; any other
@@ -29,20 +34,27 @@ _FP16 = (*_BF16, "avx512_fp16")
 _AMX = (*_FP16, "amx_tile", "amx_int8", "amx_bf16")
 _ALL = (*_AMX, "amx_fp16")
 _BELOW_BF16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI")
-_ALLOWED = {**dict.fromkeys(_BELOW_BF16, ()), "AVX512_CORE_BF16": _BF16, "AVX512_CORE_FP16": _FP16,
-            "AVX10_1_512": _FP16, "AVX512_CORE_AMX": _AMX, "AVX10_1_512_AMX": _AMX}
+_ALLOWED = {
+    **dict.fromkeys(_BELOW_BF16, ()),
+    "AVX512_CORE_BF16": _BF16,
+    "AVX512_CORE_FP16": _FP16,
+    "AVX10_1_512": _FP16,
+    "AVX512_CORE_AMX": _AMX,
+    "AVX10_1_512_AMX": _AMX,
+}
 
 
 class Precision(NamedTuple):
-    name: str    # one of DTYPES, never "auto"
+    name: str  # one of DTYPES, never "auto"
     reason: str  # why this one, in a short phrase
 
 
 # -----------------------------------------------------------------------------
 # Devices
 
+
 def get_device(name: str) -> torch.device:
-    """"auto" (a CUDA GPU if there is one, else the CPU), "cpu", "cuda", "cuda:1" or "mps".
+    """ "auto" (a CUDA GPU if there is one, else the CPU), "cpu", "cuda", "cuda:1" or "mps".
 
     Under torchrun "auto" and "cuda" are the process's own GPU. "mps" (Apple's GPU) is for those who ask for
     it: it has never been run. ValueError for a device that is not there.
@@ -54,18 +66,20 @@ def get_device(name: str) -> torch.device:
     except RuntimeError:
         device = None
     if device is None or device.type not in ("cpu", "cuda", "mps"):
-        raise ValueError(f"device = {name!r}: use 'auto', 'cpu', 'cuda' or 'mps'")
+        raise UserError(f"device = {name!r}: use 'auto', 'cpu', 'cuda' or 'mps'")
     if device.type == "cpu":
         return device
     if device.type == "mps":
         if not torch.backends.mps.is_available():
-            raise ValueError(f"device = {name!r}: MPS is not available here; use --device=cpu")
+            raise UserError(f"device = {name!r}: MPS is not available here; use --device=cpu")
         return device
     index = device.index if device.index is not None else int(os.environ.get("LOCAL_RANK", 0))
     if index >= torch.cuda.device_count():
         count = torch.cuda.device_count() or "no"
-        raise ValueError(f"device = {name!r}: {count} CUDA GPU is here, this would be number {index}; "
-                         f"use --device=cpu, or another number")
+        raise UserError(
+            f"device = {name!r}: {count} CUDA GPU is here, this would be number {index}; "
+            f"use --device=cpu, or another number"
+        )
     return torch.device("cuda", index)
 
 
@@ -82,6 +96,7 @@ def to_float64(x: Tensor) -> Tensor:
 
 # -----------------------------------------------------------------------------
 # Precision
+
 
 def capabilities(device: torch.device | str = "cpu") -> dict[str, Any]:
     """What decides the precision: of a CUDA GPU its "compute_capability", such as (8, 0); of a CPU the
@@ -126,10 +141,10 @@ def choose_dtype(name: str, device: torch.device, has: Mapping[str, Any] | None 
     float32: nothing else has been tried there. ValueError for an unknown name, and for 16 bits on MPS.
     """
     if name not in ("auto", *DTYPES):
-        raise ValueError(f"dtype = {name!r}: use 'auto', {CHOICES}")
+        raise UserError(f"dtype = {name!r}: use 'auto', {CHOICES}")
     if device.type == "mps":
         if name not in ("auto", "float32"):
-            raise ValueError(f"dtype = {name!r}: on mps only float32 is supported; use --dtype=float32")
+            raise UserError(f"dtype = {name!r}: on mps only float32 is supported; use --dtype=float32")
         return Precision("float32", "no other dtype has been tried on mps")
     if name != "auto":
         return Precision(name, "as asked for")
@@ -174,7 +189,7 @@ def settle_dtype(name: str, device: torch.device) -> Precision:
 def get_dtype(name: str) -> torch.dtype:
     """The torch.dtype of one of DTYPES; ValueError for another name."""
     if name not in DTYPES:
-        raise ValueError(f"dtype = {name!r}: use {CHOICES}")
+        raise UserError(f"dtype = {name!r}: use {CHOICES}")
     return getattr(torch, name)
 
 

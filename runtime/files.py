@@ -15,6 +15,8 @@ from typing import Any, BinaryIO
 
 import filelock
 
+from runtime.errors import UserError
+
 STALE = 3600  # seconds without a byte, after which an unfinished file is taken for a killed process'
 
 
@@ -110,3 +112,38 @@ def check_writable(path: Path) -> None:
     except OSError as error:
         error.filename = str(path)
         raise
+
+
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file. ValueError naming it if it is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        why = f"{error.reason} at byte {error.start}"
+        raise UserError(f"{path} is not UTF-8 text ({why}): convert it") from None
+
+
+def read_json(path: Path, strict: bool = False) -> Any:
+    """The content of a JSON file; `strict`: without the NaN and Infinity that Python adds. ValueError naming
+    the file, whatever is wrong with it."""
+
+    def refuse(number: str) -> float:
+        raise UserError(f"it holds {number}")
+
+    try:
+        return json.loads(path.read_bytes(), parse_constant=refuse if strict else None)
+    except (ValueError, RecursionError) as error:
+        # not JSON or UTF-8; a number of 5,000 digits; brackets in brackets in brackets
+        raise UserError(f"{path} is not JSON that can be read ({error})") from None
+
+
+@contextmanager
+def foreign(path: Path, what: str) -> Iterator[None]:
+    """For code that reads a JSON of ours which somebody may have changed: what it does not find there is a
+    ValueError that names the file."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, IndexError, ArithmeticError, ValueError) as error:
+        if isinstance(error, ValueError) and str(path) in str(error):
+            raise
+        raise UserError(f"{path} is not {what}: {type(error).__name__} {error}") from error

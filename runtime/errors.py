@@ -1,0 +1,20 @@
+"""A user's mistake has a type of its own: a command answers it with one line, anything else with a traceback."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class UserError(ValueError):
+    """Names the value that cannot be, and the remedy."""
+
+
+@contextmanager
+def users_values(before: str = "", remedy: str = "") -> Iterator[None]:
+    """For values that a user gave, handed to code that knows nothing of users (model.py, heads/, metrics):
+    its ValueError becomes a UserError, with what is to be said before and behind it."""
+    try:
+        yield
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{before}{error}{remedy}") from error
