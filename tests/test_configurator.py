@@ -13,7 +13,8 @@ from train import read_arguments
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = sorted((ROOT / "config").glob("*.py"))
 OVERLAYS = ("brief", "grammar", "small", "tiny")
-ROWS = [p for p in CONFIGS if p.stem not in OVERLAYS]
+DEFAULTS = "defaults"  # no row: the screen of defaults
+ROWS = [p for p in CONFIGS if p.stem not in (*OVERLAYS, DEFAULTS)]
 
 
 @dataclass
