@@ -33,7 +33,9 @@ from tqdm import tqdm
 
 from data.grammar.machine import UNKNOWN
 from data.grammar.truth import Truth, open_truth
-from data.tokens import TokenFile, Tokenizer, found_path, open_tokens
+from data.prepared import found_path
+from data.tokenizers import Tokenizer
+from data.tokens import TokenFile, open_tokens
 from evaluation import metrics
 from evaluation.scoring import (
     EPSILON,

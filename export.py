@@ -10,7 +10,7 @@ if __name__ == "__main__":
 
 from pathlib import Path
 
-from data.tokens import SavedTokenizer
+from data.tokenizers import SavedTokenizer
 from heads import BayesianProjection, Softmax
 from runtime.checkpoint import load_model, tokenizer_of, writing
 from runtime.configurator import Parser, cli

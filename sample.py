@@ -20,7 +20,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from data.tokens import Tokenizer
+from data.tokenizers import Tokenizer
 from heads import BayesianProjection, Weights
 from model import GPT, Cache, LanguageModel
 from runtime.checkpoint import Degenerate, load_model, tokenizer_of

@@ -35,7 +35,9 @@ from tqdm import tqdm
 import augment
 from data.batches import Windows, batch_indices
 from data.grammar.truth import open_truth
-from data.tokens import TokenFile, bpe_size, kept_path, load_tokenizer, open_tokens, prepared, unusual
+from data.prepared import kept_path, load_tokenizer, prepared, unusual
+from data.tokenizers import bpe_size
+from data.tokens import TokenFile, open_tokens
 from evaluation.metrics import perplexity
 from evaluation.scoring import Score, described, document_blocks, document_windows, recover, score
 from heads import HEADS, Head, Targets, make_head

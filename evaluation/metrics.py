@@ -132,7 +132,7 @@ def _matches(gram: np.ndarray, text: np.ndarray, count: np.ndarray, N: int) -> n
     """BLEU's clipped matches of each text against all others (N,).
 
     That is the sum over the text's n-grams of min(count, largest count in another text). The largest count in
-    another text is the largest count overall, but for the one text that has it: there it is the second largest.
+    another text is the largest count of all. For the one text that has that count, it is the second largest.
     """
     texts = np.bincount(gram)  # (G,) how many texts have each n-gram
     shared = np.repeat(texts > 1, texts)  # most n-grams are of a single text and match nothing
@@ -381,19 +381,17 @@ class Calibration:
         p, hit = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
         if p.shape != hit.shape:
             raise ValueError(
-                f"confidence has shape {p.shape} and correct {hit.shape}: give one of each for every prediction"
+                f"confidence has shape {p.shape} and correct {hit.shape}: give one of each for a prediction"
             )
         p, hit = p.ravel(), hit.ravel()
         wrong = ~((p >= 0) & (p <= 1 + ROUNDING))  # written so that NaN is wrong
         if wrong.any():
             raise ValueError(
-                f"confidence {p[wrong][0]} is not in 0..1: give probabilities, not logits or log-probabilities"
+                f"confidence {p[wrong][0]} is not in 0..1: give probabilities, not logits or their logs"
             )
         if not np.isin(hit, (0, 1)).all():
             odd = hit[~np.isin(hit, (0, 1))][0]
-            raise ValueError(
-                f"correct holds {odd}: give True/False or 1/0, such as prediction == target"
-            )
+            raise ValueError(f"correct holds {odd}: give True/False or 1/0, such as prediction == target")
         bins = len(self.count)
         b = np.clip(np.searchsorted(self.edges, p) - 1, 0, bins - 1)
         self.count += np.bincount(b, minlength=bins)
@@ -541,18 +539,18 @@ class Recovery:
     def means(self) -> dict[str, float]:
         """Means over the positions. ValueError before any `add`.
 
-        kl_truth_model         KL(p||m); inf where m gives a valid token probability 0
-        kl_model_truth         KL(m'||p) with m' as above: KL(m||p) is inf as soon as m has mass on an invalid
-        token tv                     total variation, sum_v |m - p| / 2: finite whatever has probability 0
-        mass_observed          m's mass on the observed token; true_observed is p's
-        mass_alternatives      m's mass on the other valid tokens
-        mass_invalid           m's mass on the rest
-        nll, true_nll          -log of m's and of p's probability of the observed token
-        ppl_floor              exp(nll - true_nll): m's perplexity over the truth's own on the same tokens, 1
-        at best entropy                H(p), of which true_nll is an estimate
-        coverage               p's mass on the tokens that the sampler can draw, if `add_coverage` was called
-        alternatives           mass_alternatives / p's mass on the same tokens: below 1, m gives them too little
-        alternatives_error     sum over the decades of p of |m's - p's mass on alternatives|, from 0 to 2
+        kl_truth_model      KL(p||m); inf where m gives a valid token probability 0
+        kl_model_truth      KL(m'||p) with m' as above: KL(m||p) is inf once m has mass on an invalid token
+        tv                  total variation, sum_v |m - p| / 2: finite whatever has probability 0
+        mass_observed       m's mass on the observed token; true_observed is p's
+        mass_alternatives   m's mass on the other valid tokens
+        mass_invalid        m's mass on the rest
+        nll, true_nll       -log of m's and of p's probability of the observed token
+        ppl_floor           exp(nll - true_nll): m's perplexity over the truth's own, 1 at best
+        entropy             H(p), of which true_nll is an estimate
+        coverage            p's mass on the tokens that the sampler can draw, if `add_coverage` was called
+        alternatives        mass_alternatives / p's mass on the same tokens: below 1, m gives them too little
+        alternatives_error  sum over the decades of p of |m's - p's mass on alternatives|, from 0 to 2
         """
         if not self.count:
             raise ValueError("recovery of the truth at 0 positions: add at least one")

@@ -20,7 +20,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from data.tokens import GPT2Tokenizer, SavedTokenizer, Tokenizer, load_tokenizer
+from data.prepared import load_tokenizer
+from data.tokenizers import GPT2Tokenizer, SavedTokenizer, Tokenizer
 from heads import make_head
 from model import GPT, GPTConfig, LanguageModel
 from runtime.configurator import coerce

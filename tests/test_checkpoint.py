@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 import export
-from data.tokens import BPETokenizer, train_bpe
+from data.tokenizers import BPETokenizer, train_bpe
 from heads import Targets
 from runtime import checkpoint
 from runtime.checkpoint import build, find, in_use, load, load_model, restore, save, tokenizer_of

@@ -11,19 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import corpus, tokens
+from data import corpus, tokenizers, tokens
 from data.demo import prepare as demo
-from data.tokens import (
-    BPETokenizer,
-    GPT2Tokenizer,
-    WordTokenizer,
-    is_prepared,
-    load_tokenizer,
-    open_tokens,
-    prepared,
-    train_bpe,
-    write_tokens,
-)
+from data.prepared import is_prepared, load_tokenizer, prepared, read_meta
+from data.tokenizers import BPETokenizer, GPT2Tokenizer, WordTokenizer, train_bpe
+from data.tokens import open_tokens, write_tokens
 from data.wikitext103 import prepare as wikitext
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -307,7 +299,7 @@ def test_gpt2_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: str) -> None:
         raise ConnectionError("a\nlong\nstory")
 
-    monkeypatch.setattr(tokens.tiktoken, "get_encoding", fails)
+    monkeypatch.setattr(tokenizers.tiktoken, "get_encoding", fails)
     with pytest.raises(FileNotFoundError, match="TIKTOKEN_CACHE_DIR"):
         GPT2Tokenizer().encode_each(["text"])
 
@@ -420,7 +412,7 @@ def test_partial_and_missing_train(wiki: Path, tmp_path: Path) -> None:
         tmp_path / "none" / "tokenizer.json"
     )  # a tokenizer of one's own will do
     out = wikitext.prepare(tmp_path / "none", "bpe270", str(wiki))
-    assert tokens.read_meta(out)["missing"] == ["train"] and is_prepared(out, "bpe270")
+    assert read_meta(out)["missing"] == ["train"] and is_prepared(out, "bpe270")
 
 
 def test_bad_sources(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from data.grammar import prepare as grammar
 from data.grammar.grammar import RULES, Settings, build, places
 from data.grammar.machine import UNKNOWN, Machine
 from data.grammar.truth import open_truth, truth_path, write_truth
-from data.tokens import is_prepared, load_tokenizer, open_tokens, prepared
+from data.prepared import is_prepared, load_tokenizer, prepared
+from data.tokens import open_tokens
 from evaluation.metrics import Recovery
 from evaluation.scoring import document_blocks, document_windows, recover, truth_blocks
 from train import TrainConfig
