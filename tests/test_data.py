@@ -1,4 +1,7 @@
-"""Token files, tokenizers and the corpora's prepare.py. Real text is read only where the environment names it."""
+"""Token files, tokenizers, prepared folders and the corpora's prepare.py.
+
+Real text is read only where the environment names it.
+"""
 
 import errno
 import hashlib
@@ -98,7 +101,7 @@ def content(folder: Path) -> dict[str, object]:
     return {**files, **infos}
 
 
-# ---- token files ----------------------------------------------------------------------------------------------------
+# ---- token files ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("vocab_size, width", [(257, 2), (65536, 2), (65537, 4), (2**31, 4)])
@@ -209,7 +212,7 @@ def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not list(tmp_path.iterdir())
 
 
-# ---- tokenizers -----------------------------------------------------------------------------------------------------
+# ---- tokenizers ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("which", ["bpe", "gpt2"])
@@ -304,7 +307,7 @@ def test_gpt2_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
         GPT2Tokenizer().encode_each(["text"])
 
 
-# ---- prepared folders -----------------------------------------------------------------------------------------------
+# ---- prepared folders ----------------------------------------------------------------------------
 
 
 def test_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -473,7 +476,7 @@ def test_hub_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert not (tmp_path / "out").exists()
 
 
-# ---- the command line -----------------------------------------------------------------------------------------------
+# ---- the command line ----------------------------------------------------------------------------
 
 
 def test_script(wiki: Path, tmp_path: Path) -> None:
@@ -506,7 +509,7 @@ def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("train ")
 
 
-# ---- the official text ----------------------------------------------------------------------------------------------
+# ---- the official text ---------------------------------------------------------------------------
 
 
 def test_official_counts(official: Path, gpt2: GPT2Tokenizer, tmp_path: Path) -> None:
