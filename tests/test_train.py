@@ -895,79 +895,13 @@ def test_wandb_only_if_asked_for(run, tiny, monkeypatch):
     ]
 
 
-# ---- processes ------------------------------------------------------------------------------------------------------
+# ---- a process of its own (two of them: test_processes.py) ----------------------------------------------------------
 
 DEMO = dict(dataset="demo", tokenizer="bpe2048", warmup_steps=1, lr_decay_steps=50, max_steps=3)
 
 
 def command(config: train.TrainConfig) -> list[str]:
     return [sys.executable, "train.py", *(f"--{k}={v}" for k, v in vars(config).items() if v != "")]
-
-
-def two_processes(program: list[str]) -> subprocess.CompletedProcess:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [*torchrun, *program], cwd=ROOT, capture_output=True, text=True, timeout=120, env=environment
-    )
-
-
-def test_two_processes_train_as_one(run, tiny, tmp_path):
-    """Losses and weights of two gloo processes, with micro-batches, equal those of one: sums are divided once, by the global count."""
-    folder = prepared("demo", "bpe2048")
-    c = tiny(**DEMO, head="sigmoid", bayesian=True)
-    two = copy.copy(c)
-    two.out_dir, two.micro_batch = str(tmp_path / "two"), 2
-    assert run(c, folder) == 0
-    done = two_processes(command(two)[1:])
-    assert done.returncode == 0, done.stderr
-    for key in ("loss", "val_nll"):
-        a, b = ([e[key] for e in log(o) if key in e] for o in (c.out_dir, two.out_dir))
-        assert len(a) == (3 if key == "loss" else 1) and a == pytest.approx(b, abs=1e-4)
-    assert steps(two.out_dir) == [1, 2, 3] and done.stdout.count("step 3/3") == 1  # one process writes
-    a, b = weights(c.out_dir), weights(two.out_dir)
-    assert progress(two.out_dir)["tokens"] == progress(c.out_dir)["tokens"]
-    for name in a:
-        torch.testing.assert_close(
-            a[name], b[name], rtol=0, atol=1e-3
-        )  # Adam divides small gradients by themselves
-        assert (a[name] - b[name]).abs().mean() < 1e-5
-
-
-PRETENDED = """
-import os, sys
-import train
-from runtime import device
-device.capabilities = lambda *_: {"avx512_bf16": os.environ["RANK"] == sys.argv[1]}
-procs = train.Processes("cpu")
-chosen = train.settle_dtype(train.TrainConfig(), procs, print)
-open(f"{sys.argv[2]}/{procs.rank}", "w").write(chosen.name)  # not printed: two processes may share a line
-procs.close()
-"""
-
-
-@pytest.mark.parametrize("rank, dtype", [("0", "bfloat16"), ("1", "float32")])
-def test_rank_0_chooses_the_dtype_for_all(tmp_path, rank, dtype):
-    """Of two gloo processes one sits on a CPU with bfloat16, the other on one without."""
-    script = tmp_path / "pretended.py"
-    script.write_text(PRETENDED)
-    done = two_processes([str(script), rank, str(tmp_path)])
-    assert done.returncode == 0, done.stderr
-    assert [(tmp_path / r).read_text() for r in "01"] == [dtype, dtype]
-
-
-def test_two_processes_agree_in_float16(run, tiny, tmp_path):
-    """On the scale, too: a gradient that overflows in one of them skips the step in both."""
-    folder = prepared("demo", "bpe2048")
-    c = tiny(**DEMO, head="sigmoid", bayesian=True)
-    c.dtype = "float16"
-    two = copy.copy(c)
-    two.out_dir, two.micro_batch = str(tmp_path / "two"), 2
-    assert run(c, folder) == 0
-    done = two_processes(command(two)[1:])
-    assert done.returncode == 0, done.stderr
-    a, b = losses_of(c.out_dir), losses_of(two.out_dir)
-    assert len(a) == 3 and a == pytest.approx(b, abs=1e-3)
 
 
 def test_sigterm_to_a_real_process(run, tiny):
