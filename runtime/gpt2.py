@@ -90,6 +90,8 @@ def to_gpt2(model: GPT, folder: str | Path) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     c = model.config
+    # GPT-2's <|endoftext|>; no token of a smaller vocabulary ends a text, so `generate` must not stop at one
+    end = 50256 if c.vocab_size > 50256 else None
     hf = GPT2LMHeadModel(
         GPT2Config(
             vocab_size=c.vocab_size,
@@ -97,8 +99,8 @@ def to_gpt2(model: GPT, folder: str | Path) -> None:
             n_layer=c.n_layer,
             n_head=c.n_head,
             n_embd=c.n_embd,
-            bos_token_id=min(50256, c.vocab_size - 1),
-            eos_token_id=min(50256, c.vocab_size - 1),
+            bos_token_id=end,
+            eos_token_id=end,
         )
     )
     target = hf.transformer.state_dict()
