@@ -421,8 +421,8 @@ def test_temperature_is_a_power_of_p(name, args):
 def learned(head: Head, data: torch.Tensor) -> torch.Tensor:
     """p (V,) where free logits come to rest under the loss's gradient.
 
-    Rprop uses the gradient's signs alone and lengthens its steps while they stay. So the result is what a head is
-    trained towards, and how fast it would get there (a matter of its slope) plays no part.
+    Rprop uses the gradient's signs alone and lengthens its steps while they stay. So the result is what a head
+    is trained towards; how fast it would get there, a matter of its slope, plays no part.
     """
     head = head.double()
     z = torch.full((1, V), head.bias or 0.0, dtype=torch.float64, requires_grad=True)
