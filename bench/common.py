@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -26,7 +27,7 @@ def sync(device: str | torch.device) -> None:
 def turns(
     programs: dict[str, Callable[[], Any]], rounds: int, warmup: int = 1, device: str = "cpu"
 ) -> dict[str, list[float]]:
-    """Seconds of each run of each program. They take turns, so that a slow minute of the machine meets all of them."""
+    """Seconds of each run of each program. They take turns, so that a slow minute of the machine hits all."""
     seconds: dict[str, list[float]] = {name: [] for name in programs}
     for i in range(warmup + rounds):
         for name, program in programs.items():
@@ -42,7 +43,7 @@ def turns(
 
 
 class Served:
-    """A program in a process of its own, as its users start it: `python ARGS --serve NAME` runs `serve`. Called, it takes a turn."""
+    """A program in a process of its own, as its users start it: `python ARGS --serve NAME` runs `serve`."""
 
     def __init__(self, name: str, args: list[str], **environment: str):
         self.process = subprocess.Popen(
@@ -110,8 +111,12 @@ def peak_mb(device: str) -> float:
 
 
 def resident_mb(key: str) -> float:
-    """VmHWM (the peak) or VmRSS of this process. Not getrusage: its peak begins with that of the process that started this one."""
-    line = next(l for l in Path("/proc/self/status").read_text().splitlines() if l.startswith(key))
+    """VmHWM (the peak) or VmRSS of this process.
+
+    Not by getrusage, whose peak starts at that of the parent process.
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    line = next(line for line in lines if line.startswith(key))
     return int(line.split()[1]) / 1024
 
 
@@ -143,18 +148,11 @@ def dtypes(device: str = "cpu") -> list[str]:
 
 def machine(device: str = "cpu") -> dict[str, Any]:
     name = torch.cuda.get_device_name() if torch.device(device).type == "cuda" else None
-    cpu = next(
-        (
-            l.split(":")[1].strip()
-            for l in Path("/proc/cpuinfo").read_text().splitlines()
-            if l.startswith("model name")
-        ),
-        platform.machine(),
-    )
+    models = re.findall(r"^model name\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     has = capabilities("cpu")
     return {
         "gpu": name,
-        "cpu": cpu,
+        "cpu": models[0] if models else platform.machine(),
         "capabilities": [c for c in CAPABILITIES if has.get(c)],
         "environment": {name: os.environ[name] for name in HIDING if name in os.environ},
         "cores": os.cpu_count(),
@@ -178,7 +176,7 @@ def skipped(what: str, remedy: str) -> None:
 
 
 def shown(value: Any) -> Any:
-    """An argument or setting without the place of this checkout or of files outside: an absolute path becomes its last component."""
+    """An argument or setting as the JSON has it: of an absolute path the last component alone."""
     if not isinstance(value, (str, Path)):
         return value
     flag, equals, path = str(value).rpartition("=")
@@ -186,13 +184,10 @@ def shown(value: Any) -> Any:
 
 
 def write(path: Path | None, settings: dict[str, Any], results: Any, device: str = "cpu") -> None:
-    """The JSON of a run, with the command that made it; nothing where no --out was given."""
-    if path:
-        command = " ".join(["python", f"bench/{Path(sys.argv[0]).name}", *map(shown, sys.argv[1:])])
-        settings = {key: shown(value) for key, value in settings.items()}
-        path.write_text(
-            json.dumps(
-                {"command": command, "machine": machine(device), **settings, "results": results}, indent=1
-            )
-            + "\n"
-        )
+    """Writes the JSON of a run, with the command that made it; nothing if no --out was given."""
+    if not path:
+        return
+    command = " ".join(["python", f"bench/{Path(sys.argv[0]).name}", *map(shown, sys.argv[1:])])
+    settings = {key: shown(value) for key, value in settings.items()}
+    content = {"command": command, "machine": machine(device), **settings, "results": results}
+    path.write_text(json.dumps(content, indent=1) + "\n")

@@ -1,12 +1,16 @@
 """The chunked head against materialised logits: seconds and peak memory of forward and backward.
 
-    python bench/heads.py [--heads softmax sigmoid] [--dtypes bfloat16] [--rows 2048] [--dim 384] [--vocab 50257]
-                          [--repeats 5] [--device cpu] [--out bench/heads.json]
+    python bench/heads.py [--heads softmax sigmoid] [--dtypes bfloat16] [--rows 2048] [--dim 384]
+                          [--vocab 50257] [--repeats 5] [--device cpu] [--out bench/heads.json]
 
-Time: the ways of a head take turns in one process, so that a slow minute of the machine meets all of them; the median counts. Memory: a process for
-each, which reports its peak above inputs, parameters and their gradients. `plain` is F.cross_entropy of logits, what everybody does: the base of all ratios;
-`materialised` the head's own loss, of all logits at once; `chunked` ours. `linear_ce` is torch's own F.linear_cross_entropy with chunking, where it has one.
-On a GPU the head's loss is compiled, as train.py does, and memory is what torch's allocator gave out.
+plain         F.cross_entropy of logits, what everybody does: the base of all ratios
+materialised  the head's own loss, of all logits at once
+chunked       ours
+linear_ce     torch's own F.linear_cross_entropy with chunking, if this torch has it
+
+Time: the ways of a head take turns in one process, so that a slow minute of the machine hits all of them. The
+median counts. Memory: each has a process, which reports its peak above inputs, parameters and gradients.
+On a GPU the head's loss is compiled, as in train.py, and memory is what torch's allocator gave out.
 """
 
 import argparse
@@ -36,9 +40,8 @@ def loss(way: str, oh: OutputHead, hidden: torch.Tensor, targets: Targets) -> to
         return chunked_loss(hidden, weights, oh.head, targets)
     V = oh.head.vocab_size
     if way == "plain":
-        return F.cross_entropy(
-            F.linear(hidden, weights.weight)[:, :V].float(), targets.token, reduction="sum"
-        )
+        logits = F.linear(hidden, weights.weight)[:, :V].float()
+        return F.cross_entropy(logits, targets.token, reduction="sum")
     if way == "linear_ce":
         return F.linear_cross_entropy(
             hidden, weights.weight[:V], targets.token, reduction="sum", options=nn.LinearCrossEntropyOptions()
@@ -98,6 +101,31 @@ def peak_in_a_process(
     return float(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
 
 
+def measure(head: str, dtype: str, ways: list[str], repeats: int, size: tuple) -> list[dict]:
+    """Median seconds and peak memory of each way; the first step of each warms up."""
+    case = Case(head, dtype, *size)
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    for way in ways * (repeats + 1):
+        seconds[way].append(case.step(way))
+    del case
+    results = []
+    for way in ways:
+        r = {"dtype": dtype, "head": head, "way": way, "seconds": statistics.median(seconds[way][1:])}
+        results.append({**r, "peak_mb": peak_in_a_process(way, head, dtype, *size)})
+    return results
+
+
+def show(r: dict, base: dict) -> None:
+    """Prints a result, and what it is of `base`, plain softmax."""
+    time_ratio, memory_ratio = r["seconds"] / base["seconds"], r["peak_mb"] / max(base["peak_mb"], 1)
+    print(
+        f"{r['dtype']:9} {r['head']:16} {r['way']:13} "
+        f"{r['seconds']:6.3f} s ({time_ratio:.2f}x of plain softmax), "
+        f"{r['peak_mb']:6.0f} MB ({memory_ratio:.0%})",
+        flush=True,
+    )
+
+
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("rows", 2048), ("dim", 384), ("vocab", 50257), ("repeats", 5)):
@@ -123,33 +151,15 @@ def main() -> None:
         return
     results = []
     for dtype in args.dtypes or dtypes(args.device):
+        base = None  # plain softmax: the first of a dtype
         for head in args.heads:
             ways = [w for w in args.ways if head == "softmax" or w in ("materialised", "chunked")]
             if not hasattr(nn, "LinearCrossEntropyOptions"):
                 ways = [w for w in ways if w != "linear_ce"]
-            case, seconds = Case(head, dtype, *size), {w: [] for w in ways}
-            for way in ways * (args.repeats + 1):
-                seconds[way].append(case.step(way))
-            del case
-            for way in ways:
-                peak = peak_in_a_process(way, head, dtype, *size)
-                results.append(
-                    {
-                        "dtype": dtype,
-                        "head": head,
-                        "way": way,
-                        "seconds": statistics.median(seconds[way][1:]),
-                        "peak_mb": peak,
-                    }
-                )
-                r, base = (
-                    results[-1],
-                    next(x for x in results if x["dtype"] == dtype),
-                )  # plain softmax: the first
-                print(
-                    f"{dtype:9} {head:16} {way:13} {r['seconds']:6.3f} s ({r['seconds'] / base['seconds']:.2f}x of plain softmax), {r['peak_mb']:6.0f} MB ({r['peak_mb'] / max(base['peak_mb'], 1):.0%})",
-                    flush=True,
-                )
+            for r in measure(head, dtype, ways, args.repeats, size):
+                base = base or r
+                show(r, base)
+                results.append(r)
     settings = {key: getattr(args, key) for key in ("repeats", "rows", "dim", "vocab")}
     write(args.out, {"labels": LABELS, **settings}, results, args.device)
 

@@ -1,10 +1,15 @@
-"""Self-BLEU of many texts: metrics.self_bleu and self_bleu_sacre; nltk and sacreBLEU on as many texts as there is patience for.
+"""Self-BLEU of many texts: metrics.self_bleu and self_bleu_sacre, beside nltk and sacreBLEU on fewer texts.
 
-    python bench/metrics.py [--texts 1000 10000] [--words 200] [--rounds 5] [--set 100] [--some 10] [--out bench/metrics.json]
+    python bench/metrics.py [--texts 1000 10000] [--words 200] [--rounds 5] [--set 100] [--some 10]
+                            [--out bench/metrics.json]
 
-The texts are of made-up words with Zipf frequencies, some of which are punctuation or have it inside, as in WikiText. Our two take turns, medians count.
-The libraries take minutes for 1,000 texts, so they get two smaller tasks, once each: the self-BLEU of the first --set texts, whose float must equal ours,
-and --some of the smallest number of texts, each against all the others. The latter gives seconds a text; what all of the texts would take is extrapolated.
+The texts are of made-up words with Zipf frequencies. Some are punctuation or have it inside, as in WikiText.
+Our two functions take turns; medians count. The libraries take minutes for 1,000 texts, so they get two
+smaller tasks, once each:
+
+- the self-BLEU of the first --set texts, whose float must equal ours
+- --some of the smallest number of texts, each against all the others. That gives seconds a text; what all of
+  them would take is extrapolated
 """
 
 import argparse
@@ -12,6 +17,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -22,26 +28,15 @@ from bench.common import median, skipped, turns, write
 from evaluation import metrics
 
 VOCAB = 20000
-INSIDE = (
-    "@-@",
-    "1,000",
-    "3.5",
-    "co-op",
-    "o'clock",
-    "&amp;",
-    "etc.",
-    "(so",
-    "called)",
-    "a/b",
-)  # with the word's number: a tenth of the words
+# a tenth of the words are one of these with the word's number
+INSIDE = ("@-@", "1,000", "3.5", "co-op", "o'clock", "&amp;", "etc.", "(so", "called)", "a/b")
 
 
 def zipf_texts(texts: int, words: int, seed: int = 0) -> list[list[str]]:
     """The same texts for the same seed: the k-th most frequent word has frequency ~ 1/k."""
     rng = np.random.default_rng(seed)
-    vocabulary = np.array(
-        [",", ".", '"', *(INSIDE[i // 10 % 10] + str(i) if i % 10 == 0 else f"w{i}" for i in range(3, VOCAB))]
-    )
+    made_up = [INSIDE[i // 10 % 10] + str(i) if i % 10 == 0 else f"w{i}" for i in range(3, VOCAB)]
+    vocabulary = np.array([",", ".", '"', *made_up])
     p = 1 / np.arange(1, VOCAB + 1)
     return [vocabulary[row].tolist() for row in rng.choice(VOCAB, (texts, words), p=p / p.sum())]
 
@@ -87,9 +82,12 @@ def compare(name: str, ours: Callable, bleu: Callable, texts: list, whole: int, 
         "seconds_a_text": seconds / some,
         "extrapolated_seconds": seconds / some * len(texts),
     }
+    agree = "equal" if theirs == value else "DIFFER"
     print(
-        f"{name}: {result['seconds']:.2f} s for all of {whole} texts, ours {result['our_seconds']:.4f} s, floats {'equal' if theirs == value else 'DIFFER'}: {theirs!r}; "
-        f"{seconds / some:.3f} s a text against {len(texts) - 1} others: {result['extrapolated_seconds']:.0f} s for all (extrapolated)",
+        f"{name}: {result['seconds']:.2f} s for all of {whole} texts, ours {result['our_seconds']:.4f} s, "
+        f"floats {agree}: {theirs!r}; "
+        f"{seconds / some:.3f} s a text against {len(texts) - 1} others: "
+        f"{result['extrapolated_seconds']:.0f} s for all (extrapolated)",
         flush=True,
     )
     return result
@@ -104,26 +102,20 @@ def main() -> int:
     p.add_argument("--some", type=int, default=10, help="texts that the libraries compare with all others")
     p.add_argument("--out", type=Path)
     args = p.parse_args()
-    ours, results = (
-        {"metrics.self_bleu": metrics.self_bleu, "metrics.self_bleu_sacre": metrics.self_bleu_sacre},
-        [],
-    )
+    results = []
     for N in args.texts:
         words = zipf_texts(N, args.words)
-        given = dict(zip(ours, (words, [" ".join(text) for text in words])))
-        seconds = turns({name: lambda name=name: ours[name](given[name]) for name in ours}, args.rounds)
-        for name in ours:
-            results.append(
-                {
-                    "program": name,
-                    "texts": N,
-                    "words": args.words,
-                    "seconds": median(seconds[name]),
-                    "slowest": max(seconds[name]),
-                }
-            )
+        programs = {
+            "metrics.self_bleu": partial(metrics.self_bleu, words),
+            "metrics.self_bleu_sacre": partial(metrics.self_bleu_sacre, [" ".join(text) for text in words]),
+        }
+        for name, times in turns(programs, args.rounds).items():
+            middle, slowest = median(times), max(times)
+            r = {"program": name, "texts": N, "words": args.words, "seconds": middle, "slowest": slowest}
+            results.append(r)
             print(
-                f"{name:24} {N:6} texts of {args.words} words: {median(seconds[name]):.4f} s (slowest of {args.rounds}: {max(seconds[name]):.4f})",
+                f"{name:24} {N:6} texts of {args.words} words: {middle:.4f} s "
+                f"(slowest of {args.rounds}: {slowest:.4f})",
                 flush=True,
             )
     words = zipf_texts(min(args.texts), args.words)

@@ -2,11 +2,16 @@
 
     python bench/prepare.py --text FILE [--repeat 4] [--memory 4] [--rounds 5] [--out bench/prepare.json]
 
-nanoGPT's way is that of its data/openwebtext/prepare.py: datasets.load_dataset, `map` over tiktoken's encode_ordinary on all cores, then shard by shard into a
-memmap of uint16. A document is a line here, without an end-of-text token, so that both write the same ids, which is checked. Both use tiktoken's gpt2 (its
-files are downloaded once, or found in TIKTOKEN_CACHE_DIR). Each program has a process of its own, and they take turns; a round does the work from the
-start, with an empty Hugging Face cache. What a process imports and loads once is not timed. FILE is repeated --repeat times; ours runs on --memory times as
-much text, too, for its peak memory: resident, above what was there before the first run. nanoGPT's does not include its worker processes; theirs is apart.
+nanoGPT's way is that of its data/openwebtext/prepare.py: datasets.load_dataset, `map` over tiktoken's
+encode_ordinary on all cores, then shard by shard into a memmap of uint16. Here a document is a line, without
+an end-of-text token, so that both ways write the same ids, which is checked. Both use tiktoken's gpt2, whose
+files are downloaded once, or found in TIKTOKEN_CACHE_DIR.
+
+Each program has a process of its own, and they take turns. A round does all the work, with an empty Hugging
+Face cache. What a process imports and loads once is not timed. FILE is repeated --repeat times.
+
+Memory is the peak of resident memory above what was there before the first run. For that, ours also runs on
+--memory times as much text. The peak of nanoGPT's largest worker process is given apart from its own.
 """
 
 import argparse
@@ -64,12 +69,8 @@ class Ours(Program):
         self.tokenizer.encode("")
 
     def run(self, folder: Path) -> np.ndarray:
-        return tokenise_split(
-            folder / "train.bin",
-            Split(partial(file_lines, self.text), self.text.stat().st_size),
-            self.tokenizer,
-            "bench",
-        ).ids
+        split = Split(partial(file_lines, self.text), self.text.stat().st_size)
+        return tokenise_split(folder / "train.bin", split, self.tokenizer, "bench").ids
 
 
 class NanoGPT(Program):
@@ -99,9 +100,8 @@ class NanoGPT(Program):
         shards = min(SHARDS, len(data))
         for index in range(shards):
             shard = data.shard(shards, index, contiguous=True).with_format("numpy")
-            part = np.concatenate(
-                shard[:]["ids"]
-            )  # as its batch["ids"] when it was written: since datasets 4 that goes row by row, and twice as long
+            # nanoGPT has batch["ids"]; since datasets 4 that goes row by row and takes twice as long
+            part = np.concatenate(shard[:]["ids"])
             ids[at : at + len(part)] = part
             at += len(part)
         ids.flush()
@@ -137,15 +137,9 @@ def main() -> None:
             with open(Path(folder) / f"{times}.txt", "wb") as file:
                 for _ in range(times):
                     file.write(args.text.read_bytes())
-        programs = {
-            name: Served(
-                name,
-                [__file__, "--folder", folder, *sys.argv[1:]],
-                HF_HUB_OFFLINE="1",
-                HF_HOME=f"{folder}/hf",
-            )
-            for name in names
-        }
+        again = [__file__, "--folder", folder, *sys.argv[1:]]
+        offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": f"{folder}/hf"}
+        programs = {name: Served(name, again, **offline) for name in names}
         seconds = serve_turns(programs, args.rounds, 1)
         results = [
             {"program": name, "seconds": median(seconds[name]), **programs[name].close()} for name in names
@@ -153,19 +147,17 @@ def main() -> None:
     for r in results:
         r["mb_per_s"] = r["bytes"] / 1e6 / r["seconds"]
         r["speed_of_ours"] = r["mb_per_s"] / results[0]["mb_per_s"]
+        peak = f"peak {r['peak_mb']:,.0f} MB"
+        if r["largest_worker_mb"]:
+            peak += f" and workers of up to {r['largest_worker_mb']:,.0f} MB"
         print(
-            f"{r['program']:16} {r['bytes'] / 1e6:7.1f} MB  {r['tokens']:11,} tokens  {r['seconds']:7.3f} s  {r['mb_per_s']:6.2f} MB/s  {r['speed_of_ours']:.2f}x of our speed"
-            f"  peak {r['peak_mb']:,.0f} MB"
-            + (f" and workers of up to {r['largest_worker_mb']:,.0f} MB" if r["largest_worker_mb"] else ""),
+            f"{r['program']:16} {r['bytes'] / 1e6:7.1f} MB  {r['tokens']:11,} tokens  {r['seconds']:7.3f} s  "
+            f"{r['mb_per_s']:6.2f} MB/s  {r['speed_of_ours']:.2f}x of our speed  {peak}",
             flush=True,
         )
     if "nanoGPT" in names and results[1]["sha256_of_ids"] != results[0]["sha256_of_ids"]:
         raise SystemExit("the two wrote different ids")
-    write(
-        args.out,
-        {"text": args.text, "repeat": args.repeat, "memory": args.memory, "rounds": args.rounds},
-        results,
-    )
+    write(args.out, {key: getattr(args, key) for key in ("text", "repeat", "memory", "rounds")}, results)
 
 
 if __name__ == "__main__":

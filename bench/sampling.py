@@ -1,16 +1,15 @@
-"""Tokens a second of sampling from GPT-2 124M: ours, nanoGPT's generate, transformers' generate with its cache.
+"""Tokens a second of sampling from GPT-2 124M: ours, nanoGPT's generate, transformers' generate with a cache.
 
     python bench/sampling.py [--nanogpt DIR] [--size 124M] [--batches 1 16] [--tokens 500] [--device cpu]
         [--dtypes float32] [--rounds 5] [--out bench/sampling.json]
 
-All have the same random weights; 10 tokens of prompt, temperature 0.8, top-k 200. The programs take turns. nanoGPT reads its whole context for each
-token: a round of it is a single forward pass and choice at five lengths of the text, and its time for all
-tokens is their trapezoidal sum.
+All have random weights, 10 tokens of prompt, temperature 0.8 and top-k 200. The programs take turns. nanoGPT
+reads its whole context for each token. So a round of it is one forward pass and one choice at each of five
+lengths of the text, and its time for all tokens is their trapezoidal sum.
 
-On a CPU ours and transformers' run in float32 and, where the CPU computes it, in bfloat16, and ours with int8
-weights, too (sample.py --int8). Transformers is not given those: people run it in float32 there, which is the
-base of the ratios. On a GPU all run in what "auto" takes, nanoGPT under autocast, as its sample.py; on a CPU it runs
-in float32.
+On a CPU ours and transformers' run in float32 and, if the CPU computes it, in bfloat16; ours runs with int8
+weights as well (sample.py --int8). nanoGPT runs in float32. The base of the ratios is transformers in
+float32, which is what people run there. On a GPU all run in what "auto" takes, nanoGPT under autocast.
 
 A CPU without bf16 and VNNI, as far as settings emulate one (FBGEMM computes int8 and has one of its own):
 
@@ -22,11 +21,13 @@ import argparse
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch
+from torch import nn
 
 from bench.common import dtypes, load_module, median, peak_mb, skipped, turns, write
 from heads import make_head
@@ -42,7 +43,7 @@ def ours(config: GPTConfig, device: str, dtype: str, int8: bool = False) -> Lang
     torch.manual_seed(0)
     trunk = GPT(config)
     model = LanguageModel(trunk, make_head("softmax", config.vocab_size, trunk.wte.weight))
-    model.eval().requires_grad_(False).to(device)
+    model = model.eval().requires_grad_(False).to(device)
     model.lower(getattr(torch, dtype))
     if int8:
         trunk.quantize()
@@ -51,42 +52,23 @@ def ours(config: GPTConfig, device: str, dtype: str, int8: bool = False) -> Lang
 
 def run_ours(model: LanguageModel, dtype: str, prompt: torch.Tensor, tokens: int) -> None:
     draws = model.head.draws(1, 0, getattr(torch, dtype))
-    for _ in generate(
-        model,
-        prompt,
-        tokens,
-        draws,
-        TEMPERATURE,
-        TOP_K,
-        1.0,
-        torch.Generator(prompt.device).manual_seed(0),
-        dtype=dtype,
-    ):
+    generator = torch.Generator(prompt.device).manual_seed(0)
+    for _ in generate(model, prompt, tokens, draws, TEMPERATURE, TOP_K, generator=generator, dtype=dtype):
         pass
 
 
-def transformers_model(model: LanguageModel, dtype: str, device: str):
+def transformers_model(config: GPTConfig, dtype: str, device: str) -> nn.Module:
+    """GPT-2 as transformers initialises it: its time does not depend on the weights."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    c = model.trunk.config
-    hf = GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=c.vocab_size,
-            n_positions=c.block_size,
-            n_layer=c.n_layer,
-            n_head=c.n_head,
-            n_embd=c.n_embd,
-            bos_token_id=0,
-            eos_token_id=0,
-        )
-    )
-    return (
-        hf.eval().to(getattr(torch, dtype)).to(device)
-    )  # as initialised: its time does not depend on the weights
+    c = config
+    sizes = {"n_positions": c.block_size, "n_layer": c.n_layer, "n_head": c.n_head, "n_embd": c.n_embd}
+    hf = GPT2LMHeadModel(GPT2Config(vocab_size=c.vocab_size, bos_token_id=0, eos_token_id=0, **sizes))
+    return hf.eval().to(getattr(torch, dtype)).to(device)
 
 
 @torch.no_grad()
-def run_transformers(hf, prompt: torch.Tensor, tokens: int) -> None:
+def run_transformers(hf: Any, prompt: torch.Tensor, tokens: int) -> None:
     out = hf.generate(
         prompt,
         attention_mask=torch.ones_like(prompt),
@@ -100,21 +82,15 @@ def run_transformers(hf, prompt: torch.Tensor, tokens: int) -> None:
     assert out.shape[1] == prompt.shape[1] + tokens
 
 
-def nanogpt_model(path: Path, config: GPTConfig, device: str):
-    module = load_module(path / "model.py", "nanogpt_model")
-    c = module.GPTConfig(
-        block_size=config.block_size,
-        vocab_size=config.padded_vocab,
-        n_layer=config.n_layer,
-        n_head=config.n_head,
-        n_embd=config.n_embd,
-        dropout=0.0,
-        bias=True,
-    )
-    return module.GPT(c).eval().to(device)
+def nanogpt_model(path: Path, config: GPTConfig, device: str) -> nn.Module:
+    module: Any = load_module(path / "model.py", "nanogpt_model")
+    c = config
+    sizes = {"block_size": c.block_size, "n_layer": c.n_layer, "n_head": c.n_head, "n_embd": c.n_embd}
+    gpt = module.GPT(module.GPTConfig(vocab_size=c.padded_vocab, dropout=0.0, bias=True, **sizes))
+    return gpt.eval().to(device)
 
 
-def step_nanogpt(gpt, context: torch.Tensor, dtype: str) -> None:
+def step_nanogpt(gpt: Any, context: torch.Tensor, dtype: str) -> None:
     """One more token of each text (B, T): a pass over all of it."""
     with autocast(context.device, dtype):
         gpt.generate(context, 1, temperature=TEMPERATURE, top_k=TOP_K)
@@ -133,7 +109,7 @@ def measure(args: argparse.Namespace, batch: int) -> list[dict]:
         programs["ours, int8"] = partial(run_ours, int8, "float32", prompt, args.tokens)
     try:
         for d in measured:
-            theirs = transformers_model(ours(config, args.device, d), d, args.device)
+            theirs = transformers_model(config, d, args.device)
             programs[f"transformers, {d}"] = partial(run_transformers, theirs, prompt, args.tokens)
     except ImportError:
         skipped("transformers", "pip install transformers")
@@ -180,12 +156,8 @@ def main() -> None:
     p.add_argument("--out", type=Path)
     args = p.parse_args()
     results = [r for batch in args.batches for r in measure(args, batch)]
-    write(
-        args.out,
-        {"size": args.size, "tokens": args.tokens, "rounds": args.rounds, "peak_mb": peak_mb(args.device)},
-        results,
-        args.device,
-    )
+    settings = {key: getattr(args, key) for key in ("size", "tokens", "rounds")}
+    write(args.out, {**settings, "peak_mb": peak_mb(args.device)}, results, args.device)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,21 @@
-"""What scoring and labelling cost beside the bare forward pass, and how the chunked head's memory grows with its rows.
+"""What scoring and labelling cost beside a bare forward pass, and how a chunked head's memory grows.
 
-    python bench/scaling.py [--data data/wikitext103/gpt2] [--size 30M] [--tokens 0] [--rounds 5] [--out bench/scaling.json]
+    python bench/scaling.py [--data data/wikitext103/gpt2] [--size 30M] [--tokens 0] [--rounds 5]
+                            [--out bench/scaling.json]
 
-Programs take turns; medians count. The bare forward pass is the trunk and the product with the whole vocabulary of every position, in the same windows
-and dtype, its logits thrown away. `evaluation`: scoring.score of the validation split (--tokens of it; 0: all). `store`: augment.build_store, k = 50 at half
-of the positions, of as many training tokens, in the dtype that
-"auto" takes. `memory`, in the same: peak above inputs, parameters and gradients of one chunked loss, forward
-and backward.
+evaluation  scoring.score of the validation split (--tokens of it; 0: all)
+store       augment.build_store of as many training tokens, k = 50 at half of the positions
+memory      the peak of a chunked loss, forward and backward, above inputs, parameters and gradients
+
+Programs take turns; medians count. The bare forward pass is the trunk and the product with the whole
+vocabulary at every position, in the same windows and dtype; its logits are thrown away. `store` and `memory`
+run in the dtype that "auto" takes.
 """
 
 import argparse
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -33,17 +37,16 @@ from runtime.device import DTYPES, autocast
 
 
 def make_model(size: str, vocab_size: int) -> tuple[LanguageModel, dict]:
-    c = {k: v for k, v in SIZES[size].items() if k != "batch_size"}
-    config = dict(
-        c, vocab_size=vocab_size, dropout=0.0, head="softmax", head_args={}, bayesian=False, prior_sigma=0.02
-    )
+    sizes = {k: v for k, v in SIZES[size].items() if k != "batch_size"}
+    head = {"head": "softmax", "head_args": {}, "bayesian": False, "prior_sigma": 0.02}
+    config = {**sizes, "vocab_size": vocab_size, "dropout": 0.0, **head}
     torch.manual_seed(0)
     return checkpoint.build(config).eval().requires_grad_(False), config
 
 
 @torch.no_grad()
 def forward(model: LanguageModel, tokens: torch.Tensor, dtype: str, batch: int = 16) -> None:
-    """Logits of all positions of `tokens` (W, T), a batch of windows at a time, each chunk of rows overwritten by the next."""
+    """Logits of all positions of `tokens` (W, T), a batch of windows and then a chunk of rows at a time."""
     weight = model.head.draws(1, 0, getattr(torch, dtype))[0].weight
     rows = chunk_rows(model.trunk.config.vocab_size, "cpu")
     for part in tokens.split(batch):
@@ -63,23 +66,16 @@ def measure_evaluation(args: argparse.Namespace) -> list[dict]:
         plan = windows(len(ids), T, T)
         tokens = torch.stack([torch.from_numpy(ids[s : s + T].astype("int64")) for s, _ in plan])
         draws = model.head.draws(1, 0, getattr(torch, dtype))
-        seconds = turns(
-            {
-                "forward": lambda: forward(model, tokens, dtype),
-                "evaluation": lambda: score(model, ids, T, draws, "cpu", dtype),
-            },
-            args.rounds,
-        )
-        results.append(
-            {
-                "what": "evaluation",
-                "dtype": dtype,
-                "tokens": len(ids),
-                **{k: median(v) for k, v in seconds.items()},
-            }
-        )
+        programs = {
+            "forward": partial(forward, model, tokens, dtype),
+            "evaluation": partial(score, model, ids, T, draws, "cpu", dtype),
+        }
+        seconds = {name: median(times) for name, times in turns(programs, args.rounds).items()}
+        results.append({"what": "evaluation", "dtype": dtype, "tokens": len(ids), **seconds})
+        ratio = seconds["evaluation"] / seconds["forward"]
         print(
-            f"evaluation, {dtype}: {results[-1]['evaluation']:.2f} s, forward pass {results[-1]['forward']:.2f} s: {results[-1]['evaluation'] / results[-1]['forward']:.2f}x",
+            f"evaluation, {dtype}: {seconds['evaluation']:.2f} s, "
+            f"forward pass {seconds['forward']:.2f} s: {ratio:.2f}x",
             flush=True,
         )
     return results
@@ -88,25 +84,15 @@ def measure_evaluation(args: argparse.Namespace) -> list[dict]:
 def measure_store(args: argparse.Namespace) -> list[dict]:
     T, dtype = SIZES[args.size]["block_size"], dtypes()[-1]
     count = max(1, (args.tokens or 32768) // T)
-    with tempfile.TemporaryDirectory() as folder:
-        folder = prepared_part(args.data, count, T, Path(folder))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = prepared_part(args.data, count, T, Path(temporary))
         tokens, tokenizer = open_tokens(folder / "train.bin"), load_tokenizer(args.data)
         model, config = make_model(args.size, tokenizer.vocab_size)
-        info = {
-            "name": "teacher",
-            "tokenizer": tokenizer.name,
-            "tokenizer_fingerprint": tokenizer.fingerprint,
-        }
-        checkpoint.save(folder / "teacher" / "best", model, {**config, **info}, {"step": 0}, None, tokenizer)
-        teacher = augment.Teacher(
-            str(folder / "teacher"),
-            tokenizer.name,
-            tokenizer.fingerprint,
-            tokenizer.vocab_size,
-            T,
-            "cpu",
-            dtype,
-        )
+        name, fingerprint = tokenizer.name, tokenizer.fingerprint
+        config |= {"name": "teacher", "tokenizer": name, "tokenizer_fingerprint": fingerprint}
+        checkpoint.save(folder / "teacher" / "best", model, config, {"step": 0}, None, tokenizer)
+        path = str(folder / "teacher")
+        teacher = augment.Teacher(path, name, fingerprint, tokenizer.vocab_size, T, "cpu", dtype)
         x, _ = Windows(tokens, T).get(range(count))
 
         def store() -> None:
@@ -114,13 +100,14 @@ def measure_store(args: argparse.Namespace) -> list[dict]:
                 old.unlink()
             augment.build_store(tokens, teacher, T, augment.Settings())
 
-        seconds = turns({"forward": lambda: forward(teacher.model, x, dtype), "store": store}, args.rounds)
-    r = {"what": "store", "dtype": dtype, "tokens": count * T, **{k: median(v) for k, v in seconds.items()}}
+        programs = {"forward": partial(forward, teacher.model, x, dtype), "store": store}
+        seconds = {name: median(times) for name, times in turns(programs, args.rounds).items()}
     print(
-        f"store: {r['store']:.2f} s, forward pass {r['forward']:.2f} s: {r['forward'] / r['store']:.0%} of its throughput",
+        f"store: {seconds['store']:.2f} s, forward pass {seconds['forward']:.2f} s: "
+        f"{seconds['forward'] / seconds['store']:.0%} of its throughput",
         flush=True,
     )
-    return [r]
+    return [{"what": "store", "dtype": dtype, "tokens": count * T, **seconds}]
 
 
 def measure_memory(args: argparse.Namespace) -> list[dict]:

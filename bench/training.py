@@ -1,15 +1,18 @@
-"""Whole training steps: rows of the table, Sig-GPT's labels stored and online, micro-batches; nanoGPT with the same model on the same tokens.
+"""Whole training steps: rows of the table, labels stored and online, micro-batches; and nanoGPT.
 
-    python bench/training.py [--data data/wikitext103/gpt2] [--nanogpt DIR] [--size 30M] [--device cpu] [--rounds 7] [--out bench/training.json]
+    python bench/training.py [--data data/wikitext103/gpt2] [--nanogpt DIR] [--size 30M] [--device cpu]
+                             [--rounds 7] [--out bench/training.json]
 
-Each program has a process of its own; they take turns, a step each a round; two rounds warm up, medians count. nanoGPT (DIR: a checkout of karpathy/nanoGPT) starts from our weights,
-sees our windows in our order, and is stepped as its train.py does, with the optimizer it configures. On a CPU: float32, uncompiled (its README's
-advice), and once more under autocast to bfloat16 where the CPU computes it. On a GPU: compiled, in
-bfloat16, or in float16 where the GPU has no bfloat16. Ours: dtype = "auto". Our rows are
-`Trainer.train_step`: labels, logs and checks included.
+Each program has a process of its own. They take turns, a step each a round; two rounds warm up, medians
+count. Our rows are `Trainer.train_step` with dtype = "auto": labels, logs and checks included.
 
-On a GPU one program runs after the other, since ten of them do not fit the memory of most. `--data random` needs no
-prepared folder: random tokens of GPT-2's vocabulary; their losses mean nothing, the time of a step is the same.
+nanoGPT (DIR is a checkout of karpathy/nanoGPT) starts from our weights, sees our windows in our order, and is
+stepped as in its train.py, with the optimizer that it configures. On a CPU it runs uncompiled, as its README
+advises, in float32 and, if the CPU computes it, once more under autocast to bfloat16. On a GPU it is
+compiled, in bfloat16 or, if the GPU has none, in float16.
+
+On a GPU one program runs after the other, because most have no memory for all ten. `--data random` needs no
+prepared folder: it takes random tokens of GPT-2's vocabulary. Losses then mean nothing; a step takes as long.
 """
 
 import argparse
@@ -18,6 +21,7 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -97,48 +101,36 @@ class Ours:
 class NanoGPT:
     """karpathy/nanoGPT's model, optimizer and step, on our windows."""
 
-    def __init__(self, module, ours: Ours, mode: str, device: str):
-        c, self.ours, self.device, self.number = ours.trainer.config, ours, device, 0
-        trunk = ours.trainer.model.trunk
-        self.model = module.GPT(
-            module.GPTConfig(
-                block_size=c.block_size,
-                vocab_size=trunk.config.padded_vocab,
-                n_layer=c.n_layer,
-                n_head=c.n_head,
-                n_embd=c.n_embd,
-                dropout=0.0,
-                bias=True,
-            )
-        ).to(device)
-        self.model.load_state_dict(
-            {f"transformer.{k}": p for k, p in trunk.state_dict().items()}, strict=False
-        )  # lm_head.weight is tied to wte
-        self.optimizer = self.model.configure_optimizers(
-            c.weight_decay, LR, (c.beta1, c.beta2), torch.device(device).type
-        )
+    def __init__(self, module: Any, ours: Ours, mode: str, device: str):
+        self.ours, self.device = ours, device
+        self.on_gpu = torch.device(device).type == "cuda"
+        self.number = 0  # of the next step
+        self.losses: list[float] = []
+        c, trunk = ours.trainer.config, ours.trainer.model.trunk
+        sizes = {"block_size": c.block_size, "n_layer": c.n_layer, "n_head": c.n_head, "n_embd": c.n_embd}
+        theirs = module.GPTConfig(vocab_size=trunk.config.padded_vocab, dropout=0.0, bias=True, **sizes)
+        self.model = module.GPT(theirs).to(device)
+        weights = {f"transformer.{k}": p for k, p in trunk.state_dict().items()}
+        self.model.load_state_dict(weights, strict=False)  # lm_head.weight is tied to wte
+        kind = torch.device(device).type
+        betas = (c.beta1, c.beta2)
+        self.optimizer = self.model.configure_optimizers(c.weight_decay, LR, betas, kind)
         self.run = torch.compile(self.model) if mode == "compiled" else self.model
-        self.ids, self.losses, self.clip = ours.trainer.train.ids, [], c.grad_clip
+        self.ids, self.clip = ours.trainer.train.ids, c.grad_clip
         self.dtype = dtypes(device)[-1] if mode == "compiled" else mode
-        self.scaler = torch.amp.GradScaler(torch.device(device).type, enabled=self.dtype == "float16")
+        self.scaler = torch.amp.GradScaler(kind, enabled=self.dtype == "float16")
 
     def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         c = self.ours.trainer.config
-        T = c.block_size
-        at = [
-            w * T
-            for w in batch_indices(len(self.ours.trainer.windows), c.batch_size, self.number, c.seed).tolist()
-        ]
-        x, y = (
-            torch.stack([torch.from_numpy(self.ids[i + d : i + d + T].astype(np.int64)) for i in at])
-            for d in (0, 1)
-        )
-        if torch.device(self.device).type == "cuda":
-            x, y = (
-                x.pin_memory().to(self.device, non_blocking=True),
-                y.pin_memory().to(self.device, non_blocking=True),
-            )
-        return x, y
+        windows = batch_indices(len(self.ours.trainer.windows), c.batch_size, self.number, c.seed).tolist()
+        return self.part(windows, 0), self.part(windows, 1)
+
+    def part(self, windows: list[int], shift: int) -> torch.Tensor:
+        """The tokens of the windows, `shift` further on (B, T)."""
+        T = self.ours.trainer.config.block_size
+        starts = [w * T + shift for w in windows]
+        rows = torch.stack([torch.from_numpy(self.ids[i : i + T].astype(np.int64)) for i in starts])
+        return rows.pin_memory().to(self.device, non_blocking=True) if self.on_gpu else rows
 
     def step(self) -> None:
         x, y = self.batch()
@@ -164,15 +156,12 @@ class NanoGPT:
 
 
 def prepared_part(data: Path, windows: int, block_size: int, folder: Path) -> Path:
-    """A prepared folder with the first `windows` windows of `data`'s train split: a store of labels for them takes seconds."""
+    """A prepared folder with the first `windows` windows of `data`'s splits, whose labels are soon stored."""
     for split in ("train", "validation"):
         tokens = open_tokens(data / f"{split}.bin")
-        write_tokens(
-            folder / f"{split}.bin",
-            [np.asarray(tokens.ids[: windows * block_size + 1])],
-            tokens.info["vocab_size"],
-            {k: v for k, v in tokens.info.items() if k not in ("tokens", "vocab_size")},
-        )
+        ids = np.asarray(tokens.ids[: windows * block_size + 1])
+        info = {k: v for k, v in tokens.info.items() if k not in ("tokens", "vocab_size")}
+        write_tokens(folder / f"{split}.bin", [ids], tokens.info["vocab_size"], info)
     for name in ("meta.json", "tokenizer.json"):
         if (data / name).is_file():
             (folder / name).write_bytes((data / name).read_bytes())
@@ -182,13 +171,8 @@ def prepared_part(data: Path, windows: int, block_size: int, folder: Path) -> Pa
 def random_part(windows: int, block_size: int, folder: Path) -> Path:
     """As `prepared_part`, of random tokens of GPT-2's vocabulary: no hub and no text are needed."""
     rng, V = np.random.default_rng(0), GPT2Tokenizer.vocab_size
-    info = {
-        "tokenizer": GPT2Tokenizer.name,
-        "fingerprint": GPT2Tokenizer.fingerprint,
-        "source": "random",
-        "sha256": "random",
-        "complete": True,
-    }
+    tokenizer = {"tokenizer": GPT2Tokenizer.name, "fingerprint": GPT2Tokenizer.fingerprint}
+    info = {**tokenizer, "source": "random", "sha256": "random", "complete": True}
     for split in ("train", "validation"):
         write_tokens(folder / f"{split}.bin", [rng.integers(V, size=windows * block_size + 1)], V, info)
     write_json(folder / "meta.json", {"tokenizer": GPT2Tokenizer.name})
@@ -196,11 +180,14 @@ def random_part(windows: int, block_size: int, folder: Path) -> Path:
 
 
 def make_program(name: str, args: argparse.Namespace, folder: Path) -> Ours | NanoGPT:
-    """The program called `name`: a row of the table, "sig_gpt, online", "baseline, N micro-batches" or "nanoGPT, MODE"."""
+    """The program called `name`.
+
+    That is a row of the table, "sig_gpt, online", "baseline, N micro-batches" or "nanoGPT, MODE".
+    """
     train.prepared = lambda *_: folder
     base, _, how = name.partition(", ")
     teacher = folder / "teacher"
-    make = lambda row, **changes: Ours(row, args.size, args.device, folder, teacher, **changes)
+    make = partial(Ours, size=args.size, device=args.device, folder=folder, teacher=teacher)
     if base == "nanoGPT":
         module = load_module(args.nanogpt / "model.py", "nanogpt_model")
         # our weights and windows, on the CPU: the peak memory of a GPU is to be nanoGPT's alone
@@ -217,14 +204,8 @@ def save_teacher(args: argparse.Namespace, folder: Path) -> None:
     """A model of the student's size, as initialised."""
     train.prepared = lambda *_: folder
     t = Ours("baseline", args.size, args.device, folder, folder).trainer
-    checkpoint.save(
-        folder / "teacher" / "best",
-        t.model,
-        t.model_config,
-        {"step": 0, "tokens": 0, "val_nll": None, "best_val_nll": 0.0},
-        None,
-        t.tokenizer,
-    )
+    progress = {"step": 0, "tokens": 0, "val_nll": None, "best_val_nll": 0.0}
+    checkpoint.save(folder / "teacher" / "best", t.model, t.model_config, progress, None, t.tokenizer)
 
 
 def parse() -> argparse.Namespace:
@@ -252,13 +233,54 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     args = parse()
+    if args.serve == "teacher":
+        return save_teacher(args, args.folder)
     if args.serve:
-        return (
-            save_teacher(args, args.folder)
-            if args.serve == "teacher"
-            else serve(lambda: make_program(args.serve, args, args.folder), args.device)
-        )
-    names, on_gpu = ["baseline"], args.device.startswith("cuda")
+        return serve(lambda: make_program(args.serve, args, args.folder), args.device)
+    on_gpu = args.device.startswith("cuda")
+    names = programs_of(args, on_gpu)
+    # together: programs that run at the same time, a step each a round
+    together = [[name] for name in names] if on_gpu else [names]
+    seconds, reports = {}, {}
+    with tempfile.TemporaryDirectory() as temporary:
+        make_part = random_part if args.data == Path("random") else partial(prepared_part, args.data)
+        folder = make_part(args.windows, SIZES[args.size]["block_size"], Path(temporary))
+        again = [__file__, "--folder", str(folder), *sys.argv[1:]]
+        subprocess.run([sys.executable, *again, "--serve", "teacher"], check=True)
+        for group in together:
+            programs = {name: Served(name, again, **environment(name)) for name in group}
+            seconds |= serve_turns(programs, args.rounds, 2)
+            reports |= {name: program.close() for name, program in programs.items()}
+    results: list[dict] = []
+    for name in names:
+        r = {"program": name, "seconds": median(seconds[name]), **reports[name]}
+        r["tokens_per_s"] = r["tokens"] / r["seconds"]
+        r["speed_of_baseline"] = r["tokens_per_s"] / (results[0] if results else r)["tokens_per_s"]
+        if r["peak"]:
+            r["mfu"] = r["tokens_per_s"] * r["flops_per_token"] / r["peak"]
+        results.append(r)
+        show(r)
+    write(args.out, {"size": args.size, "rounds": args.rounds, "data": str(args.data)}, results, args.device)
+
+
+def environment(name: str) -> dict[str, str]:
+    """train.py asks for huge pages before it imports torch. nanoGPT is to run as its users start it."""
+    return {"THP_MEM_ALLOC_ENABLE": "0"} if name.startswith("nanoGPT") else {}
+
+
+def show(r: dict) -> None:
+    mfu = f"  MFU {r['mfu']:.1%}" if "mfu" in r else ""
+    print(
+        f"{r['program']:28} {r['seconds'] * 1e3:9.1f} ms  {r['tokens_per_s']:10,.0f} tok/s  "
+        f"{r['speed_of_baseline']:.2f}x of our baseline's speed  loss {r['losses'][-1]:.3f}  "
+        f"peak {r['peak_mb']:,.0f} MB{mfu}",
+        flush=True,
+    )
+
+
+def programs_of(args: argparse.Namespace, on_gpu: bool) -> list[str]:
+    """Names of what is to be measured, our baseline first."""
+    names = ["baseline"]
     if args.nanogpt:
         names += [f"nanoGPT, {mode}" for mode in (["compiled"] if on_gpu else dtypes())]
     else:
@@ -267,41 +289,7 @@ def main() -> None:
         names += [*ROWS[1:], "sig_gpt, online"]
     if "micro" in args.what:
         names += [f"baseline, {n} micro-batches" for n in (1, 2, 4, 8)]
-    # together: programs that run at the same time, a step each a round
-    together = [[name] for name in names] if on_gpu else [names]
-    with tempfile.TemporaryDirectory() as folder:
-        make_part = random_part if args.data == Path("random") else partial(prepared_part, args.data)
-        folder = make_part(args.windows, SIZES[args.size]["block_size"], Path(folder))
-        again = [__file__, "--folder", str(folder), *sys.argv[1:]]
-        subprocess.run([sys.executable, *again, "--serve", "teacher"], check=True)
-        seconds, reports = {}, {}
-        for group in together:
-            # train.py asks for huge pages before it imports torch; nanoGPT is to run as its users start it
-            small_pages = lambda name: {"THP_MEM_ALLOC_ENABLE": "0"} if name.startswith("nanoGPT") else {}
-            programs = {name: Served(name, again, **small_pages(name)) for name in group}
-            seconds |= serve_turns(programs, args.rounds, 2)
-            reports |= {name: program.close() for name, program in programs.items()}
-        results = []
-        for name in names:
-            report = reports[name]
-            r = {
-                "program": name,
-                "seconds": median(seconds[name]),
-                **report,
-                "tokens_per_s": report["tokens"] / median(seconds[name]),
-            }
-            r["speed_of_baseline"] = r["tokens_per_s"] / (results[0] if results else r)["tokens_per_s"]
-            if r["peak"]:
-                r["mfu"] = r["tokens_per_s"] * r["flops_per_token"] / r["peak"]
-            results.append(r)
-            print(
-                f"{name:28} {r['seconds'] * 1e3:9.1f} ms  {r['tokens_per_s']:10,.0f} tok/s  {r['speed_of_baseline']:.2f}x of our baseline's speed  loss {r['losses'][-1]:.3f}  peak {r['peak_mb']:,.0f} MB"
-                + (f"  MFU {r['mfu']:.1%}" if r["peak"] else ""),
-                flush=True,
-            )
-        write(
-            args.out, {"size": args.size, "rounds": args.rounds, "data": str(args.data)}, results, args.device
-        )
+    return names
 
 
 if __name__ == "__main__":

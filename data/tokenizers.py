@@ -22,8 +22,9 @@ class Tokenizer(Protocol):
 
     name: str  # "gpt2", "bpe<vocab_size>" or "words": also the name of the prepared folder
     vocab_size: int  # ids are 0 .. vocab_size - 1
-    fingerprint: str  # equal if and only if the tokenizers are
 
+    @property
+    def fingerprint(self) -> str: ...  # equal if and only if the tokenizers are
     def encode(self, text: str) -> list[int]: ...
     def encode_each(self, texts: list[str]) -> np.ndarray: ...
     def decode(self, ids: Iterable[int]) -> str: ...
@@ -45,7 +46,7 @@ class GPT2Tokenizer:
         except (OSError, ValueError) as error:
             raise FileNotFoundError(
                 f"tiktoken cannot get its gpt2 files ({type(error).__name__}): connect to the network "
-                "once, or set TIKTOKEN_CACHE_DIR to a folder that has them, or use a trained tokenizer such as "
+                "once, or set TIKTOKEN_CACHE_DIR to a folder with them, or use a trained tokenizer such as "
                 "bpe2048"
             ) from None
 
@@ -153,7 +154,8 @@ class WordTokenizer(SavedTokenizer):
     @cached_property
     def words(self) -> list[str]:
         """Word of each id (V,)."""
-        return [self.model.id_to_token(i) for i in range(self.vocab_size)]
+        vocab = self.model.get_vocab()
+        return sorted(vocab, key=vocab.__getitem__)
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`. ValueError for a word that the vocabulary lacks."""

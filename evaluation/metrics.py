@@ -15,9 +15,12 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Sized
 from itertools import chain
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+T = TypeVar("T", bound=Hashable)
 
 ZIPF_RANKS = 5000  # the most frequent words that the line is fitted to, as in the code of Holtzman et al.
 # float32 rounding may carry a probability this far above 1, or a mean NLL this far below 0; more is a mistake
@@ -41,9 +44,9 @@ def _encode(texts: Sequence[Sequence[Hashable]]) -> tuple[np.ndarray, np.ndarray
     return tokens, _lengths(texts)
 
 
-def _number(tokens: Iterable[Hashable]) -> tuple[np.ndarray, list[Hashable]]:
+def _number(tokens: Iterable[T]) -> tuple[np.ndarray, list[T]]:
     """Tokens as ids in order of their first appearance (M,), and the different tokens, by id."""
-    ids: dict[Hashable, int] = defaultdict()
+    ids: defaultdict[T, int] = defaultdict()
     ids.default_factory = ids.__len__
     return np.fromiter(map(ids.__getitem__, tokens), np.int64), list(ids)
 

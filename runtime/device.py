@@ -85,7 +85,7 @@ def get_device(name: str) -> torch.device:
 
 
 def float64_device(device: torch.device | str) -> torch.device:
-    """Where float64 arithmetic on numbers of `device` is done: there, but for MPS, which has none, on the CPU."""
+    """Where float64 arithmetic on numbers of `device` is done: there, or on the CPU, as MPS has none."""
     device = torch.device(device)
     return torch.device("cpu") if device.type == "mps" else device
 
@@ -110,7 +110,7 @@ def capabilities(device: torch.device | str = "cpu") -> dict[str, Any]:
         return {"compute_capability": torch.cuda.get_device_capability(device)}
     if device.type != "cpu":
         return {}
-    found = getattr(torch.cpu, "get_capabilities", dict)()  # an older torch cannot tell
+    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # an older torch cannot tell
     hidden = hidden_features(os.environ, torch.backends.mkldnn.is_available())
     return {k: v and k not in hidden for k, v in found.items() if isinstance(v, bool)}
 

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # transformers stores these as (in, out), nn.Linear as (out, in)
 _TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
-# the variant of GPT-2 that model.py computes, in transformers' settings; n_inner = 4 n_embd is the same as None
+# the GPT-2 that model.py computes, in transformers' settings; n_inner = 4 n_embd means the same as None
 SUPPORTED = {
     "activation_function": "gelu_new",
     "n_inner": None,
@@ -66,7 +66,8 @@ def from_gpt2(name: str, dropout: float = 0.0) -> GPT:
             raise UserError(f"it is a {kind} {classes}")
         config = GPT2Config.from_pretrained(name)
         check_size(config)
-        hf, loaded = GPT2LMHeadModel.from_pretrained(name, output_loading_info=True)
+        pretrained: Any = GPT2LMHeadModel.from_pretrained(name, output_loading_info=True)
+        hf, loaded = pretrained
         if loaded["missing_keys"]:  # transformers would fill them with random numbers
             raise UserError(f"its weights lack {sorted(loaded['missing_keys'])[0]}")
     except Exception as e:  # transformers and the hub raise many kinds; the user needs one line of them
@@ -97,7 +98,12 @@ def to_gpt2(model: GPT, folder: str | Path) -> None:
     c = model.config
     # GPT-2's <|endoftext|>; no token of a smaller vocabulary ends a text, so `generate` must not stop at one
     end = 50256 if c.vocab_size > 50256 else None
-    sizes = {"n_positions": c.block_size, "n_layer": c.n_layer, "n_head": c.n_head, "n_embd": c.n_embd}
+    sizes: dict[str, Any] = {
+        "n_positions": c.block_size,
+        "n_layer": c.n_layer,
+        "n_head": c.n_head,
+        "n_embd": c.n_embd,
+    }
     hf = GPT2LMHeadModel(GPT2Config(vocab_size=c.vocab_size, bos_token_id=end, eos_token_id=end, **sizes))
     target = hf.transformer.state_dict()
     with torch.no_grad():

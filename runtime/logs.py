@@ -69,7 +69,7 @@ def start_wandb(project: str, name: str, config: dict[str, Any], out: Path) -> A
 
     import wandb
 
-    mode = os.environ.get("WANDB_MODE")
+    mode: Any = os.environ.get("WANDB_MODE")
     if not mode:
         url = urlparse(wandb.Settings().base_url)
         port = url.port or (443 if url.scheme == "https" else 80)

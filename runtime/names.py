@@ -16,27 +16,32 @@ def check_name(name: object) -> str:
     """`name`, if a row or a table can have it. ValueError saying what is wrong with it."""
     wrong = ""
     if not isinstance(name, str):
-        wrong = "is not text"
-    elif not name or name != name.strip() or name[0] in ".=+-@~'":
+        raise _refused(name, "is not text")
+    if not name or name != name.strip() or name[0] in ".=+-@~'":
         wrong = "is empty, or begins or ends with what a path, a flag or a spreadsheet reads (' . = + - @ ~)"
     elif not name.isprintable() or any(c in name for c in "/\\|"):
         wrong = "has a path separator, a '|' or a character that does not print"
     elif len(name.encode()) > LONGEST:
         wrong = f"is longer than {LONGEST} bytes"
     if wrong:
-        shown = ascii(name)
-        if len(shown) > 60:
-            shown = shown[:57] + "..."
-        raise UserError(
-            f"name = {shown} {wrong}: use letters, digits, '.', '_' and '-', as in sig_gpt-small (--name=...)"
-        )
+        raise _refused(name, wrong)
     return name
+
+
+def _refused(name: object, wrong: str) -> UserError:
+    shown = ascii(name)
+    if len(shown) > 60:
+        shown = shown[:57] + "..."
+    return UserError(
+        f"name = {shown} {wrong}: use letters, digits, '.', '_' and '-', as in sig_gpt-small (--name=...)"
+    )
 
 
 def check_row_name(name: object) -> str:
     """`name`, if a model's row can have it: `check_name`'s rules, and not a reference row's name or file."""
-    check_apart([*REFERENCES, check_name(name)])
-    return name
+    row = check_name(name)
+    check_apart([*REFERENCES, row])
+    return row
 
 
 def file_stem(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The grammar: exact distributions, text that obeys the rules at any distance, and measurements against it."""
+"""The grammar: exact distributions, text that obeys the rules at any distance, measurements against it."""
 
 import json
 import math

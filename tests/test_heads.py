@@ -421,8 +421,8 @@ def test_temperature_is_a_power_of_p(name, args):
 def learned(head: Head, data: torch.Tensor) -> torch.Tensor:
     """p (V,) where free logits come to rest under the loss's gradient.
 
-    Rprop uses the gradient's signs alone and lengthens its steps while they stay. So the result is what a head is
-    trained towards, and how fast it would get there (a matter of its slope) plays no part.
+    Rprop uses the gradient's signs alone and lengthens its steps while they stay. So the result is what a
+    head is trained towards; how fast it would get there, a matter of its slope, plays no part.
     """
     head = head.double()
     z = torch.full((1, V), head.bias or 0.0, dtype=torch.float64, requires_grad=True)
@@ -932,7 +932,10 @@ def test_stop_gradient_on_softmax_is_cross_entropys_gradient_with_a_meaningless_
 
 
 def test_unlikelihood_against_a_loop():
-    """Welleck et al. 2019, eq. 5 over the context's distinct tokens without the true one: labels and loss."""
+    """Welleck et al. 2019, eq. 5 over the context's distinct tokens without the true one: labels and loss.
+
+    A label is at its distance from the position; of a token that comes again the nearest one counts.
+    """
     B, T, alpha = 3, 12, 0.7
     g = torch.Generator().manual_seed(0)
     text = torch.randint(6, (B, T + 1), generator=g)  # few tokens, so that they come again
@@ -944,18 +947,18 @@ def test_unlikelihood_against_a_loop():
         want = torch.empty(B * T)
         for b in range(B):
             for i in range(T):
-                row, first = b * T + i, max(0, i + 1 - window) if window else 0
-                context = set(x[b, first : i + 1].tolist()) - {y[b, i].item()}
-                assert (
-                    sorted(v for v in targets.ids[row, 1:].tolist() if v >= 0) == sorted(context)
-                    and targets.ids[row, 0] == y[b, i]
-                )
-                assert targets.values[row].tolist() == [1.0] + [
-                    -float(v >= 0) for v in targets.ids[row, 1:].tolist()
-                ]
+                row, token, context = b * T + i, y[b, i].item(), []
+                ids, values = [token], [1.0]
+                for distance in range(min(window or T, T)):
+                    c = x[b, i - distance].item() if distance <= i else -1
+                    new = c not in (-1, token, *context)
+                    context += [c] * new
+                    ids.append(c if new else -1)
+                    values.append(-1.0 if new else 0.0)
+                assert targets.ids[row].tolist() == ids and targets.values[row].tolist() == values
                 want[row] = -p[row, y[b, i]].log() - alpha * sum((1 - p[row, c]).log() for c in context)
         torch.testing.assert_close(head.loss(z, targets), want)
-        assert targets.ids.shape == (B * T, 1 + min(window or T, T))
+        assert targets.ids.dtype == torch.int64 and targets.values.dtype == torch.float32
     torch.testing.assert_close(
         head.loss(z, Targets.single(y)), HEADS["softmax"](V).loss(z, Targets.single(y))
     )

@@ -1,4 +1,4 @@
-"""metrics.py against nltk, sacrebleu and numpy, to the last bit where it claims so, and against worked examples."""
+"""metrics.py against nltk, sacrebleu and numpy, to the last bit where it claims so, and worked examples."""
 
 import itertools
 import math
@@ -36,8 +36,7 @@ def sacre_self_bleu(texts: list[str]) -> float:
 def random_texts(seed: int) -> list[list[str]]:
     """2 to 8 texts of 0 to 25 words out of 1 to 30.
 
-    There are few words, so that they repeat and some text has the most of one; unequal lengths, for the brevity
-    penalty; and some copies.
+    There are few words, so that they repeat; unequal lengths, for the brevity penalty; and some copies.
     """
     rng = random.Random(seed)
     vocabulary = [f"w{i}" for i in range(rng.choice([1, 2, 3, 5, 10, 30]))]
