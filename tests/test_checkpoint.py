@@ -365,15 +365,18 @@ class Killed(BaseException):
 def kill_before(monkeypatch, nth: int) -> None:
     """Raises Killed in place of the nth of save's removals and renames."""
     left = [nth]
-    for owner, name in ((shutil, "rmtree"), (pathlib.Path, "rename")):
 
-        def step(*args, do=getattr(owner, name), **kwargs):
+    def counted(do):
+        def step(*args, **kwargs):
             if not left[0]:
                 raise Killed
             left[0] -= 1
             return do(*args, **kwargs)
 
-        monkeypatch.setattr(owner, name, step)
+        return step
+
+    for owner, name in ((shutil, "rmtree"), (pathlib.Path, "rename")):
+        monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
 
 
 @pytest.mark.parametrize("before, nth", [("whole", n) for n in range(5)] + [("killed", n) for n in range(3)])
