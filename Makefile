@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: demo test test-other test-slow table clean
+.PHONY: demo test test-other test-slow lint docs table clean
 
 # Trains a baseline, a Sig-GPT whose teacher is that baseline, and a GS-Softmax model on an embedded corpus, and compares them.
 demo: .venv/done
@@ -19,7 +19,7 @@ demo: .venv/done
 	$(PY) eval_diversity.py out/baseline-tiny out/sig_gpt-tiny out/gs_softmax_f1-tiny --split validation --texts 40 --prompt_tokens 28 --new_tokens 100
 
 test: .venv/done
-	$(PY) -m pytest
+	$(PY) -m pytest $(TEST_ARGS)
 
 # The arithmetic once more, as another kind of CPU does it: no AVX-512, no bfloat16 instructions, two threads.
 test-other: .venv/done
@@ -28,6 +28,15 @@ test-other: .venv/done
 
 test-slow: .venv/done
 	$(PY) -m pytest -m "slow or gpu"
+
+lint: .venv/done
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	$(PY) -m mypy
+
+# README.md and docs/, with the numbers of results/ and bench/. `python docs/gallery.py` draws their two figures.
+docs: .venv/done
+	$(PY) docs/build.py --write
 
 .venv/done: requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $$($(PYTHON) --version) is too old: Python 3.11 or newer is needed; give one with PYTHON=python3.12" >&2; exit 2; }
