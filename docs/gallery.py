@@ -49,9 +49,9 @@ def curve(head: Head, leads: Tensor) -> Curve:
     logits[:, 0] += leads
     logits.requires_grad_()
     token = torch.zeros(len(leads), dtype=torch.long)
-    head.loss(logits, Targets.single(token)).sum().backward()
+    (gradient,) = torch.autograd.grad(head.loss(logits, Targets.single(token)).sum(), logits)
     with torch.no_grad():
-        return Curve(head.log_probs(logits)[:, 0].exp(), -logits.grad[:, 0])
+        return Curve(head.log_probs(logits)[:, 0].exp(), -gradient[:, 0])
 
 
 def start_slope(head: Head, step: float = 1e-7) -> float:
