@@ -32,7 +32,7 @@ import torch
 from tqdm import tqdm
 
 from data.grammar.machine import UNKNOWN
-from data.grammar.truth import Truth, open_truth
+from data.held_out import Truth, open_truth
 from data.tokens import TokenFile, Tokenizer, found_path, open_tokens
 from evaluation import metrics
 from evaluation.scoring import (

@@ -1,25 +1,29 @@
-"""GPT-2 in one file: tokens -> hidden states.
+"""GPT-2 in one file, and the language model: a trunk (tokens -> hidden states) joined to an output head.
 
-The trunk knows nothing of output heads (heads/): it ends after the final LayerNorm. Its token embedding `wte` is shared
-with the output projection. Names follow GPT-2's, so that its weights go in and out (`from_gpt2`, `to_gpt2`).
+The trunk knows nothing of heads (heads/): it ends after the final LayerNorm. The output projection shares its
+token embedding. Names follow GPT-2's, so that its weights go in and out (runtime/gpt2.py).
 Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
 """
 
 import math
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
+from torch.profiler import record_function
 
-from heads import OutputHead
+from heads import OutputHead, Targets, Weights, make_head
 
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """Size of the trunk. `vocab_size` is the true V; the embedding has `padded_vocab` rows (a multiple of 64 is faster on a GPU)."""
+    """Size of a trunk. `vocab_size` is the true V; the embedding has `padded_vocab` rows, a multiple of 64,
+    which is faster on a GPU."""
 
     vocab_size: int = 50257
     block_size: int = 512
@@ -51,30 +55,26 @@ class GPTConfig:
 
 
 class Cache:
-    """Keys and values of the tokens already read: `kv[layer]` is (2, B, nh, size, hs), of which `length` positions are filled.
+    """Keys and values of the tokens already read.
 
-    `size`: positions there is room for; 0: block_size.
+    `kv[layer]` is (2, B, nh, size, hs), of which `length` positions are filled. `size`: positions there is
+    room for; 0: block_size.
     """
 
     def __init__(self, model: "GPT", batch: int, dtype: torch.dtype = torch.float32, size: int = 0):
         c = model.config
         # zeros: `decode` attends to all positions, and masked garbage might be a nan
-        self.kv = torch.zeros(
-            c.n_layer,
-            2,
-            batch,
-            c.n_head,
-            size or c.block_size,
-            c.n_embd // c.n_head,
-            dtype=dtype,
-            device=model.wte.weight.device,
-        )
+        shape = (c.n_layer, 2, batch, c.n_head, size or c.block_size, c.n_embd // c.n_head)
+        self.kv = torch.zeros(shape, dtype=dtype, device=model.wte.weight.device)
         self.length = 0
 
 
 def short_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention (B, nh, T, hs) as its formula says, softmax(q k^T / sqrt(hs)) v: three times as fast as torch's fused kernel on a CPU in
-    bfloat16, forward and backward, for the short blocks whose (T, T) scores are small. Precision: that of the same formula under autocast."""
+    """Causal attention (B, nh, T, hs) as its formula says: softmax(q k^T / sqrt(hs)) v.
+
+    On a CPU in bfloat16 this is three times as fast as torch's fused kernel, forward and backward, for short
+    blocks, whose (T, T) scores are small. Precision: that of the same formula under autocast.
+    """
     B, nh, T, hs = q.shape
     q, k, v = (t.reshape(B * nh, T, hs) for t in (q, k, v))
     scores = torch.baddbmm(q.new_full((T, T), -math.inf).triu(1), q, k.transpose(1, 2), alpha=hs**-0.5)
@@ -90,32 +90,23 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, kv: Tensor | None, start: int | Tensor) -> Tensor:
         B, T, C = x.shape
-        q, k, v = (
-            self.c_attn(x).view(B, T, 3, self.n_head, C // self.n_head).permute(2, 0, 3, 1, 4)
-        )  # each (B, nh, T, hs)
+        qkv = self.c_attn(x).view(B, T, 3, self.n_head, C // self.n_head)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, nh, T, hs)
         mask, causal = None, T > 1
-        if isinstance(
-            start, Tensor
-        ):  # one new token, at a position that a CUDA graph reads anew each time: shapes must not depend on it
+        if isinstance(start, Tensor):
+            # one new token, at a position that a CUDA graph reads anew each time: no shape may depend on it
             kv.index_copy_(3, start, torch.stack((k, v)).to(kv.dtype))
             k, v = kv.to(q.dtype)
             mask = (torch.arange(kv.shape[3], device=x.device) <= start)[None]  # (1, size)
         elif kv is not None:
-            kv[0, :, :, start : start + T], kv[1, :, :, start : start + T] = k, v
-            k, v = kv[0, :, :, : start + T].to(q.dtype), kv[1, :, :, : start + T].to(q.dtype)
-            if (
-                causal and start
-            ):  # several new tokens after old ones: the causal triangle starts at column `start`
-                mask, causal = torch.ones(T, start + T, dtype=torch.bool, device=x.device).tril(start), False
+            end = start + T
+            kv[0, :, :, start:end], kv[1, :, :, start:end] = k, v
+            k, v = kv[0, :, :, :end].to(q.dtype), kv[1, :, :, :end].to(q.dtype)
+            if causal and start:  # several new tokens after old ones: the triangle starts at column `start`
+                mask, causal = torch.ones(T, end, dtype=torch.bool, device=x.device).tril(start), False
         dropout = self.dropout if self.training else 0.0
-        if (
-            torch.is_grad_enabled()
-            and q.device.type == "cpu"
-            and q.dtype == torch.bfloat16
-            and kv is None
-            and not dropout
-            and 1 < T <= 512
-        ):
+        trains_in_bf16 = torch.is_grad_enabled() and q.device.type == "cpu" and q.dtype == torch.bfloat16
+        if trains_in_bf16 and kv is None and not dropout and 1 < T <= 512:
             y = short_attention(q, k, v)
         else:
             y = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal)
@@ -147,6 +138,10 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
+    """The trunk."""
+
+    tied = False  # whether an output projection shares the embedding (LanguageModel says so)
+
     def __init__(self, config: GPTConfig):
         super().__init__()
         self.config = config
@@ -159,33 +154,40 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """GPT-2's initialisation, all of it: N(0, .02^2), residual projections scaled by 1/sqrt(2 n_layer), zero biases."""
+        """GPT-2's initialisation: N(0, .02^2) with residual projections scaled by 1/sqrt(2 n_layer), zero
+        biases."""
+        residual = 0.02 / math.sqrt(2 * self.config.n_layer)
         for name, p in self.named_parameters():
             if p.dim() == 2:
-                p.normal_(
-                    0.0, 0.02 / math.sqrt(2 * self.config.n_layer) if name.endswith("c_proj.weight") else 0.02
-                )
+                p.normal_(0.0, residual if name.endswith("c_proj.weight") else 0.02)
             elif name.endswith("bias"):
                 p.zero_()
         self.wte.weight[self.config.vocab_size :] = 0  # padding rows: never looked up, never scored
 
+    @property
+    def embedding(self) -> nn.Parameter:
+        """What a tied output projection shares: (padded V, C)."""
+        return self.wte.weight
+
     def forward(self, tokens: Tensor, positions: Tensor | None = None, cache: Cache | None = None) -> Tensor:
         """Hidden states (B, T, C) after the final LayerNorm, for `tokens` (B, T) of ids.
 
-        `positions` (T,) or (B, T): where each token stands; by default 0, 1, ... after what `cache` holds. With a cache the
-        tokens are appended to it. ValueError if the sequence is longer than block_size.
+        `positions` (T,) or (B, T): where each token stands; by default 0, 1, ... after what `cache` holds.
+        With a cache the tokens are appended to it. ValueError if the sequence is longer than block_size.
         """
         B, T = tokens.shape
         start = cache.length if cache is not None else 0
         room = min(self.config.block_size, cache.kv.shape[4] if cache is not None else self.config.block_size)
         if start + T > room:
             raise ValueError(
-                f"{start + T} tokens do not fit block_size = {room}: shorten the text or train with a larger block"
+                f"{start + T} tokens do not fit block_size = {room}: "
+                "shorten the text or train with a larger block"
             )
         if positions is None:
             positions = torch.arange(start, start + T, device=tokens.device)
-        # the head gives wte a dense gradient; this one's is then added to it row by row, which spares a CPU another (V, C) to fill and to add
-        sparse = tokens.device.type == "cpu" and self.training
+        # a tied head gives wte a dense gradient. This one is then added to it row by row, which spares a CPU
+        # another (V, C) to fill and to add
+        sparse = self.tied and self.training and tokens.device.type == "cpu"
         x = self.drop(F.embedding(tokens, self.wte.weight, sparse=sparse) + self.wpe(positions))  # (B, T, C)
         x = self._blocks(x, cache, start)
         if cache is not None:
@@ -193,21 +195,17 @@ class GPT(nn.Module):
         return x
 
     def decode(self, tokens: Tensor, cache: Cache, position: Tensor) -> Tensor:
-        """Hidden states (B, 1, C) of one more token (B, 1) at `position` (1,), which the cache is then to count (`length`): `forward` for a CUDA
-        graph. No shape depends on the position: attention reads the whole cache under a mask."""
+        """Hidden states (B, 1, C) of one more token (B, 1) at `position` (1,): `forward` for a CUDA graph.
+
+        No shape depends on the position: attention reads the whole cache under a mask. The caller counts
+        the token in `cache.length`.
+        """
         return self._blocks(self.wte(tokens) + self.wpe(position), cache, position)
 
     def _blocks(self, x: Tensor, cache: Cache | None, start: int | Tensor) -> Tensor:
         for i, block in enumerate(self.h):
             x = block(x, cache.kv[i] if cache is not None else None, start)
         return self.ln_f(x)
-
-    def lower(self, dtype: torch.dtype) -> "GPT":
-        """Keeps the linear layers' weights in `dtype`, in place, for inference under autocast to it: the same numbers, without casting them for each token."""
-        for m in self.modules():
-            if isinstance(m, nn.Linear):
-                m.to(dtype)
-        return self
 
     def quantize(self) -> "GPT":
         """Keeps the linear layers' weights as int8 with a float32 scale for each output, in place, for
@@ -234,15 +232,93 @@ class GPT(nn.Module):
             return quantize_dynamic(self, {nn.Linear: per_channel_dynamic_qconfig}, inplace=True)
 
 
-class LanguageModel(nn.Module):
-    """A trunk and its output head."""
+# -----------------------------------------------------------------------------
+# The language model
 
-    def __init__(self, trunk: GPT, head: OutputHead):
+# name -> a module made of a GPTConfig (and of trunk_args), with `config`, `forward(tokens, positions, cache)`
+# -> hidden states (B, T, C), and `embedding`: the (padded V, C) that a tied projection shares, or None
+TRUNKS: dict[str, Callable[..., nn.Module]] = {"gpt": GPT}
+
+
+class LanguageModel(nn.Module):
+    """A trunk and its output head: tokens and targets -> the loss; tokens -> a distribution."""
+
+    def __init__(self, trunk: nn.Module, head: OutputHead):
         super().__init__()
         self.trunk, self.head = trunk, head
+        self._compiled: Callable[..., Tensor] | None = None
+        trunk.tied = head.projection.weight is trunk.embedding
+
+    def forward(
+        self,
+        tokens: Tensor,
+        targets: Tensor | Targets,
+        positions: Tensor | None = None,
+        noise: torch.Generator | None = None,
+    ) -> tuple[Tensor, int]:
+        """(sum of the losses in nats, number of positions that have one) for `tokens` (B, T).
+
+        targets    the next tokens (B, T), -1 where a position has no loss, or the Targets of B * T positions
+        positions  where each token stands, see the trunk
+        noise      draws the weights of a Bayesian projection, once
+        """
+        if isinstance(targets, Tensor):
+            targets = self.head.head.targets(tokens, targets).kept()
+        with record_function("trunk, forward"):
+            trunk = self._compiled or self.trunk
+            hidden = trunk(tokens, positions)  # (B, T, C)
+        with record_function("head, loss and gradient"):
+            return self.head.loss(hidden, targets, noise)
+
+    @torch.no_grad()
+    def log_probs(self, tokens: Tensor, draws: list[Weights] | None = None) -> Tensor:
+        """log p (B, T, V) of the token after each of `tokens` (B, T); `draws`: see OutputHead.draws."""
+        hidden = self.trunk(tokens)
+        draws = draws or self.head.draws(1, 0)
+        return self.head.log_probs(hidden.flatten(0, 1), draws).unflatten(0, tokens.shape)
+
+    def compile(self, **options) -> None:
+        """Compiles what training runs: the trunk, and the head's arithmetic. Scoring and sampling, whose
+        shapes change, stay as they are."""
+        self._compiled = torch.compile(self.trunk.forward, **options)
+        self.head.compile(**options)
+
+    def lower(self, dtype: torch.dtype) -> None:
+        """Keeps the weights of the trunk's linear layers in `dtype`, in place, for inference under autocast to
+        it: the same numbers, without casting them for each token."""
+        for m in self.trunk.modules():
+            if isinstance(m, nn.Linear):
+                m.to(dtype)
 
     def state(self) -> dict[str, Tensor]:
-        """Name -> tensor, each shared parameter once (the projection is the token embedding)."""
-        return {
-            k: p.detach().contiguous() for k, p in self.named_parameters()
-        }  # named_parameters skips duplicates
+        """Name -> tensor, each shared parameter once: a tied projection is the token embedding."""
+        return {name: p.detach().contiguous() for name, p in self.named_parameters()}
+
+
+def trunk_config(config: dict[str, Any]) -> GPTConfig:
+    """The sizes among the keys of a run's configuration. ValueError if they cannot be."""
+    return GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)})
+
+
+def build(config: dict[str, Any]) -> LanguageModel:
+    """A new model from a run's configuration: GPTConfig's keys, trunk, trunk_args, tied, head, head_args,
+    bayesian, prior_sigma. ValueError if there is no such model."""
+    size, name = trunk_config(config), config.get("trunk", "gpt")
+    if name not in TRUNKS:
+        raise ValueError(f"unknown trunk {name!r}; known: {', '.join(TRUNKS)}")
+    trunk = TRUNKS[name](size, **config.get("trunk_args", {}))
+    weight = trunk.embedding
+    if not config.get("tied", True):
+        weight = nn.Parameter(torch.empty(size.padded_vocab, size.n_embd).normal_(0.0, 0.02))
+        weight.data[size.vocab_size :] = 0
+    elif weight is None:
+        raise ValueError(f"the trunk {name!r} has no token embedding to share: use tied = False")
+    head = make_head(
+        config["head"],
+        size.vocab_size,
+        weight,
+        config["head_args"],
+        config["bayesian"],
+        config["prior_sigma"],
+    )
+    return LanguageModel(trunk, head)

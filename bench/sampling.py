@@ -41,13 +41,9 @@ PROMPT, TEMPERATURE, TOP_K = 10, 0.8, 200
 def ours(config: GPTConfig, device: str, dtype: str, int8: bool = False) -> LanguageModel:
     torch.manual_seed(0)
     trunk = GPT(config)
-    model = (
-        LanguageModel(trunk, make_head("softmax", config.vocab_size, trunk.wte.weight))
-        .eval()
-        .requires_grad_(False)
-        .to(device)
-    )
-    trunk.lower(getattr(torch, dtype))
+    model = LanguageModel(trunk, make_head("softmax", config.vocab_size, trunk.wte.weight))
+    model.eval().requires_grad_(False).to(device)
+    model.lower(getattr(torch, dtype))
     if int8:
         trunk.quantize()
     return model

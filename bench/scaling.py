@@ -57,7 +57,7 @@ def measure_evaluation(args: argparse.Namespace) -> list[dict]:
     results = []
     for dtype in args.dtypes:
         model, config = make_model(args.size, load_tokenizer(args.data).vocab_size)
-        model.trunk.lower(getattr(torch, dtype))
+        model.lower(getattr(torch, dtype))
         T = config["block_size"]
         plan = windows(len(ids), T, T)
         tokens = torch.stack([torch.from_numpy(ids[s : s + T].astype("int64")) for s, _ in plan])

@@ -1,26 +1,62 @@
-"""Training windows of a token file and their order: which tokens a step sees is a pure function of (seed, step)."""
+"""Batches of training: which tokens a step sees, and in which order, is a pure function of (seed, step, rank).
 
+A source yields inputs, positions and targets. Text windows are one; a grammar's, images' or mazes' can be
+others: what `Loader` needs is the four members of `Source`.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from data.tokens import TokenFile, check_ids
+from heads import Targets
 from runtime.errors import UserError
 
 
-class Windows:
-    """Non-overlapping windows of `block_size` inputs and their next tokens; window w starts at token w * block_size.
+class Batch(NamedTuple):
+    tokens: Tensor  # (B, T)
+    targets: Targets  # of those of the B * T positions that have a loss
+    positions: Tensor | None = None  # (T,) or (B, T), where each token stands; None: 0, 1, ...
 
-    A fixed grid, so that labels stored by position belong to the same left context in every epoch. ValueError if there is not one window.
+
+class Source(Protocol):
+    """Training batches."""
+
+    parts: int  # micro-batches of a step, in each process
+    on_device: bool  # whether a batch is computed on the training's device, and so not in a thread beside it
+
+    def positions_with_loss(self, step: int) -> int:
+        """Of the whole step, in all processes: what the sum of its losses is divided by."""
+        ...
+
+    def batch(self, step: int, part: int) -> Batch:
+        """Micro-batch number `part` of this process in `step`, a pure function of both."""
+        ...
+
+
+# -----------------------------------------------------------------------------
+# Text
+
+
+class Windows:
+    """Non-overlapping windows of `block_size` inputs and their next tokens; window w starts at token
+    w * block_size.
+
+    A fixed grid, so that labels stored by position belong to the same left context in every epoch. UserError
+    if there is not one window.
     """
 
     def __init__(self, tokens: TokenFile, block_size: int):
         self.tokens, self.ids, self.block_size = tokens, tokens.ids, block_size
         if len(self) < 1:
             raise UserError(
-                f"{tokens.path} holds {len(self.ids)} tokens, fewer than one window of block_size = {block_size}: use more text or a smaller block"
+                f"{tokens.path} holds {len(self.ids)} tokens, fewer than one window of block_size = {block_size}: "
+                "use more text or a smaller block"
             )
 
     def __len__(self) -> int:
@@ -40,6 +76,96 @@ def _epoch(n: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def batch_indices(n: int, batch_size: int, step: int, seed: int) -> np.ndarray:
-    """The windows (batch_size,) of training step `step`, out of `n`: every epoch visits each once, in an order of its own."""
+    """The windows (batch_size,) of training step `step`, out of `n`: every epoch visits each once, in an
+    order of its own."""
     number = np.arange(step * batch_size, (step + 1) * batch_size)
     return np.array([_epoch(n, seed, i // n)[i % n] for i in number.tolist()])
+
+
+class Labeller(Protocol):
+    online: bool  # whether they are computed on the training's device
+
+    def targets(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Targets: ...
+
+
+class TextSource:
+    """Windows of text, `batch_size` a step over `world` processes, of which this is number `rank`;
+    `micro_batch` of its share at a time (0: all). UserError if they do not divide up."""
+
+    def __init__(
+        self,
+        windows: Windows,
+        labels: Labeller,
+        batch_size: int,
+        seed: int,
+        micro_batch: int = 0,
+        rank: int = 0,
+        world: int = 1,
+    ):
+        if batch_size % (world * (micro_batch or 1)):
+            raise UserError(
+                f"batch_size = {batch_size} is not a multiple of processes x micro_batch = "
+                f"{world} x {micro_batch or 1}"
+            )
+        self.windows, self.labels, self.batch_size, self.seed = windows, labels, batch_size, seed
+        self.rank, self.world = rank, world
+        share = batch_size // world
+        self.size = micro_batch or share
+        self.parts, self.on_device = share // self.size, labels.online
+
+    def positions_with_loss(self, step: int) -> int:
+        return self.batch_size * self.windows.block_size
+
+    def batch(self, step: int, part: int) -> Batch:
+        indices = batch_indices(len(self.windows), self.batch_size, step, self.seed)
+        mine = indices[self.rank :: self.world][part * self.size : (part + 1) * self.size]
+        x, y = self.windows.get(mine)
+        return Batch(x, self.labels.targets(mine, x, y).kept())
+
+
+# -----------------------------------------------------------------------------
+# Loading
+
+
+class Loader:
+    """A step's batches on the `device`. A thread loads the one to come while the model works on this one."""
+
+    def __init__(self, source: Source, device: torch.device):
+        self.source, self.device = source, device
+        # Whatever torch does in this thread it does with one thread of its own: a second team of them beside
+        # the model's slows down both, for good. torch gives their number to each thread that has none yet,
+        # so this one has to have its own first
+        torch.get_num_threads()
+        self.thread = ThreadPoolExecutor(1, "batches", torch.set_num_threads, (1,))
+        self.ahead: dict[tuple[int, int], Future[Batch]] = {}  # (step, part) -> the batch to come
+
+    def batches(self, step: int) -> Iterator[Batch]:
+        for part in range(self.source.parts):
+            with torch.profiler.record_function("data and labels"):
+                batch = self._to_device(self._next(step, part))
+            yield batch
+
+    def _next(self, step: int, part: int) -> Batch:
+        if self.source.on_device:
+            return self.source.batch(step, part)
+        now = self.ahead.pop((step, part), None) or self.thread.submit(self._load, step, part)
+        after = (step, part + 1) if part + 1 < self.source.parts else (step + 1, 0)
+        self.ahead = {after: self.thread.submit(self._load, *after)}
+        return now.result()
+
+    def _load(self, step: int, part: int) -> Batch:
+        batch = self.source.batch(step, part)
+        # pinned, so that the copy to a GPU need not wait; contiguous, for a view, such as x, would be copied
+        # through memory that is not pinned
+        return _moved(batch, lambda t: t.contiguous().pin_memory()) if self.device.type == "cuda" else batch
+
+    def _to_device(self, batch: Batch) -> Batch:
+        return _moved(batch, lambda t: t.to(self.device, non_blocking=True))
+
+    def close(self) -> None:
+        self.thread.shutdown(cancel_futures=True)
+
+
+def _moved(batch: Batch, move) -> Batch:
+    positions = None if batch.positions is None else move(batch.positions)
+    return Batch(move(batch.tokens), batch.targets.moved(move), positions)

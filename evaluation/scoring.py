@@ -1,4 +1,5 @@
-"""Perplexity, done once for all heads: the NLL of the distribution that is sampled, every token scored exactly once."""
+"""Perplexity, done once for all heads: the NLL of the distribution that is sampled, every token scored
+exactly once."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -7,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from data.grammar.truth import Truth
+from data.held_out import Truth
 from evaluation.metrics import Calibration, Recovery
 from heads import Weights
 from model import LanguageModel
@@ -15,8 +16,9 @@ from runtime.checkpoint import Degenerate
 from runtime.device import autocast, to_float64
 from runtime.errors import UserError
 
-# Of the eps-perplexity (Martins et al. 2020, arXiv 2004.02644): what each token's probability is raised by before they are normalised. They tune it for
-# each model; here it is one for all rows, so a token that a head rules out costs each of them the same 13.8 nats
+# Of the eps-perplexity (Martins et al. 2020, arXiv 2004.02644): what each token's probability is raised by
+# before they are normalised. They tune it for each model; here it is one for all rows, so a token that a head
+# rules out costs each of them the same 13.8 nats
 EPSILON = 1e-6
 
 
@@ -24,15 +26,18 @@ class Score(NamedTuple):
     nll: float  # sum over tokens of -log p, nats; inf if a token has probability 0
     count: int  # tokens scored
     zeros: int  # of these, how many have probability 0
-    eps_nll: float  # sum over tokens of -log((p + EPSILON) / (1 + EPSILON V)), nats: finite for heads with exact zeros, too
+    # sum over tokens of -log((p + EPSILON) / (1 + EPSILON V)), nats: finite for heads with exact zeros, too
+    eps_nll: float
     ece: float  # expected calibration error of the most probable token; nan unless asked for
     sparsemax: float  # mean of p_t + (1 - |p|^2) / 2, 0 to 1; nan unless asked for
 
 
 def windows(count: int, block_size: int, stride: int) -> list[tuple[int, int]]:
-    """(start, first) of each window over `count` tokens: inputs start..start+block_size-1; targets are scored from offset `first` on.
+    """(start, first) of each window over `count` tokens: inputs start..start+block_size-1; targets are scored
+    from offset `first` on.
 
-    Windows advance by `stride`; the last is moved back to end with the text, so that all are whole. Tokens 1..count-1 are scored once each.
+    Windows advance by `stride`; the last is moved back to end with the text, so that all are whole. Tokens
+    1..count-1 are scored once each.
     """
     if not 1 <= stride <= block_size:
         raise UserError(f"stride = {stride}: must lie between 1 and block_size = {block_size}")
@@ -57,16 +62,18 @@ def score(
     batch: int = 16,
     details: bool = False,
     progress: Callable[[Iterable], Iterable] = iter,
+    share: slice = slice(None),
 ) -> Score:
     """NLL of `ids` (T,) under the model's predictive distribution, T - 1 tokens, each scored once.
 
-    `stride` 0 means min(512, block_size). `draws`: see OutputHead.draws. float32 log-probabilities whatever `dtype` the matrix products
-    have. The model must be in eval mode. A token of probability 0 makes the NLL inf and is counted; it is never clamped. `details`: ECE and sparsemax score, too,
-    and Degenerate if a log-probability is nan.
+    `stride` 0 means min(512, block_size). `draws`: see OutputHead.draws. float32 log-probabilities whatever
+    `dtype` the matrix products have. The model must be in eval mode. A token of probability 0 makes the NLL
+    inf and is counted; it is never clamped. `details`: ECE and sparsemax score, too, and Degenerate if a
+    log-probability is nan. `share`: which of the windows to score, for one of several processes.
     """
     T = model.trunk.config.block_size
     draws = draws if draws is not None else model.head.draws(1, 0)
-    plan = windows(len(ids), T, stride or min(512, T))
+    plan = windows(len(ids), T, stride or min(512, T))[share]
     T = min(T, len(ids) - 1)
     V = model.head.head.vocab_size
     nll, eps_nll, count, zeros, sparsemax, cal = 0.0, 0.0, 0, 0, 0.0, Calibration()
@@ -93,28 +100,24 @@ def score(
         nll -= lp_t.sum().item()
         eps_nll -= ((lp_t.exp() + EPSILON) / (1 + EPSILON * V)).log().sum().item()
         count += len(lp_t)
-    return Score(
-        nll,
-        count,
-        zeros,
-        eps_nll,
-        cal.ece() if details else math.nan,
-        sparsemax / count if details else math.nan,
-    )
+    ece, mean = (cal.ece(), sparsemax / count) if details else (math.nan, math.nan)
+    return Score(nll, count, zeros, eps_nll, ece, mean)
 
 
 # -----------------------------------------------------------------------------
-# Against a known truth (data/grammar)
+# Against a known truth (data.held_out.Truth)
 
 EVERY = 8
 
 
 def document_windows(ends: np.ndarray, block_size: int) -> list[tuple[int, int]]:
-    """(start, scored) of each window over documents whose last tokens are at `ends`: inputs from `start` on, the first `scored` targets count.
+    """(start, scored) of each window over documents whose last tokens are at `ends`: inputs from `start` on,
+    the first `scored` targets count.
 
-    The truth knows all tokens before a position; a model knows its window. For both to speak of the same context, a window starts at the end token
-    before a document and counts as many whole documents as it holds: each token is scored once, with all of its document in view. Of a document
-    longer than the block the first block_size tokens count. The first document of the text has nothing before it and is not scored.
+    The truth knows all tokens before a position; a model knows its window. For both to speak of the same
+    context, a window starts at the end token before a document and counts as many whole documents as it
+    holds: each token is scored once, with all of its document in view. Of a document longer than the block
+    the first block_size tokens count. The first document of the text has nothing before it and is not scored.
     """
     out, i = [], 0
     while i < len(ends) - 1:
@@ -135,7 +138,8 @@ def document_blocks(
     batch: int = 16,
     progress: Callable[[Iterable], Iterable] = iter,
 ) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
-    """(positions (n,), the model's log p (n, V) of the tokens there) of all targets that count in the windows `plan`, a few rows at a time."""
+    """(positions (n,), the model's log p (n, V) of the tokens there) of all targets that count in the windows
+    `plan`, a few rows at a time."""
     T = model.trunk.config.block_size
     for i in progress(range(0, len(plan), batch)):
         starts, counts = np.array(plan[i : i + batch]).T
@@ -167,8 +171,9 @@ def recover(
     truth: Truth,
     reach: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> Recovery:
-    """How far the distributions in `blocks` (of `document_blocks`) are from the truth. `reach`: log p (n, V) -> whether the sampler can draw each token,
-    asked at one position of EVERY, because the answer takes sorting."""
+    """How far the distributions in `blocks` (of `document_blocks`) are from the truth. `reach`: log p (n, V)
+    -> whether the sampler can draw each token, asked at one position of EVERY, because the answer takes
+    sorting."""
     out = Recovery()
     for at, log_m in blocks:
         p = truth.probs(at)
@@ -179,7 +184,8 @@ def recover(
 
 
 def described(r: Recovery) -> dict[str, Any]:
-    """What there is to say of it, for logs and tables: its means, those that a score has too under names of their own (other contexts), and by decade."""
+    """What there is to say of it, for logs and tables: its means, those that a score has too under names of
+    their own (other contexts), and by decade."""
     names = {"nll": "document_nll", "true_nll": "document_true_nll", "entropy": "document_entropy"}
     return {names.get(k, k): v for k, v in r.means().items()} | {
         "document_tokens": r.count,

@@ -10,13 +10,21 @@ from torch import Tensor
 
 
 class Targets(NamedTuple):
-    """Sparse labels of N positions: `ids` (N, K), padded with -1, the true next token in column 0; `values` (N, K), their label values y in [0, 1].
+    """Sparse labels of N positions.
 
-    A head that asks for them (`Head.targets`) gets tokens to avoid as well, with values below 0.
+    ids     (N, K) token ids, padded with -1; column 0 is the true next token. A -1 there means that the
+            position has no loss
+    values  (N, K) label values y in [0, 1]; below 0 for tokens to avoid, where a head asks for them
+            (`Head.targets`)
+    rows    (N,) which of the B * T positions these are; None: all of them, in order
+
+    Any integer and floating-point types will do: int32 and float16 take half the bytes. A head is given
+    int64 and float32 (see `part`), and no position without a loss (see `kept`).
     """
 
     ids: Tensor
     values: Tensor
+    rows: Tensor | None = None
 
     @classmethod
     def single(cls, token: Tensor) -> "Targets":
@@ -29,8 +37,24 @@ class Targets(NamedTuple):
         """The true next token (N,)."""
         return self.ids[:, 0]
 
-    def rows(self, start: int, end: int) -> "Targets":
-        return Targets(self.ids[start:end], self.values[start:end])
+    def kept(self) -> "Targets":
+        """Without the positions that have no loss."""
+        has_loss = self.token >= 0
+        if has_loss.all():
+            return self
+        at = has_loss.nonzero().squeeze(1)
+        return Targets(self.ids[at], self.values[at], at if self.rows is None else self.rows[at])
+
+    def part(self, start: int, end: int) -> "Targets":
+        """Rows `start` to `end`, as int64 and float32 (float64 stays): what a head is given."""
+        values = self.values[start:end]
+        return Targets(
+            self.ids[start:end].long(), values.to(torch.promote_types(values.dtype, torch.float32))
+        )
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> "Targets":
+        """`move` of each tensor: to another device, or to pinned memory."""
+        return Targets(move(self.ids), move(self.values), None if self.rows is None else move(self.rows))
 
 
 class Head(nn.Module):
@@ -40,8 +64,9 @@ class Head(nn.Module):
     bias: float | None = None  # initial value of the projection's output bias; None: the projection has none
     cosine = False  # its logits are cos(h, w_v) instead of h w_v (the bias, if any, is added to them)
     sparse = False  # may give a token probability 0: log_probs has -inf there
-    # Optional: in_place(logits, targets), which gives `loss` and leaves its gradient in the place of the logits. A CPU is twice as fast at
-    # that as at what autograd makes of `loss`. For heads without parameters of their own; a test holds it to `loss`.
+    # Optional: in_place(logits, targets) gives `loss` and leaves its gradient in the place of the logits. A
+    # CPU is twice as fast at that as at what autograd makes of `loss`. For heads without parameters of their
+    # own; a test compares it with `loss`.
     in_place: Callable[[Tensor, Targets], Tensor] | None = None
 
     def __init_subclass__(cls, **kwargs):
@@ -68,8 +93,11 @@ class Head(nn.Module):
 
 
 def finds_gradient(f: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., Tensor]:
-    """Makes of f(z, ...) -> (loss (N,), its gradient in z (N, V)) a differentiable loss(z, ...): what plain PyTorch computes, in fewer passes
-    over (N, V). The gradient may also be another one than the loss's, where that is the definition (`TaylorInf`)."""
+    """Makes a differentiable loss(z, ...) of f(z, ...) -> (loss (N,), its gradient in z (N, V)).
+
+    It is what plain PyTorch computes, in fewer passes over (N, V). The gradient may also be another one than
+    the loss's, where that is the definition (`TaylorInf`).
+    """
 
     class Loss(torch.autograd.Function):
         @staticmethod
@@ -91,7 +119,8 @@ def finds_gradient(f: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., Ten
 
 @finds_gradient
 def cross_entropy(u: Tensor, token: Tensor, rest: float = 0.0) -> Tensor:
-    """-sum_v y_v log softmax(u)_v (N,) of scores u (N, V), with y_v = `rest` everywhere but at the tokens t (N,), where it is what is left to 1.
+    """-sum_v y_v log softmax(u)_v (N,) of scores u (N, V), with y_v = `rest` everywhere but at the tokens t
+    (N,), where it is what is left to 1.
 
     Its gradient is softmax(u) - y.
     """
@@ -125,8 +154,9 @@ def add_at(z: Tensor, token: Tensor, value: Tensor | float) -> Tensor:
 
 
 def sum_log1m(q: Tensor) -> Tensor:
-    """sum_v log(1 - q_v) (N,). Logarithms are dear, so they are taken of products of eight factors, (1 - a)(1 - b) = 1 - (a + b - ab), in which a small q
-    keeps all of its digits. For q not near 1, where 1 - q has no digits left."""
+    """sum_v log(1 - q_v) (N,). Logarithms are dear, so they are taken of products of eight factors, (1 - a)(1
+    - b) = 1 - (a + b - ab), in which a small q keeps all of its digits. For q not near 1, where 1 - q has no
+    digits left."""
     n = q.shape[1] // 8
     folded, rest = q[:, : 8 * n].unflatten(1, (8, n)), q[:, 8 * n :]
     for _ in range(3):

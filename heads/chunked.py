@@ -13,7 +13,8 @@ from .tasks import Task, run
 
 
 class Sizes(NamedTuple):
-    """How the work is cut. The last bits of results depend on `rows` and `block`, not on the number of workers."""
+    """How the work is cut. The last bits of results depend on `rows` and `block`, not on the number of
+    workers."""
 
     rows: int  # of logits that one matrix product makes: a chunk
     block: int  # of these, the rows that the head's arithmetic takes at a time
@@ -22,21 +23,25 @@ class Sizes(NamedTuple):
 
 
 def chunk_rows(vocab_size: int, device: str) -> int:
-    """Rows of logits for one matrix product: never too few for it to be efficient; on a GPU half a gigabyte."""
+    """Rows of logits for one matrix product: never too few for it to be efficient; on a GPU half a
+    gigabyte."""
     return max(256, (2**22 if device == "cpu" else 2**27) // vocab_size)
 
 
 def block_rows(vocab_size: int, device: str) -> int:
-    """Rows of logits for a head's arithmetic: on a CPU a megabyte, which its caches hold; on a GPU all there are."""
+    """Rows of logits for a head's arithmetic: on a CPU a megabyte, which its caches hold; on a GPU all there
+    are."""
     return max(1, 2 * 160_000 // vocab_size) if device == "cpu" else chunk_rows(vocab_size, device)
 
 
 def sizes(count: int, vocab_size: int, device: str, chunk: int = 0, block: int = 0) -> Sizes:
-    """For `count` rows of logits over `vocab_size` tokens; a `chunk` or `block` that is not 0 is taken as it is."""
+    """For `count` rows of logits over `vocab_size` tokens; a `chunk` or `block` that is not 0 is taken as it
+    is."""
     rows, few = chunk_rows(vocab_size, device), block_rows(vocab_size, device)
     if device != "cpu":
         return Sizes(chunk or rows, block or few, 2**31, 1)
-    # half of it, for each thread has its own; and some chunks more than threads, so that none is idle for long
+    # half of it, for each thread has its own; and some chunks more than threads, so that none is idle for
+    # long
     rows, few = min(rows // 2, max(64, -(-count // 8))), max(1, few // 2)
     # what takes a fraction of a millisecond is done before the threads are awake
     workers = torch.get_num_threads() if count * vocab_size >= 2**22 else 1
@@ -61,7 +66,8 @@ class _Gradients:
         self.V = head.vocab_size
         # dtype: of the matrix products; work: of the head's own arithmetic: float32, or float64 in the tests
         self.dtype, self.work = dtype, torch.promote_types(hidden.dtype, torch.float32)
-        # the padding makes a GPU's products faster, and a CPU's arithmetic slower, as rows of logits are then apart
+        # the padding makes a GPU's products faster, and a CPU's arithmetic slower, as rows of logits are then
+        # apart
         kept = self.V if hidden.device.type == "cpu" else len(weights.weight)
         self.hidden, self.weight, self.bias = hidden.to(dtype), weights.weight[:kept].to(dtype), weights.bias
         self.needed = any(needs)
@@ -84,9 +90,9 @@ class _Gradients:
         ]
 
     def tasks(self) -> list[Task]:
-        """Each chunk's rows and, once they are done, its share of the weight's gradient, a slice of the vocabulary
-        at a time, in the order of the chunks: so the sum does not depend on who does what. The next chunk of a
-        buffer waits for all of them."""
+        """Each chunk's rows and, once they are done, its share of the weight's gradient, a slice of the
+        vocabulary at a time, in the order of the chunks: so the sum does not depend on who does what. The
+        next chunk of a buffer waits for all of them."""
         tasks: list[Task] = []
 
         def add(work: Callable[[], None], after: list[int]) -> int:
@@ -122,7 +128,7 @@ class _Gradients:
         for i in range(0, len(z), self.cut.block):
             at = rows.start + i
             block = z[i : i + self.cut.block, : self.V]
-            loss, found = self.judge(block, self.targets.rows(at, at + len(block)))
+            loss, found = self.judge(block, self.targets.part(at, at + len(block)))
             total += loss.sum()
             d_params = [g if d is None else d if g is None else d + g for d, g in zip(d_params, found)]
         self.losses[k], self.d_params[k] = total, d_params
@@ -131,8 +137,8 @@ class _Gradients:
             self.d_hidden[rows] = z @ self.weight
 
     def judge(self, z: Tensor, targets: Targets) -> tuple[Tensor, list[Tensor | None]]:
-        """The losses (n,) of products z (n, V), and the gradients of the head's own parameters; that of the logits
-        takes the place of z."""
+        """The losses (n,) of products z (n, V), and the gradients of the head's own parameters; that of the
+        logits takes the place of z."""
         cpu = z.device.type == "cpu"
         logits = z.detach().to(self.work, copy=not cpu)  # on a CPU in place, where it can be
         if self.bias is not None:
@@ -211,11 +217,11 @@ def chunked_loss(
 ) -> Tensor:
     """Sum over rows of head.loss(hidden W^T + b, targets), without the (N, V) logits: a scalar in float32.
 
-    hidden (N, C); targets of N rows; chunk: rows of a matrix product, block: rows of the head's arithmetic (0: see
-    `sizes`). Value and gradients (of hidden, weight, bias and the head's parameters) equal the unchunked ones;
-    higher derivatives do not exist. Under autocast the matrix products run in its dtype and everything else in
-    float32. As Liger's fused linear cross-entropy (Hsu et al. 2024, arXiv 2410.10989), for any row-wise loss. On
-    a CPU each chunk belongs to one thread (see `tasks.run`).
+    hidden (N, C); targets of N rows; chunk: rows of a matrix product, block: rows of the head's arithmetic
+    (0: see `sizes`). Value and gradients (of hidden, weight, bias and the head's parameters) equal the
+    unchunked ones; higher derivatives do not exist. Under autocast the matrix products run in its dtype and
+    everything else in float32. As Liger's fused linear cross-entropy (Hsu et al. 2024, arXiv 2410.10989), for
+    any row-wise loss. On a CPU each chunk belongs to one thread (see `tasks.run`).
     """
     if len(targets.ids) != len(hidden):
         raise ValueError(f"{len(targets.ids)} rows of targets for {len(hidden)} rows of hidden states")

@@ -93,6 +93,7 @@ class StopGradient(Head):
                 f"of = {of!r}: use the name of another head: {', '.join(h for h in HEADS if h != 'stop_gradient')}"
             )
         self.of = HEADS[of](vocab_size, **(of_args or {}))
+        self.of.requires_grad_(False)
         self.bias, self.cosine, self.sparse = self.of.bias, self.of.cosine, self.of.sparse
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:

@@ -22,17 +22,27 @@ class OutputHead(nn.Module):
     def loss(
         self, hidden: Tensor, targets: Targets, generator: torch.Generator | None = None
     ) -> tuple[Tensor, int]:
-        """(sum of the losses in nats, count) over hidden (..., C). A Bayesian projection draws its weights once, from `generator`."""
+        """(sum of the losses in nats, number of positions that have one) over hidden (..., C).
+
+        A Bayesian projection draws its weights once, from `generator`. On a GPU, to look for positions
+        without a loss would mean to wait for it: `targets` are to be `kept()` before they go there.
+        """
         hidden = hidden.reshape(-1, hidden.shape[-1])
+        if targets.ids.device.type == "cpu":
+            targets = targets.kept()
+        if targets.rows is not None:
+            hidden = hidden[targets.rows]
         return chunked_loss(hidden, self.projection.draw(generator), self.head, targets), len(hidden)
 
     def compile(self, **options) -> None:
-        """Compiles the head's loss with torch.compile(**options), for training on a GPU: forward and backward in a few kernels over (n, V)."""
+        """Compiles the head's loss with torch.compile(**options), for training on a GPU: forward and backward
+        in a few kernels over (n, V)."""
         self.head.loss = torch.compile(self.head.loss, **options)
 
     @torch.no_grad()
     def draws(self, samples: int, seed: int, dtype: torch.dtype = torch.float32) -> list[Weights]:
-        """The weights that `log_probs` averages over, of length 1 for cosines: `samples` draws, a pure function of the seed; one where weights are points."""
+        """The weights that `log_probs` averages over, of length 1 for cosines: `samples` draws, a pure
+        function of the seed; one where weights are points."""
         if not isinstance(self.projection, BayesianProjection):
             samples = 1
         generator = torch.Generator(self.projection.weight.device).manual_seed(seed)
@@ -40,11 +50,13 @@ class OutputHead(nn.Module):
         return [Weights((unit(d.weight) if self.head.cosine else d.weight).to(dtype), d.bias) for d in drawn]
 
     def log_probs(self, hidden: Tensor, draws: list[Weights]) -> Tensor:
-        """log p (N, V), float32, of the predictive distribution p = mean over draws of p(. | W): log-mean-exp, never the mean NLL."""
+        """log p (N, V), float32, of the predictive distribution p = mean over draws of p(. | W):
+        log-mean-exp, never the mean NLL."""
         return self._mean(self._products(hidden, draws), draws)
 
     def log_prob_blocks(self, hidden: Tensor, draws: list[Weights]) -> Iterator[tuple[slice, Tensor]]:
-        """`log_probs` of many rows: (rows, log p of these rows), a few rows at a time, each to be used before the next is asked for."""
+        """`log_probs` of many rows: (rows, log p of these rows), a few rows at a time, each to be used before
+        the next is asked for."""
         V, device = self.head.vocab_size, hidden.device.type
         chunk, block = max(1, chunk_rows(V, device) // len(draws)), block_rows(V, device)
         for start in range(0, len(hidden), chunk):

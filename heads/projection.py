@@ -12,14 +12,16 @@ from .base import Head
 
 
 class Weights(NamedTuple):
-    """One draw of a projection's weights: `weight` (padded V, C), tied to the token embedding, and `bias` (V,) or None."""
+    """One draw of a projection's weights: `weight` (padded V, C), tied to the token embedding, and `bias`
+    (V,) or None."""
 
     weight: Tensor
     bias: Tensor | None
 
 
 class Projection(nn.Module):
-    """z = h W^T + b with W the token embedding (Press & Wolf 2017); `bias` is the initial value of b, None for no bias."""
+    """z = h W^T + b with W the token embedding (Press & Wolf 2017); `bias` is the initial value of b, None
+    for no bias."""
 
     def __init__(self, weight: nn.Parameter, vocab_size: int, bias: float | None):
         super().__init__()
@@ -35,10 +37,12 @@ class Projection(nn.Module):
 
 
 class BayesianProjection(Projection):
-    """W ~ N(mu, sigma^2) for each weight, mu tied to the token embedding, prior N(0, prior_sigma^2). The bias is a point.
+    """W ~ N(mu, sigma^2) for each weight, mu tied to the token embedding, prior N(0, prior_sigma^2). The bias
+    is a point.
 
-    Source: Shamula et al. 2024, sec. 2.5; Blundell et al. 2015 (arXiv 1505.05424). The parameters and the KL are torchbnn's; the noise is
-    drawn here, because torchbnn takes it from the global generator, and in eval() too.
+    Source: Shamula et al. 2024, sec. 2.5; Blundell et al. 2015 (arXiv 1505.05424). The parameters and the KL
+    are torchbnn's; the noise is drawn here, because torchbnn takes it from the global generator, and in
+    eval() too.
     """
 
     def __init__(self, weight: nn.Parameter, vocab_size: int, bias: float | None, prior_sigma: float = 0.02):
@@ -73,6 +77,7 @@ def project(hidden: Tensor, weights: Weights, head: Head) -> Tensor:
 
 
 def logits_of(products: Tensor, weights: Weights, vocab_size: int) -> Tensor:
-    """h W^T (N, padded V) -> float32 logits (N, V): the padding rows of the weights are cut off here, so no head ever sees them."""
+    """h W^T (N, padded V) -> float32 logits (N, V): the padding rows of the weights are cut off here, so no
+    head ever sees them."""
     logits = products[:, :vocab_size].to(torch.promote_types(products.dtype, torch.float32))
     return logits if weights.bias is None else logits + weights.bias

@@ -1,6 +1,8 @@
-"""Checkpoints: a folder with the weights as safetensors, the configuration and the progress as JSON and, to resume, the optimizer state.
+"""Checkpoints: a folder with the weights as safetensors, the configuration and the progress as JSON and, to
+resume, the optimizer state.
 
-Written aside, then renamed: a folder of the final name is always whole. Nothing is pickled; the optimizer loads with weights_only=True.
+Written aside, then renamed: a folder of the final name is always whole. Nothing is pickled; the optimizer
+loads with weights_only=True.
 """
 
 import contextlib
@@ -21,8 +23,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from data.tokens import GPT2Tokenizer, SavedTokenizer, Tokenizer, load_tokenizer
-from heads import make_head
-from model import GPT, GPTConfig, LanguageModel
+from model import GPTConfig, LanguageModel, trunk_config
+from model import build as new_model
 from runtime.configurator import coerce
 from runtime.errors import UserError, users_values
 from runtime.files import locked, read_json, sync_folder
@@ -32,6 +34,7 @@ from runtime.names import check_row_name
 # What is read of config.json and progress.json, and of which type: anybody may have written them
 _MODEL = {f.name: f.type for f in fields(GPTConfig)}
 _HEAD = {"head": str, "head_args": dict, "bayesian": bool, "prior_sigma": float}
+_TRUNK = {"trunk": str, "trunk_args": dict, "tied": bool}  # what earlier checkpoints do not say
 _CONFIG = {"name": str, "tokenizer": str, "tokenizer_fingerprint": str, **_MODEL, **_HEAD}
 _RUN = {
     "dataset": str,
@@ -47,21 +50,11 @@ _PROGRESS = {"tokens": int, "best_val_nll": float}
 
 
 def build(config: dict[str, Any]) -> LanguageModel:
-    """A new model from a configuration: the keys of GPTConfig, head, head_args, bayesian, prior_sigma.
-    UserError if there is no such model, or if it does not fit into memory."""
+    """`model.build`, for a configuration that a user gave. UserError if there is no such model, or if it does
+    not fit into memory."""
     with users_values():
-        size = GPTConfig(**{k: config[k] for k in _MODEL})
-        check_model(size)
-        trunk = GPT(size)
-        head = make_head(
-            config["head"],
-            config["vocab_size"],
-            trunk.wte.weight,
-            config["head_args"],
-            config["bayesian"],
-            config["prior_sigma"],
-        )
-    return LanguageModel(trunk, head)
+        check_model(trunk_config(config))
+        return new_model(config)
 
 
 class Degenerate(UserError):
@@ -93,7 +86,8 @@ def save(
     optimizer: dict | None = None,
     tokenizer: Tokenizer | None = None,
 ) -> None:
-    """Writes the folder `path`, replacing what was there. On any error (a full disk) the old one stays and the new one is removed.
+    """Writes the folder `path`, replacing what was there. On any error (a full disk) the old one stays and
+    the new one is removed.
 
     A tokenizer other than GPT-2's goes along, so that the folder alone is enough to sample.
     """
@@ -139,7 +133,8 @@ def writing(folder: Path, failed: str, remedy: str) -> Iterator[None]:
 
 
 def find(path: str | Path, which: str = "best") -> Path:
-    """The checkpoint folder meant by `path`: itself, or its `which` ("best" or "last"), or the other one if there is no such.
+    """The checkpoint folder meant by `path`: itself, or its `which` ("best" or "last"), or the other one if
+    there is no such.
 
     FileNotFoundError if there is none.
     """
@@ -155,7 +150,8 @@ def find(path: str | Path, which: str = "best") -> Path:
 
 
 def is_run(path: str | Path) -> bool:
-    """Whether `path` is a folder of ours, and not one of transformers, whose config.json has no progress.json beside it."""
+    """Whether `path` is a folder of ours, and not one of transformers, whose config.json has no progress.json
+    beside it."""
     path = Path(path)
     return path.is_dir() and ((path / "progress.json").is_file() or not (path / "config.json").is_file())
 
@@ -181,9 +177,11 @@ def _typed(content: Any, file: str, needed: dict[str, type], others: dict[str, t
 
 
 def _read_config(path: Path, run: bool) -> dict[str, Any]:
-    config = _typed(read_json(path, strict=True), "config.json", _CONFIG | _RUN if run else _CONFIG, _RUN)
+    config = _typed(
+        read_json(path, strict=True), "config.json", _CONFIG | _RUN if run else _CONFIG, _RUN | _TRUNK
+    )
     check_row_name(config["name"])
-    GPTConfig(**{k: config[k] for k in _MODEL})
+    trunk_config(config)
     return config
 
 
@@ -232,8 +230,8 @@ def load_model(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> tuple[LanguageModel, Checkpoint]:
-    """The model of a run's checkpoint, in eval mode on `device`, for matrix products in `dtype` (see GPT.lower). ValueError if its weights do not
-    fit its configuration."""
+    """The model of a run's checkpoint, in eval mode on `device`, for matrix products in `dtype` (see
+    GPT.lower). ValueError if its weights do not fit its configuration."""
     ckpt = load(find(path, which))
     size = {k: ckpt.config[k] for k in _MODEL}
     asked, there = GPTConfig(**size).parameters, sum(w.numel() for w in ckpt.weights.values())
@@ -245,7 +243,7 @@ def load_model(
         )
     model = build(ckpt.config)
     restore(model, ckpt)
-    model.trunk.lower(dtype)
+    model.lower(dtype)
     return model.eval().requires_grad_(False).to(device), ckpt
 
 
@@ -258,12 +256,14 @@ def tokenizer_of(ckpt: Checkpoint) -> Tokenizer:
         tokenizer = GPT2Tokenizer() if ckpt.config["tokenizer"] == "gpt2" else load_tokenizer(ckpt.path)
     except FileNotFoundError:
         raise UserError(
-            f"the checkpoint {ckpt.path} has no tokenizer.json: it is incomplete; use another one or train again"
+            f"the checkpoint {ckpt.path} has no tokenizer.json: it is incomplete; "
+            "use another one or train again"
         ) from None
     if tokenizer.fingerprint != ckpt.config["tokenizer_fingerprint"]:
         raise UserError(
-            f"{ckpt.path / 'tokenizer.json'} is not the tokenizer ({ckpt.config['tokenizer']}) that this model was trained with: "
-            f"put back its own, from the run's other checkpoint or the prepared data folder, or use another checkpoint"
+            f"{ckpt.path / 'tokenizer.json'} is not the tokenizer ({ckpt.config['tokenizer']}) that this "
+            "model was trained with: put back its own, from the run's other checkpoint or the prepared data "
+            "folder, or use another checkpoint"
         )
     return tokenizer
 
@@ -281,18 +281,16 @@ def restore(model: LanguageModel, ckpt: Checkpoint) -> None:
         )
     with torch.no_grad():
         for k, p in own.items():
-            if not ckpt.weights[k].is_floating_point():
-                raise UserError(
-                    f"the checkpoint {ckpt.path} does not fit its configuration: {k} is of "
-                    f"{ckpt.weights[k].dtype}"
-                )
-            if p.shape != ckpt.weights[k].shape:
-                raise UserError(
-                    f"the checkpoint {ckpt.path} does not fit its configuration: {k} is {tuple(ckpt.weights[k].shape)}, not {tuple(p.shape)}"
-                )
-            if not torch.stack(ckpt.weights[k].aminmax()).isfinite().all():  # both are nan if any weight is
+            w, odd = ckpt.weights[k], ""
+            if not w.is_floating_point():
+                odd = f"of {w.dtype}"
+            elif p.shape != w.shape:
+                odd = f"{tuple(w.shape)}, not {tuple(p.shape)}"
+            if odd:
+                raise UserError(f"the checkpoint {ckpt.path} does not fit its configuration: {k} is {odd}")
+            if not torch.stack(w.aminmax()).isfinite().all():  # both are nan if any weight is
                 raise Degenerate(f"its weights hold nan or inf ({k})", ckpt.path)
-            p.copy_(ckpt.weights[k])
+            p.copy_(w)
 
 
 def weights_digest(path: Path) -> str:
@@ -303,14 +301,16 @@ def weights_digest(path: Path) -> str:
 
 @contextlib.contextmanager
 def in_use(folder: Path) -> Iterator[None]:
-    """Holds `folder` for this process; ValueError if another one holds it. The lock goes with the process, however it ends."""
+    """Holds `folder` for this process; ValueError if another one holds it. The lock goes with the process,
+    however it ends."""
     try:
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(locked(folder / ".lock", timeout=0))
             except filelock.Timeout:
                 raise UserError(
-                    f"the output folder {folder} is in use by another run: wait for it or choose another --out_dir"
+                    f"the output folder {folder} is in use by another run: "
+                    "wait for it or choose another --out_dir"
                 ) from None
             yield
     finally:

@@ -2,18 +2,22 @@
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from runtime.device import get_device
 from runtime.errors import UserError
 
 
 def on_stop(handler: Callable) -> dict[int, Callable]:
-    """Lets `handler` answer what asks a process to stop: Ctrl-C, SIGTERM, a closed terminal (SIGHUP). The handlers before, by signal."""
+    """Lets `handler` answer what asks a process to stop: Ctrl-C, SIGTERM, a closed terminal (SIGHUP). The
+    handlers before, by signal."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     hangup = getattr(signal, "SIGHUP", None)
     if hangup and signal.getsignal(hangup) != signal.SIG_IGN:  # ignored: under nohup it is to go on
@@ -66,13 +70,32 @@ class Processes:
     def sum(self, t: torch.Tensor) -> torch.Tensor:
         """`t`, summed over the processes in place."""
         if self.world > 1:
-            try:
+            with self.others_there():
                 dist.all_reduce(t)
-            except RuntimeError as e:
-                raise OSError(
-                    f"another process has stopped, see its message ({str(e).splitlines()[0]})"
-                ) from e
         return t
+
+    @contextmanager
+    def others_there(self) -> Iterator[None]:
+        """OSError, where another process has stopped, in place of what the network says."""
+        try:
+            yield
+        except RuntimeError as e:
+            of_the_network = isinstance(e, dist.DistError) or any(n in str(e) for n in ("gloo", "NCCL"))
+            if self.world == 1 or not of_the_network:
+                raise
+            raise OSError(f"another process has stopped, see its message ({str(e).splitlines()[0]})") from e
+
+    def parallel(self, model: nn.Module) -> nn.Module:
+        """`model`, whose gradients are then means over the processes; itself for a single one."""
+        if self.world == 1:
+            return model
+        index = [self.device.index] if self.device.type == "cuda" else None
+        return DistributedDataParallel(model, index, broadcast_buffers=False, gradient_as_bucket_view=True)
+
+    def alone(self, model: nn.Module, alone: bool) -> AbstractContextManager:
+        """For one forward and backward of a `parallel` model: whether its gradients stay in this process, to
+        be sent with those of the passes to come."""
+        return model.no_sync() if alone and self.world > 1 else nullcontext()
 
     def first(self, work):
         """`work()` on rank 0, then on the others, which then find it done."""

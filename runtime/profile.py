@@ -1,9 +1,8 @@
-"""How fast a step could be, and where its time goes: FLOPs a token, the GPU's peak where it is known, a profile of a few steps."""
+"""How fast a step could be, and where its time goes: FLOPs a token, the GPU's peak where it is known, a
+profile of a few steps."""
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -35,9 +34,11 @@ def peak_flops(device: torch.device, dtype: str) -> float | None:
 
 
 def flops_per_token(c: GPTConfig) -> float:
-    """Forward and backward, of one training token: 6 for each weight of a matrix product, 12 L C T for attention.
+    """Forward and backward, of one training token: 6 for each weight of a matrix product, 12 L C T for
+    attention.
 
-    Source: Chowdhery et al. 2022 (PaLM), arXiv 2204.02311, appendix B. A teacher's work is not counted: MFU is of the model's FLOPs.
+    Source: Chowdhery et al. 2022 (PaLM), arXiv 2204.02311, appendix B. A teacher's work is not counted: MFU
+    is of the model's FLOPs.
     """
     return (
         6 * (12 * c.n_layer * c.n_embd**2 + c.padded_vocab * c.n_embd)
@@ -46,72 +47,83 @@ def flops_per_token(c: GPTConfig) -> float:
 
 
 class Profile:
-    """If `on`: times the phases of a training step, and traces its operations, for STEPS steps after WARMUP others; else does nothing.
+    """If `on`: traces STEPS training steps after WARMUP others, and says where they spend their time.
 
-    Writes `folder`/trace.json (chrome://tracing, ui.perfetto.dev) and prints a table through `say`. On a GPU each phase waits for the
-    device, so that its time is its own.
+    A step's phases are its `record_function` ranges (PHASES). Writes `folder`/trace.json (for
+    chrome://tracing and ui.perfetto.dev) and prints a table through `say`.
     """
 
     WARMUP, STEPS = 3, 3
+    PHASES = (
+        *("data and labels", "trunk, forward", "head, loss and gradient", "trunk, backward"),
+        "optimizer",
+    )
 
     def __init__(self, on: bool, folder: Path, device: torch.device, say: Callable[[str], None]):
         self.on, self.folder, self.device, self.say = on, folder, device, say
-        self.seconds: dict[str, float] = defaultdict(float)
-        self.done, self.profiler = 0, None
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        if self.profiler is None:
-            yield
-            return
-        self._wait()
-        start = time.perf_counter()
-        with torch.profiler.record_function(name):
-            yield
-            self._wait()
-        self.seconds[name] += time.perf_counter() - start
+        self.profiler: torch.profiler.profile | None = None
+        self.done = 0
 
     def step(self) -> None:
         """To be called after each step."""
         if not self.on:
             return
         self.done += 1
+        if self.done == 1:  # the first step makes what all later ones reuse
+            plan = torch.profiler.schedule(wait=0, warmup=self.WARMUP - 1, active=self.STEPS, repeat=1)
+            self.profiler = torch.profiler.profile(schedule=plan, on_trace_ready=self._report)
+            self.profiler.start()
+        elif self.profiler is not None:
+            self.profiler.step()
         if self.done == self.WARMUP:
             self._wait()
-            self.profiler = torch.profiler.profile()
-            self.profiler.start()
             self.start = time.perf_counter()
         elif self.done == self.WARMUP + self.STEPS:
-            self._wait()
-            total = time.perf_counter() - self.start
-            self.profiler.stop()
-            self._report(total)
             self.profiler = None
 
     def close(self) -> None:
         """To be called at the end of a run: says so if it was too short to be profiled."""
+        if self.profiler is not None:
+            self.profiler.stop()
         if self.on and self.done < self.WARMUP + self.STEPS:
             self.say(
-                f"no profile: it takes {self.WARMUP} steps to warm up and {self.STEPS} more, this run had {self.done}"
+                f"no profile: it takes {self.WARMUP} steps to warm up and {self.STEPS} more, "
+                f"this run had {self.done}"
             )
 
     def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def _report(self, total: float) -> None:
+    def _report(self, profiler: torch.profiler.profile) -> None:
+        if self.done < self.WARMUP + self.STEPS:
+            return
+        self._wait()
+        total = (time.perf_counter() - self.start) * 1e3
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.profiler.export_chrome_trace(str(self.folder / "trace.json"))
-        rows = [*self.seconds.items(), ("other", total - sum(self.seconds.values()))]
-        lines = [
-            f"where a step goes, mean of {self.STEPS} ({total / self.STEPS * 1e3:.1f} ms each, with the profiler's own cost)"
-        ]
-        lines += [f"  {name:<28} {s / self.STEPS * 1e3:9.1f} ms {s / total:6.1%}" for name, s in rows]
+        profiler.export_chrome_trace(str(self.folder / "trace.json"))
         cuda = self.device.type == "cuda"
-        own = lambda e: (e.self_device_time_total if cuda else e.self_cpu_time_total) / 1e6
-        events = [e for e in self.profiler.key_averages() if e.key not in self.seconds]
-        lines += [
-            f"  {e.key[:28]:<28} {own(e) / self.STEPS * 1e3:9.1f} ms {own(e) / total:6.1%}  {e.count // self.STEPS} calls"
-            for e in sorted(events, key=own, reverse=True)[:10]
+        events = {e.key: e for e in profiler.key_averages()}
+
+        def line(name: str, ms: float, more: str = "") -> str:
+            return f"  {name[:28]:<28} {ms / self.STEPS:9.1f} ms {ms / total:6.1%}{more}"
+
+        def all_of(e) -> float:
+            return (e.device_time_total if cuda else e.cpu_time_total) / 1e3
+
+        def own(e) -> float:
+            return (e.self_device_time_total if cuda else e.self_cpu_time_total) / 1e3
+
+        phases = {name: all_of(events[name]) for name in self.PHASES if name in events}
+        lines = [
+            f"where a step goes, mean of {self.STEPS} "
+            f"({total / self.STEPS:.1f} ms each, with the profiler's own cost)"
         ]
+        lines += [line(name, ms) for name, ms in phases.items()]
+        lines.append(line("other", total - sum(phases.values())))
+        operations = [
+            e for name, e in events.items() if name not in phases and not name.startswith("Profiler")
+        ]
+        for e in sorted(operations, key=own, reverse=True)[:10]:
+            lines.append(line(e.key, own(e), f"  {e.count // self.STEPS} calls"))
         self.say("\n".join([*lines, f"  trace: {self.folder / 'trace.json'}"]))

@@ -289,7 +289,7 @@ def test_an_interrupted_build_goes_on(teacher, tokens, monkeypatch):
     assert not path.exists() and not path.with_suffix(".json").exists()
     with open(path.with_suffix(".part"), "ab") as f:
         f.write(
-            b"?" * (augment._record(VOCAB, 8, 6).itemsize + 3)
+            b"?" * (augment.record_dtype(VOCAB, 8, 6).itemsize + 3)
         )  # what a kill leaves: some records of a batch, and a piece of one
     done = list(calls)
     calls.clear()
@@ -304,9 +304,9 @@ def test_an_interrupted_build_goes_on(teacher, tokens, monkeypatch):
 
 def test_garbage_in_a_part_is_done_again(teacher, tokens, monkeypatch):
     path = build_store(tokens, teacher, T, SETTINGS).path
-    whole, size = path.read_bytes(), augment._record(VOCAB, 8, 6).itemsize
+    whole, size = path.read_bytes(), augment.record_dtype(VOCAB, 8, 6).itemsize
     path.unlink(), path.with_suffix(".json").unlink()
-    begin = len(augment._MAGIC)
+    begin = len(augment.MAGIC)
     swapped = (
         whole[:begin]
         + whole[begin + size : begin + 2 * size]
@@ -347,10 +347,10 @@ def test_one_wrong_bit_in_a_store_is_found_when_it_is_opened(teacher, tokens):
 
 def test_a_part_needs_only_the_rest_of_the_disk(teacher, tokens, monkeypatch):
     path = build_store(tokens, teacher, T, SETTINGS).path
-    whole, size = path.read_bytes(), augment._record(VOCAB, 8, 6).itemsize
+    whole, size = path.read_bytes(), augment.record_dtype(VOCAB, 8, 6).itemsize
     windows = len(Windows(tokens, T))
     path.with_suffix(".json").unlink(), path.unlink()
-    path.with_suffix(".part").write_bytes(whole[: len(augment._MAGIC) + 32 * size])
+    path.with_suffix(".part").write_bytes(whole[: len(augment.MAGIC) + 32 * size])
     disk = lambda free: type("Disk", (), {"free": free})
     monkeypatch.setattr(augment.shutil, "disk_usage", lambda _: disk((windows - 32) * size - 1))
     with pytest.raises(ValueError, match="the label store needs .* GB more"):
@@ -463,7 +463,7 @@ def test_who_waited_goes_on_where_the_first_was_stopped(teacher, tokens, monkeyp
 @pytest.mark.parametrize("vocab, kind", [(65535, "<u2"), (65536, "<u4")])
 def test_minus_one_has_a_place_of_its_own(vocab, kind):
     """The largest id of the store's integers stands for -1, so no token may be it."""
-    dtype = augment._record(vocab, 2, 3)["ids"].base
+    dtype = augment.record_dtype(vocab, 2, 3)["ids"].base
     assert dtype == np.dtype(kind) and vocab - 1 < np.iinfo(dtype).max
 
 
@@ -529,7 +529,7 @@ def test_the_command_builds_the_store_that_training_opens(trained, tokens, tiny,
     from runtime import device
 
     monkeypatch.setattr(device, "capabilities", lambda *_: {"avx512_bf16": True})
-    monkeypatch.setattr(train, "prepared", lambda *_: tokens.path.parent)
+    monkeypatch.setattr(augment, "prepared", lambda *_: tokens.path.parent)
     config = TrainConfig(
         **TINY
         | dict(
@@ -543,4 +543,4 @@ def test_the_command_builds_the_store_that_training_opens(trained, tokens, tiny,
     )
     assert not augment.main([f"--{k}={v}" for k, v in vars(config).items()])
     teacher = make_teacher(trained, tokens, dtype=settled)
-    assert store_path(tokens, identity(tokens, teacher, T, config.settings())).is_file()
+    assert store_path(tokens, identity(tokens, teacher, T, config.label_settings())).is_file()

@@ -11,8 +11,10 @@ from runtime.errors import UserError
 from train import read_arguments
 
 ROOT = Path(__file__).resolve().parents[1]
-CONFIGS = sorted((ROOT / "config").glob("*.py"))
+# all but the screen of defaults, which is no configuration
+CONFIGS = [p for p in sorted((ROOT / "config").glob("*.py")) if p.stem != "defaults"]
 OVERLAYS = ("brief", "grammar", "small", "tiny")
+
 ROWS = [p for p in CONFIGS if p.stem not in OVERLAYS]
 
 

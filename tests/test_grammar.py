@@ -15,7 +15,8 @@ from data import corpus
 from data.grammar import prepare as grammar
 from data.grammar.grammar import RULES, Settings, build, places
 from data.grammar.machine import UNKNOWN, Machine
-from data.grammar.truth import open_truth, truth_path, write_truth
+from data.grammar.truth import write_truth
+from data.held_out import open_truth, truth_path
 from data.tokens import is_prepared, load_tokenizer, open_tokens, prepared
 from evaluation.metrics import Recovery
 from evaluation.scoring import document_blocks, document_windows, recover, truth_blocks

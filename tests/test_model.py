@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from model import GPT, Cache, GPTConfig, short_attention
+from heads import make_head
+from model import GPT, Cache, GPTConfig, LanguageModel, short_attention
 from runtime.gpt2 import from_gpt2, to_gpt2
 
 V, T, C = 61, 16, 16  # 61 words in an embedding of 64 rows
@@ -239,7 +240,9 @@ def test_a_short_cache_is_full_sooner():
 @torch.no_grad()
 def test_lowered_weights_are_what_autocast_computes_with():
     model, x = tiny(), tokens(2, T)
-    lowered = copy.deepcopy(model).lower(torch.bfloat16)
+    lowered = copy.deepcopy(model)
+    head = make_head("softmax", lowered.config.vocab_size, lowered.wte.weight)
+    LanguageModel(lowered, head).lower(torch.bfloat16)
     assert (
         lowered.h[0].mlp.c_fc.weight.dtype == torch.bfloat16
         and lowered.wte.weight.dtype == lowered.ln_f.weight.dtype == torch.float32

@@ -85,14 +85,13 @@ def test_the_loader_runs_one_ahead_and_loads_what_is_asked(trainer, tiny, micro_
     t = trainer(tiny(micro_batch=micro_batch))
     parts = 8 // (micro_batch or 8)
     for step in range(3):
-        for number, (x, targets) in enumerate(t.micro_batches()):
-            indices, want, y, want_targets = t.load(step, number)
-            assert torch.equal(x, want) and torch.equal(targets.ids, want_targets.ids)
-            assert list(t.ahead) == [(step, number + 1) if number + 1 < parts else (step + 1, 0)]
-        t.step += 1
-    t.step = 17  # as after a resume: what was loaded for another step is not taken for this one
-    (x, _), *_ = t.micro_batches()
-    assert torch.equal(x, t.load(17, 0)[1])
+        for part, batch in enumerate(t.loader.batches(step)):
+            want = t.source.batch(step, part)
+            assert torch.equal(batch.tokens, want.tokens) and torch.equal(batch.targets.ids, want.targets.ids)
+            assert list(t.loader.ahead) == [(step, part + 1) if part + 1 < parts else (step + 1, 0)]
+    # as after a resume: what was loaded for another step is not taken for this one
+    batch, *_ = t.loader.batches(17)
+    assert torch.equal(batch.tokens, t.source.batch(17, 0).tokens)
 
 
 def test_an_error_of_the_loader_reaches_the_loop(trainer, tiny, monkeypatch):

@@ -580,7 +580,7 @@ def test_the_label_store_is_of_the_settled_dtype(trainer, tiny, trained, cpu_wit
     cpu_with(True)
     labels = dict(labels="soft", teacher=str(trained), candidates=3, label_store=False)
     t = trainer(tiny(dtype="auto", head="sigmoid", **labels))
-    assert t.labels.source.teacher.dtype == "bfloat16"
+    assert t.source.labels.source.teacher.dtype == "bfloat16"
 
 
 def test_float16_learns_what_float32_learns(trainer, tiny):
@@ -787,7 +787,8 @@ def test_a_head_with_exact_zeros_trains_while_its_perplexity_is_infinite(run, ti
 
 def test_unlikelihood_trains_on_the_tokens_of_its_context(trainer, tiny):
     t = trainer(tiny(head="unlikelihood", head_args={"window": 5}))
-    indices, x, y, targets = t.load(0, 0)
+    x, targets, _ = t.source.batch(0, 0)
+    y = torch.cat((x[:, 1:], targets.token.view(x.shape)[:, -1:]), 1)
     assert targets.ids.shape == (y.numel(), 6) and torch.equal(targets.token, y.flatten())
     assert set(targets.values.flatten().tolist()) == {1.0, 0.0, -1.0}
     assert math.isfinite(t.train_step())
@@ -940,7 +941,7 @@ import train
 from runtime import device
 device.capabilities = lambda *_: {"avx512_bf16": os.environ["RANK"] == sys.argv[1]}
 procs = train.Processes("cpu")
-chosen = train.settle_dtype(train.TrainConfig(), procs, print)
+chosen = train.settle_dtype("auto", None, procs, print)
 open(f"{sys.argv[2]}/{procs.rank}", "w").write(chosen.name)  # not printed: two processes may share a line
 procs.close()
 """
@@ -1017,8 +1018,8 @@ def test_a_mistake_on_the_command_line_is_one_line(tmp_path):
 def test_what_a_gpu_copies_is_contiguous(trainer, tiny, monkeypatch):
     """torch copies a pinned view through memory that is not pinned, and waits for it."""
     t = trainer(tiny())
-    t.procs.device, pinned = torch.device("cuda"), []
+    t.loader.device, pinned = torch.device("cuda"), []
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pinned.append(self) or self)
-    _, x, _, targets = t.load(0, 0)
+    batch = t.loader._load(0, 0)
     assert len(pinned) == 3 and all(tensor.is_contiguous() for tensor in pinned)
-    assert x is pinned[0] and tuple(targets) == tuple(pinned[1:])
+    assert batch.tokens is pinned[0] and tuple(batch.targets[:2]) == tuple(pinned[1:])

@@ -1,7 +1,8 @@
 """The exact next-token distributions of a prepared split, stored beside its token file as SPLIT.truth.npz.
 
-The file holds the machine's tables (see data.grammar.machine.Tables) and, for each position, the state in which its token is chosen: four bytes,
-where the few hundred non-zero probabilities would take kilobytes. p(. | state) is the product of one row of each of two tables.
+The file holds the machine's tables (see data.grammar.machine.Tables) and, for each position, the state in
+which its token is chosen: four bytes, where the few hundred non-zero probabilities would take kilobytes.
+p(. | state) is the product of one row of each of two tables.
 """
 
 import json
@@ -11,24 +12,44 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data.grammar.machine import Machine, Tables
+from data.grammar.machine import UNKNOWN, Machine, Tables
+from data.held_out import truth_path
 from data.tokens import TokenFile
 from runtime.errors import UserError
 from runtime.files import replacing
 
+KIND = "grammar"  # the folder of this module, by which data.held_out finds it
+
 
 class Truth(NamedTuple):
+    """A data.held_out.Truth."""
+
     machine: Machine
     states: np.ndarray  # (T,) state in which each token of the split is chosen
     info: dict[str, Any]  # sha256 of the split's text, its tokens, and what `describe` says
+
+    @property
+    def end(self) -> int:
+        """The token that ends a document."""
+        return self.machine.end
 
     def probs(self, positions: np.ndarray) -> np.ndarray:
         """p(token at position | all tokens before it) (N, V), float64, for positions (N,)."""
         return self.machine.probs(self.states[positions])
 
+    def judge(self, prompts: np.ndarray, new: np.ndarray) -> np.ndarray:
+        """Whether the grammar allows the sampled tokens `new` (n, L) after `prompts` (n, P): (J,) bool.
+
+        A document is judged up to its first forbidden token, and only if its start is in the text.
+        """
+        states = self.machine.parse(np.concatenate((prompts, new), 1), UNKNOWN)[:, prompts.shape[1] :]
+        judged = states != UNKNOWN
+        return self.machine.allows(states[judged], new[judged])
+
 
 def describe(machine: Machine, states: np.ndarray) -> dict[str, Any]:
-    """The language in numbers; entropies in nats a token. "entropy_rate" and "mean_length" are in closed form; "entropy" is the split's mean."""
+    """The language in numbers; entropies in nats a token. "entropy_rate" and "mean_length" are in closed
+    form; "entropy" is the split's mean."""
     documents = int((states == 0).sum())
     return {
         "vocab_size": machine.V,
@@ -43,39 +64,32 @@ def describe(machine: Machine, states: np.ndarray) -> dict[str, Any]:
     }
 
 
-def truth_path(tokens: Path) -> Path:
-    """Where the truth of the token file `tokens` lies: validation.bin -> validation.truth.npz."""
-    return tokens.with_suffix(".truth.npz")
-
-
 def write_truth(tokens: TokenFile, machine: Machine) -> Truth:
-    """Parse the split and write its truth beside it, all or nothing. ValueError if the grammar forbids one of its tokens."""
+    """Parses the split and writes its truth beside it, all or nothing. UserError if the grammar forbids one
+    of its tokens."""
     ids = np.asarray(tokens.ids, np.int64)
     states = machine.parse_stream(ids)
     wrong = np.flatnonzero(~machine.allows(states, ids))
     if len(wrong):
         raise UserError(
-            f"{tokens.path} is not text of this grammar (token {wrong[0]} is forbidden there): prepare it again, with --force"
+            f"{tokens.path} is not text of this grammar (token {wrong[0]} is forbidden there): "
+            "prepare it again, with --force"
         )
     info = {"sha256": tokens.info["sha256"], "tokens": len(ids), **describe(machine, states)}
+    arrays = {"kind": np.array(KIND), "info": np.array(json.dumps(info)), **machine.tables._asdict()}
     with replacing(truth_path(tokens.path)) as file:
-        np.savez_compressed(
-            file, states=states.astype(np.uint32), info=np.array(json.dumps(info)), **machine.tables._asdict()
-        )
+        np.savez_compressed(file, states=states.astype(np.uint32), **arrays)
     return Truth(machine, states, info)
 
 
-def open_truth(tokens: TokenFile) -> Truth | None:
-    """The truth of a token file; None where its corpus has none. ValueError when it is damaged or belongs to other tokens."""
-    path = truth_path(tokens.path)
-    if not path.is_file():
-        return None
+def read_truth(tokens: TokenFile, path: Path) -> Truth:
+    """The truth of a token file from `path`. UserError when it is damaged, or belongs to other tokens."""
     try:
         with np.load(path, allow_pickle=False) as file:
             info = json.loads(str(file["info"]))
             states, tables = file["states"], Tables(*(file[name] for name in Tables._fields))
         if states.dtype != np.uint32:
-            raise UserError("states of another type")
+            raise ValueError("states of another type")
         states = states.astype(np.int64)
         had, machine = (info["sha256"], info["tokens"], len(states)), Machine(tables)
         _check(machine, states, tokens.info["vocab_size"])
@@ -97,11 +111,11 @@ def _check(machine: Machine, states: np.ndarray, vocab_size: int) -> None:
     klass, syntax, after, lexicon, theme = machine.tables
     Q, C, X, V = machine.Q, machine.C, machine.X, vocab_size
     if [t.shape for t in machine.tables] != [(V,), (Q, C), (Q, C), (X, V), (V,)]:
-        raise UserError("tables of other shapes")
+        raise ValueError("tables of other shapes")
     for numbers, low, high in ((klass, 0, C), (after, -1, Q), (theme, -1, X), (states, 0, Q * X)):
         if numbers.dtype != np.int64 or numbers.min() < low or numbers.max() >= high:
-            raise UserError("a number out of range")
+            raise ValueError("a number out of range")
     if not all(((p >= 0) & (p <= 1 + 1e-9)).all() for p in (syntax, lexicon)):
-        raise UserError("probabilities that are none")
+        raise ValueError("probabilities that are none")
     if np.abs(syntax.sum(1) - 1).max() > 1e-6:
-        raise UserError("probabilities that are none")
+        raise ValueError("probabilities that are none")

@@ -1,0 +1,143 @@
+"""The one screen of defaults: what `python train.py` does unless a config file or a flag says otherwise."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from data.labels import Settings
+from heads import HEADS, make_head
+from model import TRUNKS, GPTConfig
+from runtime.configurator import check_seed, configure
+from runtime.device import choose_dtype
+from runtime.errors import UserError
+from runtime.names import check_row_name
+
+
+@dataclass
+class TrainConfig:
+    # fmt: off
+    # the run
+    name: str = ""                  # row of the table; empty: the config files' names, joined
+    out_dir: str = ""               # empty: out/<name>
+    seed: int = 1337                # of initialisation, data order, dropout, weight noise, label positions
+    resume: bool = False            # go on from out_dir/last
+    init_from: str = ""             # weights to start from: a GPT-2 hub name or folder, or one of our runs
+    # data
+    dataset: str = "wikitext103"    # a folder of data/ with a prepare.py
+    tokenizer: str = "gpt2"         # GPT-2's BPE, or bpeN: N tokens, trained on the train split; or "words"
+    source: str = ""                # where prepare.py finds the text; empty: its public home
+    # model: GPT-2 124M with the paper's block
+    trunk: str = "gpt"              # a name in model.TRUNKS
+    trunk_args: dict = field(default_factory=dict)  # what it takes beside the sizes
+    block_size: int = 512
+    n_layer: int = 12
+    n_head: int = 12
+    n_embd: int = 768
+    dropout: float = 0.0
+    # output head
+    head: str = "softmax"           # a name in heads.HEADS
+    head_args: dict = field(default_factory=dict)  # its constructor's arguments; --head_args.eps=0.1 sets one
+    tied: bool = True               # the projection's weights are the token embedding; False: their own
+    bayesian: bool = False          # the projection's weights have a distribution
+    prior_sigma: float = 0.02       # their prior is N(0, prior_sigma^2)
+    kl_weight: float = 1.0          # beta of eq. 2; the KL counts once per pass over the training tokens
+    # labels
+    labels: str = "true"            # the "true" token alone; or with a teacher's proposals, "hard" or "soft"
+    teacher: str = "gpt2"           # a hub name, a transformers folder, or one of our runs; same vocabulary
+    candidates: int = 50            # k: tokens proposed at a position
+    positions: float = 0.5          # of each window: a share up to 1, a number above
+    ppl_threshold: float = 0.0      # drop proposals of a higher perplexity; 0: none
+    ppl_form: str = "prefix"        # perplexity up to the proposal, or of the "full" window with it put in
+    label_weight: float = 1.0       # a proposal's label: this, times the teacher's probability if soft
+    keep_true: bool = True          # False: proposals replace the true token, as the published code did
+    label_store: bool = True        # proposals computed once and stored beside the token file; False: online
+    # optimisation
+    batch_size: int = 12            # windows a step, over all processes
+    micro_batch: int = 0            # windows at a time; 0: a process's whole share
+    max_steps: int = 100_000
+    learning_rate: float = 6e-4     # peak; reached by a linear warm-up, then a cosine down to min_lr
+    min_lr: float = 6e-5
+    warmup_steps: int = 2000
+    lr_decay_steps: int = 0         # end of the cosine; 0: max_steps
+    weight_decay: float = 0.1       # of matrices; biases, LayerNorms and log sigma have none
+    beta1: float = 0.9
+    beta2: float = 0.95
+    grad_clip: float = 1.0          # norm of the whole gradient; 0: off
+    # evaluation and logs
+    eval_interval: int = 1000       # steps between evaluations of the validation split, with a checkpoint
+    eval_samples: int = 4           # weight draws of a Bayesian projection in them
+    log_interval: int = 1           # steps between lines of the terminal and of log.jsonl
+    bar: bool = False               # a progress bar instead of lines
+    wandb: bool = False             # also log to Weights & Biases; offline when it cannot be reached
+    wandb_project: str = "nanoheads"
+    # machine
+    device: str = "auto"            # cuda where there is one, else cpu; "mps" if asked for
+    dtype: str = "auto"             # of matrix products; auto: bfloat16 if the device has it, see device.py
+    compile: bool = True            # torch.compile the trunk and the head's arithmetic (on a GPU only)
+    profile: bool = False           # say where three steps spend their time, and write out_dir/trace.json
+    # fmt: on
+
+    @classmethod
+    def read(cls, argv: list[str]) -> "TrainConfig":
+        """The configuration of a command line: config files, then --key=value flags. UserError naming every
+        value that cannot work."""
+        config = configure(cls, argv)
+        config.out_dir = config.out_dir or f"out/{config.name}"
+        config.check()
+        return config
+
+    def check(self) -> None:
+        """UserError naming every value that cannot work."""
+        problems = list(self._problems())
+        if problems:
+            raise UserError("; ".join(problems))
+
+    def label_settings(self) -> Settings:
+        return Settings(self.candidates, self.positions, self.ppl_threshold, self.ppl_form, self.seed)
+
+    def _problems(self) -> Iterator[str]:
+        for key in ("batch_size", "max_steps", "eval_interval", "eval_samples", "log_interval"):
+            if getattr(self, key) < 1:
+                yield f"{key} = {getattr(self, key)}: must be at least 1"
+        for key in (
+            *("learning_rate", "min_lr", "warmup_steps", "lr_decay_steps"),
+            *("weight_decay", "grad_clip", "kl_weight", "micro_batch", "label_weight"),
+        ):
+            if not 0 <= getattr(self, key) < math.inf:
+                yield f"{key} = {getattr(self, key)}: must be at least 0 and finite"
+        for key in ("beta1", "beta2"):
+            if not 0 <= getattr(self, key) < 1:
+                yield f"{key} = {getattr(self, key)}: must be in [0, 1)"
+        yield from self._label_problems()
+        if self.trunk not in TRUNKS:
+            yield f"trunk = {self.trunk!r}: use one of {', '.join(TRUNKS)}"
+        for check in (
+            lambda: check_row_name(self.name),
+            lambda: check_seed(self.seed),
+            lambda: choose_dtype(self.dtype, torch.device("cpu")),
+            self.label_settings,
+            lambda: GPTConfig(1, self.block_size, self.n_layer, self.n_head, self.n_embd, self.dropout),
+            self._smallest_head,
+        ):
+            try:
+                check()
+            except ValueError as error:
+                yield str(error)
+
+    def _label_problems(self) -> Iterator[str]:
+        if self.labels not in ("true", "hard", "soft"):
+            yield f"labels = {self.labels!r}: use 'true', 'hard' or 'soft'"
+        elif self.labels != "true" and self.head in HEADS and not HEADS[self.head].multi_label:
+            yield (
+                f"labels = {self.labels!r}: the head {self.head!r} takes the true token alone; use "
+                "labels = 'true' or a multi-label head such as 'sigmoid'"
+            )
+        if self.labels != "true" and self.label_weight > 1:
+            yield f"label_weight = {self.label_weight}: a label value is at most 1"
+
+    def _smallest_head(self) -> None:
+        """ValueError if the head cannot be made."""
+        weight = torch.nn.Parameter(torch.zeros(1, 1))
+        make_head(self.head, 257, weight, self.head_args, self.bayesian, self.prior_sigma)

@@ -1,0 +1,80 @@
+"""What can be scored on a split: its tokens, and what its corpus knows of them.
+
+Perplexity needs the tokens alone. Words and bytes make it comparable across tokenizers. For a corpus whose
+exact next-token distributions are known there is the truth. Nobody has to ask which corpus it is.
+"""
+
+import importlib
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from data.tokens import DATA, TokenFile, open_tokens
+from runtime.errors import UserError
+
+
+class Truth(Protocol):
+    """The exact distributions of a split: made by a module data/KIND/truth.py, read by its `read_truth`."""
+
+    info: dict[str, Any]  # entropy_rate and entropy (of this split), nats a token, and more about the corpus
+    end: int  # the token that ends a document
+
+    def probs(self, positions: np.ndarray) -> np.ndarray:
+        """p(token at position | all tokens before it) (N, V), float64, for positions (N,) of the split."""
+        ...
+
+    def judge(self, prompts: np.ndarray, new: np.ndarray) -> np.ndarray:
+        """Whether the language allows the sampled tokens `new` (n, L) after `prompts` (n, P): (J,) bool, of
+        those J tokens that can be judged."""
+        ...
+
+
+class HeldOut(NamedTuple):
+    tokens: TokenFile
+    truth: Truth | None  # None where nobody knows it
+
+    @property
+    def ids(self) -> np.ndarray:
+        """(T,)"""
+        return self.tokens.ids
+
+    @property
+    def words(self) -> int | None:
+        """Words and line ends, what perplexity a word is counted by; None for a corpus that has none."""
+        info = self.tokens.info
+        return info["words"] + info["lines"] if "words" in info and "lines" in info else None
+
+    @property
+    def bytes(self) -> int | None:
+        """Of the original text; None for a corpus that is none."""
+        return self.tokens.info.get("bytes")
+
+
+def open_held_out(path: str | Path) -> HeldOut:
+    """The split whose token file is `path`. Errors: see `open_tokens` and `open_truth`."""
+    tokens = open_tokens(path)
+    return HeldOut(tokens, open_truth(tokens))
+
+
+def truth_path(tokens: Path) -> Path:
+    """Where the truth of the token file `tokens` lies: validation.bin -> validation.truth.npz."""
+    return tokens.with_suffix(".truth.npz")
+
+
+def open_truth(tokens: TokenFile) -> Truth | None:
+    """The truth of a token file; None where there is none. UserError when it is damaged, or belongs to other
+    tokens."""
+    path = truth_path(tokens.path)
+    if not path.is_file():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            kind = str(file["kind"])
+    except Exception as error:  # a damaged zip raises a kind of its own for each of its parts
+        kind, why = "", type(error).__name__
+    else:
+        why = f"kind = {kind[:20]!r}"
+    if not (kind.isidentifier() and (DATA / kind / "truth.py").is_file()):
+        raise UserError(f"{path} is not a truth file ({why}): prepare the corpus again, with --force")
+    return importlib.import_module(f"data.{kind}.truth").read_truth(tokens, path)

@@ -1,0 +1,198 @@
+"""Multi-label targets: what a teacher proposed at each position of a window, and how that becomes labels.
+
+The proposals of a corpus are stored beside its token file, one record a window, see `Store`; augment.py makes
+them. Source: Shamula et al. 2024, sec. 2.6 and fig. 3.
+"""
+
+import hashlib
+import json
+import math
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from data.tokens import TokenFile
+from heads import Targets
+from runtime.errors import UserError
+from runtime.files import read_json
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides the proposals (and so belongs to a store's identity)."""
+
+    candidates: int = 50  # k: tokens proposed at a position, the teacher's most probable
+    positions: float = 0.5  # m: positions of each window; a share below or at 1, a number above
+    ppl_threshold: float = 0.0  # proposals of a higher perplexity are dropped; 0: none is
+    ppl_form: str = "prefix"  # of the window up to the candidate, or of the "full" window with it put in
+    seed: int = 1337  # of the choice of positions
+
+    def __post_init__(self):
+        if self.candidates < 1:
+            raise UserError(f"candidates = {self.candidates}: the teacher must propose at least 1 token")
+        share, number = 0 < self.positions <= 1, 1 < self.positions < math.inf
+        if not share and not (number and self.positions == int(self.positions)):
+            raise UserError(
+                f"positions = {self.positions}: give a share in (0, 1] or a whole number of positions"
+            )
+        if not self.ppl_threshold >= 0:
+            raise UserError(f"ppl_threshold = {self.ppl_threshold}: must be positive, or 0 for none")
+        if self.ppl_form not in ("prefix", "full"):
+            raise UserError(f"ppl_form = {self.ppl_form!r}: use 'prefix' or 'full'")
+
+    def count(self, block_size: int) -> int:
+        """m for windows of `block_size`."""
+        m = round(self.positions * block_size) if self.positions <= 1 else int(self.positions)
+        if not 1 <= m <= block_size:
+            raise UserError(
+                f"positions = {self.positions} means {m} of block_size = {block_size}: "
+                f"must lie between 1 and {block_size}"
+            )
+        return m
+
+
+class Proposals(NamedTuple):
+    """What a teacher proposes for B windows."""
+
+    positions: np.ndarray  # (B, m), ascending
+    ids: np.ndarray  # (B, m, k), the most probable first; -1 where one was dropped
+    probs: np.ndarray  # (B, m, k), float16
+
+
+def choose_positions(indices: np.ndarray, block_size: int, settings: Settings) -> np.ndarray:
+    """The m augmented positions of the windows `indices` (B,): (B, m), a pure function of (seed, window)."""
+    m = settings.count(block_size)
+
+    def chosen(window: int) -> np.ndarray:
+        rng = np.random.default_rng((settings.seed, window))
+        return np.sort(rng.choice(block_size, m, replace=False))
+
+    return np.stack([chosen(w) for w in indices.tolist()]).astype(np.uint16)
+
+
+def make_targets(
+    y: Tensor, proposals: Proposals, soft: bool, weight: float = 1.0, keep_true: bool = True
+) -> Targets:
+    """Proposals -> Targets of B * T positions, K = 1 + k labels each.
+
+    Column 0 has the true token with the value 1, the others the candidates; a candidate's value is `weight`,
+    times the teacher's probability if `soft`. keep_true = False is the published labelling: candidates
+    replace the true token, and positions that were not chosen have no positive label at all. ids are int32
+    and values float16 where that is exact (`weight` 1), else float32: K = 51 labels are many bytes.
+    """
+    B, T = y.shape
+    shape = (B, T, 1 + proposals.ids.shape[2])
+    # in numpy: the loader's thread calls this, where torch would start a second team of threads, and slow
+    # down the model's for good
+    ids, truth = np.full(shape, -1, np.int32), y.numpy()
+    values = np.zeros(shape, np.float16 if weight == 1 else np.float32)
+    ids[:, :, 0], values[:, :, 0] = truth, keep_true
+    row, at, proposed = np.arange(B)[:, None], proposals.positions.astype(np.int64), proposals.ids
+    if keep_true:  # the true token is there already
+        proposed = np.where(proposed == truth[row, at][:, :, None], -1, proposed)
+    value = weight * proposals.probs.astype(np.float32) if soft else weight
+    ids[row, at, 1:], values[row, at, 1:] = proposed, np.where(proposed < 0, 0, value)
+    return Targets(torch.from_numpy(ids).flatten(0, 1), torch.from_numpy(values).flatten(0, 1))
+
+
+# -----------------------------------------------------------------------------
+# The store: one record a window, beside the token file
+
+MAGIC = b"NHLABEL2"  # 2: records with checksums
+
+
+def record_dtype(vocab_size: int, m: int, k: int) -> np.dtype:
+    """Of one window's proposals, k at each of m positions."""
+    # 65535 stands for -1 in 16 bits, which is why a vocabulary of 65536 takes 32
+    id_ = "<u2" if vocab_size < 65536 else "<u4"
+    return np.dtype(
+        [("positions", "<u2", (m,)), ("ids", id_, (m, k)), ("probs", "<f2", (m, k)), ("crc", "<u4")]
+    )
+
+
+def checksums(records: np.ndarray, first: int) -> np.ndarray:
+    """CRC-32 (n,) of each record and of its window's number, `first` and on: a record in another one's place
+    is damage, too. About 1 GB/s."""
+    raw = records.view(np.uint8).reshape(len(records), -1)[:, :-4]  # without the checksum itself
+    return np.array([zlib.crc32(r, first + i) for i, r in enumerate(raw)], "<u4")
+
+
+def sound(records: np.ndarray, title: str, at_once: int = 256) -> int:
+    """How many records from the first on are what was written."""
+    with tqdm(total=records.nbytes, unit="B", unit_scale=True, desc=title, leave=False, delay=2) as bar:
+        for start in range(0, len(records), at_once):
+            part = np.ascontiguousarray(records[start : start + at_once])
+            bad = np.flatnonzero(checksums(part, start) != part["crc"])
+            if len(bad):
+                return start + int(bad[0])
+            bar.update(part.nbytes)
+    return len(records)
+
+
+class Store:
+    """Proposals read from a file.
+
+    UserError if it is missing, cut short or damaged, or was made by another teacher, corpus or setting. Every
+    record is checked when the file is opened, not in the middle of a training.
+    """
+
+    def __init__(self, path: Path, want: dict, vocab_size: int):
+        self.path, self.vocab_size, self.block_size = path, vocab_size, want["block_size"]
+        try:
+            has = read_json(path.with_suffix(".json"))
+            sizes = [has[key] for key in ("windows", "m", "k")]
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            raise UserError(
+                f"no whole label store {path}: delete it, and build it with python augment.py"
+            ) from None
+        odd = [k for k in want if has.get(k) != want[k]]
+        if odd:
+            raise UserError(
+                f"the label store {path} was made with another {odd[0]} "
+                f"({has.get(odd[0])!r}, not {want[odd[0]]!r}): delete it and build this one"
+            )
+        most = (want["tokens"] - 1) // want["block_size"], want["block_size"], vocab_size
+        if not all(type(n) is int and 0 < n <= high for n, high in zip(sizes, most)) or sizes[0] != most[0]:
+            raise UserError(
+                f"the label store {path} is damaged: its JSON gives windows, m, k as {sizes}: "
+                f"delete it and build it again"
+            )
+        kind = record_dtype(vocab_size, has["m"], has["k"])
+        size = len(MAGIC) + has["windows"] * kind.itemsize
+        if not path.is_file() or path.stat().st_size != size or path.open("rb").read(len(MAGIC)) != MAGIC:
+            raise UserError(
+                f"the label store {path} is cut short or damaged, or an earlier version's "
+                f"({size} bytes expected): delete it and build it again"
+            )
+        self.records = np.memmap(path, kind, "r", len(MAGIC), (has["windows"],))
+        whole = sound(self.records, f"checking {path.name}")
+        if whole < len(self.records):
+            raise UserError(
+                f"the label store {path} is damaged: the record of window {whole} is not what was written; "
+                "delete it and build it again"
+            )
+
+    def proposals(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Proposals:
+        r = self.records[indices]
+        ids = r["ids"].astype(np.int64)
+        ids[r["ids"] == np.iinfo(r["ids"].dtype).max] = -1
+        probs = r["probs"]
+        in_range = r["positions"].max() < self.block_size and ids.max() < self.vocab_size
+        if not (in_range and ((probs >= 0) & (probs <= 1.001)).all()):
+            raise UserError(
+                f"the label store {self.path} is damaged: windows {indices.min()} to "
+                f"{indices.max()} hold ids, positions or probabilities that cannot be: "
+                "delete it and build it again"
+            )
+        return Proposals(r["positions"], ids, r["probs"])
+
+
+def store_path(tokens: TokenFile, want: dict) -> Path:
+    key = hashlib.sha256(json.dumps(want, sort_keys=True).encode()).hexdigest()[:12]
+    return tokens.path.with_name(f"{tokens.path.stem}.labels-{key}.bin")

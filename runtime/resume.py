@@ -1,0 +1,218 @@
+"""How a run begins and goes on: its schedule, its precision, weights to start from, and what a resumed run
+may change."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from model import LanguageModel
+from runtime import checkpoint
+from runtime.checkpoint import Checkpoint
+from runtime.device import DTYPES, Precision, choose_dtype, emulation
+from runtime.errors import UserError
+from runtime.gpt2 import from_gpt2
+from runtime.processes import Processes
+
+# keys that a resumed run may change: none of them changes what a step computes, but for the rounding of
+# another device, and of sums over another number of processes
+RESUMABLE = {
+    *("resume", "out_dir", "max_steps", "eval_interval", "log_interval", "bar", "wandb", "wandb_project"),
+    *("device", "compile", "source", "label_store", "profile", "data", "teacher_weights", "processes"),
+}
+
+
+# -----------------------------------------------------------------------------
+# The schedule
+
+
+class Schedule(Protocol):
+    """What a TrainConfig says of the learning rate."""
+
+    max_steps: int
+    learning_rate: float
+    min_lr: float
+    warmup_steps: int
+    lr_decay_steps: int
+
+
+def learning_rate(c: Schedule, step: int) -> float:
+    """Linear warm-up to learning_rate over warmup_steps, then a half cosine down to min_lr at
+    lr_decay_steps."""
+    end = c.lr_decay_steps or c.max_steps
+    if step < c.warmup_steps:
+        return c.learning_rate * (step + 1) / c.warmup_steps
+    ratio = min(1.0, (step - c.warmup_steps) / max(1, end - c.warmup_steps))
+    return c.min_lr + 0.5 * (1 + math.cos(math.pi * ratio)) * (c.learning_rate - c.min_lr)
+
+
+def adopt_schedule(c: Schedule, ckpt: Checkpoint) -> tuple[Any, str]:
+    """(the configuration `c` with the end of the cosine that a resumed run has, the words that say so).
+
+    A resumed run keeps the end of its cosine. Only a finished one can be given more steps after that end, or
+    another end. UserError for a change that would make the steps done so far those of another schedule.
+    """
+    had, step = ckpt.config, ckpt.progress["step"]
+    end = had["lr_decay_steps"] or had["max_steps"]
+    finished = step >= had["max_steps"]
+    if c.max_steps < step:
+        raise UserError(
+            f"max_steps = {c.max_steps}, but the run is at step {step} already: give at least as many, "
+            "or another --out_dir"
+        )
+    given = bool(c.lr_decay_steps)
+    if given:
+        new = c.lr_decay_steps
+    else:
+        new = end if finished or had["lr_decay_steps"] else c.max_steps
+    if new != end and not finished:
+        key = "lr_decay_steps" if given or had["lr_decay_steps"] else "max_steps"
+        raise UserError(
+            f"{key} = {new}, but the run's learning rate decays until {key} = {end}: keep it "
+            f"(--lr_decay_steps={end} with another --max_steps goes on at min_lr after it), or finish the "
+            "run, which can then be extended"
+        )
+    explicit = given or had["lr_decay_steps"] or new != c.max_steps
+    now = replace(c, lr_decay_steps=new if explicit else 0)
+    if not finished or (c.max_steps == had["max_steps"] and new == end):
+        return now, ""
+    return now, f"; it was finished and goes on to step {c.max_steps}: {_extension(now, step, end, new)}"
+
+
+def _extension(c: Schedule, step: int, end: int, new: int) -> str:
+    """What happens to the learning rate of a finished run whose cosine ended at `end` and now ends at
+    `new`."""
+    if new != end:
+        was, now = learning_rate(replace(c, lr_decay_steps=end), step), learning_rate(c, step)
+        return (
+            f"its cosine ended at step {end} and now ends at step {new}, so the learning rate jumps from "
+            f"{was:.2e} to {now:.2e}"
+        )
+    if end > step:
+        return f"its cosine goes on to step {end}"
+    return (
+        f"its cosine was over at step {end}, the further steps run at min_lr = {c.min_lr:g} "
+        "(--lr_decay_steps gives it another end)"
+    )
+
+
+# -----------------------------------------------------------------------------
+# Going on
+
+
+def refuse_other_run(out: Path, had: dict[str, Any], now: dict[str, Any]) -> None:
+    """UserError if the run in `out`, whose configuration is `had`, is not the one that `now` asks to
+    resume."""
+    odd = [key for key, value in now.items() if key not in RESUMABLE and had.get(key) != value]
+    if odd:
+        changes = ", ".join(f"{key} was {had.get(key)!r} and is now {now[key]!r}" for key in odd)
+        raise UserError(f"cannot resume {out}: {changes}")
+
+
+def other_processes(had: dict[str, Any], world: int) -> str:
+    """What a resumed run is told of a number of processes that has changed; "" if it has not."""
+    before = had.get("processes")
+    if before in (None, world):
+        return ""
+    dropout = " and draws other dropout masks" if had["dropout"] else ""
+    return (
+        f"; with {world} process{'es' * (world > 1)}, begun with {before}: each step has the same batch, "
+        f"but adds up its losses in another order{dropout}"
+    )
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, ckpt: Checkpoint) -> None:
+    """The moments and steps of a checkpoint, and its loss scale. UserError if they are not of this model."""
+    try:
+        state = dict(ckpt.optimizer)
+        scaler.load_state_dict(state.pop("scaler", {}))
+        optimizer.load_state_dict(state)
+        fits = all(
+            state[k].shape == p.shape and state[k].dtype == p.dtype and state["step"].numel() == 1
+            for p, state in optimizer.state.items()
+            for k in ("exp_avg", "exp_avg_sq")
+        )
+    except Exception as e:  # torch trusts what it is given, and fails in many ways
+        raise UserError(
+            f"the checkpoint {ckpt.path} cannot be read: optimizer.pt is not of this model "
+            f"({type(e).__name__}); use another one or train again"
+        ) from e
+    if not fits:
+        raise UserError(
+            f"the checkpoint {ckpt.path} cannot be read: optimizer.pt is not of this model; use another one "
+            "or train again"
+        )
+
+
+def saved_best(out: Path) -> float:
+    """What the checkpoint `best` of a run is best by; inf where there is none."""
+    for which in ("best", "best.old"):
+        if (out / which).is_dir():
+            return checkpoint.load(out / which, weights=False, run=True).progress["best_val_nll"]
+    return math.inf
+
+
+def settle_dtype(dtype: str, begun: str | None, procs: Processes, say: Callable[[str], None]) -> Precision:
+    """What the asked-for `dtype` means: rank 0 decides for all processes, by its own device.
+
+    With "auto" a resumed run keeps the dtype `begun`. `say` is told on rank 0 what a dtype costs that is
+    emulated there.
+    """
+    if not procs.main:
+        return Precision(DTYPES[procs.agreed(0)], "rank 0 says so")
+    chosen = choose_dtype(dtype, procs.device)
+    remedy = f"--dtype=auto takes {choose_dtype('auto', procs.device).name}"
+    if begun and dtype == "auto":
+        chosen = choose_dtype(begun, procs.device)._replace(reason="as the run was begun")
+        remedy = "the run was begun in it, and keeps it"
+    if price := emulation(chosen.name, procs.device):
+        say(f"{price}; {remedy}")
+    procs.agreed(DTYPES.index(chosen.name))
+    return chosen
+
+
+# -----------------------------------------------------------------------------
+# Starting from other weights
+
+
+def start_from(name: str, model: LanguageModel, config: dict[str, Any]) -> tuple[str, str | None]:
+    """Copies into `model` every tensor of the same name and shape from another run or a GPT-2.
+
+    (the words that say so, the digest of the weights of one of our runs). `config`: of the run that starts.
+    UserError if they do not fit.
+    """
+    digest = None
+    if checkpoint.is_run(name):
+        ckpt = checkpoint.load(checkpoint.find(name))
+        if ckpt.config["tokenizer_fingerprint"] != config["tokenizer_fingerprint"]:
+            raise UserError(
+                f"init_from = {name!r} was trained with another tokenizer ({ckpt.config['tokenizer']}) than "
+                f"{config['tokenizer']}"
+            )
+        weights, digest = ckpt.weights, checkpoint.weights_digest(ckpt.path)
+    else:
+        trunk = from_gpt2(name)
+        if trunk.config.vocab_size != config["vocab_size"]:
+            raise UserError(
+                f"init_from = {name!r} has a vocabulary of {trunk.config.vocab_size} tokens, the corpus "
+                f"{config['vocab_size']}: prepare it with GPT-2's tokenizer"
+            )
+        weights = {f"trunk.{k}": p.detach() for k, p in trunk.named_parameters()}
+    own = dict(model.named_parameters())
+    wpe, block = weights.get("trunk.wpe.weight"), config["block_size"]
+    if wpe is not None and len(wpe) > block:  # a longer block serves a shorter one
+        weights["trunk.wpe.weight"] = wpe[:block]
+    fits = {k for k, p in own.items() if k in weights and weights[k].shape == p.shape}
+    if any(k.startswith("trunk.") for k in own.keys() - fits):
+        raise UserError(
+            f"init_from = {name!r} has another size than this configuration: give its n_layer, n_head, "
+            "n_embd, block_size and vocabulary"
+        )
+    with torch.no_grad():
+        for k in fits:
+            own[k].copy_(weights[k])
+    new = ", ".join(sorted(own.keys() - fits))
+    return f"started from {name}" + (f"; as initialised: {new}" if new else ""), digest
