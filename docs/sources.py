@@ -13,11 +13,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from config.defaults import TrainConfig
 from model import GPTConfig
 from runtime.configurator import read_config
 from runtime.profile import PEAK_FLOPS, flops_per_token
 from table import student_interval
-from train import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 Entry = dict[str, Any]
