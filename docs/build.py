@@ -21,7 +21,6 @@ if __name__ == "__main__":
 from docs import gallery, sources
 from docs.sources import ROOT, Differences
 from docs.tables import Numbers, blocks
-from heads import HEADS
 
 TEMPLATES = ROOT / "docs" / "templates"
 PLACE = re.compile(r"\{\{(.+?)\}\}")
@@ -32,7 +31,6 @@ def all_numbers() -> Numbers:
     n = sources.numbers()
     n["slope"] = {row: gallery.start_slope(gallery.head_of(row)) for row in gallery.ROWS}
     n["grammar_diff"] = {row: Differences(r) for row, r in n["grammar"].items()}
-    n["count"] = SimpleNamespace(heads=len(HEADS))
     softmax, gain = (n["seeds"][name].mean for name in ("softmax", "gain 4"))
     n["below"] = SimpleNamespace(best=1 - min(r.mean for r in n["ratio"].values()), gain=1 - gain / softmax)
     n["blocks"] = blocks(n)

@@ -156,7 +156,8 @@ def test_readme_has_two_screens():
 
 def test_the_gallery_has_every_head_and_every_row():
     text = (REPO / "docs" / "heads.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^### `(\w+)`$", text, re.M)) == HEADS.keys()
+    sections = set(re.findall(r"^### `(\w+)`$", text, re.M))
+    assert sections == HEADS.keys(), "docs/templates/heads.md needs a section for each head; then make docs"
     files = {path.stem for path in (REPO / "config").glob("*.py")} - {"defaults"}
     rows = {name for name in files if "head" in sources.configured(name)}
     assert rows == set(re.findall(r"\]\(\.\./config/(\w+)\.py\)", text))
