@@ -41,7 +41,8 @@ from data.labels import (
     sound,
     store_path,
 )
-from data.tokens import TokenFile, open_tokens, prepared
+from data.prepared import prepared
+from data.tokens import TokenFile, open_tokens
 from heads import Head, Targets, make_head
 from model import LanguageModel
 from runtime.checkpoint import is_run, load_model, weights_digest

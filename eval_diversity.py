@@ -33,7 +33,9 @@ from tqdm import tqdm
 
 from data.grammar.machine import UNKNOWN
 from data.held_out import Truth, open_truth
-from data.tokens import TokenFile, Tokenizer, found_path, open_tokens
+from data.prepared import found_path, tokenizer_of
+from data.tokenizers import Tokenizer
+from data.tokens import TokenFile, open_tokens
 from evaluation import metrics
 from evaluation.scoring import (
     EPSILON,
@@ -45,7 +47,7 @@ from evaluation.scoring import (
     truth_blocks,
 )
 from model import LanguageModel
-from runtime.checkpoint import Checkpoint, Degenerate, find, load, load_model, tokenizer_of, weights_digest
+from runtime.checkpoint import Checkpoint, Degenerate, find, load, load_model, weights_digest
 from runtime.configurator import Parser, check_seed, cli
 from runtime.configurator import path as path_of
 from runtime.device import float64_device, get_device, get_dtype, settle_dtype

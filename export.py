@@ -10,9 +10,9 @@ if __name__ == "__main__":
 
 from pathlib import Path
 
-from data.tokens import SavedTokenizer
+from data.prepared import tokenizer_of
 from heads import BayesianProjection, Softmax
-from runtime.checkpoint import load_model, tokenizer_of, writing
+from runtime.checkpoint import load_model, writing
 from runtime.configurator import Parser, cli
 from runtime.configurator import path as path_of
 from runtime.errors import UserError
@@ -40,8 +40,7 @@ def export(path: str | Path, folder: str | Path) -> None:
         aside, f"could not write {folder}", "nothing of it is left: free some disk space and run it again"
     ):
         to_gpt2(model.trunk, aside)
-        if isinstance(tokenizer, SavedTokenizer):
-            tokenizer.save(aside)
+        tokenizer.save(aside)
     aside.rename(folder)
 
 

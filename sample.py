@@ -20,10 +20,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from data.tokens import Tokenizer
+from data.prepared import tokenizer_of
+from data.tokenizers import Tokenizer
 from heads import BayesianProjection, Weights
 from model import GPT, Cache, LanguageModel
-from runtime.checkpoint import Degenerate, load_model, tokenizer_of
+from runtime.checkpoint import Degenerate, load_model
 from runtime.configurator import Parser, check_seed, cli, path
 from runtime.device import autocast, float64_device, get_device, get_dtype, settle_dtype, to_float64
 from runtime.errors import UserError

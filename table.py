@@ -33,7 +33,8 @@ import numpy as np
 
 import eval_diversity
 import train
-from data.tokens import DATA, open_tokens
+from data.prepared import DATA
+from data.tokens import open_tokens
 from eval_diversity import HONEST, TRUTH, Column, as_text, cells, csv_text, samples_file
 from evaluation import metrics
 from runtime import checkpoint

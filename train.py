@@ -38,7 +38,9 @@ from config import defaults
 from config.defaults import TrainConfig
 from data.batches import Loader, TextSource, Windows
 from data.held_out import open_held_out
-from data.tokens import bpe_size, kept_path, load_tokenizer, open_tokens, prepared, unusual
+from data.prepared import kept_path, load_tokenizer, prepared, unusual
+from data.tokenizers import bpe_size
+from data.tokens import open_tokens
 from evaluation.metrics import perplexity
 from evaluation.scoring import Score, described, document_blocks, document_windows, recover, score
 from heads import HEADS

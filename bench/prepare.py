@@ -25,7 +25,7 @@ import numpy as np
 
 from bench.common import Served, median, resident_mb, serve, serve_turns, skipped, write
 from data.corpus import Split, file_lines, tokenise_split
-from data.tokens import GPT2Tokenizer
+from data.tokenizers import GPT2Tokenizer
 
 SHARDS = 1024  # as nanoGPT
 

@@ -23,7 +23,8 @@ from bench.common import dtypes, median, turns, write
 from bench.heads import peak_in_a_process
 from bench.training import SIZES, prepared_part
 from data.batches import Windows
-from data.tokens import load_tokenizer, open_tokens
+from data.prepared import load_tokenizer
+from data.tokens import open_tokens
 from evaluation.scoring import score, windows
 from heads import chunk_rows
 from model import LanguageModel

@@ -27,7 +27,8 @@ import torch
 import train
 from bench.common import Served, dtypes, load_module, median, peak_mb, serve, serve_turns, skipped, write
 from data.batches import batch_indices
-from data.tokens import GPT2Tokenizer, open_tokens, write_tokens
+from data.tokenizers import GPT2Tokenizer
+from data.tokens import open_tokens, write_tokens
 from runtime import checkpoint
 from runtime.configurator import configure
 from runtime.device import autocast

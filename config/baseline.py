@@ -1,2 +1,3 @@
-# GPT-2 124M with softmax: the paper's baseline. Every other row changes the output head or the labels, nothing else.
+# GPT-2 124M with softmax: the paper's baseline.
+# Every other row changes the output head or the labels, nothing else.
 head = "softmax"

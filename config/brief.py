@@ -1,4 +1,5 @@
-# Overlay: 1.7M parameters, two minutes a row on one core. python train.py config/sig_gpt.py config/brief.py --source=DIR
+# Overlay: 1.7M parameters, two minutes a row on one core.
+# python train.py config/sig_gpt.py config/brief.py --source=DIR
 tokenizer = "bpe4096"
 block_size = 256
 n_layer = 2

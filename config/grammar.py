@@ -1,5 +1,6 @@
-# Overlay: the language whose truth is known, and a 0.5M-parameter model that trains on it in two minutes a row on one core. Documents have about 32 tokens:
-# a block holds several. In the table: --prompt_tokens=28 --new_tokens=100
+# Overlay: the language whose truth is known, and a model of 0.5M parameters: two minutes a row on one core.
+# Documents have about 32 tokens, so a block holds several.
+# In the table: --prompt_tokens=28 --new_tokens=100
 dataset = "grammar"
 tokenizer = "words"
 block_size = 128

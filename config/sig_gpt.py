@@ -1,4 +1,5 @@
-# Sig-GPT: multi-label sigmoid; the true token, and a pretrained GPT-2's proposals with its probabilities as label values.
+# Sig-GPT: multi-label sigmoid. Labels: the true token, and the tokens that a pretrained GPT-2 proposes, with
+# its probabilities as their values.
 head = "sigmoid"
 labels = "soft"
 teacher = "gpt2"

@@ -1,5 +1,5 @@
-# Sig-GPT with the labels of the published code, to show what they do: at half of the positions the teacher's top 50 in place of the true
-# token, each with value 1; no positive at all at the other half.
+# Sig-GPT with the labels of the published code, to show what they do. At half of the positions the labels are
+# the teacher's top 50, without the true token, each with value 1. The other half has no positive label.
 head = "sigmoid"
 labels = "hard"
 teacher = "gpt2"

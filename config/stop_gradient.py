@@ -1,3 +1,4 @@
-# Softmax trained by its gradient alone, p - onehot, for fine-tuning: --init_from=out/baseline; --head_args.of=taylor trains another map.
+# Softmax trained by its gradient alone, p - onehot, for fine-tuning: --init_from=out/baseline
+# --head_args.of=taylor trains another map.
 head = "stop_gradient"
 head_args = {"of": "softmax"}

@@ -13,20 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from data.tokens import (
-    SPLITS,
-    GPT2Tokenizer,
-    SavedTokenizer,
-    TokenFile,
-    Tokenizer,
-    WordTokenizer,
-    bpe_size,
-    load_tokenizer,
-    open_tokens,
-    read_meta,
-    train_bpe,
-    write_tokens,
-)
+from data.prepared import SPLITS, load_tokenizer, read_meta
+from data.tokenizers import GPT2Tokenizer, SavedTokenizer, Tokenizer, WordTokenizer, bpe_size, train_bpe
+from data.tokens import TokenFile, open_tokens, write_tokens
 from runtime.configurator import Parser
 from runtime.configurator import path as path_of
 from runtime.errors import UserError

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from data.tokens import DATA, TokenFile, open_tokens
+from data.prepared import DATA
+from data.tokens import TokenFile, open_tokens
 from runtime.errors import UserError
 
 

@@ -1,8 +1,12 @@
-"""Metrics: texts and log-probabilities -> numbers. Pure functions on numpy arrays; nothing else of this project is imported.
+"""Metrics: texts and log-probabilities -> numbers.
 
-A text is a sequence of hashable tokens: words, or token ids in a list, an array or a tensor. Only `self_bleu_sacre` takes
-strings, because it brings its own tokenizer. Every diversity number depends on how many texts there are, how long they are and how
-they were split into tokens: compare numbers only where these three are equal, and never score the prompt with its continuation.
+Pure functions on numpy arrays; nothing else of this project is imported.
+
+A text is a sequence of hashable tokens: words, or token ids in a list, an array or a tensor. Only the
+sacreBLEU metrics take strings, because they bring their own tokenizer.
+
+Every diversity number depends on how many texts there are, how long they are and how they were tokenised.
+Compare numbers only where these three are equal, and never score the prompt with its continuation.
 
 All of the diversity metrics count n-grams with `_ngram_counts`.
 """
@@ -16,7 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 ZIPF_RANKS = 5000  # the most frequent words that the line is fitted to, as in the code of Holtzman et al.
-ROUNDING = 1e-6  # how far float32 rounding may carry a probability above 1, or a mean NLL below 0, before it is called a mistake
+# float32 rounding may carry a probability this far above 1, or a mean NLL this far below 0; more is a mistake
+ROUNDING = 1e-6
 
 
 # ---- counting n-grams ----
@@ -30,7 +35,7 @@ def _encode(texts: Sequence[Sequence[Hashable]]) -> tuple[np.ndarray, np.ndarray
                 f"text {i} is the string {text[:40]!r}, which is a sequence of characters, not of words: "
                 "pass text.split() for words, or list(text) if characters are meant"
             )
-    # tolist: the elements of a tensor hash by identity, so that no two of them would ever be the same token
+    # tolist, because the elements of a tensor hash by identity: no two of them would be the same token
     texts = [text.tolist() if hasattr(text, "tolist") else text for text in texts]
     tokens, _ = _number(chain.from_iterable(texts))
     return tokens, _lengths(texts)
@@ -50,17 +55,20 @@ def _lengths(texts: Iterable[Sized]) -> np.ndarray:
 def _ngram_counts(
     tokens: np.ndarray, lengths: np.ndarray, max_n: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """For n = 1..max_n yields (gram, text, count): one entry for each n-gram of each text, sorted by gram, then by text.
+    """For n = 1..max_n yields (gram, text, count): the n-grams of each text, sorted by gram, then by text.
 
-    gram numbers the different n-grams of the pooled texts 0, 1, ...; text is the index of the text; count says how often the text has
-    it. An n-gram does not cross texts. One sort for each n: an n-gram is the pair (id of its first n-1 tokens, last token).
+    gram numbers the different n-grams of the pooled texts 0, 1, ...; text is the index of the text; count
+    says how often the text has the n-gram. An n-gram does not cross texts.
+
+    Each n takes one sort, because an n-gram is the pair (id of its first n-1 tokens, last token).
     """
     M, N, V = len(tokens), len(lengths), int(tokens.max(initial=-1)) + 1
     if max_n < 1:
         raise ValueError(f"n-grams of order {max_n}: the order must be at least 1")
     if M * N * V >= 2**63:
         raise ValueError(
-            f"{N} texts of {M} tokens, {V} of them different, do not fit a 64-bit sort key: score a sample of the texts"
+            f"{N} texts of {M} tokens, {V} of them different, do not fit a 64-bit sort key: "
+            "score a sample of the texts"
         )
     owner = np.repeat(np.arange(N), lengths)  # (M,) the text of each position
     left = np.cumsum(lengths)[owner] - np.arange(M)  # (M,) tokens from a position to the end of its text
@@ -88,22 +96,15 @@ def _last_counts(
 
 
 def _encode_13a(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """`_encode` of the tokens that sacrebleu's 13a tokenizer gives, though each different word goes through its patterns only once.
+    """`_encode` of the tokens that sacrebleu's 13a tokenizer gives.
 
-    The tokenizer first replaces strings, which can join words. Its patterns then only put spaces into words, and all whitespace around
-    a word is the same to them. So they get the different words in one line; a piece is of the word in which it ends, in characters.
+    Each different word goes through the tokenizer's patterns only once. The patterns put spaces into words
+    and treat all whitespace around a word alike. So they get all different words in one line. A piece that
+    comes out belongs to the word in which it ends, counted in characters.
     """
     from sacrebleu.tokenizers.tokenizer_re import TokenizerRegexp  # here: no other function needs sacrebleu
 
-    def words(text: str) -> list[str]:
-        text = text.rstrip().replace("<skipped>", "").replace("-\n", "")
-        for old, new in (
-            (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">")) if "&" in text else ()
-        ):
-            text = text.replace(old, new)
-        return text.split()
-
-    split = [words(text) for text in texts]
+    split = [_words_13a(text) for text in texts]
     word, different = _number(chain.from_iterable(split))
     tabbed = "\t".join(["", *different, ""])  # not spaces: it would replace each of them
     pieces = TokenizerRegexp()(tabbed).split()
@@ -114,23 +115,28 @@ def _encode_13a(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     k = parts[word]  # (M,) pieces of each word
     within = np.arange(k.sum()) - np.repeat(np.cumsum(k) - k, k)
     text = np.repeat(np.arange(len(split)), _lengths(split))
-    return piece[np.repeat(first[word], k) + within], np.bincount(text, k, minlength=len(split)).astype(
-        np.int64
-    )
+    lengths = np.bincount(text, k, minlength=len(split)).astype(np.int64)
+    return piece[np.repeat(first[word], k) + within], lengths
+
+
+def _words_13a(text: str) -> list[str]:
+    """Words of `text` after the replacements that the 13a tokenizer begins with. They can join words."""
+    text = text.rstrip().replace("<skipped>", "").replace("-\n", "")
+    if "&" in text:
+        for old, new in (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">")):
+            text = text.replace(old, new)
+    return text.split()
 
 
 def _matches(gram: np.ndarray, text: np.ndarray, count: np.ndarray, N: int) -> np.ndarray:
-    """BLEU's clipped matches of each text against all others (N,): sum over its n-grams of min(count, largest count in another text).
+    """BLEU's clipped matches of each text against all others (N,).
 
-    The largest count in another text is the largest count overall, except for the one text that owns it: there it is the second largest.
+    That is the sum over the text's n-grams of min(count, largest count in another text). The largest count in
+    another text is the largest count of all. For the one text that has that count, it is the second largest.
     """
     texts = np.bincount(gram)  # (G,) how many texts have each n-gram
-    shared = np.repeat(texts > 1, texts)
-    text, count, texts = (
-        text[shared],
-        count[shared],
-        texts[texts > 1],
-    )  # one of a single text, as most are, matches nothing
+    shared = np.repeat(texts > 1, texts)  # most n-grams are of a single text and match nothing
+    text, count, texts = text[shared], count[shared], texts[texts > 1]
     first = np.cumsum(texts) - texts  # (G',) like the next three, for each n-gram of several texts
     largest = np.maximum.reduceat(count, first)
     elsewhere = np.repeat(largest, texts)
@@ -142,7 +148,8 @@ def _matches(gram: np.ndarray, text: np.ndarray, count: np.ndarray, N: int) -> n
 
 
 def _closest_lengths(lengths: np.ndarray) -> np.ndarray:
-    """For each text the length of another text that is closest to its own (N,); of two equally close, the shorter."""
+    """For each text the length of another text that is closest to its own (N,); of two equally close, the
+    shorter."""
     order = np.argsort(lengths)
     length = lengths[order]
     far = 3 * length[-1] + 1  # farther from any length than any two lengths are from each other
@@ -177,29 +184,18 @@ def _mean_bleu(
     score: Callable[[list[int], list[int]], float],
     references: int = 0,
 ) -> float:
-    """Of texts as `_encode` gives them: mean over texts of brevity penalty * score(matches, totals), both for n = 1..max_n; 0 for a text without a match.
+    """Mean over the texts, given as `_encode` gives them, of brevity penalty * score(matches, totals).
 
-    A text is compared with all others or, if there are `references`, with the last ones, that many, which are not scored. The brevity penalty is
-    exp(1 - r / c) for a text of c tokens shorter than r, the closest length among those it is compared with, else 1.
+    Matches and totals are lists for n = 1..max_n. A text without a match scores 0. A text is compared with
+    all others or, if `references` is not 0, with the last `references` texts, which get no score themselves.
+    With r the closest length among the texts it is compared with, the brevity penalty of a text of c tokens
+    is exp(1 - r / c) if c < r, else 1.
     """
-    N, what = len(lengths) - references, "BLEU" if references else "self-BLEU"
-    if N < (1 if references else 2):
-        raise ValueError(
-            f"{what} of {N} text(s): "
-            + (
-                "it needs at least one"
-                if references
-                else "it compares each text with the others and needs at least 2 texts"
-            )
-        )
-    if not lengths[:N].any():
-        raise ValueError(
-            f"{what} of {N} texts, all of them empty: it needs {'one' if references else 'at least 2'} with something to compare"
-        )
+    N = len(lengths) - references
+    _check_bleu(lengths[:N], bool(references))
     find = _matches_in if references else _matches
-    matches = np.stack(
-        [find(*counts, N) for counts in _ngram_counts(tokens, lengths, max_n)], axis=1
-    )  # (N, max_n)
+    counts = _ngram_counts(tokens, lengths, max_n)
+    matches = np.stack([find(*of_order, N) for of_order in counts], axis=1)  # (N, max_n)
     closest = _closest_in(lengths[:N], lengths[N:]) if references else _closest_lengths(lengths)
     lengths = lengths[:N]
     totals = np.maximum(lengths[:, None] - np.arange(max_n), 0)  # (N, max_n)
@@ -207,18 +203,41 @@ def _mean_bleu(
     # Python's log and exp, one text at a time: numpy's differ from them in the last bit on some machines.
     for match, total, c, r in zip(matches.tolist(), totals.tolist(), lengths.tolist(), closest.tolist()):
         if match[0]:
-            scores.append((math.exp(1 - r / c) if c < r else 1.0) * score(match, total))
+            penalty = math.exp(1 - r / c) if c < r else 1.0
+            scores.append(penalty * score(match, total))
     return math.fsum(scores) / N  # fsum: the same float for any order of the texts
 
 
+def _check_bleu(lengths: np.ndarray, has_references: bool) -> None:
+    """ValueError if texts of these lengths have no BLEU against references, or no self-BLEU."""
+    N = len(lengths)
+    if has_references and N < 1:
+        raise ValueError(f"BLEU of {N} text(s): it needs at least one")
+    if not has_references and N < 2:
+        raise ValueError(
+            f"self-BLEU of {N} text(s): it compares each text with the others and needs at least 2 texts"
+        )
+    if not lengths.any():
+        what, least = ("BLEU", "one") if has_references else ("self-BLEU", "at least 2")
+        raise ValueError(
+            f"{what} of {N} texts, all of them empty: it needs {least} with something to compare"
+        )
+
+
 def _nltk_score(match: list[int], total: list[int]) -> float:
-    """Geometric mean of the precisions; 0 matches count as 0.1, 0 n-grams as 1 (nltk's method1 of Chen and Cherry 2014)."""
+    """Geometric mean of the precisions, by nltk's method1 of Chen and Cherry 2014.
+
+    0 matches count as 0.1, 0 n-grams as 1.
+    """
     weight = 1 / len(match)
     return math.exp(math.fsum(weight * math.log((m or 0.1) / max(t, 1)) for m, t in zip(match, total)))
 
 
 def _sacre_score(match: list[int], total: list[int]) -> float:
-    """Geometric mean of the precisions in percent, of the orders that the text has; the k-th order without a match counts as 2^-k matches."""
+    """Geometric mean of the precisions in percent, over the orders that the text has.
+
+    The k-th order without a match counts as 2^-k matches.
+    """
     logs, halving = [], 1.0
     for m, t in zip(match, total):
         if not t:
@@ -232,11 +251,14 @@ def _sacre_score(match: list[int], total: list[int]) -> float:
 def self_bleu(texts: Sequence[Sequence[Hashable]], max_n: int = 4) -> float:
     """Self-BLEU, the nltk variant (Zhu et al. 2018, Texygen, arXiv 1802.01886): 0..1, higher is less diverse.
 
-    Mean over texts of sentence_bleu(all other texts, text, weights=(1/max_n,) * max_n, smoothing_function=SmoothingFunction().method1),
-    to the last bit what nltk 3.10 gives, in one sort of all n-grams for each order instead of N^2 comparisons.
-    An empty text scores 0. A text of fewer than max_n tokens is scored as nltk does it, with 0.1 for each precision that it lacks:
-    short texts look diverse.
-    ValueError for fewer than 2 texts, for texts that are all empty, for a string in place of a sequence of words, and for max_n < 1.
+    The mean over the texts of nltk's sentence_bleu(all other texts, text, weights=(1/max_n,) * max_n,
+    smoothing_function=SmoothingFunction().method1), to the last bit what nltk 3.10 gives. It takes one sort
+    of all n-grams for each order instead of N^2 comparisons.
+
+    An empty text scores 0. A text of fewer than max_n tokens is scored as in nltk, with 0.1 for each
+    precision that it lacks: short texts look diverse.
+    ValueError for fewer than 2 texts, for texts that are all empty, for a string in place of a sequence of
+    words, and for max_n < 1.
     """
     return _mean_bleu(*_encode(texts), max_n, _nltk_score)
 
@@ -244,8 +266,9 @@ def self_bleu(texts: Sequence[Sequence[Hashable]], max_n: int = 4) -> float:
 def self_bleu_sacre(texts: Sequence[str]) -> float:
     """Self-BLEU, the sacreBLEU variant (Post 2018, arXiv 1804.08771): 0..100, higher is less diverse.
 
-    Mean over texts of sacrebleu.sentence_bleu(text, all other texts).score (13a tokenizer, orders 1-4, exponential smoothing, effective
-    order), to the last bit what sacrebleu 2.6 gives. The texts are raw strings: the 13a tokenizer splits them.
+    The mean over the texts of sacrebleu.sentence_bleu(text, all other texts).score, with the 13a tokenizer,
+    orders 1 to 4, exponential smoothing and effective order, to the last bit what sacrebleu 2.6 gives.
+    The texts are raw strings: the 13a tokenizer splits them.
     ValueError for fewer than 2 texts, for texts that are all empty, and for a text that is not a string.
     """
     _check_raw(texts)
@@ -253,10 +276,12 @@ def self_bleu_sacre(texts: Sequence[str]) -> float:
 
 
 def bleu_sacre(texts: Sequence[str], references: Sequence[str]) -> float:
-    """BLEU against held-out human texts (Yu et al. 2017, SeqGAN, arXiv 1609.05473, sec. 5), the sacreBLEU variant: 0..100, higher is more like them, phrase by phrase.
+    """BLEU against held-out human texts, the sacreBLEU variant: 0..100, higher has more phrases of theirs.
 
-    Mean over texts of sacrebleu.sentence_bleu(text, references).score, to the last bit what sacrebleu 2.6 gives. As self-BLEU it depends on how many
-    references there are, and on the texts' length. ValueError for no text or reference, for texts that are all empty, and for a text that is not a string.
+    The mean over the texts of sacrebleu.sentence_bleu(text, references).score, to the last bit what sacrebleu
+    2.6 gives. Like self-BLEU it depends on how many references there are and on how long the texts are.
+    ValueError for no text or no reference, for texts that are all empty, and for a text that is not a string.
+    Source: Yu et al. 2017, SeqGAN, arXiv 1609.05473, sec. 5.
     """
     _check_raw(texts)
     _check_raw(references)
@@ -271,7 +296,8 @@ def _check_raw(texts: Sequence[str]) -> None:
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise ValueError(
-                f"text {i} is a {type(text).__name__}, and the 13a tokenizer needs the raw string: decode or join it first"
+                f"text {i} is a {type(text).__name__}, and the 13a tokenizer needs the raw string: "
+                "decode or join it first"
             )
 
 
@@ -279,10 +305,12 @@ def _check_raw(texts: Sequence[str]) -> None:
 
 
 def distinct_n(texts: Sequence[Sequence[Hashable]], n: int = 4) -> float:
-    """Distinct-n (Li et al. 2016, arXiv 1510.03055): different n-grams of the pooled texts / tokens of the pooled texts, 0..1.
+    """Distinct-n: different n-grams of the pooled texts / tokens of the pooled texts, 0..1.
 
-    An n-gram does not cross texts. The divisor counts tokens, as in the paper, not n-grams: N texts of T different tokens reach
-    1 - (n-1)/T, not 1. ValueError for texts without a token and for n < 1.
+    An n-gram does not cross texts. The divisor counts tokens, as in the paper, not n-grams, so N texts of T
+    different tokens each reach 1 - (n-1)/T, not 1.
+    ValueError for texts without a token and for n < 1.
+    Source: Li et al. 2016, arXiv 1510.03055.
     """
     tokens, lengths = _encode(texts)
     if not len(tokens):
@@ -292,9 +320,11 @@ def distinct_n(texts: Sequence[Sequence[Hashable]], n: int = 4) -> float:
 
 
 def seq_rep_n(texts: Sequence[Sequence[Hashable]], n: int = 4) -> float:
-    """Seq-rep-n (Welleck et al. 2020, arXiv 1908.04319): mean over texts of 1 - different n-grams / n-grams, 0 (no repetition) to 1.
+    """Seq-rep-n: mean over texts of 1 - different n-grams / n-grams, from 0 (no repetition) to 1.
 
-    Texts of fewer than n tokens have no n-gram and are left out of the mean. ValueError where none is left, and for n < 1.
+    Texts of fewer than n tokens have no n-gram and are left out of the mean.
+    ValueError where no text is left, and for n < 1.
+    Source: Welleck et al. 2020, arXiv 1908.04319.
     """
     tokens, lengths = _encode(texts)
     _, text, _ = _last_counts(tokens, lengths, n)
@@ -309,10 +339,12 @@ def seq_rep_n(texts: Sequence[Sequence[Hashable]], n: int = 4) -> float:
 
 
 def zipf_coefficient(texts: Sequence[Sequence[Hashable]]) -> float:
-    """Zipf coefficient (Holtzman et al. 2020, arXiv 1904.09751): s in frequency ~ rank^-s, about 1 for human text, 0 for uniform words.
+    """Zipf coefficient s in frequency ~ rank^-s: about 1 for human text, 0 for uniform words.
 
-    Minus the slope of the least-squares line of log frequency against log rank, over the pooled words, ranks 1..min(5000, words).
-    Each rank weighs the same, so the many rare words dominate the fit. ValueError for fewer than 2 different words.
+    Minus the slope of the least-squares line of log frequency against log rank, over the pooled words, for
+    the ranks 1..min(5000, words). Each rank weighs the same, so the many rare words dominate the fit.
+    ValueError for fewer than 2 different words.
+    Source: Holtzman et al. 2020, arXiv 1904.09751.
     """
     tokens, _ = _encode(texts)
     frequency = np.sort(np.bincount(tokens))[::-1][:ZIPF_RANKS]
@@ -327,37 +359,39 @@ def zipf_coefficient(texts: Sequence[Sequence[Hashable]]) -> float:
 
 
 class Calibration:
-    """Sums for the expected calibration error, chunk by chunk: memory is one row a bin, whatever the number of predictions.
+    """Sums for the expected calibration error, chunk by chunk: three numbers a bin.
 
-    Bin b of `bins` equal ones holds confidences in (b/bins, (b+1)/bins], as in Guo et al. 2017; confidence 0 is in the first.
+    Bin b of `bins` equal ones holds the confidences in (b/bins, (b+1)/bins], as in Guo et al. 2017.
+    Confidence 0 is in the first.
     """
 
     def __init__(self, bins: int = 15):
         if bins < 1:
             raise ValueError(f"bins = {bins}: calibration needs at least 1 bin; 15 is customary")
         self.edges = np.linspace(0, 1, bins + 1)
-        self.count, self.confidence, self.correct = np.zeros(bins, np.int64), np.zeros(bins), np.zeros(bins)
+        self.count = np.zeros(bins, np.int64)
+        self.confidence, self.correct = np.zeros(bins), np.zeros(bins)
 
     def add(self, confidence: ArrayLike, correct: ArrayLike) -> None:
-        """Adds predictions: the probability given to each, and whether it was right (bool or 0/1). Both of one shape, any shape.
+        """Adds predictions: the probability of each and whether it was right (bool or 0/1), in one shape.
 
-        ValueError for different shapes, a confidence outside 0..1 (beyond float32 rounding) or NaN, a `correct` other than 0 and 1.
+        ValueError for different shapes, for a confidence that is NaN or outside 0..1 (beyond float32
+        rounding), and for a `correct` other than 0 and 1.
         """
         p, hit = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
         if p.shape != hit.shape:
             raise ValueError(
-                f"confidence has shape {p.shape} and correct {hit.shape}: give one of each for every prediction"
+                f"confidence has shape {p.shape} and correct {hit.shape}: give one of each for a prediction"
             )
         p, hit = p.ravel(), hit.ravel()
         wrong = ~((p >= 0) & (p <= 1 + ROUNDING))  # written so that NaN is wrong
         if wrong.any():
             raise ValueError(
-                f"confidence {p[wrong][0]} is not in 0..1: give probabilities, not logits or log-probabilities"
+                f"confidence {p[wrong][0]} is not in 0..1: give probabilities, not logits or their logs"
             )
         if not np.isin(hit, (0, 1)).all():
-            raise ValueError(
-                f"correct holds {hit[~np.isin(hit, (0, 1))][0]}: give True/False or 1/0, such as prediction == target"
-            )
+            odd = hit[~np.isin(hit, (0, 1))][0]
+            raise ValueError(f"correct holds {odd}: give True/False or 1/0, such as prediction == target")
         bins = len(self.count)
         b = np.clip(np.searchsorted(self.edges, p) - 1, 0, bins - 1)
         self.count += np.bincount(b, minlength=bins)
@@ -365,14 +399,17 @@ class Calibration:
         self.correct += np.bincount(b, hit, minlength=bins)
 
     def ece(self) -> float:
-        """Expected calibration error: sum over bins of (count / all) |accuracy - mean confidence|, 0..1. ValueError before any `add`."""
+        """Sum over bins of (count / all) |accuracy - mean confidence|, 0..1. ValueError before any `add`."""
         if not self.count.sum():
             raise ValueError("expected calibration error of 0 predictions: add at least one")
         return float(np.abs(self.correct - self.confidence).sum() / self.count.sum())
 
 
 def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> float:
-    """Expected calibration error (Guo et al. 2017, arXiv 1706.04599), 0..1: `Calibration` in one call, for predictions held at once."""
+    """Expected calibration error, 0..1: `Calibration` in one call.
+
+    Source: Guo et al. 2017, arXiv 1706.04599.
+    """
     calibration = Calibration(bins)
     calibration.add(confidence, correct)
     return calibration.ece()
@@ -384,15 +421,17 @@ def _mean_nll(nll_sum: float, count: int, unit: str) -> float:
     mean = float(nll_sum) / count
     if not mean >= -ROUNDING:  # written so that NaN is a mistake
         raise ValueError(
-            f"an NLL sum of {nll_sum} over {count} {unit}: it must be a number >= 0, the sum of -log p, not of log p"
+            f"an NLL sum of {nll_sum} over {count} {unit}: it must be a number >= 0, "
+            "the sum of -log p, not of log p"
         )
     return mean
 
 
 def perplexity(nll_sum: float, count: int) -> float:
-    """exp(nll_sum / count), for a sum of -log p in nats. Count tokens or words, and say which: the two are not comparable.
+    """exp(nll_sum / count), for a sum of -log p in nats.
 
-    inf where nll_sum is inf (some p was 0; nothing is clamped), and where exp overflows, above 709.78 nats each.
+    Count tokens or words, and say which: the two are not comparable.
+    inf where nll_sum is inf (some p was 0; nothing is clamped), and where exp overflows, from 709.78 nats on.
     ValueError for a count below 1, and for an NLL sum that is NaN or negative.
     """
     mean = _mean_nll(nll_sum, count, "tokens or words")
@@ -403,9 +442,10 @@ def perplexity(nll_sum: float, count: int) -> float:
 
 
 def bits_per_byte(nll_sum: float, n_bytes: int) -> float:
-    """nll_sum / (ln 2 * n_bytes), for a sum of -log p in nats and the UTF-8 bytes of the original text: comparable across tokenizers.
+    """nll_sum / (ln 2 * n_bytes), for a sum of -log p in nats: comparable across tokenizers.
 
-    inf where nll_sum is inf. ValueError for n_bytes below 1, and for an NLL sum that is NaN or negative.
+    n_bytes counts the UTF-8 bytes of the original text. inf where nll_sum is inf. ValueError for n_bytes
+    below 1, and for an NLL sum that is NaN or negative.
     """
     return _mean_nll(nll_sum, n_bytes, "bytes") / math.log(2)
 
@@ -414,30 +454,33 @@ def bits_per_byte(nll_sum: float, n_bytes: int) -> float:
 
 
 class Recovery:
-    """Sums of how a model's next-token distribution m differs from the known truth p, chunk by chunk; `means` gives them per position.
+    """Sums of how a model's next-token distribution m differs from the known truth p, chunk by chunk.
 
-    A token is valid where p > 0. With m' = m / (its mass on valid tokens), KL(p||m) = KL(p||m') - log(1 - invalid): of the whole
-    divergence, one part is mass spent on what the language forbids, the other is how the rest is shared out. All in nats.
+    `means` gives them per position. A token is valid where p > 0. Let m' be m renormalised over the valid
+    tokens, and `invalid` its mass on the others. Then KL(p||m) = KL(p||m') - log(1 - invalid): one part of
+    the divergence is how the valid tokens share their mass, the other is mass spent on what the language
+    forbids. All in nats.
     """
 
     DECADES = 8  # of the truth's probability: (0.1, 1], (0.01, 0.1], ..., the last all that is smaller
 
-    def __init__(self):
-        self.count, self.sums = 0, {}
+    def __init__(self) -> None:
+        self.count = 0
+        self.sums: dict[str, float] = {}
         self.covered, self.judged = 0.0, 0
-        self.alternatives = np.zeros(
-            (2, self.DECADES)
-        )  # mass that m and that p give to valid tokens other than the observed one
+        # mass that m, and that p, gives to valid tokens other than the observed one
+        self.alternatives = np.zeros((2, self.DECADES))
 
     def add(self, log_m: ArrayLike, p: ArrayLike, token: ArrayLike) -> None:
         """Adds N positions: log m (N, V), p (N, V) and the observed token (N,).
 
-        ValueError for different shapes, for rows of p that do not sum to 1, and for an observed token that p forbids.
+        ValueError for different shapes, for rows of p that do not sum to 1, and for a token that p forbids.
         """
         log_m, p, token = np.asarray(log_m), np.asarray(p, np.float64), np.asarray(token)
         if log_m.shape != p.shape or token.shape != p.shape[:1]:
             raise ValueError(
-                f"log m has shape {log_m.shape}, p {p.shape} and token {token.shape}: give (N, V), (N, V) and (N,)"
+                f"log m has shape {log_m.shape}, p {p.shape} and token {token.shape}: "
+                "give (N, V), (N, V) and (N,)"
             )
         off = np.abs(p.sum(1) - 1) > ROUNDING
         if off.any():
@@ -446,20 +489,27 @@ class Recovery:
             )
         at, valid = np.arange(len(p)), p > 0
         if not valid[at, token].all():
+            forbidden = token[~valid[at, token]][0]
             raise ValueError(
-                f"token {token[~valid[at, token]][0]} is observed where the truth gives it probability 0: it is another text's truth"
+                f"token {forbidden} is observed where the truth gives it probability 0: "
+                "it is another text's truth"
             )
         # what follows works on the valid tokens, which are few: one after the other, row by row
         starts = np.cumsum(valid.sum(1)) - valid.sum(1)
-        total = lambda x: np.add.reduceat(x, starts)
+
+        def total(x: np.ndarray) -> np.ndarray:
+            """Sum of each row (N,)."""
+            return np.add.reduceat(x, starts)
+
         p, log_valid = p[valid], log_m[valid].astype(np.float64)
         m, log_p = np.exp(log_valid), np.log(p)
-        on_valid, invalid = total(m), np.where(valid, 0, np.exp(log_m)).sum(1, dtype=np.float64)
+        on_valid = total(m)
+        invalid = np.where(valid, 0, np.exp(log_m)).sum(1, dtype=np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
             kl_valid = total(np.where(m > 0, m * (log_valid - log_p), 0)) / on_valid - np.log(on_valid)
         observed = np.searchsorted(np.flatnonzero(valid), at * valid.shape[1] + token)
         self.count += len(at)
-        for key, value in {
+        values = {
             "kl_truth_model": total(p * (log_p - log_valid)),
             "kl_model_truth": np.where(on_valid > 0, kl_valid, math.inf),
             "tv": (total(np.abs(m - p)) + invalid) / 2,
@@ -470,7 +520,8 @@ class Recovery:
             "nll": -log_valid[observed],
             "true_nll": -log_p[observed],
             "entropy": -total(p * log_p),
-        }.items():
+        }
+        for key, value in values.items():
             self.sums[key] = self.sums.get(key, 0.0) + float(value.sum())
         decade = np.clip(np.floor(-log_p / math.log(10)).astype(np.int64), 0, self.DECADES - 1)
         other = np.ones(len(p), bool)
@@ -478,23 +529,28 @@ class Recovery:
         self.alternatives += [np.bincount(decade[other], x[other], self.DECADES) for x in (m, p)]
 
     def add_coverage(self, p: ArrayLike, reachable: ArrayLike) -> None:
-        """Adds p (N, V) and whether the sampler can draw each token (N, V) bool, at all positions or at some of them."""
+        """Adds p (N, V) and whether the sampler can draw each token (N, V) bool.
+
+        It may be called for some of the positions only.
+        """
         covered = np.where(reachable, p, 0).sum(1)
         self.covered, self.judged = self.covered + float(covered.sum()), self.judged + len(covered)
 
     def means(self) -> dict[str, float]:
         """Means over the positions. ValueError before any `add`.
 
-        kl_truth_model         KL(p||m); inf where m gives a valid token probability 0
-        kl_model_truth         KL(m'||p), m' being m renormalised over the valid tokens (KL(m||p) itself is inf as soon as m has mass on one that is not)
-        tv                     total variation, sum_v |m - p| / 2: finite whatever has probability 0
-        mass_observed, mass_alternatives, mass_invalid    m's mass on the observed token, on the other valid ones, on the rest; true_observed: p's
-        nll, true_nll          -log of m's and of p's probability of the observed token
-        ppl_floor              exp(nll - true_nll): m's perplexity over the truth's own on the same tokens, 1 at best
-        entropy                H(p), what true_nll is an estimate of
-        coverage               p's mass on the tokens that the sampler can draw, if it was told (`add_coverage`)
-        alternatives           mass_alternatives / p's mass on the same tokens: below 1 they are penalised more than the language asks for
-        alternatives_error     sum over decades of p of |m's - p's mass on alternatives|: what is not where it belongs. 0 (calibrated) to 2
+        kl_truth_model      KL(p||m); inf where m gives a valid token probability 0
+        kl_model_truth      KL(m'||p) with m' as above: KL(m||p) is inf once m has mass on an invalid token
+        tv                  total variation, sum_v |m - p| / 2: finite whatever has probability 0
+        mass_observed       m's mass on the observed token; true_observed is p's
+        mass_alternatives   m's mass on the other valid tokens
+        mass_invalid        m's mass on the rest
+        nll, true_nll       -log of m's and of p's probability of the observed token
+        ppl_floor           exp(nll - true_nll): m's perplexity over the truth's own, 1 at best
+        entropy             H(p), of which true_nll is an estimate
+        coverage            p's mass on the tokens that the sampler can draw, if `add_coverage` was called
+        alternatives        mass_alternatives / p's mass on the same tokens: below 1, m gives them too little
+        alternatives_error  sum over the decades of p of |m's - p's mass on alternatives|, from 0 to 2
         """
         if not self.count:
             raise ValueError("recovery of the truth at 0 positions: add at least one")
@@ -509,5 +565,6 @@ class Recovery:
         return out
 
     def by_decade(self) -> list[tuple[float, float]]:
-        """(m's, p's) mean mass on the alternatives whose true probability is in (0.1, 1], (0.01, 0.1], ...: where they are over-penalised."""
-        return [(float(m), float(p)) for m, p in (self.alternatives / max(1, self.count)).T]
+        """(m's, p's) mean mass on the alternatives whose true probability is in (0.1, 1], (0.01, 0.1], ..."""
+        m, p = self.alternatives / max(1, self.count)
+        return list(zip(m.tolist(), p.tolist()))

@@ -1,11 +1,12 @@
 """Output heads: hidden states -> a distribution over the next token.
 
-A head answers two questions about logits z (N, V), in float32: `loss`, what training minimises, and `log_probs`, the normalised
-distribution. Everything that scores or samples calls `log_probs`, so what is sampled is what is scored. To add a head, write a
-class of about ten lines, enter it in HEADS, and give it a file in config/; the tests pick it up from HEADS.
+A head answers two questions about logits z (N, V), in float32: `loss` is what training minimises, `log_probs`
+is the normalised distribution. Everything that scores or samples calls `log_probs`, so what is sampled is
+what is scored. To add a head, write a class of about ten lines, enter it in HEADS, and give it a file in
+config/. The tests pick it up from HEADS.
 
-`OutputHead` joins a head to its projection (an ordinary or a Bayesian one, tied to the token embedding) and never
-materialises the logits of a whole batch: see `chunked_loss`.
+`OutputHead` joins a head to its projection, an ordinary or a Bayesian one, tied to the token embedding. It
+never materialises the logits of a whole batch: see `chunked_loss`.
 
     base.py        Targets, Head, cross-entropy            softmax.py    softmax and its links
     projection.py  hidden states -> logits                 sigmoid.py    multi-label sigmoid
@@ -15,8 +16,6 @@ materialises the logits of a whole batch: see `chunked_loss`.
                                                            perturb.py    argmax of noisy logits
                                                            objectives.py softmax, other losses than -log p_t
 """
-
-from collections.abc import Callable
 
 import torch.nn as nn
 
@@ -65,7 +64,7 @@ def make_head(
     bayesian: bool = False,
     prior_sigma: float = 0.02,
 ) -> OutputHead:
-    """The head called `name` in HEADS, with its constructor's `args`, on a projection tied to `weight` (padded V, C).
+    """The head called `name` in HEADS, made with `args`, on a projection tied to `weight` (padded V, C).
 
     ValueError for an unknown head or argument, naming the known ones.
     """
@@ -75,6 +74,6 @@ def make_head(
         head = HEADS[name](vocab_size, **(args or {}))
     except TypeError as e:
         raise ValueError(f"head {name!r} does not take head_args = {args}: {e}") from None
-    kind: Callable = BayesianProjection if bayesian else Projection
-    extra = {"prior_sigma": prior_sigma} if bayesian else {}
-    return OutputHead(head, kind(weight, vocab_size, head.bias, **extra))
+    if bayesian:
+        return OutputHead(head, BayesianProjection(weight, vocab_size, head.bias, prior_sigma))
+    return OutputHead(head, Projection(weight, vocab_size, head.bias))

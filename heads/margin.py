@@ -21,10 +21,11 @@ def check_margin(m: float) -> None:
 
 
 class SMSoftmax(Softmax):
-    """Soft-margin softmax: L = -log e^(z_t - m) / (e^(z_t - m) + sum_{j != t} e^(z_j)); scored and sampled with m = 0.
+    """Soft-margin softmax: L = -log e^(z_t - m) / (e^(z_t - m) + sum_{j != t} e^(z_j)); scored with m = 0.
 
-    The p_i = e^(z_i - m) / (e^(z_i - m) + sum_{j != i} e^(z_j)) of the paper do not sum to one over i: they are no distribution, which is why
-    m stays in the loss. The minimum of the loss is not the data's distribution either: it overstates the tokens that are probable.
+    The margin stays in the loss because the p_i = e^(z_i - m) / (e^(z_i - m) + sum_{j != i} e^(z_j)) of the
+    paper do not sum to one over i: they are no distribution.
+    The minimum of the loss is not the data's distribution: it overstates the probable tokens.
     Source: Liang et al. 2017; Banerjee et al. 2021, eq. 8, whose m = 0.6 is the default.
     """
 
@@ -42,11 +43,15 @@ class SMSoftmax(Softmax):
 
 
 class AMSoftmax(Softmax):
-    """Additive-margin softmax on cosines: L = -log softmax(c / tau)_t with c_v = cos(h, w_v) and c_t - m in place of c_t; scored with m = 0.
+    """Additive-margin softmax on cosines c_v = cos(h, w_v); scored with m = 0.
 
-    tau is where training starts; it is learned. Among V tokens of cosine 0, one of cosine 1 has p = 1 / (1 + (V - 1) e^(-1/tau)): 1/tau = 20 makes
-    that 0.9999 at V = 50,257. m / tau is the margin in nats: 0.6 by default, as in SM-softmax. The 0.35 / (1/30) of face recognition are ten
-    nats, more than the next token of a text can give. Source: Wang et al. 2018, arXiv 1801.05599, eq. 6.
+        L = -log softmax(c / tau)_t, with c_t - m in place of c_t
+
+    tau is learned; the argument is where it starts. If one token has cosine 1 and the other V - 1 have cosine
+    0, its p is 1 / (1 + (V - 1) e^(-1/tau)): 0.9999 at V = 50,257 for the default 1/tau = 20.
+    m / tau is the margin in nats: 0.6 by default, as in SM-softmax. Face recognition takes m = 0.35 and
+    1/tau = 30. That is ten nats, more than the next token of a text can give.
+    Source: Wang et al. 2018, arXiv 1801.05599, eq. 6.
     """
 
     cosine = True
@@ -55,7 +60,8 @@ class AMSoftmax(Softmax):
         super().__init__(vocab_size)
         check_margin(m)
         check_positive(tau=tau)
-        self.m, self.log_tau = m, nn.Parameter(torch.tensor(math.log(tau)))
+        self.m = m
+        self.log_tau = nn.Parameter(torch.tensor(math.log(tau)))
 
     def link(self, z: Tensor) -> Tensor:
         return z * self.log_tau.neg().exp()

@@ -1,4 +1,4 @@
-"""Softmax with other losses than -log p_t: it is scored and sampled as ever."""
+"""Softmax trained with other losses than -log p_t. Scoring and sampling are softmax's."""
 
 import math
 
@@ -11,7 +11,10 @@ from .softmax import Softmax
 
 
 class ConfidencePenalty(Softmax):
-    """L = -log p_t - beta H(p): confident distributions pay. Source: Pereyra et al. 2017, arXiv 1701.06548, sec. 3.1."""
+    """L = -log p_t - beta H(p): confident distributions pay.
+
+    Source: Pereyra et al. 2017, arXiv 1701.06548, sec. 3.1.
+    """
 
     def __init__(self, vocab_size: int, beta: float = 0.1):
         super().__init__(vocab_size)
@@ -25,11 +28,26 @@ class ConfidencePenalty(Softmax):
         return ce - self.beta * entropy
 
 
-class Unlikelihood(Softmax):
-    """L = -log p_t - alpha sum_{c in C} log(1 - p_c), C the tokens of the context but for t. Source: Welleck et al. 2019, arXiv 1908.04319, eq. 4 and 5.
+def next_places(tokens: np.ndarray) -> np.ndarray:
+    """For each place of `tokens` (B, T) the next place in its row with the same token (B, T); T if there is
+    none."""
+    T = tokens.shape[1]
+    places = tokens.argsort(axis=1, kind="stable")  # those of equal tokens are neighbours, in ascending order
+    ordered = np.take_along_axis(tokens, places, 1)
+    after = np.full(tokens.shape, T)
+    after[:, :-1] = np.where(ordered[:, :-1] == ordered[:, 1:], places[:, 1:], T)
+    found = np.empty_like(after)
+    np.put_along_axis(found, places, after, 1)
+    return found
 
-    C is the set of the last `window` tokens of the context, 0: all of the training window up to there, as in the paper. They come as labels of value -1,
-    1 + window ids a position: a batch of 12 x 512 with window = 0 takes 38 MB. As in the authors' code 1 - p_c is at least 1e-5.
+
+class Unlikelihood(Softmax):
+    """L = -log p_t - alpha sum_{c in C} log(1 - p_c), with C the set of the context's tokens without t.
+
+    The context is the last `window` tokens; 0 means all of the training window up to there, as in the paper.
+    The tokens of C come as labels of value -1. There are 1 + window ids a position, so a batch of 12 x 512
+    takes 38 MB with window = 0. As in the authors' code, 1 - p_c is at least 1e-5.
+    Source: Welleck et al. 2019, arXiv 1908.04319, eq. 4 and 5.
     """
 
     def __init__(self, vocab_size: int, alpha: float = 1.0, window: int = 0):
@@ -42,20 +60,15 @@ class Unlikelihood(Softmax):
 
     def targets(self, x: Tensor, y: Tensor) -> Targets:
         # in numpy: train.py's loader calls this in a thread, where torch would start a second team of threads
-        x, y = x.numpy(), y.numpy()
-        (B, T), i = x.shape, np.arange(x.shape[1])
-        again = np.full((B, T), T)  # where the same token comes again
-        seen = [{} for _ in range(B)]
-        for j in reversed(range(T)):
-            for b in range(B):
-                again[b, j] = seen[b].get(x[b, j], T)
-                seen[b][x[b, j]] = j
-        at = i[:, None] - np.arange(min(self.window or T, T))  # (T, W): position i reads i, i - 1, ...
-        ids = np.where(
-            (at >= 0) & (again[:, at] > i[:, None]), x[:, at], -1
-        )  # each token once, where it is nearest
-        ids = np.where(ids == y[:, :, None], -1, ids)
-        ids = np.concatenate((y[:, :, None], ids), 2).reshape(B * T, -1)
+        tokens, following = x.numpy(), y.numpy()[:, :, None]  # (B, T), (B, T, 1)
+        B, T = tokens.shape
+        position = np.arange(T)[:, None]
+        at = position - np.arange(min(self.window or T, T))  # (T, W): position i looks at i, i - 1, ...
+        # each token of the context once: where it is nearest, that is, does not come again up to the position
+        nearest = (at >= 0) & (next_places(tokens)[:, at] > position)  # (B, T, W)
+        context = tokens[:, at]
+        avoid = np.where(nearest & (context != following), context, -1)
+        ids = np.concatenate((following, avoid), 2).reshape(B * T, -1)
         values = -(ids >= 0).astype(np.float32)
         values[:, 0] = 1
         return Targets(torch.from_numpy(ids), torch.from_numpy(values))
@@ -69,19 +82,26 @@ class Unlikelihood(Softmax):
 
 
 class SmoothAccuracy(Softmax):
-    """L = -p_t, the accuracy of sampling. Its gradient, p_t (p - onehot), vanishes where p_t does, so it is for fine-tuning (`init_from`); its minimum is
-    all mass on the most probable token, not the data's distribution. Source: Su's survey, 2024 (spaces.ac.cn/archives/10145), section on loss functions."""
+    """L = -p_t: p_t is the accuracy of sampling.
+
+    Its gradient p_t (p - onehot(t)) vanishes where p_t does, so this is for fine-tuning (`init_from`). Its
+    minimum is not the data's distribution, but all mass on the most probable token.
+    Source: Su's survey, 2024 (spaces.ac.cn/archives/10145), section on loss functions.
+    """
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
         return -cross_entropy(logits, targets.token).neg().exp()
 
 
 class StopGradient(Head):
-    """L = sum_i stopgrad(p_i - onehot(t)_i) z_i: trains the map p of the head `of` (a name in HEADS, with `of_args`) by the gradient p - onehot.
+    """L = sum_i stopgrad(p_i - onehot(t)_i) z_i: trains the map z -> p of another head by the gradient p -
+    onehot(t).
 
-    Only the gradient means anything: the value may have either sign and need not fall. For a map whose loss has no closed form, and for fine-tuning;
-    on softmax the gradient is cross-entropy's. Parameters of the head `of` (Taylor's scale) stay as they start. Source: Su's survey, 2024
-    (spaces.ac.cn/archives/10145), on entmax, where the stop-gradient is printed on the other factor: that would have another gradient.
+    That head is `of`, a name in HEADS, made with `of_args`. Its own parameters (Taylor's scale) do not learn.
+    Only the gradient means anything: the value may have either sign and need not fall. On softmax the
+    gradient is cross-entropy's. This is for a map whose loss has no closed form, and for fine-tuning.
+    Source: Su's survey, 2024 (spaces.ac.cn/archives/10145), on entmax. There the stop-gradient is printed on
+    z, which would give another gradient.
     """
 
     def __init__(self, vocab_size: int, of: str = "softmax", of_args: dict | None = None):
@@ -89,9 +109,8 @@ class StopGradient(Head):
         from . import HEADS  # here, because it holds this class
 
         if of not in HEADS or of == "stop_gradient":
-            raise ValueError(
-                f"of = {of!r}: use the name of another head: {', '.join(h for h in HEADS if h != 'stop_gradient')}"
-            )
+            others = ", ".join(name for name in HEADS if name != "stop_gradient")
+            raise ValueError(f"of = {of!r}: use the name of another head: {others}")
         self.of = HEADS[of](vocab_size, **(of_args or {}))
         self.of.requires_grad_(False)
         self.bias, self.cosine, self.sparse = self.of.bias, self.of.cosine, self.of.sparse

@@ -11,24 +11,29 @@ from torch import Tensor
 from .base import Head, Targets, add_at, at, cross_entropy, finds_gradient, sum_log1m
 
 # -----------------------------------------------------------------------------
-# Normal noise, F that of N(0, 1). Logits are relative to the row's largest. What a row needs, log F(y - z_v) and the hazard h(y - z_v), are smooth functions of
-# the scalar z_v: they are tabulated once at BINS values of z in [FLOOR, 0], 1 / PER apart, and each logit takes the Taylor series at the value nearest to it.
-# A sum over the row then needs only the sums of the distances' powers in each bin: a row is O(V), and two products with a table.
-PER, FLOOR, LOW = (
-    32,
-    -16,
-    -10,
-)  # the points y go down to LOW, where p_t = 1e-20; logits below FLOOR weigh nothing, 1 - F(LOW - FLOOR) = 1e-9
+# Normal noise: F is the distribution function of N(0, 1), and logits are relative to the row's largest.
+#
+# A row needs log F(y - z_v) and the hazard h(y - z_v), which are smooth functions of the scalar z_v. They are
+# tabulated once at BINS values of z in [FLOOR, 0], 1 / PER apart. Each logit takes the Taylor series at the
+# value nearest to it. A sum over the row then needs only the sums, in each bin, of the powers of the logits'
+# distances from that value: a row costs O(V) and two products with a table.
+
+PER = 32  # bins in a unit of z
+FLOOR = -16  # lower logits weigh nothing: 1 - F(LOW - FLOOR) = 1e-9
+LOW = -10  # the lowest point y, where p_t = 1e-20
 BINS = 1 - FLOOR * PER
 
 
 @functools.lru_cache(maxsize=8)
 def normal_tables(vocab_size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """The points y (Q), falling from where V logits as large as the largest reach, and at each bin's z the Taylor coefficients in z, for each y:
-    of log F(y - z) (4 BINS, Q), up to the third; of h(y - z) (Q, 3 BINS).
+    """The points y (Q,) of the integral, and the Taylor coefficients in z at each bin, for each y.
 
-    Trapezoids: the largest noisy logit spreads over 1 / sqrt(2 log V) = 0.2 at least, for which steps of 1/8 err by 1e-6. In float64, so that nothing
-    underflows, and neither autocast nor TF32 touches the products.
+    The coefficients are those of log F(y - z) (4 BINS, Q) up to the third, and of h(y - z) (Q, 3 BINS) up to
+    the second. The points fall from where the noisy logits reach if all V logits are as large as the largest.
+
+    The integral is by trapezoids. The largest noisy logit spreads over at least 1 / sqrt(2 log V) = 0.2; for
+    that, steps of 1/8 err by 1e-6. All is in float64, so that nothing underflows, and neither autocast nor
+    TF32 touches the products.
     """
     if device.type == "mps":
         raise ValueError("perturb_max with noise = 'normal' needs float64, which MPS lacks: use --device=cpu")
@@ -43,6 +48,7 @@ def normal_tables(vocab_size: int, device: torch.device) -> tuple[Tensor, Tensor
 
 
 def log_hazard(x: Tensor) -> Tensor:
+    """log F'(x) / F(x)."""
     return -x.square() / 2 - math.log(2 * math.pi) / 2 - torch.special.log_ndtr(x)
 
 
@@ -68,9 +74,13 @@ def series(coefficients: Tensor, bin: Tensor, d: Tensor) -> Tensor:
 
 
 @finds_gradient
-def normal_cross_entropy(z: Tensor, token: Tensor) -> Tensor:
-    """-log p_t, see `PerturbMax`. Gradient: with the density a(y) that the largest noisy logit is t's and equals y, d/dz_j = E_a[h(y - z_j)] for j != t; over
-    all j it sums to 0. As series it is the derivative of the loss as computed."""
+def normal_cross_entropy(z: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+    """-log p_t (N,), see `PerturbMax`.
+
+    Let a(y) be the density that the largest noisy logit is t's and equals y. The gradient is E_a[h(y - z_j)]
+    for j != t; over all j it sums to 0. As the series of h is the derivative of that of log F, this is the
+    gradient of the loss as it is computed.
+    """
     y, log_F, h = normal_tables(z.shape[1], z.device)
     z = z - z.amax(1, keepdim=True)
     z_t = at(z, token)[:, None].double()
@@ -83,41 +93,48 @@ def normal_cross_entropy(z: Tensor, token: Tensor) -> Tensor:
 
 
 def normal_log_probs(z: Tensor) -> Tensor:
-    """log p (N, V). Below FLOOR its series there goes on: log p is concave, and falls as -z^2 / 4 to -z^2 / 2."""
+    """log p (N, V). Logits below FLOOR take the series at FLOOR.
+
+    log p is concave, and falls as something between -z^2 / 4 and -z^2 / 2.
+    """
     y, log_F, h = normal_tables(z.shape[1], z.device)
     z = z - z.amax(1, keepdim=True)
     bin, d = nearest(z)
     log_G = log_product(bin, d.clamp(min=-1), log_F)
-    p, p1, p2 = (log_G.softmax(1) @ h).unflatten(1, (3, BINS)).unbind(1)  # but for a factor
-    slope, log_factor = p1 / p, log_G.logsumexp(1, keepdim=True) - math.log(8)
-    return series(
-        torch.stack((p.log() + log_factor, slope, p2 / p - slope.square() / 2), 1), bin, d
-    ).log_softmax(1)  # the sum is 1 but for rounding
+    # the Taylor coefficients of p at each bin, but for a factor, and from them those of log p
+    p, p1, p2 = (log_G.softmax(1) @ h).unflatten(1, (3, BINS)).unbind(1)
+    log_factor = log_G.logsumexp(1, keepdim=True) - math.log(8)
+    slope = p1 / p
+    curve = p2 / p - slope.square() / 2
+    log_p = series(torch.stack((p.log() + log_factor, slope, curve), 1), bin, d)
+    return log_p.log_softmax(1)  # its sum is 1 but for rounding
 
 
 # -----------------------------------------------------------------------------
-# Exponential noise: 1 - F(x) = e^(-x) for x > 0. Logits are relative to the row's largest; with q = e^z and s = e^(-y), F(y - z) = 1 - s q and
-# p_t = q_t int_0^1 prod_{j != t} (1 - s q_j) ds, a polynomial in s.
+# Exponential noise: 1 - F(x) = e^(-x) for x > 0, and logits are relative to the row's largest.
+#
+# With q = e^z and s = e^(-y), F(y - z) = 1 - s q and p_t = q_t int_0^1 prod_{j != t} (1 - s q_j) ds: the
+# integral of a polynomial in s.
 
 
 def exponential_points(z: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
-    """q (N, V), the points s (N, 1), and the logs of their weights times prod_v (1 - s q_v) (N, Q). Gauss-Legendre: exact up to V = 32. The product falls
-    faster than e^(-s sum_j q_j), so that is where the points go."""
-    q = z.clamp(min=-40).exp()  # smaller ones are nothing, and slow denormals once multiplied
+    """q (N, V), the Q points s, each (N, 1), and log(weight of s) + sum_v log(1 - s q_v) (N, Q).
+
+    The points and weights are Gauss-Legendre's, which is exact up to V = 32. The product of the 1 - s q_v
+    falls faster than e^(-s sum_j q_j), so no point lies where that is below e^(-30).
+    """
+    # smaller q add nothing, and their products would be denormals, which are slow
+    q = z.clamp(min=-40).exp()
     nodes, weights = np.polynomial.legendre.leggauss(16)
     end = (30 / q.sum(1, keepdim=True)).clamp(max=1)
     points = [end * (1 + x) / 2 for x in nodes.tolist()]
-    return (
-        q,
-        points,
-        torch.cat(
-            [(end * (w / 2)).log() + sum_log1m(s * q)[:, None] for s, w in zip(points, weights.tolist())], 1
-        ),
-    )
+    log_weights = [(end * (w / 2)).log() for w in weights.tolist()]
+    columns = [log_w + sum_log1m(s * q)[:, None] for s, log_w in zip(points, log_weights)]
+    return q, points, torch.cat(columns, 1)
 
 
 @finds_gradient
-def exponential_cross_entropy(z: Tensor, token: Tensor) -> Tensor:
+def exponential_cross_entropy(z: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
     """As `normal_cross_entropy`, with the hazard s q / (1 - s q)."""
     z = z - z.amax(1, keepdim=True)
     q, points, log_w = exponential_points(z)
@@ -140,21 +157,34 @@ def exponential_log_probs(z: Tensor) -> Tensor:
 
 # -----------------------------------------------------------------------------
 
+
+def gumbel_log_probs(z: Tensor) -> Tensor:
+    return z.log_softmax(1)
+
+
 NOISES = {
-    "gumbel": (cross_entropy, lambda z: z.log_softmax(1)),
+    "gumbel": (cross_entropy, gumbel_log_probs),
     "normal": (normal_cross_entropy, normal_log_probs),
     "exponential": (exponential_cross_entropy, exponential_log_probs),
 }
 
 
 class PerturbMax(Head):
-    """p_i = P[argmax_j (z_j + eps_j) = i] with independent noise eps of distribution function F; L = -log p_t.
+    """p_i = P[argmax_j (z_j + eps_j) = i] with independent noise eps of distribution function F; L = -log
+    p_t.
 
-    p_i = E_eps[prod_{j != i} F(z_i - z_j + eps)]. In y = z_i + eps, the largest noisy logit, that is the integral of h(y - z_i) prod_j F(y - z_j) dy
-    with the hazard h = F'/F: its product is that of the whole row, so all p_i together take O(V Q) for Q points y. `noise`: "gumbel" is softmax exactly;
-    "normal" bins the logits, for O(V) and two small matrix products, which pays from V of some hundreds; log p errs by up to 3e-5;
-    "exponential", with Q = 16, is permute-and-flip, whose closed form sums over 2^V subsets, and the integral is of the same polynomial. No probability is 0;
-    with normal noise those below 1e-20 are rough. Source: Su's survey of softmax and its alternatives, 2024 (spaces.ac.cn/archives/10145), on perturb max;
+    p_i = E_eps[prod_{j != i} F(z_i - z_j + eps)]. With y = z_i + eps, the largest noisy logit, and the hazard
+    h = F'/F, that is the integral of h(y - z_i) prod_j F(y - z_j) dy. The product is the same for all i, so
+    all p_i together take O(V Q) for Q points y. `noise`:
+
+    "gumbel"       is softmax exactly
+    "normal"       bins the logits: O(V) and two small matrix products, which pays from V of some hundreds on.
+                   log p errs by up to 3e-5, and p below 1e-20 is rough
+    "exponential"  is permute-and-flip, with Q = 16. Its closed form sums over 2^V subsets; here the same
+                   polynomial is integrated
+
+    No probability is 0.
+    Source: Su's survey of softmax and its alternatives, 2024 (spaces.ac.cn/archives/10145), on perturb max;
     exponential noise: McKenna & Sheldon 2020, arXiv 2010.12603; Ding et al. 2021, arXiv 2105.07260.
     """
 

@@ -12,9 +12,14 @@ from .base import Head, Targets, finds_gradient, sum_log1m
 class Sigmoid(Head):
     """Multi-label sigmoid: L = sum_v BCE(sigma(z_v), y_v); p = sigma(z) / sum sigma(z).
 
-    With sparse positives S: L = sum_v softplus(z_v) + sum_{j in S} y_j (w softplus(-z_j) - softplus(z_j)) + lambda (sum_v sigma(z_v) - 1)^2.
-    `pos_weight` is w, `sum_weight` is lambda. The bias starts at log(w/V): each sigma(z_v) at the optimum of a uniform label.
-    Source: Shamula et al. 2024, eq. 3 to 5, summed over v (their 1/N cancels nothing but the scale); eq. 4 on probabilities.
+    With the sparse positives S, their weight w (`pos_weight`) and lambda (`sum_weight`):
+
+        L = sum_v softplus(z_v) + sum_{j in S} y_j (w softplus(-z_j) - softplus(z_j))
+            + lambda (sum_v sigma(z_v) - 1)^2
+
+    The bias starts at log(w/V), where each sigma(z_v) is best if every token is equally likely.
+    Source: Shamula et al. 2024, eq. 3 to 5. Theirs is a mean over v, ours a sum: only the scale differs.
+    Eq. 4 is taken of probabilities.
     """
 
     multi_label = True
@@ -25,11 +30,8 @@ class Sigmoid(Head):
             raise ValueError(f"pos_weight = {pos_weight}: must be positive and finite")
         if not 0 <= sum_weight < math.inf:
             raise ValueError(f"sum_weight = {sum_weight}: must be at least 0 and finite")
-        self.pos_weight, self.sum_weight, self.bias = (
-            pos_weight,
-            sum_weight,
-            math.log(pos_weight / vocab_size),
-        )
+        self.pos_weight, self.sum_weight = pos_weight, sum_weight
+        self.bias = math.log(pos_weight / vocab_size)
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
         return binary_cross_entropy(logits, targets, self.pos_weight, self.sum_weight)
@@ -42,7 +44,9 @@ class Sigmoid(Head):
 
 
 @finds_gradient
-def _binary_cross_entropy(z, targets, pos_weight, sum_weight):
+def _binary_cross_entropy(
+    z: Tensor, targets: Targets, pos_weight: float, sum_weight: float
+) -> tuple[Tensor, Tensor]:
     grad = torch.empty_like(z)
     return binary_cross_entropy_into(grad, z, targets, pos_weight, sum_weight), grad
 
@@ -74,5 +78,5 @@ def binary_cross_entropy_into(
 def binary_cross_entropy(
     z: Tensor, targets: Targets, pos_weight: float = 1.0, sum_weight: float = 0.0
 ) -> Tensor:
-    """sum_v BCE(sigma(z_v), y_v) of sparse labels y, positives weighted by w, + lambda (sum_v sigma(z_v) - 1)^2: see `Sigmoid`. (N, V) -> (N,)."""
+    """The loss (N,) of `Sigmoid` for logits z (N, V), differentiable in z."""
     return _binary_cross_entropy(z, targets, pos_weight, sum_weight)

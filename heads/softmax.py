@@ -8,7 +8,8 @@ from torch import Tensor
 
 from .base import Head, Targets, add_at, at, check_positive, cross_entropy, cross_entropy_into
 
-TINY = 1e-30  # sums of F below this have lost their digits: then the sum is taken of e^(u - max u), as softmax does
+# A sum of F below this has lost its digits. The sum is then taken of e^(u - max u), as softmax does.
+TINY = 1e-30
 
 
 class Softmax(Head):
@@ -39,7 +40,8 @@ class Softmax(Head):
 class LabelSmoothing(Softmax):
     """Softmax trained towards y_t = 1 - eps, eps/(V-1) elsewhere; scored without smoothing.
 
-    Source: Shamula et al. 2024, "Altering and Evaluating GPT-Based Text Generation", eq. 1 (torch's own smoothing spreads eps/V over all V).
+    Unlike torch's own label smoothing, which spreads eps/V over all V tokens.
+    Source: Shamula et al. 2024, "Altering and Evaluating GPT-Based Text Generation", eq. 1.
     """
 
     def __init__(self, vocab_size: int, eps: float = 0.05):
@@ -56,9 +58,11 @@ class LabelSmoothing(Softmax):
 
 
 class Temperature(Softmax):
-    """u(z) = z / tau, in training and in scoring. Source: the GS-Softmax paper, sec. 5.2 (Guo et al. 2017, arXiv 1706.04599).
+    """u(z) = z / tau, in training and in scoring.
 
-    A model can undo tau by scaling its logits, so what it changes is the way there: initial scale and step size.
+    A model can undo tau by scaling its logits. So tau changes only how training gets there: the initial scale
+    of the logits and the size of a step.
+    Source: the GS-Softmax paper, sec. 5.2; Guo et al. 2017, arXiv 1706.04599.
     """
 
     def __init__(self, vocab_size: int, tau: float = 2.0):
@@ -77,7 +81,9 @@ class Temperature(Softmax):
 
 
 class SigSoftmax(Softmax):
-    """u(z) = z + log sigma(z), that is F(z) = e^z sigma(z). Source: Kanai et al. 2018, arXiv 1805.10829, eq. 8.
+    """u(z) = z + log sigma(z), that is F(z) = e^z sigma(z).
+
+    Source: Kanai et al. 2018, arXiv 1805.10829, eq. 8.
 
     It saturates nowhere (its slope runs from 2 down to 1), so it needs no bias.
     """
@@ -101,21 +107,26 @@ class SigSoftmax(Softmax):
 class GSSoftmaxF1(Softmax):
     """GS-Softmax with F1(z) = alpha sigma(z). Source: the GS-Softmax paper, eq. 7 and 9.
 
-    alpha (its Table 4, the "range factor") cancels in the normalisation and cannot change anything; it is kept to show that.
-    The sigmoid saturates, hence the bias: it starts at -log V so that sum_v F(z_v) starts at 1 (Lin et al. 2017, arXiv 1708.02002, sec. 4.1).
+    alpha (the "range factor" of its Table 4) cancels in the normalisation: it is there to show that.
+    The sigmoid saturates, so the head has a bias. It starts at -log V, so that sum_v F(z_v) starts at 1
+    (Lin et al. 2017, arXiv 1708.02002, sec. 4.1).
     """
 
     def __init__(self, vocab_size: int, alpha: float = 1.0):
         super().__init__(vocab_size)
         if not 0 < alpha < math.inf:
             raise ValueError(f"alpha = {alpha}: the range factor must be positive and finite")
-        self.log_alpha, self.bias = math.log(alpha), -math.log(vocab_size)
+        self.log_alpha = math.log(alpha)
+        self.bias = -math.log(vocab_size)
 
     def link(self, z: Tensor) -> Tensor:
         return F.logsigmoid(z) + self.log_alpha
 
     def in_place(self, logits: Tensor, targets: Targets) -> Tensor:
-        """L = log sum_v s_v - log s_t with s = sigma(z), so dL/dz = s (1 - s) / sum_v s_v, less 1 - s_t at t: one exponential for each logit."""
+        """L = log sum_v s_v - log s_t with s = sigma(z): one exponential a logit.
+
+        dL/dz_i = s_i (1 - s_i) / sum_v s_v - [i = t] (1 - s_t).
+        """
         z, s = logits, torch.sigmoid(logits)
         total = s.sum(1, keepdim=True)
         if total.amin() < TINY:
@@ -128,14 +139,16 @@ class GSSoftmaxF1(Softmax):
 
 
 class GSSoftmaxF2(GSSoftmaxF1):
-    """GS-Softmax with F2(z) = e^z for z < 0, 1 + z from 0 on, times alpha. Source: the GS-Softmax paper, eq. 8.
+    """GS-Softmax with F2(z) = alpha e^z for z < 0, alpha (1 + z) from 0 on.
 
-    Linear above 0, so a confident prediction among V tokens that start at F = 1 needs z ~ V: the bias of -log V starts them at F = 1/V.
+    F2 is linear above 0. If all V tokens started at F2 = 1, a confident prediction would need a logit of
+    about V. The bias of -log V starts them at F2 = 1/V.
+    Source: the GS-Softmax paper, eq. 8.
     """
 
     def link(self, z: Tensor) -> Tensor:
-        # a sum of two branches, not where: the one not taken must not reach the gradient (log1p is infinite at -1). clamp passes the gradient
-        # at 0 and relu does not: together 1, the slope of both sides
+        # A sum of the two branches. With torch.where, the branch not taken would reach the gradient, as
+        # log1p is infinite at -1. At z = 0 clamp passes the gradient and relu does not, so the slope is 1.
         return z.clamp(max=0) + z.relu().log1p() + self.log_alpha
 
     def in_place(self, logits: Tensor, targets: Targets) -> Tensor:

@@ -10,26 +10,33 @@ from .base import Head, Targets, add_at, at, finds_gradient
 
 
 class SparseSoftmax(Head):
-    """Softmax over the top_k largest logits alone, or over the fewest that hold `top_p` of softmax's mass: p_i = 0 elsewhere.
+    """Softmax over the top alone: the `top_k` largest logits, or the fewest with `top_p` of softmax's mass.
 
-    L = log sum_{j in top} e^(z_j) - z_t, also where t is not among the top. Only they and t get a gradient, so this is for fine-tuning (`init_from`) rather
-    than training from scratch. Scored and sampled as trained: a token below the top has log p = -inf. Ties with the last of the top stay.
-    Source: Su's survey of softmax and its alternatives, 2024 (spaces.ac.cn/archives/10145), the table on sparse softmax; Sun et al. 2021, arXiv 2112.12433.
+        L = log sum_{j in top} e^(z_j) - z_t, whether t is in the top or not
+
+    Only the top and t get a gradient, so this is for fine-tuning (`init_from`) more than for a fresh start.
+    Scored and sampled as trained: a token below the top has p = 0. Ties with the last of the top are in it.
+    Source: Su's survey of softmax and its alternatives, 2024 (spaces.ac.cn/archives/10145), the table on
+    sparse softmax; Sun et al. 2021, arXiv 2112.12433.
     """
 
     sparse = True
 
     def __init__(self, vocab_size: int, top_k: int = 0, top_p: float = 0.0):
         super().__init__(vocab_size)
-        if not ((top_k >= 1 and top_p == 0) or (top_k == 0 and 0 < top_p < 1) or top_k == top_p == 0):
+        if top_k == top_p == 0:
+            top_k = 50
+        by_count, by_mass = top_k >= 1 and top_p == 0, top_k == 0 and 0 < top_p < 1
+        if not (by_count or by_mass):
             raise ValueError(
-                f"top_k = {top_k}, top_p = {top_p}: give a top_k of at least 1 or a top_p between 0 and 1, not both (neither: top_k = 50)"
+                f"top_k = {top_k}, top_p = {top_p}: give a top_k of at least 1 or a top_p between 0 and 1, "
+                "not both (neither: top_k = 50)"
             )
-        self.top_k, self.top_p = top_k if top_k or top_p else 50, top_p
+        self.top_k, self.top_p = top_k, top_p
 
     @torch.no_grad()
     def last(self, z: Tensor) -> Tensor:
-        """The smallest logit of the top (N, 1). For top_p by bisection, in half the time of sorting."""
+        """The smallest logit of the top (N, 1); for top_p by bisection, in half the time of sorting."""
         if self.top_k:
             return z.topk(min(self.top_k, self.vocab_size)).values[:, -1:]
         p, low, high = z.softmax(1), z.amin(1, keepdim=True), z.amax(1, keepdim=True)
@@ -51,20 +58,30 @@ class SparseSoftmax(Head):
 
 
 def threshold(x: Tensor, q: float) -> Tensor:
-    """tau (N, 1) with sum_i max(x_i - tau, 0)^q = 1, for q >= 1. It is above the largest x_i - 1, so no x_i below that counts: of trained logits few are left."""
+    """tau (N, 1) with sum_i max(x_i - tau, 0)^q = 1, for q >= 1.
+
+    tau is at least max_i x_i - 1, so an x_i below that does not count. Of trained logits few are left.
+    """
     low = x.amax(1, keepdim=True) - 1
     near = x > low
     count = near.sum(1)
-    if 4 * int(count.max()) > x.shape[1]:
+    most = int(count.max())
+    if 4 * most > x.shape[1]:
         return newton(x, q, low)
+    # (N, most): those of each row, moved to the left
     row = near.nonzero()[:, 0]
-    few = x.new_full((len(x), int(count.max())), -math.inf)
-    few[row, torch.arange(len(row), device=x.device) - (count.cumsum(0) - count)[row]] = x[near]
+    first = count.cumsum(0) - count
+    column = torch.arange(len(row), device=x.device) - first[row]
+    few = x.new_full((len(x), most), -math.inf)
+    few[row, column] = x[near]
     return newton(few, q, low)
 
 
 def newton(x: Tensor, q: float, tau: Tensor) -> Tensor:
-    """The root of norm(tau) = 1, from a tau below it. The q-norm of max(x - tau, 0) is convex and falls with tau, so Newton's method never oversteps."""
+    """The root tau (N, 1) of |max(x - tau, 0)|_q = 1, from a `tau` below it.
+
+    The q-norm is convex and falls as tau grows, so Newton's method never oversteps the root.
+    """
     for _ in range(100):
         r = (x - tau).relu()
         below = r.sign() if q == 1 else r.pow(q - 1)  # 0^0 is to be 0
@@ -85,20 +102,25 @@ def entmax(z: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
 
 
 @finds_gradient
-def fenchel_young(z: Tensor, token: Tensor, alpha: float) -> Tensor:
-    """Omega*(z) - z_t = p z + (1 - sum_i p_i^alpha) / (alpha (alpha - 1)) - z_t with p = entmax(z); its gradient is p - onehot(t)."""
-    z = z - z.amax(1, keepdim=True)  # p z - z_t is a difference of large numbers otherwise
+def fenchel_young(z: Tensor, token: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+    """p z + (1 - sum_i p_i^alpha) / (alpha (alpha - 1)) - z_t (N,) with p = entmax(z).
+
+    Its gradient is p - onehot(t).
+    """
+    z = z - z.amax(1, keepdim=True)  # else p z - z_t is a difference of large numbers
     p, root = entmax(z, alpha)
     entropy = (1 - (p * root).sum(1)) / (alpha * (alpha - 1))
     return entropy + (p * z).sum(1) - at(z, token), add_at(p, token, -1)
 
 
 class Entmax(Head):
-    """alpha-entmax: p_i = max((alpha - 1) z_i - tau, 0)^(1 / (alpha - 1)), tau such that they sum to one; L: its Fenchel-Young loss, of gradient p - onehot.
+    """alpha-entmax: p_i = max((alpha - 1) z_i - tau, 0)^(1 / (alpha - 1)), with tau such that sum_i p_i = 1.
 
-    alpha = 2 is sparsemax; towards 1 it becomes softmax. L is 0, not just small, where z_t leads by 1 / (alpha - 1), and finite where p_t = 0: a
-    confident prediction over any V needs logits no larger than that, and no bias or scale. Source: Peters et al. 2019, arXiv 1905.05702; the loss:
-    Blondel et al. 2020, arXiv 1901.02324.
+    alpha = 2 is sparsemax; towards 1 it becomes softmax.
+    L is its Fenchel-Young loss, whose gradient is p - onehot(t).
+    L is exactly 0 where z_t leads by 1 / (alpha - 1), and finite where p_t = 0. So logits of that size make a
+    confident prediction over any V, and the head needs no bias and no scale.
+    Source: Peters et al. 2019, arXiv 1905.05702; the loss: Blondel et al. 2020, arXiv 1901.02324.
     """
 
     sparse = True
@@ -107,7 +129,8 @@ class Entmax(Head):
         super().__init__(vocab_size)
         if not 1 < alpha <= 2:
             raise ValueError(
-                f"alpha = {alpha}: entmax runs from softmax (alpha near 1; use that head at 1) to sparsemax (alpha = 2)"
+                f"alpha = {alpha}: entmax takes 1 < alpha <= 2, from near softmax (at 1 use that head) "
+                "to sparsemax (2)"
             )
         self.alpha = alpha
 
@@ -119,14 +142,20 @@ class Entmax(Head):
 
 
 class Sparsemax(Entmax):
-    """p = argmin over distributions of |p - z|^2: entmax with alpha = 2. Source: Martins & Astudillo 2016, arXiv 1602.02068."""
+    """p = argmin over distributions of |p - z|^2: entmax with alpha = 2.
+
+    Source: Martins & Astudillo 2016, arXiv 1602.02068.
+    """
 
     def __init__(self, vocab_size: int):
         super().__init__(vocab_size, 2.0)
 
 
 class Entmax15(Entmax):
-    """Entmax with alpha = 1.5, between softmax and sparsemax. Source: Peters et al. 2019, arXiv 1905.05702, sec. 3."""
+    """Entmax with alpha = 1.5, between softmax and sparsemax.
+
+    Source: Peters et al. 2019, arXiv 1905.05702, sec. 3.
+    """
 
     def __init__(self, vocab_size: int):
         super().__init__(vocab_size, 1.5)

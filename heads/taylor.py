@@ -1,4 +1,7 @@
-"""Taylor polynomials in place of the exponential: p_i = f_n(z_i) / sum_j f_n(z_j), f_n(z) = sum_{i <= n} z^i / i!."""
+"""Taylor polynomials in place of the exponential: p_i = f_n(z_i) / sum_j f_n(z_j).
+
+Here f_n(z) = sum_{i <= n} z^i / i!.
+"""
 
 import math
 
@@ -12,7 +15,10 @@ from .softmax import Softmax
 
 
 def taylor(z: Tensor, a: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """f_n(z) / a^n and f_(n-1)(z) / a^(n-1), by Horner's rule in z/a; for a >= max(|z|, 1) nothing overflows. f_(n-1) is the derivative of f_n."""
+    """f_n(z) / a^n and f_(n-1)(z) / a^(n-1), by Horner's rule in z/a. f_(n-1) is the derivative of f_n.
+
+    Nothing overflows for a >= max(|z|, 1).
+    """
     r, q = z / a, 1 / a
     power, below, top = torch.ones_like(q), torch.full_like(r, 1 / math.factorial(n - 1)), r
     for i in reversed(range(n - 1)):
@@ -23,10 +29,15 @@ def taylor(z: Tensor, a: Tensor, n: int) -> tuple[Tensor, Tensor]:
 
 
 @finds_gradient
-def taylor_cross_entropy(z: Tensor, token: Tensor, n: int, backward: str) -> Tensor:
-    """log sum_j f_n(z_j) - log f_n(z_t), no logarithm of more than a row's sum. `backward`, with slope = f_(n-1) = f_n':
-    "exact"    slope(z_i) / sum_j f_n(z_j) - [i = t] slope(z_t) / f_n(z_t), the gradient (Banerjee et al. 2021, eq. 5)
-    "softmax"  p - onehot(t) (eq. 6);  "turned"  the same times the sign of the slope: see `TaylorInf`."""
+def taylor_cross_entropy(z: Tensor, token: Tensor, n: int, backward: str) -> tuple[Tensor, Tensor]:
+    """L = log sum_j f_n(z_j) - log f_n(z_t) (N,), with one logarithm a row, not one a logit.
+
+    `backward` says what is passed back as its gradient. With slope = f_(n-1) = f_n':
+    "exact"    the gradient: slope(z_i) / sum_j f_n(z_j) - [i = t] slope(z_t) / f_n(z_t)
+               (Banerjee et al. 2021, eq. 5)
+    "softmax"  p - onehot(t) (eq. 6)
+    "turned"   p - onehot(t), times the sign of the slope: see `TaylorInf`
+    """
     a = z.abs().amax(1, keepdim=True).clamp(min=1)
     f, slope = taylor(z, a, n)
     total = f.sum(1, keepdim=True)
@@ -37,15 +48,21 @@ def taylor_cross_entropy(z: Tensor, token: Tensor, n: int, backward: str) -> Ten
     if backward == "exact":
         return loss, add_at(slope / (a * total), token, -slope_t / (a_t * f_t))
     grad = add_at(f / total, token, -1)
-    return loss, grad * slope.sign() if backward == "turned" else grad
+    if backward == "turned":
+        grad = grad * slope.sign()
+    return loss, grad
 
 
 class Taylor(Softmax):
-    """Taylor softmax: p_i = f_n(s z_i) / sum_j f_n(s z_j), n even. Source: de Brebisson & Vincent 2016, arXiv 1511.05042; Banerjee et al. 2021, eq. 3 to 5.
+    """Taylor softmax: p_i = f_n(s z_i) / sum_j f_n(s z_j), n even, with a learned scale s (at first 20 / n).
 
-    f_n > 0 everywhere for even n, but it takes every value twice: below its minimum (z = -1 for n = 2) it rises again. An odd f_n is negative
-    there and gives no distribution. Each token keeps a share: f_2 >= 1/2, so among V = 50,257 a probability of 0.9 needs f_2 = 226,000 and z = 670, far
-    beyond logits of softmax's size. Hence the learned scale s, from 20 / n on, and an output bias (a polynomial is not indifferent to a shift).
+    For even n, f_n is positive everywhere, but below its minimum (z = -1 for n = 2) it rises again. An odd
+    f_n is negative there and gives no distribution.
+    Every token keeps a share, since f_2 >= 1/2. Among V = 50,257 tokens p = 0.9 needs f_2 = 226,000, so z =
+    670:
+    far beyond the logits that softmax needs. Hence the scale.
+    There is a bias because a shift of all logits changes p, which it does not in softmax.
+    Source: de Brebisson & Vincent 2016, arXiv 1511.05042; Banerjee et al. 2021, eq. 3 to 5.
     """
 
     backward = "exact"
@@ -53,12 +70,10 @@ class Taylor(Softmax):
     def __init__(self, vocab_size: int, n: int = 2):
         super().__init__(vocab_size)
         if n not in (2, 4, 6, 8, 10):
-            odd = (
-                "an odd f_n is negative below its root, so it gives no probabilities; "
-                if isinstance(n, int) and n % 2
-                else ""
-            )
-            raise ValueError(f"n = {n}: {odd}use an even order, 2, 4, 6, 8 or 10")
+            why = ""
+            if isinstance(n, int) and n % 2:
+                why = "an odd f_n is negative below its root, so it gives no probabilities; "
+            raise ValueError(f"n = {n}: {why}use an even order, 2, 4, 6, 8 or 10")
         self.n, self.bias = n, 0.0
         self.log_scale = nn.Parameter(torch.tensor(math.log(20 / n)))
 
@@ -75,10 +90,12 @@ class Taylor(Softmax):
 
 
 class TaylorInf(Taylor):
-    """Taylor-n forward; backward p - onehot(t), as if n were infinite, times the sign of f_n'. Source: Banerjee et al. 2021, eq. 6, which has no sign.
+    """Taylor-n forward; backward p - onehot(t), as if n were infinite, times the sign of f_n'.
 
-    It is not the gradient of the loss that is reported, nor of any other. Without the sign (`published` = True) it is ill-posed: an improbable token is pushed
-    down past the minimum of f_n and on, where f_n rises again, and everything drifts towards the uniform distribution. The sign turns it back.
+    What is passed back is not the gradient of the reported loss, nor of any other.
+    Eq. 6 of Banerjee et al. 2021 has no sign (`published` = True). Then an improbable token is pushed down
+    past the minimum of f_n, where f_n rises again, and all of p drifts towards the uniform distribution. The
+    sign turns such a token back.
     """
 
     def __init__(self, vocab_size: int, n: int = 2, published: bool = False):
@@ -87,9 +104,12 @@ class TaylorInf(Taylor):
 
 
 class SMTaylor(Taylor):
-    """Taylor-n with a soft margin: L = -log f_n(s z_t - m) / (f_n(s z_t - m) + sum_{j != t} f_n(s z_j)); scored with m = 0, see `SMSoftmax`.
+    """Taylor-n with a soft margin; scored with m = 0, for the reason that `SMSoftmax` gives.
 
-    At V = 50k, where s z_t is in the hundreds, an m of 0.6 is a small margin: of n m / (s z_t) nats. Source: Banerjee et al. 2021, sec. 2.4.
+        L = -log f_n(s z_t - m) / (f_n(s z_t - m) + sum_{j != t} f_n(s z_j))
+
+    At V = 50k, where s z_t is in the hundreds, m = 0.6 is a small margin: n m / (s z_t) nats.
+    Source: Banerjee et al. 2021, sec. 2.4.
     """
 
     def __init__(self, vocab_size: int, n: int = 2, m: float = 0.6):
@@ -98,6 +118,5 @@ class SMTaylor(Taylor):
         self.m = m
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
-        return taylor_cross_entropy(
-            lower(self.scaled(logits), targets.token, self.m), targets.token, self.n, self.backward
-        )
+        z = lower(self.scaled(logits), targets.token, self.m)
+        return taylor_cross_entropy(z, targets.token, self.n, self.backward)

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import filelock
 import torch
@@ -22,7 +22,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from data.tokens import GPT2Tokenizer, SavedTokenizer, Tokenizer, load_tokenizer
 from model import GPTConfig, LanguageModel, trunk_config
 from model import build as new_model
 from runtime.configurator import coerce
@@ -70,6 +69,12 @@ class Degenerate(UserError):
         self.what = what
 
 
+class Saveable(Protocol):
+    """What writes itself into a folder: a tokenizer."""
+
+    def save(self, folder: Path) -> None: ...
+
+
 class Checkpoint(NamedTuple):
     config: dict[str, Any]  # the run's configuration, with vocab_size and tokenizer
     progress: dict[str, Any]  # step, tokens, val_nll, ...
@@ -84,7 +89,7 @@ def save(
     config: dict,
     progress: dict,
     optimizer: dict | None = None,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: Saveable | None = None,
 ) -> None:
     """Writes the folder `path`, replacing what was there. On any error (a full disk) the old one stays and
     the new one is removed.
@@ -101,7 +106,7 @@ def save(
         save_file({k: v.cpu() for k, v in model.state().items()}, aside / "model.safetensors")
         if optimizer is not None:
             torch.save(optimizer, aside / "optimizer.pt")
-        if isinstance(tokenizer, SavedTokenizer):
+        if tokenizer is not None:
             tokenizer.save(aside)
         for name, content in (("config", config), ("progress", progress)):
             (aside / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -245,27 +250,6 @@ def load_model(
     restore(model, ckpt)
     model.lower(dtype)
     return model.eval().requires_grad_(False).to(device), ckpt
-
-
-def tokenizer_of(ckpt: Checkpoint) -> Tokenizer:
-    """The tokenizer a checkpoint was trained with: GPT-2's, or the one saved in its folder.
-
-    ValueError if another one lies there.
-    """
-    try:
-        tokenizer = GPT2Tokenizer() if ckpt.config["tokenizer"] == "gpt2" else load_tokenizer(ckpt.path)
-    except FileNotFoundError:
-        raise UserError(
-            f"the checkpoint {ckpt.path} has no tokenizer.json: it is incomplete; "
-            "use another one or train again"
-        ) from None
-    if tokenizer.fingerprint != ckpt.config["tokenizer_fingerprint"]:
-        raise UserError(
-            f"{ckpt.path / 'tokenizer.json'} is not the tokenizer ({ckpt.config['tokenizer']}) that this "
-            "model was trained with: put back its own, from the run's other checkpoint or the prepared data "
-            "folder, or use another checkpoint"
-        )
-    return tokenizer
 
 
 def restore(model: LanguageModel, ckpt: Checkpoint) -> None:

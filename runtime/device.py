@@ -24,10 +24,11 @@ NATIVE = {
     "float16": ("amx_fp16", "avx512_fp16", "fp16_arith"),
 }
 
-# It uses nothing above the level that the first of these variables gives, which torch.cpu.get_capabilities()
-# does not see. _ALLOWED: what a level leaves of AMX and of the features that compute in 16 bits; any other
-# value, such as ALL, leaves everything. Source: oneDNN's developer guide, "CPU Dispatcher Control".
-# ATEN_CPU_CAPABILITY and MKL_ENABLE_INSTRUCTIONS leave these products as fast as they are (torch 2.13).
+# The first of these variables that is set gives a level, above which oneDNN uses nothing.
+# torch.cpu.get_capabilities() does not see it. _ALLOWED has what a level leaves of AMX and of the features
+# that compute in 16 bits; any other value, such as ALL, leaves everything.
+# Source: oneDNN's developer guide, "CPU Dispatcher Control".
+# ATEN_CPU_CAPABILITY and MKL_ENABLE_INSTRUCTIONS do not change the speed of these products (torch 2.13).
 ISA_VARIABLES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 _BF16 = ("avx512_bf16",)
 _FP16 = (*_BF16, "avx512_fp16")
@@ -56,8 +57,8 @@ class Precision(NamedTuple):
 def get_device(name: str) -> torch.device:
     """ "auto" (a CUDA GPU if there is one, else the CPU), "cpu", "cuda", "cuda:1" or "mps".
 
-    Under torchrun "auto" and "cuda" are the process's own GPU. "mps" (Apple's GPU) is for those who ask for
-    it: it has never been run. ValueError for a device that is not there.
+    Under torchrun "auto" and "cuda" are the process's own GPU. "mps" (Apple's GPU) is never chosen by "auto",
+    because nobody has run it yet. ValueError for a device that is not there.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -78,13 +79,13 @@ def get_device(name: str) -> torch.device:
         count = torch.cuda.device_count() or "no"
         raise UserError(
             f"device = {name!r}: {count} CUDA GPU is here, this would be number {index}; "
-            f"use --device=cpu, or another number"
+            "use --device=cpu, or another number"
         )
     return torch.device("cuda", index)
 
 
 def float64_device(device: torch.device | str) -> torch.device:
-    """Where float64 arithmetic on numbers of `device` is done: there, or on the CPU, for MPS has none."""
+    """Where float64 arithmetic on numbers of `device` is done: there, but for MPS, which has none, on the CPU."""
     device = torch.device(device)
     return torch.device("cpu") if device.type == "mps" else device
 
@@ -99,9 +100,11 @@ def to_float64(x: Tensor) -> Tensor:
 
 
 def capabilities(device: torch.device | str = "cpu") -> dict[str, Any]:
-    """What decides the precision: of a CUDA GPU its "compute_capability", such as (8, 0); of a CPU the
-    features that torch finds (name -> True or False; a missing name means no), less those that oneDNN is kept
-    from."""
+    """What decides the precision.
+
+    Of a CUDA GPU it is the "compute_capability", such as (8, 0). Of a CPU it is {feature: whether it is
+    there} as torch finds them (a missing name means no), and False for those that oneDNN must not use.
+    """
     device = torch.device(device)
     if device.type == "cuda":
         return {"compute_capability": torch.cuda.get_device_capability(device)}
@@ -113,8 +116,10 @@ def capabilities(device: torch.device | str = "cpu") -> dict[str, Any]:
 
 
 def hidden_features(environment: Mapping[str, str], has_onednn: bool = True) -> set[str]:
-    """The CPU features that 16-bit matrix products do not use even where the CPU has them: `environment`
-    forbids them, or torch was built without oneDNN (as on macOS)."""
+    """The CPU features that 16-bit matrix products do not use even if the CPU has them.
+
+    Either `environment` forbids them, or torch was built without oneDNN (as on macOS).
+    """
     if not has_onednn:
         return {*_ALL, *NATIVE["bfloat16"], *NATIVE["float16"]}
     level = next((environment[name] for name in ISA_VARIABLES if name in environment), "ALL")
@@ -122,15 +127,19 @@ def hidden_features(environment: Mapping[str, str], has_onednn: bool = True) -> 
 
 
 def native(dtype: str, device: torch.device, has: Mapping[str, Any]) -> str:
-    """What computes matrix products in `dtype` on a device with the capabilities `has`, as a phrase; "" if
-    they are emulated."""
+    """A phrase that says what computes matrix products in `dtype` on a device with the capabilities `has`.
+
+    "" if they are emulated.
+    """
     if device.type == "cuda":
         major, minor = has["compute_capability"]
         # not torch.cuda.is_bf16_supported, which counts emulation
         return "" if dtype == "bfloat16" and major < 8 else f"this GPU has compute capability {major}.{minor}"
     if dtype == "float32":
         return "every device computes float32"
-    feature = next((f for f in NATIVE[dtype] if has.get(f)), None) if device.type == "cpu" else None
+    if device.type != "cpu":
+        return ""
+    feature = next((f for f in NATIVE[dtype] if has.get(f)), None)
     return f"this CPU has {feature}" if feature else ""
 
 
@@ -167,7 +176,7 @@ def emulation(dtype: str, device: torch.device, has: Mapping[str, Any] | None = 
 
 
 def product_seconds(dtype: str, device: torch.device, tries: int) -> float:
-    """The fastest of `tries` products (128, 256) x (256, 256): .1 ms in float32, tens if it is emulated."""
+    """The fastest of `tries` products (128, 256) x (256, 256): 0.1 ms in float32, tens of ms if emulated."""
     a = torch.ones(128, 256, dtype=get_dtype(dtype), device=device)
     b = torch.ones(256, 256, dtype=get_dtype(dtype), device=device)
     seconds = []
@@ -179,7 +188,7 @@ def product_seconds(dtype: str, device: torch.device, tries: int) -> float:
 
 
 def settle_dtype(name: str, device: torch.device) -> Precision:
-    """`choose_dtype` for a program: says on stderr what a dtype costs that is asked for and emulated here."""
+    """`choose_dtype` for a program. It says on stderr what a dtype costs that is emulated here."""
     chosen = choose_dtype(name, device)
     if price := emulation(chosen.name, device):
         print(f"{price}; --dtype=auto takes {choose_dtype('auto', device).name}", file=sys.stderr)

@@ -43,10 +43,10 @@ def remove_leftovers(folder: Path, name: str = "*", age: float = 0) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A binary file that takes the name `path` once it is whole and on disk; until then `path` stays as it was.
+    """A binary file that takes the name `path` once it is whole and on disk; before, `path` stays as it was.
 
-    Of two processes that write at the same time the later one's file stays, whole. Who reads it first,
-    to add to it, holds `locked`.
+    Of two processes that write at the same time, the later one's file stays, whole. A process that reads the
+    file in order to add to it holds `locked` all the while.
     """
     temporary = beside(path)
     try:
@@ -55,7 +55,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException as error:  # Ctrl-C and a full disk included: nothing half-written stays
+    except BaseException as error:  # also Ctrl-C and a full disk: nothing half-written stays
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename in (None, str(temporary)):
             # "No space left on device" does not say for which file, or names the temporary one
@@ -78,17 +78,17 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def locked(path: Path, timeout: float = -1) -> Iterator[None]:
-    """Holds the lock file `path` for this process. Waits for who holds it, at most `timeout` seconds, -1 for ever.
+    """Holds the lock file `path` for this process, after waiting for any other holder.
 
-    filelock.Timeout if it is still held then. The lock goes with the process, however it ends. The file is
-    removed with it; what a kill leaves of it locks nothing.
+    It waits at most `timeout` seconds (-1: for ever), then raises filelock.Timeout. The lock ends with the
+    process, however that ends, and the file is removed. A file that a killed process leaves locks nothing.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(path, timeout=timeout):
         try:
             yield
         finally:
-            # while it is held: who waits looks whether the file that it has locked then still has its name
+            # while it is held: a process that waited checks that the file it got still has its name
             path.unlink(missing_ok=True)
 
 
@@ -98,13 +98,14 @@ def lock_of(path: Path) -> Path:
 
 
 def check_writable(path: Path) -> None:
-    """OSError if no file of the name `path` can be written: found before the work whose result is to go
-    there. Makes nothing.
+    """OSError if no file of the name `path` can be written. Makes nothing.
+
+    It is called before the work whose result is to go there.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     folder = path.parent
-    while not folder.exists():  # it will be made in the one above it that is there
+    while not folder.exists():  # it will be made in the nearest folder above that exists
         folder = folder.parent
     try:
         with tempfile.TemporaryFile(dir=folder):
@@ -124,8 +125,10 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path, strict: bool = False) -> Any:
-    """The content of a JSON file; `strict`: without the NaN and Infinity that Python adds. ValueError naming
-    the file, whatever is wrong with it."""
+    """The content of a JSON file. `strict` refuses the NaN and Infinity that Python's JSON may hold.
+
+    ValueError naming the file, whatever is wrong with it.
+    """
 
     def refuse(number: str) -> float:
         raise UserError(f"it holds {number}")
@@ -139,8 +142,10 @@ def read_json(path: Path, strict: bool = False) -> Any:
 
 @contextmanager
 def foreign(path: Path, what: str) -> Iterator[None]:
-    """For code that reads a JSON of ours which somebody may have changed: what it does not find there is a
-    ValueError that names the file."""
+    """For code that reads a JSON of ours which somebody may have changed.
+
+    What it does not find there becomes a ValueError that names the file.
+    """
     try:
         yield
     except (KeyError, TypeError, AttributeError, IndexError, ArithmeticError, ValueError) as error:

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -9,28 +10,41 @@ from model import GPT, GPTConfig
 from runtime.errors import UserError
 from runtime.memory import check_model
 
+if TYPE_CHECKING:
+    from transformers import GPT2Config
+
 # transformers stores these as (in, out), nn.Linear as (out, in)
 _TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
+# the variant of GPT-2 that model.py computes, in transformers' settings; n_inner = 4 n_embd is the same as None
+SUPPORTED = {
+    "activation_function": "gelu_new",
+    "n_inner": None,
+    "layer_norm_epsilon": 1e-5,
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "tie_word_embeddings": True,
+}
 
 
 def refuse_missing_path(name: str) -> None:
-    """ValueError for what can only be a folder here, and is none: the hub, which does not have it either,
-    would be asked for half a minute."""
+    """ValueError for a name that can only be a folder here, and is none.
+
+    The hub does not have it either, but would be asked for half a minute.
+    """
     if Path(name).is_dir():
         return
     in_a_folder_here = "/" in name and Path(name.partition("/")[0]).is_dir()
     a_path = name.startswith(("out/", "results/", ".", "/", "~"))
     if a_path or in_a_folder_here or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise UserError(
-            f"there is no folder {name!r}: train it first (for out/baseline-small: python "
-            f"train.py config/baseline.py config/small.py), "
-            f"or give another folder, or a name on the hub such as gpt2"
+            f"there is no folder {name!r}: train it first (for out/baseline-small: "
+            "python train.py config/baseline.py config/small.py), "
+            "or give another folder, or a name on the hub such as gpt2"
         )
 
 
-def check_size(config) -> None:
-    """ValueError if the numbers of a transformers configuration are none of a GPT-2 that fits here: a foreign
-    file can ask for anything."""
+def check_size(config: "GPT2Config") -> None:
+    """ValueError if a transformers configuration, which may ask for anything, is of no GPT-2 that fits."""
     sizes = [config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd]
     if not all(type(n) is int for n in sizes):
         raise UserError(f"its sizes are {sizes}, not whole numbers")
@@ -52,31 +66,19 @@ def from_gpt2(name: str, dropout: float = 0.0) -> GPT:
             raise UserError(f"it is a {kind} {classes}")
         config = GPT2Config.from_pretrained(name)
         check_size(config)
-        hf, found = GPT2LMHeadModel.from_pretrained(name, output_loading_info=True)
-        if found["missing_keys"]:  # transformers would fill them with random numbers
-            raise UserError(f"its weights lack {sorted(found['missing_keys'])[0]}")
+        hf, loaded = GPT2LMHeadModel.from_pretrained(name, output_loading_info=True)
+        if loaded["missing_keys"]:  # transformers would fill them with random numbers
+            raise UserError(f"its weights lack {sorted(loaded['missing_keys'])[0]}")
     except Exception as e:  # transformers and the hub raise many kinds; the user needs one line of them
         where = "the folder" if Path(name).is_dir() else "the hub (no folder of that name here)"
-        raise UserError(
-            f"cannot load a GPT2LMHeadModel {name!r} from {where}: {str(e).splitlines()[0] if str(e) else type(e).__name__}"
-        ) from e
-    for key, want in dict(
-        activation_function="gelu_new",
-        n_inner=None,
-        layer_norm_epsilon=1e-5,
-        scale_attn_weights=True,
-        scale_attn_by_inverse_layer_idx=False,
-        tie_word_embeddings=True,
-    ).items():
-        if getattr(config, key) != want and not (key == "n_inner" and config.n_inner == 4 * config.n_embd):
-            raise UserError(
-                f"{name!r} has {key} = {getattr(config, key)!r}; this trunk computes {want!r} only"
-            )
-    model = GPT(
-        GPTConfig(
-            config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd, dropout
-        )
-    )
+        why = str(e).splitlines()[0] if str(e) else type(e).__name__
+        raise UserError(f"cannot load a GPT2LMHeadModel {name!r} from {where}: {why}") from e
+    for key, want in SUPPORTED.items():
+        found = getattr(config, key)
+        if found != want and not (key == "n_inner" and found == 4 * config.n_embd):
+            raise UserError(f"{name!r} has {key} = {found!r}; this trunk computes {want!r} only")
+    sizes = (config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd)
+    model = GPT(GPTConfig(*sizes, dropout))
     source = hf.transformer.state_dict()
     with torch.no_grad():
         for key, p in model.named_parameters():
@@ -86,21 +88,16 @@ def from_gpt2(name: str, dropout: float = 0.0) -> GPT:
 
 
 def to_gpt2(model: GPT, folder: str | Path) -> None:
-    """Writes the trunk as a `GPT2LMHeadModel` folder that transformers reads. GPT-2's head is a plain softmax tied to the embedding: see checkpoint.export."""
+    """Writes the trunk as a `GPT2LMHeadModel` folder that transformers reads.
+
+    GPT-2's head is a plain softmax tied to the embedding; export.py says which models can become one.
+    """
     from transformers import GPT2Config, GPT2LMHeadModel
 
     c = model.config
-    hf = GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=c.vocab_size,
-            n_positions=c.block_size,
-            n_layer=c.n_layer,
-            n_head=c.n_head,
-            n_embd=c.n_embd,
-            bos_token_id=min(50256, c.vocab_size - 1),
-            eos_token_id=min(50256, c.vocab_size - 1),
-        )
-    )
+    end = min(50256, c.vocab_size - 1)
+    sizes = {"n_positions": c.block_size, "n_layer": c.n_layer, "n_head": c.n_head, "n_embd": c.n_embd}
+    hf = GPT2LMHeadModel(GPT2Config(vocab_size=c.vocab_size, bos_token_id=end, eos_token_id=end, **sizes))
     target = hf.transformer.state_dict()
     with torch.no_grad():
         for key, p in model.named_parameters():

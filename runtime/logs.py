@@ -5,6 +5,7 @@ import json
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 from runtime.files import replacing
 
@@ -12,17 +13,17 @@ from runtime.files import replacing
 class Log:
     """Entries of steps, appended to `out`/log.jsonl and sent to a wandb run if there is one."""
 
-    def __init__(self, out: Path, step: int, wandb=None):
-        """Keeps the lines up to `step`, which the run goes on from: 0 starts anew."""
+    def __init__(self, out: Path, step: int, wandb: Any = None):
+        """Keeps the lines up to `step`, from which the run goes on; 0 starts a new log."""
         path = out / "log.jsonl"
         kept = [json.dumps(e) + "\n" for e in entries(out) if e["step"] <= step] if step else []
         with replacing(path) as f:
             f.write("".join(kept).encode())
         self.file, self.wandb = open(path, "a"), wandb
 
-    def add(self, step: int, **entry) -> None:
-        """A number that JSON does not have (inf, nan) is written as a string, as in eval_diversity's tables."""
-        strict = {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in entry.items()}
+    def add(self, step: int, **entry: Any) -> None:
+        """A number that JSON does not have (inf, nan) becomes a string, as in eval_diversity's tables."""
+        strict = {key: _strict(value) for key, value in entry.items()}
         self.file.write(json.dumps({"step": step, **strict}, allow_nan=False) + "\n")
         self.file.flush()
         if self.wandb:
@@ -34,11 +35,18 @@ class Log:
             self.wandb.finish()
 
 
-def entries(out: Path) -> list[dict]:
-    """The lines of `out`/log.jsonl, numbers that JSON does not have as strings; [] where there is no log."""
-    path, found = out / "log.jsonl", []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []:
-        # a line cut short by a full disk or a power cut, or damaged
+def _strict(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def entries(out: Path) -> list[dict[str, Any]]:
+    """The lines of `out`/log.jsonl, numbers that JSON does not have as strings; [] if there is no log."""
+    path = out / "log.jsonl"
+    if not path.is_file():
+        return []
+    found = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        # skips a line that is damaged, or cut short by a full disk or a power cut
         with contextlib.suppress(ValueError, RecursionError):
             entry = json.loads(line, parse_constant=str)
             if isinstance(entry, dict) and type(entry.get("step")) is int:
@@ -46,13 +54,16 @@ def entries(out: Path) -> list[dict]:
     return found
 
 
-def evaluations(out: Path) -> list[dict]:
+def evaluations(out: Path) -> list[dict[str, Any]]:
     """The entries that evaluations wrote."""
     return [e for e in entries(out) if "val_nll" in e]
 
 
-def start_wandb(project: str, name: str, config: dict, out: Path):
-    """A wandb run with `config`, its files in `out`: online if there is a key and a network, else offline, which it says."""
+def start_wandb(project: str, name: str, config: dict[str, Any], out: Path) -> Any:
+    """A wandb run with `config`, its files in `out`: online if there is a key and a network.
+
+    Else it is offline, and says so.
+    """
     import socket
     from urllib.parse import urlparse
 
@@ -61,10 +72,9 @@ def start_wandb(project: str, name: str, config: dict, out: Path):
     mode = os.environ.get("WANDB_MODE")
     if not mode:
         url = urlparse(wandb.Settings().base_url)
+        port = url.port or (443 if url.scheme == "https" else 80)
         try:
-            socket.create_connection(
-                (url.hostname, url.port or (443 if url.scheme == "https" else 80)), timeout=3
-            ).close()
+            socket.create_connection((url.hostname, port), timeout=3).close()
             mode = "online" if wandb.login(prompt=False) else "offline"
         except (OSError, wandb.Error):
             mode = "offline"
@@ -75,5 +85,6 @@ def start_wandb(project: str, name: str, config: dict, out: Path):
 
 def duration(seconds: float) -> str:
     """1:02:03 or 2:03."""
-    s = round(seconds)
-    return f"{s // 3600}:{s // 60 % 60:02}:{s % 60:02}" if s >= 3600 else f"{s // 60}:{s % 60:02}"
+    minutes, s = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{s:02}" if hours else f"{minutes}:{s:02}"

@@ -1,4 +1,4 @@
-"""Does it fit? What a size needs, against the memory there is: refused before anything is allocated."""
+"""Whether a model fits into memory. What does not is refused before anything is allocated."""
 
 import torch
 
@@ -31,19 +31,19 @@ def check_fits(needed: float, device: torch.device | str, what: str, lower: str)
 
 
 def training_bytes(config: GPTConfig, bayesian: bool, rows: int, batch_size: int) -> int:
-    """The least that a training step holds, with `rows` windows at a time out of `batch_size`: TRAINING bytes a
-    parameter, what the backward pass needs of each block (LayerNorms, q, k, v, attention and MLP: 14 C values a
-    token, 2 bytes each at least), and the list of windows."""
-    parameters = config.parameters + bayesian * config.padded_vocab * config.n_embd
+    """The least that a training step holds, with `rows` windows at a time out of `batch_size`.
+
+    That is TRAINING bytes a parameter, the list of windows, and what the backward pass needs of each block:
+    14 C values a token (LayerNorms, q, k, v, attention and MLP) of at least 2 bytes each.
+    """
+    parameters = config.parameters
+    if bayesian:  # a standard deviation for each weight of the projection
+        parameters += config.padded_vocab * config.n_embd
     kept = 28 * rows * config.block_size * config.n_layer * config.n_embd
     return TRAINING * parameters + kept + 64 * batch_size
 
 
 def check_model(config: GPTConfig, device: torch.device | str = "cpu", each: int = 4) -> None:
     """ValueError if a model of this size, `each` bytes a parameter, does not fit."""
-    check_fits(
-        each * config.parameters,
-        device,
-        f"a model of {config.parameters:,} parameters",
-        "n_layer, n_embd, block_size or the vocabulary",
-    )
+    what = f"a model of {config.parameters:,} parameters"
+    check_fits(each * config.parameters, device, what, "n_layer, n_embd, block_size or the vocabulary")

@@ -1,7 +1,7 @@
 """Names of rows and runs: what they may hold, and the files that the samples of a row go to.
 
-A name comes from a config file, a flag, or the config.json of a checkpoint that somebody else wrote. It becomes
-a part of paths, a cell of Markdown and CSV tables and a title of figures, so it is checked where it is read.
+A name comes from a config file, a flag, or the config.json of a checkpoint that somebody else wrote. It
+becomes part of paths, a cell of tables and a title in figures. So it is checked where it is read.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from runtime.errors import UserError
 
 REFERENCES = ("human", "unigram noise", "loop")  # the rows of a table that no model wrote
-LONGEST = 150  # bytes: a file's name has 255, with what is put behind
+LONGEST = 150  # bytes; with its endings, a file's name may have 255
 
 
 def check_name(name: object) -> str:
@@ -25,7 +25,8 @@ def check_name(name: object) -> str:
         wrong = f"is longer than {LONGEST} bytes"
     if wrong:
         shown = ascii(name)
-        shown = shown if len(shown) <= 60 else shown[:57] + "..."
+        if len(shown) > 60:
+            shown = shown[:57] + "..."
         raise UserError(
             f"name = {shown} {wrong}: use letters, digits, '.', '_' and '-', as in sig_gpt-small (--name=...)"
         )
@@ -44,8 +45,10 @@ def file_stem(name: str) -> str:
 
 
 def check_apart(names: Iterable[str], remedy: str = "give each run its own --name") -> None:
-    """ValueError with the `remedy` if two of `names` are one, or share a file (also where a disk does not tell
-    "a" from "A")."""
+    """ValueError with the `remedy` if two of `names` are the same or share a file.
+
+    Names that differ in upper and lower case alone share a file on some disks.
+    """
     seen: dict[str, str] = {}
     for name in names:
         key = file_stem(name).casefold()

@@ -525,7 +525,6 @@ def test_training_uses_the_store(trained, tokens, tiny):
 @pytest.mark.parametrize("dtype, settled", [("float32", "float32"), ("auto", "bfloat16")])
 def test_the_command_builds_the_store_that_training_opens(trained, tokens, tiny, monkeypatch, dtype, settled):
     """With "auto": on a CPU that has bfloat16."""
-    import train
     from runtime import device
 
     monkeypatch.setattr(device, "capabilities", lambda *_: {"avx512_bf16": True})

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from bench import common, report, steady, training
-from data.tokens import load_tokenizer, open_tokens
+from data.prepared import load_tokenizer
+from data.tokens import open_tokens
 from runtime import device
 
 BENCH = Path(common.__file__).parent

@@ -16,10 +16,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 import export
-from data.tokens import BPETokenizer, train_bpe
+from data.prepared import tokenizer_of
+from data.tokenizers import BPETokenizer, train_bpe
 from heads import Targets
 from runtime import checkpoint
-from runtime.checkpoint import build, find, in_use, load, load_model, restore, save, tokenizer_of
+from runtime.checkpoint import build, find, in_use, load, load_model, restore, save
 
 CONFIG = dict(
     vocab_size=264,

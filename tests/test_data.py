@@ -1,4 +1,7 @@
-"""Token files, tokenizers and the corpora's prepare.py. Real text is read only where the environment names it."""
+"""Token files, tokenizers, prepared folders and the corpora's prepare.py.
+
+Real text is read only where the environment names it.
+"""
 
 import errno
 import hashlib
@@ -11,19 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import corpus, tokens
+from data import corpus, tokenizers, tokens
 from data.demo import prepare as demo
-from data.tokens import (
-    BPETokenizer,
-    GPT2Tokenizer,
-    WordTokenizer,
-    is_prepared,
-    load_tokenizer,
-    open_tokens,
-    prepared,
-    train_bpe,
-    write_tokens,
-)
+from data.prepared import is_prepared, load_tokenizer, prepared, read_meta
+from data.tokenizers import BPETokenizer, GPT2Tokenizer, WordTokenizer, train_bpe
+from data.tokens import open_tokens, write_tokens
 from data.wikitext103 import prepare as wikitext
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -106,7 +101,7 @@ def content(folder: Path) -> dict[str, object]:
     return {**files, **infos}
 
 
-# ---- token files ----------------------------------------------------------------------------------------------------
+# ---- token files ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("vocab_size, width", [(257, 2), (65536, 2), (65537, 4), (2**31, 4)])
@@ -217,7 +212,7 @@ def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not list(tmp_path.iterdir())
 
 
-# ---- tokenizers -----------------------------------------------------------------------------------------------------
+# ---- tokenizers ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("which", ["bpe", "gpt2"])
@@ -307,12 +302,12 @@ def test_gpt2_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: str) -> None:
         raise ConnectionError("a\nlong\nstory")
 
-    monkeypatch.setattr(tokens.tiktoken, "get_encoding", fails)
+    monkeypatch.setattr(tokenizers.tiktoken, "get_encoding", fails)
     with pytest.raises(FileNotFoundError, match="TIKTOKEN_CACHE_DIR"):
         GPT2Tokenizer().encode_each(["text"])
 
 
-# ---- prepared folders -----------------------------------------------------------------------------------------------
+# ---- prepared folders ----------------------------------------------------------------------------
 
 
 def test_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,7 +415,7 @@ def test_partial_and_missing_train(wiki: Path, tmp_path: Path) -> None:
         tmp_path / "none" / "tokenizer.json"
     )  # a tokenizer of one's own will do
     out = wikitext.prepare(tmp_path / "none", "bpe270", str(wiki))
-    assert tokens.read_meta(out)["missing"] == ["train"] and is_prepared(out, "bpe270")
+    assert read_meta(out)["missing"] == ["train"] and is_prepared(out, "bpe270")
 
 
 def test_bad_sources(tmp_path: Path) -> None:
@@ -481,7 +476,7 @@ def test_hub_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert not (tmp_path / "out").exists()
 
 
-# ---- the command line -----------------------------------------------------------------------------------------------
+# ---- the command line ----------------------------------------------------------------------------
 
 
 def test_script(wiki: Path, tmp_path: Path) -> None:
@@ -514,7 +509,7 @@ def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("train ")
 
 
-# ---- the official text ----------------------------------------------------------------------------------------------
+# ---- the official text ---------------------------------------------------------------------------
 
 
 def test_official_counts(official: Path, gpt2: GPT2Tokenizer, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ LAPTOP = {"avx2": True, "avx512_bf16": False}
 SERVER = {"avx2": True, "avx512_bf16": True, "amx_bf16": False}
 
 
-# ---- devices -----------------------------------------------------------------------------------------------
+# ---- devices -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_what_needs_float64_on_mps():
         normal_tables(300, MPS)
 
 
-# ---- what auto means ---------------------------------------------------------------------------------------
+# ---- what auto means -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_capabilities_are_asked_of_the_device(monkeypatch):
     assert capabilities(MPS) == {}
 
 
-# ---- what the environment hides ----------------------------------------------------------------------------
+# ---- what the environment hides ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_torch_that_knows_no_capabilities(monkeypatch):
     assert capabilities() == {} and choose_dtype("auto", CPU).name == "float32"
 
 
-# ---- emulation ---------------------------------------------------------------------------------------------
+# ---- emulation -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ import torch
 from conftest import TINY, train_in_process
 
 import eval_diversity
-from data.tokens import load_tokenizer, open_tokens
+from data.prepared import load_tokenizer
+from data.tokens import open_tokens
 from eval_diversity import (
     HONEST,
     PAPER,

@@ -48,10 +48,16 @@ def test_an_error_says_which_file_and_leaves_nothing(tmp_path):
 
 
 def test_what_a_kill_leaves_is_removed_in_time(tmp_path):
-    """SIGKILL just before the new name: the file is as it was, and a later write clears what is left once it is old."""
+    """After a SIGKILL just before the new name the file is as it was; a later write removes old leftovers."""
     path = tmp_path / "x.json"
     path.write_text("old")
-    kill = "import os, sys, pathlib\nfrom runtime import files\nos.replace = lambda *a: os.kill(os.getpid(), 9)\nwith files.replacing(pathlib.Path(sys.argv[1])) as f: f.write(b'new')"
+    kill = """
+import os, sys, pathlib
+from runtime import files
+os.replace = lambda *a: os.kill(os.getpid(), 9)
+with files.replacing(pathlib.Path(sys.argv[1])) as f:
+    f.write(b"new")
+"""
     assert child(kill, path).wait(60) == -signal.SIGKILL
     (left,) = set(names(tmp_path)) - {"x.json"}
     assert path.read_text() == "old" and left.startswith(".x.json.")
@@ -74,23 +80,32 @@ def test_no_update_is_lost(tmp_path):
     """Four processes each add their rows, one at a time, to one file."""
     path = tmp_path / "rows.json"
     path.write_text("[]")
-    add = (
-        "import json, sys, pathlib\nfrom runtime.files import *\npath = pathlib.Path(sys.argv[1])\nfor i in range(10):\n with locked(lock_of(path)):\n  rows = json.loads(path.read_text())\n"
-        "  with replacing(path) as f: f.write(json.dumps(rows + [[sys.argv[2], i]]).encode())"
-    )
+    add = """
+import json, sys, pathlib
+from runtime.files import lock_of, locked, replacing
+path = pathlib.Path(sys.argv[1])
+for i in range(10):
+    with locked(lock_of(path)):
+        rows = json.loads(path.read_text())
+        with replacing(path) as f:
+            f.write(json.dumps(rows + [[sys.argv[2], i]]).encode())
+"""
     for process in [child(add, path, who) for who in "abcd"]:
         assert process.wait(60) == 0
-    assert sorted(json.loads(path.read_text())) == [[who, i] for who in "abcd" for i in range(10)] and names(
-        tmp_path
-    ) == ["rows.json"]
+    assert sorted(json.loads(path.read_text())) == [[who, i] for who in "abcd" for i in range(10)]
+    assert names(tmp_path) == ["rows.json"]
 
 
 def test_a_lock_goes_with_its_process(tmp_path):
     lock = lock_of(tmp_path / "x")
-    holder = child(
-        "import sys, pathlib, time\nfrom runtime import files\nwith files.locked(pathlib.Path(sys.argv[1])):\n print('held', flush=True); time.sleep(60)",
-        lock,
-    )
+    hold = """
+import sys, pathlib, time
+from runtime import files
+with files.locked(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+    holder = child(hold, lock)
     try:
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(filelock.Timeout), locked(lock, timeout=0):

@@ -32,7 +32,7 @@ import frontier
 import sample
 import table
 import train
-from data.tokens import prepared
+from data.prepared import prepared
 from evaluation import figures
 from runtime.configurator import cli
 
@@ -107,7 +107,7 @@ def whole(token_folder, tmp_path_factory) -> Path:
         for run in ("run", "words"):  # as if the project were here
             for path in (folder / run).glob("*/config.json"):
                 path.write_text(path.read_text().replace(str(folder) + "/", ""))
-        patch.setattr("data.tokens.ROOT", folder)
+        patch.setattr("data.prepared.ROOT", folder)
         patch.setattr(train, "prepared", lambda *_: folder / BPE)
         assert augment.main(LABELS.split()) == 0
         assert eval_diversity.main([*EVAL.split(), "--out=results/e"]) == 0
@@ -171,7 +171,7 @@ def call(whole, tmp_path, monkeypatch, capfd):
         monkeypatch.chdir(folder)
         without_bars(monkeypatch)
         monkeypatch.delenv("TRACEBACK", raising=False)
-        monkeypatch.setattr("data.tokens.ROOT", folder)
+        monkeypatch.setattr("data.prepared.ROOT", folder)
         monkeypatch.setattr(table, "DATA", folder / "data")
         monkeypatch.setattr(train, "prepared", lambda *a: prepared(*a, root=folder / "data"))
         monkeypatch.setattr(table, "train_all", lambda *a: pytest.fail("the table went on to train"))

@@ -1,4 +1,4 @@
-"""The grammar: its distributions are exact, its text obeys its rules at any distance, and what is measured against it is right."""
+"""The grammar: exact distributions, text that obeys the rules at any distance, and measurements against it."""
 
 import json
 import math
@@ -17,7 +17,8 @@ from data.grammar.grammar import RULES, Settings, build, places
 from data.grammar.machine import UNKNOWN, Machine
 from data.grammar.truth import write_truth
 from data.held_out import open_truth, truth_path
-from data.tokens import is_prepared, load_tokenizer, open_tokens, prepared
+from data.prepared import is_prepared, load_tokenizer, prepared
+from data.tokens import open_tokens
 from evaluation.metrics import Recovery
 from evaluation.scoring import document_blocks, document_windows, recover, truth_blocks
 from train import TrainConfig
@@ -78,7 +79,7 @@ def one_stream(documents: list[np.ndarray]) -> np.ndarray:
     return np.concatenate(documents)
 
 
-# ---- the machine ----------------------------------------------------------------------------------------------------
+# ---- the machine ---------------------------------------------------------------------------------
 
 
 def test_rules_are_distributions():
@@ -105,7 +106,10 @@ def test_distributions_sum_to_1(machine):
 
 
 def chi_square(counts: np.ndarray, p: np.ndarray) -> float:
-    """How many standard deviations the chi-square statistic is above its mean, 0 where one word is certain; words expected less than 5 times are pooled."""
+    """How many standard deviations the chi-square statistic is above its mean; 0 where one word is certain.
+
+    Words expected less than 5 times are pooled.
+    """
     expected = p * counts.sum()
     rare = expected < 5
     counts, expected = (np.append(x[~rare], x[rare].sum()) for x in (counts, expected))
@@ -179,7 +183,7 @@ def test_parse(machine, documents):
         machine.parse_stream(row[:-1])
 
 
-# ---- the language ---------------------------------------------------------------------------------------------------
+# ---- the language --------------------------------------------------------------------------------
 
 
 def letters(machine: Machine, document: np.ndarray) -> str:
@@ -197,7 +201,7 @@ DOCUMENT = re.compile(
 
 
 def test_documents_obey_the_rules(machine, documents):
-    """The rules, written down a second time as a regular expression: agreement and matching over any distance."""
+    """The rules, written down again as a regular expression: agreement and matching over any distance."""
     texts = [letters(machine, d) for d in documents]
     assert all(DOCUMENT.fullmatch(t) for t in texts)
     verb_after = re.compile(f"Da{{0,2}}N(P{NP}|tv{NP}|o{INNER})v")
@@ -246,7 +250,7 @@ def test_synonyms_are_interchangeable_and_words_are_zipfian():
     assert -1.5 < slope < -0.5
 
 
-# ---- prepared folders -----------------------------------------------------------------------------------------------
+# ---- prepared folders ----------------------------------------------------------------------------
 
 
 def files(folder) -> dict[str, bytes]:
@@ -298,7 +302,7 @@ def test_truth_round_trip(folder, truth, machine):
 
 
 def test_stopped_and_resumed(folder, tmp_path, monkeypatch):
-    """Stopped in a split or before the truth is written, the folder is not whole; run again, it is what it would have been."""
+    """Stopped in a split or before the truth is written, the folder is not whole. Run again, it is."""
     out, real = tmp_path / "words", corpus.tokenise_split
 
     def stop(*_):
@@ -373,7 +377,7 @@ def test_wrong_truth_files(tmp_path):
         write_truth(tokens, build(Settings.parse(SOURCE.replace("nouns=12", "nouns=13")))[1])
 
 
-# ---- scoring against the truth --------------------------------------------------------------------------------------
+# ---- scoring against the truth -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("block", [16, 40, 200])
@@ -393,7 +397,10 @@ def test_document_windows(truth, block):
 
 
 class Oracle:
-    """A model that says the truth, as far as its window tells it: a state for a hidden state. What it does not know costs it a uniform guess."""
+    """A model that says the truth as far as its window tells it, with the state in place of hidden states.
+
+    Where the window does not tell, it guesses uniformly.
+    """
 
     def __init__(self, machine: Machine, block: int, noise: float = 0.0):
         self.machine, self.noise, self.block = machine, noise, block
@@ -528,7 +535,7 @@ def test_recovery_refuses(args, says):
         Recovery().means()
 
 
-# ---- training and the table -----------------------------------------------------------------------------------------
+# ---- training and the table ----------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

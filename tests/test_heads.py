@@ -62,7 +62,8 @@ NOT_PROPER = (
 
 
 def random_targets(n: int, vocab: int = V, seed: int = 0, name: str = "") -> Targets:
-    """Soft multi-label targets: distinct ids in a row, some of them padding; tokens to avoid for the head that takes those."""
+    """Soft multi-label targets: distinct ids in a row, some of them padding; tokens to avoid for the head
+    that takes those."""
     g = torch.Generator().manual_seed(seed)
     ids = (
         torch.stack([torch.randperm(vocab, generator=g)[:K] for _ in range(n)])
@@ -116,18 +117,29 @@ def test_gradcheck(name, args):
     assert not torch.autograd.gradcheck(lambda z: head.loss(z, targets), (z,), raise_exception=False)
 
 
-@heads
+WITH_PARAMETERS = [(name, args) for name, args in VARIANTS if list(HEADS[name](V, **args).parameters())]
+
+
+@pytest.mark.parametrize("name, args", WITH_PARAMETERS, ids=ids(WITH_PARAMETERS))
 def test_gradcheck_of_the_heads_own_parameters(name, args):
     head, targets = HEADS[name](V, **args).double(), random_targets(5, name=name)
     z = torch.randn(5, V, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    if any(True for _ in head.parameters()) and name not in OWN_GRADIENT:
-        names = [k for k, _ in head.named_parameters()]
-        call = lambda *p: torch.func.functional_call(
-            _Loss(head), {f"head.{k}": v for k, v in zip(names, p)}, (z, targets)
-        )
-        assert torch.autograd.gradcheck(
-            call, tuple(p.detach().clone().requires_grad_() for p in head.parameters())
-        )
+    names, values = zip(*((k, p.detach().clone().requires_grad_()) for k, p in head.named_parameters()))
+
+    def loss(*values: torch.Tensor) -> torch.Tensor:
+        parameters = {f"head.{k}": v for k, v in zip(names, values)}
+        return torch.func.functional_call(_Loss(head), parameters, (z, targets))
+
+    if name == "stop_gradient":  # it trains the logits alone
+        assert not loss(*values).requires_grad
+    elif name == "taylor_inf":  # of z s, whose gradient test_gradcheck has: d/ds = sum of it times z
+        logits = z.clone().requires_grad_()
+        (by_logits,) = torch.autograd.grad(head.loss(logits, targets).sum(), logits)
+        (found,) = torch.autograd.grad(loss(*values).sum(), values)
+        torch.testing.assert_close(found, (by_logits * z).sum())
+        assert found != 0
+    else:
+        assert torch.autograd.gradcheck(loss, values)
 
 
 @heads
@@ -194,7 +206,8 @@ def test_in_place_is_the_loss(name, args, scale, shift):
 
 
 def test_every_link_has_its_gradient_in_place():
-    """Else its loss is right, too, and half as fast on a CPU: these are the heads that README's speed is about."""
+    """Else its loss is right, too, and half as fast on a CPU: these are the heads that README's speed is
+    about."""
     assert {name for name, _ in IN_PLACE} >= {
         "softmax",
         "label_smoothing",
@@ -231,7 +244,8 @@ def test_a_loss_of_its_own_does_not_inherit_anothers_gradient():
     "name, args", [("softmax", {}), ("gs_softmax_f1", {}), ("taylor", {"n": 6}), ("entmax15", {})]
 )
 def test_any_number_of_threads_gives_the_same_bits(name, args):
-    """Chunks belong to threads, but what is added up, and in which order, does not depend on who was first."""
+    """Chunks belong to threads, but what is added up, and in which order, does not depend on who was
+    first."""
     vocab, n, found = 20_000, 300, []
     targets, before = random_targets(n, vocab, name=name), torch.get_num_threads()
     for workers in (1, 2, 5):
@@ -303,7 +317,8 @@ def test_padded_vocabulary_has_no_probability(name, args):
 @heads
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_low_precision_is_as_good_as_plain_pytorch(name, args, dtype):
-    """Chunked under autocast against float32: at most plain PyTorch's own error at that dtype, plus a tenth of it and 1e-3 (relative)."""
+    """Chunked under autocast against float32: at most plain PyTorch's own error at that dtype, plus a tenth
+    of it and 1e-3 (relative)."""
     torch.manual_seed(5)
     hidden, weight, targets = torch.randn(64, C), torch.randn(64, C), random_targets(64, name=name)
 
@@ -346,24 +361,49 @@ def test_float32_is_enough_for_a_real_vocabulary(name, args):
 
 
 @heads
-def test_bf16_logits_are_accepted(name, args):
-    head, targets = HEADS[name](V, **args), random_targets(8, name=name)
-    z = (4 * torch.randn(8, V)).bfloat16().float()
-    assert torch.isfinite(head.loss(z, targets)).all() and torch.allclose(
-        head.log_probs(z).exp().sum(1), torch.ones(8), atol=1e-5
-    )
+def test_bf16_hidden_states_and_weights(name, args):
+    """Of small integers, whose products bf16 holds exactly: so the rest has to be as good as in float32."""
+    g = torch.Generator().manual_seed(8)
+    hidden = torch.randint(-2, 3, (40, C), generator=g).float()
+    oh = output_head(name, args)
+    oh.projection.weight.data = torch.randint(-2, 3, (64, C), generator=g).float() / 2
+    targets, found = random_targets(40, name=name), []
+    for dtype in (torch.float32, torch.bfloat16):
+        oh.zero_grad()
+        h = hidden.to(dtype, copy=True).requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            loss, count = oh.loss(h, targets)
+            lp = oh.log_probs(h.detach(), oh.draws(1, 0, dtype))
+        loss.backward()
+        assert loss.dtype == lp.dtype == torch.float32 and h.grad.dtype == dtype and count == 40
+        found.append((loss.detach(), lp.exp(), h.grad.float(), oh.projection.weight.grad))
+    (loss, p, *grads), (low_loss, low_p, *low_grads) = found
+    # what is rounded: the gradients of logits and hidden states and, for cosines, the vectors of length 1
+    exact = 2e-2 if oh.head.cosine else 1e-5
+    torch.testing.assert_close(low_loss, loss, rtol=exact, atol=0)
+    torch.testing.assert_close(low_p, p, rtol=10 * exact, atol=exact)
+    for grad, low in zip(grads, low_grads):
+        assert grad.norm() > 0 and (low - grad).norm() <= 2e-2 * grad.norm()
 
 
 @heads
 def test_sampling_frequencies_match_log_probs(name, args):
-    """Chi-square of 20,000 draws, through the code that samples; the threshold is the 1 - 1e-6 quantile of 30 degrees of freedom."""
-    from sample import truncate
+    """Chi-square of 20,000 texts of one token, by `generate`; the threshold is the 1 - 1e-6 quantile at 30
+    degrees of freedom."""
+    from model import GPT, GPTConfig, LanguageModel
+    from sample import generate
 
-    lp = HEADS[name](V, **args).log_probs(torch.randn(1, V, generator=torch.Generator().manual_seed(6)))
-    n, p = 20_000, lp.exp()[0].double()
-    drawn = torch.multinomial(
-        truncate(lp)[0], n, replacement=True, generator=torch.Generator().manual_seed(7)
-    ).bincount(minlength=V)
+    torch.manual_seed(6)
+    trunk = GPT(GPTConfig(V, 4, 1, 1, 8))
+    trunk.wte.weight.data.normal_(std=0.5)
+    model = LanguageModel(trunk, make_head(name, V, trunk.wte.weight, args)).eval()
+    draws, n = model.head.draws(1, 0), 20_000
+    prompt = torch.ones(n, 1, dtype=torch.long)
+    ((token, hidden),) = generate(model, prompt, 1, draws, generator=torch.Generator().manual_seed(7))
+    with torch.no_grad():
+        p = model.head.log_probs(hidden[:1], draws).exp()[0].double()
+    assert p.max() > 1.5 / V  # not flat
+    drawn = token.bincount(minlength=V)
     assert not drawn[p == 0].any()
     drawn, p = drawn[p > 0], p[p > 0]
     assert ((drawn - n * p).square() / (n * p)).sum() < 82
@@ -379,10 +419,11 @@ def test_temperature_is_a_power_of_p(name, args):
 
 
 def learned(head: Head, data: torch.Tensor) -> torch.Tensor:
-    """p (V,) where free logits come to rest under the loss's gradient. By Rprop, which takes only the
-    gradient's signs and lengthens its steps while they
-    stay: it is what a head is trained towards that is asked for, not how fast, which is a matter of its
-    slope."""
+    """p (V,) where free logits come to rest under the loss's gradient.
+
+    Rprop uses the gradient's signs alone and lengthens its steps while they stay. So the result is what a head is
+    trained towards, and how fast it would get there (a matter of its slope) plays no part.
+    """
     head = head.double()
     z = torch.full((1, V), head.bias or 0.0, dtype=torch.float64, requires_grad=True)
     opt = torch.optim.Rprop([z], lr=0.1, step_sizes=(1e-12, 100.0))
@@ -438,11 +479,135 @@ def check_learned(name: str, args: dict, p: torch.Tensor) -> None:
 # Known closed forms and libraries
 
 
-def test_softmax_is_cross_entropy():
-    z, t = torch.randn(9, V), torch.randint(V, (9,))
-    torch.testing.assert_close(
-        HEADS["softmax"](V).loss(z, Targets.single(t)), F.cross_entropy(z, t, reduction="none")
-    )
+def dense(targets: Targets) -> torch.Tensor:
+    """The sparse labels as (N, V); values below 0, the tokens to avoid, as they are."""
+    y = torch.zeros(len(targets.ids), V + 1, dtype=torch.float64)
+    ids = targets.ids.where(targets.ids >= 0, torch.tensor(V))  # column V takes the padding
+    return y.scatter(1, ids, targets.values.double())[:, :V]
+
+
+def normalised(f: torch.Tensor) -> torch.Tensor:
+    return f / f.sum(1, keepdim=True)
+
+
+def polynomial(z: torch.Tensor, n: int) -> torch.Tensor:
+    """f_n(s z) with the scale that the Taylor heads start with."""
+    return sum(z**i / math.factorial(i) for i in range(n + 1))
+
+
+def perturbed(z: torch.Tensor, noise: str) -> torch.Tensor:
+    """P[argmax_j (z_j + eps_j) = i] (N, V): the integral of F'(y - z_i) prod_{j != i} F(y - z_j), by
+    Simpson's rule."""
+    if noise == "gumbel":
+        return z.softmax(1)
+    if noise == "normal":
+        F_, density = torch.special.ndtr, lambda x: (-x.square() / 2).exp() / math.sqrt(2 * math.pi)
+        y = torch.linspace(-12, 12, 1201, dtype=z.dtype)
+    else:
+        F_, density = lambda x: -torch.expm1(-x), lambda x: (-x).exp()
+        y = torch.linspace(0, 40, 4001, dtype=z.dtype)
+    weights = torch.ones_like(y)
+    weights[1:-1:2], weights[2:-1:2] = 4, 2
+    weights *= (y[1] - y[0]) / 3
+    rows = []
+    for row in z - z.amax(
+        1, keepdim=True
+    ):  # the noise that is exponential is positive: y begins at the largest
+        each = F_(y[:, None] - row)
+        others = [each[:, torch.arange(V) != i].prod(1) for i in range(V)]
+        rows.append(weights @ (density(y[:, None] - row) * torch.stack(others, 1)))
+    return torch.stack(rows)
+
+
+def library_entmax(z: torch.Tensor, t: torch.Tensor, alpha: float) -> tuple[torch.Tensor, torch.Tensor]:
+    import entmax
+
+    return entmax.entmax_bisect_loss(z, t, alpha, 100), entmax.entmax_bisect(z, alpha, n_iter=100)
+
+
+def plain(name: str, args: dict, z: torch.Tensor, targets: Targets) -> tuple[torch.Tensor, torch.Tensor]:
+    """(loss (N,), p (N, V)) of a head at logits z (N, V), as its paper writes it, in plain PyTorch and
+    float64."""
+    t, onehot = targets.token, F.one_hot(targets.token, V).double()
+
+    def nll(p: torch.Tensor) -> torch.Tensor:
+        return -p.gather(1, t[:, None])[:, 0].log()
+
+    softmax = torch.softmax(z, 1)
+    categorical = torch.distributions.Categorical(probs=softmax)
+    if name in ("softmax", "temperature"):
+        p = (z / args.get("tau", 2.0 if name == "temperature" else 1.0)).softmax(1)
+        return nll(p), p
+    if name == "label_smoothing":
+        eps = args.get("eps", 0.05)
+        y = (1 - eps) * onehot + eps / (V - 1) * (1 - onehot)
+        return -(y * z.log_softmax(1)).sum(1), softmax
+    if name == "sigmoid":
+        w, y = torch.tensor(args.get("pos_weight", 1.0)), dense(targets)
+        bce = F.binary_cross_entropy_with_logits(z, y, reduction="none", pos_weight=w).sum(1)
+        excess = z.sigmoid().sum(1) - 1
+        return bce + args.get("sum_weight", 0.0) * excess**2, normalised(z.sigmoid())
+    links = {
+        "gs_softmax_f1": lambda: z.sigmoid(),
+        "gs_softmax_f2": lambda: torch.where(z < 0, z.exp(), 1 + z),
+        "sigsoftmax": lambda: z.exp() * z.sigmoid(),
+        "taylor": lambda: polynomial(z * 20 / args.get("n", 2), args.get("n", 2)),
+        "taylor_inf": lambda: polynomial(z * 20 / args.get("n", 2), args.get("n", 2)),
+    }
+    if name in links:
+        p = normalised(links[name]())
+        return nll(p), p
+    if name == "sm_softmax":
+        lowered = z - args.get("m", 0.6) * onehot
+        return nll(lowered.softmax(1)), softmax
+    if name == "sm_taylor":
+        n, m = args.get("n", 2), args.get("m", 0.6)
+        lowered = z * 20 / n - m * onehot
+        return nll(normalised(polynomial(lowered, n))), normalised(polynomial(z * 20 / n, n))
+    if name == "am_softmax":
+        m, tau = args.get("m", 0.03), args.get("tau", 0.05)
+        return nll(((z - m * onehot) / tau).softmax(1)), (z / tau).softmax(1)
+    if name == "sparse_softmax":
+        ordered, order = softmax.sort(1, descending=True)
+        first = torch.arange(V) < args.get("top_k", 50)
+        if "top_p" in args:
+            first = ordered.cumsum(1) - ordered < args["top_p"]
+        top = torch.zeros(z.shape, dtype=torch.bool).scatter(1, order, first.expand(z.shape))
+        return (z.exp() * top).sum(1).log() - (z * onehot).sum(1), normalised(softmax * top)
+    if name in ("sparsemax", "entmax15", "entmax"):
+        alpha = {"sparsemax": 2.0, "entmax15": 1.5}.get(name) or args.get("alpha", 1.25)
+        return library_entmax(z, t, alpha)
+    if name == "perturb_max":
+        p = perturbed(z, args.get("noise", "normal"))
+        return nll(p), p
+    if name == "confidence_penalty":
+        return -categorical.log_prob(t) - args.get("beta", 0.1) * categorical.entropy(), softmax
+    if name == "unlikelihood":
+        avoid = dense(targets) < 0
+        return nll(softmax) - args.get("alpha", 1.0) * ((1 - softmax).log() * avoid).sum(1), softmax
+    if name == "smooth_accuracy":
+        return -(softmax * onehot).sum(1), softmax
+    if name == "stop_gradient":
+        _, p = plain(args.get("of", "softmax"), {}, z, targets)
+        return ((p.detach() - onehot) * z).sum(1), p
+    raise AssertionError(f"write out the formula of {name} here")
+
+
+@heads
+def test_loss_and_distribution_are_the_papers_formulas(name, args):
+    """Value, gradient and distribution. taylor_inf's gradient, which is another's, is in test_gradcheck."""
+    head = HEADS[name](V, **args).double()
+    targets = random_targets(9, name=name)
+    z = torch.randn(9, V, dtype=torch.float64, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    loss, want = head.loss(z, targets), plain(name, args, z, targets)
+    near = dict(rtol=1e-6, atol=1e-8)  # the learned scales are float32 numbers
+    if name == "perturb_max":
+        near = dict(rtol=1e-4, atol=1e-5)  # its normal noise errs by up to 3e-5 in log p
+    torch.testing.assert_close(loss, want[0], **near)
+    torch.testing.assert_close(head.log_probs(z).exp(), want[1], **near)
+    if name != "taylor_inf":
+        ours, theirs = (torch.autograd.grad(l.sum(), z)[0] for l in (loss, want[0]))
+        torch.testing.assert_close(ours, theirs, **near)
 
 
 def test_label_smoothing_is_eq_1():
@@ -468,19 +633,6 @@ def test_sigmoid_is_binary_cross_entropy(w, lam):
         + lam * (z.sigmoid().sum(1) - 1) ** 2
     )
     torch.testing.assert_close(HEADS["sigmoid"](V, w, lam).loss(z, targets), want)
-
-
-@pytest.mark.parametrize(
-    "name, link",
-    [
-        ("sigmoid", torch.sigmoid),
-        ("gs_softmax_f1", torch.sigmoid),
-        ("gs_softmax_f2", lambda z: torch.where(z < 0, z.exp(), 1 + z)),
-    ],
-)
-def test_link_heads_normalise_their_link(name, link):
-    z = 2 * torch.randn(9, V)
-    torch.testing.assert_close(HEADS[name](V).log_probs(z).exp(), link(z) / link(z).sum(1, keepdim=True))
 
 
 @pytest.mark.parametrize("name", ["gs_softmax_f1", "gs_softmax_f2"])
@@ -576,7 +728,8 @@ def test_soft_margin_probabilities_do_not_sum_to_one():
 
 
 def test_am_softmax_is_of_cosines():
-    """Lengths of hidden states and embeddings change nothing, in loss, log_probs or their blocks; logits are cosines."""
+    """Lengths of hidden states and embeddings change nothing, in loss, log_probs or their blocks; logits are
+    cosines."""
     oh, hidden, targets = output_head("am_softmax", {}), torch.randn(9, C), random_targets(9)
     cos = F.cosine_similarity(hidden[:, None], oh.projection.weight[None, :V], dim=2)
     want = F.log_softmax(cos / 0.05, 1)
@@ -623,7 +776,8 @@ def test_sparse_softmax_finds_the_same_top_p_as_sorting():
 )
 @pytest.mark.parametrize("vocab", [V, 3000])
 def test_entmax_is_the_librarys(name, args, alpha, scale, vocab):
-    """Probabilities, Fenchel-Young loss and its gradient, float64; supports below and above the solver's first guess of 128."""
+    """Probabilities, Fenchel-Young loss and its gradient, float64; supports below and above the solver's
+    first guess of 128."""
     import entmax
 
     z = (
@@ -665,7 +819,8 @@ def test_gumbel_perturb_max_is_softmax():
 
 
 def test_exponential_perturb_max_is_permute_and_flip():
-    """McKenna & Sheldon 2020, algorithm 1: in a random order of the tokens, the first whose coin of probability e^(z_i - max z) falls on heads."""
+    """McKenna & Sheldon 2020, algorithm 1: in a random order of the tokens, the first whose coin of
+    probability e^(z_i - max z) falls on heads."""
     from itertools import permutations
 
     z = torch.tensor([[0.0, -0.3, -1.0, 0.0, -2.5], [0.1, 5.0, 4.0, 4.9, -20.0]], dtype=torch.float64)
@@ -699,7 +854,8 @@ def test_perturb_max_is_the_argmax_of_noisy_logits(noise, sampler):
 )
 @pytest.mark.parametrize("noise", ["normal", "exponential"])
 def test_perturb_max_integrates_to_one(noise, vocab, scale, tolerance):
-    """The loss's p_t, which nothing normalises: their sum over a small vocabulary; in a large one some of them against log_probs."""
+    """The loss's p_t, which nothing normalises: their sum over a small vocabulary; in a large one some of
+    them against log_probs."""
     torch.manual_seed(0)
     head, z = HEADS["perturb_max"](vocab, noise), scale * torch.randn(1, vocab)
     if vocab <= V:
@@ -714,7 +870,8 @@ def test_perturb_max_integrates_to_one(noise, vocab, scale, tolerance):
 
 
 def normal_perturb_max(z: torch.Tensor) -> tuple[torch.Tensor, Callable[[int], torch.Tensor]]:
-    """log p (V) of one row z, and the gradient of -log p_t, given t: `PerturbMax`'s integrals by fine trapezoids over the logits as they are, in float64."""
+    """log p (V) of one row z, and the gradient of -log p_t, given t: `PerturbMax`'s integrals by fine
+    trapezoids over the logits as they are, in float64."""
     z, step = z.double() - z.max().double(), 1 / 12
     y = torch.arange(-12, 9, step, dtype=torch.float64)[:, None]
     log_F = torch.special.log_ndtr(y - z)
@@ -744,7 +901,8 @@ def test_normal_perturb_max_is_its_integral(vocab, row):
     }[row]
     head, (want, gradient) = HEADS["perturb_max"](vocab, "normal"), normal_perturb_max(z)
     lp, likely = head.log_probs(z[None])[0], want > math.log(1e-20)
-    # float32's sum over the vocabulary is torch's, and as good as this CPU's: what torch itself loses of these log p is granted, too
+    # float32's sum over the vocabulary is torch's, and as good as this CPU's: what torch itself loses of
+    # these log p is granted, too
     tolerance = 3e-5 + (want.float().log_softmax(0).double() - want)[likely].abs().max().item()
     torch.testing.assert_close(lp[likely].double(), want[likely], rtol=0, atol=tolerance)
     assert (
@@ -761,24 +919,6 @@ def test_normal_perturb_max_is_its_integral(vocab, row):
         assert (
             grad[0] - exact
         ).norm() <= 1e-4 * exact.norm() + 1e-12 and grad.sum().abs() <= 1e-6 * exact.norm() + 1e-12
-
-
-def test_confidence_penalty_is_torch_distributions():
-    z, targets = 2 * torch.randn(9, V), random_targets(9)
-    q = torch.distributions.Categorical(logits=z)
-    torch.testing.assert_close(
-        HEADS["confidence_penalty"](V, 0.3).loss(z, targets), -q.log_prob(targets.token) - 0.3 * q.entropy()
-    )
-
-
-def test_smooth_accuracy_is_minus_p():
-    z, targets = torch.randn(9, V, requires_grad=True), random_targets(9)
-    ours, plain = (
-        HEADS["smooth_accuracy"](V).loss(z, targets),
-        -z.softmax(1).gather(1, targets.ids[:, :1]).squeeze(1),
-    )
-    torch.testing.assert_close(ours, plain)
-    torch.testing.assert_close(*(torch.autograd.grad(l.sum(), z)[0] for l in (ours, plain)))
 
 
 def test_stop_gradient_on_softmax_is_cross_entropys_gradient_with_a_meaningless_value():

@@ -1,5 +1,6 @@
-"""metrics.py against nltk, sacrebleu and numpy, to the last bit where it claims so, and against numbers worked out by hand."""
+"""metrics.py against nltk, sacrebleu and numpy, to the last bit where it claims so, and against worked examples."""
 
+import itertools
 import math
 import random
 
@@ -33,7 +34,11 @@ def sacre_self_bleu(texts: list[str]) -> float:
 
 
 def random_texts(seed: int) -> list[list[str]]:
-    """2-8 texts of 0-25 words from 1-30: few words for repeats and owners, unequal lengths for the brevity penalty, some copies."""
+    """2 to 8 texts of 0 to 25 words out of 1 to 30.
+
+    There are few words, so that they repeat and some text has the most of one; unequal lengths, for the brevity
+    penalty; and some copies.
+    """
     rng = random.Random(seed)
     vocabulary = [f"w{i}" for i in range(rng.choice([1, 2, 3, 5, 10, 30]))]
     longest = rng.choice([1, 3, 5, 10, 25])
@@ -43,7 +48,7 @@ def random_texts(seed: int) -> list[list[str]]:
     return texts if any(texts) else [*texts, ["w0"]]
 
 
-# ---- self-BLEU ----
+# ---- self-BLEU -----------------------------------------------------------------------------------
 
 
 def test_self_bleu_is_nltk_to_the_last_bit():
@@ -92,7 +97,7 @@ def test_self_bleu_sacre_tokenizes_as_sacrebleu():
 
 
 def test_13a_tokens_are_sacrebleus():
-    """Anything can stand beside anything: what the tokenizer does to a word must not depend on its neighbours."""
+    """Anything can stand beside anything: what becomes of a word must not depend on its neighbours."""
     parts = [
         *"ab7.,-&;'!/~\n\t \r\x1c\x85\u00a0\u2028é٣",
         "-\n",
@@ -206,7 +211,7 @@ def test_self_bleu_errors(call, message):
         call()
 
 
-# ---- repetition and vocabulary ----
+# ---- repetition and vocabulary -------------------------------------------------------------------
 
 
 def test_distinct_n_by_hand():
@@ -224,7 +229,7 @@ def test_seq_rep_n_by_hand():
     assert metrics.seq_rep_n([list("abcdefg")]) == 0
     assert metrics.seq_rep_n([list("aaaaaaaa")]) == pytest.approx(1 - 1 / 5)
     assert metrics.seq_rep_n([list("abab")], n=2) == pytest.approx(1 / 3)
-    # The texts count one by one: what they share is no repetition; the short and the empty one are left out of the mean.
+    # Each text counts by itself: what two share is no repetition. The short and the empty one are left out.
     assert metrics.seq_rep_n(
         [list("aaaaaaaa"), list("abcde"), list("abcde"), list("abc"), []]
     ) == pytest.approx((4 / 5) / 3)
@@ -276,11 +281,12 @@ def test_text_errors(call, message):
         call()
 
 
-# ---- probabilities ----
+# ---- probabilities -------------------------------------------------------------------------------
 
 
 def test_ece_by_hand():
-    # Bins of width 1/2: (0, .5] has .5 and .25, accuracy 1/2, confidence .375; (.5, 1] has .75 and 1, accuracy 1/2, confidence .875.
+    # Bins of width 1/2. (0, .5] has .5 and .25: accuracy 1/2, confidence .375.
+    # (.5, 1] has .75 and 1: accuracy 1/2, confidence .875.
     assert metrics.ece([0.5, 0.25, 0.75, 1.0], [1, 0, 0, 1], bins=2) == pytest.approx(
         0.5 * 0.125 + 0.5 * 0.375
     )
@@ -307,7 +313,7 @@ def test_ece_is_the_loop_of_guo_et_al():
     p = rng.random(5000)
     correct = rng.random(5000) < p**2  # overconfident
     expected, edges = 0.0, np.linspace(0, 1, 16)
-    for low, high in zip(edges[:-1], edges[1:]):
+    for low, high in itertools.pairwise(edges):
         inside = (p > low) & (p <= high)
         if inside.any():
             expected += inside.mean() * abs(correct[inside].mean() - p[inside].mean())

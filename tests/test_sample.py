@@ -8,7 +8,7 @@ import torch
 
 import eval_diversity
 import sample
-from data.tokens import BPETokenizer, train_bpe
+from data.tokenizers import BPETokenizer, train_bpe
 from heads import Softmax
 from model import LanguageModel
 from runtime import checkpoint, device

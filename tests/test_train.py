@@ -20,7 +20,8 @@ from safetensors.torch import load_file, save_file
 
 import train
 from data.batches import Windows, batch_indices
-from data.tokens import open_tokens, prepared
+from data.prepared import prepared
+from data.tokens import open_tokens
 from model import GPT, GPTConfig
 from runtime import checkpoint, device
 from runtime.gpt2 import to_gpt2

@@ -1,18 +1,22 @@
 """The language: rules, word classes and words, and the machine that they make.
 
-A document is one line: a name in the vocative, which sets its theme; one to four sentences; the same name in the genitive; the line's end.
+A document is one line: a name in the vocative, which sets the theme; one to four sentences; the same name in
+the genitive; the line's end.
 
     Mefove if my nefalos neruge then her kaded puboles his girif . Mefovus dugupes my penam . Mefovi
     Vomove our puvisic gofuzic dipulos kasuze the vamaz . his futagos tileme . Vomovi
 
-Nouns end in a consonant or in "os" (plural), verbs in "es" (singular) or "e", adjectives in "ic", adverbs in "ily".
+Nouns end in a consonant (plural "os"), verbs in "es" (plural "e"), adjectives in "ic", adverbs in "ily".
 
 What a model has to carry over a distance:
-- agreement: a verb has the number of its subject, across adjectives, prepositional phrases and relative clauses, themselves with nouns and verbs
+- agreement: a verb has the number of its subject. Between the two may stand adjectives, prepositional phrases
+  and relative clauses, with nouns and verbs of their own
 - nesting: "whom" opens a clause with a subject and a verb of its own, before the verb of the outer subject
 - matching: "if" is closed by "then", "either" by "or", "neither" by "nor", a whole clause later
-- the theme: which nouns and verbs are frequent follows from the first word, and so does the one name that may be mentioned or may close
-Nouns, verbs, adjectives and adverbs come in synonym classes of one to four words with the same probability everywhere; classes are Zipfian.
+- the theme: the first word decides which nouns and verbs are frequent, and which name alone may come again
+
+Nouns, verbs, adjectives and adverbs come in synonym classes of one to four words. The words of a class have
+the same probability everywhere; the classes are Zipfian.
 """
 
 from collections import deque
@@ -24,8 +28,9 @@ import numpy as np
 from data.grammar.machine import Machine, Tables
 from runtime.errors import UserError
 
-# Symbol -> its expansions, (probability, symbols). What has no rule is a class of words. The first class of a word decides between the
-# expansions (the grammar is LL(1)), so that a stack of symbols is a function of the words seen: see `places`.
+# Symbol -> its expansions, (probability, symbols). A symbol without a rule is a class of words.
+# The class of the next word decides between the expansions (the grammar is LL(1)). So the stack of symbols to
+# come is a function of the words seen: see `places`.
 RULES: dict[str, tuple[tuple[float, str], ...]] = {
     "document": ((1.0, "vocative sentence second genitive end"),),
     "second": ((0.9, "sentence third"), (0.1, "")),
@@ -73,16 +78,16 @@ FUNCTION_WORDS = {  # classes with words of their own, the most frequent first
     "stop": ".",
 }
 END = "\n"
-OWN, OWN_CONCEPTS = (
-    0.7,
-    40,
-)  # share of nouns and of verbs that come from the theme's own concepts, and how many these are
+OWN = 0.7  # share of the nouns, and of the verbs, that come from the theme's own concepts
+OWN_CONCEPTS = 40  # how many concepts a theme has of its own
 SYNONYMS = 4  # at most
+# the least that a setting may be, where it is not 1: a split needs several documents
+LEAST = {"seed": 0, "train": 500, "validation": 500, "test": 500}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that decides the corpus. As text "seed=1 train=2000000 ...": the `source` of a prepared folder."""
+    """Everything that decides the corpus. As text it is the `source` of a folder: "seed=1 train=2000000 ..."."""
 
     seed: int = 1
     train: int = 2_000_000  # tokens at least: a split ends with the document that reaches them
@@ -96,21 +101,23 @@ class Settings:
 
     @classmethod
     def parse(cls, text: str) -> "Settings":
-        """The settings named in `text`, "key=value" with spaces between; the others as they are. ValueError for what is unknown or not a whole number."""
+        """The settings named in `text`, "key=value" with spaces between; the others keep their defaults.
+
+        ValueError for an unknown key, and for a value that is no whole number or out of range.
+        """
         values, known = {}, [f.name for f in fields(cls)]
         for item in text.split():
             key, _, value = item.partition("=")
             if key not in known or not value.isdecimal():
                 raise UserError(
-                    f"source {text!r}: {item!r} is not a setting of the grammar; give key=number with keys among {', '.join(known)}"
+                    f"source {text!r}: {item!r} is not a setting of the grammar; "
+                    f"give key=number with keys among {', '.join(known)}"
                 )
             values[key] = int(value)
         out = cls(**values)
         for key, value in asdict(out).items():
-            least = {"seed": 0, "train": 500, "validation": 500, "test": 500}.get(
-                key, 1
-            )  # a split has several documents
-            if value > 100_000 and key not in ("seed", "train", "validation", "test"):
+            least = LEAST.get(key, 1)
+            if value > 100_000 and key not in LEAST:
                 raise UserError(
                     f"source {text!r}: {key} = {value} is more than there are words for: use at most 100000"
                 )
@@ -122,7 +129,8 @@ class Settings:
         return " ".join(f"{key}={value}" for key, value in asdict(self).items())
 
 
-# ---- places: the stacks of the grammar ------------------------------------------------------------------------------
+# ---- places: the stacks of the grammar
+# ------------------------------------------------------------------------------
 
 
 def _first(stack: tuple[str, ...]) -> list[tuple[float, str, tuple[str, ...]]]:
@@ -130,14 +138,21 @@ def _first(stack: tuple[str, ...]) -> list[tuple[float, str, tuple[str, ...]]]:
     head, rest = stack[0], stack[1:]
     if head not in RULES:
         return [(1.0, head, rest)]
-    return [
-        (p * p2, *more) for p, symbols in RULES[head] for p2, *more in _first(tuple(symbols.split()) + rest)
-    ]
+    ways = []
+    for p, symbols in RULES[head]:
+        for p_next, name, after in _first(tuple(symbols.split()) + rest):
+            ways.append((p * p_next, name, after))
+    return ways
 
 
 def places() -> tuple[list[tuple[str, ...]], list[dict[str, tuple[float, int]]]]:
-    """All stacks that the grammar can reach, "document" first, and for each {class of the next word: (probability, number of the stack after it)}."""
-    stacks, number, arcs = [("document",)], {("document",): 0}, []
+    """All stacks that the grammar can reach, "document" first, and the arcs that leave each.
+
+    The arcs of a stack are {class of the next word: (probability, number of the stack after it)}.
+    """
+    stacks: list[tuple[str, ...]] = [("document",)]
+    number = {stacks[0]: 0}
+    arcs = []
     waiting = deque(stacks)
     while waiting:
         out: dict[str, tuple[float, int]] = {}
@@ -147,36 +162,38 @@ def places() -> tuple[list[tuple[str, ...]], list[dict[str, tuple[float, int]]]]
                 number[rest] = len(stacks)
                 stacks.append(rest)
                 waiting.append(rest)
-            assert name not in out or out[name][1] == number[rest], (
-                f"{name} has two ways to go on: the grammar is not LL(1)"
-            )
-            out[name] = (out.get(name, (0.0,))[0] + p, number[rest])
+            before, to = out.get(name, (0.0, number[rest]))
+            assert to == number[rest], f"{name} has two ways to go on: the grammar is not LL(1)"
+            out[name] = (before + p, to)
         arcs.append(out)
     return stacks, arcs
 
 
-# ---- words ----------------------------------------------------------------------------------------------------------
+# ---- words
+# ----------------------------------------------------------------------------------------------------------
 
 
 def _stems(count: int, rng: np.random.Generator) -> list[str]:
-    """`count` different pronounceable stems of two syllables, and a third where these run out, in random order."""
+    """`count` different pronounceable stems, two syllables and a consonant each, in random order."""
     syllables = [a + b for a, b in product("bdfgklmnprstvz", "aeiou")]
-    short = ["".join(s) for s in product(syllables, syllables, "bdfgklmnprstvz")]
-    if count > len(short):
+    stems = ["".join(s) for s in product(syllables, syllables, "bdfgklmnprstvz")]
+    if count > len(stems):
         raise UserError(
-            f"the settings ask for {count} different stems, there are {len(short)}: use fewer concepts or themes"
+            f"the settings ask for {count} different stems, there are {len(stems)}: "
+            "use fewer concepts or themes"
         )
-    return [short[i] for i in rng.permutation(len(short))[:count]]
+    return [stems[i] for i in rng.permutation(len(stems))[:count]]
 
 
 def _zipf(n: int) -> np.ndarray:
+    """Zipf's probabilities of the ranks 1 to n (n,)."""
     return 1 / np.arange(1, n + 1) / np.sum(1 / np.arange(1, n + 1))
 
 
 def _open_class(concepts: int, themes: int, themed: bool, rng: np.random.Generator) -> np.ndarray:
-    """P(word | theme) (X, words) of synonym classes: Zipf over concepts, split evenly among the words of each.
+    """P(word | theme) (X, words): Zipf over the concepts, each shared evenly among its synonyms.
 
-    If `themed`, a share OWN goes by Zipf to OWN_CONCEPTS concepts that each theme draws for itself.
+    If `themed`, a share OWN of the mass goes by Zipf to OWN_CONCEPTS concepts that each theme draws.
     """
     synonyms = rng.integers(1, SYNONYMS + 1, concepts)
     p = np.tile(_zipf(concepts), (themes, 1))
@@ -220,16 +237,22 @@ def _classes(s: Settings) -> list[tuple[str, list[str], np.ndarray]]:
 
 
 def build(s: Settings) -> tuple[list[str], Machine]:
-    """The words (V,) and the machine of the language with these settings: a pure function of them. The sizes of the splits do not matter."""
+    """The words (V,) and the machine of the language: a pure function of the settings.
+
+    The sizes of the splits do not matter.
+    """
     classes = _classes(s)
     names = [name for name, _, _ in classes]
     _, arcs = places()
-    syntax, after = np.zeros((len(arcs), len(names))), np.full((len(arcs), len(names)), -1)
+    syntax = np.zeros((len(arcs), len(names)))
+    after = np.full((len(arcs), len(names)), -1)
     for q, out in enumerate(arcs):
         for name, (p, to) in out.items():
-            syntax[q, names.index(name)], after[q, names.index(name)] = p, to
+            c = names.index(name)
+            syntax[q, c], after[q, c] = p, to
     words = [word for _, own, _ in classes for word in own]
     klass = np.repeat(np.arange(len(classes)), [len(own) for _, own, _ in classes])
     theme = np.full(len(words), -1)
     theme[: s.themes] = np.arange(s.themes)  # the vocatives
-    return words, Machine(Tables(klass, syntax, after, np.hstack([p for _, _, p in classes]), theme))
+    lexicon = np.hstack([p for _, _, p in classes])
+    return words, Machine(Tables(klass, syntax, after, lexicon, theme))

@@ -1,11 +1,12 @@
-"""A machine that writes a language, and knows the exact distribution of each next word: tables, and what follows from them.
+"""A machine that writes a language and knows the exact distribution of each next word.
 
-The machine is deterministic: a text has one path through its states, so the state is a function of the words seen and
+The machine is deterministic: a text has one path through its states. So the state is a function of the words
+seen, and no mixture over hidden paths has to be inferred:
 
     p(next word | all words so far) = p(w | q, x) = syntax[q, class of w] * lexicon[x, w]
 
-with q the place in the grammar (all that is still to come: its stack) and x the theme (which the first word of a document chose).
-No mixture over hidden paths is ever to be inferred. A state is one number, q * X + x; documents are independent, and each begins in state 0.
+Here q is the place in the grammar (the stack of all that is still to come), and x is the theme, which the
+first word of a document chose. A state is one number, q * X + x; each document begins in state 0, for itself.
 """
 
 import hashlib
@@ -20,7 +21,10 @@ UNKNOWN = -1  # the state after a word that the grammar forbids, until the next 
 
 
 class Tables(NamedTuple):
-    """V words, C classes, Q places, X themes. The words of a class have consecutive ids; the last word, alone in the last class, ends a document."""
+    """What defines a machine of V words, C classes, Q places and X themes.
+
+    The words of a class have consecutive ids. The last word, alone in the last class, ends a document.
+    """
 
     klass: np.ndarray  # (V,) class of each word, ascending
     syntax: np.ndarray  # (Q, C) P(class | q): rows sum to 1
@@ -30,7 +34,7 @@ class Tables(NamedTuple):
 
 
 class Machine:
-    """Samples documents, parses texts, and gives distributions and entropies, from `tables`. All arrays are float64 and int64."""
+    """Samples documents, parses texts, gives distributions and entropies. Arrays are float64 and int64."""
 
     def __init__(self, tables: Tables):
         self.tables = tables
@@ -41,29 +45,40 @@ class Machine:
 
     @cached_property
     def digest(self) -> str:
-        """Equal for equal machines: 12 hexadecimal digits of the SHA-256 of the tables, to ten decimal places."""
+        """12 hexadecimal digits of the SHA-256 of the tables, which are rounded to ten decimal places."""
         content = b"".join(np.round(table, 10).tobytes() for table in self.tables)
         return hashlib.sha256(content).hexdigest()[:12]
 
     def probs(self, states: np.ndarray) -> np.ndarray:
-        """p(next word | state) (N, V) of states (N,), none of them UNKNOWN. Exact up to float64 rounding; 0 for forbidden words."""
+        """p(next word | state) (N, V) of states (N,), none of them UNKNOWN; 0 for forbidden words.
+
+        Exact up to float64 rounding.
+        """
         q, x = np.divmod(states, self.X)
         return self.syntax[q][:, self.klass] * self.lexicon[x]
 
     def allows(self, states: np.ndarray, words: np.ndarray) -> np.ndarray:
-        """Whether each word (N,) has a positive probability in its state (N,); False where the state is UNKNOWN."""
+        """Whether each word (N,) is possible in its state (N,); False where the state is UNKNOWN."""
         q, x = np.divmod(states, self.X)
-        return (states != UNKNOWN) & (self.syntax[q, self.klass[words]] > 0) & (self.lexicon[x, words] > 0)
+        class_fits, word_fits = self.syntax[q, self.klass[words]] > 0, self.lexicon[x, words] > 0
+        return (states != UNKNOWN) & class_fits & word_fits
 
     def step(self, states: np.ndarray, words: np.ndarray) -> np.ndarray:
-        """The states (N,) after each word (N,): UNKNOWN after a forbidden one, 0 after the end of a document whatever came before."""
+        """The states (N,) after each word (N,): UNKNOWN after a forbidden word.
+
+        After the end of a document it is 0, whatever came before.
+        """
         q, x = np.divmod(states, self.X)
         x = np.where(self.theme[words] >= 0, self.theme[words], x)
-        new = np.where(self.allows(states, words), self.after[q, self.klass[words]] * self.X + x, UNKNOWN)
-        return np.where(words == self.end, 0, new)
+        next_states = self.after[q, self.klass[words]] * self.X + x
+        next_states = np.where(self.allows(states, words), next_states, UNKNOWN)
+        return np.where(words == self.end, 0, next_states)
 
     def parse(self, rows: np.ndarray, start: int = 0) -> np.ndarray:
-        """The state (B, L) in which each word of `rows` (B, L) is chosen; the first of each row in `start`, 0 or UNKNOWN."""
+        """The state (B, L) in which each word of `rows` (B, L) is chosen.
+
+        The first word of each row is chosen in `start`, 0 or UNKNOWN.
+        """
         states, state = np.empty(rows.shape, np.int64), np.full(len(rows), start)
         for i in range(rows.shape[1]):
             states[:, i] = state
@@ -75,7 +90,8 @@ class Machine:
         ends = np.flatnonzero(ids == self.end)
         if not len(ends) or ends[-1] != len(ids) - 1:
             raise UserError(
-                f"the {len(ids)} tokens do not end with the end of a document (id {self.end}): parse whole documents"
+                f"the {len(ids)} tokens do not end with the end of a document (id {self.end}): "
+                "parse whole documents"
             )
         lengths = np.diff(ends, prepend=-1)
         inside = np.arange(lengths.max()) < lengths[:, None]  # (documents, longest)
@@ -85,22 +101,25 @@ class Machine:
 
     @cached_property
     def _cumulative(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of syntax, each row plus q; of lexicon, each class plus its number, each row plus x * C: both ascend when flattened."""
-        words = np.hstack(
-            [c + self.lexicon[:, a:b].cumsum(1) for c, (a, b) in enumerate(zip(self.first, self.first[1:]))]
-        )
-        return (self.syntax.cumsum(1) + np.arange(self.Q)[:, None]).ravel(), (
-            words + np.arange(self.X)[:, None] * self.C
-        ).ravel()
+        """Cumulative sums of syntax (Q * C,) and of lexicon (X * V,): two ascending sequences to search in.
+
+        That of row q of syntax runs from q to q + 1, that of class c in row x of lexicon from x * C + c on.
+        """
+        classes = self.syntax.cumsum(1) + np.arange(self.Q)[:, None]
+        bounds = zip(self.first[:-1], self.first[1:])
+        words = np.hstack([c + self.lexicon[:, a:b].cumsum(1) for c, (a, b) in enumerate(bounds)])
+        words = words + np.arange(self.X)[:, None] * self.C
+        return classes.ravel(), words.ravel()
 
     def sample(self, documents: int, rng: np.random.Generator) -> list[np.ndarray]:
-        """`documents` independent documents, each an array of ids that ends with `end`; all of them advance together, a word at a time."""
-        uniform = lambda n: np.minimum(
-            rng.random(n), 1 - 1e-9
-        )  # so that rounding cannot carry it to the next row
+        """`documents` independent documents, each an array of ids that ends with `end`."""
+
+        def uniform(n: int) -> np.ndarray:
+            return np.minimum(rng.random(n), 1 - 1e-9)  # so that rounding cannot carry it to the next row
+
         classes, words = self._cumulative
         alive, states, columns = np.arange(documents), np.zeros(documents, np.int64), []
-        while len(alive):
+        while len(alive):  # all documents advance together, a word at a time
             q, x = np.divmod(states, self.X)
             c = np.searchsorted(classes, q + uniform(len(q)), "right") - q * self.C
             w = np.searchsorted(words, x * self.C + c + uniform(len(q)), "right") - x * self.V
@@ -119,11 +138,13 @@ class Machine:
 
     @cached_property
     def visits(self) -> np.ndarray:
-        """Expected times that a document is in each state (Q * X,): n = e_0 + P^T n over places, shared out by the themes' probability."""
+        """How often a document is expected to be in each state (Q * X,).
+
+        n = e_0 + P^T n over places, shared among the themes by their probability.
+        """
         flow = np.zeros((self.Q, self.Q))
-        np.add.at(
-            flow, (np.arange(self.Q)[:, None], self.after), np.where(self.after > 0, self.syntax, 0)
-        )  # > 0: not into the next document
+        inside = np.where(self.after > 0, self.syntax, 0)  # > 0: not into the next document
+        np.add.at(flow, (np.arange(self.Q)[:, None], self.after), inside)
         n = np.linalg.solve(np.eye(self.Q) - flow.T, np.eye(self.Q)[0])
         sets = self.theme >= 0
         share = np.bincount(self.theme[sets], self.lexicon[0, sets], minlength=self.X)
@@ -138,9 +159,10 @@ class Machine:
 
     @property
     def entropy_rate(self) -> float:
-        """Nats a word, in closed form: expected sum of the entropies along a document / its expected length (renewal reward)."""
+        """Nats a word, in closed form: expected sum of a document's entropies / its expected length."""
         return float(self.visits @ self.entropies / self.visits.sum())
 
 
 def _plogp(p: np.ndarray) -> np.ndarray:
+    """-p log p, 0 where p is 0."""
     return -p * np.log(np.where(p > 0, p, 1))

@@ -22,7 +22,9 @@ from data.corpus import Split, main, prepare_splits
 from data.grammar.grammar import END, Settings, build
 from data.grammar.machine import Machine
 from data.grammar.truth import write_truth
-from data.tokens import SPLITS, WordTokenizer, open_tokens
+from data.prepared import SPLITS
+from data.tokenizers import WordTokenizer
+from data.tokens import open_tokens
 from runtime.configurator import cli
 from runtime.errors import UserError
 

@@ -18,7 +18,7 @@ if __name__ == "__main__":
     configurator.quiet_imports()
 
 from data.corpus import Split, file_lines, main, prepare_splits
-from data.tokens import is_prepared
+from data.prepared import is_prepared
 from runtime.configurator import cli
 from runtime.errors import UserError
 

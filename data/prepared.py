@@ -1,0 +1,146 @@
+"""Prepared folders: the token files of a corpus, and the tokenizer that made them.
+
+The folder data/CORPUS/TOKENIZER holds train.bin, validation.bin and test.bin, each with its JSON beside it,
+and meta.json, which is written last and says what the folder is. A trained BPE or a word list is there as
+tokenizer.json.
+"""
+
+import difflib
+import importlib
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from data.tokenizers import BPETokenizer, GPT2Tokenizer, Tokenizer, WordTokenizer, bpe_size
+from data.tokens import PREPARE, open_tokens
+from runtime.checkpoint import Checkpoint
+from runtime.errors import UserError
+
+DATA = Path(__file__).resolve().parent
+ROOT = DATA.parent  # of the project
+SPLITS = ("train", "validation", "test")
+
+
+def load_tokenizer(folder: str | Path) -> Tokenizer:
+    """The tokenizer of a prepared folder.
+
+    FileNotFoundError if the folder names none, ValueError if its file is damaged.
+    """
+    folder = Path(folder)
+    trained = folder / "tokenizer.json"
+    if trained.is_file():
+        try:
+            model = tokenizers.Tokenizer.from_str(trained.read_text(encoding="utf-8"))
+            if isinstance(model.model, tokenizers.models.WordLevel):
+                return WordTokenizer(model)
+            if isinstance(model.model, tokenizers.models.BPE):
+                return BPETokenizer(model)
+            raise UserError(f"it is a {type(model.model).__name__}, neither a BPE nor a word list")
+        except Exception as error:  # tokenizers raises bare Exception
+            raise UserError(
+                f"{trained} is not a tokenizer ({error}): prepare it again, with --force"
+            ) from None
+    if read_meta(folder).get("tokenizer") == "gpt2":
+        return GPT2Tokenizer()
+    raise FileNotFoundError(f"{folder} has no tokenizer.json, and no meta.json that says gpt2: {PREPARE}")
+
+
+def kept_path(folder: Path) -> str:
+    """`folder` as a checkpoint keeps it: relative to the project if it lies inside, so that both can move.
+
+    Else the absolute path.
+    """
+    folder = Path(folder).absolute()
+    return str(folder.relative_to(ROOT)) if folder.is_relative_to(ROOT) else str(folder)
+
+
+def found_path(kept: str, run: str | Path) -> Path:
+    """The folder that `kept_path` wrote down in `run`. FileNotFoundError if it is not there any more."""
+    folder = ROOT / kept
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"the token files of {run} are not in {folder} any more: say where they are with --data=FOLDER, "
+            f"or prepare them again (data/{Path(kept).parent.name}/prepare.py)"
+        )
+    return folder
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    """What meta.json in `folder` says; {} when it is missing or damaged, which means: prepare again."""
+    try:
+        meta = json.loads((folder / "meta.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return meta if isinstance(meta, dict) else {}
+
+
+def is_prepared(folder: Path, tokenizer: str, source: str = "") -> bool:
+    """Whether `folder` is finished, of that tokenizer and (unless "") of that source, and all splits open."""
+    meta = read_meta(folder)
+    if not meta.get("splits") or meta.get("tokenizer") != tokenizer:
+        return False
+    if source and meta.get("source") not in (source, str(Path(source).expanduser().resolve())):
+        return False
+    try:
+        fingerprint = load_tokenizer(folder).fingerprint
+        files = [open_tokens(folder / f"{split}.bin") for split in meta["splits"]]
+        return all(file.info.get("fingerprint") == fingerprint for file in files)
+    except (OSError, ValueError):
+        return False
+
+
+def prepared(dataset: str, tokenizer: str, source: str = "", root: str | Path = DATA) -> Path:
+    """The folder root/dataset/tokenizer, prepared first unless it is whole.
+
+    dataset    a folder of data/ that has a prepare.py: "wikitext103", "demo", "grammar"
+    tokenizer  "gpt2" or "bpe<vocabulary size>"; "words" for the grammar
+    source     where the text comes from; "" takes what is prepared already, else the corpus' default
+
+    ValueError for unknown names, for a folder that was prepared from another source, and for a damaged token
+    file.
+    """
+    known = sorted(path.parent.name for path in DATA.glob("*/prepare.py"))
+    if dataset not in known:
+        near = difflib.get_close_matches(dataset, known, 1)
+        guess = f", did you mean {near[0]!r}?" if near else ""
+        raise UserError(f"unknown dataset {dataset!r}{guess} (known: {', '.join(known)})")
+    bpe_size(tokenizer)
+    folder = Path(root) / dataset / tokenizer
+    for split in read_meta(folder).get("splits", ()):
+        # a missing file is made again; a damaged one is an error that the user sees
+        with suppress(FileNotFoundError):
+            open_tokens(folder / f"{split}.bin")
+    if not is_prepared(folder, tokenizer, source):
+        importlib.import_module(f"data.{dataset}.prepare").prepare(folder, tokenizer, source)
+    return folder
+
+
+def unusual(dataset: str, source: str) -> str:
+    """Which of a generated corpus' settings, in the `source` of its record, are not the standard ones; "" if
+    none."""
+    corpus = importlib.import_module(f"data.{dataset}.prepare")
+    return corpus.unusual(source) if hasattr(corpus, "unusual") else ""
+
+
+def tokenizer_of(ckpt: Checkpoint) -> Tokenizer:
+    """The tokenizer a checkpoint was trained with: GPT-2's, or the one saved in its folder.
+
+    UserError if another one lies there.
+    """
+    try:
+        tokenizer = GPT2Tokenizer() if ckpt.config["tokenizer"] == "gpt2" else load_tokenizer(ckpt.path)
+    except FileNotFoundError:
+        raise UserError(
+            f"the checkpoint {ckpt.path} has no tokenizer.json: it is incomplete; "
+            "use another one or train again"
+        ) from None
+    if tokenizer.fingerprint != ckpt.config["tokenizer_fingerprint"]:
+        raise UserError(
+            f"{ckpt.path / 'tokenizer.json'} is not the tokenizer ({ckpt.config['tokenizer']}) that this "
+            "model was trained with: put back its own, from the run's other checkpoint or the prepared data "
+            "folder, or use another checkpoint"
+        )
+    return tokenizer

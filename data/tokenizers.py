@@ -1,0 +1,238 @@
+"""Tokenizers: text on one side, ids on the other."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import tiktoken
+import tokenizers
+
+from runtime.errors import UserError
+from runtime.files import replacing
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back. No text is special: "<|endoftext|>" encodes as the characters it is made of."""
+
+    name: str  # "gpt2", "bpe<vocab_size>" or "words": also the name of the prepared folder
+    vocab_size: int  # ids are 0 .. vocab_size - 1
+    fingerprint: str  # equal if and only if the tokenizers are
+
+    def encode(self, text: str) -> list[int]: ...
+    def encode_each(self, texts: list[str]) -> np.ndarray: ...
+    def decode(self, ids: Iterable[int]) -> str: ...
+    def save(self, folder: Path) -> None: ...
+
+
+class GPT2Tokenizer:
+    """GPT-2's byte-level BPE (Radford et al. 2019), by tiktoken, which downloads its two files once."""
+
+    name, vocab_size = "gpt2", 50257
+    # A constant, not a hash. tiktoken checks the SHA-256 of its files, so there is only one gpt2, and a
+    # machine with neither the files nor a network can tell which prepared data it made.
+    fingerprint = "gpt2"
+
+    @cached_property
+    def _encoding(self) -> tiktoken.Encoding:
+        try:
+            return tiktoken.get_encoding("gpt2")
+        except (OSError, ValueError) as error:
+            raise FileNotFoundError(
+                f"tiktoken cannot get its gpt2 files ({type(error).__name__}): connect to the network "
+                "once, or set TIKTOKEN_CACHE_DIR to a folder that has them, or use a trained tokenizer such as "
+                "bpe2048"
+            ) from None
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text`."""
+        return self._encoding.encode_ordinary(text)
+
+    def save(self, folder: str | Path) -> None:
+        """Writes nothing: everybody has GPT-2's files, or can have them."""
+
+    def encode_each(self, texts: list[str]) -> np.ndarray:
+        """Ids of each text by itself, one after the other, most of the time without Python's lock."""
+        encoding = self._encoding
+        end = encoding.decode([encoding.eot_token])
+        joined = end.join(texts)
+        if joined.count(end) >= len(texts):  # a text has these characters in it, too
+            return np.fromiter(chain.from_iterable(map(self.encode, texts)), np.int64)
+        # One call for all texts, and no Python number for each id. Nothing is merged across the special
+        # token.
+        ids = encoding.encode_to_numpy(joined, allowed_special={end}, disallowed_special=())
+        return ids[ids != encoding.eot_token]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of `ids`; bytes that are not UTF-8 become U+FFFD."""
+        return self._encoding.decode(list(ids), errors="replace")
+
+
+class SavedTokenizer:
+    """A tokenizer of the `tokenizers` library. It is saved as tokenizer.json beside what was made with it."""
+
+    name: str
+
+    def __init__(self, model: tokenizers.Tokenizer) -> None:
+        self.model = model
+        self.vocab_size = model.get_vocab_size()
+        if sorted(model.get_vocab().values()) != list(range(self.vocab_size)):
+            raise UserError(f"its {self.vocab_size} tokens are not numbered 0 to {self.vocab_size - 1}")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the sorted vocabulary and, of a BPE, the merges in order: they decide every encoding."""
+        model = json.loads(self.model.to_str())["model"]
+        content = [sorted(model["vocab"].items())]
+        if "merges" in model:
+            content.append(model["merges"])
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text`."""
+        return self.model.encode(text, add_special_tokens=False).ids
+
+    def encode_each(self, texts: list[str]) -> np.ndarray:
+        """Ids of each text by itself, one after the other, on all cores."""
+        encodings = self.model.encode_batch_fast(texts, add_special_tokens=False)
+        return np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), np.int64)
+
+    def save(self, folder: str | Path) -> None:
+        """Write tokenizer.json into `folder`, all or nothing."""
+        with replacing(Path(folder) / "tokenizer.json") as file:
+            file.write(self.model.to_str().encode())
+
+
+class BPETokenizer(SavedTokenizer):
+    """Byte-level BPE with a vocabulary of any size. It starts from all 256 bytes, so every text
+    round-trips."""
+
+    def __init__(self, model: tokenizers.Tokenizer) -> None:
+        super().__init__(model)
+        self.name = f"bpe{self.vocab_size}"
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of `ids`; bytes that are not UTF-8 become U+FFFD."""
+        return self.model.decode(list(ids), skip_special_tokens=False)
+
+
+class WordTokenizer(SavedTokenizer):
+    """One token a word of a closed vocabulary, for corpora made of words; other words are a ValueError.
+
+    "\\n" is a word. Spaces stand between words, never in them. A text round-trips if its words are a single
+    space apart, with no space beside "\\n".
+    """
+
+    name = "words"
+    _word = re.compile(r"\n|[^ \n]+")
+
+    @classmethod
+    def of(cls, words: list[str]) -> "WordTokenizer":
+        """The tokenizer that numbers `words` 0, 1, ...
+
+        ValueError for a word that stands there twice, and for one with a space or "\\n" in it.
+        """
+        for word in words:
+            if not cls._word.fullmatch(word):
+                raise UserError(f"{word!r} is not a word: it must have neither spaces nor line ends in it")
+        vocab = {word: i for i, word in enumerate(words)}
+        if len(vocab) < len(words):
+            twice = max(words, key=words.count)
+            raise UserError(f"{twice!r} stands in the word list twice: give each word once")
+        model = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab))
+        model.pre_tokenizer = tokenizers.pre_tokenizers.Split(
+            tokenizers.Regex(cls._word.pattern), "removed", invert=True
+        )
+        return cls(model)
+
+    @cached_property
+    def words(self) -> list[str]:
+        """Word of each id (V,)."""
+        return [self.model.id_to_token(i) for i in range(self.vocab_size)]
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text`. ValueError for a word that the vocabulary lacks."""
+        return self.encode_each([text]).tolist()
+
+    def encode_each(self, texts: list[str]) -> np.ndarray:
+        """Ids of each text by itself, one after the other, on all cores.
+
+        ValueError for a word that the vocabulary lacks.
+        """
+        try:
+            return super().encode_each(texts)
+        except Exception:  # tokenizers raises bare Exception, and does not say which word it was
+            known = set(self.words)
+            word = next(word for text in texts for word in self._word.findall(text) if word not in known)
+            some = ", ".join(self.words[:3])
+            raise UserError(
+                f"the word {word!r} is not among the {self.vocab_size} of this vocabulary: "
+                f"use its words, such as {some}"
+            ) from None
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of `ids`: a space between two words of a line."""
+        text = " ".join(self.words[i] for i in ids)
+        return re.sub(" ?\n ?", "\n", text)
+
+
+LARGEST_BPE = 2**20
+
+
+def bpe_size(name: str) -> int | None:
+    """The vocabulary size that a tokenizer's name asks for: "bpe2048" -> 2048.
+
+    None for "gpt2" and "words"; ValueError for any other name.
+    """
+    if name in ("gpt2", WordTokenizer.name):
+        return None
+    match = re.fullmatch(r"bpe([1-9]\d{0,12})", name)
+    if match is None:
+        raise UserError(
+            f"unknown tokenizer {name!r}: use gpt2, or bpe<vocabulary size>, for instance bpe2048 "
+            "(words for the grammar corpus)"
+        )
+    return _checked_size(int(match[1]))
+
+
+def _checked_size(vocab_size: int) -> int:
+    if vocab_size < 257:
+        raise UserError(
+            f"vocabulary size {vocab_size} is too small: a byte-level BPE needs 257 or more, "
+            "256 bytes and a merge"
+        )
+    # the tokenizers library allocates all of them at once, and ends the process if it cannot
+    if vocab_size > LARGEST_BPE:
+        raise UserError(f"vocabulary size {vocab_size} is too large: at most {LARGEST_BPE}, GPT-2 has 50257")
+    return vocab_size
+
+
+def train_bpe(lines: Iterable[str], vocab_size: int) -> BPETokenizer:
+    """Train a byte-level BPE of exactly `vocab_size` ids: GPT-2's pre-tokenizer, no normaliser, no special
+    tokens.
+
+    Memory grows with the number of different words, not with the length of the text. ValueError for a
+    vocab_size below 257, and if the text has too few different pairs to reach it.
+    """
+    byte_level = tokenizers.pre_tokenizers.ByteLevel
+    model = tokenizers.Tokenizer(tokenizers.models.BPE())
+    model.pre_tokenizer = byte_level(add_prefix_space=False)
+    model.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=_checked_size(vocab_size),
+        show_progress=False,
+        initial_alphabet=sorted(byte_level.alphabet()),
+    )
+    model.train_from_iterator(lines, trainer)
+    tokenizer = BPETokenizer(model)
+    if tokenizer.vocab_size != vocab_size:
+        raise UserError(
+            f"the text is too small for bpe{vocab_size}: it yields {tokenizer.vocab_size} ids, "
+            f"so use {tokenizer.name} or more text"
+        )
+    return tokenizer
