@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: demo test test-other test-slow lint docs table clean
+.PHONY: demo test test-other test-slow table clean
 
 # Trains a baseline, a Sig-GPT whose teacher is that baseline, and a GS-Softmax model on an embedded corpus, and compares them.
 demo: .venv/done
@@ -19,7 +19,7 @@ demo: .venv/done
 	$(PY) eval_diversity.py out/baseline-tiny out/sig_gpt-tiny out/gs_softmax_f1-tiny --split validation --texts 40 --prompt_tokens 28 --new_tokens 100
 
 test: .venv/done
-	$(PY) -m pytest $(TEST_ARGS)
+	$(PY) -m pytest
 
 # The arithmetic once more, as another kind of CPU does it: no AVX-512, no bfloat16 instructions, two threads.
 test-other: .venv/done
@@ -29,6 +29,8 @@ test-other: .venv/done
 test-slow: .venv/done
 	$(PY) -m pytest -m "slow or gpu"
 
+# Style and types
+.PHONY: lint docs
 lint: .venv/done
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
