@@ -13,11 +13,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import scipy.stats
+
 from config.defaults import TrainConfig
 from model import GPTConfig
 from runtime.configurator import read_config
 from runtime.profile import PEAK_FLOPS, flops_per_token
-from table import student_interval
 
 ROOT = Path(__file__).resolve().parents[1]
 Entry = dict[str, Any]
@@ -88,8 +89,11 @@ def runs(name: str) -> dict[str, dict[int, Entry]]:
 
 
 def interval(values: Iterable[float]) -> Interval:
+    """Student's t over the seeds."""
     values = list(values)
-    return Interval(statistics.fmean(values), student_interval(values))
+    n = len(values)
+    t = float(scipy.stats.t.ppf(0.975, n - 1)) if n > 1 else math.nan
+    return Interval(statistics.fmean(values), t * statistics.stdev(values) / math.sqrt(n) if n > 1 else t)
 
 
 def ratios(of: dict[str, dict[int, Entry]], key: str) -> dict[str, Interval]:
