@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: demo test test-other test-slow table clean
+.PHONY: demo test test-other test-slow coverage table clean
 
 # Trains a baseline, a Sig-GPT whose teacher is that baseline, and a GS-Softmax model on an embedded corpus, and compares them.
 demo: .venv/done
@@ -18,14 +18,23 @@ demo: .venv/done
 	@echo
 	$(PY) eval_diversity.py out/baseline-tiny out/sig_gpt-tiny out/gs_softmax_f1-tiny --split validation --texts 40 --prompt_tokens 28 --new_tokens 100
 
+# The tests on as many processes as JOBS says, a file at a time: what a file's tests share is made once.
+JOBS ?= 2
+PARALLEL := -n $(JOBS) --dist loadfile
+
 test: .venv/done
-	$(PY) -m pytest
+	$(PY) -m pytest $(PARALLEL)
+
+# The same, and which lines no test reached. What runs in a process of its own is not counted.
+coverage: .venv/done
+	$(PY) -m pytest $(PARALLEL) --cov --cov-report=term-missing:skip-covered
 
 # The arithmetic once more, as another kind of CPU does it: no AVX-512, no bfloat16 instructions, two threads.
 test-other: .venv/done
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=2 \
 		$(PY) -m pytest tests/test_heads.py tests/test_scoring.py tests/test_model.py tests/test_tasks.py tests/test_device.py
 
+# Tests of minutes, and those that a GPU is needed for, which are skipped where there is none.
 test-slow: .venv/done
 	$(PY) -m pytest -m "slow or gpu"
 

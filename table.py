@@ -129,7 +129,7 @@ class Run:
 
     @property
     def wanted(self) -> dict[str, Any]:
-        return vars(train.read_arguments(list(self.arguments)))
+        return vars(train.TrainConfig.read(list(self.arguments)))
 
     def differs(self, config: dict[str, Any], rows: dict[str, dict[str, Any]] | None = None) -> str:
         """The first key in which a run's configuration is not what the table asks for, with both values; "" if there is none.
@@ -473,7 +473,7 @@ def check(c: TableConfig) -> list[Run]:
     if len({r.out for r in runs}) < len(runs):
         raise UserError("rows or seeds hold one twice: each row and each seed is to be there once")
     for run in runs:
-        train.read_arguments(list(run.arguments))
+        train.TrainConfig.read(list(run.arguments))
     args = eval_diversity.parser().parse_args([*map(str, (r.out for r in runs)), *split(c.evaluate)])
     blocks = {run.wanted["block_size"]: run for run in runs}
     if len(blocks) > 1:

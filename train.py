@@ -464,9 +464,6 @@ class Trainer:
         )
 
 
-read_arguments = TrainConfig.read
-
-
 def check_out(config: TrainConfig) -> None:
     """UserError if the run's folder holds what a new run would overwrite, or another run than the one to be
     resumed: known before the corpus is prepared."""

@@ -95,7 +95,8 @@ def to_gpt2(model: GPT, folder: str | Path) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     c = model.config
-    end = min(50256, c.vocab_size - 1)
+    # GPT-2's <|endoftext|>; no token of a smaller vocabulary ends a text, so `generate` must not stop at one
+    end = 50256 if c.vocab_size > 50256 else None
     sizes = {"n_positions": c.block_size, "n_layer": c.n_layer, "n_head": c.n_head, "n_embd": c.n_embd}
     hf = GPT2LMHeadModel(GPT2Config(vocab_size=c.vocab_size, bos_token_id=end, eos_token_id=end, **sizes))
     target = hf.transformer.state_dict()

@@ -1,4 +1,4 @@
-"""Small things that several test files share: a prepared token folder, configurations, trainers, a trained checkpoint."""
+"""What several test files share: a prepared token folder, configurations, trainers, a trained checkpoint."""
 
 import os
 
@@ -36,7 +36,7 @@ TINY = dict(
 
 
 def synthetic_text(lines: int, seed: int) -> str:
-    """Lines of made-up words with Zipf frequencies: enough structure to learn something, enough words for the metrics."""
+    """Lines of made-up words with Zipf frequencies: enough to learn something, and for the metrics."""
     rng = np.random.default_rng(seed)
     words = ["".join(np.random.default_rng(w).choice(list("aeiourstlnmk"), 3 + w % 4)) for w in range(80)]
     p = 1 / np.arange(1, 81)
@@ -58,7 +58,7 @@ def prepare_folder(folder: Path, tokenizer: str, seed: int = 0) -> Path:
 
 @pytest.fixture(scope="session")
 def token_folder(tmp_path_factory) -> Path:
-    """A prepared folder of a bpe300 and a few thousand tokens. Read only: what writes beside the tokens takes `own_folder`."""
+    """A prepared folder of a bpe300 and a few thousand tokens. Read only: who writes has another."""
     return prepare_folder(tmp_path_factory.mktemp("corpus") / f"bpe{VOCAB}", f"bpe{VOCAB}")
 
 

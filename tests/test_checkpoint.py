@@ -1,4 +1,4 @@
-"""Checkpoints: what goes in comes out, bit for bit; a folder of the final name is whole, whatever happens on the way."""
+"""Checkpoints: what goes in comes out, bit for bit; a folder of the final name is whole, whatever happens."""
 
 import errno
 import json
@@ -93,7 +93,7 @@ def one_line(e) -> str:
     return str(e.value)
 
 
-# ---- there and back -------------------------------------------------------------------------------------------------
+# ---- there and back ----------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -138,7 +138,7 @@ def test_tied_weights_are_stored_once(tmp_path, bayesian):
 
 
 def test_frozen_bayesian_noise_is_not_stored(tmp_path):
-    """torchbnn's freeze() puts weight_eps into the state dict: it is no parameter, and stays out of the file."""
+    """torchbnn's freeze() puts weight_eps into the state dict: no parameter, it stays out of the file."""
     model = new_model(bayesian=True)
     model.head.projection.bayes.freeze()
     assert any("weight_eps" in k for k in model.state_dict())
@@ -189,7 +189,7 @@ def test_a_trained_tokenizer_goes_along(last, tokenizer):
     )
 
 
-# ---- finding --------------------------------------------------------------------------------------------------------
+# ---- finding -----------------------------------------------------------------------------------------------
 
 
 def test_find(tmp_path, last):
@@ -204,7 +204,7 @@ def test_find(tmp_path, last):
             find(wrong)
 
 
-# ---- damage ---------------------------------------------------------------------------------------------------------
+# ---- damage ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_json_that_is_whole_but_not_ours(last, name, content):
     assert name in one_line(e) and str(last) in str(e.value)
 
 
-# ---- saves that fail ------------------------------------------------------------------------------------------------
+# ---- saves that fail ---------------------------------------------------------------------------------------
 
 
 def full_disk(kind):
@@ -392,7 +392,7 @@ def test_killed_at_any_moment_a_checkpoint_remains(last, monkeypatch, before, nt
     assert names(last.parent) == ["last"] and load(last).progress["step"] == 9
 
 
-# ---- one run at a time ----------------------------------------------------------------------------------------------
+# ---- one run at a time -------------------------------------------------------------------------------------
 
 
 def test_a_folder_in_use_is_refused(tmp_path):
@@ -409,8 +409,15 @@ def test_a_folder_in_use_is_refused(tmp_path):
 
 
 def test_the_lock_goes_with_the_process(tmp_path):
-    code = f"import fcntl, time; f = open({str(tmp_path / '.lock')!r}, 'a'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); time.sleep(60)"
-    holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    code = """
+import fcntl, sys, time
+f = open(sys.argv[1], "a")
+fcntl.flock(f, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(60)
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / ".lock")]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE)
     try:
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(ValueError, match="is in use by another run"), in_use(tmp_path):

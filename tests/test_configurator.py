@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from config.defaults import TrainConfig
 from runtime.configurator import cli, configure, help_text, read_config
 from runtime.errors import UserError
-from train import read_arguments
 
 ROOT = Path(__file__).resolve().parents[1]
 # all but the screen of defaults, which is no configuration
@@ -165,8 +165,8 @@ def test_help_is_the_source():
 @pytest.mark.parametrize("overlay", OVERLAYS)
 @pytest.mark.parametrize("path", ROWS, ids=lambda p: p.stem)
 def test_every_row_fits_every_overlay(path, overlay):
-    assert read_arguments([str(path)]).name == path.stem
-    config = read_arguments([str(path), str(ROOT / "config" / f"{overlay}.py")])  # checks types and values
+    assert TrainConfig.read([str(path)]).name == path.stem
+    config = TrainConfig.read([str(path), str(ROOT / "config" / f"{overlay}.py")])  # checks types and values
     assert config.name == f"{path.stem}-{overlay}" and config.out_dir == f"out/{path.stem}-{overlay}"
     assert config.head == read_config(path)["head"]  # an overlay changes the size, never the row
     assert config.head_args == read_config(path).get("head_args", {})

@@ -42,7 +42,7 @@ def test_training_and_its_checkpoint(run, tiny, compiled):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_sampling_with_a_cuda_graph_equals_sampling_without(dtype):
-    """Past block_size, where the cache is filled anew; in bfloat16 the hidden states agree up to rounding for as long as the tokens do."""
+    """Past block_size, where the cache is filled anew. In bfloat16 the first states agree up to rounding."""
     from runtime.checkpoint import build
     from sample import generate
 

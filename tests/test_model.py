@@ -17,7 +17,7 @@ V, T, C = 61, 16, 16  # 61 words in an embedding of 64 rows
 
 
 def shaken(model: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
-    """`model` with weights so large that every part of it shows: attention is sharp, biases are not 0, LayerNorms not the identity."""
+    """`model` with weights so large that all of it shows: sharp attention, biases, uneven LayerNorms."""
     g = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for p in model.parameters():
@@ -41,7 +41,7 @@ def logits(model: GPT, x: torch.Tensor) -> torch.Tensor:
     return model(x) @ model.wte.weight[: model.config.vocab_size].t()
 
 
-# ---- GPT-2's own weights --------------------------------------------------------------------------------------------
+# ---- GPT-2's own weights -----------------------------------------------------------------------------------
 
 
 def hf_model(**changes):
@@ -63,7 +63,7 @@ def hf_model(**changes):
     ids=str,
 )
 def test_gpt2_in_and_out(tmp_path, changes):
-    """transformers -> ours -> transformers: the same logits all the way, and in the end the same tensors, bit for bit."""
+    """transformers -> ours -> transformers: the same logits all the way, and in the end the same tensors."""
     hf = hf_model(**changes)
     hf.save_pretrained(tmp_path / "in")
     ours = from_gpt2(str(tmp_path / "in")).eval()
@@ -187,7 +187,7 @@ def test_what_is_not_a_whole_gpt2_is_refused_in_one_line(tmp_path, make):
     assert str(folder) in str(e.value) and "\n" not in str(e.value)
 
 
-# ---- causality, positions, the cache --------------------------------------------------------------------------------
+# ---- causality, positions, the cache -----------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -220,7 +220,7 @@ def test_cache_equals_the_whole_sequence(parts, dtype, atol):
 
 @torch.no_grad()
 def test_decode_equals_forward():
-    """The step of a CUDA graph, whose shapes do not depend on the position, after a prefill; the cache may be longer than the text will be."""
+    """The step of a CUDA graph, whose shapes are the same at every position, after a prefill."""
     model, x = tiny().double(), tokens(3, T)
     cache = Cache(model, 3, torch.float64, T)
     states = [model(x[:, :5], cache=cache)]
@@ -331,7 +331,7 @@ def test_dropout_is_for_training_only():
     )  # what is left drops attention weights
 
 
-# ---- sizes and initialisation ---------------------------------------------------------------------------------------
+# ---- sizes and initialisation ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,7 @@ def test_the_embedding_is_padded_to_a_multiple_of_64(vocab, rows):
 
 
 def test_number_of_parameters():
-    """GPT-2 small has 124,439,808 (with the 1,024 positions it was trained with); ours also has 47 padding rows."""
+    """GPT-2 small has 124,439,808, with its 1,024 positions; ours has 47 padding rows more."""
     with torch.device("meta"):
         count = lambda **size: sum(p.numel() for p in GPT(GPTConfig(**size)).parameters())
         assert count(block_size=1024) == 124_439_808 + 47 * 768

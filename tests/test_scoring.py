@@ -19,7 +19,7 @@ heads = pytest.mark.parametrize("name", HEADS)
 
 
 def tiny(head: str = "softmax", block: int = T, **changes) -> LanguageModel:
-    """A random model that is sure of some things; the noise of Bayesian weights is as large as the weights."""
+    """A random model that is sure of some things; Bayesian weights have noise as large as themselves."""
     torch.manual_seed(0)
     config = dict(
         vocab_size=V,
@@ -46,7 +46,7 @@ def text(count: int, seed: int = 0) -> np.ndarray:
 
 @torch.no_grad()
 def naive(model: LanguageModel, ids: np.ndarray, stride: int) -> torch.Tensor:
-    """log p (count - 1, V) in float64, one token at a time: token t reads from the start of the first window that reaches it."""
+    """log p (count - 1, V) in float64, a token at a time: each from the start of the first window with it."""
     block, count = model.trunk.config.block_size, len(ids)
     model, x, rows = copy.deepcopy(model).double(), torch.from_numpy(ids.astype(np.int64)), []
     for t in range(1, count):
@@ -61,7 +61,7 @@ def target_nll(lp: torch.Tensor, ids: np.ndarray) -> torch.Tensor:
     return -lp.gather(1, torch.from_numpy(ids[1:].astype(np.int64))[:, None]).squeeze(1)
 
 
-# ---- windows --------------------------------------------------------------------------------------------------------
+# ---- windows -----------------------------------------------------------------------------------------------
 
 
 def test_windows_score_every_token_once():
@@ -85,7 +85,7 @@ def test_impossible_strides(stride):
         windows(100, 8, stride)
 
 
-# ---- the score ------------------------------------------------------------------------------------------------------
+# ---- the score ---------------------------------------------------------------------------------------------
 
 
 @heads
@@ -183,7 +183,7 @@ def test_ece_is_that_of_all_tokens_at_once(name):
     assert expected > 0.05
 
 
-# ---- Bayesian projections -------------------------------------------------------------------------------------------
+# ---- Bayesian projections ----------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -227,7 +227,7 @@ def test_draws_are_a_function_of_the_seed():
     assert len(tiny().head.draws(3, 7)) == 1  # point weights have nothing to draw
 
 
-# ---- what it leaves alone -------------------------------------------------------------------------------------------
+# ---- what it leaves alone ----------------------------------------------------------------------------------
 
 
 @heads
@@ -264,7 +264,7 @@ def test_the_padded_vocabulary_never_gets_mass(name):
         assert score(model, text(40), 3).nll == pytest.approx(plain.nll, rel=1e-6)
 
 
-# ---- precision ------------------------------------------------------------------------------------------------------
+# ---- precision ---------------------------------------------------------------------------------------------
 
 
 @heads

@@ -121,7 +121,7 @@ def whole(token_folder, tmp_path, monkeypatch):
     def fake_train(self, command, environment):
         arguments = command[2:]
         trained.append(arguments)
-        config = table.train.read_arguments(list(arguments))
+        config = table.train.TrainConfig.read(list(arguments))
         return train_in_process(config, token_folder)
 
     tiny = TINY | dict(block_size=96)

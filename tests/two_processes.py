@@ -1,0 +1,97 @@
+"""What test_processes.py has two processes of torchrun do, in one launch, because a launch costs seconds.
+
+    torchrun --nproc-per-node=2 tests/two_processes.py OUT TOKENS TEACHER
+
+Runs write to OUT/<name>, and each process what it saw to OUT/seen-<rank>.json.
+"""
+
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch.distributed as dist
+from conftest import TINY, train_in_process
+
+import augment
+import train
+from data.tokens import open_tokens
+from runtime import device
+
+HALF = dict(max_steps=3, lr_decay_steps=6)
+LABELS = augment.Settings(candidates=6, positions=0.5, seed=77)  # of a store that no run here opens
+
+
+def configs(out: Path, teacher: str) -> dict[str, train.TrainConfig]:
+    """The runs by name. "noisy" has every source of randomness: dropout, drawn weights, labels of a store."""
+    noisy = dict(head="sigmoid", bayesian=True, dropout=0.2, labels="soft", teacher=teacher, candidates=5)
+    parted = dict(head="sigmoid", bayesian=True, micro_batch=2)
+    kinds = {
+        "noisy": noisy,
+        "noisy-broken": noisy | HALF,
+        "plain-broken": HALF,
+        "plain-begun-alone": HALF,
+        "float32": parted,
+        "float16": parted | dict(dtype="float16"),
+    }
+    return {
+        name: train.TrainConfig(**TINY | dict(name=name, out_dir=str(out / name)) | changes)
+        for name, changes in kinds.items()
+    }
+
+
+def resumed(config: train.TrainConfig) -> train.TrainConfig:
+    return dataclasses.replace(config, resume=True, max_steps=6)
+
+
+def dtypes_chosen() -> list[str]:
+    """What "auto" means where only process 0, then only process 1, has a CPU with bfloat16 instructions."""
+    real, chosen = device.capabilities, []
+    for lucky in ("0", "1"):
+        device.capabilities = lambda *_: {"avx512_bf16": os.environ["RANK"] == lucky}
+        procs = train.Processes("cpu")
+        chosen.append(train.settle_dtype("auto", None, procs, print).name)
+        procs.close()
+    device.capabilities = real
+    return chosen
+
+
+def store_built(tokens: Path, config: train.TrainConfig) -> list[int]:
+    """Both processes open the same store at once, with nothing but its lock between them. The first window of
+    each batch that this one computed."""
+    train_tokens, computed, real = open_tokens(tokens / "train.bin"), [], augment.propose
+    info = train_tokens.info
+    corpus = info["tokenizer"], info["fingerprint"], info["vocab_size"]
+    teacher = augment.Teacher(config.teacher, *corpus, config.block_size)
+
+    def noted(teacher, indices, *rest):
+        computed.append(int(indices[0]))
+        return real(teacher, indices, *rest)
+
+    augment.propose = noted
+    augment.build_store(train_tokens, teacher, config.block_size, LABELS, batch=4)
+    augment.propose = real
+    return computed
+
+
+def one_group_for_all() -> None:
+    """Each run makes a group and destroys it, but torchrun's store does not serve a second one."""
+    dist.init_process_group("gloo")
+    dist.init_process_group = dist.destroy_process_group = lambda *_, **__: None
+
+
+def main(out: Path, tokens: Path, teacher: str) -> None:
+    one_group_for_all()
+    runs = configs(out, teacher)
+    seen = {"dtypes": dtypes_chosen()}
+    begun = ("noisy", "noisy-broken", "plain-broken", "float32", "float16")
+    codes = {name: train_in_process(runs[name], tokens) for name in begun}
+    codes["noisy-resumed"] = train_in_process(resumed(runs["noisy-broken"]), tokens)
+    codes["plain-resumed"] = train_in_process(resumed(runs["plain-begun-alone"]), tokens)
+    seen |= {"codes": codes, "computed": store_built(tokens, runs["noisy"])}
+    (out / f"seen-{os.environ['RANK']}.json").write_text(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
