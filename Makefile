@@ -38,6 +38,17 @@ test-other: .venv/done
 test-slow: .venv/done
 	$(PY) -m pytest -m "slow or gpu"
 
+# Style and types
+.PHONY: lint docs
+lint: .venv/done
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	$(PY) -m mypy
+
+# README.md and docs/, with the numbers of results/ and bench/. `python docs/gallery.py` draws their two figures.
+docs: .venv/done
+	$(PY) docs/build.py --write
+
 .venv/done: requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $$($(PYTHON) --version) is too old: Python 3.11 or newer is needed; give one with PYTHON=python3.12" >&2; exit 2; }
 	$(PYTHON) -m venv .venv

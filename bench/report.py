@@ -1,15 +1,12 @@
-"""The README's tables of speed, from this folder's JSONs: what stands between its <!-- bench --> markers.
+"""The tables of docs/speed.md, from this folder's JSONs.
 
-    python bench/report.py             prints them
-    python bench/report.py --write     puts them into README.md
-    python bench/report.py --check     exits 1 if README.md has others
+    python bench/report.py             prints them; docs/build.py --write puts them into the page
 
 A kind of CPU has columns of its own: one with bfloat16 instructions, from bench/*.json; one without, from
 bench/avx2/*.json: the same under ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2. A JSON that is not there
 leaves its rows or columns out.
 """
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -20,7 +17,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.training import SIZES
 
 BENCH = Path(__file__).resolve().parent
-BEGIN, END = "<!-- bench -->", "<!-- /bench -->"
 KINDS = {"bf16 CPU": "", "AVX2, emulated": "avx2"}  # title -> folder in bench/
 Report = dict[str, Any]
 
@@ -50,7 +46,7 @@ def table(first: str, columns: dict[str, Column], left: bool = False) -> str:
 
 
 def head_name(r: Report, labels: int) -> str | None:
-    """The label of a result of bench/heads.py; None for one that the README does not show."""
+    """The label of a result of bench/heads.py; None for one that the page does not show."""
     if r["way"] == "chunked":
         return f"**{r['head']}**" + (f", {labels} labels" if r["head"] == "sigmoid" else "")
     return {
@@ -211,7 +207,7 @@ def model_of(size: str) -> str:
 
 
 def block(bench: Path = BENCH) -> str:
-    """The Markdown between the markers."""
+    """The tables as Markdown."""
 
     def found(name: str) -> dict[str, Report]:
         paths = {kind: bench / folder / f"{name}.json" for kind, folder in KINDS.items()}
@@ -240,27 +236,5 @@ def block(bench: Path = BENCH) -> str:
     return "\n".join(parts)
 
 
-def main(argv: list[str]) -> int:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--check", action="store_true")
-    p.add_argument("--write", action="store_true")
-    p.add_argument("--readme", type=Path, default=BENCH.parent / "README.md")
-    args = p.parse_args(argv)
-    new = block()
-    if not (args.check or args.write):
-        sys.stdout.write(new)
-        return 0
-    text = args.readme.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN + "\n")
-    old, end, after = rest.partition(END)
-    if not (begin and end):
-        raise SystemExit(f"{args.readme.name} has no lines {BEGIN} and {END}, between which the tables stand")
-    if args.write:
-        args.readme.write_text(before + begin + new + end + after, encoding="utf-8")
-    elif old != new:
-        print(f"{args.readme.name} differs from the JSONs: python bench/report.py --write", file=sys.stderr)
-    return int(args.check and old != new)
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.stdout.write(block())

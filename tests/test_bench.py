@@ -1,4 +1,4 @@
-"""Each script of bench/ runs to its end at a tiny size and writes what it should. How long anything takes is not a test's business."""
+"""Each script of bench/ runs to its end at a tiny size and writes what it should. Nothing here is timed."""
 
 import json
 import os
@@ -193,7 +193,9 @@ def test_random_tokens_need_no_corpus(tmp_path):
 
 
 def python_that(folder: Path, *cases: str) -> dict[str, str]:
-    """Has bench/gpu.sh start another program for Python: it ends at once but for `cases` of its first argument."""
+    """Has bench/gpu.sh start another program for Python; it ends at once but for `cases` of its first
+    argument.
+    """
     stub = folder / "python"
     stub.write_text(
         "\n".join(["#!/bin/sh", 'case "$1" in', f'-) exec "{sys.executable}" "$@" ;;', *cases, "esac"])
@@ -261,18 +263,7 @@ def test_gpu_on_a_cpu(tmp_path):
         assert str(REPO) not in path.read_text() and str(tmp_path) not in path.read_text()
 
 
-# ---- the README's tables
-
-
-def test_readme_says_what_the_jsons_say(tmp_path):
-    assert report.main(["--check"]) == 0
-    readme = tmp_path / "README.md"
-    text = (REPO / "README.md").read_text(encoding="utf-8")
-    readme.write_text(text.replace("| **softmax** | ", "| **softmax** | 0", 1), encoding="utf-8")
-    assert report.main(["--check", "--readme", str(readme)]) == 1
-    assert (
-        report.main(["--write", "--readme", str(readme)]) == 0 and readme.read_text(encoding="utf-8") == text
-    )
+# ---- the tables of docs/speed.md
 
 
 def test_each_kind_of_cpu_has_its_columns(tmp_path):

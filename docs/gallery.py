@@ -1,0 +1,128 @@
+"""Two figures, drawn from the heads' own code.
+
+    python docs/gallery.py
+
+docs/heads.svg    p and the loss's slope of each head over the true token's lead: see docs/heads.md
+results/gain.svg  perplexity against the slope of log p at the start: see docs/findings.md
+"""
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from docs.sources import ROOT, configured, runs, single_runs
+from evaluation.figures import panels, pyplot, write
+from heads import HEADS, Head, Targets
+
+V = 4096  # the vocabulary of the small tables
+LEADS = torch.linspace(-5, 20, 501, dtype=torch.float64)
+# What is drawn: a row of config/ for each head, and each setting that changes a curve
+ROWS = (
+    "baseline temperature smooth_gpt_10 sig_gpt sig_gpt_pw gs_softmax_f1 gs_softmax_f2 sigsoftmax "
+    "taylor_2 taylor_6 taylor_inf sm_softmax sm_taylor am_softmax sparse_softmax_k sparsemax entmax15 entmax "
+    "perturb_normal perturb_exponential confidence_penalty unlikelihood smooth_accuracy stop_gradient"
+).split()
+UNITS = {"am_softmax": 0.05}  # its logits are cosines: a lead of 20 on the axis is one of 1
+
+
+class Curve(NamedTuple):
+    """At each lead of the true token over all others, which are equal: p_t (N,) and -dL/dz_t (N,)."""
+
+    p: Tensor
+    slope: Tensor
+
+
+def head_of(row: str) -> Head:
+    config = configured(row)
+    return HEADS[config["head"]](V, **config.get("head_args", {})).double()
+
+
+def curve(head: Head, leads: Tensor) -> Curve:
+    """The others' logits are where training starts: at the output bias."""
+    logits = torch.full((len(leads), V), head.bias or 0.0, dtype=torch.float64)
+    logits[:, 0] += leads
+    logits.requires_grad_()
+    token = torch.zeros(len(leads), dtype=torch.long)
+    (gradient,) = torch.autograd.grad(head.loss(logits, Targets.single(token)).sum(), logits)
+    with torch.no_grad():
+        return Curve(head.log_probs(logits)[:, 0].exp(), -gradient[:, 0])
+
+
+def start_slope(head: Head, step: float = 1e-7) -> float:
+    """d log p_t / dz_t where all logits are equal, as when training starts: a head's gain."""
+    logits = torch.full((2, V), head.bias or 0.0, dtype=torch.float64)
+    logits[:, 0] += torch.tensor([-step, step], dtype=torch.float64)
+    with torch.no_grad():
+        low, high = head.log_probs(logits)[:, 0].tolist()
+    return (high - low) / (2 * step)
+
+
+def heads_figure(path: Path) -> list[Path]:
+    """A panel a row: p_t and the loss's slope over the lead, softmax behind them in grey."""
+    fig, axes = panels(ROWS, 1.5)
+    softmax = curve(head_of("baseline"), LEADS)
+    for ax, row in axes:
+        unit = UNITS.get(row, 1.0)
+        head = curve(head_of(row), LEADS * unit)
+        for values, style in ((softmax.p, "-"), (softmax.slope, "--")):
+            ax.plot(LEADS, values, color="0.75", lw=1.5, ls=style)
+        ax.plot(LEADS, head.p, color="tab:blue", lw=1, label="p")
+        # divided by the largest: a slope's size is a matter of the learning rate, and Adam's steps have none
+        ax.plot(LEADS, head.slope / head.slope.abs().max(), color="tab:orange", lw=1, ls="--", label="slope")
+        ax.set_title(row if unit == 1 else f"{row} (x {unit})", fontsize=8)
+        ax.set_ylim(-0.1, 1.1)
+    axes[0][0].legend(fontsize=6, frameon=False)
+    fig.supxlabel(f"the true token's logit above the {V - 1:,} others', which are equal; grey: softmax")
+    fig.supylabel("p, and -dL/dz over its largest value")
+    return write(fig, path)
+
+
+# head -> where its name stands beside its square, in points
+GAIN_HEADS = {
+    "gs_softmax_f1": (-8, 6),
+    "gs_softmax_f2": (-8, -8),
+    "sigsoftmax": (8, 0),
+    "taylor_6": (8, 4),
+    "perturb_normal": (8, 4),
+    "am_softmax": (8, 0),
+}
+
+
+def gain_figure(path: Path) -> list[Path]:
+    """Validation perplexity after 1,000 steps against the slope at the start; a line for softmax's gains."""
+    heads = {row: min(e["val_ppl"] for e in seeds[1]["curve"]) for row, seeds in runs("heads").items()}
+    softmax = [(1 / configured("temperature")["head_args"]["tau"], heads["temperature"])]
+    softmax += [(run.gain, run.best) for run in single_runs().values() if run.gain and run.seed == 1]
+    fig, ax = pyplot().subplots(figsize=(6, 3), layout="constrained")
+    ax.plot(
+        *zip(*sorted(softmax)), color="0.4", marker="o", lw=1.5, label="softmax, its logits times a constant"
+    )
+    x, y = [start_slope(head_of(row)) for row in GAIN_HEADS], [heads[row] for row in GAIN_HEADS]
+    ax.plot(x, y, color="tab:blue", marker="s", ls="", label="other heads")
+    for row, point in zip(GAIN_HEADS, zip(x, y)):
+        offset = GAIN_HEADS[row]
+        side = "right" if offset[0] < 0 else "left"
+        ax.annotate(row, point, offset, textcoords="offset points", ha=side, va="center")
+    ax.set_xscale("log")
+    ax.set_xticks([0.5, 1, 2, 4, 8, 16], ["0.5", "1", "2", "4", "8", "16"])
+    ax.minorticks_off()
+    ax.set_xlim(0.3, 45)
+    ax.set_xlabel("d log p / dz when training starts")
+    ax.set_ylabel("validation perplexity, 1,000 steps")
+    ax.legend(frameon=False)
+    return write(fig, path)
+
+
+def main() -> None:
+    made = heads_figure(ROOT / "docs" / "heads") + gain_figure(ROOT / "results" / "gain")
+    print(*made, sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""The numbers of README.md and docs/: what a template may name between {{ and }}.
+
+A name is a field of Python's format strings, as {{heads[baseline].ppl_eps:.1f}}.
+A mean with an interval prints as mean ± half of it, a value of several seeds as lowest to highest.
+"""
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import scipy.stats
+
+from config.defaults import TrainConfig
+from model import GPTConfig
+from runtime.configurator import read_config
+from runtime.profile import PEAK_FLOPS, flops_per_token
+
+ROOT = Path(__file__).resolve().parents[1]
+Entry = dict[str, Any]
+
+
+class Interval(NamedTuple):
+    """A mean and half of its 95% interval."""
+
+    mean: float
+    half: float
+
+    def __format__(self, spec: str) -> str:
+        mean = format(self.mean, spec)
+        return f"{mean} ± {format(self.half, spec)}" if math.isfinite(self.half) else mean
+
+
+class Span(list[float]):
+    """A value of each seed; printed as lowest to highest, or once if both print the same."""
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self)
+
+    def __format__(self, spec: str) -> str:
+        low, high = format(min(self), spec), format(max(self), spec)
+        return low if low == high else f"{low} to {high}"
+
+
+class Row:
+    """A row of a table's JSON: row.KEY is the number, or an Interval where the row has KEY_ci."""
+
+    def __init__(self, entry: Entry):
+        self.entry = entry
+
+    def __getattr__(self, key: str) -> float | Interval:
+        value = float(self.entry[key])
+        return Interval(value, float(self.entry[key + "_ci"])) if key + "_ci" in self.entry else value
+
+
+class Differences:
+    """A row's differences to the table's first row, paired by seed: .KEY is an Interval."""
+
+    def __init__(self, row: Row):
+        self.row = row
+
+    def __getattr__(self, key: str) -> Interval:
+        e = self.row.entry
+        return Interval(float(e[key + "_diff"]), float(e[key + "_diff_ci"]))
+
+
+def read(name: str) -> Any:
+    return json.loads((ROOT / name).read_text(encoding="utf-8"))
+
+
+def rows(name: str) -> dict[str, Row]:
+    """The rows of results/NAME.json by their names."""
+    return {r["name"]: Row(r) for r in read(f"results/{name}.json")["rows"]}
+
+
+def runs(name: str) -> dict[str, dict[int, Entry]]:
+    """row -> seed -> the run, of results/NAME.runs.json."""
+    out: dict[str, dict[int, Entry]] = defaultdict(dict)
+    for r in read(f"results/{name}.runs.json")["rows"]:
+        if not r.get("reference"):
+            row, _, seed = r["name"].rsplit("-", 2)
+            out[row][int(seed)] = r
+    return out
+
+
+def interval(values: Iterable[float]) -> Interval:
+    """Student's t over the seeds."""
+    values = list(values)
+    n = len(values)
+    t = float(scipy.stats.t.ppf(0.975, n - 1)) if n > 1 else math.nan
+    return Interval(statistics.fmean(values), t * statistics.stdev(values) / math.sqrt(n) if n > 1 else t)
+
+
+def ratios(of: dict[str, dict[int, Entry]], key: str) -> dict[str, Interval]:
+    """Each row's value over the baseline's of the same seed."""
+    base = of["baseline"]
+    return {
+        row: interval(float(r[key]) / float(base[seed][key]) for seed, r in seeds.items())
+        for row, seeds in of.items()
+    }
+
+
+# What a template may ask of an evaluation in the log of a run, beside its own keys
+DERIVED: dict[str, Callable[[Entry], float]] = {
+    # of the mass on valid words, the alternatives' part, over the part that is theirs
+    "share": lambda e: e["mass_alternatives"] / (1 - e["mass_invalid"]) / (1 - e["true_observed"]),
+    "observed": lambda e: e["mass_observed"] / e["true_observed"],
+}
+
+
+class Evaluation:
+    """An evaluation during training, of all seeds: .KEY and .decade[N] are Spans."""
+
+    def __init__(self, entries: list[Entry]):
+        self.entries = entries
+
+    def __getattr__(self, key: str) -> Span:
+        return Span(DERIVED[key](e) if key in DERIVED else float(e[key]) for e in self.entries)
+
+    @property
+    def decade(self) -> list[Span]:
+        """decade[N]: the mass on alternatives of true probability 1e-(N+1) to 1e-N, over the truth's."""
+        by_seed = [e["alternatives_by_decade"] for e in self.entries]
+        shown = range(sum(p > 0 for _, p in by_seed[0]))
+        return [Span(seed[d][0] / seed[d][1] for seed in by_seed) for d in shown]
+
+
+def best(of: dict[str, dict[int, Entry]]) -> dict[str, Span]:
+    """Each row's best validation perplexity, of all seeds; PPL_eps for heads with exact zeros."""
+
+    def lowest(r: Entry) -> float:
+        ppl = min(float(e["val_ppl"]) for e in r["curve"])
+        return ppl if math.isfinite(ppl) else min(float(e["val_ppl_eps"]) for e in r["curve"])
+
+    return {row: Span(map(lowest, seeds.values())) for row, seeds in of.items() if "curve" in seeds[1]}
+
+
+def course(of: dict[str, dict[int, Entry]]) -> dict[str, dict[int, Evaluation]]:
+    """row -> step -> the evaluation there."""
+    out: dict[str, dict[int, Evaluation]] = {}
+    for row, seeds in of.items():
+        at: dict[int, list[Entry]] = defaultdict(list)
+        for r in seeds.values():
+            for e in r["curve"]:
+                at[e["step"]].append(e)
+        out[row] = {step: Evaluation(entries) for step, entries in at.items()}
+    return out
+
+
+def single_runs() -> dict[str, Any]:
+    """results/single_runs.json: id -> its run, and the best validation perplexity as `best`."""
+    out = {}
+    for r in read("results/single_runs.json")["runs"]:
+        run = SimpleNamespace(**{"gain": None, "kl": None, **r})
+        run.val_ppl = {int(step): ppl for step, ppl in r["val_ppl"].items()}
+        run.best = min(run.val_ppl.values())
+        out[r["id"]] = run
+    return out
+
+
+def seeds_of(single: dict[str, Any], of: str) -> Span:
+    """The best validation perplexities of all runs called OF, a seed each."""
+    return Span(run.best for name, run in single.items() if name.rsplit(", ", 1)[0] == of)
+
+
+# -----------------------------------------------------------------------------
+# The 124M rows, estimated: FLOPs over an assumed share of a data sheet's peak
+
+
+def full_size() -> dict[str, Any]:
+    """What the published size computes, from the defaults of training: no measurement."""
+    c = TrainConfig()
+    model = GPTConfig(50257, c.block_size, c.n_layer, c.n_head, c.n_embd, c.dropout)
+    tokens = c.batch_size * c.block_size * c.max_steps
+    return {"tokens": tokens, "per_token": flops_per_token(model), "flops": tokens * flops_per_token(model)}
+
+
+def hours(gpu: str, mfu: float) -> float:
+    return full_size()["flops"] / (mfu * PEAK_FLOPS[gpu]) / 3600
+
+
+def configured(row: str) -> Entry:
+    return read_config(ROOT / "config" / f"{row}.py")
+
+
+def numbers() -> dict[str, Any]:
+    """All that a template may name, but for the blocks of build.py."""
+    of_heads, of_grammar, single = runs("heads"), runs("grammar"), single_runs()
+    return {
+        **{name: rows(name) for name in ("heads", "grammar", "small", "labels")},
+        "paper": rows("paper_protocol"),
+        "ratio": ratios(of_heads, "ppl_eps"),
+        "course": course(of_grammar),
+        "best": best(of_heads),
+        "best_seed_1": {row: values[0] for row, values in best(of_heads).items()},
+        "single": single,
+        "seeds": {name: seeds_of(single, name) for name in ("softmax", "gain 4")},
+        "bench": read("bench/notes.json"),
+        "full": full_size(),
+    }

@@ -1,0 +1,175 @@
+"""The tables of README.md and docs/: the blocks that a template may name, as Markdown."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from bench import report
+from docs import gallery, sources
+from docs.sources import Row
+
+Numbers = dict[str, Any]
+
+
+def markdown(head: list[str], body: list[list[str]], left: int = 1) -> str:
+    """A table whose first `left` columns are text and the others numbers; no newline at its end."""
+    rule = ["---" if i < left else "---:" for i in range(len(head))]
+    return "\n".join("| " + " | ".join(line) + " |" for line in (head, rule, *body))
+
+
+def cell(row: Row, key: str, form: str) -> str:
+    """The number, or "-" where the row has none; an infinity is one."""
+    return format(getattr(row, key), form) if key in row.entry else "-"
+
+
+def lines_of(table: dict[str, Row], columns: dict[str, tuple[str, str]], names: list[str]) -> list[list[str]]:
+    out = []
+    for name in names:
+        row = table[name]
+        seeds = "" if row.entry.get("reference") else str(len(row.entry.get("runs", [0])))
+        out.append([name, seeds, *(cell(row, key, form) for key, form in columns.values())])
+    return out
+
+
+def findings_table(table: dict[str, Row], columns: dict[str, tuple[str, str]], order: str = "") -> str:
+    """The rows of a table of results/: the baseline first, the others as they stand or by `order`."""
+    names = [n for n, row in table.items() if not row.entry.get("reference")]
+    if order:
+        names[1:] = sorted(names[1:], key=lambda n: getattr(table[n], order).mean)
+    names += [n for n, row in table.items() if row.entry.get("reference")]
+    return markdown(["row", "seeds", *columns], lines_of(table, columns, names))
+
+
+TEXT = {
+    "Self-BLEU": ("self_bleu", ".2f"),
+    "Distinct-4": ("distinct_4", ".4f"),
+    "seq-rep-4": ("seq_rep_4", ".4f"),
+    "Zipf": ("zipf", ".3f"),
+}
+HEADS_TABLE = {"PPL_tok": ("ppl_tok", ".1f"), "PPL_eps": ("ppl_eps", ".1f"), "ECE": ("ece", ".4f"), **TEXT}
+GRAMMAR_TABLE = {
+    "PPL/floor": ("ppl_floor", ".3f"),
+    "KL(p, m)": ("kl_truth_model", ".3f"),
+    "TV": ("tv", ".3f"),
+    "forbidden": ("mass_invalid", ".3f"),
+    "alternatives": ("alternatives", ".3f"),
+    "alt. error": ("alternatives_error", ".3f"),
+    "coverage(0.9)": ("coverage", ".3f"),
+    "validity": ("validity", ".3f"),
+}
+SMALL_TABLE = {
+    "PPL_tok": ("ppl_tok", ".1f"),
+    "bits/byte": ("bits_per_byte", ".3f"),
+    "ECE": ("ece", ".4f"),
+    **TEXT,
+}
+
+# The README's rows; in its table they stand in the order of their slopes
+README_ROWS = (
+    "baseline temperature gs_softmax_f1 gs_softmax_f2 sigsoftmax taylor_6 perturb_normal am_softmax "
+    "entmax smooth_gpt_10 sig_gpt"
+).split()
+README_NAMES = {
+    "baseline": "**softmax**",
+    "temperature": "softmax, logits / 2",
+    "smooth_gpt_10": "softmax, label smoothing .1",
+    "sig_gpt": "sigmoid, a teacher's soft labels",
+}
+GAIN = "softmax, logits x 4"
+
+
+def readme_table(n: Numbers) -> str:
+    """By the slope at the start: perplexity and Self-BLEU of results/heads, what results/grammar knows."""
+    body = []
+    for row in README_ROWS:
+        slope, heads, grammar = n["slope"][row], n["heads"][row], n["grammar"][row]
+        numbers = [format(sources.interval(n["best"][row]), ".1f"), cell(heads, "self_bleu", ".1f")]
+        numbers += [cell(grammar, "kl_truth_model", ".3f"), cell(grammar, "mass_invalid", ".3f")]
+        link = f"[{README_NAMES.get(row, row)}](config/{row}.py)"
+        body.append((round(slope, 1), [link, f"{slope:.1f}", *numbers]))
+    gain = format(sources.interval(n["seeds"]["gain 4"]), ".1f")
+    body.append((4.0, [f"**{GAIN}** *", "4.0", gain, "-", "-", "-"]))
+    head = [
+        "head",
+        "slope",
+        "validation perplexity",
+        "Self-BLEU",
+        "KL to the truth",
+        "mass on forbidden words",
+    ]
+    return markdown(head, [cells for _, cells in sorted(body, key=lambda line: line[0])])
+
+
+def gain_table(n: Numbers) -> str:
+    """Validation perplexity of seed 1 at each gain of softmax's logits."""
+    runs = sorted((r for r in n["single"].values() if r.gain and r.seed == 1), key=lambda r: r.gain)
+    head = ["softmax, logits times", *(f"{r.gain:g}" for r in runs)]
+    return markdown(head, [["validation perplexity", *(f"{r.best:.1f}" for r in runs)]])
+
+
+def budget_table(n: Numbers) -> str:
+    """The larger model's validation perplexity over its steps, at two gains."""
+    runs = [n["single"][f"small, {name}"] for name in ("softmax", "gain 4")]
+    head = ["validation perplexity after", *(f"{step:,} steps" for step in runs[0].val_ppl)]
+    names = ("softmax", GAIN)
+    return markdown(head, [[name, *(f"{p:.1f}" for p in r.val_ppl.values())] for name, r in zip(names, runs)])
+
+
+def slope_table(n: Numbers) -> str:
+    """The slope at the start of each row that is drawn in docs/heads.md, beside its perplexity."""
+    body = []
+    for row in gallery.ROWS:
+        if row in n["ratio"] and not row.startswith("sparse_"):
+            slope = n["slope"][row]
+            body.append((slope, [f"`{row}`", f"{slope:,.{int(slope < 100)}f}", f"{n['ratio'][row]:.3f}"]))
+    body.sort(key=lambda line: line[0])
+    return markdown(["row", "d log p / dz at the start", "PPL_eps over softmax's"], [c for _, c in body])
+
+
+# ids of results/labels.json, in the order of the table
+LABELS = {
+    "true token alone": "sig_gpt-small-true",
+    "soft k = 50 (`sig_gpt`)": "sig_gpt-small",
+    "hard k = 1": "sig_gpt-small-hard1",
+    "hard k = 5": "sig_gpt-small-hard5",
+    "hard k = 20": "sig_gpt-small-hard20",
+    "hard k = 50": "sig_gpt-small-hard50",
+}
+
+
+def labels_table(n: Numbers) -> str:
+    base = n["labels"]["baseline-small"].ppl_tok
+    body = []
+    for name, row in LABELS.items():
+        ppl = n["labels"][row].ppl_tok
+        body.append([name, f"{ppl:.1f}", f"{ppl / base:.2f}x", f"{n['labels'][row].self_bleu:.1f}"])
+    return markdown(["labels, sigmoid head", "PPL_tok", "over softmax's", "Self-BLEU"], body)
+
+
+# GPU of runtime.profile.PEAK_FLOPS -> the shares of its peak that are assumed
+ASSUMED = {"NVIDIA GeForce RTX 3090": "RTX 3090", "NVIDIA GeForce RTX 4090": "RTX 4090"}
+ASSUMED |= {"NVIDIA A100-SXM4-40GB": "A100", "NVIDIA H100 80GB HBM3": "H100", "NVIDIA H200": "H200"}
+SHARES = (0.2, 0.4)
+
+
+def hours_table(n: Numbers) -> str:
+    body = []
+    for gpu, name in ASSUMED.items():
+        peak = f"{sources.PEAK_FLOPS[gpu] / 1e12:.0f}"
+        body.append([name, peak, *(f"{sources.hours(gpu, share):.1f}" for share in SHARES)])
+    head = ["GPU", "peak, TFLOP/s in bfloat16", *(f"hours at MFU {share:.0%}" for share in SHARES)]
+    return markdown(head, body)
+
+
+def blocks(n: Numbers) -> SimpleNamespace:
+    return SimpleNamespace(
+        readme=readme_table(n),
+        heads=findings_table(n["heads"], HEADS_TABLE, "ppl_eps"),
+        grammar=findings_table(n["grammar"], GRAMMAR_TABLE),
+        small=findings_table(n["small"], SMALL_TABLE),
+        gain=gain_table(n),
+        budget=budget_table(n),
+        slopes=slope_table(n),
+        labels=labels_table(n),
+        hours=hours_table(n),
+        bench=report.block().rstrip("\n"),
+    )

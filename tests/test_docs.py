@@ -1,0 +1,204 @@
+"""README.md and docs/: numbers are those of results/ and bench/, links and commands lead somewhere."""
+
+import contextlib
+import importlib
+import io
+import math
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+
+from docs import build, gallery, sources
+from heads import HEADS
+
+REPO = Path(__file__).resolve().parents[1]
+PAGES = sorted([*REPO.glob("*.md"), *(REPO / "docs").glob("*.md"), REPO / "results" / "README.md"])
+LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+# Files that a reader makes by following the page
+MADE = {"heads/asinh.py", "config/asinh.py"}
+
+
+def ids(page: Path) -> str:
+    return page.relative_to(REPO).as_posix()
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The words of each shell command in the page's code blocks."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line.strip() for line in text.splitlines() if line.startswith("    ")]
+    out = []
+    for line in lines:
+        for command in re.split(r"&&|;|\|\|", line):
+            try:
+                out.append(shlex.split(command, comments=True))
+            except ValueError:  # an apostrophe in something that is no command
+                continue
+    return [words for words in out if words]
+
+
+# ---- numbers
+
+
+def test_pages_are_what_their_templates_and_the_numbers_give():
+    assert build.main(["--check"]) == 0
+
+
+def test_a_page_with_another_number_is_found(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(build, "page_of", lambda template: tmp_path / template.name)
+    monkeypatch.setattr(build, "shown", lambda path: path.name)
+    assert build.main(["--write"]) == 0 and build.main(["--check"]) == 0
+    page = tmp_path / "README.md"
+    ppl = f"{sources.interval(sources.best(sources.runs('heads'))['baseline']):.1f}"
+    page.write_text(page.read_text(encoding="utf-8").replace(ppl, "1.0 ± 0.1"), encoding="utf-8")
+    assert build.main(["--check"]) == 1
+    assert "README.md" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["{{nothing}}", "{{a.b}}", "{{a[c]}}", "{{a:.1q}}"])
+def test_a_place_that_names_no_number_is_refused(place):
+    with pytest.raises(ValueError, match="names no number"):
+        build.render(f"text {place}", {"a": 1.0})
+
+
+def test_numbers_print_as_intervals_and_spans():
+    n = {"i": sources.Interval(1.25, 0.5), "one": sources.Interval(2.0, math.nan)}
+    n |= {"span": sources.Span([3.0, 1.0]), "same": sources.Span([1.001, 1.002])}
+    assert (
+        build.render("{{i:.1f}}, {{one:.1f}}, {{span:.0f}}, {{same:.2f}}", n)
+        == "1.2 ± 0.5, 2.0, 1 to 3, 1.00"
+    )
+
+
+def test_prose_is_filled_and_code_and_tables_are_not():
+    code, table = "    x  " + 200 * "y", "| a |\n" + "| " + 200 * "b" + " |"
+    text = "\n\n".join(["word " * 50, "- item " * 40 + "\n- `" + "in code " * 12 + "`", code, table])
+    lines = build.wrapped(text).splitlines()
+    assert code in lines and table.splitlines()[1] in lines
+    assert all(len(line) <= build.WIDTH for line in lines if line not in (code, table.splitlines()[1]))
+    assert any("`" + "in code " * 11 in line for line in lines)
+
+
+def test_what_the_pages_claim_in_words_holds():
+    n = sources.numbers()
+    gain = n["seeds"]["gain 4"]
+    assert gain.mean < min(seeds.mean for seeds in n["best"].values())
+    single = n["single"]
+    assert all(
+        single["gain 4, 1"].best < single[f"{row}, 1"].best
+        for row in ("perturb_normal", "am_softmax", "taylor_6")
+    )
+    small = [single[f"small, {name}"].val_ppl for name in ("softmax", "gain 4")]
+    assert small[1][250] < small[0][250] and abs(small[1][1000] / small[0][1000] - 1) < 0.01
+    assert min(share for e in n["course"]["baseline"].values() for share in e.share) > 1
+    assert max(n["course"]["sm_softmax"][1000].share) < 1
+
+
+# ---- links and commands
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_relative_links_lead_somewhere(page):
+    links = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link]
+    missing = [link for link in links if not (page.parent / link).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_commands_name_what_exists(page):
+    targets = re.findall(r"^([\w./-]+):", (REPO / "Makefile").read_text(), re.M)
+    for words in commands(page):
+        for word in words:
+            if re.fullmatch(r"(bench|config|data|docs|heads|tests)/[\w./-]+\.(py|sh)|\w+\.py", word):
+                assert (REPO / word).is_file() or word in MADE, words
+        if words[0] == "make":
+            assert {w for w in words[1:] if "=" not in w} <= {*targets}, words
+
+
+def help_of(script: str) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        importlib.import_module(Path(script).stem).main(["--help"])
+    return out.getvalue()
+
+
+def test_flags_of_commands_exist():
+    helps = {path.name: help_of(path.name) for path in REPO.glob("*.py") if path.name != "model.py"}
+    seen = 0
+    for page in PAGES:
+        for words in commands(page):
+            script = next((word for word in words if word in helps), None)
+            if script is None:
+                continue
+            flags = [word[2:] for word in words[words.index(script) :] if word.startswith("--")]
+            for name in {re.split(r"[=.]", flag)[0] for flag in flags}:
+                assert name == "help" or re.search(rf"\b{name}\b", helps[script]), (page.name, words)
+                seen += 1
+    assert seen > 20
+
+
+def test_commands_are_found_at_all():
+    assert ["python", "train.py", "config/sig_gpt.py"] in commands(REPO / "README.md")
+    assert sum(len(commands(page)) for page in PAGES) > 30
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_lines_are_short_outside_tables(page):
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert not [line for line in lines if len(line) > 110 and not line.startswith(("|", "!["))]
+
+
+def test_readme_has_two_screens():
+    assert len((REPO / "README.md").read_text(encoding="utf-8").splitlines()) <= 90
+
+
+def test_the_gallery_has_every_head_and_every_row():
+    text = (REPO / "docs" / "heads.md").read_text(encoding="utf-8")
+    sections = set(re.findall(r"^### `(\w+)`$", text, re.M))
+    assert sections == HEADS.keys(), "docs/templates/heads.md needs a section for each head; then make docs"
+    files = {path.stem for path in (REPO / "config").glob("*.py")} - {"defaults"}
+    rows = {name for name in files if "head" in sources.configured(name)}
+    assert rows == set(re.findall(r"\]\(\.\./config/(\w+)\.py\)", text))
+
+
+# ---- figures
+
+
+def test_curves_are_those_of_the_heads():
+    leads = torch.tensor([-2.0, 0.0, 8.0, 12.0], dtype=torch.float64)
+    p = leads.exp() / (leads.exp() + gallery.V - 1)
+    softmax = gallery.curve(gallery.head_of("baseline"), leads)
+    torch.testing.assert_close(softmax.p, p)
+    torch.testing.assert_close(softmax.slope, 1 - p)
+    half = gallery.curve(gallery.head_of("temperature"), 2 * leads)
+    torch.testing.assert_close(half.p, p)
+    torch.testing.assert_close(half.slope, (1 - p) / 2)
+
+
+@pytest.mark.parametrize(
+    "row, slope",
+    [("baseline", 1.0), ("temperature", 0.5), ("sigsoftmax", 1.5), ("taylor_6", 20 / 6), ("am_softmax", 20)],
+)
+def test_slopes_at_the_start(row, slope):
+    assert gallery.start_slope(gallery.head_of(row)) == pytest.approx(slope, rel=1e-3)
+
+
+def test_figures_are_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr(gallery, "ROWS", ["baseline", "entmax", "am_softmax"])
+    made = gallery.heads_figure(tmp_path / "heads") + gallery.gain_figure(tmp_path / "gain")
+    assert [path.name for path in made] == ["heads.png", "heads.svg", "gain.png", "gain.svg"]
+    assert all(path.stat().st_size > 1000 for path in made)
+
+
+# ---- the walk
+
+
+def test_the_walk_names_functions_that_exist():
+    text = (REPO / "docs" / "walk.md").read_text(encoding="utf-8")
+    files = [REPO / "docs" / link for link in LINK.findall(text) if link.endswith(".py")]
+    code = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    named = re.findall(r"`(?:\w+\.)?(\w+)\(\)`", text) + re.findall(r"`([A-Z]\w+[a-z])`", text)
+    missing = [name for name in named if not re.search(rf"^\s*(?:def|class) {name}\b", code, re.M)]
+    assert len(named) > 20 and not missing
