@@ -448,7 +448,7 @@ def main(argv: list[str]) -> int:
     import train  # here: train imports this module
 
     if wants_help(argv):
-        print(__doc__, help_text(train.TrainConfig, train.__file__), sep="\n")
+        print(__doc__, help_text(train.TrainConfig), sep="\n")
         return 0
     config = train.read_arguments(argv)
     if config.labels == "true":

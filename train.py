@@ -786,7 +786,7 @@ def read_arguments(argv: list[str]) -> TrainConfig:
 
 def main(argv: list[str]) -> int:
     if wants_help(argv):
-        print(__doc__, help_text(TrainConfig, __file__), "\n    # heads.HEADS: " + ", ".join(HEADS), sep="\n")
+        print(__doc__, help_text(TrainConfig), "\n    # heads.HEADS: " + ", ".join(HEADS), sep="\n")
         return 0
     config = read_arguments(argv)
     procs = Processes(config.device)

@@ -357,7 +357,7 @@ def test_bf16_logits_are_accepted(name, args):
 @heads
 def test_sampling_frequencies_match_log_probs(name, args):
     """Chi-square of 20,000 draws, through the code that samples; the threshold is the 1 - 1e-6 quantile of 30 degrees of freedom."""
-    from sample import truncate
+    from evaluation.sampling import truncate
 
     lp = HEADS[name](V, **args).log_probs(torch.randn(1, V, generator=torch.Generator().manual_seed(6)))
     n, p = 20_000, lp.exp()[0].double()
@@ -371,7 +371,7 @@ def test_sampling_frequencies_match_log_probs(name, args):
 
 @heads
 def test_temperature_is_a_power_of_p(name, args):
-    from sample import truncate
+    from evaluation.sampling import truncate
 
     lp = HEADS[name](V, **args).log_probs(2 * torch.randn(3, V))
     q = lp.exp() ** (1 / 0.7)
@@ -593,7 +593,7 @@ def test_am_softmax_is_of_cosines():
 
 @pytest.mark.parametrize("args", [{"top_k": 5}, {"top_p": 0.7}], ids=["top_k", "top_p"])
 def test_sparse_softmax_is_truncated_softmax(args):
-    from sample import truncate
+    from evaluation.sampling import truncate
 
     head, z, targets = HEADS["sparse_softmax"](V, **args), 2 * torch.randn(20, V), random_targets(20)
     torch.testing.assert_close(head.log_probs(z).exp(), truncate(z.log_softmax(1), **args))
@@ -603,7 +603,7 @@ def test_sparse_softmax_is_truncated_softmax(args):
 
 
 def test_sparse_softmax_finds_the_same_top_p_as_sorting():
-    from sample import truncate
+    from evaluation.sampling import truncate
 
     z = 0.5 * torch.randn(3, 5000, dtype=torch.float64)
     torch.testing.assert_close(
