@@ -646,7 +646,6 @@ CASES = [
             ("curve", [{"step": 1}]),
             ("curve", [{"step": 1, "val_ppl_eps": "low"}]),
             ("curve", [{"step": [], "val_ppl_eps": 1}]),
-            ("name", 7),
             ("training", None),
             ("training", {}),
         )
