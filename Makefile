@@ -64,7 +64,6 @@ table: .venv/done
 	@set -- out/*-$(OVERLAY)-1; if [ -d "$$1" ]; then set -x; \
 		$(PY) frontier.py "$$@" $(if $(filter grammar,$(TABLE)),--prompt_tokens 28 --new_tokens 100) --out results/$(TABLE).frontier; \
 		else echo "out/ has no run of this table: its frontier stays as it is"; fi
-	$(PY) -m evaluation.figures results/$(TABLE)
 
 clean:
 	rm -rf .venv out

@@ -26,7 +26,6 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from config import defaults
 from config.defaults import TrainConfig
 from data.batches import Windows
 from data.labels import (
@@ -315,7 +314,7 @@ class Labels:
 def main(argv: list[str]) -> int:
     """Builds the label store of a training configuration."""
     if wants_help(argv):
-        print(__doc__, help_text(TrainConfig, defaults.__file__), sep="\n")
+        print(__doc__, help_text(TrainConfig), sep="\n")
         return 0
     config = TrainConfig.read(argv)
     if config.labels == "true":

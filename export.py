@@ -8,53 +8,64 @@ if __name__ == "__main__":
 
     configurator.quiet_imports()
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from data.prepared import tokenizer_of
 from heads import BayesianProjection, Softmax
+from model import LanguageModel
 from runtime.checkpoint import load_model, writing
-from runtime.configurator import Parser, cli
-from runtime.configurator import path as path_of
+from runtime.configurator import cli, configure, help_text, wants_help
 from runtime.errors import UserError
 from runtime.files import beside
 from runtime.gpt2 import to_gpt2
 
 
+@dataclass
+class ExportConfig:
+    # fmt: off
+    run: str        # the out folder of a training run, or one checkpoint in it
+    folder: str     # the new folder
+    # fmt: on
+
+
+def is_gpt2(model: LanguageModel) -> bool:
+    """Whether GPT-2 computes the model's distribution: softmax of a plain projection."""
+    head, projection = model.head.head, model.head.projection
+    plain_softmax = isinstance(head, Softmax) and type(head).link is Softmax.link
+    return plain_softmax and projection.bias is None and not isinstance(projection, BayesianProjection)
+
+
 def export(path: str | Path, folder: str | Path) -> None:
-    """Writes a run's best checkpoint as a `GPT2LMHeadModel` folder. ValueError if GPT-2 cannot compute it: another link, an output bias, Bayesian weights."""
+    """Writes a run's best checkpoint as a `GPT2LMHeadModel` folder.
+
+    UserError if GPT-2 cannot compute it: another link, an output bias, Bayesian weights.
+    """
     folder = Path(folder)
     if folder.exists():
         raise UserError(f"{folder} exists: give the name of a new folder")
     model, ckpt = load_model(path)
-    head, projection = model.head.head, model.head.projection
-    if (
-        not (isinstance(head, Softmax) and type(head).link is Softmax.link)
-        or projection.bias is not None
-        or isinstance(projection, BayesianProjection)
-    ):
+    if not is_gpt2(model):
+        weights = " with Bayesian weights" if ckpt.config["bayesian"] else ""
         raise UserError(
-            f"{ckpt.path} has the head {ckpt.config['head']!r}{' with Bayesian weights' if ckpt.config['bayesian'] else ''}: a GPT2LMHeadModel computes a plain softmax only"
+            f"{ckpt.path} has the head {ckpt.config['head']!r}{weights}: "
+            "a GPT2LMHeadModel computes a plain softmax only"
         )
     tokenizer, aside = tokenizer_of(ckpt), beside(folder)
-    with writing(
-        aside, f"could not write {folder}", "nothing of it is left: free some disk space and run it again"
-    ):
+    remedy = "nothing of it is left: free some disk space and run it again"
+    with writing(aside, f"could not write {folder}", remedy):
         to_gpt2(model.trunk, aside)
         tokenizer.save(aside)
     aside.rename(folder)
 
 
-def parser() -> Parser:
-    p = Parser(__doc__)
-    p.add_argument("run", type=path_of, help="the out folder of a training run, or one checkpoint in it")
-    p.add_argument("folder", type=path_of, help="the new folder")
-    return p
-
-
 def main(argv: list[str]) -> int:
-    args = parser().parse_args(argv)
-    export(args.run, args.folder)
-    print(f"wrote {args.folder}")
+    if wants_help(argv):
+        print(__doc__, help_text(ExportConfig), sep="\n")
+        return 0
+    c = configure(ExportConfig, argv)
+    export(c.run, c.folder)
+    print(f"wrote {c.folder}")
     return 0
 
 

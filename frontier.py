@@ -1,11 +1,12 @@
-"""The quality-diversity frontier: checkpoints -> text quality against diversity over sampling temperatures, as JSON and as a figure.
+"""The quality-diversity frontier: checkpoints -> text quality against diversity over sampling temperatures.
 
     python frontier.py out/baseline out/sig_gpt --out results/mine.frontier
 
-A temperature trades quality for diversity, so two heads compare by their curves, not by one point of each (Caccia et al. 2020, arXiv 1811.02549). Diversity is
-Self-BLEU; quality is BLEU against human texts of the other held-out split or, for the language whose truth is known (data/grammar), the share of valid
-tokens. The human continuations of the same prompts are the standard. Texts, prompts and their number are eval_diversity.py's. What is done is kept: the
-same command goes on.
+Writes the points as JSON, and their figure. A temperature trades quality for diversity, so two heads compare
+by their curves, not by one point of each (Caccia et al. 2020, arXiv 1811.02549). Diversity is Self-BLEU.
+Quality is BLEU against human texts of the other held-out split or, for the language whose truth is known
+(data/grammar), the share of valid tokens. The human continuations of the same prompts are the standard.
+Texts, prompts and their number are eval_diversity.py's. What is done is kept: the same command goes on.
 """
 
 if __name__ == "__main__":
@@ -15,145 +16,74 @@ if __name__ == "__main__":
 
 import math
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-import eval_diversity
 from data.tokens import open_tokens
-from eval_diversity import (
-    Data,
-    Settings,
-    decode,
-    entries,
-    held_out_prompts,
-    json_table,
-    said_problems,
-    sample_texts,
-    validity,
-)
 from evaluation import figures, metrics
-from runtime.checkpoint import Degenerate, load_model, weights_digest
-from runtime.configurator import Parser, cli
-from runtime.configurator import path as path_of
+from evaluation.rows import Data, open_all, validity, versions
+from evaluation.settings import Settings, TextsConfig, check_settings, other_settings
+from evaluation.tables import Row, beside, exit_code, json_table
+from evaluation.texts import decode, held_out_prompts, measured, sample_texts
+from runtime.checkpoint import Checkpoint, Degenerate, load_model, weights_digest
+from runtime.configurator import cli, configure, help_text, wants_help
 from runtime.device import get_dtype
 from runtime.errors import UserError
 from runtime.files import foreign, lock_of, locked, read_json, replacing
 
-TEMPERATURES = (0.5, 0.75, 1.0, 1.25, 1.5)
+
+@dataclass
+class FrontierConfig(TextsConfig):
+    # fmt: off
+    # the frontier
+    temperatures: list[float] = field(default_factory=lambda: [0.5, 0.75, 1.0, 1.25, 1.5])
+    out: str = ""                   # needed: writes OUT.json, OUT.png and OUT.svg
+    #                                 points of unchanged checkpoints in it are kept
+    # fmt: on
+
+    def check(self) -> None:
+        """UserError for what cannot work."""
+        if not self.out:
+            raise UserError("--out is missing: a name for the files, as in --out=results/mine.frontier")
+        if not self.temperatures:
+            raise UserError("temperatures = []: give at least one, as in --temperatures=0.5,1.0")
 
 
 def other_texts(data: Data, s: Settings) -> list[str]:
-    """As many human texts to compare with, of the same length: from the other held-out split, so that no document is on both sides."""
+    """As many human texts to compare with, of the same length.
+
+    They are from the other held-out split, so that no document is on both sides.
+    """
     other = open_tokens(data.split.path.with_name("validation.bin" if s.split == "test" else "test.bin"))
     if other.info["fingerprint"] != data.split.info["fingerprint"]:
         raise UserError(f"{other.path} was made with another tokenizer than {data.split.path}")
-    return [
-        data.tokenizer.decode(r)
-        for r in held_out_prompts(other.ids, s.texts, s.prompt_tokens, s.new_tokens).human.tolist()
-    ]
+    human = held_out_prompts(other.ids, s.texts, s.prompt_tokens, s.new_tokens).human
+    return [data.tokenizer.decode(r) for r in human.tolist()]
+
+
+def quality(texts: list[str], references: list[str]) -> dict[str, float]:
+    """Diversity of the texts, and their quality beside human ones."""
+    words = [t.split() for t in texts]
+    return {
+        "self_bleu": metrics.self_bleu_sacre(texts),
+        "bleu": metrics.bleu_sacre(texts, references),
+        "distinct_4": metrics.distinct_n(words),
+        "seq_rep_4": metrics.seq_rep_n(words),
+    }
 
 
 def point(data: Data, new: np.ndarray, references: list[str], s: Settings) -> dict[str, float]:
-    """Diversity and quality of the sampled ids (n, new_tokens); what there is none of (validity, where no document starts) is left out."""
+    """Diversity and quality of the sampled ids (n, new_tokens).
+
+    What there is none of (validity, where no document starts) is left out.
+    """
     texts = decode(data.tokenizer, data.prompts.prompt, new, s)
-    words = [t.split() for t in texts]
-    if not any(words):
-        raise Degenerate("its texts are white space alone")
-    try:
-        values = {
-            "self_bleu": metrics.self_bleu_sacre(texts),
-            "bleu": metrics.bleu_sacre(texts, references),
-            "distinct_4": metrics.distinct_n(words),
-            "seq_rep_4": metrics.seq_rep_n(words),
-            **validity(data, new),
-        }
-    except ValueError as e:
-        raise Degenerate(f"its texts cannot be measured, {e}") from None
+    values = measured(quality, texts, references) | validity(data, new)
     return {k: v for k, v in values.items() if math.isfinite(v)}
-
-
-def kept_rows(path: Path, settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Rows of an earlier file, by name. ValueError if it had other settings."""
-    if not path.is_file():
-        return {}
-    with foreign(path, "a file of this program: give another --out, or move it away"):
-        table = read_json(path, strict=True)
-        had, rows = dict(table["settings"]), {r["name"]: dict(r) for r in table["rows"]}
-    odd = [f"{k} {had.get(k)!r}, now {v!r}" for k, v in settings.items() if had.get(k) != v]
-    if odd:
-        raise UserError(
-            f"{path} holds points of other settings ({'; '.join(odd)}): use those settings or another --out"
-        )
-    return rows
-
-
-def parser() -> Parser:
-    p = eval_diversity.shared_parser(__doc__)
-    p.add_argument(
-        "--temperatures",
-        type=float,
-        nargs="+",
-        default=list(TEMPERATURES),
-        help="default " + " ".join(map(str, TEMPERATURES)),
-    )
-    p.add_argument(
-        "--out",
-        type=path_of,
-        required=True,
-        help="writes OUT.json, OUT.png and OUT.svg; points of unchanged checkpoints in it are kept",
-    )
-    p.set_defaults(protocol="honest", temperature=None, stride=0)
-    return p
-
-
-def main(argv: list[str]) -> int:
-    args = parser().parse_args(argv)
-    s, data, device = eval_diversity.prepare(args)
-    for t in args.temperatures:
-        eval_diversity.check_settings(replace(s, temperature=t))
-    references = other_texts(data, s)
-    settings = {k: v for k, v in vars(s).items() if k not in ("temperature", "stride")} | {
-        "temperatures": args.temperatures
-    }
-    path = args.out.with_name(args.out.name + ".json")
-    rows = kept_rows(path, settings)
-    human = {"name": "human", "reference": True, **point(data, data.prompts.human, references, s)}
-    asked = entries(args.checkpoints)
-    for name, checkpoint, ckpt in asked:
-        digest = weights_digest(ckpt.path)
-        if (
-            rows.get(name, {}).get("weights_sha256") == digest
-            and rows[name].get("head") == ckpt.config["head"]
-        ):
-            print(f"{name}: kept from {path}", file=sys.stderr)
-        else:
-            row = {
-                "name": name,
-                "head": ckpt.config["head"],
-                "weights_sha256": digest,
-                **points(checkpoint, name, args.temperatures, data, references, s, device),
-            }
-            rows = update(path, settings, {"human": human, name: row})
-            print(
-                f"{name}: "
-                + (
-                    row["problem"]
-                    if "problem" in row
-                    else ", ".join(
-                        f"T={q['temperature']:g} Self-BLEU {q['self_bleu']:.1f} BLEU {q['bleu']:.1f}"
-                        for q in row["points"]
-                    )
-                ),
-                flush=True,
-            )
-    with locked(lock_of(path)):  # who draws last has read all rows
-        if any(r.get("points") for r in rows.values()):
-            figures.frontier(path)
-    return said_problems({name: rows[name] for name, *_ in asked})
 
 
 def points(
@@ -166,40 +96,89 @@ def points(
     device: torch.device,
 ) -> dict[str, Any]:
     """ "points" of one model, one for each temperature; of a degenerate model its "problem"."""
+    found = []
     try:
         model, _ = load_model(checkpoint, device=device, dtype=get_dtype(s.dtype))
-        sampled = (
-            (
-                t,
-                sample_texts(
-                    model, data.prompts.prompt, replace(s, temperature=t), device, f"{name} at {t:g}"
-                ),
-            )
-            for t in temperatures
-        )
-        return {"points": [{"temperature": t, **point(data, new, references, s)} for t, new in sampled]}
+        for t in temperatures:
+            warm = replace(s, temperature=t)
+            new = sample_texts(model, data.prompts.prompt, warm, device, f"{name} at {t:g}")
+            found.append({"temperature": t, **point(data, new, references, s)})
     except Degenerate as e:
         return {"problem": e.what}
+    return {"points": found}
 
 
-def update(path: Path, settings: dict[str, Any], new: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Writes the file with the rows `new` in it, beside those that it holds: another process may have added
-    some since it was read. All its rows.
+def kept_rows(path: Path, settings: dict[str, Any]) -> dict[str, Row]:
+    """Rows of an earlier file, by name. UserError if it had other settings."""
+    if not path.is_file():
+        return {}
+    with foreign(path, "a file of this program: give another --out, or move it away"):
+        table = read_json(path, strict=True)
+        had, rows = dict(table["settings"]), {r["name"]: dict(r) for r in table["rows"]}
+    if odd := other_settings(had, settings):
+        raise UserError(
+            f"{path} holds points of other settings ({'; '.join(odd)}): use those settings or another --out"
+        )
+    return rows
+
+
+def unchanged(row: Row | None, ckpt: Checkpoint, digest: str) -> bool:
+    """Whether `row` is this checkpoint's."""
+    return row is not None and row.get("weights_sha256") == digest and row.get("head") == ckpt.config["head"]
+
+
+def update(path: Path, settings: dict[str, Any], new: dict[str, Row]) -> dict[str, Row]:
+    """Writes the file with the rows `new` in it, beside those that it holds. All its rows.
+
+    Another process may have added some since it was read.
     """
+    head = {"settings": settings, "command": " ".join(sys.argv), "versions": versions()}
     with locked(lock_of(path)):
         rows = kept_rows(path, settings) | new
         with replacing(path) as f:
-            f.write(
-                json_table(
-                    {
-                        "settings": settings,
-                        "command": " ".join(sys.argv),
-                        "versions": eval_diversity.versions(),
-                    },
-                    list(rows.values()),
-                ).encode()
-            )
+            f.write(json_table(head, list(rows.values())).encode())
     return rows
+
+
+def described(row: Row) -> str:
+    """A row's line in the terminal."""
+    if "problem" in row:
+        return f"{row['name']}: {row['problem']}"
+    said = [
+        f"T={q['temperature']:g} Self-BLEU {q['self_bleu']:.1f} BLEU {q['bleu']:.1f}" for q in row["points"]
+    ]
+    return f"{row['name']}: {', '.join(said)}"
+
+
+def main(argv: list[str]) -> int:
+    if wants_help(argv):
+        print(__doc__, help_text(FrontierConfig), sep="\n")
+        return 0
+    c = configure(FrontierConfig, argv)
+    c.check()
+    asked, s, data, device = open_all(c)
+    for t in c.temperatures:
+        check_settings(replace(s, temperature=t))
+    references = other_texts(data, s)
+    settings = {k: v for k, v in vars(s).items() if k not in ("temperature", "stride")}
+    settings["temperatures"] = c.temperatures
+    out = Path(c.out)
+    path = beside(out, ".json")
+    rows = kept_rows(path, settings)
+    human = {"name": "human", "reference": True, **point(data, data.prompts.human, references, s)}
+    for name, checkpoint, ckpt in asked:
+        digest = weights_digest(ckpt.path)
+        if unchanged(rows.get(name), ckpt, digest):
+            print(f"{name}: kept from {path}", file=sys.stderr)
+            continue
+        row = {"name": name, "head": ckpt.config["head"], "weights_sha256": digest}
+        row |= points(checkpoint, name, c.temperatures, data, references, s, device)
+        rows = update(path, settings, {"human": human, name: row})
+        print(described(row), flush=True)
+    with locked(lock_of(path)):  # who draws last has read all rows
+        if any(r.get("points") for r in rows.values()):
+            figures.draw(out)
+    return exit_code({e.name: rows[e.name] for e in asked})
 
 
 if __name__ == "__main__":

@@ -137,10 +137,20 @@ class Block(nn.Module):
         return x + self.drop(self.mlp(self.ln_2(x)))
 
 
-class GPT(nn.Module):
-    """The trunk."""
+class Trunk(nn.Module):
+    """Tokens -> hidden states: what every entry of TRUNKS is."""
 
+    config: GPTConfig
     tied = False  # whether an output projection shares the embedding (LanguageModel says so)
+
+    @property
+    def embedding(self) -> nn.Parameter | None:
+        """What a tied output projection shares: (padded V, C); None where there is nothing to share."""
+        return None
+
+
+class GPT(Trunk):
+    """GPT-2's trunk."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()
@@ -166,7 +176,6 @@ class GPT(nn.Module):
 
     @property
     def embedding(self) -> nn.Parameter:
-        """What a tied output projection shares: (padded V, C)."""
         return self.wte.weight
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None, cache: Cache | None = None) -> Tensor:
@@ -235,15 +244,14 @@ class GPT(nn.Module):
 # -----------------------------------------------------------------------------
 # The language model
 
-# name -> a module made of a GPTConfig (and of trunk_args), with `config`, `forward(tokens, positions, cache)`
-# -> hidden states (B, T, C), and `embedding`: the (padded V, C) that a tied projection shares, or None
-TRUNKS: dict[str, Callable[..., nn.Module]] = {"gpt": GPT}
+# made of a GPTConfig and of trunk_args; forward(tokens, positions, cache) -> hidden states (B, T, C), as GPT's
+TRUNKS: dict[str, Callable[..., Trunk]] = {"gpt": GPT}
 
 
 class LanguageModel(nn.Module):
     """A trunk and its output head: tokens and targets -> the loss; tokens -> a distribution."""
 
-    def __init__(self, trunk: nn.Module, head: OutputHead):
+    def __init__(self, trunk: Trunk, head: OutputHead):
         super().__init__()
         self.trunk, self.head = trunk, head
         self._compiled: Callable[..., Tensor] | None = None

@@ -34,7 +34,6 @@ from torch.profiler import record_function
 from tqdm import tqdm
 
 from augment import Labels
-from config import defaults
 from config.defaults import TrainConfig
 from data.batches import Loader, TextSource, Windows
 from data.held_out import open_held_out
@@ -482,7 +481,7 @@ def check_out(config: TrainConfig) -> None:
 
 def main(argv: list[str]) -> int:
     if wants_help(argv):
-        print(__doc__, help_text(TrainConfig, defaults.__file__), sep="\n")
+        print(__doc__, help_text(TrainConfig), sep="\n")
         print("\n    # heads.HEADS: " + ", ".join(HEADS))
         return 0
     config = TrainConfig.read(argv)

@@ -30,10 +30,10 @@ import torch
 from torch import nn
 
 from bench.common import dtypes, load_module, median, peak_mb, skipped, turns, write
+from evaluation.sampling import generate
 from heads import make_head
 from model import GPT, GPTConfig, LanguageModel
 from runtime.device import autocast
-from sample import generate
 
 SIZES = {"124M": GPTConfig(50257, 1024, 12, 12, 768), "tiny": GPTConfig(300, 64, 1, 2, 32)}
 PROMPT, TEMPERATURE, TOP_K = 10, 0.8, 200

@@ -1,4 +1,4 @@
-"""What every corpus' prepare.py shares: from named splits of lines to a prepared folder, and the command line."""
+"""What every prepare.py shares: from named splits of lines to a prepared folder, and the command line."""
 
 import hashlib
 import os
@@ -6,6 +6,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,8 +17,7 @@ from tqdm import tqdm
 from data.prepared import SPLITS, load_tokenizer, read_meta
 from data.tokenizers import GPT2Tokenizer, SavedTokenizer, Tokenizer, WordTokenizer, bpe_size, train_bpe
 from data.tokens import TokenFile, open_tokens, write_tokens
-from runtime.configurator import Parser
-from runtime.configurator import path as path_of
+from runtime.configurator import configure, help_text, wants_help
 from runtime.errors import UserError
 from runtime.files import locked, remove_leftovers, write_json
 
@@ -30,7 +30,7 @@ class Split(NamedTuple):
 
 
 def file_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file, byte for byte: only "\\n" ends a line, and "\\r" is a character like any other."""
+    """The lines of a UTF-8 file, byte for byte: only "\\n" ends a line, "\\r" is a character in it."""
     with open(path, encoding="utf-8", newline="\n") as file:
         try:
             yield from file
@@ -66,8 +66,8 @@ def tokenise_split(
 ) -> TokenFile:
     """Tokenise `split` line by line into the token file `path`, counting and hashing the text on the way.
 
-    official  what the info of the whole official split says ("words", "sha256", ...); "complete" is whether all of it
-              agrees, None when there is nothing to compare with
+    official  what the info of the whole official split says ("words", "sha256", ...); "complete" is whether
+              all of it agrees, None when there is nothing to compare with
     """
     counts = {"words": 0, "lines": 0, "bytes": 0}
     sha256 = hashlib.sha256()
@@ -113,33 +113,31 @@ def prepare_splits(
     own: SavedTokenizer | None = None,
     beside: Callable[[], None] | None = None,
 ) -> Path:
-    """Tokenise `splits` into the folder `out`, which becomes a prepared folder. What is whole already is kept.
+    """Tokenise `splits` into the folder `out`, which becomes a prepared folder. What is whole is kept.
 
     tokenizer  "gpt2", or "bpe<vocabulary size>": trained on the train split; or the name of `own`
-    source     what the record says; a folder prepared from another one is refused (ValueError) unless `force`,
-               which starts over
+    source     what the record says; a folder prepared from another one is refused (UserError) unless
+               `force`, which starts over
     official   per split, see tokenise_split
     own        the tokenizer that a corpus brings with it
-    beside     writes what else belongs to the folder, all or nothing: called when the splits are whole, before the
-               folder says that it is
+    beside     writes what else belongs to the folder, all or nothing: called when the splits are whole,
+               before the folder says that it is
     """
     bpe_size(tokenizer)
     if own is None and tokenizer == WordTokenizer.name:
         raise UserError(
-            f"tokenizer {tokenizer!r}: this corpus has no word list of its own: use gpt2, or bpe<vocabulary size>"
+            f"tokenizer {tokenizer!r}: this corpus has no word list of its own: "
+            "use gpt2, or bpe<vocabulary size>"
         )
     out, official = Path(out), official or {}
     with locked(out / ".lock"):  # the others (ranks of one run) wait, then find it whole
         remove_leftovers(out)
         if force:
-            files = [f"{split}{end}" for split in SPLITS for end in (".json", ".bin")]
-            for name in ("meta.json", "tokenizer.json", *files):
-                (out / name).unlink(missing_ok=True)
+            _start_over(out)
         _refuse_other(out, tokenizer, source, splits)
         meta = {"tokenizer": tokenizer, "source": source}
-        if (
-            not meta.items() <= read_meta(out).items()
-        ):  # says whose the folder is, before anything else is in it
+        # says whose the folder is, before anything else is in it
+        if not meta.items() <= read_meta(out).items():
             write_json(out / "meta.json", meta)
         coder = _get_tokenizer(out, tokenizer, source, splits, own)
         complete = {}
@@ -166,6 +164,13 @@ def prepare_splits(
     return out
 
 
+def _start_over(out: Path) -> None:
+    """Removes all that a prepared folder holds."""
+    files = [f"{split}{end}" for split in SPLITS for end in (".json", ".bin")]
+    for name in ("meta.json", "tokenizer.json", *files):
+        (out / name).unlink(missing_ok=True)
+
+
 def _whole_info(path: Path, fingerprint: str | None = None) -> dict[str, Any] | None:
     """The info of the token file at `path` if it is whole (and has that fingerprint), else None."""
     try:
@@ -184,11 +189,10 @@ def _compare(info: Mapping[str, Any], official: Mapping[str, Any]) -> str:
 
 
 def _refuse_other(out: Path, tokenizer: str, source: str, splits: Mapping[str, Split]) -> None:
-    """ValueError if `out` was prepared from another source or tokenizer, or the source's files have changed since."""
+    """UserError if `out` was prepared from another source or tokenizer, or the source has changed since."""
     infos = {name: info for name in SPLITS if (info := _whole_info(out / f"{name}.bin"))}
-    held_by_meta = (
-        read_meta(out) if infos or (out / "tokenizer.json").is_file() else {}
-    )  # alone it claims nothing
+    # alone it claims nothing
+    held_by_meta = read_meta(out) if infos or (out / "tokenizer.json").is_file() else {}
     for held in (held_by_meta, *infos.values()):
         for key, wanted in (("source", source), ("tokenizer", tokenizer)):
             if key in held and held[key] != wanted:
@@ -209,7 +213,10 @@ def _refuse_other(out: Path, tokenizer: str, source: str, splits: Mapping[str, S
 def _get_tokenizer(
     out: Path, name: str, source: str, splits: Mapping[str, Split], own: SavedTokenizer | None = None
 ) -> Tokenizer:
-    """The tokenizer `name`: gpt2, the one that `out` holds, the corpus' own or one trained on the train split, saved there."""
+    """The tokenizer `name`: gpt2, or the one that `out` holds.
+
+    Where it holds none: the corpus' own, or one trained on the train split, saved there.
+    """
     vocab_size = bpe_size(name)
     if name == "gpt2":
         return GPT2Tokenizer()
@@ -218,7 +225,8 @@ def _get_tokenizer(
         if found.name != name or (own and found.fingerprint != own.fingerprint):
             another = "another " if found.name == name else ""
             raise UserError(
-                f"{out / 'tokenizer.json'} is {another}{found.name}, not {name}: use --force, or another --out"
+                f"{out / 'tokenizer.json'} is {another}{found.name}, not {name}: "
+                "use --force, or another --out"
             )
         return found
     if own is not None:
@@ -244,34 +252,30 @@ def summary(folder: Path) -> str:
     return "\n".join(rows)
 
 
+# What every prepare.py takes. A corpus adds `tokenizer`, and `source` if it has a choice
+@dataclass
+class PrepareConfig:
+    # fmt: off
+    out: str = ""                   # the prepared folder; empty: this one/TOKENIZER
+    force: bool = False             # start over, whatever the folder holds
+    # fmt: on
+
+
 def main(
-    prepare: Callable[..., Path],
-    folder: Path,
-    tokenizer: str,
-    about: str,
-    sources: str = "",
-    argv: list[str] | None = None,
+    prepare: Callable[..., Path], folder: Path, config: type[PrepareConfig], about: str, argv: list[str]
 ) -> int:
-    """The command line of a prepare.py, which configurator.cli wraps; returns its exit code: 0, 130 for
-    Ctrl-C.
+    """The command line of a prepare.py, which configurator.cli wraps; its exit code: 0, or 130 for Ctrl-C.
 
     folder     where prepared folders go by default: folder/TOKENIZER
-    tokenizer  the default one
-    sources    help of --source; "" for a corpus that has only one
+    config     the corpus' own flags; all but `out` are given to `prepare`
+    about      the help above them
     """
-    parser = Parser(about)
-    parser.add_argument(
-        "--tokenizer",
-        default=tokenizer,
-        help=f"gpt2, or bpe<vocabulary size>; words for the grammar ({tokenizer})",
-    )
-    parser.add_argument("--out", type=path_of, help="the prepared folder (this one/TOKENIZER)")
-    parser.add_argument("--force", action="store_true", help="start over, whatever the folder holds")
-    if sources:
-        parser.add_argument("--source", default="", help=sources)
-    options = vars(parser.parse_args(argv))
+    if wants_help(argv):
+        print(about, help_text(config), sep="\n")
+        return 0
+    options = vars(configure(config, argv))
     bpe_size(options["tokenizer"])  # before any download
-    out = options.pop("out") or folder / options["tokenizer"]
+    out = Path(options.pop("out") or folder / options["tokenizer"])
     try:
         print(summary(prepare(out, **options)))
     except KeyboardInterrupt:

@@ -41,15 +41,24 @@ class HeldOut(NamedTuple):
         return self.tokens.ids
 
     @property
+    def info(self) -> dict[str, Any]:
+        """Of its token file."""
+        return self.tokens.info
+
+    @property
+    def path(self) -> Path:
+        return self.tokens.path
+
+    @property
     def words(self) -> int | None:
         """Words and line ends, what perplexity a word is counted by; None for a corpus that has none."""
-        info = self.tokens.info
+        info = self.info
         return info["words"] + info["lines"] if "words" in info and "lines" in info else None
 
     @property
     def bytes(self) -> int | None:
         """Of the original text; None for a corpus that is none."""
-        return self.tokens.info.get("bytes")
+        return self.info.get("bytes")
 
 
 def open_held_out(path: str | Path) -> HeldOut:

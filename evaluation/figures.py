@@ -1,24 +1,17 @@
-"""Figures of committed tables, as PNG and SVG, through matplotlib.
+"""Figures of tables, as PNG and SVG, through matplotlib: `draw` makes those of a table or of a frontier.
 
-    python figures.py results/heads results/grammar     the learning curve of each head beside softmax and, where the truth is known, its way there
-    python figures.py results/heads.frontier            quality against diversity over temperatures, from frontier.py
-
-Reads NAME.runs.json (of table.py) or NAME.json (of frontier.py); needs no checkpoint.
+Of table.py's: the learning curve of each head beside softmax and, where the truth is known, its way there.
+Of frontier.py's: quality against diversity over temperatures. They need no checkpoint: they are made of
+NAME.json, and of NAME.runs.json for a table.
 """
-
-if __name__ == "__main__":
-    from runtime import configurator
-
-    configurator.quiet_imports()
 
 import statistics
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runtime.configurator import cli, wants_help
-from runtime.configurator import path as path_of
 from runtime.errors import UserError
 from runtime.files import foreign, read_json, replacing
 
@@ -27,7 +20,10 @@ WIDTH = 6  # small multiples side by side
 
 
 def pyplot():
-    """matplotlib without a screen, files that are the same for the same numbers. Here, because importing it takes a second."""
+    """matplotlib without a screen; its files are the same for the same numbers.
+
+    Imported here, because that takes a second.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -56,8 +52,12 @@ def write(fig, path: Path) -> list[Path]:
     return out
 
 
+def beside(name: Path, end: str) -> Path:
+    return name.with_name(name.name + end)
+
+
 def read(path: Path) -> dict[str, Any]:
-    """A table's JSON. ValueError or FileNotFoundError if it is none."""
+    """A table's JSON. UserError or FileNotFoundError if it is none."""
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}: table.py writes NAME.runs.json, frontier.py its NAME.json")
     return read_json(path)
@@ -82,13 +82,9 @@ def curves(rows: list[dict[str, Any]], value: Callable[[dict[str, Any]], float])
 
 def band(ax, steps: dict[int, list[float]], colour: str, label: str = "") -> None:
     """The mean over seeds, and the range from the lowest to the highest."""
-    x = list(steps)
-    ax.plot(
-        x, [statistics.fmean(v) for v in steps.values()], color=colour, lw=1.2, marker=".", ms=3, label=label
-    )
-    ax.fill_between(
-        x, [min(v) for v in steps.values()], [max(v) for v in steps.values()], color=colour, alpha=0.25, lw=0
-    )
+    x, seeds = list(steps), list(steps.values())
+    ax.plot(x, list(map(statistics.fmean, seeds)), color=colour, lw=1.2, marker=".", ms=3, label=label)
+    ax.fill_between(x, list(map(min, seeds)), list(map(max, seeds)), color=colour, alpha=0.25, lw=0)
 
 
 def panels(names: list[str], height: float):
@@ -111,9 +107,17 @@ def panels(names: list[str], height: float):
     return fig, list(zip(axes.flat, names))
 
 
+def values(steps: dict[int, list[float]]) -> list[float]:
+    """All values of a row, of every step and seed."""
+    return [v for seeds in steps.values() for v in seeds]
+
+
 def multiples(data: Curves, path: Path, y: str, log: bool = True) -> list[Path]:
-    """One small panel a row, each with the baseline behind it. A `log` axis ends at four times the baseline's highest value: one head that is far off would flatten all others."""
-    values = lambda steps: [v for seeds in steps.values() for v in seeds]
+    """One small panel a row, each with the baseline behind it.
+
+    A `log` axis ends at four times the baseline's highest value: one head that is far off would flatten the
+    others.
+    """
     fig, axes = panels([n for n in data if n != BASELINE] or list(data), 1.6)
     for ax, name in axes:
         if BASELINE in data:
@@ -121,48 +125,41 @@ def multiples(data: Curves, path: Path, y: str, log: bool = True) -> list[Path]:
         band(ax, data[name], "tab:blue")
         if log:
             ax.set_yscale("log")
-    cut = log and BASELINE in data
-    if cut:
-        axes[0][0].set_ylim(
-            min(min(values(steps)) for steps in data.values()) / 1.1, 4 * max(values(data[BASELINE]))
-        )
-    fig.supxlabel(
-        f"training steps; grey: {BASELINE}; bands: lowest to highest seed"
-        + f"; cut at 4 times {BASELINE}'s highest" * cut
-    )
+    label = f"training steps; grey: {BASELINE}; bands: lowest to highest seed"
+    if log and BASELINE in data:
+        lowest = min(min(values(steps)) for steps in data.values())
+        axes[0][0].set_ylim(lowest / 1.1, 4 * max(values(data[BASELINE])))
+        label += f"; cut at 4 times {BASELINE}'s highest"
+    fig.supxlabel(label)
     fig.supylabel(y)
     return write(fig, path)
 
 
 def table_figures(name: Path) -> list[Path]:
-    """The figures of results/NAME.runs.json: of the runs that NAME.json is made of and that trained from scratch (others started from a trained baseline)."""
-    runs = {run for row in read(name.with_name(name.name + ".json"))["rows"] for run in row["runs"]}
-    rows = [
-        r
-        for r in read(name.with_name(name.name + ".runs.json"))["rows"]
-        if r["name"] in runs and r.get("curve") and not r["training"]["init_from"]
-    ]
+    """The figures of a table, of its runs that trained from scratch; none if their logs are not in it.
+
+    The others started from a trained baseline: their steps are not the same ones.
+    """
+    named = {run for row in read(beside(name, ".json"))["rows"] for run in row["runs"]}
+    rows = [r for r in read(beside(name, ".runs.json"))["rows"] if r["name"] in named and r.get("curve")]
+    rows = [r for r in rows if not r["training"]["init_from"]]
     if not rows:
-        raise UserError(
-            f"{name}.runs.json has no learning curves: an older version wrote it; move it away and run table.py again"
-        )
-    out = multiples(
-        curves(rows, lambda e: e["val_ppl_eps"]), name.with_name(name.name + ".curves"), "validation PPL_eps"
-    )
+        return []
+    out = multiples(curves(rows, lambda e: e["val_ppl_eps"]), beside(name, ".curves"), "validation PPL_eps")
     if "tv" in rows[0]["curve"][0]:
-        out += multiples(
-            curves(rows, lambda e: e["tv"]),
-            name.with_name(name.name + ".tv"),
-            "total variation distance to the truth",
-            log=False,
-        )
-        out += masses(rows, name.with_name(name.name + ".mass"))
-        out += bias(rows, name.with_name(name.name + ".bias"))
+        distances = curves(rows, lambda e: e["tv"])
+        title = "total variation distance to the truth"
+        out += multiples(distances, beside(name, ".tv"), title, log=False)
+        out += masses(rows, beside(name, ".mass"))
+        out += bias(rows, beside(name, ".bias"))
     return out
 
 
 def masses(rows: list[dict[str, Any]], path: Path) -> list[Path]:
-    """Where a head puts its mass over training: on the observed token and on the valid alternatives, each over the truth's, and on what is forbidden."""
+    """Where a head puts its mass over training.
+
+    On the observed token and on the valid alternatives, each over the truth's, and on what is forbidden.
+    """
     parts = [
         ("observed / its due", "tab:blue", lambda e: e["mass_observed"] / e["true_observed"]),
         ("alternatives / their due", "tab:green", lambda e: e["alternatives"]),
@@ -181,26 +178,29 @@ def masses(rows: list[dict[str, Any]], path: Path) -> list[Path]:
 
 
 def bias(rows: list[dict[str, Any]], path: Path) -> list[Path]:
-    """How a head moves the valid alternatives: its mass on them over the truth's, by decade of the truth's probability, over training."""
+    """How a head moves the valid alternatives over training.
+
+    Its mass on them over the truth's, by decade of the truth's probability.
+    """
     truth = [p for _, p in rows[0]["curve"][0]["alternatives_by_decade"]]
-    decades, names = [d for d, p in enumerate(truth) if p > 0], list(dict.fromkeys(row_of(r) for r in rows))
-    data = [
-        curves(rows, lambda e: e["alternatives_by_decade"][d][0] / e["alternatives_by_decade"][d][1])
-        for d in decades
-    ]
+    decades = [d for d, p in enumerate(truth) if p > 0]
+    names = list(dict.fromkeys(row_of(r) for r in rows))
+
+    def ratio(entry: dict[str, Any], decade: int) -> float:
+        model, true = entry["alternatives_by_decade"][decade]
+        return model / true
+
+    data = [curves(rows, partial(ratio, decade=d)) for d in decades]
     colours = pyplot().get_cmap("viridis")([0.95 * i / max(1, len(decades) - 1) for i in range(len(decades))])
-    shown = [
-        v for curve in data for steps in curve.values() for values in steps.values() for v in values if v > 0
-    ]
+    shown = [v for curve in data for steps in curve.values() for v in values(steps) if v > 0]
+    powers = range(-6, 7, 2)
     fig, axes = panels(names, 1.6)
     for ax, name in axes:
         ax.axhline(1, color="tab:red", lw=0.8, ls=":")
         for curve, colour, d in zip(data, colours, decades):
             band(ax, curve[name], colour, f"p in (1e-{d + 1}, 1e-{d}]")
         ax.set_yscale("log")
-        ax.set_yticks(
-            [2.0**k for k in range(-6, 7, 2)], [f"1/{2**-k}" if k < 0 else str(2**k) for k in range(-6, 7, 2)]
-        )
+        ax.set_yticks([2.0**k for k in powers], [f"1/{2**-k}" if k < 0 else str(2**k) for k in powers])
         ax.minorticks_off()
     for ax, _ in axes:  # in the end: set_yticks of one panel widens all
         ax.set_ylim(min(shown) / 1.3, max(shown) * 1.3)
@@ -217,43 +217,42 @@ def frontier(path: Path) -> list[Path]:
     human = next((r for r in table["rows"] if r["name"] == "human"), None)
     if not rows or human is None:
         raise UserError(f"{path} has no points: run frontier.py")
-    key, title = (
-        ("validity", "validity") if "validity" in human else ("bleu", "BLEU against held-out human text")
-    )
+    key, title = "bleu", "BLEU against held-out human text"
+    if "validity" in human:
+        key = title = "validity"
     base = next((r for r in rows if row_of(r) == BASELINE), rows[0])
     others = [r for r in rows if r is not base] or [base]
     names = [row_of(r) for r in others]
-    fig, axes = panels(names if len(set(names)) == len(names) else [r["name"] for r in others], 1.8)
+    if len(set(names)) < len(names):
+        names = [r["name"] for r in others]
+    fig, axes = panels(names, 1.8)
     for (ax, _), row in zip(axes, others):
         for r, colour in ((base, BASELINE_COLOUR), (row, "tab:blue")):
-            points = [q for q in r["points"] if key in q]
-            x, y = ([float(q[k]) for q in points] for k in ("self_bleu", key))
-            ax.plot(x, y, color=colour, lw=1.2, marker=".", ms=3)
-            one = [q for q in points if q["temperature"] == 1]
-            ax.plot(
-                [q["self_bleu"] for q in one], [q[key] for q in one], color=colour, marker="o", ms=5, ls=""
-            )
+            trade_off(ax, [q for q in r["points"] if key in q], key, colour)
         ax.plot(human["self_bleu"], human[key], color="tab:red", marker="*", ms=9, ls="")
     temperatures = [q["temperature"] for q in base["points"]]
     fig.supxlabel(
-        f"Self-BLEU (lower: more diverse); temperatures {temperatures[0]:g} to {temperatures[-1]:g}, the dot is 1; grey: {row_of(base)}; star: human text"
+        f"Self-BLEU (lower: more diverse); temperatures {temperatures[0]:g} to {temperatures[-1]:g}, "
+        f"the dot is 1; grey: {row_of(base)}; star: human text"
     )
     fig.supylabel(title)
     return write(fig, path.with_suffix(""))
 
 
-def main(argv: list[str]) -> int:
-    if not argv or wants_help(argv):
-        print(__doc__)
-        return 0
-    for name in map(path_of, argv):
-        points = name.with_name(name.name + ".json")
-        a_table = name.with_name(name.name + ".runs.json").is_file() or not points.is_file()
-        with foreign(name, "the name of a table that table.py or frontier.py wrote"):
-            made = table_figures(name) if a_table else frontier(points)
-        print(*made, sep="\n")
-    return 0
+def trade_off(ax, points: list[dict[str, float]], key: str, colour: str) -> None:
+    """A curve of `key` over Self-BLEU, with a dot where the temperature is 1."""
+    x, y = ([float(q[k]) for q in points] for k in ("self_bleu", key))
+    ax.plot(x, y, color=colour, lw=1.2, marker=".", ms=3)
+    one = [q for q in points if q["temperature"] == 1]
+    ax.plot([q["self_bleu"] for q in one], [q[key] for q in one], color=colour, marker="o", ms=5, ls="")
 
 
-if __name__ == "__main__":
-    cli(main)()
+def draw(name: Path) -> list[Path]:
+    """The figures of NAME, a table or a frontier: their files. UserError if it is neither.
+
+    None of a table without learning curves: an older version wrote it, or all its runs started from others.
+    """
+    points = beside(name, ".json")
+    a_table = beside(name, ".runs.json").is_file() or not points.is_file()
+    with foreign(name, "the name of a table that table.py or frontier.py wrote"):
+        return table_figures(name) if a_table else frontier(points)

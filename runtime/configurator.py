@@ -1,21 +1,23 @@
-"""Configuration: the defaults of a dataclass < config files in order < --key=value flags.
+"""The command line of every command: a dataclass of defaults < config files in order < --key=value flags.
 
-A config file holds lines `key = literal` and comments, nothing else: it is parsed, never executed. All problems are gathered into one ValueError.
-Every command is wrapped by `cli`, which turns a user's mistake into one line.
+The dataclass says all that a command takes: a field is a flag, `--key=value` or `--key value`, and a field
+without a default is a positional argument. A dataclass without those takes config files. A config file holds
+lines `key = literal` and comments, nothing else: it is parsed, never executed. All problems are gathered into
+one UserError. Every command is wrapped by `cli`, which turns a user's mistake into one line.
 """
 
-import argparse
 import ast
 import difflib
 import errno
 import functools
+import inspect
 import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from runtime.errors import UserError
 from runtime.names import check_name
@@ -23,20 +25,26 @@ from runtime.names import check_name
 T = TypeVar("T")
 LINE = 1200  # characters of an error
 SEEDS = 2**63  # torch takes no seed from here on, numpy none below 0
+SIGPIPE = getattr(signal, "SIGPIPE", 13)  # Windows has none
+Text = Annotated[
+    str, "not a path"
+]  # kept as it is, where a plain str beginning with "~/" is in the home folder
+
+
+# -----------------------------------------------------------------------------
+# Values
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """The assignments of a config file. FileNotFoundError or ValueError (with the line) if it is anything but `key = literal` lines."""
+    """The assignments of a config file.
+
+    FileNotFoundError or UserError (with the line) if it is anything but `key = literal` lines.
+    """
     path = Path(path)
     if not path.is_file():
-        near = (
-            difflib.get_close_matches(path.stem, [p.stem for p in path.parent.glob("*.py")], 1)
-            if path.parent.is_dir()
-            else []
-        )
-        raise FileNotFoundError(
-            f"no config file {path}" + (f"; did you mean {path.with_stem(near[0])}?" if near else "")
-        )
+        near = difflib.get_close_matches(path.stem, [p.stem for p in path.parent.glob("*.py")], 1)
+        hint = f"; did you mean {path.with_stem(near[0])}?" if near else ""
+        raise FileNotFoundError(f"no config file {path}{hint}")
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except SyntaxError as e:
@@ -49,12 +57,9 @@ def read_config(path: str | Path) -> dict[str, Any]:
         raise UserError(f"{path}: not readable as `key = literal` lines: {e or type(e).__name__}") from None
     values = {}
     for node in tree.body:
-        if (
-            isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
-        ):
-            continue  # a docstring
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            if isinstance(node.value.value, str):
+                continue  # a docstring
         try:
             (target,) = node.targets
             values[target.id] = ast.literal_eval(node.value)
@@ -63,16 +68,20 @@ def read_config(path: str | Path) -> dict[str, Any]:
     return values
 
 
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        return text  # a bare word is a string
+def coerce(value: Any, kind: Any) -> Any:
+    """`value` as `kind`, TypeError if it is another type.
 
-
-def coerce(value: Any, kind: type) -> Any:
-    """`value` as `kind`, TypeError if it is another type; an int passes for a float, nothing else is
-    converted. "~/" is the home folder."""
+    An int passes for a float, nothing else is converted. In a str "~/" is the home folder. `kind` is a type,
+    Literal["a", "b"], list[type] or Text.
+    """
+    if get_origin(kind) is Literal:
+        if value in get_args(kind):
+            return value
+        raise TypeError
+    if get_origin(kind) is list:
+        return [coerce(v, get_args(kind)[0]) for v in coerce(value, list)]
+    if kind is Text and isinstance(value, str):
+        return value
     if kind is float and type(value) is int and abs(value) < 2**1023:
         return float(value)
     if kind is str and isinstance(value, str):
@@ -82,48 +91,125 @@ def coerce(value: Any, kind: type) -> Any:
     return value
 
 
-def configure(defaults: type[T], argv: list[str]) -> T:
-    """An instance of the dataclass `defaults` from `argv`: config files and `--key=value` flags (`--key` alone means True).
+def _from_text(text: str, kind: Any) -> Any:
+    """What the text of a flag means to a field of this kind: the text itself, or a literal.
 
-    A flag `--key.name=value` sets one entry of a dict. An empty `name` field becomes the config files' stems, joined by "-".
-    Flags apply after all files. ValueError lists every unknown key (with the nearest match) and every wrong type.
+    A list may go without its brackets: 1,2 is [1, 2], and 1 is [1].
+    """
+    if kind in (str, Text) or get_origin(kind) is Literal:
+        return text
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        value = text  # a bare word is a string
+    if kind is list or get_origin(kind) is list:
+        return list(value) if isinstance(value, (list, tuple)) else [value]
+    return value
+
+
+def _wanted(kind: Any) -> str:
+    """How to say `kind` to a user."""
+    if kind is Text:
+        kind = str
+    if get_origin(kind) is Literal:
+        return " or ".join(map(repr, get_args(kind)))
+    return f"a {str(kind) if get_origin(kind) else kind.__name__}"
+
+
+# -----------------------------------------------------------------------------
+# Arguments
+
+
+def _split(argv: list[str], kinds: dict[str, Any]) -> tuple[list[str], list[tuple[str, str, str | None]]]:
+    """What is no flag, and of each flag (as it was written, key, text of its value or None).
+
+    The value of a flag stands behind "=" or is the next argument. A bool needs none.
+    """
+    arguments, flags, left = [], [], argv[::-1]
+    while left:
+        written = left.pop()
+        if not written.startswith("-"):
+            arguments.append(written)
+            continue
+        key, equals, value = written.removeprefix("--").partition("=")
+        text = value if equals else None
+        is_bool = kinds.get(key) is bool
+        if not equals and not is_bool and left and not left[-1].startswith("--"):
+            text = left.pop()
+            written = f"{written} {text}"
+        flags.append((written, key, text))
+    return arguments, flags
+
+
+def _positional(defaults: type, arguments: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """The values of the fields without a default, from the arguments that are no flags, and what is wrong.
+
+    A list takes all arguments that are left, at least one.
+    """
+    values, problems, left = {}, [], list(arguments)
+    for f in (f for f in fields(defaults) if _is_positional(f)):
+        if not left:
+            problems.append(f"{f.name} is missing: --help says what it is")
+        elif get_origin(f.type) is list:
+            values[f.name], left = coerce(left, f.type), []
+        else:
+            values[f.name] = coerce(left.pop(0), f.type)
+    if left:
+        problems.append(f"unexpected argument {left[0]!r}: --help lists the arguments")
+    return values, problems
+
+
+def _is_positional(f) -> bool:
+    return f.default is MISSING and f.default_factory is MISSING
+
+
+def _problem(where: str, key: str, value: Any, kind: Any) -> str:
+    """What to say of a value that is not of its kind."""
+    if where == f"--{key}":
+        return f"{where}: give its value, too: {where}=VALUE"
+    if get_origin(kind) is Literal:
+        return f"{where}: {key} = {value!r}: give {_wanted(kind)}"
+    return f"{where}: {key} = {value!r} is a {type(value).__name__}; give {_wanted(kind)}"
+
+
+def configure(defaults: type[T], argv: list[str]) -> T:
+    """An instance of the dataclass `defaults` from `argv`.
+
+    Positional arguments are the fields without a default; a dataclass that has none takes config files, which
+    apply in order. Flags apply after all files: `--key=value` or `--key value`; `--key` alone means True, and
+    `--key.name=value` sets one entry of a dict. An empty `name` field becomes the config files' stems, joined
+    by "-". UserError lists every unknown key (with the nearest match), every wrong type and what is missing.
     """
     assert is_dataclass(defaults)
-    known = {f.name: f.type if isinstance(f.type, type) else type(f.default) for f in fields(defaults)}
-    settings: list[tuple[str, str, Any]] = []  # (where it was said, key, value)
-    files = [a for a in argv if not a.startswith("--")]
-    for f in files:
-        settings += [(str(f), k, v) for k, v in read_config(f).items()]
-    for flag in (a for a in argv if a.startswith("--")):
-        key, sep, text = flag[2:].partition("=")
-        settings.append((flag, key, _literal(text) if sep else True))
+    kinds = {f.name: f.type for f in fields(defaults) if not _is_positional(f)}
+    arguments, flags = _split(argv, kinds)
     values: dict[str, Any] = {}
-    problems = []
-    for where, key, value in settings:
+    problems: list[str] = []
+    files: list[str] = []
+    if len(kinds) < len(fields(defaults)):
+        values, problems = _positional(defaults, arguments)
+    else:
+        files = arguments
+    said = [(path, key, value) for path in files for key, value in read_config(path).items()]
+    for written, key, text in flags:
+        kind = kinds.get(key)
+        said.append((written, key, True if text is None else _from_text(text, kind)))
+    for where, key, value in said:
         key, _, entry = key.partition(".")
-        if key not in known:
-            near = difflib.get_close_matches(key, known, 1)
-            problems.append(
-                f"{where}: unknown key {key!r}"
-                + (f"; did you mean {near[0]!r}?" if near else "; python train.py --help lists the keys")
-            )
-            continue
-        if entry and known[key] is not dict:
-            problems.append(f"{where}: {key} is a {known[key].__name__}, it has no entry {entry!r}")
-            continue
-        if entry:
-            value = {**values.get(key, {}), entry: value}
-        elif known[key] is str and where.startswith("--"):
-            value = where.partition("=")[2] if "=" in where else value  # --prompt=12 is the string "12"
-        try:
-            values[key] = coerce(value, known[key])
-        except TypeError:
-            problems.append(
-                f"{where}: {key} = {value!r} is a {type(value).__name__}; give a {known[key].__name__}"
-            )
-    if "name" in known and not values.get("name"):
-        values["name"] = "-".join(Path(f).stem for f in files) or "run"
-    if "name" in known:
+        if key not in kinds:
+            near = difflib.get_close_matches(key, kinds, 1)
+            hint = f"did you mean {near[0]!r}?" if near else "--help lists the keys"
+            problems.append(f"{where}: unknown key {key!r}; {hint}")
+        elif entry and kinds[key] is not dict:
+            problems.append(f"{where}: {key} is {_wanted(kinds[key])}, it has no entry {entry!r}")
+        else:
+            value = {**values.get(key, {}), entry: value} if entry else value
+            try:
+                values[key] = coerce(value, kinds[key])
+            except TypeError:
+                problems.append(_problem(where, key, value, kinds[key]))
+    if "name" in kinds:
+        values["name"] = values.get("name") or "-".join(Path(f).stem for f in files) or "run"
         try:
             check_name(values["name"])
         except ValueError as e:
@@ -133,6 +219,25 @@ def configure(defaults: type[T], argv: list[str]) -> T:
     return defaults(**values)
 
 
+def wants_help(argv: list[str]) -> bool:
+    return "-h" in argv or "--help" in argv
+
+
+def help_text(defaults: type) -> str:
+    """The dataclass's own lines, comments included, below those that it inherits.
+
+    The help of a flat configuration is its source.
+    """
+    body = []
+    for cls in reversed([c for c in defaults.__mro__ if is_dataclass(c)]):
+        for line in inspect.getsource(cls).splitlines():
+            if line.startswith(("    def ", "    @")):
+                break
+            if not line.startswith(("class ", "@", "    # fmt:")):
+                body.append(line)
+    return "\n".join(body).rstrip()
+
+
 def check_seed(seed: int) -> int:
     """`seed`, if torch and numpy both take it. ValueError if not."""
     if not 0 <= seed < SEEDS:
@@ -140,53 +245,24 @@ def check_seed(seed: int) -> int:
     return seed
 
 
-def wants_help(argv: list[str]) -> bool:
-    return "-h" in argv or "--help" in argv
-
-
-def help_text(defaults: type, source: str) -> str:
-    """The dataclass's own lines, comments included: the help of a flat configuration is its source."""
-    lines = Path(source).read_text(encoding="utf-8").splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith(f"class {defaults.__name__}"))
-    body = []
-    for line in lines[start + 1 :]:
-        if line and not line.startswith("    "):
-            break
-        if line.startswith("    def ") or line.startswith("    @"):
-            break
-        if not line.strip().startswith("# fmt:"):
-            body.append(line)
-    return "\n".join(body).rstrip()
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, for commands whose arguments are not a configuration: its mistakes are ValueErrors, one line
-    like all others."""
-
-    def __init__(self, doc: str):
-        as_written = argparse.RawDescriptionHelpFormatter
-        super().__init__(description=doc, formatter_class=as_written, allow_abbrev=False)
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message} (--help lists the arguments)")
-
-
-def path(text: str) -> Path:
-    """An argument that names a file or folder; "~" is the home folder even where the shell leaves it
-    (--out=~/x)."""
-    return Path(os.path.expanduser(text))
+# -----------------------------------------------------------------------------
+# A command as a process
 
 
 def quiet_imports() -> None:
-    """To be called by a command before its imports, which take seconds: until `cli` takes over, Ctrl-C ends
-    the process without a traceback."""
+    """Lets Ctrl-C end the process without a traceback until `cli` takes over.
+
+    A command calls it before its imports, which take seconds.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def cli(main: Callable[[list[str]], int | None]) -> Callable[[], None]:
-    """Wraps a program's main(argv): a user's mistake, or too little memory, is one line on stderr and exit
-    code 2; Ctrl-C is 130; a reader that has gone
-    (`| head`) is 141, as of any Unix program. TRACEBACK=1 shows where."""
+    """Wraps a program's main(argv).
+
+    A user's mistake, or too little memory, is one line on stderr and exit code 2; TRACEBACK=1 shows where.
+    Ctrl-C is 130. A reader that has gone (`| head`) is 141, as of any Unix program.
+    """
 
     @functools.wraps(main)
     def run() -> None:
@@ -205,7 +281,7 @@ def cli(main: Callable[[list[str]], int | None]) -> Callable[[], None]:
         except BrokenPipeError:
             # or Python complains when it closes stdout
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
-            code = 128 + signal.SIGPIPE
+            code = 128 + SIGPIPE
         except Exception as e:
             line = mistake(e)
             if line is None or os.environ.get("TRACEBACK"):
@@ -233,15 +309,15 @@ def _as_text(argv: list[str]) -> list[str]:
 
 def mistake(e: Exception) -> str | None:
     """What to tell the user of an error that is not ours; None for one that is."""
-    # torch.OutOfMemoryError by its name: this module is imported before torch. A CPU's allocator, cuBLAS and
-    # CUDA raise a bare RuntimeError
+    # torch.OutOfMemoryError by its name: this module is imported before torch.
+    # A CPU's allocator, cuBLAS and CUDA raise a bare RuntimeError
     signs = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
     bare = isinstance(e, RuntimeError) and any(sign in str(e) for sign in signs)
     if bare or isinstance(e, MemoryError) or type(e).__name__ == "OutOfMemoryError":
         return (
             "out of memory: lower what fills it (in training micro_batch, batch_size, block_size, "
             "n_layer or n_embd; in sampling num_samples or samples; "
-            f"in a table samples), or end other programs "
+            "in a table samples), or end other programs "
             f"({str(e).partition(chr(10))[0].partition('. ')[0] or type(e).__name__})"
         )
     if isinstance(e, OSError) and e.filename and e.strerror:

@@ -1,13 +1,16 @@
 """defaults < config files in order < flags; a config file is read, never run; every mistake is said in one message."""
 
+import signal
+import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from config.defaults import TrainConfig
-from runtime.configurator import cli, configure, help_text, read_config
+from runtime.configurator import Text, cli, configure, help_text, read_config
 from runtime.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,6 +29,26 @@ class Defaults:
     fast: bool = False
     prompt: str = "\n"
     head_args: dict = field(default_factory=dict)
+
+
+@dataclass
+class Arguments:
+    run: str
+    others: list[str]
+    which: Literal["best", "last"] = "best"  # of the two
+    rates: list[float] = field(default_factory=lambda: [0.5])
+    text: Text = ""
+    length: int = 1
+    quick: bool = False
+
+
+@dataclass
+class More(Arguments):
+    length: int = 2  # here
+    extra: int = 3  # last
+
+    def check(self) -> None:
+        """No part of the help."""
 
 
 @pytest.fixture
@@ -104,7 +127,55 @@ def test_every_problem_is_in_one_message(file):
         and "unknown key 'fsat'; did you mean 'fast'" in text
     )
     assert "rate = 'x' is a str; give a float" in text and "steps = 2.5 is a float; give a int" in text
-    assert "unknown key 'zzz'; python train.py --help" in text
+    assert "unknown key 'zzz'; --help lists the keys" in text
+
+
+def test_a_value_may_be_the_next_argument(file):
+    c = configure(
+        Defaults, ["--steps", "3", "--fast", file("rate = 0.1"), "--prompt", "-x", "--head_args.eps", "0.3"]
+    )
+    assert (c.steps, c.fast, c.rate, c.prompt, c.head_args) == (3, True, 0.1, "-x", {"eps": 0.3})
+    for argv in (["--steps"], ["--steps", "--fast"], ["--prompt"]):
+        with pytest.raises(UserError, match=f"^{argv[0]}: give its value, too: {argv[0]}=VALUE$"):
+            configure(Defaults, argv)
+
+
+def test_positional_arguments():
+    c = configure(Arguments, ["a", "--quick", "b", "--length=3", "x=c"])
+    assert (c.run, c.others, c.quick, c.length) == ("a", ["b", "x=c"], True, 3)
+    with pytest.raises(
+        UserError, match="^run is missing: .*; others is missing: .*; --lenght=3: unknown key"
+    ):
+        configure(Arguments, ["--lenght=3"])
+    with pytest.raises(UserError, match="unknown key 'run'"):
+        configure(Arguments, ["a", "b", "--run=c"])
+    one = dataclass(type("One", (), {"__annotations__": {"run": str}}))
+    with pytest.raises(UserError, match="^unexpected argument 'b'"):
+        configure(one, ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    "text, rates", [("0.5,1", [0.5, 1.0]), ("[2, 3]", [2.0, 3.0]), ("1", [1.0]), ("-1", [-1.0])]
+)
+def test_a_list_may_go_without_its_brackets(text, rates):
+    assert configure(Arguments, ["a", "b", f"--rates={text}"]).rates == rates
+    assert configure(Arguments, ["a", "b", "--rates", text]).rates == rates
+
+
+def test_what_a_list_or_a_choice_holds_is_checked():
+    for flag, says in (
+        ("--rates=1,x", r"rates = '1,x'|rates = \['1,x'\] is a list; give a list\[float\]"),
+        ("--rates=1,True", r"rates = \[1, True\] is a list; give a list\[float\]"),
+        ("--which=none", "which = 'none': give 'best' or 'last'"),
+    ):
+        with pytest.raises(UserError, match=says):
+            configure(Arguments, ["a", "b", flag])
+
+
+def test_home_is_the_start_of_a_path_and_no_text(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    c = configure(Arguments, ["~/a", "~/b", "--text=~/c"])
+    assert (c.run, c.others, c.text) == ("/home/me/a", ["/home/me/b"], "~/c")
 
 
 @pytest.mark.parametrize(
@@ -156,10 +227,24 @@ def test_missing_file(file):
 
 
 def test_help_is_the_source():
-    text = help_text(Defaults, __file__)
-    assert "steps: int = 10  # how many" in text and text.endswith(
-        "head_args: dict = field(default_factory=dict)"
-    )
+    text = help_text(Defaults)
+    assert "steps: int = 10  # how many" in text
+    assert text.endswith("head_args: dict = field(default_factory=dict)")
+
+
+def test_help_has_what_is_inherited_first():
+    lines = help_text(More).splitlines()
+    assert lines[0] == "    run: str" and lines[-2:] == [
+        "    length: int = 2  # here",
+        "    extra: int = 3  # last",
+    ]
+
+
+def test_windows_has_no_sigpipe():
+    """A module that names the signal would not be imported there."""
+    code = "import signal; del signal.SIGPIPE; from runtime.configurator import SIGPIPE; print(SIGPIPE)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == f"{int(signal.SIGPIPE)}\n", done.stderr
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -15,19 +15,16 @@ from conftest import TINY, train_in_process
 import eval_diversity
 from data.prepared import load_tokenizer
 from data.tokens import open_tokens
-from eval_diversity import (
-    HONEST,
-    PAPER,
-    REFERENCES,
-    cells,
-    held_out_prompts,
-    main,
-    prepare,
-    reference_texts,
-    text_metrics,
-)
-from evaluation import metrics
+from eval_diversity import main, prepare, read_arguments
+from evaluation import metrics, texts
+from evaluation import rows as rows_of
+from evaluation.columns import HONEST, PAPER
+from evaluation.rows import entries, model_row
 from evaluation.scoring import score
+from evaluation.tables import cells
+from evaluation.texts import held_out_prompts, reference_texts, sample_texts, text_metrics
+from runtime.checkpoint import Degenerate, load_model
+from runtime.names import REFERENCES
 from train import TrainConfig
 
 SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu"]
@@ -68,8 +65,9 @@ def no_work(monkeypatch):
     def fail(*args, **kwargs):
         raise AssertionError("work was done")
 
-    for name in ("generate", "score", "reference_row"):
-        monkeypatch.setattr(eval_diversity, name, fail)
+    monkeypatch.setattr(texts, "generate", fail)
+    monkeypatch.setattr(rows_of, "score", fail)
+    monkeypatch.setattr(eval_diversity, "reference_row", fail)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +94,8 @@ def samples(out: Path, name: str) -> list[str]:
 
 
 def settings(*argv: str):
-    return prepare(eval_diversity.parser().parse_args(list(argv)))
+    """(Settings, Data, device) that the command would work with."""
+    return prepare(read_arguments(list(argv)))[1:]
 
 
 def same(a: dict, b: dict) -> bool:
@@ -286,7 +285,7 @@ def test_perplexity_columns(honest, trained, sig, token_folder):
     text_bytes = info["bytes"]
     for path in (trained, sig):
         r = rows(honest)[path.name]
-        model, _ = eval_diversity.load_model(path)
+        model, _ = load_model(path)
         again = score(model, ids, 0, model.head.draws(8, 1337), details=True)
         assert r["nll"] == again.nll and r["ece"] == again.ece and r["zero_probability_tokens"] == 0
         assert r["sparsemax_score"] == again.sparsemax and r["ppl_eps"] == pytest.approx(
@@ -303,26 +302,26 @@ def test_perplexity_columns(honest, trained, sig, token_folder):
 
 
 def capture(monkeypatch) -> list[np.ndarray]:
-    """Everything that eval_diversity samples from here on, (prompt, new ids) of each text."""
-    texts, real = [], eval_diversity.generate
+    """Everything that is sampled from here on, (prompt, new ids) of each text."""
+    seen, real = [], texts.generate
 
     def generate(model, prompt, *args, **kwargs):
         new = []
         for token, hidden in real(model, prompt, *args, **kwargs):
             new.append(token)
             yield token, hidden
-        texts.extend(zip(prompt.tolist(), torch.stack(new, 1).tolist()))
+        seen.extend(zip(prompt.tolist(), torch.stack(new, 1).tolist()))
 
-    monkeypatch.setattr(eval_diversity, "generate", generate)
-    return texts
+    monkeypatch.setattr(texts, "generate", generate)
+    return seen
 
 
 def test_continuations_alone_are_scored(trained, token_folder, tmp_path, monkeypatch):
-    texts, tokenizer = capture(monkeypatch), load_tokenizer(token_folder)
+    seen, tokenizer = capture(monkeypatch), load_tokenizer(token_folder)
     assert main([str(trained), *SMALL, f"--out={tmp_path / 't'}"]) == 0
     prompts = held_out_prompts(open_tokens(token_folder / "test.bin").ids, 8, 4, 12)
-    assert [p for p, _ in texts] == prompts.prompt.tolist() and len(texts) == 8
-    want = [tokenizer.decode(new) for _, new in texts]
+    assert [p for p, _ in seen] == prompts.prompt.tolist() and len(seen) == 8
+    want = [tokenizer.decode(new) for _, new in seen]
     assert samples(tmp_path / "t", "baseline") == want
     assert samples(tmp_path / "t", "human") == [tokenizer.decode(h) for h in prompts.human.tolist()]
     r = rows(tmp_path / "t")["baseline"]
@@ -352,10 +351,8 @@ def test_the_seed_is_the_table(honest, trained, sig, tmp_path, capsys):
 
 def test_batches_of_texts_change_nothing(trained):
     s, data, _ = settings(str(trained), *SMALL, "--temperature=0.0")
-    model, _ = eval_diversity.load_model(trained)
-    whole, parts = (
-        eval_diversity.sample_texts(model, data.prompts.prompt, s, "cpu", "", batch) for batch in (50, 3)
-    )
+    model, _ = load_model(trained)
+    whole, parts = (sample_texts(model, data.prompts.prompt, s, "cpu", "", batch) for batch in (50, 3))
     assert whole.shape == (8, 12) and (whole == parts).all()
 
 
@@ -434,8 +431,8 @@ def test_unchanged_rows_are_kept(table, trained, sig, monkeypatch, capsys):
         {p.name: p.read_text() for p in table.parent.glob("table.[cm]*")},
         samples(table, "baseline"),
     )
-    monkeypatch.setattr(eval_diversity, "generate", fail)
-    monkeypatch.setattr(eval_diversity, "score", fail)
+    monkeypatch.setattr(texts, "generate", fail)
+    monkeypatch.setattr(rows_of, "score", fail)
     assert main([str(trained), str(sig), *SMALL, f"--out={table}"]) == 0
     assert (
         same(rows(table), before[0])
@@ -448,9 +445,9 @@ def test_unchanged_rows_are_kept(table, trained, sig, monkeypatch, capsys):
 
 
 def test_only_what_is_new_or_changed_is_done(table, trained, variant, monkeypatch):
-    texts = capture(monkeypatch)
+    seen = capture(monkeypatch)
     assert main([str(trained), str(variant("third", name="third")), *SMALL, f"--out={table}"]) == 0
-    assert len(texts) == 8 and [r["name"] for r in read(table)["rows"]] == [
+    assert len(seen) == 8 and [r["name"] for r in read(table)["rows"]] == [
         "baseline",
         "third",
         "bayes_sig_gpt-tiny",
@@ -465,7 +462,7 @@ def test_only_what_is_new_or_changed_is_done(table, trained, variant, monkeypatc
         retrained / "model.safetensors",
     )
     assert main([str(retrained), *SMALL, f"--out={table}"]) == 0
-    assert len(texts) == 16 and rows(table)["baseline"]["nll"] != old["nll"] and len(rows(table)) == 6
+    assert len(seen) == 16 and rows(table)["baseline"]["nll"] != old["nll"] and len(rows(table)) == 6
 
 
 def test_a_run_that_is_stopped_goes_on(trained, sig, tmp_path, monkeypatch, honest):
@@ -482,8 +479,8 @@ def test_a_run_that_is_stopped_goes_on(trained, sig, tmp_path, monkeypatch, hone
         main(argv)
     assert list(rows(tmp_path / "t")) == ["baseline", *REFERENCES]
     monkeypatch.undo()
-    texts = capture(monkeypatch)
-    assert main(argv) == 0 and len(texts) == 8 and same(rows(tmp_path / "t"), rows(honest))
+    seen = capture(monkeypatch)
+    assert main(argv) == 0 and len(seen) == 8 and same(rows(tmp_path / "t"), rows(honest))
 
 
 def test_two_processes_add_to_one_table(trained, sig, tmp_path, monkeypatch, honest):
@@ -520,9 +517,9 @@ def test_a_table_of_other_settings_is_found_before_its_first_model_is_done(
 
 def test_a_changed_configuration_is_another_row(table, variant, monkeypatch):
     """With the same weights."""
-    texts = capture(monkeypatch)
+    seen = capture(monkeypatch)
     assert main([str(variant("other", head="sigsoftmax")), *SMALL, f"--out={table}"]) == 0
-    assert len(texts) == 8 and rows(table)["baseline"]["training"]["head"] == "sigsoftmax"
+    assert len(seen) == 8 and rows(table)["baseline"]["training"]["head"] == "sigsoftmax"
 
 
 # ---- names ----------------------------------------------------------------------------------------------------------
@@ -530,9 +527,12 @@ def test_a_changed_configuration_is_another_row(table, variant, monkeypatch):
 
 def test_a_row_gets_the_name_it_is_given(trained, variant, tmp_path):
     odd = variant("a=b", name="odd")
-    assert [
-        (e.name, e.path) for e in eval_diversity.entries([f"x={trained}", str(trained), str(odd), f"y={odd}"])
-    ] == [("x", trained), ("baseline", trained), ("odd", odd), ("y", odd)]
+    assert [(e.name, e.path) for e in entries([f"x={trained}", str(trained), str(odd), f"y={odd}"])] == [
+        ("x", trained),
+        ("baseline", trained),
+        ("odd", odd),
+        ("y", odd),
+    ]
     argv = [
         str(trained),
         f"end={trained}/last",
@@ -591,9 +591,9 @@ def test_a_model_of_no_numbers_is_a_row_that_says_so(trained, variant, tmp_path,
 def test_a_model_that_samples_white_space(trained, variant, tmp_path, monkeypatch, token_folder):
     """Its perplexity stands; its texts have none of their numbers."""
     blank = load_tokenizer(token_folder).encode("\n")[0]
-    real = eval_diversity.sample_texts
+    real = rows_of.sample_texts
     monkeypatch.setattr(
-        eval_diversity,
+        rows_of,
         "sample_texts",
         lambda model, prompts, s, device, title: (
             np.full((len(prompts), s.new_tokens), blank)
@@ -616,17 +616,15 @@ def test_a_model_that_samples_white_space(trained, variant, tmp_path, monkeypatc
 def test_probabilities_that_are_not_numbers(trained, monkeypatch, tmp_path):
     from evaluation.scoring import Score
 
-    monkeypatch.setattr(
-        eval_diversity, "score", lambda *a, **k: Score(math.nan, 1, 0, math.nan, math.nan, math.nan)
-    )
+    monkeypatch.setattr(rows_of, "score", lambda *a, **k: Score(math.nan, 1, 0, math.nan, math.nan, math.nan))
     assert main([str(trained), *PAPER_SMALL, f"--out={tmp_path / 't'}"]) == 1
     assert rows(tmp_path / "t")["baseline"]["problem"] == "its log-probabilities are not numbers"
 
 
 def test_score_names_nan(trained, token_folder):
-    model, _ = eval_diversity.load_model(trained)
+    model, _ = load_model(trained)
     model.trunk.ln_f.weight.fill_(math.nan)
-    with pytest.raises(eval_diversity.Degenerate, match="log-probabilities are not numbers"):
+    with pytest.raises(Degenerate, match="log-probabilities are not numbers"):
         score(model, open_tokens(token_folder / "test.bin").ids[:100], details=True)
 
 
@@ -684,7 +682,7 @@ def test_a_new_row_shares_no_file_with_a_kept_one(trained, tmp_path, honest):
 def test_home_is_found_behind_a_name(trained, monkeypatch):
     monkeypatch.setenv("HOME", str(trained.parent))
     for argument, name in ((f"~/{trained.name}", "baseline"), (f"x=~/{trained.name}", "x")):
-        (entry,) = eval_diversity.entries([argument])
+        (entry,) = entries([argument])
         assert (entry.name, entry.path) == (name, trained)
 
 
@@ -738,7 +736,7 @@ def test_a_missing_checkpoint(trained, no_work, tmp_path):
 
 
 def test_the_papers_protocol(trained, sig, token_folder, tmp_path, monkeypatch):
-    texts, tokenizer = capture(monkeypatch), load_tokenizer(token_folder)
+    seen, tokenizer = capture(monkeypatch), load_tokenizer(token_folder)
     out = tmp_path / "paper"
     assert main([str(trained), str(sig), *PAPER_SMALL, f"--out={out}"]) == 0
     s = read(out)["settings"]
@@ -749,11 +747,11 @@ def test_the_papers_protocol(trained, sig, token_folder, tmp_path, monkeypatch):
         200,
         "train",
     )
-    want = [tokenizer.decode(p + new) for p, new in texts[:20]]  # the prompt is scored along
+    want = [tokenizer.decode(p + new) for p, new in seen[:20]]  # the prompt is scored along
     assert samples(out, "baseline") == want
     train = open_tokens(token_folder / "train.bin").ids.astype(np.int64)
     places = held_out_prompts(train, 20, 16, 20, seed=1337)
-    assert [p for p, _ in texts] == places.prompt.tolist() * 2  # training text, the same for each row
+    assert [p for p, _ in seen] == places.prompt.tolist() * 2  # training text, the same for each row
     assert samples(out, "human") == [
         tokenizer.decode(row) for row in np.concatenate((places.prompt, places.human), 1).tolist()
     ]
@@ -794,5 +792,5 @@ def test_the_defaults(trained):
 def test_the_papers_protocol_on_little_text(trained):
     s, data, _ = settings(str(trained), *PAPER_SMALL)
     short = data._replace(train=data.train._replace(ids=data.train.ids[:1000]))
-    row, _ = eval_diversity.model_row(trained, "", short, s, "cpu")
+    row, _ = model_row(trained, "", short, s, "cpu")
     assert row["ppl_train"] > 1

@@ -7,7 +7,8 @@ import torch
 from conftest import VOCAB
 
 import export
-from runtime.checkpoint import load_model, tokenizer_of
+from data.prepared import tokenizer_of
+from runtime.checkpoint import load_model
 from sample import generate
 
 LENGTH = 12  # after a prompt of 4: transformers' GPT-2 has no window that moves on

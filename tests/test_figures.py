@@ -8,11 +8,14 @@ import pytest
 
 import frontier
 from data.tokens import open_tokens
-from eval_diversity import held_out_prompts, parser, prepare
 from evaluation import figures, metrics
+from evaluation.rows import open_all
+from evaluation.texts import held_out_prompts
+from frontier import FrontierConfig
 from runtime.checkpoint import Degenerate
+from runtime.configurator import configure
 
-SMALL = ["--texts=6", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--temperatures", "0.5", "1.0"]
+SMALL = ["--texts=6", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--temperatures", "0.5,1.0"]
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +31,7 @@ def read(out: Path) -> dict:
 
 
 def test_human_text_is_scored_against_other_human_text(points, trained, token_folder):
-    s, data, _ = prepare(parser().parse_args([str(trained), *SMALL[:4]]))
+    _, _, data, _ = open_all(configure(FrontierConfig, [str(trained), *SMALL]))
     other = held_out_prompts(open_tokens(token_folder / "validation.bin").ids, 6, 4, 12).human
     text = lambda rows: [data.tokenizer.decode(r) for r in rows.tolist()]
     human = next(r for r in read(points)["rows"] if r["name"] == "human")
@@ -98,7 +101,7 @@ def test_a_degenerate_model_is_named_and_the_others_have_their_points(trained, t
 
 def test_an_impossible_temperature_is_refused(trained, tmp_path):
     with pytest.raises(ValueError, match="temperature"):
-        frontier.main([str(trained), *SMALL, "--out", str(tmp_path / "x"), "--temperatures", "1", "-1"])
+        frontier.main([str(trained), *SMALL, "--out", str(tmp_path / "x"), "--temperatures=1,-1"])
     assert not list(tmp_path.iterdir())
 
 
@@ -142,7 +145,7 @@ def test_curves_are_grouped_by_row_and_step():
 
 
 @pytest.mark.parametrize("truth, kinds", [(False, ["curves"]), (True, ["curves", "tv", "mass", "bias"])])
-def test_figures_of_a_table(tmp_path, truth, kinds, capsys):
+def test_figures_of_a_table(tmp_path, truth, kinds):
     tuned = [
         r
         | {
@@ -157,25 +160,23 @@ def test_figures_of_a_table(tmp_path, truth, kinds, capsys):
     (tmp_path / "x.json").write_text(
         json.dumps({"rows": [{"runs": [r["name"]]} for r in runs(truth) + tuned]})
     )
-    assert figures.main([str(tmp_path / "x")]) == 0
+    drawn = figures.draw(tmp_path / "x")
     made = [tmp_path / f"x.{kind}.{end}" for kind in kinds for end in ("png", "svg")]
-    assert capsys.readouterr().out.split() == [str(p) for p in made] and sorted(
-        p for p in tmp_path.iterdir() if p.suffix != ".json"
-    ) == sorted(made)
+    assert drawn == made and sorted(p for p in tmp_path.iterdir() if p.suffix != ".json") == sorted(made)
     before = [p.read_bytes() for p in made]
-    assert (
-        figures.main([str(tmp_path / "x")]) == 0 and [p.read_bytes() for p in made] == before
-    )  # the same numbers, the same files
+    assert figures.draw(tmp_path / "x") == made
+    assert [p.read_bytes() for p in made] == before  # the same numbers, the same files
+
+
+def test_a_table_without_learning_curves_has_no_figures(tmp_path):
+    (tmp_path / "x.json").write_text('{"rows": []}')
+    (tmp_path / "x.runs.json").write_text('{"rows": []}')
+    assert figures.draw(tmp_path / "x") == [] and len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.parametrize(
     "name, content, says",
-    [
-        ("x.runs.json", "[", "is not JSON"),
-        ("x.runs.json", '{"rows": []}', "no learning curves"),
-        ("y.runs.json", "", "has no points"),
-        ("x.json", "", "no file"),
-    ],
+    [("x.runs.json", "[", "is not JSON"), ("y.runs.json", "", "has no points"), ("x.json", "", "no file")],
 )
 def test_other_files_are_refused(tmp_path, name, content, says):
     (tmp_path / "x.json").write_text('{"rows": []}')
@@ -183,4 +184,4 @@ def test_other_files_are_refused(tmp_path, name, content, says):
     if not content and name == "x.json":
         (tmp_path / name).unlink()
     with pytest.raises((ValueError, OSError), match=says):
-        figures.main([str(tmp_path / "x")])
+        figures.draw(tmp_path / "x")

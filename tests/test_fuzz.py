@@ -27,6 +27,8 @@ import data.demo.prepare
 import data.grammar.prepare
 import data.wikitext103.prepare
 import eval_diversity
+import evaluation.rows
+import evaluation.texts
 import export
 import frontier
 import sample
@@ -43,7 +45,7 @@ PROGRAMS = {
     "sample": sample.main,
     "eval": eval_diversity.main,
     "frontier": frontier.main,
-    "figures": figures.main,
+    "figures": lambda argv: print(*figures.draw(Path(argv[0]))),
     "table": table.main,
     "export": export.main,
     "demo": data.demo.prepare.command,
@@ -63,7 +65,7 @@ LABELS = (
 SAMPLE = "run --device=cpu --length=2 --prompt=the"
 EVAL = "run --device=cpu --texts=4 --prompt_tokens=6 --new_tokens=50"
 TRUTH = "words --device=cpu --texts=4 --prompt_tokens=6 --new_tokens=50"
-FRONTIER = "run --device=cpu --texts=4 --prompt_tokens=6 --new_tokens=50 --temperatures 1 --out=results/f"
+FRONTIER = "run --device=cpu --texts=4 --prompt_tokens=6 --new_tokens=50 --temperatures=1 --out=results/f"
 EVALUATE = "--texts=4 --prompt_tokens=6 --new_tokens=50"
 TABLE = ["--name=t", "--rows=['baseline']", "--overlay=tiny", "--seeds=[1]", f"--evaluate={EVALUATE}"]
 BPE = "data/demo/bpe300"
@@ -75,7 +77,7 @@ class NoBar(tqdm.tqdm):
 
 
 def without_bars(patch) -> None:
-    for module in (augment, eval_diversity, data.corpus):
+    for module in (augment, evaluation.rows, evaluation.texts, data.corpus):
         patch.setattr(module, "tqdm", NoBar)
 
 
@@ -118,7 +120,7 @@ def whole(token_folder, tmp_path_factory) -> Path:
     for split in ("train", "valid", "test"):
         (folder / f"text/wiki.{split}.tokens").write_text(" \n = a title = \n \n some words of text \n" * 30)
     curve = [{"step": 1, "val_nll": 1.0, "val_ppl_eps": 3.0}]
-    settings = eval_diversity.settings(eval_diversity.parser().parse_args(["run", *EVALUATE.split()]), 128)
+    settings = eval_diversity.settings_of(eval_diversity.read_arguments(["run", *EVALUATE.split()]), 128)
     training = {"init_from": "", "max_steps": 1}
     (folder / "results/t.runs.json").write_text(
         json.dumps(
@@ -379,7 +381,10 @@ CASES = [
     ],
     ("sample", [*SAMPLE.split(), "--prompt=\udcff"], {}, "not UTF-8"),
     ("sample", f"{SAMPLE} --prompts=prompts.txt", {"prompts.txt": b"\xff\xfe\n"}, "prompts.txt"),
-    ("sample", "", {}, "checkpoint"),
+    ("sample", "", {}, "checkpoint is missing"),
+    ("sample", "run text", {}, "unexpected argument 'text'"),
+    ("sample", "run --length", {}, "--length=VALUE"),
+    ("sample", "run --lenght 3 --tempreature=x", {}, "did you mean 'length'?; --tempreature=x: unknown key"),
     ("sample", "nosuch", {}, "nosuch"),
     ("sample", "text", {}, "no checkpoint"),
     *[
@@ -395,7 +400,10 @@ CASES = [
         ]
     ],
     ("eval", f"run {EVAL}", {}, "other=run"),
-    ("eval", "", {}, "RUN"),
+    ("eval", "", {}, "checkpoints is missing"),
+    ("eval", f"{EVAL} --split=train", {}, "split = 'train'"),
+    ("eval", f"{EVAL} --protocol=paper --split=test", {}, "split = 'test'"),
+    ("eval", f"{EVAL} --loops=0", {}, "loops"),
     *[
         ("eval", [f"{name}=run", *EVAL.split()[1:]], {}, "name")
         for name in NAMES
@@ -408,6 +416,7 @@ CASES = [
         for a, says in (
             (f"{FRONTIER} --temperatures -1", "temperature"),
             (f"{FRONTIER} --temperatures x", "temperatures"),
+            (f"{FRONTIER} --temperatures=[]", "temperatures"),
             (EVAL, "--out"),
         )
     ],
@@ -416,7 +425,7 @@ CASES = [
     ("export", "run text", {}, "exists"),
     ("export", "nosuch new", {}, "no checkpoint"),
     ("table", "", {}, "rows"),
-    ("table", "--rows=baseline", {}, "rows"),
+    ("table", "--rows=baselin --overlay=tiny", {}, "no config file config/baselin.py"),
     ("table", "--name=../t --rows=['baseline']", {}, "name"),
     *[
         ("table", [*TABLE, f"--{flag}"], {}, says)
@@ -637,7 +646,6 @@ CASES = [
             ("curve", [{"step": 1}]),
             ("curve", [{"step": 1, "val_ppl_eps": "low"}]),
             ("curve", [{"step": [], "val_ppl_eps": 1}]),
-            ("name", 7),
             ("training", None),
             ("training", {}),
         )
@@ -793,7 +801,7 @@ def test_torchruns_variables_half_set(variables, call, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("program", [p for p in PROGRAMS])
+@pytest.mark.parametrize("program", [p for p in PROGRAMS if p != "figures"])
 def test_help(program, call, capfd):
     assert call(program, "--help").code == 0
 

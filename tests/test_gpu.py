@@ -43,8 +43,8 @@ def test_training_and_its_checkpoint(run, tiny, compiled):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_sampling_with_a_cuda_graph_equals_sampling_without(dtype):
     """Past block_size, where the cache is filled anew. In bfloat16 the first states agree up to rounding."""
+    from evaluation.sampling import generate
     from runtime.checkpoint import build
-    from sample import generate
 
     torch.manual_seed(0)
     model = (

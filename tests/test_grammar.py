@@ -19,7 +19,9 @@ from data.grammar.truth import write_truth
 from data.held_out import open_truth, truth_path
 from data.prepared import is_prepared, load_tokenizer, prepared
 from data.tokens import open_tokens
+from evaluation.columns import HONEST, TRUTH
 from evaluation.metrics import Recovery
+from evaluation.rows import validity
 from evaluation.scoring import document_blocks, document_windows, recover, truth_blocks
 from train import TrainConfig
 
@@ -574,7 +576,7 @@ def test_the_table(run, folder, tmp_path):
     table = json.loads(out.with_name("table.json").read_text())
     rows = {r["name"]: r for r in table["rows"]}
     model, human = rows["baseline"], rows["human"]
-    columns = [c.key for c in eval_diversity.TRUTH]
+    columns = [c.key for c in TRUTH]
     assert all(math.isfinite(model[k]) for k in columns)
     assert [human[k] for k in columns if k != "coverage"] == pytest.approx([1, 0, 0, 0, 0, 1, 0, 1], abs=1e-9)
     assert (
@@ -590,19 +592,15 @@ def test_the_table(run, folder, tmp_path):
         "ppl_tok"
     ] == pytest.approx(model["ppl_word"], rel=0.01)
     md = out.with_name("table.md").read_text()
-    assert all(c.title in md for c in eval_diversity.TRUTH) and "nats a token in closed form" in md
-    assert {line.count("|") for line in md.splitlines() if line.startswith("|")} == {
-        len(eval_diversity.HONEST + eval_diversity.TRUTH) + 2
-    }
+    assert all(c.title in md for c in TRUTH) and "nats a token in closed form" in md
+    assert {line.count("|") for line in md.splitlines() if line.startswith("|")} == {len(HONEST + TRUTH) + 2}
     assert eval_diversity.main(argv) == 0  # kept rows
 
 
 def test_validity(folder, run):
-    args = eval_diversity.parser().parse_args(
-        [str(run), "--texts=4", "--prompt_tokens=30", "--new_tokens=30", "--device=cpu"]
-    )
-    _, data, _ = eval_diversity.prepare(args)
-    assert eval_diversity.validity(data, data.prompts.human) == {
+    argv = [str(run), "--texts=4", "--prompt_tokens=30", "--new_tokens=30", "--device=cpu"]
+    _, _, data, _ = eval_diversity.prepare(eval_diversity.read_arguments(argv))
+    assert validity(data, data.prompts.human) == {
         "validity": 1.0,
         "judged_tokens": pytest.approx(100, abs=20),
     }
@@ -611,11 +609,11 @@ def test_validity(folder, run):
     document = M.sample(1, np.random.default_rng(0))[0]
     broken = document.copy()
     broken[3] = M.first[0]
-    assert eval_diversity.validity(data, document[None]) == {"validity": 1.0, "judged_tokens": len(document)}
-    assert eval_diversity.validity(data, broken[None]) == {
+    assert validity(data, document[None]) == {"validity": 1.0, "judged_tokens": len(document)}
+    assert validity(data, broken[None]) == {
         "validity": 0.75,
         "judged_tokens": 4,
     }  # what follows the mistake is not judged
     unknown = data._replace(prompts=prompts._replace(prompt=document[None, 2:4]))
-    assert math.isnan(eval_diversity.validity(unknown, document[None, 4:8])["validity"])
-    assert eval_diversity.validity(data._replace(truth=None), document[None]) == {}
+    assert math.isnan(validity(unknown, document[None, 4:8])["validity"])
+    assert validity(data._replace(truth=None), document[None]) == {}

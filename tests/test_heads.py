@@ -390,8 +390,8 @@ def test_bf16_hidden_states_and_weights(name, args):
 def test_sampling_frequencies_match_log_probs(name, args):
     """Chi-square of 20,000 texts of one token, by `generate`; the threshold is the 1 - 1e-6 quantile at 30
     degrees of freedom."""
+    from evaluation.sampling import generate
     from model import GPT, GPTConfig, LanguageModel
-    from sample import generate
 
     torch.manual_seed(6)
     trunk = GPT(GPTConfig(V, 4, 1, 1, 8))
@@ -411,7 +411,7 @@ def test_sampling_frequencies_match_log_probs(name, args):
 
 @heads
 def test_temperature_is_a_power_of_p(name, args):
-    from sample import truncate
+    from evaluation.sampling import truncate
 
     lp = HEADS[name](V, **args).log_probs(2 * torch.randn(3, V))
     q = lp.exp() ** (1 / 0.7)
@@ -746,7 +746,7 @@ def test_am_softmax_is_of_cosines():
 
 @pytest.mark.parametrize("args", [{"top_k": 5}, {"top_p": 0.7}], ids=["top_k", "top_p"])
 def test_sparse_softmax_is_truncated_softmax(args):
-    from sample import truncate
+    from evaluation.sampling import truncate
 
     head, z, targets = HEADS["sparse_softmax"](V, **args), 2 * torch.randn(20, V), random_targets(20)
     torch.testing.assert_close(head.log_probs(z).exp(), truncate(z.log_softmax(1), **args))
@@ -756,7 +756,7 @@ def test_sparse_softmax_is_truncated_softmax(args):
 
 
 def test_sparse_softmax_finds_the_same_top_p_as_sorting():
-    from sample import truncate
+    from evaluation.sampling import truncate
 
     z = 0.5 * torch.randn(3, 5000, dtype=torch.float64)
     torch.testing.assert_close(

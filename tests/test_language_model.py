@@ -11,7 +11,7 @@ from torch import nn
 import model as model_module
 from config.defaults import TrainConfig
 from heads import HEADS, Targets, chunked_loss, make_head
-from model import GPT, GPTConfig, LanguageModel, build
+from model import GPT, GPTConfig, LanguageModel, Trunk, build
 from runtime.checkpoint import load_model, save
 
 V, T, C = 70, 8, 16
@@ -19,10 +19,8 @@ SIZE = dict(vocab_size=V, block_size=T, n_layer=1, n_head=2, n_embd=C, dropout=0
 SOFTMAX = dict(head="softmax", head_args={}, bayesian=False, prior_sigma=0.02)
 
 
-class CNN(nn.Module):
+class CNN(Trunk):
     """A trunk that is no transformer: two causal convolutions."""
-
-    embedding = None
 
     def __init__(self, config: GPTConfig, width: int = 3):
         super().__init__()

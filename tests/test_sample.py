@@ -1,6 +1,5 @@
 """Sampling: the distribution that is scored, cut as asked; the cache never shows; text comes out whole."""
 
-import argparse
 import math
 
 import pytest
@@ -9,11 +8,12 @@ import torch
 import eval_diversity
 import sample
 from data.tokenizers import BPETokenizer, train_bpe
+from evaluation.sampling import check_sampling, draw, entropies, generate, truncate
 from heads import Softmax
 from model import LanguageModel
 from runtime import checkpoint, device
 from runtime.checkpoint import build
-from sample import Stream, check_sampling, draw, entropies, generate, read_prompts, truncate
+from sample import Stream, read_prompts
 
 V = 61
 
@@ -397,7 +397,7 @@ def test_a_stream_prints_everything_in_the_end(tokenizer, capsys):
 
 
 def prompts(path=None, prompt="a") -> list[str]:
-    return read_prompts(argparse.Namespace(prompts=path, prompt=prompt))
+    return read_prompts(prompt, path)
 
 
 def test_read_prompts(tmp_path):
@@ -564,5 +564,5 @@ def test_int8_is_for_float32_on_a_cpu(device, dtype, said):
 
 
 def test_scoring_takes_no_int8(run):
-    with pytest.raises(ValueError, match="unrecognized arguments: --int8"):
+    with pytest.raises(ValueError, match="--int8: unknown key 'int8'"):
         eval_diversity.main([str(run[0]), "--int8"])

@@ -14,14 +14,17 @@ import numpy as np
 import pytest
 from conftest import TINY, train_in_process
 
-import eval_diversity
 import table
-from eval_diversity import Column
-from table import Run, TableConfig, half_sampling_interval, student_interval, summarise
+from evaluation.columns import Column
+from evaluation.intervals import differences, half_sampling_interval, student_interval, summarise
+from evaluation.tables import read_texts, samples_file
+from table import Run, TableConfig
 
 
 def test_student_interval():
-    assert student_interval([1.0, 2.0, 3.0]) == pytest.approx(4.303 * 1 / math.sqrt(3))
+    assert student_interval([1.0, 2.0, 3.0]) == pytest.approx(4.302653 * 1 / math.sqrt(3))
+    # of many values it is the normal distribution's
+    assert student_interval([0.0, 1.0] * 5000) == pytest.approx(1.96 * 0.5 / 100, rel=1e-3)
     assert math.isnan(student_interval([1.0])) and math.isnan(student_interval([1.0, math.inf]))
 
 
@@ -62,21 +65,21 @@ def test_differences_are_paired_by_seed():
         Column("tv", "TV", ".2f", "low", ""),
     )
     base = {1: {"ppl_tok": 10.0, "tv": 0.5}, 2: {"ppl_tok": 20.0, "tv": 0.5}, 3: {"ppl_tok": 40.0, "tv": 0.5}}
-    d = table.differences(
+    d = differences(
         {2: {"ppl_tok": 21.0, "distinct_4": 1.0}, 3: {"ppl_tok": 43.0}, 4: {"ppl_tok": 0.0}}, base, columns
     )
     assert d == {"ppl_tok_diff": 2.0, "ppl_tok_diff_ci": pytest.approx(student_interval([1.0, 3.0]))}
-    assert math.isnan(table.differences({1: {"ppl_tok": 1.0}}, base, columns)["ppl_tok_diff_ci"])
+    assert math.isnan(differences({1: {"ppl_tok": 1.0}}, base, columns)["ppl_tok_diff_ci"])
 
 
 def test_texts_are_read_as_they_were_written(tmp_path):
     texts = ["a line\u2028of two\x85", "\x1c\x0c\n", ""]
     out = tmp_path / "x"
-    eval_diversity.samples_file(out, "row").parent.mkdir()
-    eval_diversity.samples_file(out, "row").write_text(
+    samples_file(out, "row").parent.mkdir()
+    samples_file(out, "row").write_text(
         "".join(json.dumps(t, ensure_ascii=False) + "\n" for t in texts)
     )  # as eval_diversity writes them
-    assert table.read_texts(eval_diversity.samples_file(out, "row")) == texts
+    assert read_texts(samples_file(out, "row")) == texts
 
 
 def test_a_run_fills_in_its_seed():
@@ -121,7 +124,7 @@ def whole(token_folder, tmp_path, monkeypatch):
     def fake_train(self, command, environment):
         arguments = command[2:]
         trained.append(arguments)
-        config = table.train.TrainConfig.read(list(arguments))
+        config = table.TrainConfig.read(list(arguments))
         return train_in_process(config, token_folder)
 
     tiny = TINY | dict(block_size=96)

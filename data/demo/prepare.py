@@ -1,11 +1,12 @@
-"""Prepare the demo corpus: the help topics that every CPython carries (pydoc_data.topics, about 465 kB of English).
+"""Prepare the demo corpus: the help topics that every CPython carries (pydoc_data.topics, 465 kB of English).
 
-python data/demo/prepare.py [--tokenizer gpt2|bpeN] [--out DIR] [--force]
+python data/demo/prepare.py [--tokenizer=gpt2|bpeN] [--out=DIR] [--force]
 """
 
 import io
 import platform
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -14,7 +15,7 @@ if __name__ == "__main__":
 
     configurator.quiet_imports()
 
-from data.corpus import Split, main, prepare_splits
+from data.corpus import PrepareConfig, Split, main, prepare_splits
 from runtime.configurator import cli
 from runtime.errors import UserError
 
@@ -32,13 +33,14 @@ def demo_texts() -> dict[str, str]:
 
 
 def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) -> Path:
-    """Tokenise the corpus into the folder `out`; see data.corpus.prepare_splits. It has no source but itself."""
+    """Tokenise the corpus into the folder `out`, see data.corpus.prepare_splits. It has no other source."""
     if source:
         raise UserError(
             f"the demo corpus takes no source, not {source!r}: leave it empty, or use wikitext103"
         )
     texts = demo_texts()
-    # StringIO with newline="\n" splits at "\n" alone, as files do; str.splitlines would also split at form feeds.
+    # StringIO with newline="\n" splits at "\n" alone, as files do
+    # str.splitlines would also split at form feeds
     splits = {
         name: Split(lambda text=text: io.StringIO(text, newline="\n"), len(text.encode()))
         for name, text in texts.items()
@@ -48,8 +50,15 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
     return prepare_splits(out, tokenizer, origin, splits, force=force)
 
 
+@dataclass
+class DemoConfig(PrepareConfig):
+    # fmt: off
+    tokenizer: str = "bpe2048"      # bpeN: one of N tokens trained on the train split; or gpt2
+    # fmt: on
+
+
 def command(argv: list[str]) -> int:
-    return main(prepare, FOLDER, "bpe2048", "Prepare the demo corpus.", argv=argv)
+    return main(prepare, FOLDER, DemoConfig, __doc__, argv)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """Prepare the grammar: a synthetic corpus whose exact next-token distribution is known at every position.
 
-    python data/grammar/prepare.py [--source "seed=2 train=500000"] [--out DIR] [--force]
+    python data/grammar/prepare.py [--source="seed=2 train=500000"] [--out=DIR] [--force]
 
-Deterministic by its settings (data.grammar.grammar.Settings). Beside the validation and the test split stand their exact distributions.
+Deterministic by its settings (data.grammar.grammar.Settings). Beside the validation and the test split stand
+their exact distributions.
 """
 
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +20,7 @@ if __name__ == "__main__":
 
     configurator.quiet_imports()
 
-from data.corpus import Split, main, prepare_splits
+from data.corpus import PrepareConfig, Split, main, prepare_splits
 from data.grammar.grammar import END, Settings, build
 from data.grammar.machine import Machine
 from data.grammar.truth import write_truth
@@ -58,7 +60,8 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
     """
     if tokenizer != WordTokenizer.name:
         raise UserError(
-            f"tokenizer = {tokenizer!r}: the grammar's distributions are over its own words: use {WordTokenizer.name!r}"
+            f"tokenizer = {tokenizer!r}: the grammar's distributions are over its own words: "
+            f"use {WordTokenizer.name!r}"
         )
     settings, out = Settings.parse(source), Path(out)
     words, machine = build(settings)
@@ -70,8 +73,10 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
     def truths() -> None:
         for name in ("validation", "test"):
             info = write_truth(open_tokens(out / f"{name}.bin"), machine).info
+            rate = info["entropy_rate"]
             print(
-                f"{name}: {info['entropy']:.4f} nats a token, in closed form {info['entropy_rate']:.4f} (perplexity {np.exp(info['entropy_rate']):.2f}); "
+                f"{name}: {info['entropy']:.4f} nats a token, "
+                f"in closed form {rate:.4f} (perplexity {np.exp(rate):.2f}); "
                 f"{info['documents']:,} documents of {info['tokens_a_document']:.1f} tokens",
                 file=sys.stderr,
             )
@@ -88,15 +93,16 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
     )
 
 
+@dataclass
+class GrammarConfig(PrepareConfig):
+    # fmt: off
+    tokenizer: str = "words"        # no other: the distributions are over the grammar's own words
+    source: str = ""                # settings of the generator, such as "seed=2 train=500000"
+    # fmt: on
+
+
 def command(argv: list[str]) -> int:
-    return main(
-        prepare,
-        FOLDER,
-        WordTokenizer.name,
-        "Prepare the grammar.",
-        'settings of the generator, such as "seed=2 train=500000"',
-        argv=argv,
-    )
+    return main(prepare, FOLDER, GrammarConfig, __doc__, argv)
 
 
 if __name__ == "__main__":

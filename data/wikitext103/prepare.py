@@ -1,13 +1,15 @@
 """Prepare WikiText-103 v1 (Merity et al. 2016): the official train, validation and test splits.
 
-    python data/wikitext103/prepare.py [--source DIR] [--tokenizer gpt2|bpeN] [--out DIR] [--force]
+    python data/wikitext103/prepare.py [--source=DIR] [--tokenizer=gpt2|bpeN] [--out=DIR] [--force]
 
-Without --source the text comes from the Hugging Face hub. DIR holds wiki.{train,valid,test}.tokens, or the hub's
-parquet files. A part of the train split (wiki.train.ANYTHING.tokens) will do for development, and is recorded as such.
+Without --source the text comes from the Hugging Face hub. DIR holds wiki.{train,valid,test}.tokens, or the
+hub's parquet files. A part of the train split (wiki.train.ANYTHING.tokens) will do for development, and is
+recorded as such.
 """
 
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +19,7 @@ if __name__ == "__main__":
 
     configurator.quiet_imports()
 
-from data.corpus import Split, file_lines, main, prepare_splits
+from data.corpus import PrepareConfig, Split, file_lines, main, prepare_splits
 from data.prepared import is_prepared
 from runtime.configurator import cli
 from runtime.errors import UserError
@@ -26,8 +28,8 @@ FOLDER = Path(__file__).resolve().parent
 HUB, CONFIG = "Salesforce/wikitext", "wikitext-103-v1"
 NAMES = {"train": "train", "validation": "valid", "test": "test"}  # ours and the hub's -> the original files'
 
-# Words are whitespace-separated. The 103,227,021 (217,646; 245,569) of the papers are words + lines: one <eos> a line.
-# Hashes where we have seen the file: wikitext-103-raw-v1 has as many words, but is another text.
+# Words are whitespace-separated. The 103,227,021 (217,646; 245,569) of the papers are words + lines: an <eos>
+# each. Hashes where we have seen the file: wikitext-103-raw-v1 has as many words, but is another text.
 OFFICIAL = {
     "train": {"words": 101_425_671, "lines": 1_801_350},
     "validation": {
@@ -127,15 +129,17 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
     return prepare_splits(out, tokenizer, HUB, hub_splits(), OFFICIAL, force)
 
 
+@dataclass
+class WikitextConfig(PrepareConfig):
+    # fmt: off
+    tokenizer: str = "gpt2"         # or bpeN: one of N tokens trained on the train split
+    source: str = ""                # folder with wiki.{train,valid,test}.tokens or the hub's parquet files
+    #                                 empty: the hub itself
+    # fmt: on
+
+
 def command(argv: list[str]) -> int:
-    return main(
-        prepare,
-        FOLDER,
-        "gpt2",
-        "Prepare WikiText-103.",
-        "folder with wiki.{train,valid,test}.tokens or the hub's parquet files (the Hugging Face hub)",
-        argv=argv,
-    )
+    return main(prepare, FOLDER, WikitextConfig, __doc__, argv)
 
 
 if __name__ == "__main__":

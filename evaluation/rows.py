@@ -1,0 +1,331 @@
+"""A checkpoint -> its row of the table: its numbers, its texts, and where they come from."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from data.held_out import HeldOut, Truth, open_held_out
+from data.prepared import found_path, tokenizer_of
+from data.tokenizers import Tokenizer
+from data.tokens import TokenFile, open_tokens
+from evaluation import metrics
+from evaluation.columns import NUCLEUS, PUBLISHED
+from evaluation.sampling import truncate
+from evaluation.scoring import described, document_blocks, document_windows, recover, score, truth_blocks
+from evaluation.settings import Corpus, Settings, TextsConfig, settings
+from evaluation.texts import (
+    Prompts,
+    decode,
+    held_out_prompts,
+    measured,
+    reference_texts,
+    sample_texts,
+    text_metrics,
+)
+from model import LanguageModel
+from runtime.checkpoint import Checkpoint, Degenerate, find, load, load_model
+from runtime.device import get_device, get_dtype, settle_dtype
+from runtime.errors import UserError
+from runtime.logs import evaluations
+from runtime.memory import check_fits
+from runtime.names import REFERENCES, check_apart, check_row_name
+
+PLACES = ("data", "source", "out_dir")  # of a run's configuration: of one machine, nobody else's
+TRAIN_WINDOWS = 200  # that the paper's protocol scores
+
+
+# -----------------------------------------------------------------------------
+# What is asked for
+
+
+class Entry(NamedTuple):
+    """A row that is asked for."""
+
+    name: str
+    path: Path  # as given: a run, or a checkpoint
+    ckpt: Checkpoint  # without its weights
+
+
+def entries(arguments: list[str]) -> list[Entry]:
+    """Of PATH, under the name of its run, and NAME=PATH. UserError for a name that no row can have."""
+    out = []
+    for argument in arguments:
+        name, _, given = argument.partition("=")
+        whole = Path(os.path.expanduser(argument))
+        if not given or "/" in name or whole.exists():  # a path with a "=" in it
+            name, path = "", whole
+        else:
+            path = Path(os.path.expanduser(given))
+            check_row_name(name)
+        ckpt = load(find(path), weights=False, run=True)
+        out.append(Entry(name or ckpt.config["name"], path, ckpt))
+    return out
+
+
+def renamed(entry: Entry) -> str:
+    """What to do where two rows have one name."""
+    return f"give one another, as in other={entry.path}"
+
+
+def check_comparable(asked: list[Entry]) -> None:
+    """UserError if two of the rows cannot stand in one table."""
+    first, base = asked[0].path, asked[0].ckpt.config
+    for _, path, ckpt in asked:
+        c = ckpt.config
+        tokens = ("tokenizer_fingerprint", "data_sha256")
+        if any(c[k] != base[k] for k in tokens):
+            raise UserError(
+                f"{path} ({c['dataset']}, {c['tokenizer']}) and {first} "
+                f"({base['dataset']}, {base['tokenizer']}) were trained on different token files: "
+                "their rows cannot stand in one table"
+            )
+        if c["block_size"] != base["block_size"]:
+            raise UserError(
+                f"{path} has block_size = {c['block_size']}, {first} has {base['block_size']}: "
+                "contexts of different length cannot stand in one table"
+            )
+    check_apart([*REFERENCES, *(e.name for e in asked)], renamed(asked[-1]))
+
+
+class Data(NamedTuple):
+    train: TokenFile
+    split: HeldOut
+    tokenizer: Tokenizer
+    prompts: Prompts
+
+    @property
+    def truth(self) -> Truth | None:
+        """The split's exact distributions, where they are known."""
+        return self.split.truth
+
+
+def open_all(c: TextsConfig, **protocol) -> tuple[list[Entry], Settings, Data, torch.device]:
+    """The rows that are asked for, their settings, and the data that they are measured on.
+
+    `protocol` are the further arguments of `settings`. All that can be wrong is found here, before any work.
+    """
+    device = get_device(c.device)
+    c = replace(c, dtype=settle_dtype(c.dtype, device).name)
+    asked = entries(c.checkpoints)
+    check_comparable(asked)
+    for _, path, ckpt in asked:
+        if ckpt.config["bayesian"]:
+            drawn = 4 * c.samples * ckpt.config["vocab_size"] * ckpt.config["n_embd"]
+            check_fits(drawn, device, f"{c.samples} draws of the weights of {path}", "samples")
+    first = asked[0].ckpt
+    folder = Path(c.data) if c.data else found_path(first.config["data"], asked[0].path)
+    train, split = open_tokens(folder / "train.bin"), open_held_out(folder / f"{c.split}.bin")
+    tokenizer = tokenizer_of(first)
+    if split.info["fingerprint"] != tokenizer.fingerprint:
+        raise UserError(
+            f"{split.path} was made with another tokenizer ({split.info['tokenizer']}) "
+            f"than the checkpoints' ({tokenizer.name})"
+        )
+    known_by = Corpus(tokenizer.fingerprint, train.info["sha256"], split.info["sha256"])
+    s = settings(c, first.config["block_size"], known_by, **protocol)
+    paper = s.protocol == "paper"
+    if paper:  # has no columns for it
+        split = split._replace(truth=None)
+    if paper and s.train != first.config["data_sha256"]:
+        raise UserError(
+            f"{train.path} is not what {asked[0].path} was trained on, "
+            "and the paper's protocol scores training text: leave out --data"
+        )
+    seed = s.seed if paper else None
+    prompts = held_out_prompts(split.ids, s.texts, s.prompt_tokens, s.new_tokens, seed)
+    return asked, s, Data(train, split, tokenizer, prompts), device
+
+
+# -----------------------------------------------------------------------------
+# Against the truth
+
+
+def recovery(
+    data: Data,
+    s: Settings,
+    model: LanguageModel | None,
+    draws: list | None = None,
+    device: torch.device | str = "cpu",
+    progress=iter,
+) -> dict[str, Any]:
+    """The columns TRUTH but the validity, and what else metrics.Recovery says.
+
+    Of a perfect model without `model`. {} where the truth is not known.
+    """
+    if data.truth is None:
+        return {}
+    ids = data.split.ids
+    plan = document_windows(np.flatnonzero(ids == data.truth.end), s.block_size)
+    blocks = (
+        document_blocks(model, ids, plan, draws, device, s.dtype, progress=progress)
+        if model
+        else truth_blocks(data.truth, plan)
+    )
+    r = recover(blocks, ids, data.truth, lambda log_p: truncate(log_p, top_p=NUCLEUS) > 0)
+    return described(r)
+
+
+def validity(data: Data, new: np.ndarray) -> dict[str, float]:
+    """The column of that name for the sampled ids (n, new) after the prompts.
+
+    nan if no document starts in the texts; {} where the truth is not known.
+    """
+    if data.truth is None:
+        return {}
+    allowed = data.truth.judge(data.prompts.prompt, new)
+    share = float(allowed.mean()) if len(allowed) else math.nan
+    return {"validity": share, "judged_tokens": len(allowed)}
+
+
+# -----------------------------------------------------------------------------
+# Rows
+
+
+def public(config: dict[str, Any]) -> dict[str, Any]:
+    """A run's configuration without the places of one machine: what a row says of its training."""
+    return {k: v for k, v in config.items() if k not in PLACES}
+
+
+def unchanged(row: dict[str, Any] | None, ckpt: Checkpoint, digest: str) -> bool:
+    """Whether `row` is this checkpoint's: the same weights, by their hash, and the same configuration."""
+    if row is None or row.get("weights_sha256") != digest:
+        return False
+    return row["training"] == json.loads(json.dumps(public(ckpt.config)))
+
+
+def model_row(
+    path: Path, digest: str, data: Data, s: Settings, device: torch.device, name: str = ""
+) -> tuple[dict[str, Any], list[str] | None]:
+    """The row of one checkpoint, whose weights have the SHA-256 `digest`, and its texts.
+
+    Of a degenerate model "problem" says what is wrong with it; the numbers that it has not are left out.
+    """
+    ckpt = load(find(path), weights=False)
+    row = {
+        "name": name or ckpt.config["name"],
+        "checkpoint": str(path),
+        "weights_sha256": digest,
+        "step": ckpt.progress["step"],
+        "command": " ".join(sys.argv),
+        "commit": commit(),
+        "versions": versions(),
+        "training": public(ckpt.config),
+        "curve": evaluations(ckpt.path.parent),
+    }
+    texts = None
+    try:
+        numbers, new = model_numbers(path, row["name"], data, s, device)
+        row |= numbers
+        texts = decode(data.tokenizer, data.prompts.prompt, new, s)
+        row |= validity(data, new) | measured(text_metrics, texts, s.loops)
+    except Degenerate as e:
+        row["problem"] = e.what
+    return row, texts
+
+
+def model_numbers(
+    path: Path, name: str, data: Data, s: Settings, device: torch.device
+) -> tuple[dict[str, Any], np.ndarray]:
+    """The columns that need the model of one checkpoint, and what was sampled from it (n, new_tokens).
+
+    Degenerate if its probabilities are not numbers.
+    """
+    model, ckpt = load_model(path, device=device, dtype=get_dtype(s.dtype))
+    draws = model.head.draws(s.samples, s.seed)
+
+    def bar(steps):
+        return tqdm(steps, desc=f"{name}: scoring", leave=False)
+
+    if s.protocol == "paper":
+        published = PUBLISHED.get(ckpt.config["name"].split("-")[0], (math.nan,) * 3)
+        keys = ("published_ppl", "published_self_bleu", "published_distinct_4")
+        row = {
+            "ppl_train": train_perplexity(model, data, s, draws, device, bar),
+            **dict(zip(keys, published)),
+        }
+    else:
+        row = held_out_numbers(model, data, s, draws, device, bar)
+        row |= recovery(data, s, model, draws, device, bar)
+    return row, sample_texts(model, data.prompts.prompt, s, device, name)
+
+
+def train_perplexity(
+    model: LanguageModel, data: Data, s: Settings, draws, device: torch.device, bar
+) -> float:
+    """Perplexity on random training windows, as the paper's protocol has it."""
+    block, ids = s.block_size, data.train.ids
+    count = min(TRAIN_WINDOWS, len(ids) // (block + 1))
+    seen = held_out_prompts(ids, count, 1, block, seed=s.seed)
+    windows = np.concatenate(seen, 1)
+    parts = [score(model, w, block, draws, device, s.dtype) for w in bar(windows)]
+    nll = sum(p.nll for p in parts)
+    if math.isnan(nll):
+        raise Degenerate("its log-probabilities are not numbers")
+    return metrics.perplexity(nll, sum(p.count for p in parts))
+
+
+def held_out_numbers(
+    model: LanguageModel, data: Data, s: Settings, draws, device: torch.device, bar
+) -> dict[str, Any]:
+    """Perplexities and calibration on the whole held-out split."""
+    split = data.split
+    r = score(model, split.ids, s.stride, draws, device, s.dtype, details=True, progress=bar)
+    row = {"ppl_tok": metrics.perplexity(r.nll, r.count)}
+    if split.words:
+        row["ppl_word"] = metrics.perplexity(r.nll, split.words)
+    if split.bytes:
+        row["bits_per_byte"] = metrics.bits_per_byte(r.nll, split.bytes)
+    return row | {
+        "ece": r.ece,
+        "ppl_eps": metrics.perplexity(r.eps_nll, r.count),
+        "sparsemax_score": r.sparsemax,
+        "nll": r.nll,
+        "tokens": r.count,
+        "zero_probability_tokens": r.zeros,
+    }
+
+
+def reference_row(name: str, data: Data, s: Settings) -> tuple[dict[str, Any], list[str]]:
+    """The row of a reference, which no model wrote, and its texts."""
+    new = reference_texts(name, data.prompts, data.train.ids, s)
+    texts = decode(data.tokenizer, data.prompts.prompt, new, s)
+    perfect = recovery(data, s, None) if name == "human" else {}
+    row = {"name": name, "reference": True, **text_metrics(texts, s.loops), **validity(data, new), **perfect}
+    return row, texts
+
+
+# -----------------------------------------------------------------------------
+# Where a row comes from
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says of this repository; None where there is none."""
+    done = subprocess.run(["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True)
+    return None if done.returncode else done.stdout
+
+
+def commit() -> str:
+    """The repository's commit; "" where there is none.
+
+    With a "+" behind it if files have changed since, except those of results/.
+    """
+    head = _git("rev-parse", "HEAD")
+    if head is None:
+        return ""
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":!/results")
+    return head.strip() + ("+" if changed else "")
+
+
+def versions() -> dict[str, str]:
+    packages = ("torch", "numpy", "sacrebleu", "tokenizers", "tiktoken")
+    return {"python": sys.version.split()[0], **{p: version(p) for p in packages}}

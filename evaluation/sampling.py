@@ -1,0 +1,179 @@
+"""Sampling, the twin of scoring.py: tokens drawn from the distribution that is scored.
+
+It is no command's own: sample.py prints what it draws, and the table's texts are drawn by it.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from heads import Weights
+from model import GPT, Cache, LanguageModel
+from runtime.checkpoint import Degenerate
+from runtime.device import autocast, get_dtype, to_float64
+from runtime.errors import UserError
+
+
+def truncate(log_p: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Tensor:
+    """log p (N, V) -> probabilities (N, V) at `temperature`, p^(1/tau) normalised, then cut.
+
+    top_k  keeps the most probable tokens, 0 all of them; ties with the last one stay
+    top_p  keeps the smallest set of at least this mass (Holtzman et al. 2020)
+
+    Temperature 0 is all mass on the most probable token.
+    """
+    if temperature == 0:
+        return torch.zeros_like(log_p).scatter_(1, log_p.argmax(1, keepdim=True), 1.0)
+    # from the maximum, so that nothing overflows; below 1e-30 it is greedy in float32 anyhow
+    p = torch.softmax((log_p - log_p.max(1, keepdim=True).values) / max(temperature, 1e-30), dim=-1)
+    if 0 < top_k < p.shape[1]:
+        kth = p.topk(top_k).values[:, -1:]
+        p = p.masked_fill(p < kth, 0)
+    if top_p < 1:
+        ordered, at = p.sort(descending=True, stable=True)
+        ordered = ordered / ordered.sum(1, keepdim=True)
+        beyond = ordered.cumsum(1) - ordered >= top_p  # the token that crosses top_p stays
+        p = p.masked_fill(torch.zeros_like(beyond).scatter_(1, at, beyond), 0)
+    return p / p.sum(1, keepdim=True)
+
+
+def check_sampling(temperature: float, top_k: int, top_p: float) -> None:
+    """UserError naming the setting that cannot be sampled with."""
+    if not 0 <= temperature < float("inf"):
+        raise UserError(f"temperature = {temperature}: must be 0 (greedy) or positive")
+    if top_k < 0:
+        raise UserError(f"top_k = {top_k}: must be 0 (off) or positive")
+    if not 0 < top_p <= 1:
+        raise UserError(f"top_p = {top_p}: must lie in (0, 1]")
+
+
+@torch.no_grad()
+def generate(
+    model: LanguageModel,
+    prompt: Tensor,
+    length: int,
+    draws: list[Weights],
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    generator: torch.Generator | None = None,
+    cached: bool = True,
+    dtype: str = "float32",
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields `length` times the next tokens (B,) and the hidden states (B, C) that they were drawn from.
+
+    `prompt` (B, P) holds ids. The model must be in eval mode. A context that reaches block_size goes on from
+    its last half. `cached` = False reads the whole context anew for each token: the slow twin, token for
+    token the same. On a GPU the steps between are one CUDA graph.
+
+    UserError if the prompt is longer than the block. Degenerate if the log-probabilities are not numbers:
+    found at the first token or at the end, so that a GPU need not wait for an answer at each token.
+    """
+    T, device = model.trunk.config.block_size, prompt.device
+    if not 1 <= prompt.shape[1] <= T:
+        raise UserError(
+            f"the prompt has {prompt.shape[1]} tokens; this model reads 1 to {T} (block_size): shorten it"
+        )
+    text, begin = prompt, 0
+    cache = None
+    if cached:
+        cache = Cache(model.trunk, len(text), get_dtype(dtype), min(T, prompt.shape[1] + length))
+    step = partial(model.trunk, cache=cache)
+    if cached and device.type == "cuda":
+        step = Graph(model.trunk, cache, dtype)
+    sound = torch.ones((), dtype=torch.bool, device=device)
+    for n in range(length):
+        if text.shape[1] - begin > T:
+            begin = text.shape[1] - T // 2 - 1
+            if cached:
+                cache.length = 0
+        with autocast(device, dtype):
+            if not cached:
+                hidden = model.trunk(text[:, begin:])[:, -1]
+            elif cache.length == 0:
+                hidden = model.trunk(text[:, begin:], cache=cache)[:, -1]
+            else:
+                hidden = step(text[:, -1:])[:, -1]
+            log_p = model.head.log_probs(hidden, draws)
+        # nan goes through amax; a row of -inf alone has no distribution either
+        sound &= log_p.amax(1).isfinite().all()
+        if n in (0, length - 1) and not sound:
+            raise Degenerate("its log-probabilities are not numbers")
+        p = truncate(log_p, temperature, top_k, top_p)
+        token = draw(p, generator) if temperature else p.argmax(1, keepdim=True)
+        text = torch.cat((text, token), 1)
+        yield token[:, 0], hidden
+
+
+def draw(p: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """A token (N, 1) from each row of p (N, V), which need not be normalised.
+
+    By inversion of its cumulative sum: one random number a row, where torch.multinomial draws V. In float64,
+    so that no token's share is lost in the sum; `generator` is on `float64_device(p.device)`.
+    """
+    cumulative = to_float64(p).cumsum(1)
+    u = torch.rand(len(p), 1, dtype=torch.float64, device=cumulative.device, generator=generator)
+    # right: the first token whose sum exceeds u, so never one of probability 0
+    token = torch.searchsorted(cumulative, u * cumulative[:, -1:], right=True)
+    return token.clamp(max=p.shape[1] - 1).to(p.device)
+
+
+class Graph:
+    """One decoding step as a CUDA graph.
+
+    It is launched as a whole; a kernel at a time would leave a GPU waiting for Python.
+    """
+
+    def __init__(self, trunk: GPT, cache: Cache, dtype: str):
+        self.trunk, self.cache, self.dtype, self.graph = trunk, cache, dtype, None
+
+    def __call__(self, token: Tensor) -> Tensor:
+        """Hidden state (B, 1, C) of `token` (B, 1), which is appended to the cache.
+
+        ValueError as of GPT.forward.
+        """
+        if self.graph is None:
+            # a stream is the current GPU's, which need not be the model's
+            with torch.cuda.device(token.device):
+                self._capture(token)
+        self.token.copy_(token)
+        self.position.fill_(self.cache.length)
+        self.graph.replay()
+        self.cache.length += 1
+        return self.hidden.clone()
+
+    def _capture(self, token: Tensor) -> None:
+        self.token, self.position = token.clone(), torch.tensor([self.cache.length], device=token.device)
+        # warm-up outside the capture, on a stream of its own, as torch's documentation asks
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):  # writes the key and value of this position, as the replay then does
+                self.hidden = self._step()
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.hidden = self._step()
+
+    def _step(self) -> Tensor:
+        # autocast must not keep casted weights of one capture for another
+        with autocast("cuda", self.dtype, cache=False):
+            return self.trunk.decode(self.token, self.cache, self.position)
+
+
+@torch.no_grad()
+def entropies(model: LanguageModel, hidden: Tensor, draws: list[Weights]) -> tuple[Tensor, Tensor, Tensor]:
+    """Uncertainty about the next token after hidden (N, C): total, aleatoric, epistemic, each (N,), in nats.
+
+    total = H[mean over draws of p], aleatoric = mean over draws of H[p], epistemic = their difference, the
+    mutual information of token and weights. Source: Depeweg et al. 2018, arXiv 1710.07283, eq. 4.
+    """
+
+    def H(lp: Tensor) -> Tensor:
+        return -(lp.exp() * lp.masked_fill(lp == -torch.inf, 0)).sum(1)
+
+    total = H(model.head.log_probs(hidden, draws))
+    aleatoric = torch.stack([H(model.head.log_probs(hidden, [d])) for d in draws]).mean(0)
+    return total, aleatoric, total - aleatoric

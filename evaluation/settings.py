@@ -1,0 +1,132 @@
+"""What a table is made with: the flags of eval_diversity.py and frontier.py, and what its rows share."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from evaluation.sampling import check_sampling
+from runtime.configurator import check_seed
+from runtime.errors import UserError
+
+
+@dataclass
+class TextsConfig:
+    # fmt: off
+    checkpoints: list[str]          # [NAME=]RUN ...: out folders of training runs, or checkpoints in them,
+    #                                 and the names of their rows
+    # the text
+    split: Literal["train", "validation", "test"] = "test"  # held out; train in the paper's protocol alone
+    data: str = ""                  # the prepared data folder; empty: the one of the first run
+    # what is sampled
+    texts: int = 100                # of each row
+    prompt_tokens: int = 50         # 0: the whole block
+    new_tokens: int = 200
+    top_k: int = 0                  # the most probable tokens that may be drawn; 0: all
+    top_p: float = 1.0              # or the smallest set of them with this mass
+    samples: int = 8                # weight draws of Bayesian rows
+    seed: int = 1337
+    # machine
+    device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
+    dtype: str = "float32"          # of matrix products: float32, bfloat16, float16, or auto
+    # fmt: on
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What two rows must share to stand in one table."""
+
+    protocol: str
+    tokenizer: str  # fingerprint
+    train: str  # SHA-256 of the training text
+    corpus: str  # SHA-256 of the split that is scored
+    split: str
+    texts: int  # in all
+    loops: int  # groups they are scored in; their mean is reported
+    prompt_tokens: int
+    new_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    samples: int  # weight draws of Bayesian rows
+    block_size: int  # context of the models
+    stride: int  # of the scoring windows
+    seed: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """By what a table knows its texts; "" where they are not prepared yet."""
+
+    tokenizer: str = ""  # fingerprint
+    train: str = ""  # SHA-256 of the training text
+    scored: str = ""  # SHA-256 of the split that is scored
+
+
+def settings(
+    c: TextsConfig,
+    block_size: int,
+    corpus: Corpus = Corpus(),
+    protocol: str = "honest",
+    loops: int = 1,
+    temperature: float = 1.0,
+    stride: int = 0,
+) -> Settings:
+    """What `c` asks for of models of this block_size. UserError naming the setting that cannot work.
+
+    A stride of 0 stands for min(512, block_size).
+    """
+    s = Settings(
+        protocol=protocol,
+        tokenizer=corpus.tokenizer,
+        train=corpus.train,
+        corpus=corpus.scored,
+        split=c.split,
+        texts=c.texts,
+        loops=loops,
+        prompt_tokens=c.prompt_tokens or block_size,
+        new_tokens=c.new_tokens,
+        temperature=temperature,
+        top_k=c.top_k,
+        top_p=c.top_p,
+        samples=c.samples,
+        block_size=block_size,
+        stride=stride or min(512, block_size),
+        seed=c.seed,
+        dtype=c.dtype,
+    )
+    check_settings(s)
+    return s
+
+
+def check_settings(s: Settings) -> None:
+    """UserError naming the setting that cannot work."""
+    check_sampling(s.temperature, s.top_k, s.top_p)
+    check_seed(s.seed)
+    paper = s.protocol == "paper"
+    if paper != (s.split == "train"):
+        right = (
+            "the paper's protocol scores training text"
+            if paper
+            else "the honest protocol scores held-out text"
+        )
+        raise UserError(f"split = {s.split!r}: {right}; leave --split out")
+    if s.loops < 1:
+        raise UserError(f"loops = {s.loops}: must be at least 1")
+    if min(s.texts // s.loops // 2, s.prompt_tokens, s.new_tokens, s.samples) < 1:
+        raise UserError(
+            f"texts = {s.texts}, prompt_tokens = {s.prompt_tokens}, new_tokens = {s.new_tokens}, "
+            f"samples = {s.samples}: at least 2 texts a loop, and 1 of the others"
+        )
+    # the paper's texts go on beyond the block
+    what, needs = "prompt_tokens + new_tokens", s.prompt_tokens + s.new_tokens
+    if paper:
+        what, needs = "prompt_tokens", s.prompt_tokens
+    if needs > s.block_size:
+        raise UserError(f"{what} = {needs} do not fit block_size = {s.block_size}: ask for shorter texts")
+    if not 1 <= s.stride <= s.block_size:
+        raise UserError(f"stride = {s.stride}: must lie between 1 and block_size = {s.block_size}")
+
+
+def other_settings(had: dict, now: dict) -> list[str]:
+    """Each key of `now` that has another value in `had`, with both values."""
+    return [f"{k} {had.get(k)!r}, now {v!r}" for k, v in now.items() if had.get(k) != v]

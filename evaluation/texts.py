@@ -1,0 +1,116 @@
+"""The texts that a table measures: prompts, what models and references write after them, their diversity."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from data.tokenizers import Tokenizer
+from evaluation import metrics
+from evaluation.sampling import generate
+from evaluation.settings import Settings
+from model import LanguageModel
+from runtime.checkpoint import Degenerate
+from runtime.device import float64_device, get_dtype
+from runtime.errors import UserError
+
+
+class Prompts(NamedTuple):
+    """(n, prompt) ids, and (n, new) ids of the human continuation of each."""
+
+    prompt: np.ndarray
+    human: np.ndarray
+
+
+def held_out_prompts(ids: np.ndarray, n: int, prompt: int, new: int, seed: int | None = None) -> Prompts:
+    """`n` prompts with their continuations out of the token stream.
+
+    They are spread evenly, without overlap; with a seed they are at random places. UserError if the split is
+    too short for them.
+    """
+    span = prompt + new
+    if n * span > len(ids):
+        raise UserError(
+            f"texts = {n} of {prompt} + {new} tokens need {n * span} tokens, the split has {len(ids)}: "
+            "ask for fewer or shorter texts"
+        )
+    places = len(ids) - span + 1
+    if seed is None:
+        starts = np.linspace(0, places - 1, n).astype(int)
+    else:
+        starts = np.random.default_rng(seed).choice(places, n, replace=False)
+    rows = np.stack([ids[s : s + span] for s in starts]).astype(np.int64)
+    return Prompts(rows[:, :prompt], rows[:, prompt:])
+
+
+def sample_texts(
+    model: LanguageModel, prompts: np.ndarray, s: Settings, device: torch.device, title: str, batch: int = 50
+) -> np.ndarray:
+    """(n, new_tokens) ids sampled after each prompt."""
+    draws = model.head.draws(s.samples, s.seed, get_dtype(s.dtype))
+    generator = torch.Generator(float64_device(device)).manual_seed(s.seed)
+    how = (s.temperature, s.top_k, s.top_p, generator)
+    total = len(prompts) * s.new_tokens
+    out = []
+    with tqdm(total=total, unit="tok", unit_scale=True, desc=f"{title}: sampling", leave=False) as bar:
+        for part in np.split(prompts, range(batch, len(prompts), batch)):
+            columns = []
+            start = torch.from_numpy(part).to(device)
+            for token, _ in generate(model, start, s.new_tokens, draws, *how, dtype=s.dtype):
+                columns.append(token)
+                bar.update(len(part))
+            out.append(torch.stack(columns, 1).cpu().numpy())
+    return np.concatenate(out)
+
+
+def reference_texts(name: str, prompts: Prompts, train: np.ndarray, s: Settings) -> np.ndarray:
+    """Continuations that no model wrote, (n, new_tokens) ids.
+
+    "human" are the real ones, "unigram noise" is drawn from the training unigrams, "loop" is the human's
+    first 10 tokens again and again.
+    """
+    if name == "human":
+        return prompts.human
+    if name == "unigram noise":
+        return np.random.default_rng(s.seed).choice(train, prompts.human.shape).astype(np.int64)
+    return np.stack([np.resize(row[:10], s.new_tokens) for row in prompts.human])
+
+
+def decode(tokenizer: Tokenizer, prompts: np.ndarray, new: np.ndarray, s: Settings) -> list[str]:
+    """The texts that are scored: the continuation alone, or behind its prompt in the paper's protocol."""
+    rows = np.concatenate((prompts, new), 1) if s.protocol == "paper" else new
+    return [tokenizer.decode(r) for r in rows.tolist()]
+
+
+def text_metrics(texts: list[str], loops: int) -> dict[str, float]:
+    """Diversity of decoded texts, a word being what stands between spaces.
+
+    Each metric is the mean over `loops` groups of the texts.
+    """
+    groups = [texts[i::loops] for i in range(loops)]
+    words = [[t.split() for t in g] for g in groups]
+    bleu = [metrics.self_bleu_sacre(g) for g in groups]
+
+    def mean(metric) -> float:
+        return float(np.mean([metric(w) for w in words]))
+
+    spread = {"self_bleu_sd": float(np.std(bleu, ddof=1))} if loops > 1 else {}
+    return {
+        "self_bleu": float(np.mean(bleu)),
+        **spread,
+        "self_bleu_nltk": mean(metrics.self_bleu),
+        "distinct_4": mean(metrics.distinct_n),
+        "seq_rep_4": mean(metrics.seq_rep_n),
+        "zipf": mean(metrics.zipf_coefficient),
+    }
+
+
+def measured(metric, texts: list[str], *arguments) -> dict[str, float]:
+    """metric(texts, *arguments) of a model's texts; Degenerate where there is nothing to measure."""
+    if not any(text.split() for text in texts):
+        raise Degenerate("its texts are white space alone")
+    try:
+        return metric(texts, *arguments)
+    except ValueError as e:
+        raise Degenerate(f"its texts cannot be measured, {e}") from None
