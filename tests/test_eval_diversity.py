@@ -102,7 +102,7 @@ def same(a: dict, b: dict) -> bool:
     return json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
 
 
-# ---- texts ----------------------------------------------------------------------------------------------------------
+# ---- texts -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_text_metrics_are_means_over_loops():
     )
 
 
-# ---- cells ----------------------------------------------------------------------------------------------------------
+# ---- cells -------------------------------------------------------------------------------------------------
 
 
 def test_cells():
@@ -276,7 +276,7 @@ def test_cells_of_the_paper():
     ]
 
 
-# ---- the honest protocol --------------------------------------------------------------------------------------------
+# ---- the honest protocol -----------------------------------------------------------------------------------
 
 
 def test_perplexity_columns(honest, trained, sig, token_folder):
@@ -355,7 +355,7 @@ def test_batches_of_texts_change_nothing(trained):
     assert whole.shape == (8, 12) and (whole == parts).all()
 
 
-# ---- files ----------------------------------------------------------------------------------------------------------
+# ---- files -------------------------------------------------------------------------------------------------
 
 
 def test_files(honest, trained, sig):
@@ -411,7 +411,7 @@ def test_the_table_is_printed_and_nothing_written_without_out(trained, tmp_path,
     assert not list(tmp_path.iterdir())
 
 
-# ---- a second run ---------------------------------------------------------------------------------------------------
+# ---- a second run ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -521,7 +521,7 @@ def test_a_changed_configuration_is_another_row(table, variant, monkeypatch):
     assert len(seen) == 8 and rows(table)["baseline"]["training"]["head"] == "sigsoftmax"
 
 
-# ---- names ----------------------------------------------------------------------------------------------------------
+# ---- names -------------------------------------------------------------------------------------------------
 
 
 def test_a_row_gets_the_name_it_is_given(trained, variant, tmp_path):
@@ -552,7 +552,7 @@ def test_a_row_gets_the_name_it_is_given(trained, variant, tmp_path):
     )
 
 
-# ---- degenerate models ----------------------------------------------------------------------------------------------
+# ---- degenerate models -------------------------------------------------------------------------------------
 
 
 def with_nan(path: Path) -> Path:
@@ -627,7 +627,7 @@ def test_score_names_nan(trained, token_folder):
         score(model, open_tokens(token_folder / "test.bin").ids[:100], details=True)
 
 
-# ---- refusals -------------------------------------------------------------------------------------------------------
+# ---- refusals ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -731,7 +731,7 @@ def test_a_missing_checkpoint(trained, no_work, tmp_path):
         main([str(trained), str(tmp_path / "none"), *SMALL])
 
 
-# ---- the paper's protocol -------------------------------------------------------------------------------------------
+# ---- the paper's protocol ----------------------------------------------------------------------------------
 
 
 def test_the_papers_protocol(trained, sig, token_folder, tmp_path, monkeypatch):
