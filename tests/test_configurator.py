@@ -1,4 +1,4 @@
-"""defaults < config files in order < flags; a config file is read, never run; every mistake is said in one message."""
+"""defaults < config files in order < flags; a config file is read, never run; all mistakes in one message."""
 
 import signal
 import subprocess
@@ -279,7 +279,8 @@ def test_there_are_rows():
         (FileNotFoundError("no config file x"), "prog: error: no config file x\n"),
         (
             OSError(28, "No space left on device", "f"),
-            "prog: error: No space left on device: f: free some space and run it again (a training with --resume)\n",
+            "prog: error: No space left on device: f: "
+            "free some space and run it again (a training with --resume)\n",
         ),
     ],
 )

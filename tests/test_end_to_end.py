@@ -1,4 +1,4 @@
-"""The whole path through the command line, on the embedded corpus: prepare, train three rows, sample, table. As a user types it."""
+"""The whole path through the command line, as a user types it: prepare, train, sample, table."""
 
 import csv
 import json

@@ -103,7 +103,7 @@ def same(a: dict, b: dict) -> bool:
     return json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
 
 
-# ---- texts ----------------------------------------------------------------------------------------------------------
+# ---- texts -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_text_metrics_are_means_over_loops():
     )
 
 
-# ---- cells ----------------------------------------------------------------------------------------------------------
+# ---- cells -------------------------------------------------------------------------------------------------
 
 
 def test_cells():
@@ -277,7 +277,7 @@ def test_cells_of_the_paper():
     ]
 
 
-# ---- the honest protocol --------------------------------------------------------------------------------------------
+# ---- the honest protocol -----------------------------------------------------------------------------------
 
 
 def test_perplexity_columns(honest, trained, sig, token_folder):
@@ -356,7 +356,7 @@ def test_batches_of_texts_change_nothing(trained):
     assert whole.shape == (8, 12) and (whole == parts).all()
 
 
-# ---- files ----------------------------------------------------------------------------------------------------------
+# ---- files -------------------------------------------------------------------------------------------------
 
 
 def test_files(honest, trained, sig):
@@ -412,7 +412,7 @@ def test_the_table_is_printed_and_nothing_written_without_out(trained, tmp_path,
     assert not list(tmp_path.iterdir())
 
 
-# ---- a second run ---------------------------------------------------------------------------------------------------
+# ---- a second run ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -522,7 +522,7 @@ def test_a_changed_configuration_is_another_row(table, variant, monkeypatch):
     assert len(seen) == 8 and rows(table)["baseline"]["training"]["head"] == "sigsoftmax"
 
 
-# ---- names ----------------------------------------------------------------------------------------------------------
+# ---- names -------------------------------------------------------------------------------------------------
 
 
 def test_a_row_gets_the_name_it_is_given(trained, variant, tmp_path):
@@ -553,7 +553,7 @@ def test_a_row_gets_the_name_it_is_given(trained, variant, tmp_path):
     )
 
 
-# ---- degenerate models ----------------------------------------------------------------------------------------------
+# ---- degenerate models -------------------------------------------------------------------------------------
 
 
 def with_nan(path: Path) -> Path:
@@ -628,7 +628,7 @@ def test_score_names_nan(trained, token_folder):
         score(model, open_tokens(token_folder / "test.bin").ids[:100], details=True)
 
 
-# ---- refusals -------------------------------------------------------------------------------------------------------
+# ---- refusals ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -732,7 +732,7 @@ def test_a_missing_checkpoint(trained, no_work, tmp_path):
         main([str(trained), str(tmp_path / "none"), *SMALL])
 
 
-# ---- the paper's protocol -------------------------------------------------------------------------------------------
+# ---- the paper's protocol ----------------------------------------------------------------------------------
 
 
 def test_the_papers_protocol(trained, sig, token_folder, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Bad input of every kind, at every entry point: exit code 2, one line that says what is wrong, no file changed.
+"""Bad input of every kind, at every entry point: exit code 2, one line that says why, no file changed.
 
 CASES is a table that grows with every case found: (program, arguments, {file: its new content}, what the line
 says). Behind it, seeded random damage of every file of a prepared folder, of a run and of tables.
@@ -83,7 +83,10 @@ def without_bars(patch) -> None:
 
 @pytest.fixture(scope="module")
 def whole(token_folder, tmp_path_factory) -> Path:
-    """A folder with all that the programs read: two runs with their token files, a label store, tables of each kind. Everything in it is relative to it."""
+    """A folder with all that the programs read: two runs with their token files, a label store, tables.
+
+    Everything in it is relative to it.
+    """
     folder = tmp_path_factory.mktemp("fuzz")
     shutil.copytree(token_folder, folder / BPE)
     with pytest.MonkeyPatch.context() as patch:
@@ -159,7 +162,10 @@ def digests(folder: Path) -> dict[str, str]:
 
 @pytest.fixture
 def call(whole, tmp_path, monkeypatch, capfd):
-    """call(program, arguments, {file: content or function of the old content}) -> Result of one run, in a copy of `whole`."""
+    """call(program, arguments, {file: its content, or a function of the old one}) -> Result.
+
+    Of one run, in a copy of `whole`.
+    """
 
     def one(program: str, arguments, damage=None) -> Result:
         folder = tmp_path / "here"
@@ -214,7 +220,7 @@ def refused(result: Result, program: str, says: str = "") -> None:
     assert not result.changed
 
 
-# ---- how a file can be wrong ----------------------------------------------------------------------------------------
+# ---- how a file can be wrong -------------------------------------------------------------------------------
 
 
 def changed(**keys):
@@ -552,7 +558,8 @@ CASES = [
         "sample",
         SAMPLE,
         {
-            "run/best/tokenizer.json": '{"version":"1.0","added_tokens":[],"model":{"type":"WordLevel","vocab":{"a":5},"unk_token":"a"}}'
+            "run/best/tokenizer.json": '{"version":"1.0","added_tokens":[],'
+            '"model":{"type":"WordLevel","vocab":{"a":5},"unk_token":"a"}}'
         },
         "tokenizer.json",
     ),
@@ -560,7 +567,8 @@ CASES = [
         "sample",
         SAMPLE,
         {
-            "run/best/tokenizer.json": '{"version":"1.0","added_tokens":[],"model":{"type":"Unigram","unk_id":0,"vocab":[["a",0.0]]}}'
+            "run/best/tokenizer.json": '{"version":"1.0","added_tokens":[],'
+            '"model":{"type":"Unigram","unk_id":0,"vocab":[["a",0.0]]}}'
         },
         "tokenizer.json",
     ),
@@ -719,7 +727,7 @@ def test_the_commands_that_are_damaged_here_work_when_whole(call):
         call("table", TABLE)
 
 
-# ---- as processes: what cannot be seen from inside ------------------------------------------------------------------
+# ---- as processes: what cannot be seen from inside ---------------------------------------------------------
 
 
 def process(*command, code: int = 2, **environment) -> subprocess.CompletedProcess:
@@ -747,7 +755,10 @@ def test_a_prompt_that_is_not_utf8_and_a_terminal_that_is_not(whole):
 
 
 def test_ctrl_c_during_imports_has_no_traceback():
-    code = "import os, signal; from runtime import configurator; configurator.quiet_imports(); os.kill(os.getpid(), signal.SIGINT); import time; time.sleep(9)"
+    code = (
+        "import os, signal, time; from runtime import configurator; configurator.quiet_imports(); "
+        "os.kill(os.getpid(), signal.SIGINT); time.sleep(9)"
+    )
     assert process("-c", code, code=-signal.SIGINT).stderr == b""  # which a shell shows as 130
 
 
@@ -766,7 +777,8 @@ def test_a_reader_that_has_gone_is_no_mistake():
     [
         MemoryError(),
         RuntimeError(
-            "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."
+            "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: "
+            "you tried to allocate 9 bytes."
         ),
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB."),
     ],
@@ -806,7 +818,7 @@ def test_help(program, call, capfd):
     assert call(program, "--help").code == 0
 
 
-# ---- random damage --------------------------------------------------------------------------------------------------
+# ---- random damage -----------------------------------------------------------------------------------------
 
 
 def damaged(old: bytes, rng: np.random.Generator) -> bytes:
@@ -837,7 +849,10 @@ def damaged(old: bytes, rng: np.random.Generator) -> bytes:
     ],
 )
 def test_random_damage_is_refused_or_harmless(call, whole, program, arguments, pattern, times):
-    """Each file of it by itself. Damage that leaves valid content (another name, another weight) is none that could be seen."""
+    """Each file of it by itself.
+
+    Damage that leaves valid content (another name, another weight) cannot be seen.
+    """
     for path in sorted(whole.glob(pattern)):
         name = str(path.relative_to(whole))
         for seed in range(times):

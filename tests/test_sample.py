@@ -67,7 +67,7 @@ def sampled(
     return torch.stack([t for t, _ in steps], 1), torch.stack([h for _, h in steps], 1)
 
 
-# ---- truncate -------------------------------------------------------------------------------------------------------
+# ---- truncate ----------------------------------------------------------------------------------------------
 
 ORDER = [3, 0, 4, 1, 2]  # columns are never sorted
 P = torch.tensor([[0.5, 0.25, 0.125, 0.0625, 0.0625]])[:, ORDER]
@@ -176,7 +176,7 @@ def test_settings_that_cannot_be_sampled_with(setting, value):
         check_sampling(**dict(temperature=1.0, top_k=0, top_p=1.0) | {setting: value})
 
 
-# ---- generate -------------------------------------------------------------------------------------------------------
+# ---- generate ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,10 @@ def test_cached_equals_uncached(head, block, start, how, bayesian):
 
 
 def test_draw_follows_its_distribution():
-    """Chi-square over rows of one p, 59 degrees of freedom (threshold: its 1 - 1e-6 quantile); unnormalised, with zeros at both ends and between."""
+    """Chi-square over rows of one p, 59 degrees of freedom (threshold: its 1 - 1e-6 quantile).
+
+    p is unnormalised, with zeros at both ends and between.
+    """
     p = torch.rand(V, generator=torch.Generator().manual_seed(3)) ** 4
     p[[0, 7, V - 1]] = 0
     n = 100_000
@@ -305,7 +308,7 @@ def test_prompts_that_do_not_fit_are_refused(length):
         sampled(tiny(block=12), prompt(1, length), 1)
 
 
-# ---- entropies ------------------------------------------------------------------------------------------------------
+# ---- entropies ---------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -357,7 +360,7 @@ def test_entropies_with_exact_zeros():
     )
 
 
-# ---- text -----------------------------------------------------------------------------------------------------------
+# ---- text --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -418,7 +421,7 @@ def test_prompts_end_at_line_feeds_only(tmp_path):
     assert prompts(str(tmp_path / "p")) == ["one\x0cpage\u2028still one", "two"]
 
 
-# ---- the command ----------------------------------------------------------------------------------------------------
+# ---- the command -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["point", "bayesian"])

@@ -1,4 +1,4 @@
-"""A table of rows x seeds: what is done is kept, what failed is named, means and intervals are what they say."""
+"""A table of rows x seeds: what is done is kept, what failed is named, intervals are what they say."""
 
 import json
 import math
@@ -29,7 +29,10 @@ def test_student_interval():
 
 
 def test_half_sampling_covers_as_it_says():
-    """Of the mean length of n texts, whose standard error is known, over many sets of texts: about 95% of the intervals hold the truth."""
+    """About 95% of the intervals hold the truth.
+
+    Of the mean length of n texts, whose standard error is known, over many sets of texts.
+    """
     rng, n, hits = np.random.default_rng(0), 60, 0
     for i in range(200):
         lengths = rng.integers(1, 50, n)
@@ -118,7 +121,10 @@ def test_the_committed_tables_are_sound(name, files):
 
 @pytest.fixture
 def whole(token_folder, tmp_path, monkeypatch):
-    """whole(**changes) -> exit code of a table of two rows and two seeds on the tiny corpus; train.py in this process."""
+    """whole(**changes) -> exit code of a table of two rows and two seeds on the tiny corpus.
+
+    train.py runs in this process.
+    """
     trained = []
 
     def fake_train(self, command, environment):
@@ -182,6 +188,7 @@ def test_a_whole_table_and_again(whole, capsys):
         (runs["baseline-tinytable-1"]["ppl_tok"] + runs["baseline-tinytable-2"]["ppl_tok"]) / 2
     )
     assert " ± " in (folder / "results/mini.md").read_text()
+    assert all((folder / f"results/mini.curves.{end}").is_file() for end in ("png", "svg"))
     assert (
         runs["baseline-tinytable-1"]["training"]["learning_rate"] == TINY["learning_rate"]
         and runs["baseline-tinytable-1"]["curve"][-1]["val_ppl"] > 1
@@ -262,7 +269,7 @@ def test_a_run_of_another_configuration_is_refused(whole):
         make(rows=["baseline --learning_rate=0.5"])
 
 
-# ---- checks first, and by content -----------------------------------------------------------------------------------
+# ---- checks first, and by content --------------------------------------------------------------------------
 
 
 def test_texts_that_do_not_fit_are_found_before_any_training(whole):
@@ -310,7 +317,7 @@ def scaled(checkpoint: Path) -> None:
 
 
 def test_rows_of_other_weights_are_not_kept(whole):
-    """What a run started from counts by its hash: from its folder, or from its row where the folder is gone."""
+    """What a run started from counts by its hash: its folder's, or its row's where the folder is gone."""
     make, trained, folder = whole
     rows = ["baseline", "stop_gradient --init_from={runs}/baseline-{overlay}-{seed}"]
     assert make(rows=rows, seeds=[1]) == 0
@@ -346,7 +353,8 @@ def test_a_signal_stops_the_trainings_and_waits_for_them(tmp_path, monkeypatch, 
     """A signal to table.py alone: its training saves, is waited for, and no other starts."""
     code = (
         "import pathlib, signal, sys, time\nout = pathlib.Path(sys.argv[1])\n"
-        "def save(*_):\n out.with_suffix('.saved').touch()\n sys.exit(143)\nsignal.signal(signal.SIGTERM, save)\nout.touch()\ntime.sleep(60)"
+        "def save(*_):\n out.with_suffix('.saved').touch()\n sys.exit(143)\n"
+        "signal.signal(signal.SIGTERM, save)\nout.touch()\ntime.sleep(60)"
     )
     runs = [Run("r", i, tmp_path / f"r{i}", (str(tmp_path / f"r{i}"),)) for i in range(2)]
     real = table.subprocess.Popen
