@@ -13,9 +13,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import scipy.stats
-
 from config.defaults import TrainConfig
+from evaluation.intervals import student_interval
 from model import GPTConfig
 from runtime.configurator import read_config
 from runtime.profile import PEAK_FLOPS, flops_per_token
@@ -91,9 +90,7 @@ def runs(name: str) -> dict[str, dict[int, Entry]]:
 def interval(values: Iterable[float]) -> Interval:
     """Student's t over the seeds."""
     values = list(values)
-    n = len(values)
-    t = float(scipy.stats.t.ppf(0.975, n - 1)) if n > 1 else math.nan
-    return Interval(statistics.fmean(values), t * statistics.stdev(values) / math.sqrt(n) if n > 1 else t)
+    return Interval(statistics.fmean(values), student_interval(values))
 
 
 def ratios(of: dict[str, dict[int, Entry]], key: str) -> dict[str, Interval]:
