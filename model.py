@@ -244,7 +244,8 @@ class GPT(Trunk):
 # -----------------------------------------------------------------------------
 # The language model
 
-# made of a GPTConfig and of trunk_args; forward(tokens, positions, cache) -> hidden states (B, T, C), as GPT's
+# made of a GPTConfig and of trunk_args; forward(tokens, positions, cache) -> hidden states (B, T, C), as
+# GPT's
 TRUNKS: dict[str, Callable[..., Trunk]] = {"gpt": GPT}
 
 
@@ -292,8 +293,8 @@ class LanguageModel(nn.Module):
         self.head.compile(**options)
 
     def lower(self, dtype: torch.dtype) -> None:
-        """Keeps the weights of the trunk's linear layers in `dtype`, in place, for inference under autocast to
-        it: the same numbers, without casting them for each token."""
+        """Keeps the weights of the trunk's linear layers in `dtype`, in place, for inference under autocast
+        to it: the same numbers, without casting them for each token."""
         for m in self.trunk.modules():
             if isinstance(m, nn.Linear):
                 m.to(dtype)

@@ -1,4 +1,5 @@
-"""Batches of training: which tokens a step sees, and in which order, is a pure function of (seed, step, rank).
+"""Batches of training: which tokens a step sees, and in which order, is a pure function of (seed, step,
+rank).
 
 A source yields inputs, positions and targets. Text windows are one; a grammar's, images' or mazes' can be
 others: what `Loader` needs is the four members of `Source`.

@@ -1,4 +1,5 @@
-"""A user's mistake has a type of its own: a command answers it with one line, anything else with a traceback."""
+"""A user's mistake has a type of its own: a command answers it with one line, anything else with a
+traceback."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

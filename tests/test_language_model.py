@@ -1,5 +1,5 @@
-"""A trunk joined to a head: the loss of tokens and targets, positions without a loss, other trunks, projections
-with weights of their own."""
+"""A trunk joined to a head: the loss of tokens and targets, positions without a loss, other trunks,
+projections with weights of their own."""
 
 import copy
 

@@ -87,7 +87,8 @@ LEAST = {"seed": 0, "train": 500, "validation": 500, "test": 500}
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that decides the corpus. As text it is the `source` of a folder: "seed=1 train=2000000 ..."."""
+    """Everything that decides the corpus. As text it is the `source` of a folder: "seed=1 train=2000000
+    ..."."""
 
     seed: int = 1
     train: int = 2_000_000  # tokens at least: a split ends with the document that reaches them
