@@ -113,7 +113,8 @@ def whole(token_folder, tmp_path_factory) -> Path:
             for path in (folder / run).glob("*/config.json"):
                 path.write_text(path.read_text().replace(str(folder) + "/", ""))
         patch.setattr("data.prepared.ROOT", folder)
-        patch.setattr(train, "prepared", lambda *_: folder / BPE)
+        for module in (train, augment):
+            patch.setattr(module, "prepared", lambda *_: folder / BPE)
         assert augment.main(LABELS.split()) == 0
         assert eval_diversity.main([*EVAL.split(), "--out=results/e"]) == 0
         assert frontier.main(FRONTIER.split()) == 0
@@ -181,7 +182,8 @@ def call(whole, tmp_path, monkeypatch, capfd):
         monkeypatch.delenv("TRACEBACK", raising=False)
         monkeypatch.setattr("data.prepared.ROOT", folder)
         monkeypatch.setattr(table, "DATA", folder / "data")
-        monkeypatch.setattr(train, "prepared", lambda *a: prepared(*a, root=folder / "data"))
+        for module in (train, augment):
+            monkeypatch.setattr(module, "prepared", lambda *a: prepared(*a, root=folder / "data"))
         monkeypatch.setattr(table, "train_all", lambda *a: pytest.fail("the table went on to train"))
         monkeypatch.setattr(
             sys, "argv", [program, *(arguments.split() if isinstance(arguments, str) else arguments)]

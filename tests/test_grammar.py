@@ -616,4 +616,5 @@ def test_validity(folder, run):
     }  # what follows the mistake is not judged
     unknown = data._replace(prompts=prompts._replace(prompt=document[None, 2:4]))
     assert math.isnan(validity(unknown, document[None, 4:8])["validity"])
-    assert validity(data._replace(truth=None), document[None]) == {}
+    unheard = data._replace(split=data.split._replace(truth=None))
+    assert validity(unheard, document[None]) == {}
