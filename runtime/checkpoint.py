@@ -150,7 +150,8 @@ def find(path: str | Path, which: str = "best") -> Path:
         if (p / "model.safetensors").is_file():
             return p
     raise FileNotFoundError(
-        f"no checkpoint in {path}: give the out folder of a training run, or train one (python train.py config/NAME.py)"
+        f"no checkpoint in {path}: give the out folder of a training run, or train one "
+        "(python train.py config/NAME.py)"
     )
 
 
