@@ -76,7 +76,7 @@ class Teacher:
             has = (ckpt.config["tokenizer"], ckpt.config["tokenizer_fingerprint"], ckpt.config["vocab_size"])
         else:
             trunk = from_gpt2(name)
-            self.model = LanguageModel(trunk, make_head("softmax", trunk.config.vocab_size, trunk.wte.weight))
+            self.model = LanguageModel(trunk, make_head("softmax", trunk.config.vocab_size, trunk.embedding))
             # a transformers folder names no tokenizer that could be compared; GPT-2's size means GPT-2's
             V = trunk.config.vocab_size
             has = ("gpt2", "gpt2", V) if V == 50257 else (tokenizer, fingerprint, V)
@@ -288,9 +288,10 @@ class Labels:
         tokens: TokenFile,
         device: torch.device,
         head: Head | None = None,
-        first: Callable[[Callable], Store] = lambda work: work(),
+        first: Callable[[Callable[[], Store]], Store] = lambda work: work(),
     ):
-        self.config, self.head, self.source = config, head, None
+        self.config, self.head = config, head
+        self.source: Store | Online | None = None
         self.teacher, self.teacher_weights = None, None  # what the labels depend on, as digests
         if config.labels != "true":
             info, block = tokens.info, config.block_size
@@ -306,6 +307,7 @@ class Labels:
     def targets(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Targets:
         """Of the windows `indices` (B,) with inputs x and next tokens y (B, T)."""
         if self.source is None:
+            assert self.head is not None
             return self.head.targets(x, y)
         c, proposals = self.config, self.source.proposals(indices, x, y)
         return make_targets(y, proposals, c.labels == "soft", c.label_weight, c.keep_true)
@@ -326,6 +328,7 @@ def main(argv: list[str]) -> int:
     config = replace(config, label_store=True, dtype=settle_dtype(config.dtype, device).name)
     tokens = open_tokens(prepared(config.dataset, config.tokenizer, config.source) / "train.bin")
     store = Labels(config, tokens, device).source
+    assert isinstance(store, Store)
     _, m, k = store.records["ids"].shape
     print(
         f"{store.path}: {len(store.records):,} windows, {m} positions of each, {k} candidates at each, "

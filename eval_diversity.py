@@ -113,7 +113,8 @@ def main(argv: list[str]) -> int:
     kept, notes = kept_rows(out, s), explain(s, columns, data)
     if added := [e for e in asked if e.name not in kept]:
         check_apart([*REFERENCES, *kept, *(e.name for e in added)], renamed(added[-1]))
-    references, texts, rows = [], {}, {}
+    references, texts = [], {}
+    rows: dict[str, Row] = {}
     for name in REFERENCES:
         row, texts[name] = reference_row(name, data, s)
         references.append(row)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from data.prepared import tokenizer_of
 from heads import BayesianProjection, Softmax
-from model import LanguageModel
+from model import GPT, LanguageModel
 from runtime.checkpoint import load_model, writing
 from runtime.configurator import cli, configure, help_text, wants_help
 from runtime.errors import UserError
@@ -39,12 +39,15 @@ def is_gpt2(model: LanguageModel) -> bool:
 def export(path: str | Path, folder: str | Path) -> None:
     """Writes a run's best checkpoint as a `GPT2LMHeadModel` folder.
 
-    UserError if GPT-2 cannot compute it: another link, an output bias, Bayesian weights.
+    UserError if GPT-2 cannot compute it: another trunk or link, an output bias, Bayesian weights.
     """
     folder = Path(folder)
     if folder.exists():
         raise UserError(f"{folder} exists: give the name of a new folder")
     model, ckpt = load_model(path)
+    trunk = model.trunk
+    if not isinstance(trunk, GPT):
+        raise UserError(f"{ckpt.path} has the trunk {ckpt.config['trunk']!r}: a GPT2LMHeadModel has GPT-2's")
     if not is_gpt2(model):
         weights = " with Bayesian weights" if ckpt.config["bayesian"] else ""
         raise UserError(
@@ -54,7 +57,7 @@ def export(path: str | Path, folder: str | Path) -> None:
     tokenizer, aside = tokenizer_of(ckpt), beside(folder)
     remedy = "nothing of it is left: free some disk space and run it again"
     with writing(aside, f"could not write {folder}", remedy):
-        to_gpt2(model.trunk, aside)
+        to_gpt2(trunk, aside)
         tokenizer.save(aside)
     aside.rename(folder)
 

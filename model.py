@@ -32,7 +32,7 @@ class GPTConfig:
     n_embd: int = 768
     dropout: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: must be at least 1")
@@ -95,6 +95,7 @@ class Attention(nn.Module):
         mask, causal = None, T > 1
         if isinstance(start, Tensor):
             # one new token, at a position that a CUDA graph reads anew each time: no shape may depend on it
+            assert kv is not None
             kv.index_copy_(3, start, torch.stack((k, v)).to(kv.dtype))
             k, v = kv.to(q.dtype)
             mask = (torch.arange(kv.shape[3], device=x.device) <= start)[None]  # (1, size)
@@ -176,7 +177,9 @@ class GPT(Trunk):
 
     @property
     def embedding(self) -> nn.Parameter:
-        return self.wte.weight
+        weight = self.wte.weight
+        assert isinstance(weight, nn.Parameter)  # torch declares a Tensor
+        return weight
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None, cache: Cache | None = None) -> Tensor:
         """Hidden states (B, T, C) after the final LayerNorm, for `tokens` (B, T) of ids.
@@ -216,36 +219,12 @@ class GPT(Trunk):
             x = block(x, cache.kv[i] if cache is not None else None, start)
         return self.ln_f(x)
 
-    def quantize(self) -> "GPT":
-        """Keeps the linear layers' weights as int8 with a float32 scale for each output, in place, for
-        sampling in float32 on a CPU: a quarter of the bytes to read for each token. What enters a layer is
-        rounded to 7 bits with one scale a call, so hidden states depend a little on the rest of the batch.
-        ValueError where this torch lacks the kernels (FBGEMM's; x86 with AVX2).
-        """
-        engine = torch.backends.quantized.engine
-        if engine not in ("x86", "fbgemm"):
-            raise ValueError(
-                "int8 weights need torch's FBGEMM kernels, for x86 CPUs with AVX2; "
-                f"here it has {engine!r}: leave --int8 out"
-            )
-        with warnings.catch_warnings():
-            # deprecated, and all there is without a compiler: torch._int_mm overflows on CPUs without VNNI
-            warnings.simplefilter("ignore")
-            try:
-                from torch.ao.quantization import per_channel_dynamic_qconfig, quantize_dynamic
-            except ImportError:
-                raise ValueError(
-                    "int8 weights need torch.ao.quantization, which is not in "
-                    f"torch {torch.__version__}: leave --int8 out"
-                ) from None
-            return quantize_dynamic(self, {nn.Linear: per_channel_dynamic_qconfig}, inplace=True)
-
 
 # -----------------------------------------------------------------------------
 # The language model
 
-# made of a GPTConfig and of trunk_args; forward(tokens, positions, cache) -> hidden states (B, T, C), as
-# GPT's
+# made of a GPTConfig and of trunk_args; forward(tokens, positions) -> hidden states (B, T, C), as GPT's; a
+# cache is GPT's own
 TRUNKS: dict[str, Callable[..., Trunk]] = {"gpt": GPT}
 
 
@@ -286,7 +265,7 @@ class LanguageModel(nn.Module):
         draws = draws or self.head.draws(1, 0)
         return self.head.log_probs(hidden.flatten(0, 1), draws).unflatten(0, tokens.shape)
 
-    def compile(self, **options) -> None:
+    def compile(self, **options: Any) -> None:
         """Compiles what training runs: the trunk, and the head's arithmetic. Scoring and sampling, whose
         shapes change, stay as they are."""
         self._compiled = torch.compile(self.trunk.forward, **options)
@@ -298,6 +277,31 @@ class LanguageModel(nn.Module):
         for m in self.trunk.modules():
             if isinstance(m, nn.Linear):
                 m.to(dtype)
+
+    def quantize(self) -> None:
+        """Keeps the weights of the trunk's linear layers as int8 with a float32 scale for each output, in
+        place, for sampling in float32 on a CPU: a quarter of the bytes to read for each token. What enters a
+        layer is rounded to 7 bits with one scale a call, so hidden states depend a little on the rest of the
+        batch.
+        ValueError where this torch lacks the kernels (FBGEMM's; x86 with AVX2).
+        """
+        engine = torch.backends.quantized.engine
+        if engine not in ("x86", "fbgemm"):
+            raise ValueError(
+                "int8 weights need torch's FBGEMM kernels, for x86 CPUs with AVX2; "
+                f"here it has {engine!r}: leave --int8 out"
+            )
+        with warnings.catch_warnings():
+            # deprecated, and all there is without a compiler: torch._int_mm overflows on CPUs without VNNI
+            warnings.simplefilter("ignore")
+            try:
+                from torch.ao.quantization import per_channel_dynamic_qconfig, quantize_dynamic
+            except ImportError:
+                raise ValueError(
+                    "int8 weights need torch.ao.quantization, which is not in "
+                    f"torch {torch.__version__}: leave --int8 out"
+                ) from None
+            quantize_dynamic(self.trunk, {nn.Linear: per_channel_dynamic_qconfig}, inplace=True)
 
     def state(self) -> dict[str, Tensor]:
         """Name -> tensor, each shared parameter once: a tied projection is the token embedding."""

@@ -74,7 +74,8 @@ class Stream:
     """
 
     def __init__(self, tokenizer: Tokenizer):
-        self.tokenizer, self.ids, self.shown = tokenizer, [], 0
+        self.tokenizer, self.shown = tokenizer, 0
+        self.ids: list[int] = []
 
     def add(self, token: int, last: bool = False) -> None:
         self.ids.append(token)
@@ -173,7 +174,7 @@ def main(argv: list[str]) -> int:
     model, ckpt = load_model(c.checkpoint, c.which, device, get_dtype(dtype.name))
     if c.int8:
         with users_values():
-            model.trunk.quantize()
+            model.quantize()
     tokenizer = tokenizer_of(ckpt)
     prompts = encode(read_prompts(c.prompt, c.prompts), tokenizer, model.trunk.config.block_size)
     check_memory(model, c.num_samples, c.samples, max(map(len, prompts)) + c.length, device)
@@ -216,7 +217,7 @@ def write_samples(
     for n, (token, hidden) in enumerate(generate(model, prompt, c.length, draws, *how)):
         columns.append(token)
         if stream:
-            stream.add(token.item(), last=n == c.length - 1)
+            stream.add(int(token), last=n == c.length - 1)
         if c.uncertainty:
             with autocast(prompt.device, dtype):
                 unsure.append(torch.stack(entropies(model, hidden, draws), 1))  # (B, 3)

@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import eval_diversity
@@ -236,7 +237,7 @@ class Stopped(Exception):
 class Trainings:
     """The processes that train now, and the signal that stopped them."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.running: set[subprocess.Popen] = set()
         self.stopped = 0
 
@@ -250,7 +251,7 @@ class Trainings:
         self.running.discard(process)
         return code
 
-    def stop(self, number: int, frame) -> None:
+    def stop(self, number: int, frame: FrameType | None) -> None:
         """Answers a signal: every training saves and ends."""
         self.stopped = self.stopped or number
         for process in list(self.running):
@@ -273,7 +274,8 @@ def train_all(runs: list[Run], c: TableConfig) -> None:
 
     ChildProcessError naming those that failed, once the others are done; Stopped at a signal.
     """
-    todo, failed = [r for r in runs if not r.finished], []
+    todo = [r for r in runs if not r.finished]
+    failed: list[str] = []
     threads = max(1, (os.cpu_count() or 1) // c.jobs)
     environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if c.jobs > 1 else {})
 
@@ -381,7 +383,7 @@ def summarise(c: TableConfig) -> None:
     asked = {split(row)[0]: {seed: Run.make(row, seed, c).out.name for seed in c.seeds} for row in c.rows}
     with locked(lock_of(out)):
         print("", write_summary(out, per_run, asked, vars(c), c.halves), sep="\n")
-        drawn = figures.draw(out)
+        drawn = [str(figure) for figure in figures.draw(out)]
     print("", *drawn or [f"no figures: {per_run}.json has no learning curves"], sep="\n")
 
 

@@ -14,8 +14,10 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 if __name__ == "__main__":
@@ -42,7 +44,7 @@ from data.tokenizers import bpe_size
 from data.tokens import open_tokens
 from evaluation.metrics import perplexity
 from evaluation.scoring import Score, described, document_blocks, document_windows, recover, score
-from heads import HEADS
+from heads import HEADS, Weights
 from model import GPTConfig, LanguageModel
 from runtime import checkpoint
 from runtime.configurator import cli, help_text, wants_help
@@ -80,7 +82,8 @@ def derived_seed(*parts: int) -> int:
 
 def make_optimizer(model: LanguageModel, config: TrainConfig) -> torch.optim.AdamW:
     """AdamW. Weight decay is for matrices: biases, LayerNorms and log sigma have none."""
-    matrices, others = [], []
+    matrices: list[Tensor] = []
+    others: list[Tensor] = []
     for name, p in model.named_parameters():
         is_matrix = p.dim() >= 2 and not name.endswith("log_sigma")
         (matrices if is_matrix else others).append(p)
@@ -294,16 +297,17 @@ class Trainer:
             s = score(*what, progress=self.until_stopped, share=share)
         if procs.sum(torch.tensor(int(s is None), device=procs.device)).item():
             raise Stopped
+        assert s is not None
         if procs.world > 1:
             sums = torch.tensor(
-                [s.nll, s.count, s.zeros, s.eps_nll], dtype=torch.float64, device=procs.device
+                [s.nll, s.tokens, s.zeros, s.eps_nll], dtype=torch.float64, device=procs.device
             )
             nll, count, zeros, eps_nll = procs.sum(sums).tolist()
-            s = s._replace(nll=nll, count=int(count), zeros=int(zeros), eps_nll=eps_nll)
+            s = s._replace(nll=nll, tokens=int(count), zeros=int(zeros), eps_nll=eps_nll)
         return s
 
     @contextlib.contextmanager
-    def scoring(self):
+    def scoring(self) -> Iterator[list[Weights]]:
         """The model in eval mode, and the draws of its weights."""
         self.model.eval()
         yield self.model.head.draws(self.config.eval_samples, derived_seed(self.config.seed, 3))
@@ -325,7 +329,7 @@ class Trainer:
             blocks = document_blocks(*what, progress=self.until_stopped)
             return described(recover(blocks, ids, truth))
 
-    def until_stopped(self, batches):
+    def until_stopped(self, batches: Iterable) -> Iterator:
         """An evaluation's batches; Stopped at a signal, for it can take minutes."""
         for batch in batches:
             if self.stop:
@@ -343,7 +347,7 @@ class Trainer:
 
     def judge(self, s: Score, recovery: dict[str, Any]) -> None:
         """Says, logs and saves what an evaluation found."""
-        nll, eps_nll = s.nll / s.count, s.eps_nll / s.count
+        nll, eps_nll = s.nll / s.tokens, s.eps_nll / s.tokens
         if math.isnan(nll):
             raise Diverged(f"step {self.step}: the validation NLL is not a number")
         # a head with exact zeros has no finite NLL to be best by
@@ -353,6 +357,7 @@ class Trainer:
         said = f"step {self.step}: validation {nll:.4f} nats/token, perplexity {ppl:.2f}"
         said += f", PPL_eps {ppl_eps:.2f}" * (judged != nll)
         self.say(said + " (best)" * better)
+        assert self.log is not None
         self.log.add(self.step, val_nll=nll, val_ppl=ppl, val_ppl_eps=ppl_eps, **recovery)
         self.save("last", nll)  # first: from `last` alone a run goes on
         if better:
@@ -404,7 +409,7 @@ class Trainer:
         last = checkpoint.load(checkpoint.find(self.out, "last"))
         return f"the last good checkpoint is {last.path} (step {last.progress['step']})"
 
-    def on_signal(self, number: int, frame) -> None:
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Asks the loop to save and stop; a second Ctrl-C interrupts at once."""
         self.stop = number
         with contextlib.suppress(OSError):  # after SIGHUP there is no terminal

@@ -64,13 +64,13 @@ def main() -> None:
     args = p.parse_args()
     exact, ckpt = load_model(args.run)
     int8, _ = load_model(args.run)
-    int8.trunk.quantize()
+    int8.quantize()
     ids = open_tokens(Path(args.data or ckpt.config["data"]) / "validation.bin").ids
     draws = exact.head.draws(4, 0)
     whole = {}
     for name, model in (("float32", exact), ("int8", int8)):
         s = score(model, ids, draws=draws)
-        whole[name] = perplexity(s.nll, s.count)
+        whole[name] = perplexity(s.nll, s.tokens)
     T = exact.trunk.config.block_size
     some = np.stack([ids[i : i + T + 1] for i in range(0, len(ids) - T, T)][: args.windows])
     sampled = as_sampled(exact, int8, torch.from_numpy(some.astype(np.int64)), draws)

@@ -46,7 +46,7 @@ def ours(config: GPTConfig, device: str, dtype: str, int8: bool = False) -> Lang
     model = model.eval().requires_grad_(False).to(device)
     model.lower(getattr(torch, dtype))
     if int8:
-        trunk.quantize()
+        model.quantize()
     return model
 
 

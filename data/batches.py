@@ -5,7 +5,7 @@ A source yields inputs, positions and targets. Text windows are one; a grammar's
 others: what `Loader` needs is the four members of `Source`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -56,8 +56,8 @@ class Windows:
         self.tokens, self.ids, self.block_size = tokens, tokens.ids, block_size
         if len(self) < 1:
             raise UserError(
-                f"{tokens.path} holds {len(self.ids)} tokens, fewer than one window of block_size = {block_size}: "
-                "use more text or a smaller block"
+                f"{tokens.path} holds {len(self.ids)} tokens, fewer than one window of "
+                f"block_size = {block_size}: use more text or a smaller block"
             )
 
     def __len__(self) -> int:
@@ -67,8 +67,8 @@ class Windows:
         """Inputs and next tokens (B, T), int64, of the windows `indices` (B,)."""
         T = self.block_size
         rows = np.stack([self.ids[w * T : w * T + T + 1] for w in indices]).astype(np.int64)
-        rows = torch.from_numpy(check_ids(self.tokens, rows))
-        return rows[:, :-1], rows[:, 1:]
+        ids = torch.from_numpy(check_ids(self.tokens, rows))
+        return ids[:, :-1], ids[:, 1:]
 
 
 @lru_cache(maxsize=2)
@@ -167,6 +167,6 @@ class Loader:
         self.thread.shutdown(cancel_futures=True)
 
 
-def _moved(batch: Batch, move) -> Batch:
+def _moved(batch: Batch, move: Callable[[Tensor], Tensor]) -> Batch:
     positions = None if batch.positions is None else move(batch.positions)
     return Batch(move(batch.tokens), batch.targets.moved(move), positions)

@@ -15,7 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 from data.prepared import SPLITS, load_tokenizer, read_meta
-from data.tokenizers import GPT2Tokenizer, SavedTokenizer, Tokenizer, WordTokenizer, bpe_size, train_bpe
+from data.tokenizers import GPT2Tokenizer, Tokenizer, WordTokenizer, bpe_size, train_bpe
 from data.tokens import TokenFile, open_tokens, write_tokens
 from runtime.configurator import configure, help_text, wants_help
 from runtime.errors import UserError
@@ -110,7 +110,7 @@ def prepare_splits(
     splits: Mapping[str, Split],
     official: Mapping[str, Mapping[str, Any]] | None = None,
     force: bool = False,
-    own: SavedTokenizer | None = None,
+    own: Tokenizer | None = None,
     beside: Callable[[], None] | None = None,
 ) -> Path:
     """Tokenise `splits` into the folder `out`, which becomes a prepared folder. What is whole is kept.
@@ -211,7 +211,7 @@ def _refuse_other(out: Path, tokenizer: str, source: str, splits: Mapping[str, S
 
 
 def _get_tokenizer(
-    out: Path, name: str, source: str, splits: Mapping[str, Split], own: SavedTokenizer | None = None
+    out: Path, name: str, source: str, splits: Mapping[str, Split], own: Tokenizer | None = None
 ) -> Tokenizer:
     """The tokenizer `name`: gpt2, or the one that `out` holds.
 
@@ -236,6 +236,7 @@ def _get_tokenizer(
         raise UserError(
             f"{name} is trained on the train split, which {source} lacks: add it, or use --tokenizer gpt2"
         )
+    assert vocab_size is not None  # "words" has none, and is never trained
     trained = train_bpe(chain.from_iterable(read_batches(splits["train"], name)), vocab_size)
     trained.save(out)
     return trained

@@ -33,7 +33,7 @@ class Settings:
     ppl_form: str = "prefix"  # of the window up to the candidate, or of the "full" window with it put in
     seed: int = 1337  # of the choice of positions
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.candidates < 1:
             raise UserError(f"candidates = {self.candidates}: the teacher must propose at least 1 token")
         share, number = 0 < self.positions <= 1, 1 < self.positions < math.inf

@@ -10,16 +10,21 @@ from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from runtime.errors import UserError
 from runtime.files import foreign, read_json, replacing
+
+if TYPE_CHECKING:  # see pyplot
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 BASELINE, BASELINE_COLOUR = "baseline", "0.6"
 WIDTH = 6  # small multiples side by side
 
 
-def pyplot():
+def pyplot() -> ModuleType:
     """matplotlib without a screen; its files are the same for the same numbers.
 
     Imported here, because that takes a second.
@@ -41,7 +46,7 @@ def pyplot():
     return plt
 
 
-def write(fig, path: Path) -> list[Path]:
+def write(fig: "Figure", path: Path) -> list[Path]:
     """path.png and path.svg."""
     out = []
     for end, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
@@ -80,14 +85,14 @@ def curves(rows: list[dict[str, Any]], value: Callable[[dict[str, Any]], float])
     return {name: dict(sorted(steps.items())) for name, steps in out.items()}
 
 
-def band(ax, steps: dict[int, list[float]], colour: str, label: str = "") -> None:
+def band(ax: "Axes", steps: dict[int, list[float]], colour: str, label: str = "") -> None:
     """The mean over seeds, and the range from the lowest to the highest."""
     x, seeds = list(steps), list(steps.values())
     ax.plot(x, list(map(statistics.fmean, seeds)), color=colour, lw=1.2, marker=".", ms=3, label=label)
     ax.fill_between(x, list(map(min, seeds)), list(map(max, seeds)), color=colour, alpha=0.25, lw=0)
 
 
-def panels(names: list[str], height: float):
+def panels(names: list[str], height: float) -> tuple["Figure", list[tuple["Axes", str]]]:
     """A figure of a small panel for each name, and [(panel, name)]."""
     wide = min(WIDTH, len(names))
     high = -(-len(names) // wide)
@@ -239,7 +244,7 @@ def frontier(path: Path) -> list[Path]:
     return write(fig, path.with_suffix(""))
 
 
-def trade_off(ax, points: list[dict[str, float]], key: str, colour: str) -> None:
+def trade_off(ax: "Axes", points: list[dict[str, float]], key: str, colour: str) -> None:
     """A curve of `key` over Self-BLEU, with a dot where the temperature is 1."""
     x, y = ([float(q[k]) for q in points] for k in ("self_bleu", key))
     ax.plot(x, y, color=colour, lw=1.2, marker=".", ms=3)

@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -32,6 +33,7 @@ from evaluation.texts import (
     sample_texts,
     text_metrics,
 )
+from heads import Weights
 from model import LanguageModel
 from runtime.checkpoint import Checkpoint, Degenerate, find, load, load_model
 from runtime.device import get_device, get_dtype, settle_dtype
@@ -109,7 +111,7 @@ class Data(NamedTuple):
         return self.split.truth
 
 
-def open_all(c: TextsConfig, **protocol) -> tuple[list[Entry], Settings, Data, torch.device]:
+def open_all(c: TextsConfig, **protocol: Any) -> tuple[list[Entry], Settings, Data, torch.device]:
     """The rows that are asked for, their settings, and the data that they are measured on.
 
     `protocol` are the further arguments of `settings`. All that can be wrong is found here, before any work.
@@ -154,23 +156,23 @@ def recovery(
     data: Data,
     s: Settings,
     model: LanguageModel | None,
-    draws: list | None = None,
+    draws: list[Weights] | None = None,
     device: torch.device | str = "cpu",
-    progress=iter,
+    progress: Callable[[Iterable], Iterable] = iter,
 ) -> dict[str, Any]:
     """The columns TRUTH but the validity, and what else metrics.Recovery says.
 
-    Of a perfect model without `model`. {} where the truth is not known.
+    Of a perfect model without `model`, which comes with its `draws`. {} where the truth is not known.
     """
     if data.truth is None:
         return {}
     ids = data.split.ids
     plan = document_windows(np.flatnonzero(ids == data.truth.end), s.block_size)
-    blocks = (
-        document_blocks(model, ids, plan, draws, device, s.dtype, progress=progress)
-        if model
-        else truth_blocks(data.truth, plan)
-    )
+    if model is None:
+        blocks = truth_blocks(data.truth, plan)
+    else:
+        assert draws is not None
+        blocks = document_blocks(model, ids, plan, draws, device, s.dtype, progress=progress)
     r = recover(blocks, ids, data.truth, lambda log_p: truncate(log_p, top_p=NUCLEUS) > 0)
     return described(r)
 
@@ -243,7 +245,7 @@ def model_numbers(
     model, ckpt = load_model(path, device=device, dtype=get_dtype(s.dtype))
     draws = model.head.draws(s.samples, s.seed)
 
-    def bar(steps):
+    def bar(steps: Iterable) -> Iterable:
         return tqdm(steps, desc=f"{name}: scoring", leave=False)
 
     if s.protocol == "paper":
@@ -260,7 +262,12 @@ def model_numbers(
 
 
 def train_perplexity(
-    model: LanguageModel, data: Data, s: Settings, draws, device: torch.device, bar
+    model: LanguageModel,
+    data: Data,
+    s: Settings,
+    draws: list[Weights],
+    device: torch.device,
+    bar: Callable[[Iterable], Iterable],
 ) -> float:
     """Perplexity on random training windows, as the paper's protocol has it."""
     block, ids = s.block_size, data.train.ids
@@ -271,26 +278,31 @@ def train_perplexity(
     nll = sum(p.nll for p in parts)
     if math.isnan(nll):
         raise Degenerate("its log-probabilities are not numbers")
-    return metrics.perplexity(nll, sum(p.count for p in parts))
+    return metrics.perplexity(nll, sum(p.tokens for p in parts))
 
 
 def held_out_numbers(
-    model: LanguageModel, data: Data, s: Settings, draws, device: torch.device, bar
+    model: LanguageModel,
+    data: Data,
+    s: Settings,
+    draws: list[Weights],
+    device: torch.device,
+    bar: Callable[[Iterable], Iterable],
 ) -> dict[str, Any]:
     """Perplexities and calibration on the whole held-out split."""
     split = data.split
     r = score(model, split.ids, s.stride, draws, device, s.dtype, details=True, progress=bar)
-    row = {"ppl_tok": metrics.perplexity(r.nll, r.count)}
+    row = {"ppl_tok": metrics.perplexity(r.nll, r.tokens)}
     if split.words:
         row["ppl_word"] = metrics.perplexity(r.nll, split.words)
     if split.bytes:
         row["bits_per_byte"] = metrics.bits_per_byte(r.nll, split.bytes)
     return row | {
         "ece": r.ece,
-        "ppl_eps": metrics.perplexity(r.eps_nll, r.count),
+        "ppl_eps": metrics.perplexity(r.eps_nll, r.tokens),
         "sparsemax_score": r.sparsemax,
         "nll": r.nll,
-        "tokens": r.count,
+        "tokens": r.tokens,
         "zero_probability_tokens": r.zeros,
     }
 

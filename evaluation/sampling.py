@@ -3,7 +3,7 @@
 It is no command's own: sample.py prints what it draws, and the table's texts are drawn by it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
@@ -66,7 +66,8 @@ def generate(
 
     `prompt` (B, P) holds ids. The model must be in eval mode. A context that reaches block_size goes on from
     its last half. `cached` = False reads the whole context anew for each token: the slow twin, token for
-    token the same. On a GPU the steps between are one CUDA graph.
+    token the same. So does a trunk other than GPT, which has no cache. On a GPU the steps between are one
+    CUDA graph.
 
     UserError if the prompt is longer than the block. Degenerate if the log-probabilities are not numbers:
     found at the first token or at the end, so that a GPU need not wait for an answer at each token.
@@ -77,20 +78,21 @@ def generate(
             f"the prompt has {prompt.shape[1]} tokens; this model reads 1 to {T} (block_size): shorten it"
         )
     text, begin = prompt, 0
-    cache = None
-    if cached:
+    cache: Cache | None = None
+    step: Callable[[Tensor], Tensor] = model.trunk
+    if cached and isinstance(model.trunk, GPT):
         cache = Cache(model.trunk, len(text), get_dtype(dtype), min(T, prompt.shape[1] + length))
-    step = partial(model.trunk, cache=cache)
-    if cached and device.type == "cuda":
-        step = Graph(model.trunk, cache, dtype)
+        step = partial(model.trunk, cache=cache)
+        if device.type == "cuda":
+            step = Graph(model.trunk, cache, dtype)
     sound = torch.ones((), dtype=torch.bool, device=device)
     for n in range(length):
         if text.shape[1] - begin > T:
             begin = text.shape[1] - T // 2 - 1
-            if cached:
+            if cache is not None:
                 cache.length = 0
         with autocast(device, dtype):
-            if not cached:
+            if cache is None:
                 hidden = model.trunk(text[:, begin:])[:, -1]
             elif cache.length == 0:
                 hidden = model.trunk(text[:, begin:], cache=cache)[:, -1]
@@ -127,7 +129,8 @@ class Graph:
     """
 
     def __init__(self, trunk: GPT, cache: Cache, dtype: str):
-        self.trunk, self.cache, self.dtype, self.graph = trunk, cache, dtype, None
+        self.trunk, self.cache, self.dtype = trunk, cache, dtype
+        self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, token: Tensor) -> Tensor:
         """Hidden state (B, 1, C) of `token` (B, 1), which is appended to the cache.
@@ -137,14 +140,14 @@ class Graph:
         if self.graph is None:
             # a stream is the current GPU's, which need not be the model's
             with torch.cuda.device(token.device):
-                self._capture(token)
+                self.graph = self._capture(token)
         self.token.copy_(token)
         self.position.fill_(self.cache.length)
         self.graph.replay()
         self.cache.length += 1
         return self.hidden.clone()
 
-    def _capture(self, token: Tensor) -> None:
+    def _capture(self, token: Tensor) -> torch.cuda.CUDAGraph:
         self.token, self.position = token.clone(), torch.tensor([self.cache.length], device=token.device)
         # warm-up outside the capture, on a stream of its own, as torch's documentation asks
         side = torch.cuda.Stream()
@@ -153,9 +156,10 @@ class Graph:
             for _ in range(3):  # writes the key and value of this position, as the replay then does
                 self.hidden = self._step()
         torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
             self.hidden = self._step()
+        return graph
 
     def _step(self) -> Tensor:
         # autocast must not keep casted weights of one capture for another

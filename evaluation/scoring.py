@@ -24,7 +24,7 @@ EPSILON = 1e-6
 
 class Score(NamedTuple):
     nll: float  # sum over tokens of -log p, nats; inf if a token has probability 0
-    count: int  # tokens scored
+    tokens: int  # scored
     zeros: int  # of these, how many have probability 0
     # sum over tokens of -log((p + EPSILON) / (1 + EPSILON V)), nats: finite for heads with exact zeros, too
     eps_nll: float

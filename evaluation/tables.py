@@ -224,9 +224,9 @@ def kept_rows(out: Path | None, s: Settings) -> dict[str, Row]:
 
     UserError if it had other settings: such rows cannot stand side by side.
     """
-    path = out and beside(out, ".json")
-    if not path or not path.is_file():
+    if out is None or not beside(out, ".json").is_file():
         return {}
+    path = beside(out, ".json")
     with foreign(path, "a table of this program: give another --out, or move it away"):
         table = read_json(path, strict=True)
         had, rows = dict(table["settings"]), {r["name"]: number_strings(r) for r in table["rows"]}

@@ -1,6 +1,7 @@
 """The texts that a table measures: prompts, what models and references write after them, their diversity."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -92,7 +93,7 @@ def text_metrics(texts: list[str], loops: int) -> dict[str, float]:
     words = [[t.split() for t in g] for g in groups]
     bleu = [metrics.self_bleu_sacre(g) for g in groups]
 
-    def mean(metric) -> float:
+    def mean(metric: Callable[[list[list[str]]], float]) -> float:
         return float(np.mean([metric(w) for w in words]))
 
     spread = {"self_bleu_sd": float(np.std(bleu, ddof=1))} if loops > 1 else {}
@@ -106,7 +107,7 @@ def text_metrics(texts: list[str], loops: int) -> dict[str, float]:
     }
 
 
-def measured(metric, texts: list[str], *arguments) -> dict[str, float]:
+def measured(metric: Callable[..., dict[str, float]], texts: list[str], *arguments: Any) -> dict[str, float]:
     """metric(texts, *arguments) of a model's texts; Degenerate where there is nothing to measure."""
     if not any(text.split() for text in texts):
         raise Degenerate("its texts are white space alone")

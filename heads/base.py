@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn as nn
@@ -69,7 +69,7 @@ class Head(nn.Module):
     # own; a test compares it with `loss`.
     in_place: Callable[[Tensor, Targets], Tensor] | None = None
 
-    def __init_subclass__(cls, **kwargs):
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         """A class with a loss of its own does not inherit what was made for another one's."""
         super().__init_subclass__(**kwargs)
         if cls.__dict__.keys() & {"loss", "link"} and "in_place" not in cls.__dict__:
@@ -101,7 +101,7 @@ def finds_gradient(f: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., Ten
 
     class Loss(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, z, *args):
+        def forward(ctx: Any, z: Tensor, *args: Any) -> Tensor:
             loss, grad = f(z, *args)
             ctx.save_for_backward(grad)
             ctx.others = len(args)
@@ -109,7 +109,7 @@ def finds_gradient(f: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., Ten
 
         @staticmethod
         @torch.autograd.function.once_differentiable
-        def backward(ctx, grad):
+        def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
             (found,) = ctx.saved_tensors
             ones = grad.device.type == "cpu" and grad.stride() == (0,) and grad[0] == 1  # what sum() sends
             return found if ones else found * grad[:, None], *[None] * ctx.others
@@ -118,7 +118,7 @@ def finds_gradient(f: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., Ten
 
 
 @finds_gradient
-def cross_entropy(u: Tensor, token: Tensor, rest: float = 0.0) -> Tensor:
+def cross_entropy(u: Tensor, token: Tensor, rest: float = 0.0) -> tuple[Tensor, Tensor]:
     """-sum_v y_v log softmax(u)_v (N,) of scores u (N, V), with y_v = `rest` everywhere but at the tokens t
     (N,), where it is what is left to 1.
 

@@ -1,6 +1,6 @@
 """The loss of many rows without their logits: projected, judged and differentiated a chunk at a time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -73,7 +73,7 @@ class _Gradients:
         self.needed = any(needs)
         self.d_hidden = torch.empty_like(hidden) if needs[0] else None
         self.d_weight = torch.empty_like(weights.weight) if needs[1] else None
-        self.d_bias = torch.empty_like(weights.bias) if needs[2] else None
+        self.d_bias = torch.empty_like(self.bias) if self.bias is not None and needs[2] else None
         chunks = -(-len(hidden) // cut.rows)
         for grad, first in ((self.d_weight, kept if chunks else 0), (self.d_bias, self.V if chunks else 0)):
             if grad is not None:
@@ -124,7 +124,8 @@ class _Gradients:
     def rows_of(self, k: int) -> None:
         rows, z = self.part(k)
         torch.mm(self.hidden[rows], self.weight.t(), out=z)
-        total, d_params = torch.zeros((), dtype=self.work, device=z.device), [None] * len(self.params)
+        total = torch.zeros((), dtype=self.work, device=z.device)
+        d_params: list[Tensor | None] = [None] * len(self.params)
         for i in range(0, len(z), self.cut.block):
             at = rows.start + i
             block = z[i : i + self.cut.block, : self.V]
@@ -136,7 +137,7 @@ class _Gradients:
         if self.d_hidden is not None:
             self.d_hidden[rows] = z @ self.weight
 
-    def judge(self, z: Tensor, targets: Targets) -> tuple[Tensor, list[Tensor | None]]:
+    def judge(self, z: Tensor, targets: Targets) -> tuple[Tensor, Sequence[Tensor | None]]:
         """The losses (n,) of products z (n, V), and the gradients of the head's own parameters; that of the
         logits takes the place of z."""
         cpu = z.device.type == "cpu"
@@ -181,7 +182,17 @@ class _ChunkedLoss(torch.autograd.Function):
     """sum_n loss_n, the gradient taken in the same pass."""
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, head, targets, dtype, cut, *params):
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        head: Head,
+        targets: Targets,
+        dtype: torch.dtype,
+        cut: Sizes,
+        *params: Tensor,
+    ) -> Tensor:
         needs = [*ctx.needs_input_grad[:3], *ctx.needs_input_grad[7:]]
         wanted = [p for p, need in zip(params, needs[3:]) if need]
         # autocast lowers the products, and nothing else; the threads have none
@@ -191,10 +202,11 @@ class _ChunkedLoss(torch.autograd.Function):
         found = iter([_sum(column) for column in zip(*g.d_params)] or [None] * len(wanted))
         d_params = [next(found) if need else None for need in needs[3:]]
         ctx.grads = [g.d_hidden, g.d_weight, g.d_bias, *d_params]
-        return _sum(g.losses) if g.losses else torch.zeros((), dtype=g.work, device=hidden.device)
+        total = _sum(g.losses)
+        return torch.zeros((), dtype=g.work, device=hidden.device) if total is None else total
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.grads is None:
             raise RuntimeError("chunked_loss keeps its gradients for one backward only")
         # scaled in place: a copy would be another (V, C)
@@ -203,7 +215,7 @@ class _ChunkedLoss(torch.autograd.Function):
         return d_hidden, d_weight, d_bias, None, None, None, None, *d_params
 
 
-def _sum(parts) -> Tensor | None:
+def _sum(parts: Iterable[Tensor | None]) -> Tensor | None:
     """Of those that are there, in their order."""
     total = None
     for part in parts:

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Iterator
+from functools import reduce
+from typing import Any
 
 import torch
 import torch.nn as nn
@@ -34,10 +36,10 @@ class OutputHead(nn.Module):
             hidden = hidden[targets.rows]
         return chunked_loss(hidden, self.projection.draw(generator), self.head, targets), len(hidden)
 
-    def compile(self, **options) -> None:
+    def compile(self, **options: Any) -> None:
         """Compiles the head's loss with torch.compile(**options), for training on a GPU: forward and backward
         in a few kernels over (n, V)."""
-        self.head.loss = torch.compile(self.head.loss, **options)
+        vars(self.head)["loss"] = torch.compile(self.head.loss, **options)  # of this head, not of its class
 
     @torch.no_grad()
     def draws(self, samples: int, seed: int, dtype: torch.dtype = torch.float32) -> list[Weights]:
@@ -74,9 +76,8 @@ class OutputHead(nn.Module):
         return [hidden.to(d.weight.dtype) @ d.weight.t() for d in draws]
 
     def _mean(self, products: list[Tensor], draws: list[Weights]) -> Tensor:
-        total = None
+        V = self.head.vocab_size
+        each = (self.head.log_probs(logits_of(z, weights, V)) for z, weights in zip(products, draws))
         with torch.autocast(products[0].device.type, enabled=False):  # lowers the projection only
-            for z, weights in zip(products, draws):
-                lp = self.head.log_probs(logits_of(z, weights, self.head.vocab_size))
-                total = lp if total is None else torch.logaddexp(total, lp)
+            total = reduce(torch.logaddexp, each)
         return total - math.log(len(draws)) if len(draws) > 1 else total

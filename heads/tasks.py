@@ -40,7 +40,8 @@ def run(tasks: list[Task], workers: int) -> None:
     thread that the system lets wait for its core delays those tasks alone that need its own.
     """
     done = [threading.Event() for _ in tasks]
-    order, lock, errors = iter(range(len(tasks))), threading.Lock(), []
+    order, lock = iter(range(len(tasks))), threading.Lock()
+    errors: list[BaseException] = []
 
     def worker() -> None:
         while not errors:

@@ -12,9 +12,8 @@ import reprlib
 import shutil
 import warnings
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, get_type_hints
 
 import filelock
 import torch
@@ -31,7 +30,7 @@ from runtime.memory import check_model
 from runtime.names import check_row_name
 
 # What is read of config.json and progress.json, and of which type: anybody may have written them
-_MODEL = {f.name: f.type for f in fields(GPTConfig)}
+_MODEL: dict[str, type] = get_type_hints(GPTConfig)
 _HEAD = {"head": str, "head_args": dict, "bayesian": bool, "prior_sigma": float}
 _TRUNK = {"trunk": str, "trunk_args": dict, "tied": bool}  # what earlier checkpoints do not say
 _CONFIG = {"name": str, "tokenizer": str, "tokenizer_fingerprint": str, **_MODEL, **_HEAD}
@@ -237,7 +236,7 @@ def load_model(
     dtype: torch.dtype = torch.float32,
 ) -> tuple[LanguageModel, Checkpoint]:
     """The model of a run's checkpoint, in eval mode on `device`, for matrix products in `dtype` (see
-    GPT.lower). ValueError if its weights do not fit its configuration."""
+    LanguageModel.lower). ValueError if its weights do not fit its configuration."""
     ckpt = load(find(path, which))
     size = {k: ckpt.config[k] for k in _MODEL}
     asked, there = GPTConfig(**size).parameters, sum(w.numel() for w in ckpt.weights.values())
@@ -266,13 +265,13 @@ def restore(model: LanguageModel, ckpt: Checkpoint) -> None:
         )
     with torch.no_grad():
         for k, p in own.items():
-            w, odd = ckpt.weights[k], ""
+            w, wrong = ckpt.weights[k], ""
             if not w.is_floating_point():
-                odd = f"of {w.dtype}"
+                wrong = f"of {w.dtype}"
             elif p.shape != w.shape:
-                odd = f"{tuple(w.shape)}, not {tuple(p.shape)}"
-            if odd:
-                raise UserError(f"the checkpoint {ckpt.path} does not fit its configuration: {k} is {odd}")
+                wrong = f"{tuple(w.shape)}, not {tuple(p.shape)}"
+            if wrong:
+                raise UserError(f"the checkpoint {ckpt.path} does not fit its configuration: {k} is {wrong}")
             if not torch.stack(w.aminmax()).isfinite().all():  # both are nan if any weight is
                 raise Degenerate(f"its weights hold nan or inf ({k})", ckpt.path)
             p.copy_(w)

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -61,9 +61,12 @@ def read_config(path: str | Path) -> dict[str, Any]:
             if isinstance(node.value.value, str):
                 continue  # a docstring
         try:
-            (target,) = node.targets
-            values[target.id] = ast.literal_eval(node.value)
-        except (AttributeError, ValueError, TypeError, RecursionError):
+            match node:
+                case ast.Assign(targets=[ast.Name(key)]):
+                    values[key] = ast.literal_eval(node.value)
+                case _:
+                    raise ValueError
+        except (ValueError, TypeError, RecursionError):
             raise UserError(f"{path}:{node.lineno}: a config file holds `key = literal` lines only") from None
     return values
 
@@ -159,7 +162,7 @@ def _positional(defaults: type, arguments: list[str]) -> tuple[dict[str, Any], l
     return values, problems
 
 
-def _is_positional(f) -> bool:
+def _is_positional(f: Field) -> bool:
     return f.default is MISSING and f.default_factory is MISSING
 
 
@@ -280,6 +283,7 @@ def cli(main: Callable[[list[str]], int | None]) -> Callable[[], None]:
             code = 128 + signal.SIGINT
         except BrokenPipeError:
             # or Python complains when it closes stdout
+            assert sys.__stdout__ is not None  # it is what broke
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
             code = 128 + SIGPIPE
         except Exception as e:

@@ -5,6 +5,8 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
+from types import FrameType
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -14,11 +16,16 @@ from torch.nn.parallel import DistributedDataParallel
 from runtime.device import get_device
 from runtime.errors import UserError
 
+T = TypeVar("T")
+Handler = Callable[[int, FrameType | None], Any] | int | None  # as the signal module knows them
 
-def on_stop(handler: Callable) -> dict[int, Callable]:
+
+def on_stop(handler: Callable[[int, FrameType | None], None]) -> dict[signal.Signals, Handler]:
     """Lets `handler` answer what asks a process to stop: Ctrl-C, SIGTERM, a closed terminal (SIGHUP). The
     handlers before, by signal."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before: dict[signal.Signals, Handler] = {
+        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     hangup = getattr(signal, "SIGHUP", None)
     if hangup and signal.getsignal(hangup) != signal.SIG_IGN:  # ignored: under nohup it is to go on
         before[hangup] = signal.getsignal(hangup)
@@ -95,9 +102,9 @@ class Processes:
     def alone(self, model: nn.Module, alone: bool) -> AbstractContextManager:
         """For one forward and backward of a `parallel` model: whether its gradients stay in this process, to
         be sent with those of the passes to come."""
-        return model.no_sync() if alone and self.world > 1 else nullcontext()
+        return model.no_sync() if alone and isinstance(model, DistributedDataParallel) else nullcontext()
 
-    def first(self, work):
+    def first(self, work: Callable[[], T]) -> T:
         """`work()` on rank 0, then on the others, which then find it done."""
         if self.main:
             out = work()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch.autograd.profiler_util import FunctionEventAvg
 
 from model import GPTConfig
 
@@ -108,10 +109,10 @@ class Profile:
         def line(name: str, ms: float, more: str = "") -> str:
             return f"  {name[:28]:<28} {ms / self.STEPS:9.1f} ms {ms / total:6.1%}{more}"
 
-        def all_of(e) -> float:
+        def all_of(e: FunctionEventAvg) -> float:
             return (e.device_time_total if cuda else e.cpu_time_total) / 1e3
 
-        def own(e) -> float:
+        def own(e: FunctionEventAvg) -> float:
             return (e.self_device_time_total if cuda else e.self_cpu_time_total) / 1e3
 
         phases = {name: all_of(events[name]) for name in self.PHASES if name in events}

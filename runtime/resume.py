@@ -3,9 +3,9 @@ may change."""
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import Field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 
@@ -30,13 +30,17 @@ RESUMABLE = {
 
 
 class Schedule(Protocol):
-    """What a TrainConfig says of the learning rate."""
+    """What a TrainConfig, a dataclass, says of the learning rate."""
 
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     max_steps: int
     learning_rate: float
     min_lr: float
     warmup_steps: int
     lr_decay_steps: int
+
+
+S = TypeVar("S", bound=Schedule)
 
 
 def learning_rate(c: Schedule, step: int) -> float:
@@ -49,7 +53,7 @@ def learning_rate(c: Schedule, step: int) -> float:
     return c.min_lr + 0.5 * (1 + math.cos(math.pi * ratio)) * (c.learning_rate - c.min_lr)
 
 
-def adopt_schedule(c: Schedule, ckpt: Checkpoint) -> tuple[Any, str]:
+def adopt_schedule(c: S, ckpt: Checkpoint) -> tuple[S, str]:
     """(the configuration `c` with the end of the cosine that a resumed run has, the words that say so).
 
     A resumed run keeps the end of its cosine. Only a finished one can be given more steps after that end, or
@@ -127,7 +131,7 @@ def other_processes(had: dict[str, Any], world: int) -> str:
 def load_optimizer(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, ckpt: Checkpoint) -> None:
     """The moments and steps of a checkpoint, and its loss scale. UserError if they are not of this model."""
     try:
-        state = dict(ckpt.optimizer)
+        state = dict(ckpt.optimizer or {})
         scaler.load_state_dict(state.pop("scaler", {}))
         optimizer.load_state_dict(state)
         fits = all(

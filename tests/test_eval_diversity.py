@@ -289,7 +289,7 @@ def test_perplexity_columns(honest, trained, sig, token_folder):
         again = score(model, ids, 0, model.head.draws(8, 1337), details=True)
         assert r["nll"] == again.nll and r["ece"] == again.ece and r["zero_probability_tokens"] == 0
         assert r["sparsemax_score"] == again.sparsemax and r["ppl_eps"] == pytest.approx(
-            math.exp(again.eps_nll / again.count)
+            math.exp(again.eps_nll / again.tokens)
         )
         assert r["tokens"] == len(ids) - 1 == info["tokens"] - 1
         assert r["ppl_tok"] == pytest.approx(math.exp(r["nll"] / r["tokens"]))

@@ -10,9 +10,12 @@ from torch import nn
 
 import model as model_module
 from config.defaults import TrainConfig
+from evaluation.sampling import generate
+from export import export
 from heads import HEADS, Targets, chunked_loss, make_head
 from model import GPT, GPTConfig, LanguageModel, Trunk, build
 from runtime.checkpoint import load_model, save
+from runtime.errors import UserError
 
 V, T, C = 70, 8, 16
 SIZE = dict(vocab_size=V, block_size=T, n_layer=1, n_head=2, n_embd=C, dropout=0.0)
@@ -28,7 +31,7 @@ class CNN(Trunk):
         self.tokens = nn.Embedding(config.vocab_size, config.n_embd)
         self.layers = nn.ModuleList(nn.Conv1d(config.n_embd, config.n_embd, width) for _ in range(2))
 
-    def forward(self, tokens, positions=None, cache=None):
+    def forward(self, tokens, positions=None):
         x = self.tokens(tokens).transpose(1, 2)  # (B, C, T)
         for layer in self.layers:
             x = x + torch.tanh(layer(F.pad(x, (self.width - 1, 0))))
@@ -148,6 +151,14 @@ def test_another_trunk_carries_every_head(cnn, head):
     assert torch.allclose(log_p.exp().sum(-1), torch.ones(x.shape), atol=1e-5)
 
 
+@torch.no_grad()
+def test_another_trunk_is_sampled_without_a_cache(cnn):
+    model, text = made(trunk="cnn", tied=False).eval(), tokens()[0][:, :3]
+    for token, _ in generate(model, text, T - 3, model.head.draws(1, 0), temperature=0):
+        assert torch.equal(token, model.log_probs(text)[:, -1].argmax(1))
+        text = torch.cat((text, token[:, None]), 1)
+
+
 def test_a_model_that_cannot_be_is_refused(cnn):
     with pytest.raises(ValueError, match="unknown trunk 'mlp'; known: gpt, cnn"):
         made(trunk="mlp")
@@ -164,8 +175,10 @@ def test_a_head_that_only_trains_by_another_ones_map_has_no_parameters_to_train(
     assert not [p for p in head.head.parameters() if p.requires_grad]
 
 
-def test_another_trunk_trains_from_the_command_line(cnn, run, tiny, equal_state):
+def test_another_trunk_trains_from_the_command_line(cnn, run, tiny, equal_state, tmp_path):
     c = tiny(trunk="cnn", tied=False, max_steps=2)
     assert run(c) == 0
     loaded, ckpt = load_model(c.out_dir)
     assert ckpt.config["trunk"] == "cnn" and isinstance(loaded.trunk, CNN)
+    with pytest.raises(UserError, match="has the trunk 'cnn'"):
+        export(c.out_dir, tmp_path / "exported")

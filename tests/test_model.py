@@ -393,13 +393,19 @@ FBGEMM = torch.backends.quantized.engine in ("x86", "fbgemm")
 needs_int8 = pytest.mark.skipif(not FBGEMM, reason="this torch has no FBGEMM")
 
 
+def quantized(trunk: GPT) -> GPT:
+    model = LanguageModel(trunk, make_head("softmax", trunk.config.vocab_size, trunk.wte.weight))
+    model.quantize()
+    return model.trunk
+
+
 @needs_int8
 @torch.no_grad()
 def test_an_int8_layer_is_off_by_its_rounding():
     """No output is further from float32's than rounding input and weight can take it. Integers are summed
     exactly, so the bound holds for every instruction set."""
     exact = tiny(n_embd=64)
-    int8 = copy.deepcopy(exact).quantize()
+    int8 = quantized(copy.deepcopy(exact))
     for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"):
         linear, quantised = exact.h[0].get_submodule(name), int8.h[0].get_submodule(name)
         assert quantised.weight().dtype == torch.qint8
@@ -418,25 +424,26 @@ def test_an_int8_trunk_is_near_float32():
     exact = GPT(GPTConfig(V, T, 2, 2, 64)).eval()
     embedding = exact.wte.weight
     want = exact(tokens(3, T))
-    assert exact.quantize() is exact and exact.wte.weight is embedding and embedding.dtype == torch.float32
-    assert not any(isinstance(m, torch.nn.Linear) for m in exact.modules())
-    cache = Cache(exact, 3)
-    steps = torch.cat([exact(x, cache=cache) for x in tokens(3, T).split(1, 1)], 1)
-    for got in (exact(tokens(3, T)), steps):
+    int8 = quantized(exact)
+    assert int8 is exact and exact.wte.weight is embedding and embedding.dtype == torch.float32
+    assert not any(isinstance(m, torch.nn.Linear) for m in int8.modules())
+    cache = Cache(int8, 3)
+    steps = torch.cat([int8(x, cache=cache) for x in tokens(3, T).split(1, 1)], 1)
+    for got in (int8(tokens(3, T)), steps):
         assert 0 < (got - want).norm() < 0.05 * want.norm()
 
 
 @needs_int8
 def test_int8_weights_warn_of_nothing(recwarn):
-    tiny().quantize()
+    quantized(tiny())
     assert not recwarn.list
 
 
 def test_int8_weights_where_torch_has_no_kernels_for_them(monkeypatch):
     monkeypatch.setattr(torch.backends, "quantized", types.SimpleNamespace(engine="qnnpack"))
     with pytest.raises(ValueError, match="FBGEMM kernels.*'qnnpack': leave --int8 out"):
-        tiny().quantize()
+        quantized(tiny())
     monkeypatch.setattr(torch.backends, "quantized", types.SimpleNamespace(engine="x86"))
     monkeypatch.setitem(sys.modules, "torch.ao.quantization", None)
     with pytest.raises(ValueError, match="need torch.ao.quantization.*leave --int8 out"):
-        tiny().quantize()
+        quantized(tiny())

@@ -543,7 +543,7 @@ def test_int8_samples_from_nearly_what_is_scored(run, capsys):
     assert sample.main([str(out), "--device=cpu", "--length=40", "--samples=3", "--int8"]) == 0
     assert "no longer exactly" in capsys.readouterr().err
     exact, int8 = checkpoint.load_model(out)[0], checkpoint.load_model(out)[0]
-    int8.trunk.quantize()
+    int8.quantize()
     draws = exact.head.draws(3, 7)
     steps = list(generate(int8, prompt(2, 4), 8, int8.head.draws(3, 7), temperature=0))
     text = torch.cat((prompt(2, 4), torch.stack([t for t, _ in steps], 1)), 1)

@@ -98,7 +98,7 @@ def test_score_equals_one_token_at_a_time(name, count, stride, batch):
     s = score(model, ids, stride, batch=batch)
     nll = target_nll(naive(model, ids, stride), ids)
     assert (
-        (s.count, s.zeros) == (count - 1, nll.isinf().sum())
+        (s.tokens, s.zeros) == (count - 1, nll.isinf().sum())
         and math.isnan(s.ece)
         and (s.zeros == 0 or model.head.head.sparse)
     )
@@ -155,7 +155,7 @@ def test_tokens_of_probability_zero_are_counted_and_never_clamped():
     model.head.head = Top5(V)
     nll = target_nll(naive(model, ids, 3), ids)
     s = score(model, ids, 3, details=True)
-    assert s.nll == math.inf and s.count == 49 and s.zeros == nll.isinf().sum() and 0 < s.zeros < 49
+    assert s.nll == math.inf and s.tokens == 49 and s.zeros == nll.isinf().sum() and 0 < s.zeros < 49
     assert 0 <= s.ece <= 1
     p, t = naive(model, ids, 3).exp().double(), torch.from_numpy(ids[1:].astype(np.int64))
     p_t, eps = p.gather(1, t[:, None]).squeeze(1), EPSILON

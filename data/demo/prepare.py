@@ -7,6 +7,7 @@ import io
 import platform
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -26,7 +27,7 @@ def demo_texts() -> dict[str, str]:
     """Text of each split: of every ten topics in alphabetical order one validates, one tests, eight train."""
     from pydoc_data.topics import topics  # half a megabyte of source: read when asked for
 
-    names = {"train": [], "validation": [], "test": []}
+    names: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
     for i, topic in enumerate(sorted(topics)):
         names[{0: "validation", 5: "test"}.get(i % 10, "train")].append(topic)
     return {split: "\n\n".join(topics[topic] for topic in chosen) for split, chosen in names.items()}
@@ -42,7 +43,7 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
     # StringIO with newline="\n" splits at "\n" alone, as files do
     # str.splitlines would also split at form feeds
     splits = {
-        name: Split(lambda text=text: io.StringIO(text, newline="\n"), len(text.encode()))
+        name: Split(partial(io.StringIO, text, newline="\n"), len(text.encode()))
         for name, text in texts.items()
     }
     # the topics change from one Python to the next, so the version is part of where the text comes from

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -30,7 +31,7 @@ NAMES = {"train": "train", "validation": "valid", "test": "test"}  # ours and th
 
 # Words are whitespace-separated. The 103,227,021 (217,646; 245,569) of the papers are words + lines: an <eos>
 # each. Hashes where we have seen the file: wikitext-103-raw-v1 has as many words, but is another text.
-OFFICIAL = {
+OFFICIAL: dict[str, dict[str, Any]] = {
     "train": {"words": 101_425_671, "lines": 1_801_350},
     "validation": {
         "words": 213_886,
