@@ -4,8 +4,8 @@
     python bench/versus.py ../before [--rows baseline sig_gpt] [--rounds 9] [--out bench/versus.json]
 
 Both train the same rows on the same random tokens, with one label store. Each row of each checkout has a
-process of its own, `bench/training.py` of that checkout. They take turns, a step each a round; two rounds warm
-up, medians count. Losses are compared, too: equal to the last bit or not.
+process of its own, `bench/training.py` of that checkout. They take turns, a step each a round. Two rounds
+warm up, medians count. Losses are compared, too: equal to the last bit or not.
 """
 
 import argparse
