@@ -99,10 +99,12 @@ class Teacher:
         self.model.lower(get_dtype(dtype))
 
     def _fingerprint(self) -> str:
-        """SHA-256 of the weights and of what else decides the probabilities: size and head."""
+        """SHA-256 of the weights and of what else decides the probabilities: size, head and gain."""
         head = self.model.head.head
         settings = sorted((k, v) for k, v in vars(head).items() if isinstance(v, (int, float, str)))
-        digest = hashlib.sha256(repr((self.model.trunk.config, type(head).__name__, settings)).encode())
+        gain = self.model.head.fixed_gain  # a learned one is among the weights
+        said = repr((self.model.trunk.config, type(head).__name__, settings)) + f" gain {gain}" * (gain != 1)
+        digest = hashlib.sha256(said.encode())
         for name, p in sorted(self.model.state().items()):
             digest.update(name.encode())
             digest.update(p.cpu().numpy().data)

@@ -11,6 +11,8 @@ if __name__ == "__main__":
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from data.prepared import tokenizer_of
 from heads import BayesianProjection, Softmax
 from model import GPT, LanguageModel
@@ -57,6 +59,9 @@ def export(path: str | Path, folder: str | Path) -> None:
     tokenizer, aside = tokenizer_of(ckpt), beside(folder)
     remedy = "nothing of it is left: free some disk space and run it again"
     with writing(aside, f"could not write {folder}", remedy):
+        with torch.no_grad():  # GPT-2 has no gain; the last LayerNorm's scale and shift can have it
+            for p in trunk.ln_f.parameters():
+                p *= model.head.gain
         to_gpt2(trunk, aside)
         tokenizer.save(aside)
     aside.rename(folder)

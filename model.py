@@ -314,8 +314,11 @@ def trunk_config(config: dict[str, Any]) -> GPTConfig:
 
 
 def build(config: dict[str, Any]) -> LanguageModel:
-    """A new model from a run's configuration: GPTConfig's keys, trunk, trunk_args, tied, head, head_args,
-    bayesian, prior_sigma. ValueError if there is no such model."""
+    """A new model from a run's configuration. ValueError if there is no such model.
+
+    Its keys: GPTConfig's, head, head_args and, where it has them, trunk, trunk_args, tied, bayesian,
+    prior_sigma, gain, learn_gain.
+    """
     size, name = trunk_config(config), config.get("trunk", "gpt")
     if name not in TRUNKS:
         raise ValueError(f"unknown trunk {name!r}; known: {', '.join(TRUNKS)}")
@@ -326,12 +329,7 @@ def build(config: dict[str, Any]) -> LanguageModel:
         weight.data[size.vocab_size :] = 0
     elif weight is None:
         raise ValueError(f"the trunk {name!r} has no token embedding to share: use tied = False")
-    head = make_head(
-        config["head"],
-        size.vocab_size,
-        weight,
-        config["head_args"],
-        config["bayesian"],
-        config["prior_sigma"],
-    )
+    keys = ("bayesian", "prior_sigma", "gain", "learn_gain")
+    beside = {key: config[key] for key in keys if key in config}
+    head = make_head(config["head"], size.vocab_size, weight, config["head_args"], **beside)
     return LanguageModel(trunk, head)

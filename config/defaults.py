@@ -39,6 +39,8 @@ class TrainConfig:
     # output head
     head: str = "softmax"           # a name in heads.HEADS
     head_args: dict = field(default_factory=dict)  # its constructor's arguments; --head_args.eps=0.1 sets one
+    gain: float = 1.0               # g of the logits z = g h W^T + b; softmax: one over the temperature
+    learn_gain: bool = False        # g is trained, and starts at `gain`
     tied: bool = True               # the projection's weights are the token embedding; False: their own
     bayesian: bool = False          # the projection's weights have a distribution
     prior_sigma: float = 0.02       # their prior is N(0, prior_sigma^2)
@@ -140,4 +142,5 @@ class TrainConfig:
     def _smallest_head(self) -> None:
         """ValueError if the head cannot be made."""
         weight = torch.nn.Parameter(torch.zeros(1, 1))
-        make_head(self.head, 257, weight, self.head_args, self.bayesian, self.prior_sigma)
+        beside = (self.bayesian, self.prior_sigma, self.gain, self.learn_gain)
+        make_head(self.head, 257, weight, self.head_args, *beside)

@@ -63,8 +63,12 @@ def make_head(
     args: dict | None = None,
     bayesian: bool = False,
     prior_sigma: float = 0.02,
+    gain: float = 1.0,
+    learn_gain: bool = False,
 ) -> OutputHead:
     """The head called `name` in HEADS, made with `args`, on a projection tied to `weight` (padded V, C).
+
+    `gain`, fixed or learned: see OutputHead.
 
     ValueError for an unknown head or argument, naming the known ones.
     """
@@ -74,6 +78,7 @@ def make_head(
         head = HEADS[name](vocab_size, **(args or {}))
     except TypeError as e:
         raise ValueError(f"head {name!r} does not take head_args = {args}: {e}") from None
+    projection = Projection(weight, vocab_size, head.bias)
     if bayesian:
-        return OutputHead(head, BayesianProjection(weight, vocab_size, head.bias, prior_sigma))
-    return OutputHead(head, Projection(weight, vocab_size, head.bias))
+        projection = BayesianProjection(weight, vocab_size, head.bias, prior_sigma)
+    return OutputHead(head, projection, gain, learn_gain)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .base import Head, Targets
-from .projection import Weights, unit
+from .projection import Weights, amplified, unit
 from .tasks import Task, run
 
 
@@ -225,12 +225,18 @@ def _sum(parts: Iterable[Tensor | None]) -> Tensor | None:
 
 
 def chunked_loss(
-    hidden: Tensor, weights: Weights, head: Head, targets: Targets, chunk: int = 0, block: int = 0
+    hidden: Tensor,
+    weights: Weights,
+    head: Head,
+    targets: Targets,
+    chunk: int = 0,
+    block: int = 0,
+    gain: Tensor | float = 1.0,
 ) -> Tensor:
-    """Sum over rows of head.loss(hidden W^T + b, targets), without the (N, V) logits: a scalar in float32.
+    """Sum over rows of head.loss(gain hidden W^T + b, targets), without the (N, V) logits: a float32 scalar.
 
     hidden (N, C); targets of N rows; chunk: rows of a matrix product, block: rows of the head's arithmetic
-    (0: see `sizes`). Value and gradients (of hidden, weight, bias and the head's parameters) equal the
+    (0: see `sizes`). Value and gradients (of hidden, weight, bias, gain and the head's parameters) equal the
     unchunked ones; higher derivatives do not exist. Under autocast the matrix products run in its dtype and
     everything else in float32. As Liger's fused linear cross-entropy (Hsu et al. 2024, arXiv 2410.10989), for
     any row-wise loss. On a CPU each chunk belongs to one thread (see `tasks.run`).
@@ -241,6 +247,7 @@ def chunked_loss(
     cut = sizes(len(hidden), head.vocab_size, device, chunk, block)
     if head.cosine:
         hidden, weights = unit(hidden), weights._replace(weight=unit(weights.weight))
+    hidden = amplified(hidden, gain)
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     return _ChunkedLoss.apply(
         hidden, weights.weight, weights.bias, head, targets, dtype, cut, *head.parameters()

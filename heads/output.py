@@ -9,17 +9,29 @@ import torch
 import torch.nn as nn
 from torch import Tensor
 
-from .base import Head, Targets
+from .base import Head, Targets, check_positive
 from .chunked import block_rows, chunk_rows, chunked_loss
-from .projection import BayesianProjection, Projection, Weights, logits_of, unit
+from .projection import BayesianProjection, Projection, Weights, amplified, logits_of, unit
 
 
 class OutputHead(nn.Module):
-    """A head and its projection: the loss of hidden states, and their predictive distribution."""
+    """A head and its projection: the loss of hidden states, and their predictive distribution.
 
-    def __init__(self, head: Head, projection: Projection):
+    The logits are z = g h W^T + b with a `gain` g > 0 (for heads on cosines, g cos(h, w) + b). A learned gain
+    starts there and is kept as its logarithm. The gain is beside the head, so that any head can be compared
+    at any gain: for softmax it is one over the temperature.
+    """
+
+    def __init__(self, head: Head, projection: Projection, gain: float = 1.0, learn_gain: bool = False):
         super().__init__()
-        self.head, self.projection = head, projection
+        check_positive(gain=gain)
+        self.head, self.projection, self.fixed_gain = head, projection, gain
+        self.log_gain = nn.Parameter(torch.tensor(math.log(gain))) if learn_gain else None
+
+    @property
+    def gain(self) -> Tensor | float:
+        """g, as it is now."""
+        return self.fixed_gain if self.log_gain is None else self.log_gain.exp()
 
     def loss(
         self, hidden: Tensor, targets: Targets, generator: torch.Generator | None = None
@@ -34,7 +46,8 @@ class OutputHead(nn.Module):
             targets = targets.kept()
         if targets.rows is not None:
             hidden = hidden[targets.rows]
-        return chunked_loss(hidden, self.projection.draw(generator), self.head, targets), len(hidden)
+        weights = self.projection.draw(generator)
+        return chunked_loss(hidden, weights, self.head, targets, gain=self.gain), len(hidden)
 
     def compile(self, **options: Any) -> None:
         """Compiles the head's loss with torch.compile(**options), for training on a GPU: forward and backward
@@ -71,8 +84,7 @@ class OutputHead(nn.Module):
                 )
 
     def _products(self, hidden: Tensor, draws: list[Weights]) -> list[Tensor]:
-        if self.head.cosine:
-            hidden = unit(hidden)
+        hidden = amplified(unit(hidden) if self.head.cosine else hidden, self.gain)
         return [hidden.to(d.weight.dtype) @ d.weight.t() for d in draws]
 
     def _mean(self, products: list[Tensor], draws: list[Weights]) -> Tensor:

@@ -68,11 +68,19 @@ def unit(x: Tensor) -> Tensor:
     return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)
 
 
-def project(hidden: Tensor, weights: Weights, head: Head) -> Tensor:
+def amplified(hidden: Tensor, gain: Tensor | float) -> Tensor:
+    """g h, in h's precision: what makes the products with the weights g h W^T."""
+    if isinstance(gain, Tensor):
+        return hidden * gain.to(hidden.dtype)
+    return hidden if gain == 1 else hidden * gain
+
+
+def project(hidden: Tensor, weights: Weights, head: Head, gain: Tensor | float = 1.0) -> Tensor:
     """hidden (N, C) -> float32 logits (N, V) of `head`, all at once."""
     weight = weights.weight
     if head.cosine:
         hidden, weight = unit(hidden), unit(weight)
+    hidden = amplified(hidden, gain)
     return logits_of(hidden @ weight.to(hidden.dtype).t(), weights, head.vocab_size)
 
 

@@ -32,7 +32,8 @@ from runtime.names import check_row_name
 # What is read of config.json and progress.json, and of which type: anybody may have written them
 _MODEL: dict[str, type] = get_type_hints(GPTConfig)
 _HEAD = {"head": str, "head_args": dict, "bayesian": bool, "prior_sigma": float}
-_TRUNK = {"trunk": str, "trunk_args": dict, "tied": bool}  # what earlier checkpoints do not say
+# what earlier checkpoints do not say
+_TRUNK = {"trunk": str, "trunk_args": dict, "tied": bool, "gain": float, "learn_gain": bool}
 _CONFIG = {"name": str, "tokenizer": str, "tokenizer_fingerprint": str, **_MODEL, **_HEAD}
 _RUN = {
     "dataset": str,

@@ -1,0 +1,116 @@
+"""The gain of the logits, z = g h W^T + b: any head at any gain, fixed or learned."""
+
+import math
+
+import pytest
+import torch
+
+from export import export
+from heads import HEADS, Targets, make_head, project
+from runtime.checkpoint import build, load_model, save
+
+V, C, N = 31, 12, 9
+
+
+def made(name: str, gain: float = 1.0, learn: bool = False, args: dict | None = None, seed: int = 0):
+    weight = torch.nn.Parameter(torch.randn(64, C, generator=torch.Generator().manual_seed(seed)))
+    return make_head(name, V, weight, args, gain=gain, learn_gain=learn)
+
+
+def rows(seed: int = 1) -> tuple[torch.Tensor, Targets]:
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(N, C, generator=g), Targets.single(torch.randint(V, (N,), generator=g))
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("learn", [False, True])
+def test_the_gain_multiplies_the_products_before_the_bias(name, learn):
+    """In training and in scoring, also where the products are cosines."""
+    oh, (hidden, targets) = made(name, 2.5, learn), rows()
+    plain = made(name)
+    weights = plain.projection.draw()
+    bias = weights.bias if weights.bias is not None else 0.0
+    logits = 2.5 * (project(hidden, weights, plain.head) - bias) + bias
+    want = plain.head.loss(logits, targets).sum()
+    loss, _ = oh.loss(hidden, targets)
+    torch.testing.assert_close(loss, want, rtol=1e-4, atol=1e-4)
+    with torch.no_grad():
+        log_p = oh.log_probs(hidden, oh.draws(1, 0))
+        torch.testing.assert_close(log_p, plain.head.log_probs(logits), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["softmax", "sigmoid", "am_softmax", "taylor", "entmax15"])
+def test_a_learned_gain_has_its_gradient(name):
+    """Against the difference quotient of the loss."""
+    hidden, targets = rows()
+    hidden = hidden.double() * 0.1
+    oh = made(name, 1.5, learn=True).double()
+    loss, _ = oh.loss(hidden, targets)
+    loss.backward()
+    eps, around = 1e-5, []
+    for sign in (1, -1):
+        with torch.no_grad():
+            oh.log_gain += sign * eps
+            around.append(oh.loss(hidden, targets)[0].item())
+            oh.log_gain -= sign * eps
+    assert oh.log_gain.grad.item() == pytest.approx((around[0] - around[1]) / (2 * eps), rel=1e-4)
+
+
+def test_a_gain_is_one_over_the_temperature():
+    hidden, targets = rows()
+    a, _ = made("softmax", 4.0).loss(hidden, targets)
+    b, _ = made("temperature", args={"tau": 0.25}).loss(hidden, targets)
+    torch.testing.assert_close(a, b)
+
+
+def test_a_gain_of_one_changes_no_bit():
+    hidden, targets = rows()
+    losses = [made("softmax", **how).loss(hidden, targets)[0] for how in ({}, {"gain": 1.0})]
+    assert torch.equal(*losses)
+
+
+@pytest.mark.parametrize("gain", [0.0, -1.0, math.inf, math.nan])
+def test_a_gain_that_cannot_be_is_refused(gain, tiny):
+    with pytest.raises(ValueError, match=f"gain = {gain}: must be positive and finite"):
+        made("softmax", gain)
+    with pytest.raises(ValueError, match=f"gain = {gain}: must be positive and finite"):
+        tiny(gain=gain).check()
+
+
+@pytest.mark.parametrize("how", [dict(gain=4.0), dict(gain=2.0, learn_gain=True)])
+def test_a_run_keeps_its_gain(how, run, tiny, trained):
+    """Trained, saved, resumed, scored and sampled from; another gain is another run."""
+    c = tiny(max_steps=3, **how)
+    assert run(c) == 0
+    c.resume, c.max_steps = True, 4
+    assert run(c) == 0
+    model, _ = load_model(c.out_dir, "last")
+    learned = model.head.log_gain is not None
+    assert learned == ("learn_gain" in how)
+    if learned:
+        assert 0 < abs(float(model.head.gain) - 2.0) < 0.1
+    else:
+        assert model.head.gain == 4.0
+    c.gain = 3.0
+    with pytest.raises(ValueError, match="gain was .* and is now 3.0"):
+        run(c)
+
+
+def test_a_learned_gain_has_no_weight_decay(trainer, tiny):
+    t = trainer(tiny(learn_gain=True, weight_decay=0.3))
+    group = next(g for g in t.optimizer.param_groups if g["weight_decay"] == 0)
+    assert any(p is t.model.head.log_gain for p in group["params"])
+
+
+def test_an_export_has_the_gain_in_its_last_layer_norm(tmp_path):
+    from transformers import GPT2LMHeadModel
+
+    sizes = dict(vocab_size=300, block_size=16, n_layer=1, n_head=2, n_embd=32, dropout=0.0)
+    config = sizes | dict(head="softmax", head_args={}, bayesian=False, prior_sigma=0.02, gain=3.0)
+    about = dict(name="x", tokenizer="gpt2", tokenizer_fingerprint="gpt2")
+    model = build(config)
+    save(tmp_path / "run" / "best", model, config | about, {"step": 1, "val_nll": None})
+    export(tmp_path / "run", tmp_path / "gpt2")
+    x = torch.randint(300, (2, 9))
+    theirs = GPT2LMHeadModel.from_pretrained(tmp_path / "gpt2")(x).logits.log_softmax(-1)
+    torch.testing.assert_close(model.eval().log_probs(x), theirs, atol=1e-5, rtol=0)
