@@ -14,11 +14,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 if __name__ == "__main__":
     from runtime import configurator
@@ -42,7 +42,7 @@ from data.held_out import open_held_out
 from data.prepared import kept_path, load_tokenizer, prepared, unusual
 from data.tokenizers import bpe_size
 from data.tokens import open_tokens
-from evaluation.metrics import perplexity
+from evaluation.metrics import Recovery, perplexity
 from evaluation.scoring import Score, described, document_blocks, document_windows, recover, score
 from heads import HEADS, Weights
 from model import GPTConfig, LanguageModel
@@ -66,6 +66,7 @@ from runtime.resume import (
     start_from,
 )
 
+T = TypeVar("T")
 SMALLEST_SCALE = 1.0  # of a float16 run's loss: a gradient that overflows even so is too large for float16
 TRUTH_WINDOWS = 128  # of the validation split, in the log of a corpus whose truth is known
 STOPPING = b"\nstopping after this step, to save; Ctrl-C again stops at once and loses the steps since then\n"
@@ -81,12 +82,14 @@ def derived_seed(*parts: int) -> int:
 
 
 def make_optimizer(model: LanguageModel, config: TrainConfig) -> torch.optim.AdamW:
-    """AdamW. Weight decay is for matrices: biases, LayerNorms and log sigma have none."""
+    """AdamW. Weight decay is for matrices: biases and LayerNorms have none, nor have weights with a prior,
+    which holds them already."""
+    with_prior = {id(p) for p in model.head.projection.with_prior()}
     matrices: list[Tensor] = []
     others: list[Tensor] = []
-    for name, p in model.named_parameters():
-        is_matrix = p.dim() >= 2 and not name.endswith("log_sigma")
-        (matrices if is_matrix else others).append(p)
+    for p in model.parameters():
+        decays = p.dim() >= 2 and id(p) not in with_prior
+        (matrices if decays else others).append(p)
     groups = [
         {"params": matrices, "weight_decay": config.weight_decay},
         {"params": others, "weight_decay": 0.0},
@@ -287,47 +290,60 @@ class Trainer:
     # -- evaluation --------------------------------------------------------
 
     def evaluate(self) -> Score:
-        """Of the whole validation split, each process a share of it. Its generators are its own: evaluation
-        never disturbs training. Stopped, in all processes, if a signal came in one."""
+        """Of the whole validation split. Stopped, in all processes, if a signal came in one."""
         c, procs = self.config, self.procs
-        s = None
-        with contextlib.suppress(Stopped), self.scoring() as draws:
-            share = slice(procs.rank, None, procs.world)
-            what = (self.model, self.val.ids, 0, draws, procs.device, c.dtype)
-            s = score(*what, progress=self.until_stopped, share=share)
-        if procs.sum(torch.tensor(int(s is None), device=procs.device)).item():
-            raise Stopped
-        assert s is not None
-        if procs.world > 1:
-            sums = torch.tensor(
-                [s.nll, s.tokens, s.zeros, s.eps_nll], dtype=torch.float64, device=procs.device
-            )
-            nll, count, zeros, eps_nll = procs.sum(sums).tolist()
-            s = s._replace(nll=nll, tokens=int(count), zeros=int(zeros), eps_nll=eps_nll)
-        return s
 
-    @contextlib.contextmanager
-    def scoring(self) -> Iterator[list[Weights]]:
-        """The model in eval mode, and the draws of its weights."""
-        self.model.eval()
-        yield self.model.head.draws(self.config.eval_samples, derived_seed(self.config.seed, 3))
-        self.model.train()
+        def work(draws: list[Weights]) -> Score:
+            what = (self.model, self.val.ids, 0, draws, procs.device, c.dtype)
+            return score(*what, progress=self.until_stopped, share=self.share)
+
+        s = self.shared(work)
+        nll, tokens, zeros, eps_nll = procs.sums([s.nll, s.tokens, s.zeros, s.eps_nll])
+        return s._replace(nll=nll, tokens=int(tokens), zeros=int(zeros), eps_nll=eps_nll)
 
     def recovery(self) -> dict[str, Any]:
         """For the log, where the truth is known: how far the model is from it (metrics.Recovery).
 
         Above all its mean mass on the observed token, on valid alternatives, and on the rest: so one sees in
         the log how a head moves the alternatives. Over the first windows of the validation split, the same at
-        every evaluation.
+        every evaluation. Stopped as in `evaluate`.
         """
         truth, ids, c = self.val.truth, self.val.ids, self.config
         if truth is None:
             return {}
         plan = document_windows(np.flatnonzero(ids == truth.end), c.block_size)[:TRUTH_WINDOWS]
-        with self.scoring() as draws:
-            what = (self.model, ids, plan, draws, self.procs.device, c.dtype)
-            blocks = document_blocks(*what, progress=self.until_stopped)
-            return described(recover(blocks, ids, truth))
+
+        def work(draws: list[Weights]) -> Recovery:
+            what = (self.model, ids, plan[self.share], draws, self.procs.device, c.dtype)
+            return recover(document_blocks(*what, progress=self.until_stopped), ids, truth)
+
+        found = self.shared(work)
+        found.set_totals(self.procs.sums(found.totals()))
+        return described(found)
+
+    @property
+    def share(self) -> slice:
+        """Of an evaluation's windows, those of this process."""
+        return slice(self.procs.rank, None, self.procs.world)
+
+    def shared(self, work: Callable[[list[Weights]], T]) -> T:
+        """`work(draws)`, this process's share of an evaluation, with the model in eval mode.
+
+        The draws of its weights have a generator of their own: evaluation never disturbs training. Stopped,
+        in all processes, if a signal came in one.
+        """
+        self.model.eval()
+        done = None
+        try:
+            draws = self.model.head.draws(self.config.eval_samples, derived_seed(self.config.seed, 3))
+            with contextlib.suppress(Stopped):
+                done = work(draws)
+        finally:
+            self.model.train()
+        if any(self.procs.sums([done is None])):
+            raise Stopped
+        assert done is not None
+        return done
 
     def until_stopped(self, batches: Iterable) -> Iterator:
         """An evaluation's batches; Stopped at a signal, for it can take minutes."""
@@ -339,20 +355,20 @@ class Trainer:
     def evaluate_and_save(self) -> None:
         """A signal leaves the evaluation to the resumed run."""
         with contextlib.suppress(Stopped):
-            s = self.evaluate()
-            if self.procs.main:
-                self.judge(s, self.recovery())
+            s, recovery = self.evaluate(), self.recovery()
+            if math.isnan(s.nll):
+                raise Diverged(f"step {self.step}: the validation NLL is not a number")
             self.evaluated = self.step
+            if self.procs.main:
+                self.judge(s, recovery)
         self.procs.sum(torch.zeros((), device=self.procs.device))  # the others wait until it is saved
 
     def judge(self, s: Score, recovery: dict[str, Any]) -> None:
         """Says, logs and saves what an evaluation found."""
         nll, eps_nll = s.nll / s.tokens, s.eps_nll / s.tokens
-        if math.isnan(nll):
-            raise Diverged(f"step {self.step}: the validation NLL is not a number")
         # a head with exact zeros has no finite NLL to be best by
         judged = eps_nll if self.model.head.head.sparse else nll
-        better, self.best, self.evaluated = judged < self.best, min(self.best, judged), self.step
+        better, self.best = judged < self.best, min(self.best, judged)
         ppl, ppl_eps = perplexity(nll, 1), perplexity(eps_nll, 1)
         said = f"step {self.step}: validation {nll:.4f} nats/token, perplexity {ppl:.2f}"
         said += f", PPL_eps {ppl_eps:.2f}" * (judged != nll)

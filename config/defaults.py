@@ -63,7 +63,7 @@ class TrainConfig:
     min_lr: float = 6e-5
     warmup_steps: int = 2000
     lr_decay_steps: int = 0         # end of the cosine; 0: max_steps
-    weight_decay: float = 0.1       # of matrices; biases, LayerNorms and log sigma have none
+    weight_decay: float = 0.1       # of matrices; biases, LayerNorms and Bayesian weights have none
     beta1: float = 0.9
     beta2: float = 0.95
     grad_clip: float = 1.0          # norm of the whole gradient; 0: off

@@ -467,9 +467,14 @@ class Recovery:
 
     DECADES = 8  # of the truth's probability: (0.1, 1], (0.01, 0.1], ..., the last all that is smaller
 
+    SUMS = (
+        *("kl_truth_model", "kl_model_truth", "tv", "mass_observed", "mass_alternatives", "mass_invalid"),
+        *("true_observed", "nll", "true_nll", "entropy"),
+    )
+
     def __init__(self) -> None:
         self.count = 0
-        self.sums: dict[str, float] = {}
+        self.sums = dict.fromkeys(self.SUMS, 0.0)
         self.covered, self.judged = 0.0, 0
         # mass that m, and that p, gives to valid tokens other than the observed one
         self.alternatives = np.zeros((2, self.DECADES))
@@ -525,11 +530,22 @@ class Recovery:
             "entropy": -total(p * log_p),
         }
         for key, value in values.items():
-            self.sums[key] = self.sums.get(key, 0.0) + float(value.sum())
+            self.sums[key] += float(value.sum())
         decade = np.clip(np.floor(-log_p / math.log(10)).astype(np.int64), 0, self.DECADES - 1)
         other = np.ones(len(p), bool)
         other[observed] = False
         self.alternatives += [np.bincount(decade[other], x[other], self.DECADES) for x in (m, p)]
+
+    def totals(self) -> list[float]:
+        """All that `add` has counted: those of several processes, added up, are those of all positions."""
+        return [self.count, *self.sums.values(), *self.alternatives.ravel()]
+
+    def set_totals(self, totals: Sequence[float]) -> None:
+        """Takes the place of what was counted; `totals`: sums of those of several objects."""
+        self.count = int(totals[0])
+        end = 1 + len(self.sums)
+        self.sums = dict(zip(self.SUMS, totals[1:end]))
+        self.alternatives = np.reshape(totals[end:], (2, self.DECADES))
 
     def add_coverage(self, p: ArrayLike, reachable: ArrayLike) -> None:
         """Adds p (N, V) and whether the sampler can draw each token (N, V) bool.

@@ -35,6 +35,10 @@ class Projection(nn.Module):
         """KL(q || prior) of the weights in nats; None where the weights have no distribution."""
         return None
 
+    def with_prior(self) -> list[nn.Parameter]:
+        """The parameters that the KL holds, so that weight decay need not."""
+        return []
+
 
 class BayesianProjection(Projection):
     """W ~ N(mu, sigma^2) for each weight, mu tied to the token embedding, prior N(0, prior_sigma^2). The bias
@@ -61,6 +65,9 @@ class BayesianProjection(Projection):
 
     def kl(self) -> Tensor:
         return self.kl_loss(self.bayes).squeeze(0)
+
+    def with_prior(self) -> list[nn.Parameter]:
+        return [self.weight, self.bayes.weight_log_sigma]
 
 
 def unit(x: Tensor) -> Tensor:

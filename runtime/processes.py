@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from types import FrameType
@@ -80,6 +80,12 @@ class Processes:
             with self.others_there():
                 dist.all_reduce(t)
         return t
+
+    def sums(self, numbers: Sequence[float]) -> list[float]:
+        """Each of `numbers`, in float64, summed over the processes."""
+        if self.world == 1:
+            return list(numbers)
+        return self.sum(torch.tensor(numbers, dtype=torch.float64, device=self.device)).tolist()
 
     @contextmanager
     def others_there(self) -> Iterator[None]:

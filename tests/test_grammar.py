@@ -521,6 +521,23 @@ def test_recovery_by_hand():
     assert r.means()["kl_model_truth"] == math.inf
 
 
+def test_recovery_of_shares_adds_up(truth, folder):
+    """As several processes do it, one of which may have nothing."""
+    ids = np.asarray(open_tokens(folder / "validation.bin").ids)
+    plan = document_windows(np.flatnonzero(ids == truth.end), 64)
+    oracle = Oracle(truth.machine, 64, 0.3)
+
+    def recovery(share: slice) -> Recovery:
+        return recover(document_blocks(oracle, ids, plan[share], [], "cpu", "float32"), ids, truth)
+
+    whole, shares = recovery(slice(None)), [recovery(slice(r, None, 2)) for r in (0, 1)]
+    shares.append(recovery(slice(0, 0)))
+    total = Recovery()
+    total.set_totals(np.sum([s.totals() for s in shares], axis=0).tolist())
+    assert total.count == whole.count and total.means() == pytest.approx(whole.means())
+    assert total.by_decade() == [pytest.approx(pair) for pair in whole.by_decade()]
+
+
 @pytest.mark.parametrize(
     "args, says",
     [

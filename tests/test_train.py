@@ -161,20 +161,18 @@ def test_the_optimizer_gets_the_scheduled_rate(trainer, tiny):
         assert {g["lr"] for g in t.optimizer.param_groups} == {3e-3 * (step + 1) / 4}
 
 
-def test_weight_decay_groups(trainer, tiny):
-    t = trainer(tiny(head="sigmoid", bayesian=True, weight_decay=0.3))
+@pytest.mark.parametrize("bayesian", [False, True])
+def test_weight_decay_groups(trainer, tiny, bayesian):
+    """Weights with a prior have no weight decay beside it; their mean is the token embedding."""
+    t = trainer(tiny(head="sigmoid", bayesian=bayesian, weight_decay=0.3))
     names = {id(p): n for n, p in t.model.named_parameters()}
     decayed, rest = ({names[id(p)] for p in g["params"]} for g in t.optimizer.param_groups)
     assert [g["weight_decay"] for g in t.optimizer.param_groups] == [0.3, 0.0]
     assert decayed | rest == set(names.values()) and not decayed & rest
-    assert {n.split(".")[-2] for n in decayed} == {"wte", "wpe", "c_attn", "c_proj", "c_fc"} and all(
-        n.endswith(".weight") for n in decayed
-    )
-    assert (
-        "head.projection.bias" in rest
-        and any(n.endswith("log_sigma") for n in rest)
-        and "trunk.ln_f.weight" in rest
-    )
+    matrices = {"wpe", "c_attn", "c_proj", "c_fc"} | ({"wte"} if not bayesian else set())
+    assert {n.split(".")[-2] for n in decayed} == matrices and all(n.endswith(".weight") for n in decayed)
+    assert {"head.projection.bias", "trunk.ln_f.weight"} < rest
+    assert any(n.endswith("log_sigma") for n in rest) == bayesian
 
 
 def test_seeds_are_all_different():
