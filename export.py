@@ -61,7 +61,7 @@ def export(path: str | Path, folder: str | Path) -> None:
     with writing(aside, f"could not write {folder}", remedy):
         with torch.no_grad():  # GPT-2 has no gain; the last LayerNorm's scale and shift can have it
             for p in trunk.ln_f.parameters():
-                p *= model.head.gain
+                p.mul_(model.head.gain)
         to_gpt2(trunk, aside)
         tokenizer.save(aside)
     aside.rename(folder)
