@@ -374,7 +374,8 @@ class Trainer:
         said += f", PPL_eps {ppl_eps:.2f}" * (judged != nll)
         self.say(said + " (best)" * better)
         assert self.log is not None
-        self.log.add(self.step, val_nll=nll, val_ppl=ppl, val_ppl_eps=ppl_eps, **recovery)
+        gain = {"gain": float(self.model.head.gain)} if self.config.learn_gain else {}
+        self.log.add(self.step, val_nll=nll, val_ppl=ppl, val_ppl_eps=ppl_eps, **gain, **recovery)
         self.save("last", nll)  # first: from `last` alone a run goes on
         if better:
             self.save("best", nll)
@@ -473,6 +474,8 @@ class Trainer:
         c, info = self.config, self.train.info
         parameters = sum(p.numel() for p in self.model.parameters()) / 1e6
         head = f"{c.head} {c.head_args or ''}{' with Bayesian weights' if c.bayesian else ''}"
+        if c.gain != 1 or c.learn_gain:
+            head += f", {'learned from ' * c.learn_gain}gain {c.gain:g}"
         odd = unusual(c.dataset, info["source"])
         data = self.model_config["data"]
         data += f", prepared with {odd}, not with the standard settings" if odd else ""

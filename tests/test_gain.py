@@ -1,6 +1,8 @@
 """The gain of the logits, z = g h W^T + b: any head at any gain, fixed or learned."""
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -87,10 +89,12 @@ def test_a_run_keeps_its_gain(how, run, tiny, trained):
     model, _ = load_model(c.out_dir, "last")
     learned = model.head.log_gain is not None
     assert learned == ("learn_gain" in how)
+    log = [json.loads(line) for line in (Path(c.out_dir) / "log.jsonl").read_text().splitlines()]
     if learned:
         assert 0 < abs(float(model.head.gain) - 2.0) < 0.1
+        assert log[-1]["gain"] == pytest.approx(float(model.head.gain))
     else:
-        assert model.head.gain == 4.0
+        assert model.head.gain == 4.0 and "gain" not in log[-1]
     c.gain = 3.0
     with pytest.raises(ValueError, match="gain was .* and is now 3.0"):
         run(c)
