@@ -374,7 +374,7 @@ class Trainer:
         said += f", PPL_eps {ppl_eps:.2f}" * (judged != nll)
         self.say(said + " (best)" * better)
         assert self.log is not None
-        gain = {"gain": float(self.model.head.gain)} if self.config.learn_gain else {}
+        gain = {"gain": torch.as_tensor(self.model.head.gain).item()} if self.config.learn_gain else {}
         self.log.add(self.step, val_nll=nll, val_ppl=ppl, val_ppl_eps=ppl_eps, **gain, **recovery)
         self.save("last", nll)  # first: from `last` alone a run goes on
         if better:

@@ -22,12 +22,12 @@ import torch.nn as nn
 from .base import Head, Targets, cross_entropy, finds_gradient
 from .chunked import block_rows, chunk_rows, chunked_loss
 from .margin import AMSoftmax, SMSoftmax
-from .objectives import ConfidencePenalty, SmoothAccuracy, StopGradient, Unlikelihood
+from .objectives import ConfidencePenalty, SmoothAccuracy, SoftTargets, StopGradient, Unlikelihood, ZLoss
 from .output import OutputHead
 from .perturb import PerturbMax
 from .projection import BayesianProjection, Projection, Weights, logits_of, project
 from .sigmoid import Sigmoid, binary_cross_entropy
-from .softmax import GSSoftmaxF1, GSSoftmaxF2, LabelSmoothing, SigSoftmax, Softmax, Temperature
+from .softmax import GSSoftmaxF1, GSSoftmaxF2, LabelSmoothing, SigSoftmax, SoftCap, Softmax, Temperature
 from .sparse import Entmax, Entmax15, Sparsemax, SparseSoftmax
 from .taylor import SMTaylor, Taylor, TaylorInf
 
@@ -38,6 +38,7 @@ HEADS: dict[str, type[Head]] = {
     "gs_softmax_f1": GSSoftmaxF1,
     "gs_softmax_f2": GSSoftmaxF2,
     "sigsoftmax": SigSoftmax,
+    "softcap": SoftCap,
     "temperature": Temperature,
     "taylor": Taylor,
     "taylor_inf": TaylorInf,
@@ -52,6 +53,8 @@ HEADS: dict[str, type[Head]] = {
     "confidence_penalty": ConfidencePenalty,
     "unlikelihood": Unlikelihood,
     "smooth_accuracy": SmoothAccuracy,
+    "z_loss": ZLoss,
+    "soft_targets": SoftTargets,
     "stop_gradient": StopGradient,
 }
 

@@ -28,6 +28,43 @@ class ConfidencePenalty(Softmax):
         return ce - self.beta * entropy
 
 
+class ZLoss(Softmax):
+    """L = -log p_t + alpha log(Z)^2 with Z = sum_v e^z_v: softmax whose normaliser is drawn to 1.
+
+    At the minimum Z = 1, so p is the data's distribution as without it.
+    Source: Chowdhery et al. 2022 (PaLM), arXiv 2204.02311, sec. 5.
+    """
+
+    def __init__(self, vocab_size: int, alpha: float = 1e-4):
+        super().__init__(vocab_size)
+        if not 0 <= alpha < math.inf:
+            raise ValueError(f"alpha = {alpha}: must be at least 0 and finite")
+        self.alpha = alpha
+
+    def loss(self, logits: Tensor, targets: Targets) -> Tensor:
+        ce = cross_entropy(logits, targets.token)
+        log_z = ce + at(logits, targets.token)
+        return ce + self.alpha * log_z.square()
+
+
+class SoftTargets(Softmax):
+    """L = -sum_j q_j log p_j with sparse labels q = y / sum_j y_j: cross-entropy to a teacher's soft labels.
+
+    It has the labels of the multi-label `Sigmoid` without its sigmoid. With the true token alone it is
+    softmax. A position whose labels are all 0 has no loss.
+    Source: Hinton et al. 2015, arXiv 1503.02531, eq. 2, on sparse labels.
+    """
+
+    multi_label = True
+
+    def loss(self, logits: Tensor, targets: Targets) -> Tensor:
+        y = targets.values.to(logits.dtype)
+        q = y / y.sum(1, keepdim=True).clamp(min=torch.finfo(y.dtype).tiny)
+        log_z = cross_entropy(logits, targets.token) + at(logits, targets.token)
+        z = logits.gather(1, targets.ids.clamp(min=0))  # of the padding, too, whose q is 0
+        return (q * (log_z[:, None] - z)).sum(1)
+
+
 def next_places(tokens: np.ndarray) -> np.ndarray:
     """For each place of `tokens` (B, T) the next place in its row with the same token (B, T); T if there is
     none."""

@@ -80,6 +80,21 @@ class Temperature(Softmax):
         return loss
 
 
+class SoftCap(Softmax):
+    """u(z) = c tanh(z / c): logits stay between -c and c. Source: Gemma 2, 2024, arXiv 2408.00118, sec. 2."""
+
+    def __init__(self, vocab_size: int, cap: float = 30.0):
+        super().__init__(vocab_size)
+        check_positive(cap=cap)
+        self.cap = cap
+
+    def link(self, z: Tensor) -> Tensor:
+        return self.cap * torch.tanh(z / self.cap)
+
+    def in_place(self, logits: Tensor, targets: Targets) -> Tensor:
+        return self.by_slope(logits, targets, 1 - torch.tanh(logits / self.cap).square())
+
+
 class SigSoftmax(Softmax):
     """u(z) = z + log sigma(z), that is F(z) = e^z sigma(z).
 

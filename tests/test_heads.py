@@ -35,6 +35,8 @@ VARIANTS = [(name, {}) for name in HEADS] + [
     ("perturb_max", {"noise": "gumbel"}),
     ("perturb_max", {"noise": "exponential"}),
     ("confidence_penalty", {"beta": 0.5}),
+    ("softcap", {"cap": 12.0}),
+    ("z_loss", {"alpha": 0.1}),
     ("unlikelihood", {"alpha": 0.3}),
     ("stop_gradient", {"of": "entmax15"}),
     ("stop_gradient", {"of": "am_softmax"}),
@@ -578,6 +580,14 @@ def plain(name: str, args: dict, z: torch.Tensor, targets: Targets) -> tuple[tor
     if name == "perturb_max":
         p = perturbed(z, args.get("noise", "normal"))
         return nll(p), p
+    if name == "softcap":
+        cap = args.get("cap", 30.0)
+        p = (cap * torch.tanh(z / cap)).softmax(1)
+        return nll(p), p
+    if name == "z_loss":
+        return nll(softmax) + args.get("alpha", 1e-4) * z.exp().sum(1).log() ** 2, softmax
+    if name == "soft_targets":
+        return -(normalised(dense(targets)) * softmax.log()).sum(1), softmax
     if name == "confidence_penalty":
         return -categorical.log_prob(t) - args.get("beta", 0.1) * categorical.entropy(), softmax
     if name == "unlikelihood":
@@ -1061,6 +1071,8 @@ def test_one_backward_only():
         ("entmax", {"alpha": 2.5}, "alpha = 2.5.*sparsemax"),
         ("perturb_max", {"noise": "cauchy"}, "noise = 'cauchy': use 'gumbel'"),
         ("confidence_penalty", {"beta": -0.1}, "beta = -0.1"),
+        ("softcap", {"cap": 0.0}, "cap = 0.0"),
+        ("z_loss", {"alpha": -1.0}, "alpha = -1.0"),
         ("unlikelihood", {"alpha": -1.0}, "alpha = -1.0"),
         ("unlikelihood", {"window": -1}, "window = -1"),
         ("stop_gradient", {"of": "tailor"}, "of = 'tailor'.*taylor"),
