@@ -223,8 +223,8 @@ class GPT(Trunk):
 # -----------------------------------------------------------------------------
 # The language model
 
-# made of a GPTConfig and of trunk_args; forward(tokens, positions) -> hidden states (B, T, C), as GPT's; a
-# cache is GPT's own
+# name -> what makes a trunk of a GPTConfig and of trunk_args. Its forward(tokens, positions) gives hidden
+# states (B, T, C), as GPT's does; a cache is GPT's own
 TRUNKS: dict[str, Callable[..., Trunk]] = {"gpt": GPT}
 
 

@@ -118,9 +118,8 @@ class Trainer:
         self._check_before_data()
         begun = None
         if config.resume:
-            begun = checkpoint.load(checkpoint.find(self.out, "last"), weights=False, run=True).config[
-                "dtype"
-            ]
+            last = checkpoint.load(checkpoint.find(self.out, "last"), weights=False, run=True)
+            begun = last.config["dtype"]
         self.precision = settle_dtype(config.dtype, begun, procs, self.say)
         self.config = replace(config, dtype=self.precision.name)
         self._open_data()
@@ -181,7 +180,8 @@ class Trainer:
         """UserError if a training of this size cannot fit, by what it needs at the least."""
         c, share = self.config, max(1, self.config.batch_size // self.procs.world)
         size = GPTConfig(vocab_size, c.block_size, c.n_layer, c.n_head, c.n_embd)
-        needed = training_bytes(size, c.bayesian, min(c.micro_batch or share, share), c.batch_size)
+        beside = c.bayesian + (not c.tied)
+        needed = training_bytes(size, beside, min(c.micro_batch or share, share), c.batch_size)
         what = (
             f"training {size.parameters:,} parameters with batch_size = {c.batch_size}, "
             f"micro_batch = {c.micro_batch}"

@@ -30,15 +30,15 @@ def check_fits(needed: float, device: torch.device | str, what: str, lower: str)
         )
 
 
-def training_bytes(config: GPTConfig, bayesian: bool, rows: int, batch_size: int) -> int:
+def training_bytes(config: GPTConfig, projections: int, rows: int, batch_size: int) -> int:
     """The least that a training step holds, with `rows` windows at a time out of `batch_size`.
 
-    That is TRAINING bytes a parameter, the list of windows, and what the backward pass needs of each block:
-    14 C values a token (LayerNorms, q, k, v, attention and MLP) of at least 2 bytes each.
+    `projections`: parameters (padded V, C) beside the embedding, such as an untied projection's weights, or a
+    standard deviation for each weight. The least is TRAINING bytes a parameter, the list of windows, and what
+    the backward pass needs of each block: 14 C values a token (LayerNorms, q, k, v, attention and MLP) of at
+    least 2 bytes each.
     """
-    parameters = config.parameters
-    if bayesian:  # a standard deviation for each weight of the projection
-        parameters += config.padded_vocab * config.n_embd
+    parameters = config.parameters + projections * config.padded_vocab * config.n_embd
     kept = 28 * rows * config.block_size * config.n_layer * config.n_embd
     return TRAINING * parameters + kept + 64 * batch_size
 

@@ -27,7 +27,9 @@ def test_a_csv_runs_nothing():
 def test_parameters_are_counted_without_making_them():
     c = GPTConfig(vocab_size=300, block_size=7, n_layer=3, n_head=2, n_embd=6)
     assert c.parameters == sum(p.numel() for p in GPT(c).parameters())
-    assert training_bytes(c, True, 2, 4) - training_bytes(c, False, 2, 4) == 16 * 320 * 6
+    for projections in (1, 2):
+        more = training_bytes(c, projections, 2, 4) - training_bytes(c, 0, 2, 4)
+        assert more == projections * 16 * 320 * 6
 
 
 def test_what_does_not_fit_is_refused():
