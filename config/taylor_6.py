@@ -1,3 +1,4 @@
 # Taylor softmax of order 6.
 head = "taylor"
 head_args = {"n": 6}
+gain = 3.33

@@ -29,7 +29,7 @@ PLACE = re.compile(r"\{\{(.+?)\}\}")
 def all_numbers() -> Numbers:
     """Whatever a template may name."""
     n = sources.numbers()
-    n["slope"] = {row: gallery.start_slope(gallery.head_of(row)) for row in gallery.ROWS}
+    n["slope"] = {row: gallery.start_slope(row) for row in gallery.ROWS}
     n["grammar_diff"] = {row: Differences(r) for row, r in n["grammar"].items()}
     softmax, gain = (n["seeds"][name].mean for name in ("softmax", "gain 4"))
     n["below"] = SimpleNamespace(best=1 - min(r.mean for r in n["ratio"].values()), gain=1 - gain / softmax)

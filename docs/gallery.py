@@ -6,6 +6,7 @@ docs/heads.svg    p and the loss's slope of each head over the true token's lead
 results/gain.svg  perplexity against the slope of log p at the start: see docs/findings.md
 """
 
+import math
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +29,8 @@ ROWS = (
     "taylor_2 taylor_6 taylor_inf sm_softmax sm_taylor am_softmax sparse_softmax_k sparsemax entmax15 entmax "
     "perturb_normal perturb_exponential confidence_penalty unlikelihood smooth_accuracy stop_gradient"
 ).split()
-UNITS = {"am_softmax": 0.05}  # its logits are cosines: a lead of 20 on the axis is one of 1
+# Of the small tables: C, and the standard deviation of a weight when training starts
+WIDTH, SPREAD = 192, 0.02
 
 
 class Curve(NamedTuple):
@@ -43,6 +45,10 @@ def head_of(row: str) -> Head:
     return HEADS[config["head"]](V, **config.get("head_args", {})).double()
 
 
+def gain_of(row: str) -> float:
+    return configured(row).get("gain", 1.0)
+
+
 def curve(head: Head, leads: Tensor) -> Curve:
     """The others' logits are where training starts: at the output bias."""
     logits = torch.full((len(leads), V), head.bias or 0.0, dtype=torch.float64)
@@ -54,13 +60,19 @@ def curve(head: Head, leads: Tensor) -> Curve:
         return Curve(head.log_probs(logits)[:, 0].exp(), -gradient[:, 0])
 
 
-def start_slope(head: Head, step: float = 1e-7) -> float:
-    """d log p_t / dz_t where all logits are equal, as when training starts: a head's gain."""
+def start_slope(row: str, step: float = 1e-7) -> float:
+    """d log p_t / d(h w_t) of a row when training starts, where all logits are all but equal.
+
+    The slope of its head times its gain. For heads on cosines h w_t is sqrt(C) cos(h, w_t) times the length
+    of w_t: this counts, too.
+    """
+    head = head_of(row)
+    length = SPREAD * math.sqrt(WIDTH) if head.cosine else 1.0
     logits = torch.full((2, V), head.bias or 0.0, dtype=torch.float64)
     logits[:, 0] += torch.tensor([-step, step], dtype=torch.float64)
     with torch.no_grad():
         low, high = head.log_probs(logits)[:, 0].tolist()
-    return (high - low) / (2 * step)
+    return gain_of(row) / length * (high - low) / (2 * step)
 
 
 def heads_figure(path: Path) -> list[Path]:
@@ -68,17 +80,17 @@ def heads_figure(path: Path) -> list[Path]:
     fig, axes = panels(ROWS, 1.5)
     softmax = curve(head_of("baseline"), LEADS)
     for ax, row in axes:
-        unit = UNITS.get(row, 1.0)
-        head = curve(head_of(row), LEADS * unit)
+        gain = gain_of(row)
+        head = curve(head_of(row), LEADS * gain)
         for values, style in ((softmax.p, "-"), (softmax.slope, "--")):
             ax.plot(LEADS, values, color="0.75", lw=1.5, ls=style)
         ax.plot(LEADS, head.p, color="tab:blue", lw=1, label="p")
         # divided by the largest: a slope's size is a matter of the learning rate, and Adam's steps have none
         ax.plot(LEADS, head.slope / head.slope.abs().max(), color="tab:orange", lw=1, ls="--", label="slope")
-        ax.set_title(row if unit == 1 else f"{row} (x {unit})", fontsize=8)
+        ax.set_title(row if gain == 1 else f"{row} (gain {gain:g})", fontsize=8)
         ax.set_ylim(-0.1, 1.1)
     axes[0][0].legend(fontsize=6, frameon=False)
-    fig.supxlabel(f"the true token's logit above the {V - 1:,} others', which are equal; grey: softmax")
+    fig.supxlabel(f"h w of the true token above the {V - 1:,} others', which are equal; grey: softmax")
     fig.supylabel("p, and -dL/dz over its largest value")
     return write(fig, path)
 
@@ -97,13 +109,13 @@ GAIN_HEADS = {
 def gain_figure(path: Path) -> list[Path]:
     """Validation perplexity after 1,000 steps against the slope at the start; a line for softmax's gains."""
     heads = {row: min(e["val_ppl"] for e in seeds[1]["curve"]) for row, seeds in runs("heads").items()}
-    softmax = [(1 / configured("temperature")["head_args"]["tau"], heads["temperature"])]
+    softmax = [(gain_of("temperature"), heads["temperature"])]
     softmax += [(run.gain, run.best) for run in single_runs().values() if run.gain and run.seed == 1]
     fig, ax = pyplot().subplots(figsize=(6, 3), layout="constrained")
     ax.plot(
         *zip(*sorted(softmax)), color="0.4", marker="o", lw=1.5, label="softmax, its logits times a constant"
     )
-    x, y = [start_slope(head_of(row)) for row in GAIN_HEADS], [heads[row] for row in GAIN_HEADS]
+    x, y = [start_slope(row) for row in GAIN_HEADS], [heads[row] for row in GAIN_HEADS]
     ax.plot(x, y, color="tab:blue", marker="s", ls="", label="other heads")
     for row, point in zip(GAIN_HEADS, zip(x, y)):
         offset = GAIN_HEADS[row]

@@ -27,7 +27,7 @@ from .output import OutputHead
 from .perturb import PerturbMax
 from .projection import BayesianProjection, Projection, Weights, logits_of, project
 from .sigmoid import Sigmoid, binary_cross_entropy
-from .softmax import GSSoftmaxF1, GSSoftmaxF2, LabelSmoothing, SigSoftmax, SoftCap, Softmax, Temperature
+from .softmax import GSSoftmaxF1, GSSoftmaxF2, LabelSmoothing, SigSoftmax, SoftCap, Softmax
 from .sparse import Entmax, Entmax15, Sparsemax, SparseSoftmax
 from .taylor import SMTaylor, Taylor, TaylorInf
 
@@ -39,7 +39,6 @@ HEADS: dict[str, type[Head]] = {
     "gs_softmax_f2": GSSoftmaxF2,
     "sigsoftmax": SigSoftmax,
     "softcap": SoftCap,
-    "temperature": Temperature,
     "taylor": Taylor,
     "taylor_inf": TaylorInf,
     "sm_softmax": SMSoftmax,

@@ -62,7 +62,7 @@ class Head(nn.Module):
 
     multi_label = False  # reads all of Targets, not the true token alone
     bias: float | None = None  # initial value of the projection's output bias; None: the projection has none
-    cosine = False  # its logits are cos(h, w_v) instead of h w_v (the bias, if any, is added to them)
+    cosine = False  # its logits are sqrt(C) cos(h, w_v) instead of h w_v
     sparse = False  # may give a token probability 0: log_probs has -inf there
     # Optional: in_place(logits, targets) gives `loss` and leaves its gradient in the place of the logits. A
     # CPU is twice as fast at that as at what autograd makes of `loss`. For heads without parameters of their

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .base import Head, Targets
-from .projection import Weights, amplified, unit
+from .projection import Weights, amplified, sphere, unit
 from .tasks import Task, run
 
 
@@ -246,7 +246,7 @@ def chunked_loss(
     device = hidden.device.type
     cut = sizes(len(hidden), head.vocab_size, device, chunk, block)
     if head.cosine:
-        hidden, weights = unit(hidden), weights._replace(weight=unit(weights.weight))
+        hidden, weights = sphere(hidden), weights._replace(weight=unit(weights.weight))
     hidden = amplified(hidden, gain)
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     return _ChunkedLoss.apply(

@@ -2,11 +2,9 @@
 
 import math
 
-import torch
-import torch.nn as nn
 from torch import Tensor
 
-from .base import Targets, add_at, check_positive, cross_entropy, cross_entropy_into
+from .base import Targets, add_at, cross_entropy, cross_entropy_into
 from .softmax import Softmax
 
 
@@ -42,29 +40,14 @@ class SMSoftmax(Softmax):
         return cross_entropy_into(z, z, targets.token)
 
 
-class AMSoftmax(Softmax):
-    """Additive-margin softmax on cosines c_v = cos(h, w_v); scored with m = 0.
+class AMSoftmax(SMSoftmax):
+    """Additive-margin softmax: `SMSoftmax` on the logits z_v = g sqrt(C) cos(h, w_v) of a gain g.
 
-        L = -log softmax(c / tau)_t, with c_t - m in place of c_t
-
-    tau is learned; the argument is where it starts. If one token has cosine 1 and the other V - 1 have cosine
-    0, its p is 1 / (1 + (V - 1) e^(-1/tau)): 0.9999 at V = 50,257 for the default 1/tau = 20.
-    m / tau is the margin in nats: 0.6 by default, as in SM-softmax. Face recognition takes m = 0.35 and
-    1/tau = 30. That is ten nats, more than the next token of a text can give.
+    The paper's s is g sqrt(C), and its margin in cosines is m / s. Its s = 30 is a gain of 1.08 at C = 768:
+    a LayerNorm leaves hidden states of about the length sqrt(C), so at a gain of 1 only the lengths of the
+    weights differ from softmax's. The paper's margin for faces, 0.35 in cosines, is ten nats at s = 30, more
+    than the next token of a text can give: the default is that of `SMSoftmax`.
     Source: Wang et al. 2018, arXiv 1801.05599, eq. 6.
     """
 
     cosine = True
-
-    def __init__(self, vocab_size: int, m: float = 0.03, tau: float = 0.05):
-        super().__init__(vocab_size)
-        check_margin(m)
-        check_positive(tau=tau)
-        self.m = m
-        self.log_tau = nn.Parameter(torch.tensor(math.log(tau)))
-
-    def link(self, z: Tensor) -> Tensor:
-        return z * self.log_tau.neg().exp()
-
-    def loss(self, logits: Tensor, targets: Targets) -> Tensor:
-        return cross_entropy(self.link(lower(logits, targets.token, self.m)), targets.token)

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from .base import Head, Targets, check_positive
 from .chunked import block_rows, chunk_rows, chunked_loss
-from .projection import BayesianProjection, Projection, Weights, amplified, logits_of, unit
+from .projection import BayesianProjection, Projection, Weights, amplified, logits_of, sphere, unit
 
 
 class OutputHead(nn.Module):
     """A head and its projection: the loss of hidden states, and their predictive distribution.
 
-    The logits are z = g h W^T + b with a `gain` g > 0 (for heads on cosines, g cos(h, w) + b). A learned gain
-    starts there and is kept as its logarithm. The gain is beside the head, so that any head can be compared
-    at any gain: for softmax it is one over the temperature.
+    The logits are z = g h W^T + b with a `gain` g > 0; for heads on cosines, g sqrt(C) cos(h, w) + b. A
+    learned gain starts there and is kept as its logarithm. The gain is beside the head, so that any head can
+    be compared at any gain: for softmax it is one over the temperature.
     """
 
     def __init__(self, head: Head, projection: Projection, gain: float = 1.0, learn_gain: bool = False):
@@ -84,7 +84,7 @@ class OutputHead(nn.Module):
                 )
 
     def _products(self, hidden: Tensor, draws: list[Weights]) -> list[Tensor]:
-        hidden = amplified(unit(hidden) if self.head.cosine else hidden, self.gain)
+        hidden = amplified(sphere(hidden) if self.head.cosine else hidden, self.gain)
         return [hidden.to(d.weight.dtype) @ d.weight.t() for d in draws]
 
     def _mean(self, products: list[Tensor], draws: list[Weights]) -> Tensor:

@@ -75,6 +75,12 @@ def unit(x: Tensor) -> Tensor:
     return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)
 
 
+def sphere(hidden: Tensor) -> Tensor:
+    """Rows of length sqrt(C), as a LayerNorm without parameters leaves them: times unit rows, sqrt(C)
+    cosines."""
+    return unit(hidden) * math.sqrt(hidden.shape[-1])
+
+
 def amplified(hidden: Tensor, gain: Tensor | float) -> Tensor:
     """g h, in h's precision: what makes the products with the weights g h W^T."""
     if isinstance(gain, Tensor):
@@ -86,7 +92,7 @@ def project(hidden: Tensor, weights: Weights, head: Head, gain: Tensor | float =
     """hidden (N, C) -> float32 logits (N, V) of `head`, all at once."""
     weight = weights.weight
     if head.cosine:
-        hidden, weight = unit(hidden), unit(weight)
+        hidden, weight = sphere(hidden), unit(weight)
     hidden = amplified(hidden, gain)
     return logits_of(hidden @ weight.to(hidden.dtype).t(), weights, head.vocab_size)
 

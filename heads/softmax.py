@@ -57,29 +57,6 @@ class LabelSmoothing(Softmax):
         return cross_entropy_into(logits, logits, targets.token, self.eps / (self.vocab_size - 1))
 
 
-class Temperature(Softmax):
-    """u(z) = z / tau, in training and in scoring.
-
-    A model can undo tau by scaling its logits. So tau changes only how training gets there: the initial scale
-    of the logits and the size of a step.
-    Source: the GS-Softmax paper, sec. 5.2; Guo et al. 2017, arXiv 1706.04599.
-    """
-
-    def __init__(self, vocab_size: int, tau: float = 2.0):
-        super().__init__(vocab_size)
-        check_positive(tau=tau)
-        self.tau = tau
-
-    def link(self, z: Tensor) -> Tensor:
-        return z / self.tau
-
-    def in_place(self, logits: Tensor, targets: Targets) -> Tensor:
-        z = logits.div_(self.tau)
-        loss = cross_entropy_into(z, z, targets.token)
-        z.div_(self.tau)
-        return loss
-
-
 class SoftCap(Softmax):
     """u(z) = c tanh(z / c): logits stay between -c and c. Source: Gemma 2, 2024, arXiv 2408.00118, sec. 2."""
 

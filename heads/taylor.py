@@ -6,7 +6,6 @@ Here f_n(z) = sum_{i <= n} z^i / i!.
 import math
 
 import torch
-import torch.nn as nn
 from torch import Tensor
 
 from .base import Targets, add_at, at, finds_gradient
@@ -54,13 +53,12 @@ def taylor_cross_entropy(z: Tensor, token: Tensor, n: int, backward: str) -> tup
 
 
 class Taylor(Softmax):
-    """Taylor softmax: p_i = f_n(s z_i) / sum_j f_n(s z_j), n even, with a learned scale s (at first 20 / n).
+    """Taylor softmax: p_i = f_n(z_i) / sum_j f_n(z_j), n even.
 
     For even n, f_n is positive everywhere, but below its minimum (z = -1 for n = 2) it rises again. An odd
     f_n is negative there and gives no distribution.
     Every token keeps a share, since f_2 >= 1/2. Among V = 50,257 tokens p = 0.9 needs f_2 = 226,000, so z =
-    670:
-    far beyond the logits that softmax needs. Hence the scale.
+    670: far beyond the logits that softmax needs. Hence its configurations' gain of 20 / n.
     There is a bias because a shift of all logits changes p, which it does not in softmax.
     Source: de Brebisson & Vincent 2016, arXiv 1511.05042; Banerjee et al. 2021, eq. 3 to 5.
     """
@@ -75,18 +73,13 @@ class Taylor(Softmax):
                 why = "an odd f_n is negative below its root, so it gives no probabilities; "
             raise ValueError(f"n = {n}: {why}use an even order, 2, 4, 6, 8 or 10")
         self.n, self.bias = n, 0.0
-        self.log_scale = nn.Parameter(torch.tensor(math.log(20 / n)))
-
-    def scaled(self, z: Tensor) -> Tensor:
-        return z * self.log_scale.exp()
 
     def link(self, z: Tensor) -> Tensor:
-        z = self.scaled(z)
         a = z.abs().clamp(min=1)
         return taylor(z, a, self.n)[0].log() + self.n * a.log()
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
-        return taylor_cross_entropy(self.scaled(logits), targets.token, self.n, self.backward)
+        return taylor_cross_entropy(logits, targets.token, self.n, self.backward)
 
 
 class TaylorInf(Taylor):
@@ -106,9 +99,9 @@ class TaylorInf(Taylor):
 class SMTaylor(Taylor):
     """Taylor-n with a soft margin; scored with m = 0, for the reason that `SMSoftmax` gives.
 
-        L = -log f_n(s z_t - m) / (f_n(s z_t - m) + sum_{j != t} f_n(s z_j))
+        L = -log f_n(z_t - m) / (f_n(z_t - m) + sum_{j != t} f_n(z_j))
 
-    At V = 50k, where s z_t is in the hundreds, m = 0.6 is a small margin: n m / (s z_t) nats.
+    At V = 50k, where z_t is in the hundreds, m = 0.6 is a small margin: n m / z_t nats.
     Source: Banerjee et al. 2021, sec. 2.4.
     """
 
@@ -118,5 +111,5 @@ class SMTaylor(Taylor):
         self.m = m
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
-        z = lower(self.scaled(logits), targets.token, self.m)
+        z = lower(logits, targets.token, self.m)
         return taylor_cross_entropy(z, targets.token, self.n, self.backward)

@@ -17,7 +17,6 @@ VARIANTS = [(name, {}) for name in HEADS] + [
     ("label_smoothing", {"eps": 0.3}),
     ("gs_softmax_f1", {"alpha": 7.0}),
     ("gs_softmax_f2", {"alpha": 0.1}),
-    ("temperature", {"tau": 0.5}),
     ("sigmoid", {"pos_weight": 20.0}),
     ("sigmoid", {"sum_weight": 2.0}),
     ("sigmoid", {"pos_weight": 3.0, "sum_weight": 0.5}),
@@ -27,7 +26,7 @@ VARIANTS = [(name, {}) for name in HEADS] + [
     ("taylor_inf", {"published": True}),
     ("sm_softmax", {"m": 0.0}),
     ("sm_taylor", {"n": 4, "m": 0.1}),
-    ("am_softmax", {"m": 0.0, "tau": 0.5}),
+    ("am_softmax", {"m": 0.0}),
     ("sparse_softmax", {"top_k": 8}),
     ("sparse_softmax", {"top_p": 0.9}),
     ("entmax", {"alpha": 1.01}),
@@ -112,36 +111,11 @@ def test_gradcheck(name, args):
         return
     head.loss(z, targets).sum().backward()
     intended = head.log_probs(z).exp() - F.one_hot(targets.token, V)
-    if name == "taylor_inf":  # in the scaled logits; turned where the polynomial falls
-        falls = sum(head.scaled(z) ** i / math.factorial(i) for i in range(head.n)) < 0
-        intended = head.log_scale.exp() * intended * torch.where(falls & (not args.get("published")), -1, 1)
+    if name == "taylor_inf":  # turned where the polynomial falls
+        falls = sum(z**i / math.factorial(i) for i in range(head.n)) < 0
+        intended = intended * torch.where(falls & (not args.get("published")), -1, 1)
     torch.testing.assert_close(z.grad, intended)
     assert not torch.autograd.gradcheck(lambda z: head.loss(z, targets), (z,), raise_exception=False)
-
-
-WITH_PARAMETERS = [(name, args) for name, args in VARIANTS if list(HEADS[name](V, **args).parameters())]
-
-
-@pytest.mark.parametrize("name, args", WITH_PARAMETERS, ids=ids(WITH_PARAMETERS))
-def test_gradcheck_of_the_heads_own_parameters(name, args):
-    head, targets = HEADS[name](V, **args).double(), random_targets(5, name=name)
-    z = torch.randn(5, V, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    names, values = zip(*((k, p.detach().clone().requires_grad_()) for k, p in head.named_parameters()))
-
-    def loss(*values: torch.Tensor) -> torch.Tensor:
-        parameters = {f"head.{k}": v for k, v in zip(names, values)}
-        return torch.func.functional_call(_Loss(head), parameters, (z, targets))
-
-    if name == "stop_gradient":  # it trains the logits alone
-        assert not loss(*values).requires_grad
-    elif name == "taylor_inf":  # of z s, whose gradient test_gradcheck has: d/ds = sum of it times z
-        logits = z.clone().requires_grad_()
-        (by_logits,) = torch.autograd.grad(head.loss(logits, targets).sum(), logits)
-        (found,) = torch.autograd.grad(loss(*values).sum(), values)
-        torch.testing.assert_close(found, (by_logits * z).sum())
-        assert found != 0
-    else:
-        assert torch.autograd.gradcheck(loss, values)
 
 
 @heads
@@ -217,8 +191,8 @@ def test_every_link_has_its_gradient_in_place():
         "gs_softmax_f1",
         "gs_softmax_f2",
         "sigsoftmax",
-        "temperature",
         "sm_softmax",
+        "am_softmax",
     }
 
 
@@ -357,7 +331,7 @@ def test_float32_is_enough_for_a_real_vocabulary(name, args):
         out.append([t.double() for t in (loss.detach(), x.grad, head.log_probs(x.detach()).exp())])
     (loss, grad, p), (loss64, grad64, p64) = out
     assert torch.allclose(loss, loss64, rtol=1e-5, atol=1e-5)
-    assert ((grad - grad64).norm(dim=1) <= 1e-4 * grad64.norm(dim=1)).all() and (
+    assert ((grad - grad64).norm(dim=1) <= 3e-4 * grad64.norm(dim=1)).all() and (
         (p - p64).abs().sum(1) < 1e-4
     ).all()
 
@@ -535,8 +509,8 @@ def plain(name: str, args: dict, z: torch.Tensor, targets: Targets) -> tuple[tor
 
     softmax = torch.softmax(z, 1)
     categorical = torch.distributions.Categorical(probs=softmax)
-    if name in ("softmax", "temperature"):
-        p = (z / args.get("tau", 2.0 if name == "temperature" else 1.0)).softmax(1)
+    if name == "softmax":
+        p = softmax
         return nll(p), p
     if name == "label_smoothing":
         eps = args.get("eps", 0.05)
@@ -551,22 +525,19 @@ def plain(name: str, args: dict, z: torch.Tensor, targets: Targets) -> tuple[tor
         "gs_softmax_f1": lambda: z.sigmoid(),
         "gs_softmax_f2": lambda: torch.where(z < 0, z.exp(), 1 + z),
         "sigsoftmax": lambda: z.exp() * z.sigmoid(),
-        "taylor": lambda: polynomial(z * 20 / args.get("n", 2), args.get("n", 2)),
-        "taylor_inf": lambda: polynomial(z * 20 / args.get("n", 2), args.get("n", 2)),
+        "taylor": lambda: polynomial(z, args.get("n", 2)),
+        "taylor_inf": lambda: polynomial(z, args.get("n", 2)),
     }
     if name in links:
         p = normalised(links[name]())
         return nll(p), p
-    if name == "sm_softmax":
+    if name in ("sm_softmax", "am_softmax"):  # of any logits; that they are cosines is the projection's
         lowered = z - args.get("m", 0.6) * onehot
         return nll(lowered.softmax(1)), softmax
     if name == "sm_taylor":
         n, m = args.get("n", 2), args.get("m", 0.6)
-        lowered = z * 20 / n - m * onehot
-        return nll(normalised(polynomial(lowered, n))), normalised(polynomial(z * 20 / n, n))
-    if name == "am_softmax":
-        m, tau = args.get("m", 0.03), args.get("tau", 0.05)
-        return nll(((z - m * onehot) / tau).softmax(1)), (z / tau).softmax(1)
+        lowered = z - m * onehot
+        return nll(normalised(polynomial(lowered, n))), normalised(polynomial(z, n))
     if name == "sparse_softmax":
         ordered, order = softmax.sort(1, descending=True)
         first = torch.arange(V) < args.get("top_k", 50)
@@ -692,7 +663,7 @@ def test_autocast_lowers_the_projection_alone():
 @pytest.mark.parametrize("n", [2, 4, 6, 8, 10])
 def test_taylor_normalises_its_polynomial(n):
     head, z = HEADS["taylor"](V, n).double(), 2 * torch.randn(9, V, dtype=torch.float64)
-    f = sum((head.log_scale.exp() * z) ** i / math.factorial(i) for i in range(n + 1))
+    f = sum(z**i / math.factorial(i) for i in range(n + 1))
     torch.testing.assert_close(head.log_probs(z).exp(), f / f.sum(1, keepdim=True))
     targets = random_targets(9)
     torch.testing.assert_close(
@@ -709,13 +680,11 @@ def test_odd_taylor_orders_are_refused(name, n):
         HEADS[name](V, n=n)
 
 
-@pytest.mark.parametrize("name, m", [("sm_softmax", 0.6), ("sm_taylor", 0.6), ("am_softmax", 0.03)])
+@pytest.mark.parametrize("name, m", [("sm_softmax", 0.6), ("sm_taylor", 0.6), ("am_softmax", 0.6)])
 def test_margins_lower_the_true_token_in_the_loss_alone(name, m):
     z, targets = torch.randn(9, V, dtype=torch.float64), random_targets(9)
     with_m, without = HEADS[name](V, m=m).double(), HEADS[name](V, m=0.0).double()
-    lowered = z - m * F.one_hot(targets.token, V) * (
-        with_m.log_scale.neg().exp() if name == "sm_taylor" else 1
-    )  # of the polynomial's argument
+    lowered = z - m * F.one_hot(targets.token, V)
     torch.testing.assert_close(
         with_m.loss(z, targets), -with_m.log_probs(lowered).gather(1, targets.ids[:, :1]).squeeze(1)
     )
@@ -737,13 +706,13 @@ def test_soft_margin_probabilities_do_not_sum_to_one():
 
 def test_am_softmax_is_of_cosines():
     """Lengths of hidden states and embeddings change nothing, in loss, log_probs or their blocks; logits are
-    cosines."""
+    cosines times sqrt(C)."""
     oh, hidden, targets = output_head("am_softmax", {}), torch.randn(9, C), random_targets(9)
     cos = F.cosine_similarity(hidden[:, None], oh.projection.weight[None, :V], dim=2)
-    want = F.log_softmax(cos / 0.05, 1)
+    want = F.log_softmax(cos * math.sqrt(C), 1)
     torch.testing.assert_close(oh.log_probs(hidden, oh.draws(1, 0)), want, rtol=1e-4, atol=1e-4)
     loss = oh.loss(hidden, targets)[0]
-    z = (cos - 0.03 * F.one_hot(targets.token, V)) / 0.05
+    z = cos * math.sqrt(C) - 0.6 * F.one_hot(targets.token, V)
     torch.testing.assert_close(loss, F.cross_entropy(z, targets.token, reduction="sum"))
     with torch.no_grad():
         oh.projection.weight *= torch.rand(64, 1) + 0.5
@@ -1061,10 +1030,9 @@ def test_one_backward_only():
         ("sigmoid", {"pos_weight": 0.0}, "pos_weight = 0.0"),
         ("sigmoid", {"sum_weight": -1.0}, "sum_weight = -1.0"),
         ("gs_softmax_f1", {"alpha": -1.0}, "alpha = -1.0"),
-        ("temperature", {"tau": 0.0}, "tau = 0.0"),
         ("taylor", {"n": 12}, "n = 12.*8 or 10"),
         ("sm_softmax", {"m": -1.0}, "m = -1.0"),
-        ("am_softmax", {"tau": -0.1}, "tau = -0.1"),
+        ("am_softmax", {"m": -0.1}, "m = -0.1"),
         ("sparse_softmax", {"top_k": 5, "top_p": 0.5}, "top_k = 5, top_p = 0.5.*not both"),
         ("sparse_softmax", {"top_p": 1.5}, "top_p = 1.5"),
         ("entmax", {"alpha": 1.0}, "alpha = 1.0.*softmax"),

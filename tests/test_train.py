@@ -757,8 +757,7 @@ def test_init_from_a_run(trainer, tiny, trained, capsys):
         ("smooth_accuracy", {}, ""),
         ("stop_gradient", {"of": "entmax15"}, ""),
         ("sparse_softmax", {"top_k": 20}, ""),
-        ("taylor", {"n": 6}, "head.head.log_scale, head.projection.bias"),
-        ("am_softmax", {}, "head.head.log_tau"),
+        ("taylor", {"n": 6}, "head.projection.bias"),
     ],
 )
 def test_heads_for_fine_tuning_start_from_another_heads_run(run, tiny, trained, capsys, head, args, lacks):
