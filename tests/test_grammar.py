@@ -17,7 +17,7 @@ from data.grammar.grammar import RULES, Settings, build, places
 from data.grammar.machine import UNKNOWN, Machine
 from data.grammar.truth import write_truth
 from data.held_out import open_held_out, open_truth, truth_path
-from data.prepared import is_prepared, load_tokenizer, prepared
+from data.prepared import folder_of, is_prepared, load_tokenizer, prepared
 from data.tokens import open_tokens
 from evaluation.columns import HONEST, TRUTH
 from evaluation.metrics import Recovery
@@ -261,7 +261,7 @@ def files(folder) -> dict[str, bytes]:
 
 
 def test_prepared(folder):
-    assert folder.name == "words" and is_prepared(folder, "words")
+    assert folder.name == "words-" + SOURCE.replace(" ", "-") and is_prepared(folder, "words")
     tokenizer, meta = load_tokenizer(folder), json.loads((folder / "meta.json").read_text())
     words, machine = build(Settings.parse(SOURCE))
     assert (
@@ -278,6 +278,32 @@ def test_prepared(folder):
     a, b = (open_tokens(folder / f"{split}.bin").ids[:1500] for split in ("validation", "test"))
     assert not np.array_equal(a, b)
     assert files(prepared("grammar", "words", SOURCE, folder.parents[1])) == files(folder)
+
+
+def test_corpora_of_other_settings_stand_side_by_side(tmp_path, monkeypatch, capsys):
+    standard, same = (folder_of("grammar", "words", source, tmp_path) for source in ("", "seed=1"))
+    assert standard == same == tmp_path / "grammar" / "words"
+    name = "words-train=700-validation=600"  # whatever the order
+    assert folder_of("grammar", "words", "validation=600 train=700", tmp_path).name == name
+    assert folder_of("demo", "bpe300", "anywhere", tmp_path).name == "bpe300"
+    monkeypatch.setattr(grammar, "FOLDER", tmp_path / "grammar")
+    assert grammar.command(["--source=validation=600 train=700 test=600"]) == 0
+    out = tmp_path / "grammar" / "words-train=700-validation=600-test=600"
+    assert is_prepared(out, "words") and [p.name for p in out.parent.iterdir()] == [out.name]
+    assert prepared("grammar", "words", "test=600 train=700 validation=600", tmp_path) == out
+    with pytest.raises(ValueError, match="'x' is not a setting"):
+        folder_of("grammar", "words", "x", tmp_path)
+
+
+def test_the_evaluations_of_the_memorise_overlay_are_at_the_ends_of_epochs():
+    c = TrainConfig.read(["config/memorise.py"])
+    windows = 50_012 // c.block_size
+    epochs = [step * c.batch_size / windows for step in c.eval_steps]
+    assert epochs == pytest.approx([1, 2, 4, 8, 16, 32, 64], rel=0.03)
+    assert c.eval_steps[-1] == c.max_steps and epochs[-1] == 64
+    same = ("block_size", "n_layer", "n_head", "n_embd", "batch_size", "learning_rate", "min_lr")
+    standard = TrainConfig.read(["config/grammar.py"])
+    assert all(getattr(c, key) == getattr(standard, key) for key in same)
 
 
 def test_truth_round_trip(folder, truth, machine):
