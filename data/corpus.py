@@ -289,22 +289,27 @@ class PrepareConfig:
     force: bool = False             # start over, whatever the folder holds
     # fmt: on
 
+    def folder_name(self) -> str:
+        """Of the folder where `out` is empty."""
+        return vars(self)["tokenizer"]
+
 
 def main(
     prepare: Callable[..., Path], folder: Path, config: type[PrepareConfig], about: str, argv: list[str]
 ) -> int:
     """The command line of a prepare.py, which configurator.cli wraps; its exit code: 0, or 130 for Ctrl-C.
 
-    folder     where prepared folders go by default: folder/TOKENIZER
+    folder     where prepared folders go by default: folder/TOKENIZER, see PrepareConfig.folder_name
     config     the corpus' own flags; all but `out` are given to `prepare`
     about      the help above them
     """
     if wants_help(argv):
         print(about, help_text(config), sep="\n")
         return 0
-    options = vars(configure(config, argv))
+    c = configure(config, argv)
+    options = dict(vars(c))
     bpe_size(options["tokenizer"])  # before any download
-    out = Path(options.pop("out") or folder / options["tokenizer"])
+    out = Path(options.pop("out") or folder / c.folder_name())
     try:
         print(summary(prepare(out, **options)))
     except KeyboardInterrupt:
