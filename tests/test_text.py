@@ -163,12 +163,19 @@ def test_kept_until_the_folder_changes(books, tmp_path, monkeypatch):
     assert split_texts(prepare(tmp_path, books, force=True))["test"] == "longer than before\n"
 
 
-def test_another_folder_lies_beside_it(books, pile, tmp_path):
-    out = prepare(tmp_path, books)
+def test_folders_stand_side_by_side(books, pile, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(text, "FOLDER", tmp_path / "text")
+    assert text.command([f"--source={books}", "--tokenizer=bpe300"]) == 0
+    assert prepared("text", "bpe300", f"{pile}/", tmp_path) == tmp_path / "text/bpe300-pile"
+    for folder in (books, pile):
+        assert is_prepared(tmp_path / f"text/bpe300-{folder.name}", "bpe300", str(folder))
+        assert prepared("text", "bpe300", str(folder), tmp_path).name == f"bpe300-{folder.name}"
+
+
+def test_another_folder_is_refused(books, pile, tmp_path):
+    prepare(tmp_path, books)
     with pytest.raises(UserError, match="was prepared from source .*books.*--out"):
         prepare(tmp_path, pile)
-    beside = text.prepare(tmp_path / "pile-bpe300", "bpe300", str(pile))
-    assert is_prepared(out, "bpe300", str(books)) and is_prepared(beside, "bpe300", str(pile))
 
 
 # ---- a user's mistakes
@@ -247,7 +254,7 @@ def test_train_augment_and_compare(pile, tmp_path, monkeypatch):
     finally:
         for s, handler in kept.items():
             signal.signal(s, handler)
-    folder = tmp_path / "text/bpe300"
+    folder = tmp_path / "text/bpe300-pile"
     assert checkpoint.load("run/last").config["data"] == str(folder)
     assert list(folder.glob("*label*"))
     evaluate = "run --device=cpu --split=validation --texts=2 --prompt_tokens=6 --new_tokens=50 --out=e"

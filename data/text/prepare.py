@@ -5,6 +5,8 @@
 The folders train, validation and test in FOLDER are the splits. Where there are none, whole documents are
 chosen by a hash of their paths: about 1% of the bytes for validation and 1% for test. Documents are read in
 the order of their paths, with a blank line between two: no tokenizer here has an end-of-text token.
+
+The prepared folder is named after both, bpe4096-FOLDER, so that several texts stand side by side.
 """
 
 import hashlib
@@ -126,6 +128,12 @@ def measured(name: str, documents: list[Path]) -> Split:
     return Split(lines, size, sha256.hexdigest())
 
 
+def folder_name(tokenizer: str, source: str) -> str:
+    """Of a prepared folder, see data.prepared.folder_of: bpe4096-novels for a source /home/me/novels."""
+    name = Path(source).expanduser().resolve().name if source else ""
+    return f"{tokenizer}-{name}" if name else tokenizer
+
+
 def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) -> Path:
     """Tokenise the text files below the folder `source` into `out`; see data.corpus.prepare_splits.
 
@@ -149,6 +157,9 @@ class TextConfig(PrepareConfig):
     tokenizer: str = "bpe4096"      # bpeN: one of N tokens trained on the train split; or gpt2
     source: str = ""                # folder of .txt and .txt.gz files, perhaps in train/ validation/ test/
     # fmt: on
+
+    def folder_name(self) -> str:
+        return folder_name(self.tokenizer, self.source)
 
 
 def command(argv: list[str]) -> int:
