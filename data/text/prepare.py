@@ -6,7 +6,7 @@ The folders train, validation and test in FOLDER are the splits. Where there are
 chosen by a hash of their paths: about 1% of the bytes for validation and 1% for test. Documents are read in
 the order of their paths, with a blank line between two: no tokenizer here has an end-of-text token.
 
-The prepared folder is named after both, bpe4096-FOLDER, so that several texts stand side by side.
+The prepared folder has the names of the tokenizer and of FOLDER: several texts stand side by side.
 """
 
 import hashlib
