@@ -31,7 +31,7 @@ from typing import Any
 
 import eval_diversity
 from config.defaults import TrainConfig
-from data.prepared import DATA
+from data.prepared import DATA, folder_of
 from data.tokens import open_tokens
 from evaluation import figures
 from evaluation.settings import Settings, other_settings
@@ -167,8 +167,9 @@ def data_of(config: dict[str, Any], folder: str = "") -> str | None:
 
     None as long as it is not prepared.
     """
-    prepared = Path(folder) if folder else DATA / config["dataset"] / config["tokenizer"]
     try:
+        asked = (config["dataset"], config["tokenizer"], config["source"])
+        prepared = Path(folder) if folder else folder_of(*asked, DATA)
         return open_tokens(prepared / "train.bin").info["sha256"]
     except (OSError, ValueError, KeyError):
         return None

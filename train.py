@@ -38,7 +38,7 @@ from tqdm import tqdm
 from augment import Labels
 from config.defaults import TrainConfig
 from data.batches import Loader, TextSource, Windows
-from data.held_out import open_held_out
+from data.held_out import HeldOut, open_held_out, open_truth
 from data.prepared import kept_path, load_tokenizer, prepared, unusual
 from data.tokenizers import bpe_size
 from data.tokens import open_tokens
@@ -68,7 +68,7 @@ from runtime.resume import (
 
 T = TypeVar("T")
 SMALLEST_SCALE = 1.0  # of a float16 run's loss: a gradient that overflows even so is too large for float16
-TRUTH_WINDOWS = 128  # of the validation split, in the log of a corpus whose truth is known
+TRUTH_WINDOWS = 128  # of a split, in the log of a corpus whose truth is known
 STOPPING = b"\nstopping after this step, to save; Ctrl-C again stops at once and loses the steps since then\n"
 
 
@@ -142,6 +142,7 @@ class Trainer:
         c, procs = self.config, self.procs
         folder = procs.first(lambda: prepared(c.dataset, c.tokenizer, c.source))
         self.train, self.val = open_tokens(folder / "train.bin"), open_held_out(folder / "validation.bin")
+        self.train_text = HeldOut(self.train, open_truth(self.train))
         self.tokenizer = load_tokenizer(folder)
         self.model_config = {
             **asdict(c),
@@ -301,16 +302,18 @@ class Trainer:
         nll, tokens, zeros, eps_nll = procs.sums([s.nll, s.tokens, s.zeros, s.eps_nll])
         return s._replace(nll=nll, tokens=int(tokens), zeros=int(zeros), eps_nll=eps_nll)
 
-    def recovery(self) -> dict[str, Any]:
+    def recovery(self, split: HeldOut, prefix: str = "") -> dict[str, Any]:
         """For the log, where the truth is known: how far the model is from it (metrics.Recovery).
 
-        Above all its mean mass on the observed token, on valid alternatives, and on the rest: so one sees in
-        the log how a head moves the alternatives. Over the first windows of the validation split, the same at
-        every evaluation. Stopped as in `evaluate`.
+        Above all its mass on the observed token, on valid alternatives, and on the rest: so one sees in the
+        log how a head moves the alternatives. Over the first windows of the split, the same at every
+        evaluation; each begins with a document, while those of training begin anywhere. `prefix`: of the
+        names. Stopped as in `evaluate`.
         """
-        truth, ids, c = self.val.truth, self.val.ids, self.config
+        (tokens, truth), c = split, self.config
         if truth is None:
             return {}
+        ids = tokens.ids
         plan = document_windows(np.flatnonzero(ids == truth.end), c.block_size)[:TRUTH_WINDOWS]
 
         def work(draws: list[Weights]) -> Recovery:
@@ -319,7 +322,7 @@ class Trainer:
 
         found = self.shared(work)
         found.set_totals(self.procs.sums(found.totals()))
-        return described(found)
+        return described(found, prefix)
 
     @property
     def share(self) -> slice:
@@ -355,7 +358,9 @@ class Trainer:
     def evaluate_and_save(self) -> None:
         """A signal leaves the evaluation to the resumed run."""
         with contextlib.suppress(Stopped):
-            s, recovery = self.evaluate(), self.recovery()
+            s = self.evaluate()
+            # the same of text that the model has been trained on shows what it has learnt by heart
+            recovery = self.recovery(self.val) | self.recovery(self.train_text, "train_")
             if math.isnan(s.nll):
                 raise Diverged(f"step {self.step}: the validation NLL is not a number")
             self.evaluated = self.step
@@ -388,6 +393,14 @@ class Trainer:
 
     # -- the loop ----------------------------------------------------------
 
+    def evaluation_due(self) -> bool:
+        c, step = self.config, self.step
+        if step == c.max_steps:
+            return True
+        if c.eval_steps:
+            return step in c.eval_steps
+        return step > 0 and step % c.eval_interval == 0
+
     def run(self) -> int:
         """Trains until max_steps, a signal, or divergence; the exit code."""
         c = self.config
@@ -397,8 +410,7 @@ class Trainer:
         self.model.train()
         try:
             while True:
-                due = self.step % c.eval_interval == 0 or self.step == c.max_steps
-                if due and self.step and self.evaluated != self.step and not self.stopped():
+                if self.evaluation_due() and self.evaluated != self.step and not self.stopped():
                     self.evaluate_and_save()
                 if self.stopped():
                     return self.leave()

@@ -69,6 +69,7 @@ class TrainConfig:
     grad_clip: float = 1.0          # norm of the whole gradient; 0: off
     # evaluation and logs
     eval_interval: int = 1000       # steps between evaluations of the validation split, with a checkpoint
+    eval_steps: list[int] = field(default_factory=list)  # evaluations at these steps and the last one instead
     eval_samples: int = 4           # weight draws of a Bayesian projection in them
     log_interval: int = 1           # steps between lines of the terminal and of log.jsonl
     bar: bool = False               # a progress bar instead of lines
@@ -103,6 +104,8 @@ class TrainConfig:
         for key in ("batch_size", "max_steps", "eval_interval", "eval_samples", "log_interval"):
             if getattr(self, key) < 1:
                 yield f"{key} = {getattr(self, key)}: must be at least 1"
+        if min(self.eval_steps, default=1) < 1:
+            yield f"eval_steps = {self.eval_steps}: each must be at least 1"
         for key in (
             *("learning_rate", "min_lr", "warmup_steps", "lr_decay_steps"),
             *("weight_decay", "grad_clip", "kl_weight", "micro_batch", "label_weight"),

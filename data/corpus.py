@@ -1,15 +1,17 @@
 """What every prepare.py shares: from named splits of lines to a prepared folder, and the command line."""
 
+import gzip
 import hashlib
 import os
 import sys
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -27,18 +29,40 @@ BATCH = 2**18  # characters of text that are read, and tokenised, at a time
 class Split(NamedTuple):
     lines: Callable[[], Iterable[str]]  # starts a fresh pass over the text, line by line, each with its "\n"
     bytes: int | None = None  # UTF-8 size of the text, where it is known before reading
+    sha256: str | None = None  # of the text, likewise
 
 
 def file_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file, byte for byte: only "\\n" ends a line, "\\r" is a character in it."""
-    with open(path, encoding="utf-8", newline="\n") as file:
+    """The lines of a UTF-8 file, or of a .gz of one, byte for byte.
+
+    Only "\\n" ends a line, "\\r" is a character in it. A line of more than BATCH characters comes in pieces.
+    """
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8", newline="\n") as file:
         try:
-            yield from file
+            yield from bounded_lines(file)
         except UnicodeDecodeError as error:
             raise UserError(
                 f"{path} is not UTF-8 text ({error.reason} at byte {error.start} of a block): "
                 "convert it, or download it again"
             ) from None
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise UserError(f"{path} is not a whole gzip file ({error}): download it again") from None
+
+
+def bounded_lines(file: IO[str]) -> Iterator[str]:
+    """The lines of `file`; one of more than BATCH characters in pieces of at most three times as many.
+
+    A piece ends before a space if it has one: tokenizers join a space to the word behind it.
+    """
+    rest = ""
+    while line := rest + file.readline(BATCH):
+        rest = ""
+        if len(line) >= BATCH and not line.endswith("\n"):
+            end = len(line[: line.rfind(" ") + 1].rstrip(" "))
+            if end > 0:
+                line, rest = line[:end], line[end:]
+        yield line
 
 
 def take(lines: Iterator[str]) -> list[str]:
@@ -202,12 +226,16 @@ def _refuse_other(out: Path, tokenizer: str, source: str, splits: Mapping[str, S
                     "or prepare.py --force to start over (or with another --out)"
                 )
     for name, info in infos.items():
-        size = splits[name].bytes if name in splits else info["bytes"]
+        if name not in splits:
+            continue
+        _, size, sha256 = splits[name]
+        remedy = "use --force to start over, or another --out"
         if size not in (None, info["bytes"]):
             raise UserError(
-                f"{out / name}.bin was made from {info['bytes']} bytes and {source} now has {size}: "
-                "use --force to start over, or another --out"
+                f"{out / name}.bin was made from {info['bytes']} bytes and {source} now has {size}: {remedy}"
             )
+        if sha256 not in (None, info.get("sha256")):
+            raise UserError(f"{out / name}.bin was made from another text than {source} now has: {remedy}")
 
 
 def _get_tokenizer(
@@ -261,22 +289,27 @@ class PrepareConfig:
     force: bool = False             # start over, whatever the folder holds
     # fmt: on
 
+    def folder_name(self) -> str:
+        """Of the folder where `out` is empty."""
+        return vars(self)["tokenizer"]
+
 
 def main(
     prepare: Callable[..., Path], folder: Path, config: type[PrepareConfig], about: str, argv: list[str]
 ) -> int:
     """The command line of a prepare.py, which configurator.cli wraps; its exit code: 0, or 130 for Ctrl-C.
 
-    folder     where prepared folders go by default: folder/TOKENIZER
+    folder     where prepared folders go by default: folder/TOKENIZER, see PrepareConfig.folder_name
     config     the corpus' own flags; all but `out` are given to `prepare`
     about      the help above them
     """
     if wants_help(argv):
         print(about, help_text(config), sep="\n")
         return 0
-    options = vars(configure(config, argv))
+    c = configure(config, argv)
+    options = dict(vars(c))
     bpe_size(options["tokenizer"])  # before any download
-    out = Path(options.pop("out") or folder / options["tokenizer"])
+    out = Path(options.pop("out") or folder / c.folder_name())
     try:
         print(summary(prepare(out, **options)))
     except KeyboardInterrupt:

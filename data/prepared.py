@@ -2,7 +2,7 @@
 
 The folder data/CORPUS/TOKENIZER holds train.bin, validation.bin and test.bin, each with its JSON beside it,
 and meta.json, which is written last and says what the folder is. A trained BPE or a word list is there as
-tokenizer.json.
+tokenizer.json. A corpus with settings names the folder by those that are not the standard ones, too.
 """
 
 import difflib
@@ -92,8 +92,24 @@ def is_prepared(folder: Path, tokenizer: str, source: str = "") -> bool:
         return False
 
 
+def folder_of(dataset: str, tokenizer: str, source: str = "", root: str | Path = DATA) -> Path:
+    """Where a corpus is prepared: root/dataset/tokenizer, or what the corpus calls it with that source.
+
+    So a corpus of other settings stands beside the standard one: data/grammar/words-train=50000. ValueError
+    for an unknown dataset or setting.
+    """
+    known = sorted(path.parent.name for path in DATA.glob("*/prepare.py"))
+    if dataset not in known:
+        near = difflib.get_close_matches(dataset, known, 1)
+        guess = f", did you mean {near[0]!r}?" if near else ""
+        raise UserError(f"unknown dataset {dataset!r}{guess} (known: {', '.join(known)})")
+    corpus = importlib.import_module(f"data.{dataset}.prepare")
+    name = corpus.folder_name(tokenizer, source) if hasattr(corpus, "folder_name") else tokenizer
+    return Path(root) / dataset / name
+
+
 def prepared(dataset: str, tokenizer: str, source: str = "", root: str | Path = DATA) -> Path:
-    """The folder root/dataset/tokenizer, prepared first unless it is whole.
+    """The folder of a corpus (see `folder_of`), prepared first unless it is whole.
 
     dataset    a folder of data/ that has a prepare.py: "wikitext103", "demo", "grammar"
     tokenizer  "gpt2" or "bpe<vocabulary size>"; "words" for the grammar
@@ -102,13 +118,8 @@ def prepared(dataset: str, tokenizer: str, source: str = "", root: str | Path = 
     ValueError for unknown names, for a folder that was prepared from another source, and for a damaged token
     file.
     """
-    known = sorted(path.parent.name for path in DATA.glob("*/prepare.py"))
-    if dataset not in known:
-        near = difflib.get_close_matches(dataset, known, 1)
-        guess = f", did you mean {near[0]!r}?" if near else ""
-        raise UserError(f"unknown dataset {dataset!r}{guess} (known: {', '.join(known)})")
+    folder = folder_of(dataset, tokenizer, source, root)
     bpe_size(tokenizer)
-    folder = Path(root) / dataset / tokenizer
     for split in read_meta(folder).get("splits", ()):
         # a missing file is made again; a damaged one is an error that the user sees
         with suppress(FileNotFoundError):

@@ -183,11 +183,13 @@ def recover(
     return out
 
 
-def described(r: Recovery) -> dict[str, Any]:
-    """What there is to say of it, for logs and tables: its means, those that a score has too under names of
-    their own (other contexts), and by decade."""
-    names = {"nll": "document_nll", "true_nll": "document_true_nll", "entropy": "document_entropy"}
-    return {names.get(k, k): v for k, v in r.means().items()} | {
-        "document_tokens": r.count,
-        "alternatives_by_decade": r.by_decade(),
-    }
+def described(r: Recovery, prefix: str = "") -> dict[str, Any]:
+    """What there is to say of it, for logs and tables: its means, by decade, and its spread over positions.
+
+    Means that a score has, too, have names of their own (other contexts): document_nll, or with a `prefix`,
+    which all names get, train_nll.
+    """
+    shared = {name: f"{prefix or 'document_'}{name}" for name in ("nll", "true_nll", "entropy")}
+    means = {shared.get(k, prefix + k): v for k, v in r.means().items()}
+    rest = {"document_tokens": r.count, "alternatives_by_decade": r.by_decade(), **r.spread()}
+    return means | {prefix + k: v for k, v in rest.items()}

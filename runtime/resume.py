@@ -20,8 +20,9 @@ from runtime.processes import Processes
 # keys that a resumed run may change: none of them changes what a step computes, but for the rounding of
 # another device, and of sums over another number of processes
 RESUMABLE = {
-    *("resume", "out_dir", "max_steps", "eval_interval", "log_interval", "bar", "wandb", "wandb_project"),
-    *("device", "compile", "source", "label_store", "profile", "data", "teacher_weights", "processes"),
+    *("resume", "out_dir", "max_steps", "eval_interval", "eval_steps", "log_interval", "bar"),
+    *("wandb", "wandb_project", "device", "compile", "source", "label_store", "profile", "data"),
+    *("teacher_weights", "processes"),
 }
 
 

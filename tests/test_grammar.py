@@ -16,14 +16,15 @@ from data.grammar import prepare as grammar
 from data.grammar.grammar import RULES, Settings, build, places
 from data.grammar.machine import UNKNOWN, Machine
 from data.grammar.truth import write_truth
-from data.held_out import open_truth, truth_path
-from data.prepared import is_prepared, load_tokenizer, prepared
+from data.held_out import open_held_out, open_truth, truth_path
+from data.prepared import folder_of, is_prepared, load_tokenizer, prepared
 from data.tokens import open_tokens
 from evaluation.columns import HONEST, TRUTH
 from evaluation.metrics import Recovery
 from evaluation.rows import validity
-from evaluation.scoring import document_blocks, document_windows, recover, truth_blocks
-from train import TrainConfig
+from evaluation.scoring import described, document_blocks, document_windows, recover, truth_blocks
+from runtime.checkpoint import load_model
+from train import TRUTH_WINDOWS, TrainConfig
 
 SOURCE = "seed=3 train=6000 validation=1500 test=1500 themes=5 nouns=12 verbs=8 adjectives=6 adverbs=4"
 NAMES = [
@@ -260,7 +261,7 @@ def files(folder) -> dict[str, bytes]:
 
 
 def test_prepared(folder):
-    assert folder.name == "words" and is_prepared(folder, "words")
+    assert folder.name == "words-" + SOURCE.replace(" ", "-") and is_prepared(folder, "words")
     tokenizer, meta = load_tokenizer(folder), json.loads((folder / "meta.json").read_text())
     words, machine = build(Settings.parse(SOURCE))
     assert (
@@ -277,6 +278,32 @@ def test_prepared(folder):
     a, b = (open_tokens(folder / f"{split}.bin").ids[:1500] for split in ("validation", "test"))
     assert not np.array_equal(a, b)
     assert files(prepared("grammar", "words", SOURCE, folder.parents[1])) == files(folder)
+
+
+def test_corpora_of_other_settings_stand_side_by_side(tmp_path, monkeypatch, capsys):
+    standard, same = (folder_of("grammar", "words", source, tmp_path) for source in ("", "seed=1"))
+    assert standard == same == tmp_path / "grammar" / "words"
+    name = "words-train=700-validation=600"  # whatever the order
+    assert folder_of("grammar", "words", "validation=600 train=700", tmp_path).name == name
+    assert folder_of("demo", "bpe300", "anywhere", tmp_path).name == "bpe300"
+    monkeypatch.setattr(grammar, "FOLDER", tmp_path / "grammar")
+    assert grammar.command(["--source=validation=600 train=700 test=600"]) == 0
+    out = tmp_path / "grammar" / "words-train=700-validation=600-test=600"
+    assert is_prepared(out, "words") and [p.name for p in out.parent.iterdir()] == [out.name]
+    assert prepared("grammar", "words", "test=600 train=700 validation=600", tmp_path) == out
+    with pytest.raises(ValueError, match="'x' is not a setting"):
+        folder_of("grammar", "words", "x", tmp_path)
+
+
+def test_the_evaluations_of_the_memorise_overlay_are_at_the_ends_of_epochs():
+    c = TrainConfig.read(["config/memorise.py"])
+    windows = 50_012 // c.block_size
+    epochs = [step * c.batch_size / windows for step in c.eval_steps]
+    assert epochs == pytest.approx([1, 2, 4, 8, 16, 32, 64], rel=0.03)
+    assert c.eval_steps[-1] == c.max_steps and epochs[-1] == 64
+    same = ("block_size", "n_layer", "n_head", "n_embd", "batch_size", "learning_rate", "min_lr")
+    standard = TrainConfig.read(["config/grammar.py"])
+    assert all(getattr(c, key) == getattr(standard, key) for key in same)
 
 
 def test_truth_round_trip(folder, truth, machine):
@@ -297,10 +324,19 @@ def test_truth_round_trip(folder, truth, machine):
         truth.info["entropy_rate"] == machine.entropy_rate
         and truth.info["documents"] == (tokens.ids == machine.end).sum()
     )
-    assert (
-        open_truth(open_tokens(folder / "train.bin")) is None
-        and open_truth(open_tokens(folder / "test.bin")) is not None
-    )
+    for split in ("train", "test"):
+        assert len(open_truth(open_tokens(folder / f"{split}.bin")).states) > 1000
+
+
+def test_a_folder_without_the_truth_of_its_train_split(folder, tmp_path):
+    """As an earlier version prepared it: it is whole as it is, and prepare.py adds what is missing."""
+    out = grammar.prepare(tmp_path / "words", "words", SOURCE)
+    added = truth_path(out / "train.bin")
+    added.unlink()
+    assert is_prepared(out, "words") and open_truth(open_tokens(out / "train.bin")) is None
+    written = (out / "train.bin").stat().st_mtime_ns
+    grammar.prepare(out, "words", SOURCE)
+    assert added.is_file() and (out / "train.bin").stat().st_mtime_ns == written
 
 
 def test_stopped_and_resumed(folder, tmp_path, monkeypatch):
@@ -521,6 +557,43 @@ def test_recovery_by_hand():
     assert r.means()["kl_model_truth"] == math.inf
 
 
+def ratios(*pairs: tuple[float, float]) -> Recovery:
+    """Positions of three tokens, the last forbidden: m's and p's probability of the observed first one."""
+    r = Recovery()
+    for m, p in pairs:
+        with np.errstate(divide="ignore"):
+            r.add(np.log([[m, 0.9 - m, 0.1]]), [[p, 1 - p, 0.0]], [0])
+    return r
+
+
+def test_the_spread_over_positions():
+    """m's mass on alternatives over p's: what a mean over positions hides."""
+    even, uneven = ratios(*10 * [(0.5, 0.5)]), ratios(*5 * [(0.1, 0.5)], *5 * [(0.9, 0.5)])
+    assert even.means()["alternatives"] == pytest.approx(uneven.means()["alternatives"]) == 0.8
+    one, two = even.spread(), uneven.spread()
+    assert [one[f"alternatives_q{q}"] for q in ("05", "50", "95")] == pytest.approx(3 * [0.8], rel=0.05)
+    assert two["alternatives_q05"] == 0 and two["alternatives_q95"] == pytest.approx(1.6, rel=0.05)
+    assert (two["observed_q05"], two["observed_q95"]) == pytest.approx((0.2, 1.8), rel=0.05)
+    assert (one["alternatives_below_half"], two["alternatives_below_half"]) == (0, 0.5)
+
+
+def test_the_quantiles_are_those_of_the_positions():
+    m, p = np.random.default_rng(0).uniform(0.01, 0.89, (2, 2000))
+    ratio, found = (0.9 - m) / (1 - p), ratios(*zip(m, p)).spread()
+    quantiles = [found[f"alternatives_q{q:02}"] for q in Recovery.QUANTILES]
+    assert quantiles == pytest.approx(np.percentile(ratio, Recovery.QUANTILES), rel=0.05)
+    shares = found["alternatives_below_half"], found["alternatives_below_tenth"]
+    assert shares == ((ratio < 0.5).mean(), (ratio < 0.1).mean())
+
+
+def test_positions_without_alternatives_have_no_part_in_the_spread():
+    r = ratios((0.45, 0.5))
+    before = r.spread()
+    r.add(np.log([[0.2, 0.3, 0.5]]), [[1.0, 0.0, 0.0]], [0])
+    assert r.spread() == before and r.count == 2
+    assert all(math.isnan(v) for v in Recovery().spread().values())
+
+
 def test_recovery_of_shares_adds_up(truth, folder):
     """As several processes do it, one of which may have nothing."""
     ids = np.asarray(open_tokens(folder / "validation.bin").ids)
@@ -536,6 +609,7 @@ def test_recovery_of_shares_adds_up(truth, folder):
     total.set_totals(np.sum([s.totals() for s in shares], axis=0).tolist())
     assert total.count == whole.count and total.means() == pytest.approx(whole.means())
     assert total.by_decade() == [pytest.approx(pair) for pair in whole.by_decade()]
+    assert total.spread() == whole.spread()
 
 
 @pytest.mark.parametrize(
@@ -584,6 +658,30 @@ def test_the_log_of_a_run_has_the_masses(run):
     first, last = entries
     assert last["kl_truth_model"] < first["kl_truth_model"] and last["mass_observed"] > first["mass_observed"]
     assert first["true_observed"] == last["true_observed"]
+    assert 0 < last["alternatives_q05"] < last["alternatives_q95"]
+
+
+def test_the_log_of_a_run_has_the_masses_on_its_train_split(run, folder):
+    """Over the first windows of it, as the saved model gives them."""
+    last = json.loads((run / "log.jsonl").read_text().splitlines()[-1])
+    train = open_held_out(folder / "train.bin")
+    model, _ = load_model(run, "last")
+    plan = document_windows(np.flatnonzero(train.ids == train.truth.end), 64)[:TRUTH_WINDOWS]
+    blocks = document_blocks(model, train.ids, plan, model.head.draws(4, 0), "cpu", "float32")
+    found = described(recover(blocks, train.ids, train.truth), "train_")
+    assert found["train_document_tokens"] > 1000 and found["train_nll"] < last["document_nll"]
+    for key in ("train_nll", "train_kl_truth_model", "train_alternatives", "train_alternatives_q50"):
+        assert last[key] == pytest.approx(found[key], rel=1e-4), key
+
+
+def test_a_run_on_a_folder_without_the_truth_of_its_train_split(tmp_path):
+    folder = grammar.prepare(tmp_path / "words", "words", SOURCE)
+    truth_path(folder / "train.bin").unlink()
+    out = str(tmp_path / "run")
+    changes = dict(name="x", dataset="grammar", tokenizer="words", out_dir=out, block_size=64, max_steps=2)
+    assert train_in_process(TrainConfig(**TINY | changes), folder) == 0
+    last = json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[-1])
+    assert "tv" in last and not any(key.startswith("train_") for key in last)
 
 
 def test_the_table(run, folder, tmp_path):

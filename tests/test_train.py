@@ -267,6 +267,24 @@ def test_watching_does_not_disturb(run, tiny, equal_state):
     assert steps(often.out_dir) == [1, 2, 3, 4, 5, 6] and steps(seldom.out_dir) == [5, 6]
 
 
+def test_evaluations_at_chosen_steps(run, tiny, equal_state):
+    """And at the last; a resumed run may choose others, and none of it disturbs the training."""
+    chosen = tiny(eval_interval=1, eval_steps=[4, 1, 99], out_dir=tiny().out_dir + "-1", max_steps=5)
+    assert run(chosen) == 0 and steps(chosen.out_dir, "val_nll") == [1, 4, 5]
+    broken = tiny(eval_steps=[3], lr_decay_steps=6, max_steps=5)
+    assert run(broken) == 0
+    broken.max_steps, broken.resume, broken.eval_steps = 6, True, [2]
+    assert run(broken) == 0 and steps(broken.out_dir, "val_nll") == [3, 5, 6]
+    whole = tiny(out_dir=tiny().out_dir + "-2")
+    assert run(whole) == 0 and equal_state(weights(whole.out_dir), weights(broken.out_dir))
+
+
+@pytest.mark.parametrize("flag, says", [("[25, 0]", "must be at least 1"), ("[2.5]", "list.int.")])
+def test_wrong_evaluation_steps(flag, says):
+    with pytest.raises(ValueError, match=f"eval_steps.*{says}"):
+        train.TrainConfig.read([f"--eval_steps={flag}"])
+
+
 def test_best_is_the_best(run, tiny, monkeypatch):
     values = iter([3.0, 2.0, 4.0])
     monkeypatch.setattr(

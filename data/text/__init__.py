@@ -1,0 +1,1 @@
+"""Your own text: a folder of text files."""
