@@ -1,14 +1,17 @@
 """Figures of tables, as PNG and SVG, through matplotlib: `draw` makes those of a table or of a frontier.
 
-Of table.py's: the learning curve of each head beside softmax and, where the truth is known, its way there.
+Of table.py's: the learning curve of each head beside softmax and, where the truth is known, its way there; of
+a text that was read several times, what that does (memorisation).
 Of frontier.py's: quality against diversity over temperatures. They need no checkpoint: they are made of
 NAME.json, and of NAME.runs.json for a table.
 """
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -22,6 +25,7 @@ if TYPE_CHECKING:  # see pyplot
 
 BASELINE, BASELINE_COLOUR = "baseline", "0.6"
 WIDTH = 6  # small multiples side by side
+SMALLEST = 1e-6  # on the logarithmic axes of memorisation: what is less is drawn there
 
 
 def pyplot() -> ModuleType:
@@ -68,7 +72,8 @@ def read(path: Path) -> dict[str, Any]:
     return read_json(path)
 
 
-Curves = dict[str, dict[int, list[float]]]  # row -> step -> a value of each seed
+Steps = dict[float, list[float]]  # step, or another measure of time -> a value of each seed
+Curves = dict[str, Steps]  # by row
 
 
 def row_of(run: dict[str, Any]) -> str:
@@ -76,19 +81,24 @@ def row_of(run: dict[str, Any]) -> str:
     return run["name"].rsplit("-", 2)[0]
 
 
-def curves(rows: list[dict[str, Any]], value: Callable[[dict[str, Any]], float]) -> Curves:
-    """`value` of each evaluation in the logs of the runs."""
+def curves(
+    rows: list[dict[str, Any]],
+    value: Callable[[dict[str, Any]], float],
+    at: Callable[[dict[str, Any], int], float] = lambda run, step: step,
+) -> Curves:
+    """`value` of each evaluation in the logs of the runs; `at`: what stands for a step of a run."""
     out: Curves = defaultdict(lambda: defaultdict(list))
     for run in rows:
         for entry in run["curve"]:
-            out[row_of(run)][entry["step"]].append(float(value(entry)))
+            out[row_of(run)][at(run, entry["step"])].append(float(value(entry)))
     return {name: dict(sorted(steps.items())) for name, steps in out.items()}
 
 
-def band(ax: "Axes", steps: dict[int, list[float]], colour: str, label: str = "") -> None:
+def band(ax: "Axes", steps: Steps, colour: str, label: str = "", line: str = "-") -> None:
     """The mean over seeds, and the range from the lowest to the highest."""
     x, seeds = list(steps), list(steps.values())
-    ax.plot(x, list(map(statistics.fmean, seeds)), color=colour, lw=1.2, marker=".", ms=3, label=label)
+    means = list(map(statistics.fmean, seeds))
+    ax.plot(x, means, color=colour, lw=1.2, ls=line, marker=".", ms=3, label=label)
     ax.fill_between(x, list(map(min, seeds)), list(map(max, seeds)), color=colour, alpha=0.25, lw=0)
 
 
@@ -112,7 +122,7 @@ def panels(names: list[str], height: float) -> tuple["Figure", list[tuple["Axes"
     return fig, list(zip(axes.flat, names))
 
 
-def values(steps: dict[int, list[float]]) -> list[float]:
+def values(steps: Steps) -> list[float]:
     """All values of a row, of every step and seed."""
     return [v for seeds in steps.values() for v in seeds]
 
@@ -157,6 +167,9 @@ def table_figures(name: Path) -> list[Path]:
         out += multiples(distances, beside(name, ".tv"), title, log=False)
         out += masses(rows, beside(name, ".mass"))
         out += bias(rows, beside(name, ".bias"))
+    again = [r for r in rows if "train_nll" in r["curve"][-1] and epochs(r, r["curve"][-1]["step"]) >= 2]
+    if again:
+        out += memorisation(again, beside(name, ".memorise"))
     return out
 
 
@@ -213,6 +226,103 @@ def bias(rows: list[dict[str, Any]], path: Path) -> list[Path]:
     fig.supxlabel("training steps")
     fig.supylabel("model's mass on valid alternatives / the truth's")
     return write(fig, path)
+
+
+# -----------------------------------------------------------------------------
+# Memorisation: runs that read a text several times, and whose logs say how far they are from the truth there
+
+# what is drawn of each head, and whether its axis is logarithmic
+MEASURES = (
+    ("kl_truth_model", "KL(truth, model)", True),
+    ("alternatives_q50", "alternatives / their\ndue: median", False),
+    ("alternatives_q05", "alternatives / their\ndue: 5% quantile", True),
+    ("mass_invalid", "mass on\nforbidden words", True),
+)
+
+
+def epochs(run: dict[str, Any], step: int) -> float:
+    """How often a run has read its train split (data.batches.Windows) after `step` steps."""
+    c = run["training"]
+    return step * c["batch_size"] / ((c["train_tokens"] - 1) // c["block_size"])
+
+
+def memorisation(rows: list[dict[str, Any]], path: Path) -> list[Path]:
+    """What reading a text many times does to each head, on that text and on held-out text.
+
+    A column of panels a head, with the baseline behind it; and below them all heads at equal fit.
+    """
+    names = list(dict.fromkeys(map(row_of, rows)))
+    heads = [n for n in names if n != BASELINE] or names
+    wide, blocks = min(WIDTH, len(heads)), -(-len(heads) // WIDTH)
+    fig = pyplot().figure(figsize=(max(6, 2 * wide), 6.2 * blocks + 3.5), layout="constrained")
+    *parts, last = fig.subfigures(blocks + 1, 1, height_ratios=[6.2] * blocks + [3.5])
+    grids = [part.subplots(len(MEASURES), wide, sharex=True, squeeze=False) for part in parts]
+    columns = [column for grid in grids for column in grid.T]
+    for unused in columns[len(heads) :]:
+        for ax in unused:
+            ax.axis("off")
+    for (key, label, log), axes in zip(MEASURES, zip(*columns[: len(heads)])):
+        held_out, train = (curves(rows, itemgetter(k), epochs) for k in (key, f"train_{key}"))
+        for ax, name in zip(axes, heads):
+            held_out_and_train(ax, held_out, train, name, log)
+        low, high = min(ax.get_ylim()[0] for ax in axes), max(ax.get_ylim()[1] for ax in axes)
+        for i, ax in enumerate(axes):
+            ax.set_ylim(low, high)
+            ax.tick_params(labelleft=i % wide == 0)
+            ax.set_ylabel(label if i % wide == 0 else "")
+    for column, name in zip(columns, heads):
+        column[0].set_title(name, fontsize=8)
+    columns[0][0].legend(fontsize=5, frameon=False)
+    for part in parts:
+        part.supxlabel(f"epochs; grey: {BASELINE}; bands: lowest to highest seed", fontsize=8)
+    equal_fit(last.subplots(), rows)
+    return write(fig, path)
+
+
+def held_out_and_train(ax: "Axes", held_out: Curves, train: Curves, name: str, log: bool) -> None:
+    """A row on held-out and on train text, the baseline behind it."""
+    for row, colours, labels in (
+        (BASELINE, (BASELINE_COLOUR, BASELINE_COLOUR), ("", "")),
+        (name, ("tab:blue", "tab:orange"), ("held-out text", "train text")),
+    ):
+        for data, colour, label, line in zip((held_out, train), colours, labels, ("-", "--")):
+            band(ax, finite(data.get(row, {}), log), colour, label, line)
+    ax.set_xscale("log", base=2)
+    ax.xaxis.set_major_formatter("{x:g}")
+    if log:
+        ax.set_yscale("log")
+    else:
+        ax.axhline(1, color="0.6", lw=0.8, ls=":")
+
+
+def finite(steps: Steps, log: bool = True) -> Steps:
+    """The steps at which every seed has a number: a KL is infinite where a head rules out a valid token."""
+    known = {x: seeds for x, seeds in steps.items() if all(map(math.isfinite, seeds))}
+    return {x: [max(v, SMALLEST) for v in seeds] for x, seeds in known.items()} if log else known
+
+
+def equal_fit(ax: "Axes", rows: list[dict[str, Any]]) -> None:
+    """Each head's way over the evaluations: its divergence on held-out text at its NLL of the train text."""
+    fit, far = (curves(rows, itemgetter(k), epochs) for k in ("train_nll", "kl_truth_model"))
+    colours = pyplot().get_cmap("tab20").colors
+    for i, name in enumerate(fit):
+        at = [x for x in fit[name] if x in finite(fit[name]) and x in finite(far[name])]
+        x, y = ([statistics.fmean(data[name][k]) for k in at] for data in (fit, far))
+        colour = "black" if name == BASELINE else colours[i % len(colours)]
+        ax.plot(x, y, color=colour, lw=1.2, marker=".", ms=3, label=name)
+        ax.plot(x[-1:], y[-1:], color=colour, marker="o", ms=5, ls="")
+    truth = rows[0]["curve"][-1]["train_true_nll"]
+    ax.axvline(truth, color="tab:red", lw=0.8, ls=":", label="the truth's own NLL")
+    ax.invert_xaxis()
+    ax.set_yscale("log")
+    ax.set_xlabel("NLL of the train text, nats a token, falling; a point an evaluation, the dot is the last")
+    ax.set_ylabel("KL(truth, model)\non held-out text")
+    ax.set_title("at equal fit", fontsize=8)
+    ax.legend(fontsize=6, frameon=False, bbox_to_anchor=(1, 1), loc="upper left")
+
+
+# -----------------------------------------------------------------------------
+# The frontier
 
 
 def frontier(path: Path) -> list[Path]:

@@ -168,6 +168,45 @@ def test_figures_of_a_table(tmp_path, truth, kinds):
     assert [p.read_bytes() for p in made] == before  # the same numbers, the same files
 
 
+def learnt_by_heart(train_tokens: int) -> dict[str, str]:
+    """The files of a table on a known language: evaluations after 10, 20 and 30 windows; a head's KL is
+    inf."""
+    rows = runs(truth=True)
+    for r in rows:
+        r["training"] |= {"train_tokens": train_tokens, "block_size": 8, "batch_size": 1}
+        for i, entry in enumerate(r["curve"]):
+            measured = {"alternatives_q50": 0.9, "alternatives_q05": 0.5 * (2 - i), "mass_invalid": 0.1}
+            measured["kl_truth_model"] = "inf" if "smooth" in r["name"] else 1.0 + i
+            known = {"train_nll": 4.0 - i, "train_true_nll": 3.5}
+            entry |= measured | known | {f"train_{k}": v for k, v in measured.items()}
+    summary = {"rows": [{"runs": [r["name"]]} for r in rows]}
+    return {"x.runs.json": json.dumps({"rows": rows}), "x.json": json.dumps(summary)}
+
+
+@pytest.mark.parametrize("windows, drawn", [(15, True), (16, False)])
+def test_memorisation_is_drawn_of_text_that_is_read_twice(tmp_path, monkeypatch, windows, drawn):
+    monkeypatch.setattr(figures, "write", lambda fig, path: [path.name])
+    for name, content in learnt_by_heart(8 * windows + 1).items():
+        (tmp_path / name).write_text(content)
+    assert figures.draw(tmp_path / "x") == ["x.curves", "x.tv", "x.mass", "x.bias", *["x.memorise"] * drawn]
+
+
+def test_memorisation_shows_what_was_logged(tmp_path, monkeypatch):
+    """The baseline's and the head's lines, over epochs; what is infinite is left out, 0 is at the bottom."""
+    kept, write = [], figures.write
+    monkeypatch.setattr(figures, "write", lambda fig, path: kept.append(fig) or write(fig, path))
+    rows = json.loads(learnt_by_heart(8 * 5 + 1)["x.runs.json"])["rows"]
+    made = figures.memorisation(rows, tmp_path / "x")
+    assert len(made) == 2 and all(path.stat().st_size > 1000 for path in made)
+    *measures, last = kept[0].axes
+    lines = [[line.get_xydata().tolist() for line in ax.lines] for ax in measures]
+    assert len(measures) == len(figures.MEASURES)
+    assert lines[0] == [[[2, 1], [4, 2], [6, 3]]] * 2 + [[]] * 2
+    quantiles = [[2, 1], [4, 0.5], [6, figures.SMALLEST]]
+    assert lines[2] == [quantiles] * 4
+    assert last.lines[0].get_xydata().tolist() == [[4, 1], [3, 2], [2, 3]]
+
+
 def test_a_table_without_learning_curves_has_no_figures(tmp_path):
     (tmp_path / "x.json").write_text('{"rows": []}')
     (tmp_path / "x.runs.json").write_text('{"rows": []}')
