@@ -446,10 +446,7 @@ def test_document_windows(truth, block):
 def test_training_windows(folder, block):
     """Of the windows of training, the targets whose document has its start in the window, after another."""
     tokens = open_tokens(folder / "train.bin")
-    batches, ends = (
-        Windows(tokens, block),
-        np.flatnonzero(tokens.ids == len(load_tokenizer(folder).words) - 1),
-    )
+    batches, ends = Windows(tokens, block), np.flatnonzero(tokens.ids == open_truth(tokens).end)
     found = {w.start: range(w.first, w.stop) for w in training_windows(ends, block)}
     assert all(start % block == 0 for start in found)
     for i in range(len(batches)):
