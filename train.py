@@ -43,7 +43,16 @@ from data.prepared import kept_path, load_tokenizer, prepared, unusual
 from data.tokenizers import bpe_size
 from data.tokens import open_tokens
 from evaluation.metrics import Recovery, perplexity
-from evaluation.scoring import Score, described, document_blocks, document_windows, recover, score
+from evaluation.scoring import (
+    Score,
+    Window,
+    described,
+    document_blocks,
+    document_windows,
+    recover,
+    score,
+    training_windows,
+)
 from heads import HEADS, Weights
 from model import GPTConfig, LanguageModel
 from runtime import checkpoint
@@ -302,19 +311,20 @@ class Trainer:
         nll, tokens, zeros, eps_nll = procs.sums([s.nll, s.tokens, s.zeros, s.eps_nll])
         return s._replace(nll=nll, tokens=int(tokens), zeros=int(zeros), eps_nll=eps_nll)
 
-    def recovery(self, split: HeldOut, prefix: str = "") -> dict[str, Any]:
+    def recovery(
+        self, split: HeldOut, windows: Callable[[np.ndarray, int], list[Window]], prefix: str = ""
+    ) -> dict[str, Any]:
         """For the log, where the truth is known: how far the model is from it (metrics.Recovery).
 
         Above all its mass on the observed token, on valid alternatives, and on the rest: so one sees in the
-        log how a head moves the alternatives. Over the first windows of the split, the same at every
-        evaluation; each begins with a document, while those of training begin anywhere. `prefix`: of the
-        names. Stopped as in `evaluate`.
+        log how a head moves the alternatives. Over the first `windows` of the split, the same at every
+        evaluation. `prefix`: of the names. Stopped as in `evaluate`.
         """
         (tokens, truth), c = split, self.config
         if truth is None:
             return {}
         ids = tokens.ids
-        plan = document_windows(np.flatnonzero(ids == truth.end), c.block_size)[:TRUTH_WINDOWS]
+        plan = windows(np.flatnonzero(ids == truth.end), c.block_size)[:TRUTH_WINDOWS]
 
         def work(draws: list[Weights]) -> Recovery:
             what = (self.model, ids, plan[self.share], draws, self.procs.device, c.dtype)
@@ -360,7 +370,8 @@ class Trainer:
         with contextlib.suppress(Stopped):
             s = self.evaluate()
             # the same of text that the model has been trained on shows what it has learnt by heart
-            recovery = self.recovery(self.val) | self.recovery(self.train_text, "train_")
+            recovery = self.recovery(self.val, document_windows)
+            recovery |= self.recovery(self.train_text, training_windows, "train_")
             if math.isnan(s.nll):
                 raise Diverged(f"step {self.step}: the validation NLL is not a number")
             self.evaluated = self.step

@@ -127,6 +127,17 @@ def values(steps: Steps) -> list[float]:
     return [v for seeds in steps.values() for v in seeds]
 
 
+def plain_numbers(ax: "Axes") -> None:
+    """At a logarithmic axis whose limits are set: its own labels are powers in TeX, which pyplot() turns
+    off."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = ax.get_ylim()
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
+    ax.yaxis.set_major_formatter("{x:g}")
+    ax.yaxis.set_minor_formatter(NullFormatter())
+
+
 def multiples(data: Curves, path: Path, y: str, log: bool = True) -> list[Path]:
     """One small panel a row, each with the baseline behind it.
 
@@ -145,6 +156,8 @@ def multiples(data: Curves, path: Path, y: str, log: bool = True) -> list[Path]:
         lowest = min(min(values(steps)) for steps in data.values())
         axes[0][0].set_ylim(lowest / 1.1, 4 * max(values(data[BASELINE])))
         label += f"; cut at 4 times {BASELINE}'s highest"
+    if log:
+        plain_numbers(axes[0][0])
     fig.supxlabel(label)
     fig.supylabel(y)
     return write(fig, path)
@@ -253,7 +266,8 @@ def memorisation(rows: list[dict[str, Any]], path: Path) -> list[Path]:
     """
     names = list(dict.fromkeys(map(row_of, rows)))
     heads = [n for n in names if n != BASELINE] or names
-    wide, blocks = min(WIDTH, len(heads)), -(-len(heads) // WIDTH)
+    blocks = -(-len(heads) // WIDTH)
+    wide = -(-len(heads) // blocks)
     fig = pyplot().figure(figsize=(max(6, 2 * wide), 6.2 * blocks + 3.5), layout="constrained")
     *parts, last = fig.subfigures(blocks + 1, 1, height_ratios=[6.2] * blocks + [3.5])
     grids = [part.subplots(len(MEASURES), wide, sharex=True, squeeze=False) for part in parts]
@@ -268,7 +282,9 @@ def memorisation(rows: list[dict[str, Any]], path: Path) -> list[Path]:
         low, high = min(ax.get_ylim()[0] for ax in axes), max(ax.get_ylim()[1] for ax in axes)
         for i, ax in enumerate(axes):
             ax.set_ylim(low, high)
-            ax.tick_params(labelleft=i % wide == 0)
+            if log:
+                plain_numbers(ax)
+            ax.tick_params(which="both", labelleft=i % wide == 0)
             ax.set_ylabel(label if i % wide == 0 else "")
     for column, name in zip(columns, heads):
         column[0].set_title(name, fontsize=8)
@@ -287,7 +303,7 @@ def held_out_and_train(ax: "Axes", held_out: Curves, train: Curves, name: str, l
     ):
         for data, colour, label, line in zip((held_out, train), colours, labels, ("-", "--")):
             band(ax, finite(data.get(row, {}), log), colour, label, line)
-    ax.set_xscale("log", base=2)
+    ax.set_xscale("log", base=4)
     ax.xaxis.set_major_formatter("{x:g}")
     if log:
         ax.set_yscale("log")
@@ -304,7 +320,7 @@ def finite(steps: Steps, log: bool = True) -> Steps:
 def equal_fit(ax: "Axes", rows: list[dict[str, Any]]) -> None:
     """Each head's way over the evaluations: its divergence on held-out text at its NLL of the train text."""
     fit, far = (curves(rows, itemgetter(k), epochs) for k in ("train_nll", "kl_truth_model"))
-    colours = pyplot().get_cmap("tab20").colors
+    colours = pyplot().get_cmap("tab10" if len(fit) <= 10 else "tab20").colors
     for i, name in enumerate(fit):
         at = [x for x in fit[name] if x in finite(fit[name]) and x in finite(far[name])]
         x, y = ([statistics.fmean(data[name][k]) for k in at] for data in (fit, far))
@@ -315,6 +331,7 @@ def equal_fit(ax: "Axes", rows: list[dict[str, Any]]) -> None:
     ax.axvline(truth, color="tab:red", lw=0.8, ls=":", label="the truth's own NLL")
     ax.invert_xaxis()
     ax.set_yscale("log")
+    plain_numbers(ax)
     ax.set_xlabel("NLL of the train text, nats a token, falling; a point an evaluation, the dot is the last")
     ax.set_ylabel("KL(truth, model)\non held-out text")
     ax.set_title("at equal fit", fontsize=8)

@@ -110,9 +110,14 @@ def score(
 EVERY = 8
 
 
-def document_windows(ends: np.ndarray, block_size: int) -> list[tuple[int, int]]:
-    """(start, scored) of each window over documents whose last tokens are at `ends`: inputs from `start` on,
-    the first `scored` targets count.
+class Window(NamedTuple):
+    start: int  # of the inputs in the text
+    first: int  # the targets first, ..., stop - 1 of the window count
+    stop: int
+
+
+def document_windows(ends: np.ndarray, block_size: int) -> list[Window]:
+    """The windows over documents whose last tokens are at `ends`.
 
     The truth knows all tokens before a position; a model knows its window. For both to speak of the same
     context, a window starts at the end token before a document and counts as many whole documents as it
@@ -122,8 +127,23 @@ def document_windows(ends: np.ndarray, block_size: int) -> list[tuple[int, int]]
     out, i = [], 0
     while i < len(ends) - 1:
         j = int(np.searchsorted(ends, ends[i] + block_size, "right")) - 1  # the last end among the targets
-        out.append((int(ends[i]), int(ends[j] - ends[i]) if j > i else block_size))
+        out.append(Window(int(ends[i]), 0, int(ends[j] - ends[i]) if j > i else block_size))
         i = max(j, i + 1)
+    return out
+
+
+def training_windows(ends: np.ndarray, block_size: int) -> list[Window]:
+    """The windows that a model is trained on (data.batches.Windows), where a document begins in them.
+
+    As in `document_windows` those targets count that have all of their document in view, from the first new
+    document on. But the windows are those of training: what a model has learnt by heart it may know only
+    there, at these positions.
+    """
+    out = []
+    for start in range(0, int(ends[-1]) + 1 - block_size, block_size):
+        first = int(ends[np.searchsorted(ends, start)]) - start
+        if first < block_size:
+            out.append(Window(start, first, block_size))
     return out
 
 
@@ -131,7 +151,7 @@ def document_windows(ends: np.ndarray, block_size: int) -> list[tuple[int, int]]
 def document_blocks(
     model: LanguageModel,
     ids: np.ndarray,
-    plan: list[tuple[int, int]],
+    plan: list[Window],
     draws: list[Weights],
     device: torch.device | str,
     dtype: str,
@@ -142,12 +162,11 @@ def document_blocks(
     `plan`, a few rows at a time."""
     T = model.trunk.config.block_size
     for i in progress(range(0, len(plan), batch)):
-        starts, counts = np.array(plan[i : i + batch]).T
-        inputs = starts[:, None] + np.arange(
-            T
-        )  # (B, T); beyond the text anything will do: nothing that counts sees it
+        starts, first, stop = np.array(plan[i : i + batch]).T[:, :, None]  # (B, 1) each
+        at = np.arange(T)
+        inputs = starts + at  # (B, T); beyond the text anything will do: nothing that counts sees it
         tokens = torch.from_numpy(ids[np.minimum(inputs, len(ids) - 1)].astype(np.int64)).to(device)
-        counted = np.arange(T) < counts[:, None]
+        counted = (first <= at) & (at < stop)
         with autocast(device, dtype):
             hidden = model.trunk(tokens)[torch.from_numpy(counted).to(device)]
             for rows, log_p in model.head.log_prob_blocks(
@@ -157,10 +176,10 @@ def document_blocks(
 
 
 def truth_blocks(
-    truth: Truth, plan: list[tuple[int, int]], rows: int = 256
+    truth: Truth, plan: list[Window], rows: int = 256
 ) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
     """`document_blocks` of the truth itself: what a perfect model would give."""
-    positions = np.concatenate([np.arange(start + 1, start + 1 + n) for start, n in plan])
+    positions = np.concatenate([np.arange(w.start + 1 + w.first, w.start + 1 + w.stop) for w in plan])
     for part in np.split(positions, range(rows, len(positions), rows)):
         yield part, torch.from_numpy(truth.probs(part)).log()
 

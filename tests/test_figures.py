@@ -163,6 +163,7 @@ def test_figures_of_a_table(tmp_path, truth, kinds):
     drawn = figures.draw(tmp_path / "x")
     made = [tmp_path / f"x.{kind}.{end}" for kind in kinds for end in ("png", "svg")]
     assert drawn == made and sorted(p for p in tmp_path.iterdir() if p.suffix != ".json") == sorted(made)
+    assert "mathdefault" not in made[1].read_text()  # TeX as it is written
     before = [p.read_bytes() for p in made]
     assert figures.draw(tmp_path / "x") == made
     assert [p.read_bytes() for p in made] == before  # the same numbers, the same files

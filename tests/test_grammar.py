@@ -12,6 +12,7 @@ from conftest import TINY, train_in_process
 
 import eval_diversity
 from data import corpus
+from data.batches import Windows
 from data.grammar import prepare as grammar
 from data.grammar.grammar import RULES, Settings, build, places
 from data.grammar.machine import UNKNOWN, Machine
@@ -22,7 +23,14 @@ from data.tokens import open_tokens
 from evaluation.columns import HONEST, TRUTH
 from evaluation.metrics import Recovery
 from evaluation.rows import validity
-from evaluation.scoring import described, document_blocks, document_windows, recover, truth_blocks
+from evaluation.scoring import (
+    described,
+    document_blocks,
+    document_windows,
+    recover,
+    training_windows,
+    truth_blocks,
+)
 from runtime.checkpoint import load_model
 from train import TRUTH_WINDOWS, TrainConfig
 
@@ -423,15 +431,28 @@ def test_document_windows(truth, block):
     ends = np.flatnonzero(truth.states == 0)[1:] - 1
     ends = np.append(ends, len(truth.states) - 1)
     seen = np.zeros(len(truth.states), int)
-    for start, scored in document_windows(ends, block):
-        assert start in ends and 1 <= scored <= block
-        seen[start + 1 : start + 1 + scored] += 1
+    for start, first, stop in document_windows(ends, block):
+        assert start in ends and first == 0 and 1 <= stop <= block
+        seen[start + 1 : start + 1 + stop] += 1
     inside = (
         np.arange(len(seen)) - np.concatenate(([0], ends + 1))[np.searchsorted(ends, np.arange(len(seen)))]
     )  # place in the document
     wanted = (inside < block) & (np.arange(len(seen)) > ends[0])
     assert np.array_equal(seen, wanted.astype(int))
     assert document_windows(ends[:1], block) == []
+
+
+@pytest.mark.parametrize("block", [16, 40, 200])
+def test_training_windows(folder, block):
+    """Of the windows of training, the targets whose document has its start in the window, after another."""
+    tokens = open_tokens(folder / "train.bin")
+    batches, ends = Windows(tokens, block), np.flatnonzero(tokens.ids == open_truth(tokens).end)
+    found = {w.start: range(w.first, w.stop) for w in training_windows(ends, block)}
+    assert all(start % block == 0 for start in found)
+    for i in range(len(batches)):
+        after = [t for t in range(block) if np.isin(i * block + np.arange(t + 1), ends).any()]
+        assert list(found.pop(i * block, [])) == after
+    assert not found
 
 
 class Oracle:
@@ -666,7 +687,7 @@ def test_the_log_of_a_run_has_the_masses_on_its_train_split(run, folder):
     last = json.loads((run / "log.jsonl").read_text().splitlines()[-1])
     train = open_held_out(folder / "train.bin")
     model, _ = load_model(run, "last")
-    plan = document_windows(np.flatnonzero(train.ids == train.truth.end), 64)[:TRUTH_WINDOWS]
+    plan = training_windows(np.flatnonzero(train.ids == train.truth.end), 64)[:TRUTH_WINDOWS]
     blocks = document_blocks(model, train.ids, plan, model.head.draws(4, 0), "cpu", "float32")
     found = described(recover(blocks, train.ids, train.truth), "train_")
     assert found["train_document_tokens"] > 1000 and found["train_nll"] < last["document_nll"]
