@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.columns import HONEST, TRUTH, Column
-from evaluation.groups import marks
+from evaluation.groups import LEAST_SEEDS, marks
 from evaluation.intervals import Runs, differences, reference, summarise, with_intervals
 from evaluation.tables import (
     Row,
@@ -56,9 +56,10 @@ def note(rows: dict[str, Runs], bad: list[str], halves: int) -> str:
         f"trained, over {halves} random halves of the texts. The CSV and the JSON also have the value of "
         "each seed (_seeds) and the differences to the first row, paired by seed (_diff).\n\n"
         "* marks the rows that cannot be told from the best: each row against the one of best mean (lowest, "
-        "highest for the sparsemax score, or nearest to human text, run by run), by a paired t-test over "
-        "their seeds with Holm's correction for the number of rows, alpha .05. Few seeds make large groups, "
-        "and a row of one seed is never marked. (+x) is the distance to human text; there only rows compete "
+        "highest for the sparsemax score, or nearest to human text, run by run), by a paired, one-sided "
+        "t-test over their seeds (of log perplexities) with Holm's correction for the number of rows, alpha "
+        f".05. Few seeds make large groups, and a row of fewer than {LEAST_SEEDS} seeds is never marked. (+x) "
+        "is the distance to human text; there only rows compete "
         f"that predict text no worse than {next(iter(rows))} (log PPL_eps, paired t-test, one-sided, "
         "alpha .05 each), because noise, too, can be as diverse as human text"
         + (f"; not among them: {', '.join(bad)}." if bad else ".")
