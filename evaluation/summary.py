@@ -58,11 +58,10 @@ def note(rows: dict[str, Runs], bad: list[str], halves: int) -> str:
         "* marks the rows that cannot be told from the best: each row against the one of best mean (lowest, "
         "highest for the sparsemax score, or nearest to human text, run by run), by a paired, one-sided "
         "t-test over their seeds (of log perplexities) with Holm's correction for the number of rows, alpha "
-        f".05. Few seeds make large groups, and a row of fewer than {LEAST_SEEDS} seeds is never marked. (+x) "
-        "is the distance to human text; there only rows compete "
-        f"that predict text no worse than {next(iter(rows))} (log PPL_eps, paired t-test, one-sided, "
-        "alpha .05 each), because noise, too, can be as diverse as human text"
-        + (f"; not among them: {', '.join(bad)}." if bad else ".")
+        f".05. Few seeds make large groups, and a row of fewer than {LEAST_SEEDS} seeds is never marked. "
+        "(+x) is the distance to human text; there only rows compete that predict text no worse than "
+        f"{next(iter(rows))} (log PPL_eps, paired t-test, one-sided, alpha .05 each), because noise, too, can "
+        "be as diverse as human text" + (f"; not among them: {', '.join(bad)}." if bad else ".")
     )
 
 
