@@ -60,8 +60,8 @@ def note(rows: dict[str, Runs], bad: list[str], halves: int) -> str:
         "t-test over their seeds (of log perplexities) with Holm's correction for the number of rows, alpha "
         f".05. Few seeds make large groups, and a row of fewer than {LEAST_SEEDS} seeds is never marked. "
         "(+x) is the distance to human text; there only rows compete that predict text no worse than "
-        f"{next(iter(rows))} (log PPL_eps, paired t-test, one-sided, alpha .05 each), because noise, too, can "
-        "be as diverse as human text" + (f"; not among them: {', '.join(bad)}." if bad else ".")
+        f"{next(iter(rows))} (log PPL_eps, paired t-test, one-sided, alpha .05 each), because noise can "
+        "be as diverse as human text, too" + (f"; not among them: {', '.join(bad)}." if bad else ".")
     )
 
 
