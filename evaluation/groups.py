@@ -17,9 +17,7 @@ from evaluation.intervals import Runs
 from evaluation.tables import Row, distance
 
 ALPHA = 0.05
-LEAST_SEEDS = (
-    3  # of a row that is marked: of two pairs even perplexities of 40 and 1,600 are hard to tell apart
-)
+LEAST_SEEDS = 3  # of a row that is marked: two pairs can hardly tell perplexities of 40 and 1,600 apart
 QUALITY = "ppl_eps"  # finite for every head
 
 
