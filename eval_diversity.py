@@ -8,8 +8,8 @@ wrote stand by: human text, unigram noise and a loop. For models of a corpus who
 known (data/grammar) the table also says how well a model recovers them.
 
 Honest protocol (default): perplexity of the sampled distribution on a whole held-out split; text metrics on
-continuations alone, of held-out prompts, with a fixed token budget. Human text is the standard: for each
-column the distance to human is what is marked.
+continuations alone, of held-out prompts, with a fixed token budget, all cut to the same number of words.
+Human text is the standard: beside each value stands its distance to human.
 
 `--protocol paper` scores as the paper did, beside its published numbers: perplexity on training windows,
 prompts scored along. Its own defaults are the last lines of the help.
@@ -38,6 +38,7 @@ from evaluation.tables import (
     explain,
     kept_rows,
     samples_file,
+    scored_otherwise,
     terminal,
     update,
 )
@@ -134,7 +135,7 @@ def main(argv: list[str]) -> int:
         else:
             rows[name], sampled = model_row(path, digest, data, s, device, name)
         table = tabulated({name: sampled} if sampled else {})
-    print(terminal(columns, cells(table, columns)), "", *notes, sep="\n")
+    print(terminal(columns, cells(table, columns)), "", *notes, *scored_otherwise(table), sep="\n")
     return exit_code(rows)
 
 

@@ -25,10 +25,11 @@ import torch
 
 from data.tokens import open_tokens
 from evaluation import figures, metrics
-from evaluation.rows import Data, open_all, validity, versions
-from evaluation.settings import Settings, TextsConfig, check_settings, other_settings
+from evaluation.provenance import versions
+from evaluation.rows import Data, open_all, validity
+from evaluation.settings import Settings, TextsConfig, check_settings, of_run, other_settings
 from evaluation.tables import Row, beside, exit_code, json_table
-from evaluation.texts import decode, held_out_prompts, measured, sample_texts
+from evaluation.texts import cut, decode, held_out_prompts, measured, sample_texts
 from runtime.checkpoint import Checkpoint, Degenerate, load_model, weights_digest
 from runtime.configurator import cli, configure, help_text, wants_help
 from runtime.device import get_dtype
@@ -54,7 +55,7 @@ class FrontierConfig(TextsConfig):
 
 
 def other_texts(data: Data, s: Settings) -> list[str]:
-    """As many human texts to compare with, of the same length.
+    """As many human texts to compare with, cut to the same number of words.
 
     They are from the other held-out split, so that no document is on both sides.
     """
@@ -62,7 +63,7 @@ def other_texts(data: Data, s: Settings) -> list[str]:
     if other.info["fingerprint"] != data.split.info["fingerprint"]:
         raise UserError(f"{other.path} was made with another tokenizer than {data.split.path}")
     human = held_out_prompts(other.ids, s.texts, s.prompt_tokens, s.new_tokens).human
-    return [data.tokenizer.decode(r) for r in human.tolist()]
+    return [cut(data.tokenizer.decode(r), s.words) for r in human.tolist()]
 
 
 def quality(texts: list[str], references: list[str]) -> dict[str, float]:
@@ -81,7 +82,7 @@ def point(data: Data, new: np.ndarray, references: list[str], s: Settings) -> di
 
     What there is none of (validity, where no document starts) is left out.
     """
-    texts = decode(data.tokenizer, data.prompts.prompt, new, s)
+    texts = [cut(t, s.words) for t in decode(data.tokenizer, data.prompts.prompt, new, s)]
     values = measured(quality, texts, references) | validity(data, new)
     return {k: v for k, v in values.items() if math.isfinite(v)}
 
@@ -98,9 +99,9 @@ def points(
     """ "points" of one model, one for each temperature; of a degenerate model its "problem"."""
     found = []
     try:
-        model, _ = load_model(checkpoint, device=device, dtype=get_dtype(s.dtype))
+        model, ckpt = load_model(checkpoint, device=device, dtype=get_dtype(s.dtype))
         for t in temperatures:
-            warm = replace(s, temperature=t)
+            warm = replace(of_run(s, ckpt.config), temperature=t)
             new = sample_texts(model, data.prompts.prompt, warm, device, f"{name} at {t:g}")
             found.append({"temperature": t, **point(data, new, references, s)})
     except Degenerate as e:

@@ -53,6 +53,7 @@ from evaluation.scoring import (
     score,
     training_windows,
 )
+from evaluation.spent import spent_by
 from heads import HEADS, Weights
 from model import GPTConfig, LanguageModel
 from runtime import checkpoint
@@ -162,6 +163,7 @@ class Trainer:
             "train_tokens": len(self.train.ids),
             "processes": procs.world,
             "init_weights": None,
+            "init_spent": None,
         }
         self.windows = Windows(self.train, c.block_size)
         self.check_fits(self.tokenizer.vocab_size)
@@ -172,12 +174,14 @@ class Trainer:
         self.model = checkpoint.build(self.model_config)
         labels = Labels(c, self.train, procs.device, self.model.head.head, procs.first)
         self.model_config |= {"teacher_sha256": labels.teacher, "teacher_weights": labels.teacher_weights}
+        self.model_config["teacher_spent"] = spent_by(c.teacher) if labels.teacher_weights else None
         self.source = TextSource(
             self.windows, labels, c.batch_size, c.seed, c.micro_batch, procs.rank, procs.world
         )
         self.loader = Loader(self.source, procs.device)
         if c.init_from and not c.resume:
             words, self.model_config["init_weights"] = start_from(c.init_from, self.model, self.model_config)
+            self.model_config["init_spent"] = spent_by(c.init_from)
             self.say(words)
         self.model.to(procs.device)
         self.optimizer = make_optimizer(self.model, c)
@@ -210,7 +214,8 @@ class Trainer:
         ckpt = checkpoint.load(path, optimizer=True, run=True)
         had = {**asdict(TrainConfig()), **ckpt.config}  # a key that an earlier version did not have
         # it started from them; whether they have changed since does not matter
-        self.model_config["init_weights"] = had.get("init_weights")
+        for key in ("init_weights", "init_spent", "teacher_spent"):
+            self.model_config[key] = had.get(key)
         self.config, extended = adopt_schedule(self.config, ckpt)
         self.model_config["lr_decay_steps"] = had["lr_decay_steps"] = self.config.lr_decay_steps
         refuse_other_run(self.out, had, self.model_config)

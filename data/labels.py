@@ -56,6 +56,13 @@ class Settings:
             )
         return m
 
+    def reads(self, block_size: int, vocab_size: int) -> int:
+        """Tokens that the teacher reads to label one window: the window itself, and once more with each
+        candidate put in where the perplexity of the full window decides."""
+        again = self.count(block_size) * min(self.candidates, vocab_size)
+        full = self.ppl_threshold > 0 and self.ppl_form == "full"
+        return block_size * (1 + again * full)
+
 
 class Proposals(NamedTuple):
     """What a teacher proposes for B windows."""

@@ -22,19 +22,12 @@ class Column(NamedTuple):
     key: str
     title: str
     form: str
-    best: str  # which row is: "low", "high", "human" (nearest to human text), or "" (none is)
+    best: str  # which value is: "low", "high", "human" (nearest to human text), or "" (none is)
     what: str
 
 
 HONEST = (
-    Column(
-        "step",
-        "step",
-        "d",
-        "",
-        "training steps of the checkpoint, the one with the best validation NLL "
-        "(heads with exact zeros: PPL_eps)",
-    ),
+    Column("step", "step", "d", "", "training steps of the checkpoint that is scored"),
     Column("ppl_tok", "PPL_tok", ".2f", "low", "exp(NLL / tokens)"),
     Column("ppl_word", "PPL_word", ".2f", "low", "exp(NLL / (words + lines))"),
     Column("bits_per_byte", "bits/byte", ".3f", "low", "NLL / (ln 2 x bytes of the text)"),
@@ -52,6 +45,23 @@ HONEST = (
     Column("distinct_4", "Distinct-4", ".4f", "human", "unique 4-grams / words, all texts pooled"),
     Column("seq_rep_4", "seq-rep-4", ".4f", "human", "1 - unique / all 4-grams of a text, mean"),
     Column("zipf", "Zipf", ".3f", "human", "minus the slope of log frequency over log rank"),
+    Column("short_texts", "short", ".0f", "", "texts of fewer words than the others are cut to"),
+    Column("steps", "steps", ".0f", "", "training steps in all, with those of the run it started from"),
+    Column(
+        "train_tokens",
+        "train tokens",
+        ",.0f",
+        "",
+        "tokens it was trained on, each as often as it was read, with those of the run it started from",
+    ),
+    Column(
+        "teacher_tokens",
+        "teacher tokens",
+        ",.0f",
+        "",
+        "tokens that its teacher read to make the labels and, if that is one of our runs, to be trained; "
+        "0 without a teacher",
+    ),
 )
 NUCLEUS = 0.9  # top_p of the coverage column
 TRUTH = (  # see metrics.Recovery

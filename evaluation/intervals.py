@@ -1,4 +1,9 @@
-"""Means over runs with 95% intervals, and differences paired by seed."""
+"""Means over runs with 95% intervals, and differences paired by seed.
+
+The values of runs with independent seeds, each of which also samples with a seed of its own, hold both
+variances: that between trainings and that between texts. So Student's t over the runs' values is an interval
+for text metrics too, however the two variances compare. The texts alone would leave out the first one.
+"""
 
 import math
 import statistics
@@ -11,6 +16,8 @@ from scipy import stats
 from evaluation import metrics
 from evaluation.columns import Column
 from evaluation.tables import Row, cells
+
+Runs = dict[int, Row]  # the runs of one row of the summary by their training seeds
 
 
 def _of_words(metric: Callable) -> Callable[[list[str]], float]:
@@ -35,57 +42,61 @@ def student_interval(values: list[float]) -> float:
 
 
 def half_sampling_interval(
-    texts: list[list[str]], metric: Callable[[list[str]], float], halves: int, seed: int = 0
+    texts: list[str], metric: Callable[[list[str]], float], halves: int, seed: int = 0
 ) -> float:
-    """Half of the 95% interval of the mean of `metric` over several lists of texts.
+    """Half of the 95% interval of `metric` of texts that no training stands behind: the references'.
 
     The texts stand for all that could have been sampled. The spread of a statistic over random halves, drawn
     without replacement, is that of the statistic of the whole over new samples: (m/n) / (1 - m/n) = 1 at
     m = n/2. A text is never drawn twice: Self-BLEU would punish a repetition that no model wrote.
     Source: Politis, Romano & Wolf 1999, the bootstrap without replacement.
     """
-    rng, means = np.random.default_rng(seed), []
-    for _ in range(halves):
-        picks = [rng.permutation(len(t))[: len(t) // 2] for t in texts]
-        means.append(np.mean([metric([t[i] for i in pick]) for t, pick in zip(texts, picks)]))
-    return 1.96 * float(np.std(means, ddof=1))
+    rng = np.random.default_rng(seed)
+    picks = [rng.permutation(len(texts))[: len(texts) // 2] for _ in range(halves)]
+    return 1.96 * float(np.std([metric([texts[i] for i in pick]) for pick in picks], ddof=1))
 
 
-def summarise(
-    name: str, rows: list[Row], texts: list[list[str]], columns: tuple[Column, ...], halves: int
-) -> dict[str, Any]:
-    """One row of the summary, of `rows`, the runs of one configuration, and their texts.
+def summarise(name: str, runs: Runs, columns: tuple[Column, ...]) -> dict[str, Any]:
+    """One row of the summary, of the runs of one configuration.
 
-    For each column the mean, and `<key>_ci`, half of its 95% interval.
+    For each column the mean, `<key>_seeds`, the value of each of its "seeds", and `<key>_ci`, half of the
+    mean's 95% interval; a plain number (Column.best) has no interval.
     """
-    out: dict[str, Any] = {
-        "name": name,
-        "reference": bool(rows[0].get("reference")),
-        "runs": [r["name"] for r in rows],
-    }
-    for key in (c.key for c in columns):
+    rows = list(runs.values())
+    out: dict[str, Any] = {"name": name, "runs": [r["name"] for r in rows], "seeds": list(runs)}
+    for column in columns:
+        key = column.key
         values = [r[key] for r in rows if key in r]
         if not values:
             continue
         out[key] = float(np.mean(values))
-        if key in TEXT_METRICS:
-            out[key + "_ci"] = half_sampling_interval(texts, TEXT_METRICS[key], halves)
-        else:
+        out[key + "_seeds"] = [r.get(key) for r in rows]
+        if column.best:
             out[key + "_ci"] = student_interval(values)
     return out
 
 
-def differences(runs: dict[int, Row], base: dict[int, Row], columns: tuple[Column, ...]) -> dict[str, float]:
-    """For each column that training decides, what a row's runs have more than the table's first row, by seed.
+def reference(row: Row, texts: list[str], columns: tuple[Column, ...], halves: int) -> dict[str, Any]:
+    """The row of the summary of a reference: its values, with intervals over its texts."""
+    out: dict[str, Any] = {"name": row["name"], "reference": True, "runs": [row["name"]]}
+    for key in (c.key for c in columns if c.key in row):
+        out[key] = row[key]
+        if key in TEXT_METRICS:
+            out[key + "_ci"] = half_sampling_interval(texts, TEXT_METRICS[key], halves)
+    return out
+
+
+def differences(runs: Runs, base: Runs, columns: tuple[Column, ...]) -> dict[str, float]:
+    """For each column what a row's runs have more than the table's first row, by seed.
 
     `<key>_diff` is the mean difference, `<key>_diff_ci` half of its 95% interval (Student's t of the pairs).
     One seed is the same start and the same batches, so a pair differs by less than two runs do.
     """
     out: dict[str, float] = {}
     seeds = [s for s in runs if s in base]
-    for key in (c.key for c in columns):
+    for key in (c.key for c in columns if c.best):
         everywhere = all(key in r[s] for r in (runs, base) for s in seeds)
-        if key not in TEXT_METRICS and seeds and everywhere:
+        if seeds and everywhere:
             values = [runs[s][key] - base[s][key] for s in seeds]
             out[key + "_diff"] = float(np.mean(values))
             out[key + "_diff_ci"] = student_interval(values)

@@ -3,11 +3,9 @@
 import json
 import math
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,11 +19,14 @@ from data.tokenizers import Tokenizer
 from data.tokens import TokenFile, open_tokens
 from evaluation import metrics
 from evaluation.columns import NUCLEUS, PUBLISHED
+from evaluation.provenance import commit, scoring_code, versions
 from evaluation.sampling import truncate
 from evaluation.scoring import described, document_blocks, document_windows, recover, score, truth_blocks
-from evaluation.settings import Corpus, Settings, TextsConfig, settings
+from evaluation.settings import Corpus, Settings, TextsConfig, of_run, settings
+from evaluation.spent import spent
 from evaluation.texts import (
     Prompts,
+    common_words,
     decode,
     held_out_prompts,
     measured,
@@ -145,6 +146,8 @@ def open_all(c: TextsConfig, **protocol: Any) -> tuple[list[Entry], Settings, Da
         )
     seed = s.seed if paper else None
     prompts = held_out_prompts(split.ids, s.texts, s.prompt_tokens, s.new_tokens, seed)
+    if not (paper or s.words):
+        s = replace(s, words=common_words(decode(tokenizer, prompts.prompt, prompts.human, s)))
     return asked, s, Data(train, split, tokenizer, prompts), device
 
 
@@ -199,8 +202,9 @@ def public(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def unchanged(row: dict[str, Any] | None, ckpt: Checkpoint, digest: str) -> bool:
-    """Whether `row` is this checkpoint's: the same weights, by their hash, and the same configuration."""
-    if row is None or row.get("weights_sha256") != digest:
+    """Whether `row` is this checkpoint's, scored by this code: the same weights, by their hash, and the same
+    configuration, in which corpus, teacher and the weights it started from stand by their hashes, too."""
+    if row is None or row.get("weights_sha256") != digest or row.get("code") != scoring_code():
         return False
     return row["training"] == json.loads(json.dumps(public(ckpt.config)))
 
@@ -218,9 +222,11 @@ def model_row(
         "checkpoint": str(path),
         "weights_sha256": digest,
         "step": ckpt.progress["step"],
+        **spent(ckpt.config, ckpt.progress),
         "command": " ".join(sys.argv),
         "commit": commit(),
         "versions": versions(),
+        "code": scoring_code(),
         "training": public(ckpt.config),
         "curve": evaluations(ckpt.path.parent),
     }
@@ -229,7 +235,7 @@ def model_row(
         numbers, new = model_numbers(path, row["name"], data, s, device)
         row |= numbers
         texts = decode(data.tokenizer, data.prompts.prompt, new, s)
-        row |= validity(data, new) | measured(text_metrics, texts, s.loops)
+        row |= validity(data, new) | measured(text_metrics, texts, s.loops, s.words)
     except Degenerate as e:
         row["problem"] = e.what
     return row, texts
@@ -243,7 +249,8 @@ def model_numbers(
     Degenerate if its probabilities are not numbers.
     """
     model, ckpt = load_model(path, device=device, dtype=get_dtype(s.dtype))
-    draws = model.head.draws(s.samples, s.seed)
+    own = of_run(s, ckpt.config)
+    draws = model.head.draws(s.samples, own.seed)
 
     def bar(steps: Iterable) -> Iterable:
         return tqdm(steps, desc=f"{name}: scoring", leave=False)
@@ -258,7 +265,7 @@ def model_numbers(
     else:
         row = held_out_numbers(model, data, s, draws, device, bar)
         row |= recovery(data, s, model, draws, device, bar)
-    return row, sample_texts(model, data.prompts.prompt, s, device, name)
+    return row, sample_texts(model, data.prompts.prompt, own, device, name)
 
 
 def train_perplexity(
@@ -312,32 +319,6 @@ def reference_row(name: str, data: Data, s: Settings) -> tuple[dict[str, Any], l
     new = reference_texts(name, data.prompts, data.train.ids, s)
     texts = decode(data.tokenizer, data.prompts.prompt, new, s)
     perfect = recovery(data, s, None) if name == "human" else {}
-    row = {"name": name, "reference": True, **text_metrics(texts, s.loops), **validity(data, new), **perfect}
+    numbers = text_metrics(texts, s.loops, s.words) | validity(data, new)
+    row = {"name": name, "reference": True, **numbers, **perfect}
     return row, texts
-
-
-# -----------------------------------------------------------------------------
-# Where a row comes from
-
-
-def _git(*arguments: str) -> str | None:
-    """What git says of this repository; None where there is none."""
-    done = subprocess.run(["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True)
-    return None if done.returncode else done.stdout
-
-
-def commit() -> str:
-    """The repository's commit; "" where there is none.
-
-    With a "+" behind it if files have changed since, except those of results/.
-    """
-    head = _git("rev-parse", "HEAD")
-    if head is None:
-        return ""
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":!/results")
-    return head.strip() + ("+" if changed else "")
-
-
-def versions() -> dict[str, str]:
-    packages = ("torch", "numpy", "sacrebleu", "tokenizers", "tiktoken")
-    return {"python": sys.version.split()[0], **{p: version(p) for p in packages}}

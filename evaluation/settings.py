@@ -1,11 +1,14 @@
 """What a table is made with: the flags of eval_diversity.py and frontier.py, and what its rows share."""
 
-from dataclasses import dataclass
-from typing import Literal
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from evaluation.sampling import check_sampling
 from runtime.configurator import check_seed
 from runtime.errors import UserError
+
+LEAST_WORDS = 4  # a text is not cut to fewer: the metrics count 4-grams
 
 
 @dataclass
@@ -20,10 +23,12 @@ class TextsConfig:
     texts: int = 100                # of each row
     prompt_tokens: int = 50         # 0: the whole block
     new_tokens: int = 200
+    words: int = 0                  # the first of each text, which are measured; 0: as many as 95% of the
+    #                                 human continuations have. Shorter texts stay as they are
     top_k: int = 0                  # the most probable tokens that may be drawn; 0: all
     top_p: float = 1.0              # or the smallest set of them with this mass
     samples: int = 8                # weight draws of Bayesian rows
-    seed: int = 1337
+    seed: int = 1337                # what is drawn depends on it and on the run's own training seed
     # machine
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
     dtype: str = "float32"          # of matrix products: float32, bfloat16, float16, or auto
@@ -43,6 +48,7 @@ class Settings:
     loops: int  # groups they are scored in; their mean is reported
     prompt_tokens: int
     new_tokens: int
+    words: int  # of each text that are measured; 0: all of them, or not known before the texts are
     temperature: float
     top_k: int
     top_p: float
@@ -85,6 +91,7 @@ def settings(
         loops=loops,
         prompt_tokens=c.prompt_tokens or block_size,
         new_tokens=c.new_tokens,
+        words=c.words,
         temperature=temperature,
         top_k=c.top_k,
         top_p=c.top_p,
@@ -110,6 +117,12 @@ def check_settings(s: Settings) -> None:
             else "the honest protocol scores held-out text"
         )
         raise UserError(f"split = {s.split!r}: {right}; leave --split out")
+    if paper and s.words:
+        raise UserError(f"words = {s.words}: the paper's protocol cuts no text; leave --words out")
+    if s.words < 0 or 0 < s.words < LEAST_WORDS:
+        raise UserError(
+            f"words = {s.words}: at least {LEAST_WORDS}, the metrics count {LEAST_WORDS}-grams; 0 chooses"
+        )
     if s.loops < 1:
         raise UserError(f"loops = {s.loops}: must be at least 1")
     if min(s.texts // s.loops // 2, s.prompt_tokens, s.new_tokens, s.samples) < 1:
@@ -128,5 +141,15 @@ def check_settings(s: Settings) -> None:
 
 
 def other_settings(had: dict, now: dict) -> list[str]:
-    """Each key of `now` that has another value in `had`, with both values."""
-    return [f"{k} {had.get(k)!r}, now {v!r}" for k, v in now.items() if had.get(k) != v]
+    """Each key of `now` that has another value in `had`, with both values; `words` only where it is known."""
+    known = {k: v for k, v in now.items() if k != "words" or v}
+    return [f"{k} {had.get(k)!r}, now {v!r}" for k, v in known.items() if had.get(k) != v]
+
+
+def of_run(s: Settings, config: dict[str, Any]) -> Settings:
+    """`s` with the seed of one run, derived from the table's seed and from the run's own training seed.
+
+    So the texts of two seeds are independent, and rows of one training seed share their random numbers.
+    """
+    digest = hashlib.sha256(f"{s.seed} {config.get('seed')}".encode()).digest()
+    return replace(s, seed=int.from_bytes(digest[:6]))

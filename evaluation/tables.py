@@ -5,6 +5,7 @@ import io
 import json
 import math
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tabulate import tabulate
 
 from data.held_out import Truth
 from evaluation.columns import HONEST, PAPER, TRUTH, Column
+from evaluation.provenance import scoring_code
 from evaluation.rows import Data
 from evaluation.settings import Settings, other_settings
 from runtime.errors import UserError
@@ -43,27 +45,18 @@ def number(value: float, form: str) -> str:
 def cells(rows: list[Row], columns: tuple[Column, ...]) -> list[list[str]]:
     """The table's cells, a list a row, the row's name first.
 
-    A text metric shows its distance to human; the best model row of a column has a star: see Column.best. A
+    A text metric shows its distance to human; a star stands where the row has <key>_best: see groups.py. A
     row with a problem says so.
     """
     human = next((r for r in rows if r["name"] == "human"), {})
-    models = [r for r in rows if not r.get("reference")]
-
-    def best(column: Column) -> float | None:
-        """The least distance of a model's finite value."""
-        finite = [r for r in models if math.isfinite(r.get(column.key, math.nan))]
-        return min((distance(r, human, column) for r in finite), default=None)
-
     out = [[r["name"] + (f" ({r['problem']})" if "problem" in r else "")] for r in rows]
     for column in columns:
-        least = best(column) if column.best else None
         for row, line in zip(rows, out):
             value = row.get(column.key, math.nan)
             cell = number(value, column.form)
             if column.best == "human" and row is not human and not math.isnan(value):
                 cell += f" ({format(value - human[column.key], '+' + column.form)})"
-            starred = column.best and math.isfinite(value) and not row.get("reference")
-            if starred and distance(row, human, column) == least:
+            if row.get(column.key + "_best"):
                 cell += " *"
             line.append(cell)
     return out
@@ -103,13 +96,15 @@ def explain(s: Settings, columns: tuple[Column, ...], data: Data) -> list[str]:
     """The lines under the table: its settings and what the columns are."""
     complete = " (not the whole official split)" if data.split.info["complete"] is False else ""
     budget = f"{s.texts} texts" + (f" in {s.loops} loops" if s.loops > 1 else "")
+    measured = f", cut to their first {s.words} words" if s.words else ""
     return [
         f"Protocol {s.protocol}: {s.split} split{complete}, tokenizer {data.tokenizer.name}; "
-        f"{budget}, {s.prompt_tokens} prompt + {s.new_tokens} new tokens, "
-        f"temperature {s.temperature:g}, top_k {s.top_k}, top_p {s.top_p:g}, seed {s.seed}; "
-        f"block {s.block_size}, stride {s.stride}; Bayesian rows: {s.samples} weight samples; {s.dtype}.",
-        "(+x) is the distance to human text; * is nearest to human, for PPL, bits/byte and ECE the lowest, "
-        "for the sparsemax score the highest. Up or down alone is not better.",
+        f"{budget}, {s.prompt_tokens} prompt + {s.new_tokens} new tokens{measured}, "
+        f"temperature {s.temperature:g}, top_k {s.top_k}, top_p {s.top_p:g}, "
+        f"seed {s.seed} and each run's own; block {s.block_size}, stride {s.stride}; "
+        f"Bayesian rows: {s.samples} weight samples; {s.dtype}.",
+        "(+x) is the distance to human text; up or down alone is not better. Single runs are not marked: "
+        "what is best takes several seeds (table.py).",
         *(f"{c.title}: {c.what}." for c in columns),
         *([known_truth(data.truth)] if data.truth else []),
     ]
@@ -126,6 +121,13 @@ def known_truth(truth: Truth) -> str:
         "each scored with its whole document in the model's window (coverage at one of eight of them); "
         "the human row is a perfect model there."
     )
+
+
+def scored_otherwise(rows: Iterable[Row]) -> list[str]:
+    """The line that names the rows which other code has scored; none where there are no such."""
+    names = [r["name"] for r in rows if not r.get("reference") and r.get("code") != scoring_code()]
+    said = "Scored by another version of this program, and not again, for their runs were not there"
+    return [f"{said}: {', '.join(names)}."] if names else []
 
 
 def exit_code(rows: dict[str, Row]) -> int:
@@ -171,8 +173,14 @@ def csv_text(rows: list[list[Any]]) -> str:
 
 
 def strict(row: Row) -> Row:
-    """`row` with nan and inf, which JSON does not have, as strings."""
-    return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+    """`row` with nan and inf, which JSON does not have, as strings; those in its lists, too."""
+
+    def known(value: Any) -> Any:
+        if isinstance(value, list):
+            return [known(v) for v in value]
+        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+    return {k: known(v) for k, v in row.items()}
 
 
 def number_strings(row: Row) -> Row:
@@ -202,7 +210,8 @@ def write_files(
     samples_file(out, "").parent.mkdir(parents=True, exist_ok=True)
     keys = [c.key for c in columns]
     sheet = [["name", *keys], *([r["name"], *(r.get(k, "") for k in keys)] for r in rows)]
-    explained = "\n".join(notes[:2]) + "\n\n" + "\n".join("- " + n for n in notes[2:])
+    listed = [*notes[2:], *scored_otherwise(rows)]
+    explained = "\n".join(notes[:2]) + "\n\n" + "\n".join("- " + n for n in listed)
     content = {}
     for name, written in texts.items():
         lines = [json.dumps(t, ensure_ascii=False) + "\n" for t in written]

@@ -1,6 +1,8 @@
 """The texts that a table measures: prompts, what models and references write after them, their diversity."""
 
+import re
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +12,7 @@ from tqdm import tqdm
 from data.tokenizers import Tokenizer
 from evaluation import metrics
 from evaluation.sampling import generate
-from evaluation.settings import Settings
+from evaluation.settings import LEAST_WORDS, Settings
 from model import LanguageModel
 from runtime.checkpoint import Degenerate
 from runtime.device import float64_device, get_dtype
@@ -48,7 +50,7 @@ def held_out_prompts(ids: np.ndarray, n: int, prompt: int, new: int, seed: int |
 def sample_texts(
     model: LanguageModel, prompts: np.ndarray, s: Settings, device: torch.device, title: str, batch: int = 50
 ) -> np.ndarray:
-    """(n, new_tokens) ids sampled after each prompt."""
+    """(n, new_tokens) ids sampled after each prompt; s.seed is the run's own, see `of_run`."""
     draws = model.head.draws(s.samples, s.seed, get_dtype(s.dtype))
     generator = torch.Generator(float64_device(device)).manual_seed(s.seed)
     how = (s.temperature, s.top_k, s.top_p, generator)
@@ -84,17 +86,31 @@ def decode(tokenizer: Tokenizer, prompts: np.ndarray, new: np.ndarray, s: Settin
     return [tokenizer.decode(r) for r in rows.tolist()]
 
 
-def text_metrics(texts: list[str], loops: int) -> dict[str, float]:
+def common_words(human: list[str]) -> int:
+    """How many words 95% of the human texts have: what all texts are cut to."""
+    return max(LEAST_WORDS, int(np.quantile([len(t.split()) for t in human], 0.05)))
+
+
+def cut(text: str, words: int) -> str:
+    """The text up to the end of its first `words` words; all of it if it has fewer, or if `words` is 0."""
+    ends = [m.end() for m in islice(re.finditer(r"\S+", text), words)]
+    return text[: ends[-1]] if words and len(ends) == words else text
+
+
+def text_metrics(texts: list[str], loops: int, words: int = 0) -> dict[str, float]:
     """Diversity of decoded texts, a word being what stands between spaces.
 
-    Each metric is the mean over `loops` groups of the texts.
+    Each text is cut to its first `words`; "short_texts" says how many have fewer. 0: no text is cut. Each
+    metric is the mean over `loops` groups of the texts.
     """
+    short = {"short_texts": sum(len(t.split()) < words for t in texts)} if words else {}
+    texts = [cut(t, words) for t in texts]
     groups = [texts[i::loops] for i in range(loops)]
-    words = [[t.split() for t in g] for g in groups]
+    split = [[t.split() for t in g] for g in groups]
     bleu = [metrics.self_bleu_sacre(g) for g in groups]
 
     def mean(metric: Callable[[list[list[str]]], float]) -> float:
-        return float(np.mean([metric(w) for w in words]))
+        return float(np.mean([metric(w) for w in split]))
 
     spread = {"self_bleu_sd": float(np.std(bleu, ddof=1))} if loops > 1 else {}
     return {
@@ -104,6 +120,7 @@ def text_metrics(texts: list[str], loops: int) -> dict[str, float]:
         "distinct_4": mean(metrics.distinct_n),
         "seq_rep_4": mean(metrics.seq_rep_n),
         "zipf": mean(metrics.zipf_coefficient),
+        **short,
     }
 
 

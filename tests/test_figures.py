@@ -10,7 +10,7 @@ import frontier
 from data.tokens import open_tokens
 from evaluation import figures, metrics
 from evaluation.rows import open_all
-from evaluation.texts import held_out_prompts
+from evaluation.texts import cut, held_out_prompts
 from frontier import FrontierConfig
 from runtime.checkpoint import Degenerate
 from runtime.configurator import configure
@@ -31,9 +31,9 @@ def read(out: Path) -> dict:
 
 
 def test_human_text_is_scored_against_other_human_text(points, trained, token_folder):
-    _, _, data, _ = open_all(configure(FrontierConfig, [str(trained), *SMALL]))
+    _, s, data, _ = open_all(configure(FrontierConfig, [str(trained), *SMALL]))
     other = held_out_prompts(open_tokens(token_folder / "validation.bin").ids, 6, 4, 12).human
-    text = lambda rows: [data.tokenizer.decode(r) for r in rows.tolist()]
+    text = lambda rows: [cut(data.tokenizer.decode(r), s.words) for r in rows.tolist()]
     human = next(r for r in read(points)["rows"] if r["name"] == "human")
     assert human["bleu"] == metrics.bleu_sacre(text(data.prompts.human), text(other)) and human[
         "self_bleu"

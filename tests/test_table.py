@@ -10,13 +10,12 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from conftest import TINY, train_in_process
 
 import table
 from evaluation.columns import Column
-from evaluation.intervals import differences, half_sampling_interval, student_interval, summarise
+from evaluation.intervals import differences, student_interval
 from evaluation.tables import read_texts, samples_file
 from table import Run, TableConfig
 
@@ -26,39 +25,6 @@ def test_student_interval():
     # of many values it is the normal distribution's
     assert student_interval([0.0, 1.0] * 5000) == pytest.approx(1.96 * 0.5 / 100, rel=1e-3)
     assert math.isnan(student_interval([1.0])) and math.isnan(student_interval([1.0, math.inf]))
-
-
-def test_half_sampling_covers_as_it_says():
-    """About 95% of the intervals hold the truth.
-
-    Of the mean length of n texts, whose standard error is known, over many sets of texts.
-    """
-    rng, n, hits = np.random.default_rng(0), 60, 0
-    for i in range(200):
-        lengths = rng.integers(1, 50, n)
-        width = half_sampling_interval(
-            [["x" * k for k in lengths]], lambda texts: np.mean([len(t) for t in texts]), 100, seed=i
-        )
-        hits += abs(lengths.mean() - 25) < width
-    assert 0.90 <= hits / 200 <= 0.99
-
-
-def test_half_sampling_of_several_seeds_is_narrower():
-    rng = np.random.default_rng(1)
-    texts = [["x" * k for k in rng.integers(1, 50, 60)] for _ in range(4)]
-    metric = lambda t: np.mean([len(x) for x in t])
-    assert half_sampling_interval(texts, metric, 300) == pytest.approx(
-        half_sampling_interval(texts[:1], metric, 300) / 2, rel=0.3
-    )
-
-
-def test_summary_of_a_row():
-    columns = (Column("ppl_tok", "PPL", ".2f", "low", ""), Column("distinct_4", "D4", ".4f", "human", ""))
-    rows = [{"name": f"r-{i}", "ppl_tok": 10.0 + i, "distinct_4": 0.5} for i in range(3)]
-    texts = [["a b c d e f", "a b c d e g", "b c d e f g", "h i j k l m"]] * 3
-    s = summarise("r", rows, texts, columns, 20)
-    assert s["ppl_tok"] == 11 and s["ppl_tok_ci"] == pytest.approx(student_interval([10.0, 11.0, 12.0]))
-    assert s["distinct_4"] == 0.5 and s["distinct_4_ci"] > 0 and s["runs"] == ["r-0", "r-1", "r-2"]
 
 
 def test_differences_are_paired_by_seed():

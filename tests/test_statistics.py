@@ -1,0 +1,390 @@
+"""What a table may claim: intervals that cover, stars for all that cannot be told from the best, texts of one
+length, independent samples, rows scored by one code, and what each row has spent."""
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+from conftest import TINY, train_in_process
+
+from data.labels import Settings as LabelSettings
+from eval_diversity import main
+from evaluation.columns import Column
+from evaluation.groups import group, holm, marks, paired_p, worse
+from evaluation.intervals import half_sampling_interval, reference, student_interval, summarise
+from evaluation.provenance import code_digest, scoring_code
+from evaluation.rows import public, unchanged
+from evaluation.settings import other_settings
+from evaluation.spent import spent
+from evaluation.summary import write_summary
+from evaluation.tables import json_table, scored_otherwise, strict
+from evaluation.texts import common_words, cut, text_metrics
+from runtime.checkpoint import find, load
+from train import TrainConfig
+
+SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu"]
+PPL = Column("ppl_eps", "PPL_eps", ".2f", "low", "")
+BLEU = Column("self_bleu", "Self-BLEU", ".2f", "human", "")
+STEPS = Column("steps", "steps", ".0f", "", "")
+
+
+# ---- intervals ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+@pytest.mark.parametrize("between", [0.1, 1, 10])
+def test_intervals_of_text_metrics_cover_both_variances(seeds, between):
+    """Of simulated seeds x texts at least 93% of the 95% intervals hold the truth, a mean text length of 20.
+
+    `between`: the standard deviation of the trainings' means over that of a run's value given its training.
+    """
+    rng = np.random.default_rng(seeds)
+    tables, texts = 2000, 40
+    column = Column("length", "length", ".1f", "human", "")
+    within = 20 / math.sqrt(texts)  # of the mean of exponential lengths of mean 20, which are skewed, too
+    means = 20 + between * within * rng.standard_normal((tables, seeds, 1))
+    lengths = means + rng.exponential(20, (tables, seeds, texts)) - 20
+    hits = 0
+    for values in lengths.mean(2).tolist():
+        runs = {seed: {"name": "", "length": value} for seed, value in enumerate(values)}
+        s = summarise("row", runs, (column,))
+        hits += abs(s["length"] - 20) < s["length_ci"]
+    assert 0.93 <= hits / tables <= 0.975
+
+
+def test_half_sampling_covers_the_texts_of_a_reference():
+    """About 95% of the intervals hold the truth: of the mean length of n texts, over many sets of texts."""
+    rng, n, hits = np.random.default_rng(0), 60, 0
+    for i in range(200):
+        lengths = rng.integers(1, 50, n)
+        texts = ["x" * k for k in lengths]
+        width = half_sampling_interval(texts, lambda t: float(np.mean([len(x) for x in t])), 100, seed=i)
+        hits += abs(lengths.mean() - 25) < width
+    assert 0.90 <= hits / 200 <= 0.99
+
+
+def test_summary_of_a_row():
+    runs = {s: {"name": f"r-{s}", "ppl_eps": 10.0 + s, "self_bleu": 5.0 * s, "steps": 7} for s in (1, 2, 4)}
+    s = summarise("r", runs, (PPL, BLEU, STEPS))
+    assert s["ppl_eps"] == pytest.approx(10 + 7 / 3) and s["ppl_eps_seeds"] == [11, 12, 14]
+    assert s["self_bleu_ci"] == pytest.approx(student_interval([5.0, 10.0, 20.0]))
+    assert s["seeds"] == [1, 2, 4] and s["runs"] == ["r-1", "r-2", "r-4"]
+    assert s["steps"] == 7 and "steps_ci" not in s  # a plain number
+    assert math.isnan(summarise("r", {1: runs[1]}, (BLEU,))["self_bleu_ci"])  # one run says nothing of others
+    texts = ["a b c d e f", "a b c d e g", "b c d e f g", "h i j k l m"]
+    human = reference({"name": "human", "self_bleu": 9.0}, texts, (PPL, BLEU), 20)
+    assert human["reference"] and human["self_bleu"] == 9 and human["self_bleu_ci"] > 0
+
+
+# ---- who cannot be told from the best ----------------------------------------------------------------------
+
+
+def test_paired_p():
+    a, b = {1: 1.0, 2: 2.0, 3: 4.0}, {1: 0.0, 2: 0.0, 3: 0.0, 4: 9.0}
+    # mean 7/3, standard deviation 1.528: t = 2.646 of 2 degrees of freedom
+    assert paired_p(a, b) == pytest.approx(0.1180829 / 2)
+    assert paired_p(b, a) == pytest.approx(1 - 0.1180829 / 2)
+    assert paired_p(a, a) == 0.5 and paired_p({1: 1.0, 2: 1.0}, {1: 0.0, 2: 0.0}) == 0
+    assert math.isnan(paired_p({1: 1.0, 5: 2.0}, b))
+
+
+def test_holm():
+    """Each step has its own threshold, and nothing is rejected behind the first that is not."""
+    assert holm({"a": 0.01, "b": 0.04, "c": 0.02}) == {"a", "b", "c"}
+    assert holm({"a": 0.01, "b": 0.04, "c": 0.03}) == {"a"}
+    assert holm({"a": 0.02, "b": 0.02, "c": 0.02}) == set() == holm({})
+
+
+def test_the_best_row_keeps_its_star():
+    """A row as good as any stays in the group in at least 95% of tables, one far off in hardly any."""
+    rng, kept, far, tables = np.random.default_rng(0), 0, 0, 400
+    for _ in range(tables):
+        values = rng.standard_normal((8, 5))
+        values[7] += 20
+        found = group({str(i): dict(enumerate(row)) for i, row in enumerate(values.tolist())})
+        kept += "0" in found
+        far += "7" in found
+    assert kept / tables >= 0.95 and far / tables <= 0.01
+
+
+def test_no_star_within_noise_and_none_for_few_seeds():
+    base = {1: 10.0, 2: 11.0, 3: 12.0}
+    noisy = {1: 10.5, 2: 10.4, 3: 12.3}
+    worse = {1: 15.0, 2: 16.1, 3: 17.0}
+    few = {"one": {1: 1.0}, "two": {1: 1.0, 2: 1.1}, "inf": {1: 1.0, 2: 1.0, 3: math.inf}}
+    rows = {"base": base, "noisy": noisy, "worse": worse, **few}
+    assert group(rows) == {"base", "noisy"}
+    assert group({**rows, "elsewhere": {7: 9.9, 8: 13.0, 9: 13.0}}) == {"base", "noisy"}  # no pairs
+    assert group(few) == set()
+
+
+def runs_of(ppl: list[float], bleu: list[float]) -> dict[int, dict]:
+    return {s: {"ppl_eps": p, "self_bleu": b} for s, (p, b) in enumerate(zip(ppl, bleu), 1)}
+
+
+ROWS = {
+    "baseline": runs_of([183.1, 180.5, 187.4], [8.4, 10.1, 10.6]),
+    "same": runs_of([184.1, 180.2, 187.1], [11.4, 10.3, 11.6]),
+    "better": runs_of([160.1, 158.0, 163.4], [11.0, 11.2, 11.9]),
+    "sparse": runs_of([2410.8, 2562.2, 2824.1], [14.5, 14.6, 14.4]),  # as diverse as human text
+    "one": runs_of([150.0], [14.5]),
+}
+HUMAN = {"name": "human", "reference": True, "self_bleu": 14.5}
+
+
+def test_nearness_to_human_is_not_quality():
+    """A row of perplexity 2,599 is not marked, however near to human its texts are."""
+    assert worse(ROWS) == {"sparse", "one"}
+    found = marks(ROWS, HUMAN, (PPL, BLEU, STEPS))
+    assert [name for name in ROWS if found[name]["self_bleu_best"]] == ["baseline", "same", "better"]
+    assert [name for name in ROWS if found[name]["ppl_eps_best"]] == ["better"]
+    assert found["sparse"] == {"quality_worse": True, "ppl_eps_best": False, "self_bleu_best": False}
+    equal = {
+        name: runs_of([180.0, 181.0, 182.0], [r["self_bleu"] for r in ROWS[name].values()]) for name in ROWS
+    }
+    assert marks(equal, HUMAN, (BLEU,))["sparse"]["self_bleu_best"]  # it was its quality alone
+
+
+def test_the_first_row_is_the_standard():
+    rows = {"sparse": ROWS["sparse"], "baseline": ROWS["baseline"]}
+    assert worse(rows) == set()
+    assert marks(rows, HUMAN, (BLEU,))["sparse"]["self_bleu_best"]
+
+
+# ---- the summary's files -----------------------------------------------------------------------------------
+
+
+def test_the_summary_says_what_it_marks(tmp_path):
+    runs = [
+        {"name": f"{row}-{s}", "code": scoring_code(), "steps": 100, **r}
+        for row, of in ROWS.items()
+        for s, r in of.items()
+    ]
+    runs[0]["code"] = "another"
+    texts = ["a b c d e f g", "a b c d e h i", "b c d e f h j", "h i j k l m n"]
+    references = [HUMAN, HUMAN | {"name": "unigram noise"}, HUMAN | {"name": "loop"}]
+    per_run = tmp_path / "t.runs"
+    (tmp_path / "t.runs.samples").mkdir()
+    for name in ("human", "unigram_noise", "loop"):
+        (tmp_path / f"t.runs.samples/{name}.jsonl").write_text("".join(json.dumps(t) + "\n" for t in texts))
+    (tmp_path / "t.runs.json").write_text(
+        json_table({"settings": {"words": 5}}, [strict(r) for r in [*runs, *references]])
+    )
+    (tmp_path / "t.runs.md").write_text("| table |\n\nProtocol.\n")
+    asked = {row: {s: f"{row}-{s}" for s in of} for row, of in ROWS.items()}
+    said = write_summary(tmp_path / "t", per_run, asked, {}, 10)
+    rows = {r["name"]: r for r in json.loads((tmp_path / "t.json").read_text())["rows"]}
+    assert rows["sparse"]["self_bleu_best"] is False and rows["same"]["self_bleu_best"] is True
+    assert rows["baseline"]["self_bleu_seeds"] == [8.4, 10.1, 10.6] and rows["baseline"]["self_bleu_ci"] > 2.8
+    assert "self_bleu_diff_ci" in rows["same"]  # text metrics are paired by seed, too
+    assert rows["human"]["self_bleu_ci"] > 0 and "self_bleu_best" not in rows["human"]
+    md = (tmp_path / "t.md").read_text()
+    line = {x.split("|")[1].strip(): x for x in md.split("\n\n")[0].splitlines()}
+    assert line["same"].count("*") == 1 and "*" not in line["sparse"] + line["one"] + line["human"]
+    assert (
+        "not among them: sparse, one." in md and "Holm" in md and "fewer than 3 seeds is never marked" in md
+    )
+    assert "Self-BLEU, seed 3" in md and "Self-BLEU, seed 3" in said and "10.60" in md
+    assert "Scored by another version of this program" in said and said.endswith(": baseline-1.")
+    assert "183.1 180.5 187.4" in (tmp_path / "t.csv").read_text()
+
+
+# ---- texts of one length -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text, words, first",
+    [
+        ("a b c", 2, "a b"),
+        (" a\n b\tc ", 2, " a\n b"),
+        ("a b", 2, "a b"),
+        ("a b \n", 2, "a b"),
+        ("a b\n", 3, "a b\n"),
+        ("a\u2003b c", 2, "a\u2003b"),
+        ("a b c", 0, "a b c"),
+        ("", 4, ""),
+    ],
+)
+def test_cut(text, words, first):
+    assert cut(text, words) == first
+    assert cut(text, words).split() == text.split()[: words or None]
+
+
+def test_texts_are_cut_to_what_most_human_texts_have():
+    assert common_words(["w " * n for n in range(100, 201)]) == 105
+    assert common_words(["a b"] * 10) == 4  # 4-grams need four
+    long = ["a b c d e f", "a b c d g h", "b c a d x y"]
+    got = text_metrics([*long, "a b c"], 1, 4)
+    assert got.pop("short_texts") == 1
+    assert got == text_metrics(["a b c d", "a b c d", "b c a d", "a b c"], 1)
+
+
+def test_the_number_of_words_is_a_setting(trained, tmp_path):
+    out = tmp_path / "t"
+    assert main([str(trained), *SMALL, "--words=5", f"--out={out}"]) == 0
+    table = json.loads((tmp_path / "t.json").read_text())
+    assert table["settings"]["words"] == 5
+    assert "cut to their first 5 words" in (tmp_path / "t.md").read_text()
+    whole = [json.loads(x) for x in (tmp_path / "t.samples/baseline.jsonl").read_text().split("\n")[:-1]]
+    row = table["rows"][0]
+    assert any(len(t.split()) > 5 for t in whole)  # they are stored whole
+    assert (
+        row["distinct_4"] == text_metrics(whole, 1, 5)["distinct_4"] != text_metrics(whole, 1)["distinct_4"]
+    )
+    assert row["short_texts"] == sum(len(t.split()) < 5 for t in whole)
+    with pytest.raises(ValueError, match="rows of other settings .*words 5, now "):
+        main([str(trained), *SMALL, f"--out={out}"])
+    for flags, says in ((["--words=3"], "words = 3: at least 4"), (["--words=-1"], "words = -1")):
+        with pytest.raises(ValueError, match=says):
+            main([str(trained), *SMALL, *flags])
+    with pytest.raises(ValueError, match="cuts no text"):
+        main([str(trained), "--protocol=paper", "--words=5"])
+
+
+def test_an_automatic_number_of_words_is_not_known_before_the_texts():
+    assert other_settings({"words": 5, "seed": 1}, {"words": 0, "seed": 1}) == []
+    assert other_settings({"words": 5, "seed": 1}, {"words": 6, "seed": 1}) == ["words 5, now 6"]
+
+
+# ---- a seed of its own -------------------------------------------------------------------------------------
+
+
+def test_each_run_samples_with_a_seed_of_its_own(trained, tmp_path):
+    """The same weights, trained with another seed: other texts; and other texts with another table's seed."""
+    other = shutil.copytree(trained / "best", tmp_path / "other")
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"seed": config["seed"] + 1}))
+    texts = {}
+    for seed in (1, 2):
+        out = tmp_path / f"t{seed}"
+        names = [f"a={trained}", f"b={trained}", f"c={other}"]
+        assert main([*names, *SMALL, f"--seed={seed}", f"--out={out}"]) == 0
+        for name in "abc":
+            texts[name, seed] = (tmp_path / f"t{seed}.samples/{name}.jsonl").read_text()
+    assert texts["a", 1] == texts["b", 1] and texts["a", 2] == texts["b", 2]
+    assert len(set(texts.values())) == 4
+    assert "seed 1 and each run's own" in (tmp_path / "t1.md").read_text()
+
+
+# ---- the code that scored ----------------------------------------------------------------------------------
+
+SOURCE = '''
+"""A module."""
+def f(x):
+    """Adds."""
+    return x + 1  # one more
+class A:
+    """Nothing."""
+'''
+
+
+def test_the_digest_is_of_the_code_alone():
+    code = code_digest({"a.py": SOURCE})
+    same = SOURCE.replace("Adds", "Adds one").replace("# one more", "").replace("x + 1", "(x\n + 1)")
+    assert code_digest({"a.py": same}) == code
+    for old, new in (
+        ("x + 1", "x + 2"),
+        ("x + 1", "x - 1"),
+        ("def f(x)", "def f(x=None)"),
+        ('"""Adds."""', "1"),
+    ):
+        assert code_digest({"a.py": SOURCE.replace(old, new)}) != code
+    assert code_digest({"b.py": SOURCE}) != code
+
+
+def test_rows_of_other_code_are_scored_again(trained, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "t"
+    argv = [str(trained), *SMALL, f"--out={out}"]
+    assert main(argv) == 0
+    before = json.loads((tmp_path / "t.json").read_text())["rows"][0]
+    assert before["code"] == scoring_code() and len(before["code"]) == 64
+    table = tmp_path / "t.json"
+    table.write_text(table.read_text().replace(before["code"], "0" * 64))
+    assert (
+        main([f"again={trained}", *SMALL, f"--out={out}"]) == 0
+    )  # whose run is not asked for is kept, and named
+    said = (
+        "Scored by another version of this program, and not again, for their runs were not there: baseline."
+    )
+    assert said in capsys.readouterr().out and said in (tmp_path / "t.md").read_text()
+    assert main(argv) == 0
+    assert "kept from" not in capsys.readouterr().err and said not in (tmp_path / "t.md").read_text()
+    assert json.loads(table.read_text())["rows"][0]["code"] == before["code"]
+    assert main(argv) == 0 and "baseline: kept from" in capsys.readouterr().err
+    assert scored_otherwise([{"name": "old"}, {"name": "human", "reference": True}])[0].endswith(": old.")
+
+
+@pytest.mark.parametrize("key", ["data_sha256", "teacher_weights", "init_weights", "seed"])
+def test_a_row_is_kept_only_with_its_origins(trained, key):
+    """Another corpus, teacher or start, by their hashes, is another row."""
+    ckpt = load(find(trained), weights=False)
+    row = {"weights_sha256": "w", "code": scoring_code(), "training": public(ckpt.config)}
+    assert unchanged(row, ckpt, "w") and not unchanged(row, ckpt, "v")
+    assert not unchanged(row | {"code": "0"}, ckpt, "w")
+    assert not unchanged(row | {"training": row["training"] | {key: "another"}}, ckpt, "w")
+
+
+# ---- what a row has spent ----------------------------------------------------------------------------------
+
+RUN = {"block_size": 10, "batch_size": 2, "vocab_size": 30, "train_tokens": 101}
+LABELS = {"candidates": 5, "positions": 0.5, "ppl_threshold": 0.0, "ppl_form": "prefix", "label_store": True}
+PROGRESS = {"step": 7, "tokens": 140}
+
+
+def test_what_a_run_has_spent():
+    own = {"steps": 7, "train_tokens": 140, "teacher_tokens": 0}
+    assert spent(RUN | {"teacher": "gpt2", "labels": "true"}, PROGRESS) == own
+    assert spent(RUN | {"init_from": "gpt2", "init_weights": None}, PROGRESS) == own  # none of ours
+    before = {"steps": 100, "train_tokens": 2000, "teacher_tokens": 30}
+    started = RUN | {"init_from": "gone", "init_weights": "0", "init_spent": before}
+    assert spent(started, PROGRESS) == {"steps": 107, "train_tokens": 2140, "teacher_tokens": 30}
+    taught = (
+        RUN | LABELS | {"labels": "soft", "teacher": "gone", "teacher_weights": "0", "teacher_spent": before}
+    )
+    assert spent(taught, PROGRESS) == {"steps": 7, "train_tokens": 140, "teacher_tokens": 100 + 2030}
+    assert spent(taught | {"label_store": False}, PROGRESS)["teacher_tokens"] == 140 + 2030
+    full = taught | {"ppl_threshold": 9.0, "ppl_form": "full"}  # once more with each candidate put in
+    assert spent(full, PROGRESS)["teacher_tokens"] == 100 * (1 + 5 * 5) + 2030
+    assert spent(taught | {"teacher_weights": None, "teacher_spent": None}, PROGRESS)["teacher_tokens"] == 100
+
+
+def test_what_is_not_known_is_left_out():
+    started = RUN | {"init_from": "gone", "init_weights": "0"}
+    assert spent(started, PROGRESS) == {}
+    odd = RUN | LABELS | {"labels": "soft", "candidates": "many"}
+    assert spent(odd, PROGRESS) == {"steps": 7, "train_tokens": 140}
+
+
+def test_the_teacher_reads_what_its_settings_say():
+    assert LabelSettings(candidates=5, positions=4).reads(10, 30) == 10
+    assert LabelSettings(5, 4, 9.0, "full").reads(10, 30) == 10 * (1 + 4 * 5)
+    assert LabelSettings(5, 4, 9.0, "full").reads(10, 3) == 10 * (1 + 4 * 3)
+    assert LabelSettings(5, 4, 9.0, "prefix").reads(10, 30) == 10
+
+
+def test_a_training_records_what_it_builds_on(trained, token_folder, tmp_path):
+    """A run started from another one and taught by it, and one that starts from that; resumed, too."""
+    first = tmp_path / "first"
+    taught = dict(head="sigmoid", labels="soft", teacher=str(trained), label_store=False, candidates=3)
+    base = TINY | dict(max_steps=2)
+    begun = dict(init_from=str(trained), **taught)
+    config = TrainConfig(**base | dict(name="first", out_dir=str(first)) | begun)
+    assert train_in_process(config, token_folder) == 0
+    again = TrainConfig(**base | dict(name="first", out_dir=str(first), max_steps=4, resume=True) | begun)
+    assert train_in_process(again, token_folder) == 0
+    of = lambda path, which: (lambda c: spent(c.config, c.progress))(load(find(path, which), weights=False))
+    block = TINY["block_size"] * TINY["batch_size"]
+    base_steps = load(find(trained), weights=False).progress["step"]
+    assert of(first, "last") == {
+        "steps": base_steps + 4,
+        "train_tokens": (base_steps + 4) * block,
+        "teacher_tokens": (base_steps + 4) * block,
+    }
+    config = load(find(first, "last"), weights=False).config
+    bare = {
+        k: v for k, v in config.items() if not k.endswith("_spent")
+    }  # an older version's, found by its folder
+    assert spent(bare, {"step": 4, "tokens": 4 * block}) == of(first, "last")
+    assert spent(bare | {"init_weights": "0" * 64}, {"step": 4, "tokens": 4 * block}) == {}
