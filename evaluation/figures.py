@@ -112,6 +112,15 @@ def panels(names: list[str], height: float) -> tuple["Figure", list[tuple["Axes"
     return fig, list(zip(axes.flat, names))
 
 
+def log_axis(ax: "Axes") -> None:
+    """A log scale with plain numbers: the usual ones are mathematics, which are not set here (see pyplot)."""
+    from matplotlib.ticker import LogFormatter
+
+    ax.set_yscale("log")
+    ax.yaxis.set_major_formatter(LogFormatter())
+    ax.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
+
+
 def values(steps: dict[int, list[float]]) -> list[float]:
     """All values of a row, of every step and seed."""
     return [v for seeds in steps.values() for v in seeds]
@@ -129,7 +138,7 @@ def multiples(data: Curves, path: Path, y: str, log: bool = True) -> list[Path]:
             band(ax, data[BASELINE], BASELINE_COLOUR)
         band(ax, data[name], "tab:blue")
         if log:
-            ax.set_yscale("log")
+            log_axis(ax)
     label = f"training steps; grey: {BASELINE}; bands: lowest to highest seed"
     if log and BASELINE in data:
         lowest = min(min(values(steps)) for steps in data.values())

@@ -232,7 +232,7 @@ def figure(store: Store, rows: Sequence[str], count: int, path: Path) -> list[Pa
         for values, colour in ((base, figures.BASELINE_COLOUR), (curves[row], "tab:blue")):
             if values:
                 ax.plot(range(1, len(values) + 1), values, color=colour, lw=1.2, marker=".", ms=3)
-        ax.set_yscale("log")
+        figures.log_axis(ax)
     fig.supxlabel(f"trials; grey: {figures.BASELINE}")
     fig.supylabel("expected best validation perplexity")
     return figures.write(fig, path)
