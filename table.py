@@ -143,8 +143,8 @@ def has_row(run: Run, c: TableConfig, rows: dict[str, Row]) -> bool:
     row = rows.get(run.out.name, {})
     if run.started or "training" not in row or "problem" in row or run.differs(row["training"], rows):
         return False
-    if not Path(row.get("checkpoint", "")).name.startswith("last"):  # an older version took the best by validation
-        return False
+    if not Path(row.get("checkpoint", "")).name.startswith("last"):
+        return False  # an older version took the best by validation
     texts = samples_file(per_run_table(c), run.out.name)
     return row["training"]["max_steps"] == run.wanted["max_steps"] and texts.is_file()
 
