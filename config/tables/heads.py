@@ -30,14 +30,10 @@ rows = [
     "sig_gpt_pw --teacher={first}",
     "sig_gpt_as_published --teacher={first}",
     # fine-tuning, with the baseline's gain: from the baseline of the same seed, a quarter of its steps
-    "sparse_softmax_k --init_from={first} --gain={gain} "
-    "--max_steps=250 --learning_rate=1e-3 --min_lr=1e-4",
-    "sparse_softmax_p --init_from={first} --gain={gain} "
-    "--max_steps=250 --learning_rate=1e-3 --min_lr=1e-4",
-    "smooth_accuracy --init_from={first} --gain={gain} "
-    "--max_steps=250 --learning_rate=1e-3 --min_lr=1e-4",
-    "stop_gradient --init_from={first} --gain={gain} "
-    "--max_steps=250 --learning_rate=1e-3 --min_lr=1e-4",
+    "sparse_softmax_k --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4",
+    "sparse_softmax_p --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4",
+    "smooth_accuracy --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4",
+    "stop_gradient --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4",
 ]
 overlay = "brief"
 seeds = [1, 2, 3]
