@@ -2,11 +2,14 @@
 
     python table.py config/tables/heads.py [--key=value ...]
 
-Trains each row with each seed (train.py; a stopped one resumes), evaluates all runs (eval_diversity.py), and
-writes results/NAME.md, .csv and .json and the figures: per row the mean over seeds, with a 95% interval. What
-training decides has Student's t over the seeds; the metrics of texts have half-sampling over the texts
-(evaluation/intervals.py). Hours of work: stop it with Ctrl-C or SIGTERM, its trainings save. The same command
-goes on.
+Trains each row with each seed (train.py; a stopped one resumes), evaluates all runs as they are at the end of
+training (eval_diversity.py; no row has several chances to be best by validation), and writes results/NAME.md,
+.csv and .json and the figures: per row the mean over seeds, with a 95% interval. What training decides has
+Student's t over the seeds; the metrics of texts have half-sampling over the texts (evaluation/intervals.py).
+
+Hours of work: stop it with Ctrl-C or SIGTERM, its trainings save. The same command goes on. --tuned: each row
+at its best point of a search (tune.py). Several of them, on one machine or several, share the work:
+docs/several_machines.md.
 """
 
 if __name__ == "__main__":
