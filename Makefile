@@ -65,5 +65,10 @@ table: .venv/done
 		$(PY) frontier.py "$$@" $(if $(filter grammar,$(TABLE)),--prompt_tokens 28 --new_tokens 100) --out results/$(TABLE).frontier; \
 		else echo "out/ has no run of this table: its frontier stays as it is"; fi
 
+# Each head's best learning rate and gain by an equal number of trials: hours, resumable. TABLE as above.
+.PHONY: tune
+tune: .venv/done
+	$(PY) tune.py config/tables/heads.py $(if $(filter-out heads,$(TABLE)),config/tables/$(TABLE).py) --jobs=2
+
 clean:
 	rm -rf .venv out

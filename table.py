@@ -2,11 +2,14 @@
 
     python table.py config/tables/heads.py [--key=value ...]
 
-Trains each row with each seed (train.py; a stopped one resumes), evaluates all runs (eval_diversity.py), and
-writes results/NAME.md, .csv and .json and the figures: per row the mean over seeds, with a 95% interval. What
-training decides has Student's t over the seeds; the metrics of texts have half-sampling over the texts
-(evaluation/intervals.py). Hours of work: stop it with Ctrl-C or SIGTERM, its trainings save. The same command
-goes on.
+Trains each row with each seed (train.py; a stopped one resumes), evaluates all runs as they are at the end of
+training (eval_diversity.py; no row has several chances to be best by validation), and writes results/NAME.md,
+.csv and .json and the figures: per row the mean over seeds, with a 95% interval. What training decides has
+Student's t over the seeds; see evaluation/intervals.py.
+
+Hours of work: stop it with Ctrl-C or SIGTERM, its trainings save. The same command goes on. --tuned: each row
+at its best point of a search (tune.py). Several of them, on one machine or several, share the work:
+docs/several_machines.md.
 """
 
 if __name__ == "__main__":
@@ -14,36 +17,22 @@ if __name__ == "__main__":
 
     configurator.quiet_imports()
 
-import os
-import re
-import shlex
-import signal
-import subprocess
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import eval_diversity
-from config.defaults import TrainConfig
-from data.prepared import DATA, folder_of
-from data.tokens import open_tokens
 from evaluation import figures
+from evaluation.runs import Run, data_of, show_commands, split, used_by, words_of
 from evaluation.settings import Settings, other_settings
 from evaluation.summary import write_summary
 from evaluation.tables import Row, beside, samples_file
+from evaluation.tuning import Store, best_of, flags_of, own_keys
 from runtime import checkpoint
 from runtime.configurator import cli, configure, help_text, wants_help
 from runtime.errors import UserError
 from runtime.files import check_writable, foreign, lock_of, locked, read_json
-from runtime.names import check_row_name
-from runtime.processes import on_stop
-from runtime.resume import RESUMABLE
+from runtime.workers import Stopped, train_all
 
 OURS = "a table of this program: give another --name or --results, or move it away"
 
@@ -55,137 +44,78 @@ class TableConfig:
     rows: list[str] = field(default_factory=list)   # config files without folder and .py, each with its flags
     #                                                 the first is done first: it may be the others' teacher
     overlay: str = "small"                          # a config file laid over each row
+    flags: str = ""                                 # of train.py, given to each row before its own
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])
     partial: bool = False                           # trains nothing: a table of the runs that are finished
+    commands: bool = False                          # trains nothing: prints one line a run that is to do
     jobs: int = 1                                   # trainings at a time, each with its share of the cores
+    # the search of tune.py
+    tuned: bool = False                             # table.py: each row at its best point of the search
+    tuning: str = ""                                # the search's file; empty: results/NAME.tune.json
+    space: dict = field(default_factory=lambda: {"learning_rate": [1e-3, 8e-3], "gain": [0.5, 16]})
+    #                                                 key -> [lowest, highest], on a log scale
+    trials: int = 8                                 # of each row
+    tune_seed: int = 1                              # of all trials; the table's seeds are others
+    # the table
     evaluate: str = ""                              # flags of eval_diversity.py
     runs: str = "out"                               # folder of the runs
     results: str = "results"                        # folder of the table
-    halves: int = 200                               # random halves of the texts
+    halves: int = 200                               # random halves of the references' texts, for their intervals
     # fmt: on
-
-
-@dataclass(frozen=True)
-class Run:
-    """One training: `arguments` of train.py.
-
-    In a row's flags {runs}, {overlay} and {seed} are the run's: --init_from={runs}/baseline-{overlay}-{seed}.
-    """
-
-    row: str
-    seed: int
-    out: Path
-    arguments: tuple[str, ...]
-
-    @classmethod
-    def make(cls, row: str, seed: int, c: TableConfig) -> "Run":
-        if not split(row):
-            raise UserError(
-                f"rows = [{row!r}]: a row is the name of a config file, with flags if it needs some"
-            )
-        if odd := [k for k in re.findall(r"\{\w+\}", row) if k not in ("{runs}", "{overlay}", "{seed}")]:
-            raise UserError(
-                f"rows: {row!r} has {odd[0]}, of which nothing is known: "
-                "{runs}, {overlay} and {seed} are filled in"
-            )
-        name, *flags = split(row)
-        out = Path(c.runs) / check_row_name(f"{name}-{c.overlay}-{seed}")
-        for key, value in (("runs", Path(c.runs)), ("overlay", c.overlay), ("seed", seed)):
-            flags = [f.replace(f"{{{key}}}", str(value)) for f in flags]
-        configs = (f"config/{name}.py", f"config/{c.overlay}.py")
-        return cls(
-            name, seed, out, (*configs, *flags, f"--seed={seed}", f"--name={out.name}", f"--out_dir={out}")
-        )
-
-    @property
-    def started(self) -> bool:
-        return any((self.out / which).is_dir() for which in ("last", "last.old", "best", "best.old"))
-
-    @property
-    def finished(self) -> bool:
-        """Whether it is trained. UserError if its configuration, data or weights are not those asked for."""
-        if not self.started:
-            return False
-        ckpt = checkpoint.load(checkpoint.find(self.out, "last"), weights=False, run=True)
-        if odd := self.differs(ckpt.config):
-            raise UserError(
-                f"{self.out} was trained with another {odd}: move it away, or give another --runs folder"
-            )
-        return ckpt.progress["step"] >= self.wanted["max_steps"]
-
-    @property
-    def wanted(self) -> dict[str, Any]:
-        return vars(TrainConfig.read(list(self.arguments)))
-
-    def differs(self, config: dict[str, Any], rows: dict[str, Row] | None = None) -> str:
-        """The first key in which a configuration is not what the table asks for, with both values; or "".
-
-        What another run gave it counts by the hash of that run's weights, as far as it is known: from its
-        folder or its row among `rows`; else by its name.
-        """
-        want = self.wanted
-
-        def value(c: dict[str, Any], key: str) -> Any:
-            return Path(c[key]).name if key in ("teacher", "init_from") else c[key]
-
-        # a run may have taken whatever "auto" was where it was begun
-        asked = [k for k in want if k in config and k not in RESUMABLE and want[k] != "auto"]
-        odd = [k for k in asked if value(config, k) != value(want, k)]
-        if odd:
-            return f"{odd[0]} ({config[odd[0]]!r}, not {want[odd[0]]!r})"
-        for key, recorded in (("teacher", "teacher_weights"), ("init_from", "init_weights")):
-            had, now = config.get(recorded), weights_of(want[key], rows or {})
-            if had and now and had != now:
-                return f"{key} (one with the weights {had[:12]}, {want[key]} now has {now[:12]})"
-        had, now = config.get("data_sha256"), data_of(want)
-        if had and now and had != now:
-            return f"data (text {had[:12]}, now {now[:12]})"
-        return ""
-
-
-def weights_of(run: str, rows: dict[str, Row]) -> str | None:
-    """SHA-256 of the weights that start or teach others from `run`.
-
-    Of its folder, or of its row where the folder is gone; None if neither is there.
-    """
-    if not run:
-        return None
-    try:
-        found = checkpoint.find(run)
-        return _digest(found, (found / "model.safetensors").stat().st_mtime_ns)
-    except OSError:
-        return rows.get(Path(run).name, {}).get("weights_sha256")
-
-
-@cache
-def _digest(path: Path, changed: int) -> str:
-    return checkpoint.weights_digest(path)  # once for all the runs that start from these weights
-
-
-def data_of(config: dict[str, Any], folder: str = "") -> str | None:
-    """SHA-256 of the training text in `folder`, or else that a configuration would be trained on.
-
-    None as long as it is not prepared.
-    """
-    try:
-        asked = (config["dataset"], config["tokenizer"], config["source"])
-        prepared = Path(folder) if folder else folder_of(*asked, DATA)
-        return open_tokens(prepared / "train.bin").info["sha256"]
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def split(text: str) -> list[str]:
-    """The words of `text`, as a shell reads them. UserError naming it if a quotation has no end."""
-    try:
-        return shlex.split(text)
-    except ValueError as e:
-        raise UserError(f"{text!r} cannot be split into words: {e}") from None
 
 
 def per_run_table(c: TableConfig) -> Path:
     """Name, without ending, of the table of all runs."""
     return Path(c.results) / f"{c.name}.runs"
+
+
+# -----------------------------------------------------------------------------
+# The runs
+
+
+def tuning_file(c: TableConfig) -> Path:
+    """The trials of tune.py."""
+    return Path(c.tuning) if c.tuning else Path(c.results) / f"{c.name}.tune.json"
+
+
+def best_points(c: TableConfig) -> dict[str, list[str]]:
+    """The flags of each row's best point. A row whose search is not over is left out: it is named, or it is
+    a UserError unless the table is `partial`."""
+    store = Store(tuning_file(c))
+    found, missing = {}, []
+    for row in c.rows:
+        name, *flags = words_of(row)
+        own = own_keys(flags)
+        trials = store.of_row(name, c.trials)
+        best = best_of(trials)
+        count = c.trials if c.space.keys() - own else 1
+        if best is None or len(trials) < count:
+            missing.append(f"{name} ({len(trials)} of {count} trials)")
+        else:
+            found[name] = flags_of({k: v for k, v in best["point"].items() if k not in own}, own)
+    if missing:
+        said = f"{store.path} has no best point yet of {', '.join(missing)}"
+        if not c.partial:
+            raise UserError(
+                f"{said}: python tune.py with the same arguments makes them; --partial leaves such rows out"
+            )
+        print(f"{said}: left out", file=sys.stderr)
+    return found
+
+
+def runs_of(c: TableConfig) -> list[Run]:
+    """Each row with each seed; of a tuned table those that have a best point."""
+    points = best_points(c) if c.tuned else {}
+    runs = []
+    for seed in c.seeds:
+        first = None
+        for row in c.rows:
+            name = words_of(row)[0]
+            run = Run.make(row, seed, c, first, points.get(name, ()))
+            first = first or run
+            if name in points or not c.tuned:
+                runs.append(run)
+    return runs
 
 
 # -----------------------------------------------------------------------------
@@ -216,6 +146,8 @@ def has_row(run: Run, c: TableConfig, rows: dict[str, Row]) -> bool:
     row = rows.get(run.out.name, {})
     if run.started or "training" not in row or "problem" in row or run.differs(row["training"], rows):
         return False
+    if not Path(row.get("checkpoint", "")).name.startswith("last"):
+        return False  # an older version took the best by validation
     texts = samples_file(per_run_table(c), run.out.name)
     return row["training"]["max_steps"] == run.wanted["max_steps"] and texts.is_file()
 
@@ -223,97 +155,17 @@ def has_row(run: Run, c: TableConfig, rows: dict[str, Row]) -> bool:
 def still_needed(runs: list[Run], done: set[str]) -> set[str]:
     """Those of `done` that a run which is still to do starts from: they need their folder after all."""
     todo = [r for r in runs if r.out.name not in done and not r.finished]
-    used = {a.partition("=")[2] for r in todo for a in r.arguments}
-    return {r.out.name for r in runs if r.out.name in done and str(r.out) in used}
-
-
-# -----------------------------------------------------------------------------
-# Training
-
-
-class Stopped(Exception):
-    """A signal, its number in args, ended the trainings."""
-
-
-class Trainings:
-    """The processes that train now, and the signal that stopped them."""
-
-    def __init__(self) -> None:
-        self.running: set[subprocess.Popen] = set()
-        self.stopped = 0
-
-    def run(self, command: list[str], environment: dict[str, str]) -> int:
-        """The exit code of `command`."""
-        process = subprocess.Popen(command, env=environment)
-        self.running.add(process)
-        if self.stopped:  # by a signal that came just before
-            process.terminate()
-        code = process.wait()
-        self.running.discard(process)
-        return code
-
-    def stop(self, number: int, frame: FrameType | None) -> None:
-        """Answers a signal: every training saves and ends."""
-        self.stopped = self.stopped or number
-        for process in list(self.running):
-            process.terminate()
-
-
-@contextmanager
-def stopping(trainings: Trainings) -> Iterator[Trainings]:
-    """Within it a signal to stop goes to the trainings, too: SIGTERM reaches this process alone."""
-    before = on_stop(trainings.stop)
-    try:
-        yield trainings
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def train_all(runs: list[Run], c: TableConfig) -> None:
-    """The runs that are not finished, `jobs` at a time.
-
-    ChildProcessError naming those that failed, once the others are done; Stopped at a signal.
-    """
-    todo = [r for r in runs if not r.finished]
-    failed: list[str] = []
-    threads = max(1, (os.cpu_count() or 1) // c.jobs)
-    environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if c.jobs > 1 else {})
-
-    def one(run: Run) -> None:
-        if trainings.stopped:
-            return
-        resume = ["--resume"] if run.started else []
-        command = [sys.executable, "train.py", *run.arguments, *resume, "--log_interval=50"]
-        print(f"{run.out.name} ({todo.index(run) + 1} of {len(todo)} to do)", flush=True)
-        code = trainings.run(command, environment)
-        by_signal = -code if code < 0 else code - 128
-        if by_signal in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
-            trainings.stopped = trainings.stopped or by_signal
-        elif code:
-            failed.append(run.out.name)
-
-    with stopping(Trainings()) as trainings:
-        if c.jobs == 1:
-            for run in todo:
-                one(run)
-        else:
-            with ThreadPoolExecutor(c.jobs) as pool:
-                list(pool.map(one, todo))
-    if trainings.stopped:
-        raise Stopped(trainings.stopped)
-    if failed:
-        names = ", ".join(failed)
-        raise ChildProcessError(f"{names} failed, see the messages above; the other runs are kept")
+    used = {folder for r in todo for folder in used_by(r)}
+    return {r.out.name for r in runs if r.out.name in done and r.out in used}
 
 
 # -----------------------------------------------------------------------------
 # The table
 
 
-def check(c: TableConfig) -> list[Run]:
-    """The table's runs. UserError for what cannot work, of any row."""
-    for key, least in (("jobs", 1), ("halves", 2)):
+def check_rows(c: TableConfig) -> None:
+    """UserError for what neither a table nor a search can be asked for."""
+    for key, least in (("jobs", 1), ("halves", 2), ("trials", 1)):
         if getattr(c, key) < least:
             raise UserError(f"{key} = {getattr(c, key)}: must be at least {least}")
     if not c.rows or not c.seeds:
@@ -321,11 +173,22 @@ def check(c: TableConfig) -> list[Run]:
             "rows and seeds: a table needs at least one of each; give the file that has them first: "
             "table.py config/tables/heads.py config/tables/grammar.py"
         )
-    runs = [Run.make(row, seed, c) for seed in c.seeds for row in c.rows]
+
+
+def check(c: TableConfig) -> list[Run]:
+    """The table's runs. UserError for what cannot work, of any row."""
+    check_rows(c)
+    if c.tuned and c.tune_seed in c.seeds:
+        raise UserError(
+            f"seeds = {c.seeds}: the rows were tuned at seed {c.tune_seed}, a tuned table needs others"
+        )
+    runs = runs_of(c)
     if len({r.out for r in runs}) < len(runs):
         raise UserError("rows or seeds hold one twice: each row and each seed is to be there once")
+    if not runs:
+        raise UserError(f"{tuning_file(c)}: no row has its trials yet; python tune.py makes them")
     for run in runs:
-        TrainConfig.read(list(run.arguments))
+        run.wanted
     asked = eval_diversity.read_arguments([*(str(r.out) for r in runs), *split(c.evaluate)])
     blocks = {run.wanted["block_size"]: run for run in runs}
     if len(blocks) > 1:
@@ -369,19 +232,37 @@ def train_missing(runs: list[Run], done: set[str], c: TableConfig) -> list[Run]:
         if not finished and not done:
             raise UserError("partial = True: no run of this table is finished")
         return finished
-    first = split(c.rows[0])[0]
-    # others may have it as their teacher, or start from it
-    train_all([r for r in runs if r.out.name not in done and r.row == first], c)
-    done = done & evaluated(runs, c)  # which, trained anew, may have become another
+    sources, _ = in_order(runs)
+    train_all([r for r in sources if r.out.name not in done], c.jobs)
+    done = done & evaluated(runs, c)  # which, where a source was trained anew, may need to be, too
     todo = [r for r in runs if r.out.name not in done]
-    train_all([r for r in todo if r.row != first], c)
+    train_all(todo, c.jobs)
     return todo
 
 
-def summarise(c: TableConfig) -> None:
+def in_order(runs: list[Run]) -> tuple[list[Run], list[Run]]:
+    """(those that others start from or that teach them, the others)."""
+    used = {folder for r in runs for folder in used_by(r)}
+    return [r for r in runs if r.out in used], [r for r in runs if r.out not in used]
+
+
+def evaluate(todo: list[Run], c: TableConfig) -> int:
+    """Rows of these runs, by their weights at the end of training; eval_diversity's exit code.
+
+    Of several workers that come here at once one does the work, and the others find its rows.
+    """
+    per_run = per_run_table(c)
+    asked = [f"{r.out.name}={checkpoint.find(r.out, 'last')}" for r in todo]
+    with locked(lock_of(beside(per_run, ".evaluation"))):
+        return eval_diversity.main([*asked, *split(c.evaluate), f"--out={per_run}"])
+
+
+def summarise(c: TableConfig, runs: list[Run]) -> None:
     """Writes the summary and its figures, and shows them."""
     out, per_run = Path(c.results) / c.name, per_run_table(c)
-    asked = {split(row)[0]: {seed: Run.make(row, seed, c).out.name for seed in c.seeds} for row in c.rows}
+    asked: dict[str, dict[int, str]] = {}
+    for run in runs:
+        asked.setdefault(run.row, {})[run.seed] = run.out.name
     with locked(lock_of(out)):
         print("", write_summary(out, per_run, asked, vars(c), c.halves), sep="\n")
         drawn = [str(figure) for figure in figures.draw(out)]
@@ -395,6 +276,10 @@ def main(argv: list[str]) -> int:
     c = configure(TableConfig, argv)
     runs, per_run = check(c), per_run_table(c)
     done = evaluated(runs, c)
+    if c.commands:
+        todo = [r for r in runs if r.out.name not in done and not r.finished]
+        show_commands(*in_order(todo))
+        return 0
     if done:
         print(
             f"{len(done)} of {len(runs)} runs are kept from {per_run}.json, their folders are not there; "
@@ -407,12 +292,9 @@ def main(argv: list[str]) -> int:
         print("stopped; what is trained is saved: run it again to go on", file=sys.stderr)
         return 128 + e.args[0]
     per_run.parent.mkdir(parents=True, exist_ok=True)
-    code = 0
-    if todo:
-        folders = [str(r.out) for r in todo]
-        code = eval_diversity.main([*folders, *split(c.evaluate), f"--out={per_run}"])
+    code = evaluate(todo, c) if todo else 0
     if code in (0, 1):  # 1: some models could not be evaluated, see their rows
-        summarise(c)
+        summarise(c, runs)
     return code
 
 

@@ -437,6 +437,8 @@ class Trainer:
                 self.report(loss, c.batch_size * c.block_size / (time.perf_counter() - t))
         except Diverged as e:
             self.say(f"stopped at {e}; {self.last_good()}; try a lower learning_rate or a longer warm-up")
+            if self.log:  # with the configuration: there may be no checkpoint that has it
+                self.log.add(self.step, diverged=str(e), config=self.model_config)
             return 1
         finally:
             self.bar.close()

@@ -225,3 +225,15 @@ def test_other_files_are_refused(tmp_path, name, content, says):
         (tmp_path / name).unlink()
     with pytest.raises((ValueError, OSError), match=says):
         figures.draw(tmp_path / "x")
+
+
+def test_numbers_on_a_log_axis_are_plain():
+    """Mathematics in text is off: matplotlib's own labels would show their TeX."""
+    for limits in ((300, 600), (10, 5000)):
+        fig, ((ax, _),) = figures.panels(["x"], 1.6)
+        figures.log_axis(ax)
+        ax.set_ylim(*limits)
+        fig.canvas.draw()
+        labels = [t.get_text() for t in ax.get_yticklabels(which="both") if t.get_text()]
+        assert labels and all(float(text) > 0 for text in labels)
+        figures.pyplot().close(fig)

@@ -34,6 +34,7 @@ import frontier
 import sample
 import table
 import train
+import tune
 from data.prepared import prepared
 from evaluation import figures
 from runtime.configurator import cli
@@ -47,6 +48,7 @@ PROGRAMS = {
     "frontier": frontier.main,
     "figures": lambda argv: print(*figures.draw(Path(argv[0]))),
     "table": table.main,
+    "tune": tune.main,
     "export": export.main,
     "demo": data.demo.prepare.command,
     "grammar": data.grammar.prepare.command,
@@ -181,10 +183,11 @@ def call(whole, tmp_path, monkeypatch, capfd):
         without_bars(monkeypatch)
         monkeypatch.delenv("TRACEBACK", raising=False)
         monkeypatch.setattr("data.prepared.ROOT", folder)
-        monkeypatch.setattr(table, "DATA", folder / "data")
+        monkeypatch.setattr(evaluation.runs, "DATA", folder / "data")
         for module in (train, augment):
             monkeypatch.setattr(module, "prepared", lambda *a: prepared(*a, root=folder / "data"))
-        monkeypatch.setattr(table, "train_all", lambda *a: pytest.fail("the table went on to train"))
+        for module in (table, tune):
+            monkeypatch.setattr(module, "train_all", lambda *a, **_: pytest.fail("it went on to train"))
         monkeypatch.setattr(
             sys, "argv", [program, *(arguments.split() if isinstance(arguments, str) else arguments)]
         )
@@ -677,6 +680,12 @@ CASES = [
         for file in ("t.json", "t.runs.json")
     ],
     ("table", TABLE, {"results/t.runs.json": row(training=7)}, "results/t"),
+    *[("tune", TABLE, {"results/t.tune.json": bad}, "results/t.tune") for bad in NOT_JSON],
+    *[("table", [*TABLE, "--tuned"], {"results/t.tune.json": bad}, "seeds") for bad in NOT_JSON[:1]],
+    *[
+        ("tune", [*TABLE, f"--space={bad}"], {}, "space")
+        for bad in ("x", "{}", "{'gain': 1}", "{'n': [1, 2]}")
+    ],
 ]
 STORE = [  # a label store's files: (ending, content, what the line says)
     *[(".json", bad, "store") for bad in NOT_JSON],
@@ -727,6 +736,8 @@ def test_the_commands_that_are_damaged_here_work_when_whole(call):
         assert result.code == 0, (program, result.err)
     with pytest.raises(pytest.fail.Exception, match="went on to train"):
         call("table", TABLE)
+    with pytest.raises(pytest.fail.Exception, match="went on to train"):
+        call("tune", TABLE)
 
 
 # ---- as processes: what cannot be seen from inside ---------------------------------------------------------

@@ -8,16 +8,20 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import TINY, train_in_process
 
 import table
+from config.defaults import TrainConfig
 from evaluation.columns import Column
 from evaluation.intervals import differences, student_interval
+from evaluation.runs import Run
 from evaluation.tables import read_texts, samples_file
-from table import Run, TableConfig
+from runtime import workers
+from table import TableConfig
 
 
 def test_student_interval():
@@ -81,7 +85,7 @@ def test_the_committed_tables_are_sound(name, files):
     runs = table.check(c)
     assert len(runs) == len(c.rows) * len(c.seeds)
     assert c.name == name and {a for r in runs for a in r.arguments if a.startswith("--teacher")} == {
-        f"--teacher=out/baseline-{c.overlay}-{s}" for s in c.seeds
+        f"--teacher=out/baseline-{c.overlay}-{s}/last" for s in c.seeds
     }
 
 
@@ -96,28 +100,21 @@ def whole(token_folder, tmp_path, monkeypatch):
     def fake_train(self, command, environment):
         arguments = command[2:]
         trained.append(arguments)
-        config = table.TrainConfig.read(list(arguments))
+        config = TrainConfig.read(list(arguments))
         return train_in_process(config, token_folder)
 
     tiny = TINY | dict(block_size=96)
     overlay = tmp_path / "tinytable.py"
     overlay.write_text("".join(f"{k} = {v!r}\n" for k, v in tiny.items()))
     real = Run.make.__func__
-    monkeypatch.setattr(
-        Run,
-        "make",
-        classmethod(
-            lambda cls, row, seed, c: (
-                lambda r: Run(
-                    r.row,
-                    r.seed,
-                    r.out,
-                    tuple(str(overlay) if a.endswith("/tinytable.py") else a for a in r.arguments),
-                )
-            )(real(cls, row, seed, c))
-        ),
-    )
-    monkeypatch.setattr(table.Trainings, "run", fake_train)
+
+    def make_run(cls, *asked, **more):
+        run = real(cls, *asked, **more)
+        arguments = [str(overlay) if a.endswith("/tinytable.py") else a for a in run.arguments]
+        return replace(run, arguments=tuple(arguments))
+
+    monkeypatch.setattr(Run, "make", classmethod(make_run))
+    monkeypatch.setattr(workers.Trainings, "run", fake_train)
 
     def make(**changes):
         config = (
@@ -205,9 +202,9 @@ def test_a_run_that_others_start_from_needs_its_folder(whole):
 
 def test_a_failed_run_is_named_and_the_others_are_done(whole, monkeypatch):
     make, trained, folder = whole
-    inner = table.Trainings.run
+    inner = workers.Trainings.run
     monkeypatch.setattr(
-        table.Trainings,
+        workers.Trainings,
         "run",
         lambda self, command, environment: (
             1 if "--name=baseline-tinytable-1" in command else inner(self, command, environment)
@@ -301,7 +298,7 @@ def test_a_degenerate_run_is_left_out_and_named(whole, capsys):
     assert make(seeds=[1]) == 0
     from safetensors.torch import load_file, save_file
 
-    weights = folder / "out/smooth_gpt-tinytable-1/best/model.safetensors"
+    weights = folder / "out/smooth_gpt-tinytable-1/last/model.safetensors"
     save_file({k: v * math.nan for k, v in load_file(weights).items()}, weights)
     assert (
         make(seeds=[1]) == 1 and "could not be evaluated: smooth_gpt-tinytable-1" in capsys.readouterr().err
@@ -323,9 +320,9 @@ def test_a_signal_stops_the_trainings_and_waits_for_them(tmp_path, monkeypatch, 
         "signal.signal(signal.SIGTERM, save)\nout.touch()\ntime.sleep(60)"
     )
     runs = [Run("r", i, tmp_path / f"r{i}", (str(tmp_path / f"r{i}"),)) for i in range(2)]
-    real = table.subprocess.Popen
+    real = workers.subprocess.Popen
     monkeypatch.setattr(
-        table.subprocess,
+        workers.subprocess,
         "Popen",
         lambda command, env: real([sys.executable, "-c", code, command[2]], env=env),
     )
@@ -338,8 +335,8 @@ def test_a_signal_stops_the_trainings_and_waits_for_them(tmp_path, monkeypatch, 
     before = [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
     thread = threading.Thread(target=send)
     thread.start()
-    with pytest.raises(table.Stopped) as e:
-        table.train_all(runs, TableConfig())
+    with pytest.raises(workers.Stopped) as e:
+        workers.train_all(runs)
     thread.join()
     assert (
         e.value.args == (number,) and runs[0].out.with_suffix(".saved").exists() and not runs[1].out.exists()

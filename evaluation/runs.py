@@ -1,0 +1,245 @@
+"""The trainings that a table or a search is made of: what each one is, and whether it is done."""
+
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, Self
+
+from config.defaults import TrainConfig
+from data.prepared import DATA, folder_of
+from data.tokens import open_tokens
+from evaluation.tables import Row
+from runtime import checkpoint
+from runtime.errors import UserError
+from runtime.logs import entries
+from runtime.names import check_row_name
+from runtime.resume import RESUMABLE
+
+PLACEHOLDERS = ("{runs}", "{overlay}", "{seed}", "{first}", "{gain}")
+
+
+class Asked(Protocol):
+    """What a run is given by its table."""
+
+    runs: str
+    overlay: str
+    flags: str
+
+
+class Ended(NamedTuple):
+    """What a training that is over left."""
+
+    config: dict[str, Any]
+    nll: float | None  # that it was judged by, in nats a token; None: it diverged
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: `arguments` of train.py.
+
+    In a row's flags {runs}, {overlay} and {seed} are the run's, {first} is the first row's checkpoint (its
+    `last`) and {gain} the first row's gain: --teacher={first}.
+    """
+
+    row: str
+    seed: int
+    out: Path
+    arguments: tuple[str, ...]
+
+    @classmethod
+    def make(
+        cls,
+        row: str,
+        seed: int,
+        c: Asked,
+        first: "Run | None" = None,
+        found: Sequence[str] = (),
+        end: str = "",
+        **more: Any,
+    ) -> Self:
+        """The run of a row: its config file, the overlay, the table's flags, its own, and those of the point
+        that a search `found`.
+
+        `end` of its name; `more`: fields of a subclass.
+        """
+        name, *flags = words_of(row)
+        if odd := [k for k in re.findall(r"\{\w+\}", row) if k not in PLACEHOLDERS]:
+            raise UserError(
+                f"rows: {row!r} has {odd[0]}, of which nothing is known: "
+                f"{', '.join(PLACEHOLDERS)} are filled in"
+            )
+        if first is None and uses_first(row):
+            raise UserError(f"rows: {row!r} uses the first row, and is it itself: give another row first")
+        out = Path(c.runs) / check_row_name(f"{name}-{c.overlay}-{seed}{end}")
+        filled = {"runs": Path(c.runs), "overlay": c.overlay, "seed": seed}
+        if first is not None and uses_first(row):
+            filled |= {"first": first.out / "last", "gain": first.wanted["gain"]}
+        flags = [*split(c.flags), *flags]
+        for key, value in filled.items():
+            flags = [f.replace(f"{{{key}}}", str(value)) for f in flags]
+        configs = (f"config/{name}.py", f"config/{c.overlay}.py")
+        itself = (f"--seed={seed}", f"--name={out.name}", f"--out_dir={out}")
+        return cls(name, seed, out, (*configs, *flags, *found, *itself), **more)
+
+    @property
+    def started(self) -> bool:
+        return any((self.out / which).is_dir() for which in ("last", "last.old", "best", "best.old"))
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is trained to its end. UserError if it is not the run that is asked for."""
+        ended = self.ended()
+        return ended is not None and ended.nll is not None
+
+    def ended(self) -> Ended | None:
+        """What it left, if it is over: trained to its end and evaluated there, or diverged.
+
+        UserError if its configuration, data, weights or number of steps are not those asked for.
+        """
+        last = (entries(self.out) or [{}])[-1]
+        if "diverged" in last and not self.differs(last["config"]):  # there may be no checkpoint of it
+            return Ended(last["config"], None)
+        if not self.started:
+            return None
+        ckpt = checkpoint.load(checkpoint.find(self.out, "last"), weights=False, run=True)
+        self.refuse_other(ckpt.config)
+        step, asked = ckpt.progress["step"], self.wanted["max_steps"]
+        if step > asked:
+            raise UserError(f"{self.out} was trained for {step} steps, not {asked}: {REMEDY}")
+        if step < asked or ckpt.progress["val_nll"] is None:  # a signal came before its evaluation
+            return None
+        return Ended(ckpt.config, ckpt.progress["best_val_nll"])
+
+    @property
+    def wanted(self) -> dict[str, Any]:
+        return vars(TrainConfig.read(list(self.arguments)))
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """What makes this training: the settings that are not train.py's defaults. For JSON.
+
+        Of another run that it starts from the name alone: no place of one machine.
+        """
+        ignored = RESUMABLE - {"max_steps"} | {"name"}
+        defaults, wanted = asdict(TrainConfig()), self.wanted
+        odd = {k: v for k, v in wanted.items() if k not in ignored and v != defaults[k]}
+        return {k: named(odd, k) for k in odd}
+
+    def refuse_other(self, config: dict[str, Any]) -> None:
+        """UserError if a training of this configuration is not the one that is asked for."""
+        if odd := self.differs(config):
+            raise UserError(f"{self.out} was trained with another {odd}: {REMEDY}")
+
+    def differs(self, config: dict[str, Any], rows: dict[str, Row] | None = None) -> str:
+        """The first key in which a configuration is not what the table asks for, with both values; or "".
+
+        What another run gave it counts by the hash of that run's weights, as far as it is known: from its
+        folder or its row among `rows`; else by its name.
+        """
+        want = self.wanted
+        # a run may have taken whatever "auto" was where it was begun
+        asked = [k for k in want if k in config and k not in RESUMABLE and want[k] != "auto"]
+        odd = [k for k in asked if named(config, k) != named(want, k)]
+        if odd:
+            return f"{odd[0]} ({config[odd[0]]!r}, not {want[odd[0]]!r})"
+        for key, recorded in (("teacher", "teacher_weights"), ("init_from", "init_weights")):
+            had, now = config.get(recorded), weights_of(want[key], rows or {})
+            if had and now and had != now:
+                return f"{key} (one with the weights {had[:12]}, {want[key]} now has {now[:12]})"
+        had, now = config.get("data_sha256"), data_of(want)
+        if had and now and had != now:
+            return f"data (text {had[:12]}, now {now[:12]})"
+        return ""
+
+
+REMEDY = "move it away, or give another --runs folder"
+
+
+def named(config: dict[str, Any], key: str) -> Any:
+    """A value of a configuration; of another run its name alone."""
+    return run_folder(config[key]).name if key in ("teacher", "init_from") else config[key]
+
+
+def run_folder(path: str) -> Path:
+    """The folder of the run that a teacher's path, or that of weights to start from, means."""
+    found = Path(path)
+    return found.parent if found.name in ("last", "best") else found
+
+
+def weights_of(run: str, rows: dict[str, Row]) -> str | None:
+    """SHA-256 of the weights that start or teach others from `run`.
+
+    Of its folder, or of its row where the folder is gone; None if neither is there.
+    """
+    if not run:
+        return None
+    try:
+        found = checkpoint.find(run)
+        return _digest(found, (found / "model.safetensors").stat().st_mtime_ns)
+    except OSError:
+        return rows.get(run_folder(run).name, {}).get("weights_sha256")
+
+
+@cache
+def _digest(path: Path, changed: int) -> str:
+    return checkpoint.weights_digest(path)  # once for all the runs that start from these weights
+
+
+def data_of(config: dict[str, Any], folder: str = "") -> str | None:
+    """SHA-256 of the training text in `folder`, or else that a configuration would be trained on.
+
+    None as long as it is not prepared.
+    """
+    try:
+        asked = (config["dataset"], config["tokenizer"], config["source"])
+        prepared = Path(folder) if folder else folder_of(*asked, DATA)
+        return open_tokens(prepared / "train.bin").info["sha256"]
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+# -----------------------------------------------------------------------------
+# Rows and command lines
+
+
+def split(text: str) -> list[str]:
+    """The words of `text`, as a shell reads them. UserError naming it if a quotation has no end."""
+    try:
+        return shlex.split(text)
+    except ValueError as e:
+        raise UserError(f"{text!r} cannot be split into words: {e}") from None
+
+
+def words_of(row: str) -> list[str]:
+    """The config file's name and the flags of a row. UserError if there is no name."""
+    words = split(row)
+    if not words:
+        raise UserError(f"rows = [{row!r}]: a row is the name of a config file, with flags if it needs some")
+    return words
+
+
+def uses_first(row: str) -> bool:
+    return "{first}" in row or "{gain}" in row
+
+
+def used_by(run: Run) -> set[Path]:
+    """The folders of the runs that the flags of `run` name: it starts from them, or they teach it."""
+    flags = (a.partition("=") for a in run.arguments)
+    return {run_folder(value) for key, _, value in flags if key in ("--teacher", "--init_from")}
+
+
+def show_commands(first: Sequence[Run], rest: Sequence[Run]) -> None:
+    """One line a run, for whatever starts them; those that others need come `first`."""
+    if first and rest:
+        print(
+            f"# the first {len(first)} lines must be finished before the rest is started: "
+            "it starts from them, or they are its teachers",
+            file=sys.stderr,
+        )
+    for run in (*first, *rest):
+        resume = ["--resume"] if run.started else []
+        print(shlex.join(["python", "train.py", *run.arguments, *resume]))
