@@ -54,13 +54,14 @@ class TableConfig:
     tuning: str = ""                                # the search's file; empty: results/NAME.tune.json
     space: dict = field(default_factory=lambda: {"learning_rate": [1e-3, 8e-3], "gain": [0.5, 16]})
     #                                                 key -> [lowest, highest], on a log scale
-    trials: int = 8                                 # of each row
+    trials: int = 16                                # of each row
+    design: int = 8                                 # of these, at points that all rows share
     tune_seed: int = 1                              # of all trials; the table's seeds are others
     # the table
     evaluate: str = ""                              # flags of eval_diversity.py
     runs: str = "out"                               # folder of the runs
     results: str = "results"                        # folder of the table
-    halves: int = 200                               # random halves of the references' texts, for their intervals
+    halves: int = 200                               # random halves of the references' texts
     # fmt: on
 
 
@@ -165,7 +166,7 @@ def still_needed(runs: list[Run], done: set[str]) -> set[str]:
 
 def check_rows(c: TableConfig) -> None:
     """UserError for what neither a table nor a search can be asked for."""
-    for key, least in (("jobs", 1), ("halves", 2), ("trials", 1)):
+    for key, least in (("jobs", 1), ("halves", 2), ("trials", 1), ("design", 1)):
         if getattr(c, key) < least:
             raise UserError(f"{key} = {getattr(c, key)}: must be at least {least}")
     if not c.rows or not c.seeds:

@@ -1,6 +1,7 @@
 """A search of settings: its points, the file of its trials, and what it found for each row."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,28 @@ def points(space: Space, count: int) -> list[Point]:
         return float(f"{low * (high / low) ** x:.3g}")
 
     return [{key: value(key, x) for key, x in zip(space, at)} for at in drawn]
+
+
+def propose(space: Space, found: list[Entry]) -> Point:
+    """The next point of a row whose trials `found` are: by a Gaussian process, where an improvement is most
+    to be expected.
+
+    Optuna's GPSampler, made anew from the trials: the same trials give the same point.
+    """
+    import optuna
+    from optuna.exceptions import ExperimentalWarning
+
+    warnings.simplefilter("ignore", ExperimentalWarning)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    limits: dict[str, optuna.distributions.BaseDistribution] = {
+        key: optuna.distributions.FloatDistribution(low, high, log=True) for key, (low, high) in space.items()
+    }
+    sampler = optuna.samplers.GPSampler(seed=0, n_startup_trials=1)
+    study = optuna.create_study(sampler=sampler)
+    for entry, nll in zip(found, losses(found)):
+        point = {key: entry["point"][key] for key in space}
+        study.add_trial(optuna.trial.create_trial(params=point, distributions=limits, value=nll))
+    return {key: float(f"{value:.3g}") for key, value in study.ask(limits).params.items()}
 
 
 def flags_of(point: Point, own: set[str]) -> list[str]:
@@ -187,9 +210,13 @@ def best_value(best: Entry | None, trials: list[Entry], key: str) -> str:
     return f"{value:g}{ends.get(value, '')}"
 
 
-def report(store: Store, rows: Sequence[str], space: Space, count: int) -> str:
-    """The search as a Markdown table: a line a row, its best point, and what the trials bought."""
-    draws = [2**k for k in range(count.bit_length()) if 2**k <= count]
+def report(store: Store, rows: Sequence[str], space: Space, design: int, count: int) -> str:
+    """The search as a Markdown table: a line a row, its best point, and what the trials bought.
+
+    The first `design` of `count` trials are those of the shared points.
+    """
+    design = min(design, count)
+    draws = [2**k for k in range(design.bit_length()) if 2**k <= design]
     header = ["", "trials", "diverged", *space, "validation PPL", *(f"best of {n}" for n in draws)]
     body = []
     for row in rows:
@@ -200,8 +227,9 @@ def report(store: Store, rows: Sequence[str], space: Space, count: int) -> str:
         line = [row, str(len(trials)), str(sum(t["diverged"] for t in trials))]
         line += [best_value(best, trials, key) for key in space]
         line.append(f"{math.exp(best['nll']):.1f}" if best else "-")
-        enough = [n for n in draws if n <= len(trials)]
-        line += [f"{expected_perplexity(trials, n):.1f}" for n in enough]
+        shared = trials[:design]
+        enough = [n for n in draws if n <= len(shared)]
+        line += [f"{expected_perplexity(shared, n):.1f}" for n in enough]
         body.append(line + ["-"] * (len(draws) - len(enough)))
     table = tabulate(body, header, tablefmt="pipe", disable_numparse=True)
     return f"{table}\n\n{NOTE}\n"
@@ -211,19 +239,28 @@ NOTE = (
     "Best point of each row by the validation perplexity at the end of training, at one seed "
     "(PPL_eps of heads with exact zeros). (lowest), (highest): of the values that were tried; a better one "
     "may lie beyond. best of n: expected validation perplexity of the best of n trials, drawn with "
-    "replacement from those that were made (Dodge et al. 2019, arXiv 1909.03004), the exponential of the "
-    "expected NLL; a trial that diverged counts as a uniform distribution. -: not searched, or too few "
+    "replacement from those at the points that all rows share (Dodge et al. 2019, arXiv 1909.03004), the "
+    "exponential of the expected NLL; a trial that diverged counts as a uniform distribution. The row's "
+    "further trials go where a Gaussian process expects an improvement. -: not searched, or too few "
     "trials. A table of fresh seeds at the best points: table.py --tuned."
 )
 
 
-def figure(store: Store, rows: Sequence[str], count: int, path: Path) -> list[Path]:
-    """Expected best validation perplexity against the number of trials: a panel a row, softmax behind it."""
+def best_so_far(trials: list[Entry], design: int) -> list[float]:
+    """Validation perplexity that n = 1, 2, ... trials buy: the expected best of n at the shared points, then
+    the best of all that were made."""
+    shared, nll = trials[:design], losses(trials)
+    expected = [expected_perplexity(shared, n) for n in range(1, len(shared) + 1)]
+    return expected + [math.exp(min(nll[:n])) for n in range(design + 1, len(trials) + 1)]
+
+
+def figure(store: Store, rows: Sequence[str], design: int, count: int, path: Path) -> list[Path]:
+    """Best validation perplexity against the number of trials: a panel a row, softmax behind it."""
     curves = {}
     for row in rows:
         trials = store.of_row(row, count)
         if len(trials) > 1:
-            curves[row] = [expected_perplexity(trials, n) for n in range(1, len(trials) + 1)]
+            curves[row] = best_so_far(trials, design)
     if not curves:
         return []
     base = curves.get(figures.BASELINE)
@@ -234,17 +271,17 @@ def figure(store: Store, rows: Sequence[str], count: int, path: Path) -> list[Pa
                 ax.plot(range(1, len(values) + 1), values, color=colour, lw=1.2, marker=".", ms=3)
         ax.set_yscale("log")
     figures.plain_numbers(axes[0][0])
-    fig.supxlabel(f"trials; grey: {figures.BASELINE}")
-    fig.supylabel("expected best validation perplexity")
+    fig.supxlabel(f"trials; grey: {figures.BASELINE}; the first {design} are at shared points")
+    fig.supylabel("best validation perplexity")
     return figures.write(fig, path)
 
 
-def write_report(store: Store, rows: Sequence[str], space: Space, count: int) -> str:
+def write_report(store: Store, rows: Sequence[str], space: Space, design: int, count: int) -> str:
     """Writes NAME.tune.md and the figure beside the file of trials; what they say, for a terminal."""
     out = store.path.with_suffix("")
-    text = report(store, rows, space, count)
+    text = report(store, rows, space, design, count)
     with locked(lock_of(out)):
         with replacing(beside(out, ".md")) as f:
             f.write(text.encode())
-        drawn = [str(p) for p in figure(store, rows, count, out)]
+        drawn = [str(p) for p in figure(store, rows, design, count, out)]
     return "\n".join([text, *drawn])

@@ -19,7 +19,7 @@ import table
 import train
 import tune
 from config.defaults import TrainConfig
-from evaluation.tuning import Store, best_of, expected_best, figure, points, report
+from evaluation.tuning import Store, best_of, expected_best, figure, points, propose, report
 from runtime import checkpoint, workers
 from runtime.configurator import configure
 from table import TableConfig
@@ -61,6 +61,24 @@ def test_every_row_has_the_same_points_and_its_own_flags_win():
     assert all(w["min_lr"] == pytest.approx(w["learning_rate"] / 10, rel=1e-2) for w in plain + fixed)
     assert {w["min_lr"] for w in low} == {1e-5}
     assert all(w["eval_interval"] == w["max_steps"] == 1000 and w["seed"] == 1 for w in plain)
+
+
+def test_the_further_trials_follow_from_those_before():
+    """They close in on the best point of a bowl, and are the same for the same trials."""
+
+    def bowl(point: dict) -> float:
+        distance = (math.log(point["learning_rate"] / 2e-3), math.log(point["gain"] / 4))
+        return 5 + sum(d**2 for d in distance)
+
+    found = [entry("x", i, bowl(p), point=p) for i, p in enumerate(points(SPACE, 8))]
+    assert propose(SPACE, found) == propose(SPACE, found)
+    for i in range(8, 12):
+        at = propose(SPACE, found)
+        assert all(low <= at[key] <= high for key, (low, high) in SPACE.items())
+        found.append(entry("x", i, bowl(at), point=at))
+    assert min(t["nll"] for t in found[:8]) > 5.3 and best_of(found)["nll"] < 5.05
+    found[-1]["nll"] = math.inf  # a trial that diverged
+    assert propose(SPACE, found)
 
 
 def test_a_row_with_nothing_to_search_has_one_trial():
@@ -109,7 +127,7 @@ def test_expected_best_is_the_mean_over_all_draws():
 
 
 def entry(row: str, trial: int, nll: float, **changes) -> dict:
-    one = {"row": row, "trial": trial, "nll": nll, "point": points(SPACE, 8)[trial], "chosen": {}}
+    one = {"row": row, "trial": trial, "nll": nll, "point": points(SPACE, 16)[trial], "chosen": {}}
     one |= {"diverged": not math.isfinite(nll), "data_sha256": "a" * 64, "vocab_size": 100}
     return one | changes
 
@@ -118,14 +136,14 @@ def test_the_report_names_the_best_point_and_the_edges(tmp_path):
     store = Store(tmp_path / "x.tune.json")
     store.add([entry("baseline", i, nll) for i, nll in enumerate([2.0, 1.0, math.inf, 1.5])])
     store.add([entry("other", 0, 1.0)])
-    text = report(Store(store.path), ["baseline", "other", "none"], SPACE, 4)
+    text = report(Store(store.path), ["baseline", "other", "none"], SPACE, 4, 4)
     _, _, base, other = text.split("\n\n")[0].splitlines()
     cells = [cell.strip() for cell in base.split("|")[1:-1]]
     assert cells[:6] == ["baseline", "4", "1", "0.00449", "0.726 (lowest)", f"{math.e:.1f}"]
     # one that diverged counts as a uniform distribution
     assert cells[6] == f"{math.exp((2 + 1 + math.log(100) + 1.5) / 4):.1f}" and len(cells) == 9
     assert other.split("|")[7].strip() == f"{math.e:.1f}" and other.split("|")[8].strip() == "-"
-    drawn = figure(store, ["baseline", "other"], 4, tmp_path / "x.tune")
+    drawn = figure(store, ["baseline", "other"], 2, 4, tmp_path / "x.tune")
     assert [p.name for p in drawn] == ["x.tune.png", "x.tune.svg"]
 
 
@@ -167,7 +185,9 @@ def search(token_folder, tmp_path, monkeypatch):
     Path("config/mini.py").write_text("".join(f"{k} = {v!r}\n" for k, v in tiny.items()))
 
     def start(command=tune, **changes):
-        asked = dict(name="mini", overlay="mini", rows=["baseline", "smooth_gpt"], trials=2, halves=5)
+        asked = dict(
+            name="mini", overlay="mini", rows=["baseline", "smooth_gpt"], trials=2, design=2, halves=5
+        )
         asked |= dict(evaluate=f"--texts=6 --prompt_tokens=6 --new_tokens=80 --data={token_folder}")
         return command.main([f"--{k}={v}" for k, v in (asked | changes).items()])
 
@@ -194,7 +214,9 @@ def test_a_whole_search_and_on(search, capsys):
     assert all(Path(f"results/mini.tune.{end}").is_file() for end in ("md", "png", "svg"))
     shutil.rmtree("out")
     assert start() == 0 and len(trained) == 4  # all is in the file
-    assert start(trials=4) == 0 and len(trained) == 8 and trials().items() >= found.items()
+    assert start(trials=4, design=2) == 0 and len(trained) == 8 and trials().items() >= found.items()
+    further = trials()["smooth_gpt-mini-1-t03"]["point"]
+    assert further == propose(SPACE, Store(Path("results/mini.tune.json")).of_row("smooth_gpt", 3))
     assert "(8 of" not in capsys.readouterr().out
     with pytest.raises(ValueError, match="trials of other settings .flags '', now '--max_steps=5'"):
         start(flags="--max_steps=5")

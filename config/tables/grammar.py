@@ -1,5 +1,5 @@
 # Which head recovers the truth: the rows of heads.py on the known language.
-# python table.py config/tables/heads.py config/tables/grammar.py
+# python tune.py config/tables/heads.py config/tables/grammar.py, and then table.py with the same files
 name = "grammar"
 overlay = "grammar"
 evaluate = "--prompt_tokens=28 --new_tokens=100"
