@@ -17,8 +17,8 @@ from torch import Tensor
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from docs.sources import ROOT, configured, runs, single_runs
-from evaluation.figures import panels, pyplot, write
+from docs.sources import ROOT, configured, runs, single_runs, trials
+from evaluation.figures import panels, plain_numbers, pyplot, write
 from heads import HEADS, Head, Targets
 
 V = 4096  # the vocabulary of the small tables
@@ -60,11 +60,11 @@ def curve(head: Head, leads: Tensor) -> Curve:
         return Curve(head.log_probs(logits)[:, 0].exp(), -gradient[:, 0])
 
 
-def start_slope(row: str, step: float = 1e-7) -> float:
+def start_slope(row: str, gain: float = 0.0, step: float = 1e-7) -> float:
     """d log p_t / d(h w_t) of a row when training starts, where all logits are all but equal.
 
-    The slope of its head times its gain. For heads on cosines h w_t is sqrt(C) cos(h, w_t) times the length
-    of w_t: this counts, too.
+    The slope of its head times the gain; 0 stands for the gain of its config file. For heads on cosines h w_t
+    is sqrt(C) cos(h, w_t) times the length of w_t: this counts, too.
     """
     head = head_of(row)
     length = SPREAD * math.sqrt(WIDTH) if head.cosine else 1.0
@@ -72,7 +72,7 @@ def start_slope(row: str, step: float = 1e-7) -> float:
     logits[:, 0] += torch.tensor([-step, step], dtype=torch.float64)
     with torch.no_grad():
         low, high = head.log_probs(logits)[:, 0].tolist()
-    return gain_of(row) / length * (high - low) / (2 * step)
+    return (gain or gain_of(row)) / length * (high - low) / (2 * step)
 
 
 def heads_figure(path: Path) -> list[Path]:
@@ -128,6 +128,35 @@ def gain_figure(path: Path) -> list[Path]:
     ax.set_xlabel("d log p / dz when training starts")
     ax.set_ylabel("validation perplexity, 1,000 steps")
     ax.legend(frameon=False)
+    return write(fig, path)
+
+
+def trials_figure(name: str, path: Path) -> list[Path]:
+    """Validation perplexity of all trials of a search: against the gain, and against the slope at the start.
+
+    A star is a head's best trial. Heads with exact zeros are left out: the slope at the start says nothing of
+    them.
+    """
+    store = trials(name)
+    rows = [row for row in dict.fromkeys(row for row, _ in store.trials) if not head_of(row).sparse]
+    fig, axes = pyplot().subplots(1, 2, figsize=(8, 3.2), sharey=True, layout="constrained")
+    colours = pyplot().get_cmap("tab20").colors
+    for i, row in enumerate(rows):
+        of_row = [t for t in store.of_row(row, len(store.trials)) if math.isfinite(t["nll"])]
+        gains, ppl = [t["point"]["gain"] for t in of_row], [math.exp(t["nll"]) for t in of_row]
+        colour = "black" if row == "baseline" else colours[i % len(colours)]
+        for ax, x in zip(axes, (gains, [start_slope(row, gain) for gain in gains])):
+            ax.plot(x, ppl, color=colour, marker="o", ms=3, ls="", label=row)
+            best = min(range(len(ppl)), key=ppl.__getitem__)
+            ax.plot(x[best], ppl[best], color=colour, marker="*", ms=9, ls="")
+    for ax, what in zip(axes, ("gain", "slope at the start: gain times the head's own slope")):
+        ax.set_xscale("log", base=2)
+        ax.xaxis.set_major_formatter("{x:g}")
+        ax.set_yscale("log")
+        ax.set_xlabel(what)
+    plain_numbers(axes[0])
+    axes[0].set_ylabel("validation perplexity")
+    axes[1].legend(fontsize=6, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     return write(fig, path)
 
 

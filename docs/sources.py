@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from config.defaults import TrainConfig
 from evaluation.intervals import student_interval
+from evaluation.tuning import Store, best_of, best_so_far
 from model import GPTConfig
 from runtime.configurator import read_config
 from runtime.profile import PEAK_FLOPS, flops_per_token
@@ -163,6 +164,23 @@ def single_runs() -> dict[str, Any]:
 def seeds_of(single: dict[str, Any], of: str) -> Span:
     """The best validation perplexities of all runs called OF, a seed each."""
     return Span(run.best for name, run in single.items() if name.rsplit(", ", 1)[0] == of)
+
+
+def trials(name: str) -> Store:
+    return Store(ROOT / "results" / f"{name}.tune.json")
+
+
+def search(name: str) -> dict[str, Any]:
+    """results/NAME.tune.json: row -> its best point, and the validation perplexity that n trials buy."""
+    store, out = trials(name), {}
+    design = read(f"results/{name}.tune.json")["settings"]["design"]
+    for row in dict.fromkeys(row for row, _ in store.trials):
+        of_row = store.of_row(row, len(store.trials))
+        best = best_of(of_row)
+        assert best is not None
+        bought = dict(enumerate(best_so_far(of_row, design), 1))
+        out[row] = SimpleNamespace(**best["point"], trials=len(of_row), bought=bought)
+    return out
 
 
 # -----------------------------------------------------------------------------

@@ -99,6 +99,25 @@ def readme_table(n: Numbers) -> str:
     return markdown(head, [cells for _, cells in sorted(body, key=lambda line: line[0])])
 
 
+def tuned_table(n: Numbers, name: str) -> str:
+    """A tuned table: each row's best point, what its search bought, and fresh seeds there, best first."""
+    table, found, base = n[name], n["search"][name], "baseline"
+    ratio = sources.ratios(sources.runs(name), "ppl_eps")
+    names = [row for row, r in table.items() if not r.entry.get("reference")]
+    body = []
+    for row in sorted(names, key=lambda row: table[row].ppl_eps.mean):
+        at, r = found[row], table[row]
+        slope = "-" if gallery.head_of(row).sparse else f"{gallery.start_slope(row, at.gain):.1f}"
+        point = [f"{at.learning_rate:.2g}", f"{at.gain:.2g}", slope]
+        bought = [f"{at.bought[k]:.0f}" for k in (1, 8, at.trials)]
+        star = " *" if r.entry["ppl_eps_best"] else ""
+        over = "1" if row == base else f"{ratio[row]:.3f}"
+        numbers = [f"{r.ppl_eps:.1f}{star}", over, cell(r, "self_bleu", ".1f")]
+        body.append([f"`{row}`", *point, *bought, *numbers])
+    head = ["row", "learning rate", "gain", "slope", "1 trial", "8 trials", "all"]
+    return markdown([*head, "test PPL_eps", "over softmax's", "Self-BLEU"], body)
+
+
 def gain_table(n: Numbers) -> str:
     """Validation perplexity of seed 1 at each gain of softmax's logits."""
     runs = sorted((r for r in n["single"].values() if r.gain and r.seed == 1), key=lambda r: r.gain)
