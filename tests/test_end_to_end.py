@@ -102,6 +102,8 @@ def test_table(out, tmp_path):
         "8",
         "--new_tokens",
         "24",
+        "--words",
+        "24",
         "--out",
         tmp_path / "t",
     ).stdout

@@ -82,11 +82,21 @@ def test_mistakes_are_found_before_any_training(change, says):
 @pytest.mark.parametrize("name, files", [("heads", ["heads"]), ("grammar", ["heads", "grammar"])])
 def test_the_committed_tables_are_sound(name, files):
     c = table.configure(TableConfig, [f"config/tables/{f}.py" for f in files])
-    runs = table.check(c)
+    assert c.tuned and c.tune_seed not in c.seeds
+    runs = table.check(replace(c, tuned=False, name="other"))  # whether or not its search is made
     assert len(runs) == len(c.rows) * len(c.seeds)
     assert c.name == name and {a for r in runs for a in r.arguments if a.startswith("--teacher")} == {
         f"--teacher=out/baseline-{c.overlay}-{s}/last" for s in c.seeds
     }
+
+
+def test_the_memorised_table_is_sound():
+    c = table.configure(TableConfig, ["config/tables/memorise.py"])
+    runs = table.check(c)
+    assert len(runs) == len(c.rows) * len(c.seeds)
+    assert {r.wanted["source"] for r in runs} == {"train=50000"}
+    teachers = {r.wanted["teacher"] for r in runs if r.wanted["labels"] != "true"}
+    assert teachers == {"out/memorise/baseline-grammar-1"}
 
 
 @pytest.fixture
