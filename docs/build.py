@@ -19,7 +19,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from docs import gallery, sources
-from docs.sources import ROOT, Differences
+from docs.sources import ROOT, Differences, Span
 from docs.tables import Numbers, blocks
 
 TEMPLATES = ROOT / "docs" / "templates"
@@ -30,6 +30,10 @@ def all_numbers() -> Numbers:
     """Whatever a template may name."""
     n = sources.numbers()
     n["slope"] = {row: gallery.start_slope(row) for row in gallery.ROWS}
+    found = n["search"]["heads_250"]
+    n["tuned_slope"] = {row: gallery.start_slope(row, at.gain) for row, at in found.items()}
+    slopes, gains = n["tuned_slope"].values(), [at.gain for at in found.values()]
+    n["best_at"] = SimpleNamespace(slope=Span(slopes), gain=Span(gains))
     n["grammar_diff"] = {row: Differences(r) for row, r in n["grammar"].items()}
     softmax, gain = (n["seeds"][name].mean for name in ("softmax", "gain 4"))
     n["below"] = SimpleNamespace(best=1 - min(r.mean for r in n["ratio"].values()), gain=1 - gain / softmax)

@@ -1,9 +1,10 @@
-"""Two figures, drawn from the heads' own code.
+"""Three figures, drawn from the heads' own code.
 
     python docs/gallery.py
 
 docs/heads.svg    p and the loss's slope of each head over the true token's lead: see docs/heads.md
 results/gain.svg  perplexity against the slope of log p at the start: see docs/findings.md
+results/heads_250.trials.svg  the same of all trials of a search
 """
 
 import math
@@ -162,6 +163,7 @@ def trials_figure(name: str, path: Path) -> list[Path]:
 
 def main() -> None:
     made = heads_figure(ROOT / "docs" / "heads") + gain_figure(ROOT / "results" / "gain")
+    made += trials_figure("heads_250", ROOT / "results" / "heads_250.trials")
     print(*made, sep="\n")
 
 

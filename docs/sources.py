@@ -215,6 +215,11 @@ def numbers() -> dict[str, Any]:
         "best_seed_1": {row: values[0] for row, values in best(of_heads).items()},
         "single": single,
         "seeds": {name: seeds_of(single, name) for name in ("softmax", "gain 4")},
+        "heads_250": rows("heads_250"),
+        "search": {"heads_250": search("heads_250")},
+        "tuned_ratio": ratios(runs("heads_250"), "ppl_eps"),
+        "memorised": runs("memorise"),
+        "learnt": course(runs("memorise")),
         "bench": read("bench/notes.json"),
         "full": full_size(),
     }

@@ -1,11 +1,13 @@
 """The tables of README.md and docs/: the blocks that a template may name, as Markdown."""
 
+import math
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 from bench import report
 from docs import gallery, sources
-from docs.sources import Row
+from docs.sources import Entry, Row
 
 Numbers = dict[str, Any]
 
@@ -63,40 +65,7 @@ SMALL_TABLE = {
     **TEXT,
 }
 
-# The README's rows; in its table they stand in the order of their slopes
-README_ROWS = (
-    "baseline temperature gs_softmax_f1 gs_softmax_f2 sigsoftmax taylor_6 perturb_normal am_softmax "
-    "entmax smooth_gpt_10 sig_gpt"
-).split()
-README_NAMES = {
-    "baseline": "**softmax**",
-    "temperature": "softmax, logits / 2",
-    "smooth_gpt_10": "softmax, label smoothing .1",
-    "sig_gpt": "sigmoid, a teacher's soft labels",
-}
 GAIN = "softmax, logits x 4"
-
-
-def readme_table(n: Numbers) -> str:
-    """By the slope at the start: perplexity and Self-BLEU of results/heads, what results/grammar knows."""
-    body = []
-    for row in README_ROWS:
-        slope, heads, grammar = n["slope"][row], n["heads"][row], n["grammar"][row]
-        numbers = [format(sources.interval(n["best"][row]), ".1f"), cell(heads, "self_bleu", ".1f")]
-        numbers += [cell(grammar, "kl_truth_model", ".3f"), cell(grammar, "mass_invalid", ".3f")]
-        link = f"[{README_NAMES.get(row, row)}](config/{row}.py)"
-        body.append((round(slope, 1), [link, f"{slope:.1f}", *numbers]))
-    gain = format(sources.interval(n["seeds"]["gain 4"]), ".1f")
-    body.append((4.0, [f"**{GAIN}** *", "4.0", gain, "-", "-", "-"]))
-    head = [
-        "head",
-        "slope",
-        "validation perplexity",
-        "Self-BLEU",
-        "KL to the truth",
-        "mass on forbidden words",
-    ]
-    return markdown(head, [cells for _, cells in sorted(body, key=lambda line: line[0])])
 
 
 def tuned_table(n: Numbers, name: str) -> str:
@@ -116,6 +85,41 @@ def tuned_table(n: Numbers, name: str) -> str:
         body.append([f"`{row}`", *point, *bought, *numbers])
     head = ["row", "learning rate", "gain", "slope", "1 trial", "8 trials", "all"]
     return markdown([*head, "test PPL_eps", "over softmax's", "Self-BLEU"], body)
+
+
+# config/memorise.py: readings of the text -> the step at which they are done
+READINGS = {1: 25, 4: 98, 16: 390, 64: 1560}
+FIT = 2.0  # nats a token on the train text, at which heads are compared
+
+
+def at_equal_fit(entries: list[Entry], key: str) -> float:
+    """`key` of a run when its NLL of the train text falls to FIT: its logarithm interpolated between the
+    evaluations before and after. nan if it never does."""
+    for before, after in pairwise(entries):
+        high, low = before["train_nll"], after["train_nll"]
+        if high >= FIT > low:
+            share = (high - FIT) / (high - low)
+            logs = (math.log(max(1e-6, float(e[key]))) for e in (before, after))
+            return math.exp(sum(w * v for w, v in zip((1 - share, share), logs)))
+    return math.nan
+
+
+def memorise_table(n: Numbers) -> str:
+    """What reading a text many times does: a row each, over the readings, and at equal fit."""
+    body = []
+    for row, seeds in n["memorised"].items():
+        curves = [r["curve"] for r in seeds.values()]
+        line = [f"`{row}`"]
+        for key, form in (("train_alternatives", ".3f"), ("kl_truth_model", ".2f")):
+            for step in READINGS.values():
+                values = [float(e[key]) for c in curves for e in c if e["step"] == step]
+                line.append(format(sources.Span(values), form))
+        fits = [at_equal_fit(c, "kl_truth_model") for c in curves]
+        line.append("-" if any(map(math.isnan, fits)) else format(sources.Span(fits), ".2f"))
+        body.append(line)
+    times = [f"{k} x" for k in READINGS]
+    head = ["row", *(f"alternatives, {t}" for t in times), *(f"KL, {t}" for t in times), "KL at equal fit"]
+    return markdown(head, body)
 
 
 def gain_table(n: Numbers) -> str:
@@ -181,13 +185,14 @@ def hours_table(n: Numbers) -> str:
 
 def blocks(n: Numbers) -> SimpleNamespace:
     return SimpleNamespace(
-        readme=readme_table(n),
         heads=findings_table(n["heads"], HEADS_TABLE, "ppl_eps"),
         grammar=findings_table(n["grammar"], GRAMMAR_TABLE),
         small=findings_table(n["small"], SMALL_TABLE),
         gain=gain_table(n),
         budget=budget_table(n),
         slopes=slope_table(n),
+        tuned=tuned_table(n, "heads_250"),
+        memorise=memorise_table(n),
         labels=labels_table(n),
         hours=hours_table(n),
         bench=report.block().rstrip("\n"),

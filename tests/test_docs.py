@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from docs import build, gallery, sources
+from docs.tables import at_equal_fit
 from heads import HEADS
 
 REPO = Path(__file__).resolve().parents[1]
@@ -51,7 +52,7 @@ def test_a_page_with_another_number_is_found(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(build, "shown", lambda path: path.name)
     assert build.main(["--write"]) == 0 and build.main(["--check"]) == 0
     page = tmp_path / "README.md"
-    ppl = f"{sources.interval(sources.best(sources.runs('heads'))['baseline']):.1f}"
+    ppl = f"{sources.rows('heads_250')['baseline'].ppl_eps:.1f}"
     page.write_text(page.read_text(encoding="utf-8").replace(ppl, "1.0 ± 0.1"), encoding="utf-8")
     assert build.main(["--check"]) == 1
     assert "README.md" in capsys.readouterr().err
@@ -94,6 +95,25 @@ def test_what_the_pages_claim_in_words_holds():
     assert small[1][250] < small[0][250] and abs(small[1][1000] / small[0][1000] - 1) < 0.01
     assert min(share for e in n["course"]["baseline"].values() for share in e.share) > 1
     assert max(n["course"]["sm_softmax"][1000].share) < 1
+    ahead, tuned = n["ratio"], n["tuned_ratio"]
+    for row in ("perturb_normal", "taylor_6"):
+        assert ahead[row].mean < 1 < tuned[row].mean - tuned[row].half
+    assert tuned["sigsoftmax"].mean - tuned["sigsoftmax"].half > 1
+    am = n["heads_250"]["am_softmax"].entry["ppl_eps_seeds"]
+    assert all(x < y for x, y in zip(am, n["heads_250"]["baseline"].entry["ppl_eps_seeds"]))
+    slopes = build.all_numbers()["tuned_slope"].values()
+    assert 3.5 < min(slopes) and max(slopes) < 6
+
+
+def test_what_is_claimed_of_memorising_holds():
+    n = sources.numbers()
+    first = {row: seeds[1]["curve"] for row, seeds in n["memorised"].items()}
+    fit = {row: at_equal_fit(curve, "kl_truth_model") for row, curve in first.items()}
+    assert fit["soft_gpt"] < fit["smooth_gpt_10"] < fit["confidence_penalty"] < fit["baseline"]
+    assert abs(fit["gain_4"] / fit["baseline"] - 1) < 0.03
+    for course in n["learnt"].values():
+        kl = {step: evaluation.kl_truth_model.mean for step, evaluation in course.items()}
+        assert min(kl, key=kl.__getitem__) in (98, 195, 390)
 
 
 # ---- links and commands
@@ -191,7 +211,9 @@ def test_slopes_at_the_start(row, slope):
 def test_figures_are_drawn(tmp_path, monkeypatch):
     monkeypatch.setattr(gallery, "ROWS", ["baseline", "entmax", "am_softmax"])
     made = gallery.heads_figure(tmp_path / "heads") + gallery.gain_figure(tmp_path / "gain")
-    assert [path.name for path in made] == ["heads.png", "heads.svg", "gain.png", "gain.svg"]
+    made += gallery.trials_figure("heads_250", tmp_path / "trials")
+    names = [f"{name}.{end}" for name in ("heads", "gain", "trials") for end in ("png", "svg")]
+    assert [path.name for path in made] == names
     assert all(path.stat().st_size > 1000 for path in made)
 
 
