@@ -46,6 +46,10 @@ def head_of(row: str) -> Head:
     return HEADS[config["head"]](V, **config.get("head_args", {})).double()
 
 
+# Rows of results/heads whose config file has another gain since
+UNTUNED_GAIN = {"am_softmax": 20 / math.sqrt(WIDTH)}
+
+
 def gain_of(row: str) -> float:
     return configured(row).get("gain", 1.0)
 
@@ -116,7 +120,10 @@ def gain_figure(path: Path) -> list[Path]:
     ax.plot(
         *zip(*sorted(softmax)), color="0.4", marker="o", lw=1.5, label="softmax, its logits times a constant"
     )
-    x, y = [start_slope(row) for row in GAIN_HEADS], [heads[row] for row in GAIN_HEADS]
+    x, y = (
+        [start_slope(row, UNTUNED_GAIN.get(row, 0.0)) for row in GAIN_HEADS],
+        [heads[row] for row in GAIN_HEADS],
+    )
     ax.plot(x, y, color="tab:blue", marker="s", ls="", label="other heads")
     for row, point in zip(GAIN_HEADS, zip(x, y)):
         offset = GAIN_HEADS[row]

@@ -142,7 +142,7 @@ def slope_table(n: Numbers) -> str:
     body = []
     for row in gallery.ROWS:
         if row in n["ratio"] and not row.startswith("sparse_"):
-            slope = n["slope"][row]
+            slope = gallery.start_slope(row, gallery.UNTUNED_GAIN.get(row, 0.0))
             body.append((slope, [f"`{row}`", f"{slope:,.{int(slope < 100)}f}", f"{n['ratio'][row]:.3f}"]))
     body.sort(key=lambda line: line[0])
     return markdown(["row", "d log p / dz at the start", "PPL_eps over softmax's"], [c for _, c in body])
