@@ -171,7 +171,7 @@ def search_all(c: TableConfig, store: Store) -> None:
     search_rows([row for row in c.rows if row not in later], c, store)
     if later:
         first = best_trial(c, store)
-        if any(len(store.of_row(words_of(row)[0], c.trials)) < c.trials for row in later):
+        if next_trials(later, c, store, first):
             train_all([first])  # whose folder they need, if it is not there any more
         search_rows(later, c, store, first)
 

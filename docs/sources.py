@@ -179,7 +179,8 @@ def search(name: str) -> dict[str, Any]:
         best = best_of(of_row)
         assert best is not None
         bought = dict(enumerate(best_so_far(of_row, design), 1))
-        out[row] = SimpleNamespace(**best["point"], trials=len(of_row), bought=bought)
+        ppl = [math.exp(t["nll"]) for t in of_row]
+        out[row] = SimpleNamespace(**best["point"], trials=len(of_row), bought=bought, ppl=ppl)
     return out
 
 

@@ -55,12 +55,13 @@ def propose(space: Space, found: list[Entry]) -> Point:
     import optuna
     from optuna.exceptions import ExperimentalWarning
 
-    warnings.simplefilter("ignore", ExperimentalWarning)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     limits: dict[str, optuna.distributions.BaseDistribution] = {
         key: optuna.distributions.FloatDistribution(low, high, log=True) for key, (low, high) in space.items()
     }
-    sampler = optuna.samplers.GPSampler(seed=0, n_startup_trials=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        sampler = optuna.samplers.GPSampler(seed=0, n_startup_trials=1)
     study = optuna.create_study(sampler=sampler)
     for entry, nll in zip(found, losses(found)):
         point = {key: entry["point"][key] for key in space}
