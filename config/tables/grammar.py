@@ -3,3 +3,5 @@
 name = "grammar"
 overlay = "grammar"
 evaluate = "--prompt_tokens=28 --new_tokens=100"
+runs = "out/grammar"
+space = {"learning_rate": [2e-3, 12e-3], "gain": [0.7, 8]}

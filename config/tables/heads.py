@@ -4,6 +4,8 @@
 #     python tune.py config/tables/heads.py --jobs=2
 #     python table.py config/tables/heads.py --jobs=2
 # Untuned, at each config file's own gain: --tuned=False --name=heads_untuned
+#
+# The space of the search is the neighbourhood of what heads_250.py found in one four times as large.
 rows = [
     "baseline",
     "learned_gain",
@@ -41,3 +43,7 @@ rows = [
 overlay = "brief"
 seeds = [2, 3, 4, 5, 6]
 tuned = True
+runs = "out/heads"
+space = {"learning_rate": [1e-3, 4e-3], "gain": [0.7, 8]}
+trials = 8
+design = 4
