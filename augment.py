@@ -80,13 +80,19 @@ class Teacher:
             # a transformers folder names no tokenizer that could be compared; GPT-2's size means GPT-2's
             V = trunk.config.vocab_size
             has = ("gpt2", "gpt2", V) if V == 50257 else (tokenizer, fingerprint, V)
+        order = self.model.trunk.config.order
+        if order != "left_to_right":
+            raise UserError(
+                f"the teacher {name!r} reads in another order ({order}) than left to right: choose a teacher "
+                "that was trained with order = 'left_to_right'"
+            )
         if has != (tokenizer, fingerprint, vocab_size):
             raise UserError(
                 f"the teacher {name!r} has another vocabulary ({has[0]}, {has[2]} tokens) than the corpus "
                 f"({tokenizer}, {vocab_size} tokens): choose a teacher trained on the same token files, or "
                 "prepare the corpus with the teacher's tokenizer"
             )
-        reads = self.model.trunk.config.block_size
+        reads = self.model.trunk.context
         if reads < block_size:
             raise UserError(
                 f"the teacher {name!r} reads at most {reads} tokens, the student's windows have "

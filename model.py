@@ -2,13 +2,14 @@
 
 The trunk knows nothing of heads (heads/): it ends after the final LayerNorm. The output projection shares its
 token embedding. Names follow GPT-2's, so that its weights go in and out (runtime/gpt2.py).
-Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
+Sources: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"; for any order Pannatier,
+Courdier, Fleuret 2024, arXiv 2404.09562 (sigma-GPT).
 """
 
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -22,8 +23,18 @@ from heads import OutputHead, Targets, Weights, make_head
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """Size of a trunk. `vocab_size` is the true V; the embedding has `padded_vocab` rows, a multiple of 64,
-    which is faster on a GPU."""
+    """Size of a trunk, and the order in which it reads.
+
+    `vocab_size` is the true V; the embedding has `padded_vocab` rows, a multiple of 64, which is faster on a
+    GPU. `order`:
+
+    left_to_right  GPT-2: a token sees those before it and predicts the next one
+    any            sigma-GPT: a token sees those that were given before it, wherever they stand, and predicts
+                   the place that it is told (DoubleEncoding). A start token goes first
+    masked         masked diffusion: each token sees all, and where a mask token stands predicts that place
+
+    The start token and the mask token have the id V, which no head gives a probability.
+    """
 
     vocab_size: int = 50257
     block_size: int = 512
@@ -31,6 +42,9 @@ class GPTConfig:
     n_head: int = 12
     n_embd: int = 768
     dropout: float = 0.0
+    # not in the repr, by which an augmenter knows its teacher, who reads from left to right
+    order: str = field(default="left_to_right", repr=False)
+    sinusoidal: bool = field(default=False, repr=False)  # a fixed double encoding, as in the paper
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
@@ -42,42 +56,92 @@ class GPTConfig:
             )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout = {self.dropout}: must be in [0, 1)")
+        if self.order not in ("left_to_right", "any", "masked"):
+            raise ValueError(f"order = {self.order!r}: use left_to_right, any or masked")
+        if self.order == "any" and self.n_embd % 4:
+            raise ValueError(
+                f"n_embd = {self.n_embd} is not a multiple of 4: the two positions of any order take half "
+                "each, in sines and cosines"
+            )
+
+    @property
+    def known_ids(self) -> int:
+        """Ids that can be read: V, and the start or mask token."""
+        return self.vocab_size + (self.order != "left_to_right")
 
     @property
     def padded_vocab(self) -> int:
-        return -(-self.vocab_size // 64) * 64
+        return -(-self.known_ids // 64) * 64
 
     @property
     def parameters(self) -> int:
         """Numbers in the trunk, counted without making any: a block has 12 C^2 + 13 C."""
         C = self.n_embd
-        return (self.padded_vocab + self.block_size) * C + self.n_layer * (12 * C + 13) * C + 2 * C
+        places = self.block_size * C if not self.sinusoidal else 0
+        if self.order == "any" and not self.sinusoidal:
+            places += C // 2  # where the start token stands
+        return self.padded_vocab * C + places + self.n_layer * (12 * C + 13) * C + 2 * C
 
 
 class Cache:
     """Keys and values of the tokens already read.
 
-    `kv[layer]` is (2, B, nh, size, hs), of which `length` positions are filled. `size`: positions there is
-    room for; 0: block_size.
+    `kv[layer]` is (2, B, nh, slots, hs), of which `length` are filled. `size`: tokens there is room for; 0:
+    block_size. A start token has a slot of its own.
     """
 
     def __init__(self, model: "GPT", batch: int, dtype: torch.dtype = torch.float32, size: int = 0):
         c = model.config
         # zeros: `decode` attends to all positions, and masked garbage might be a nan
-        shape = (c.n_layer, 2, batch, c.n_head, size or c.block_size, c.n_embd // c.n_head)
+        slots = (size or c.block_size) + (c.order == "any")
+        shape = (c.n_layer, 2, batch, c.n_head, slots, c.n_embd // c.n_head)
         self.kv = torch.zeros(shape, dtype=dtype, device=model.wte.weight.device)
         self.length = 0
 
 
-def short_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention (B, nh, T, hs) as its formula says: softmax(q k^T / sqrt(hs)) v.
+class DoubleEncoding(nn.Module):
+    """Where a token stands and which place it is to predict, in half of the C numbers each.
+
+    The start token stands at place `block_size`. Learned; or `sinusoidal` and fixed, as in the paper, with
+    the root mean square that learned ones begin with. Source: sigma-GPT, sec. 2.2.
+    """
+
+    table: Tensor
+
+    def __init__(self, block_size: int, n_embd: int, sinusoidal: bool = False):
+        super().__init__()
+        half = n_embd // 2
+        self.sinusoidal = sinusoidal
+        if sinusoidal:
+            self.register_buffer("table", sinusoids(block_size + 1, half), persistent=False)
+        else:
+            self.own, self.next = nn.Embedding(block_size + 1, half), nn.Embedding(block_size, half)
+
+    def forward(self, places: Tensor) -> Tensor:
+        """(..., 2) of (place of the token, place that it predicts) -> (..., C)."""
+        if self.sinusoidal:
+            return self.table[places].flatten(-2)
+        own, following = places.unbind(-1)
+        return torch.cat((self.own(own), self.next(following)), -1)
+
+
+def sinusoids(count: int, width: int, rms: float = 0.02) -> Tensor:
+    """(count, width): sines and cosines of each place. Source: Vaswani et al. 2017, sec. 3.5."""
+    rates = 10000 ** (-torch.arange(0, width, 2) / width)
+    angles = torch.arange(count)[:, None] * rates
+    return torch.cat((angles.sin(), angles.cos()), 1) * rms * math.sqrt(2)
+
+
+def short_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = True) -> Tensor:
+    """Attention (B, nh, T, hs) as its formula says: softmax(q k^T / sqrt(hs)) v.
 
     On a CPU in bfloat16 this is three times as fast as torch's fused kernel, forward and backward, for short
     blocks, whose (T, T) scores are small. Precision: that of the same formula under autocast.
     """
     B, nh, T, hs = q.shape
     q, k, v = (t.reshape(B * nh, T, hs) for t in (q, k, v))
-    scores = torch.baddbmm(q.new_full((T, T), -math.inf).triu(1), q, k.transpose(1, 2), alpha=hs**-0.5)
+    bias = q.new_full((T, T), -math.inf).triu(1) if causal else q.new_zeros(T, T)
+    scores = torch.baddbmm(bias, q, k.transpose(1, 2), alpha=hs**-0.5)
     return (torch.softmax(scores, -1) @ v).view(B, nh, T, hs)
 
 
@@ -85,14 +149,15 @@ class Attention(nn.Module):
     def __init__(self, config: GPTConfig):
         super().__init__()
         self.n_head, self.dropout = config.n_head, config.dropout
+        self.causal = config.order != "masked"
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd)
 
-    def forward(self, x: Tensor, kv: Tensor | None, start: int | Tensor) -> Tensor:
+    def forward(self, x: Tensor, kv: Tensor | None, start: int | Tensor, mask: Tensor | None) -> Tensor:
         B, T, C = x.shape
         qkv = self.c_attn(x).view(B, T, 3, self.n_head, C // self.n_head)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, nh, T, hs)
-        mask, causal = None, T > 1
+        causal = self.causal and T > 1 and mask is None
         if isinstance(start, Tensor):
             # one new token, at a position that a CUDA graph reads anew each time: no shape may depend on it
             assert kv is not None
@@ -107,8 +172,8 @@ class Attention(nn.Module):
                 mask, causal = torch.ones(T, end, dtype=torch.bool, device=x.device).tril(start), False
         dropout = self.dropout if self.training else 0.0
         trains_in_bf16 = torch.is_grad_enabled() and q.device.type == "cpu" and q.dtype == torch.bfloat16
-        if trains_in_bf16 and kv is None and not dropout and 1 < T <= 512:
-            y = short_attention(q, k, v)
+        if trains_in_bf16 and kv is None and mask is None and not dropout and 1 < T <= 512:
+            y = short_attention(q, k, v, causal)
         else:
             y = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal)
         return self.c_proj(y.transpose(1, 2).reshape(B, T, C))
@@ -133,8 +198,8 @@ class Block(nn.Module):
         self.mlp = MLP(config)
         self.drop = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, kv: Tensor | None, start: int | Tensor) -> Tensor:
-        x = x + self.drop(self.attn(self.ln_1(x), kv, start))
+    def forward(self, x: Tensor, kv: Tensor | None, start: int | Tensor, mask: Tensor | None) -> Tensor:
+        x = x + self.drop(self.attn(self.ln_1(x), kv, start, mask))
         return x + self.drop(self.mlp(self.ln_2(x)))
 
 
@@ -149,15 +214,24 @@ class Trunk(nn.Module):
         """What a tied output projection shares: (padded V, C); None where there is nothing to share."""
         return None
 
+    @property
+    def context(self) -> int:
+        """Tokens that it reads at most from left to right, to predict the one after each."""
+        return self.config.block_size
+
 
 class GPT(Trunk):
-    """GPT-2's trunk."""
+    """GPT-2's trunk, for one of the orders of GPTConfig."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()
         self.config = config
         self.wte = nn.Embedding(config.padded_vocab, config.n_embd)
-        self.wpe = nn.Embedding(config.block_size, config.n_embd)
+        self.wpe = (
+            DoubleEncoding(config.block_size, config.n_embd, config.sinusoidal)
+            if config.order == "any"
+            else nn.Embedding(config.block_size, config.n_embd)
+        )
         self.drop = nn.Dropout(config.dropout)
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd)
@@ -173,7 +247,7 @@ class GPT(Trunk):
                 p.normal_(0.0, residual if name.endswith("c_proj.weight") else 0.02)
             elif name.endswith("bias"):
                 p.zero_()
-        self.wte.weight[self.config.vocab_size :] = 0  # padding rows: never looked up, never scored
+        self.wte.weight[self.config.known_ids :] = 0  # padding rows: never looked up, never scored
 
     @property
     def embedding(self) -> nn.Parameter:
@@ -181,42 +255,84 @@ class GPT(Trunk):
         assert isinstance(weight, nn.Parameter)  # torch declares a Tensor
         return weight
 
-    def forward(self, tokens: Tensor, positions: Tensor | None = None, cache: Cache | None = None) -> Tensor:
+    @property
+    def context(self) -> int:
+        # of any order the last token of a block is read by none, for there is no place to predict after it
+        return self.config.block_size - (self.config.order == "any")
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None = None,
+        cache: Cache | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
         """Hidden states (B, T, C) after the final LayerNorm, for `tokens` (B, T) of ids.
 
-        `positions` (T,) or (B, T): where each token stands; by default 0, 1, ... after what `cache` holds.
-        With a cache the tokens are appended to it. ValueError if the sequence is longer than block_size.
+        positions  where each token stands: (T,) or (B, T); of any order (B, T, 2), with the place that it is
+                   to predict. None: the text from left to right, after what `cache` holds
+        cache      the tokens are appended to it
+        mask       which tokens each one sees: bool (B, T, T), with a cache (B, T, its length + T). None:
+                   those given before it, or all where the order is masked
+
+        ValueError if the text is longer than block_size.
         """
-        B, T = tokens.shape
         start = cache.length if cache is not None else 0
-        room = min(self.config.block_size, cache.kv.shape[4] if cache is not None else self.config.block_size)
-        if start + T > room:
-            raise ValueError(
-                f"{start + T} tokens do not fit block_size = {room}: "
-                "shorten the text or train with a larger block"
-            )
+        first = 0
         if positions is None:
-            positions = torch.arange(start, start + T, device=tokens.device)
+            self._check_room(tokens.shape[1], start, cache)
+            if self.config.order == "any":
+                first = int(start == 0)  # the start token, of which no hidden state is asked for
+                tokens, positions = self._left_to_right(tokens, start)
+            else:
+                positions = torch.arange(start, start + tokens.shape[1], device=tokens.device)
         # a tied head gives wte a dense gradient. This one is then added to it row by row, which spares a CPU
         # another (V, C) to fill and to add
         sparse = self.tied and self.training and tokens.device.type == "cpu"
         x = self.drop(F.embedding(tokens, self.wte.weight, sparse=sparse) + self.wpe(positions))  # (B, T, C)
-        x = self._blocks(x, cache, start)
+        x = self._blocks(x, cache, start, mask)
         if cache is not None:
-            cache.length += T
-        return x
+            cache.length += tokens.shape[1]
+        return x[:, first:]
+
+    def _check_room(self, T: int, start: int, cache: Cache | None) -> None:
+        own = self.config.order == "any"  # a slot of the start token
+        room = min(self.context, cache.kv.shape[4] - own if cache is not None else self.context)
+        total = max(0, start - own) + T
+        if total > room:
+            raise ValueError(
+                f"{total} tokens do not fit block_size = {room}: "
+                "shorten the text or train with a larger block"
+            )
+
+    def _left_to_right(self, tokens: Tensor, start: int) -> tuple[Tensor, Tensor]:
+        """Tokens (B, T), after `start` slots of a cache, and their positions (1, T, 2) for the order of
+        reading; with the start token before the first."""
+        if start == 0:
+            tokens = F.pad(tokens, (1, 0), value=self.config.vocab_size)
+        following = torch.arange(start, start + tokens.shape[1], device=tokens.device)
+        own = (following - 1) % (self.config.block_size + 1)  # the start token stands at the last of these
+        return tokens, torch.stack((own, following), -1)[None]
 
     def decode(self, tokens: Tensor, cache: Cache, position: Tensor) -> Tensor:
-        """Hidden states (B, 1, C) of one more token (B, 1) at `position` (1,): `forward` for a CUDA graph.
+        """Hidden states (B, 1, C) of one more token (B, 1) in slot `position` (1,), from left to right:
+        `forward` for a CUDA graph.
 
         No shape depends on the position: attention reads the whole cache under a mask. The caller counts
         the token in `cache.length`.
         """
-        return self._blocks(self.wte(tokens) + self.wpe(position), cache, position)
+        places = position
+        if self.config.order == "any":
+            places = torch.stack((position - 1, position), -1)[None]
+        return self._blocks(self.wte(tokens) + self.wpe(places), cache, position)
 
-    def _blocks(self, x: Tensor, cache: Cache | None, start: int | Tensor) -> Tensor:
+    def _blocks(
+        self, x: Tensor, cache: Cache | None, start: int | Tensor, mask: Tensor | None = None
+    ) -> Tensor:
+        if mask is not None:
+            mask = mask[:, None]  # the same of all attention heads
         for i, block in enumerate(self.h):
-            x = block(x, cache.kv[i] if cache is not None else None, start)
+            x = block(x, cache.kv[i] if cache is not None else None, start, mask)
         return self.ln_f(x)
 
 
@@ -247,7 +363,7 @@ class LanguageModel(nn.Module):
         """(sum of the losses in nats, number of positions that have one) for `tokens` (B, T).
 
         targets    the next tokens (B, T), -1 where a position has no loss, or the Targets of B * T positions
-        positions  where each token stands, see the trunk
+        positions  where each token stands and which it predicts, see the trunk
         noise      draws the weights of a Bayesian projection, once
         """
         if isinstance(targets, Tensor):
@@ -309,15 +425,27 @@ class LanguageModel(nn.Module):
 
 
 def trunk_config(config: dict[str, Any]) -> GPTConfig:
-    """The sizes among the keys of a run's configuration. ValueError if they cannot be."""
-    return GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)})
+    """The sizes among the keys of a run's configuration, and how it reads. ValueError if they cannot be."""
+    order, sinusoidal = config.get("order", "left_to_right"), config.get("sinusoidal", False)
+    sizes = {f.name: config[f.name] for f in fields(GPTConfig) if f.name not in ("order", "sinusoidal")}
+    return GPTConfig(**sizes, order=reading(order), sinusoidal=sinusoidal)
+
+
+def context(config: dict[str, Any]) -> int:
+    """`Trunk.context` of a run's configuration."""
+    return config["block_size"] - (reading(config.get("order", "left_to_right")) == "any")
+
+
+def reading(order: str) -> str:
+    """How a trunk reads in a run's `order` (data.orders)."""
+    return order if order in ("left_to_right", "masked") else "any"
 
 
 def build(config: dict[str, Any]) -> LanguageModel:
     """A new model from a run's configuration. ValueError if there is no such model.
 
     Its keys: GPTConfig's, head, head_args and, where it has them, trunk, trunk_args, tied, bayesian,
-    prior_sigma, gain, learn_gain.
+    prior_sigma, gain, learn_gain, order, sinusoidal.
     """
     size, name = trunk_config(config), config.get("trunk", "gpt")
     if name not in TRUNKS:

@@ -176,7 +176,7 @@ def main(argv: list[str]) -> int:
         with users_values():
             model.quantize()
     tokenizer = tokenizer_of(ckpt)
-    prompts = encode(read_prompts(c.prompt, c.prompts), tokenizer, model.trunk.config.block_size)
+    prompts = encode(read_prompts(c.prompt, c.prompts), tokenizer, model.trunk.context)
     check_memory(model, c.num_samples, c.samples, max(map(len, prompts)) + c.length, device)
     draws = model.head.draws(c.samples, c.seed, get_dtype(dtype.name))
     introduce(c, ckpt, dtype, draws)

@@ -39,6 +39,7 @@ from augment import Labels
 from config.defaults import TrainConfig
 from data.batches import Loader, TextSource, Windows
 from data.held_out import HeldOut, open_held_out, open_truth
+from data.orders import MASKED
 from data.prepared import kept_path, load_tokenizer, prepared, unusual
 from data.tokenizers import bpe_size
 from data.tokens import open_tokens
@@ -55,7 +56,7 @@ from evaluation.scoring import (
 )
 from evaluation.spent import spent_by
 from heads import HEADS, Weights
-from model import GPTConfig, LanguageModel
+from model import LanguageModel, trunk_config
 from runtime import checkpoint
 from runtime.configurator import cli, help_text, wants_help
 from runtime.device import autocast
@@ -162,6 +163,7 @@ class Trainer:
             "data_sha256": self.train.info["sha256"],
             "train_tokens": len(self.train.ids),
             "processes": procs.world,
+            "curriculum_end": c.generation_order().steps if c.curriculum else None,
             "init_weights": None,
             "init_spent": None,
         }
@@ -175,8 +177,9 @@ class Trainer:
         labels = Labels(c, self.train, procs.device, self.model.head.head, procs.first)
         self.model_config |= {"teacher_sha256": labels.teacher, "teacher_weights": labels.teacher_weights}
         self.model_config["teacher_spent"] = spent_by(c.teacher) if labels.teacher_weights else None
+        share = (c.micro_batch, procs.rank, procs.world)
         self.source = TextSource(
-            self.windows, labels, c.batch_size, c.seed, c.micro_batch, procs.rank, procs.world
+            self.windows, labels, c.batch_size, c.seed, *share, order=c.generation_order()
         )
         self.loader = Loader(self.source, procs.device)
         if c.init_from and not c.resume:
@@ -193,7 +196,7 @@ class Trainer:
     def check_fits(self, vocab_size: int) -> None:
         """UserError if a training of this size cannot fit, by what it needs at the least."""
         c, share = self.config, max(1, self.config.batch_size // self.procs.world)
-        size = GPTConfig(vocab_size, c.block_size, c.n_layer, c.n_head, c.n_embd)
+        size = trunk_config({**asdict(c), "vocab_size": vocab_size})
         beside = c.bayesian + (not c.tied)
         needed = training_bytes(size, beside, min(c.micro_batch or share, share), c.batch_size)
         what = (
@@ -216,6 +219,8 @@ class Trainer:
         # it started from them; whether they have changed since does not matter
         for key in ("init_weights", "init_spent", "teacher_spent"):
             self.model_config[key] = had.get(key)
+        self.model_config["curriculum_end"] = end = had.get("curriculum_end")
+        self.source.order = replace(self.source.order, steps=end or 1)
         self.config, extended = adopt_schedule(self.config, ckpt)
         self.model_config["lr_decay_steps"] = had["lr_decay_steps"] = self.config.lr_decay_steps
         refuse_other_run(self.out, had, self.model_config)
@@ -304,20 +309,28 @@ class Trainer:
 
     # -- evaluation --------------------------------------------------------
 
-    def evaluate(self) -> Score:
-        """Of the whole validation split. Stopped, in all processes, if a signal came in one."""
+    def evaluate(self, order: str) -> Score:
+        """Of the whole validation split, see `score`. Stopped, in all processes, if a signal came in one."""
         c, procs = self.config, self.procs
 
         def work(draws: list[Weights]) -> Score:
             what = (self.model, self.val.ids, 0, draws, procs.device, c.dtype)
-            return score(*what, progress=self.until_stopped, share=self.share)
+            return score(*what, progress=self.until_stopped, share=self.share, order=order)
 
         s = self.shared(work)
         nll, tokens, zeros, eps_nll = procs.sums([s.nll, s.tokens, s.zeros, s.eps_nll])
         return s._replace(nll=nll, tokens=int(tokens), zeros=int(zeros), eps_nll=eps_nll)
 
+    def other_orders(self) -> dict[str, float]:
+        """For the log, of a model of any order: its perplexity in random order, and from left to right,
+        where each token is given one at least, as of a model that reads no other order."""
+        if self.model.trunk.config.order != "any":
+            return {}
+        scores = {"left_to_right": self.evaluate(""), "random": self.evaluate("random")}
+        return {f"val_ppl_{name}": perplexity(s.nll, s.tokens) for name, s in scores.items()}
+
     def recovery(
-        self, split: HeldOut, windows: Callable[[np.ndarray, int], list[Window]], prefix: str = ""
+        self, split: HeldOut, windows: Callable[[np.ndarray], list[Window]], prefix: str = ""
     ) -> dict[str, Any]:
         """For the log, where the truth is known: how far the model is from it (metrics.Recovery).
 
@@ -326,10 +339,10 @@ class Trainer:
         evaluation. `prefix`: of the names. Stopped as in `evaluate`.
         """
         (tokens, truth), c = split, self.config
-        if truth is None:
+        if truth is None or c.order == MASKED:  # which has no distribution of the next token
             return {}
         ids = tokens.ids
-        plan = windows(np.flatnonzero(ids == truth.end), c.block_size)[:TRUTH_WINDOWS]
+        plan = windows(np.flatnonzero(ids == truth.end))[:TRUTH_WINDOWS]
 
         def work(draws: list[Weights]) -> Recovery:
             what = (self.model, ids, plan[self.share], draws, self.procs.device, c.dtype)
@@ -373,18 +386,21 @@ class Trainer:
     def evaluate_and_save(self) -> None:
         """A signal leaves the evaluation to the resumed run."""
         with contextlib.suppress(Stopped):
-            s = self.evaluate()
+            c, reads = self.config, self.model.trunk.context
+            s = self.evaluate("" if c.order == "left_to_right" else c.order)
+            more = self.other_orders()
+            more |= self.recovery(self.val, lambda ends: document_windows(ends, reads))
             # the same of text that the model has been trained on shows what it has learnt by heart
-            recovery = self.recovery(self.val, document_windows)
-            recovery |= self.recovery(self.train_text, training_windows, "train_")
+            trained_on = lambda ends: training_windows(ends, c.block_size, reads)
+            more |= self.recovery(self.train_text, trained_on, "train_")
             if math.isnan(s.nll):
                 raise Diverged(f"step {self.step}: the validation NLL is not a number")
             self.evaluated = self.step
             if self.procs.main:
-                self.judge(s, recovery)
+                self.judge(s, more)
         self.procs.sum(torch.zeros((), device=self.procs.device))  # the others wait until it is saved
 
-    def judge(self, s: Score, recovery: dict[str, Any]) -> None:
+    def judge(self, s: Score, more: dict[str, Any]) -> None:
         """Says, logs and saves what an evaluation found."""
         nll, eps_nll = s.nll / s.tokens, s.eps_nll / s.tokens
         # a head with exact zeros has no finite NLL to be best by
@@ -393,10 +409,15 @@ class Trainer:
         ppl, ppl_eps = perplexity(nll, 1), perplexity(eps_nll, 1)
         said = f"step {self.step}: validation {nll:.4f} nats/token, perplexity {ppl:.2f}"
         said += f", PPL_eps {ppl_eps:.2f}" * (judged != nll)
+        if self.config.order != "left_to_right":
+            said += f" in {self.config.order} order" if self.config.order != MASKED else " at most (NELBO)"
+        for name in ("left_to_right", "random"):
+            if name != self.config.order and f"val_ppl_{name}" in more:
+                said += f", {name.replace('_', ' ')} {more[f'val_ppl_{name}']:.2f}"
         self.say(said + " (best)" * better)
         assert self.log is not None
         gain = {"gain": torch.as_tensor(self.model.head.gain).item()} if self.config.learn_gain else {}
-        self.log.add(self.step, val_nll=nll, val_ppl=ppl, val_ppl_eps=ppl_eps, **gain, **recovery)
+        self.log.add(self.step, val_nll=nll, val_ppl=ppl, val_ppl_eps=ppl_eps, **gain, **more)
         self.save("last", nll)  # first: from `last` alone a run goes on
         if better:
             self.save("best", nll)
@@ -499,6 +520,14 @@ class Trainer:
         """Whether a signal asked any process to stop."""
         return bool(self.procs.sum(torch.tensor(self.stop, device=self.procs.device)).item())
 
+    def order_said(self) -> str:
+        c = self.config
+        said = f"order {c.order}"
+        if c.curriculum:
+            steps = self.source.order.steps
+            said += f" ({c.curriculum_share:.0%} {c.curriculum} at first, none from step {steps} on)"
+        return said
+
     def greeting(self) -> str:
         """The run in one line."""
         c, info = self.config, self.train.info
@@ -511,7 +540,7 @@ class Trainer:
         data += f", prepared with {odd}, not with the standard settings" if odd else ""
         data += ", not the whole official split" if info["complete"] is False else ""
         return (
-            f"{c.name}: {parameters:.1f}M parameters, head {head}, labels {c.labels}; "
+            f"{c.name}: {parameters:.1f}M parameters, head {head}, labels {c.labels}, {self.order_said()}; "
             f"{len(self.train.ids):,} training tokens ({data}), {len(self.val.ids):,} validation tokens; "
             f"{self.procs.device}, {self.precision.name} ({self.precision.reason})"
         )

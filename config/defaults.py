@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import torch
 
 from data.labels import Settings
+from data.orders import Order
 from heads import HEADS, make_head
-from model import TRUNKS, GPTConfig
+from model import TRUNKS, GPTConfig, reading
 from runtime.configurator import check_seed, configure
 from runtime.device import choose_dtype
 from runtime.errors import UserError
@@ -36,6 +37,12 @@ class TrainConfig:
     n_head: int = 12
     n_embd: int = 768
     dropout: float = 0.0
+    # generation order
+    order: str = "left_to_right"    # or "random", "fractal" (sigma-GPT), "masked" (masked diffusion)
+    curriculum: str = ""            # the order that some sequences have at first, such as "left_to_right"
+    curriculum_share: float = 0.5   # their share at the start; it falls linearly to 0
+    curriculum_steps: int = 0       # ... until this step; 0: the end of the cosine
+    sinusoidal: bool = False        # any order's two positions are sines and cosines; False: learned
     # output head
     head: str = "softmax"           # a name in heads.HEADS
     head_args: dict = field(default_factory=dict)  # its constructor's arguments; --head_args.eps=0.1 sets one
@@ -97,6 +104,10 @@ class TrainConfig:
         if problems:
             raise UserError("; ".join(problems))
 
+    def generation_order(self) -> Order:
+        steps = self.curriculum_steps or self.lr_decay_steps or self.max_steps
+        return Order(self.order, self.curriculum, self.curriculum_share, max(1, steps), self.seed)
+
     def label_settings(self) -> Settings:
         return Settings(self.candidates, self.positions, self.ppl_threshold, self.ppl_form, self.seed)
 
@@ -107,7 +118,7 @@ class TrainConfig:
         if min(self.eval_steps, default=1) < 1:
             yield f"eval_steps = {self.eval_steps}: each must be at least 1"
         for key in (
-            *("learning_rate", "min_lr", "warmup_steps", "lr_decay_steps"),
+            *("learning_rate", "min_lr", "warmup_steps", "lr_decay_steps", "curriculum_steps"),
             *("weight_decay", "grad_clip", "kl_weight", "micro_batch", "label_weight"),
         ):
             if not 0 <= getattr(self, key) < math.inf:
@@ -123,7 +134,8 @@ class TrainConfig:
             lambda: check_seed(self.seed),
             lambda: choose_dtype(self.dtype, torch.device("cpu")),
             self.label_settings,
-            lambda: GPTConfig(1, self.block_size, self.n_layer, self.n_head, self.n_embd, self.dropout),
+            self.generation_order,
+            self._smallest_trunk,
             self._smallest_head,
         ):
             try:
@@ -141,6 +153,27 @@ class TrainConfig:
             )
         if self.labels != "true" and self.label_weight > 1:
             yield f"label_weight = {self.label_weight}: a label value is at most 1"
+
+        if self.labels != "true" and self.order != "left_to_right":
+            yield (
+                f"labels = {self.labels!r} with order = {self.order!r}: a teacher proposes what may follow "
+                "the text to the left; use labels = 'true' or order = 'left_to_right'"
+            )
+
+    def _smallest_trunk(self) -> None:
+        """ValueError if the trunk cannot be made."""
+        order = reading(self.order)
+        if self.sinusoidal and order != "any":
+            raise UserError(
+                f"sinusoidal = True with order = {self.order!r}: it encodes the two positions of any order; "
+                "leave it out, or use order = 'random'"
+            )
+        if self.trunk != "gpt" and order != "left_to_right":
+            raise UserError(
+                f"order = {self.order!r} with trunk = {self.trunk!r}: only 'gpt' reads in any order"
+            )
+        size = (1, self.block_size, self.n_layer, self.n_head, self.n_embd, self.dropout)
+        GPTConfig(*size, order, self.sinusoidal)
 
     def _smallest_head(self) -> None:
         """ValueError if the head cannot be made."""

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from data.orders import MASKED, Order, arranged, masked
 from data.tokens import TokenFile, check_ids
 from heads import Targets
 from runtime.errors import UserError
@@ -22,7 +23,7 @@ from runtime.errors import UserError
 class Batch(NamedTuple):
     tokens: Tensor  # (B, T)
     targets: Targets  # of those of the B * T positions that have a loss
-    positions: Tensor | None = None  # (T,) or (B, T), where each token stands; None: 0, 1, ...
+    positions: Tensor | None = None  # where each token stands, as the trunk takes them; None: 0, 1, ...
 
 
 class Source(Protocol):
@@ -83,6 +84,9 @@ def batch_indices(n: int, batch_size: int, step: int, seed: int) -> np.ndarray:
     return np.array([_epoch(n, seed, i // n)[i % n] for i in number.tolist()])
 
 
+LEFT_TO_RIGHT = Order()
+
+
 class Labeller(Protocol):
     online: bool  # whether they are computed on the training's device
 
@@ -91,7 +95,11 @@ class Labeller(Protocol):
 
 class TextSource:
     """Windows of text, `batch_size` a step over `world` processes, of which this is number `rank`;
-    `micro_batch` of its share at a time (0: all). UserError if they do not divide up."""
+    `micro_batch` of its share at a time (0: all). UserError if they do not divide up.
+
+    From left to right the first token of a window is given and the one after it is predicted. In another
+    `order` all tokens of the window itself are.
+    """
 
     def __init__(
         self,
@@ -102,6 +110,7 @@ class TextSource:
         micro_batch: int = 0,
         rank: int = 0,
         world: int = 1,
+        order: Order = LEFT_TO_RIGHT,
     ):
         if batch_size % (world * (micro_batch or 1)):
             raise UserError(
@@ -109,7 +118,7 @@ class TextSource:
                 f"{world} x {micro_batch or 1}"
             )
         self.windows, self.labels, self.batch_size, self.seed = windows, labels, batch_size, seed
-        self.rank, self.world = rank, world
+        self.rank, self.world, self.order = rank, world, order
         share = batch_size // world
         self.size = micro_batch or share
         self.parts, self.on_device = share // self.size, labels.online
@@ -118,10 +127,20 @@ class TextSource:
         return self.batch_size * self.windows.block_size
 
     def batch(self, step: int, part: int) -> Batch:
-        indices = batch_indices(len(self.windows), self.batch_size, step, self.seed)
-        mine = indices[self.rank :: self.world][part * self.size : (part + 1) * self.size]
+        rows = np.arange(self.batch_size)[self.rank :: self.world][part * self.size : (part + 1) * self.size]
+        mine = batch_indices(len(self.windows), self.batch_size, step, self.seed)[rows]
         x, y = self.windows.get(mine)
-        return Batch(x, self.labels.targets(mine, x, y).kept())
+        if self.order.name == "left_to_right":
+            return Batch(x, self.labels.targets(mine, x, y).kept())
+        extra = self.windows.tokens.info["vocab_size"]  # id of the start or the mask token
+        if self.order.name == MASKED:
+            hidden = masked(x.numpy(), extra, self.order.generators(step, rows))
+            targets = self.labels.targets(mine, *map(torch.from_numpy, (hidden.tokens, hidden.targets)))
+            weights = torch.from_numpy(hidden.weights.astype(np.float32).repeat(self.windows.block_size))
+            return Batch(torch.from_numpy(hidden.tokens), targets._replace(weights=weights).kept())
+        paths = self.order.paths(step, rows, self.windows.block_size)
+        tokens, positions, y = map(torch.from_numpy, arranged(x.numpy(), paths, extra))
+        return Batch(tokens, self.labels.targets(mine, tokens, y).kept(), positions)
 
 
 # -----------------------------------------------------------------------------

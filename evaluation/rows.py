@@ -35,7 +35,7 @@ from evaluation.texts import (
     text_metrics,
 )
 from heads import Weights
-from model import LanguageModel
+from model import LanguageModel, context
 from runtime.checkpoint import Checkpoint, Degenerate, find, load, load_model
 from runtime.device import get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
@@ -135,7 +135,9 @@ def open_all(c: TextsConfig, **protocol: Any) -> tuple[list[Entry], Settings, Da
             f"than the checkpoints' ({tokenizer.name})"
         )
     known_by = Corpus(tokenizer.fingerprint, train.info["sha256"], split.info["sha256"])
-    s = settings(c, first.config["block_size"], known_by, **protocol)
+    # of any order a model reads one token less: then the others, too, are asked about as many
+    reads = min(context(e.ckpt.config) for e in asked)
+    s = settings(c, reads, known_by, **protocol)
     paper = s.protocol == "paper"
     if paper:  # has no columns for it
         split = split._replace(truth=None)

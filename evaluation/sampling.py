@@ -72,7 +72,7 @@ def generate(
     UserError if the prompt is longer than the block. Degenerate if the log-probabilities are not numbers:
     found at the first token or at the end, so that a GPU need not wait for an answer at each token.
     """
-    T, device = model.trunk.config.block_size, prompt.device
+    T, device = model.trunk.context, prompt.device
     if not 1 <= prompt.shape[1] <= T:
         raise UserError(
             f"the prompt has {prompt.shape[1]} tokens; this model reads 1 to {T} (block_size): shorten it"

@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from data.held_out import Truth
+from data.orders import MASKED, Order, arranged
 from evaluation.metrics import Calibration, Recovery
 from heads import Weights
 from model import LanguageModel
@@ -51,6 +53,77 @@ def windows(count: int, block_size: int, stride: int) -> list[tuple[int, int]]:
     return out
 
 
+class Read(NamedTuple):
+    """A batch of windows, as the trunk reads them."""
+
+    tokens: Tensor  # (B, T)
+    positions: Tensor | None  # see the trunk
+    targets: Tensor  # (B, T)
+    scored: Tensor  # (B, T) bool: the targets that count
+    weights: Tensor | None = None  # (B, T) of their log-probabilities; None: 1
+
+    def to(self, device: torch.device | str) -> "Read":
+        positions, weights = (t if t is None else t.to(device) for t in (self.positions, self.weights))
+        tokens, targets, scored = (t.to(device) for t in (self.tokens, self.targets, self.scored))
+        return Read(tokens, positions, targets, scored, weights)
+
+
+def left_to_right(model: LanguageModel, ids: np.ndarray, stride: int) -> tuple[list, Callable[[list], Read]]:
+    """The windows of a text, and how to read some of them: from left to right."""
+    T = min(model.trunk.context, len(ids) - 1)
+    plan = windows(len(ids), model.trunk.context, stride or min(512, model.trunk.context))
+
+    def read(part: list[tuple[int, int]]) -> Read:
+        tokens = torch.from_numpy(np.stack([ids[s : s + T + 1] for s, _ in part]).astype(np.int64))
+        scored = torch.stack([torch.arange(T) >= first for _, first in part])
+        return Read(tokens[:, :-1], None, tokens[:, 1:], scored)
+
+    return plan, read
+
+
+def along(model: LanguageModel, ids: np.ndarray, order: str) -> tuple[list, Callable[[list], Read]]:
+    """The windows of a text, and how to read some of them: each from its start token along a path of the
+    `order`, or with hidden places. A window's path and what it hides are a function of its number alone.
+
+    Windows do not overlap, but for the last one, which is moved back to end with the text. There only the
+    tokens count that no other window has.
+    """
+    c = model.trunk.config
+    T = min(c.block_size, len(ids))
+    starts = [*range(0, len(ids) - T, T), len(ids) - T]
+    plan = [(n, start, max(0, n * T - start)) for n, start in enumerate(starts)]  # number, start, first
+
+    def read(part: list[tuple[int, int, int]]) -> Read:
+        numbers, at, first = np.array(part).T
+        tokens = np.stack([ids[s : s + T] for s in at]).astype(np.int64)
+        if order == MASKED:
+            return _hide(tokens, numbers, first, c.vocab_size)
+        path = Order(order).paths(0, numbers, T)
+        scored = torch.from_numpy(path >= first[:, None])
+        inputs, positions, targets = map(torch.from_numpy, arranged(tokens, path, c.vocab_size, c.block_size))
+        return Read(inputs, positions, targets, scored)
+
+    return plan, read
+
+
+def _hide(tokens: np.ndarray, numbers: np.ndarray, first: np.ndarray, mask: int) -> Read:
+    """Windows (B, T) of which k of the last F = T - `first` places are hidden, each with the weight F / k:
+    the NELBO (data.orders.masked). k is spread evenly over the windows by their numbers."""
+    T = tokens.shape[1]
+    free = T - first
+    golden = (numbers * 0.618033988749895 + 0.5) % 1
+    count = 1 + np.floor(golden * free).astype(int)
+    hidden = np.zeros(tokens.shape, bool)
+    for row, number in enumerate(numbers.tolist()):
+        places = np.random.default_rng(number).permutation(free[row])[: count[row]]
+        hidden[row, first[row] + places] = True
+    weights = np.broadcast_to((free / count)[:, None], tokens.shape)
+    read = torch.from_numpy(np.where(hidden, mask, tokens))
+    return Read(
+        read, None, torch.from_numpy(tokens), torch.from_numpy(hidden), torch.from_numpy(weights.copy())
+    )
+
+
 @torch.no_grad()
 def score(
     model: LanguageModel,
@@ -63,27 +136,33 @@ def score(
     details: bool = False,
     progress: Callable[[Iterable], Iterable] = iter,
     share: slice = slice(None),
+    order: str = "",
 ) -> Score:
-    """NLL of `ids` (T,) under the model's predictive distribution, T - 1 tokens, each scored once.
+    """NLL of `ids` (T,) under the model's predictive distribution, each token scored once.
 
-    `stride` 0 means min(512, block_size). `draws`: see OutputHead.draws. float32 log-probabilities whatever
-    `dtype` the matrix products have. The model must be in eval mode. A token of probability 0 makes the NLL
-    inf and is counted; it is never clamped. `details`: ECE and sparsemax score, too, and Degenerate if a
-    log-probability is nan. `share`: which of the windows to score, for one of several processes.
+    From left to right, that is T - 1 tokens, each given at least one; `stride` 0 means min(512, the tokens
+    that the model reads). With an `order` all T tokens, each window along a path from its start token; of
+    masked diffusion it is the NELBO, a bound on the NLL. `draws`: see OutputHead.draws. float32
+    log-probabilities whatever `dtype` the matrix products have. The model must be in eval mode. A token of
+    probability 0 makes the NLL inf and is counted; it is never clamped. `details`: ECE and sparsemax score,
+    too, and Degenerate if a log-probability is nan. `share`: which of the windows to score, for one of
+    several processes.
     """
-    T = model.trunk.config.block_size
+    if model.trunk.config.order == MASKED and order != MASKED:
+        raise UserError(
+            "a masked diffusion model reads no text from left to right: it has a bound on the NLL alone "
+            f"(order = {MASKED!r})"
+        )
     draws = draws if draws is not None else model.head.draws(1, 0)
-    plan = windows(len(ids), T, stride or min(512, T))[share]
-    T = min(T, len(ids) - 1)
+    plan, read = along(model, ids, order) if order else left_to_right(model, ids, stride)
+    plan = plan[share]
     V = model.head.head.vocab_size
-    nll, eps_nll, count, zeros, sparsemax, cal = 0.0, 0.0, 0, 0, 0.0, Calibration()
+    nll, eps_nll, count, zeros, sparsemax, cal = 0.0, 0.0, 0.0, 0, 0.0, Calibration()
     for i in progress(range(0, len(plan), batch)):
-        part = plan[i : i + batch]
-        tokens = torch.from_numpy(np.stack([ids[s : s + T + 1] for s, _ in part]).astype(np.int64)).to(device)
-        scored = torch.stack([torch.arange(T) >= first for _, first in part]).to(device)  # (B, T)
+        r = read(plan[i : i + batch]).to(device)
         with autocast(device, dtype):
-            hidden = model.trunk(tokens[:, :-1])[scored]  # (N, C)
-        target = tokens[:, 1:][scored]
+            hidden = model.trunk(r.tokens, r.positions)[r.scored]  # (N, C)
+        target = r.targets[r.scored]
         lp_t = torch.empty(len(target), device=device)
         with autocast(device, dtype):
             for rows, lp in model.head.log_prob_blocks(hidden, draws):
@@ -97,11 +176,15 @@ def score(
                     cal.add(top.exp().cpu().numpy(), (arg == t).cpu().numpy())
         lp_t = to_float64(lp_t)
         zeros += int((lp_t == -math.inf).sum())
-        nll -= lp_t.sum().item()
-        eps_nll -= ((lp_t.exp() + EPSILON) / (1 + EPSILON * V)).log().sum().item()
-        count += len(lp_t)
+        eps_lp = ((lp_t.exp() + EPSILON) / (1 + EPSILON * V)).log()
+        if r.weights is None:
+            nll, eps_nll, count = nll - lp_t.sum().item(), eps_nll - eps_lp.sum().item(), count + len(lp_t)
+        else:
+            w = to_float64(r.weights[r.scored])
+            nll, eps_nll = nll - (w * lp_t).sum().item(), eps_nll - (w * eps_lp).sum().item()
+            count += w.sum().item()
     ece, mean = (cal.ece(), sparsemax / count) if details else (math.nan, math.nan)
-    return Score(nll, count, zeros, eps_nll, ece, mean)
+    return Score(nll, round(count), zeros, eps_nll, ece, mean)
 
 
 # -----------------------------------------------------------------------------
@@ -132,18 +215,18 @@ def document_windows(ends: np.ndarray, block_size: int) -> list[Window]:
     return out
 
 
-def training_windows(ends: np.ndarray, block_size: int) -> list[Window]:
+def training_windows(ends: np.ndarray, block_size: int, context: int = 0) -> list[Window]:
     """The windows that a model is trained on (data.batches.Windows), where a document begins in them.
 
     As in `document_windows` those targets count that have all of their document in view, from the first new
     document on. But the windows are those of training: what a model has learnt by heart it may know only
-    there, at these positions.
+    there, at these positions. `context`: tokens of each that it reads; 0: block_size.
     """
     out = []
     for start in range(0, int(ends[-1]) + 1 - block_size, block_size):
         first = int(ends[np.searchsorted(ends, start)]) - start
-        if first < block_size:
-            out.append(Window(start, first, block_size))
+        if first < (context or block_size):
+            out.append(Window(start, first, context or block_size))
     return out
 
 
@@ -160,7 +243,7 @@ def document_blocks(
 ) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
     """(positions (n,), the model's log p (n, V) of the tokens there) of all targets that count in the windows
     `plan`, a few rows at a time."""
-    T = model.trunk.config.block_size
+    T = model.trunk.context
     for i in progress(range(0, len(plan), batch)):
         starts, first, stop = np.array(plan[i : i + batch]).T[:, :, None]  # (B, 1) each
         at = np.arange(T)

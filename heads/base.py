@@ -17,6 +17,7 @@ class Targets(NamedTuple):
     values  (N, K) label values y in [0, 1]; below 0 for tokens to avoid, where a head asks for them
             (`Head.targets`)
     rows    (N,) which of the B * T positions these are; None: all of them, in order
+    weights (N,) what the loss of each is multiplied by; None: 1
 
     Any integer and floating-point types will do: int32 and float16 take half the bytes. A head is given
     int64 and float32 (see `part`), and no position without a loss (see `kept`).
@@ -25,6 +26,7 @@ class Targets(NamedTuple):
     ids: Tensor
     values: Tensor
     rows: Tensor | None = None
+    weights: Tensor | None = None
 
     @classmethod
     def single(cls, token: Tensor) -> "Targets":
@@ -43,18 +45,24 @@ class Targets(NamedTuple):
         if has_loss.all():
             return self
         at = has_loss.nonzero().squeeze(1)
-        return Targets(self.ids[at], self.values[at], at if self.rows is None else self.rows[at])
+        rows = at if self.rows is None else self.rows[at]
+        return Targets(
+            self.ids[at], self.values[at], rows, None if self.weights is None else self.weights[at]
+        )
 
     def part(self, start: int, end: int) -> "Targets":
         """Rows `start` to `end`, as int64 and float32 (float64 stays): what a head is given."""
         values = self.values[start:end]
         return Targets(
-            self.ids[start:end].long(), values.to(torch.promote_types(values.dtype, torch.float32))
+            self.ids[start:end].long(),
+            values.to(torch.promote_types(values.dtype, torch.float32)),
+            weights=None if self.weights is None else self.weights[start:end],
         )
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> "Targets":
         """`move` of each tensor: to another device, or to pinned memory."""
-        return Targets(move(self.ids), move(self.values), None if self.rows is None else move(self.rows))
+        rows, weights = (None if t is None else move(t) for t in (self.rows, self.weights))
+        return Targets(move(self.ids), move(self.values), rows, weights)
 
 
 class Head(nn.Module):

@@ -144,13 +144,16 @@ class _Gradients:
         logits = z.detach().to(self.work, copy=not cpu)  # on a CPU in place, where it can be
         if self.bias is not None:
             logits += self.bias
+        weights = targets.weights
         if not self.needed:
-            return self.head.loss(logits, targets), []
+            return weighted(self.head.loss(logits, targets), weights), []
         if cpu and self.head.in_place is not None and not self.params:
-            loss, dz, found = self.head.in_place(logits, targets), logits, []
+            loss, dz, found = weighted(self.head.in_place(logits, targets), weights), logits, []
+            if weights is not None:
+                dz *= weights[:, None]
         else:
             with torch.enable_grad():
-                loss = self.head.loss(logits.requires_grad_(), targets)
+                loss = weighted(self.head.loss(logits.requires_grad_(), targets), weights)
                 dz, *found = torch.autograd.grad(loss.sum(), (logits, *self.params), allow_unused=True)
         if dz.data_ptr() != z.data_ptr():
             z.copy_(dz)
@@ -166,6 +169,10 @@ class _Gradients:
             d_bias = self.d_bias[part]
             total = z[:, : len(d_bias)].sum(0, dtype=self.work)
             d_bias.copy_(total if k == 0 else d_bias + total)
+
+
+def weighted(loss: Tensor, weights: Tensor | None) -> Tensor:
+    return loss if weights is None else loss * weights
 
 
 def _add_product(total: Tensor, z: Tensor, h: Tensor, new: bool) -> None:

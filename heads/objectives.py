@@ -105,7 +105,8 @@ class Unlikelihood(Softmax):
         # each token of the context once: where it is nearest, that is, does not come again up to the position
         nearest = (at >= 0) & (next_places(tokens)[:, at] > position)  # (B, T, W)
         context = tokens[:, at]
-        avoid = np.where(nearest & (context != following), context, -1)
+        a_word = context < self.vocab_size  # and not the start token of another order than left to right
+        avoid = np.where(nearest & a_word & (context != following), context, -1)
         ids = np.concatenate((following, avoid), 2).reshape(B * T, -1)
         values = -(ids >= 0).astype(np.float16)  # -1, 0 and 1 are exact
         values[:, 0] = 1

@@ -30,10 +30,12 @@ from runtime.memory import check_model
 from runtime.names import check_row_name
 
 # What is read of config.json and progress.json, and of which type: anybody may have written them
-_MODEL: dict[str, type] = get_type_hints(GPTConfig)
+_ORDER = {"order": str, "sinusoidal": bool}
+_MODEL: dict[str, type] = {k: t for k, t in get_type_hints(GPTConfig).items() if k not in _ORDER}
 _HEAD = {"head": str, "head_args": dict, "bayesian": bool, "prior_sigma": float}
 # what earlier checkpoints do not say
 _TRUNK = {"trunk": str, "trunk_args": dict, "tied": bool, "gain": float, "learn_gain": bool}
+_TRUNK |= _ORDER
 _CONFIG = {"name": str, "tokenizer": str, "tokenizer_fingerprint": str, **_MODEL, **_HEAD}
 _RUN = {
     "dataset": str,
@@ -240,7 +242,7 @@ def load_model(
     LanguageModel.lower). ValueError if its weights do not fit its configuration."""
     ckpt = load(find(path, which))
     size = {k: ckpt.config[k] for k in _MODEL}
-    asked, there = GPTConfig(**size).parameters, sum(w.numel() for w in ckpt.weights.values())
+    asked, there = trunk_config(ckpt.config).parameters, sum(w.numel() for w in ckpt.weights.values())
     if asked > 4 * there:  # before it is built: a foreign config.json can ask for any size
         raise UserError(
             f"the checkpoint {ckpt.path} does not fit its configuration: "

@@ -45,7 +45,7 @@ def refuse_missing_path(name: str) -> None:
 
 def check_size(config: "GPT2Config") -> None:
     """ValueError if a transformers configuration, which may ask for anything, is of no GPT-2 that fits."""
-    sizes = [config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd]
+    sizes: list[Any] = [config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd]
     if not all(type(n) is int for n in sizes):
         raise UserError(f"its sizes are {sizes}, not whole numbers")
     check_model(GPTConfig(*sizes), each=8)  # transformers' copy and this one

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 
-from model import LanguageModel
+from model import LanguageModel, reading
 from runtime import checkpoint
 from runtime.checkpoint import Checkpoint
 from runtime.device import DTYPES, Precision, choose_dtype, emulation
@@ -197,6 +197,7 @@ def start_from(name: str, model: LanguageModel, config: dict[str, Any]) -> tuple
                 f"init_from = {name!r} was trained with another tokenizer ({ckpt.config['tokenizer']}) than "
                 f"{config['tokenizer']}"
             )
+        had = ckpt.config.get("order", "left_to_right")
         weights, digest = ckpt.weights, checkpoint.weights_digest(ckpt.path)
     else:
         trunk = from_gpt2(name)
@@ -205,7 +206,12 @@ def start_from(name: str, model: LanguageModel, config: dict[str, Any]) -> tuple
                 f"init_from = {name!r} has a vocabulary of {trunk.config.vocab_size} tokens, the corpus "
                 f"{config['vocab_size']}: prepare it with GPT-2's tokenizer"
             )
-        weights = {f"trunk.{k}": p.detach() for k, p in trunk.named_parameters()}
+        had, weights = "left_to_right", {f"trunk.{k}": p.detach() for k, p in trunk.named_parameters()}
+    if reading(had) != reading(config["order"]):
+        raise UserError(
+            f"init_from = {name!r} reads in the order {had!r}, this configuration in {config['order']!r}, "
+            "whose positions are encoded in another way: start from a run of this order"
+        )
     own = dict(model.named_parameters())
     wpe, block = weights.get("trunk.wpe.weight"), config["block_size"]
     if wpe is not None and len(wpe) > block:  # a longer block serves a shorter one

@@ -1,0 +1,139 @@
+"""Generation orders: in which order the places of a sequence are given, as a path over them.
+
+A path is a permutation of the places 0, ..., T - 1: the first is predicted from nothing, each other one from
+those before it. Source: Pannatier, Courdier, Fleuret 2024, arXiv 2404.09562 (sigma-GPT).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from runtime.errors import UserError
+
+
+def left_to_right(T: int, rng: np.random.Generator) -> np.ndarray:
+    return np.arange(T)
+
+
+def random(T: int, rng: np.random.Generator) -> np.ndarray:
+    """Each of the T! paths with the same probability."""
+    return rng.permutation(T)
+
+
+def fractal(T: int, rng: np.random.Generator) -> np.ndarray:
+    """The middle, then the middles of the two halves, and so on, level by level. Source: sec. 2.5."""
+    return _fractal(T)
+
+
+@lru_cache(maxsize=8)
+def _fractal(T: int) -> np.ndarray:
+    path, level = [], [(0, T)]
+    while level:
+        path += [(a + b) // 2 for a, b in level]
+        halves = [half for a, b in level for half in ((a, (a + b) // 2), ((a + b) // 2 + 1, b))]
+        level = [(a, b) for a, b in halves if a < b]
+    return np.array(path)
+
+
+# name -> the path (T,) of a sequence
+ORDERS: dict[str, Callable[[int, np.random.Generator], np.ndarray]] = {
+    "left_to_right": left_to_right,
+    "random": random,
+    "fractal": fractal,
+}
+MASKED = "masked"  # masked diffusion: which places are hidden, and no order among them
+NAMES = (*ORDERS, MASKED)
+
+
+class Arranged(NamedTuple):
+    """Sequences in the order of their paths: what a trunk of any order reads and is to predict."""
+
+    tokens: np.ndarray  # (B, T): the start token, and all but the last of the path
+    positions: np.ndarray  # (B, T, 2): the place of each, and of the next
+    targets: np.ndarray  # (B, T): the tokens along the path
+
+
+def arranged(tokens: np.ndarray, path: np.ndarray, start: int, place: int = 0) -> Arranged:
+    """`tokens` (B, T) along `path` (B, T). `start`: id of the start token; it stands at `place`, the model's
+    block_size (0: T)."""
+    targets = np.take_along_axis(tokens, path, 1)
+    read, own = np.roll(targets, 1, 1), np.roll(path, 1, 1)
+    read[:, 0], own[:, 0] = start, place or tokens.shape[1]
+    return Arranged(read, np.stack((own, path), 2), targets)
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order of each sequence at each step, the option `order` of a training.
+
+    With a `curriculum` the share `share` of the sequences has at first that order, the others have `name`;
+    the share falls linearly to 0 at step `steps`. Source: sec. 3.3, where they begin from left to right.
+    """
+
+    name: str = "left_to_right"
+    curriculum: str = ""  # none
+    share: float = 0.5
+    steps: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.name not in NAMES:
+            raise UserError(f"order = {self.name!r}: use one of {', '.join(NAMES)}")
+        if self.curriculum:
+            self._check_curriculum()
+
+    def _check_curriculum(self) -> None:
+        said = f"curriculum = {self.curriculum!r}"
+        if self.curriculum not in ORDERS:
+            raise UserError(f"{said}: use one of {', '.join(ORDERS)}, or none")
+        if self.name == "left_to_right":
+            raise UserError(
+                f"{said} with order = 'left_to_right': that trunk reads no other order; give the order that "
+                "the training is to end with, such as --order=random"
+            )
+        if self.name == MASKED:
+            raise UserError(f"{said} with order = {MASKED!r}: masked diffusion has no order; leave it out")
+        if not 0 <= self.share <= 1:
+            raise UserError(f"curriculum_share = {self.share}: must lie between 0 and 1")
+
+    def share_at(self, step: int) -> float:
+        """Of the sequences that have the curriculum's order."""
+        return self.share * max(0.0, 1 - step / self.steps) if self.curriculum else 0.0
+
+    def generators(self, step: int, rows: np.ndarray) -> list[np.random.Generator]:
+        """Of the sequences that are number `rows` (B,) of a step's batch: pure functions of the seed, the
+        step and each number."""
+        return [np.random.default_rng((self.seed, 1, step, i)) for i in rows.tolist()]
+
+    def paths(self, step: int, rows: np.ndarray, T: int) -> np.ndarray:
+        """Paths (B, T) of the sequences that are number `rows` (B,) of a step's batch."""
+        share = self.share_at(step)
+
+        def path(rng: np.random.Generator) -> np.ndarray:
+            begins = self.curriculum and rng.random() < share
+            return ORDERS[self.curriculum if begins else self.name](T, rng)
+
+        return np.stack([path(rng) for rng in self.generators(step, rows)])
+
+
+class Masked(NamedTuple):
+    """Sequences of which some places are hidden: what a masked trunk reads and is to predict."""
+
+    tokens: np.ndarray  # (B, T), the mask token where one is hidden
+    targets: np.ndarray  # (B, T), -1 where none is
+    weights: np.ndarray  # (B,) of each row's losses: T / hidden
+
+
+def masked(tokens: np.ndarray, mask: int, rngs: list[np.random.Generator]) -> Masked:
+    """Hides k places of each of `tokens` (B, T), k uniform in 1, ..., T, by its own generator.
+
+    The mean over k of T / k times the sum of the losses is the NELBO of masked diffusion. Source: Ou et al.
+    2024, arXiv 2406.03736, eq. 14; Sahoo et al. 2024, arXiv 2406.07524.
+    """
+    T = tokens.shape[1]
+    counts = np.array([rng.integers(1, T + 1) for rng in rngs])
+    hidden = np.stack([rng.permutation(T) < k for rng, k in zip(rngs, counts)])
+    return Masked(np.where(hidden, mask, tokens), np.where(hidden, tokens, -1), T / counts)

@@ -1,0 +1,386 @@
+"""What a model says of some places of a text given others, and texts that are filled in by it.
+
+A text is (B, T) ids, -1 where a place is free. `Reader` gives a model's conditionals with a cache of what is
+known. The samplers need no more than what it has in common with an exact truth (`Conditionals`): tokens drawn
+one at a time, in bursts by the paper's rule, or by speculative sampling.
+Source: Pannatier, Courdier, Fleuret 2024, arXiv 2404.09562 (sigma-GPT).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from evaluation.sampling import draw
+from heads import Weights
+from model import GPT, Cache, LanguageModel
+from runtime.device import autocast, get_dtype, to_float64
+
+Cut = Callable[[Tensor], Tensor]  # log p (N, V) -> the probabilities (N, V) that are sampled from
+FREE = -1
+
+
+class Distributions(Protocol):
+    """One for each of (B, F) places."""
+
+    def draw(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """A token of each (B, F), and its probability, float64."""
+        ...
+
+    def probs(self, tokens: Tensor) -> Tensor:
+        """Of tokens (B, F), one at each place: (B, F), float64."""
+        ...
+
+    def row(self, at: Tensor) -> Tensor:
+        """The whole distribution at place number `at` (B,) of each row: (B, V), float64."""
+        ...
+
+    def picked(self, better: Tensor, other: "Distributions") -> "Distributions":
+        """Those of `other` in the rows that are `better` (B,) bool, here these."""
+        ...
+
+
+class Conditionals(Protocol):
+    """Of a batch of texts, some places of which are known."""
+
+    text: Tensor  # (B, T) of ids, FREE where a place is
+
+    def each(self, places: Tensor) -> Distributions:
+        """p(x_i | known) at each of places (B, F), apart from each other."""
+        ...
+
+    def along(self, places: Tensor, tokens: Tensor) -> Distributions:
+        """q(x_i | known, the tokens at the places before it) along places (B, F), where `tokens` (B, F)
+        stand."""
+        ...
+
+    def accept(self, said: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
+        """Makes the first `count` (B,) of places (B, F) known. `said`: what `along` gave for these places,
+        and for the same tokens but the last of them."""
+        ...
+
+
+# -----------------------------------------------------------------------------
+# A model's
+
+
+class Reader:
+    """`Conditionals` of a model of any order, with a cache: each token is read once, when it is accepted.
+
+    The known tokens of `text` (B, T), T at most block_size, are read first, from left to right. Known places
+    may differ from row to row, in number, too. `passes` counts model evaluations. The model is in eval mode.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        text: Tensor,
+        draws: list[Weights],
+        cut: Cut = lambda log_p: log_p.exp(),
+        dtype: str = "float32",
+    ):
+        assert isinstance(model.trunk, GPT)
+        self.model, self.trunk, self.draws, self.cut, self.dtype = model, model.trunk, draws, cut, dtype
+        self.text, self.passes = text.clone(), 0
+        B, T = text.shape
+        self.known = (text != FREE).sum(1)  # (B,)
+        # what was read last: its place and token. It is read anew with each place that it is to predict
+        self.place = torch.full((B,), self.trunk.config.block_size, device=text.device)
+        self.last = torch.full_like(self.place, self.trunk.config.vocab_size)
+        self.read = torch.zeros_like(self.known)  # (B,) slots of the cache that are filled
+        self.cache = Cache(self.trunk, B, get_dtype(dtype), 2 * T)
+        if self.known.any():
+            order = (text == FREE).int().argsort(dim=1, stable=True)[:, : int(self.known.max())]
+            tokens = text.gather(1, order)
+            self._accept(self.along(order, tokens.clamp(min=0)), order, tokens, self.known)
+
+    def each(self, places: Tensor) -> "Hidden":
+        F = places.shape[1]
+        own, tokens = (t[:, None].expand(-1, F) for t in (self.place, self.last))
+        return self._pass(tokens, own, places, torch.eye(F, dtype=torch.bool, device=places.device))
+
+    def along(self, places: Tensor, tokens: Tensor) -> "Hidden":
+        F = places.shape[1]
+        own = torch.cat((self.place[:, None], places[:, :-1]), 1)
+        read = torch.cat((self.last[:, None], tokens[:, :-1]), 1)
+        seen = torch.ones(F, F, dtype=torch.bool, device=places.device).tril()
+        return self._pass(read, own, places, seen)
+
+    def accept(self, said: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
+        assert isinstance(said, Hidden)
+        self._accept(said, places, tokens, count)
+        self.known = self.known + count
+        rows, at = _firsts(count)
+        self.text[rows, places[rows, at]] = tokens[rows, at]
+
+    @torch.no_grad()
+    def _pass(self, tokens: Tensor, own: Tensor, following: Tensor, seen: Tensor) -> "Hidden":
+        """Reads tokens (B, F) after the cache, each with the place that it predicts; `seen` (F, F): which of
+        them see which. They leave no trace in the cache."""
+        start, F = self.cache.length, tokens.shape[1]
+        filled = torch.arange(start, device=tokens.device) < self.read[:, None]  # (B, start)
+        old = filled[:, None].expand(-1, F, -1)
+        mask = torch.cat((old, seen.expand(len(tokens), -1, -1)), 2)
+        with autocast(tokens.device, self.dtype):
+            hidden = self.trunk(tokens, torch.stack((own, following), -1), self.cache, mask)
+        self.cache.length = start
+        self.passes += 1
+        return Hidden(self, hidden, self.cache.kv[:, :, :, :, start : start + F].clone())
+
+    def _accept(self, said: "Hidden", places: Tensor, tokens: Tensor, count: Tensor) -> None:
+        rows, at = _firsts(count)
+        self.cache.kv[:, :, rows, :, self.read[rows] + at] = said.kv[:, :, rows, :, at]
+        self.read = self.read + count
+        self.cache.length = int(self.read.max())
+        some = count > 0
+        last = (count - 1).clamp(min=0)[:, None]
+        self.place = torch.where(some, places.gather(1, last)[:, 0], self.place)
+        self.last = torch.where(some, tokens.gather(1, last)[:, 0], self.last)
+
+
+def _firsts(count: Tensor) -> tuple[Tensor, Tensor]:
+    """(row, number) of the first `count` (B,) of each row."""
+    most = int(count.max()) if len(count) else 0
+    rows, at = (torch.arange(most, device=count.device) < count[:, None]).nonzero(as_tuple=True)
+    return rows, at
+
+
+@dataclass
+class Hidden:
+    """`Distributions` as the hidden states (B, F, C) that they are made of, and the keys and values of what
+    was read."""
+
+    reader: Reader
+    hidden: Tensor
+    kv: Tensor  # (n_layer, 2, B, nh, F, hs)
+
+    def draw(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        def drawn(p: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
+            token = draw(p, generator)
+            return token, p.gather(1, token)
+
+        tokens, p = zip(*self._blocks(drawn))
+        shape = self.hidden.shape[:2]
+        return torch.cat(tokens).view(shape), to_float64(torch.cat(p)).view(shape)
+
+    def probs(self, tokens: Tensor) -> Tensor:
+        flat = tokens.reshape(-1, 1)
+        parts = list(self._blocks(lambda p, rows: p.gather(1, flat[rows])))
+        return to_float64(torch.cat(parts)).view(tokens.shape)
+
+    def row(self, at: Tensor) -> Tensor:
+        hidden = self.hidden[torch.arange(len(at), device=at.device), at]
+        return torch.cat([to_float64(p) for p in Hidden(self.reader, hidden[:, None], self.kv)._blocks(_p)])
+
+    def picked(self, better: Tensor, other: Distributions) -> "Hidden":
+        assert isinstance(other, Hidden)
+        hidden = torch.where(better[:, None, None], other.hidden, self.hidden)
+        kv = torch.where(better[:, None, None, None], other.kv, self.kv)
+        return Hidden(self.reader, hidden, kv)
+
+    def _blocks(self, use: Callable) -> list:
+        """`use(p, rows)` of the probabilities of a few rows at a time."""
+        r = self.reader
+        with autocast(self.hidden.device, r.dtype):
+            blocks = r.model.head.log_prob_blocks(self.hidden.flatten(0, 1), r.draws)
+            return [use(r.cut(log_p), rows) for rows, log_p in blocks]
+
+
+def _p(p: Tensor, rows: slice) -> Tensor:
+    return p
+
+
+# -----------------------------------------------------------------------------
+# An exact truth's
+
+
+class Exact:
+    """`Conditionals` of `log_probs`: texts (B, T) -> log p (B, T, V) of each place given the known ones."""
+
+    def __init__(self, log_probs: Callable[[Tensor], Tensor], text: Tensor):
+        self.log_probs, self.text, self.passes = log_probs, text.clone(), 0
+
+    def each(self, places: Tensor) -> "Table":
+        self.passes += 1
+        return Table(self._at(self.text, places))
+
+    def along(self, places: Tensor, tokens: Tensor) -> "Table":
+        self.passes += 1
+        text, rows = self.text.clone(), []
+        for n in range(places.shape[1]):
+            at = places[:, n : n + 1]
+            rows.append(self._at(text, at))
+            possible = rows[-1][:, 0].gather(1, tokens[:, n : n + 1]) > 0
+            free = text.gather(1, at) == FREE
+            # after a token that cannot be, nothing is defined, and nothing is asked
+            text.scatter_(1, at, torch.where(free & possible, tokens[:, n : n + 1], text.gather(1, at)))
+        return Table(torch.cat(rows, 1))
+
+    def accept(self, said: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
+        rows, at = _firsts(count)
+        self.text[rows, places[rows, at]] = tokens[rows, at]
+
+    def _at(self, text: Tensor, places: Tensor) -> Tensor:
+        p = self.log_probs(text).exp()
+        return p.gather(1, places[:, :, None].expand(-1, -1, p.shape[2]))
+
+
+class Table(NamedTuple):
+    """`Distributions` as probabilities (B, F, V)."""
+
+    p: Tensor
+
+    def draw(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        tokens = draw(self.p.flatten(0, 1), generator).view(self.p.shape[:2])
+        return tokens, self.probs(tokens)
+
+    def probs(self, tokens: Tensor) -> Tensor:
+        return self.p.gather(2, tokens[:, :, None]).squeeze(2)
+
+    def row(self, at: Tensor) -> Tensor:
+        return self.p[torch.arange(len(at)), at]
+
+    def picked(self, better: Tensor, other: Distributions) -> "Table":
+        assert isinstance(other, Table)
+        return Table(torch.where(better[:, None, None], other.p, self.p))
+
+
+# -----------------------------------------------------------------------------
+# Samplers: each fills in the free places of `c.text`
+
+
+class Filled(NamedTuple):
+    """How a batch of texts was filled in."""
+
+    text: Tensor  # (B, T)
+    rank: Tensor  # (B, T) in which round a place was filled, from 1 on; 0 where it was known
+    rounds: int
+    passes: int  # model evaluations; several orders at a time are one
+
+
+def shuffled(text: Tensor, generator: torch.Generator | None) -> Tensor:
+    """The free places of each text in a random order, (B, F); rows with fewer go on with known places."""
+    keys = torch.rand(text.shape, generator=generator, dtype=torch.float64).to(text.device)
+    return keys.masked_fill(text != FREE, 2.0).argsort(1)[:, : int((text == FREE).sum(1).max())]
+
+
+def one_by_one(
+    c: Conditionals, generator: torch.Generator | None = None, places: Tensor | None = None
+) -> Filled:
+    """One token a pass, at `places` (B, F) in their order; None: in random order."""
+    places = shuffled(c.text, generator) if places is None else places
+    rank, free = torch.zeros_like(c.text), c.text == FREE
+    for n in range(places.shape[1]):
+        at = places[:, n : n + 1]
+        count = free.gather(1, at)[:, 0].long()
+        said = c.along(at, torch.zeros_like(at))
+        tokens, _ = said.draw(generator)
+        c.accept(said, at, tokens, count)
+        rank.scatter_(1, at, torch.where(count[:, None] > 0, n + 1, rank.gather(1, at)))
+    return Filled(c.text, rank, places.shape[1], places.shape[1])
+
+
+def burst(c: Conditionals, orders: int = 1, generator: torch.Generator | None = None) -> Filled:
+    """The paper's algorithm 1: all free places are drawn at once, each from p(x_i | known). In each of
+    `orders` random orders token i is accepted with probability min(1, q / p), q given those before it (the
+    algorithm prints p / q; appendix B.1 and its results mean q / p). The order that accepts most before its
+    first rejection is kept, the rest is drawn anew.
+
+    It does not keep the distribution: a rejected token is drawn again from p, not from what p lacks of q, and
+    the best order is chosen by what it accepts.
+    """
+    return _in_bursts(c, orders, generator, exact=False)
+
+
+def speculative(c: Conditionals, generator: torch.Generator | None = None) -> Filled:
+    """As `burst` with one order, but the token that is rejected is drawn from max(q - p, 0), normalised. So
+    each text has the distribution of one that is drawn token by token in a random order, and takes at most as
+    many passes as it has free places.
+
+    Source: Leviathan et al. 2023, arXiv 2211.17192, with the model of any order as its own draft.
+    """
+    return _in_bursts(c, 1, generator, exact=True)
+
+
+class _Draft(NamedTuple):
+    """What is proposed in a round, (B, F) each, free places first."""
+
+    places: Tensor
+    tokens: Tensor
+    p: Tensor  # with which each token was drawn
+    u: Tensor  # uniform: a token is accepted where u < q / p
+    number: Tensor  # of each place in the round's first order
+
+    def along(self, order: Tensor) -> "_Draft":
+        return _Draft(*(t.gather(1, order) for t in self))
+
+
+def _in_bursts(c: Conditionals, orders: int, generator: torch.Generator | None, exact: bool) -> Filled:
+    rank, rounds, passes = torch.zeros_like(c.text), 0, 0
+    while (c.text == FREE).any():
+        rounds += 1
+        left = (c.text == FREE).sum(1)  # (B,)
+        places = shuffled(c.text, generator)
+        each = c.each(places)
+        tokens, p = each.draw(generator)
+        if places.shape[1] == 1:
+            said, kept, count = each, places, left
+        else:
+            u = torch.rand(p.shape, generator=generator, dtype=torch.float64).to(p.device)
+            number = torch.arange(p.shape[1], device=p.device).expand_as(places)
+            draft = _Draft(places, tokens, p, u, number)
+            said, draft, count = _best_order(c, draft, left, orders, generator)
+            if exact:
+                draft, count = _with_residual(each, said, draft, left, count, generator)
+            kept, tokens, passes = draft.places, draft.tokens, passes + 1
+        passes += 1
+        c.accept(said, kept, tokens, count)
+        rows, at = _firsts(count)
+        rank[rows, kept[rows, at]] = rounds
+    return Filled(c.text, rank, rounds, passes)
+
+
+def _best_order(
+    c: Conditionals, draft: _Draft, left: Tensor, orders: int, generator: torch.Generator | None
+) -> tuple[Distributions, _Draft, Tensor]:
+    """(q along the order that accepts most before its first rejection, the draft in that order, how many (B,)
+    it accepts)."""
+    none = torch.arange(draft.p.shape[1], device=left.device) >= left[:, None]  # no free place
+    best: tuple[Distributions, _Draft, Tensor] | None = None
+    for n in range(orders):
+        now = draft
+        if n:
+            keys = torch.rand(none.shape, generator=generator, dtype=torch.float64).to(left.device)
+            now = draft.along(keys.masked_fill(none, 2.0).argsort(1))
+        q = c.along(now.places, now.tokens)
+        stops = none | (now.u * now.p >= q.probs(now.tokens))
+        count = torch.where(stops.any(1), stops.int().argmax(1), left)
+        if best is None:
+            best = q, now, count
+            continue
+        better = count > best[2]
+        draft_of = _Draft(*(torch.where(better[:, None], a, b) for a, b in zip(now, best[1])))
+        best = best[0].picked(better, q), draft_of, torch.maximum(count, best[2])
+    assert best is not None
+    return best
+
+
+def _with_residual(
+    each: Distributions,
+    said: Distributions,
+    draft: _Draft,
+    left: Tensor,
+    count: Tensor,
+    generator: torch.Generator | None,
+) -> tuple[_Draft, Tensor]:
+    """The draft with the first rejected token drawn anew from max(q - p, 0), and one more (B,) accepted where
+    there is one."""
+    at = count.clamp(max=draft.p.shape[1] - 1)
+    p, q = each.row(draft.number.gather(1, at[:, None])[:, 0]), said.row(at)
+    rest = (q - p).clamp(min=0)
+    rest = torch.where(rest.sum(1, keepdim=True) > 0, rest, q)  # p and q differ by their rounding alone
+    rejected = count < left
+    new = torch.where(rejected[:, None], draw(rest, generator), draft.tokens.gather(1, at[:, None]))
+    return draft._replace(tokens=draft.tokens.scatter(1, at[:, None], new)), count + rejected
