@@ -111,8 +111,8 @@ def folder_of(dataset: str, tokenizer: str, source: str = "", root: str | Path =
 def prepared(dataset: str, tokenizer: str, source: str = "", root: str | Path = DATA) -> Path:
     """The folder of a corpus (see `folder_of`), prepared first unless it is whole.
 
-    dataset    a folder of data/ that has a prepare.py: "wikitext103", "demo", "grammar"
-    tokenizer  "gpt2" or "bpe<vocabulary size>"; "words" for the grammar
+    dataset    a folder of data/ that has a prepare.py: "wikitext103", "demo", "grammar", "synthetic"
+    tokenizer  "gpt2" or "bpe<vocabulary size>"; "words" for the grammar and the synthetic corpus
     source     where the text comes from; "" takes what is prepared already, else the corpus' default
 
     ValueError for unknown names, for a folder that was prepared from another source, and for a damaged token

@@ -197,7 +197,7 @@ def bpe_size(name: str) -> int | None:
     if match is None:
         raise UserError(
             f"unknown tokenizer {name!r}: use gpt2, or bpe<vocabulary size>, for instance bpe2048 "
-            "(words for the grammar corpus)"
+            "(words for the grammar and the synthetic corpus)"
         )
     return _checked_size(int(match[1]))
 

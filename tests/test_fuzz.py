@@ -25,6 +25,7 @@ from safetensors.torch import load, save
 import augment
 import data.demo.prepare
 import data.grammar.prepare
+import data.synthetic.prepare
 import data.wikitext103.prepare
 import eval_diversity
 import evaluation.rows
@@ -52,6 +53,7 @@ PROGRAMS = {
     "export": export.main,
     "demo": data.demo.prepare.command,
     "grammar": data.grammar.prepare.command,
+    "synthetic": data.synthetic.prepare.command,
     "wiki": data.wikitext103.prepare.command,
 }
 GRAMMAR = "seed=1 train=2000 validation=600 test=600 themes=2 nouns=4 verbs=4 adjectives=3 adverbs=3"
@@ -478,6 +480,12 @@ CASES = [
         for s in ("train=x", "x=1", "train=1", "seed", "nouns=" + BIG)
     ],
     ("grammar", "--tokenizer=gpt2 --out=new", {}, "tokenizer"),
+    *[
+        ("synthetic", ["--out=new", f"--source={s}"], {}, "source")
+        for s in ("stairs", "walk x=1", "step length=x", "product train=0", "step length=" + BIG)
+    ],
+    ("synthetic", ["--out=new", "--source=walk length=500"], {}, "length = 500"),
+    ("synthetic", "--tokenizer=gpt2 --out=new", {}, "tokenizer"),
     *[
         ("wiki", f"--tokenizer=bpe270 --out=new --source={s}", damage, says)
         for s, damage, says in (

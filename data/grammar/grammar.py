@@ -20,12 +20,14 @@ the same probability everywhere; the classes are Zipfian.
 """
 
 from collections import deque
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from itertools import product
+from typing import ClassVar
 
 import numpy as np
 
 from data.grammar.machine import Machine, Tables
+from data.settings import GeneratorSettings
 from runtime.errors import UserError
 
 # Symbol -> its expansions, (probability, symbols). A symbol without a rule is a class of words.
@@ -81,14 +83,18 @@ END = "\n"
 OWN = 0.7  # share of the nouns, and of the verbs, that come from the theme's own concepts
 OWN_CONCEPTS = 40  # how many concepts a theme has of its own
 SYNONYMS = 4  # at most
-# the least that a setting may be, where it is not 1: a split needs several documents
-LEAST = {"seed": 0, "train": 500, "validation": 500, "test": 500}
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(GeneratorSettings):
     """Everything that decides the corpus. As text it is the `source` of a folder: "seed=1 train=2000000
     ..."."""
+
+    corpus = "the grammar"
+    # a split needs several documents
+    least: ClassVar[dict[str, int]] = {"seed": 0, "train": 500, "validation": 500, "test": 500}
+    # there are not more words
+    most = dict.fromkeys(("themes", "nouns", "verbs", "adjectives", "adverbs"), 100_000)
 
     seed: int = 1
     train: int = 2_000_000  # tokens at least: a split ends with the document that reaches them
@@ -99,35 +105,6 @@ class Settings:
     verbs: int = 120  # likewise
     adjectives: int = 150  # concepts, with one form
     adverbs: int = 60
-
-    @classmethod
-    def parse(cls, text: str) -> "Settings":
-        """The settings named in `text`, "key=value" with spaces between; the others keep their defaults.
-
-        ValueError for an unknown key, and for a value that is no whole number or out of range.
-        """
-        values, known = {}, [f.name for f in fields(cls)]
-        for item in text.split():
-            key, _, value = item.partition("=")
-            if key not in known or not value.isdecimal():
-                raise UserError(
-                    f"source {text!r}: {item!r} is not a setting of the grammar; "
-                    f"give key=number with keys among {', '.join(known)}"
-                )
-            values[key] = int(value)
-        out = cls(**values)
-        for key, value in asdict(out).items():
-            least = LEAST.get(key, 1)
-            if value > 100_000 and key not in LEAST:
-                raise UserError(
-                    f"source {text!r}: {key} = {value} is more than there are words for: use at most 100000"
-                )
-            if value < least:
-                raise UserError(f"source {text!r}: {key} = {value} must be at least {least}")
-        return out
-
-    def __str__(self) -> str:
-        return " ".join(f"{key}={value}" for key, value in asdict(self).items())
 
 
 # ---- places: the stacks of the grammar

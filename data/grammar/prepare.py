@@ -50,16 +50,14 @@ def lines(words: list[str], machine: Machine, tokens: int, seed: tuple[int, ...]
 
 def unusual(source: str) -> str:
     """The settings in the record of a prepared folder that are not the standard ones."""
-    standard = str(Settings()).split()
-    return " ".join(
-        item for item in source.split() if item not in standard and not item.startswith("language=")
-    )
+    settings = (item for item in source.split() if not item.startswith("language="))
+    return " ".join(Settings.parse(" ".join(settings)).unusual())
 
 
 def folder_name(tokenizer: str, source: str) -> str:
     """Of a prepared folder, see data.prepared.folder_of: words-seed=2-train=500000. UserError for a wrong
     `source`."""
-    return "-".join([tokenizer, *unusual(str(Settings.parse(source))).split()])
+    return "-".join([tokenizer, *Settings.parse(source).unusual()])
 
 
 def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) -> Path:

@@ -1,0 +1,1 @@
+"""Four tasks whose exact distributions are known at every position, given any of the other tokens."""

@@ -1,0 +1,131 @@
+"""Prepare a synthetic task: sequences of 100 tokens whose exact distributions are known.
+
+    python data/synthetic/prepare.py [--source="walk seed=2 train=50000"] [--out=DIR] [--force]
+
+`--source` is a task of data.synthetic.tasks, product, step, permutation or walk, and Settings of it. The
+folder has both in its name, words-walk-seed=2-train=50000, so that several stand side by side.
+
+Sequences lie back to back, with nothing between them: windows of block_size = 100 are whole sequences. One
+token more stands at the end, as the last window needs it: it begins a sequence that is not there.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    from runtime import configurator
+
+    configurator.quiet_imports()
+
+from data.corpus import PrepareConfig, Split, main, prepare_splits
+from data.prepared import SPLITS
+from data.settings import GeneratorSettings
+from data.synthetic.tasks import TASKS, Task
+from data.tokenizers import WordTokenizer
+from runtime.configurator import cli
+from runtime.errors import UserError
+
+FOLDER = Path(__file__).resolve().parent
+DEFAULT = "product"
+AT_ONCE = 1024  # sequences
+
+
+@dataclass(frozen=True)
+class Settings(GeneratorSettings):
+    """What decides a task's corpus, beside the task. train, validation and test are in sequences."""
+
+    corpus = "the synthetic tasks"
+    least: ClassVar[dict[str, int]] = {"seed": 0, "length": 2}
+    most: ClassVar[dict[str, int]] = {"length": 10_000}
+
+    seed: int = 1
+    length: int = 100  # tokens of a sequence
+    train: int = 20_000
+    validation: int = 1000
+    test: int = 1000
+
+
+def read_source(source: str) -> tuple[str, Settings]:
+    """The task that `source` names first (DEFAULT if it is empty), and its settings. UserError for others."""
+    name, _, settings = (source.strip() or DEFAULT).partition(" ")
+    if name not in TASKS:
+        raise UserError(
+            f"source {source!r}: {name!r} is not a task; give one of {', '.join(TASKS)}, "
+            'then its settings: "walk seed=2"'
+        )
+    return name, Settings.parse(settings)
+
+
+def task_of(source: str) -> Task:
+    """The task with its exact distributions. `source` is the user's, or what the record of a prepared folder
+    says."""
+    name, settings = read_source(source)
+    return TASKS[name](settings.length)
+
+
+def sequences(task: Task, count: int, seed: tuple[int, ...]) -> Iterator[str]:
+    """`count` sequences as text, each with a space behind it, and the first word of one more."""
+    rng, left = np.random.default_rng(seed), count
+    while left:
+        rows = task.sample(min(left, AT_ONCE), rng)
+        for row in rows:
+            yield " ".join([task.words[i] for i in row]) + " "
+        left -= len(rows)
+    yield task.words[task.sample(1, rng)[0, 0]]
+
+
+def unusual(source: str) -> str:
+    """The settings in the record of a prepared folder that are not the standard ones of its task."""
+    return " ".join(read_source(source)[1].unusual())
+
+
+def folder_name(tokenizer: str, source: str) -> str:
+    """Of a prepared folder, see data.prepared.folder_of: words-walk-seed=2. UserError for a wrong source."""
+    name, settings = read_source(source)
+    return "-".join([tokenizer, name, *settings.unusual()])
+
+
+def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) -> Path:
+    """Generate a task's corpus into the folder `out`; see data.corpus.prepare_splits.
+
+    source  the task and settings of it, "key=number" with spaces between; the others have their defaults
+    """
+    if tokenizer != WordTokenizer.name:
+        raise UserError(
+            f"tokenizer = {tokenizer!r}: a synthetic task's distributions are over its own words: "
+            f"use {WordTokenizer.name!r}"
+        )
+    name, settings = read_source(source)
+    task = task_of(source)
+    splits = {
+        split: Split(partial(sequences, task, getattr(settings, split), (settings.seed, 1 + i)))
+        for i, split in enumerate(SPLITS)
+    }
+    own = WordTokenizer.of(task.words)
+    return prepare_splits(Path(out), tokenizer, f"{name} {settings}", splits, force=force, own=own)
+
+
+@dataclass
+class SyntheticConfig(PrepareConfig):
+    # fmt: off
+    tokenizer: str = "words"        # no other: the distributions are over the task's own words
+    source: str = DEFAULT           # product, step, permutation or walk, then settings such as "seed=2"
+    # fmt: on
+
+    def folder_name(self) -> str:
+        return folder_name(self.tokenizer, self.source)
+
+
+def command(argv: list[str]) -> int:
+    return main(prepare, FOLDER, SyntheticConfig, __doc__, argv)
+
+
+if __name__ == "__main__":
+    cli(command)()
