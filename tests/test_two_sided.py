@@ -1,0 +1,288 @@
+"""The distribution of unknown tokens given known ones on both sides, against a sum over all texts."""
+
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+from scipy.stats import chisquare
+
+from data.grammar.grammar import Settings, build
+from data.grammar.machine import UNKNOWN, Machine, Tables
+from data.grammar.truth import Truth
+from data.grammar.two_sided import MASKED, ForwardBackward
+
+T = 5
+STREAM, START, INSIDE, WHOLE = {}, {"start": 0}, {"start": 5}, {"whole": True}
+
+
+def documents() -> Machine:
+    """8 words, 2 themes, 4 places, documents of 3 words or more. As in the language, the first word sets the
+    theme, and one class has words of one theme only."""
+    after = np.full((4, 5), -1)
+    syntax = np.zeros((4, 5))
+    arcs = [[(0, 1.0, 1)], [(1, 0.5, 2), (2, 0.3, 1), (3, 0.2, 3)], [(1, 0.4, 1), (4, 0.6, 0)]]
+    arcs.append([(1, 0.7, 3), (2, 0.3, 2)])
+    for q, ways in enumerate(arcs):
+        for c, p, to in ways:
+            syntax[q, c], after[q, c] = p, to
+    klass = np.array([0, 0, 1, 1, 2, 2, 3, 4])
+    lexicon = np.array([[0.7, 0.3, 0.9, 0.1, 1, 0, 1, 1], [0.7, 0.3, 0.2, 0.8, 0, 1, 1, 1]])
+    return Machine(Tables(klass, syntax, after, lexicon, np.array([0, 1, -1, -1, -1, -1, -1, -1])))
+
+
+def wild() -> Machine:
+    """Words that set a theme stand anywhere, in one class with words that do not."""
+    rng = np.random.default_rng(0)
+    klass = np.array([0, 0, 1, 1, 1, 2])
+    after = np.array([[1, 2, -1], [2, 1, 0], [1, 1, 0]])
+    syntax = np.where(after >= 0, rng.random((3, 3)) + 0.1, 0)
+    lexicon = rng.random((3, 6)) + 0.1
+    for own in (klass == 0, klass == 1, klass == 2):
+        lexicon[:, own] /= lexicon[:, own].sum(1, keepdims=True)
+    theme = np.array([2, -1, 0, -1, 1, -1])
+    return Machine(Tables(klass, syntax / syntax.sum(1, keepdims=True), after, lexicon, theme))
+
+
+@pytest.fixture(scope="module", params=[documents, wild])
+def exact(request) -> ForwardBackward:
+    return ForwardBackward(request.param())
+
+
+@pytest.fixture(scope="module")
+def small() -> ForwardBackward:
+    return ForwardBackward(documents())
+
+
+@pytest.fixture(scope="module")
+def language() -> Machine:
+    """The standard language."""
+    return build(Settings())[1]
+
+
+def texts(machine: Machine, length: int = T) -> np.ndarray:
+    """All texts of `length` words (V ** length, length)."""
+    return np.stack(np.unravel_index(np.arange(machine.V**length), [machine.V] * length), 1)
+
+
+def joint(exact: ForwardBackward, start: int | None = None, whole: bool = False) -> np.ndarray:
+    """p(text) of all texts (V, V, .., V), from the machine's left-to-right probabilities."""
+    machine, rows = exact.machine, texts(exact.machine)
+    first = np.zeros(machine.Q * machine.X)
+    if start is None and not whole:
+        first = machine.visits / machine.visits.sum()
+    else:
+        first[start or 0] = 1
+    total = np.zeros(len(rows))
+    for state in np.flatnonzero(first):
+        states = machine.parse(rows, state)
+        p = np.take_along_axis(
+            machine.probs(states.ravel()).reshape(*states.shape, machine.V), rows[..., None], 2
+        )[..., 0]
+        total += first[state] * np.where(states == UNKNOWN, 0, p).prod(1)
+    if whole:
+        total *= (rows[:, -1] == machine.end) & (rows[:, :-1] != machine.end).all(1)
+    return total.reshape([machine.V] * T)
+
+
+def given(p: np.ndarray, row: np.ndarray, i: int) -> np.ndarray:
+    """p(x_i | known tokens of `row`) (V,) by a sum over the texts that have them."""
+    known = p[tuple(slice(None) if word == MASKED else slice(word, word + 1) for word in row)]
+    marginal = known.sum(tuple(axis for axis in range(T) if axis != i))
+    return marginal / marginal.sum()
+
+
+def some_texts(p: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    """n possible texts (n, T), each equally likely, so that rare ones are among them."""
+    return np.argwhere(p > 0)[rng.integers((p > 0).sum(), size=n)]
+
+
+def masks(rng: np.random.Generator) -> np.ndarray:
+    """Which tokens are known: none, all but one, a prefix, a suffix, random (n, T)."""
+    sides = np.tri(T, T, -1, bool)
+    return np.concatenate([~np.eye(T, dtype=bool), sides, sides[:, ::-1], rng.random((30, T)) < 0.5])
+
+
+@pytest.mark.parametrize("how", [STREAM, START, INSIDE, WHOLE])
+def test_marginals(exact, how):
+    rng, p = np.random.default_rng(1), joint(exact, **how)
+    known = masks(rng)
+    rows = np.where(known, some_texts(p, len(known), rng), MASKED)
+    found = np.exp(exact.log_probs(rows, **how))
+    expected = [given(p, rows[b], i) for b, i in np.argwhere(~known)]
+    assert found == pytest.approx(np.array(expected), abs=1e-13)
+    assert ((found == 0) == (np.array(expected) == 0)).all()
+    assert (rows[:, :-1] == exact.machine.end).any() == (how is not WHOLE)  # an end inside the window
+
+
+@pytest.mark.parametrize("how", [STREAM, START, WHOLE])
+def test_only_what_is_asked(exact, how):
+    rng, p = np.random.default_rng(2), joint(exact, **how)
+    rows = np.where(rng.random((20, T)) < 0.4, some_texts(p, 20, rng), MASKED)
+    at = (rows == MASKED) & (rng.random(rows.shape) < 0.3)
+    everything = exact.log_probs(rows, **how)
+    assert 0 < at.sum() < len(everything) and not at.any(1).all()  # nothing is asked of some rows
+    assert np.array_equal(exact.log_probs(rows, at, **how), everything[at[rows == MASKED]])
+
+
+def test_the_stream_looks_the_same_everywhere(small):
+    p = np.exp(small.log_probs(np.full((1, 12), MASKED)))
+    assert p == pytest.approx(np.tile(p[0], (12, 1))) and p[0, small.machine.end] == pytest.approx(
+        1 / small.machine.mean_length
+    )
+    began = np.exp(small.log_probs(np.full((1, 12), MASKED), start=0))
+    assert began[0] == pytest.approx([0.7, 0.3, 0, 0, 0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("how", [STREAM, START, INSIDE, WHOLE])
+def test_evidence(exact, how):
+    """Of all texts: their probabilities, which sum to 1, or to that of the length."""
+    p, rows = joint(exact, **how), texts(exact.machine)
+    some = np.random.default_rng(3).permutation(len(rows))[:500]
+    some = np.union1d(some, np.flatnonzero(p.ravel())[:500])
+    evidence = np.exp(exact.log_evidence(rows[some], **how))
+    assert evidence == pytest.approx(p.ravel()[some], abs=1e-14)
+    assert ((evidence == 0) == (p.ravel()[some] == 0)).all() and (evidence == 0).any()
+    of_length = np.exp(exact.log_evidence(np.full((1, T), MASKED), **how))[0]
+    assert p.sum() == pytest.approx(of_length) and (of_length == pytest.approx(1)) == (how is not WHOLE)
+
+
+@pytest.mark.parametrize("how", [STREAM, START, WHOLE])
+def test_evidence_sums_to_1_over_all_texts(small, how):
+    """Of a shorter length: all of them, one by one."""
+    rows = texts(small.machine, 3)
+    total = np.exp(small.log_evidence(rows, **how)).sum()
+    shortest = 0.5 * 0.6 if how is WHOLE else 1  # vocative, noun, end
+    assert total == pytest.approx(shortest, abs=1e-12)
+
+
+@pytest.mark.parametrize("how", [STREAM, START, WHOLE])
+def test_chain_rule_in_any_order(exact, how):
+    rng, p = np.random.default_rng(4), joint(exact, **how)
+    row = np.full((1, T), MASKED)
+    for text in some_texts(p, 5, rng):
+        total, row[:] = exact.log_evidence(np.full((1, T), MASKED), **how)[0], MASKED
+        for i in rng.permutation(T):
+            at = np.arange(T)[None] == i
+            total += exact.log_probs(row, at, **how)[0, text[i]]
+            row[0, i] = text[i]
+            assert exact.log_evidence(row, **how) == pytest.approx(total)
+        assert np.exp(total) == pytest.approx(p[tuple(text)])
+
+
+@pytest.mark.parametrize("how", [STREAM, START, WHOLE])
+@pytest.mark.parametrize("known", [0, 0.4])
+def test_samples(exact, how, known):
+    rng, p, n = np.random.default_rng(5), joint(exact, **how), 4000
+    text = np.where(rng.random(T) < known, some_texts(p, 1, rng)[0], MASKED)
+    other = np.full(T, MASKED)
+    rows = np.stack((text, other) * (n // 2))  # two kinds of row, mixed
+    draws = exact.sample(rows, rng, **how)
+    assert (draws[rows != MASKED] == rows[rows != MASKED]).all()
+    for row, mine in ((text, draws[::2]), (other, draws[1::2])):
+        q = p * np.all([(row[i] == MASKED) | (np.indices(p.shape)[i] == row[i]) for i in range(T)], axis=0)
+        counts = np.bincount(np.ravel_multi_index(mine.T, p.shape), minlength=p.size)
+        assert counts[q.ravel() == 0].sum() == 0
+        expected = q.ravel() / q.sum() * len(mine)
+        often = expected > 5
+        counts, expected = (np.append(x[often], x[~often].sum()) for x in (counts, expected))
+        assert chisquare(counts[expected > 0], expected[expected > 0]).pvalue > 1e-4
+
+
+def test_a_sample_is_a_function_of_the_seed(small):
+    rows = np.full((300, 8), MASKED)
+    rows[::2, 3] = 6
+    a, b, c = (small.sample(rows, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    assert np.array_equal(a, b) and not np.array_equal(a, c) and len(np.unique(a, axis=0)) > 50
+
+
+def test_a_long_text_does_not_underflow(small):
+    """Against sums of logarithms, where the probability itself is below the least float64."""
+    M, rng = small.machine, np.random.default_rng(6)
+    ids = np.concatenate(M.sample(900, rng))[:2000]
+    row = np.where(rng.random(2000) < 0.8, ids, MASKED)
+    states = np.arange(M.Q * M.X)
+    with np.errstate(divide="ignore"):
+        moves = np.full((M.V, len(states), len(states)), -np.inf)  # log p(w, state after | state before)
+        for w in range(M.V):
+            moves[w, states, M.step(states, np.full(len(states), w))] = np.log(M.probs(states)[:, w])
+        alphas, beta = [np.log(M.visits / M.visits.sum())], np.zeros(len(states))
+        unknown = logsumexp(moves, 0)
+        for w in row:
+            alphas.append(logsumexp(alphas[-1][:, None] + (unknown if w == MASKED else moves[w]), 0))
+        expected = []
+        for alpha, w in zip(alphas[-2::-1], row[::-1]):
+            if w == MASKED:
+                expected.append(logsumexp(alpha[:, None] + moves + beta, (1, 2)) - logsumexp(alphas[-1]))
+            beta = logsumexp((unknown if w == MASKED else moves[w]) + beta, 1)
+    evidence = small.log_evidence(row[None])[0]
+    assert evidence == pytest.approx(logsumexp(alphas[-1])) and np.exp(evidence) == 0
+    assert np.exp(small.log_probs(row[None])) == pytest.approx(np.exp(expected[::-1]), abs=1e-10)
+
+
+@pytest.mark.parametrize(
+    "row, how, says",
+    [
+        ([7, 2, MASKED], START, "row 1: the grammar has no text with these known tokens"),
+        ([0, MASKED, 5, MASKED], START, "row 1: the grammar has no text"),  # the name of the other theme
+        ([7, 7, MASKED], STREAM, "row 1: the grammar has no text"),
+        ([0, 2, 7, MASKED], WHOLE, "row 1: the grammar has no document of 4 tokens"),
+        ([MASKED, MASKED], WHOLE, "row 1: the grammar has no document of 2 tokens"),
+    ],
+)
+def test_impossible_tokens(small, row, how, says):
+    good = np.full(len(row), MASKED)
+    if how is WHOLE and len(row) == 2:
+        rows, says = np.array([row]), says.replace("row 1", "row 0")
+    else:
+        rows = np.array([good, row, row])
+    with pytest.raises(ValueError, match=says):
+        small.log_probs(rows, **how)
+    with pytest.raises(ValueError, match=says):
+        small.log_probs(rows, np.zeros(rows.shape, bool), **how)  # though nothing is asked
+    with pytest.raises(ValueError, match=says):
+        small.sample(rows, np.random.default_rng(0), **how)
+    assert small.log_evidence(rows, **how)[-1] == -np.inf
+
+
+def test_what_float64_cannot_hold():
+    """The left side makes a theme 1e400 times less likely, the right side leaves no other."""
+    tables = documents().tables
+    lexicon = tables.lexicon.copy()
+    lexicon[1, 2:4] = 1e-200, 1
+    exact = ForwardBackward(Machine(tables._replace(lexicon=lexicon)))
+    row = np.array([[MASKED, 2, 2, 2, MASKED, 5]])
+    with pytest.raises(ValueError, match="row 1: float64 cannot hold"):
+        exact.log_probs(np.concatenate((np.full_like(row, MASKED), row)), start=0)
+
+
+@pytest.mark.parametrize(
+    "args, says",
+    [
+        (([[0, 8]],), "row 0: token 1 is 8: use 0 to 7"),
+        (([[0, -2]],), "row 0: token 1 is -2"),
+        (([0, 1],), r"tokens must be integers \(B, T\), not int64 of shape \(2,\)"),
+        (([[0.0, 1.0]],), "not float64"),
+        (([[0, -1]], [[True, True]]), "at asks for a known token: ask only where the token is -1"),
+        (([[0, -1]], [[0, 1]]), "at must be bool of shape .1, 2., not int64 of shape .1, 2."),
+        (([[0, -1]], None, 8), "start = 8 is not a state: use 0 to 7"),
+        (([[0, -1]], None, 3, True), "start = 3, but a whole document starts in state 0"),
+    ],
+)
+def test_what_is_refused(small, args, says):
+    with pytest.raises(ValueError, match=says):
+        small.log_probs(np.array(args[0]), *args[1:])
+
+
+# ---- the standard language -----------------------------------------------------------------------
+
+
+def test_a_prefix_alone_gives_the_next_token_probabilities(language):
+    """Of the language that ships: where no token after it is known, the truth of the next token."""
+    documents = language.sample(4, np.random.default_rng(0))
+    ids = np.concatenate(documents)
+    truth = Truth(language, language.parse_stream(ids), {})
+    positions = np.array([0, 1, 7, len(documents[0]), len(documents[0]) + 9])
+    rows = np.tile(ids[: positions.max() + 3], (len(positions), 1))
+    rows[np.arange(rows.shape[1]) >= positions[:, None]] = MASKED
+    at = np.arange(rows.shape[1]) == positions[:, None]
+    found = np.exp(ForwardBackward(language).log_probs(rows, at, start=0))
+    assert found == pytest.approx(truth.probs(positions), rel=1e-10, abs=1e-300)
