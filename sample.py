@@ -1,9 +1,14 @@
 """Text from a checkpoint.
 
     python sample.py out/sig_gpt --prompt "The history of" --num_samples 3 --temperature 0.9 --top_p 0.95
+    python sample.py out/sigma_gpt --infill "The river <5> through the <3> of the city" --speculative
 
 Samples from the same distribution that is scored: log p of the head, averaged over weight draws if its
 projection is Bayesian. (--int8 comes close to it.)
+
+A model of any order fills in gaps, <5> for five tokens. One token a pass, in random order or in --order; or
+many at a time. --speculative keeps the distribution of that, --burst, the rule of the sigma-GPT paper, does
+not. A masked diffusion model fills in many at a time with --steps, and is exact in none of them but the last.
 """
 
 if __name__ == "__main__":
@@ -11,18 +16,36 @@ if __name__ == "__main__":
 
     configurator.quiet_imports()
 
+import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from data.orders import ORDERS
 from data.prepared import tokenizer_of
 from data.tokenizers import Tokenizer
-from evaluation.sampling import check_sampling, entropies, generate
+from evaluation import gaps
+from evaluation.any_order import (
+    FREE,
+    Conditionals,
+    Filled,
+    MaskedReader,
+    Reader,
+    burst,
+    diffusion,
+    one_by_one,
+    reader_of,
+    speculative,
+)
+from evaluation.sampling import check_sampling, entropies, generate, truncate
 from heads import BayesianProjection, Weights
 from model import LanguageModel
 from runtime.checkpoint import Checkpoint, Degenerate, load_model
@@ -48,6 +71,16 @@ class SampleConfig:
     seed: int = 1337
     samples: int = 8                # weight draws of a Bayesian projection, kept for the whole run
     uncertainty: bool = False       # total, aleatoric and epistemic, of each token, in nats
+    # any order
+    infill: Text = ""               # a text with gaps instead of a prompt: "The river <5> of the city"
+    order: str = "random"           # in which it is filled in, a token a pass: random, left_to_right, fractal
+    speculative: bool = False       # many tokens a pass, with the distribution of one a pass
+    burst: bool = False             # many tokens a pass by the paper's rule, which changes the distribution
+    orders: int = 1                 # that --burst tries in each round
+    steps: int = 0                  # rounds of masked diffusion; 0: a token a pass
+    density: bool = False           # of all gaps at once, instead of text
+    top: int = 5                    # candidates of a place that --density shows
+    save: str = ""                  # --density also as SAVE.json, SAVE.png and SAVE.svg
     # machine
     which: Literal["best", "last"] = "best"  # checkpoint of the run
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
@@ -61,10 +94,36 @@ class SampleConfig:
     def check(self) -> None:
         """UserError naming the value that cannot work."""
         check_sampling(self.temperature, self.top_k, self.top_p)
-        for key in ("num_samples", "length", "samples"):
+        for key in ("num_samples", "length", "samples", "orders", "top"):
             if getattr(self, key) < 1:
                 raise UserError(f"{key} = {getattr(self, key)}: must be at least 1")
         check_seed(self.seed)
+        self._check_filling()
+
+    @property
+    def fills(self) -> bool:
+        """Whether a flag asks for places that are filled in, and not for text from left to right."""
+        return bool(self.infill or self.speculative or self.burst or self.density or self.steps)
+
+    def _check_filling(self) -> None:
+        if self.order not in ORDERS:
+            raise UserError(f"order = {self.order!r}: use one of {', '.join(ORDERS)}")
+        if self.steps < 0:
+            raise UserError(f"steps = {self.steps}: must be 0 or positive")
+        how = [k for k in ("speculative", "burst", "density") if getattr(self, k)] + ["steps"] * (
+            self.steps > 0
+        )
+        if len(how) > 1:
+            raise UserError(f"--{how[0]} and --{how[1]} are two ways to fill in a gap: give one of them")
+        if self.orders > 1 and not self.burst:
+            raise UserError(f"orders = {self.orders}: they are those that --burst tries; give --burst, too")
+        if self.save and not self.density:
+            raise UserError(f"save = {self.save!r}: it is for what --density finds; give --density, too")
+        if self.infill and self.prompts:
+            raise UserError("--infill and --prompts are two texts to begin with: give one of them")
+        if self.fills and (self.uncertainty or self.no_cache):
+            odd = "uncertainty" if self.uncertainty else "no_cache"
+            raise UserError(f"--{odd} is for text from left to right: leave it out where gaps are filled in")
 
 
 class Stream:
@@ -176,6 +235,8 @@ def main(argv: list[str]) -> int:
         with users_values():
             model.quantize()
     tokenizer = tokenizer_of(ckpt)
+    if c.fills or model.trunk.config.order == "masked":
+        return fill(c, model, ckpt, tokenizer, device, dtype)
     prompts = encode(read_prompts(c.prompt, c.prompts), tokenizer, model.trunk.context)
     check_memory(model, c.num_samples, c.samples, max(map(len, prompts)) + c.length, device)
     draws = model.head.draws(c.samples, c.seed, get_dtype(dtype.name))
@@ -236,6 +297,118 @@ def write_uncertainty(tokenizer: Tokenizer, ids: list[int], parts: list[list[flo
     print(f"{'token':>20}  total  aleatoric  epistemic   (nats)")
     for token, (total, aleatoric, epistemic) in zip(ids, parts):
         print(f"{tokenizer.decode([token])!r:>20}  {total:5.2f}  {aleatoric:9.2f}  {epistemic:9.4f}")
+
+
+# -----------------------------------------------------------------------------
+# Gaps
+
+
+def texts_to_fill(c: SampleConfig, tokenizer: Tokenizer, block_size: int) -> list[list[int]]:
+    """The template, or the prompts with `length` free places after each. UserError for what does not fit."""
+    if c.infill:
+        return [gaps.with_gaps(c.infill, tokenizer, block_size)]
+    prompts = encode(read_prompts(c.prompt, c.prompts), tokenizer, block_size)
+    longest = max(map(len, prompts)) + c.length
+    if longest > block_size:
+        raise UserError(
+            f"the prompt and length = {c.length} are {longest} tokens; this model fills in a text of at most "
+            f"{block_size} (block_size): give a smaller --length"
+        )
+    return [ids + [FREE] * c.length for ids in prompts]
+
+
+def filler(c: SampleConfig, order: str) -> Callable[..., Filled]:
+    """The sampler that is asked for. UserError if a model of this order does not have it."""
+    masked = order == "masked"
+    if masked and (c.burst or c.speculative):
+        odd = "burst" if c.burst else "speculative"
+        raise UserError(
+            f"--{odd} is for a model of any order; this is masked diffusion: give --steps instead"
+        )
+    if c.steps and not masked:
+        raise UserError(
+            f"steps = {c.steps}: they are those of masked diffusion; for this model give --speculative"
+        )
+    if c.burst:
+        return partial(burst, orders=c.orders)
+    if c.speculative:
+        return speculative
+    return partial(diffusion, steps=c.steps) if c.steps else partial(in_order, order=c.order)
+
+
+def in_order(
+    conditionals: Conditionals, order: str, generator: torch.Generator, watch: Callable[..., None]
+) -> Filled:
+    """A token a pass, at the free places as they come in an order."""
+    T = conditionals.text.shape[1]
+    places = None
+    if order != "random":
+        path = torch.from_numpy(ORDERS[order](T, np.random.default_rng(0))).to(conditionals.text.device)
+        places = path[conditionals.text[0, path] == FREE].expand(len(conditionals.text), -1)
+    return one_by_one(conditionals, generator, watch, places)
+
+
+class Screen:
+    """Shows on a terminal how a text fills in, drawn over itself after each round."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.tokenizer, self.lines = tokenizer, 0
+
+    def __call__(self, text: Tensor, rank: Tensor) -> None:
+        ids, ranks = text[0].tolist(), rank[0].tolist()
+        plain = gaps.coloured(ids, [0] * len(ids), self.tokenizer)
+        up = f"\x1b[{self.lines}A" * (self.lines > 0)
+        print(f"{up}\r\x1b[J{gaps.coloured(ids, ranks, self.tokenizer)}", flush=True)
+        width = shutil.get_terminal_size().columns
+        self.lines = sum(max(1, -(-len(line) // width)) for line in plain.split("\n"))
+
+
+def fill(
+    c: SampleConfig,
+    model: LanguageModel,
+    ckpt: Checkpoint,
+    tokenizer: Tokenizer,
+    device: torch.device,
+    dtype: Precision,
+) -> int:
+    """Fills in the gaps of each text, or says what may stand in them."""
+    sampler = filler(c, model.trunk.config.order)
+    texts = texts_to_fill(c, tokenizer, model.trunk.config.block_size)
+    check_memory(model, c.num_samples * len(texts[0]), c.samples, 2 * len(texts[0]), device)
+    draws = model.head.draws(c.samples, c.seed, get_dtype(dtype.name))
+    cut = partial(truncate, temperature=c.temperature, top_k=c.top_k, top_p=c.top_p)
+    generator = torch.Generator(float64_device(device)).manual_seed(c.seed)
+    introduce(c, ckpt, dtype, draws)
+    for ids in texts:
+        free = ids.count(FREE)
+        text = torch.tensor([ids] * (1 if c.density else c.num_samples), device=device)
+        began = time.perf_counter()
+        conditionals = reader_of(model, text, draws, cut, dtype.name)
+        if c.density:
+            show_density(c, conditionals, ids, tokenizer)
+            continue
+        screen = Screen(tokenizer) if c.num_samples == 1 and sys.stdout.isatty() else None
+        filled = sampler(conditionals, generator=generator, watch=screen or (lambda text, rank: None))
+        seconds = time.perf_counter() - began
+        for b, row in enumerate(filled.text.tolist()):
+            if not screen:
+                print(f"--- sample {b + 1}\n" * (c.num_samples > 1) + tokenizer.decode(row))
+        print(
+            f"{conditionals.passes} model evaluations for {free} tokens of each text, "
+            f"{free / conditionals.passes:.2f} accepted a pass, {seconds:.2f} s",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def show_density(
+    c: SampleConfig, conditionals: Reader | MaskedReader, ids: list[int], tokenizer: Tokenizer
+) -> None:
+    found = gaps.candidates(conditionals, tokenizer, c.top)
+    print(gaps.density_table(found))
+    if c.save:
+        words = ["" if i == FREE else tokenizer.decode([i]) for i in ids]
+        print(f"wrote {', '.join(map(str, gaps.save_density(found, words, c.save)))}", file=sys.stderr)
 
 
 if __name__ == "__main__":

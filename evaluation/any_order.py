@@ -1,8 +1,9 @@
 """What a model says of some places of a text given others, and texts that are filled in by it.
 
-A text is (B, T) ids, -1 where a place is free. `Reader` gives a model's conditionals with a cache of what is
-known. The samplers need no more than what it has in common with an exact truth (`Conditionals`): tokens drawn
-one at a time, in bursts by the paper's rule, or by speculative sampling.
+A text is (B, T) ids, FREE where a place is. `Reader` gives the conditionals of a model of any order with a
+cache of what is known, `MaskedReader` those of masked diffusion, `Exact` those of a known truth. The samplers
+need no more than what these have in common (`Conditionals`): tokens drawn one at a time, in bursts by the
+paper's rule, by speculative sampling, or by diffusion.
 Source: Pannatier, Courdier, Fleuret 2024, arXiv 2404.09562 (sigma-GPT).
 """
 
@@ -17,6 +18,7 @@ from evaluation.sampling import draw
 from heads import Weights
 from model import GPT, Cache, LanguageModel
 from runtime.device import autocast, get_dtype, to_float64
+from runtime.errors import UserError
 
 Cut = Callable[[Tensor], Tensor]  # log p (N, V) -> the probabilities (N, V) that are sampled from
 FREE = -1
@@ -62,6 +64,20 @@ class Conditionals(Protocol):
         ...
 
 
+def reader_of(
+    model: LanguageModel, text: Tensor, draws: list[Weights], cut: Cut, dtype: str
+) -> "Reader | MaskedReader":
+    """A model's conditionals. UserError if it reads from left to right alone."""
+    order = model.trunk.config.order
+    if order == "left_to_right":
+        raise UserError(
+            "this model reads from left to right, it cannot see what stands after a gap: give a checkpoint "
+            "that was trained with --order=random (config/sigma_gpt.py) or --order=masked"
+        )
+    kind = Reader if order == "any" else MaskedReader
+    return kind(model, text, draws, cut, dtype)
+
+
 # -----------------------------------------------------------------------------
 # A model's
 
@@ -90,7 +106,9 @@ class Reader:
         self.place = torch.full((B,), self.trunk.config.block_size, device=text.device)
         self.last = torch.full_like(self.place, self.trunk.config.vocab_size)
         self.read = torch.zeros_like(self.known)  # (B,) slots of the cache that are filled
-        self.cache = Cache(self.trunk, B, get_dtype(dtype), 2 * T)
+        exact = self.trunk.wte.weight.dtype  # float64 in the tests
+        kept = get_dtype(dtype) if exact == torch.float32 else exact
+        self.cache = Cache(self.trunk, B, kept, 2 * T)
         if self.known.any():
             order = (text == FREE).int().argsort(dim=1, stable=True)[:, : int(self.known.max())]
             tokens = text.gather(1, order)
@@ -130,6 +148,7 @@ class Reader:
         return Hidden(self, hidden, self.cache.kv[:, :, :, :, start : start + F].clone())
 
     def _accept(self, said: "Hidden", places: Tensor, tokens: Tensor, count: Tensor) -> None:
+        assert said.kv is not None
         rows, at = _firsts(count)
         self.cache.kv[:, :, rows, :, self.read[rows] + at] = said.kv[:, :, rows, :, at]
         self.read = self.read + count
@@ -152,9 +171,9 @@ class Hidden:
     """`Distributions` as the hidden states (B, F, C) that they are made of, and the keys and values of what
     was read."""
 
-    reader: Reader
+    reader: "Reader | MaskedReader"
     hidden: Tensor
-    kv: Tensor  # (n_layer, 2, B, nh, F, hs)
+    kv: Tensor | None = None  # (n_layer, 2, B, nh, F, hs)
 
     def draw(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         def drawn(p: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
@@ -172,10 +191,10 @@ class Hidden:
 
     def row(self, at: Tensor) -> Tensor:
         hidden = self.hidden[torch.arange(len(at), device=at.device), at]
-        return torch.cat([to_float64(p) for p in Hidden(self.reader, hidden[:, None], self.kv)._blocks(_p)])
+        return torch.cat(Hidden(self.reader, hidden[:, None])._blocks(lambda p, rows: to_float64(p)))
 
     def picked(self, better: Tensor, other: Distributions) -> "Hidden":
-        assert isinstance(other, Hidden)
+        assert isinstance(other, Hidden) and self.kv is not None and other.kv is not None
         hidden = torch.where(better[:, None, None], other.hidden, self.hidden)
         kv = torch.where(better[:, None, None, None], other.kv, self.kv)
         return Hidden(self.reader, hidden, kv)
@@ -188,8 +207,37 @@ class Hidden:
             return [use(r.cut(log_p), rows) for rows, log_p in blocks]
 
 
-def _p(p: Tensor, rows: slice) -> Tensor:
-    return p
+class MaskedReader:
+    """`Conditionals` of masked diffusion: each pass reads the whole text, and gives `each`. `along` more than
+    one place there is none."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        text: Tensor,
+        draws: list[Weights],
+        cut: Cut = lambda log_p: log_p.exp(),
+        dtype: str = "float32",
+    ):
+        self.model, self.draws, self.cut, self.dtype = model, draws, cut, dtype
+        self.text, self.passes = text.clone(), 0
+
+    @torch.no_grad()
+    def each(self, places: Tensor) -> "Hidden":
+        read = torch.where(self.text == FREE, self.model.trunk.config.vocab_size, self.text)
+        with autocast(read.device, self.dtype):
+            hidden = self.model.trunk(read)
+        self.passes += 1
+        at = places[:, :, None].expand(-1, -1, hidden.shape[2])
+        return Hidden(self, hidden.gather(1, at))
+
+    def along(self, places: Tensor, tokens: Tensor) -> "Hidden":
+        assert places.shape[1] == 1
+        return self.each(places)
+
+    def accept(self, said: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
+        rows, at = _firsts(count)
+        self.text[rows, places[rows, at]] = tokens[rows, at]
 
 
 # -----------------------------------------------------------------------------
@@ -260,6 +308,13 @@ class Filled(NamedTuple):
     passes: int  # model evaluations; several orders at a time are one
 
 
+Watch = Callable[[Tensor, Tensor], None]  # is given `text` and `rank` as they are, after each round
+
+
+def unwatched(text: Tensor, rank: Tensor) -> None:
+    pass
+
+
 def shuffled(text: Tensor, generator: torch.Generator | None) -> Tensor:
     """The free places of each text in a random order, (B, F); rows with fewer go on with known places."""
     keys = torch.rand(text.shape, generator=generator, dtype=torch.float64).to(text.device)
@@ -267,7 +322,10 @@ def shuffled(text: Tensor, generator: torch.Generator | None) -> Tensor:
 
 
 def one_by_one(
-    c: Conditionals, generator: torch.Generator | None = None, places: Tensor | None = None
+    c: Conditionals,
+    generator: torch.Generator | None = None,
+    watch: Watch = unwatched,
+    places: Tensor | None = None,
 ) -> Filled:
     """One token a pass, at `places` (B, F) in their order; None: in random order."""
     places = shuffled(c.text, generator) if places is None else places
@@ -279,10 +337,41 @@ def one_by_one(
         tokens, _ = said.draw(generator)
         c.accept(said, at, tokens, count)
         rank.scatter_(1, at, torch.where(count[:, None] > 0, n + 1, rank.gather(1, at)))
+        watch(c.text, rank)
     return Filled(c.text, rank, places.shape[1], places.shape[1])
 
 
-def burst(c: Conditionals, orders: int = 1, generator: torch.Generator | None = None) -> Filled:
+def diffusion(
+    c: Conditionals, steps: int, generator: torch.Generator | None = None, watch: Watch = unwatched
+) -> Filled:
+    """Masked diffusion's sampler in `steps` rounds: with n of them left, each free place is filled with the
+    probability 1 / n, from p(x_i | known).
+
+    Whether a place is filled and with which token are two draws, both in float64: one draw over V + 1
+    outcomes in float32 lowers the temperature (Zheng et al. 2024, arXiv 2409.02908). Places that are filled
+    in one round do not see each other. Source: Sahoo et al. 2024, arXiv 2406.07524, sec. 3.2, with the linear
+    schedule. A round in which no place is filled needs no pass.
+    """
+    rank, passes = torch.zeros_like(c.text), 0
+    for n in range(steps, 0, -1):
+        u = torch.rand(c.text.shape, generator=generator, dtype=torch.float64).to(c.text.device)
+        now = (c.text == FREE) & (u * n < 1)
+        if not now.any():
+            continue
+        count = now.sum(1)
+        places = (~now).int().argsort(dim=1, stable=True)[:, : int(count.max())]
+        said = c.each(places)
+        tokens, _ = said.draw(generator)
+        c.accept(said, places, tokens, count)
+        passes += 1
+        rank = torch.where(now, steps - n + 1, rank)
+        watch(c.text, rank)
+    return Filled(c.text, rank, steps, passes)
+
+
+def burst(
+    c: Conditionals, orders: int = 1, generator: torch.Generator | None = None, watch: Watch = unwatched
+) -> Filled:
     """The paper's algorithm 1: all free places are drawn at once, each from p(x_i | known). In each of
     `orders` random orders token i is accepted with probability min(1, q / p), q given those before it (the
     algorithm prints p / q; appendix B.1 and its results mean q / p). The order that accepts most before its
@@ -291,17 +380,19 @@ def burst(c: Conditionals, orders: int = 1, generator: torch.Generator | None = 
     It does not keep the distribution: a rejected token is drawn again from p, not from what p lacks of q, and
     the best order is chosen by what it accepts.
     """
-    return _in_bursts(c, orders, generator, exact=False)
+    return _in_bursts(c, orders, generator, watch, exact=False)
 
 
-def speculative(c: Conditionals, generator: torch.Generator | None = None) -> Filled:
+def speculative(
+    c: Conditionals, generator: torch.Generator | None = None, watch: Watch = unwatched
+) -> Filled:
     """As `burst` with one order, but the token that is rejected is drawn from max(q - p, 0), normalised. So
     each text has the distribution of one that is drawn token by token in a random order, and takes at most as
     many passes as it has free places.
 
     Source: Leviathan et al. 2023, arXiv 2211.17192, with the model of any order as its own draft.
     """
-    return _in_bursts(c, 1, generator, exact=True)
+    return _in_bursts(c, 1, generator, watch, exact=True)
 
 
 class _Draft(NamedTuple):
@@ -317,7 +408,9 @@ class _Draft(NamedTuple):
         return _Draft(*(t.gather(1, order) for t in self))
 
 
-def _in_bursts(c: Conditionals, orders: int, generator: torch.Generator | None, exact: bool) -> Filled:
+def _in_bursts(
+    c: Conditionals, orders: int, generator: torch.Generator | None, watch: Watch, exact: bool
+) -> Filled:
     rank, rounds, passes = torch.zeros_like(c.text), 0, 0
     while (c.text == FREE).any():
         rounds += 1
@@ -339,6 +432,7 @@ def _in_bursts(c: Conditionals, orders: int, generator: torch.Generator | None, 
         c.accept(said, kept, tokens, count)
         rows, at = _firsts(count)
         rank[rows, kept[rows, at]] = rounds
+        watch(c.text, rank)
     return Filled(c.text, rank, rounds, passes)
 
 

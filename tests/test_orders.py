@@ -303,14 +303,14 @@ def test_any_head_trains_in_any_order(tokens, name, order):
     b = source.batch(0, 0)
     loss, count = model(b.tokens, b.targets, b.positions)
     loss.backward()
-    assert math.isfinite(loss) and count == len(b.targets.ids)
+    assert math.isfinite(loss.item()) and count == len(b.targets.ids)
     grad = model.trunk.wte.weight.grad.to_dense()
     assert grad.isfinite().all() and grad[V].abs().sum() > 0 and grad[V + 1 :].abs().sum() == 0
 
 
 @pytest.mark.parametrize("name", ["softmax", "entmax", "taylor"])
 def test_weights_multiply_the_losses(name):
-    """Of a head whose gradient takes the place of the logits, of one whose does not, and of one that learns."""
+    """Of a head whose gradient takes the place of the logits, of one whose does not, of one that learns."""
     torch.manual_seed(1)
     model = model_of(head=name)
     head, hidden = model.head, torch.randn(6, 16, dtype=torch.float64, requires_grad=True)

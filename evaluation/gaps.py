@@ -1,0 +1,130 @@
+"""Texts with gaps: read from a template, and the density of what may stand in them.
+
+A template is text in which <5> stands for five tokens: "The river <5> through the <3> of the city".
+"""
+
+import re
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from tabulate import tabulate
+from torch import Tensor
+
+from data.tokenizers import Tokenizer
+from evaluation import figures
+from evaluation.any_order import FREE, MaskedReader, Reader
+from runtime.errors import UserError
+from runtime.files import write_json
+
+GAP = re.compile(r" ?<(\d+)>")  # with the space before it: tokens carry their own
+
+
+def with_gaps(template: str, tokenizer: Tokenizer, block_size: int) -> list[int]:
+    """The ids of a template, FREE in its gaps. UserError if it has none, or too much."""
+    ids: list[int] = []
+    parts = GAP.split(template)  # text, tokens of a gap, text, ...
+    if len(parts) == 1:
+        raise UserError(f"{template[:60]!r} has no gap: write <5> where five tokens are to be filled in")
+    for i, part in enumerate(parts):
+        if i % 2 == 0:
+            ids += tokenizer.encode(part)
+        elif int(part) < 1:
+            raise UserError(f"the gap <{part}> in {template[:60]!r} is of no token: give at least <1>")
+        elif int(part) > block_size:
+            raise UserError(f"the gap <{part}> is longer than this model's block_size = {block_size}")
+        else:
+            ids += [FREE] * int(part)
+    if len(ids) > block_size:
+        raise UserError(
+            f"the text has {len(ids)} tokens with its gaps; this model reads {block_size} (block_size): "
+            "shorten it"
+        )
+    return ids
+
+
+class Candidates(NamedTuple):
+    """The most probable tokens of a free place."""
+
+    place: int
+    tokens: list[str]
+    probs: list[float]
+    entropy: float  # nats
+    p: Tensor  # (V,)
+
+
+def candidates(reader: Reader | MaskedReader, tokenizer: Tokenizer, top: int) -> list[Candidates]:
+    """Of each free place of one text, given what is known: one pass for all."""
+    places = (reader.text[0] == FREE).nonzero().T  # (1, F)
+    said, out = reader.each(places), []
+    for n, place in enumerate(places[0].tolist()):
+        p = said.row(torch.tensor([n], device=places.device))[0]
+        best = p.topk(min(top, len(p)))
+        names = [tokenizer.decode([i]) for i in best.indices.tolist()]
+        entropy = float(torch.special.entr(p).sum())
+        out.append(Candidates(place, names, best.values.tolist(), entropy, p.cpu()))
+    return out
+
+
+# of a terminal's 256 colours, for tokens from the first round to the last
+COLOURS = (196, 202, 208, 214, 220, 190, 118, 48, 51, 39, 33, 99)
+
+
+def coloured(ids: list[int], rank: list[int], tokenizer: Tokenizer) -> str:
+    """A text for a terminal: what was filled in has the colour of its round (`rank`), a free place is "_"."""
+    out, known, shown, rounds = [], [], 0, max(rank)
+    for (free, n), run in groupby(zip(ids, rank), lambda pair: (pair[0] == FREE, pair[1])):
+        tokens = [i for i, _ in run]
+        if free:
+            out.append(" _" * len(tokens))
+            continue
+        known += tokens
+        text = tokenizer.decode(known)  # the whole, for a tokenizer may put spaces between its tokens
+        words, shown = text[shown:], len(text)
+        colour = COLOURS[(n - 1) * len(COLOURS) // max(1, rounds)]
+        out.append(f"\x1b[38;5;{colour}m{words}\x1b[0m" if n else words)
+    return "".join(out)
+
+
+def density_table(found: list[Candidates]) -> str:
+    rows = [
+        [c.place, f"{c.entropy:.2f}", *(f"{token!r} {p:.3f}" for token, p in zip(c.tokens, c.probs))]
+        for c in found
+    ]
+    return tabulate(rows, ["place", "nats", *(f"{i + 1}" for i in range(len(found[0].tokens)))])
+
+
+def density_json(found: list[Candidates]) -> dict[str, Any]:
+    """By place: the entropy in nats, and the candidates, the most probable first."""
+    return {
+        str(c.place): {
+            "entropy": c.entropy,
+            "candidates": [{"token": t, "p": p} for t, p in zip(c.tokens, c.probs)],
+        }
+        for c in found
+    }
+
+
+def save_density(found: list[Candidates], words: list[str], save: str) -> list[Path]:
+    """Writes `save`.json and the picture `save`.png and .svg: the candidates of each place of the text, whose
+    tokens are `words`, by their probability."""
+    path = Path(save)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path.with_name(f"{path.name}.json"), density_json(found))
+    top = len(found[0].tokens)
+    plt = figures.pyplot()
+    fig, ax = plt.subplots(figsize=(max(4, 0.75 * len(words)), 0.5 + 0.3 * top))
+    ax.set_axis_off()
+    ax.set(xlim=(-0.5, len(words) - 0.5), ylim=(top - 0.5, -0.5))
+    at = {c.place: c for c in found}
+    for place, word in enumerate(words):
+        if place not in at:
+            ax.text(place, 0, word.strip(), ha="center", va="center", weight="bold")
+            continue
+        for rank, (token, p) in enumerate(zip(at[place].tokens, at[place].probs)):
+            colour, ink = plt.cm.Blues(0.8 * p**0.5), "white" if p > 0.5 else "black"
+            ax.add_patch(plt.Rectangle((place - 0.48, rank - 0.45), 0.96, 0.9, color=colour))
+            word = token.strip() or repr(token)[1:-1]
+            ax.text(place, rank, f"{word}\n{p:.2f}", ha="center", va="center", color=ink, size=6)
+    return [path.with_name(f"{path.name}.json"), *figures.write(fig, path)]

@@ -1,0 +1,200 @@
+"""Conditionals of any order with a cache, and the samplers: one token at a time, in bursts, speculative."""
+
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from data.synthetic.tasks import TASKS
+from evaluation.any_order import FREE, Exact, Reader, burst, one_by_one, shuffled, speculative
+from tests.test_orders import V, log_p, model_of
+
+T = 8
+G = torch.Generator
+
+
+def reader(model, text: Tensor, **more) -> Reader:
+    return Reader(model, text, model.head.draws(1, 0, torch.float64), **more)
+
+
+def some_text(rows: list[list[int]], length: int = T) -> Tensor:
+    """Texts in which the given places are known."""
+    rng = np.random.default_rng(0)
+    text = torch.full((len(rows), length), FREE)
+    for row, places in zip(text, rows):
+        row[places] = torch.from_numpy(rng.integers(0, V, len(places)))
+    return text
+
+
+def q_of(model, known: list[tuple[int, int]], place: int) -> Tensor:
+    """p (V,) at a place after `known`, pairs of (place, token) in the order in which they were given: without
+    a cache."""
+    own = [model.trunk.config.block_size, *(i for i, _ in known)]
+    following = [*(i for i, _ in known), place]
+    tokens = torch.tensor([[model.trunk.config.vocab_size, *(t for _, t in known)]])
+    return log_p(model, tokens, torch.tensor([list(zip(own, following))]))[0, -1].exp()
+
+
+def given(row: Tensor) -> list[tuple[int, int]]:
+    return [(i, t) for i, t in enumerate(row.tolist()) if t != FREE]
+
+
+ROWS = [[], [0], [7], [2, 5], [0, 1, 2], [1, 3, 4, 6, 7]]
+
+
+@torch.no_grad()
+def test_densities_in_one_pass_are_those_of_one_query_at_a_time():
+    """Each place sees what is known and itself, also where rows know different places."""
+    model, text = model_of(), some_text(ROWS)
+    r = reader(model, text)
+    places = shuffled(text, G().manual_seed(0))
+    left = (text == FREE).sum(1)
+    said = r.each(places)
+    for v in range(V):
+        got = said.probs(torch.full_like(places, v))
+        for b in range(len(text)):
+            for j in range(int(left[b])):
+                want = q_of(model, given(text[b]), int(places[b, j]))[v]
+                torch.testing.assert_close(got[b, j], want, rtol=0, atol=1e-12)
+    at = torch.tensor([3, 0, 2, 1, 0, 0])
+    want = torch.stack(
+        [said.probs(torch.full_like(places, v)).gather(1, at[:, None])[:, 0] for v in range(V)], 1
+    )
+    torch.testing.assert_close(said.row(at), want)
+
+
+@torch.no_grad()
+def test_cached_equals_uncached_along_any_path():
+    """Accepted in parts of different length in each row."""
+    model, text = model_of(), some_text(ROWS)
+    r, generator = reader(model, text), G().manual_seed(1)
+    known = [given(row) for row in text]
+    rng = np.random.default_rng(1)
+    while (r.text == FREE).any():
+        places = shuffled(r.text, generator)
+        left = (r.text == FREE).sum(1)
+        tokens = torch.randint(0, V, places.shape, generator=generator)
+        q = r.along(places, tokens)
+        got = q.probs(tokens)
+        count = torch.tensor([int(rng.integers(0, n + 1)) for n in left.tolist()])
+        for b in range(len(text)):
+            path = list(zip(places[b].tolist(), tokens[b].tolist()))
+            for j in range(int(left[b])):
+                want = q_of(model, known[b] + path[:j], path[j][0])[path[j][1]]
+                torch.testing.assert_close(got[b, j], want, rtol=0, atol=1e-12)
+            known[b] += path[: count[b]]
+        r.accept(q, places, tokens, count)
+        for b in range(len(text)):
+            assert given(r.text[b]) == sorted(known[b])
+
+
+# ---- exactness, by enumeration -----------------------------------------------------------------------------
+
+SMALL_T, SMALL_V, DRAWS = 3, 3, 60_000
+
+
+def law(model) -> dict[tuple, float]:
+    """p of each text, drawn token by token in a random order: the mean over orders."""
+    out = dict.fromkeys(product(range(SMALL_V), repeat=SMALL_T), 0.0)
+    orders = list(permutations(range(SMALL_T)))
+    for text in out:
+        for order in orders:
+            known: list[tuple[int, int]] = []
+            p = 1.0
+            for place in order:
+                p *= q_of(model, known, place)[text[place]].item()
+                known.append((place, text[place]))
+            out[text] += p / len(orders)
+    return out
+
+
+def distance(model, sample) -> float:
+    """Total variation between DRAWS texts and the law."""
+    want = law(model)
+    text = torch.full((DRAWS, SMALL_T), FREE)
+    filled = sample(reader(model, text), G().manual_seed(2)).text
+    counts = dict.fromkeys(want, 0)
+    for row in filled.tolist():
+        counts[tuple(row)] += 1
+    return sum(abs(counts[t] / DRAWS - want[t]) for t in want) / 2
+
+
+@pytest.fixture(scope="module")
+def toy():
+    return model_of(length=SMALL_T, vocab=SMALL_V)
+
+
+NOISE = 0.012  # of 27 frequencies of 60,000 draws: .0085 expected at most
+
+
+@pytest.mark.parametrize(
+    "sample", [lambda r, g: one_by_one(r, g), speculative], ids=["one_by_one", "speculative"]
+)
+def test_what_is_exact(toy, sample):
+    assert distance(toy, sample) < NOISE
+
+
+def test_bursts_do_not_keep_the_distribution(toy):
+    """Not to be mistaken for a property of ours: with more orders it is further away."""
+    one, five = (distance(toy, lambda r, g: burst(r, n, g)) for n in (1, 5))
+    assert one > 2 * NOISE and five > 2 * NOISE
+
+
+# ---- with a perfect model ----------------------------------------------------------------------------------
+
+
+def perfect(name: str, count: int, length: int) -> tuple:
+    task = TASKS[name](length)
+    c = Exact(lambda text: torch.from_numpy(task.log_probs(text.numpy())), torch.full((count, length), FREE))
+    return task, c
+
+
+def test_a_burst_of_independent_tokens_is_one_round():
+    _, c = perfect("product", 20, 50)
+    filled = burst(c, 1, G().manual_seed(0))
+    assert (filled.rounds, filled.passes) == (1, 2) and (filled.rank == 1).all()
+
+
+@pytest.mark.parametrize("sample", [burst, speculative], ids=["burst", "speculative"])
+@pytest.mark.parametrize("name", ["step", "permutation"])
+def test_all_texts_are_valid_and_take_few_rounds(name, sample):
+    task, c = perfect(name, 20, 30)
+    filled = sample(c, generator=G().manual_seed(0))
+    assert task.valid(filled.text.numpy()).all() and (filled.text != FREE).all()
+    assert task.burst_steps().mean - 1 < filled.rounds < 15 and filled.rank.max() == filled.rounds
+    assert filled.passes <= 2 * filled.rounds
+
+
+def test_more_orders_take_fewer_rounds():
+    one, ten = (burst(perfect("permutation", 20, 40)[1], n, G().manual_seed(0)).rounds for n in (1, 10))
+    assert ten < one
+
+
+def test_known_places_stay_and_rows_may_have_none_free():
+    model, text = model_of(), some_text([[0, 3], list(range(T)), [], [7]])
+    for sample in (one_by_one, burst, speculative):
+        filled = sample(reader(model, text), generator=G().manual_seed(3))
+        known = text != FREE
+        assert (filled.text[known] == text[known]).all() and (filled.rank[known] == 0).all()
+        assert ((filled.text >= 0) & (filled.text < V)).all() and (filled.rank[~known] > 0).all()
+        assert filled.passes <= T if sample is speculative else True
+
+
+def test_one_by_one_along_a_given_path():
+    model, text = model_of(), some_text([[2]])
+    places = torch.tensor([[7, 0, 1, 3, 6, 5, 4]])
+    rank = one_by_one(reader(model, text), G().manual_seed(0), places=places).rank
+    assert rank.tolist() == [[2, 3, 0, 4, 7, 6, 5, 1]]
+
+
+def test_what_is_sampled_is_cut():
+    """Greedy: the most probable token each time, whatever the sampler."""
+    model, text = model_of(), some_text([[1, 4]])
+    greedy = dict(cut=lambda log_p: (log_p == log_p.amax(1, keepdim=True)).float())
+    filled = speculative(reader(model, text, **greedy), G().manual_seed(0))
+    path = sorted((r, i) for i, r in enumerate(filled.rank[0].tolist()) if r)
+    assert filled.rounds > 1 and len(path) == T - 2
+    one = one_by_one(reader(model, text, **greedy), G().manual_seed(1)).text
+    assert one.shape == (1, T)

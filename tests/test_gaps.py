@@ -1,0 +1,180 @@
+"""Gaps: templates, sample.py's filling in, densities."""
+
+import json
+import re
+
+import pytest
+import torch
+
+import sample
+from data.tokenizers import WordTokenizer
+from evaluation import gaps
+from evaluation.any_order import FREE
+from tests.test_any_order import q_of
+
+WORDS = WordTokenizer.of([*"abcdefg", "\n"])
+
+
+def test_a_template():
+    ids = {w: WORDS.encode(w)[0] for w in "abcdefg"}
+    assert gaps.with_gaps("a <2> b <1>", WORDS, 8) == [ids["a"], FREE, FREE, ids["b"], FREE]
+    assert gaps.with_gaps("<3>", WORDS, 8) == [FREE] * 3
+    assert gaps.with_gaps("<1><2> c", WORDS, 8) == [FREE] * 3 + [ids["c"]]
+
+
+def test_the_space_before_a_gap_is_the_gaps(token_folder):
+    """Byte-level tokens carry the space before them: one left alone would be a token that no text has."""
+    from data.prepared import load_tokenizer
+
+    tokenizer = load_tokenizer(token_folder)
+    assert gaps.with_gaps("the <2> sea", tokenizer, 99) == [
+        *tokenizer.encode("the"),
+        FREE,
+        FREE,
+        *tokenizer.encode(" sea"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "template, says",
+    [
+        ("a b", "'a b' has no gap: write <5>"),
+        ("a <0>", "the gap <0> in 'a <0>' is of no token"),
+        ("a <99>", "the gap <99> is longer than this model's block_size = 8"),
+        ("a <4> b <4>", "the text has 10 tokens with its gaps; this model reads 8"),
+        ("<-3>", "has no gap"),
+    ],
+)
+def test_templates_that_cannot_be_filled_in(template, says):
+    with pytest.raises(ValueError, match=re.escape(says)):
+        gaps.with_gaps(template, WORDS, 8)
+
+
+def test_colours_show_the_rounds_and_all_of_the_text():
+    ids = WORDS.encode("a b c d")
+    shown = gaps.coloured([ids[0], ids[1], FREE, ids[3]], [0, 1, 0, 2], WORDS)
+    assert re.sub(r"\x1b\[[\d;]*m", "", shown) == "a b _ d"
+    assert len(set(re.findall(r"38;5;(\d+)m", shown))) == 2
+
+
+# ---- sample.py ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def filled_in(token_folder, tmp_path_factory):
+    """out folders of a model of any order, of masked diffusion, and of one that reads from left to right."""
+    from conftest import TINY, train_in_process
+
+    import train
+
+    runs = {}
+    for order in ("random", "masked", "left_to_right"):
+        runs[order] = str(tmp_path_factory.mktemp("orders") / order)
+        config = train.TrainConfig(**TINY | dict(name=order, order=order, out_dir=runs[order]))
+        assert train_in_process(config, token_folder) == 0
+    return runs
+
+
+def out_of(capsys) -> tuple[str, str]:
+    done = capsys.readouterr()
+    return done.out, done.err
+
+
+@pytest.mark.parametrize(
+    "order, how, most",
+    [
+        ("random", [], 8),
+        ("random", ["--order=left_to_right"], 8),
+        ("random", ["--order=fractal"], 8),
+        ("random", ["--speculative"], 8),
+        ("random", ["--burst", "--orders=3"], 14),
+        ("masked", [], 8),
+        ("masked", ["--steps=3"], 3),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, list) else None,
+)
+def test_gaps_are_filled_in_and_the_rest_stays(filled_in, capsys, order, how, most):
+    assert sample.main([filled_in[order], "--infill=the <4> sea <3> .", *how, "--num_samples=2"]) == 0
+    out, err = out_of(capsys)
+    texts = re.split(r"--- sample \d\n", out)[1:]
+    assert len(texts) == 2 and texts[0] != texts[1]
+    for text in texts:
+        assert text.startswith("the") and " sea" in text and text.rstrip("\n").endswith(" .")
+    evaluations, free = re.search(r"(\d+) model evaluations for (\d+) tokens", err).groups()
+    assert free == "7" and int(evaluations) <= most
+
+
+def test_one_seed_one_text(filled_in, capsys):
+    def text(*flags):
+        assert sample.main([filled_in["random"], "--infill=the <9>", *flags]) == 0
+        return out_of(capsys)[0]
+
+    assert text() == text() != text("--seed=3")
+    assert text("--order=fractal") == text("--order=fractal", "--temperature=1")
+
+
+def test_a_prompt_is_continued_many_tokens_at_a_time(filled_in, capsys):
+    for order, how in (("random", "--speculative"), ("masked", "--steps=2"), ("random", "--length=5")):
+        assert sample.main([filled_in[order], "--prompt=the", "--length=6", how]) == 0
+        assert out_of(capsys)[0].startswith("the")
+
+
+def test_a_terminal_is_drawn_over(filled_in, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert sample.main([filled_in["random"], "--infill=the <3>"]) == 0
+    out, _ = out_of(capsys)
+    frames = out.split("\x1b[J")[1:]
+    plain = [re.sub(r"\x1b\[[\d;]*\w", "", f).strip() for f in frames]
+    assert len(frames) == 3 and [f.count("_") for f in plain] == [2, 1, 0]
+
+
+@torch.no_grad()
+def test_density(filled_in, capsys, tmp_path):
+    """Of each free place alone, given all that is known, whatever stands around it."""
+    from runtime.checkpoint import load_model
+
+    save = tmp_path / "sub" / "d"
+    command = [filled_in["random"], "--infill=the <2> sea", "--density", "--top=3", "--dtype=float32"]
+    assert sample.main([*command, f"--save={save}"]) == 0
+    table, _ = out_of(capsys)
+    found = json.loads((tmp_path / "sub" / "d.json").read_text())
+    model, ckpt = load_model(filled_in["random"])
+    tokenizer = sample.tokenizer_of(ckpt)
+    ids = gaps.with_gaps("the <2> sea", tokenizer, 16)
+    known = [(i, t) for i, t in enumerate(ids) if t != FREE]
+    free = [i for i, t in enumerate(ids) if t == FREE]
+    assert list(found) == [str(i) for i in free]
+    for place in free:
+        p = q_of(model, known, place)
+        best = p.topk(3)
+        got = found[str(place)]["candidates"]
+        assert [c["p"] for c in got] == pytest.approx(best.values.tolist(), rel=1e-4)
+        assert [c["token"] for c in got] == [tokenizer.decode([i]) for i in best.indices.tolist()]
+        assert found[str(place)]["entropy"] == pytest.approx(-(p * p.log()).sum().item(), rel=1e-4)
+        assert f"{got[0]['p']:.3f}" in table
+    assert {p.name for p in (tmp_path / "sub").iterdir()} == {"d.json", "d.png", "d.svg"}
+
+
+@pytest.mark.parametrize(
+    "order, flags, says",
+    [
+        (
+            "left_to_right",
+            ["--infill=the <3>"],
+            "reads from left to right, it cannot see what stands after a gap",
+        ),
+        ("random", ["--infill=the"], "has no gap"),
+        ("random", ["--speculative", "--burst"], "--speculative and --burst are two ways"),
+        ("random", ["--steps=3"], "steps = 3: they are those of masked diffusion"),
+        ("random", ["--orders=3", "--speculative"], "orders = 3: they are those that --burst tries"),
+        ("random", ["--infill=<3>", "--order=sideways"], "order = 'sideways': use one of"),
+        ("random", ["--infill=<3>", "--uncertainty"], "--uncertainty is for text from left to right"),
+        ("random", ["--save=x"], "give --density, too"),
+        ("random", ["--speculative", "--length=50"], "at most 16 (block_size): give a smaller --length"),
+        ("masked", ["--burst"], "this is masked diffusion: give --steps instead"),
+        ("masked", ["--prompt=the", "--length=50"], "give a smaller --length"),
+    ],
+)
+def test_what_cannot_be_filled_in_is_refused(filled_in, order, flags, says):
+    with pytest.raises(ValueError, match=re.escape(says)):
+        sample.main([filled_in[order], *flags])
