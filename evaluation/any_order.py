@@ -65,7 +65,11 @@ class Conditionals(Protocol):
 
 
 def reader_of(
-    model: LanguageModel, text: Tensor, draws: list[Weights], cut: Cut, dtype: str
+    model: LanguageModel,
+    text: Tensor,
+    draws: list[Weights],
+    cut: Cut = lambda log_p: log_p.exp(),
+    dtype: str = "float32",
 ) -> "Reader | MaskedReader":
     """A model's conditionals. UserError if it reads from left to right alone."""
     order = model.trunk.config.order

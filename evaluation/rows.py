@@ -14,6 +14,7 @@ import torch
 from tqdm import tqdm
 
 from data.held_out import HeldOut, Truth, open_held_out
+from data.orders import MASKED
 from data.prepared import found_path, tokenizer_of
 from data.tokenizers import Tokenizer
 from data.tokens import TokenFile, open_tokens
@@ -80,8 +81,8 @@ def renamed(entry: Entry) -> str:
     return f"give one another, as in other={entry.path}"
 
 
-def check_comparable(asked: list[Entry]) -> None:
-    """UserError if two of the rows cannot stand in one table."""
+def check_comparable(asked: list[Entry], masked: bool = False) -> None:
+    """UserError if two of the rows cannot stand in one table. `masked`: of masked diffusion, too."""
     first, base = asked[0].path, asked[0].ckpt.config
     for _, path, ckpt in asked:
         c = ckpt.config
@@ -96,6 +97,11 @@ def check_comparable(asked: list[Entry]) -> None:
             raise UserError(
                 f"{path} has block_size = {c['block_size']}, {first} has {base['block_size']}: "
                 "contexts of different length cannot stand in one table"
+            )
+        if c.get("order") == MASKED and not masked:
+            raise UserError(
+                f"{path} is masked diffusion, which has no next token to score from left to right: leave it "
+                "out, and see python eval_orders.py"
             )
     check_apart([*REFERENCES, *(e.name for e in asked)], renamed(asked[-1]))
 

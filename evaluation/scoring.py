@@ -124,7 +124,6 @@ def _hide(tokens: np.ndarray, numbers: np.ndarray, first: np.ndarray, mask: int)
     )
 
 
-@torch.no_grad()
 def score(
     model: LanguageModel,
     ids: np.ndarray,
@@ -155,7 +154,22 @@ def score(
         )
     draws = draws if draws is not None else model.head.draws(1, 0)
     plan, read = along(model, ids, order) if order else left_to_right(model, ids, stride)
-    plan = plan[share]
+    return scored(model, plan[share], read, draws, device, dtype, batch, details, progress)
+
+
+@torch.no_grad()
+def scored(
+    model: LanguageModel,
+    plan: list,
+    read: Callable[[list], Read],
+    draws: list[Weights],
+    device: torch.device | str = "cpu",
+    dtype: str = "float32",
+    batch: int = 16,
+    details: bool = False,
+    progress: Callable[[Iterable], Iterable] = iter,
+) -> Score:
+    """`score` of the windows `plan`, as `read` gives some of them."""
     V = model.head.head.vocab_size
     nll, eps_nll, count, zeros, sparsemax, cal = 0.0, 0.0, 0.0, 0, 0.0, Calibration()
     for i in progress(range(0, len(plan), batch)):
