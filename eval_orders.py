@@ -57,7 +57,7 @@ class OrdersConfig:
     split: Literal["validation", "test"] = "validation"
     data: str = ""                  # the prepared data folder; empty: the one of the first run
     windows: int = 256              # of which middles are asked
-    gaps: list[int] = field(default_factory=lambda: [1, 4, 16, 64])  # tokens of a middle
+    gaps: list[int] = field(default_factory=list)  # tokens of a middle; empty: 1, 4, 16, 64 as they fit
     truth_windows: int = 64         # in which a distribution is compared with the truth
     known: list[float] = field(default_factory=lambda: [0.1, 0.5, 0.9])  # shares of a window
     samplers: bool = False          # also what each sampler writes; for a corpus whose truth is known
@@ -193,7 +193,8 @@ def main(argv: list[str]) -> int:
     folder = Path(c.data) if c.data else found_path(first["data"], runs[0].path)
     data = open_held_out(folder / f"{c.split}.bin")
     length = min(context(r.ckpt.config) for r in runs)
-    if max(c.gaps, default=0) > length - 2:
+    c.gaps = c.gaps or [gap for gap in (1, 4, 16, 64) if gap <= length - 2]
+    if max(c.gaps) > length - 2:
         raise UserError(f"gaps = {c.gaps}: these models read windows of {length} tokens; give shorter gaps")
     if c.samplers and data.truth is None:
         raise UserError(

@@ -370,7 +370,7 @@ def diffusion(
         passes += 1
         rank = torch.where(now, steps - n + 1, rank)
         watch(c.text, rank)
-    return Filled(c.text, rank, steps, passes)
+    return Filled(c.text, rank, passes, passes)
 
 
 def burst(

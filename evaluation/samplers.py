@@ -67,8 +67,9 @@ def points(
             filled = sampler(c, generator=generator)
             seconds += time.perf_counter() - began
             texts.append(filled.text.cpu().numpy())
-            # a text is done before the last one of its batch is
-            passes += (filled.rank.amax(1) * (filled.passes / filled.rounds)).tolist()
+            # a text is done before the last one of its batch is, and sleeps in rounds that fill others
+            rounds = [len(set(row)) for row in filled.rank.tolist()]
+            passes += [n * filled.passes / filled.rounds for n in rounds]
         mean = float(np.mean(passes))
         said = {"sampler": name, "evaluations": mean, "tokens_a_pass": length / mean}
         said["seconds_a_token"] = seconds / count / length

@@ -1,0 +1,217 @@
+"""Middles, the distance to the two-sided truth, samplers against it, and the command that tabulates them."""
+
+import json
+import re
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+
+import eval_orders
+import train
+from data.grammar.two_sided import ForwardBackward
+from evaluation.any_order import FREE
+from evaluation.orders import KINDS, Asker, divergence, middle_bits, questions, spread
+from evaluation.samplers import against_truth, points
+from tests.test_any_order import q_of
+from tests.test_orders import log_p, model_of, text
+from tests.test_two_sided import documents
+
+
+@pytest.fixture(scope="module")
+def machine():
+    return documents()
+
+
+def asker(model) -> Asker:
+    return Asker(model, model.head.draws(1, 0, torch.float64), "cpu", "float32")
+
+
+def bits_of(p: list[float]) -> float:
+    return float(-np.log2(p).mean())
+
+
+# ---- middles -----------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("gap", [1, 2, 3])
+def test_a_middle_from_left_to_right(gap):
+    """Of a left-to-right model and of one of any order: the same places, given what stands to the left."""
+    windows = text(5 * 7).reshape(5, 7)
+    first = (7 - gap) // 2
+    usual, any_order = model_of("left_to_right"), model_of("any")
+    want: dict[str, list[float]] = {"usual": [], "any": []}
+    for row in windows:
+        for n in range(first, first + gap):
+            x = torch.from_numpy(row[None, :n])
+            want["usual"].append(log_p(usual, x)[0, -1, row[n]].exp().item())
+            known = list(zip(range(n), row.tolist()))
+            want["any"].append(q_of(any_order, known, n)[row[n]].item())
+    got = middle_bits(asker(usual), windows, gap)
+    assert got == {"left": pytest.approx(bits_of(want["usual"]), rel=1e-6)}
+    assert middle_bits(asker(any_order), windows, gap)["left"] == pytest.approx(
+        bits_of(want["any"]), rel=1e-6
+    )
+
+
+@torch.no_grad()
+def test_a_middle_given_both_sides():
+    """In the mean over orders; for one token after what is known in random order."""
+    model, row = model_of("any", length=4), text(4)
+    windows = np.tile(row, (400, 1))
+    known = [(i, int(row[i])) for i in (0, 2, 3)]
+    want = np.mean([-np.log2(q_of(model, list(k), 1)[row[1]].item()) for k in permutations(known)])
+    assert middle_bits(asker(model), windows, 1)["both"] == pytest.approx(want, abs=0.1)
+
+
+@torch.no_grad()
+def test_a_middle_of_masked_diffusion_is_a_bound():
+    """One token: its own distribution, with the rest known, and with nothing after it."""
+    model, windows = model_of("masked", length=5), text(6 * 5).reshape(6, 5)
+    both, left = [], []
+    for row in windows:
+        x = torch.from_numpy(row[None]).clone()
+        x[0, 2] = model.trunk.config.vocab_size
+        both.append(log_p(model, x)[0, 2, row[2]].exp().item())
+        left.append(log_p(model, x[:, :3])[0, 2, row[2]].exp().item())
+    got = middle_bits(asker(model), windows, 1)
+    assert got == {"left": pytest.approx(bits_of(left)), "both": pytest.approx(bits_of(both))}
+    two = middle_bits(asker(model), windows, 2)
+    assert two["both"] > 0 and two["both"] != pytest.approx(two["left"])
+
+
+# ---- the truth given both sides ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("known", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("kind", KINDS)
+def test_questions(machine, kind, known):
+    rng = np.random.default_rng(0)
+    words = np.concatenate(machine.sample(200, rng))
+    windows = spread(words, 6, 20)
+    q = questions(machine, windows, known, kind)
+    at = q.text != FREE
+    assert (at.sum(1) == round(known * 20)).all() and (q.text[at] == windows[at]).all()
+    assert (np.take_along_axis(q.text, q.places, 1) == FREE).all()
+    if kind == "next":
+        assert (q.places[:, 0] == at.sum(1)).all() and at[:, : round(known * 20)].all()
+    if kind == "middle":
+        gaps = [np.flatnonzero(~row) for row in at]
+        assert all(g[-1] - g[0] + 1 == len(g) for g in gaps)
+        assert all(abs(int(g[0]) - (19 - int(g[-1]))) <= 1 for g in gaps)
+    truth = ForwardBackward(machine).log_probs(q.text)
+    assert truth.shape[0] == (~at).sum()
+    np.testing.assert_allclose(np.exp(q.log_p).sum(2), 1)
+
+
+def test_the_truth_is_no_distance_from_itself(machine, monkeypatch):
+    words = np.concatenate(machine.sample(200, np.random.default_rng(0)))
+    q = questions(machine, spread(words, 6, 20), 0.5, "random")
+    p = torch.from_numpy(np.exp(q.log_p))
+    monkeypatch.setattr("evaluation.orders._answers", lambda who, text, places: p)
+    who = Asker(None, [], "cpu", "float32")
+    assert divergence(who, q) == {"kl": pytest.approx(0, abs=1e-12), "tv": pytest.approx(0, abs=1e-12)}
+    uniform = torch.full_like(p, 1 / p.shape[2])
+    monkeypatch.setattr("evaluation.orders._answers", lambda who, text, places: uniform)
+    entropy = -(p * p.clamp(min=1e-300).log()).sum(2).mean().item()
+    assert divergence(who, q)["kl"] == pytest.approx(np.log(p.shape[2]) - entropy)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("order", ["any", "masked", "left_to_right"])
+def test_a_model_is_asked_what_the_truth_is_asked(machine, order):
+    model = model_of(order, length=12, vocab=machine.V)
+    words = np.concatenate(machine.sample(100, np.random.default_rng(1)))
+    windows = spread(words, 4, 11)
+    q = questions(machine, windows, 0.5, "next" if order == "left_to_right" else "random")
+    kl = []
+    for row, places, log_p_true in zip(q.text, q.places, q.log_p):
+        known = [(i, int(t)) for i, t in enumerate(row) if t != FREE]
+        for place, truth in zip(places.tolist(), log_p_true):
+            if order == "any":
+                m = q_of(model, known, place)
+            elif order == "masked":
+                x = torch.from_numpy(np.where(row == FREE, machine.V, row)[None])
+                m = log_p(model, x)[0, place].exp()
+            else:
+                m = log_p(model, torch.tensor([[t for _, t in known]]))[0, -1].exp()
+            p = np.exp(truth)
+            kl.append((p[p > 0] * (truth - m.log().numpy())[p > 0]).sum())
+    assert divergence(asker(model), q)["kl"] == pytest.approx(np.mean(kl), rel=1e-5)
+
+
+# ---- samplers ----------------------------------------------------------------------------------------------
+
+
+def test_what_the_truth_writes_is_valid_and_has_its_entropy(machine):
+    words = np.concatenate(machine.sample(4000, np.random.default_rng(2)))
+    good = against_truth(machine, spread(words, 100, 40))
+    assert good["validity"] == 1 and good["true_nll"] == pytest.approx(machine.entropy_rate, rel=0.05)
+    noise = np.random.default_rng(0).integers(0, machine.V, (100, 40))
+    assert against_truth(machine, noise)["validity"] < 0.9
+
+
+@pytest.mark.parametrize("order, most", [("any", 2 * 12), ("masked", 12)])
+def test_points(machine, order, most):
+    model = model_of(order, length=12, vocab=machine.V)
+    found = points(asker(model), machine, 5, 12, seed=0, batch=3)
+    assert len(found) == (6 if order == "any" else 4)
+    for p in found:
+        assert 0 < p["evaluations"] <= most and p["tokens_a_pass"] == pytest.approx(12 / p["evaluations"])
+        assert 0 <= p["validity"] <= 1 and p["seconds_a_token"] > 0
+    by = {p["sampler"]: p for p in found}
+    if order == "any":
+        assert by["random order"]["evaluations"] == by["left to right"]["evaluations"] == 12
+        assert by["speculative"]["evaluations"] <= 12
+    else:
+        assert by["8 steps"]["evaluations"] <= 8 and by["a token a pass"]["evaluations"] == 12
+
+
+# ---- the command -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def runs(token_folder, tmp_path_factory):
+    from conftest import TINY, train_in_process
+
+    folder = tmp_path_factory.mktemp("runs")
+    for order, seed in (("left_to_right", 1), ("random", 1), ("random", 2), ("fractal", 1), ("masked", 1)):
+        name = f"{order}-{seed}"
+        config = train.TrainConfig(
+            **TINY | dict(name=name, order=order, seed=seed, out_dir=str(folder / name))
+        )
+        assert train_in_process(config, token_folder) == 0
+    return folder
+
+
+def test_the_table(runs, token_folder, tmp_path, capsys):
+    paths = [str(p) for p in sorted(runs.iterdir())]
+    out = tmp_path / "orders"
+    flags = [f"--data={token_folder}", "--gaps=[1,4]", "--windows=20", f"--out={out}"]
+    assert eval_orders.main([*paths, *flags]) == 0
+    table = capsys.readouterr().out
+    assert table.strip() == out.with_name("orders.md").read_text().strip()
+    rows = {r["name"]: r for r in json.loads(out.with_name("orders.json").read_text())["rows"]}
+    assert rows["random-1"].keys() >= {"ppl", "ppl_random", "ppl_own", "left_1", "both_1", "left_4", "both_4"}
+    assert rows["left_to_right-1"].keys() & {"ppl", "ppl_random", "left_1", "both_1"} == {"ppl", "left_1"}
+    assert "ppl" not in rows["masked-1"] and rows["masked-1"]["ppl_random"] == rows["masked-1"]["ppl_own"]
+    assert rows["fractal-1"]["ppl_own"] != rows["fractal-1"]["ppl_random"]
+    (line,) = [x for x in table.splitlines() if x.startswith("| random ")]
+    assert line.split("|")[2].strip() == "2" and "±" in line  # two seeds, one row
+
+
+@pytest.mark.parametrize(
+    "flags, says",
+    [
+        (["--gaps=[1,15]"], "gaps = [1, 15]: these models read windows of 15 tokens"),
+        (["--gaps=[0]"], "gaps = [0]: each must be at least 1 token"),
+        (["--known=[0.5,1]"], "known = [0.5, 1.0]: each share must lie between 0 and 1"),
+        (["--windows=0"], "windows = 0: must be at least 1"),
+        (["--samplers"], "--samplers needs a corpus whose truth is known"),
+    ],
+)
+def test_what_cannot_be_asked(runs, token_folder, flags, says):
+    with pytest.raises(ValueError, match=re.escape(says)):
+        eval_orders.main([str(runs / "random-1"), f"--data={token_folder}", *flags])
