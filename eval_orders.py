@@ -21,33 +21,37 @@ if __name__ == "__main__":
 
     configurator.quiet_imports()
 
+import math
 import statistics
 import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from tabulate import tabulate
 from tqdm import tqdm
 
+from data.grammar.machine import Machine
+from data.grammar.truth import Truth
 from data.held_out import HeldOut, open_held_out
 from data.prepared import found_path
 from evaluation import figures
 from evaluation.intervals import student_interval
 from evaluation.metrics import perplexity
-from evaluation.orders import KINDS, Asker, divergence, middle_bits, questions, spread
+from evaluation.orders import KINDS, Asker, Questions, divergence, middle_bits, questions, spread
 from evaluation.provenance import commit, scoring_code, versions
 from evaluation.rows import Entry, check_comparable, entries, public
 from evaluation.samplers import against_truth, points
 from evaluation.scoring import score
-from evaluation.tables import Row, beside, json_table, strict
+from evaluation.settings import other_settings
+from evaluation.tables import Row, beside, json_table, number_strings, strict
 from model import context
 from runtime.checkpoint import load_model, weights_digest
 from runtime.configurator import check_seed, cli, configure, help_text, wants_help
 from runtime.device import get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
-from runtime.files import check_writable, replacing
+from runtime.files import check_writable, foreign, read_json, replacing
 
 
 @dataclass
@@ -81,6 +85,11 @@ class OrdersConfig:
         check_seed(self.seed)
 
 
+def machine_of(data: HeldOut) -> Machine | None:
+    """The known language of a split; None where there is none."""
+    return data.truth.machine if isinstance(data.truth, Truth) else None
+
+
 def name_of(entry: Entry) -> str:
     """The row of a run: its name without its seed."""
     return entry.name.removesuffix(f"-{entry.ckpt.config['seed']}")
@@ -103,7 +112,7 @@ def perplexities(who: Asker, own: str, ids: Any, title: str) -> dict[str, float]
     return {"ppl": of(""), "ppl_random": random, "ppl_own": random if own == "random" else of(own)}
 
 
-def run_row(c: OrdersConfig, entry: Entry, data: HeldOut, asked: dict, length: int) -> Row:
+def run_row(c: OrdersConfig, entry: Entry, a: "Asked", truths: dict[tuple[str, float], Questions]) -> Row:
     """All that is measured of one run."""
     device = get_device(c.device)
     model, ckpt = load_model(entry.path, device=device, dtype=get_dtype(c.dtype))
@@ -111,73 +120,123 @@ def run_row(c: OrdersConfig, entry: Entry, data: HeldOut, asked: dict, length: i
     row: Row = {"name": entry.name, "row": name_of(entry), "seed": ckpt.config["seed"]}
     row |= {"step": ckpt.progress["step"], "weights_sha256": weights_digest(ckpt.path)}
     row |= {"commit": commit(), "code": scoring_code(), "training": public(ckpt.config)}
-    row |= perplexities(who, ckpt.config.get("order", "left_to_right"), data.ids, entry.name)
-    windows = spread(data.ids, c.windows, length)
+    row |= perplexities(who, ckpt.config.get("order", "left_to_right"), a.data.ids, entry.name)
+    windows = spread(a.data.ids, c.windows, a.length)
     for gap in c.gaps:
         for side, bits in middle_bits(who, windows, gap).items():
             row[f"{side}_{gap}"] = bits
-    for (kind, share), q in asked.items():
+    for (kind, share), q in truths.items():
         if kind == "next" or who.order != "left_to_right":
             row[f"kl_{kind}_{share:.0%}"] = divergence(who, q)["kl"]
-    if c.samplers and who.order != "left_to_right":
+    if c.samplers and a.machine and who.order != "left_to_right":
         T = model.trunk.config.block_size
-        row["samplers"] = points(who, data.truth.machine, c.texts, T, c.seed)
+        row["samplers"] = points(who, a.machine, c.texts, T, c.seed)
     return row
 
 
-def summary(rows: list[Row]) -> tuple[list[str], list[list[str]]]:
-    """Titles and cells of the table: a line for each row, the mean over its runs and its interval."""
-    keys: dict[str, None] = {}
-    for r in rows:
-        keys |= dict.fromkeys(k for k, v in r.items() if isinstance(v, float))
-    by_row: dict[str, list[Row]] = defaultdict(list)
-    for r in rows:
-        by_row[r["row"]].append(r)
-    order = sorted(keys, key=list(keys).index)
-    lines = []
-    for name, runs in by_row.items():
-        cells = [name, str(len(runs))]
-        for key in order:
-            values = [r[key] for r in runs if key in r]
-            half = student_interval(values)
-            spread_ = f" ± {half:.2g}" if half == half else ""
-            cells.append(f"{statistics.fmean(values):.4g}{spread_}" if values else "-")
-        lines.append(cells)
-    titles = {"ppl": "ppl", "ppl_random": "ppl random", "ppl_own": "ppl own"}
-    return ["", "runs", *(titles.get(k, k.replace("_", " ")) for k in order)], lines
+def kept_rows(out: Path | None, settings: dict[str, Any]) -> dict[tuple[str, str], Row]:
+    """Rows of an earlier table of the same settings, scored by this code, by name and weights."""
+    if out is None or not beside(out, ".json").is_file():
+        return {}
+    path = beside(out, ".json")
+    with foreign(path, "a table of eval_orders.py: give another --out, or move it away"):
+        table = read_json(path, strict=True)
+        had = dict(table["settings"])
+        rows = [number_strings(dict(r)) for r in table["rows"]]
+    if odd := other_settings(had, settings):
+        raise UserError(
+            f"{path} holds rows of other settings ({'; '.join(odd)}): use those settings or another --out"
+        )
+    return {(r["name"], r["weights_sha256"]): r for r in rows if r["code"] == scoring_code()}
 
 
-def sampler_table(rows: list[Row], human: dict[str, float]) -> tuple[list[str], list[list[Any]]]:
-    found: dict[tuple[str, str], list[dict[str, float]]] = defaultdict(list)
+def mean(values: list[float]) -> str:
+    """With its 95% interval over seeds, where there are several."""
+    if not values:
+        return "-"
+    half = student_interval(values)
+    return f"{statistics.fmean(values):.4g}" + (f" ± {half:.2g}" if math.isfinite(half) else "")
+
+
+def table(head: list[str], lines: list[list[str]]) -> str:
+    return tabulate(lines, head, tablefmt="github", disable_numparse=True)
+
+
+def grouped(rows: list[Row]) -> dict[str, list[Row]]:
+    """The runs of each configuration."""
+    out: dict[str, list[Row]] = defaultdict(list)
     for r in rows:
-        for p in r.get("samplers", []):
-            found[r["row"], p["sampler"]].append(p)
+        out[r["row"]].append(r)
+    return out
+
+
+def tables(rows: list[Row]) -> list[str]:
+    """Perplexities and middles, then the distances to the truth: a line for each configuration."""
+    keys = list(dict.fromkeys(k for r in rows for k, v in r.items() if isinstance(v, float)))
+    out = []
+    for own in ([k for k in keys if not k.startswith("kl_")], [k for k in keys if k.startswith("kl_")]):
+        lines = [
+            [name, str(len(runs)), *(mean([r[k] for r in runs if k in r]) for k in own)]
+            for name, runs in grouped(rows).items()
+        ]
+        if own:
+            out.append(table(["", "runs", *(k.replace("_", " ") for k in own)], lines))
+    return out
+
+
+def sampler_table(rows: list[Row], truth: dict[str, float]) -> str:
     keys = ("evaluations", "tokens_a_pass", "seconds_a_token", "validity", "true_nll")
-    lines: list[list[Any]] = []
-    for (row, sampler), runs in found.items():
-        lines.append([row, sampler, *(f"{statistics.fmean(p[k] for p in runs):.4g}" for k in keys)])
-    lines.append(["truth", "", "", "", "", *(f"{human[k]:.4g}" for k in keys[3:])])
-    return ["", "sampler", *(k.replace("_", " ") for k in keys)], lines
+    lines = []
+    for name, runs in grouped(rows).items():
+        for same in zip(*(r["samplers"] for r in runs if "samplers" in r)):
+            lines.append([name, same[0]["sampler"], *(mean([p[k] for p in same]) for k in keys)])
+    lines.append(["truth", "", "", "", "", *(f"{truth[k]:.4g}" for k in keys[3:])])
+    return table(["", "sampler", *(k.replace("_", " ") for k in keys)], lines)
 
 
-def draw(rows: list[Row], human: dict[str, float], out: Path) -> list[Path]:
+def draw(rows: list[Row], out: Path) -> list[Path]:
     """OUT.samplers.png and .svg: words that the language forbids, against model evaluations a text."""
     plt = figures.pyplot()
     fig, ax = plt.subplots(figsize=(5, 3.2))
-    by_row: dict[str, list[Row]] = defaultdict(list)
-    for r in rows:
-        if "samplers" in r:
-            by_row[r["row"]].append(r)
-    for number, (name, runs) in enumerate(by_row.items()):
-        for i, p in enumerate(runs[0]["samplers"]):
-            same = [r["samplers"][i] for r in runs]
-            x = statistics.fmean(q["evaluations"] for q in same)
-            y = 1 - statistics.fmean(q["validity"] for q in same)
+    having = {name: [r for r in runs if "samplers" in r] for name, runs in grouped(rows).items()}
+    for number, (name, runs) in enumerate((n, r) for n, r in having.items() if r):
+        for i, same in enumerate(zip(*(r["samplers"] for r in runs))):
+            x = statistics.fmean(p["evaluations"] for p in same)
+            y = 1 - statistics.fmean(p["validity"] for p in same)
             ax.plot(x, y, "o", color=f"C{number}", label=name if i == 0 else None)
-            ax.annotate(p["sampler"], (x, y), textcoords="offset points", xytext=(4, 3), size=6)
+            ax.annotate(same[0]["sampler"], (x, y), textcoords="offset points", xytext=(4, 3), size=6)
     ax.set(xscale="log", xlabel="model evaluations a text", ylabel="words that the language forbids")
     ax.legend(frameon=False)
     return figures.write(fig, beside(out, ".samplers"))
+
+
+class Asked(NamedTuple):
+    """What all rows are measured on."""
+
+    runs: list[Entry]
+    data: HeldOut
+    length: int  # of windows
+    machine: Machine | None
+
+
+def opened(c: OrdersConfig) -> Asked:
+    """UserError for all that cannot be measured, before any work."""
+    runs = entries(c.checkpoints)
+    check_comparable(runs, masked=True)
+    folder = Path(c.data) if c.data else found_path(runs[0].ckpt.config["data"], runs[0].path)
+    data = open_held_out(folder / f"{c.split}.bin")
+    length = min(context(r.ckpt.config) for r in runs)
+    c.gaps = c.gaps or [gap for gap in (1, 4, 16, 64) if gap <= length - 2]
+    if max(c.gaps) > length - 2:
+        raise UserError(f"gaps = {c.gaps}: these models read windows of {length} tokens; give shorter gaps")
+    machine = machine_of(data)
+    if c.samplers and machine is None:
+        raise UserError(
+            f"--samplers needs a corpus whose truth is known (data/grammar), not {folder}: leave it out"
+        )
+    if c.out:
+        check_writable(beside(Path(c.out), ".json"))
+    return Asked(runs, data, length, machine)
 
 
 def main(argv: list[str]) -> int:
@@ -187,46 +246,42 @@ def main(argv: list[str]) -> int:
     c = configure(OrdersConfig, argv)
     c.check()
     c.dtype = settle_dtype(c.dtype, get_device(c.device)).name
-    runs = entries(c.checkpoints)
-    check_comparable(runs, masked=True)
-    first = runs[0].ckpt.config
-    folder = Path(c.data) if c.data else found_path(first["data"], runs[0].path)
-    data = open_held_out(folder / f"{c.split}.bin")
-    length = min(context(r.ckpt.config) for r in runs)
-    c.gaps = c.gaps or [gap for gap in (1, 4, 16, 64) if gap <= length - 2]
-    if max(c.gaps) > length - 2:
-        raise UserError(f"gaps = {c.gaps}: these models read windows of {length} tokens; give shorter gaps")
-    if c.samplers and data.truth is None:
-        raise UserError(
-            f"--samplers needs a corpus whose truth is known (data/grammar), not {folder}: leave it out"
-        )
+    a = opened(c)
     out = Path(c.out) if c.out else None
-    if out:
-        check_writable(beside(out, ".json"))
-    asked = {}
-    if data.truth is not None:
-        windows = spread(data.ids, c.truth_windows, length)
-        machine = data.truth.machine
-        asked = {(k, share): questions(machine, windows, share, k) for k in KINDS for share in c.known}
-    rows = [run_row(c, entry, data, asked, length) for entry in runs]
-    head, lines = summary(rows)
-    tables = [tabulate(lines, head, tablefmt="github", disable_numparse=True)]
     settings = {k: v for k, v in vars(c).items() if k not in ("checkpoints", "data", "device", "out")}
+    settings |= {"context": a.length, "corpus": a.data.info["sha256"]}
+    kept = kept_rows(out, settings)
+    truths: dict[tuple[str, float], Questions] = {}
+    if a.machine:
+        windows = spread(a.data.ids, c.truth_windows, a.length)
+        truths = {(k, share): questions(a.machine, windows, share, k) for k in KINDS for share in c.known}
+    rows = []
     content: dict[str, Any] = {"settings": settings, "command": " ".join(sys.argv), "versions": versions()}
-    if c.samplers:
-        human = against_truth(data.truth.machine, spread(data.ids, 200, length))
-        content["truth"] = human
-        head, lines = sampler_table(rows, human)
-        tables.append(tabulate(lines, head, tablefmt="github", disable_numparse=True))
-    print("\n\n".join(tables))
-    if out:
-        with replacing(beside(out, ".json")) as f:
-            f.write(json_table(content, [strict(r) for r in rows]).encode())
-        with replacing(beside(out, ".md")) as f:
-            f.write(("\n\n".join(tables) + "\n").encode())
-        if c.samplers:
-            draw(rows, human, out)
+    if a.machine:
+        content["truth"] = against_truth(a.machine, spread(a.data.ids, 200, a.length))
+    for entry in a.runs:
+        row = kept.get((entry.name, weights_digest(entry.ckpt.path)))
+        if row:
+            print(f"{entry.name}: kept from {out}.json", file=sys.stderr)
+        rows.append(row or run_row(c, entry, a, truths))
+        if out:  # after each: what is stopped goes on from here
+            write(out, content, rows, c.samplers)
+    print(*texts_of(content, rows, c.samplers), sep="\n\n")
+    if out and c.samplers:
+        draw(rows, out)
     return 0
+
+
+def texts_of(content: dict[str, Any], rows: list[Row], samplers: bool) -> list[str]:
+    return tables(rows) + ([sampler_table(rows, content["truth"])] if samplers else [])
+
+
+def write(out: Path, content: dict[str, Any], rows: list[Row], samplers: bool) -> None:
+    """OUT.json and OUT.md."""
+    with replacing(beside(out, ".json")) as f:
+        f.write(json_table(content, [strict(r) for r in rows]).encode())
+    with replacing(beside(out, ".md")) as f:
+        f.write(("\n\n".join(texts_of(content, rows, samplers)) + "\n").encode())
 
 
 if __name__ == "__main__":

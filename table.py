@@ -20,14 +20,17 @@ if __name__ == "__main__":
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import eval_diversity
+import eval_orders
 from evaluation import figures
 from evaluation.runs import Run, data_of, show_commands, split, used_by, words_of
 from evaluation.settings import Settings, other_settings
 from evaluation.summary import write_summary
 from evaluation.tables import Row, beside, samples_file
 from evaluation.tuning import Store, best_of, flags_of, own_keys
+from model import context
 from runtime import checkpoint
 from runtime.configurator import cli, configure, help_text, wants_help
 from runtime.errors import UserError
@@ -58,7 +61,8 @@ class TableConfig:
     design: int = 8                                 # of these, at points that all rows share
     tune_seed: int = 1                              # of all trials; the table's seeds are others
     # the table
-    evaluate: str = ""                              # flags of eval_diversity.py
+    evaluator: Literal["diversity", "orders"] = "diversity"  # eval_diversity.py or eval_orders.py
+    evaluate: str = ""                              # flags of the evaluator
     runs: str = "out"                               # folder of the runs
     results: str = "results"                        # folder of the table
     halves: int = 200                               # random halves of the references' texts
@@ -202,7 +206,8 @@ def check(c: TableConfig) -> list[Run]:
         Path(c.results) / f"{c.name}.json",
     ):
         check_writable(path)
-    check_kept(c, eval_diversity.settings_of(asked, *blocks), data_of(runs[0].wanted, asked.data))
+    reads = min(context(run.wanted) for run in runs)  # of any order one token less than a block
+    check_kept(c, eval_diversity.settings_of(asked, reads), data_of(runs[0].wanted, asked.data))
     return runs
 
 
@@ -224,6 +229,23 @@ def check_kept(c: TableConfig, settings: Settings, text: str | None) -> None:
             f"{path} holds rows of other settings ({'; '.join(odd)}): "
             "they cannot stand in one table; use those settings, or another --results"
         )
+
+
+def table_of_orders(c: TableConfig) -> int:
+    """The table of eval_orders.py, of the runs of this one; its exit code. Stopped at a signal."""
+    runs = runs_of(c)
+    todo = [r for r in runs if not r.finished]
+    if c.commands:
+        show_commands(*in_order(todo))
+        return 0
+    if c.partial:
+        runs = [r for r in runs if r not in todo]
+    else:
+        for part in in_order(todo):
+            train_all(part, c.jobs)
+    asked = [f"{r.out.name}={checkpoint.find(r.out, 'last')}" for r in runs]
+    Path(c.results).mkdir(parents=True, exist_ok=True)
+    return eval_orders.main([*asked, *split(c.evaluate), f"--out={Path(c.results) / c.name}"])
 
 
 def train_missing(runs: list[Run], done: set[str], c: TableConfig) -> list[Run]:
@@ -275,6 +297,15 @@ def main(argv: list[str]) -> int:
         print(__doc__, help_text(TableConfig), sep="\n")
         return 0
     c = configure(TableConfig, argv)
+    try:
+        return table_of_orders(c) if c.evaluator == "orders" else table_of_heads(c)
+    except Stopped as e:
+        print("stopped; what is trained is saved: run it again to go on", file=sys.stderr)
+        return 128 + e.args[0]
+
+
+def table_of_heads(c: TableConfig) -> int:
+    """The table of eval_diversity.py, with its summary; its exit code. Stopped at a signal."""
     runs, per_run = check(c), per_run_table(c)
     done = evaluated(runs, c)
     if c.commands:
@@ -287,11 +318,7 @@ def main(argv: list[str]) -> int:
             "--results=DIR starts anew",
             flush=True,
         )
-    try:
-        todo = train_missing(runs, done, c)
-    except Stopped as e:
-        print("stopped; what is trained is saved: run it again to go on", file=sys.stderr)
-        return 128 + e.args[0]
+    todo = train_missing(runs, done, c)
     per_run.parent.mkdir(parents=True, exist_ok=True)
     code = evaluate(todo, c) if todo else 0
     if code in (0, 1):  # 1: some models could not be evaluated, see their rows

@@ -16,7 +16,7 @@ from runtime.errors import UserError
 ROOT = Path(__file__).resolve().parents[1]
 # all but the screen of defaults, which is no configuration
 CONFIGS = [p for p in sorted((ROOT / "config").glob("*.py")) if p.stem != "defaults"]
-OVERLAYS = ("brief", "grammar", "memorise", "small", "synthetic", "tiny")
+OVERLAYS = ("brief", "grammar", "memorise", "orders", "small", "synthetic", "tiny")
 
 ROWS = [p for p in CONFIGS if p.stem not in OVERLAYS]
 

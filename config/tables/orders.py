@@ -1,0 +1,16 @@
+# Generation orders on the first part of WikiText-103, the document's tables 4 and 5:
+#     python data/wikitext103/prepare.py --source DIR --tokenizer bpe4096
+#     python table.py config/tables/orders.py --jobs=2
+rows = [
+    "baseline",
+    "sigma_gpt",
+    "sigma_gpt_10",
+    "sigma_gpt_100",
+    "sigma_gpt_random",
+    "fractal_gpt",
+    "masked_diffusion",
+]
+overlay = "small"
+seeds = [1, 2, 3]
+runs = "out/orders"
+evaluator = "orders"
