@@ -54,6 +54,13 @@ from runtime.errors import UserError
 from runtime.files import check_writable, foreign, read_json, replacing
 
 
+CODE = (  # what decides the numbers of a row, beside what decides those of eval_diversity.py
+    *(f"evaluation/{name}.py" for name in ("orders", "any_order", "samplers")),
+    "data/orders.py",
+    "data/grammar/two_sided.py",
+)
+
+
 @dataclass
 class OrdersConfig:
     # fmt: off
@@ -119,7 +126,7 @@ def run_row(c: OrdersConfig, entry: Entry, a: "Asked", truths: dict[tuple[str, f
     who = Asker(model, model.head.draws(c.samples, c.seed, get_dtype(c.dtype)), device, c.dtype)
     row: Row = {"name": entry.name, "row": name_of(entry), "seed": ckpt.config["seed"]}
     row |= {"step": ckpt.progress["step"], "weights_sha256": weights_digest(ckpt.path)}
-    row |= {"commit": commit(), "code": scoring_code(), "training": public(ckpt.config)}
+    row |= {"commit": commit(), "code": scoring_code(*CODE), "training": public(ckpt.config)}
     row |= perplexities(who, ckpt.config.get("order", "left_to_right"), a.data.ids, entry.name)
     windows = spread(a.data.ids, c.windows, a.length)
     for gap in c.gaps:
@@ -147,7 +154,7 @@ def kept_rows(out: Path | None, settings: dict[str, Any]) -> dict[tuple[str, str
         raise UserError(
             f"{path} holds rows of other settings ({'; '.join(odd)}): use those settings or another --out"
         )
-    return {(r["name"], r["weights_sha256"]): r for r in rows if r["code"] == scoring_code()}
+    return {(r["name"], r["weights_sha256"]): r for r in rows if r["code"] == scoring_code(*CODE)}
 
 
 def mean(values: list[float]) -> str:

@@ -44,9 +44,10 @@ def versions() -> dict[str, str]:
 
 
 @cache
-def scoring_code() -> str:
-    """SHA-256 of the code that scores a row, whatever its comments, docstrings and layout are."""
-    files = sorted(path for pattern in SCORING for path in ROOT.glob(pattern))
+def scoring_code(*more: str) -> str:
+    """SHA-256 of the code that scores a row, with the files `more`, whatever its comments, docstrings and
+    layout are."""
+    files = sorted(path for pattern in (*SCORING, *more) for path in ROOT.glob(pattern))
     return code_digest({p.relative_to(ROOT).as_posix(): p.read_text(encoding="utf-8") for p in files})
 
 

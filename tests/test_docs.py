@@ -180,7 +180,10 @@ def test_the_gallery_has_every_head_and_every_row():
     assert sections == HEADS.keys(), "docs/templates/heads.md needs a section for each head; then make docs"
     files = {path.stem for path in (REPO / "config").glob("*.py")} - {"defaults"}
     rows = {name for name in files if "head" in sources.configured(name)}
-    assert rows == set(re.findall(r"\]\(\.\./config/(\w+)\.py\)", text))
+    orders = {name for name in rows if "order" in sources.configured(name)}
+    assert rows - orders == set(re.findall(r"\]\(\.\./config/(\w+)\.py\)", text))
+    of_orders = (REPO / "docs" / "orders.md").read_text(encoding="utf-8")
+    assert orders and all(f"`{name}`" in of_orders for name in orders)
 
 
 # ---- figures
