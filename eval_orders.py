@@ -53,7 +53,6 @@ from runtime.device import get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
 from runtime.files import check_writable, foreign, read_json, replacing
 
-
 CODE = (  # what decides the numbers of a row, beside what decides those of eval_diversity.py
     *(f"evaluation/{name}.py" for name in ("orders", "any_order", "samplers")),
     "data/orders.py",
