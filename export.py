@@ -41,7 +41,7 @@ def is_gpt2(model: LanguageModel) -> bool:
 def export(path: str | Path, folder: str | Path) -> None:
     """Writes a run's best checkpoint as a `GPT2LMHeadModel` folder.
 
-    UserError if GPT-2 cannot compute it: another trunk or link, an output bias, Bayesian weights.
+    UserError if GPT-2 cannot compute it: another trunk, order or link, an output bias, Bayesian weights.
     """
     folder = Path(folder)
     if folder.exists():
@@ -50,6 +50,11 @@ def export(path: str | Path, folder: str | Path) -> None:
     trunk = model.trunk
     if not isinstance(trunk, GPT):
         raise UserError(f"{ckpt.path} has the trunk {ckpt.config['trunk']!r}: a GPT2LMHeadModel has GPT-2's")
+    if trunk.config.order != "left_to_right":
+        raise UserError(
+            f"{ckpt.path} reads in the order {ckpt.config['order']!r}: "
+            "a GPT2LMHeadModel reads from left to right"
+        )
     if not is_gpt2(model):
         weights = " with Bayesian weights" if ckpt.config["bayesian"] else ""
         raise UserError(

@@ -40,6 +40,7 @@ from evaluation.any_order import (
     MaskedReader,
     Reader,
     burst,
+    check_fills,
     diffusion,
     one_by_one,
     reader_of,
@@ -372,6 +373,7 @@ def fill(
     dtype: Precision,
 ) -> int:
     """Fills in the gaps of each text, or says what may stand in them."""
+    check_fills(model)
     sampler = filler(c, model.trunk.config.order)
     texts = texts_to_fill(c, tokenizer, model.trunk.config.block_size)
     check_memory(model, c.num_samples * len(texts[0]), c.samples, 2 * len(texts[0]), device)

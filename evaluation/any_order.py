@@ -72,14 +72,18 @@ def reader_of(
     dtype: str = "float32",
 ) -> "Reader | MaskedReader":
     """A model's conditionals. UserError if it reads from left to right alone."""
-    order = model.trunk.config.order
-    if order == "left_to_right":
+    check_fills(model)
+    kind = Reader if model.trunk.config.order == "any" else MaskedReader
+    return kind(model, text, draws, cut, dtype)
+
+
+def check_fills(model: LanguageModel) -> None:
+    """UserError if a model cannot fill in a gap."""
+    if model.trunk.config.order == "left_to_right":
         raise UserError(
             "this model reads from left to right, it cannot see what stands after a gap: give a checkpoint "
             "that was trained with --order=random (config/sigma_gpt.py) or --order=masked"
         )
-    kind = Reader if order == "any" else MaskedReader
-    return kind(model, text, draws, cut, dtype)
 
 
 # -----------------------------------------------------------------------------

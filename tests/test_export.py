@@ -78,3 +78,10 @@ def test_its_tokenizer_is_ours(folder, trained):
     them = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
     text = "the other one,\n ünï <|endoftext|>"
     assert them.encode(text) == list(mine.encode(text)) and them.decode(mine.encode(text)) == text
+
+
+def test_another_order_is_refused(run, tiny, tmp_path):
+    c = tiny(order="random")
+    assert run(c) == 0
+    with pytest.raises(ValueError, match="in the order 'random': a GPT2LMHeadModel reads from left to right"):
+        export.export(c.out_dir, tmp_path / "new")

@@ -28,6 +28,7 @@ import data.grammar.prepare
 import data.synthetic.prepare
 import data.wikitext103.prepare
 import eval_diversity
+import eval_orders
 import evaluation.rows
 import evaluation.texts
 import export
@@ -47,6 +48,7 @@ PROGRAMS = {
     "sample": sample.main,
     "eval": eval_diversity.main,
     "frontier": frontier.main,
+    "orders": eval_orders.main,
     "figures": lambda argv: print(*figures.draw(Path(argv[0]))),
     "table": table.main,
     "tune": tune.main,
@@ -653,6 +655,16 @@ CASES = [
         for k, v in (("name", "../x"), ("name", ["x"]), ("ppl_tok", "low"), ("name", 7))
     ],
     *[("frontier", FRONTIER, {"results/f.json": bad}, "results/f.json") for bad in NOT_JSON],
+    *[("orders", "run --out=results/o", {"results/o.json": bad}, "results/o.json") for bad in NOT_JSON],
+    ("orders", "run --out=results/o", {"results/o.json": '{"settings": {}, "rows": []}'}, "other settings"),
+    ("orders", "", {}, "checkpoints is missing"),
+    ("orders", "nothing", {}, "nothing"),
+    ("orders", "run words", {}, "different token files"),
+    ("orders", "run --samplers", {}, "--samplers needs a corpus whose truth is known"),
+    ("sample", f"{SAMPLE} --infill=<3>", {}, "reads from left to right"),
+    ("sample", f"{SAMPLE} --burst --density", {}, "--burst and --density are two ways"),
+    ("train", f"{TRAIN} --order=backwards", {}, "order = 'backwards'"),
+    ("train", f"{TRAIN} --curriculum=random", {}, "curriculum = 'random'"),
     ("frontier", FRONTIER, {"results/f.json": '{"settings": {}, "rows": [7]}'}, "results/f.json"),
     *[
         ("figures", "results/t", {file: bad}, "results/t")
@@ -735,6 +747,7 @@ def test_the_commands_that_are_damaged_here_work_when_whole(call):
         ("eval", f"{EVAL} --out=results/e"),
         ("eval", TRUTH),
         ("frontier", FRONTIER),
+        ("orders", "run --out=results/o"),
         ("figures", "results/t"),
         ("figures", "results/f"),
         ("export", "run new"),
