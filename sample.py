@@ -74,7 +74,7 @@ class SampleConfig:
     uncertainty: bool = False       # total, aleatoric and epistemic, of each token, in nats
     # any order
     infill: Text = ""               # a text with gaps instead of a prompt: "The river <5> of the city"
-    order: str = "random"           # in which it is filled in, a token a pass: random, left_to_right, fractal
+    order: str = "random"           # in which it is filled in, a token a pass; or left_to_right, fractal
     speculative: bool = False       # many tokens a pass, with the distribution of one a pass
     burst: bool = False             # many tokens a pass by the paper's rule, which changes the distribution
     orders: int = 1                 # that --burst tries in each round

@@ -38,7 +38,7 @@ class TrainConfig:
     n_embd: int = 768
     dropout: float = 0.0
     # generation order
-    order: str = "left_to_right"    # or "random", "fractal" (sigma-GPT), "masked" (masked diffusion)
+    order: str = "left_to_right"    # or random, fractal, conditional (any order), masked (diffusion)
     curriculum: str = ""            # the order that some sequences have at first, such as "left_to_right"
     curriculum_share: float = 0.5   # their share at the start; it falls linearly to 0
     curriculum_steps: int = 0       # ... until this step; 0: the end of the cosine

@@ -28,6 +28,17 @@ def fractal(T: int, rng: np.random.Generator) -> np.ndarray:
     return _fractal(T)
 
 
+def conditional(T: int, rng: np.random.Generator) -> np.ndarray:
+    """Some places from left to right, then the others from left to right: their number is uniform in 0, ...,
+    T - 1, which they are is random.
+
+    So any places can be given, and the order of generation stays left to right. In the manner of AC-GPT (Lu
+    et al. 2026, arXiv 2606.14943), of which this follows the abstract.
+    """
+    given = np.sort(rng.permutation(T)[: rng.integers(T)])
+    return np.concatenate((given, np.setdiff1d(np.arange(T), given)))
+
+
 @lru_cache(maxsize=8)
 def _fractal(T: int) -> np.ndarray:
     path, level = [], [(0, T)]
@@ -43,6 +54,7 @@ ORDERS: dict[str, Callable[[int, np.random.Generator], np.ndarray]] = {
     "left_to_right": left_to_right,
     "random": random,
     "fractal": fractal,
+    "conditional": conditional,
 }
 MASKED = "masked"  # masked diffusion: which places are hidden, and no order among them
 NAMES = (*ORDERS, MASKED)

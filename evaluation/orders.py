@@ -4,7 +4,7 @@ truth of a language that is known.
 Windows lie evenly over the text. All models are asked about the same places of the same windows.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from data.orders import MASKED, arranged
 from evaluation.any_order import FREE, reader_of
 from evaluation.scoring import Read, scored
 from heads import Weights
-from model import LanguageModel
+from model import GPTConfig, LanguageModel
 
 ASKED = 8  # free places of a window at which a distribution is compared with the truth
 ROUNDS = 4  # draws of hidden places of each window, for the bound of masked diffusion
@@ -49,8 +49,8 @@ def middle_bits(who: Asker, windows: np.ndarray, gap: int) -> dict[str, float]:
     """Bits a token of the middle `gap` tokens of windows (n, T): given what stands to the `left` alone, and
     given `both` sides. A left-to-right model has the first alone.
 
-    Of any order the middle is read in random order where both sides are known, and what is known, too: as in
-    training. Left alone it is read from left to right. Of masked diffusion it is the bound.
+    Of any order what is known is read first, then the middle, both from left to right. Of masked
+    diffusion it is the bound.
     """
     T = windows.shape[1]
     first = (T - gap) // 2
@@ -59,19 +59,19 @@ def middle_bits(who: Asker, windows: np.ndarray, gap: int) -> dict[str, float]:
         sides["both"] = windows
     size = who.model.trunk.config
 
-    def bits(tokens: np.ndarray, mix: bool) -> float:
+    def bits(tokens: np.ndarray) -> float:
         def read(part: list[int]) -> Read:
             if who.order == "left_to_right":
                 return _plain(tokens[part], gap)
             if who.order == MASKED:
                 return _hidden(tokens, part, first, gap, size.vocab_size)
-            return _gap_last(tokens, part, first, gap, mix, size)
+            return _gap_last(tokens, part, first, gap, size)
 
         plan = list(range(len(tokens) * (ROUNDS if who.order == MASKED else 1)))
         s = scored(who.model, plan, read, who.draws, who.device, who.dtype)
         return float(s.nll / s.tokens / np.log(2))
 
-    return {side: bits(tokens, side == "both") for side, tokens in sides.items()}
+    return {side: bits(tokens) for side, tokens in sides.items()}
 
 
 def _plain(tokens: np.ndarray, gap: int) -> Read:
@@ -82,18 +82,14 @@ def _plain(tokens: np.ndarray, gap: int) -> Read:
     return Read(x[:, :-1], None, x[:, 1:], counted)
 
 
-def _gap_last(tokens: np.ndarray, part: list[int], first: int, gap: int, mix: bool, size: Any) -> Read:
-    """The gap at the end of each path; all places in random order if `mix`, else from left to right."""
-    T = tokens.shape[1]
-    inside = np.arange(first, first + gap)
-    known = np.setdiff1d(np.arange(T), inside)
-    paths = []
-    for number in part:
-        rng = np.random.default_rng(number)
-        order = (rng.permutation(known), rng.permutation(inside)) if mix else (known, inside)
-        paths.append(np.concatenate(order))
+def _gap_last(tokens: np.ndarray, part: list[int], first: int, gap: int, size: GPTConfig) -> Read:
+    """The gap at the end of each path."""
+    places = np.arange(tokens.shape[1])
+    inside = (first <= places) & (places < first + gap)
+    path = np.concatenate((places[~inside], places[inside]))
     read, positions, targets = map(
-        torch.from_numpy, arranged(tokens[part], np.stack(paths), size.vocab_size, size.block_size)
+        torch.from_numpy,
+        arranged(tokens[part], np.tile(path, (len(part), 1)), size.vocab_size, size.block_size),
     )
     counted = torch.zeros(targets.shape, dtype=torch.bool)
     counted[:, -gap:] = True

@@ -70,6 +70,17 @@ def test_fractal_is_the_middles_level_by_level():
     assert ORDERS["fractal"](8, None).tolist() == [4, 2, 6, 1, 3, 5, 7, 0]
 
 
+def test_conditional_paths_are_two_passes_from_left_to_right():
+    rng, lengths = np.random.default_rng(0), []
+    for _ in range(4000):
+        path = ORDERS["conditional"](8, rng)
+        turns = np.flatnonzero(np.diff(path) < 0)
+        assert len(turns) <= 1
+        lengths.append(turns[0] + 1 if len(turns) else 0)
+    assert 0.1 < np.mean(np.array(lengths) == 0) < 0.5  # none given, or the first ones: from left to right
+    assert set(lengths) == set(range(8))
+
+
 def test_random_paths_are_uniform():
     rng = np.random.default_rng(0)
     counts = np.unique([ORDERS["random"](4, rng) for _ in range(24_000)], axis=0, return_counts=True)[1]
@@ -116,7 +127,7 @@ def test_hidden_places():
 @pytest.mark.parametrize(
     "settings, says",
     [
-        ({"order": "backwards"}, "order = 'backwards': use one of left_to_right, random, fractal, masked"),
+        ({"order": "backwards"}, "order = 'backwards': use one of left_to_right, random, fractal, cond"),
         ({"order": "random", "curriculum": "masked"}, "curriculum = 'masked': use one of"),
         ({"curriculum": "random"}, "reads no other order; give the order"),
         ({"order": "masked", "curriculum": "random"}, "masked diffusion has no order"),

@@ -8,6 +8,7 @@ rows = [
     "sigma_gpt_100",
     "sigma_gpt_random",
     "fractal_gpt",
+    "conditional_gpt",
     "masked_diffusion",
 ]
 overlay = "small"
