@@ -32,8 +32,6 @@ from typing import Any, Literal, NamedTuple
 from tabulate import tabulate
 from tqdm import tqdm
 
-from data.grammar.machine import Machine
-from data.grammar.truth import Truth
 from data.held_out import HeldOut, open_held_out
 from data.prepared import found_path
 from evaluation import figures
@@ -42,11 +40,11 @@ from evaluation.metrics import perplexity
 from evaluation.orders import KINDS, Asker, Questions, divergence, middle_bits, questions, spread
 from evaluation.provenance import commit, scoring_code, versions
 from evaluation.rows import Entry, check_comparable, entries, public
-from evaluation.samplers import against_truth, points
+from evaluation.samplers import points
 from evaluation.scoring import score
 from evaluation.settings import other_settings
 from evaluation.tables import Row, beside, json_table, number_strings, strict
-from model import context
+from evaluation.two_sided import TwoSided, two_sided
 from runtime.checkpoint import load_model, weights_digest
 from runtime.configurator import check_seed, cli, configure, help_text, wants_help
 from runtime.device import get_device, get_dtype, settle_dtype
@@ -54,9 +52,10 @@ from runtime.errors import UserError
 from runtime.files import check_writable, foreign, read_json, replacing
 
 CODE = (  # what decides the numbers of a row, beside what decides those of eval_diversity.py
-    *(f"evaluation/{name}.py" for name in ("orders", "any_order", "samplers")),
+    *(f"evaluation/{name}.py" for name in ("orders", "any_order", "samplers", "two_sided")),
     "data/orders.py",
     "data/grammar/two_sided.py",
+    "data/synthetic/tasks.py",
 )
 
 
@@ -89,11 +88,6 @@ class OrdersConfig:
         if not all(0 < share < 1 for share in self.known):
             raise UserError(f"known = {self.known}: each share must lie between 0 and 1")
         check_seed(self.seed)
-
-
-def machine_of(data: HeldOut) -> Machine | None:
-    """The known language of a split; None where there is none."""
-    return data.truth.machine if isinstance(data.truth, Truth) else None
 
 
 def name_of(entry: Entry) -> str:
@@ -134,9 +128,8 @@ def run_row(c: OrdersConfig, entry: Entry, a: "Asked", truths: dict[tuple[str, f
     for (kind, share), q in truths.items():
         if kind == "next" or who.order != "left_to_right":
             row[f"kl_{kind}_{share:.0%}"] = divergence(who, q)["kl"]
-    if c.samplers and a.machine and who.order != "left_to_right":
-        T = model.trunk.config.block_size
-        row["samplers"] = points(who, a.machine, c.texts, T, c.seed)
+    if c.samplers and a.truth and who.order != "left_to_right":
+        row["samplers"] = points(who, a.truth, c.texts, a.length, c.seed)
     return row
 
 
@@ -191,17 +184,17 @@ def tables(rows: list[Row]) -> list[str]:
 
 
 def sampler_table(rows: list[Row], truth: dict[str, float]) -> str:
-    keys = ("evaluations", "tokens_a_pass", "seconds_a_token", "validity", "true_nll")
+    keys = ("rounds", "evaluations", "tokens_a_pass", "seconds_a_token", "validity", "true_nll")
     lines = []
     for name, runs in grouped(rows).items():
         for same in zip(*(r["samplers"] for r in runs if "samplers" in r)):
             lines.append([name, same[0]["sampler"], *(mean([p[k] for p in same]) for k in keys)])
-    lines.append(["truth", "", "", "", "", *(f"{truth[k]:.4g}" for k in keys[3:])])
+    lines.append(["truth", "", "", "", "", "", *(f"{truth[k]:.4g}" for k in keys[4:])])
     return table(["", "sampler", *(k.replace("_", " ") for k in keys)], lines)
 
 
 def draw(rows: list[Row], out: Path) -> list[Path]:
-    """OUT.samplers.png and .svg: words that the language forbids, against model evaluations a text."""
+    """OUT.samplers.png and .svg: the share of what cannot be, against model evaluations a text."""
     plt = figures.pyplot()
     fig, ax = plt.subplots(figsize=(5, 3.2))
     having = {name: [r for r in runs if "samplers" in r] for name, runs in grouped(rows).items()}
@@ -211,7 +204,7 @@ def draw(rows: list[Row], out: Path) -> list[Path]:
             y = 1 - statistics.fmean(p["validity"] for p in same)
             ax.plot(x, y, "o", color=f"C{number}", label=name if i == 0 else None)
             ax.annotate(same[0]["sampler"], (x, y), textcoords="offset points", xytext=(4, 3), size=6)
-    ax.set(xscale="log", xlabel="model evaluations a text", ylabel="words that the language forbids")
+    ax.set(xscale="log", xlabel="model evaluations a text", ylabel="what cannot be (1 - validity)")
     ax.legend(frameon=False)
     return figures.write(fig, beside(out, ".samplers"))
 
@@ -222,7 +215,7 @@ class Asked(NamedTuple):
     runs: list[Entry]
     data: HeldOut
     length: int  # of windows
-    machine: Machine | None
+    truth: TwoSided | None
 
 
 def opened(c: OrdersConfig) -> Asked:
@@ -231,18 +224,19 @@ def opened(c: OrdersConfig) -> Asked:
     check_comparable(runs, masked=True)
     folder = Path(c.data) if c.data else found_path(runs[0].ckpt.config["data"], runs[0].path)
     data = open_held_out(folder / f"{c.split}.bin")
-    length = min(context(r.ckpt.config) for r in runs)
+    length = runs[0].ckpt.config["block_size"]
     c.gaps = c.gaps or [gap for gap in (1, 4, 16, 64) if gap <= length - 2]
     if max(c.gaps) > length - 2:
         raise UserError(f"gaps = {c.gaps}: these models read windows of {length} tokens; give shorter gaps")
-    machine = machine_of(data)
-    if c.samplers and machine is None:
+    truth = two_sided(data, runs[0].ckpt.config["dataset"], length)
+    if c.samplers and truth is None:
         raise UserError(
-            f"--samplers needs a corpus whose truth is known (data/grammar), not {folder}: leave it out"
+            f"--samplers needs a corpus whose truth is known (data/grammar, data/synthetic), not {folder}: "
+            "leave it out"
         )
     if c.out:
         check_writable(beside(Path(c.out), ".json"))
-    return Asked(runs, data, length, machine)
+    return Asked(runs, data, length, truth)
 
 
 def main(argv: list[str]) -> int:
@@ -255,16 +249,16 @@ def main(argv: list[str]) -> int:
     a = opened(c)
     out = Path(c.out) if c.out else None
     settings = {k: v for k, v in vars(c).items() if k not in ("checkpoints", "data", "device", "out")}
-    settings |= {"context": a.length, "corpus": a.data.info["sha256"]}
+    settings |= {"block_size": a.length, "corpus": a.data.info["sha256"]}
     kept = kept_rows(out, settings)
     truths: dict[tuple[str, float], Questions] = {}
-    if a.machine:
+    if a.truth:
         windows = spread(a.data.ids, c.truth_windows, a.length)
-        truths = {(k, share): questions(a.machine, windows, share, k) for k in KINDS for share in c.known}
+        truths = {(k, share): questions(a.truth, windows, share, k) for k in KINDS for share in c.known}
     rows = []
     content: dict[str, Any] = {"settings": settings, "command": " ".join(sys.argv), "versions": versions()}
-    if a.machine:
-        content["truth"] = against_truth(a.machine, spread(a.data.ids, 200, a.length))
+    if a.truth:
+        content["truth"] = a.truth.judge(spread(a.data.ids, 200, a.length))
     for entry in a.runs:
         row = kept.get((entry.name, weights_digest(entry.ckpt.path)))
         if row:

@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.grammar.machine import Machine
-from data.grammar.two_sided import ForwardBackward
 from data.orders import MASKED, arranged
 from evaluation.any_order import FREE, reader_of
 from evaluation.scoring import Read, scored
+from evaluation.two_sided import TwoSided
 from heads import Weights
 from model import GPTConfig, LanguageModel
 
@@ -36,8 +35,8 @@ class Asker(NamedTuple):
 
 
 def spread(ids: np.ndarray, count: int, length: int) -> np.ndarray:
-    """`count` windows (count, length) spread evenly over a text."""
-    starts = np.linspace(0, len(ids) - length, count).astype(int)
+    """`count` windows (count, length) spread evenly over a text: of those that training would have."""
+    starts = np.linspace(0, len(ids) // length - 1, count).astype(int) * length
     return np.stack([ids[s : s + length] for s in starts]).astype(np.int64)
 
 
@@ -123,7 +122,7 @@ class Questions(NamedTuple):
 KINDS = ("next", "middle", "random")
 
 
-def questions(machine: Machine, windows: np.ndarray, known: float, kind: str) -> Questions:
+def questions(truth: TwoSided, windows: np.ndarray, known: float, kind: str) -> Questions:
     """A share `known` of the places of each of windows (n, T): those to the left, of which the place after
     them is asked for (`next`); all but a `middle`; or `random` ones."""
     text = np.full_like(windows, FREE)
@@ -142,8 +141,8 @@ def questions(machine: Machine, windows: np.ndarray, known: float, kind: str) ->
         places.append(free[:1] if kind == "next" else np.sort(rng.choice(free, min(ASKED, len(free)), False)))
     asked = np.zeros(text.shape, bool)
     np.put_along_axis(asked, np.stack(places), True, 1)
-    log_p = ForwardBackward(machine).log_probs(text, asked)
-    return Questions(text, np.stack(places), log_p.reshape(n, -1, machine.V))
+    log_p = truth.log_probs(text, asked)
+    return Questions(text, np.stack(places), log_p.reshape(n, -1, log_p.shape[1]))
 
 
 def divergence(who: Asker, q: Questions, batch: int = 32) -> dict[str, float]:

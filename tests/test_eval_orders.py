@@ -10,9 +10,11 @@ import torch
 import eval_orders
 import train
 from data.grammar.two_sided import ForwardBackward
+from data.synthetic.tasks import TASKS
 from evaluation.any_order import FREE
 from evaluation.orders import KINDS, Asker, divergence, middle_bits, questions, spread
-from evaluation.samplers import against_truth, points
+from evaluation.samplers import points
+from evaluation.two_sided import Language, Sequences
 from tests.test_any_order import q_of
 from tests.test_orders import log_p, model_of, text
 from tests.test_two_sided import documents
@@ -93,7 +95,7 @@ def test_questions(machine, kind, known):
     rng = np.random.default_rng(0)
     words = np.concatenate(machine.sample(200, rng))
     windows = spread(words, 6, 20)
-    q = questions(machine, windows, known, kind)
+    q = questions(Language(machine), windows, known, kind)
     at = q.text != FREE
     assert (at.sum(1) == round(known * 20)).all() and (q.text[at] == windows[at]).all()
     assert (np.take_along_axis(q.text, q.places, 1) == FREE).all()
@@ -110,7 +112,7 @@ def test_questions(machine, kind, known):
 
 def test_the_truth_is_no_distance_from_itself(machine, monkeypatch):
     words = np.concatenate(machine.sample(200, np.random.default_rng(0)))
-    q = questions(machine, spread(words, 6, 20), 0.5, "random")
+    q = questions(Language(machine), spread(words, 6, 20), 0.5, "random")
     p = torch.from_numpy(np.exp(q.log_p))
     monkeypatch.setattr("evaluation.orders._answers", lambda who, text, places: p)
     who = Asker(None, [], "cpu", "float32")
@@ -127,7 +129,7 @@ def test_a_model_is_asked_what_the_truth_is_asked(machine, order):
     model = model_of(order, length=12, vocab=machine.V)
     words = np.concatenate(machine.sample(100, np.random.default_rng(1)))
     windows = spread(words, 4, 11)
-    q = questions(machine, windows, 0.5, "next" if order == "left_to_right" else "random")
+    q = questions(Language(machine), windows, 0.5, "next" if order == "left_to_right" else "random")
     kl = []
     for row, places, log_p_true in zip(q.text, q.places, q.log_p):
         known = [(i, int(t)) for i, t in enumerate(row) if t != FREE]
@@ -149,16 +151,16 @@ def test_a_model_is_asked_what_the_truth_is_asked(machine, order):
 
 def test_what_the_truth_writes_is_valid_and_has_its_entropy(machine):
     words = np.concatenate(machine.sample(4000, np.random.default_rng(2)))
-    good = against_truth(machine, spread(words, 100, 40))
+    good = Language(machine).judge(spread(words, 100, 40))
     assert good["validity"] == 1 and good["true_nll"] == pytest.approx(machine.entropy_rate, rel=0.05)
     noise = np.random.default_rng(0).integers(0, machine.V, (100, 40))
-    assert against_truth(machine, noise)["validity"] < 0.9
+    assert Language(machine).judge(noise)["validity"] < 0.9
 
 
 @pytest.mark.parametrize("order, most", [("any", 2 * 12), ("masked", 12)])
 def test_points(machine, order, most):
     model = model_of(order, length=12, vocab=machine.V)
-    found = points(asker(model), machine, 5, 12, seed=0, batch=3)
+    found = points(asker(model), Language(machine), 5, 12, seed=0, batch=3)
     assert len(found) == (6 if order == "any" else 4)
     for p in found:
         assert 0 < p["evaluations"] <= most and p["tokens_a_pass"] == pytest.approx(12 / p["evaluations"])
@@ -207,7 +209,7 @@ def test_the_table(runs, token_folder, tmp_path, capsys):
 @pytest.mark.parametrize(
     "flags, says",
     [
-        (["--gaps=[1,15]"], "gaps = [1, 15]: these models read windows of 15 tokens"),
+        (["--gaps=[1,15]"], "gaps = [1, 15]: these models read windows of 16 tokens"),
         (["--gaps=[0]"], "gaps = [0]: each must be at least 1 token"),
         (["--known=[0.5,1]"], "known = [0.5, 1.0]: each share must lie between 0 and 1"),
         (["--windows=0"], "windows = 0: must be at least 1"),
@@ -217,3 +219,11 @@ def test_the_table(runs, token_folder, tmp_path, capsys):
 def test_what_cannot_be_asked(runs, token_folder, flags, says):
     with pytest.raises(ValueError, match=re.escape(says)):
         eval_orders.main([str(runs / "random-1"), f"--data={token_folder}", *flags])
+
+
+def test_synthetic_sequences_are_judged_one_by_one():
+    task = TASKS["permutation"](5)
+    q = questions(Sequences(task), np.array([[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]]), 0.6, "next")
+    np.testing.assert_allclose(np.exp(q.log_p[0, 0]), [0, 0, 0, 0.5, 0.5])
+    judged = Sequences(task).judge(np.array([[0, 1, 2, 3, 4], [0, 0, 2, 3, 4]]))
+    assert judged["validity"] == 0.5 and judged["true_nll"] == pytest.approx(np.log(120) / 5)

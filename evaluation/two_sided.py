@@ -1,0 +1,77 @@
+"""The exact truths given any known places, of the corpora that have one: the known language and the synthetic
+sequences."""
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from data.grammar.machine import UNKNOWN, Machine
+from data.grammar.truth import Truth
+from data.grammar.two_sided import ForwardBackward
+from data.held_out import HeldOut
+from data.synthetic.prepare import task_of
+from data.synthetic.tasks import Task
+
+
+class TwoSided(Protocol):
+    """Of windows (n, T)."""
+
+    def log_probs(self, text: np.ndarray, asked: np.ndarray) -> np.ndarray:
+        """log p (m, V) of the tokens at the m places `asked` (n, T), given what is known of each `text`
+        (n, T), -1 where it is not."""
+        ...
+
+    def judge(self, texts: np.ndarray) -> dict[str, float]:
+        """What sampled texts (n, T) are worth: `validity`, the share of what is possible, and `true_nll`, the
+        mean -log p of that under the truth, nats a token. What the truth writes has its entropy."""
+        ...
+
+
+class Language(NamedTuple):
+    """Windows cut anywhere from documents one after the other. A word is judged up to the first forbidden one
+    of its document, if the start of that is in the window."""
+
+    machine: Machine
+
+    def log_probs(self, text: np.ndarray, asked: np.ndarray) -> np.ndarray:
+        return ForwardBackward(self.machine).log_probs(text, asked)
+
+    def judge(self, texts: np.ndarray) -> dict[str, float]:
+        states = self.machine.parse(texts, UNKNOWN)
+        judged = states != UNKNOWN
+        states, words = states[judged], texts[judged]
+        allowed = self.machine.allows(states, words)
+        p = self.machine.probs(states[allowed])[np.arange(allowed.sum()), words[allowed]]
+        return {"validity": _mean(allowed), "true_nll": _mean(-np.log(p)), "judged": len(allowed)}
+
+
+class Sequences(NamedTuple):
+    """Whole sequences of a synthetic task, judged one by one."""
+
+    task: Task
+
+    def log_probs(self, text: np.ndarray, asked: np.ndarray) -> np.ndarray:
+        return self.task.log_probs(text)[asked]
+
+    def judge(self, texts: np.ndarray) -> dict[str, float]:
+        log_p = self.task.log_prob(texts)
+        valid = np.isfinite(log_p)
+        return {
+            "validity": _mean(valid),
+            "true_nll": _mean(-log_p[valid] / self.task.T),
+            "judged": len(texts),
+        }
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else float("nan")
+
+
+def two_sided(data: HeldOut, dataset: str, length: int) -> TwoSided | None:
+    """The truth of windows of a split; None where nobody knows it."""
+    if isinstance(data.truth, Truth):
+        return Language(data.truth.machine)
+    if dataset == "synthetic":
+        task = task_of(str(data.info["source"]))
+        return Sequences(task) if task.T == length else None
+    return None
