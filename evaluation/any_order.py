@@ -17,7 +17,7 @@ from torch import Tensor
 from evaluation.sampling import draw
 from heads import Weights
 from model import GPT, Cache, LanguageModel
-from runtime.device import autocast, get_dtype, to_float64
+from runtime.device import autocast, get_dtype
 from runtime.errors import UserError
 
 Cut = Callable[[Tensor], Tensor]  # log p (N, V) -> the probabilities (N, V) that are sampled from
@@ -95,6 +95,8 @@ class Reader:
 
     The known tokens of `text` (B, T), T at most block_size, are read first, from left to right. Known places
     may differ from row to row, in number, too. `passes` counts model evaluations. The model is in eval mode.
+    What is decided about (texts, places, probabilities of single tokens) is on the CPU, what is large on the
+    model's device.
     """
 
     def __init__(
@@ -107,70 +109,64 @@ class Reader:
     ):
         assert isinstance(model.trunk, GPT)
         self.model, self.trunk, self.draws, self.cut, self.dtype = model, model.trunk, draws, cut, dtype
-        self.text, self.passes = text.clone(), 0
+        text = text.cpu()
         B, T = text.shape
-        self.known = (text != FREE).sum(1)  # (B,)
+        self.text, self.passes = torch.full_like(text, FREE), 0
         # what was read last: its place and token. It is read anew with each place that it is to predict
-        self.place = torch.full((B,), self.trunk.config.block_size, device=text.device)
-        self.last = torch.full_like(self.place, self.trunk.config.vocab_size)
-        self.read = torch.zeros_like(self.known)  # (B,) slots of the cache that are filled
-        exact = self.trunk.wte.weight.dtype  # float64 in the tests
-        kept = get_dtype(dtype) if exact == torch.float32 else exact
-        self.cache = Cache(self.trunk, B, kept, 2 * T)
-        if self.known.any():
-            order = (text == FREE).int().argsort(dim=1, stable=True)[:, : int(self.known.max())]
-            tokens = text.gather(1, order)
-            self._accept(self.along(order, tokens.clamp(min=0)), order, tokens, self.known)
+        self.place = torch.full((B,), self.trunk.config.block_size)
+        self.last = torch.full((B,), self.trunk.config.vocab_size)
+        self.read = torch.zeros(B, dtype=torch.long)  # slots of the cache that are filled
+        wte = self.trunk.wte.weight
+        kept = get_dtype(dtype) if wte.dtype == torch.float32 else wte.dtype  # float64 in the tests
+        self.device, self.cache = wte.device, Cache(self.trunk, B, kept, 2 * T)
+        known = (text != FREE).sum(1)
+        if known.any():
+            places = (text == FREE).int().argsort(dim=1, stable=True)[:, : int(known.max())]
+            tokens = text.gather(1, places)
+            self.accept(self.along(places, tokens.clamp(min=0)), places, tokens, known)
 
     def each(self, places: Tensor) -> "Hidden":
         F = places.shape[1]
         own, tokens = (t[:, None].expand(-1, F) for t in (self.place, self.last))
-        return self._pass(tokens, own, places, torch.eye(F, dtype=torch.bool, device=places.device))
+        return self._pass(tokens, own, places, torch.eye(F, dtype=torch.bool))
 
     def along(self, places: Tensor, tokens: Tensor) -> "Hidden":
         F = places.shape[1]
         own = torch.cat((self.place[:, None], places[:, :-1]), 1)
         read = torch.cat((self.last[:, None], tokens[:, :-1]), 1)
-        seen = torch.ones(F, F, dtype=torch.bool, device=places.device).tril()
-        return self._pass(read, own, places, seen)
-
-    def accept(self, said: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
-        assert isinstance(said, Hidden)
-        self._accept(said, places, tokens, count)
-        self.known = self.known + count
-        rows, at = _firsts(count)
-        self.text[rows, places[rows, at]] = tokens[rows, at]
+        return self._pass(read, own, places, torch.ones(F, F, dtype=torch.bool).tril())
 
     @torch.no_grad()
     def _pass(self, tokens: Tensor, own: Tensor, following: Tensor, seen: Tensor) -> "Hidden":
         """Reads tokens (B, F) after the cache, each with the place that it predicts; `seen` (F, F): which of
         them see which. They leave no trace in the cache."""
-        start, F = self.cache.length, tokens.shape[1]
-        filled = torch.arange(start, device=tokens.device) < self.read[:, None]  # (B, start)
-        old = filled[:, None].expand(-1, F, -1)
-        mask = torch.cat((old, seen.expand(len(tokens), -1, -1)), 2)
-        with autocast(tokens.device, self.dtype):
-            hidden = self.trunk(tokens, torch.stack((own, following), -1), self.cache, mask)
+        start, (B, F) = self.cache.length, tokens.shape
+        filled = torch.arange(start) < self.read[:, None]  # (B, start)
+        mask = torch.cat((filled[:, None].expand(-1, F, -1), seen.expand(B, -1, -1)), 2)
+        read, places, mask = (t.to(self.device) for t in (tokens, torch.stack((own, following), -1), mask))
+        with autocast(self.device, self.dtype):
+            hidden = self.trunk(read, places, self.cache, mask)
         self.cache.length = start
         self.passes += 1
         return Hidden(self, hidden, self.cache.kv[:, :, :, :, start : start + F].clone())
 
-    def _accept(self, said: "Hidden", places: Tensor, tokens: Tensor, count: Tensor) -> None:
-        assert said.kv is not None
+    def accept(self, said: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
+        assert isinstance(said, Hidden) and said.kv is not None
         rows, at = _firsts(count)
-        self.cache.kv[:, :, rows, :, self.read[rows] + at] = said.kv[:, :, rows, :, at]
+        self.text[rows, places[rows, at]] = tokens[rows, at]
+        row, slot, number = (t.to(self.device) for t in (rows, self.read[rows] + at, at))
+        self.cache.kv[:, :, row, :, slot] = said.kv[:, :, row, :, number]
         self.read = self.read + count
         self.cache.length = int(self.read.max())
-        some = count > 0
         last = (count - 1).clamp(min=0)[:, None]
-        self.place = torch.where(some, places.gather(1, last)[:, 0], self.place)
-        self.last = torch.where(some, tokens.gather(1, last)[:, 0], self.last)
+        self.place = torch.where(count > 0, places.gather(1, last)[:, 0], self.place)
+        self.last = torch.where(count > 0, tokens.gather(1, last)[:, 0], self.last)
 
 
 def _firsts(count: Tensor) -> tuple[Tensor, Tensor]:
     """(row, number) of the first `count` (B,) of each row."""
     most = int(count.max()) if len(count) else 0
-    rows, at = (torch.arange(most, device=count.device) < count[:, None]).nonzero(as_tuple=True)
+    rows, at = (torch.arange(most) < count[:, None]).nonzero(as_tuple=True)
     return rows, at
 
 
@@ -190,22 +186,23 @@ class Hidden:
 
         tokens, p = zip(*self._blocks(drawn))
         shape = self.hidden.shape[:2]
-        return torch.cat(tokens).view(shape), to_float64(torch.cat(p)).view(shape)
+        return torch.cat(tokens).cpu().view(shape), torch.cat(p).cpu().double().view(shape)
 
     def probs(self, tokens: Tensor) -> Tensor:
-        flat = tokens.reshape(-1, 1)
-        parts = list(self._blocks(lambda p, rows: p.gather(1, flat[rows])))
-        return to_float64(torch.cat(parts)).view(tokens.shape)
+        flat = tokens.reshape(-1, 1).to(self.hidden.device)
+        parts = self._blocks(lambda p, rows: p.gather(1, flat[rows]))
+        return torch.cat(parts).cpu().double().view(tokens.shape)
 
     def row(self, at: Tensor) -> Tensor:
-        hidden = self.hidden[torch.arange(len(at), device=at.device), at]
-        return torch.cat(Hidden(self.reader, hidden[:, None])._blocks(lambda p, rows: to_float64(p)))
+        number = at.to(self.hidden.device)
+        hidden = self.hidden[torch.arange(len(at), device=number.device), number]
+        return torch.cat(Hidden(self.reader, hidden[:, None])._blocks(lambda p, rows: p.cpu().double()))
 
     def picked(self, better: Tensor, other: Distributions) -> "Hidden":
         assert isinstance(other, Hidden) and self.kv is not None and other.kv is not None
-        hidden = torch.where(better[:, None, None], other.hidden, self.hidden)
-        kv = torch.where(better[:, None, None, None], other.kv, self.kv)
-        return Hidden(self.reader, hidden, kv)
+        better = better.to(self.hidden.device)[:, None, None]
+        hidden = torch.where(better, other.hidden, self.hidden)
+        return Hidden(self.reader, hidden, torch.where(better[:, None], other.kv, self.kv))
 
     def _blocks(self, use: Callable) -> list:
         """`use(p, rows)` of the probabilities of a few rows at a time."""
@@ -228,15 +225,16 @@ class MaskedReader:
         dtype: str = "float32",
     ):
         self.model, self.draws, self.cut, self.dtype = model, draws, cut, dtype
-        self.text, self.passes = text.clone(), 0
+        self.text, self.passes = text.cpu().clone(), 0
 
     @torch.no_grad()
     def each(self, places: Tensor) -> "Hidden":
-        read = torch.where(self.text == FREE, self.model.trunk.config.vocab_size, self.text)
-        with autocast(read.device, self.dtype):
+        device = next(self.model.parameters()).device
+        read = torch.where(self.text == FREE, self.model.trunk.config.vocab_size, self.text).to(device)
+        with autocast(device, self.dtype):
             hidden = self.model.trunk(read)
         self.passes += 1
-        at = places[:, :, None].expand(-1, -1, hidden.shape[2])
+        at = places[:, :, None].expand(-1, -1, hidden.shape[2]).to(device)
         return Hidden(self, hidden.gather(1, at))
 
     def along(self, places: Tensor, tokens: Tensor) -> "Hidden":
@@ -289,7 +287,7 @@ class Table(NamedTuple):
     p: Tensor
 
     def draw(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        tokens = draw(self.p.flatten(0, 1), generator).view(self.p.shape[:2])
+        tokens = _drawn(self.p.flatten(0, 1), generator).view(self.p.shape[:2])
         return tokens, self.probs(tokens)
 
     def probs(self, tokens: Tensor) -> Tensor:
@@ -323,9 +321,15 @@ def unwatched(text: Tensor, rank: Tensor) -> None:
     pass
 
 
+def uniform(shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+    """Uniform numbers in float64 on the CPU, wherever the generator is."""
+    device = generator.device if generator else "cpu"
+    return torch.rand(shape, generator=generator, dtype=torch.float64, device=device).cpu()
+
+
 def shuffled(text: Tensor, generator: torch.Generator | None) -> Tensor:
     """The free places of each text in a random order, (B, F); rows with fewer go on with known places."""
-    keys = torch.rand(text.shape, generator=generator, dtype=torch.float64).to(text.device)
+    keys = uniform(text.shape, generator)
     return keys.masked_fill(text != FREE, 2.0).argsort(1)[:, : int((text == FREE).sum(1).max())]
 
 
@@ -362,7 +366,7 @@ def diffusion(
     """
     rank, passes = torch.zeros_like(c.text), 0
     for n in range(steps, 0, -1):
-        u = torch.rand(c.text.shape, generator=generator, dtype=torch.float64).to(c.text.device)
+        u = uniform(c.text.shape, generator)
         now = (c.text == FREE) & (u * n < 1)
         if not now.any():
             continue
@@ -429,8 +433,8 @@ def _in_bursts(
         if places.shape[1] == 1:
             said, kept, count = each, places, left
         else:
-            u = torch.rand(p.shape, generator=generator, dtype=torch.float64).to(p.device)
-            number = torch.arange(p.shape[1], device=p.device).expand_as(places)
+            u = uniform(p.shape, generator)
+            number = torch.arange(p.shape[1]).expand_as(places)
             draft = _Draft(places, tokens, p, u, number)
             said, draft, count = _best_order(c, draft, left, orders, generator)
             if exact:
@@ -449,12 +453,12 @@ def _best_order(
 ) -> tuple[Distributions, _Draft, Tensor]:
     """(q along the order that accepts most before its first rejection, the draft in that order, how many (B,)
     it accepts)."""
-    none = torch.arange(draft.p.shape[1], device=left.device) >= left[:, None]  # no free place
+    none = torch.arange(draft.p.shape[1]) >= left[:, None]  # no free place
     best: tuple[Distributions, _Draft, Tensor] | None = None
     for n in range(orders):
         now = draft
         if n:
-            keys = torch.rand(none.shape, generator=generator, dtype=torch.float64).to(left.device)
+            keys = uniform(none.shape, generator)
             now = draft.along(keys.masked_fill(none, 2.0).argsort(1))
         q = c.along(now.places, now.tokens)
         stops = none | (now.u * now.p >= q.probs(now.tokens))
@@ -467,6 +471,11 @@ def _best_order(
         best = best[0].picked(better, q), draft_of, torch.maximum(count, best[2])
     assert best is not None
     return best
+
+
+def _drawn(p: Tensor, generator: torch.Generator | None) -> Tensor:
+    """`draw` (N, 1), of probabilities on the CPU with a generator anywhere."""
+    return draw(p.to(generator.device) if generator else p, generator).cpu()
 
 
 def _with_residual(
@@ -484,5 +493,5 @@ def _with_residual(
     rest = (q - p).clamp(min=0)
     rest = torch.where(rest.sum(1, keepdim=True) > 0, rest, q)  # p and q differ by their rounding alone
     rejected = count < left
-    new = torch.where(rejected[:, None], draw(rest, generator), draft.tokens.gather(1, at[:, None]))
+    new = torch.where(rejected[:, None], _drawn(rest, generator), draft.tokens.gather(1, at[:, None]))
     return draft._replace(tokens=draft.tokens.scatter(1, at[:, None], new)), count + rejected

@@ -149,9 +149,7 @@ def divergence(who: Asker, q: Questions, batch: int = 32) -> dict[str, float]:
     """KL(truth || model) in nats and total variation, means over the places that are asked for."""
     kl, tv = [], []
     for i in range(0, len(q.text), batch):
-        text = torch.from_numpy(q.text[i : i + batch]).to(who.device)
-        places = torch.from_numpy(q.places[i : i + batch]).to(who.device)
-        log_p = torch.from_numpy(q.log_p[i : i + batch]).to(who.device)
+        text, places, log_p = (torch.from_numpy(a[i : i + batch]) for a in q)
         m = _answers(who, text, places)
         p = log_p.exp()
         kl.append(torch.where(p > 0, p * (log_p - m.log()), 0.0).sum(2))
@@ -166,7 +164,7 @@ def _answers(who: Asker, text: Tensor, places: Tensor) -> Tensor:
         assert F == 1
         known = int((text[0] != FREE).sum())  # the same of all rows, and all to the left
         with torch.no_grad():
-            hidden = who.model.trunk(text[:, :known])[:, -1]
-            return who.model.head.log_probs(hidden, who.draws).double().exp()[:, None]
+            hidden = who.model.trunk(text[:, :known].to(who.device))[:, -1]
+            return who.model.head.log_probs(hidden, who.draws).cpu().double().exp()[:, None]
     said = reader_of(who.model, text, who.draws, dtype=who.dtype).each(places)
-    return torch.stack([said.row(torch.full((B,), n, device=places.device)) for n in range(F)], 1)
+    return torch.stack([said.row(torch.full((B,), n)) for n in range(F)], 1)
