@@ -2,9 +2,10 @@
 the exact truth is known, the distance to it given both sides.
 
     python eval_orders.py out/baseline-small-1 out/sigma_gpt-small-1 --out results/orders
-    python eval_orders.py out/orders/*-grammar-* --samplers --out results/orders_grammar
+    python eval_orders.py out/orders/*-orders-* --samplers --out results/orders_grammar
 
-ppl          from left to right, each token given one at least: what eval_diversity.py scores
+ppl          from left to right, each token given one at least: what eval_diversity.py scores. Not of
+             synthetic sequences, which stand apart from each other
 ppl random   in a random order, whole windows from the start token; of masked diffusion a bound
 ppl own      in the order that it was trained in
 bits, left   a token of the middle 1, 4, 16, 64 of a window, given what stands to the left
@@ -44,7 +45,7 @@ from evaluation.samplers import points
 from evaluation.scoring import score
 from evaluation.settings import other_settings
 from evaluation.tables import Row, beside, json_table, number_strings, strict
-from evaluation.two_sided import TwoSided, two_sided
+from evaluation.two_sided import Sequences, TwoSided, two_sided
 from runtime.checkpoint import load_model, weights_digest
 from runtime.configurator import check_seed, cli, configure, help_text, wants_help
 from runtime.device import get_device, get_dtype, settle_dtype
@@ -65,12 +66,12 @@ class OrdersConfig:
     checkpoints: list[str]          # [NAME=]RUN ...: out folders of training runs, or checkpoints in them
     split: Literal["validation", "test"] = "validation"
     data: str = ""                  # the prepared data folder; empty: the one of the first run
-    windows: int = 256              # of which middles are asked
+    windows: int = 512              # of which middles are asked
     gaps: list[int] = field(default_factory=list)  # tokens of a middle; empty: 1, 4, 16, 64 as they fit
-    truth_windows: int = 64         # in which a distribution is compared with the truth
+    truth_windows: int = 256        # in which a distribution is compared with the truth
     known: list[float] = field(default_factory=lambda: [0.1, 0.5, 0.9])  # shares of a window
     samplers: bool = False          # also what each sampler writes; for a corpus whose truth is known
-    texts: int = 64                 # of each sampler
+    texts: int = 500                # of each sampler
     samples: int = 8                # weight draws of Bayesian rows
     seed: int = 1337                # of what is sampled
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
@@ -90,12 +91,20 @@ class OrdersConfig:
         check_seed(self.seed)
 
 
+def read_arguments(argv: list[str]) -> OrdersConfig:
+    c = configure(OrdersConfig, argv)
+    c.check()
+    return c
+
+
 def name_of(entry: Entry) -> str:
     """The row of a run: its name without its seed."""
     return entry.name.removesuffix(f"-{entry.ckpt.config['seed']}")
 
 
-def perplexities(who: Asker, own: str, ids: Any, title: str) -> dict[str, float]:
+def perplexities(who: Asker, own: str, ids: Any, title: str, apart: bool) -> dict[str, float]:
+    """In all orders. `apart`: windows are sequences that have nothing to do with each other."""
+
     def of(order: str) -> float:
         def bar(batches: Any) -> Any:
             return tqdm(batches, desc=f"{title}: {order or 'left to right'}", leave=False)
@@ -106,10 +115,11 @@ def perplexities(who: Asker, own: str, ids: Any, title: str) -> dict[str, float]
     if own == "masked":
         bound = of("masked")
         return {"ppl_random": bound, "ppl_own": bound}
+    found = {} if apart else {"ppl": of("")}
     if own == "left_to_right":
-        return {"ppl": of("")}
+        return found
     random = of("random")
-    return {"ppl": of(""), "ppl_random": random, "ppl_own": random if own == "random" else of(own)}
+    return found | {"ppl_random": random, "ppl_own": random if own == "random" else of(own)}
 
 
 def run_row(c: OrdersConfig, entry: Entry, a: "Asked", truths: dict[tuple[str, float], Questions]) -> Row:
@@ -120,7 +130,8 @@ def run_row(c: OrdersConfig, entry: Entry, a: "Asked", truths: dict[tuple[str, f
     row: Row = {"name": entry.name, "row": name_of(entry), "seed": ckpt.config["seed"]}
     row |= {"step": ckpt.progress["step"], "weights_sha256": weights_digest(ckpt.path)}
     row |= {"commit": commit(), "code": scoring_code(*CODE), "training": public(ckpt.config)}
-    row |= perplexities(who, ckpt.config.get("order", "left_to_right"), a.data.ids, entry.name)
+    own = ckpt.config.get("order", "left_to_right")
+    row |= perplexities(who, own, a.data.ids, entry.name, isinstance(a.truth, Sequences))
     windows = spread(a.data.ids, c.windows, a.length)
     for gap in c.gaps:
         for side, bits in middle_bits(who, windows, gap).items():
@@ -142,11 +153,14 @@ def kept_rows(out: Path | None, settings: dict[str, Any]) -> dict[tuple[str, str
         table = read_json(path, strict=True)
         had = dict(table["settings"])
         rows = [number_strings(dict(r)) for r in table["rows"]]
+        known = {
+            (str(r["name"]), str(r["weights_sha256"])): r for r in rows if r["code"] == scoring_code(*CODE)
+        }
     if odd := other_settings(had, settings):
         raise UserError(
             f"{path} holds rows of other settings ({'; '.join(odd)}): use those settings or another --out"
         )
-    return {(r["name"], r["weights_sha256"]): r for r in rows if r["code"] == scoring_code(*CODE)}
+    return known
 
 
 def mean(values: list[float]) -> str:
@@ -184,7 +198,8 @@ def tables(rows: list[Row]) -> list[str]:
 
 
 def sampler_table(rows: list[Row], truth: dict[str, float]) -> str:
-    keys = ("rounds", "evaluations", "tokens_a_pass", "seconds_a_token", "validity", "true_nll")
+    keys = ["rounds", "evaluations", "tokens_a_pass", "seconds_a_token", "validity", "true_nll"]
+    keys += ["pair_tv"] * ("pair_tv" in truth)
     lines = []
     for name, runs in grouped(rows).items():
         for same in zip(*(r["samplers"] for r in runs if "samplers" in r)):
@@ -193,19 +208,23 @@ def sampler_table(rows: list[Row], truth: dict[str, float]) -> str:
     return table(["", "sampler", *(k.replace("_", " ") for k in keys)], lines)
 
 
-def draw(rows: list[Row], out: Path) -> list[Path]:
-    """OUT.samplers.png and .svg: the share of what cannot be, against model evaluations a text."""
+def draw(rows: list[Row], truth: dict[str, float], out: Path) -> list[Path]:
+    """OUT.samplers.png and .svg: what samplers write against model evaluations a text; grey: the truth's."""
     plt = figures.pyplot()
-    fig, ax = plt.subplots(figsize=(5, 3.2))
+    keys = [k for k in ("validity", "true_nll", "pair_tv") if k in truth]
+    fig, axes = plt.subplots(1, len(keys), figsize=(4 * len(keys), 3.2))
     having = {name: [r for r in runs if "samplers" in r] for name, runs in grouped(rows).items()}
     for number, (name, runs) in enumerate((n, r) for n, r in having.items() if r):
         for i, same in enumerate(zip(*(r["samplers"] for r in runs))):
             x = statistics.fmean(p["evaluations"] for p in same)
-            y = 1 - statistics.fmean(p["validity"] for p in same)
-            ax.plot(x, y, "o", color=f"C{number}", label=name if i == 0 else None)
-            ax.annotate(same[0]["sampler"], (x, y), textcoords="offset points", xytext=(4, 3), size=6)
-    ax.set(xscale="log", xlabel="model evaluations a text", ylabel="what cannot be (1 - validity)")
-    ax.legend(frameon=False)
+            for ax, key in zip(axes, keys):
+                y = statistics.fmean(p[key] for p in same)
+                ax.plot(x, y, "o", color=f"C{number}", label=name if i == 0 else None)
+                ax.annotate(same[0]["sampler"], (x, y), textcoords="offset points", xytext=(4, 3), size=6)
+    for ax, key in zip(axes, keys):
+        ax.axhline(truth[key], color="0.6", lw=0.8)
+        ax.set(xscale="log", xlabel="model evaluations a text", ylabel=key.replace("_", " "))
+    axes[0].legend(frameon=False)
     return figures.write(fig, beside(out, ".samplers"))
 
 
@@ -226,7 +245,7 @@ def opened(c: OrdersConfig) -> Asked:
     data = open_held_out(folder / f"{c.split}.bin")
     length = runs[0].ckpt.config["block_size"]
     c.gaps = c.gaps or [gap for gap in (1, 4, 16, 64) if gap <= length - 2]
-    if max(c.gaps) > length - 2:
+    if max(c.gaps, default=0) > length - 2:
         raise UserError(f"gaps = {c.gaps}: these models read windows of {length} tokens; give shorter gaps")
     truth = two_sided(data, runs[0].ckpt.config["dataset"], length)
     if c.samplers and truth is None:
@@ -243,8 +262,7 @@ def main(argv: list[str]) -> int:
     if wants_help(argv):
         print(__doc__, help_text(OrdersConfig), sep="\n")
         return 0
-    c = configure(OrdersConfig, argv)
-    c.check()
+    c = read_arguments(argv)
     c.dtype = settle_dtype(c.dtype, get_device(c.device)).name
     a = opened(c)
     out = Path(c.out) if c.out else None
@@ -258,7 +276,7 @@ def main(argv: list[str]) -> int:
     rows = []
     content: dict[str, Any] = {"settings": settings, "command": " ".join(sys.argv), "versions": versions()}
     if a.truth:
-        content["truth"] = a.truth.judge(spread(a.data.ids, 200, a.length))
+        content["truth"] = a.truth.judge(spread(a.data.ids, c.texts, a.length))
     for entry in a.runs:
         row = kept.get((entry.name, weights_digest(entry.ckpt.path)))
         if row:
@@ -268,7 +286,7 @@ def main(argv: list[str]) -> int:
             write(out, content, rows, c.samplers)
     print(*texts_of(content, rows, c.samplers), sep="\n\n")
     if out and c.samplers:
-        draw(rows, out)
+        draw(rows, content["truth"], out)
     return 0
 
 

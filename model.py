@@ -58,11 +58,13 @@ class GPTConfig:
             raise ValueError(f"dropout = {self.dropout}: must be in [0, 1)")
         if self.order not in ("left_to_right", "any", "masked"):
             raise ValueError(f"order = {self.order!r}: use left_to_right, any or masked")
-        if self.order == "any" and self.n_embd % 4:
+        if self.order == "any" and self.n_embd % (4 if self.sinusoidal else 2):
             raise ValueError(
-                f"n_embd = {self.n_embd} is not a multiple of 4: the two positions of any order take half "
-                "each, in sines and cosines"
+                f"n_embd = {self.n_embd}: the two positions of any order take half of it each, as sines and "
+                "cosines a quarter: choose a multiple"
             )
+        if self.order == "any" and self.block_size < 2:
+            raise ValueError("block_size = 1: a text of one token has no order; choose a longer block")
 
     @property
     def known_ids(self) -> int:

@@ -8,7 +8,7 @@ projection is Bayesian. (--int8 comes close to it.)
 
 A model of any order fills in gaps, <5> for five tokens. One token a pass, in random order or in --order; or
 many at a time. --speculative keeps the distribution of that, --burst, the rule of the sigma-GPT paper, does
-not. A masked diffusion model fills in many at a time with --steps, and is exact in none of them but the last.
+not. A masked diffusion model fills in a token a pass, or many at a time with --steps, which is not exact.
 """
 
 if __name__ == "__main__":
@@ -29,13 +29,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.orders import ORDERS
+from data.orders import MASKED, ORDERS
 from data.prepared import tokenizer_of
 from data.tokenizers import Tokenizer
 from evaluation import gaps
 from evaluation.any_order import (
     FREE,
-    Conditionals,
     Filled,
     MaskedReader,
     Reader,
@@ -45,6 +44,7 @@ from evaluation.any_order import (
     one_by_one,
     reader_of,
     speculative,
+    unwatched,
 )
 from evaluation.sampling import check_sampling, entropies, generate, truncate
 from heads import BayesianProjection, Weights
@@ -55,6 +55,8 @@ from runtime.device import Precision, autocast, float64_device, get_device, get_
 from runtime.errors import UserError, users_values
 from runtime.files import read_text
 from runtime.memory import check_fits
+
+FILLS = ("random", "left_to_right", "fractal")  # orders in which a text is filled in
 
 
 @dataclass
@@ -74,7 +76,8 @@ class SampleConfig:
     uncertainty: bool = False       # total, aleatoric and epistemic, of each token, in nats
     # any order
     infill: Text = ""               # a text with gaps instead of a prompt: "The river <5> of the city"
-    order: str = "random"           # in which it is filled in, a token a pass; or left_to_right, fractal
+    order: str = ""                 # in which places are filled in, a token a pass: random (the default),
+    #                                 left_to_right or fractal
     speculative: bool = False       # many tokens a pass, with the distribution of one a pass
     burst: bool = False             # many tokens a pass by the paper's rule, which changes the distribution
     orders: int = 1                 # that --burst tries in each round
@@ -104,27 +107,43 @@ class SampleConfig:
     @property
     def fills(self) -> bool:
         """Whether a flag asks for places that are filled in, and not for text from left to right."""
-        return bool(self.infill or self.speculative or self.burst or self.density or self.steps)
+        return bool(self.infill or self._ways)
+
+    @property
+    def _ways(self) -> list[str]:
+        return [k for k in ("order", "speculative", "burst", "density", "steps") if getattr(self, k)]
 
     def _check_filling(self) -> None:
-        if self.order not in ORDERS:
-            raise UserError(f"order = {self.order!r}: use one of {', '.join(ORDERS)}")
+        if self.order not in ("", *FILLS):
+            raise UserError(f"order = {self.order!r}: use one of {', '.join(FILLS)}")
         if self.steps < 0:
             raise UserError(f"steps = {self.steps}: must be 0 or positive")
-        how = [k for k in ("speculative", "burst", "density") if getattr(self, k)] + ["steps"] * (
-            self.steps > 0
-        )
+        how = self._ways
         if len(how) > 1:
             raise UserError(f"--{how[0]} and --{how[1]} are two ways to fill in a gap: give one of them")
         if self.orders > 1 and not self.burst:
             raise UserError(f"orders = {self.orders}: they are those that --burst tries; give --burst, too")
         if self.save and not self.density:
             raise UserError(f"save = {self.save!r}: it is for what --density finds; give --density, too")
-        if self.infill and self.prompts:
-            raise UserError("--infill and --prompts are two texts to begin with: give one of them")
-        if self.fills and (self.uncertainty or self.no_cache):
-            odd = "uncertainty" if self.uncertainty else "no_cache"
-            raise UserError(f"--{odd} is for text from left to right: leave it out where gaps are filled in")
+        if self.save and self.prompts:
+            raise UserError(
+                f"save = {self.save!r}: it is of one text; give --prompt or --infill, not --prompts"
+            )
+        if self.density and self.num_samples > 1:
+            raise UserError(f"num_samples = {self.num_samples}: --density draws nothing; leave it out")
+        for key in ("prompt", "prompts", "length"):
+            if self.infill and getattr(self, key) != getattr(SampleConfig, key):
+                raise UserError(f"--infill has its text and its gaps already: leave --{key} out")
+        if self.fills:
+            self.check_filled()
+
+    def check_filled(self) -> None:
+        """UserError for what only text from left to right has."""
+        for key in ("uncertainty", "no_cache"):
+            if getattr(self, key):
+                raise UserError(
+                    f"--{key} is for text from left to right: leave it out where gaps are filled in"
+                )
 
 
 class Stream:
@@ -236,7 +255,7 @@ def main(argv: list[str]) -> int:
         with users_values():
             model.quantize()
     tokenizer = tokenizer_of(ckpt)
-    if c.fills or model.trunk.config.order == "masked":
+    if c.fills or model.trunk.config.order == MASKED:
         return fill(c, model, ckpt, tokenizer, device, dtype)
     prompts = encode(read_prompts(c.prompt, c.prompts), tokenizer, model.trunk.context)
     check_memory(model, c.num_samples, c.samples, max(map(len, prompts)) + c.length, device)
@@ -320,7 +339,7 @@ def texts_to_fill(c: SampleConfig, tokenizer: Tokenizer, block_size: int) -> lis
 
 def filler(c: SampleConfig, order: str) -> Callable[..., Filled]:
     """The sampler that is asked for. UserError if a model of this order does not have it."""
-    masked = order == "masked"
+    masked = order == MASKED
     if masked and (c.burst or c.speculative):
         odd = "burst" if c.burst else "speculative"
         raise UserError(
@@ -334,18 +353,19 @@ def filler(c: SampleConfig, order: str) -> Callable[..., Filled]:
         return partial(burst, orders=c.orders)
     if c.speculative:
         return speculative
-    return partial(diffusion, steps=c.steps) if c.steps else partial(in_order, order=c.order)
+    return partial(diffusion, steps=c.steps) if c.steps else partial(in_order, order=c.order or "random")
 
 
 def in_order(
-    conditionals: Conditionals, order: str, generator: torch.Generator, watch: Callable[..., None]
+    conditionals: Reader | MaskedReader, order: str, generator: torch.Generator, watch: Callable[..., None]
 ) -> Filled:
-    """A token a pass, at the free places as they come in an order."""
-    T = conditionals.text.shape[1]
-    places = None
+    """A token a pass, at the free places as they come in an order of the whole block."""
+    text, places = conditionals.text, None
     if order != "random":
-        path = torch.from_numpy(ORDERS[order](T, np.random.default_rng(0))).to(conditionals.text.device)
-        places = path[conditionals.text[0, path] == FREE].expand(len(conditionals.text), -1)
+        block_size = conditionals.model.trunk.config.block_size
+        path = torch.from_numpy(ORDERS[order](block_size, np.random.default_rng(0)))
+        path = path[path < text.shape[1]]
+        places = path[text[0, path] == FREE].expand(len(text), -1)
     return one_by_one(conditionals, generator, watch, places)
 
 
@@ -374,32 +394,34 @@ def fill(
 ) -> int:
     """Fills in the gaps of each text, or says what may stand in them."""
     check_fills(model)
+    c.check_filled()
     sampler = filler(c, model.trunk.config.order)
     texts = texts_to_fill(c, tokenizer, model.trunk.config.block_size)
-    check_memory(model, c.num_samples * len(texts[0]), c.samples, 2 * len(texts[0]), device)
+    check_memory(model, c.num_samples, c.samples, 2 * max(map(len, texts)), device)
     draws = model.head.draws(c.samples, c.seed, get_dtype(dtype.name))
     cut = partial(truncate, temperature=c.temperature, top_k=c.top_k, top_p=c.top_p)
     generator = torch.Generator(float64_device(device)).manual_seed(c.seed)
     introduce(c, ckpt, dtype, draws)
-    for ids in texts:
-        free = ids.count(FREE)
-        text = torch.tensor([ids] * (1 if c.density else c.num_samples), device=device)
-        began = time.perf_counter()
-        conditionals = reader_of(model, text, draws, cut, dtype.name)
-        if c.density:
-            show_density(c, conditionals, ids, tokenizer)
-            continue
-        screen = Screen(tokenizer) if c.num_samples == 1 and sys.stdout.isatty() else None
-        filled = sampler(conditionals, generator=generator, watch=screen or (lambda text, rank: None))
-        seconds = time.perf_counter() - began
-        for b, row in enumerate(filled.text.tolist()):
-            if not screen:
+    try:
+        for ids in texts:
+            began = time.perf_counter()
+            text = torch.tensor([ids] * c.num_samples)
+            conditionals = reader_of(model, text, draws, cut, dtype.name)
+            if c.density:
+                show_density(c, conditionals, ids, tokenizer)
+                continue
+            screen = Screen(tokenizer) if c.num_samples == 1 and sys.stdout.isatty() else None
+            filled = sampler(conditionals, generator=generator, watch=screen or unwatched)
+            for b, row in enumerate(filled.text.tolist() if not screen else []):
                 print(f"--- sample {b + 1}\n" * (c.num_samples > 1) + tokenizer.decode(row))
-        print(
-            f"{conditionals.passes} model evaluations for {free} tokens of each text, "
-            f"{free / conditionals.passes:.2f} accepted a pass, {seconds:.2f} s",
-            file=sys.stderr,
-        )
+            free, passes, seconds = ids.count(FREE), conditionals.passes, time.perf_counter() - began
+            print(
+                f"{passes} model evaluations for {free} tokens of each text, "
+                f"{free / passes:.2f} accepted a pass, {seconds:.2f} s",
+                file=sys.stderr,
+            )
+    except Degenerate as e:
+        raise Degenerate(e.what, ckpt.path) from None
     return 0
 
 

@@ -187,18 +187,8 @@ def check(c: TableConfig) -> list[Run]:
         raise UserError(
             f"seeds = {c.seeds}: the rows were tuned at seed {c.tune_seed}, a tuned table needs others"
         )
-    runs = runs_of(c)
-    if len({r.out for r in runs}) < len(runs):
-        raise UserError("rows or seeds hold one twice: each row and each seed is to be there once")
-    if not runs:
-        raise UserError(f"{tuning_file(c)}: no row has its trials yet; python tune.py makes them")
-    for run in runs:
-        run.wanted
+    runs = checked_runs(c)
     asked = eval_diversity.read_arguments([*(str(r.out) for r in runs), *split(c.evaluate)])
-    blocks = {run.wanted["block_size"]: run for run in runs}
-    if len(blocks) > 1:
-        each = "; ".join(f"{run.out.name} has block_size = {block}" for block, run in blocks.items())
-        raise UserError(f"{each}: contexts of different length cannot stand in one table")
     per_run = per_run_table(c)
     for path in (
         beside(per_run, ".json"),
@@ -208,6 +198,20 @@ def check(c: TableConfig) -> list[Run]:
         check_writable(path)
     reads = min(context(run.wanted) for run in runs)  # of any order one token less than a block
     check_kept(c, eval_diversity.settings_of(asked, reads), data_of(runs[0].wanted, asked.data))
+    return runs
+
+
+def checked_runs(c: TableConfig) -> list[Run]:
+    """UserError if they cannot be trained, or not stand in one table."""
+    runs = runs_of(c)
+    if len({r.out for r in runs}) < len(runs):
+        raise UserError("rows or seeds hold one twice: each row and each seed is to be there once")
+    if not runs:
+        raise UserError(f"{tuning_file(c)}: no row has its trials yet; python tune.py makes them")
+    blocks = {run.wanted["block_size"]: run for run in runs}
+    if len(blocks) > 1:
+        each = "; ".join(f"{run.out.name} has block_size = {block}" for block, run in blocks.items())
+        raise UserError(f"{each}: contexts of different length cannot stand in one table")
     return runs
 
 
@@ -233,7 +237,11 @@ def check_kept(c: TableConfig, settings: Settings, text: str | None) -> None:
 
 def table_of_orders(c: TableConfig) -> int:
     """The table of eval_orders.py, of the runs of this one; its exit code. Stopped at a signal."""
-    runs = runs_of(c)
+    check_rows(c)
+    runs, out = checked_runs(c), Path(c.results) / c.name
+    flags = [*split(c.evaluate), f"--out={out}"]
+    eval_orders.read_arguments([*(str(r.out) for r in runs), *flags])
+    check_writable(beside(out, ".json"))
     todo = [r for r in runs if not r.finished]
     if c.commands:
         show_commands(*in_order(todo))
@@ -244,8 +252,9 @@ def table_of_orders(c: TableConfig) -> int:
         for part in in_order(todo):
             train_all(part, c.jobs)
     asked = [f"{r.out.name}={checkpoint.find(r.out, 'last')}" for r in runs]
-    Path(c.results).mkdir(parents=True, exist_ok=True)
-    return eval_orders.main([*asked, *split(c.evaluate), f"--out={Path(c.results) / c.name}"])
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with locked(lock_of(beside(out, ".evaluation"))):
+        return eval_orders.main([*asked, *flags])
 
 
 def train_missing(runs: list[Run], done: set[str], c: TableConfig) -> list[Run]:

@@ -321,12 +321,15 @@ class Trainer:
         nll, tokens, zeros, eps_nll = procs.sums([s.nll, s.tokens, s.zeros, s.eps_nll])
         return s._replace(nll=nll, tokens=int(tokens), zeros=int(zeros), eps_nll=eps_nll)
 
-    def other_orders(self) -> dict[str, float]:
-        """For the log, of a model of any order: its perplexity in random order, and from left to right,
-        where each token is given one at least, as of a model that reads no other order."""
+    def other_orders(self, own: Score) -> dict[str, float]:
+        """For the log, of a model of any order: its perplexity from left to right and in random order, each
+        window from the start token on. `own`: the score in the order that it is trained in."""
         if self.model.trunk.config.order != "any":
             return {}
-        scores = {"left_to_right": self.evaluate(""), "random": self.evaluate("random")}
+        scores = {
+            name: own if name == self.config.order else self.evaluate(name)
+            for name in ("left_to_right", "random")
+        }
         return {f"val_ppl_{name}": perplexity(s.nll, s.tokens) for name, s in scores.items()}
 
     def recovery(
@@ -388,7 +391,7 @@ class Trainer:
         with contextlib.suppress(Stopped):
             c, reads = self.config, self.model.trunk.context
             s = self.evaluate("" if c.order == "left_to_right" else c.order)
-            more = self.other_orders()
+            more = self.other_orders(s)
             more |= self.recovery(self.val, lambda ends: document_windows(ends, reads))
             # the same of text that the model has been trained on shows what it has learnt by heart
             trained_on = lambda ends: training_windows(ends, c.block_size, reads)

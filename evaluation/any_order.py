@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from evaluation.sampling import draw
 from heads import Weights
 from model import GPT, Cache, LanguageModel
+from runtime.checkpoint import Degenerate
 from runtime.device import autocast, get_dtype
 from runtime.errors import UserError
 
@@ -126,34 +128,33 @@ class Reader:
             self.accept(self.along(places, tokens.clamp(min=0)), places, tokens, known)
 
     def each(self, places: Tensor) -> "Hidden":
-        F = places.shape[1]
-        own, tokens = (t[:, None].expand(-1, F) for t in (self.place, self.last))
-        return self._pass(tokens, own, places, torch.eye(F, dtype=torch.bool))
+        n = places.shape[1]
+        own, tokens = (t[:, None].expand(-1, n) for t in (self.place, self.last))
+        return self._pass(tokens, own, places, torch.eye(n, dtype=torch.bool))
 
     def along(self, places: Tensor, tokens: Tensor) -> "Hidden":
-        F = places.shape[1]
+        n = places.shape[1]
         own = torch.cat((self.place[:, None], places[:, :-1]), 1)
         read = torch.cat((self.last[:, None], tokens[:, :-1]), 1)
-        return self._pass(read, own, places, torch.ones(F, F, dtype=torch.bool).tril())
+        return self._pass(read, own, places, torch.ones(n, n, dtype=torch.bool).tril())
 
     @torch.no_grad()
     def _pass(self, tokens: Tensor, own: Tensor, following: Tensor, seen: Tensor) -> "Hidden":
         """Reads tokens (B, F) after the cache, each with the place that it predicts; `seen` (F, F): which of
         them see which. They leave no trace in the cache."""
-        start, (B, F) = self.cache.length, tokens.shape
+        start, (B, n) = self.cache.length, tokens.shape
         filled = torch.arange(start) < self.read[:, None]  # (B, start)
-        mask = torch.cat((filled[:, None].expand(-1, F, -1), seen.expand(B, -1, -1)), 2)
+        mask = torch.cat((filled[:, None].expand(-1, n, -1), seen.expand(B, -1, -1)), 2)
         read, places, mask = (t.to(self.device) for t in (tokens, torch.stack((own, following), -1), mask))
         with autocast(self.device, self.dtype):
             hidden = self.trunk(read, places, self.cache, mask)
         self.cache.length = start
         self.passes += 1
-        return Hidden(self, hidden, self.cache.kv[:, :, :, :, start : start + F].clone())
+        return Hidden(self, hidden, self.cache.kv[:, :, :, :, start : start + n].clone())
 
     def accept(self, said: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
         assert isinstance(said, Hidden) and said.kv is not None
-        rows, at = _firsts(count)
-        self.text[rows, places[rows, at]] = tokens[rows, at]
+        rows, at = _put(self.text, places, tokens, count)
         row, slot, number = (t.to(self.device) for t in (rows, self.read[rows] + at, at))
         self.cache.kv[:, :, row, :, slot] = said.kv[:, :, row, :, number]
         self.read = self.read + count
@@ -161,6 +162,13 @@ class Reader:
         last = (count - 1).clamp(min=0)[:, None]
         self.place = torch.where(count > 0, places.gather(1, last)[:, 0], self.place)
         self.last = torch.where(count > 0, tokens.gather(1, last)[:, 0], self.last)
+
+
+def _put(text: Tensor, places: Tensor, tokens: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """Writes the first `count` (B,) of tokens (B, F) at their places; (row, number) of each."""
+    rows, at = _firsts(count)
+    text[rows, places[rows, at]] = tokens[rows, at]
+    return rows, at
 
 
 def _firsts(count: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,7 +217,13 @@ class Hidden:
         r = self.reader
         with autocast(self.hidden.device, r.dtype):
             blocks = r.model.head.log_prob_blocks(self.hidden.flatten(0, 1), r.draws)
-            return [use(r.cut(log_p), rows) for rows, log_p in blocks]
+            return [use(r.cut(_sound(log_p)), rows) for rows, log_p in blocks]
+
+
+def _sound(log_p: Tensor) -> Tensor:
+    if not log_p.amax(1).isfinite().all():
+        raise Degenerate("its log-probabilities are not numbers")
+    return log_p
 
 
 class MaskedReader:
@@ -229,8 +243,10 @@ class MaskedReader:
 
     @torch.no_grad()
     def each(self, places: Tensor) -> "Hidden":
-        device = next(self.model.parameters()).device
-        read = torch.where(self.text == FREE, self.model.trunk.config.vocab_size, self.text).to(device)
+        device, c = next(self.model.parameters()).device, self.model.trunk.config
+        # it knows whole blocks alone: what stands after the text is hidden, not absent
+        text = F.pad(self.text, (0, c.block_size - self.text.shape[1]), value=FREE)
+        read = torch.where(text == FREE, c.vocab_size, text).to(device)
         with autocast(device, self.dtype):
             hidden = self.model.trunk(read)
         self.passes += 1
@@ -242,8 +258,7 @@ class MaskedReader:
         return self.each(places)
 
     def accept(self, said: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
-        rows, at = _firsts(count)
-        self.text[rows, places[rows, at]] = tokens[rows, at]
+        _put(self.text, places, tokens, count)
 
 
 # -----------------------------------------------------------------------------
@@ -273,8 +288,7 @@ class Exact:
         return Table(torch.cat(rows, 1))
 
     def accept(self, said: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
-        rows, at = _firsts(count)
-        self.text[rows, places[rows, at]] = tokens[rows, at]
+        _put(self.text, places, tokens, count)
 
     def _at(self, text: Tensor, places: Tensor) -> Tensor:
         p = self.log_probs(text).exp()
@@ -311,7 +325,7 @@ class Filled(NamedTuple):
     text: Tensor  # (B, T)
     rank: Tensor  # (B, T) in which round a place was filled, from 1 on; 0 where it was known
     rounds: int
-    passes: int  # model evaluations; several orders at a time are one
+    passes: int  # model evaluations
 
 
 Watch = Callable[[Tensor, Tensor], None]  # is given `text` and `rank` as they are, after each round
@@ -439,7 +453,7 @@ def _in_bursts(
             said, draft, count = _best_order(c, draft, left, orders, generator)
             if exact:
                 draft, count = _with_residual(each, said, draft, left, count, generator)
-            kept, tokens, passes = draft.places, draft.tokens, passes + 1
+            kept, tokens, passes = draft.places, draft.tokens, passes + orders
         passes += 1
         c.accept(said, kept, tokens, count)
         rows, at = _firsts(count)

@@ -81,6 +81,8 @@ def coloured(ids: list[int], rank: list[int], tokenizer: Tokenizer) -> str:
             continue
         known += tokens
         text = tokenizer.decode(known)  # the whole, for a tokenizer may put spaces between its tokens
+        if len(known) < len(ids) - ids.count(FREE):
+            text = text.rstrip("\ufffd")  # a character whose last token comes in another round
         words, shown = text[shown:], len(text)
         colour = COLOURS[(n - 1) * len(COLOURS) // max(1, rounds)]
         out.append(f"\x1b[38;5;{colour}m{words}\x1b[0m" if n else words)

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from data.orders import MASKED, arranged
 from evaluation.any_order import FREE, reader_of
-from evaluation.scoring import Read, scored
+from evaluation.scoring import Read, hide, scored
 from evaluation.two_sided import TwoSided
 from heads import Weights
 from model import GPTConfig, LanguageModel
+from runtime.device import autocast
+from runtime.errors import UserError
 
 ASKED = 8  # free places of a window at which a distribution is compared with the truth
 ROUNDS = 4  # draws of hidden places of each window, for the bound of masked diffusion
@@ -35,8 +37,11 @@ class Asker(NamedTuple):
 
 
 def spread(ids: np.ndarray, count: int, length: int) -> np.ndarray:
-    """`count` windows (count, length) spread evenly over a text: of those that training would have."""
-    starts = np.linspace(0, len(ids) // length - 1, count).astype(int) * length
+    """At most `count` windows (n, length) spread evenly over a text: of those that training would have."""
+    whole = len(ids) // length
+    if whole < 1:
+        raise UserError(f"the split has {len(ids)} tokens, fewer than one window of {length}: use more text")
+    starts = np.linspace(0, whole - 1, min(count, whole)).astype(int) * length
     return np.stack([ids[s : s + length] for s in starts]).astype(np.int64)
 
 
@@ -51,26 +56,26 @@ def middle_bits(who: Asker, windows: np.ndarray, gap: int) -> dict[str, float]:
     Of any order what is known is read first, then the middle, both from left to right. Of masked
     diffusion it is the bound.
     """
-    T = windows.shape[1]
+    T, size = windows.shape[1], who.model.trunk.config
     first = (T - gap) // 2
-    sides = {"left": windows[:, : first + gap]}
-    if who.order != "left_to_right":
-        sides["both"] = windows
-    size = who.model.trunk.config
+    sides = ["left"] if who.order == "left_to_right" else ["left", "both"]
 
-    def bits(tokens: np.ndarray) -> float:
+    def bits(side: str) -> float:
+        stop = T if side == "both" else first + gap
+
         def read(part: list[int]) -> Read:
             if who.order == "left_to_right":
-                return _plain(tokens[part], gap)
+                return _plain(windows[part, :stop], gap)
             if who.order == MASKED:
-                return _hidden(tokens, part, first, gap, size.vocab_size)
-            return _gap_last(tokens, part, first, gap, size)
+                numbers = np.array(part)
+                return _hidden(windows[numbers % len(windows)], numbers, first, gap, side, size.vocab_size)
+            return _gap_last(windows[part, :stop], first, gap, size)
 
-        plan = list(range(len(tokens) * (ROUNDS if who.order == MASKED else 1)))
+        plan = list(range(len(windows) * (ROUNDS if who.order == MASKED else 1)))
         s = scored(who.model, plan, read, who.draws, who.device, who.dtype)
         return float(s.nll / s.tokens / np.log(2))
 
-    return {side: bits(tokens) for side, tokens in sides.items()}
+    return {side: bits(side) for side in sides}
 
 
 def _plain(tokens: np.ndarray, gap: int) -> Read:
@@ -81,30 +86,24 @@ def _plain(tokens: np.ndarray, gap: int) -> Read:
     return Read(x[:, :-1], None, x[:, 1:], counted)
 
 
-def _gap_last(tokens: np.ndarray, part: list[int], first: int, gap: int, size: GPTConfig) -> Read:
+def _gap_last(tokens: np.ndarray, first: int, gap: int, size: GPTConfig) -> Read:
     """The gap at the end of each path."""
     places = np.arange(tokens.shape[1])
     inside = (first <= places) & (places < first + gap)
-    path = np.concatenate((places[~inside], places[inside]))
-    read, positions, targets = map(
-        torch.from_numpy,
-        arranged(tokens[part], np.tile(path, (len(part), 1)), size.vocab_size, size.block_size),
-    )
+    path = np.tile(np.concatenate((places[~inside], places[inside])), (len(tokens), 1))
+    read, positions, targets = map(torch.from_numpy, arranged(tokens, path, size.vocab_size, size.block_size))
     counted = torch.zeros(targets.shape, dtype=torch.bool)
     counted[:, -gap:] = True
     return Read(read, positions, targets, counted)
 
 
-def _hidden(tokens: np.ndarray, part: list[int], first: int, gap: int, mask: int) -> Read:
-    """Some of the gap hidden, all after it not there: see data.orders.masked."""
-    rows = tokens[[n % len(tokens) for n in part]]
-    hidden, weights = np.zeros(rows.shape, bool), np.ones(rows.shape)
-    for row, n in enumerate(part):
-        count = 1 + int(gap * ((n * 0.618033988749895 + 0.5) % 1))
-        hidden[row, first + np.random.default_rng(n).permutation(gap)[:count]] = True
-        weights[row] = gap / count
-    read = torch.from_numpy(np.where(hidden, mask, rows))
-    return Read(read, None, torch.from_numpy(rows), torch.from_numpy(hidden), torch.from_numpy(weights))
+def _hidden(tokens: np.ndarray, numbers: np.ndarray, first: int, gap: int, side: str, mask: int) -> Read:
+    """Some of the gap hidden and, where the left side is known alone, all that stands after it."""
+    r = hide(tokens, numbers, np.full(len(tokens), first), first + gap, mask)
+    if side == "left":
+        return r
+    after = torch.arange(tokens.shape[1]) >= first + gap
+    return r._replace(tokens=torch.where(after, r.targets, r.tokens))
 
 
 # -----------------------------------------------------------------------------
@@ -127,7 +126,7 @@ def questions(truth: TwoSided, windows: np.ndarray, known: float, kind: str) -> 
     them is asked for (`next`); all but a `middle`; or `random` ones."""
     text = np.full_like(windows, FREE)
     n, T = windows.shape
-    count, places = max(1, round(known * T)), []
+    count, places = min(T - 1, max(1, round(known * T))), []
     for row, window in enumerate(windows):
         rng = np.random.default_rng(row)
         at = np.arange(T)
@@ -163,7 +162,7 @@ def _answers(who: Asker, text: Tensor, places: Tensor) -> Tensor:
     if who.order == "left_to_right":
         assert F == 1
         known = int((text[0] != FREE).sum())  # the same of all rows, and all to the left
-        with torch.no_grad():
+        with torch.no_grad(), autocast(who.device, who.dtype):
             hidden = who.model.trunk(text[:, :known].to(who.device))[:, -1]
             return who.model.head.log_probs(hidden, who.draws).cpu().double().exp()[:, None]
     said = reader_of(who.model, text, who.draws, dtype=who.dtype).each(places)

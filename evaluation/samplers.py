@@ -11,6 +11,7 @@ import torch
 from evaluation.any_order import FREE, Filled, burst, diffusion, one_by_one, reader_of, speculative
 from evaluation.orders import Asker
 from evaluation.two_sided import TwoSided
+from runtime.device import float64_device
 
 # name -> how it fills in a text; of a model of any order, and of masked diffusion
 ANY: dict[str, Callable[..., Filled]] = {
@@ -43,10 +44,10 @@ def points(
     judgement of `count` texts (length) written from nothing."""
     out = []
     for name, sampler in (MASKED if who.order == "masked" else ANY).items():
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator(float64_device(who.device)).manual_seed(seed)
         texts, rounds, passes, seconds = [], [], [], 0.0
         for start in range(0, count, batch):
-            text = torch.full((min(batch, count - start), length), FREE, device=who.device)
+            text = torch.full((min(batch, count - start), length), FREE)
             began = time.perf_counter()
             c = reader_of(who.model, text, who.draws, dtype=who.dtype)
             filled = sampler(c, generator=generator)

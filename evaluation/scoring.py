@@ -97,7 +97,7 @@ def along(model: LanguageModel, ids: np.ndarray, order: str) -> tuple[list, Call
         numbers, at, first = np.array(part).T
         tokens = np.stack([ids[s : s + T] for s in at]).astype(np.int64)
         if order == MASKED:
-            return _hide(tokens, numbers, first, c.vocab_size)
+            return hide(tokens, numbers, first, T, c.vocab_size)
         path = Order(order).paths(0, numbers, T)
         scored = torch.from_numpy(path >= first[:, None])
         inputs, positions, targets = map(torch.from_numpy, arranged(tokens, path, c.vocab_size, c.block_size))
@@ -106,22 +106,24 @@ def along(model: LanguageModel, ids: np.ndarray, order: str) -> tuple[list, Call
     return plan, read
 
 
-def _hide(tokens: np.ndarray, numbers: np.ndarray, first: np.ndarray, mask: int) -> Read:
-    """Windows (B, T) of which k of the last F = T - `first` places are hidden, each with the weight F / k:
-    the NELBO (data.orders.masked). k is spread evenly over the windows by their numbers."""
-    T = tokens.shape[1]
-    free = T - first
-    golden = (numbers * 0.618033988749895 + 0.5) % 1
-    count = 1 + np.floor(golden * free).astype(int)
-    hidden = np.zeros(tokens.shape, bool)
+def hide(tokens: np.ndarray, numbers: np.ndarray, first: np.ndarray, stop: int, mask: int) -> Read:
+    """Windows (B, T) of which k of the F places `first` (B,), ..., stop - 1 are hidden and count, each with
+    the weight F / k: the NELBO (data.orders.masked). What stands after them is hidden, too, if `stop` < T.
+
+    k is spread evenly over the windows by their `numbers` (B,), and which places they are depends on these
+    alone.
+    """
+    free = stop - first
+    count = 1 + np.floor((numbers * 0.618033988749895 + 0.5) % 1 * free).astype(int)
+    counted = np.zeros(tokens.shape, bool)
     for row, number in enumerate(numbers.tolist()):
         places = np.random.default_rng(number).permutation(free[row])[: count[row]]
-        hidden[row, first[row] + places] = True
-    weights = np.broadcast_to((free / count)[:, None], tokens.shape)
-    read = torch.from_numpy(np.where(hidden, mask, tokens))
-    return Read(
-        read, None, torch.from_numpy(tokens), torch.from_numpy(hidden), torch.from_numpy(weights.copy())
-    )
+        counted[row, first[row] + places] = True
+    hidden = counted.copy()
+    hidden[:, stop:] = True
+    weights = np.repeat((free / count)[:, None], tokens.shape[1], 1).astype(np.float32)
+    read = np.where(hidden, mask, tokens)
+    return Read(torch.from_numpy(read), None, *map(torch.from_numpy, (tokens, counted, weights)))
 
 
 def score(

@@ -23,13 +23,19 @@ class TwoSided(Protocol):
 
     def judge(self, texts: np.ndarray) -> dict[str, float]:
         """What sampled texts (n, T) are worth: `validity`, the share of what is possible, and `true_nll`, the
-        mean -log p of that under the truth, nats a token. What the truth writes has its entropy."""
+        mean -log p of that under the truth, nats a token. What the truth writes has its entropy. Where there
+        are pairs of neighbours to count, `pair_tv`: see Language."""
         ...
 
 
 class Language(NamedTuple):
     """Windows cut anywhere from documents one after the other. A word is judged up to the first forbidden one
-    of its document, if the start of that is in the window."""
+    of its document, if the start of that is in the window.
+
+    `pair_tv` is the total variation between how often two classes of words are neighbours in the texts and
+    how often they are in the language: valid texts that are all alike are far from it, too. What the truth
+    writes is at the noise of so many words, not at 0.
+    """
 
     machine: Machine
 
@@ -42,7 +48,24 @@ class Language(NamedTuple):
         states, words = states[judged], texts[judged]
         allowed = self.machine.allows(states, words)
         p = self.machine.probs(states[allowed])[np.arange(allowed.sum()), words[allowed]]
-        return {"validity": _mean(allowed), "true_nll": _mean(-np.log(p)), "judged": len(allowed)}
+        found = {"validity": _mean(allowed), "true_nll": _mean(-np.log(p)), "judged": len(allowed)}
+        return found | {"pair_tv": self._pair_tv(texts)}
+
+    def _pair_tv(self, texts: np.ndarray) -> float:
+        M = self.machine
+        klass = M.klass[texts]
+        pairs = klass[:, :-1] * M.C + klass[:, 1:]
+        seen = np.bincount(pairs.ravel(), minlength=M.C**2) / max(1, pairs.size)
+        return float(np.abs(seen - pair_shares(M).ravel()).sum() / 2)
+
+
+def pair_shares(machine: Machine) -> np.ndarray:
+    """How often a word of one class is followed by one of another, (C, C), in the stream of documents."""
+    places = machine.visits.reshape(machine.Q, machine.X).sum(1)
+    first = machine.syntax * (places / places.sum())[:, None]  # (Q, C): at a place, this class
+    return np.einsum(
+        "qc,qcd->cd", first, np.where(machine.after >= 0, 1, 0)[:, :, None] * machine.syntax[machine.after]
+    )
 
 
 class Sequences(NamedTuple):

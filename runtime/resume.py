@@ -207,10 +207,12 @@ def start_from(name: str, model: LanguageModel, config: dict[str, Any]) -> tuple
                 f"{config['vocab_size']}: prepare it with GPT-2's tokenizer"
             )
         had, weights = "left_to_right", {f"trunk.{k}": p.detach() for k, p in trunk.named_parameters()}
-    if reading(had) != reading(config["order"]):
+    fixed = digest is not None and ckpt.config.get("sinusoidal", False)
+    if reading(had) != reading(config["order"]) or fixed != config["sinusoidal"]:
         raise UserError(
-            f"init_from = {name!r} reads in the order {had!r}, this configuration in {config['order']!r}, "
-            "whose positions are encoded in another way: start from a run of this order"
+            f"init_from = {name!r} reads in the order {had!r}, this configuration in {config['order']!r}; "
+            f"sinusoidal is {fixed} there, {config['sinusoidal']} here: positions are encoded otherwise, "
+            "start from a run of this kind"
         )
     own = dict(model.named_parameters())
     wpe, block = weights.get("trunk.wpe.weight"), config["block_size"]

@@ -8,7 +8,18 @@ import torch
 from torch import Tensor
 
 from data.synthetic.tasks import TASKS
-from evaluation.any_order import FREE, Exact, Reader, burst, one_by_one, shuffled, speculative
+from evaluation.any_order import (
+    FREE,
+    Exact,
+    MaskedReader,
+    Reader,
+    burst,
+    diffusion,
+    one_by_one,
+    shuffled,
+    speculative,
+)
+from evaluation.sampling import truncate
 from tests.test_orders import V, log_p, model_of
 
 T = 8
@@ -189,12 +200,94 @@ def test_one_by_one_along_a_given_path():
     assert rank.tolist() == [[2, 3, 0, 4, 7, 6, 5, 1]]
 
 
-def test_what_is_sampled_is_cut():
-    """Greedy: the most probable token each time, whatever the sampler."""
+@torch.no_grad()
+@pytest.mark.parametrize("sample", [one_by_one, burst, speculative])
+def test_what_is_sampled_is_cut(sample):
+    """Greedy: each token is the most probable one after those before it, whatever the sampler."""
     model, text = model_of(), some_text([[1, 4]])
-    greedy = dict(cut=lambda log_p: (log_p == log_p.amax(1, keepdim=True)).float())
-    filled = speculative(reader(model, text, **greedy), G().manual_seed(0))
-    path = sorted((r, i) for i, r in enumerate(filled.rank[0].tolist()) if r)
-    assert filled.rounds > 1 and len(path) == T - 2
-    one = one_by_one(reader(model, text, **greedy), G().manual_seed(1)).text
-    assert one.shape == (1, T)
+
+    def greedy(log_p: Tensor) -> Tensor:
+        return torch.zeros_like(log_p).scatter_(1, log_p.argmax(1, keepdim=True), 1.0)
+
+    r = reader(model, text, cut=greedy)
+    known, accept = given(text[0]), r.accept
+
+    def checked(said, places, tokens, count):
+        for place, token in list(zip(places[0].tolist(), tokens[0].tolist()))[: int(count[0])]:
+            assert token == int(q_of(model, known, place).argmax())
+            known.append((place, token))
+        accept(said, places, tokens, count)
+
+    r.accept = checked
+    sample(r, generator=G().manual_seed(0))
+    assert len(known) == T
+
+
+@torch.no_grad()
+def test_heads_cuts_and_draws_keep_the_distribution():
+    """Exact zeros, a nucleus, an average over weights: whatever p and q are made of."""
+    for more, cut in (
+        (dict(head="sparsemax"), None),
+        (dict(bayesian=True, prior_sigma=0.5), None),
+        ({}, lambda log_p: truncate(log_p, temperature=1.5, top_k=2)),
+    ):
+        model = model_of(length=SMALL_T, vocab=SMALL_V, **more)
+        draws = model.head.draws(3, 0, torch.float64)
+        found = []
+        for sample in (one_by_one, speculative):
+            text = torch.full((20_000, SMALL_T), FREE)
+            r = Reader(model, text, draws, **({"cut": cut} if cut else {}))
+            rows = sample(r, generator=G().manual_seed(len(found))).text
+            found.append(torch.bincount((rows @ torch.tensor([9, 3, 1])), minlength=27) / 20_000)
+        assert (found[0] - found[1]).abs().sum() / 2 < 0.03
+
+
+@torch.no_grad()
+def test_not_a_number_is_said():
+    model = model_of()
+    model.trunk.ln_f.weight.fill_(float("nan"))
+    with pytest.raises(ValueError, match="not numbers"):
+        speculative(reader(model, some_text([[0]])))
+
+
+# ---- masked diffusion --------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_a_step_of_diffusion_fills_places_apart_from_each_other():
+    """One step: the product of p(x_i | known). As many steps as one likes: one token at a time."""
+    model = model_of("masked", length=SMALL_T, vocab=SMALL_V)
+
+    def reader_():
+        return MaskedReader(model, torch.full((8_000, SMALL_T), FREE), model.head.draws(1, 0, torch.float64))
+
+    def shares(filled):
+        return torch.bincount(filled.text @ torch.tensor([9, 3, 1]), minlength=27) / 8_000
+
+    alone = log_p(model, torch.full((1, SMALL_T), SMALL_V))[0].exp()
+    product_ = torch.einsum("a,b,c->abc", *alone).flatten()
+    assert (shares(diffusion(reader_(), 1, G().manual_seed(0))) - product_).abs().sum() / 2 < 0.03
+    many, one = diffusion(reader_(), 60, G().manual_seed(1)), one_by_one(reader_(), G().manual_seed(2))
+    assert (shares(many) - shares(one)).abs().sum() / 2 < 0.03 and 0.04 < (
+        shares(one) - product_
+    ).abs().sum() / 2
+
+
+def test_whether_is_uniform_over_the_steps():
+    model = model_of("masked")
+    text = torch.full((3000, T), FREE)
+    rank = diffusion(
+        MaskedReader(model, text, model.head.draws(1, 0, torch.float64)), 5, G().manual_seed(0)
+    ).rank
+    np.testing.assert_allclose(np.bincount(rank.flatten())[1:] / rank.numel(), 0.2, atol=0.02)
+
+
+@torch.no_grad()
+def test_a_short_text_of_a_masked_model_has_hidden_places_after_it():
+    """It was trained on whole blocks: what is not there is not what is not known."""
+    model, text = model_of("masked"), some_text([[0, 2]], length=4)
+    read = torch.full((1, T), V)
+    read[0, [0, 2]] = text[0, [0, 2]]
+    want = log_p(model, read)[0, 1].exp()
+    said = MaskedReader(model, text, model.head.draws(1, 0, torch.float64)).each(torch.tensor([[1, 3]]))
+    torch.testing.assert_close(said.row(torch.tensor([0]))[0], want)

@@ -14,7 +14,7 @@ from data.synthetic.tasks import TASKS
 from evaluation.any_order import FREE
 from evaluation.orders import KINDS, Asker, divergence, middle_bits, questions, spread
 from evaluation.samplers import points
-from evaluation.two_sided import Language, Sequences
+from evaluation.two_sided import Language, Sequences, pair_shares
 from tests.test_any_order import q_of
 from tests.test_orders import log_p, model_of, text
 from tests.test_two_sided import documents
@@ -72,18 +72,35 @@ def test_a_middle_given_both_sides(gap):
 
 @torch.no_grad()
 def test_a_middle_of_masked_diffusion_is_a_bound():
-    """One token: its own distribution, with the rest known, and with nothing after it."""
+    """One token: its own distribution, with the rest known, and with all after it hidden."""
     model, windows = model_of("masked", length=5), text(6 * 5).reshape(6, 5)
     both, left = [], []
     for row in windows:
         x = torch.from_numpy(row[None]).clone()
         x[0, 2] = model.trunk.config.vocab_size
         both.append(log_p(model, x)[0, 2, row[2]].exp().item())
-        left.append(log_p(model, x[:, :3])[0, 2, row[2]].exp().item())
+        x[0, 3:] = model.trunk.config.vocab_size
+        left.append(log_p(model, x)[0, 2, row[2]].exp().item())
     got = middle_bits(asker(model), windows, 1)
     assert got == {"left": pytest.approx(bits_of(left)), "both": pytest.approx(bits_of(both))}
-    two = middle_bits(asker(model), windows, 2)
-    assert two["both"] > 0 and two["both"] != pytest.approx(two["left"])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("side", ["left", "both"])
+def test_the_bound_of_a_middle_of_two_tokens(side):
+    """Its mean over what is hidden: both at weight 1, or either of them at weight 2."""
+    model, row = model_of("masked", length=6), text(6)
+    x = torch.from_numpy(row[None]).clone()
+    mask, want = model.trunk.config.vocab_size, 0.0
+    if side == "left":
+        x[0, 4:] = mask
+    for hidden, weight in (((2, 3), 1 / 2), ((2,), 2 / 4), ((3,), 2 / 4)):
+        read = x.clone()
+        read[0, list(hidden)] = mask
+        lp = log_p(model, read)[0]
+        want -= weight * sum(lp[i, row[i]].item() for i in hidden)
+    got = middle_bits(asker(model), np.tile(row, (500, 1)), 2)[side]
+    assert got == pytest.approx(want / 2 / np.log(2), rel=0.03)
 
 
 # ---- the truth given both sides ----------------------------------------------------------------------------
@@ -137,7 +154,8 @@ def test_a_model_is_asked_what_the_truth_is_asked(machine, order):
             if order == "any":
                 m = q_of(model, known, place)
             elif order == "masked":
-                x = torch.from_numpy(np.where(row == FREE, machine.V, row)[None])
+                x = torch.full((1, 12), machine.V)  # what stands after a text is hidden, too
+                x[0, :11] = torch.from_numpy(np.where(row == FREE, machine.V, row))
                 m = log_p(model, x)[0, place].exp()
             else:
                 m = log_p(model, torch.tensor([[t for _, t in known]]))[0, -1].exp()
@@ -157,7 +175,7 @@ def test_what_the_truth_writes_is_valid_and_has_its_entropy(machine):
     assert Language(machine).judge(noise)["validity"] < 0.9
 
 
-@pytest.mark.parametrize("order, most", [("any", 2 * 12), ("masked", 12)])
+@pytest.mark.parametrize("order, most", [("any", 21 * 12), ("masked", 12)])
 def test_points(machine, order, most):
     model = model_of(order, length=12, vocab=machine.V)
     found = points(asker(model), Language(machine), 5, 12, seed=0, batch=3)
@@ -227,3 +245,30 @@ def test_synthetic_sequences_are_judged_one_by_one():
     np.testing.assert_allclose(np.exp(q.log_p[0, 0]), [0, 0, 0, 0.5, 0.5])
     judged = Sequences(task).judge(np.array([[0, 1, 2, 3, 4], [0, 0, 2, 3, 4]]))
     assert judged["validity"] == 0.5 and judged["true_nll"] == pytest.approx(np.log(120) / 5)
+
+
+def test_pairs_of_classes_tell_valid_texts_that_are_all_alike(machine):
+    words = np.concatenate(machine.sample(4000, np.random.default_rng(2)))
+    windows = spread(words, 300, 40)
+    good = Language(machine).judge(windows)["pair_tv"]
+    alike = Language(machine).judge(np.tile(windows[:1], (300, 1)))
+    assert good < 0.03 and alike["validity"] == 1 and alike["pair_tv"] > 0.1
+    np.testing.assert_allclose(pair_shares(machine).sum(), 1)
+
+
+@torch.no_grad()
+def test_a_left_to_right_model_in_another_dtype(machine):
+    model = model_of("left_to_right", length=12, vocab=machine.V).float()
+    model.lower(torch.bfloat16)
+    words = np.concatenate(machine.sample(100, np.random.default_rng(1)))
+    q = questions(Language(machine), spread(words, 4, 11), 0.5, "next")
+    who = Asker(model, model.head.draws(1, 0, torch.bfloat16), "cpu", "bfloat16")
+    assert divergence(who, q)["kl"] > 0
+
+
+def test_a_share_that_leaves_nothing_free_leaves_one_place(machine):
+    words = np.concatenate(machine.sample(100, np.random.default_rng(1)))
+    q = questions(Language(machine), spread(words, 4, 4), 0.99, "random")
+    assert ((q.text == FREE).sum(1) == 1).all()
+    with pytest.raises(ValueError, match="fewer than one window of 40"):
+        spread(words[:20], 4, 40)

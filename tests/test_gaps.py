@@ -57,6 +57,15 @@ def test_colours_show_the_rounds_and_all_of_the_text():
     assert len(set(re.findall(r"38;5;(\d+)m", shown))) == 2
 
 
+def test_a_character_of_several_tokens_is_shown_once_it_is_whole(token_folder):
+    from data.prepared import load_tokenizer
+
+    tokenizer = load_tokenizer(token_folder)
+    ids = tokenizer.encode("né!")
+    shown = gaps.coloured(ids, list(range(1, len(ids) + 1)), tokenizer)
+    assert re.sub(r"\x1b\[[\d;]*m", "", shown) == "né!"
+
+
 # ---- sample.py ---------------------------------------------------------------------------------------------
 
 
@@ -168,6 +177,10 @@ def test_density(filled_in, capsys, tmp_path):
         ("random", ["--steps=3"], "steps = 3: they are those of masked diffusion"),
         ("random", ["--orders=3", "--speculative"], "orders = 3: they are those that --burst tries"),
         ("random", ["--infill=<3>", "--order=sideways"], "order = 'sideways': use one of"),
+        ("random", ["--order=fractal", "--speculative"], "--order and --speculative are two ways"),
+        ("random", ["--infill=<3>", "--length=7"], "leave --length out"),
+        ("random", ["--density", "--num_samples=2"], "--density draws nothing"),
+        ("masked", ["--uncertainty", "--length=5"], "--uncertainty is for text from left to right"),
         ("random", ["--infill=<3>", "--uncertainty"], "--uncertainty is for text from left to right"),
         ("random", ["--save=x"], "give --density, too"),
         ("random", ["--speculative", "--length=50"], "at most 16 (block_size): give a smaller --length"),

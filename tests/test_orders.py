@@ -133,7 +133,11 @@ def test_hidden_places():
         ({"order": "masked", "curriculum": "random"}, "masked diffusion has no order"),
         ({"order": "random", "curriculum": "fractal", "curriculum_share": 1.5}, "curriculum_share = 1.5"),
         ({"order": "random", "curriculum_steps": -1}, "curriculum_steps = -1"),
-        ({"order": "random", "n_embd": 30, "n_head": 3}, "n_embd = 30 is not a multiple of 4"),
+        (
+            {"order": "random", "n_embd": 30, "n_head": 3, "sinusoidal": True},
+            "n_embd = 30: the two positions",
+        ),
+        ({"order": "random", "block_size": 1}, "block_size = 1: a text of one token has no order"),
         ({"sinusoidal": True}, "sinusoidal = True with order = 'left_to_right'"),
         ({"order": "random", "labels": "hard", "head": "sigmoid"}, "labels = 'hard' with order = 'random'"),
     ],

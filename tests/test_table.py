@@ -86,7 +86,7 @@ def test_the_committed_tables_are_sound(name, files):
     runs = table.check(replace(c, tuned=False, name="other"))  # whether or not its search is made
     assert len(runs) == len(c.rows) * len(c.seeds)
     assert c.name == name and {a for r in runs for a in r.arguments if a.startswith("--teacher")} == {
-        f"--teacher=out/baseline-{c.overlay}-{s}/last" for s in c.seeds
+        f"--teacher={c.runs}/baseline-{c.overlay}-{s}/last" for s in c.seeds
     }
 
 
