@@ -22,6 +22,7 @@ from data.orders import MASKED
 from data.prepared import ROOT, tokenizer_of
 from data.tokenizers import GPT2Tokenizer, Tokenizer
 from evaluation.card import card
+from evaluation.settings import run_seed
 from heads import BayesianProjection, Softmax
 from model import GPT, LanguageModel
 from runtime.checkpoint import load_model, writing
@@ -41,7 +42,7 @@ class ExportConfig:
     run: str             # the out folder of a training run, or one checkpoint in it
     folder: str          # the new folder
     samples: int = 8     # weight draws of a Bayesian projection, stored in the folder
-    seed: int = 1337     # of these draws: with both as here, they are those of eval_diversity.py
+    seed: int = 1337     # of these draws, which are those of eval_diversity.py with the same two options
     # fmt: on
 
     def check(self) -> None:
@@ -113,7 +114,7 @@ def export(path: str | Path, folder: str | Path, samples: int = 8, seed: int = 1
                 p.mul_(model.head.gain)
             to_gpt2(trunk, aside, end)
         else:
-            to_transformers(model, config, aside, end, samples, seed)
+            to_transformers(model, config, aside, end, samples, run_seed(seed, config))
             shutil.copy(ROOT / "LICENSE", aside)  # of the code
         save_tokenizer(tokenizer, aside, trunk.context, not plain)
         (aside / "README.md").write_text(card(ckpt, plain, samples, seed), encoding="utf-8")

@@ -12,16 +12,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiktoken
 import torch
 from conftest import VOCAB, synthetic_text
 from scipy.stats import chisquare
 
 import export
 from data.prepared import load_tokenizer, tokenizer_of
-from data.tokenizers import WordTokenizer
+from data.tokenizers import GPT2Tokenizer, WordTokenizer
 from evaluation import card
 from evaluation.metrics import bits_per_byte, perplexity
 from evaluation.scoring import score
+from evaluation.settings import run_seed
 from model import build
 from runtime.checkpoint import load_model, save, weights_digest
 from runtime.errors import UserError
@@ -152,8 +154,8 @@ def row(request, token_folder, tmp_path_factory):
     at = tmp_path_factory.mktemp("row")
     write_run(at / "run", token_folder, **ROWS[request.param])
     assert export.main([str(at / "run"), str(at / "hf"), f"--samples={DRAWS}", f"--seed={SEED}"]) == 0
-    ours = load_model(at / "run")[0]
-    return at / "hf", loaded(at / "hf"), ours, ours.head.draws(DRAWS, SEED)
+    ours, ckpt = load_model(at / "run")
+    return at / "hf", loaded(at / "hf"), ours, ours.head.draws(DRAWS, run_seed(SEED, ckpt.config))
 
 
 def texts(count: int, length: int) -> torch.Tensor:
@@ -266,6 +268,22 @@ def test_words_are_written_as_we_write_them():
     assert theirs.eos_token_id is None
 
 
+def test_gpt2s_tokenizer_goes_along():
+    """With a few merges, for GPT-2's files are not everywhere."""
+    merges = [b"th", b"the", b" t", b" the", b"er", b"\n\n"]
+    ranks = {bytes([i]): i for i in range(256)} | {token: 256 + i for i, token in enumerate(merges)}
+    pattern = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
+    end = {"<|endoftext|>": 262}
+    mine = GPT2Tokenizer()
+    vars(mine)["_encoding"] = tiktoken.Encoding(
+        "few", pat_str=pattern, mergeable_ranks=ranks, special_tokens=end
+    )
+    theirs = export.tokenizer_for_transformers(mine, 16, True)
+    text = "the other, there's  three\n\n the ünï 12 <|endoftext|> \n"
+    assert theirs.encode(text) == mine.encode(text) and theirs.decode(mine.encode(text)) == text
+    assert (theirs.eos_token_id, theirs.bos_token_id, theirs.pad_token_id) == (262, 262, 263)
+
+
 def test_masked_diffusion_is_refused(token_folder, tmp_path):
     write_run(tmp_path / "run", token_folder, head="softmax", order="masked")
     with pytest.raises(UserError, match="masked diffusion predicts no next token"):
@@ -374,8 +392,9 @@ def test_it_runs_where_nanoheads_is_not(token_folder, tmp_path):
     for name in ("bayesian", "entmax15", "random"):
         write_run(tmp_path / name / "run", token_folder, **ROWS[name])
         export.export(tmp_path / name / "run", tmp_path / name / "hf", DRAWS, SEED)
-        ours = load_model(tmp_path / name / "run")[0]
-        want.append(ours.log_probs(torch.tensor([[1, 2, 3]]), ours.head.draws(DRAWS, SEED)).flatten())
+        ours, ckpt = load_model(tmp_path / name / "run")
+        draws = ours.head.draws(DRAWS, run_seed(SEED, ckpt.config))
+        want.append(ours.log_probs(torch.tensor([[1, 2, 3]]), draws).flatten())
         shutil.rmtree(tmp_path / name / "run")
         folders.append(str(tmp_path / name / "hf"))
     (tmp_path / "empty").mkdir()
