@@ -1,6 +1,9 @@
-"""Writes a run's best checkpoint as a GPT2LMHeadModel folder, which transformers reads.
+"""Writes a run's best checkpoint as a folder that transformers reads, with its tokenizer and a model card.
 
 python export.py out/baseline FOLDER
+
+A plain softmax that reads from left to right becomes a GPT2LMHeadModel. Any other run takes its code along:
+AutoModelForCausalLM.from_pretrained("FOLDER", trust_remote_code=True). See docs/export.md.
 """
 
 if __name__ == "__main__":
@@ -8,67 +11,113 @@ if __name__ == "__main__":
 
     configurator.quiet_imports()
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from data.prepared import tokenizer_of
+from data.orders import MASKED
+from data.prepared import ROOT, tokenizer_of
+from data.tokenizers import GPT2Tokenizer, Tokenizer
+from evaluation.card import card
+from evaluation.settings import run_seed
 from heads import BayesianProjection, Softmax
 from model import GPT, LanguageModel
 from runtime.checkpoint import load_model, writing
-from runtime.configurator import cli, configure, help_text, wants_help
+from runtime.configurator import check_seed, cli, configure, help_text, wants_help
 from runtime.errors import UserError
 from runtime.files import beside
 from runtime.gpt2 import to_gpt2
+from runtime.transformers_folder import to_transformers
+
+ENDOFTEXT = 50256  # GPT-2's id; no token of another vocabulary ends a text: there `generate` must not stop
+PAD = "<|pad|>"
 
 
 @dataclass
 class ExportConfig:
     # fmt: off
-    run: str        # the out folder of a training run, or one checkpoint in it
-    folder: str     # the new folder
+    run: str             # the out folder of a training run, or one checkpoint in it
+    folder: str          # the new folder
+    samples: int = 8     # weight draws of a Bayesian projection, stored in the folder
+    seed: int = 1337     # of these draws, which are those of eval_diversity.py with the same two options
     # fmt: on
+
+    def check(self) -> None:
+        check_seed(self.seed)
+        if self.samples < 1:
+            raise UserError(f"samples = {self.samples}: must be at least 1")
 
 
 def is_gpt2(model: LanguageModel) -> bool:
-    """Whether GPT-2 computes the model's distribution: softmax of a plain projection."""
-    head, projection = model.head.head, model.head.projection
-    plain_softmax = isinstance(head, Softmax) and type(head).link is Softmax.link
-    return plain_softmax and projection.bias is None and not isinstance(projection, BayesianProjection)
+    """Whether GPT-2 computes the model's distribution: softmax of a plain projection, a tied one."""
+    trunk, head, projection = model.trunk, model.head.head, model.head.projection
+    plain_softmax = isinstance(head, Softmax) and type(head).link is Softmax.link and not head.cosine
+    plain = projection.bias is None and not isinstance(projection, BayesianProjection)
+    tied = projection.weight is trunk.embedding
+    return trunk.config.order == "left_to_right" and plain_softmax and plain and tied
 
 
-def export(path: str | Path, folder: str | Path) -> None:
-    """Writes a run's best checkpoint as a `GPT2LMHeadModel` folder.
+def tokenizer_for_transformers(tokenizer: Tokenizer, context: int, pad: bool) -> Any:
+    """The tokenizer as transformers', which never reads a special token out of a text.
 
-    UserError if GPT-2 cannot compute it: another trunk, order or link, an output bias, Bayesian weights.
+    `pad`: it has a padding token, of the id V. A GPT2LMHeadModel has no embedding for that.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    special = {"pad_token": PAD} if pad else {}
+    if isinstance(tokenizer, GPT2Tokenizer):
+        special |= {"bos_token": tokenizer.end, "eos_token": tokenizer.end}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.portable(),
+        model_max_length=context,
+        padding_side="left",
+        split_special_tokens=True,
+        clean_up_tokenization_spaces=False,
+        **special,
+    )
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path, context: int, pad: bool) -> None:
+    """For AutoTokenizer. A line where GPT-2's own files are not to be had."""
+    try:
+        tokenizer_for_transformers(tokenizer, context, pad).save_pretrained(folder)
+    except FileNotFoundError as e:
+        if not isinstance(tokenizer, GPT2Tokenizer):
+            raise
+        print(f"the folder has no tokenizer ({e}): AutoTokenizer.from_pretrained('gpt2') is the one")
+
+
+@torch.no_grad()
+def export(path: str | Path, folder: str | Path, samples: int = 8, seed: int = 1337) -> None:
+    """Writes a run's best checkpoint as a folder for transformers, see ExportConfig.
+
+    UserError if none can compute it: another trunk, or masked diffusion, which has no next token.
     """
     folder = Path(folder)
     if folder.exists():
         raise UserError(f"{folder} exists: give the name of a new folder")
     model, ckpt = load_model(path)
-    trunk = model.trunk
+    trunk, config = model.trunk, ckpt.config
     if not isinstance(trunk, GPT):
-        raise UserError(f"{ckpt.path} has the trunk {ckpt.config['trunk']!r}: a GPT2LMHeadModel has GPT-2's")
-    if trunk.config.order != "left_to_right":
-        raise UserError(
-            f"{ckpt.path} reads in the order {ckpt.config['order']!r}: "
-            "a GPT2LMHeadModel reads from left to right"
-        )
-    if not is_gpt2(model):
-        weights = " with Bayesian weights" if ckpt.config["bayesian"] else ""
-        raise UserError(
-            f"{ckpt.path} has the head {ckpt.config['head']!r}{weights}: "
-            "a GPT2LMHeadModel computes a plain softmax only"
-        )
-    tokenizer, aside = tokenizer_of(ckpt), beside(folder)
+        raise UserError(f"{ckpt.path} has the trunk {config['trunk']!r}: only GPT-2's can be exported")
+    if trunk.config.order == MASKED:
+        raise UserError(f"{ckpt.path} has the order {MASKED!r}: masked diffusion predicts no next token")
+    tokenizer, aside, plain = tokenizer_of(ckpt), beside(folder), is_gpt2(model)
+    end = ENDOFTEXT if config["tokenizer"] == "gpt2" and trunk.config.vocab_size > ENDOFTEXT else None
     remedy = "nothing of it is left: free some disk space and run it again"
     with writing(aside, f"could not write {folder}", remedy):
-        with torch.no_grad():  # GPT-2 has no gain; the last LayerNorm's scale and shift can have it
-            for p in trunk.ln_f.parameters():
+        if plain:
+            for p in trunk.ln_f.parameters():  # GPT-2 has no gain; the last LayerNorm can have it
                 p.mul_(model.head.gain)
-        to_gpt2(trunk, aside)
-        tokenizer.save(aside)
+            to_gpt2(trunk, aside, end)
+        else:
+            to_transformers(model, config, aside, end, samples, run_seed(seed, config))
+            shutil.copy(ROOT / "LICENSE", aside)  # of the code
+        save_tokenizer(tokenizer, aside, trunk.context, not plain)
+        (aside / "README.md").write_text(card(ckpt, plain, samples, seed), encoding="utf-8")
     aside.rename(folder)
 
 
@@ -77,7 +126,8 @@ def main(argv: list[str]) -> int:
         print(__doc__, help_text(ExportConfig), sep="\n")
         return 0
     c = configure(ExportConfig, argv)
-    export(c.run, c.folder)
+    c.check()
+    export(c.run, c.folder, c.samples, c.seed)
     print(f"wrote {c.folder}")
     return 0
 

@@ -29,6 +29,7 @@ class Tokenizer(Protocol):
     def encode_each(self, texts: list[str]) -> np.ndarray: ...
     def decode(self, ids: Iterable[int]) -> str: ...
     def save(self, folder: Path) -> None: ...
+    def portable(self) -> tokenizers.Tokenizer: ...  # encodes and decodes the same in other programs
 
 
 class GPT2Tokenizer:
@@ -57,10 +58,27 @@ class GPT2Tokenizer:
     def save(self, folder: str | Path) -> None:
         """Writes nothing: everybody has GPT-2's files, or can have them."""
 
+    @property
+    def end(self) -> str:
+        """The special token that ends a text, which `encode` never gives."""
+        return self._encoding.decode([self._encoding.eot_token])
+
+    def portable(self) -> tokenizers.Tokenizer:
+        """As a model of the tokenizers library."""
+        from transformers.convert_slow_tokenizer import TikTokenConverter  # seconds to import
+
+        encoding = self._encoding
+
+        class Converter(TikTokenConverter):
+            @staticmethod
+            def load_tiktoken_bpe(tiktoken_url: str) -> dict[bytes, int]:
+                return encoding._mergeable_ranks
+
+        return Converter(pattern=encoding._pat_str, extra_special_tokens=[self.end]).converted()
+
     def encode_each(self, texts: list[str]) -> np.ndarray:
         """Ids of each text by itself, one after the other, most of the time without Python's lock."""
-        encoding = self._encoding
-        end = encoding.decode([encoding.eot_token])
+        encoding, end = self._encoding, self.end
         joined = end.join(texts)
         if joined.count(end) >= len(texts):  # a text has these characters in it, too
             return np.fromiter(chain.from_iterable(map(self.encode, texts)), np.int64)
@@ -102,6 +120,10 @@ class SavedTokenizer:
         """Ids of each text by itself, one after the other, on all cores."""
         encodings = self.model.encode_batch_fast(texts, add_special_tokens=False)
         return np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), np.int64)
+
+    def portable(self) -> tokenizers.Tokenizer:
+        """A copy of the model that decodes, too, as `decode` does: for other programs."""
+        return tokenizers.Tokenizer.from_str(self.model.to_str())
 
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json into `folder`, all or nothing."""
@@ -176,6 +198,14 @@ class WordTokenizer(SavedTokenizer):
                 f"the word {word!r} is not among the {self.vocab_size} of this vocabulary: "
                 f"use its words, such as {some}"
             ) from None
+
+    def portable(self) -> tokenizers.Tokenizer:
+        model = super().portable()
+        decoders = tokenizers.decoders
+        spaced = decoders.WordPiece(prefix="\n\n", cleanup=False)  # no word begins with that
+        line_ends = decoders.Replace(tokenizers.Regex(" ?\n ?"), "\n")
+        model.decoder = decoders.Sequence([spaced, decoders.Fuse(), line_ends])
+        return model
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of `ids`: a space between two words of a line."""

@@ -88,16 +88,16 @@ def from_gpt2(name: str, dropout: float = 0.0) -> GPT:
     return model
 
 
-def to_gpt2(model: GPT, folder: str | Path) -> None:
+def to_gpt2(model: GPT, folder: str | Path, end: int | None = None) -> None:
     """Writes the trunk as a `GPT2LMHeadModel` folder that transformers reads.
+
+    `end`: id of the token that ends a text, at which `generate` stops; None: no token does.
 
     GPT-2's head is a plain softmax tied to the embedding; export.py says which models can become one.
     """
     from transformers import GPT2Config, GPT2LMHeadModel
 
     c = model.config
-    # GPT-2's <|endoftext|>; no token of a smaller vocabulary ends a text, so `generate` must not stop at one
-    end = 50256 if c.vocab_size > 50256 else None
     sizes: dict[str, Any] = {
         "n_positions": c.block_size,
         "n_layer": c.n_layer,

@@ -1,14 +1,32 @@
-"""A run as a transformers folder: what GPT2LMHeadModel computes and writes from it is what we do."""
+"""A run as a transformers folder: what transformers computes and writes from it is what we do."""
 
+import ast
 import copy
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
+import tiktoken
 import torch
-from conftest import VOCAB
+from conftest import VOCAB, synthetic_text
+from scipy.stats import chisquare
 
 import export
-from data.prepared import tokenizer_of
-from runtime.checkpoint import load_model
+from data.prepared import load_tokenizer, tokenizer_of
+from data.tokenizers import GPT2Tokenizer, WordTokenizer
+from evaluation import card
+from evaluation.metrics import bits_per_byte, perplexity
+from evaluation.scoring import score
+from evaluation.settings import run_seed
+from model import build
+from runtime.checkpoint import load_model, save, weights_digest
+from runtime.errors import UserError
 from sample import generate
 
 LENGTH = 12  # after a prompt of 4: transformers' GPT-2 has no window that moves on
@@ -71,17 +89,324 @@ def test_no_token_of_a_small_vocabulary_ends_a_text(theirs, token):
     assert got[0].tolist() == [1, 2] + [token] * 5
 
 
-def test_its_tokenizer_is_ours(folder, trained):
-    from transformers import PreTrainedTokenizerFast
+def test_the_tokenizer_of_gpt2s_folder_is_ours(folder, trained):
+    from transformers import AutoTokenizer
 
-    mine = tokenizer_of(load_model(trained)[1])
-    them = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    mine, theirs = tokenizer_of(load_model(trained)[1]), AutoTokenizer.from_pretrained(folder)
     text = "the other one,\n ünï <|endoftext|>"
-    assert them.encode(text) == list(mine.encode(text)) and them.decode(mine.encode(text)) == text
+    assert theirs.encode(text) == list(mine.encode(text)) and theirs.decode(mine.encode(text)) == text
+    assert theirs.eos_token_id is None and theirs.bos_token_id is None
+    assert len(theirs) == VOCAB  # no id without an embedding
 
 
-def test_another_order_is_refused(run, tiny, tmp_path):
-    c = tiny(order="random")
-    assert run(c) == 0
-    with pytest.raises(ValueError, match="in the order 'random': a GPT2LMHeadModel reads from left to right"):
-        export.export(c.out_dir, tmp_path / "new")
+# -----------------------------------------------------------------------------
+# Any other run: with code of its own
+
+ROWS = {
+    "sigmoid": dict(head="sigmoid", tied=False),
+    "taylor": dict(head="taylor", gain=10.0),
+    "entmax15": dict(head="entmax15", gain=2.0),  # exact zeros
+    "perturb_max": dict(head="perturb_max", learn_gain=True, gain=3.0),
+    "am_softmax": dict(head="am_softmax", gain=2.0),
+    "bayesian": dict(head="sigsoftmax", bayesian=True, prior_sigma=0.1, gain=4.0),
+    "random": dict(head="softmax", order="random", sinusoidal=True, gain=4.0),
+    "fractal, bayesian": dict(head="am_softmax", order="fractal", bayesian=True),
+    "untied": dict(head="softmax", tied=False),
+}
+DRAWS, SEED = 3, 7
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache_of_code(tmp_path_factory):
+    """transformers copies the code of a folder before it imports it: not into the user's cache."""
+    from transformers import dynamic_module_utils
+
+    before = list(sys.path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path_factory.mktemp("modules")))
+        yield
+    sys.path[:] = before
+
+
+def write_run(run: Path, tokens: Path, **changes) -> None:
+    """A checkpoint of a model that nobody trained."""
+    tokenizer = load_tokenizer(tokens)
+    sizes = dict(vocab_size=tokenizer.vocab_size, block_size=16, n_layer=2, n_head=2, n_embd=32, dropout=0.1)
+    config = dict(name="x", tokenizer=tokenizer.name, tokenizer_fingerprint=tokenizer.fingerprint) | sizes
+    config |= dict(head_args={}, bayesian=False, prior_sigma=0.02, dataset="wikitext103") | changes
+    torch.manual_seed(0)
+    model = build(config)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p), alpha=0.05)
+    save(run / "best", model, config, {"step": 1, "val_nll": None}, None, tokenizer)
+
+
+def loaded(folder: Path):
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+
+
+@pytest.fixture(scope="module", params=ROWS)
+def row(request, token_folder, tmp_path_factory):
+    """(folder, the model there, ours, our draws of its weights)"""
+    at = tmp_path_factory.mktemp("row")
+    write_run(at / "run", token_folder, **ROWS[request.param])
+    assert export.main([str(at / "run"), str(at / "hf"), f"--samples={DRAWS}", f"--seed={SEED}"]) == 0
+    ours, ckpt = load_model(at / "run")
+    return at / "hf", loaded(at / "hf"), ours, ours.head.draws(DRAWS, run_seed(SEED, ckpt.config))
+
+
+def texts(count: int, length: int) -> torch.Tensor:
+    return torch.randint(VOCAB, (count, length), generator=torch.Generator().manual_seed(2))
+
+
+@torch.no_grad()
+def test_logits_are_our_log_probs(row):
+    _, theirs, ours, draws = row
+    x = texts(3, ours.trunk.context)
+    got = theirs(x, labels=x)
+    want = ours.log_probs(x, draws)
+    torch.testing.assert_close(got.logits.exp(), want.exp(), atol=1e-6, rtol=1e-4)
+    assert theirs(x, logits_to_keep=2).logits.shape == (3, 2, VOCAB) and got.logits.dtype == torch.float32
+    torch.testing.assert_close(got.loss, -want[:, :-1].gather(2, x[:, 1:, None]).mean())
+    with pytest.raises(ValueError, match=f"tokens do not fit the {ours.trunk.context}"):
+        theirs(texts(1, 17))
+
+
+@torch.no_grad()
+def test_cached_and_padded_texts_have_the_same_distributions(row):
+    """Padding of an id that the vocabulary does not have."""
+    _, theirs, ours, draws = row
+    x = texts(3, 9)
+    want = ours.log_probs(x, draws).exp()
+    half = theirs(x[:, :5], use_cache=True)
+    rest = theirs(x[:, 5:], past_key_values=half.past_key_values)
+    torch.testing.assert_close(torch.cat((half.logits, rest.logits), 1).exp(), want, atol=1e-5, rtol=1e-3)
+    padded = torch.cat((torch.full((3, 4), VOCAB), x), 1)
+    mask = (torch.arange(13) >= 4).long().expand(3, 13)
+    left = theirs(padded, attention_mask=mask).logits[:, 4:]
+    torch.testing.assert_close(left.exp(), want, atol=1e-5, rtol=1e-3)
+    how = dict(max_new_tokens=6, do_sample=False)
+    plain = theirs.generate(x, attention_mask=torch.ones_like(x), use_cache=False, **how)
+    assert torch.equal(theirs.generate(x, attention_mask=torch.ones_like(x), use_cache=True, **how), plain)
+    assert torch.equal(theirs.generate(padded, attention_mask=mask, **how)[:, 4:], plain)
+
+
+@torch.no_grad()
+def test_generate_samples_from_our_distribution(row):
+    _, theirs, ours, draws = row
+    x, count = texts(1, 4), 6000
+    p = ours.log_probs(x, draws)[0, -1].double().exp()
+    torch.manual_seed(3)
+    many = x.expand(count, 4)
+    got = theirs.generate(
+        many, attention_mask=torch.ones_like(many), max_new_tokens=1, do_sample=True, top_k=0
+    )
+    observed = torch.bincount(got[:, -1], minlength=VOCAB).double()
+    assert not observed[p == 0].any()
+    often = p * count >= 5
+    bins = [torch.cat((t[often], t[~often].sum()[None])) for t in (observed, p / p.sum() * count)]
+    kept = bins[1] > 0
+    assert kept.sum() > 5
+    assert chisquare(*(b[kept].numpy() for b in bins)).pvalue > 1e-3
+
+
+@torch.no_grad()
+def test_what_transformers_saves_loads_again(row, tmp_path):
+    folder, theirs, _, _ = row
+    theirs.save_pretrained(tmp_path / "again")
+    x = texts(2, 8)
+    assert torch.equal(loaded(tmp_path / "again")(x).logits, theirs(x).logits)
+    assert {p.name for p in folder.glob("*.py")} == {p.name for p in (tmp_path / "again").glob("*.py")}
+
+
+def test_gradients_flow(token_folder, tmp_path):
+    write_run(tmp_path / "run", token_folder, head="sigmoid")
+    export.export(tmp_path / "run", tmp_path / "hf")
+    theirs, x = loaded(tmp_path / "hf").train(), texts(2, 8)
+    theirs(x, labels=x).loss.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in theirs.parameters())
+
+
+def test_the_code_imports_itself_and_nothing_that_is_not_there(row):
+    """As transformers checks it on the hub: every import outside of a `try`."""
+    from transformers.dynamic_module_utils import get_imports, get_relative_import_files
+
+    folder = row[0]
+    files = {path.name for path in folder.glob("*.py")}
+    needed = get_relative_import_files(folder / "modeling_nanoheads.py")
+    assert {Path(f).name for f in needed} | {"modeling_nanoheads.py"} == files
+    imported = {name for path in folder.glob("*.py") for name in get_imports(path)}
+    assert imported - set(sys.stdlib_module_names) == {"torch", "numpy", "transformers"}
+    assert not any(
+        isinstance(node, ast.ImportFrom) and node.level and node.module is None
+        for path in folder.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+    )
+
+
+def test_its_tokenizer_is_ours(row, token_folder):
+    from transformers import AutoTokenizer
+
+    mine = load_tokenizer(token_folder)
+    theirs = AutoTokenizer.from_pretrained(row[0], trust_remote_code=True)
+    text = "the other one,\n ünï <|endoftext|> <|pad|>"
+    assert theirs.encode(text) == list(mine.encode(text)) and theirs.decode(mine.encode(text)) == text
+    assert theirs.eos_token_id is None and theirs.model_max_length == row[2].trunk.context
+    batch = theirs([text, "the"], padding=True, return_tensors="pt")
+    assert batch["input_ids"][1, 0] == VOCAB and batch["attention_mask"][1, 0] == 0  # on the left
+
+
+def test_words_are_written_as_we_write_them():
+    words = WordTokenizer.of(["\n", "a", "class", "##b"])
+    theirs = export.tokenizer_for_transformers(words, 16, True)
+    ids = [0, 1, 2, 0, 0, 3, 1, 3]
+    assert theirs.decode(ids) == words.decode(ids) == "\na class\n\n##b a ##b"
+    assert theirs.encode("a class\n ##b") == [1, 2, 0, 3]
+    assert theirs.eos_token_id is None
+
+
+def test_gpt2s_tokenizer_goes_along():
+    """With a few merges, for GPT-2's files are not everywhere."""
+    merges = [b"th", b"the", b" t", b" the", b"er", b"\n\n"]
+    ranks = {bytes([i]): i for i in range(256)} | {token: 256 + i for i, token in enumerate(merges)}
+    pattern = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
+    end = {"<|endoftext|>": 262}
+    mine = GPT2Tokenizer()
+    vars(mine)["_encoding"] = tiktoken.Encoding(
+        "few", pat_str=pattern, mergeable_ranks=ranks, special_tokens=end
+    )
+    theirs = export.tokenizer_for_transformers(mine, 16, True)
+    text = "the other, there's  three\n\n the ünï 12 <|endoftext|> \n"
+    assert theirs.encode(text) == mine.encode(text) and theirs.decode(mine.encode(text)) == text
+    assert (theirs.eos_token_id, theirs.bos_token_id, theirs.pad_token_id) == (262, 262, 263)
+
+
+def test_masked_diffusion_is_refused(token_folder, tmp_path):
+    write_run(tmp_path / "run", token_folder, head="softmax", order="masked")
+    with pytest.raises(UserError, match="masked diffusion predicts no next token"):
+        export.export(tmp_path / "run", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_card_says_what_it_is(row, token_folder, tmp_path, monkeypatch):
+    text = (row[0] / "README.md").read_text()
+    assert "license: cc-by-sa-3.0" in text and "trust_remote_code=True" in text and "PPL" not in text
+    write_run(tmp_path / "run", token_folder, head="softmax", dataset="text", order="random", bayesian=True)
+    table = {"rows": [{"weights_sha256": weights_digest(tmp_path / "run" / "best"), "ppl_tok": 12.345}]}
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "one.json").write_text(json.dumps(table))
+    monkeypatch.setattr(card, "ROOT", tmp_path)
+    export.export(tmp_path / "run", tmp_path / "hf")
+    text = (tmp_path / "hf" / "README.md").read_text()
+    assert "| PPL_tok | 12.35 |" in text or "| PPL_tok | 12.34 |" in text
+    assert "results/one.json" in text and "license" not in text.split("---")[1]
+    assert "8 draws" in text and "the order `random`" in text
+
+
+# -----------------------------------------------------------------------------
+# lm-evaluation-harness
+
+TASK = Path(export.ROOT) / "docs" / "lm_eval"
+
+
+@pytest.fixture
+def original(tmp_path):
+    """A file in the form of WikiText-103's."""
+    path = tmp_path / "wiki.test.tokens"
+    path.write_text(" \n = Title = \n \n" + synthetic_text(8, 5), encoding="utf-8", newline="\n")
+    return path
+
+
+def test_the_task_counts_words_and_bytes_as_we_do(original, tmp_path):
+    spec = importlib.util.spec_from_file_location("wikitext103_task", TASK / "wikitext103.py")
+    task = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(task)
+    text = original.read_text(encoding="utf-8")
+    doc = task.dataset(str(original), version=1.0)["test"][0]
+    assert doc["text"] == text[2:] and doc["bytes"] == len(text.encode())
+    assert doc["words"] == 3 + 8 * 10 + 3 + 8  # of the title, of the lines; a word for each line end
+    assert task.process_results(doc, (-5.0,))["bits_per_byte"] == (-5.0, doc["bytes"])
+    other = tmp_path / "other.txt"
+    other.write_text("words")
+    with pytest.raises(ValueError, match="does not begin with a blank line"):
+        task.dataset(str(other))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sigmoid", "random"])
+def test_the_harness_scores_what_we_score(token_folder, tmp_path, original, name):
+    lm_eval = pytest.importorskip("lm_eval")
+    from lm_eval.tasks import TaskManager
+
+    write_run(tmp_path / "run", token_folder, **ROWS[name])
+    export.export(tmp_path / "run", tmp_path / "hf")
+    text = original.read_text(encoding="utf-8")
+    tokenizer, blank = load_tokenizer(token_folder), " \n"
+    prefix = tokenizer.encode(blank)[-1]
+    about = f"pretrained={tmp_path / 'hf'},trust_remote_code=True,prefix_token_id={prefix}"
+    done = lm_eval.simple_evaluate(
+        model="hf",
+        model_args=about,
+        tasks=["nanoheads_wikitext103"],
+        task_manager=TaskManager(include_path=str(TASK), metadata={"file": str(original)}),
+        device="cpu",
+        batch_size=4,
+        metadata={"file": str(original)},
+    )
+    got = done["results"]["nanoheads_wikitext103"]
+    ours = load_model(tmp_path / "run")[0]
+    ids = np.array([prefix, *tokenizer.encode(text.removeprefix(blank))])
+    nll = score(ours, ids).nll
+    assert got["bits_per_byte,none"] == pytest.approx(bits_per_byte(nll, len(text.encode())), rel=1e-6)
+    words = len(text.split()) + text.count("\n")
+    assert got["word_perplexity,none"] == pytest.approx(perplexity(nll, words), rel=1e-6)
+
+
+# -----------------------------------------------------------------------------
+
+ELSEWHERE = """
+import sys, torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+for name in ("model", "heads", "runtime", "data", "evaluation"):
+    try:
+        __import__(name)
+    except ImportError:
+        continue
+    sys.exit(f"{name} is here")
+for folder in sys.argv[1:]:
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    batch = tokenizer(["the other", "one"], padding=True, return_tensors="pt")
+    out = model.generate(**batch, max_new_tokens=5, do_sample=True)
+    assert out.shape[1] == batch["input_ids"].shape[1] + 5 and tokenizer.batch_decode(out)
+    print(model(torch.tensor([[1, 2, 3]])).logits.flatten().tolist())
+"""
+
+
+@pytest.mark.slow
+def test_it_runs_where_nanoheads_is_not(token_folder, tmp_path):
+    folders, want = [], []
+    for name in ("bayesian", "entmax15", "random"):
+        write_run(tmp_path / name / "run", token_folder, **ROWS[name])
+        export.export(tmp_path / name / "run", tmp_path / name / "hf", DRAWS, SEED)
+        ours, ckpt = load_model(tmp_path / name / "run")
+        draws = ours.head.draws(DRAWS, run_seed(SEED, ckpt.config))
+        want.append(ours.log_probs(torch.tensor([[1, 2, 3]]), draws).flatten())
+        shutil.rmtree(tmp_path / name / "run")
+        folders.append(str(tmp_path / name / "hf"))
+    (tmp_path / "empty").mkdir()
+    kept = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE, *folders],
+        cwd=tmp_path / "empty",
+        env=kept | {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    for line, log_p in zip(done.stdout.strip().splitlines(), want, strict=True):
+        got = torch.tensor(json.loads(line.replace("-inf", "-Infinity")))
+        torch.testing.assert_close(got.exp(), log_p.exp(), atol=1e-6, rtol=1e-4)

@@ -1,0 +1,80 @@
+"""The model card of an exported run: README.md with the metadata that the Hugging Face hub reads."""
+
+import json
+from typing import Any
+
+from evaluation.columns import HONEST
+from evaluation.provenance import ROOT
+from runtime.checkpoint import Checkpoint, weights_digest
+
+# corpus -> its licence as the hub names it, and in words. Of another corpus nobody but its user knows
+LICENCES = {
+    "wikitext103": ("cc-by-sa-3.0", "WikiText-103 (Merity et al. 2016), text of Wikipedia: CC BY-SA 3.0"),
+    "grammar": ("mit", "sentences of nanoHeads' grammar: MIT"),
+    "synthetic": ("mit", "nanoHeads' synthetic sequences: MIT"),
+    "demo": ("psf-2.0", "the help topics of CPython: PSF License 2.0"),
+}
+_HEAD = ("head", "head_args", "gain", "learn_gain", "tied", "bayesian", "order", "sinusoidal")
+SETTINGS = (*_HEAD, "tokenizer", "vocab_size", "block_size", "n_layer", "n_head", "n_embd")
+
+
+def committed_row(digest: str) -> dict[str, Any] | None:
+    """The row of the committed tables in results/ that was measured on these weights, if there is one."""
+    for path in sorted((ROOT / "results").glob("*.json")):
+        content = json.loads(path.read_bytes())
+        for row in content.get("rows", ()) if isinstance(content, dict) else ():
+            if isinstance(row, dict) and row.get("weights_sha256") == digest:
+                return row | {"table": path.name}
+    return None
+
+
+def results(row: dict[str, Any]) -> str:
+    """A row as a table."""
+    there = [c for c in HONEST if isinstance(row.get(c.key), (int, float))]
+    lines = [f"| {c.title} | {row[c.key]:{c.form}} | {c.what} |".replace("|p|", r"\|p\|") for c in there]
+    head = f"As committed in results/{row['table']} of nanoHeads, on the corpus' test split:"
+    return "\n".join([head, "", "| metric | value | what it is |", "| --- | ---: | --- |", *lines])
+
+
+def card(ckpt: Checkpoint, plain: bool, samples: int, seed: int) -> str:
+    """README.md of the export of `ckpt`. `plain`: as a GPT2LMHeadModel. Else with code of its own, and with
+    `samples` stored draws of Bayesian weights."""
+    config = ckpt.config
+    licence, said = LICENCES.get(config.get("dataset", ""), ("", "a text whose licence its user knows"))
+    metadata = ["library_name: transformers", "pipeline_tag: text-generation", "tags: [nanoheads]"]
+    if licence:
+        metadata.append(f"license: {licence}")
+    if config.get("dataset") in ("wikitext103", "demo"):
+        metadata.append("language: en")
+    if config.get("dataset") == "wikitext103":
+        metadata.append("datasets: [Salesforce/wikitext]")
+    asks = "" if plain else ", trust_remote_code=True"
+    what = f"A GPT-2 with the output head `{config['head']}`, trained by nanoHeads"
+    about = [f"{what} for {ckpt.progress['step']:,} steps. Trained on {said}."]
+    if not plain:
+        about.append(
+            "`logits` are the head's normalised log-probabilities of the next token, in float32. The code in "
+            "this folder is nanoHeads' (MIT, see LICENSE)."
+        )
+    if config["bayesian"]:
+        about.append(
+            f"Its Bayesian weights are the mean over {samples} draws (seed {seed}), stored in the folder."
+        )
+    if config.get("order", "left_to_right") != "left_to_right":
+        about.append(f"Trained in the order `{config['order']}`; here it reads from left to right.")
+    settings = {key: config[key] for key in SETTINGS if key in config}
+    row = committed_row(weights_digest(ckpt.path))
+    parts = [
+        "\n".join(["---", *metadata, "---"]),
+        f"# {config['name']}",
+        *about,
+        f"""```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("FOLDER"{asks})
+tokenizer = AutoTokenizer.from_pretrained("FOLDER"{asks})
+```""",
+        *([results(row)] if row else []),
+        f"```json\n{json.dumps(settings, indent=1)}\n```",
+    ]
+    return "\n\n".join(parts) + "\n"

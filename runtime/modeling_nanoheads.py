@@ -1,0 +1,163 @@
+"""A run as a transformers model, whose logits are the normalised log-probabilities of the next token.
+
+So what transformers samples and scores is what the head says, whichever head it is. export.py writes this
+file into the folder, beside model.py and the files of heads/: there it needs torch and transformers alone.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import Cache as TheirCache
+from transformers import DynamicCache, GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils import can_return_tuple
+
+from heads import Weights
+from model import GPT, Cache, DoubleEncoding, build
+
+
+class NanoHeadsConfig(PretrainedConfig):
+    """`run`: what `model.build` makes the model of.
+
+    `draws`: how many draws of a Bayesian projection's weights are stored; 0 where the weights are points.
+    """
+
+    model_type = "nanoheads"
+
+    def __init__(self, run: dict[str, Any] | None = None, draws: int = 0, **kwargs: Any):
+        self.run, self.draws = run or {}, draws
+        super().__init__(**kwargs)
+
+
+class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
+    config_class = NanoHeadsConfig
+    drawn: Tensor  # (S, padded V, C)
+    # if config.tie_word_embeddings; the other way round transformers would pad the projection's bias
+    _tied_weights_keys = {"lm.trunk.wte.weight": "lm.head.projection.weight"}  # noqa: RUF012
+
+    def __init__(self, config: NanoHeadsConfig):
+        super().__init__(config)
+        self.lm = build(config.run)
+        self.trunk.tied = False  # no sparse gradients, which train.py alone asks for
+        places = self.trunk.wpe
+        if isinstance(places, DoubleEncoding) and places.sinusoidal:
+            # stored with the weights, because transformers builds a model without data
+            places.register_buffer("table", places.table)
+        if config.draws:
+            drawn = torch.zeros(config.draws, *self.lm.head.projection.weight.shape)
+            self.register_buffer("drawn", drawn)
+        self.post_init()
+
+    @property
+    def trunk(self) -> GPT:
+        trunk = self.lm.trunk
+        assert isinstance(trunk, GPT)
+        return trunk
+
+    def _init_weights(self, module: torch.nn.Module) -> None:
+        """Nothing: `build` has done it."""
+
+    def get_input_embeddings(self) -> torch.nn.Module:
+        return self.trunk.wte
+
+    def weights(self) -> list[Weights]:
+        """What `OutputHead.log_probs` averages over."""
+        if not self.config.draws:
+            return self.lm.head.draws(1, 0)
+        return [Weights(drawn, self.lm.head.projection.bias) for drawn in self.drawn]
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: TheirCache | None = None,
+        use_cache: bool | None = None,
+        labels: Tensor | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """`logits` (B, T, V): float32 log p of the token after each of `input_ids` (B, T).
+
+        attention_mask   (B, past + T), 0 where a token is padding, of any id
+        position_ids     (B, T) place of each token; None: counted in attention_mask
+        past_key_values  of the tokens before; made if `use_cache`
+        labels           (B, T), -100 where there is none: `loss` is the mean of -log p of those after the
+                         first, what the model is scored by, whatever its training minimised
+        logits_to_keep   how many of the last positions have logits, or which; 0: all
+
+        ValueError if the text is longer than config.max_position_embeddings.
+        """
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache(config=self.config)
+        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        seen = torch.ones(
+            len(input_ids), past + input_ids.shape[1], dtype=torch.bool, device=input_ids.device
+        )
+        if attention_mask is not None:
+            if attention_mask.shape != seen.shape:
+                raise ValueError(f"attention_mask is {tuple(attention_mask.shape)}, not {tuple(seen.shape)}")
+            seen = attention_mask.bool()
+        if position_ids is None:
+            position_ids = (seen.cumsum(1) - 1).clamp(min=0)[:, past:]
+        hidden = self._hidden(input_ids, position_ids.expand_as(input_ids), seen, past_key_values, past)
+        keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self._log_probs(hidden[:, keep])
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
+        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
+
+    def _log_probs(self, hidden: Tensor) -> Tensor:
+        """(B, T, C) -> (B, T, V), a few rows at a time."""
+        rows = hidden.flatten(0, 1)
+        logits = rows.new_empty(len(rows), self.config.vocab_size, dtype=torch.float32)
+        for part, log_p in self.lm.head.log_prob_blocks(rows, self.weights()):
+            logits[part] = log_p
+        return logits.unflatten(0, hidden.shape[:2])
+
+    def _hidden(
+        self, tokens: Tensor, places: Tensor, seen: Tensor, theirs: TheirCache | None, past: int
+    ) -> Tensor:
+        """Hidden states (B, T, C) of tokens (B, T) at `places` (B, T), after `past` tokens in the cache.
+
+        A trunk of any order has a start token. It sees itself alone, so it is computed anew each time: their
+        cache holds the text and nothing else.
+        """
+        trunk = self.trunk
+        if places.amax() >= trunk.context:
+            raise ValueError(
+                f"{int(places.amax()) + 1} tokens do not fit the {trunk.context} that this model reads: "
+                "shorten the text"
+            )
+        tokens = tokens.masked_fill(~seen[:, past:], 0)  # the padding's id may be beyond the vocabulary
+        first = int(trunk.config.order == "any")
+        if first:
+            block_size = trunk.config.block_size
+            tokens = F.pad(tokens, (1, 0), value=self.config.vocab_size)
+            following = F.pad(places + 1, (1, 0))
+            standing = F.pad(places, (1, 0), value=block_size)
+            places = torch.stack((standing, following), -1)
+            seen = torch.cat((seen[:, :past], torch.ones_like(seen[:, :1]), seen[:, past:]), 1)
+        slots = torch.arange(seen.shape[1], device=seen.device)
+        own = slots[past:, None]
+        mask = (slots <= own) & seen[:, None] | (slots == own)  # (B, T, past + T); padding sees itself
+        if first:
+            mask[:, 0] = slots == past
+        if theirs is None:
+            return trunk(tokens, places, mask=mask)[:, first:]
+        cache = Cache(trunk, len(tokens), trunk.wte.weight.dtype, seen.shape[1])
+        cache.length = past
+        layers = range(trunk.config.n_layer)
+        for i in layers if past else ():
+            layer: Any = theirs.layers[i]
+            cache.kv[i, 0, :, :, :past] = layer.keys[:, :, :past]
+            cache.kv[i, 1, :, :, :past] = layer.values[:, :, :past]
+        hidden = trunk(tokens, places, cache, mask)[:, first:]
+        new = slice(past + first, seen.shape[1])
+        for i in layers:
+            theirs.update(cache.kv[i, 0, :, :, new], cache.kv[i, 1, :, :, new], i)
+        return hidden

@@ -1,0 +1,80 @@
+"""A run as a folder that transformers loads with code of its own: `NanoHeadsForCausalLM`.
+
+The code is copied from here. transformers takes files that lie side by side and import each other with
+`from .name import`, not packages with folders: so heads/ becomes flat, its __init__.py heads.py, and the
+imports are the one thing that is changed.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import heads
+import model
+from model import LanguageModel
+
+MODELING = Path(__file__).with_name("modeling_nanoheads.py")
+TRY = r"\1try:\n\1    \2\n\1finally:\n\1    pass"
+# all that says which model it is. Not bayesian: the draws are stored, so the projection is plain
+_MODEL = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "head", "head_args")
+_OTHERS = ("tied", "gain", "learn_gain", "order", "sinusoidal")
+
+
+def write_code(folder: Path) -> None:
+    """modeling_nanoheads.py and all that it imports."""
+    package = Path(heads.__file__).parent
+    sources = {path.name: path for path in sorted(package.glob("*.py")) if path.stem != "__init__"}
+    sources |= {
+        "heads.py": package / "__init__.py",
+        "model.py": Path(model.__file__),
+        MODELING.name: MODELING,
+    }
+    for name, path in sources.items():
+        code = path.read_text(encoding="utf-8")
+        code = re.sub(r"^( *)from (heads|model) import", r"\1from .\2 import", code, flags=re.MULTILINE)
+        code = re.sub(r"^( *)from \. import", r"\1from .heads import", code, flags=re.MULTILINE)
+        # needed for training only; transformers demands all packages that are not imported in a `try`
+        code = re.sub(r"^( *)(import torchbnn)$", TRY, code, flags=re.MULTILINE)
+        (folder / name).write_text(code, encoding="utf-8")
+
+
+@torch.no_grad()
+def to_transformers(
+    lm: LanguageModel, config: dict[str, Any], folder: Path, end: int | None, samples: int, seed: int
+) -> None:
+    """Writes the model of a run's `config`, the code included.
+
+    end      id of the token that ends a text, if the vocabulary has one
+    samples  draws of a Bayesian projection's weights that are stored, a function of the `seed`
+    """
+    from runtime.modeling_nanoheads import NanoHeadsConfig, NanoHeadsForCausalLM  # importing takes seconds
+
+    size, draws = lm.trunk.config, lm.head.draws(samples, seed) if config["bayesian"] else []
+    run = {key: config[key] for key in _MODEL} | {key: config[key] for key in _OTHERS if key in config}
+    name = MODELING.stem
+    written = NanoHeadsConfig(
+        run=run | {"dropout": 0.0},
+        draws=len(draws),
+        vocab_size=size.vocab_size,
+        max_position_embeddings=lm.trunk.context,
+        num_hidden_layers=size.n_layer,
+        num_attention_heads=size.n_head,
+        hidden_size=size.n_embd,
+        tie_word_embeddings=config.get("tied", True),
+        bos_token_id=end,
+        eos_token_id=end,
+        auto_map={
+            "AutoConfig": f"{name}.NanoHeadsConfig",
+            "AutoModelForCausalLM": f"{name}.NanoHeadsForCausalLM",
+        },
+    )
+    theirs = NanoHeadsForCausalLM(written)
+    own = dict(lm.named_parameters())
+    for key, p in theirs.lm.named_parameters():
+        p.copy_(own[key])
+    for i, drawn in enumerate(draws):
+        theirs.drawn[i] = drawn.weight
+    theirs.save_pretrained(folder)
+    write_code(folder)
