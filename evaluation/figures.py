@@ -65,8 +65,8 @@ def write(fig: "Figure", path: Path) -> list[Path]:
 
 
 def svg(fig: "Figure", prefix: str) -> str:
-    """The figure as an element of a page: its text is text, black is the page's own colour, nothing lies
-    behind it. `prefix`: of its ids, which are to be the page's only ones."""
+    """The figure as an element of a page: its text is text in the page's font, black is the page's own
+    colour, nothing lies behind it. `prefix`: of its ids, which no other element of the page may have."""
     import matplotlib
 
     file = io.StringIO()
@@ -77,6 +77,8 @@ def svg(fig: "Figure", prefix: str) -> str:
     _, start, rest = file.getvalue().partition("<svg ")
     text = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{prefix}-", start + rest)
     text = re.sub('<g id="[^"]*">', "<g>", text)  # nothing refers to these
+    text = re.sub(r'font-family: [^;"]*; ', "", text)  # the page's font
+    text = re.sub(r">\s+<", "><", text)
     # a tenth of a point is finer than a screen
     short = lambda found: f"{float(found[0]):.1f}".removesuffix(".0")
     text = re.sub(r' (d|x|y)="[^"]*"', lambda found: re.sub(r"-?\d+\.\d+", short, found[0]), text)

@@ -53,6 +53,14 @@ class Continuation(NamedTuple):
     def nll(self) -> float:
         return float(np.mean([t.nll for t in self.tokens]))
 
+    @property
+    def unsure(self) -> bool:
+        return self.tokens[0].epistemic is not None
+
+    @property
+    def ordered(self) -> bool:
+        return self.tokens[0].rank > 0
+
 
 class Prompt(NamedTuple):
     text: str

@@ -58,10 +58,10 @@ for (const input of document.querySelectorAll("input[name=shade]")) {
   });
 }
 
-// paper cannot unfold: what is folded is printed, too
+// paper cannot unfold: notes and texts are printed, too
 let folded = [];
 addEventListener("beforeprint", () => {
-  folded = [...document.querySelectorAll("details:not([open])")];
+  folded = [...document.querySelectorAll(".notes:not([open]), .prompt:not([open])")];
   for (const part of folded) part.open = true;
 });
 addEventListener("afterprint", () => {
