@@ -426,7 +426,7 @@ def calibration(rows: list[dict[str, Any]]) -> "Figure":
             ms=3,
         )
     ax.set_yticks(range(len(rows)), [r["name"] for r in rows])
-    ax.invert_yaxis()
+    ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.set_xlim(left=0)
     ax.set_xlabel("expected calibration error; 0 is calibrated")
     return fig
