@@ -4,7 +4,7 @@ PY := .venv/bin/python
 
 .PHONY: demo test test-other test-slow coverage table clean
 
-# Trains a baseline, a Sig-GPT whose teacher is that baseline, and a GS-Softmax model on an embedded corpus, and compares them.
+# Trains a baseline, a Sig-GPT whose teacher is that baseline, and a GS-Softmax model on an embedded corpus, and compares them in a table and on a page, out/demo.html.
 demo: .venv/done
 	$(PY) data/demo/prepare.py
 	for row in baseline sig_gpt gs_softmax_f1; do \
@@ -16,7 +16,8 @@ demo: .venv/done
 		$(PY) sample.py out/$$row-tiny --prompt "The statement" --length 80 || exit 1; \
 	done
 	@echo
-	$(PY) eval_diversity.py out/baseline-tiny out/sig_gpt-tiny out/gs_softmax_f1-tiny --split validation --texts 40 --prompt_tokens 28 --new_tokens 100
+	$(PY) eval_diversity.py out/baseline-tiny out/sig_gpt-tiny out/gs_softmax_f1-tiny --split validation --texts 40 --prompt_tokens 28 --new_tokens 100 --out out/demo
+	$(PY) report.py out/demo out/baseline-tiny out/sig_gpt-tiny out/gs_softmax_f1-tiny --split validation --out out/demo.html
 
 # The tests on as many processes as JOBS says, a file at a time: what a file's tests share is made once.
 JOBS ?= 2

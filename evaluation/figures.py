@@ -1,4 +1,5 @@
-"""Figures of tables, as PNG and SVG, through matplotlib: `draw` makes those of a table or of a frontier.
+"""Figures of tables, through matplotlib: `draw` writes those of a table or of a frontier as PNG and SVG,
+`svg` makes one for a page of the web.
 
 Of table.py's: the learning curve of each head beside softmax and, where the truth is known, its way there; of
 a text that was read several times, what that does (memorisation).
@@ -6,10 +7,12 @@ Of frontier.py's: quality against diversity over temperatures. They need no chec
 NAME.json, and of NAME.runs.json for a table.
 """
 
+import io
 import math
+import re
 import statistics
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -59,6 +62,27 @@ def write(fig: "Figure", path: Path) -> list[Path]:
             fig.savefig(f, format=end, metadata=metadata, bbox_inches="tight")
     pyplot().close(fig)
     return out
+
+
+def svg(fig: "Figure", prefix: str) -> str:
+    """The figure as an element of a page: its text is text in the page's font, black is the page's own
+    colour, nothing lies behind it. `prefix`: of its ids, which no other element of the page may have."""
+    import matplotlib
+
+    file = io.StringIO()
+    nothing: dict[str, None] = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        fig.savefig(file, format="svg", metadata=nothing, bbox_inches="tight", transparent=True)
+    pyplot().close(fig)
+    _, start, rest = file.getvalue().partition("<svg ")
+    text = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{prefix}-", start + rest)
+    text = re.sub('<g id="[^"]*">', "<g>", text)  # nothing refers to these
+    text = re.sub(r'font-family: [^;"]*; ', "", text)  # the page's font
+    text = re.sub(r">\s+<", "><", text)
+    # a tenth of a point is finer than a screen
+    short = lambda found: f"{float(found[0]):.1f}".removesuffix(".0")
+    text = re.sub(r' (d|x|y)="[^"]*"', lambda found: re.sub(r"-?\d+\.\d+", short, found[0]), text)
+    return re.sub(r"#000000\b|\bblack\b(?=[;\"])", "currentColor", text)
 
 
 def beside(name: Path, end: str) -> Path:
@@ -138,7 +162,7 @@ def plain_numbers(ax: "Axes") -> None:
     ax.yaxis.set_minor_formatter(NullFormatter())
 
 
-def multiples(data: Curves, path: Path, y: str, log: bool = True) -> list[Path]:
+def multiples(data: Curves, y: str, log: bool = True) -> "Figure":
     """One small panel a row, each with the baseline behind it.
 
     A `log` axis ends at four times the baseline's highest value: one head that is far off would flatten the
@@ -160,33 +184,38 @@ def multiples(data: Curves, path: Path, y: str, log: bool = True) -> list[Path]:
         plain_numbers(axes[0][0])
     fig.supxlabel(label)
     fig.supylabel(y)
-    return write(fig, path)
+    return fig
 
 
-def table_figures(name: Path) -> list[Path]:
+Drawing = tuple[str, "Figure"]  # what it shows, the end of its file's name; and the figure
+
+
+def table_figures(name: Path) -> Iterator[Drawing]:
     """The figures of a table, of its runs that trained from scratch; none if their logs are not in it.
 
     The others started from a trained baseline: their steps are not the same ones.
     """
     named = {run for row in read(beside(name, ".json"))["rows"] for run in row["runs"]}
-    rows = [r for r in read(beside(name, ".runs.json"))["rows"] if r["name"] in named and r.get("curve")]
-    rows = [r for r in rows if not r["training"]["init_from"]]
+    yield from run_figures(r for r in read(beside(name, ".runs.json"))["rows"] if r["name"] in named)
+
+
+def run_figures(runs: Iterable[dict[str, Any]]) -> Iterator[Drawing]:
+    """`table_figures` of these rows of runs; one evaluation is no curve."""
+    rows = [r for r in runs if len(r.get("curve", ())) > 1 and not r["training"]["init_from"]]
     if not rows:
-        return []
-    out = multiples(curves(rows, lambda e: e["val_ppl_eps"]), beside(name, ".curves"), "validation PPL_eps")
+        return
+    yield "curves", multiples(curves(rows, lambda e: e["val_ppl_eps"]), "validation PPL_eps")
     if "tv" in rows[0]["curve"][0]:
         distances = curves(rows, lambda e: e["tv"])
-        title = "total variation distance to the truth"
-        out += multiples(distances, beside(name, ".tv"), title, log=False)
-        out += masses(rows, beside(name, ".mass"))
-        out += bias(rows, beside(name, ".bias"))
+        yield "tv", multiples(distances, "total variation distance to the truth", log=False)
+        yield "mass", masses(rows)
+        yield "bias", bias(rows)
     again = [r for r in rows if "train_nll" in r["curve"][-1] and epochs(r, r["curve"][-1]["step"]) >= 2]
     if again:
-        out += memorisation(again, beside(name, ".memorise"))
-    return out
+        yield "memorise", memorisation(again)
 
 
-def masses(rows: list[dict[str, Any]], path: Path) -> list[Path]:
+def masses(rows: list[dict[str, Any]]) -> "Figure":
     """Where a head puts its mass over training.
 
     On the observed token and on the valid alternatives, each over the truth's, and on what is forbidden.
@@ -205,10 +234,10 @@ def masses(rows: list[dict[str, Any]], path: Path) -> list[Path]:
     axes[0][0].legend(fontsize=5, frameon=False)
     fig.supxlabel("training steps")
     fig.supylabel("mass")
-    return write(fig, path)
+    return fig
 
 
-def bias(rows: list[dict[str, Any]], path: Path) -> list[Path]:
+def bias(rows: list[dict[str, Any]]) -> "Figure":
     """How a head moves the valid alternatives over training.
 
     Its mass on them over the truth's, by decade of the truth's probability.
@@ -238,7 +267,7 @@ def bias(rows: list[dict[str, Any]], path: Path) -> list[Path]:
     axes[0][0].legend(fontsize=5, frameon=False)
     fig.supxlabel("training steps")
     fig.supylabel("model's mass on valid alternatives / the truth's")
-    return write(fig, path)
+    return fig
 
 
 # -----------------------------------------------------------------------------
@@ -259,7 +288,7 @@ def epochs(run: dict[str, Any], step: int) -> float:
     return step * c["batch_size"] / ((c["train_tokens"] - 1) // c["block_size"])
 
 
-def memorisation(rows: list[dict[str, Any]], path: Path) -> list[Path]:
+def memorisation(rows: list[dict[str, Any]]) -> "Figure":
     """What reading a text many times does to each head, on that text and on held-out text.
 
     A column of panels a head, with the baseline behind it; and below them all heads at equal fit.
@@ -292,7 +321,7 @@ def memorisation(rows: list[dict[str, Any]], path: Path) -> list[Path]:
     for part in parts:
         part.supxlabel(f"epochs; grey: {BASELINE}; bands: lowest to highest seed", fontsize=8)
     equal_fit(last.subplots(), rows)
-    return write(fig, path)
+    return fig
 
 
 def held_out_and_train(ax: "Axes", held_out: Curves, train: Curves, name: str, log: bool) -> None:
@@ -342,7 +371,7 @@ def equal_fit(ax: "Axes", rows: list[dict[str, Any]]) -> None:
 # The frontier
 
 
-def frontier(path: Path) -> list[Path]:
+def frontier(path: Path) -> "Figure":
     """The figure of frontier.py's JSON: a curve a row over temperatures, T = 1 marked, and human text."""
     table = read(path)
     rows = [r for r in table["rows"] if r.get("points")]
@@ -368,7 +397,7 @@ def frontier(path: Path) -> list[Path]:
         f"the dot is 1; grey: {row_of(base)}; star: human text"
     )
     fig.supylabel(title)
-    return write(fig, path.with_suffix(""))
+    return fig
 
 
 def trade_off(ax: "Axes", points: list[dict[str, float]], key: str, colour: str) -> None:
@@ -379,12 +408,48 @@ def trade_off(ax: "Axes", points: list[dict[str, float]], key: str, colour: str)
     ax.plot([q["self_bleu"] for q in one], [q[key] for q in one], color=colour, marker="o", ms=5, ls="")
 
 
-def draw(name: Path) -> list[Path]:
-    """The figures of NAME, a table or a frontier: their files. UserError if it is neither.
+# -----------------------------------------------------------------------------
+# Calibration
+
+
+def calibration(rows: list[dict[str, Any]]) -> "Figure":
+    """The expected calibration error of each row, with its interval where there are several seeds."""
+    fig, ax = pyplot().subplots(figsize=(6, 0.18 * len(rows) + 0.6), layout="constrained")
+    for at, row in enumerate(rows):
+        half = float(row.get("ece_ci", "nan"))
+        ax.errorbar(
+            float(row["ece"]),
+            at,
+            xerr=half if math.isfinite(half) else None,
+            color="tab:blue",
+            marker="o",
+            ms=3,
+        )
+    ax.set_yticks(range(len(rows)), [r["name"] for r in rows])
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set_xlim(left=0)
+    ax.set_xlabel("expected calibration error; 0 is calibrated")
+    return fig
+
+
+# -----------------------------------------------------------------------------
+
+
+def drawings(name: Path) -> Iterator[Drawing]:
+    """The figures of NAME, a table or a frontier. UserError if it is neither.
 
     None of a table without learning curves: an older version wrote it, or all its runs started from others.
     """
     points = beside(name, ".json")
     a_table = beside(name, ".runs.json").is_file() or not points.is_file()
     with foreign(name, "the name of a table that table.py or frontier.py wrote"):
-        return table_figures(name) if a_table else frontier(points)
+        if a_table:
+            yield from table_figures(name)
+        else:
+            yield "", frontier(points)
+
+
+def draw(name: Path) -> list[Path]:
+    """Writes the figures of NAME beside it: their files. Errors as of `drawings`."""
+    made = [write(fig, beside(name, f".{what}" if what else "")) for what, fig in drawings(name)]
+    return [path for files in made for path in files]

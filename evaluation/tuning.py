@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
@@ -16,6 +16,9 @@ from evaluation.settings import other_settings
 from evaluation.tables import beside, json_table, number_strings, strict
 from runtime.errors import UserError
 from runtime.files import foreign, lock_of, locked, read_json, replacing
+
+if TYPE_CHECKING:  # see figures.pyplot
+    from matplotlib.figure import Figure
 
 Point = dict[str, float]  # setting -> value
 Entry = dict[str, Any]  # a trial in the file
@@ -255,15 +258,16 @@ def best_so_far(trials: list[Entry], design: int) -> list[float]:
     return expected + [math.exp(min(nll[:n])) for n in range(design + 1, len(trials) + 1)]
 
 
-def figure(store: Store, rows: Sequence[str], design: int, count: int, path: Path) -> list[Path]:
-    """Best validation perplexity against the number of trials: a panel a row, softmax behind it."""
+def figure(store: Store, rows: Sequence[str], design: int, count: int) -> "Figure | None":
+    """Best validation perplexity against the number of trials: a panel a row, softmax behind it. None without
+    trials."""
     curves = {}
     for row in rows:
         trials = store.of_row(row, count)
         if len(trials) > 1:
             curves[row] = best_so_far(trials, design)
     if not curves:
-        return []
+        return None
     base = curves.get(figures.BASELINE)
     fig, axes = figures.panels([r for r in curves if r != figures.BASELINE] or list(curves), 1.6)
     for ax, row in axes:
@@ -274,7 +278,7 @@ def figure(store: Store, rows: Sequence[str], design: int, count: int, path: Pat
     figures.plain_numbers(axes[0][0])
     fig.supxlabel(f"trials; grey: {figures.BASELINE}; the first {design} are at shared points")
     fig.supylabel("best validation perplexity")
-    return figures.write(fig, path)
+    return fig
 
 
 def write_report(store: Store, rows: Sequence[str], space: Space, design: int, count: int) -> str:
@@ -284,5 +288,6 @@ def write_report(store: Store, rows: Sequence[str], space: Space, design: int, c
     with locked(lock_of(out)):
         with replacing(beside(out, ".md")) as f:
             f.write(text.encode())
-        drawn = [str(p) for p in figure(store, rows, design, count, out)]
+        fig = figure(store, rows, design, count)
+        drawn = [str(p) for p in figures.write(fig, out)] if fig else []
     return "\n".join([text, *drawn])

@@ -197,7 +197,7 @@ def test_memorisation_shows_what_was_logged(tmp_path, monkeypatch):
     kept, write = [], figures.write
     monkeypatch.setattr(figures, "write", lambda fig, path: kept.append(fig) or write(fig, path))
     rows = json.loads(learnt_by_heart(8 * 5 + 1)["x.runs.json"])["rows"]
-    made = figures.memorisation(rows, tmp_path / "x")
+    made = figures.write(figures.memorisation(rows), tmp_path / "x")
     assert len(made) == 2 and all(path.stat().st_size > 1000 for path in made)
     *measures, last = kept[0].axes
     lines = [[line.get_xydata().tolist() for line in ax.lines] for ax in measures]

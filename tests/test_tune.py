@@ -19,6 +19,7 @@ import table
 import train
 import tune
 from config.defaults import TrainConfig
+from evaluation import figures
 from evaluation.tuning import Store, best_of, expected_best, figure, points, propose, report
 from runtime import checkpoint, workers
 from runtime.configurator import configure
@@ -143,7 +144,7 @@ def test_the_report_names_the_best_point_and_the_edges(tmp_path):
     # one that diverged counts as a uniform distribution
     assert cells[6] == f"{math.exp((2 + 1 + math.log(100) + 1.5) / 4):.1f}" and len(cells) == 9
     assert other.split("|")[7].strip() == f"{math.e:.1f}" and other.split("|")[8].strip() == "-"
-    drawn = figure(store, ["baseline", "other"], 2, 4, tmp_path / "x.tune")
+    drawn = figures.write(figure(store, ["baseline", "other"], 2, 4), tmp_path / "x.tune")
     assert [p.name for p in drawn] == ["x.tune.png", "x.tune.svg"]
 
 

@@ -1,0 +1,47 @@
+"""A report as HTML: one file that holds all it needs, and asks no network for anything."""
+
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from evaluation.report.runs import Runs, Token
+from evaluation.report.tables import Table
+
+HERE = Path(__file__).parent
+
+
+def inlined(name: str) -> Markup:
+    """A file of ours as it stands: what is in it is no text to be escaped."""
+    return Markup((HERE / name).read_text(encoding="utf-8"))
+
+
+def shades(token: Token, scale: dict[str, float]) -> str:
+    """The shades of a token, from 0 to 1, as a style."""
+    values = {"nll": token.nll, "epistemic": token.epistemic or 0.0, "rank": float(token.rank)}
+    said = (f"--{k}:{min(1.0, max(0.0, v / scale[k])):.2f}" for k, v in values.items() if scale[k] > 0)
+    return ";".join(said)
+
+
+def described(token: Token) -> str:
+    """What a token says of itself."""
+    said = [f"-log p {token.nll:.2f}"]
+    if token.epistemic is not None:
+        said.append(f"epistemic {token.epistemic:.3f}")
+    if token.rank:
+        said.append(f"round {token.rank}")
+    return ", ".join(said)
+
+
+def render(tables: list[Table], runs: Runs | None) -> str:
+    """The page. Everything in it is escaped but for our own style, script and figures."""
+    env = Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    env.filters |= {"described": described, "svg": Markup}
+    env.globals |= {"shades": shades, "style": inlined("style.css"), "script": inlined("script.js")}
+    return env.get_template("page.html").render(tables=tables, runs=runs) + "\n"

@@ -1,0 +1,261 @@
+"""What a report shows of runs, from their checkpoints: what each writes after the same prompts, token by
+token, and next-word distributions beside the truth, where it is known."""
+
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data.held_out import HeldOut, Truth
+from data.orders import MASKED
+from data.tokenizers import Tokenizer
+from evaluation.any_order import FREE, Conditionals, Distributions, diffusion, one_by_one, reader_of
+from evaluation.rows import Entry
+from evaluation.sampling import entropies, generate
+from evaluation.scoring import Window, document_blocks, document_windows
+from evaluation.texts import Prompts
+from heads import Weights
+from model import LanguageModel
+from runtime.checkpoint import load_model
+from runtime.device import autocast, float64_device, get_dtype
+
+WORDS = 8  # of a context, by the truth's probability
+BEFORE = 40  # words of a context that are shown, at most
+
+
+class Machine(NamedTuple):
+    """Where and how the models are asked."""
+
+    device: torch.device
+    dtype: str
+    samples: int  # weight draws of Bayesian rows
+    seed: int
+
+
+Draws = list[Weights]
+
+
+class Token(NamedTuple):
+    text: str
+    nll: float  # -log p of what was drawn, nats
+    epistemic: float | None  # uncertainty before it was drawn, nats; None where weights are points
+    rank: int  # in which round it was drawn, from 1 on; 0: from left to right
+
+
+class Continuation(NamedTuple):
+    run: str
+    about: str
+    tokens: list[Token]
+
+    @property
+    def nll(self) -> float:
+        return float(np.mean([t.nll for t in self.tokens]))
+
+    @property
+    def unsure(self) -> bool:
+        return self.tokens[0].epistemic is not None
+
+    @property
+    def ordered(self) -> bool:
+        return self.tokens[0].rank > 0
+
+
+class Prompt(NamedTuple):
+    text: str
+    human: str
+    continued: list[Continuation]
+
+
+class Word(NamedTuple):
+    text: str
+    observed: bool
+    together: bool  # several words, whose probabilities are summed
+    probabilities: list[float]  # the truth's, then each run's
+
+
+class Context(NamedTuple):
+    """A place of the held-out text, and what may come next."""
+
+    before: str
+    words: list[Word]
+
+
+class Runs(NamedTuple):
+    """What all runs say."""
+
+    names: list[str]
+    prompts: list[Prompt]
+    judged: list[str]  # the runs that stand beside the truth
+    contexts: list[Context]
+    scale: dict[str, float]  # of the shades: where each is at its darkest
+
+
+def examine(
+    asked: list[Entry],
+    split: HeldOut,
+    tokenizer: Tokenizer,
+    prompts: Prompts,
+    places: list[Window],
+    machine: Machine,
+) -> Runs:
+    """All runs after all `prompts`, and at all `places` of the split (see `spread_places`)."""
+    texts = [tokenizer.decode(p) for p in prompts.prompt.tolist()]
+    humans = [tokenizer.decode(h) for h in prompts.human.tolist()]
+    shown = [Prompt(text, human, []) for text, human in zip(texts, humans)]
+    said: dict[str, np.ndarray] = {}
+    for entry in asked:
+        model, ckpt = load_model(entry.path, device=machine.device, dtype=get_dtype(machine.dtype))
+        draws = model.head.draws(machine.samples, machine.seed, get_dtype(machine.dtype))
+        about = f"{ckpt.config['head']}, step {ckpt.progress['step']}"
+        for prompt, tokens in zip(shown, continued(model, prompts, draws, tokenizer, machine)):
+            prompt.continued.append(Continuation(entry.name, about, tokens))
+        if split.truth and ckpt.config.get("order") != MASKED:
+            said[entry.name] = next_words(model, split, places, draws, machine)
+    contexts = beside_truth(split, split.truth, places, said, tokenizer) if split.truth else []
+    return Runs([e.name for e in asked], shown, list(said), contexts, darkest(shown))
+
+
+def darkest(prompts: list[Prompt]) -> dict[str, float]:
+    """The value of each shade's darkest tone: 8 nats, the largest uncertainty, the last round."""
+    tokens = [t for p in prompts for c in p.continued for t in c.tokens]
+    unsure = max((t.epistemic or 0.0 for t in tokens), default=0.0)
+    return {"nll": 8.0, "epistemic": unsure, "rank": float(max((t.rank for t in tokens), default=0))}
+
+
+# -----------------------------------------------------------------------------
+# Continuations
+
+
+def continued(
+    model: LanguageModel, prompts: Prompts, draws: Draws, tokenizer: Tokenizer, machine: Machine
+) -> list[list[Token]]:
+    """The tokens after each prompt."""
+    generator = torch.Generator(float64_device(machine.device)).manual_seed(machine.seed)
+    start, new = torch.from_numpy(prompts.prompt).to(machine.device), prompts.human.shape[1]
+    how = forwards if model.trunk.config.order == "left_to_right" else filled
+    text, nll, unsure, rank = how(model, start, new, draws, generator, machine.dtype)
+    out = []
+    for n, ids in enumerate(text.tolist()):
+        of_text = pieces(tokenizer, ids)[-new:]
+        epistemic = [None] * new if unsure is None else unsure[n].tolist()
+        out.append([Token(*t) for t in zip(of_text, nll[n].tolist(), epistemic, rank[n].tolist())])
+    return out
+
+
+Drawn = tuple[Tensor, Tensor, Tensor | None, Tensor]  # ids (B, P + new); -log p, uncertainty, round (B, new)
+
+
+def forwards(
+    model: LanguageModel, start: Tensor, new: int, draws: Draws, generator: torch.Generator, dtype: str
+) -> Drawn:
+    """From left to right, as texts of the table are."""
+    tokens, nll, unsure = [], [], []
+    for token, hidden in generate(model, start, new, draws, generator=generator, dtype=dtype):
+        with autocast(start.device, dtype):
+            log_p = model.head.log_probs(hidden, draws)
+            if len(draws) > 1:
+                unsure.append(entropies(model, hidden, draws)[2])
+        tokens.append(token)
+        nll.append(-log_p.gather(1, token[:, None])[:, 0])
+    text = torch.cat((start, torch.stack(tokens, 1)), 1)
+    rank = torch.zeros(len(text), new, dtype=torch.long)
+    return text, torch.stack(nll, 1), torch.stack(unsure, 1) if unsure else None, rank
+
+
+def filled(
+    model: LanguageModel, start: Tensor, new: int, draws: Draws, generator: torch.Generator, dtype: str
+) -> Drawn:
+    """In random order, a token a pass; of masked diffusion in as many rounds as there are tokens."""
+    free = torch.full((len(start), new), FREE, device=start.device)
+    kept = Kept(reader_of(model, torch.cat((start, free), 1), draws, dtype=dtype))
+    sampler = partial(diffusion, steps=new) if model.trunk.config.order == MASKED else one_by_one
+    done = sampler(kept, generator=generator)
+    return done.text, -kept.p[:, -new:].log(), None, done.rank[:, -new:]
+
+
+class Kept:
+    """`Conditionals` that keep the probability `p` (B, T) that each token had when it was accepted."""
+
+    def __init__(self, c: Conditionals):
+        self.c, self.text = c, c.text  # the same tensor: it is filled in place
+        self.p = torch.ones(c.text.shape, dtype=torch.float64)
+
+    def each(self, places: Tensor) -> Distributions:
+        return self.c.each(places)
+
+    def along(self, places: Tensor, tokens: Tensor) -> Distributions:
+        return self.c.along(places, tokens)
+
+    def accept(self, said: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
+        accepted = torch.arange(places.shape[1]) < count[:, None]
+        p = torch.where(accepted, said.probs(tokens), self.p.gather(1, places))
+        self.p.scatter_(1, places, p)
+        self.c.accept(said, places, tokens, count)
+
+
+def pieces(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    """What each token adds to the text. A character of several tokens is added by its last."""
+    out, done = [], ""
+    for n in range(1, len(ids) + 1):
+        text = tokenizer.decode(ids[:n])
+        if n < len(ids):
+            text = text.rstrip("\ufffd")
+        out.append(text[len(done) :])
+        done = text if len(text) > len(done) else done
+    return out
+
+
+# -----------------------------------------------------------------------------
+# Beside the truth
+
+
+def spread_places(split: HeldOut, reads: int, count: int) -> list[Window]:
+    """`count` places with a single target each, evenly spread over the documents of a split whose truth is
+    known, and over the places in them; `reads`: tokens that every model reads. None without a truth."""
+    if split.truth is None or count < 1:
+        return []
+    plan = document_windows(np.flatnonzero(split.ids == split.truth.end), reads)
+    out = []
+    for n, i in enumerate(np.linspace(0, len(plan) - 1, min(count, len(plan))).astype(int)):
+        start, first, stop = plan[i]
+        target = first + int((n + 1) * 0.618033988749895 % 1 * (stop - first))
+        out.append(Window(start, target, target + 1))
+    return out
+
+
+def next_words(
+    model: LanguageModel, split: HeldOut, places: list[Window], draws: Draws, machine: Machine
+) -> np.ndarray:
+    """The model's p (places, V)."""
+    blocks = document_blocks(model, split.ids, places, draws, machine.device, machine.dtype)
+    return torch.cat([log_p.exp().cpu() for _, log_p in blocks]).double().numpy()
+
+
+def beside_truth(
+    split: HeldOut, truth: Truth, places: list[Window], said: dict[str, np.ndarray], tokenizer: Tokenizer
+) -> list[Context]:
+    """For each place the truth's most probable words and the observed one, then all alternatives to that and
+    all that cannot be, each with its probability by the truth and by all runs."""
+    out = []
+    for n, (start, target, _) in enumerate(places):
+        at = start + 1 + target
+        observed = int(split.ids[at])
+        p = np.stack([truth.probs(np.array([at]))[0], *(q[n] for q in said.values())])
+        valid = p[0] > 0
+        top = [int(i) for i in p[0].argsort()[::-1][:WORDS] if valid[i]]
+        listed = list(dict.fromkeys([*top, observed]))
+        words = [Word(shown_word(tokenizer, i), i == observed, False, p[:, i].tolist()) for i in listed]
+        others = valid.copy()
+        others[observed] = False
+        summed = {f"all {int(others.sum())} valid alternatives": others, "forbidden words": ~valid}
+        words += [Word(title, False, True, p[:, which].sum(1).tolist()) for title, which in summed.items()]
+        before = tokenizer.decode(split.ids[max(start + 1, at - BEFORE) : at].tolist())
+        out.append(Context(before, words))
+    return out
+
+
+def shown_word(tokenizer: Tokenizer, token: int) -> str:
+    text = tokenizer.decode([token])
+    return text if text.strip() else repr(text)[1:-1]

@@ -1,0 +1,224 @@
+"""What a report shows of a table: its cells, its figures, its notes and some of its texts, all of its files.
+
+Tables of table.py, of eval_diversity.py and of eval_orders.py.
+"""
+
+import base64
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from evaluation import figures, tuning
+from evaluation.columns import HONEST, TRUTH, Column, columns_of
+from evaluation.tables import Row, beside, number, number_strings, read_texts, samples_file
+from evaluation.texts import cut
+from runtime.files import foreign, read_json, read_text
+
+SIGNS = 1000  # of a text that are shown, where the table did not cut it
+
+# what a figure shows, by the end of its file's name
+CAPTIONS = {
+    "curves": "Learning curves: validation PPL_eps over training",
+    "tv": "Total variation distance to the truth over training",
+    "mass": "Mass on the observed token, on valid alternatives and on what is forbidden, over training",
+    "bias": "Mass on valid alternatives over the truth's, by decade of the truth's probability",
+    "memorise": "What reading a text many times does, on that text and on held-out text",
+    "frontier": "Quality against diversity over sampling temperatures",
+    "tune": "What trials of the search buy",
+    "ece": "Calibration: " + next(c.what for c in HONEST if c.key == "ece"),
+    "trials": "All trials of the search",
+    "samplers": "What each sampler writes, against its model evaluations",
+}
+
+
+class Cell(NamedTuple):
+    sort: str  # the number as it is, for sorting; "" where there is none
+    text: str
+    half: str = ""  # of the 95% interval
+    distance: str = ""  # to human text
+    best: bool = False  # cannot be told from the best of its column
+    seeds: str = ""  # the value of each
+
+
+class Line(NamedTuple):
+    """A row of a table."""
+
+    name: str
+    problem: str
+    reference: bool
+    cells: list[Cell]
+    seeds: list[tuple[str, list[str]]]  # (which one, its values); none of a row of one run
+
+
+class Figure(NamedTuple):
+    caption: str
+    svg: str  # an element of ours, or
+    source: str  # a picture, as a URL that holds it
+
+
+class Notes(NamedTuple):
+    """What stands under the table in its Markdown."""
+
+    paragraphs: list[str]
+    columns: list[str]
+
+
+class Sample(NamedTuple):
+    row: str
+    text: str
+
+
+class Table(NamedTuple):
+    name: str
+    columns: tuple[Column, ...]
+    lines: list[Line]
+    marked: bool  # whether there are groups that cannot be told apart
+    notes: Notes
+    figures: list[Figure]
+    samples: list[list[Sample]]  # for each prompt the rows' continuations
+
+
+def table_path(path: Path) -> Path | None:
+    """The name of the table that `path` means, without ending; None if there is no such file."""
+    name = path.with_suffix("") if path.suffix == ".json" else path
+    return name if beside(name, ".json").is_file() else None
+
+
+def open_table(name: Path, prompts: int, at: int) -> Table:
+    """Table number `at` of a page. UserError if the file is none of ours, or is damaged."""
+    path = beside(name, ".json")
+    with foreign(path, "a table of this program (table.py, eval_diversity.py or eval_orders.py)"):
+        content = read_json(path, strict=True)
+        settings = dict(content["settings"])
+        rows = [number_strings(dict(r)) for r in content["rows"]]
+        runs_file = beside(name, ".runs.json")
+        runs = {}
+        if runs_file.is_file():
+            runs = {r["name"]: number_strings(r) for r in read_json(runs_file, strict=True)["rows"]}
+        columns = columns_in(settings, rows)
+        human = next((r for r in rows if r["name"] == "human"), {})
+        lines = [line(r, columns, human, runs) for r in rows]
+        drawn = [*own_figures(name, rows, bool(runs), f"t{at}"), *pictures(name)]
+        marked = any(r.get(c.key + "_best") for r in rows for c in columns)
+        words = settings.get("evaluation", settings).get("words", 0)
+        texts = samples(beside(name, ".runs") if runs else name, rows, prompts, words)
+        return Table(name.name, columns, lines, marked, notes(beside(name, ".md")), drawn, texts)
+
+
+# -----------------------------------------------------------------------------
+# Cells
+
+
+def columns_in(settings: dict[str, Any], rows: list[Row]) -> tuple[Column, ...]:
+    """The columns that the rows have a number for; those of eval_orders.py are the rows' own."""
+    if "table" in settings or "protocol" in settings:
+        of_runs = "table" in settings
+        paper = settings.get("protocol") == "paper"
+        known = columns_of("paper", False) if paper else HONEST + TRUTH
+        return tuple(c for c in known if any(c.key in r for r in rows) and not (of_runs and c.key == "step"))
+    keys = dict.fromkeys(k for r in rows for k, v in r.items() if isinstance(v, float))
+    return tuple(Column(k, k.replace("_", " "), ".4g", "", "") for k in keys)
+
+
+def line(row: Row, columns: tuple[Column, ...], human: Row, runs: dict[str, Row]) -> Line:
+    """A row with the values of its seeds, which are in the table of all `runs`."""
+    own = [runs[name] for name in row.get("runs", []) if name in runs and not row.get("reference")]
+    seeds = []
+    for run in own:
+        values = [number(run.get(c.key, math.nan), c.form) for c in columns]
+        seeds.append((f"seed {run['training']['seed']}", values))
+    cells = []
+    for i, c in enumerate(columns):
+        said = "; ".join(f"{seed}: {values[i]}" for seed, values in seeds)
+        cells.append(cell(row, c, human, said))
+    return Line(str(row["name"]), str(row.get("problem", "")), bool(row.get("reference")), cells, seeds)
+
+
+def cell(row: Row, column: Column, human: Row, seeds: str) -> Cell:
+    value = row.get(column.key, math.nan)
+    if math.isnan(value):
+        return Cell("", "-")
+    half = row.get(column.key + "_ci", math.nan)
+    far = ""
+    if column.best == "human" and row is not human and column.key in human:
+        far = format(value - human[column.key], "+" + column.form)
+    return Cell(
+        repr(value),
+        number(value, column.form),
+        format(half, column.form) if math.isfinite(half) else "",
+        far,
+        bool(row.get(column.key + "_best")),
+        seeds,
+    )
+
+
+def notes(path: Path) -> Notes:
+    """The lines under a table, without the further tables between them."""
+    if not path.is_file():
+        return Notes([], [])
+    parts = re.split(r"\n\s*\n", read_text(path).strip())
+    under = [p for p in parts if not p.startswith("|")]
+    columns = [line.removeprefix("- ") for p in under if p.startswith("- ") for line in p.splitlines()]
+    said = [line for p in under if not p.startswith("- ") for line in p.splitlines()]
+    return Notes(said, columns)
+
+
+# -----------------------------------------------------------------------------
+# Figures
+
+
+def own_figures(name: Path, rows: list[Row], of_runs: bool, prefix: str) -> Iterator[Figure]:
+    """Those that evaluation/ draws of the table's numbers: learning curves, frontier, search, calibration."""
+
+    def drawn() -> Iterator[figures.Drawing]:
+        yield from figures.drawings(name) if of_runs else figures.run_figures(rows)
+        frontier, search = beside(name, ".frontier"), beside(name, ".tune.json")
+        if beside(frontier, ".json").is_file():
+            yield from (("frontier", fig) for _, fig in figures.drawings(frontier))
+        if search.is_file():
+            store, design = tuning.Store(search), int(read_json(search)["settings"]["design"])
+            trials = list(dict.fromkeys(row for row, _ in store.trials))
+            if fig := tuning.figure(store, trials, design, len(store.trials)):
+                yield "tune", fig
+        calibrated = [r for r in rows if "ece" in r]
+        if calibrated:
+            yield "ece", figures.calibration(calibrated)
+
+    for number_of, (what, fig) in enumerate(drawn()):
+        yield Figure(CAPTIONS.get(what, what), figures.svg(fig, f"{prefix}f{number_of}"), "")
+
+
+DRAWN = ("curves", "tv", "mass", "bias", "memorise", "frontier", "tune")
+
+
+def pictures(name: Path) -> Iterator[Figure]:
+    """The other figures that lie beside the table. They are foreign files: nothing in a picture can run."""
+    for path in sorted(name.parent.glob(f"{name.name}.*.svg")):
+        what = path.name[len(name.name) + 1 : -len(".svg")]
+        if what not in DRAWN and "." not in what:
+            held = base64.b64encode(path.read_bytes()).decode()
+            yield Figure(CAPTIONS.get(what, what), "", f"data:image/svg+xml;base64,{held}")
+
+
+# -----------------------------------------------------------------------------
+# Texts
+
+
+def samples(texts: Path, rows: list[Row], prompts: int, words: int) -> list[list[Sample]]:
+    """The first texts of each row's first run, by prompt: all continue the same ones, human text first."""
+    of_rows = {}
+    for row in sorted(rows, key=lambda r: r["name"] != "human"):
+        path = samples_file(texts, (row.get("runs") or [row["name"]])[0])
+        if path.is_file():
+            with foreign(path, "a file of texts, one JSON string a line"):
+                of_rows[row["name"]] = [shown(t, words) for t in read_texts(path)[:prompts]]
+    count = min(map(len, of_rows.values()), default=0)
+    return [[Sample(row, texts[i]) for row, texts in of_rows.items()] for i in range(count)]
+
+
+def shown(text: str, words: int) -> str:
+    """What the table measured of a text, or the start of it."""
+    text = cut(text, words).strip()
+    return text if len(text) <= SIGNS else text[:SIGNS] + " ..."

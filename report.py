@@ -1,0 +1,122 @@
+"""Tables and runs -> one HTML file that opens in any browser, without a network.
+
+    python report.py results/heads_250 results/grammar --out report.html
+    python report.py results/grammar out/baseline-grammar-1 other=out/sig_gpt-grammar-1 --out report.html
+
+A table is the name of its files without their endings, as --out of eval_diversity.py and eval_orders.py, or
+results/NAME of table.py: its numbers, groups and seeds, the figures and the texts that lie beside it. A run
+is its out folder: all runs continue the same held-out prompts, each token shaded by -log p (of Bayesian rows
+also by epistemic uncertainty, of any order also by the order of generation), and where the truth is known
+(data/grammar), their next-word distributions stand beside it. Runs need their checkpoints and their corpus.
+"""
+
+if __name__ == "__main__":
+    from runtime import configurator
+
+    configurator.quiet_imports()
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from data.held_out import HeldOut, open_held_out
+from data.prepared import found_path, tokenizer_of
+from evaluation.report.page import render
+from evaluation.report.runs import Machine, Runs, examine, spread_places
+from evaluation.report.tables import open_table, table_path
+from evaluation.rows import Entry, check_comparable, entries
+from evaluation.texts import held_out_prompts
+from model import context
+from runtime.configurator import check_seed, cli, configure, help_text, wants_help
+from runtime.device import get_device, settle_dtype
+from runtime.errors import UserError
+from runtime.files import check_writable, replacing
+
+
+@dataclass
+class ReportConfig:
+    # fmt: off
+    shown: list[str]                # TABLE ... [NAME=]RUN ...: tables, and out folders of training runs
+    out: str = "report.html"        # the file to write
+    prompts: int = 3                # whose continuations are shown
+    # of runs
+    split: Literal["validation", "test"] = "test"
+    data: str = ""                  # the prepared data folder; empty: the one of the first run
+    prompt_tokens: int = 28
+    new_tokens: int = 60
+    contexts: int = 6               # places at which runs stand beside the truth, where it is known
+    samples: int = 8                # weight draws of Bayesian rows
+    seed: int = 1337                # of what is drawn
+    device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
+    dtype: str = "float32"          # of matrix products: float32, bfloat16, float16, or auto
+    # fmt: on
+
+    def check(self) -> None:
+        """UserError naming the value that cannot work."""
+        for key in ("prompts", "prompt_tokens", "new_tokens", "contexts", "samples"):
+            least = 0 if key == "contexts" else 1
+            if getattr(self, key) < least:
+                raise UserError(f"{key} = {getattr(self, key)}: must be at least {least}")
+        check_seed(self.seed)
+        check_writable(Path(self.out))
+
+
+def apart(shown: list[str]) -> tuple[list[Path], list[Entry]]:
+    """(names of tables, runs). UserError for what is neither."""
+    tables, runs = [], []
+    for argument in shown:
+        if table := table_path(Path(argument).expanduser()):
+            tables.append(table)
+            continue
+        try:
+            runs += entries([argument])
+        except FileNotFoundError:
+            raise UserError(
+                f"{argument} is neither a table nor a run: there is no {argument}.json, and no checkpoint "
+                "in it; give results/NAME, or the out folder of a training run"
+            ) from None
+    return tables, runs
+
+
+def opened(c: ReportConfig, runs: list[Entry]) -> HeldOut:
+    """The split that all runs are asked about. UserError for runs that cannot stand side by side."""
+    check_comparable(runs, masked=True)
+    folder = Path(c.data).expanduser() if c.data else found_path(runs[0].ckpt.config["data"], runs[0].path)
+    split = open_held_out(folder / f"{c.split}.bin")
+    if split.info["fingerprint"] != runs[0].ckpt.config["tokenizer_fingerprint"]:
+        raise UserError(f"{split.path} was made with another tokenizer than the runs': give --data")
+    reads, asked = min(context(e.ckpt.config) for e in runs), c.prompt_tokens + c.new_tokens
+    if asked > reads:
+        raise UserError(
+            f"prompt_tokens + new_tokens = {asked}: these models read {reads} tokens; ask for fewer"
+        )
+    return split
+
+
+def examined(c: ReportConfig, runs: list[Entry], split: HeldOut) -> Runs:
+    device = get_device(c.device)
+    machine = Machine(device, settle_dtype(c.dtype, device).name, c.samples, c.seed)
+    prompts = held_out_prompts(split.ids, c.prompts, c.prompt_tokens, c.new_tokens)
+    places = spread_places(split, min(context(e.ckpt.config) for e in runs), c.contexts)
+    return examine(runs, split, tokenizer_of(runs[0].ckpt), prompts, places, machine)
+
+
+def main(argv: list[str]) -> int:
+    if wants_help(argv):
+        print(__doc__, help_text(ReportConfig), sep="\n")
+        return 0
+    c = configure(ReportConfig, argv)
+    c.check()
+    names, runs = apart(c.shown)
+    split = opened(c, runs) if runs else None
+    tables = [open_table(name, c.prompts, at) for at, name in enumerate(names)]
+    page = render(tables, examined(c, runs, split) if split else None)
+    out = Path(c.out)
+    with replacing(out) as f:
+        f.write(page.encode())
+    print(f"wrote {out}, {len(page.encode()) / 1e6:.1f} MB: open it in a browser")
+    return 0
+
+
+if __name__ == "__main__":
+    cli(main)()
