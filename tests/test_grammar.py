@@ -476,6 +476,7 @@ class Oracle:
             )
 
         states.config = SimpleNamespace(block_size=self.block)
+        states.context = self.block
         return states
 
     def log_prob_blocks(self, hidden, draws):

@@ -113,7 +113,7 @@ def whole(token_folder, tmp_path, monkeypatch):
         config = TrainConfig.read(list(arguments))
         return train_in_process(config, token_folder)
 
-    tiny = TINY | dict(block_size=96)
+    tiny = TINY | dict(block_size=96, eval_interval=3)
     overlay = tmp_path / "tinytable.py"
     overlay.write_text("".join(f"{k} = {v!r}\n" for k, v in tiny.items()))
     real = Run.make.__func__

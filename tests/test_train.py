@@ -288,7 +288,9 @@ def test_wrong_evaluation_steps(flag, says):
 def test_best_is_the_best(run, tiny, monkeypatch):
     values = iter([3.0, 2.0, 4.0])
     monkeypatch.setattr(
-        train.Trainer, "evaluate", lambda self: train.Score(next(values), 1, 0, 1.0, math.nan, math.nan)
+        train.Trainer,
+        "evaluate",
+        lambda self, order: train.Score(next(values), 1, 0, 1.0, math.nan, math.nan),
     )
     c = tiny(eval_interval=2)
     assert run(c) == 0
@@ -308,7 +310,9 @@ def test_best_is_the_best(run, tiny, monkeypatch):
 def test_best_is_remembered_by_a_resume(run, tiny, monkeypatch):
     values = iter([1.0, 2.0])
     monkeypatch.setattr(
-        train.Trainer, "evaluate", lambda self: train.Score(next(values), 1, 0, 1.0, math.nan, math.nan)
+        train.Trainer,
+        "evaluate",
+        lambda self, order: train.Score(next(values), 1, 0, 1.0, math.nan, math.nan),
     )
     c = tiny(max_steps=2, lr_decay_steps=4)
     assert run(c) == 0
@@ -427,7 +431,9 @@ def test_the_best_is_saved_by_the_resume_if_it_was_not_before(run, tiny, monkeyp
     """Though no later evaluation is as good."""
     values = iter([2.0, 1.0, 3.0])
     monkeypatch.setattr(
-        train.Trainer, "evaluate", lambda self: train.Score(next(values), 1, 0, 1.0, math.nan, math.nan)
+        train.Trainer,
+        "evaluate",
+        lambda self, order: train.Score(next(values), 1, 0, 1.0, math.nan, math.nan),
     )
     c = tiny(eval_interval=2)
     with monkeypatch.context() as patch:
