@@ -235,11 +235,11 @@ def test_heads_cuts_and_draws_keep_the_distribution():
         draws = model.head.draws(3, 0, torch.float64)
         found = []
         for sample in (one_by_one, speculative):
-            text = torch.full((20_000, SMALL_T), FREE)
+            text = torch.full((8_000, SMALL_T), FREE)
             r = Reader(model, text, draws, **({"cut": cut} if cut else {}))
             rows = sample(r, generator=G().manual_seed(len(found))).text
-            found.append(torch.bincount((rows @ torch.tensor([9, 3, 1])), minlength=27) / 20_000)
-        assert (found[0] - found[1]).abs().sum() / 2 < 0.03
+            found.append(torch.bincount((rows @ torch.tensor([9, 3, 1])), minlength=27) / 8_000)
+        assert (found[0] - found[1]).abs().sum() / 2 < 0.04
 
 
 @torch.no_grad()
@@ -267,7 +267,7 @@ def test_a_step_of_diffusion_fills_places_apart_from_each_other():
     alone = log_p(model, torch.full((1, SMALL_T), SMALL_V))[0].exp()
     product_ = torch.einsum("a,b,c->abc", *alone).flatten()
     assert (shares(diffusion(reader_(), 1, G().manual_seed(0))) - product_).abs().sum() / 2 < 0.03
-    many, one = diffusion(reader_(), 60, G().manual_seed(1)), one_by_one(reader_(), G().manual_seed(2))
+    many, one = diffusion(reader_(), 20, G().manual_seed(1)), one_by_one(reader_(), G().manual_seed(2))
     assert (shares(many) - shares(one)).abs().sum() / 2 < 0.03 and 0.04 < (
         shares(one) - product_
     ).abs().sum() / 2
