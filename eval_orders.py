@@ -53,7 +53,7 @@ from runtime.errors import UserError
 from runtime.files import check_writable, foreign, read_json, replacing
 
 CODE = (  # what decides the numbers of a row, beside what decides those of eval_diversity.py
-    *(f"evaluation/{name}.py" for name in ("orders", "any_order", "samplers", "two_sided")),
+    *(f"evaluation/{name}.py" for name in ("orders", "any_order", "filling", "samplers", "two_sided")),
     "data/orders.py",
     "data/grammar/two_sided.py",
     "data/synthetic/tasks.py",

@@ -33,19 +33,8 @@ from data.orders import MASKED, ORDERS
 from data.prepared import tokenizer_of
 from data.tokenizers import Tokenizer
 from evaluation import gaps
-from evaluation.any_order import (
-    FREE,
-    Filled,
-    MaskedReader,
-    Reader,
-    burst,
-    check_fills,
-    diffusion,
-    one_by_one,
-    reader_of,
-    speculative,
-    unwatched,
-)
+from evaluation.any_order import FREE, MaskedReader, Reader, check_fills, reader_of
+from evaluation.filling import Filled, burst, diffusion, one_by_one, speculative, unwatched
 from evaluation.sampling import check_sampling, entropies, generate, truncate
 from heads import BayesianProjection, Weights
 from model import LanguageModel

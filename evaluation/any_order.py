@@ -2,8 +2,7 @@
 
 A text is (B, T) ids, FREE where a place is. `Reader` gives the conditionals of a model of any order with a
 cache of what is known, `MaskedReader` those of masked diffusion, `Exact` those of a known truth. The samplers
-need no more than what these have in common (`Conditionals`): tokens drawn one at a time, in bursts by the
-paper's rule, by speculative sampling, or by diffusion.
+(filling.py) need no more than what these have in common, `Conditionals`.
 Source: Pannatier, Courdier, Fleuret 2024, arXiv 2404.09562 (sigma-GPT).
 """
 
@@ -164,14 +163,19 @@ class Reader:
         self.last = torch.where(count > 0, tokens.gather(1, last)[:, 0], self.last)
 
 
+def drawn(p: Tensor, generator: torch.Generator | None) -> Tensor:
+    """`draw` (N, 1), of probabilities on the CPU with a generator anywhere."""
+    return draw(p.to(generator.device) if generator else p, generator).cpu()
+
+
 def _put(text: Tensor, places: Tensor, tokens: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     """Writes the first `count` (B,) of tokens (B, F) at their places; (row, number) of each."""
-    rows, at = _firsts(count)
+    rows, at = firsts(count)
     text[rows, places[rows, at]] = tokens[rows, at]
     return rows, at
 
 
-def _firsts(count: Tensor) -> tuple[Tensor, Tensor]:
+def firsts(count: Tensor) -> tuple[Tensor, Tensor]:
     """(row, number) of the first `count` (B,) of each row."""
     most = int(count.max()) if len(count) else 0
     rows, at = (torch.arange(most) < count[:, None]).nonzero(as_tuple=True)
@@ -301,7 +305,7 @@ class Table(NamedTuple):
     p: Tensor
 
     def draw(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        tokens = _drawn(self.p.flatten(0, 1), generator).view(self.p.shape[:2])
+        tokens = drawn(self.p.flatten(0, 1), generator).view(self.p.shape[:2])
         return tokens, self.probs(tokens)
 
     def probs(self, tokens: Tensor) -> Tensor:
@@ -313,199 +317,3 @@ class Table(NamedTuple):
     def picked(self, better: Tensor, other: Distributions) -> "Table":
         assert isinstance(other, Table)
         return Table(torch.where(better[:, None, None], other.p, self.p))
-
-
-# -----------------------------------------------------------------------------
-# Samplers: each fills in the free places of `c.text`
-
-
-class Filled(NamedTuple):
-    """How a batch of texts was filled in."""
-
-    text: Tensor  # (B, T)
-    rank: Tensor  # (B, T) in which round a place was filled, from 1 on; 0 where it was known
-    rounds: int
-    passes: int  # model evaluations
-
-
-Watch = Callable[[Tensor, Tensor], None]  # is given `text` and `rank` as they are, after each round
-
-
-def unwatched(text: Tensor, rank: Tensor) -> None:
-    pass
-
-
-def uniform(shape: torch.Size, generator: torch.Generator | None) -> Tensor:
-    """Uniform numbers in float64 on the CPU, wherever the generator is."""
-    device = generator.device if generator else "cpu"
-    return torch.rand(shape, generator=generator, dtype=torch.float64, device=device).cpu()
-
-
-def shuffled(text: Tensor, generator: torch.Generator | None) -> Tensor:
-    """The free places of each text in a random order, (B, F); rows with fewer go on with known places."""
-    keys = uniform(text.shape, generator)
-    return keys.masked_fill(text != FREE, 2.0).argsort(1)[:, : int((text == FREE).sum(1).max())]
-
-
-def one_by_one(
-    c: Conditionals,
-    generator: torch.Generator | None = None,
-    watch: Watch = unwatched,
-    places: Tensor | None = None,
-) -> Filled:
-    """One token a pass, at `places` (B, F) in their order; None: in random order."""
-    places = shuffled(c.text, generator) if places is None else places
-    rank, free = torch.zeros_like(c.text), c.text == FREE
-    for n in range(places.shape[1]):
-        at = places[:, n : n + 1]
-        count = free.gather(1, at)[:, 0].long()
-        said = c.along(at, torch.zeros_like(at))
-        tokens, _ = said.draw(generator)
-        c.accept(said, at, tokens, count)
-        rank.scatter_(1, at, torch.where(count[:, None] > 0, n + 1, rank.gather(1, at)))
-        watch(c.text, rank)
-    return Filled(c.text, rank, places.shape[1], places.shape[1])
-
-
-def diffusion(
-    c: Conditionals, steps: int, generator: torch.Generator | None = None, watch: Watch = unwatched
-) -> Filled:
-    """Masked diffusion's sampler in `steps` rounds: with n of them left, each free place is filled with the
-    probability 1 / n, from p(x_i | known).
-
-    Whether a place is filled and with which token are two draws, both in float64: one draw over V + 1
-    outcomes in float32 lowers the temperature (Zheng et al. 2024, arXiv 2409.02908). Places that are filled
-    in one round do not see each other. Source: Sahoo et al. 2024, arXiv 2406.07524, sec. 3.2, with the linear
-    schedule. A round in which no place is filled needs no pass.
-    """
-    rank, passes = torch.zeros_like(c.text), 0
-    for n in range(steps, 0, -1):
-        u = uniform(c.text.shape, generator)
-        now = (c.text == FREE) & (u * n < 1)
-        if not now.any():
-            continue
-        count = now.sum(1)
-        places = (~now).int().argsort(dim=1, stable=True)[:, : int(count.max())]
-        said = c.each(places)
-        tokens, _ = said.draw(generator)
-        c.accept(said, places, tokens, count)
-        passes += 1
-        rank = torch.where(now, steps - n + 1, rank)
-        watch(c.text, rank)
-    return Filled(c.text, rank, passes, passes)
-
-
-def burst(
-    c: Conditionals, orders: int = 1, generator: torch.Generator | None = None, watch: Watch = unwatched
-) -> Filled:
-    """The paper's algorithm 1: all free places are drawn at once, each from p(x_i | known). In each of
-    `orders` random orders token i is accepted with probability min(1, q / p), q given those before it (the
-    algorithm prints p / q; appendix B.1 and its results mean q / p). The order that accepts most before its
-    first rejection is kept, the rest is drawn anew.
-
-    It does not keep the distribution: a rejected token is drawn again from p, not from what p lacks of q, and
-    the best order is chosen by what it accepts.
-    """
-    return _in_bursts(c, orders, generator, watch, exact=False)
-
-
-def speculative(
-    c: Conditionals, generator: torch.Generator | None = None, watch: Watch = unwatched
-) -> Filled:
-    """As `burst` with one order, but the token that is rejected is drawn from max(q - p, 0), normalised. So
-    each text has the distribution of one that is drawn token by token in a random order, and takes at most as
-    many passes as it has free places.
-
-    Source: Leviathan et al. 2023, arXiv 2211.17192, with the model of any order as its own draft.
-    """
-    return _in_bursts(c, 1, generator, watch, exact=True)
-
-
-class _Draft(NamedTuple):
-    """What is proposed in a round, (B, F) each, free places first."""
-
-    places: Tensor
-    tokens: Tensor
-    p: Tensor  # with which each token was drawn
-    u: Tensor  # uniform: a token is accepted where u < q / p
-    number: Tensor  # of each place in the round's first order
-
-    def along(self, order: Tensor) -> "_Draft":
-        return _Draft(*(t.gather(1, order) for t in self))
-
-
-def _in_bursts(
-    c: Conditionals, orders: int, generator: torch.Generator | None, watch: Watch, exact: bool
-) -> Filled:
-    rank, rounds, passes = torch.zeros_like(c.text), 0, 0
-    while (c.text == FREE).any():
-        rounds += 1
-        left = (c.text == FREE).sum(1)  # (B,)
-        places = shuffled(c.text, generator)
-        each = c.each(places)
-        tokens, p = each.draw(generator)
-        if places.shape[1] == 1:
-            said, kept, count = each, places, left
-        else:
-            u = uniform(p.shape, generator)
-            number = torch.arange(p.shape[1]).expand_as(places)
-            draft = _Draft(places, tokens, p, u, number)
-            said, draft, count = _best_order(c, draft, left, orders, generator)
-            if exact:
-                draft, count = _with_residual(each, said, draft, left, count, generator)
-            kept, tokens, passes = draft.places, draft.tokens, passes + orders
-        passes += 1
-        c.accept(said, kept, tokens, count)
-        rows, at = _firsts(count)
-        rank[rows, kept[rows, at]] = rounds
-        watch(c.text, rank)
-    return Filled(c.text, rank, rounds, passes)
-
-
-def _best_order(
-    c: Conditionals, draft: _Draft, left: Tensor, orders: int, generator: torch.Generator | None
-) -> tuple[Distributions, _Draft, Tensor]:
-    """(q along the order that accepts most before its first rejection, the draft in that order, how many (B,)
-    it accepts)."""
-    none = torch.arange(draft.p.shape[1]) >= left[:, None]  # no free place
-    best: tuple[Distributions, _Draft, Tensor] | None = None
-    for n in range(orders):
-        now = draft
-        if n:
-            keys = uniform(none.shape, generator)
-            now = draft.along(keys.masked_fill(none, 2.0).argsort(1))
-        q = c.along(now.places, now.tokens)
-        stops = none | (now.u * now.p >= q.probs(now.tokens))
-        count = torch.where(stops.any(1), stops.int().argmax(1), left)
-        if best is None:
-            best = q, now, count
-            continue
-        better = count > best[2]
-        draft_of = _Draft(*(torch.where(better[:, None], a, b) for a, b in zip(now, best[1])))
-        best = best[0].picked(better, q), draft_of, torch.maximum(count, best[2])
-    assert best is not None
-    return best
-
-
-def _drawn(p: Tensor, generator: torch.Generator | None) -> Tensor:
-    """`draw` (N, 1), of probabilities on the CPU with a generator anywhere."""
-    return draw(p.to(generator.device) if generator else p, generator).cpu()
-
-
-def _with_residual(
-    each: Distributions,
-    said: Distributions,
-    draft: _Draft,
-    left: Tensor,
-    count: Tensor,
-    generator: torch.Generator | None,
-) -> tuple[_Draft, Tensor]:
-    """The draft with the first rejected token drawn anew from max(q - p, 0), and one more (B,) accepted where
-    there is one."""
-    at = count.clamp(max=draft.p.shape[1] - 1)
-    p, q = each.row(draft.number.gather(1, at[:, None])[:, 0]), said.row(at)
-    rest = (q - p).clamp(min=0)
-    rest = torch.where(rest.sum(1, keepdim=True) > 0, rest, q)  # p and q differ by their rounding alone
-    rejected = count < left
-    new = torch.where(rejected[:, None], _drawn(rest, generator), draft.tokens.gather(1, at[:, None]))
-    return draft._replace(tokens=draft.tokens.scatter(1, at[:, None], new)), count + rejected

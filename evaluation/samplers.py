@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from evaluation.any_order import FREE, Filled, burst, diffusion, one_by_one, reader_of, speculative
+from evaluation.any_order import FREE, reader_of
+from evaluation.filling import Filled, burst, diffusion, one_by_one, speculative
 from evaluation.orders import Asker
 from evaluation.two_sided import TwoSided
 from runtime.device import float64_device

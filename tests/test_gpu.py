@@ -116,7 +116,8 @@ def test_gaps_are_filled_in(run, tiny, order):
 
 
 def test_distributions_of_any_order():
-    from evaluation.any_order import FREE, Reader, shuffled
+    from evaluation.any_order import FREE, Reader
+    from evaluation.filling import shuffled
     from tests.test_orders import model_of, text
 
     found = []

@@ -11,7 +11,8 @@ from torch import Tensor
 from data.held_out import HeldOut, Truth
 from data.orders import MASKED
 from data.tokenizers import Tokenizer
-from evaluation.any_order import FREE, Conditionals, Distributions, diffusion, one_by_one, reader_of
+from evaluation.any_order import FREE, Conditionals, Distributions, reader_of
+from evaluation.filling import diffusion, one_by_one
 from evaluation.rows import Entry
 from evaluation.sampling import entropies, generate
 from evaluation.scoring import Window, document_blocks, document_windows
