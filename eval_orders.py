@@ -144,6 +144,13 @@ def run_row(c: OrdersConfig, entry: Entry, a: "Asked", truths: dict[tuple[str, f
     return row
 
 
+def settings_of(c: OrdersConfig) -> dict[str, Any]:
+    """What two rows must share to stand in one table, as far as it is settled already."""
+    unsettled = {k for k in ("gaps", "dtype") if getattr(c, k) in ([], "auto")}
+    ignored = {"checkpoints", "data", "device", "out"} | unsettled
+    return {k: v for k, v in vars(c).items() if k not in ignored}
+
+
 def kept_rows(out: Path | None, settings: dict[str, Any]) -> dict[tuple[str, str], Row]:
     """Rows of an earlier table of the same settings, scored by this code, by name and weights."""
     if out is None or not beside(out, ".json").is_file():
@@ -237,6 +244,11 @@ class Asked(NamedTuple):
     truth: TwoSided | None
 
 
+def check_gaps(c: OrdersConfig, length: int) -> None:
+    if max(c.gaps, default=0) > length - 2:
+        raise UserError(f"gaps = {c.gaps}: these models read windows of {length} tokens; give shorter gaps")
+
+
 def opened(c: OrdersConfig) -> Asked:
     """UserError for all that cannot be measured, before any work."""
     runs = entries(c.checkpoints)
@@ -244,9 +256,8 @@ def opened(c: OrdersConfig) -> Asked:
     folder = Path(c.data) if c.data else found_path(runs[0].ckpt.config["data"], runs[0].path)
     data = open_held_out(folder / f"{c.split}.bin")
     length = runs[0].ckpt.config["block_size"]
+    check_gaps(c, length)
     c.gaps = c.gaps or [gap for gap in (1, 4, 16, 64) if gap <= length - 2]
-    if max(c.gaps, default=0) > length - 2:
-        raise UserError(f"gaps = {c.gaps}: these models read windows of {length} tokens; give shorter gaps")
     truth = two_sided(data, runs[0].ckpt.config["dataset"], length)
     if c.samplers and truth is None:
         raise UserError(
@@ -266,8 +277,7 @@ def main(argv: list[str]) -> int:
     c.dtype = settle_dtype(c.dtype, get_device(c.device)).name
     a = opened(c)
     out = Path(c.out) if c.out else None
-    settings = {k: v for k, v in vars(c).items() if k not in ("checkpoints", "data", "device", "out")}
-    settings |= {"block_size": a.length, "corpus": a.data.info["sha256"]}
+    settings = settings_of(c) | {"block_size": a.length, "corpus": a.data.info["sha256"]}
     kept = kept_rows(out, settings)
     truths: dict[tuple[str, float], Questions] = {}
     if a.truth:

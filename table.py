@@ -240,8 +240,11 @@ def table_of_orders(c: TableConfig) -> int:
     check_rows(c)
     runs, out = checked_runs(c), Path(c.results) / c.name
     flags = [*split(c.evaluate), f"--out={out}"]
-    eval_orders.read_arguments([*(str(r.out) for r in runs), *flags])
+    asked_of = eval_orders.read_arguments([*(str(r.out) for r in runs), *flags])
     check_writable(beside(out, ".json"))
+    # found now, not after the trainings
+    eval_orders.check_gaps(asked_of, runs[0].wanted["block_size"])
+    eval_orders.kept_rows(out, eval_orders.settings_of(asked_of))
     todo = [r for r in runs if not r.finished]
     if c.commands:
         show_commands(*in_order(todo))

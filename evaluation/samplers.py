@@ -8,14 +8,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from evaluation.any_order import FREE, reader_of
+from evaluation.any_order import FREE, Conditionals, reader_of
 from evaluation.filling import Filled, burst, diffusion, one_by_one, speculative
 from evaluation.orders import Asker
 from evaluation.two_sided import TwoSided
 from runtime.device import float64_device
 
+
+def left_to_right(c: Conditionals, generator: torch.Generator) -> Filled:
+    return one_by_one(c, generator, places=torch.arange(c.text.shape[1]).expand(c.text.shape))
+
+
 # name -> how it fills in a text; of a model of any order, and of masked diffusion
 ANY: dict[str, Callable[..., Filled]] = {
+    "left to right": left_to_right,
     "random order": one_by_one,
     "burst, 1 order": partial(burst, orders=1),
     "burst, 5 orders": partial(burst, orders=5),
@@ -28,14 +34,6 @@ MASKED: dict[str, Callable[..., Filled]] = {
     "32 steps": partial(diffusion, steps=32),
     "128 steps": partial(diffusion, steps=128),
 }
-
-
-def left_to_right(c: Any, generator: torch.Generator) -> Filled:
-    places = torch.arange(c.text.shape[1], device=c.text.device).expand(c.text.shape)
-    return one_by_one(c, generator, places=places)
-
-
-ANY["left to right"] = left_to_right
 
 
 def points(

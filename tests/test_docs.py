@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import io
+import json
 import math
 import re
 import shlex
@@ -121,6 +122,16 @@ def test_what_is_claimed_of_memorising_holds():
     for course in n["learnt"].values():
         kl = {step: evaluation.kl_truth_model.mean for step, evaluation in course.items()}
         assert min(kl, key=kl.__getitem__) in (98, 195, 390)
+
+
+def test_the_exactness_of_samplers_is_what_was_measured():
+    found = json.loads((REPO / "bench" / "exactness.json").read_text())["results"]
+    text = (REPO / "docs" / "orders.md").read_text(encoding="utf-8")
+    table = re.findall(r"\| (\.\d{3}) \((\.\d{3}) to (\.\d{3})\) \|", text)
+    want = [(sum(v) / len(v), min(v), max(v)) for v in found.values()]
+    assert table == [tuple(f"{x:.3f}"[1:] for x in values) for values in want]
+    exact, noise = found["speculative"], found["noise"]
+    assert max(exact) < 2 * max(noise) and min(found["burst, one order"]) > 5 * max(noise)
 
 
 # ---- links and commands

@@ -90,6 +90,23 @@ def test_the_committed_tables_are_sound(name, files):
     }
 
 
+@pytest.mark.parametrize(
+    "flags, says",
+    [
+        (["--evaluate=--nonsense=1"], "nonsense"),
+        (["--evaluate=--gaps=[400]"], "gaps = .400."),
+        (["--rows=['baseline','baseline']"], "hold one twice"),
+        (["--evaluate=--windows=7"], "rows of other settings .*windows 9, now 7"),
+    ],
+)
+def test_mistakes_of_a_table_of_orders_are_found_before_any_training(flags, says, tmp_path):
+    (tmp_path / "orders.json").write_text('{"settings": {"windows": 9}, "rows": []}')
+    with pytest.raises(ValueError, match=says):
+        table.main(
+            ["config/tables/orders.py", f"--results={tmp_path}", f"--runs={tmp_path}", "--commands", *flags]
+        )
+
+
 def test_the_memorised_table_is_sound():
     c = table.configure(TableConfig, ["config/tables/memorise.py"])
     runs = table.check(c)
