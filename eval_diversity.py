@@ -18,7 +18,7 @@ prompts scored along. Its own defaults are the last lines of the help.
 if __name__ == "__main__":
     from runtime import configurator
 
-    configurator.quiet_imports()
+    configurator.quiet_imports("scipy", "tabulate", "sacrebleu")
 
 import sys
 from dataclasses import dataclass

@@ -20,7 +20,7 @@ Rows are means over the runs of one configuration, with 95% intervals by Student
 if __name__ == "__main__":
     from runtime import configurator
 
-    configurator.quiet_imports()
+    configurator.quiet_imports("scipy", "tabulate")
 
 import math
 import statistics

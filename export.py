@@ -9,7 +9,7 @@ AutoModelForCausalLM.from_pretrained("FOLDER", trust_remote_code=True). See docs
 if __name__ == "__main__":
     from runtime import configurator
 
-    configurator.quiet_imports()
+    configurator.quiet_imports("transformers")
 
 import shutil
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from data.orders import MASKED
-from data.prepared import ROOT, tokenizer_of
+from data.prepared import tokenizer_of
 from data.tokenizers import GPT2Tokenizer, Tokenizer
 from evaluation.card import card
 from evaluation.settings import run_seed
@@ -30,6 +30,7 @@ from runtime.configurator import check_seed, cli, configure, help_text, wants_he
 from runtime.errors import UserError
 from runtime.files import beside
 from runtime.gpt2 import to_gpt2
+from runtime.places import CODE
 from runtime.transformers_folder import to_transformers
 
 ENDOFTEXT = 50256  # GPT-2's id; no token of another vocabulary ends a text: there `generate` must not stop
@@ -115,7 +116,7 @@ def export(path: str | Path, folder: str | Path, samples: int = 8, seed: int = 1
             to_gpt2(trunk, aside, end)
         else:
             to_transformers(model, config, aside, end, samples, run_seed(seed, config))
-            shutil.copy(ROOT / "LICENSE", aside)  # of the code
+            shutil.copy(CODE / "LICENSE", aside)  # of the code
         save_tokenizer(tokenizer, aside, trunk.context, not plain)
         (aside / "README.md").write_text(card(ckpt, plain, samples, seed), encoding="utf-8")
     aside.rename(folder)

@@ -12,7 +12,7 @@ Texts, prompts and their number are eval_diversity.py's. What is done is kept: t
 if __name__ == "__main__":
     from runtime import configurator
 
-    configurator.quiet_imports()
+    configurator.quiet_imports("scipy", "tabulate", "sacrebleu", "matplotlib")
 
 import math
 import sys

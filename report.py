@@ -13,7 +13,7 @@ also by epistemic uncertainty, of any order also by the order of generation), an
 if __name__ == "__main__":
     from runtime import configurator
 
-    configurator.quiet_imports()
+    configurator.quiet_imports("jinja2", "scipy", "tabulate", "matplotlib", "sacrebleu")
 
 from dataclasses import dataclass
 from pathlib import Path

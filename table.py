@@ -15,7 +15,7 @@ docs/several_machines.md.
 if __name__ == "__main__":
     from runtime import configurator
 
-    configurator.quiet_imports()
+    configurator.quiet_imports("scipy", "tabulate", "sacrebleu", "matplotlib")
 
 import sys
 from dataclasses import dataclass, field

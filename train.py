@@ -62,7 +62,7 @@ from runtime.configurator import cli, help_text, wants_help
 from runtime.device import autocast
 from runtime.errors import UserError
 from runtime.gpt2 import refuse_missing_path
-from runtime.logs import Log, duration, start_wandb
+from runtime.logs import Log, Tracker, duration, start_trackio, start_wandb
 from runtime.memory import check_fits, training_bytes
 from runtime.processes import Processes, on_stop
 from runtime.profile import Profile, flops_per_token, peak_flops
@@ -577,15 +577,23 @@ def main(argv: list[str]) -> int:
         check_out(config)
         trainer = Trainer(config, procs)
         if procs.main:
-            settings = trainer.model_config
-            wandb = start_wandb(config.wandb_project, config.name, settings, out) if config.wandb else None
-            trainer.log = Log(out, trainer.step, wandb)
+            trainer.log = Log(out, trainer.step, trackers(config, trainer.model_config))
         trainer.say(trainer.greeting())
         on_stop(trainer.on_signal)
         code = trainer.run()
         trainer.close()
         procs.close()
         return code
+
+
+def trackers(c: TrainConfig, settings: dict[str, Any]) -> list[Tracker]:
+    """Those that the run asks for, started with its `settings`."""
+    started: list[Tracker] = []
+    if c.wandb:
+        started.append(start_wandb(c.wandb_project, c.name, settings, Path(c.out_dir)))
+    if c.trackio:
+        started.append(start_trackio(c.wandb_project, c.name, settings))
+    return started
 
 
 if __name__ == "__main__":

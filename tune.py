@@ -25,7 +25,7 @@ a row's flags {first} is the checkpoint of the first row's best trial, and {gain
 if __name__ == "__main__":
     from runtime import configurator
 
-    configurator.quiet_imports()
+    configurator.quiet_imports("scipy", "tabulate", "optuna", "matplotlib")
 
 import sys
 from dataclasses import fields

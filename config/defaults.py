@@ -81,7 +81,8 @@ class TrainConfig:
     log_interval: int = 1           # steps between lines of the terminal and of log.jsonl
     bar: bool = False               # a progress bar instead of lines
     wandb: bool = False             # also log to Weights & Biases; offline when it cannot be reached
-    wandb_project: str = "nanoheads"
+    trackio: bool = False           # also log to Trackio, on this machine: `trackio show` opens its page
+    wandb_project: str = "nanoheads"    # project of both
     # machine
     device: str = "auto"            # cuda where there is one, else cpu; "mps" if asked for
     dtype: str = "auto"             # of matrix products; auto: bfloat16 if the device has it, see device.py

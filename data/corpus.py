@@ -16,12 +16,13 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from data.prepared import SPLITS, load_tokenizer, read_meta
+from data.prepared import DATA, SPLITS, load_tokenizer, read_meta
 from data.tokenizers import GPT2Tokenizer, Tokenizer, WordTokenizer, bpe_size, train_bpe
 from data.tokens import TokenFile, open_tokens, write_tokens
 from runtime.configurator import configure, help_text, wants_help
 from runtime.errors import UserError
 from runtime.files import locked, remove_leftovers, write_json
+from runtime.places import INSTALLED
 
 BATCH = 2**18  # characters of text that are read, and tokenised, at a time
 
@@ -285,7 +286,7 @@ def summary(folder: Path) -> str:
 @dataclass
 class PrepareConfig:
     # fmt: off
-    out: str = ""                   # the prepared folder; empty: this one/TOKENIZER
+    out: str = ""                   # the prepared folder; empty: data/CORPUS/TOKENIZER
     force: bool = False             # start over, whatever the folder holds
     # fmt: on
 
@@ -299,7 +300,8 @@ def main(
 ) -> int:
     """The command line of a prepare.py, which configurator.cli wraps; its exit code: 0, or 130 for Ctrl-C.
 
-    folder     where prepared folders go by default: folder/TOKENIZER, see PrepareConfig.folder_name
+    folder     the corpus' own, where prepared folders go by default: folder/TOKENIZER, see
+               PrepareConfig.folder_name; an installed nanoHeads has them in data/ of the current folder
     config     the corpus' own flags; all but `out` are given to `prepare`
     about      the help above them
     """
@@ -309,7 +311,8 @@ def main(
     c = configure(config, argv)
     options = dict(vars(c))
     bpe_size(options["tokenizer"])  # before any download
-    out = Path(options.pop("out") or folder / c.folder_name())
+    home = DATA / folder.name if INSTALLED else folder
+    out = Path(options.pop("out") or home / c.folder_name())
     try:
         print(summary(prepare(out, **options)))
     except KeyboardInterrupt:

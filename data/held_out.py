@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from data.prepared import DATA
 from data.tokens import TokenFile, open_tokens
 from runtime.errors import UserError
+from runtime.places import CODE
 
 
 class Truth(Protocol):
@@ -85,6 +85,6 @@ def open_truth(tokens: TokenFile) -> Truth | None:
         kind, why = "", type(error).__name__
     else:
         why = f"kind = {kind[:20]!r}"
-    if not (kind.isidentifier() and (DATA / kind / "truth.py").is_file()):
+    if not (kind.isidentifier() and (CODE / "data" / kind / "truth.py").is_file()):
         raise UserError(f"{path} is not a truth file ({why}): prepare the corpus again, with --force")
     return importlib.import_module(f"data.{kind}.truth").read_truth(tokens, path)

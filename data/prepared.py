@@ -18,9 +18,10 @@ from data.tokenizers import BPETokenizer, GPT2Tokenizer, Tokenizer, WordTokenize
 from data.tokens import PREPARE, open_tokens
 from runtime.checkpoint import Checkpoint
 from runtime.errors import UserError
+from runtime.places import CODE, WORK
 
-DATA = Path(__file__).resolve().parent
-ROOT = DATA.parent  # of the project
+DATA = WORK / "data"
+ROOT = WORK  # what `kept_path` is relative to
 SPLITS = ("train", "validation", "test")
 
 
@@ -98,7 +99,7 @@ def folder_of(dataset: str, tokenizer: str, source: str = "", root: str | Path =
     So a corpus of other settings stands beside the standard one: data/grammar/words-train=50000. ValueError
     for an unknown dataset or setting.
     """
-    known = sorted(path.parent.name for path in DATA.glob("*/prepare.py"))
+    known = sorted(path.parent.name for path in CODE.glob("data/*/prepare.py"))
     if dataset not in known:
         near = difflib.get_close_matches(dataset, known, 1)
         guess = f", did you mean {near[0]!r}?" if near else ""

@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from evaluation.columns import HONEST
-from evaluation.provenance import ROOT
 from runtime.checkpoint import Checkpoint, weights_digest
+from runtime.places import WORK
 
 # corpus -> its licence as the hub names it, and in words. Of another corpus nobody but its user knows
 LICENCES = {
@@ -20,7 +20,7 @@ SETTINGS = (*_HEAD, "tokenizer", "vocab_size", "block_size", "n_layer", "n_head"
 
 def committed_row(digest: str) -> dict[str, Any] | None:
     """The row of the committed tables in results/ that was measured on these weights, if there is one."""
-    for path in sorted((ROOT / "results").glob("*.json")):
+    for path in sorted((WORK / "results").glob("*.json")):
         content = json.loads(path.read_bytes())
         for row in content.get("rows", ()) if isinstance(content, dict) else ():
             if isinstance(row, dict) and row.get("weights_sha256") == digest:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from tabulate import tabulate
 from torch import Tensor
 
 from data.tokenizers import Tokenizer
@@ -90,6 +89,8 @@ def coloured(ids: list[int], rank: list[int], tokenizer: Tokenizer) -> str:
 
 
 def density_table(found: list[Candidates]) -> str:
+    from tabulate import tabulate  # here: sampling needs it for nothing else
+
     rows = [
         [c.place, f"{c.entropy:.2f}", *(f"{token!r} {p:.3f}" for token, p in zip(c.tokens, c.probs))]
         for c in found

@@ -6,10 +6,10 @@ import subprocess
 import sys
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from runtime.places import CODE, INSTALLED
+
 SCORING = (  # what decides the numbers of a row
     "model.py",
     "heads/*.py",
@@ -22,7 +22,9 @@ SCORING = (  # what decides the numbers of a row
 
 def _git(*arguments: str) -> str | None:
     """What git says of this repository; None where there is none."""
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+    if INSTALLED:  # perhaps within somebody's other repository
+        return None
+    done = subprocess.run(["git", *arguments], cwd=CODE, capture_output=True, text=True)
     return None if done.returncode else done.stdout
 
 
@@ -47,8 +49,8 @@ def versions() -> dict[str, str]:
 def scoring_code(*more: str) -> str:
     """SHA-256 of the code that scores a row, with the files `more`, whatever its comments, docstrings and
     layout are."""
-    files = sorted(path for pattern in (*SCORING, *more) for path in ROOT.glob(pattern))
-    return code_digest({p.relative_to(ROOT).as_posix(): p.read_text(encoding="utf-8") for p in files})
+    files = sorted(path for pattern in (*SCORING, *more) for path in CODE.glob(pattern))
+    return code_digest({p.relative_to(CODE).as_posix(): p.read_text(encoding="utf-8") for p in files})
 
 
 def code_digest(sources: dict[str, str]) -> str:

@@ -10,6 +10,7 @@ import ast
 import difflib
 import errno
 import functools
+import importlib.util
 import inspect
 import os
 import signal
@@ -21,6 +22,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from runtime.errors import UserError
 from runtime.names import check_name
+from runtime.places import CODE, find
 
 T = TypeVar("T")
 LINE = 1200  # characters of an error
@@ -38,11 +40,13 @@ Text = Annotated[
 def read_config(path: str | Path) -> dict[str, Any]:
     """The assignments of a config file.
 
-    FileNotFoundError or UserError (with the line) if it is anything but `key = literal` lines.
+    A relative path is looked for in the current folder, then beside the code. FileNotFoundError or UserError
+    (with the line) if it is anything but `key = literal` lines.
     """
-    path = Path(path)
+    path = find(path)
     if not path.is_file():
-        near = difflib.get_close_matches(path.stem, [p.stem for p in path.parent.glob("*.py")], 1)
+        folder = path.parent if path.parent.is_dir() else CODE / path.parent
+        near = difflib.get_close_matches(path.stem, [p.stem for p in folder.glob("*.py")], 1)
         hint = f"; did you mean {path.with_stem(near[0])}?" if near else ""
         raise FileNotFoundError(f"no config file {path}{hint}")
     try:
@@ -252,12 +256,17 @@ def check_seed(seed: int) -> int:
 # A command as a process
 
 
-def quiet_imports() -> None:
+def quiet_imports(*needed: str) -> None:
     """Lets Ctrl-C end the process without a traceback until `cli` takes over.
 
-    A command calls it before its imports, which take seconds.
+    A command calls it before its imports, which take seconds. `needed`: the packages that it cannot do
+    without, of those that a training does not need. Ends the process with one line if one is not installed.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for name in needed:
+        if importlib.util.find_spec(name) is None:
+            _say(_not_installed(name))
+            sys.exit(2)
 
 
 def cli(main: Callable[[list[str]], int | None]) -> Callable[[], None]:
@@ -292,12 +301,19 @@ def cli(main: Callable[[list[str]], int | None]) -> Callable[[], None]:
                 raise
             line = " ".join(line.split())
             # somebody's value of a megabyte
-            line = line if len(line) <= LINE else f"{line[: LINE // 2]} ... {line[-LINE // 2 :]}"
-            print(f"{Path(sys.argv[0]).name}: error: {line}", file=sys.stderr)
+            _say(line if len(line) <= LINE else f"{line[: LINE // 2]} ... {line[-LINE // 2 :]}")
             code = 2
         sys.exit(code or 0)
 
     return run
+
+
+def _say(error: str) -> None:
+    print(f"{Path(sys.argv[0]).name}: error: {error}", file=sys.stderr)
+
+
+def _not_installed(package: str) -> str:
+    return f"{package} is not installed, which this needs: pip install {package}"
 
 
 def _as_text(argv: list[str]) -> list[str]:
@@ -309,6 +325,11 @@ def _as_text(argv: list[str]) -> list[str]:
                 f"the argument {argument!a} is not UTF-8: give it in UTF-8, or text in a file (--prompts)"
             ) from None
     return argv
+
+
+def _is_ours(module: str) -> bool:
+    path = CODE / module.partition(".")[0]
+    return path.is_dir() or path.with_suffix(".py").is_file()
 
 
 def mistake(e: Exception) -> str | None:
@@ -328,6 +349,8 @@ def mistake(e: Exception) -> str | None:
         text = f"{e.strerror}: {e.filename}"
     elif isinstance(e, (UserError, OSError)):
         text = str(e)
+    elif isinstance(e, ModuleNotFoundError) and e.name and not _is_ours(e.name):
+        text = _not_installed(e.name.partition(".")[0])
     else:
         return None
     if isinstance(e, OSError) and e.errno == errno.ENOSPC:

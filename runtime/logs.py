@@ -1,38 +1,46 @@
-"""What a run leaves to read: log.jsonl, and Weights & Biases if asked for."""
+"""What a run leaves to read: log.jsonl, and Weights & Biases or Trackio if asked for."""
 
 import contextlib
 import json
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from runtime.files import replacing
 
 
-class Log:
-    """Entries of steps, appended to `out`/log.jsonl and sent to a wandb run if there is one."""
+class Tracker(Protocol):
+    """A run of another program that shows logs."""
 
-    def __init__(self, out: Path, step: int, wandb: Any = None):
+    def log(self, entry: dict[str, Any], step: int) -> None: ...
+    def finish(self) -> None: ...
+
+
+class Log:
+    """Entries of steps, appended to `out`/log.jsonl and sent to the `trackers`."""
+
+    def __init__(self, out: Path, step: int, trackers: Sequence[Tracker] = ()):
         """Keeps the lines up to `step`, from which the run goes on; 0 starts a new log."""
         path = out / "log.jsonl"
         kept = [json.dumps(e) + "\n" for e in entries(out) if e["step"] <= step] if step else []
         with replacing(path) as f:
             f.write("".join(kept).encode())
-        self.file, self.wandb = open(path, "a"), wandb
+        self.file, self.trackers = open(path, "a"), trackers
 
     def add(self, step: int, **entry: Any) -> None:
         """A number that JSON does not have (inf, nan) becomes a string, as in eval_diversity's tables."""
         strict = {key: _strict(value) for key, value in entry.items()}
         self.file.write(json.dumps({"step": step, **strict}, allow_nan=False) + "\n")
         self.file.flush()
-        if self.wandb:
-            self.wandb.log(entry, step=step)
+        for tracker in self.trackers:
+            tracker.log(entry, step=step)
 
     def close(self) -> None:
         self.file.close()
-        if self.wandb:
-            self.wandb.finish()
+        for tracker in self.trackers:
+            tracker.finish()
 
 
 def _strict(value: Any) -> Any:
@@ -59,7 +67,14 @@ def evaluations(out: Path) -> list[dict[str, Any]]:
     return [e for e in entries(out) if "val_nll" in e]
 
 
-def start_wandb(project: str, name: str, config: dict[str, Any], out: Path) -> Any:
+def start_trackio(project: str, name: str, config: dict[str, Any]) -> Tracker:
+    """A Trackio run with `config`, kept on this machine. `trackio show` opens the page of all runs."""
+    import trackio
+
+    return trackio.init(project=project, name=name, config=config)
+
+
+def start_wandb(project: str, name: str, config: dict[str, Any], out: Path) -> Tracker:
     """A wandb run with `config`, its files in `out`: online if there is a key and a network.
 
     Else it is offline, and says so.

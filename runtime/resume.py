@@ -21,7 +21,7 @@ from runtime.processes import Processes
 # another device, and of sums over another number of processes
 RESUMABLE = {
     *("resume", "out_dir", "max_steps", "eval_interval", "eval_steps", "log_interval", "bar"),
-    *("wandb", "wandb_project", "device", "compile", "source", "label_store", "profile", "data"),
+    *("wandb", "trackio", "wandb_project", "device", "compile", "source", "label_store", "profile", "data"),
     *("teacher_weights", "processes"),
 }
 

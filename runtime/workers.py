@@ -22,6 +22,7 @@ import filelock
 from runtime import checkpoint
 from runtime.errors import UserError
 from runtime.files import lock_of, locked
+from runtime.places import CODE
 from runtime.processes import on_stop
 
 POLL = 1.0  # seconds between looks at runs that other workers train
@@ -141,7 +142,7 @@ def train_all(
         if done(run):  # another worker has trained it since
             return
         resume = ["--resume"] if run.started else []
-        command = [sys.executable, "train.py", *run.arguments, *resume, "--log_interval=50"]
+        command = [sys.executable, str(CODE / "train.py"), *run.arguments, *resume, "--log_interval=50"]
         print(f"{run.out.name} ({taken} of {count} to do)", flush=True)
         code = trainings.run(command, environment)
         by_signal = -code if code < 0 else code - 128

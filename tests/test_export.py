@@ -298,7 +298,7 @@ def test_the_card_says_what_it_is(row, token_folder, tmp_path, monkeypatch):
     table = {"rows": [{"weights_sha256": weights_digest(tmp_path / "run" / "best"), "ppl_tok": 12.345}]}
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "one.json").write_text(json.dumps(table))
-    monkeypatch.setattr(card, "ROOT", tmp_path)
+    monkeypatch.setattr(card, "WORK", tmp_path)
     export.export(tmp_path / "run", tmp_path / "hf")
     text = (tmp_path / "hf" / "README.md").read_text()
     assert "| PPL_tok | 12.35 |" in text or "| PPL_tok | 12.34 |" in text
@@ -309,7 +309,7 @@ def test_the_card_says_what_it_is(row, token_folder, tmp_path, monkeypatch):
 # -----------------------------------------------------------------------------
 # lm-evaluation-harness
 
-TASK = Path(export.ROOT) / "docs" / "lm_eval"
+TASK = Path(export.CODE) / "docs" / "lm_eval"
 
 
 @pytest.fixture

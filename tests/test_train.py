@@ -902,7 +902,8 @@ def test_help_lists_the_keys(capsys):
     )
 
 
-def test_wandb_only_if_asked_for(run, tiny, monkeypatch):
+@pytest.mark.parametrize("tracker", ["wandb", "trackio"])
+def test_trackers_only_if_asked_for(run, tiny, monkeypatch, tracker):
     class Fake:
         lines, finished = [], False
 
@@ -912,11 +913,12 @@ def test_wandb_only_if_asked_for(run, tiny, monkeypatch):
         def finish(self):
             self.finished = True
 
-    assert train.TrainConfig().wandb is False
+    assert getattr(train.TrainConfig(), tracker) is False
     asked, fake = [], Fake()
-    monkeypatch.setattr(train, "start_wandb", lambda project, name, config, out: asked.append(config) or fake)
+    start = lambda project, name, config, *out: asked.append(config) or fake
+    monkeypatch.setattr(train, f"start_{tracker}", start)
     assert run(tiny(max_steps=1)) == 0 and not asked
-    c = tiny(max_steps=2, wandb=True, out_dir=tiny().out_dir + "2")
+    c = tiny(max_steps=2, **{tracker: True}, out_dir=tiny().out_dir + "2")
     assert run(c) == 0 and len(asked) == 1 and asked[0]["vocab_size"] == VOCAB and fake.finished
     assert [(step, {"step": step} | entry) for step, entry in fake.lines] == [
         (e["step"], e) for e in log(c.out_dir)

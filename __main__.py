@@ -1,0 +1,42 @@
+"""nanoHeads' commands, one name before all: `nanoheads train config/baseline.py` of an installed nanoHeads.
+
+    nanoheads COMMAND [arguments]       train, sample, augment, eval_diversity, eval_orders, tune, table,
+                                        frontier, report or export; --help after it says more
+    nanoheads prepare CORPUS [...]      wikitext103, text, grammar, synthetic or demo
+
+In a checkout `python train.py ...` is the same. Config files are found from the current folder, else among
+nanoHeads' own. Prepared data go to data/ and runs to out/ of the current folder.
+"""
+
+import difflib
+import runpy
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+COMMANDS = {path.stem: path for path in sorted(HERE.glob("*.py")) if path.stem not in ("__main__", "model")}
+CORPORA = {path.parent.name: path for path in sorted(HERE.glob("data/*/prepare.py"))}
+
+
+def main() -> None:
+    """Runs the command that the first argument names, as a program of its own."""
+    name, *arguments = sys.argv[1:] or ["--help"]
+    if name in ("-h", "--help"):
+        print(__doc__)
+        return
+    kind, known = "command", COMMANDS
+    if name == "prepare":
+        kind, known = "corpus", CORPORA
+        name, *arguments = arguments or [""]
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]}?" if near else f"use {', '.join(known)}"
+        print(f"nanoheads: error: unknown {kind} {name!r}: {hint}", file=sys.stderr)
+        sys.exit(2)
+    sys.argv = [str(known[name]), *arguments]
+    sys.path.insert(0, str(HERE))
+    runpy.run_path(str(known[name]), run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,15 @@
+"""Where the code is, and where a user works."""
+
+from pathlib import Path
+
+CODE = Path(__file__).resolve().parents[1]
+# In a checkout both are one. An installed nanoHeads (pip install .) lies among Python's packages, where
+# nothing should be written: there prepared data stand in data/ of the current folder, beside out/.
+INSTALLED = not (CODE / "pyproject.toml").is_file()
+WORK = Path.cwd() if INSTALLED else CODE
+
+
+def find(path: str | Path) -> Path:
+    """`path`, if it is there from the current folder; else what has that path in the code, if that is."""
+    own = CODE / path
+    return own if not Path(path).exists() and own.is_file() else Path(path)

@@ -1,0 +1,109 @@
+"""An installed nanoHeads: what pyproject.toml puts into the package, run from somebody's empty folder."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+EXTRAS = PYPROJECT["project"]["optional-dependencies"]
+OPTIONAL = [
+    re.match(r"[\w-]+", need)[0]
+    for extra in ("tables", "hub", "bayes", "wandb", "trackio")
+    for need in EXTRAS[extra]
+]
+BASE = [re.match(r"[\w-]+", need)[0] for need in PYPROJECT["project"]["dependencies"]]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A folder with the package in it, and nothing else."""
+    site = tmp_path_factory.mktemp("site")
+
+    def ignored(folder, names):  # what git ignores, and so the build does
+        return [n for n in names if n == "__pycache__" or (Path(folder) / n / "train.bin").exists()]
+
+    for name in PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]:
+        target = site / "nanoheads" / name
+        target.parent.mkdir(exist_ok=True)
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, target, ignore=ignored)
+        else:
+            shutil.copy(ROOT / name, target)
+    return site
+
+
+@pytest.fixture
+def nanoheads(site, tmp_path):
+    """Runs `nanoheads` with arguments in an empty folder, where the packages `without` are not installed."""
+
+    def run(*arguments, without=()):
+        absent = f"sys.modules.update(dict.fromkeys({list(without)!r}))"
+        code = (
+            f"import sys; sys.path[0] = {str(site)!r}; {absent}; from nanoheads.__main__ import main; main()"
+        )
+        command = [sys.executable, "-B", "-c", code, *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+
+    return run
+
+
+def test_every_command_of_the_checkout_is_installed(site):
+    installed = {path.name for path in (site / "nanoheads").glob("*.py")}
+    assert installed == {path.name for path in ROOT.glob("*.py")}
+    scripts = PYPROJECT["project"]["scripts"]
+    assert scripts == {"nanoheads": "nanoheads.__main__:main"}
+
+
+def test_trains_and_samples_with_the_base_packages_alone(nanoheads, site, tmp_path):
+    before = sorted(site.rglob("*"))
+    size = ["--n_layer=1", "--n_embd=16", "--n_head=2", "--max_steps=2", "--batch_size=2", "--device=cpu"]
+    done = nanoheads("train", "config/baseline.py", "config/tiny.py", *size, without=OPTIONAL)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "baseline-tiny" / "last").is_dir()
+    assert (tmp_path / "data" / "demo").is_dir()
+    done = nanoheads("sample", "out/baseline-tiny", "--length=3", without=OPTIONAL)
+    assert done.returncode == 0 and "3 tokens" in done.stdout + done.stderr
+    assert sorted(site.rglob("*")) == before, "nothing is written beside the code"
+
+
+@pytest.mark.parametrize(
+    "arguments, package",
+    [
+        (["eval_diversity", "out/x"], "scipy"),
+        (["eval_orders", "out/x"], "scipy"),
+        (["table", "config/tables/heads.py"], "tabulate"),
+        (["tune", "config/tables/heads.py"], "optuna"),
+        (["report", "results/heads"], "jinja2"),
+        (["export", "out/x", "folder"], "transformers"),
+        (["train", "config/bayes_gpt.py", "config/tiny.py"], "torchbnn"),
+        (["train", "config/baseline.py", "config/tiny.py", "--trackio"], "trackio"),
+    ],
+)
+def test_an_absent_package_is_one_line(nanoheads, arguments, package):
+    assert package in OPTIONAL
+    done = nanoheads(*arguments, without=[package])
+    line = f"error: {package} is not installed, which this needs: pip install {package}\n"
+    assert done.returncode == 2 and done.stderr.endswith(line) and done.stderr.count("Traceback") == 0
+
+
+def test_names_of_commands(nanoheads):
+    done = nanoheads()
+    assert done.returncode == 0 and "nanoheads train config/baseline.py" in done.stdout
+    done = nanoheads("trian")
+    assert done.returncode == 2 and "unknown command 'trian': did you mean train?" in done.stderr
+    done = nanoheads("prepare", "wikitext")
+    assert done.returncode == 2 and "unknown corpus 'wikitext': did you mean wikitext103?" in done.stderr
+    done = nanoheads("prepare", "grammar", "--help")
+    assert done.returncode == 0 and "--source" in done.stdout
+
+
+def test_the_lock_has_all_that_the_project_names():
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8").lower().replace("_", "-")
+    wanted = {*BASE, *OPTIONAL} - {"trackio"}  # which nothing of ours needs
+    assert [name for name in sorted(wanted) if f"\n{name.lower()}==" not in lock] == []
