@@ -2,10 +2,15 @@
 
     python eval_diversity.py out/baseline out/sig_gpt --out results/table
     python eval_diversity.py best=out/baseline last=out/baseline/last other=elsewhere/baseline
+    python eval_diversity.py out/baseline theirs=texts.jsonl --scorer out/large
 
 A row has its run's name, or the one given before "=". Three rows that no model
 wrote stand by: human text, unigram noise and a loop. For models of a corpus whose exact distributions are
 known (data/grammar) the table also says how well a model recovers them.
+
+A file of texts, of any other system, is a row of text metrics alone: a .txt has an empty line between two
+texts, a .jsonl a text a line, {"text": ..., "prompt": ...}, with a prompt or without. The text is the
+continuation alone.
 
 Honest protocol (default): perplexity of the sampled distribution on a whole held-out split; text metrics on
 continuations alone, of held-out prompts, with a fixed token budget, all cut to the same number of words.
@@ -21,14 +26,17 @@ if __name__ == "__main__":
     configurator.quiet_imports("scipy", "tabulate", "sacrebleu")
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
-from evaluation.columns import columns_of
-from evaluation.rows import Data, Entry, model_row, open_all, reference_row, renamed, unchanged
+from evaluation.columns import columns_of, shown
+from evaluation.rows import Data, Entry, model_row, open_all, other_texts, reference_row, renamed, unchanged
+from evaluation.scorer import MAUVE, Judge, open_scorer, scorer_digest
 from evaluation.settings import Settings, TextsConfig, settings
 from evaluation.tables import (
     Row,
@@ -42,8 +50,11 @@ from evaluation.tables import (
     terminal,
     update,
 )
-from runtime.checkpoint import weights_digest
+from evaluation.text_files import Texts, apart, fitting, text_row, unchanged_texts
+from evaluation.texts import measured
+from runtime.checkpoint import Degenerate, weights_digest
 from runtime.configurator import cli, configure, help_text, wants_help
+from runtime.errors import UserError
 from runtime.files import check_writable
 from runtime.names import REFERENCES, check_apart
 
@@ -56,6 +67,9 @@ class EvaluationConfig(TextsConfig):
     loops: int = 1                  # groups that the texts are measured in; their mean is reported
     temperature: float = 1.0        # 0 is greedy
     stride: int = 0                 # of the scoring windows; 0: min(512, block_size)
+    # what the texts are judged by
+    scorer: str = ""                # a run, or a folder of transformers: generative perplexity and,
+    #                                 where the package mauve-text is installed, MAUVE by its hidden states
     # the table
     out: str = ""                   # writes OUT.md, OUT.csv, OUT.json and OUT.samples/
     #                                 rows of unchanged checkpoints in it are kept
@@ -64,7 +78,8 @@ class EvaluationConfig(TextsConfig):
     @property
     def of_protocol(self) -> dict[str, Any]:
         """The further arguments of `settings`."""
-        return {k: getattr(self, k) for k in ("protocol", "loops", "temperature", "stride")}
+        same = {k: getattr(self, k) for k in ("protocol", "loops", "temperature", "stride")}
+        return same | {"scorer": scorer_digest(self.scorer) if self.scorer else ""}
 
 
 @dataclass
@@ -103,22 +118,76 @@ def prepare(c: EvaluationConfig) -> tuple[list[Entry], Settings, Data, torch.dev
     return asked, s, data, device
 
 
+class Task(NamedTuple):
+    """A row that is asked for."""
+
+    name: str
+    kept: bool  # whether the table has it as it is
+    prompts: list[str]  # of its texts; [] where they are not known
+    make: Callable[[], tuple[Row, list[str] | None]]  # the row and its texts
+
+
+def tasks(
+    asked: list[Entry],
+    files: list[Texts],
+    kept: dict[str, Row],
+    data: Data,
+    s: Settings,
+    device: torch.device,
+) -> Iterator[Task]:
+    for name, path, ckpt in asked:
+        digest = weights_digest(ckpt.path)
+        make = partial(model_row, path, digest, data, s, device, name)
+        yield Task(name, unchanged(kept.get(name), ckpt, digest), data.prompt_texts, make)
+    for file in files:
+        same = unchanged_texts(kept.get(file.name), file)
+        yield Task(file.name, same, file.prompts, partial(text_row, file, s))
+
+
+def open_judge(c: EvaluationConfig, s: Settings, data: Data, device: torch.device) -> Judge | None:
+    if not c.scorer:
+        return None
+    judge = Judge(open_scorer(c.scorer, device), s.scorer, s.words, partial(other_texts, data, s))
+    if judge.human is None:
+        print(f"MAUVE is left out: pip install {MAUVE}, and run this again", file=sys.stderr)
+    return judge
+
+
+def judged(judge: Judge | None, row: Row, texts: list[str] | None, prompts: list[str]) -> Row:
+    """`row` with what the scorer says of its texts. UserError if it cannot read those of a reference."""
+    if judge is None or texts is None or "problem" in row:
+        return row
+    if row.get("reference"):
+        return row | judge.numbers(texts, prompts, interval=True)
+    try:
+        return row | measured(judge.numbers, texts, prompts)
+    except Degenerate as e:
+        return row | {"problem": e.what}
+
+
 def main(argv: list[str]) -> int:
     if wants_help(argv):
         print(__doc__, help_text(PaperConfig), sep="\n")
         return 0
     c = read_arguments(argv)
-    asked, s, data, device = prepare(c)
+    files, runs = apart(c.checkpoints)
+    if not runs:
+        raise UserError("files of texts stand beside a run, whose corpus and prompts the table has: give one")
+    asked, s, data, device = prepare(replace(c, checkpoints=runs))
+    files = [fitting(file, s) for file in files]
     out = Path(c.out) if c.out else None
-    columns = columns_of(s.protocol, data.truth is not None)
-    kept, notes = kept_rows(out, s), explain(s, columns, data)
-    if added := [e for e in asked if e.name not in kept]:
-        check_apart([*REFERENCES, *kept, *(e.name for e in added)], renamed(added[-1]))
+    columns = columns_of(s.protocol, data.truth is not None, bool(c.scorer))
+    kept = kept_rows(out, s)
+    named = [(e.name, e.path) for e in asked] + [(f.name, f.path) for f in files]
+    others = [name for name in kept if name not in dict(named)]
+    check_apart([*REFERENCES, *others, *(name for name, _ in named)], renamed(named[-1][1]))
+    judge = open_judge(c, s, data, device)
+    notes = [*explain(s, columns, data), *([judge.note] if judge else [])]
     references, texts = [], {}
     rows: dict[str, Row] = {}
     for name in REFERENCES:
         row, texts[name] = reference_row(name, data, s)
-        references.append(row)
+        references.append(judged(judge, row, texts[name], data.prompt_texts))
 
     def tabulated(new: dict[str, list[str]]) -> list[Row]:
         """All rows, written after each of them: a run that is stopped goes on from here."""
@@ -127,15 +196,17 @@ def main(argv: list[str]) -> int:
         return update(out, s, rows, references, new, columns, notes)
 
     table = tabulated(texts)  # before any model: its settings now stand there
-    for name, path, ckpt in asked:
-        digest = weights_digest(ckpt.path)
-        if unchanged(kept.get(name), ckpt, digest):
+    for task in tasks(asked, files, kept, data, s, device):
+        name = task.name
+        if task.kept and not (judge and judge.lacks(kept[name])):
             print(f"{name}: kept from {out}.json", file=sys.stderr)
             rows[name], sampled = kept[name], None
         else:
-            rows[name], sampled = model_row(path, digest, data, s, device, name)
+            row, sampled = task.make()
+            rows[name] = judged(judge, row, sampled, task.prompts)
         table = tabulated({name: sampled} if sampled else {})
-    print(terminal(columns, cells(table, columns)), "", *notes, *scored_otherwise(table), sep="\n")
+    seen = shown(columns, table)
+    print(terminal(seen, cells(table, seen)), "", *notes, *scored_otherwise(table), sep="\n")
     return exit_code(rows)
 
 

@@ -23,13 +23,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from data.tokens import open_tokens
-from evaluation import figures, metrics
+from evaluation import diversity, figures
 from evaluation.provenance import versions
-from evaluation.rows import Data, open_all, validity
+from evaluation.rows import Data, open_all, other_texts, validity
 from evaluation.settings import Settings, TextsConfig, check_settings, of_run, other_settings
 from evaluation.tables import Row, beside, exit_code, json_table
-from evaluation.texts import cut, decode, held_out_prompts, measured, sample_texts
+from evaluation.texts import cut, decode, measured, sample_texts
 from runtime.checkpoint import Checkpoint, Degenerate, load_model, weights_digest
 from runtime.configurator import cli, configure, help_text, wants_help
 from runtime.device import get_dtype
@@ -54,26 +53,14 @@ class FrontierConfig(TextsConfig):
             raise UserError("temperatures = []: give at least one, as in --temperatures=0.5,1.0")
 
 
-def other_texts(data: Data, s: Settings) -> list[str]:
-    """As many human texts to compare with, cut to the same number of words.
-
-    They are from the other held-out split, so that no document is on both sides.
-    """
-    other = open_tokens(data.split.path.with_name("validation.bin" if s.split == "test" else "test.bin"))
-    if other.info["fingerprint"] != data.split.info["fingerprint"]:
-        raise UserError(f"{other.path} was made with another tokenizer than {data.split.path}")
-    human = held_out_prompts(other.ids, s.texts, s.prompt_tokens, s.new_tokens).human
-    return [cut(data.tokenizer.decode(r), s.words) for r in human.tolist()]
-
-
 def quality(texts: list[str], references: list[str]) -> dict[str, float]:
     """Diversity of the texts, and their quality beside human ones."""
     words = [t.split() for t in texts]
     return {
-        "self_bleu": metrics.self_bleu_sacre(texts),
-        "bleu": metrics.bleu_sacre(texts, references),
-        "distinct_4": metrics.distinct_n(words),
-        "seq_rep_4": metrics.seq_rep_n(words),
+        "self_bleu": diversity.self_bleu_sacre(texts),
+        "bleu": diversity.bleu_sacre(texts, references),
+        "distinct_4": diversity.distinct_n(words),
+        "seq_rep_4": diversity.seq_rep_n(words),
     }
 
 

@@ -1,4 +1,4 @@
-"""Self-BLEU of many texts: metrics.self_bleu and self_bleu_sacre, beside nltk and sacreBLEU on fewer texts.
+"""Self-BLEU of many texts: diversity.self_bleu and self_bleu_sacre, beside nltk and sacreBLEU on fewer texts.
 
     python bench/metrics.py [--texts 1000 10000] [--words 200] [--rounds 5] [--set 100] [--some 10]
                             [--out bench/metrics.json]
@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from bench.common import median, skipped, turns, write
-from evaluation import metrics
+from evaluation import diversity
 
 VOCAB = 20000
 # a tenth of the words are one of these with the word's number
@@ -106,8 +106,8 @@ def main() -> int:
     for N in args.texts:
         words = zipf_texts(N, args.words)
         programs = {
-            "metrics.self_bleu": partial(metrics.self_bleu, words),
-            "metrics.self_bleu_sacre": partial(metrics.self_bleu_sacre, [" ".join(text) for text in words]),
+            "metrics.self_bleu": partial(diversity.self_bleu, words),
+            "metrics.self_bleu_sacre": partial(diversity.self_bleu_sacre, [" ".join(text) for text in words]),
         }
         for name, times in turns(programs, args.rounds).items():
             middle, slowest = median(times), max(times)
@@ -121,8 +121,8 @@ def main() -> int:
     words = zipf_texts(min(args.texts), args.words)
     whole, some = (min(n, len(words)) for n in (args.set, args.some))
     for name, own, load, texts in (
-        ("nltk", metrics.self_bleu, nltk_bleu, words),
-        ("sacrebleu", metrics.self_bleu_sacre, sacre_bleu, [" ".join(text) for text in words]),
+        ("nltk", diversity.self_bleu, nltk_bleu, words),
+        ("sacrebleu", diversity.self_bleu_sacre, sacre_bleu, [" ".join(text) for text in words]),
     ):
         try:
             bleu = load()

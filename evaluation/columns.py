@@ -1,6 +1,7 @@
 """The columns of the tables: their keys in JSON and CSV, their titles, and what they are."""
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from evaluation.scoring import EPSILON
 
@@ -24,6 +25,7 @@ class Column(NamedTuple):
     form: str
     best: str  # which value is: "low", "high", "human" (nearest to human text), or "" (none is)
     what: str
+    shown: bool = True  # in a terminal and in Markdown; else only in the CSV, the JSON and a report
 
 
 HONEST = (
@@ -45,6 +47,18 @@ HONEST = (
     Column("distinct_4", "Distinct-4", ".4f", "human", "unique 4-grams / words, all texts pooled"),
     Column("seq_rep_4", "seq-rep-4", ".4f", "human", "1 - unique / all 4-grams of a text, mean"),
     Column("zipf", "Zipf", ".3f", "human", "minus the slope of log frequency over log rank"),
+    Column("compression", "gzip", ".3f", "human", "bytes of all texts / bytes of their gzip file"),
+    Column(
+        "self_repetition",
+        "self-rep.",
+        ".3f",
+        "human",
+        "mean log(1 + how often a text's 4-grams stand in other texts)",
+        shown=False,
+    ),
+    Column(
+        "unigram_entropy", "entropy", ".3f", "human", "of the words of a text, bits a word, mean", shown=False
+    ),
     Column("short_texts", "short", ".0f", "", "texts of fewer words than the others are cut to"),
     Column("steps", "steps", ".0f", "", "training steps in all, with those of the run it started from"),
     Column(
@@ -61,6 +75,22 @@ HONEST = (
         "",
         "tokens that its teacher read to make the labels and, if that is one of our runs, to be trained; "
         "0 without a teacher",
+    ),
+)
+SCORED = (  # see scorer.py
+    Column(
+        "gen_ppl",
+        "Gen. PPL",
+        ".1f",
+        "human",
+        "exp(the scorer's NLL / tokens of the scorer) of the texts given their prompts",
+    ),
+    Column(
+        "mauve",
+        "MAUVE",
+        ".3f",
+        "human",
+        "of the texts and as many human ones of the other held-out split, by hidden states of the scorer",
     ),
 )
 NUCLEUS = 0.9  # top_p of the coverage column
@@ -136,8 +166,19 @@ PAPER = (
 )
 
 
-def columns_of(protocol: str, truth: bool) -> tuple[Column, ...]:
-    """The columns of a protocol's table; `truth`: of a corpus whose exact distributions are known."""
+ALL = HONEST + SCORED + TRUTH  # of the honest protocol
+
+
+def columns_of(protocol: str, truth: bool, scorer: bool = False) -> tuple[Column, ...]:
+    """The columns of a protocol's table; `truth`: of a corpus whose exact distributions are known; `scorer`:
+    texts are judged by one."""
     if protocol == "paper":
         return PAPER
-    return HONEST + TRUTH if truth else HONEST
+    return HONEST + (SCORED if scorer else ()) + (TRUTH if truth else ())
+
+
+def shown(columns: tuple[Column, ...], rows: Iterable[dict[str, Any]]) -> tuple[Column, ...]:
+    """Those that stand in a terminal and in Markdown, which would be too wide with all of them: of these
+    those that a row has."""
+    there = {key for row in rows for key in row}
+    return tuple(c for c in columns if c.shown and c.key in there)

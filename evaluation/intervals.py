@@ -7,30 +7,18 @@ for text metrics too, however the two variances compare. The texts alone would l
 
 import math
 import statistics
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy import stats
 
-from evaluation import metrics
 from evaluation.columns import Column
+from evaluation.diversity import TEXT_METRICS
 from evaluation.tables import Row, cells
 
+T = TypeVar("T")
 Runs = dict[int, Row]  # the runs of one row of the summary by their training seeds
-
-
-def _of_words(metric: Callable) -> Callable[[list[str]], float]:
-    """A metric of words as one of texts."""
-    return lambda texts: metric([t.split() for t in texts])
-
-
-TEXT_METRICS = {
-    "self_bleu": metrics.self_bleu_sacre,
-    "distinct_4": _of_words(metrics.distinct_n),
-    "seq_rep_4": _of_words(metrics.seq_rep_n),
-    "zipf": _of_words(metrics.zipf_coefficient),
-}
 
 
 def student_interval(values: list[float]) -> float:
@@ -42,17 +30,20 @@ def student_interval(values: list[float]) -> float:
 
 
 def half_sampling_interval(
-    texts: list[str], metric: Callable[[list[str]], float], halves: int, seed: int = 0
+    texts: Sequence[T], metric: Callable[[list[T]], float], halves: int, seed: int = 0
 ) -> float:
-    """Half of the 95% interval of `metric` of texts that no training stands behind: the references'.
+    """Half of the 95% interval of `metric` of texts (or of what is known of each) that no training stands
+    behind: the references'.
 
     The texts stand for all that could have been sampled. The spread of a statistic over random halves, drawn
     without replacement, is that of the statistic of the whole over new samples: (m/n) / (1 - m/n) = 1 at
-    m = n/2. A text is never drawn twice: Self-BLEU would punish a repetition that no model wrote.
+    m = n/2. A text is never drawn twice: whatever counts repetition among texts (Self-BLEU, self-repetition,
+    the compression ratio) would punish one that no model wrote.
     Source: Politis, Romano & Wolf 1999, the bootstrap without replacement.
     """
     rng = np.random.default_rng(seed)
-    picks = [rng.permutation(len(texts))[: len(texts) // 2] for _ in range(halves)]
+    # in their order, because gzip sees what is near
+    picks = [np.sort(rng.permutation(len(texts))[: len(texts) // 2]) for _ in range(halves)]
     return 1.96 * float(np.std([metric([texts[i] for i in pick]) for pick in picks], ddof=1))
 
 
@@ -83,6 +74,8 @@ def reference(row: Row, texts: list[str], columns: tuple[Column, ...], halves: i
         out[key] = row[key]
         if key in TEXT_METRICS:
             out[key + "_ci"] = half_sampling_interval(texts, TEXT_METRICS[key], halves)
+        elif key + "_ci" in row:  # where more than the texts is needed
+            out[key + "_ci"] = row[key + "_ci"]
     return out
 
 

@@ -13,7 +13,8 @@ from runtime.places import CODE, INSTALLED
 SCORING = (  # what decides the numbers of a row
     "model.py",
     "heads/*.py",
-    *(f"evaluation/{name}.py" for name in ("metrics", "scoring", "sampling", "texts", "rows")),
+    *(f"evaluation/{name}.py" for name in ("metrics", "diversity", "scoring", "sampling", "texts", "rows")),
+    *(f"evaluation/{name}.py" for name in ("scorer", "text_files")),
     "data/held_out.py",
     "data/grammar/machine.py",
     "data/grammar/truth.py",

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -28,6 +27,7 @@ from evaluation.spent import spent
 from evaluation.texts import (
     Prompts,
     common_words,
+    cut,
     decode,
     held_out_prompts,
     measured,
@@ -42,7 +42,7 @@ from runtime.device import get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
 from runtime.logs import evaluations
 from runtime.memory import check_fits
-from runtime.names import REFERENCES, check_apart, check_row_name
+from runtime.names import REFERENCES, check_apart, named_path
 
 PLACES = ("data", "source", "out_dir")  # of a run's configuration: of one machine, nobody else's
 TRAIN_WINDOWS = 200  # that the paper's protocol scores
@@ -64,21 +64,15 @@ def entries(arguments: list[str]) -> list[Entry]:
     """Of PATH, under the name of its run, and NAME=PATH. UserError for a name that no row can have."""
     out = []
     for argument in arguments:
-        name, _, given = argument.partition("=")
-        whole = Path(os.path.expanduser(argument))
-        if not given or "/" in name or whole.exists():  # a path with a "=" in it
-            name, path = "", whole
-        else:
-            path = Path(os.path.expanduser(given))
-            check_row_name(name)
+        name, path = named_path(argument)
         ckpt = load(find(path), weights=False, run=True)
         out.append(Entry(name or ckpt.config["name"], path, ckpt))
     return out
 
 
-def renamed(entry: Entry) -> str:
+def renamed(path: Path) -> str:
     """What to do where two rows have one name."""
-    return f"give one another, as in other={entry.path}"
+    return f"give one another, as in other={path}"
 
 
 def check_comparable(asked: list[Entry], masked: bool = False) -> None:
@@ -103,7 +97,7 @@ def check_comparable(asked: list[Entry], masked: bool = False) -> None:
                 f"{path} is masked diffusion, which has no next token to score from left to right: leave it "
                 "out, and see python eval_orders.py"
             )
-    check_apart([*REFERENCES, *(e.name for e in asked)], renamed(asked[-1]))
+    check_apart([*REFERENCES, *(e.name for e in asked)], renamed(asked[-1].path))
 
 
 class Data(NamedTuple):
@@ -116,6 +110,10 @@ class Data(NamedTuple):
     def truth(self) -> Truth | None:
         """The split's exact distributions, where they are known."""
         return self.split.truth
+
+    @property
+    def prompt_texts(self) -> list[str]:
+        return [self.tokenizer.decode(row) for row in self.prompts.prompt.tolist()]
 
 
 def open_all(c: TextsConfig, **protocol: Any) -> tuple[list[Entry], Settings, Data, torch.device]:
@@ -157,6 +155,18 @@ def open_all(c: TextsConfig, **protocol: Any) -> tuple[list[Entry], Settings, Da
     if not (paper or s.words):
         s = replace(s, words=common_words(decode(tokenizer, prompts.prompt, prompts.human, s)))
     return asked, s, Data(train, split, tokenizer, prompts), device
+
+
+def other_texts(data: Data, s: Settings) -> list[str]:
+    """As many human texts to compare with, cut to the same number of words.
+
+    They are from the other held-out split, so that no document is on both sides.
+    """
+    other = open_tokens(data.split.path.with_name("validation.bin" if s.split == "test" else "test.bin"))
+    if other.info["fingerprint"] != data.split.info["fingerprint"]:
+        raise UserError(f"{other.path} was made with another tokenizer than {data.split.path}")
+    human = held_out_prompts(other.ids, s.texts, s.prompt_tokens, s.new_tokens).human
+    return [cut(data.tokenizer.decode(r), s.words) for r in human.tolist()]
 
 
 # -----------------------------------------------------------------------------

@@ -57,6 +57,7 @@ class Settings:
     stride: int  # of the scoring windows
     seed: int
     dtype: str
+    scorer: str = ""  # SHA-256 of the weights that the texts are judged by; "" where they are not
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ def settings(
     loops: int = 1,
     temperature: float = 1.0,
     stride: int = 0,
+    scorer: str = "",
 ) -> Settings:
     """What `c` asks for of models of this block_size. UserError naming the setting that cannot work.
 
@@ -100,6 +102,7 @@ def settings(
         stride=stride or min(512, block_size),
         seed=c.seed,
         dtype=c.dtype,
+        scorer=scorer,
     )
     check_settings(s)
     return s
@@ -119,6 +122,8 @@ def check_settings(s: Settings) -> None:
         raise UserError(f"split = {s.split!r}: {right}; leave --split out")
     if paper and s.words:
         raise UserError(f"words = {s.words}: the paper's protocol cuts no text; leave --words out")
+    if paper and s.scorer:
+        raise UserError("the paper's protocol has no columns for a scorer; leave --scorer out")
     if s.words < 0 or 0 < s.words < LEAST_WORDS:
         raise UserError(
             f"words = {s.words}: at least {LEAST_WORDS}, the metrics count {LEAST_WORDS}-grams; 0 chooses"
@@ -141,8 +146,12 @@ def check_settings(s: Settings) -> None:
 
 
 def other_settings(had: dict, now: dict) -> list[str]:
-    """Each key of `now` that has another value in `had`, with both values; `words` only where it is known."""
+    """Each key of `now` that has another value in `had`, with both values; `words` only where it is known.
+
+    An older version, which does not name a scorer, had none.
+    """
     known = {k: v for k, v in now.items() if k != "words" or v}
+    had = {"scorer": "", **had}
     return [f"{k} {had.get(k)!r}, now {v!r}" for k, v in known.items() if had.get(k) != v]
 
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from evaluation.columns import HONEST, TRUTH, Column
+from evaluation.columns import ALL, Column, shown
 from evaluation.groups import LEAST_SEEDS, marks
 from evaluation.intervals import Runs, differences, reference, summarise, with_intervals
 from evaluation.tables import (
@@ -68,7 +68,7 @@ def note(rows: dict[str, Runs], bad: list[str], halves: int) -> str:
 def by_seed(summary: list[Row], columns: tuple[Column, ...]) -> tuple[tuple[Column, ...], list[list[str]]]:
     """A small table, its columns and its cells: the value of each seed for the main columns."""
     known = {c.key: c for c in columns}
-    shown = [known[next(k for k in keys if k in known)] for keys in MAIN if any(k in known for k in keys)]
+    main = [known[next(k for k in keys if k in known)] for keys in MAIN if any(k in known for k in keys)]
     models = [r for r in summary if not r.get("reference")]
     seeds = sorted({seed for r in models for seed in r["seeds"]})
 
@@ -77,8 +77,8 @@ def by_seed(summary: list[Row], columns: tuple[Column, ...]) -> tuple[tuple[Colu
         value = values.get(seed)
         return "-" if value is None else number(value, column.form)
 
-    head = tuple(c._replace(title=f"{c.title}, seed {seed}") for c in shown for seed in seeds)
-    return head, [[r["name"], *(cell(r, c, seed) for c in shown for seed in seeds)] for r in models]
+    head = tuple(c._replace(title=f"{c.title}, seed {seed}") for c in main for seed in seeds)
+    return head, [[r["name"], *(cell(r, c, seed) for c in main for seed in seeds)] for r in models]
 
 
 def evaluated(rows: dict[str, Row], asked: Groups) -> dict[str, Runs]:
@@ -106,8 +106,7 @@ def write_summary(out: Path, per_run: Path, asked: Groups, settings: dict[str, A
     """
     table = json.loads(beside(per_run, ".json").read_text(encoding="utf-8"))
     rows = {r["name"]: number_strings(r) for r in table["rows"]}
-    shown = [c for c in HONEST + TRUTH if c.key != "step"]
-    columns = tuple(c for c in shown if any(c.key in r for r in rows.values()))
+    columns = tuple(c for c in ALL if c.key != "step" and any(c.key in r for r in rows.values()))
     runs = evaluated(rows, asked)
     if not runs:
         raise UserError(f"no run of this table could be evaluated, see {per_run}.md")
@@ -122,7 +121,8 @@ def write_summary(out: Path, per_run: Path, asked: Groups, settings: dict[str, A
         texts = [cut(t, words) for t in read_texts(samples_file(per_run, name))]
         summary.append(reference(rows[name], texts, columns, halves))
 
-    body, seeds = with_intervals(summary, columns), by_seed(summary, columns)
+    seen = shown(columns, summary)
+    body, seeds = with_intervals(summary, seen), by_seed(summary, columns)
     used = [r for of_seed in runs.values() for r in of_seed.values()]
     said = note(runs, [row for row, its in marked.items() if its["quality_worse"]], halves)
     # of the columns, behind the table
@@ -133,11 +133,11 @@ def write_summary(out: Path, per_run: Path, asked: Groups, settings: dict[str, A
         "versions": each(rows, "versions"),
     }
     content = {
-        ".md": f"{markdown(columns, body)}\n\n{said}\n\n{markdown(*seeds)}\n\n{explained}",
+        ".md": f"{markdown(seen, body)}\n\n{said}\n\n{markdown(*seeds)}\n\n{explained}",
         ".csv": sheet(summary, columns),
         ".json": json_table(head, [strict(r) for r in summary]),
     }
     for end, text in content.items():
         with replacing(beside(out, end)) as f:
             f.write(text.encode())
-    return f"{terminal(columns, body)}\n\n{said}\n\n{terminal(*seeds)}\n" + "\n".join(scored_otherwise(used))
+    return f"{terminal(seen, body)}\n\n{said}\n\n{terminal(*seeds)}\n" + "\n".join(scored_otherwise(used))

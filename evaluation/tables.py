@@ -12,7 +12,7 @@ from typing import Any
 from tabulate import tabulate
 
 from data.held_out import Truth
-from evaluation.columns import HONEST, PAPER, TRUTH, Column
+from evaluation.columns import ALL, PAPER, Column, shown
 from evaluation.provenance import scoring_code
 from evaluation.rows import Data
 from evaluation.settings import Settings, other_settings
@@ -54,8 +54,9 @@ def cells(rows: list[Row], columns: tuple[Column, ...]) -> list[list[str]]:
         for row, line in zip(rows, out):
             value = row.get(column.key, math.nan)
             cell = number(value, column.form)
-            if column.best == "human" and row is not human and not math.isnan(value):
-                cell += f" ({format(value - human[column.key], '+' + column.form)})"
+            far = value - human.get(column.key, math.nan)
+            if column.best == "human" and row is not human and not math.isnan(far):
+                cell += f" ({format(far, '+' + column.form)})"
             if row.get(column.key + "_best"):
                 cell += " *"
             line.append(cell)
@@ -105,7 +106,7 @@ def explain(s: Settings, columns: tuple[Column, ...], data: Data) -> list[str]:
         f"Bayesian rows: {s.samples} weight samples; {s.dtype}.",
         "(+x) is the distance to human text; up or down alone is not better. Single runs are not marked: "
         "what is best takes several seeds (table.py).",
-        *(f"{c.title}: {c.what}." for c in columns),
+        *(f"{c.title}: {c.what}{'' if c.shown else ' (in the CSV and the JSON)'}." for c in columns),
         *([known_truth(data.truth)] if data.truth else []),
     ]
 
@@ -208,7 +209,7 @@ def write_files(
     Each whole or not at all, the JSON last.
     """
     samples_file(out, "").parent.mkdir(parents=True, exist_ok=True)
-    keys = [c.key for c in columns]
+    keys, seen = [c.key for c in columns], shown(columns, rows)
     sheet = [["name", *keys], *([r["name"], *(r.get(k, "") for k in keys)] for r in rows)]
     listed = [*notes[2:], *scored_otherwise(rows)]
     explained = "\n".join(notes[:2]) + "\n\n" + "\n".join("- " + n for n in listed)
@@ -216,7 +217,7 @@ def write_files(
     for name, written in texts.items():
         lines = [json.dumps(t, ensure_ascii=False) + "\n" for t in written]
         content[samples_file(out, name)] = "".join(lines)
-    content[beside(out, ".md")] = f"{markdown(columns, cells(rows, columns))}\n\n{explained}\n"
+    content[beside(out, ".md")] = f"{markdown(seen, cells(rows, seen))}\n\n{explained}\n"
     content[beside(out, ".csv")] = csv_text(sheet)
     content[beside(out, ".json")] = json_table({"settings": vars(s)}, [strict(r) for r in rows])
     for path, text in content.items():
@@ -229,7 +230,7 @@ def write_files(
 
 
 def kept_rows(out: Path | None, s: Settings) -> dict[str, Row]:
-    """Rows of an earlier table of this name, whose samples are there too.
+    """Rows of an earlier table of this name, those of models and of files of texts, whose samples are there.
 
     UserError if it had other settings: such rows cannot stand side by side.
     """
@@ -248,9 +249,9 @@ def kept_rows(out: Path | None, s: Settings) -> dict[str, Row]:
         )
 
     def whole(name: str, row: Row) -> bool:
-        """Whether it is a model's, not an older version's, and nothing of it is missing."""
+        """Whether it is no reference's, nor an older version's, and nothing of it is missing."""
         has_texts = samples_file(out, name).is_file() or "problem" in row
-        return not row.get("reference") and "training" in row and has_texts
+        return not row.get("reference") and ("training" in row or "texts_sha256" in row) and has_texts
 
     return {name: row for name, row in rows.items() if whole(name, row)}
 
@@ -259,7 +260,7 @@ def check_kept(name: str, row: Row) -> None:
     """UserError or TypeError if it can be no row of ours."""
     if name not in REFERENCES:
         check_row_name(name)  # a file of its name is written
-    for column in (*HONEST, *TRUTH, *PAPER):
+    for column in (*ALL, *PAPER):
         if not isinstance(row.get(column.key, 0.0), (int, float)):
             raise TypeError(f"{column.key} of {name} is no number")
 

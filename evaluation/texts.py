@@ -10,7 +10,7 @@ import torch
 from tqdm import tqdm
 
 from data.tokenizers import Tokenizer
-from evaluation import metrics
+from evaluation.diversity import TEXT_METRICS
 from evaluation.sampling import generate
 from evaluation.settings import LEAST_WORDS, Settings
 from model import LanguageModel
@@ -98,7 +98,7 @@ def cut(text: str, words: int) -> str:
 
 
 def text_metrics(texts: list[str], loops: int, words: int = 0) -> dict[str, float]:
-    """Diversity of decoded texts, a word being what stands between spaces.
+    """TEXT_METRICS of decoded texts.
 
     Each text is cut to its first `words`; "short_texts" says how many have fewer. 0: no text is cut. Each
     metric is the mean over `loops` groups of the texts.
@@ -106,22 +106,9 @@ def text_metrics(texts: list[str], loops: int, words: int = 0) -> dict[str, floa
     short = {"short_texts": sum(len(t.split()) < words for t in texts)} if words else {}
     texts = [cut(t, words) for t in texts]
     groups = [texts[i::loops] for i in range(loops)]
-    split = [[t.split() for t in g] for g in groups]
-    bleu = [metrics.self_bleu_sacre(g) for g in groups]
-
-    def mean(metric: Callable[[list[list[str]]], float]) -> float:
-        return float(np.mean([metric(w) for w in split]))
-
-    spread = {"self_bleu_sd": float(np.std(bleu, ddof=1))} if loops > 1 else {}
-    return {
-        "self_bleu": float(np.mean(bleu)),
-        **spread,
-        "self_bleu_nltk": mean(metrics.self_bleu),
-        "distinct_4": mean(metrics.distinct_n),
-        "seq_rep_4": mean(metrics.seq_rep_n),
-        "zipf": mean(metrics.zipf_coefficient),
-        **short,
-    }
+    values = {key: [metric(g) for g in groups] for key, metric in TEXT_METRICS.items()}
+    spread = {"self_bleu_sd": float(np.std(values["self_bleu"], ddof=1))} if loops > 1 else {}
+    return {**{key: float(np.mean(v)) for key, v in values.items()}, **spread, **short}
 
 
 def measured(metric: Callable[..., dict[str, float]], texts: list[str], *arguments: Any) -> dict[str, float]:

@@ -4,7 +4,9 @@ A name comes from a config file, a flag, or the config.json of a checkpoint that
 becomes part of paths, a cell of tables and a title in figures. So it is checked where it is read.
 """
 
+import os
 from collections.abc import Iterable
+from pathlib import Path
 
 from runtime.errors import UserError
 
@@ -42,6 +44,15 @@ def check_row_name(name: object) -> str:
     row = check_name(name)
     check_apart([*REFERENCES, row])
     return row
+
+
+def named_path(argument: str) -> tuple[str, Path]:
+    """(name, path) of NAME=PATH, ("", path) of PATH. ValueError for a name that no row can have."""
+    name, _, given = argument.partition("=")
+    whole = Path(os.path.expanduser(argument))
+    if not given or "/" in name or whole.exists():  # a path with a "=" in it
+        return "", whole
+    return check_row_name(name), Path(os.path.expanduser(given))
 
 
 def file_stem(name: str) -> str:

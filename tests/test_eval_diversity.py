@@ -16,9 +16,9 @@ import eval_diversity
 from data.prepared import load_tokenizer
 from data.tokens import open_tokens
 from eval_diversity import main, prepare, read_arguments
-from evaluation import metrics, texts
+from evaluation import diversity, texts
 from evaluation import rows as rows_of
-from evaluation.columns import HONEST, PAPER
+from evaluation.columns import HONEST, PAPER, shown
 from evaluation.rows import entries, model_row
 from evaluation.scoring import score
 from evaluation.settings import of_run
@@ -29,6 +29,7 @@ from runtime.names import REFERENCES
 from train import TrainConfig
 
 SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu"]
+SHOWN = [c for c in HONEST if c.shown]  # in Markdown
 PAPER_SMALL = ["--protocol=paper", "--texts=20", "--new_tokens=20", "--device=cpu"]
 
 
@@ -177,28 +178,31 @@ TEXTS = [
 ]
 
 
-def test_text_metrics_are_those_of_metrics():
+def test_text_metrics_are_those_of_diversity():
     words = [t.split() for t in TEXTS]
     got = text_metrics(TEXTS, 1)
     assert "self_bleu_sd" not in got
     assert got == {
-        "self_bleu": metrics.self_bleu_sacre(TEXTS),
-        "self_bleu_nltk": metrics.self_bleu(words),
-        "distinct_4": metrics.distinct_n(words, 4),
-        "seq_rep_4": metrics.seq_rep_n(words, 4),
-        "zipf": metrics.zipf_coefficient(words),
+        "self_bleu": diversity.self_bleu_sacre(TEXTS),
+        "self_bleu_nltk": diversity.self_bleu(words),
+        "distinct_4": diversity.distinct_n(words, 4),
+        "seq_rep_4": diversity.seq_rep_n(words, 4),
+        "zipf": diversity.zipf_coefficient(words),
+        "compression": diversity.compression_ratio(TEXTS),
+        "self_repetition": diversity.self_repetition(words),
+        "unigram_entropy": diversity.unigram_entropy(words),
     }
     assert got["self_bleu"] > 1 and 0 < got["seq_rep_4"] < 1
 
 
 def test_text_metrics_are_means_over_loops():
     got, groups = text_metrics(TEXTS, 2), (TEXTS[::2], TEXTS[1::2])
-    bleu = [metrics.self_bleu_sacre(g) for g in groups]
+    bleu = [diversity.self_bleu_sacre(g) for g in groups]
     assert got["self_bleu"] == pytest.approx(np.mean(bleu)) and got["self_bleu_sd"] == pytest.approx(
         abs(bleu[0] - bleu[1]) / math.sqrt(2)
     )
     assert got["distinct_4"] == pytest.approx(
-        np.mean([metrics.distinct_n([t.split() for t in g]) for g in groups])
+        np.mean([diversity.distinct_n([t.split() for t in g]) for g in groups])
     )
 
 
@@ -252,6 +256,11 @@ def test_cells():
     assert loop[8] == "25.50 (+0.50)"
     assert low[9] == near[9] == "0.5000 (+0.0000)"
     assert all(len(line) == 1 + len(HONEST) for line in (low, near, human, loop))
+
+
+def test_a_terminal_shows_no_column_that_no_row_has():
+    there = [{"self_bleu": 1.0, "unigram_entropy": 2.0}, {"step": 1}]  # the entropy: in the CSV and the JSON
+    assert [c.key for c in shown(HONEST, there)] == ["step", "self_bleu"]
 
 
 def test_cells_of_the_paper():
@@ -385,7 +394,7 @@ def test_files(honest, trained, sig):
     assert (
         len(bars) == 2 + 5
         and len({len(line) for line in bars}) == 1
-        and all(line.count("|") == len(HONEST) + 2 for line in bars)
+        and all(line.count("|") == len(SHOWN) + 2 for line in bars)
     )
     assert "8 texts, 4 prompt + 12 new tokens" in md and "test split" in md and "seed 1337" in md
     assert sorted(p.name for p in honest.with_name("table.samples").iterdir()) == sorted(
@@ -406,7 +415,7 @@ def test_the_table_is_printed_and_nothing_written_without_out(trained, tmp_path,
     assert main([str(trained), *SMALL]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0] for line in lines[2:6]] == ["baseline", *REFERENCES] and all(
-        c.title in lines[0] for c in HONEST
+        c.title in lines[0] for c in SHOWN
     )
     assert not list(tmp_path.iterdir())
 
@@ -583,9 +592,9 @@ def test_a_model_of_no_numbers_is_a_row_that_says_so(trained, variant, tmp_path,
             for line in out.with_name("t.md").read_text().splitlines()
             if line.startswith("| bad (its weights hold nan")
         )
-        empty = [c.title for c, cell in zip(HONEST, line.split("|")[2:]) if cell.strip() == "-"]
+        empty = [c.title for c, cell in zip(SHOWN, line.split("|")[2:]) if cell.strip() == "-"]
         known = ("step", "steps", "train tokens", "teacher tokens")
-        assert empty == [c.title for c in HONEST if c.title not in known]
+        assert empty == [c.title for c in SHOWN if c.title not in known]
     assert main([str(trained), *SMALL, f"--out={out}"]) == 0 and "bad" in rows(out)  # it stays beside others
 
 

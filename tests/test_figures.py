@@ -8,7 +8,7 @@ import pytest
 
 import frontier
 from data.tokens import open_tokens
-from evaluation import figures, metrics
+from evaluation import diversity, figures
 from evaluation.rows import open_all
 from evaluation.texts import cut, held_out_prompts
 from frontier import FrontierConfig
@@ -35,9 +35,9 @@ def test_human_text_is_scored_against_other_human_text(points, trained, token_fo
     other = held_out_prompts(open_tokens(token_folder / "validation.bin").ids, 6, 4, 12).human
     text = lambda rows: [cut(data.tokenizer.decode(r), s.words) for r in rows.tolist()]
     human = next(r for r in read(points)["rows"] if r["name"] == "human")
-    assert human["bleu"] == metrics.bleu_sacre(text(data.prompts.human), text(other)) and human[
+    assert human["bleu"] == diversity.bleu_sacre(text(data.prompts.human), text(other)) and human[
         "self_bleu"
-    ] == metrics.self_bleu_sacre(text(data.prompts.human))
+    ] == diversity.self_bleu_sacre(text(data.prompts.human))
 
 
 def test_a_point_a_temperature(points):

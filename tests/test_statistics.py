@@ -11,7 +11,7 @@ from conftest import TINY, train_in_process
 
 from data.labels import Settings as LabelSettings
 from eval_diversity import main
-from evaluation.columns import Column
+from evaluation.columns import ALL, Column
 from evaluation.groups import group, holm, marks, paired_p, worse
 from evaluation.intervals import half_sampling_interval, reference, student_interval, summarise
 from evaluation.provenance import code_digest, scoring_code
@@ -63,6 +63,21 @@ def test_half_sampling_covers_the_texts_of_a_reference():
         width = half_sampling_interval(texts, lambda t: float(np.mean([len(x) for x in t])), 100, seed=i)
         hits += abs(lengths.mean() - 25) < width
     assert 0.90 <= hits / 200 <= 0.99
+
+
+def test_a_reference_keeps_an_interval_that_needs_more_than_its_texts():
+    texts = ["a b c d e", "a b c d f", "c d e f g", "d e f g h"]
+    row = {"name": "human", "gen_ppl": 30.0, "gen_ppl_ci": 1.5, "mauve": 0.9, "unigram_entropy": 2.3}
+    got = reference(row, texts, ALL, 10)
+    assert got["gen_ppl_ci"] == 1.5 and "mauve_ci" not in got and got["mauve"] == 0.9
+    assert got["unigram_entropy_ci"] == 0  # all of them have log2(5)
+
+
+def test_half_sampling_keeps_the_order_of_the_texts():
+    """gzip sees what is near."""
+    seen = []
+    half_sampling_interval(range(10), lambda half: seen.append(half) or len(seen), 5)
+    assert len(seen) == 5 and all(half == sorted(half) and len(set(half)) == 5 for half in seen)
 
 
 def test_summary_of_a_row():

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evaluation import figures, tuning
-from evaluation.columns import HONEST, TRUTH, Column, columns_of
+from evaluation.columns import ALL, HONEST, PAPER, Column
 from evaluation.tables import Row, beside, number, number_strings, read_texts, samples_file
 from evaluation.texts import cut
 from runtime.files import foreign, read_json, read_text
@@ -116,7 +116,7 @@ def columns_in(settings: dict[str, Any], rows: list[Row]) -> tuple[Column, ...]:
     if "table" in settings or "protocol" in settings:
         of_runs = "table" in settings
         paper = settings.get("protocol") == "paper"
-        known = columns_of("paper", False) if paper else HONEST + TRUTH
+        known = PAPER if paper else ALL
         return tuple(c for c in known if any(c.key in r for r in rows) and not (of_runs and c.key == "step"))
     keys = dict.fromkeys(k for r in rows for k, v in r.items() if isinstance(v, float))
     return tuple(Column(k, k.replace("_", " "), ".4g", "", "") for k in keys)
@@ -207,8 +207,12 @@ def pictures(name: Path) -> Iterator[Figure]:
 
 
 def samples(texts: Path, rows: list[Row], prompts: int, words: int) -> list[list[Sample]]:
-    """The first texts of each row's first run, by prompt: all continue the same ones, human text first."""
+    """The first texts of each row's first run, by prompt: all continue the same ones, human text first.
+
+    Not those of a file, which continue others.
+    """
     of_rows = {}
+    rows = [r for r in rows if "texts_sha256" not in r]
     for row in sorted(rows, key=lambda r: r["name"] != "human"):
         path = samples_file(texts, (row.get("runs") or [row["name"]])[0])
         if path.is_file():

@@ -1,0 +1,432 @@
+"""Diversity metrics: texts -> numbers.
+
+Pure functions; nothing else of this project is imported.
+
+A text is a sequence of hashable tokens: words, or token ids in a list, an array or a tensor. Only the
+sacreBLEU metrics and the compression ratio take strings.
+
+Every diversity number depends on how many texts there are, how long they are and how they were tokenised.
+Compare numbers only where these three are equal, and never score the prompt with its continuation.
+
+All of them but the compression ratio count n-grams with `_ngram_counts`.
+"""
+
+import gzip
+import math
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Sized
+from itertools import chain
+from typing import TypeVar
+
+import numpy as np
+
+T = TypeVar("T", bound=Hashable)
+
+ZIPF_RANKS = 5000  # the most frequent words that the line is fitted to, as in the code of Holtzman et al.
+
+
+# ---- counting n-grams ----
+
+
+def _encode(texts: Sequence[Sequence[Hashable]]) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens of all texts one after the other, as ids 0..V-1 (M,), and the length of each text (N,)."""
+    for i, text in enumerate(texts):
+        if isinstance(text, (str, bytes)):
+            raise ValueError(
+                f"text {i} is the string {text[:40]!r}, which is a sequence of characters, not of words: "
+                "pass text.split() for words, or list(text) if characters are meant"
+            )
+    # tolist, because the elements of a tensor hash by identity: no two of them would be the same token
+    texts = [text.tolist() if hasattr(text, "tolist") else text for text in texts]
+    tokens, _ = _number(chain.from_iterable(texts))
+    return tokens, _lengths(texts)
+
+
+def _number(tokens: Iterable[T]) -> tuple[np.ndarray, list[T]]:
+    """Tokens as ids in order of their first appearance (M,), and the different tokens, by id."""
+    ids: defaultdict[T, int] = defaultdict()
+    ids.default_factory = ids.__len__
+    return np.fromiter(map(ids.__getitem__, tokens), np.int64), list(ids)
+
+
+def _lengths(texts: Iterable[Sized]) -> np.ndarray:
+    return np.fromiter(map(len, texts), np.int64)
+
+
+def _ngram_counts(
+    tokens: np.ndarray, lengths: np.ndarray, max_n: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """For n = 1..max_n yields (gram, text, count): the n-grams of each text, sorted by gram, then by text.
+
+    gram numbers the different n-grams of the pooled texts 0, 1, ...; text is the index of the text; count
+    says how often the text has the n-gram. An n-gram does not cross texts.
+
+    Each n takes one sort, because an n-gram is the pair (id of its first n-1 tokens, last token).
+    """
+    M, N, V = len(tokens), len(lengths), int(tokens.max(initial=-1)) + 1
+    if max_n < 1:
+        raise ValueError(f"n-grams of order {max_n}: the order must be at least 1")
+    if M * N * V >= 2**63:
+        raise ValueError(
+            f"{N} texts of {M} tokens, {V} of them different, do not fit a 64-bit sort key: "
+            "score a sample of the texts"
+        )
+    owner = np.repeat(np.arange(N), lengths)  # (M,) the text of each position
+    left = np.cumsum(lengths)[owner] - np.arange(M)  # (M,) tokens from a position to the end of its text
+    gram = np.zeros(M, np.int64)  # (M,) id of the (n-1)-gram that starts at a position; there is one 0-gram
+    for n in range(1, max_n + 1):
+        at = np.flatnonzero(left >= n)
+        key = (gram[at] * V + tokens[at + n - 1]) * N + owner[at]
+        order = np.argsort(key)
+        at, key = at[order], key[order]
+        ids = np.cumsum(np.diff(key // N, prepend=-1) != 0) - 1
+        gram[at] = ids
+        first = np.flatnonzero(np.diff(key, prepend=-1))  # the first of each run of equal (gram, text)
+        yield ids[first], owner[at[first]], np.diff(first, append=len(key))
+
+
+def _last_counts(
+    tokens: np.ndarray, lengths: np.ndarray, n: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`_ngram_counts` of the order n alone."""
+    *_, last = _ngram_counts(tokens, lengths, n)
+    return last
+
+
+# ---- self-BLEU ----
+
+
+def _encode_13a(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """`_encode` of the tokens that sacrebleu's 13a tokenizer gives.
+
+    Each different word goes through the tokenizer's patterns only once. The patterns put spaces into words
+    and treat all whitespace around a word alike. So they get all different words in one line. A piece that
+    comes out belongs to the word in which it ends, counted in characters.
+    """
+    from sacrebleu.tokenizers.tokenizer_re import TokenizerRegexp  # here: no other function needs sacrebleu
+
+    split = [_words_13a(text) for text in texts]
+    word, different = _number(chain.from_iterable(split))
+    tabbed = "\t".join(["", *different, ""])  # not spaces: it would replace each of them
+    pieces = TokenizerRegexp()(tabbed).split()
+    piece, _ = _number(pieces)
+    ends_in = np.searchsorted(np.cumsum(_lengths(different)), np.cumsum(_lengths(pieces)))
+    parts = np.bincount(ends_in, minlength=len(different))  # (V,) pieces of each different word
+    first = np.cumsum(parts) - parts  # (V,) the first of them
+    k = parts[word]  # (M,) pieces of each word
+    within = np.arange(k.sum()) - np.repeat(np.cumsum(k) - k, k)
+    text = np.repeat(np.arange(len(split)), _lengths(split))
+    lengths = np.bincount(text, k, minlength=len(split)).astype(np.int64)
+    return piece[np.repeat(first[word], k) + within], lengths
+
+
+def _words_13a(text: str) -> list[str]:
+    """Words of `text` after the replacements that the 13a tokenizer begins with. They can join words."""
+    text = text.rstrip().replace("<skipped>", "").replace("-\n", "")
+    if "&" in text:
+        for old, new in (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">")):
+            text = text.replace(old, new)
+    return text.split()
+
+
+def _matches(gram: np.ndarray, text: np.ndarray, count: np.ndarray, N: int) -> np.ndarray:
+    """BLEU's clipped matches of each text against all others (N,).
+
+    That is the sum over the text's n-grams of min(count, largest count in another text). The largest count in
+    another text is the largest count of all. For the one text that has that count, it is the second largest.
+    """
+    texts = np.bincount(gram)  # (G,) how many texts have each n-gram
+    shared = np.repeat(texts > 1, texts)  # most n-grams are of a single text and match nothing
+    text, count, texts = text[shared], count[shared], texts[texts > 1]
+    first = np.cumsum(texts) - texts  # (G',) like the next three, for each n-gram of several texts
+    largest = np.maximum.reduceat(count, first)
+    elsewhere = np.repeat(largest, texts)
+    is_largest = count == elsewhere
+    second = np.maximum.reduceat(np.where(is_largest, 0, count), first)
+    has_one_owner = np.add.reduceat(is_largest, first, dtype=np.int64) == 1
+    elsewhere = np.where(is_largest & np.repeat(has_one_owner, texts), np.repeat(second, texts), elsewhere)
+    return np.bincount(text, np.minimum(count, elsewhere), minlength=N).astype(np.int64)
+
+
+def _closest_lengths(lengths: np.ndarray) -> np.ndarray:
+    """For each text the length of another text that is closest to its own (N,); of two equally close, the
+    shorter."""
+    order = np.argsort(lengths)
+    length = lengths[order]
+    far = 3 * length[-1] + 1  # farther from any length than any two lengths are from each other
+    shorter, longer = np.append(-far, length[:-1]), np.append(length[1:], far)
+    closest = np.empty_like(lengths)
+    closest[order] = np.where(length - shorter <= longer - length, shorter, longer)
+    return closest
+
+
+def _matches_in(gram: np.ndarray, text: np.ndarray, count: np.ndarray, N: int) -> np.ndarray:
+    """BLEU's clipped matches of the first N texts against all later ones (N,)."""
+    reference = text >= N
+    largest = np.zeros(gram.max(initial=-1) + 1, np.int64)
+    np.maximum.at(largest, gram[reference], count[reference])
+    gram, text, count = gram[~reference], text[~reference], count[~reference]
+    return np.bincount(text, np.minimum(count, largest[gram]), minlength=N).astype(np.int64)
+
+
+def _closest_in(lengths: np.ndarray, references: np.ndarray) -> np.ndarray:
+    """For each length the closest of the lengths `references`; of two equally close, the shorter."""
+    references = np.sort(references)
+    far = references[-1] + lengths.max() + 1
+    at = np.searchsorted(references, lengths)
+    shorter, longer = np.append(-far, references)[at], np.append(references, far + lengths.max())[at]
+    return np.where(lengths - shorter <= longer - lengths, shorter, longer)
+
+
+def _mean_bleu(
+    tokens: np.ndarray,
+    lengths: np.ndarray,
+    max_n: int,
+    score: Callable[[list[int], list[int]], float],
+    references: int = 0,
+) -> float:
+    """Mean over the texts, given as `_encode` gives them, of brevity penalty * score(matches, totals).
+
+    Matches and totals are lists for n = 1..max_n. A text without a match scores 0. A text is compared with
+    all others or, if `references` is not 0, with the last `references` texts, which get no score themselves.
+    With r the closest length among the texts it is compared with, the brevity penalty of a text of c tokens
+    is exp(1 - r / c) if c < r, else 1.
+    """
+    N = len(lengths) - references
+    _check_bleu(lengths[:N], bool(references))
+    find = _matches_in if references else _matches
+    counts = _ngram_counts(tokens, lengths, max_n)
+    matches = np.stack([find(*of_order, N) for of_order in counts], axis=1)  # (N, max_n)
+    closest = _closest_in(lengths[:N], lengths[N:]) if references else _closest_lengths(lengths)
+    lengths = lengths[:N]
+    totals = np.maximum(lengths[:, None] - np.arange(max_n), 0)  # (N, max_n)
+    scores = []
+    # Python's log and exp, one text at a time: numpy's differ from them in the last bit on some machines.
+    for match, total, c, r in zip(matches.tolist(), totals.tolist(), lengths.tolist(), closest.tolist()):
+        if match[0]:
+            penalty = math.exp(1 - r / c) if c < r else 1.0
+            scores.append(penalty * score(match, total))
+    return math.fsum(scores) / N  # fsum: the same float for any order of the texts
+
+
+def _check_bleu(lengths: np.ndarray, has_references: bool) -> None:
+    """ValueError if texts of these lengths have no BLEU against references, or no self-BLEU."""
+    N = len(lengths)
+    if has_references and N < 1:
+        raise ValueError(f"BLEU of {N} text(s): it needs at least one")
+    if not has_references and N < 2:
+        raise ValueError(
+            f"self-BLEU of {N} text(s): it compares each text with the others and needs at least 2 texts"
+        )
+    if not lengths.any():
+        what, least = ("BLEU", "one") if has_references else ("self-BLEU", "at least 2")
+        raise ValueError(
+            f"{what} of {N} texts, all of them empty: it needs {least} with something to compare"
+        )
+
+
+def _nltk_score(match: list[int], total: list[int]) -> float:
+    """Geometric mean of the precisions, by nltk's method1 of Chen and Cherry 2014.
+
+    0 matches count as 0.1, 0 n-grams as 1.
+    """
+    weight = 1 / len(match)
+    return math.exp(math.fsum(weight * math.log((m or 0.1) / max(t, 1)) for m, t in zip(match, total)))
+
+
+def _sacre_score(match: list[int], total: list[int]) -> float:
+    """Geometric mean of the precisions in percent, over the orders that the text has.
+
+    The k-th order without a match counts as 2^-k matches.
+    """
+    logs, halving = [], 1.0
+    for m, t in zip(match, total):
+        if not t:
+            break
+        if not m:
+            halving *= 2
+        logs.append(math.log(100.0 * m / t if m else 100.0 / (halving * t)))
+    return math.exp(sum(logs) / len(logs))  # sum, not fsum: to the last bit what sacrebleu computes
+
+
+def self_bleu(texts: Sequence[Sequence[Hashable]], max_n: int = 4) -> float:
+    """Self-BLEU, the nltk variant (Zhu et al. 2018, Texygen, arXiv 1802.01886): 0..1, higher is less diverse.
+
+    The mean over the texts of nltk's sentence_bleu(all other texts, text, weights=(1/max_n,) * max_n,
+    smoothing_function=SmoothingFunction().method1), to the last bit what nltk 3.10 gives. It takes one sort
+    of all n-grams for each order instead of N^2 comparisons.
+
+    An empty text scores 0. A text of fewer than max_n tokens is scored as in nltk, with 0.1 for each
+    precision that it lacks: short texts look diverse.
+    ValueError for fewer than 2 texts, for texts that are all empty, for a string in place of a sequence of
+    words, and for max_n < 1.
+    """
+    return _mean_bleu(*_encode(texts), max_n, _nltk_score)
+
+
+def self_bleu_sacre(texts: Sequence[str]) -> float:
+    """Self-BLEU, the sacreBLEU variant (Post 2018, arXiv 1804.08771): 0..100, higher is less diverse.
+
+    The mean over the texts of sacrebleu.sentence_bleu(text, all other texts).score, with the 13a tokenizer,
+    orders 1 to 4, exponential smoothing and effective order, to the last bit what sacrebleu 2.6 gives.
+    The texts are raw strings: the 13a tokenizer splits them.
+    ValueError for fewer than 2 texts, for texts that are all empty, and for a text that is not a string.
+    """
+    _check_raw(texts)
+    return _mean_bleu(*_encode_13a(texts), 4, _sacre_score)
+
+
+def bleu_sacre(texts: Sequence[str], references: Sequence[str]) -> float:
+    """BLEU against held-out human texts, the sacreBLEU variant: 0..100, higher has more phrases of theirs.
+
+    The mean over the texts of sacrebleu.sentence_bleu(text, references).score, to the last bit what sacrebleu
+    2.6 gives. Like self-BLEU it depends on how many references there are and on how long the texts are.
+    ValueError for no text or no reference, for texts that are all empty, and for a text that is not a string.
+    Source: Yu et al. 2017, SeqGAN, arXiv 1609.05473, sec. 5.
+    """
+    _check_raw(texts)
+    _check_raw(references)
+    if not references:
+        raise ValueError("BLEU against 0 references: it needs at least one")
+    return _mean_bleu(*_encode_13a([*texts, *references]), 4, _sacre_score, len(references))
+
+
+def _check_raw(texts: Sequence[str]) -> None:
+    if isinstance(texts, str):
+        raise ValueError(f"the string {texts[:40]!r} in place of texts: give a list of texts")
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(
+                f"text {i} is a {type(text).__name__}, and this metric needs the raw string: "
+                "decode or join it first"
+            )
+
+
+# ---- repetition and vocabulary ----
+
+
+def distinct_n(texts: Sequence[Sequence[Hashable]], n: int = 4) -> float:
+    """Distinct-n: different n-grams of the pooled texts / tokens of the pooled texts, 0..1.
+
+    An n-gram does not cross texts. The divisor counts tokens, as in the paper, not n-grams, so N texts of T
+    different tokens each reach 1 - (n-1)/T, not 1.
+    ValueError for texts without a token and for n < 1.
+    Source: Li et al. 2016, arXiv 1510.03055.
+    """
+    tokens, lengths = _encode(texts)
+    if not len(tokens):
+        raise ValueError(f"distinct-{n} of {len(texts)} text(s) without a token: it needs at least one token")
+    gram, _, _ = _last_counts(tokens, lengths, n)
+    return float((gram.max(initial=-1) + 1) / len(tokens))
+
+
+def seq_rep_n(texts: Sequence[Sequence[Hashable]], n: int = 4) -> float:
+    """Seq-rep-n: mean over texts of 1 - different n-grams / n-grams, from 0 (no repetition) to 1.
+
+    Texts of fewer than n tokens have no n-gram and are left out of the mean.
+    ValueError where no text is left, and for n < 1.
+    Source: Welleck et al. 2020, arXiv 1908.04319.
+    """
+    tokens, lengths = _encode(texts)
+    _, text, _ = _last_counts(tokens, lengths, n)
+    different, total = np.bincount(text, minlength=len(lengths)), lengths - n + 1
+    scored = total > 0
+    if not scored.any():
+        raise ValueError(
+            f"seq-rep-{n} of {len(texts)} text(s), the longest of {lengths.max(initial=0)} tokens: "
+            f"it needs a text of at least {n} tokens"
+        )
+    return float(np.mean(1 - different[scored] / total[scored]))
+
+
+def zipf_coefficient(texts: Sequence[Sequence[Hashable]]) -> float:
+    """Zipf coefficient s in frequency ~ rank^-s: about 1 for human text, 0 for uniform words.
+
+    Minus the slope of the least-squares line of log frequency against log rank, over the pooled words, for
+    the ranks 1..min(5000, words). Each rank weighs the same, so the many rare words dominate the fit.
+    ValueError for fewer than 2 different words.
+    Source: Holtzman et al. 2020, arXiv 1904.09751.
+    """
+    tokens, _ = _encode(texts)
+    frequency = np.sort(np.bincount(tokens))[::-1][:ZIPF_RANKS]
+    if len(frequency) < 2:
+        raise ValueError(f"Zipf coefficient of {len(frequency)} different word(s): a line needs at least 2")
+    x, y = np.log(np.arange(1, len(frequency) + 1)), np.log(frequency)
+    x -= x.mean()
+    return float(-(x @ (y - y.mean())) / (x @ x))
+
+
+def unigram_entropy(texts: Sequence[Sequence[Hashable]]) -> float:
+    """Mean over texts of the entropy of the text's own words, in bits a word: 0 for one word again and again,
+    log2(T) for T different ones.
+
+    It stands beside generative perplexity, which a text that repeats itself lowers. It is the plain estimate
+    from the frequencies, and so grows with the length of the texts. Texts without a token are left out.
+    ValueError where no text is left.
+    Source: Zheng et al. 2024, arXiv 2409.02908 ("sentence entropy").
+    """
+    tokens, lengths = _encode(texts)
+    if not len(tokens):
+        raise ValueError(f"entropy of {len(texts)} text(s) without a token: it needs at least one token")
+    _, text, count = _last_counts(tokens, lengths, 1)
+    of_text = np.bincount(text, count * np.log2(count), minlength=len(lengths))
+    there = lengths > 0
+    return float(np.mean(np.log2(lengths[there]) - of_text[there] / lengths[there]))
+
+
+# ---- repetition among texts ----
+
+
+def self_repetition(texts: Sequence[Sequence[Hashable]], n: int = 4) -> float:
+    """Self-repetition: mean over texts of log(1 + sum_i N_i), from 0 (no text shares an n-gram with another).
+
+    i runs over the different n-grams of the text, and N_i is how many other texts have it.
+    ValueError for fewer than 2 texts and for n < 1.
+    Source: Shaib et al. 2024, arXiv 2403.00553, the equation of SRS(d), after Salkar et al. 2022, arXiv
+    2210.08145.
+    """
+    tokens, lengths = _encode(texts)
+    if len(lengths) < 2:
+        raise ValueError(
+            f"self-repetition of {len(lengths)} text(s): it compares each text with the others and needs "
+            "at least 2 texts"
+        )
+    gram, text, _ = _last_counts(tokens, lengths, n)
+    others = np.bincount(gram)[gram] - 1
+    return float(np.mean(np.log1p(np.bincount(text, others, minlength=len(lengths)))))
+
+
+def compression_ratio(texts: Sequence[str]) -> float:
+    """Bytes of the texts / bytes of their gzip file, the texts one after the other, a space between two.
+
+    Higher is more repetitive. gzip looks back 32 kB: further apart it sees no repetition, so the order of the
+    texts counts. Other builds of zlib may differ in the last digits.
+    ValueError for texts without a character, and for a text that is not a string.
+    Source: Shaib et al. 2024, arXiv 2403.00553, the equation of CR(D).
+    """
+    _check_raw(texts)
+    joined = " ".join(texts).encode(errors="replace")
+    if not joined:
+        raise ValueError("compression ratio of nothing: it needs a text with a character in it")
+    return len(joined) / len(gzip.compress(joined, mtime=0))
+
+
+# ---- all of them ----
+
+
+def _of_words(metric: Callable[[list[list[str]]], float]) -> Callable[[list[str]], float]:
+    """A metric of words as one of texts, a word being what stands between spaces."""
+    return lambda texts: metric([t.split() for t in texts])
+
+
+# what a table says of texts: the key of the column -> the metric of decoded texts
+TEXT_METRICS: dict[str, Callable[[list[str]], float]] = {
+    "self_bleu": self_bleu_sacre,
+    "self_bleu_nltk": _of_words(self_bleu),
+    "distinct_4": _of_words(distinct_n),
+    "seq_rep_4": _of_words(seq_rep_n),
+    "zipf": _of_words(zipf_coefficient),
+    "compression": compression_ratio,
+    "self_repetition": _of_words(self_repetition),
+    "unigram_entropy": _of_words(unigram_entropy),
+}

@@ -1,0 +1,247 @@
+"""Texts under a language model that is named: generative perplexity, and MAUVE by its hidden states.
+
+The scorer is one of our runs, or the folder of any causal language model that transformers loads. It reads
+text with a tokenizer of its own, so any system's texts can be scored. It sees a text as the table measures
+it: cut to its first words, and a token of it as what its own tokenizer makes of that.
+"""
+
+import hashlib
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from data.orders import MASKED
+from data.prepared import tokenizer_of
+from evaluation import metrics
+from evaluation.intervals import half_sampling_interval
+from evaluation.scoring import windows
+from evaluation.texts import cut
+from runtime.checkpoint import find, is_run, load_model, weights_digest
+from runtime.device import to_float64
+from runtime.errors import UserError
+from runtime.memory import check_fits
+
+HALVES = 200  # of a reference's texts, for its interval
+DRAWS = 8  # of the weights of a Bayesian scorer
+LONGEST = 1024  # tokens that a model reads if its configuration names no limit
+MAUVE = "mauve-text"  # the package, which is optional
+
+
+# -----------------------------------------------------------------------------
+# Scorers
+
+
+class Scorer(Protocol):
+    """A causal language model with its tokenizer."""
+
+    name: str
+    context: int  # tokens that it reads at most
+    start: list[int]  # ids that stand before every text
+
+    def encode(self, text: str) -> list[int]: ...
+    def hidden(self, ids: Tensor) -> Tensor: ...  # (T,) -> (T, C), the last layer's, normalised
+    def log_p(self, ids: Tensor) -> Tensor: ...  # (T + 1,) -> (T,), of each token but the first
+
+
+class RunScorer:
+    """One of our runs, in float32."""
+
+    def __init__(self, path: str, device: torch.device):
+        self.model, ckpt = load_model(path, device=device)
+        if self.model.trunk.config.order == MASKED:
+            raise UserError(
+                f"the scorer {path} is masked diffusion, which has no next token: give a model that reads "
+                "from left to right"
+            )
+        self.name, self.device = ckpt.config["name"], device
+        self.start: list[int] = []
+        self.context, self.encode = self.model.trunk.context, tokenizer_of(ckpt).encode
+        self.draws = self.model.head.draws(DRAWS, 0)
+
+    def hidden(self, ids: Tensor) -> Tensor:
+        return self.model.trunk(ids[None].to(self.device))[0]
+
+    def log_p(self, ids: Tensor) -> Tensor:
+        blocks, target = self.model.head.log_prob_blocks(self.hidden(ids[:-1]), self.draws), ids[1:, None]
+        return torch.cat([lp.gather(1, target[rows].to(lp.device))[:, 0] for rows, lp in blocks])
+
+
+class FolderScorer:
+    """A folder of transformers, in float32: safetensors, and no code of its own."""
+
+    def __init__(self, path: str, device: torch.device):
+        from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # seconds to import
+
+        here: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+        weights = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
+        try:
+            with torch.device("meta"):  # before it is built: a foreign config.json can ask for any size
+                shell = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path, **here))
+            check_fits(4 * shell.num_parameters(), device, f"the scorer {path}", "its size")
+            tokenizer = AutoTokenizer.from_pretrained(path, **here)
+            found: Any = AutoModelForCausalLM.from_pretrained(path, **here, **weights)
+            model, loaded = found
+            if loaded["missing_keys"]:  # transformers would fill them with random numbers
+                raise UserError(f"its weights lack {sorted(loaded['missing_keys'])[0]}")
+        except Exception as e:  # transformers raises many kinds; the user needs one line of them
+            why = str(e).splitlines()[0] if str(e) else type(e).__name__
+            raise UserError(
+                f"the scorer {path} cannot be loaded as a causal language model of transformers ({why}); of "
+                "one of our runs give the run's own folder, not its export"
+            ) from e
+        self.name, self.device = Path(path).resolve().name, device
+        self.model, self.tokenizer = model.eval().requires_grad_(False).to(device), tokenizer
+        self.context = getattr(model.config, "max_position_embeddings", None) or LONGEST
+        first = tokenizer("").input_ids[:1]
+        self.start = first if first == [tokenizer.bos_token_id] else []
+
+    def encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False, verbose=False)
+
+    def hidden(self, ids: Tensor) -> Tensor:
+        return self.model(ids[None].to(self.device), output_hidden_states=True).hidden_states[-1][0]
+
+    def log_p(self, ids: Tensor) -> Tensor:
+        ids = ids.to(self.device)
+        log_p = self.model(ids[None, :-1]).logits[0].log_softmax(-1)
+        return log_p.gather(1, ids[1:, None])[:, 0]
+
+
+def open_scorer(path: str, device: torch.device) -> Scorer:
+    return RunScorer(path, device) if is_run(path) else FolderScorer(path, device)
+
+
+def scorer_digest(path: str) -> str:
+    """SHA-256 of a scorer's weights; of several files, of their digests in the order of their names.
+
+    UserError if there are none.
+    """
+    if is_run(path):
+        return weights_digest(find(path))
+    files = sorted(Path(path).glob("*.safetensors"))
+    if not files:
+        raise UserError(
+            f"scorer = {path!r}: no folder with weights as .safetensors; give the out folder of a training "
+            "run, or a folder that transformers' save_pretrained wrote"
+        )
+    digests = []
+    for file in files:
+        with open(file, "rb") as f:
+            digests.append(hashlib.file_digest(f, "sha256").hexdigest())
+    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+# -----------------------------------------------------------------------------
+# What they say of texts
+
+
+@torch.no_grad()
+def continuation_nll(scorer: Scorer, prompt: str, text: str) -> tuple[float, int]:
+    """(sum of -log p in nats, count) of the tokens of `text` after `prompt`.
+
+    Both are encoded by themselves. If they do not fit the scorer's context, windows advance by half of it.
+    ValueError for a prompt without a token: the first token of the text would be given nothing.
+    """
+    before, after = scorer.start + scorer.encode(prompt), scorer.encode(text)
+    if not before:
+        raise ValueError("a prompt is empty: generative perplexity is that of a text after its prompt")
+    ids, nll = torch.tensor(before + after), 0.0
+    for start, first in windows(len(ids), scorer.context, max(1, scorer.context // 2)) if after else ():
+        log_p = scorer.log_p(ids[start : start + scorer.context + 1])
+        nll -= to_float64(log_p[max(first, len(before) - 1 - start) :]).sum().item()
+    return nll, len(after)
+
+
+def generative_perplexity(nll: list[tuple[float, int]]) -> float:
+    """exp(mean of -log p over all tokens) of `continuation_nll` of texts."""
+    return metrics.perplexity(sum(n for n, _ in nll), sum(count for _, count in nll))
+
+
+@torch.no_grad()
+def features(scorer: Scorer, texts: list[str]) -> np.ndarray:
+    """(n, C) float32: the hidden state at the last token of each text, which stands alone, without prompt.
+
+    Of a text longer than the scorer's context its first tokens count, as in mauve-text.
+    """
+    rows = []
+    for i, text in enumerate(texts):
+        ids = (scorer.start + scorer.encode(text))[: scorer.context]
+        if not ids:
+            raise ValueError(f"text {i} is empty: it has no last token")
+        rows.append(scorer.hidden(torch.tensor(ids))[-1].float().cpu().numpy())
+    return np.stack(rows)
+
+
+def mauve(human: np.ndarray, texts: np.ndarray) -> float:
+    """MAUVE of features (n, C): 1 where both are distributed alike, towards 0 where they are not.
+
+    With the settings of mauve-text: n / 10 clusters, scaling factor 5.
+    Source: Pillutla et al. 2021, arXiv 2102.01454.
+    """
+    from mauve import compute_mauve  # optional
+
+    return float(compute_mauve(p_features=human, q_features=texts).mauve)
+
+
+def mauve_version() -> str:
+    """Of the package; "" where it is not installed."""
+    try:
+        return version(MAUVE)
+    except PackageNotFoundError:
+        return ""
+
+
+class Judge:
+    """The columns SCORED of a table: what its scorer says of the texts of each row.
+
+    sha256  of the scorer's weights
+    words   that each text is cut to
+    others  human texts that MAUVE compares with; asked for where the package is installed
+    """
+
+    def __init__(self, scorer: Scorer, sha256: str, words: int, others: Callable[[], list[str]]):
+        self.scorer, self.words = scorer, words
+        self.origin = {"name": scorer.name, "sha256": sha256}
+        self.human: np.ndarray | None = None
+        if used := mauve_version():
+            self.origin["mauve_text"] = used
+            self.human = features(scorer, [cut(t, words) for t in others()])
+
+    def numbers(self, texts: list[str], prompts: list[str], interval: bool = False) -> dict[str, Any]:
+        """The columns of a row with these texts, and where they come from.
+
+        No generative perplexity without `prompts`. `interval`: half of its 95% interval over the texts, too,
+        for a reference. MAUVE has none over texts: of fewer texts it is another number.
+        """
+        texts = [cut(t, self.words) for t in texts]
+        out: dict[str, Any] = {"scorer": self.origin}
+        if prompts:
+            pairs = tqdm(list(zip(prompts, texts)), desc=f"under {self.scorer.name}", leave=False)
+            nll = [continuation_nll(self.scorer, *pair) for pair in pairs]
+            out |= {"gen_ppl": generative_perplexity(nll), "gen_tokens": sum(count for _, count in nll)}
+            if interval:
+                out["gen_ppl_ci"] = half_sampling_interval(nll, generative_perplexity, HALVES)
+        if self.human is not None:
+            out["mauve"] = mauve(self.human, features(self.scorer, texts))
+        return out
+
+    def lacks(self, row: dict[str, Any]) -> bool:
+        """Whether a row of an earlier table was made where the package for MAUVE was not installed."""
+        return self.human is not None and not {"mauve", "problem"} & row.keys()
+
+    @property
+    def note(self) -> str:
+        """The line about the columns under a table."""
+        name, digest = self.origin["name"], self.origin["sha256"]
+        return (
+            f"Gen. PPL and MAUVE are by the scorer {name} (weights {digest[:12]}). Low generative perplexity "
+            "is not quality: a text that repeats itself has it, too, so read it beside the human row "
+            "and the entropy. MAUVE takes about a thousand texts; it means something where noise and loop "
+            "have less than human text. Neither shows that a sampler is right (arXiv 2602.19619)."
+        )

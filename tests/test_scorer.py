@@ -1,0 +1,308 @@
+"""Generative perplexity and MAUVE under a named scorer: by transformers' loss, by hand, and in a table."""
+
+import json
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from data.prepared import load_tokenizer
+from data.tokens import open_tokens
+from eval_diversity import main
+from evaluation import scorer as scorers
+from evaluation.columns import HONEST, SCORED
+from evaluation.scorer import continuation_nll, features, generative_perplexity, open_scorer, scorer_digest
+from evaluation.texts import cut, held_out_prompts
+from runtime.checkpoint import load_model, weights_digest
+from runtime.errors import UserError
+from runtime.gpt2 import to_gpt2
+from runtime.names import REFERENCES
+
+SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu"]
+CPU = torch.device("cpu")
+PAIRS = [("the first words", " go on with others"), ("one", " two three four five six seven")]
+
+
+@pytest.fixture(scope="module")
+def folder(token_folder, tmp_path_factory) -> Path:
+    """A GPT-2 of transformers' own making, with a tokenizer. Read only."""
+    out = tmp_path_factory.mktemp("hf") / "other"
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=300, n_positions=64, n_embd=32, n_layer=2, n_head=2)
+    GPT2LMHeadModel(config).save_pretrained(out)
+    portable = load_tokenizer(token_folder).portable()
+    PreTrainedTokenizerFast(tokenizer_object=portable).save_pretrained(out)
+    return out
+
+
+@pytest.fixture
+def no_mauve(monkeypatch):
+    """As where mauve-text is not installed."""
+    monkeypatch.setattr(scorers, "mauve_version", lambda: "")
+
+
+def rows(out: Path) -> dict[str, dict]:
+    table = json.loads(out.with_name(out.name + ".json").read_text())
+    return {r["name"]: r for r in table["rows"]}
+
+
+def samples(out: Path, name: str) -> list[str]:
+    path = out.with_name(out.name + ".samples") / f"{name}.jsonl"
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+
+
+# ---- generative perplexity ---------------------------------------------------------------------------------
+
+
+def test_it_is_the_loss_of_transformers(folder, token_folder):
+    scorer, tokenizer = open_scorer(str(folder), CPU), load_tokenizer(token_folder)
+    model = GPT2LMHeadModel.from_pretrained(folder).eval()
+    nll = []
+    for prompt, text in PAIRS:
+        before, after = tokenizer.encode(prompt), tokenizer.encode(text)
+        labels = torch.tensor([[-100] * len(before) + after])
+        with torch.no_grad():
+            loss = model(torch.tensor([before + after]), labels=labels).loss.item()
+        got, count = continuation_nll(scorer, prompt, text)
+        assert count == len(after) and got == pytest.approx(loss * count, rel=1e-5)
+        nll.append((loss * count, count))
+    expected = math.exp(sum(n for n, _ in nll) / sum(c for _, c in nll))  # of all tokens, not a mean of texts
+    got = generative_perplexity([continuation_nll(scorer, *pair) for pair in PAIRS])
+    assert got == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_run_scores_as_its_export_does(trained, token_folder, tmp_path):
+    model, _ = load_model(trained)
+    to_gpt2(model.trunk, tmp_path / "gpt2")
+    portable = load_tokenizer(token_folder).portable()
+    PreTrainedTokenizerFast(tokenizer_object=portable).save_pretrained(tmp_path / "gpt2")
+    own, theirs = (open_scorer(str(path), CPU) for path in (trained, tmp_path / "gpt2"))
+    assert own.context == theirs.context == 16
+    for prompt, text in (("a", " b c"), *PAIRS):  # the last of them are longer than the context
+        assert continuation_nll(own, prompt, text) == pytest.approx(
+            continuation_nll(theirs, prompt, text), rel=1e-5
+        )
+    texts = ["a b c", "d e"]
+    np.testing.assert_allclose(features(own, texts), features(theirs, texts), rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_is_scored_by_hand(trained, token_folder):
+    model, _ = load_model(trained)
+    encode = load_tokenizer(token_folder).encode
+    before, after = encode("a"), encode(" b c")
+    ids = torch.tensor(before + after)
+    logits = model.trunk(ids[None, :-1])[0] @ model.trunk.wte.weight[:300].T
+    expected = F.cross_entropy(logits[len(before) - 1 :], ids[len(before) :], reduction="sum").item()
+    assert continuation_nll(open_scorer(str(trained), CPU), "a", " b c") == (
+        pytest.approx(expected, rel=1e-5),
+        len(after),
+    )
+
+
+class Counting:
+    """A scorer of one id a character: -log p of a token is its id, and it counts what it is given."""
+
+    name = "counting"
+
+    def __init__(self, context: int, start: list[int]):
+        self.context, self.start, self.given = context, start, []
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(c) for c in text]
+
+    def log_p(self, ids: torch.Tensor) -> torch.Tensor:
+        self.given.append(len(ids) - 1)
+        return -ids[1:].double()
+
+
+@pytest.mark.parametrize("context", [1, 2, 5, 8, 100])
+@pytest.mark.parametrize("prompt", [1, 4, 5, 6, 17])
+@pytest.mark.parametrize("new", [0, 1, 5, 16, 40])
+def test_each_token_of_a_text_counts_once_however_long_it_is(context, prompt, new):
+    scorer, text = Counting(context, []), "".join(chr(97 + i) for i in range(new))
+    assert continuation_nll(scorer, "p" * prompt, text) == (sum(map(ord, text)), new)
+    assert max(scorer.given, default=0) <= context
+
+
+def test_a_text_needs_something_before_it():
+    with pytest.raises(ValueError, match="a prompt is empty"):
+        continuation_nll(Counting(5, []), "", "abc")
+    assert continuation_nll(Counting(5, [7]), "", "a") == (97, 1)  # a token that stands before every text
+
+
+def test_a_token_of_probability_zero_is_not_clamped():
+    assert generative_perplexity([(math.inf, 3), (1.0, 2)]) == math.inf
+
+
+def test_features_are_the_last_hidden_states_of_texts_alone(folder, token_folder):
+    scorer, encode = open_scorer(str(folder), CPU), load_tokenizer(token_folder).encode
+    got = features(scorer, ["some words", "word " * 100])
+    model = GPT2LMHeadModel.from_pretrained(folder).eval()
+    with torch.no_grad():
+        for row, ids in zip(got, (encode("some words"), encode("word " * 100)[:64])):
+            hidden = model.transformer(torch.tensor([ids])).last_hidden_state
+            np.testing.assert_allclose(row, hidden[0, -1].numpy(), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="text 1 is empty"):
+        features(scorer, ["a", ""])
+
+
+def test_mauve_is_the_packages():
+    """Of two samples of one distribution it is near 1, of two that do not overlap near 0."""
+    pytest.importorskip("mauve", reason="mauve-text is optional")
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, 200, 8)).astype(np.float32)
+    assert scorers.mauve(a, b) > 0.8 and scorers.mauve(a, b + 20) < 0.05
+    assert scorers.mauve_version()
+
+
+# ---- in a table --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def table(trained, folder, tmp_path_factory) -> Path:
+    """A table of a run under the scorer, without MAUVE. Read only."""
+    out = tmp_path_factory.mktemp("tables") / "table"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scorers, "mauve_version", lambda: "")
+        assert main([str(trained), *SMALL, f"--scorer={folder}", f"--out={out}"]) == 0
+    return out
+
+
+def test_rows_and_references_have_generative_perplexity(table, folder, token_folder, trained):
+    tokenizer, scorer = load_tokenizer(token_folder), open_scorer(str(folder), CPU)
+    prompts = held_out_prompts(open_tokens(token_folder / "test.bin").ids, 8, 4, 12).prompt
+    words = json.loads(table.with_name("table.json").read_text())["settings"]["words"]
+    for name in ("baseline", *REFERENCES):
+        texts = samples(table, name.replace(" ", "_"))
+        pairs = [(tokenizer.decode(p), cut(t, words)) for p, t in zip(prompts.tolist(), texts)]
+        expected = generative_perplexity([continuation_nll(scorer, *pair) for pair in pairs])
+        assert rows(table)[name]["gen_ppl"] == pytest.approx(expected)
+        assert (rows(table)[name].get("gen_ppl_ci", 0) > 0) == (name in REFERENCES)
+    assert rows(table)["human"]["gen_ppl"] != rows(table)["loop"]["gen_ppl"]
+
+
+def test_the_scorer_stands_in_the_table_by_its_weights(table, folder):
+    digest = weights_digest(folder)
+    assert rows(table)["baseline"]["scorer"] == {"name": "other", "sha256": digest} and len(digest) == 64
+    assert json.loads(table.with_name("table.json").read_text())["settings"]["scorer"] == digest
+    md = table.with_name("table.md").read_text()
+    assert f"by the scorer other (weights {digest[:12]})" in md and "2602.19619" in md
+    assert "Gen. PPL" in md.splitlines()[0] and "entropy" not in md.splitlines()[0]
+    header = table.with_name("table.csv").read_text().splitlines()[0]
+    assert header == ",".join(["name", *(c.key for c in HONEST + SCORED)])
+
+
+def test_rows_are_kept_and_another_scorer_is_refused(table, trained, folder, tmp_path, capsys, no_mauve):
+    out = Path(shutil.copytree(table.parent, tmp_path / "copy")) / table.name
+    assert main([str(trained), *SMALL, f"--scorer={folder}", f"--out={out}"]) == 0
+    said = capsys.readouterr().err
+    assert "baseline: kept from" in said and said.count("MAUVE is left out: pip install mauve-text") == 1
+    for other in ([], [f"--scorer={trained}"]):
+        with pytest.raises(UserError, match="rows of other settings .scorer "):
+            main([str(trained), *SMALL, *other, f"--out={out}"])
+
+
+def test_a_table_of_before_had_no_scorer(trained, folder, tmp_path, capsys, no_mauve):
+    out = tmp_path / "t"
+    assert main([str(trained), *SMALL, f"--out={out}"]) == 0
+    path = tmp_path / "t.json"
+    path.write_text(path.read_text().replace(', "scorer": ""', ""))
+    assert "scorer" not in json.loads(path.read_text())["settings"]
+    assert main([str(trained), *SMALL, f"--out={out}"]) == 0 and "kept from" in capsys.readouterr().err
+    with pytest.raises(UserError, match="scorer ''"):
+        main([str(trained), *SMALL, f"--scorer={folder}", f"--out={out}"])
+
+
+def test_mauve_compares_with_human_texts_of_the_other_split(
+    table, trained, folder, token_folder, tmp_path, monkeypatch, capsys
+):
+    """And a row that was made without the package is made again."""
+    out = Path(shutil.copytree(table.parent, tmp_path / "copy")) / table.name
+    seen = []
+
+    def compared(human: np.ndarray, texts: np.ndarray) -> float:
+        seen.append((human, texts))
+        return 0.5 + len(seen) / 100
+
+    monkeypatch.setattr(scorers, "mauve_version", lambda: "9.9")
+    monkeypatch.setattr(scorers, "mauve", compared)
+    argv = [str(trained), *SMALL, f"--scorer={folder}", f"--out={out}"]
+    assert main(argv) == 0
+    assert [rows(out)[name]["mauve"] for name in (*REFERENCES, "baseline")] == [0.51, 0.52, 0.53, 0.54]
+    assert rows(out)["baseline"]["scorer"]["mauve_text"] == "9.9" and "MAUVE" not in capsys.readouterr().err
+    words = json.loads(table.with_name("table.json").read_text())["settings"]["words"]
+    tokenizer, scorer = load_tokenizer(token_folder), open_scorer(str(folder), CPU)
+    other = held_out_prompts(open_tokens(token_folder / "validation.bin").ids, 8, 4, 12).human
+    human = [cut(tokenizer.decode(ids), words) for ids in other.tolist()]
+    np.testing.assert_array_equal(seen[0][0], features(scorer, human))
+    own = [cut(t, words) for t in samples(out, "baseline")]
+    np.testing.assert_array_equal(seen[3][1], features(scorer, own))
+    assert main(argv) == 0 and "baseline: kept from" in capsys.readouterr().err
+
+
+# ---- refusals ----------------------------------------------------------------------------------------------
+
+
+def test_the_digest_of_several_files(folder, tmp_path):
+    assert scorer_digest(str(folder)) == weights_digest(folder)
+    shutil.copy(folder / "model.safetensors", tmp_path / "a.safetensors")
+    (tmp_path / "config.json").write_text("{}")
+    one = scorer_digest(str(tmp_path))
+    (tmp_path / "b.safetensors").write_bytes(b"more")
+    assert one == weights_digest(folder) != scorer_digest(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "out/none", "data"])
+def test_a_scorer_that_is_no_folder_with_weights(trained, name, tmp_path, monkeypatch):
+    """A name on the hub, too: nothing is downloaded."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/config.json").write_text("{}")
+    with pytest.raises(UserError, match=f"scorer = '{name}': no folder with weights"):
+        main([str(trained), *SMALL, f"--scorer={name}"])
+
+
+def test_a_folder_with_code_of_its_own_is_not_run(trained, folder, tmp_path, no_mauve):
+    out = Path(shutil.copytree(folder, tmp_path / "code"))
+    config = json.loads((out / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoModelForCausalLM": "x.X", "AutoConfig": "x.C"}}
+    (out / "config.json").write_text(json.dumps(config))
+    (out / "x.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(UserError, match="cannot be loaded as a causal language model"):
+        main([str(trained), *SMALL, f"--scorer={out}"])
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_folder_that_asks_for_any_size_is_refused_before_it_is_built(folder, tmp_path):
+    out = Path(shutil.copytree(folder, tmp_path / "large"))
+    config = json.loads((out / "config.json").read_text())
+    (out / "config.json").write_text(json.dumps(config | {"vocab_size": 10**12}))
+    with pytest.raises(UserError, match="GB available"):
+        open_scorer(str(out), CPU)
+
+
+def test_a_folder_without_some_weights_is_refused(folder, tmp_path):
+    out = Path(shutil.copytree(folder, tmp_path / "deeper"))
+    config = json.loads((out / "config.json").read_text())
+    (out / "config.json").write_text(json.dumps(config | {"n_layer": 3}))
+    with pytest.raises(UserError, match=r"its weights lack transformer.h.2"):
+        open_scorer(str(out), CPU)
+
+
+def test_masked_diffusion_is_no_scorer(trained, monkeypatch):
+    model, ckpt = load_model(trained)
+    model.trunk.config = replace(model.trunk.config, order="masked")
+    monkeypatch.setattr(scorers, "load_model", lambda *a, **k: (model, ckpt))
+    with pytest.raises(UserError, match="masked diffusion"):
+        open_scorer(str(trained), CPU)
+
+
+def test_the_papers_protocol_has_no_scorer(trained, folder):
+    with pytest.raises(UserError, match="leave --scorer out"):
+        main([str(trained), "--protocol=paper", "--device=cpu", f"--scorer={folder}"])

@@ -1,0 +1,162 @@
+"""Rows of files of texts: what a file holds, what it must have, and that it is measured as a model's."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from data.prepared import load_tokenizer
+from data.tokens import open_tokens
+from eval_diversity import main
+from evaluation import scorer as scorers
+from evaluation.diversity import TEXT_METRICS
+from evaluation.text_files import apart, open_texts
+from evaluation.texts import held_out_prompts
+from runtime.errors import UserError
+
+SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu"]
+
+
+@pytest.fixture(scope="module")
+def table(trained, tmp_path_factory) -> Path:
+    """A table of a run, under itself as a scorer. Read only."""
+    out = tmp_path_factory.mktemp("tables") / "table"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scorers, "mauve_version", lambda: "")
+        assert main([str(trained), *SMALL, f"--scorer={trained}", f"--out={out}"]) == 0
+    return out
+
+
+@pytest.fixture(autouse=True)
+def no_mauve(monkeypatch):
+    """As where mauve-text is not installed."""
+    monkeypatch.setattr(scorers, "mauve_version", lambda: "")
+
+
+@pytest.fixture
+def copy(table, tmp_path) -> Path:
+    """A copy of the table, to add to."""
+    shutil.copytree(table.parent, tmp_path / "copy")
+    return tmp_path / "copy" / table.name
+
+
+def rows(out: Path) -> dict[str, dict]:
+    table = json.loads(out.with_name(out.name + ".json").read_text())
+    return {r["name"]: r for r in table["rows"]}
+
+
+def written(table: Path) -> list[str]:
+    """The texts of the run."""
+    lines = (table.with_name("table.samples") / "baseline.jsonl").read_text().split("\n")[:-1]
+    return [json.loads(line) for line in lines]
+
+
+# ---- files -------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_line_stands_between_two_texts(tmp_path):
+    path = tmp_path / "theirs.txt"
+    path.write_bytes(b"\n one two\n three\n\nfour\r\n\r\n \t \r\n\r\nfive  \n\n\n")
+    (file,), runs = apart([str(path), "out/run", "name=out/other"])
+    assert (file.name, file.texts, file.prompts) == ("theirs", [" one two\n three", "four", "five  "], [])
+    assert runs == ["out/run", "name=out/other"]
+
+
+def test_a_line_of_json_is_a_text(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"text": "a\\u2028b", "prompt": "p", "more": 1}\n\n{"prompt": "", "text": "c\\nd"}\n')
+    file = open_texts("x", path)
+    assert (file.texts, file.prompts) == (["a\u2028b", "c\nd"], ["p", ""])
+    path.write_text('"a"\n{"text": "b"}\n')
+    assert open_texts("x", path)[2:4] == (["a", "b"], [])
+
+
+@pytest.mark.parametrize(
+    "content, says",
+    [
+        ('{"text": "a"}\n{"text": 1}', "line 2: give"),
+        ('{"text": "a", "prompt": ["b"]}', "line 1: give"),
+        ('{"texts": "a"}', "line 1: give"),
+        ("[1]", "line 1: give"),
+        ("a b", "line 1 is not JSON"),
+        ('{"text": "a"}\n{"text": "b", "prompt": "c"}', "1 of 2 texts have a prompt"),
+    ],
+)
+def test_a_file_that_is_none(tmp_path, content, says):
+    path = tmp_path / "x.jsonl"
+    path.write_text(content)
+    with pytest.raises(UserError, match=f"x.jsonl.*{says}"):
+        open_texts("x", path)
+
+
+def test_a_folder_of_that_name_is_a_run(trained, tmp_path):
+    run = shutil.copytree(trained, tmp_path / "run.txt")
+    assert apart([str(run)]) == ([], [str(run)])
+
+
+# ---- in a table --------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_measured_as_the_texts_of_a_model(table, copy, trained, tmp_path, token_folder, capsys):
+    """A model's texts in a file, with the prompts that they continue, have its numbers; without them no
+    generative perplexity."""
+    decode = load_tokenizer(token_folder).decode
+    ids = held_out_prompts(open_tokens(token_folder / "test.bin").ids, 8, 4, 12).prompt
+    pairs = [{"text": text, "prompt": decode(p)} for text, p in zip(written(table), ids.tolist())]
+    more = [*pairs, {"text": "one more, which is not measured", "prompt": "a"}]
+    with_prompts, without = tmp_path / "with.jsonl", tmp_path / "without.jsonl"
+    with_prompts.write_text("".join(json.dumps(row) + "\n" for row in more))
+    without.write_text("".join(json.dumps(row["text"]) + "\n" for row in pairs))
+    asked = [str(trained), f"theirs={with_prompts}", str(without)]
+    assert main([*asked, *SMALL, f"--scorer={trained}", f"--out={copy}"]) == 0
+    own, first, second = (rows(copy)[name] for name in ("baseline", "theirs", "without"))
+    for key in (*TEXT_METRICS, "short_texts"):
+        assert own[key] == first[key] == second[key], key
+    assert own["gen_ppl"] == first["gen_ppl"] and "gen_ppl" not in second
+    assert "ppl_tok" not in first and first["file"] == "with.jsonl"
+    line = next(x for x in copy.with_name("table.md").read_text().splitlines() if x.startswith("| without"))
+    assert line.split("|")[2:5] == [cell.replace("x", "-") for cell in line.split("|")[2:5]]
+    assert capsys.readouterr().err.count("kept from") == 1
+    assert (copy.with_name("table.samples") / "theirs.jsonl").read_text().count("\n") == 8
+    assert main([*asked, *SMALL, f"--scorer={trained}", f"--out={copy}"]) == 0
+    assert capsys.readouterr().err.count("kept from") == 3
+    with_prompts.write_text(with_prompts.read_text().replace(pairs[0]["text"].split()[0], "another"))
+    assert main([*asked, *SMALL, f"--scorer={trained}", f"--out={copy}"]) == 0
+    assert capsys.readouterr().err.count("kept from") == 2
+    assert main([str(trained), *SMALL, f"--scorer={trained}", f"--out={copy}"]) == 0  # it stays beside others
+    assert rows(copy)["theirs"]["gen_ppl"] != own["gen_ppl"] and "without" in rows(copy)
+
+
+def test_texts_of_white_space_are_a_row_that_says_so(trained, tmp_path, capsys):
+    path, out = tmp_path / "x.jsonl", tmp_path / "t"
+    path.write_text(json.dumps("a b c d e f g h i j k l m n o p") + "\n")
+    argv = [str(trained), f"x={path}", "--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu"]
+    with pytest.raises(UserError, match=r"x.jsonl has 1 texts, this table measures 8 .*--texts=1"):
+        main([*argv, f"--out={out}"])
+    path.write_text((json.dumps("a b c d") + "\n") * 8)
+    assert main([*argv, "--words=4", f"--out={out}"]) == 0  # copies: as repetitive as can be
+    assert rows(out)["x"]["self_bleu"] == pytest.approx(100) and rows(out)["x"]["distinct_4"] == 1 / 32
+
+
+def test_what_cannot_stand_in_a_table_is_refused_before_any_work(trained, tmp_path, monkeypatch):
+    import eval_diversity
+
+    monkeypatch.setattr(eval_diversity, "reference_row", None)
+    path, good = tmp_path / "x.txt", "one two three four five six seven eight nine ten eleven twelve"
+    path.write_text("\n\n".join([good] * 7 + ["too short"]))
+    with pytest.raises(UserError, match=r"x.txt: its texts are too short.* to 12 words .*--words=5"):
+        main([str(trained), str(path), *SMALL, "--words=12"])
+    with pytest.raises(TypeError, match="'NoneType' object is not callable"):  # the work begins
+        main([str(trained), str(path), *SMALL, "--words=5"])
+    path.write_text("\n\n".join([good] * 8))
+    with pytest.raises(UserError, match="files of texts stand beside a run"):
+        main([str(path), *SMALL])
+    with pytest.raises(UserError, match="the honest protocol alone"):
+        main([str(trained), str(path), "--protocol=paper", "--texts=20", "--new_tokens=20", "--device=cpu"])
+    with pytest.raises(UserError, match="two rows have the name 'baseline'"):
+        main([str(trained), f"baseline={path}", *SMALL])
+    with pytest.raises(UserError, match="human"):
+        main([str(trained), f"human={path}", *SMALL])
+    with pytest.raises(FileNotFoundError, match="none.txt"):
+        main([str(trained), str(tmp_path / "none.txt"), *SMALL])
