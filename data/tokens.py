@@ -26,6 +26,7 @@ INFO = {
     "words": int,
     "lines": int,
     "bytes": int,
+    "changed_lines": int,
     "tokenizer": str,
     "fingerprint": str,
     "sha256": str,
