@@ -17,7 +17,6 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from data.held_out import CHANGED
 from data.prepared import SPLITS, load_tokenizer, read_meta
 from data.tokenizers import (
     GPT2Tokenizer,
@@ -34,6 +33,9 @@ from runtime.errors import UserError
 from runtime.files import locked, remove_leftovers, write_json
 
 BATCH = 2**18  # characters of text that are read, and tokenised, at a time
+# Share of a text's lines that may not come back from its tokens. With more, what a model is asked about is
+# not that text any more, and neither its words nor its bytes say how long it is.
+CHANGED = 0.01
 
 
 class Split(NamedTuple):
@@ -119,6 +121,8 @@ def tokenise_split(
 ) -> TokenFile:
     """Tokenise `split` into the token file `path`, counting and hashing the text on the way.
 
+    Its info has no "words" and "bytes" where the tokens do not hold the text: see CHANGED.
+
     official  what the info of the whole official split says ("words", "sha256", ...); "complete" is whether
               all of it agrees, None when there is nothing to compare with
     """
@@ -151,6 +155,8 @@ def tokenise_split(
     def info() -> dict[str, Any]:
         seen = {**counts, "sha256": sha256.hexdigest()}
         complete = all(seen[key] == value for key, value in official.items()) if official else None
+        if counts["changed_lines"] > CHANGED * counts["lines"]:
+            del seen["words"], seen["bytes"]
         return {
             "tokenizer": tokenizer.name,
             "fingerprint": tokenizer.fingerprint,
@@ -247,20 +253,20 @@ def _compare(info: Mapping[str, Any], official: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{info[key]:,} {key} of {value:,}" if isinstance(value, int) else f"another {key}"
         for key, value in official.items()
-        if info[key] != value
+        if key in info and info[key] != value
     )
 
 
 def _say_changed(name: str, info: Mapping[str, Any]) -> None:
     """A line on stderr where the text of a split does not come back from its tokens."""
-    changed, lines = info.get("changed_lines", 0), max(1, info["lines"])
+    changed = info.get("changed_lines", 0)
     if not changed:
         return
     then = "perplexity a word and bits a byte would be those of another text, and are left out"
-    if changed <= CHANGED * lines:
+    if "bytes" in info:
         then = "few enough for perplexity a word and bits a byte"
     print(
-        f"{name}: {changed:,} of {lines:,} lines do not come back from their tokens "
+        f"{name}: {changed:,} of {info['lines']:,} lines do not come back from their tokens "
         f"({info['tokenizer']} changes or drops characters): {then}",
         file=sys.stderr,
     )
@@ -284,7 +290,7 @@ def _refuse_other(out: Path, tokenizer: str, source: str, splits: Mapping[str, S
             continue
         _, size, sha256 = splits[name]
         remedy = "use --force to start over, or another --out"
-        if size not in (None, info["bytes"]):
+        if size not in (None, info.get("bytes", size)):
             raise UserError(
                 f"{out / name}.bin was made from {info['bytes']} bytes and {source} now has {size}: {remedy}"
             )
@@ -330,7 +336,8 @@ def summary(folder: Path) -> str:
     for split in read_meta(folder)["splits"]:
         info = open_tokens(folder / f"{split}.bin").info
         complete = {True: "complete", False: "partial", None: "no official size"}[info["complete"]]
-        sizes = " ".join(f"{info[unit]:>12,} {unit}" for unit in ("tokens", "words", "bytes"))
+        units = (unit for unit in ("tokens", "words", "bytes") if unit in info)
+        sizes = " ".join(f"{info[unit]:>12,} {unit}" for unit in units)
         rows.append(f"{split:<10} {sizes}  {complete}")
     return "\n".join(rows)
 

@@ -14,10 +14,6 @@ from data.prepared import DATA
 from data.tokens import TokenFile, open_tokens
 from runtime.errors import UserError
 
-# Share of a text's lines that may not come back from its tokens. With more, what the model is asked about is
-# not that text any more, and neither its words nor its bytes say how long it is.
-CHANGED = 0.01
-
 
 class Truth(Protocol):
     """The exact distributions of a split: made by a module data/KIND/truth.py, read by its `read_truth`."""
@@ -54,24 +50,15 @@ class HeldOut(NamedTuple):
         return self.tokens.path
 
     @property
-    def _comes_back(self) -> bool:
-        """Whether the tokens hold the text."""
-        return self.info.get("changed_lines", 0) <= CHANGED * self.info.get("lines", 0)
-
-    @property
     def words(self) -> int | None:
-        """Words and line ends, what perplexity a word is counted by.
-
-        None for a corpus that has none, and for a text that its tokenizer changes.
-        """
+        """Words and line ends, what perplexity a word is counted by; None for a corpus that has none."""
         info = self.info
-        known = "words" in info and "lines" in info and self._comes_back
-        return info["words"] + info["lines"] if known else None
+        return info["words"] + info["lines"] if "words" in info and "lines" in info else None
 
     @property
     def bytes(self) -> int | None:
-        """Of the original text; None for a corpus that is none, and for a text that its tokenizer changes."""
-        return self.info.get("bytes") if self._comes_back else None
+        """Of the original text; None for a corpus that is none."""
+        return self.info.get("bytes")
 
 
 def open_held_out(path: str | Path) -> HeldOut:
