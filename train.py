@@ -41,7 +41,7 @@ from data.batches import Loader, TextSource, Windows
 from data.held_out import HeldOut, open_held_out, open_truth
 from data.orders import MASKED
 from data.prepared import kept_path, load_tokenizer, prepared, unusual
-from data.tokenizers import bpe_size
+from data.tokenizers import bpe_size, tokenizer_name
 from data.tokens import open_tokens
 from evaluation.metrics import Recovery, perplexity
 from evaluation.scoring import (
@@ -157,6 +157,7 @@ class Trainer:
         self.tokenizer = load_tokenizer(folder)
         self.model_config = {
             **asdict(c),
+            "tokenizer": self.tokenizer.name,  # not the path of a file
             "vocab_size": self.tokenizer.vocab_size,
             "tokenizer_fingerprint": self.tokenizer.fingerprint,
             "data": kept_path(folder),
@@ -557,7 +558,8 @@ def check_out(config: TrainConfig) -> None:
         had = checkpoint.load(checkpoint.find(out, "last"), weights=False, run=True).config
         # what "auto" means and where the cosine ends is settled later
         settled_later = {k for k, v in asdict(config).items() if k == "lr_decay_steps" or v == "auto"}
-        given = {k: v for k, v in asdict(config).items() if k not in settled_later}
+        now = asdict(config) | {"tokenizer": tokenizer_name(config.tokenizer)}
+        given = {k: v for k, v in now.items() if k not in settled_later}
         refuse_other_run(out, {**asdict(TrainConfig()), **had}, given)
     elif any((out / which).is_dir() for which in ("last", "last.old", "best", "best.old")):
         raise UserError(

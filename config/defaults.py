@@ -27,7 +27,7 @@ class TrainConfig:
     init_from: str = ""             # weights to start from: a GPT-2 hub name or folder, or one of our runs
     # data
     dataset: str = "wikitext103"    # a folder of data/ with a prepare.py
-    tokenizer: str = "gpt2"         # GPT-2's BPE, or bpeN: N tokens, trained on the train split; or "words"
+    tokenizer: str = "gpt2"         # bpeN: N tokens of the train split; bytes, words, or a tokenizer.json
     source: str = ""                # where prepare.py finds the text; empty: its public home
     # model: GPT-2 124M with the paper's block
     trunk: str = "gpt"              # a name in model.TRUNKS

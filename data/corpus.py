@@ -8,6 +8,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -17,7 +18,15 @@ import numpy as np
 from tqdm import tqdm
 
 from data.prepared import DATA, SPLITS, load_tokenizer, read_meta
-from data.tokenizers import GPT2Tokenizer, Tokenizer, WordTokenizer, bpe_size, train_bpe
+from data.tokenizers import (
+    GPT2Tokenizer,
+    Tokenizer,
+    WordTokenizer,
+    bpe_size,
+    given_tokenizer,
+    tokenizer_name,
+    train_bpe,
+)
 from data.tokens import TokenFile, open_tokens, write_tokens
 from runtime.configurator import configure, help_text, wants_help
 from runtime.errors import UserError
@@ -25,6 +34,9 @@ from runtime.files import locked, remove_leftovers, write_json
 from runtime.places import INSTALLED
 
 BATCH = 2**18  # characters of text that are read, and tokenised, at a time
+# Share of a text's lines that may not come back from its tokens. With more, what a model is asked about is
+# not that text any more, and neither its words nor its bytes say how long it is.
+CHANGED = 0.01
 
 
 class Split(NamedTuple):
@@ -33,15 +45,16 @@ class Split(NamedTuple):
     sha256: str | None = None  # of the text, likewise
 
 
-def file_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file, or of a .gz of one, byte for byte.
+@contextmanager
+def reading(path: Path) -> Iterator[IO[str]]:
+    """A UTF-8 file, or a .gz of one, byte for byte: only "\\n" ends a line, "\\r" is a character in it.
 
-    Only "\\n" ends a line, "\\r" is a character in it. A line of more than BATCH characters comes in pieces.
+    UserError naming it when what is read turns out to be damaged.
     """
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", encoding="utf-8", newline="\n") as file:
         try:
-            yield from bounded_lines(file)
+            yield file
         except UnicodeDecodeError as error:
             raise UserError(
                 f"{path} is not UTF-8 text ({error.reason} at byte {error.start} of a block): "
@@ -49,6 +62,12 @@ def file_lines(path: Path) -> Iterator[str]:
             ) from None
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise UserError(f"{path} is not a whole gzip file ({error}): download it again") from None
+
+
+def file_lines(path: Path) -> Iterator[str]:
+    """The lines of the file at `path`, see `reading`. One of more than BATCH characters comes in pieces."""
+    with reading(path) as file:
+        yield from bounded_lines(file)
 
 
 def bounded_lines(file: IO[str]) -> Iterator[str]:
@@ -86,23 +105,43 @@ def read_batches(split: Split, label: str) -> Iterator[list[str]]:
             bar.update(sum(len(line.encode()) for line in batch))
 
 
+def encode_batch(tokenizer: Tokenizer, lines: list[str]) -> tuple[np.ndarray, int]:
+    """Ids of `lines`, and how many of the lines do not come back from them."""
+    if tokenizer.by_line:
+        return tokenizer.encode_each(lines), 0
+    text = "".join(lines)
+    ids = tokenizer.encode_each([text])
+    was, now = text.split("\n"), tokenizer.decode(ids).split("\n")
+    if len(was) != len(now):  # line ends are among what is lost
+        return ids, len(lines)
+    return ids, sum(a != b for a, b in zip(was, now))
+
+
 def tokenise_split(
     path: Path, split: Split, tokenizer: Tokenizer, source: str, official: Mapping[str, Any] | None = None
 ) -> TokenFile:
-    """Tokenise `split` line by line into the token file `path`, counting and hashing the text on the way.
+    """Tokenise `split` into the token file `path`, counting and hashing the text on the way.
+
+    Its info has no "words" and "bytes" where the tokens do not hold the text: see CHANGED.
 
     official  what the info of the whole official split says ("words", "sha256", ...); "complete" is whether
               all of it agrees, None when there is nothing to compare with
     """
-    counts = {"words": 0, "lines": 0, "bytes": 0}
+    counts = {"words": 0, "lines": 0, "bytes": 0, "changed_lines": 0}
     sha256 = hashlib.sha256()
 
     def arrays() -> Iterator[np.ndarray]:
         cores = os.cpu_count() or 1
-        pending: deque[Future[np.ndarray]] = deque()
+        pending: deque[Future[tuple[np.ndarray, int]]] = deque()
+
+        def next_ids() -> np.ndarray:
+            ids, changed = pending.popleft().result()
+            counts["changed_lines"] += changed
+            return ids
+
         with ThreadPoolExecutor(cores) as pool:
             for lines in read_batches(split, path.stem):
-                pending.append(pool.submit(tokenizer.encode_each, lines))
+                pending.append(pool.submit(encode_batch, tokenizer, lines))
                 text = "".join(lines)
                 raw = text.encode()
                 sha256.update(raw)
@@ -110,13 +149,15 @@ def tokenise_split(
                 counts["lines"] += raw.count(b"\n")
                 counts["bytes"] += len(raw)
                 if len(pending) > 2 * cores:  # memory stays bounded, and no core waits for this loop
-                    yield pending.popleft().result()
+                    yield next_ids()
             while pending:
-                yield pending.popleft().result()
+                yield next_ids()
 
     def info() -> dict[str, Any]:
         seen = {**counts, "sha256": sha256.hexdigest()}
         complete = all(seen[key] == value for key, value in official.items()) if official else None
+        if counts["changed_lines"] > CHANGED * counts["lines"]:
+            del seen["words"], seen["bytes"]
         return {
             "tokenizer": tokenizer.name,
             "fingerprint": tokenizer.fingerprint,
@@ -140,7 +181,8 @@ def prepare_splits(
 ) -> Path:
     """Tokenise `splits` into the folder `out`, which becomes a prepared folder. What is whole is kept.
 
-    tokenizer  "gpt2", or "bpe<vocabulary size>": trained on the train split; or the name of `own`
+    tokenizer  "gpt2", "bytes", the path of a tokenizer.json, or "bpe<vocabulary size>": trained on the train
+               split; or the name of `own`
     source     what the record says; a folder prepared from another one is refused (UserError) unless
                `force`, which starts over
     official   per split, see tokenise_split
@@ -149,11 +191,13 @@ def prepare_splits(
                before the folder says that it is
     """
     bpe_size(tokenizer)
+    own = own or given_tokenizer(tokenizer)
     if own is None and tokenizer == WordTokenizer.name:
         raise UserError(
             f"tokenizer {tokenizer!r}: this corpus has no word list of its own: "
-            "use gpt2, or bpe<vocabulary size>"
+            "use gpt2, bytes, bpe<vocabulary size> or a tokenizer.json"
         )
+    tokenizer = own.name if own else tokenizer
     out, official = Path(out), official or {}
     with locked(out / ".lock"):  # the others (ranks of one run) wait, then find it whole
         remove_leftovers(out)
@@ -174,6 +218,7 @@ def prepare_splits(
             complete[name] = info["complete"]
             if complete[name] is False:
                 print(f"{name} is partial: {_compare(info, official.get(name, {}))}", file=sys.stderr)
+            _say_changed(name, info)
         if beside:
             beside()
         write_json(
@@ -209,7 +254,22 @@ def _compare(info: Mapping[str, Any], official: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{info[key]:,} {key} of {value:,}" if isinstance(value, int) else f"another {key}"
         for key, value in official.items()
-        if info[key] != value
+        if key in info and info[key] != value
+    )
+
+
+def _say_changed(name: str, info: Mapping[str, Any]) -> None:
+    """A line on stderr where the text of a split does not come back from its tokens."""
+    changed = info.get("changed_lines", 0)
+    if not changed:
+        return
+    then = "perplexity a word and bits a byte would be those of another text, and are left out"
+    if "bytes" in info:
+        then = "few enough for perplexity a word and bits a byte"
+    print(
+        f"{name}: {changed:,} of {info['lines']:,} lines do not come back from their tokens "
+        f"({info['tokenizer']} changes or drops characters): {then}",
+        file=sys.stderr,
     )
 
 
@@ -231,7 +291,7 @@ def _refuse_other(out: Path, tokenizer: str, source: str, splits: Mapping[str, S
             continue
         _, size, sha256 = splits[name]
         remedy = "use --force to start over, or another --out"
-        if size not in (None, info["bytes"]):
+        if size not in (None, info.get("bytes", size)):
             raise UserError(
                 f"{out / name}.bin was made from {info['bytes']} bytes and {source} now has {size}: {remedy}"
             )
@@ -246,7 +306,6 @@ def _get_tokenizer(
 
     Where it holds none: the corpus' own, or one trained on the train split, saved there.
     """
-    vocab_size = bpe_size(name)
     if name == "gpt2":
         return GPT2Tokenizer()
     if (out / "tokenizer.json").is_file():
@@ -265,7 +324,8 @@ def _get_tokenizer(
         raise UserError(
             f"{name} is trained on the train split, which {source} lacks: add it, or use --tokenizer gpt2"
         )
-    assert vocab_size is not None  # "words" has none, and is never trained
+    vocab_size = bpe_size(name)
+    assert vocab_size is not None  # all others are the corpus' own, or given
     trained = train_bpe(chain.from_iterable(read_batches(splits["train"], name)), vocab_size)
     trained.save(out)
     return trained
@@ -277,7 +337,8 @@ def summary(folder: Path) -> str:
     for split in read_meta(folder)["splits"]:
         info = open_tokens(folder / f"{split}.bin").info
         complete = {True: "complete", False: "partial", None: "no official size"}[info["complete"]]
-        sizes = " ".join(f"{info[unit]:>12,} {unit}" for unit in ("tokens", "words", "bytes"))
+        units = (unit for unit in ("tokens", "words", "bytes") if unit in info)
+        sizes = " ".join(f"{info[unit]:>12,} {unit}" for unit in units)
         rows.append(f"{split:<10} {sizes}  {complete}")
     return "\n".join(rows)
 
@@ -292,7 +353,7 @@ class PrepareConfig:
 
     def folder_name(self) -> str:
         """Of the folder where `out` is empty."""
-        return vars(self)["tokenizer"]
+        return tokenizer_name(vars(self)["tokenizer"])
 
 
 def main(
@@ -315,6 +376,7 @@ def main(
     out = Path(options.pop("out") or home / c.folder_name())
     try:
         print(summary(prepare(out, **options)))
+        print(f"prepared {out}", file=sys.stderr)
     except KeyboardInterrupt:
         print("stopped; run it again to go on: whole splits are kept", file=sys.stderr)
         return 130

@@ -1,7 +1,7 @@
 """Prepared folders: the token files of a corpus, and the tokenizer that made them.
 
 The folder data/CORPUS/TOKENIZER holds train.bin, validation.bin and test.bin, each with its JSON beside it,
-and meta.json, which is written last and says what the folder is. A trained BPE or a word list is there as
+and meta.json, which is written last and says what the folder is. Any tokenizer but gpt2 is there as
 tokenizer.json. A corpus with settings names the folder by those that are not the standard ones, too.
 """
 
@@ -12,9 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import tokenizers
-
-from data.tokenizers import BPETokenizer, GPT2Tokenizer, Tokenizer, WordTokenizer, bpe_size
+from data.tokenizers import GPT2Tokenizer, Tokenizer, bpe_size, read_tokenizer, tokenizer_name
 from data.tokens import PREPARE, open_tokens
 from runtime.checkpoint import Checkpoint
 from runtime.errors import UserError
@@ -34,16 +32,9 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     trained = folder / "tokenizer.json"
     if trained.is_file():
         try:
-            model = tokenizers.Tokenizer.from_str(trained.read_text(encoding="utf-8"))
-            if isinstance(model.model, tokenizers.models.WordLevel):
-                return WordTokenizer(model)
-            if isinstance(model.model, tokenizers.models.BPE):
-                return BPETokenizer(model)
-            raise UserError(f"it is a {type(model.model).__name__}, neither a BPE nor a word list")
-        except Exception as error:  # tokenizers raises bare Exception
-            raise UserError(
-                f"{trained} is not a tokenizer ({error}): prepare it again, with --force"
-            ) from None
+            return read_tokenizer(trained)
+        except UserError as error:
+            raise UserError(f"{error}: prepare it again, with --force") from None
     if read_meta(folder).get("tokenizer") == "gpt2":
         return GPT2Tokenizer()
     raise FileNotFoundError(f"{folder} has no tokenizer.json, and no meta.json that says gpt2: {PREPARE}")
@@ -81,7 +72,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
 def is_prepared(folder: Path, tokenizer: str, source: str = "") -> bool:
     """Whether `folder` is finished, of that tokenizer and (unless "") of that source, and all splits open."""
     meta = read_meta(folder)
-    if not meta.get("splits") or meta.get("tokenizer") != tokenizer:
+    if not meta.get("splits") or meta.get("tokenizer") != tokenizer_name(tokenizer):
         return False
     if source and meta.get("source") not in (source, str(Path(source).expanduser().resolve())):
         return False
@@ -105,7 +96,9 @@ def folder_of(dataset: str, tokenizer: str, source: str = "", root: str | Path =
         guess = f", did you mean {near[0]!r}?" if near else ""
         raise UserError(f"unknown dataset {dataset!r}{guess} (known: {', '.join(known)})")
     corpus = importlib.import_module(f"data.{dataset}.prepare")
-    name = corpus.folder_name(tokenizer, source) if hasattr(corpus, "folder_name") else tokenizer
+    name = tokenizer_name(tokenizer)
+    if hasattr(corpus, "folder_name"):
+        name = corpus.folder_name(name, source)
     return Path(root) / dataset / name
 
 
@@ -113,7 +106,8 @@ def prepared(dataset: str, tokenizer: str, source: str = "", root: str | Path = 
     """The folder of a corpus (see `folder_of`), prepared first unless it is whole.
 
     dataset    a folder of data/ that has a prepare.py: "wikitext103", "demo", "grammar", "synthetic"
-    tokenizer  "gpt2" or "bpe<vocabulary size>"; "words" for the grammar and the synthetic corpus
+    tokenizer  "gpt2", "bytes", "bpe<vocabulary size>" or the path of a tokenizer.json; "words" for the
+               grammar and the synthetic corpus
     source     where the text comes from; "" takes what is prepared already, else the corpus' default
 
     ValueError for unknown names, for a folder that was prepared from another source, and for a damaged token

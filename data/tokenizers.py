@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import tiktoken
@@ -20,8 +20,11 @@ from runtime.files import replacing
 class Tokenizer(Protocol):
     """Text to ids and back. No text is special: "<|endoftext|>" encodes as the characters it is made of."""
 
-    name: str  # "gpt2", "bpe<vocab_size>" or "words": also the name of the prepared folder
+    name: str  # "gpt2", "bytes", "bpe<vocab_size>", "words" or a file's own: also of the prepared folder
     vocab_size: int  # ids are 0 .. vocab_size - 1
+    # Lines are encoded one by one, and come back from their ids. False: of that nothing is known, so the text
+    # is encoded in long stretches, and somebody counts what does not come back.
+    by_line: bool
 
     @property
     def fingerprint(self) -> str: ...  # equal if and only if the tokenizers are
@@ -35,7 +38,7 @@ class Tokenizer(Protocol):
 class GPT2Tokenizer:
     """GPT-2's byte-level BPE (Radford et al. 2019), by tiktoken, which downloads its two files once."""
 
-    name, vocab_size = "gpt2", 50257
+    name, vocab_size, by_line = "gpt2", 50257, True
     # A constant, not a hash. tiktoken checks the SHA-256 of its files, so there is only one gpt2, and a
     # machine with neither the files nor a network can tell which prepared data it made.
     fingerprint = "gpt2"
@@ -96,12 +99,16 @@ class SavedTokenizer:
     """A tokenizer of the `tokenizers` library. It is saved as tokenizer.json beside what was made with it."""
 
     name: str
+    by_line = True
 
     def __init__(self, model: tokenizers.Tokenizer) -> None:
         self.model = model
         self.vocab_size = model.get_vocab_size()
         if sorted(model.get_vocab().values()) != list(range(self.vocab_size)):
-            raise UserError(f"its {self.vocab_size} tokens are not numbered 0 to {self.vocab_size - 1}")
+            raise UserError(
+                f"its {self.vocab_size} tokens are not numbered 0 to {self.vocab_size - 1}: "
+                "each id would need a row of the model, with tokens or without"
+            )
 
     @cached_property
     def fingerprint(self) -> str:
@@ -121,6 +128,10 @@ class SavedTokenizer:
         encodings = self.model.encode_batch_fast(texts, add_special_tokens=False)
         return np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), np.int64)
 
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of `ids`; bytes that are not UTF-8 become U+FFFD."""
+        return self.model.decode(list(ids), skip_special_tokens=False)
+
     def portable(self) -> tokenizers.Tokenizer:
         """A copy of the model that decodes, too, as `decode` does: for other programs."""
         return tokenizers.Tokenizer.from_str(self.model.to_str())
@@ -139,9 +150,85 @@ class BPETokenizer(SavedTokenizer):
         super().__init__(model)
         self.name = f"bpe{self.vocab_size}"
 
+
+def byte_level(vocab: dict[str, int]) -> tokenizers.Tokenizer:
+    """A byte-level BPE that has no merges yet."""
+    model = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, []))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = tokenizers.decoders.ByteLevel()
+    return model
+
+
+def byte_vocab() -> dict[str, int]:
+    """The value of each byte under the character that stands for it in a byte-level BPE."""
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    # what can be printed stands for itself, the other bytes have the characters from 256 on, in order
+    printable = {ord(c) for c in alphabet if ord(c) < 256}
+    order = sorted(printable) + [b for b in range(256) if b not in printable]
+    return dict(zip(alphabet, order))
+
+
+class ByteTokenizer(SavedTokenizer):
+    """One id a byte of UTF-8, which is its value: the byte-level BPE without merges."""
+
+    name = "bytes"
+
+    def __init__(self) -> None:
+        super().__init__(byte_level(byte_vocab()))
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text`."""
+        return list(text.encode())
+
+    def encode_each(self, texts: list[str]) -> np.ndarray:
+        """Ids of each text, one after the other."""
+        return np.frombuffer("".join(texts).encode(), np.uint8).astype(np.int64)
+
     def decode(self, ids: Iterable[int]) -> str:
         """Text of `ids`; bytes that are not UTF-8 become U+FFFD."""
-        return self.model.decode(list(ids), skip_special_tokens=False)
+        return bytes(list(ids)).decode(errors="replace")
+
+
+class FileTokenizer(SavedTokenizer):
+    """Any tokenizer.json, as it encodes running text: it cuts nothing off, adds and draws nothing.
+
+    Its name is made of its content: the same on every machine, another for another tokenizer. Whether a text
+    comes back from its ids depends on the file: normalisers change it, unknown characters may be dropped.
+    """
+
+    by_line = False  # many have tokens with several line ends, or put a space before whatever they are given
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        rules = {k: v for k, v in content["model"].items() if k != "dropout"}
+        self.content = {**content, "model": rules, "truncation": None, "padding": None}
+        self.content["post_processor"] = None
+        super().__init__(tokenizers.Tokenizer.from_str(json.dumps(self.content)))
+        self.model.encode_special_tokens = True  # as the characters they are made of
+        self.name = f"{type(self.model.model).__name__.lower()}{self.vocab_size}-{self.fingerprint[:8]}"
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of all that the file says."""
+        return hashlib.sha256(json.dumps(self.content, sort_keys=True).encode()).hexdigest()
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text`. ValueError if the tokenizer has none for it."""
+        return self.encode_each([text]).tolist()
+
+    def encode_each(self, texts: list[str]) -> np.ndarray:
+        """Ids of each text by itself, one after the other. ValueError if the tokenizer has none for it."""
+        try:
+            return super().encode_each(texts)
+        except Exception as error:  # tokenizers raises bare Exception
+            raise UserError(
+                f"the tokenizer {self.name} cannot encode the text ({error}): use another"
+            ) from None
+
+    def save(self, folder: str | Path) -> None:
+        """Write tokenizer.json into `folder`, all or nothing: as it was read, for other versions of the
+        library write it otherwise."""
+        with replacing(Path(folder) / "tokenizer.json") as file:
+            file.write(json.dumps(self.content).encode())
 
 
 class WordTokenizer(SavedTokenizer):
@@ -213,21 +300,63 @@ class WordTokenizer(SavedTokenizer):
         return re.sub(" ?\n ?", "\n", text)
 
 
+def read_tokenizer(path: Path) -> SavedTokenizer:
+    """The tokenizer of a tokenizer.json, ours or any other. UserError if it cannot be used."""
+    try:
+        content = json.loads(path.read_bytes())
+        model = tokenizers.Tokenizer.from_str(json.dumps(content))
+        if _same_rules(model, WordTokenizer.of([]).model):
+            return WordTokenizer(model)
+        if _same_rules(model, byte_level({})) and model.get_vocab().keys() >= byte_vocab().keys():
+            return ByteTokenizer() if model.get_vocab() == byte_vocab() else BPETokenizer(model)
+        return FileTokenizer(content)
+    except OSError:
+        raise
+    except Exception as error:  # tokenizers raises bare Exception
+        raise UserError(f"{path} is not a tokenizer.json that can be used ({error})") from None
+
+
+def _same_rules(a: tokenizers.Tokenizer, b: tokenizers.Tokenizer) -> bool:
+    """Whether two tokenizers differ in nothing but their vocabularies and merges."""
+    contents = [json.loads(model.to_str()) for model in (a, b)]
+    for content in contents:
+        content["model"] |= {"vocab": None, "merges": None}
+    return contents[0] == contents[1]
+
+
+def given_tokenizer(name: str) -> SavedTokenizer | None:
+    """The tokenizer "bytes", or that of the file `name`; None for a name of another kind."""
+    if name == ByteTokenizer.name:
+        return ByteTokenizer()
+    return read_tokenizer(Path(name).expanduser()) if name.endswith(".json") else None
+
+
+def tokenizer_name(name: str) -> str:
+    """What the tokenizer is called that `name` asks for: itself, but for a file, whose content names it."""
+    given = given_tokenizer(name)
+    return given.name if given else name
+
+
 LARGEST_BPE = 2**20
 
 
 def bpe_size(name: str) -> int | None:
     """The vocabulary size that a tokenizer's name asks for: "bpe2048" -> 2048.
 
-    None for "gpt2" and "words"; ValueError for any other name.
+    None for "gpt2", "bytes", "words" and the path of a tokenizer.json, which has to be there; ValueError for
+    any other name.
     """
-    if name in ("gpt2", WordTokenizer.name):
+    if name in ("gpt2", ByteTokenizer.name, WordTokenizer.name):
+        return None
+    if name.endswith(".json"):
+        if not Path(name).expanduser().is_file():
+            raise FileNotFoundError(f"tokenizer {name} is not there: give the path of a tokenizer.json")
         return None
     match = re.fullmatch(r"bpe([1-9]\d{0,12})", name)
     if match is None:
         raise UserError(
-            f"unknown tokenizer {name!r}: use gpt2, or bpe<vocabulary size>, for instance bpe2048 "
-            "(words for the grammar and the synthetic corpus)"
+            f"unknown tokenizer {name!r}: use gpt2, bytes, bpe<vocabulary size>, for instance bpe2048, or "
+            "the path of a tokenizer.json (words for the grammar and the synthetic corpus)"
         )
     return _checked_size(int(match[1]))
 
@@ -251,14 +380,11 @@ def train_bpe(lines: Iterable[str], vocab_size: int) -> BPETokenizer:
     Memory grows with the number of different words, not with the length of the text. ValueError for a
     vocab_size below 257, and if the text has too few different pairs to reach it.
     """
-    byte_level = tokenizers.pre_tokenizers.ByteLevel
-    model = tokenizers.Tokenizer(tokenizers.models.BPE())
-    model.pre_tokenizer = byte_level(add_prefix_space=False)
-    model.decoder = tokenizers.decoders.ByteLevel()
+    model = byte_level({})
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=_checked_size(vocab_size),
         show_progress=False,
-        initial_alphabet=sorted(byte_level.alphabet()),
+        initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
     )
     model.train_from_iterator(lines, trainer)
     tokenizer = BPETokenizer(model)

@@ -26,6 +26,7 @@ INFO = {
     "words": int,
     "lines": int,
     "bytes": int,
+    "changed_lines": int,
     "tokenizer": str,
     "fingerprint": str,
     "sha256": str,
@@ -126,7 +127,7 @@ def _read_info(path: Path, width: int, count: int, again: str) -> dict[str, Any]
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing, so its token file was not finished: {PREPARE}")
     try:
-        info = read_json(path)
+        info = {"complete": None} | read_json(path)
         tokens, vocab_size = info["tokens"], info["vocab_size"]
         odd = [key for key, kind in INFO.items() if key in info and type(info[key]) is not kind]
     except (ValueError, KeyError, TypeError) as error:

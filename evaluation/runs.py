@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 from config.defaults import TrainConfig
 from data.prepared import DATA, folder_of
+from data.tokenizers import tokenizer_name
 from data.tokens import open_tokens
 from evaluation.tables import Row
 from runtime import checkpoint
@@ -160,7 +161,9 @@ REMEDY = "move it away, or give another --runs folder"
 
 
 def named(config: dict[str, Any], key: str) -> Any:
-    """A value of a configuration; of another run its name alone."""
+    """A value of a configuration; of another run and of a tokenizer.json its name alone."""
+    if key == "tokenizer":
+        return tokenizer_name(config[key])
     return run_folder(config[key]).name if key in ("teacher", "init_from") else config[key]
 
 

@@ -113,7 +113,7 @@ def test_round_trip(tmp_path: Path, vocab_size: int, width: int) -> None:
         and file.ids.dtype.itemsize == width
         and not file.ids.flags.writeable
     )
-    assert file.info == {"source": "here", "vocab_size": vocab_size, "tokens": 4}
+    assert file.info == {"source": "here", "vocab_size": vocab_size, "tokens": 4, "complete": None}
     assert file.path.stat().st_size == 32 + 4 * width and file.path.read_bytes()[:12] == b"NHTOKENS\1\0\0\0"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.bin", "train.json"]
 

@@ -94,7 +94,7 @@ def test_other_files_are_left_alone(books, tmp_path, capsys):
     for name in ("train/.hidden.txt", "train/.git/a.txt", "train/a.md", "train/._b.txt"):
         write(books / name, b"\xff")
     write(books / "train/empty.txt", "")
-    write(books / "train/empty.txt.gz", "")
+    write(books / "train/nothing.txt.gz", "")
     (books / "train/folder.txt").mkdir()
     write(books / "README.txt", "not a document")
     assert split_texts(prepare(tmp_path, books)) == before
@@ -202,7 +202,7 @@ DAMAGE = [
     ("train/x.txt.gz", flip(LONG), "x.txt.gz is not"),
     ("train/x.txt.gz", gzip.compress(LONG) + b"more", "x.txt.gz is not a whole gzip file"),
     ("train/b.txt.gz", gzip.compress(LONG), "both train/b.txt and train/b.txt.gz: keep one"),
-    ("test/t.txt", b"", "no text in test/"),
+    ("test/t.txt", b"", "has no text for test"),
 ]
 
 
@@ -215,7 +215,7 @@ def test_damage_is_named_before_any_work(books, tmp_path, name, raw, says):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("count", range(3))
+@pytest.mark.parametrize("count", (0, 2))  # a single one is cut
 def test_too_few_documents(tmp_path, count):
     for i in range(count):
         write(tmp_path / f"few/{i}.txt", LONG)
@@ -225,7 +225,7 @@ def test_too_few_documents(tmp_path, count):
 
 
 def test_wrong_sources(books, tmp_path):
-    with pytest.raises(FileNotFoundError, match="is not a folder"):
+    with pytest.raises(FileNotFoundError, match="nowhere is not there: give a folder"):
         prepare(tmp_path, tmp_path / "nowhere")
     with pytest.raises(UserError, match="--source=FOLDER"):
         text.prepare(tmp_path / "out", "bpe300", "")

@@ -1,6 +1,6 @@
 """Prepare the demo corpus: the help topics that every CPython carries (pydoc_data.topics, 465 kB of English).
 
-python data/demo/prepare.py [--tokenizer=gpt2|bpeN] [--out=DIR] [--force]
+python data/demo/prepare.py [--tokenizer=gpt2|bytes|bpeN|FILE] [--out=DIR] [--force]
 """
 
 import io
@@ -54,7 +54,7 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
 @dataclass
 class DemoConfig(PrepareConfig):
     # fmt: off
-    tokenizer: str = "bpe2048"      # bpeN: one of N tokens trained on the train split; or gpt2
+    tokenizer: str = "bpe2048"      # bpeN: N tokens of the train split; gpt2, bytes, or a tokenizer.json
     # fmt: on
 
 

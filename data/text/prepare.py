@@ -1,22 +1,29 @@
-"""Prepare your own text: a folder of UTF-8 files, .txt or .txt.gz, each a document, at any depth.
+"""Prepare your own text.
 
-    python data/text/prepare.py --source=FOLDER [--tokenizer=gpt2|bpeN] [--out=DIR] [--force]
+python data/text/prepare.py --source=FOLDER [--column=text] [--tokenizer=NAME] [--out=DIR] [--force]
 
-The folders train, validation and test in FOLDER are the splits. Where there are none, whole documents are
-chosen by a hash of their paths: about 1% of the bytes for validation and 1% for test. Documents are read in
-the order of their paths, with a blank line between two: no tokenizer here has an end-of-text token.
+FOLDER holds UTF-8 files at any depth: .txt, each a document, .jsonl and .parquet, each row a document in the
+given column; .txt and .jsonl may be .gz. It may be one such file, or the name of a data set on the Hugging
+Face hub: owner/name, or owner/name:configuration. NAME is gpt2, bytes, bpeN (N tokens trained on the train
+split) or the path of a tokenizer.json.
 
-The prepared folder has the names of the tokenizer and of FOLDER: several texts stand side by side.
+The folders train, validation and test in FOLDER are the splits, or files of these names, or the splits of the
+hub. Where there are none, whole documents are chosen by a hash of the path of a .txt file or of the text of a
+row: about 1% of the bytes for validation and 1% for test. A single document is cut into 90%, 5% and 5%.
+A blank line stands between two documents: no tokenizer here has an end-of-text token.
+
+The prepared folder has the names of the tokenizer and of the source: several texts stand side by side.
 """
 
 import hashlib
-import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from tqdm import tqdm
 
 if __name__ == "__main__":
@@ -25,101 +32,158 @@ if __name__ == "__main__":
 
     configurator.quiet_imports()
 
-from data.corpus import PrepareConfig, Split, file_lines, main, prepare_splits, read_batches
+from data.corpus import PrepareConfig, Split, main, prepare_splits, read_batches
 from data.prepared import SPLITS, is_prepared
+from data.text.documents import ENDINGS, ON_HUB, Document, Documents, find_files, of_files, on_hub
+from data.tokenizers import tokenizer_name
 from runtime.configurator import cli
 from runtime.errors import UserError
 
 FOLDER = Path(__file__).resolve().parent
-ENDINGS = (".txt", ".txt.gz")
 HELD_OUT = 0.01  # share of the bytes, of validation and of test
+PARTS = {"train": (0, 0.9), "validation": (0.9, 0.95), "test": (0.95, 1)}  # of a single document
+RANGES = 2**22  # of keys; 36 MB
+FILE_OF_SPLIT = re.compile(r"(train|validation|test)(-\d+-of-\d+)?\.\w+")
+
+Lines = Callable[[], Iterator[str]]  # starts a fresh pass over a split's text
 
 
-def find_documents(folder: Path) -> dict[str, Path]:
-    """The text files below `folder` that are neither hidden nor empty, in the order of their names.
+def joined(documents: Documents) -> Iterator[str]:
+    """The lines of all `documents`, each ended by a line end, with a blank line between two."""
+    between = ""
+    for document in documents():
+        line = ""
+        for line in document.lines:
+            if between:
+                yield between
+                between = ""
+            yield line
+        if line and not line.endswith("\n"):
+            yield "\n"
+        if line:
+            between = "\n"
 
-    A name is the path in `folder`, without ".gz": it is the same on every machine, compressed or not.
+
+def split_by_name(source: Path, files: dict[str, Path]) -> dict[str, dict[str, Path]] | None:
+    """The files of each split: those in the folders train, validation and test, else those of these names.
+
+    None if there are no such folders, and not a file for each split.
     """
-    if not folder.is_dir():
-        raise FileNotFoundError(f"source {folder} is not a folder: give one with .txt or .txt.gz files")
-    found: dict[str, Path] = {}
-    for path in folder.rglob("*"):
-        inside = path.relative_to(folder)
-        hidden = any(part.startswith(".") for part in inside.parts)
-        if hidden or not path.name.endswith(ENDINGS) or not path.is_file():
-            continue
-        name = inside.as_posix().removesuffix(".gz")
-        if name in found:
-            raise UserError(f"source {folder} has both {name} and {name}.gz: keep one")
-        if any(file_lines(path)):
-            found[name] = path
-    return dict(sorted(found.items()))
 
+    def folder(name: str) -> str:
+        return name.partition("/")[0]
 
-def split_by_folder(folder: Path, found: dict[str, Path]) -> dict[str, list[Path]]:
-    """The documents of each of the folders train, validation and test. UserError if one has none."""
-    chosen = {
-        split: [path for name, path in found.items() if name.startswith(f"{split}/")] for split in SPLITS
-    }
-    empty = [f"{split}/" for split, paths in chosen.items() if not paths]
-    if empty:
-        raise UserError(
-            f"source {folder} has some of the folders train/, validation/ and test/, and no text in "
-            f"{', '.join(empty)}: put some there, or rename the others to have the documents split by a hash"
-        )
-    outside = len(found) - sum(map(len, chosen.values()))
+    def file(name: str) -> str:
+        found = FILE_OF_SPLIT.fullmatch(name.rpartition("/")[2])
+        return found[1] if found else ""
+
+    has_folders = any((source / split).is_dir() for split in SPLITS)
+    split_of = folder if has_folders else file
+    chosen = {split: {n: p for n, p in files.items() if split_of(n) == split} for split in SPLITS}
+    if not has_folders and not all(chosen.values()):
+        return None
+    outside = len(files) - sum(map(len, chosen.values()))
     if outside:
-        print(f"not read: {outside} text files outside train/, validation/ and test/", file=sys.stderr)
+        print(f"not read: {outside} text files outside train, validation and test", file=sys.stderr)
     return chosen
 
 
-def split_by_hash(folder: Path, found: dict[str, Path]) -> dict[str, list[Path]]:
-    """Documents in the order of their names' hashes, to validation and test until each has its share of the
-    bytes; the others train, and so does the largest."""
-    if len(found) < 3:
+def split_by_document(source: str, documents: Documents, missing: list[str]) -> dict[str, Lines]:
+    """The lines of the train split and of the `missing` ones, which whole documents are taken out for.
+
+    In the order of their keys documents go to the missing splits, until each has its share of the bytes. The
+    others train, and so does the largest. Memory does not grow with their number: what is kept are the sizes
+    of ranges of keys, so fine that a thousand documents have a range each. A single document is cut.
+    """
+    ranges = np.zeros(RANGES, np.int64)  # bytes
+    count, largest, kept = 0, 0, b""  # the largest document's bytes and key
+    for document in tqdm(documents(), "sizes", unit=" documents", disable=None):
+        size = sum(len(line.encode()) for line in document.lines)
+        ranges[range_of(document.key)] += size
+        count += size > 0
+        if size > largest:
+            largest, kept = size, document.key
+    if count == 1 and len(missing) == 2:
+        parts = ", ".join(f"{start:.0%} to {stop:.0%} {split}" for split, (start, stop) in PARTS.items())
+        print(f"{source} is a single document: {parts}, cut at line ends", file=sys.stderr)
+        return {split: partial(part_of, documents, largest, *PARTS[split]) for split in SPLITS}
+    if count <= len(missing):
         raise UserError(
-            f"source {folder} has {len(found)} documents (.txt or .txt.gz files that are not empty), too few "
-            "for three splits: give it the folders train/, validation/ and test/, or more documents"
+            f"source {source} has {count} documents that are not empty ({', '.join(ENDINGS)}), too few for "
+            "three splits: give it more, or the folders train/, validation/ and test/"
         )
-    sizes = {
-        name: sum(len(line.encode()) for line in file_lines(path))
-        for name, path in tqdm(found.items(), "sizes", unit=" documents", disable=None)
-    }
-    largest = max(sizes, key=lambda name: sizes[name])
-    others = sorted(found.keys() - {largest}, key=lambda name: hashlib.sha256(os.fsencode(name)).digest())
-    held_out: dict[str, list[str]] = {"validation": [], "test": []}
-    taken = dict.fromkeys(held_out, 0)  # bytes
-    for name in others:
-        split = min(taken, key=lambda split: taken[split])
-        if taken[split] >= HELD_OUT * sum(sizes.values()):
+    enough = HELD_OUT * ranges.sum()
+    ranges[range_of(kept)] -= largest
+    owner = np.zeros(RANGES, np.int8)  # 1 + the split's place in `missing`
+    taken = [0] * len(missing)  # bytes
+    for i in np.flatnonzero(ranges):
+        least = int(np.argmin(taken))
+        if taken[least] >= enough:
             break
-        held_out[split].append(name)
-        taken[split] += sizes[name]
-    train = found.keys() - {name for names in held_out.values() for name in names}
-    return {
-        split: [found[name] for name in sorted(names)]
-        for split, names in {"train": train, **held_out}.items()
-    }
+        owner[i] = 1 + least
+        taken[least] += int(ranges[i])
+
+    def is_in(document: Document, number: int) -> bool:
+        return (0 if document.key == kept else owner[range_of(document.key)]) == number
+
+    def selected(number: int) -> Iterator[Document]:
+        return (document for document in documents() if is_in(document, number))
+
+    return {split: partial(joined, partial(selected, i)) for i, split in enumerate(("train", *missing))}
 
 
-def join_documents(documents: list[Path]) -> Iterator[str]:
-    """The lines of all `documents`, each ended by a line end, with a blank line between two."""
-    for i, path in enumerate(documents):
-        if i > 0:
-            yield "\n"
-        line = ""
-        for line in file_lines(path):
+def range_of(key: bytes) -> int:
+    """Which of RANGES a document's key lies in."""
+    return int.from_bytes(key[:4]) * RANGES >> 32
+
+
+def part_of(documents: Documents, size: int, start: float, stop: float) -> Iterator[str]:
+    """The lines that begin between two shares of the `size` bytes."""
+    at = 0
+    for line in joined(documents):
+        if at >= stop * size:
+            return
+        if at >= start * size:
             yield line
-        if not line.endswith("\n"):
-            yield "\n"
+        at += len(line.encode())
 
 
-def measured(name: str, documents: list[Path]) -> Split:
-    """The split of `documents`, read once.
+def local_splits(source: Path, column: str) -> dict[str, Lines]:
+    """The lines of each split of a file or a folder."""
+    files = find_files(source)
+    chosen = split_by_name(source, files)
+    if chosen is None:
+        return split_by_document(str(source), partial(of_files, files, column), ["validation", "test"])
+    return {split: partial(joined, partial(of_files, files, column)) for split, files in chosen.items()}
+
+
+def hub_splits(source: str, column: str) -> dict[str, Lines]:
+    """The lines of each split of a data set on the hub: its own, and what it lacks out of the others."""
+    found = on_hub(source, column)
+    if "train" not in found:  # then whatever there is, is divided
+        found = {"train": partial(chained, list(found.values()))}
+    elif unused := found.keys() - set(SPLITS):
+        print(f"not read: the splits {', '.join(sorted(unused))} of {source}", file=sys.stderr)
+    own: dict[str, Lines] = {split: partial(joined, found[split]) for split in SPLITS if split in found}
+    missing = [split for split in SPLITS if split not in own]
+    if not missing:
+        return own
+    print(
+        f"{source} has no split {' and '.join(missing)}: taken by document from the others", file=sys.stderr
+    )
+    return own | split_by_document(source, found["train"], missing)
+
+
+def chained(pools: list[Documents]) -> Iterator[Document]:
+    """The documents of several passes, one after the other."""
+    return (document for pool in pools for document in pool())
+
+
+def measured(name: str, lines: Lines) -> Split:
+    """The split of `lines`, read once.
 
     What is damaged is found before any work, and what has changed since a folder was prepared.
     """
-    lines = partial(join_documents, documents)
     size, sha256 = 0, hashlib.sha256()
     for batch in read_batches(Split(lines), f"reading {name}"):
         raw = "".join(batch).encode()
@@ -131,35 +195,52 @@ def measured(name: str, documents: list[Path]) -> Split:
 def folder_name(tokenizer: str, source: str) -> str:
     """Of a prepared folder, see data.prepared.folder_of: bpe4096-novels for a source /home/me/novels."""
     name = Path(source).expanduser().resolve().name if source else ""
+    name = re.sub(r"\.(txt|jsonl|parquet)(\.gz)?$", "", name).replace(":", "-")
     return f"{tokenizer}-{name}" if name else tokenizer
 
 
-def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) -> Path:
-    """Tokenise the text files below the folder `source` into `out`; see data.corpus.prepare_splits.
+def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False, column: str = "text") -> Path:
+    """Tokenise the text of `source` into `out`; see data.corpus.prepare_splits.
 
-    source  "" takes what `out` holds, if that is whole
+    source  a file or a folder, or a data set on the hub; "" takes what `out` holds, if that is whole
+    column  of its rows, where it has rows
     """
     if not source:
         if not force and is_prepared(Path(out), tokenizer):
             return Path(out)
         raise UserError("dataset text is your own text: say where it is with --source=FOLDER")
-    folder = Path(source).expanduser().resolve()
-    found = find_documents(folder)
-    named = any((folder / split).is_dir() for split in SPLITS)
-    chosen = split_by_folder(folder, found) if named else split_by_hash(folder, found)
-    splits = {split: measured(split, documents) for split, documents in chosen.items()}
-    return prepare_splits(out, tokenizer, str(folder), splits, force=force)
+    path = Path(source).expanduser().resolve()
+    if path.exists():
+        source, chosen = str(path), local_splits(path, column)
+    elif ON_HUB.fullmatch(source):
+        chosen = hub_splits(source, column)
+    else:
+        raise FileNotFoundError(
+            f"source {source} is not there: give a folder or a file of text, or owner/name of a data set on "
+            "the hub"
+        )
+    splits = {split: measured(split, chosen[split]) for split in SPLITS}
+    empty = [split for split, text in splits.items() if not text.bytes]
+    if empty:
+        raise UserError(
+            f"source {source} has no text for {' and '.join(empty)}: give it more, or put some into the "
+            "folders train/, validation/ and test/, all three"
+        )
+    return prepare_splits(out, tokenizer, source, splits, force=force)
 
 
 @dataclass
 class TextConfig(PrepareConfig):
     # fmt: off
-    tokenizer: str = "bpe4096"      # bpeN: one of N tokens trained on the train split; or gpt2
-    source: str = ""                # folder of .txt and .txt.gz files, perhaps in train/ validation/ test/
+    tokenizer: str = "bpe4096"      # bpeN: one of N tokens trained on the train split; gpt2; bytes;
+    #                                 or the path of a tokenizer.json
+    source: str = ""                # folder or file (.txt, .jsonl, each perhaps .gz; .parquet),
+    #                                 or a data set on the hub: owner/name or owner/name:configuration
+    column: str = "text"            # of rows: of .jsonl, .parquet and the hub
     # fmt: on
 
     def folder_name(self) -> str:
-        return folder_name(self.tokenizer, self.source)
+        return folder_name(tokenizer_name(self.tokenizer), self.source)
 
 
 def command(argv: list[str]) -> int:

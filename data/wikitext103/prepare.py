@@ -1,6 +1,6 @@
 """Prepare WikiText-103 v1 (Merity et al. 2016): the official train, validation and test splits.
 
-    python data/wikitext103/prepare.py [--source=DIR] [--tokenizer=gpt2|bpeN] [--out=DIR] [--force]
+    python data/wikitext103/prepare.py [--source=DIR] [--tokenizer=gpt2|bytes|bpeN|FILE] [--out=DIR] [--force]
 
 Without --source the text comes from the Hugging Face hub. DIR holds wiki.{train,valid,test}.tokens, or the
 hub's parquet files. A part of the train split (wiki.train.ANYTHING.tokens) will do for development, and is
@@ -133,7 +133,7 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
 @dataclass
 class WikitextConfig(PrepareConfig):
     # fmt: off
-    tokenizer: str = "gpt2"         # or bpeN: one of N tokens trained on the train split
+    tokenizer: str = "gpt2"         # bpeN: N tokens of the train split; bytes, or a tokenizer.json
     source: str = ""                # folder with wiki.{train,valid,test}.tokens or the hub's parquet files
     #                                 empty: the hub itself
     # fmt: on

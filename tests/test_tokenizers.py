@@ -1,0 +1,266 @@
+"""Tokenizers that are not trained here: bytes, and any tokenizer.json of the tokenizers library."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+from conftest import TINY, synthetic_text, train_in_process
+from test_data import ODD
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+import export
+import sample
+import train
+from data.corpus import prepare_splits
+from data.held_out import open_held_out
+from data.prepared import folder_of, is_prepared, load_tokenizer, prepared, tokenizer_of
+from data.text import prepare as text
+from data.tokenizers import (
+    ByteTokenizer,
+    FileTokenizer,
+    WordTokenizer,
+    read_tokenizer,
+    tokenizer_name,
+    train_bpe,
+)
+from evaluation.runs import Run
+from runtime.checkpoint import load
+from runtime.errors import UserError
+
+TEXT = synthetic_text(60, 3) + "Two Words\n\n\n  It's the <|end|> \u00e9 .\n"
+BEGIN, END = "<|begin|>", "<|end|>"
+
+
+def byte_level(text: str = TEXT) -> tokenizers.Tokenizer:
+    """As large language models have them: several line ends in a token, a special token before each text."""
+    model = tokenizers.Tokenizer(models.BPE())
+    words = pre_tokenizers.Split(tokenizers.Regex(r"\p{L}+|\s*[\r\n]+|."), "isolated")
+    rest = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    model.pre_tokenizer = pre_tokenizers.Sequence([words, rest])
+    model.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    model.train_from_iterator(
+        [text], trainers.BpeTrainer(vocab_size=290, show_progress=False, initial_alphabet=alphabet)
+    )
+    model.add_special_tokens([BEGIN, END])
+    begin = (BEGIN, model.token_to_id(BEGIN))
+    model.post_processor = processors.TemplateProcessing(single=f"{BEGIN} $A", special_tokens=[begin])
+    return model
+
+
+def sentence_piece() -> tokenizers.Tokenizer:
+    """A space before every text that is encoded."""
+    special = ["<unk>", *(f"<0x{i:02X}>" for i in range(256))]
+    model = tokenizers.Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
+    model.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    space, start = decoders.Replace("▁", " "), decoders.Strip(" ", 1, 0)
+    model.decoder = decoders.Sequence([space, decoders.ByteFallback(), decoders.Fuse(), start])
+    model.train_from_iterator(
+        TEXT.splitlines(), trainers.BpeTrainer(vocab_size=350, show_progress=False, special_tokens=special)
+    )
+    return model
+
+
+def written(path: Path, model: tokenizers.Tokenizer, **changes: Any) -> Path:
+    content = json.loads(model.to_str())
+    content["model"] |= changes
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return written(tmp_path / "their.json", byte_level())
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "books"
+    for split, lines in (("train", 300), ("validation", 40), ("test", 40)):
+        (folder / split).mkdir(parents=True)
+        (folder / split / "a.txt").write_text(synthetic_text(lines, lines) + TEXT)
+    return folder
+
+
+# ---- what they do
+
+
+def test_bytes(tmp_path):
+    tokenizer = ByteTokenizer()
+    tokenizer.save(tmp_path)
+    for other in (tokenizer, load_tokenizer(tmp_path)):
+        assert isinstance(other, ByteTokenizer) and (other.name, other.vocab_size) == ("bytes", 256)
+        assert other.fingerprint == tokenizer.fingerprint
+    theirs = tokenizer.portable()
+    for any_text in [*ODD, TEXT]:
+        ids = list(any_text.encode())
+        assert tokenizer.encode(any_text) == theirs.encode(any_text).ids == ids
+        assert tokenizer.decode(ids) == tokenizer.decode(np.array(ids, np.uint16)) == any_text
+        assert theirs.decode(ids) == any_text
+    assert tokenizer.encode_each(ODD).tolist() == list("".join(ODD).encode())
+    cut = "\u20acx".encode()[1:]
+    assert tokenizer.decode(cut) == theirs.decode(list(cut)) == "\ufffd\ufffdx"
+
+
+def test_a_file_is_read_as_running_text(file, tmp_path):
+    """Nothing is cut off, put before a text or read as special, whatever the file says."""
+    theirs = byte_level()
+    plain = theirs.encode(TEXT.replace(END, "-"), add_special_tokens=False).ids
+    theirs.enable_truncation(8)
+    theirs.enable_padding(length=20)
+    tokenizer = read_tokenizer(written(tmp_path / "cut.json", theirs, dropout=0.5))
+    assert isinstance(tokenizer, FileTokenizer) and tokenizer.fingerprint == read_tokenizer(file).fingerprint
+    assert tokenizer.encode(TEXT.replace(END, "-")) == plain
+    for any_text in [*ODD, TEXT, BEGIN]:
+        ids = tokenizer.encode(any_text)
+        assert tokenizer.decode(ids) == tokenizer.portable().decode(ids) == any_text
+        assert not {tokenizer.vocab_size - 1, tokenizer.vocab_size - 2} & set(ids)
+
+
+def test_a_file_is_named_by_its_content(file, tmp_path):
+    name = tokenizer_name(str(file))
+    assert name.startswith(f"bpe{read_tokenizer(file).vocab_size}-")
+    read_tokenizer(file).save(tmp_path)  # as tokenizer.json
+    assert load_tokenizer(tmp_path).name == tokenizer_name(str(tmp_path / "tokenizer.json")) == name
+    assert folder_of("text", str(file), "books").name == f"{name}-books"
+    assert tokenizer_name(name) == name and tokenizer_name("gpt2") == "gpt2"
+    other = byte_level()
+    other.normalizer = normalizers.NFC()
+    assert tokenizer_name(str(written(tmp_path / "other.json", other))) != name
+
+
+def test_files_of_ours_keep_their_names(tmp_path):
+    for ours in (train_bpe([TEXT], 270), WordTokenizer.of(["a", "\n"]), ByteTokenizer()):
+        ours.save(tmp_path)
+        again = read_tokenizer(tmp_path / "tokenizer.json")
+        assert (type(again), again.name, again.fingerprint) == (type(ours), ours.name, ours.fingerprint)
+
+
+def test_a_byte_level_file_without_all_bytes_is_not_ours(tmp_path):
+    """It drops the others, where ours bring every text back."""
+    ours = json.loads(train_bpe([TEXT], 270).model.to_str())
+    kept = [token for token in ours["model"]["vocab"] if token != "b"]
+    ours["model"] |= {"vocab": {token: i for i, token in enumerate(kept)}, "merges": []}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(ours))
+    assert isinstance(read_tokenizer(tmp_path / "tokenizer.json"), FileTokenizer)
+
+
+@pytest.mark.parametrize("make", [byte_level, sentence_piece])
+def test_the_text_is_encoded_as_a_whole(make, source, tmp_path):
+    """As the tokenizer itself does it: with its tokens of several line ends, and one space at the start."""
+    out = text.prepare(tmp_path / "out", str(written(tmp_path / "their.json", make())), str(source))
+    tokenizer, split = load_tokenizer(out), open_held_out(out / "test.bin")
+    content = (source / "test/a.txt").read_text()
+    assert split.ids.tolist() == tokenizer.encode(content)
+    assert tokenizer.decode(split.ids) == content
+    assert split.info["changed_lines"] == 0
+    assert split.words == len(content.split()) + content.count("\n") and split.bytes == len(content.encode())
+
+
+# ---- a text that does not come back
+
+
+def lossy(tmp_path: Path, change: normalizers.Normalizer) -> str:
+    model = byte_level()
+    model.normalizer = change
+    return str(written(tmp_path / "lossy.json", model))
+
+
+def test_a_changed_text_has_no_words_and_bytes(source, tmp_path, capsys):
+    out = text.prepare(tmp_path / "out", lossy(tmp_path, normalizers.Replace("a", "b")), str(source))
+    split, lines = open_held_out(out / "test.bin"), (source / "test/a.txt").read_text().splitlines()
+    changed = sum("a" in line for line in lines)
+    assert split.info["changed_lines"] == changed > 0.01 * len(lines)
+    assert split.words is None and split.bytes is None
+    says = f"test: {changed} of {len(lines)} lines do not come back from their tokens"
+    assert says in (said := capsys.readouterr().err) and "are left out" in said
+
+
+def test_a_few_changed_lines_do_not_matter(source, tmp_path, capsys):
+    with open(source / "test/a.txt", "a") as file:
+        file.write("plain\n" * 200)
+    out = text.prepare(tmp_path / "out", lossy(tmp_path, normalizers.Replace("Two", "One")), str(source))
+    split = open_held_out(out / "test.bin")
+    assert split.info["changed_lines"] == 1 and split.words and split.bytes
+    assert "test: 1 of 304 lines do not come back" in capsys.readouterr().err
+
+
+def test_lost_line_ends(source, tmp_path):
+    out = text.prepare(tmp_path / "out", lossy(tmp_path, normalizers.Replace("\n", " ")), str(source))
+    split = open_held_out(out / "test.bin")
+    assert split.info["changed_lines"] == split.info["lines"] and split.words is None
+
+
+# ---- a user's mistakes
+
+
+def test_files_that_are_no_tokenizer(file, tmp_path, source):
+    written(tmp_path / "gaps.json", tokenizers.Tokenizer(models.WordLevel({"a": 0, "b": 7}, unk_token="a")))
+    (tmp_path / "vocab.json").write_text('{"a": 0}')
+    (tmp_path / "cut.json").write_bytes(file.read_bytes()[:-9])
+    for name, says in (
+        (
+            "gaps.json",
+            r"gaps.json is not a tokenizer.json that can be used \(its 2 tokens are not numbered 0 to 1: ",
+        ),
+        ("vocab.json", "vocab.json is not a tokenizer.json that can be used"),
+        ("cut.json", "cut.json is not a tokenizer.json that can be used"),
+    ):
+        with pytest.raises(UserError, match=says) as caught:
+            text.prepare(tmp_path / "out", str(tmp_path / name), str(source))
+        assert "\n" not in str(caught.value)
+    for asked in (text.command, lambda flags: train.main([*flags, "--dataset=text"])):
+        with pytest.raises(FileNotFoundError, match="nowhere.json is not there"):
+            asked([f"--source={source}", f"--tokenizer={tmp_path / 'nowhere.json'}"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_text_that_has_no_ids(source, tmp_path):
+    words = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="<unk>"))
+    path = written(tmp_path / "words.json", words)
+    with pytest.raises(UserError, match="the tokenizer wordlevel1-.* cannot encode the text"):
+        text.prepare(tmp_path / "out", str(path), str(source))
+
+
+def test_another_file_is_refused(file, source, tmp_path):
+    out = text.prepare(tmp_path / "out", str(file), str(source))
+    assert is_prepared(out, str(file)) and not is_prepared(out, "bytes")
+    other = written(tmp_path / "other.json", byte_level(TEXT[::-1]))
+    for tokenizer in (str(other), "bytes", "bpe270"):
+        with pytest.raises(UserError, match="was prepared from tokenizer .*--force"):
+            prepare_splits(out, tokenizer, str(source), {})
+
+
+# ---- through the house
+
+
+@pytest.mark.parametrize("which", ["bytes", "file"])
+def test_train_sample_and_export(which, file, source, tmp_path, monkeypatch, capsys):
+    """A run has the tokenizer with it, under its name: no path of one machine."""
+    from transformers import AutoTokenizer
+
+    monkeypatch.chdir(tmp_path)
+    asked = "bytes" if which == "bytes" else str(file)
+    folder = prepared("text", asked, str(source), tmp_path)
+    settings = TINY | dict(dataset="text", source=str(source), tokenizer=asked, max_steps=2)
+    config = train.TrainConfig(**settings | dict(name="run", out_dir="run"))
+    assert train_in_process(config, folder) == 0
+    config.max_steps, config.resume = 3, True
+    assert train_in_process(config, folder) == 0
+    ckpt, tokenizer = load("run/last", weights=False), load_tokenizer(folder)
+    assert ckpt.config["tokenizer"] == tokenizer.name == tokenizer_name(asked)
+    assert tokenizer_of(ckpt).fingerprint == tokenizer.fingerprint
+    flags = [f"--{key}={value}" for key, value in (settings | dict(max_steps=3, lr_decay_steps=2)).items()]
+    run = Run("run", 0, Path("run"), (*flags, "--name=run", "--out_dir=run"))
+    assert not run.differs(ckpt.config) and run.chosen["tokenizer"] == tokenizer.name
+    file.unlink()  # nothing needs it any more
+    capsys.readouterr()
+    assert sample.main(["run", "--prompt=Two\n\nWords", "--length=5", "--device=cpu"]) == 0
+    assert capsys.readouterr().out.startswith("Two\n\nWords")
+    assert export.main(["run", "exported"]) == 0
+    theirs = AutoTokenizer.from_pretrained("exported")
+    assert theirs(TEXT)["input_ids"] == tokenizer.encode(TEXT) and len(theirs) == tokenizer.vocab_size
+    assert theirs.decode(tokenizer.encode(TEXT)) == TEXT
