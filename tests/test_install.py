@@ -14,7 +14,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PYPROJECT["project"]["optional-dependencies"]
 OPTIONAL = [
     re.match(r"[\w-]+", need)[0]
-    for extra in ("tables", "hub", "bayes", "wandb", "trackio")
+    for extra in ("tables", "hub", "bayes", "images", "wandb", "trackio")
     for need in EXTRAS[extra]
 ]
 BASE = [re.match(r"[\w-]+", need)[0] for need in PYPROJECT["project"]["dependencies"]]
