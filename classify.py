@@ -240,14 +240,17 @@ class Training:
         ckpt = checkpoint.load(checkpoint.find(self.out, "best"))
         checkpoint.restore(self.model, ckpt)
         found = self.judged("test")
-        training = {k: v for k, v in self.saved_config.items() if k not in ("resume", "out_dir", "source")}
-        result: dict[str, Any] = {"name": self.config.name, **found._asdict(), "step": self.step}
-        result |= {"best_step": ckpt.progress["step"], "commit": commit(), "training": training}
-        result |= {k: ckpt.progress[k] for k in ("val_accuracy", "val_nll")}
-        odd = {k: str(v) for k, v in result.items() if v == math.inf}  # which JSON does not have
-        write_json(self.out / RESULT, result | odd)
+        chosen = {k: ckpt.progress[k] for k in ("val_accuracy", "val_nll")}
+        self.write_result(**found._asdict(), **chosen, best_step=ckpt.progress["step"])
         log.add(self.step, **{f"test_{k}": v for k, v in found._asdict().items()})
         print(f"test: {described(found)}, of step {ckpt.progress['step']}; {self.out}", flush=True)
+
+    def write_result(self, **values: Any) -> None:
+        """RESULT, with what makes this run."""
+        training = {k: v for k, v in self.saved_config.items() if k not in ("resume", "out_dir", "source")}
+        result = {"name": self.config.name, **values, "step": self.step, "commit": commit()}
+        odd = {k: str(v) for k, v in values.items() if v == math.inf}  # which JSON does not have
+        write_json(self.out / RESULT, {**result, **odd, "training": training})
 
     # -- checkpoints -------------------------------------------------------
 
@@ -292,6 +295,7 @@ class Training:
     def diverged(self, log: Log, loss: float) -> int:
         print(f"stopped at step {self.step}: the loss is {loss}; try a lower learning_rate or gain")
         log.add(self.step, diverged=f"the loss is {loss}")
+        self.write_result(problem=f"the loss is {loss}")
         return 1
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:

@@ -14,7 +14,7 @@ table says that it is not tuned. What is done is kept: the same command goes on 
 if __name__ == "__main__":
     from runtime import configurator
 
-    configurator.quiet_imports("scipy", "tabulate")
+    configurator.quiet_imports("scipy", "tabulate", "sacrebleu")
 
 import shlex
 import sys
@@ -129,17 +129,20 @@ class ClassRun:
 
     def result(self) -> Row | None:
         """What the run left, if it is over. UserError if it is not the training that is asked for."""
-        if not self.started:
+        path, found = self.out / RESULT, None
+        if path.is_file():
+            with foreign(path, "what classify.py writes: move the run away"):
+                found = number_strings(read_json(path))
+                config, done = found["training"], float(found["training"]["epochs"])
+        elif self.started:
+            config = checkpoint.load(checkpoint.find(self.out, "last"), weights=False).config
+        else:
             return None
-        config = checkpoint.load(checkpoint.find(self.out, "last"), weights=False).config
         if odd := self.differs(config):
             raise UserError(f"{self.out} was trained with another {odd}: {REMEDY}")
-        path = self.out / RESULT
-        if not path.is_file():
+        if found is None:
             return None
-        with foreign(path, "what classify.py writes: move the run away"):
-            found = number_strings(read_json(path))
-            done, asked = found["training"]["epochs"], self.wanted.epochs
+        asked = self.wanted.epochs
         if done > asked:
             raise UserError(f"{self.out} was trained for {done:g} epochs, not {asked:g}: {REMEDY}")
         return found if done == asked else None
@@ -162,10 +165,10 @@ def kept_rows(c: ClassTableConfig) -> dict[str, Row]:
 
 def row_of(run: ClassRun, kept: dict[str, Row]) -> Row | None:
     """What is known of a run; None if it is to be trained."""
-    if run.started:
-        return run.result()
-    had = kept.get(run.out.name)
-    if had is None or run.differs(had["training"]) or had["training"]["epochs"] != run.wanted.epochs:
+    result, had = run.result(), kept.get(run.out.name)
+    if result is not None or run.started or had is None:
+        return result
+    if run.differs(had["training"]) or had["training"]["epochs"] != run.wanted.epochs:
         return None
     return had
 
@@ -174,7 +177,8 @@ def trained(runs: Sequence[ClassRun], c: ClassTableConfig, kept: dict[str, Row])
     """The results of `runs` by name, after training what is missing (of a `partial` table without that).
     Stopped at a signal."""
     if not c.partial:
-        train_all([r for r in runs if row_of(r, kept) is None], c.jobs)
+        todo = [r for r in runs if row_of(r, kept) is None]
+        train_all(todo, c.jobs, ended=lambda run, code: run.finished)  # one that diverged is over, too
     found = {run.out.name: row_of(run, kept) for run in runs}
     return {name: row for name, row in found.items() if row is not None}
 
@@ -189,8 +193,9 @@ def gains_of(c: ClassTableConfig, kept: dict[str, Row]) -> tuple[dict[str, float
     gains: dict[str, float | None] = {}
     for row in c.rows:
         results = {g: found.get(trials[row, g].out.name) for g in c.gains}
-        judged = {g: (r["val_accuracy"], -r["val_nll"]) for g, r in results.items() if r is not None}
-        if len(judged) == len(c.gains):
+        over = {g: r for g, r in results.items() if r is not None}
+        judged = {g: (r["val_accuracy"], -r["val_nll"]) for g, r in over.items() if "problem" not in r}
+        if judged and len(over) == len(c.gains):
             gains[name_of(row)] = max(judged, key=judged.__getitem__)
     return gains, found
 
@@ -234,8 +239,8 @@ UNTUNED = (
 )
 
 
-def note(c: ClassTableConfig, images: str, training: dict[str, Any]) -> list[str]:
-    """The lines under the table."""
+def note(c: ClassTableConfig, images: str, training: dict[str, Any], bad: list[str]) -> list[str]:
+    """The lines under the table; `bad`: runs that diverged."""
     t, tuned = training, UNTUNED
     if c.gains:
         tuned = (
@@ -252,6 +257,7 @@ def note(c: ClassTableConfig, images: str, training: dict[str, Any]) -> list[str
         "the rows that cannot be told from the best: paired one-sided t-tests with Holm's correction, alpha "
         ".05; a row of fewer than 3 seeds is never marked. The document's are of one training each.",
         *(f"- {column.title}: {column.what}." for column in COLUMNS),
+        *([f"- Diverged, and in no mean: {', '.join(bad)}."] if bad else []),
     ]
 
 
@@ -260,17 +266,18 @@ def write(c: ClassTableConfig, runs: Sequence[ClassRun], found: dict[str, Row]) 
     terminal."""
     images = check_same_images(found)
     rows: dict[str, Runs] = {}
-    for run in (r for r in runs if r.out.name in found):
+    bad = [run.out.name for run in runs if "problem" in found.get(run.out.name, {})]
+    for run in (r for r in runs if r.out.name in found and r.out.name not in bad):
         result = found[run.out.name]
         more = {"gain": result["training"]["gain"]}
         if run.row in PUBLISHED.get(images, {}):
             more["published"] = PUBLISHED[images][run.row]
         rows.setdefault(run.row, {})[run.seed] = result | more
     if not rows:
-        raise UserError("partial = True: no run of this table is finished")
+        raise UserError("no run of this table is finished" + f"; diverged: {', '.join(bad)}" * bool(bad))
     summary = summary_of({row: rows[row] for row in map(name_of, c.rows) if row in rows})
     training = found[summary[0]["runs"][0]]["training"]
-    body, said = with_intervals(summary, COLUMNS), note(c, images, training)
+    body, said = with_intervals(summary, COLUMNS), note(c, images, training, bad)
     settings = {"table": asdict(c), "images": images, "versions": versions()}
     content = {
         ".md": "\n\n".join((markdown(COLUMNS, body), *said[:3], "\n".join(said[3:]))) + "\n",

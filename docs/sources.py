@@ -204,6 +204,14 @@ def configured(row: str) -> Entry:
     return read_config(ROOT / "config" / f"{row}.py")
 
 
+CLASSIFIED = ("mnist", "cifar10", "cifar100", "mnist_brief", "mnist_brief_tuned")
+
+
+def classified() -> dict[str, dict[str, Row]]:
+    """The tables of classify_table.py that results/ has; of the others no row."""
+    return {name: rows(name) if (ROOT / f"results/{name}.json").is_file() else {} for name in CLASSIFIED}
+
+
 def numbers() -> dict[str, Any]:
     """All that a template may name, but for the blocks of build.py."""
     of_heads, of_grammar, single = runs("heads"), runs("grammar"), single_runs()
@@ -221,6 +229,7 @@ def numbers() -> dict[str, Any]:
         "tuned_ratio": ratios(runs("heads_250"), "ppl_eps"),
         "memorised": runs("memorise"),
         "learnt": course(runs("memorise")),
+        "classified": classified(),
         "bench": read("bench/notes.json"),
         "full": full_size(),
     }

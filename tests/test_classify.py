@@ -266,6 +266,15 @@ def test_a_line_is_the_network_it_says():
     torch.testing.assert_close(net(pixels)[:, 0], want)
 
 
+def test_a_convolution_leaves_the_size_as_it_is():
+    net, pixels = CNN("Conv[2x2,4] Conv[3x1,5]", (2, 5, 6), 10), torch.randint(256, (3, 2, 5, 6)).byte()
+    x = pixels / 255
+    for c in (m for m in net.modules() if isinstance(m, nn.Conv2d)):
+        x = F.conv2d(x, c.weight, c.bias, padding="same")
+    assert x.shape == (3, 5, 5, 6)
+    torch.testing.assert_close(net(pixels)[:, 0], x.flatten(1))
+
+
 @pytest.mark.parametrize(
     "text, says",
     [
@@ -492,10 +501,11 @@ def table(source, tmp_path, run, monkeypatch):
     def make(**changes: object) -> tuple[int, dict, list[str]]:
         trained = []
 
-        def train_all(runs: list, jobs: int) -> None:
+        def train_all(runs: list, jobs: int, ended: object) -> None:
             for r in runs:
                 trained.append(r.out.name)
-                assert run([*r.arguments, *(["--resume"] if r.started else [])]) == 0
+                code = run([*r.arguments, *(["--resume"] if r.started else [])])
+                assert ended(r, code)
 
         monkeypatch.setattr(classify_table, "train_all", train_all)
         rows = ["softmax", "taylor_2 --head=taylor --head_args.n=2", "mine --head=sparsemax"]
@@ -539,6 +549,16 @@ def test_gains_are_chosen_by_validation_at_another_seed(table, tmp_path):
     assert "Gain: tuned, for each row that of 0.01, 1, 100" in (tmp_path / "results" / "t.md").read_text()
     with pytest.raises(UserError, match="gains are chosen at seed 1, the table needs others"):
         table(gains=[1, 2], seeds=[1, 2])
+
+
+def test_a_run_that_diverged_is_named_and_not_trained_again(table, tmp_path):
+    rows = ["softmax", "wild --optimizer=sgd --learning_rate=1e30"]
+    code, found, trained = table(rows=rows, seeds=[2])
+    assert code == 0 and [r["name"] for r in found["rows"]] == ["softmax"] and len(trained) == 2
+    assert "Diverged, and in no mean: wild-mnist-2." in (tmp_path / "results" / "t.md").read_text()
+    assert table(rows=rows, seeds=[2])[2] == []
+    with pytest.raises(UserError, match="no run of this table is finished; diverged: wild-mnist-2"):
+        table(rows=rows[1:], seeds=[2])
 
 
 @pytest.mark.parametrize(

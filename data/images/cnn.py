@@ -133,8 +133,13 @@ def kernel(text: str) -> tuple[int, int]:
 
 
 def conv(shape: Shape, size: str, channels: str) -> Made:
-    made = nn.Conv2d(shape.channels, positive(channels), kernel(size), padding="same")
-    return [made], shape._replace(channels=positive(channels))
+    (height, width), out = kernel(size), positive(channels)
+    now = shape._replace(channels=out)
+    if height % 2 and width % 2:
+        return [nn.Conv2d(shape.channels, out, (height, width), padding=(height // 2, width // 2))], now
+    # an even kernel reaches one pixel further to the right and downwards, as in Keras
+    border = nn.ZeroPad2d(((width - 1) // 2, width // 2, (height - 1) // 2, height // 2))
+    return [border, nn.Conv2d(shape.channels, out, (height, width))], now
 
 
 def max_pool(shape: Shape, size: str, stride: str, border: str = "") -> Made:
