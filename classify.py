@@ -145,6 +145,10 @@ def make_optimizer(c: ClassifyConfig, model: LanguageModel) -> torch.optim.Optim
     return torch.optim.SGD(groups, lr=c.learning_rate, momentum=0.9, nesterov=True)
 
 
+class Diverged(RuntimeError):
+    """The loss or the probabilities are not numbers."""
+
+
 class Training:
     """A run: model, optimizer, images and where it stands."""
 
@@ -177,7 +181,7 @@ class Training:
     # -- steps -------------------------------------------------------------
 
     def train_step(self, loader: Loader) -> float:
-        """One step; its mean loss in nats an image."""
+        """One step; its mean loss in nats an image. Diverged if that is not finite."""
         seed_step(self.config.seed, self.step)
         (batch,) = loader.batches(self.step)
         with autocast(self.device, self.config.dtype):
@@ -187,7 +191,9 @@ class Training:
         loss.backward()
         self.optimizer.step()
         self.step += 1
-        return loss.item()
+        if not math.isfinite(mean := loss.item()):
+            raise Diverged(f"the loss is {mean}")
+        return mean
 
     def run(self, log: Log) -> int:
         """Trains to the end, a signal, or divergence; the exit code."""
@@ -204,13 +210,16 @@ class Training:
                 if self.step == self.steps:
                     break
                 loss = self.train_step(loader)
-                if not math.isfinite(loss):
-                    return self.diverged(log, loss)
                 if self.step % self.config.log_interval == 0:
                     each = (time.perf_counter() - began) / (self.step - first)
                     log.add(self.step, loss=loss, images_per_s=round(self.config.batch_size / each, 1))
                     left = duration(each * (self.steps - self.step))
                     print(f"step {self.step}/{self.steps}: loss {loss:.4f}, ETA {left}", flush=True)
+        except Diverged as e:
+            print(f"stopped at step {self.step}: {e}; try a lower learning_rate or gain", flush=True)
+            log.add(self.step, diverged=str(e))
+            self.write_result(problem=str(e))
+            return 1
         finally:
             loader.close()
         self.test(log)
@@ -219,6 +228,8 @@ class Training:
     def evaluate(self, log: Log) -> None:
         """Says, logs and saves how the model does on the validation images."""
         found = self.judged("validation")
+        if math.isnan(found.nll):
+            raise Diverged("the validation NLL is not a number")
         better, self.best = found.rank > self.best, max(self.best, found.rank)
         epoch = self.step * self.config.batch_size / len(self.data.train)
         print(f"epoch {epoch:.4g}: validation {described(found)}{' (best)' * better}", flush=True)
@@ -292,12 +303,6 @@ class Training:
         print(f"stopped by a signal at step {self.step}{saved}", flush=True)
         return 128 + self.stop
 
-    def diverged(self, log: Log, loss: float) -> int:
-        print(f"stopped at step {self.step}: the loss is {loss}; try a lower learning_rate or gain")
-        log.add(self.step, diverged=f"the loss is {loss}")
-        self.write_result(problem=f"the loss is {loss}")
-        return 1
-
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Asks the loop to save and stop; a second Ctrl-C interrupts at once."""
         self.stop = number
@@ -309,9 +314,10 @@ class Training:
         """The run in one line."""
         c, d = self.config, self.data
         parameters = sum(p.numel() for p in self.model.parameters())
+        head = f"head {c.head}" + (f" {c.head_args}" if c.head_args else "")
         gain = f"{'learned from ' * c.learn_gain}gain {c.gain:g}"
         return (
-            f"{c.name}: {parameters:,} parameters, head {c.head} {c.head_args or ''}, {gain}; {d.name}: "
+            f"{c.name}: {parameters:,} parameters, {head}, {gain}; {d.name}: "
             f"{len(d.train):,} images, {len(d.validation):,} for validation, {len(d.test):,} for the test; "
             f"{self.steps} steps on {self.device}, {c.dtype}"
         )

@@ -64,6 +64,8 @@ class ClassTableConfig:
             raise UserError(
                 "rows and seeds: a table needs at least one of each; config/tables/mnist.py has them"
             )
+        if min(self.gains, default=1.0) <= 0 or len({*self.gains}) < len(self.gains):
+            raise UserError(f"gains = {self.gains}: each must be positive, and there once")
         if self.jobs < 1:
             raise UserError(f"jobs = {self.jobs}: must be at least 1")
         if self.gains and self.tune_seed in self.seeds:
@@ -261,9 +263,11 @@ def note(c: ClassTableConfig, images: str, training: dict[str, Any], bad: list[s
     ]
 
 
-def write(c: ClassTableConfig, runs: Sequence[ClassRun], found: dict[str, Row]) -> str:
-    """Writes the table of `runs`, and all that was `found`, by name, to NAME.runs.json; its text for a
-    terminal."""
+def write(c: ClassTableConfig, runs: Sequence[ClassRun], found: dict[str, Row], kept: dict[str, Row]) -> str:
+    """Writes the table of `runs`, of which these results were `found`; its text for a terminal.
+
+    NAME.runs.json has all results, with those that it had: `kept`.
+    """
     images = check_same_images(found)
     rows: dict[str, Runs] = {}
     bad = [run.out.name for run in runs if "problem" in found.get(run.out.name, {})]
@@ -282,7 +286,7 @@ def write(c: ClassTableConfig, runs: Sequence[ClassRun], found: dict[str, Row]) 
     content = {
         ".md": "\n\n".join((markdown(COLUMNS, body), *said[:3], "\n".join(said[3:]))) + "\n",
         ".csv": sheet(summary, COLUMNS),
-        ".runs.json": json_table(settings, [strict(r) for r in found.values()]),
+        ".runs.json": json_table(settings, [strict(r) for r in (kept | found).values()]),
         ".json": json_table(settings, [strict(r) for r in summary]),
     }
     c.out.parent.mkdir(parents=True, exist_ok=True)
@@ -315,7 +319,7 @@ def main(argv: list[str]) -> int:
     except Stopped as e:
         print("stopped; what is trained is saved: run it again to go on", file=sys.stderr)
         return 128 + e.args[0]
-    print("", write(c, runs, trials | rows), sep="\n")
+    print("", write(c, runs, trials | rows, kept), sep="\n")
     return 0
 
 

@@ -1,6 +1,7 @@
 """How well a head classifies images: accuracy, NLL and calibration, the columns of their table, and what
 Banerjee et al. 2021 published."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +32,7 @@ class Judged(NamedTuple):
 
 @torch.no_grad()
 def judge(model: LanguageModel, images: Images, device: torch.device, dtype: str = "float32") -> Judged:
-    """Of a model in eval mode. ValueError if its probabilities are not numbers."""
+    """Of a model in eval mode; nan if its probabilities are not numbers."""
     calibration, right, nll, zeros = Calibration(), 0, 0.0, 0
     draws = model.head.draws(1, 0)
     for start in range(0, len(images), BATCH):
@@ -41,6 +42,8 @@ def judge(model: LanguageModel, images: Images, device: torch.device, dtype: str
         with autocast(device, dtype):
             hidden = model.trunk(torch.from_numpy(part.pixels).to(device)).flatten(0, 1)
         log_p = model.head.log_probs(hidden.float(), draws)  # (N, V)
+        if log_p.isnan().any():
+            return Judged(math.nan, math.nan, math.nan, 0)
         confidence, guess = log_p.max(1)
         hit = guess == labels
         calibration.add(confidence.exp().cpu().numpy(), hit.cpu().numpy())

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import signal
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -266,6 +267,7 @@ def test_a_line_is_the_network_it_says():
     torch.testing.assert_close(net(pixels)[:, 0], want)
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
 def test_a_convolution_leaves_the_size_as_it_is():
     net, pixels = CNN("Conv[2x2,4] Conv[3x1,5]", (2, 5, 6), 10), torch.randint(256, (3, 2, 5, 6)).byte()
     x = pixels / 255
@@ -483,12 +485,23 @@ def test_a_run_is_not_overwritten_nor_resumed_as_another(flags, run, tmp_path, s
 def test_a_loss_that_is_not_finite_ends_the_run(flags, run, tmp_path, capsys):
     assert run(flags(optimizer="sgd", learning_rate=1e30)) == 1
     assert "the loss is" in capsys.readouterr().out and "diverged" in entries(tmp_path / "out")[-1]
+    wild = flags(optimizer="sgd", learning_rate=1e38, epochs=0.1, out_dir=tmp_path / "at_once")
+    assert run(wild) == 1 and "the validation NLL is not a number" in capsys.readouterr().out
+    assert not (tmp_path / "at_once" / "last").exists()
 
 
 def test_a_classifier_is_no_language_model(flags, run, tmp_path):
     assert run(flags(epochs=0.2)) == 0
     with pytest.raises(UserError, match="unknown trunk 'cnn'; known: gpt"):
         checkpoint.load_model(tmp_path / "out")
+
+
+def test_training_on_text_knows_nothing_of_images():
+    code = (
+        "import sys, train, sample, table; print([m for m in sys.modules if 'images' in m or 'classif' in m])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
 
 
 # ---- the table
@@ -534,7 +547,7 @@ def test_the_table_has_means_beside_the_documents(table, tmp_path):
     # what is done needs no folder any more, and is kept
     (tmp_path / "runs").rename(tmp_path / "gone")
     assert table()[2] == [] and table()[1]["rows"] == found["rows"]
-    assert len(table(seeds=[2, 3, 4, 5])[2]) == 3
+    assert table(rows=["softmax"])[2] == [] and len(table(seeds=[2, 3, 4, 5])[2]) == 3
 
 
 def test_gains_are_chosen_by_validation_at_another_seed(table, tmp_path):
@@ -569,6 +582,7 @@ def test_a_run_that_diverged_is_named_and_not_trained_again(table, tmp_path):
         (dict(rows=["a --head=no"]), "unknown head 'no'"),
         (dict(rows=["a 'b"]), "cannot be split"),
         (dict(jobs=0), "jobs = 0"),
+        (dict(gains=[0, 1]), "each must be positive"),
         (dict(partial=True), "no run of this table is finished"),
     ],
 )

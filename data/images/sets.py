@@ -130,7 +130,7 @@ def described(shape: tuple[int, ...]) -> str:
 
 
 def digits() -> tuple[Images, Images]:
-    """scikit-learn's digits, the last fifth for the test: by other writers, mostly. Pixels 0 to 16 become 0
+    """scikit-learn's digits, in its order, the last fifth of them for the test. Pixels 0 to 16 become 0
     to 255."""
     try:
         from sklearn.datasets import load_digits
