@@ -421,9 +421,16 @@ class LanguageModel(nn.Module):
                 ) from None
             quantize_dynamic(self.trunk, {nn.Linear: per_channel_dynamic_qconfig}, inplace=True)
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Name -> tensor of all that a checkpoint keeps: each shared parameter once (a tied projection is the
+        token embedding), and what a trunk counts beside its parameters (BatchNorm's means and variances)."""
+        kept = self.trunk.state_dict().keys()
+        counted = {f"trunk.{name}": b for name, b in self.trunk.named_buffers() if name in kept}
+        return dict(self.named_parameters()) | counted
+
     def state(self) -> dict[str, Tensor]:
-        """Name -> tensor, each shared parameter once: a tied projection is the token embedding."""
-        return {name: p.detach().contiguous() for name, p in self.named_parameters()}
+        """`tensors`, detached, to be saved."""
+        return {name: t.detach().contiguous() for name, t in self.tensors().items()}
 
 
 def trunk_config(config: dict[str, Any]) -> GPTConfig:

@@ -204,6 +204,21 @@ def configured(row: str) -> Entry:
     return read_config(ROOT / "config" / f"{row}.py")
 
 
+# tables of classify_table.py, and their images: where these cannot be had, digits take their place
+CLASSIFIED = {name: name for name in ("mnist", "cifar10", "cifar100")}
+CLASSIFIED |= {"mnist_brief": "mnist", "mnist_brief_tuned": "mnist"}
+
+
+def classified() -> dict[str, dict[str, Row]]:
+    """The rows of these tables; none of one that results/ does not have."""
+    found: dict[str, dict[str, Row]] = {name: {} for name in CLASSIFIED}
+    for name, images in CLASSIFIED.items():
+        file = f"results/{name}.json"
+        if (ROOT / file).is_file() and read(file)["images"] == images:
+            found[name] = rows(name)
+    return found
+
+
 def numbers() -> dict[str, Any]:
     """All that a template may name, but for the blocks of build.py."""
     of_heads, of_grammar, single = runs("heads"), runs("grammar"), single_runs()
@@ -221,6 +236,7 @@ def numbers() -> dict[str, Any]:
         "tuned_ratio": ratios(runs("heads_250"), "ppl_eps"),
         "memorised": runs("memorise"),
         "learnt": course(runs("memorise")),
+        "classified": classified(),
         "bench": read("bench/notes.json"),
         "full": full_size(),
     }

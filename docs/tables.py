@@ -8,6 +8,7 @@ from typing import Any
 from bench import report
 from docs import gallery, sources
 from docs.sources import Entry, Row
+from evaluation.classification import PUBLISHED
 
 Numbers = dict[str, Any]
 
@@ -183,6 +184,37 @@ def hours_table(n: Numbers) -> str:
     return markdown(head, body)
 
 
+def there(table: dict[str, Row], name: str, key: str, form: str) -> str:
+    """`cell`, or "-" where the table has no such row, or is not there."""
+    return cell(table[name], key, form) if name in table else "-"
+
+
+def classify_table(n: Numbers) -> str:
+    """Test accuracy with the networks of Banerjee et al. 2021, beside what they print."""
+    names = list(dict.fromkeys(row for figures in PUBLISHED.values() for row in figures))
+    body = []
+    for name in names:
+        line = [f"`{name}`"]
+        for images, figures in PUBLISHED.items():
+            line += [f"{figures[name]:.2f}", there(n["classified"][images], name, "accuracy", ".2f")]
+        body.append(line)
+    head = [f"{images}{end}" for images in ("MNIST", "CIFAR-10", "CIFAR-100") for end in ("", ", here")]
+    return markdown(["row", *head], body)
+
+
+def classify_brief_table(n: Numbers) -> str:
+    """The small network on MNIST, as it is and with the gain of each row tuned."""
+    tables = [n["classified"][name] for name in ("mnist_brief", "mnist_brief_tuned")]
+    names = list(dict.fromkeys(name for table in tables for name in table)) or ["softmax"]
+    columns = (("accuracy", ".2f"), ("nll", ".4f"), ("ece", ".4f"))
+    body = []
+    for name in names:
+        measured = [[there(table, name, key, form) for key, form in columns] for table in tables]
+        body.append([f"`{name}`", *measured[0], there(tables[1], name, "gain", "g"), *measured[1]])
+    head = ["accuracy", "NLL", "ECE", "gain", "accuracy, tuned", "NLL, tuned", "ECE, tuned"]
+    return markdown(["row", *head], body)
+
+
 def blocks(n: Numbers) -> SimpleNamespace:
     return SimpleNamespace(
         heads=findings_table(n["heads"], HEADS_TABLE, "ppl_eps"),
@@ -195,5 +227,7 @@ def blocks(n: Numbers) -> SimpleNamespace:
         memorise=memorise_table(n),
         labels=labels_table(n),
         hours=hours_table(n),
+        classify=classify_table(n),
+        classify_brief=classify_brief_table(n),
         bench=report.block().rstrip("\n"),
     )

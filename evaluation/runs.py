@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 from config.defaults import TrainConfig
 from data.prepared import DATA, folder_of
@@ -50,6 +50,7 @@ class Run:
     seed: int
     out: Path
     arguments: tuple[str, ...]
+    program: ClassVar[str] = "train.py"
 
     @classmethod
     def make(

@@ -260,7 +260,7 @@ def restore(model: LanguageModel, ckpt: Checkpoint) -> None:
 
     ValueError naming the first tensor that does not fit, Degenerate one that holds nan or inf.
     """
-    own = dict(model.named_parameters())
+    own = model.tensors()
     if own.keys() != ckpt.weights.keys():
         odd = sorted(own.keys() ^ ckpt.weights.keys())
         raise UserError(

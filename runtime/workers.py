@@ -34,7 +34,9 @@ class Job(Protocol):
     @property
     def out(self) -> Path: ...
     @property
-    def arguments(self) -> tuple[str, ...]: ...  # of train.py
+    def program(self) -> str: ...  # which trains it, such as train.py
+    @property
+    def arguments(self) -> tuple[str, ...]: ...  # of the program
     @property
     def started(self) -> bool: ...  # --resume goes on with it
     @property
@@ -54,10 +56,10 @@ class Busy(Exception):
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Holds the run of `folder` for this worker; Busy if another one has it, or a train.py by itself.
+    """Holds the run of `folder` for this worker; Busy if another one has it, or a training by itself.
 
-    train.py's own lock is not enough: two workers that start at once would both start a train.py, and one of
-    the two fail.
+    A training's own lock is not enough: two workers that start at once would both start one, and one of the
+    two fail.
     """
     with ExitStack() as stack:
         try:
@@ -142,7 +144,7 @@ def train_all(
         if done(run):  # another worker has trained it since
             return
         resume = ["--resume"] if run.started else []
-        command = [sys.executable, str(CODE / "train.py"), *run.arguments, *resume, "--log_interval=50"]
+        command = [sys.executable, str(CODE / run.program), *run.arguments, *resume, "--log_interval=50"]
         print(f"{run.out.name} ({taken} of {count} to do)", flush=True)
         code = trainings.run(command, environment)
         by_signal = -code if code < 0 else code - 128

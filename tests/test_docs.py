@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from docs import build, gallery, sources
-from docs.tables import at_equal_fit
+from docs.tables import at_equal_fit, classify_brief_table, classify_table
 from heads import HEADS
 
 REPO = Path(__file__).resolve().parents[1]
@@ -72,6 +72,17 @@ def test_numbers_print_as_intervals_and_spans():
         build.render("{{i:.1f}}, {{one:.1f}}, {{span:.0f}}, {{same:.2f}}", n)
         == "1.2 ± 0.5, 2.0, 1 to 3, 1.00"
     )
+
+
+def test_tables_of_classifiers_are_filled_in_when_they_are_there(tmp_path, monkeypatch):
+    row = {"name": "taylor_2", "runs": ["a", "b"], "accuracy": 98.5, "accuracy_ci": 0.25, "gain": 2.0}
+    (tmp_path / "results").mkdir()
+    for name, images in (("mnist", "mnist"), ("mnist_brief_tuned", "mnist"), ("cifar10", "digits")):
+        (tmp_path / f"results/{name}.json").write_text(json.dumps({"images": images, "rows": [row]}))
+    monkeypatch.setattr(sources, "ROOT", tmp_path)
+    n = {"classified": sources.classified()}
+    assert "| `taylor_2` | 99.54 | 98.50 ± 0.25 | 86.86 | - |" in classify_table(n)
+    assert classify_brief_table(n).endswith("| `taylor_2` | - | - | - | 2 | 98.50 ± 0.25 | - | - |")
 
 
 def test_prose_is_filled_and_code_and_tables_are_not():

@@ -14,7 +14,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PYPROJECT["project"]["optional-dependencies"]
 OPTIONAL = [
     re.match(r"[\w-]+", need)[0]
-    for extra in ("tables", "hub", "bayes", "wandb", "trackio")
+    for extra in ("tables", "hub", "bayes", "images", "wandb", "trackio")
     for need in EXTRAS[extra]
 ]
 BASE = [re.match(r"[\w-]+", need)[0] for need in PYPROJECT["project"]["dependencies"]]
@@ -79,6 +79,7 @@ def test_trains_and_samples_with_the_base_packages_alone(nanoheads, site, tmp_pa
         (["eval_orders", "out/x"], "scipy"),
         (["table", "config/tables/heads.py"], "tabulate"),
         (["tune", "config/tables/heads.py"], "optuna"),
+        (["classify_table", "config/tables/mnist.py"], "tabulate"),
         (["report", "results/heads"], "jinja2"),
         (["export", "out/x", "folder"], "transformers"),
         (["train", "config/bayes_gpt.py", "config/tiny.py"], "torchbnn"),

@@ -1,0 +1,277 @@
+"""Labelled images: MNIST, CIFAR-10 and CIFAR-100 from their published files, and scikit-learn's digits.
+
+    digits     in scikit-learn: 1,797 of 8 x 8
+    mnist      train-images-idx3-ubyte and three more, .gz or not
+    cifar10    data_batch_1.bin to data_batch_5.bin, test_batch.bin
+    cifar100   train.bin, test.bin
+
+Of CIFAR the binary version is read: the "python" one, which torchvision unpacks, holds pickles, and to read a
+pickle is to run what is in it. Files lie in the folder of `source` or where torchvision puts them below it.
+Without a source they come from the Hugging Face hub, and where that cannot be had, digits take their place.
+"""
+
+import gzip
+import hashlib
+import math
+import sys
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from runtime.errors import UserError
+
+TRAIN, TEST = "train", "test"
+
+
+class Images(NamedTuple):
+    pixels: np.ndarray  # (N, channels, height, width), uint8
+    labels: np.ndarray  # (N,), int64
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def at(self, rows: np.ndarray) -> "Images":
+        return Images(self.pixels[rows], self.labels[rows])
+
+
+class Kind(NamedTuple):
+    """What the images of a set are."""
+
+    shape: tuple[int, int, int]  # channels, height, width
+    classes: int
+    hub: str = ""  # where the Hugging Face hub has it
+    columns: tuple[str, str] = ("image", "label")  # there
+    folders: tuple[str, ...] = (".",)  # below a source, where its files may lie
+
+
+KINDS = {
+    "digits": Kind((1, 8, 8), 10),
+    "mnist": Kind((1, 28, 28), 10, "ylecun/mnist", folders=(".", "raw", "MNIST/raw")),
+    "cifar10": Kind((3, 32, 32), 10, "uoft-cs/cifar10", ("img", "label"), (".", "cifar-10-batches-bin")),
+    "cifar100": Kind((3, 32, 32), 100, "uoft-cs/cifar100", ("img", "fine_label"), (".", "cifar-100-binary")),
+}
+
+
+class ImageSet(NamedTuple):
+    name: str  # in KINDS
+    train: Images
+    validation: Images
+    test: Images
+
+    @property
+    def kind(self) -> Kind:
+        return KINDS[self.name]
+
+    @property
+    def sha256(self) -> str:
+        """Of all pixels and labels."""
+        digest = hashlib.sha256()
+        for split in (self.train, self.validation, self.test):
+            digest.update(split.pixels.data)
+            digest.update(split.labels.astype("<i8").data)
+        return digest.hexdigest()
+
+
+def open_images(name: str, source: str = "", validation: float = 0.1) -> ImageSet:
+    """The set called `name` in KINDS, with a share of its train split held out for validation: the same
+    images whatever is trained on the others. UserError naming a file that is not what it should be."""
+    if not 0 < validation < 1:
+        raise UserError(f"validation = {validation}: must be a share of the train split, such as 0.1")
+    if source:
+        train, test = from_folder(name, Path(source))
+    elif name == "digits":
+        train, test = digits()
+    else:
+        try:
+            train, test = from_hub(name)
+        except (OSError, ImportError) as error:
+            why = str(error).partition("\n")[0]
+            print(
+                f"{name} cannot be had from the hub ({why}): scikit-learn's digits take its place; "
+                "--source=DIR gives its files",
+                file=sys.stderr,
+            )
+            return open_images("digits", validation=validation)
+    for part, images in ((TRAIN, train), (TEST, test)):
+        check(name, images, f"the {part} split of {source or name}")
+    order = np.random.default_rng(0).permutation(len(train))
+    held_out = max(1, round(validation * len(train)))
+    if held_out >= len(train):
+        raise UserError(f"{source or name} has {len(train)} training images: nothing is left to train on")
+    return ImageSet(name, train.at(np.sort(order[held_out:])), train.at(np.sort(order[:held_out])), test)
+
+
+def check(name: str, images: Images, where: str) -> None:
+    """UserError if they are not images of this kind."""
+    shape, classes = KINDS[name][:2]
+    if not len(images):
+        raise UserError(f"{where} holds no image")
+    if images.pixels.shape[1:] != shape:
+        raise UserError(
+            f"{where} has images of {described(images.pixels.shape[1:])}, {name}'s are {described(shape)}: "
+            "give the folder of that set"
+        )
+    if len(images.pixels) != len(images.labels):
+        raise UserError(f"{where} has {len(images.pixels)} images and {len(images.labels)} labels")
+    odd = images.labels[(images.labels < 0) | (images.labels >= classes)]
+    if len(odd):
+        raise UserError(f"{where} has the label {odd[0]}: {name}'s are 0 to {classes - 1}")
+
+
+def described(shape: tuple[int, ...]) -> str:
+    channels, height, width = shape
+    return f"{height} x {width}" + f" in {channels} channels" * (channels > 1)
+
+
+# -----------------------------------------------------------------------------
+# Where they come from
+
+
+def digits() -> tuple[Images, Images]:
+    """scikit-learn's digits, in its order, the last fifth of them for the test. Pixels 0 to 16 become 0
+    to 255."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise UserError(
+            "scikit-learn is not installed, which the digits come with: pip install scikit-learn, or give "
+            "other images (--dataset=mnist --source=DIR)"
+        ) from None
+    found = load_digits()
+    pixels = np.round(found.images * (255 / 16)).astype(np.uint8)[:, None]
+    everything, cut = Images(pixels, found.target.astype(np.int64)), len(pixels) * 4 // 5
+    return everything.at(np.arange(cut)), everything.at(np.arange(cut, len(pixels)))
+
+
+def from_hub(name: str) -> tuple[Images, Images]:
+    """(train, test) from the Hugging Face hub, downloaded once into its cache. OSError if it cannot be."""
+    from datasets import load_dataset  # seconds to import, and only needed here
+
+    hub, (image, label) = KINDS[name].hub, KINDS[name].columns
+    try:
+        found = load_dataset(hub)
+    except ValueError as error:
+        raise OSError(str(error)) from None
+
+    def split(part: str) -> Images:
+        pixels = np.stack([np.asarray(picture, np.uint8) for picture in found[part][image]])
+        pixels = pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)
+        return Images(np.ascontiguousarray(pixels), np.asarray(found[part][label], np.int64))
+
+    return split(TRAIN), split(TEST)
+
+
+def from_folder(name: str, source: Path) -> tuple[Images, Images]:
+    """(train, test) from the published files. FileNotFoundError if `source` has none of them."""
+    if not source.is_dir():
+        raise FileNotFoundError(f"source {source} is not a folder: give the one with {name}'s files")
+    if name == "digits":
+        raise UserError("dataset = 'digits' comes with scikit-learn and takes no source: leave it out")
+    read = {"mnist": mnist, "cifar10": cifar10, "cifar100": cifar100}[name]
+    for folder in KINDS[name].folders:
+        found = read(source / folder)
+        if found:
+            return found
+    pickles = [*source.glob("cifar-*-python*"), *source.glob("cifar-10-batches-py"), *source.glob("*.meta")]
+    hint = ": its pickles are not read; get the binary version, cifar-10-binary.tar.gz or "
+    hint += "cifar-100-binary.tar.gz, from https://www.cs.toronto.edu/~kriz/cifar.html"
+    raise FileNotFoundError(
+        f"source {source} has no {FILES[name]}" + (hint if pickles else f", nor has a folder of {name} in it")
+    )
+
+
+FILES = {
+    "mnist": "train-images-idx3-ubyte (.gz or not)",
+    "cifar10": "data_batch_1.bin",
+    "cifar100": "train.bin",
+}
+
+
+def mnist(folder: Path) -> tuple[Images, Images] | None:
+    if found(folder / "train-images-idx3-ubyte") is None:
+        return None
+
+    def split(prefix: str) -> Images:
+        pixels = read_idx(folder / f"{prefix}-images-idx3-ubyte", 3)
+        labels = read_idx(folder / f"{prefix}-labels-idx1-ubyte", 1)
+        return Images(pixels[:, None], labels.astype(np.int64))
+
+    return split("train"), split("t10k")
+
+
+def cifar10(folder: Path) -> tuple[Images, Images] | None:
+    if not (folder / "data_batch_1.bin").is_file():
+        return None
+    train = [read_cifar(folder / f"data_batch_{i}.bin", 1) for i in range(1, 6)]
+    return Images(*map(np.concatenate, zip(*train))), read_cifar(folder / "test_batch.bin", 1)
+
+
+def cifar100(folder: Path) -> tuple[Images, Images] | None:
+    if not (folder / "train.bin").is_file():
+        return None
+    return read_cifar(folder / "train.bin", 2), read_cifar(folder / "test.bin", 2)
+
+
+# -----------------------------------------------------------------------------
+# Files
+
+
+def found(path: Path) -> Path | None:
+    """`path`, or `path`.gz, whichever is there."""
+    both = (path, path.with_name(path.name + ".gz"))
+    return next((p for p in both if p.is_file()), None)
+
+
+def content(path: Path) -> tuple[bytes, Path]:
+    """The bytes of `path` or of `path`.gz, and which it was."""
+    there = found(path)
+    if there is None:
+        raise FileNotFoundError(f"{path} is missing (with .gz or without): give all files of the set")
+    data = there.read_bytes()
+    if there.suffix != ".gz":
+        return data, there
+    try:
+        return gzip.decompress(data), there
+    except (EOFError, OSError, zlib.error) as error:
+        raise UserError(f"{there} is cut short or damaged ({error}): get it again") from None
+
+
+def read_idx(path: Path, dimensions: int) -> np.ndarray:
+    """The uint8 array of a file in IDX: two zero bytes, the type (8), how many dimensions, their big-endian
+    sizes, the values. UserError if it is anything else.
+
+    Source: LeCun, Cortes, Burges, "The MNIST database of handwritten digits".
+    """
+    data, there = content(path)
+    start = 4 + 4 * dimensions
+    if data[:4] != bytes((0, 0, 8, dimensions)) or len(data) < start:
+        raise UserError(f"{there} is no IDX file of {dimensions} dimensions of bytes: get it again")
+    sizes = [int.from_bytes(data[i : i + 4], "big") for i in range(4, start, 4)]
+    if math.prod(sizes) != len(data) - start:
+        raise UserError(
+            f"{there} is cut short or damaged: {len(data) - start:,} bytes, its header says "
+            f"{' x '.join(map(str, sizes))}: get it again"
+        )
+    return np.frombuffer(data, np.uint8, offset=start).reshape(sizes)
+
+
+def read_cifar(path: Path, label_bytes: int) -> Images:
+    """A file of CIFAR's binary version: of each image the label (of CIFAR-100 the coarse one, then the fine
+    one, which is taken) and 3 x 32 x 32 bytes. UserError if it is not whole.
+
+    Source: Krizhevsky 2009, "Learning multiple layers of features from tiny images".
+    """
+    data, there = content(path)
+    row = label_bytes + 3 * 32 * 32
+    if not data or len(data) % row:
+        raise UserError(f"{there} is cut short or damaged: {len(data):,} bytes, not a multiple of {row:,}")
+    rows = np.frombuffer(data, np.uint8).reshape(-1, row)
+    pixels = np.ascontiguousarray(rows[:, label_bytes:]).reshape(-1, 3, 32, 32)
+    return Images(pixels, rows[:, label_bytes - 1].astype(np.int64))
+
+
+def public(images: ImageSet) -> dict[str, Any]:
+    """What a run's configuration says of its data."""
+    return {"images": images.name, "data_sha256": images.sha256, "train_images": len(images.train)}

@@ -1,0 +1,617 @@
+"""Image classifiers: the files of the sets, the network from its line, training with any head, exact resume,
+what is measured, and the table."""
+
+import gzip
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import classify
+import classify_table
+from classify import ClassifyConfig, Training
+from data.batches import Loader
+from data.images import sets
+from data.images.cnn import CNN, initialise, items
+from data.images.sets import KINDS, Images, open_images
+from evaluation.classification import PUBLISHED, judge
+from heads import HEADS, make_head
+from model import LanguageModel
+from runtime import checkpoint
+from runtime.configurator import configure, read_config
+from runtime.errors import UserError
+from runtime.logs import entries
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIGS = ("mnist", "mnist_brief", "cifar10", "cifar100")
+LAYERS = "Conv[3x3,4] BN ReLU MaxPool[4x4,4] DO FC[16] ReLU"
+
+
+# ---- made images: a bright square, whose place is the class
+
+
+def made(count: int, shape: tuple[int, int, int], classes: int, seed: int) -> Images:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(classes, size=count)
+    pixels = rng.integers(0, 60, (count, *shape), dtype=np.uint8)
+    step = shape[2] // 5
+    for image, label in zip(pixels, labels % 10):
+        y, x = label // 5 * 2 * step, label % 5 * step
+        image[:, y : y + step, x : x + step] = 250
+    return Images(pixels, labels.astype(np.int64))
+
+
+def idx(array: np.ndarray) -> bytes:
+    sizes = b"".join(n.to_bytes(4, "big") for n in array.shape)
+    return bytes((0, 0, 8, array.ndim)) + sizes + array.astype(np.uint8).tobytes()
+
+
+def write_mnist(folder: Path, train: Images, test: Images, zipped: bool = False) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for prefix, images in (("train", train), ("t10k", test)):
+        for name, array in (("images-idx3", images.pixels[:, 0]), ("labels-idx1", images.labels)):
+            content = idx(array)
+            path = folder / f"{prefix}-{name}-ubyte{'.gz' * zipped}"
+            path.write_bytes(gzip.compress(content) if zipped else content)
+
+
+def cifar_bytes(images: Images, coarse: bool = False) -> bytes:
+    columns = [images.labels[:, None], images.pixels.reshape(len(images), -1)]
+    if coarse:
+        columns.insert(0, images.labels[:, None] // 5)
+    return np.concatenate(columns, 1).astype(np.uint8).tobytes()
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory) -> Path:
+    """A folder of a small set of MNIST's form. Read only."""
+    folder = tmp_path_factory.mktemp("mnist")
+    shape = KINDS["mnist"].shape
+    write_mnist(folder, made(300, shape, 10, 0), made(100, shape, 10, 1), zipped=True)
+    return folder
+
+
+@pytest.fixture
+def flags(source, tmp_path):
+    """flags(**changes) -> a command line of a small run."""
+
+    def make(**changes: object) -> list[str]:
+        values = dict(dataset="mnist", source=source, layers=LAYERS, batch_size=30, epochs=2.0, device="cpu")
+        values |= dict(learning_rate=0.01, log_interval=1, name="run", out_dir=tmp_path / "out") | changes
+        return [f"--{k}={v}" for k, v in values.items()]
+
+    return make
+
+
+@pytest.fixture
+def run(capsys):
+    """run(argv) -> exit code of classify.main; signal handlers as they were."""
+
+    def call(argv: list[str]) -> int:
+        before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        try:
+            return classify.main(argv)
+        finally:
+            for s, handler in before.items():
+                signal.signal(s, handler)
+
+    return call
+
+
+# ---- files
+
+
+@pytest.mark.parametrize("below", ["", "raw", "MNIST/raw"])
+@pytest.mark.parametrize("zipped", [False, True])
+def test_idx_files_are_read(tmp_path, below, zipped):
+    shape = KINDS["mnist"].shape
+    train, test = made(20, shape, 10, 0), made(7, shape, 10, 1)
+    write_mnist(tmp_path / below, train, test, zipped)
+    found = open_images("mnist", str(tmp_path), validation=0.25)
+    assert [len(s) for s in found[1:]] == [15, 5, 7]
+    assert np.array_equal(found.test.pixels, test.pixels) and np.array_equal(found.test.labels, test.labels)
+    both = {bytes(p) for s in (found.train, found.validation) for p in s.pixels}
+    assert both == {bytes(p) for p in train.pixels}
+    again = open_images("mnist", str(tmp_path), validation=0.25)
+    assert again.sha256 == found.sha256 and np.array_equal(again.validation.labels, found.validation.labels)
+
+
+@pytest.mark.parametrize("below", ["", "folder"])
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_cifar_in_its_binary_version_is_read(tmp_path, name, below):
+    kind = KINDS[name]
+    folder = tmp_path / kind.folders[1] if below else tmp_path
+    folder.mkdir(exist_ok=True)
+    parts = [made(3, kind.shape, kind.classes, seed) for seed in range(5)]
+    test = made(4, kind.shape, kind.classes, 9)
+    coarse = name == "cifar100"
+    if coarse:
+        (folder / "train.bin").write_bytes(b"".join(cifar_bytes(p, coarse) for p in parts))
+        (folder / "test.bin").write_bytes(cifar_bytes(test, coarse))
+    else:
+        for i, part in enumerate(parts, 1):
+            (folder / f"data_batch_{i}.bin").write_bytes(cifar_bytes(part))
+        (folder / "test_batch.bin").write_bytes(cifar_bytes(test))
+    train, found = sets.from_folder(name, tmp_path)
+    assert np.array_equal(found.pixels, test.pixels) and np.array_equal(found.labels, test.labels)
+    assert np.array_equal(train.pixels, np.concatenate([p.pixels for p in parts]))
+    assert np.array_equal(train.labels, np.concatenate([p.labels for p in parts]))
+
+
+def damage(folder: Path, how: str) -> None:
+    images, labels = (folder / f"train-{name}-ubyte" for name in ("images-idx3", "labels-idx1"))
+    if how == "short":
+        images.write_bytes(images.read_bytes()[:-1])
+    elif how == "header":
+        images.write_bytes(images.read_bytes()[:7])
+    elif how == "other":
+        images.write_bytes(b"PK" + images.read_bytes()[2:])
+    elif how == "gone":
+        labels.unlink()
+    elif how == "size":
+        images.write_bytes(idx(np.zeros((20, 8, 8))))
+    elif how == "label":
+        labels.write_bytes(idx(np.full(20, 10)))
+    elif how == "count":
+        labels.write_bytes(idx(np.zeros(19)))
+    elif how == "gzip":
+        images.with_name(images.name + ".gz").write_bytes(gzip.compress(images.read_bytes())[:-20])
+        images.unlink()
+    elif how == "none":
+        images.write_bytes(idx(np.zeros((0, 28, 28))))
+        labels.write_bytes(idx(np.zeros(0)))
+
+
+@pytest.mark.parametrize(
+    "how, says",
+    [
+        ("short", "images-idx3-ubyte is cut short or damaged: 15,679 bytes, its header says 20 x 28 x 28"),
+        ("header", "images-idx3-ubyte is no IDX file of 3 dimensions"),
+        ("other", "images-idx3-ubyte is no IDX file of 3 dimensions"),
+        ("gone", "train-labels-idx1-ubyte is missing"),
+        ("size", "has images of 8 x 8, mnist's are 28 x 28"),
+        ("label", "has the label 10: mnist's are 0 to 9"),
+        ("count", "has 20 images and 19 labels"),
+        ("gzip", "images-idx3-ubyte.gz is cut short or damaged"),
+        ("none", "holds no image"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path, how, says):
+    shape = KINDS["mnist"].shape
+    write_mnist(tmp_path, made(20, shape, 10, 0), made(7, shape, 10, 1))
+    damage(tmp_path, how)
+    with pytest.raises((UserError, FileNotFoundError), match=says):
+        open_images("mnist", str(tmp_path))
+
+
+def test_a_cifar_file_that_is_cut_short_is_refused(tmp_path):
+    kind = KINDS["cifar100"]
+    content = cifar_bytes(made(3, kind.shape, 100, 0), coarse=True)
+    (tmp_path / "train.bin").write_bytes(content[:-5])
+    with pytest.raises(UserError, match=r"train.bin is cut short or damaged: 9,217 bytes"):
+        open_images("cifar100", str(tmp_path))
+
+
+def test_pickles_are_not_read(tmp_path):
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"cos\nsystem\n(S'echo'\ntR.")
+    with pytest.raises(FileNotFoundError, match="its pickles are not read; get the binary version"):
+        open_images("cifar10", str(tmp_path))
+
+
+def test_a_source_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="is not a folder"):
+        open_images("mnist", str(tmp_path / "no"))
+    with pytest.raises(FileNotFoundError, match="has no train-images-idx3-ubyte"):
+        open_images("mnist", str(tmp_path))
+
+
+def test_the_hub_is_asked_and_digits_take_its_place(monkeypatch, capsys):
+    pictures = {
+        split: {"img": list(np.zeros((30, 32, 32, 3), np.uint8)), "label": [1] * 30}
+        for split in ("train", "test")
+    }
+    hub = types.SimpleNamespace(load_dataset=lambda name: pictures)
+    monkeypatch.setitem(sys.modules, "datasets", hub)
+    assert open_images("cifar10").train.pixels.shape == (27, 3, 32, 32)
+
+    def offline(name: str) -> None:
+        raise ConnectionError(f"no way to {name}\nand more")
+
+    hub.load_dataset = offline
+    monkeypatch.setattr(sets, "digits", lambda: (made(30, (1, 8, 8), 10, 0), made(5, (1, 8, 8), 10, 1)))
+    assert open_images("mnist").name == "digits"
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "scikit-learn's digits take its place" in said
+
+
+def test_digits_are_scikit_learns():
+    pytest.importorskip("sklearn")
+    found = open_images("digits")
+    assert [len(s) for s in found[1:]] == [1293, 144, 360] and found.train.pixels.max() == 255
+
+
+def test_without_scikit_learn_one_line_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(UserError, match="pip install scikit-learn"):
+        open_images("digits")
+
+
+# ---- the network
+
+
+def test_a_line_is_the_network_it_says():
+    torch.manual_seed(0)
+    text = "{Conv[3x3,5] ReLU}x2 MaxPool[2x2,2,same] BN ELU FC[7] Dropout[0.5]"
+    net = CNN(text, (2, 7, 7), 10).eval()
+    convs = [m for m in net.modules() if isinstance(m, nn.Conv2d)]
+    (linear,) = (m for m in net.modules() if isinstance(m, nn.Linear))
+    pixels = torch.randint(256, (3, 2, 7, 7), dtype=torch.uint8)
+    x = pixels / 255
+    for c in convs:
+        x = F.conv2d(x, c.weight, c.bias, padding=1).relu()
+    x = F.max_pool2d(F.pad(x, (0, 1, 0, 1), value=-math.inf), 2) / math.sqrt(1 + 1e-3)
+    want = F.linear(F.elu(x).flatten(1), linear.weight, linear.bias)
+    assert net.config.n_embd == 7 and net(pixels).shape == (3, 1, 7)
+    torch.testing.assert_close(net(pixels)[:, 0], want)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+def test_a_convolution_leaves_the_size_as_it_is():
+    net, pixels = CNN("Conv[2x2,4] Conv[3x1,5]", (2, 5, 6), 10), torch.randint(256, (3, 2, 5, 6)).byte()
+    x = pixels / 255
+    for c in (m for m in net.modules() if isinstance(m, nn.Conv2d)):
+        x = F.conv2d(x, c.weight, c.bias, padding="same")
+    assert x.shape == (3, 5, 5, 6)
+    torch.testing.assert_close(net(pixels)[:, 0], x.flatten(1))
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("Conv[3x3]", r"Conv\[3x3\] is not as Conv\[3x3,64\]"),
+        ("Conv[3x3,0]", "is not as"),
+        ("Conv[a,4]", "is not as"),
+        ("Dropout[1]", "is not as Dropout"),
+        ("MaxPool[2x2,2,valid]", "is not as MaxPool"),
+        ("Convolution[3x3,4]", "unknown layer 'Convolution'; known: Conv, "),
+        ("Conv[3x3,4", "is no layer"),
+        ("{Conv[3x3,4]}", "is no layer"),
+        ("FC[4] Conv[3x3,4]", "stands behind FC"),
+        ("MaxPool[9x9,2]", "an image of 8 x 8 is too small for MaxPool"),
+        ("{ReLU}x201", "more than 200"),
+    ],
+)
+def test_a_line_that_is_no_network_is_refused(text, says):
+    with pytest.raises(ValueError, match=says):
+        CNN(text, (1, 8, 8), 10)
+
+
+def test_the_documents_networks():
+    """Their sizes, by table 1: kernels, biases, and two numbers a channel that is normalised."""
+
+    def conv(*sizes: int) -> int:
+        return sum(k * k * a * b + b for k, a, b in zip(sizes[::3], sizes[1::3], sizes[2::3]))
+
+    want = {
+        "mnist": conv(3, 1, 64, *(3, 64, 64) * 9) + 9 * 64 * 256 + 256,
+        "cifar10": conv(3, 3, 32, 3, 32, 32, 3, 32, 64, 3, 64, 64, 3, 64, 128, 3, 128, 128)
+        + 2 * (2 * 32 + 2 * 64 + 2 * 128 + 128)
+        + 16 * 128 * 128
+        + 128,
+    }
+    for name, parameters in want.items():
+        net = CNN(read_config(ROOT / f"config/{name}.py")["layers"], KINDS[name].shape, 10)
+        assert sum(p.numel() for p in net.parameters()) == parameters
+    deep = list(items(read_config(ROOT / "config/cifar100.py")["layers"]))
+    assert [str(i) for i in deep if i.name == "Conv"][-3:] == [
+        "Conv[1x1,1024]",
+        "Conv[2x2,1152]",
+        "Conv[1x1,1152]",
+    ]
+    assert sum(i.name == "Conv" for i in deep) == 18 and sum(i.name == "DO" for i in deep) == 7
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_config_can_be_made(name):
+    assert ClassifyConfig.read([f"{ROOT}/config/{name}.py"]).name == name
+
+
+def test_initial_weights_are_glorots_and_hes():
+    torch.manual_seed(0)
+    net = CNN("Conv[3x3,64] FC[256]", (3, 8, 8), 10)
+    head = make_head("softmax", 10, nn.Parameter(torch.zeros(64, 256)))
+    conv, linear = (m for m in net.modules() if isinstance(m, nn.Conv2d | nn.Linear))
+    for he, bound in ((False, math.sqrt(6 / (9 * 3 + 9 * 64))), (True, math.sqrt(6 / (9 * 3)))):
+        initialise(net, head, he)
+        assert (
+            0.95 * bound < conv.weight.abs().max() <= bound and not conv.bias.any() and not linear.bias.any()
+        )
+    bound, weight = math.sqrt(6 / 266), head.projection.weight
+    assert 0.95 * bound < weight[:10].abs().max() <= bound and not weight[10:].any()
+
+
+# ---- what is measured
+
+
+class Table(nn.Module):
+    """A trunk that gives each image the hidden state that its first pixel names."""
+
+    embedding = None
+
+    def __init__(self, hidden: torch.Tensor):
+        super().__init__()
+        self.hidden = hidden
+
+    def forward(self, tokens: torch.Tensor, positions: None = None) -> torch.Tensor:
+        return self.hidden[tokens[:, 0, 0, 0].long()][:, None]
+
+
+def test_accuracy_nll_and_ece_by_hand():
+    p = torch.tensor([[0.7, 0.2, 0.1], [0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]])
+    model = LanguageModel(Table(p.log()), make_head("softmax", 3, nn.Parameter(torch.eye(3))))
+    labels = np.array([0, 1, 1, 0])
+    images = Images(np.arange(4, dtype=np.uint8)[:, None, None, None], labels)
+    found = judge(model.eval(), images, torch.device("cpu"))
+    assert found.accuracy == 50 and found.zeros == 0
+    assert found.nll == pytest.approx(-(math.log(0.7) + math.log(0.2) + math.log(0.8) + math.log(0.3)) / 4)
+    # bins of 1/15: .7 twice, one right; .8, right; .4, wrong
+    assert found.ece == pytest.approx((abs(1 - 1.4) + abs(1 - 0.8) + abs(0 - 0.4)) / 4, abs=1e-6)
+
+
+def test_a_class_of_probability_zero_is_counted():
+    model = LanguageModel(
+        Table(torch.tensor([[9.0, 0, 0], [0, 9.0, 0]])), make_head("sparsemax", 3, nn.Parameter(torch.eye(3)))
+    )
+    images = Images(np.arange(2, dtype=np.uint8)[:, None, None, None], np.array([0, 2]))
+    found = judge(model.eval(), images, torch.device("cpu"))
+    assert found.accuracy == 50 and found.nll == math.inf and found.zeros == 1 and found.ece == 0.5
+
+
+# ---- training
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_every_head_trains(flags, head, tmp_path):
+    """Every parameter gets a gradient, and a few steps change the network."""
+    training = Training(ClassifyConfig.read(flags(head=head)))
+    before = {k: v.clone() for k, v in training.model.state().items()}
+    loader = Loader(training.source, training.device)
+    training.model.train()
+    losses = [training.train_step(loader) for _ in range(3)]
+    loader.close()
+    assert all(map(math.isfinite, losses))
+    for name, p in training.model.named_parameters():
+        assert p.grad is not None and p.grad.any(), name
+    assert all(not torch.equal(v, before[k]) for k, v in training.model.state().items())
+    found = training.judged("test")
+    assert 0 <= found.accuracy <= 100 and 0 <= found.ece <= 1 and found.nll > 0
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_a_run_learns_and_leaves_its_files(flags, run, tmp_path, optimizer):
+    rate = {"adam": 0.01, "sgd": 0.1}[optimizer]
+    assert run(flags(optimizer=optimizer, learning_rate=rate, epochs=10.0, layers="FC[32] ReLU")) == 0
+    result = json.loads((tmp_path / "out" / "test.json").read_text())
+    assert result["accuracy"] > 90 and result["training"]["images"] == "mnist"
+    log = entries(tmp_path / "out")
+    evaluations = [e for e in log if "val_accuracy" in e]
+    assert [e["step"] for e in evaluations] == list(range(9, 91, 9)) and log[-1]["test_nll"] == result["nll"]
+    best = max(evaluations, key=lambda e: (e["val_accuracy"], -e["val_nll"]))
+    assert result["best_step"] == best["step"] and result["val_accuracy"] == best["val_accuracy"]
+
+
+def test_resume_is_exact(flags, run, tmp_path, equal_state):
+    """Stopped by a signal between two evaluations, with dropout and batch normalisation."""
+    assert run(flags(out_dir=tmp_path / "whole")) == 0
+    step = Training.train_step
+
+    def until_13(self: Training, loader: Loader) -> float:
+        if self.step == 13:
+            self.on_signal(signal.SIGINT, None)
+        return step(self, loader)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Training, "train_step", until_13)
+        assert run(flags()) == 128 + signal.SIGINT
+    assert checkpoint.load(tmp_path / "out" / "last", weights=False).progress["step"] == 14
+    assert run([*flags(), "--resume"]) == 0
+    for which in ("last", "best"):
+        whole, resumed = (checkpoint.load(tmp_path / out / which) for out in ("whole", "out"))
+        assert equal_state(whole.weights, resumed.weights) and whole.progress == resumed.progress
+    assert any("running_mean" in k for k in whole.weights)
+    results = [json.loads((tmp_path / out / "test.json").read_text()) for out in ("whole", "out")]
+    assert results[0]["nll"] == results[1]["nll"]
+
+
+def test_a_finished_run_is_extended(flags, run, tmp_path, equal_state):
+    assert run(flags(out_dir=tmp_path / "whole", epochs=3.0)) == 0
+    assert run(flags(epochs=2.0)) == 0
+    assert run([*flags(epochs=3.0), "--resume"]) == 0
+    whole, longer = (checkpoint.load(tmp_path / out / "last") for out in ("whole", "out"))
+    assert equal_state(whole.weights, longer.weights)
+
+
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        (dict(head="taylr"), "unknown head 'taylr'; known: softmax"),
+        (dict(head="taylor", head_args={"n": 3}), "n = 3: an odd f_n"),
+        (dict(head="taylor", head_args={"k": 3}), "does not take head_args"),
+        (dict(gain=0), "gain = 0"),
+        (dict(layers="Conv"), "Conv is not as"),
+        (dict(dataset="imagenet"), "give 'digits' or 'mnist'"),
+        (dict(epochs=-1), "epochs = -1.0: must be positive"),
+        (dict(batch_size=0, learning_rate=0), "batch_size = 0: .*; learning_rate = 0.0"),
+        (dict(validation=1.5), "validation = 1.5"),
+        (dict(device="tpu"), "device = 'tpu'"),
+    ],
+)
+def test_what_cannot_be_is_refused(flags, run, changes, says, tmp_path):
+    with pytest.raises(UserError, match=says):
+        run(flags(**changes))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_is_not_overwritten_nor_resumed_as_another(flags, run, tmp_path, source):
+    assert run(flags(epochs=0.2)) == 0
+    with pytest.raises(UserError, match="holds a run already"):
+        run(flags())
+    with pytest.raises(UserError, match="head was 'softmax' and is now 'taylor'"):
+        run([*flags(head="taylor"), "--resume"])
+    with pytest.raises(UserError, match="but the run is at step 2 already"):
+        run([*flags(epochs=0.1), "--resume"])
+    other = tmp_path / "other"
+    shape = KINDS["mnist"].shape
+    write_mnist(other, made(300, shape, 10, 5), made(100, shape, 10, 6))
+    with pytest.raises(UserError, match="data_sha256 was"):
+        run([*flags(source=other), "--resume"])
+    (tmp_path / "out" / "last" / "optimizer.pt").write_bytes(b"PK")
+    with pytest.raises(UserError, match="cannot be read"):
+        run([*flags(), "--resume"])
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(flags, run, tmp_path, capsys):
+    assert run(flags(optimizer="sgd", learning_rate=1e30)) == 1
+    assert "the loss is" in capsys.readouterr().out and "diverged" in entries(tmp_path / "out")[-1]
+    wild = flags(optimizer="sgd", learning_rate=1e38, epochs=0.1, out_dir=tmp_path / "at_once")
+    assert run(wild) == 1 and "the validation NLL is not a number" in capsys.readouterr().out
+    assert not (tmp_path / "at_once" / "last").exists()
+
+
+def test_a_classifier_is_no_language_model(flags, run, tmp_path):
+    assert run(flags(epochs=0.2)) == 0
+    with pytest.raises(UserError, match="unknown trunk 'cnn'; known: gpt"):
+        checkpoint.load_model(tmp_path / "out")
+
+
+def test_training_on_text_knows_nothing_of_images():
+    code = (
+        "import sys, train, sample, table; print([m for m in sys.modules if 'images' in m or 'classif' in m])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
+
+
+# ---- the table
+
+
+@pytest.fixture
+def table(source, tmp_path, run, monkeypatch):
+    """table(**changes) -> (exit code, results/t.json, the runs that were trained), all in this process."""
+
+    def make(**changes: object) -> tuple[int, dict, list[str]]:
+        trained = []
+
+        def train_all(runs: list, jobs: int, ended: object) -> None:
+            for r in runs:
+                trained.append(r.out.name)
+                code = run([*r.arguments, *(["--resume"] if r.started else [])])
+                assert ended(r, code)
+
+        monkeypatch.setattr(classify_table, "train_all", train_all)
+        rows = ["softmax", "taylor_2 --head=taylor --head_args.n=2", "mine --head=sparsemax"]
+        flags = f"--source={source} --layers=FC[8] --batch_size=50 --epochs=1 --device=cpu"
+        values = dict(name="t", config="mnist", rows=rows, flags=flags, seeds=[2, 3, 4]) | changes
+        values |= dict(runs=tmp_path / "runs", results=tmp_path / "results")
+        code = classify_table.main([f"--{k}={v}" for k, v in values.items()])
+        return code, json.loads((tmp_path / "results" / "t.json").read_text()), trained
+
+    return make
+
+
+def test_the_table_has_means_beside_the_documents(table, tmp_path):
+    code, found, trained = table()
+    assert code == 0 and len(trained) == 9
+    rows = {r["name"]: r for r in found["rows"]}
+    assert [*rows] == ["softmax", "taylor_2", "mine"] and found["images"] == "mnist"
+    assert rows["taylor_2"]["published"] == 99.54 and "published" not in rows["mine"]
+    results = [
+        json.loads((tmp_path / "runs" / f"taylor_2-mnist-{s}" / "test.json").read_text()) for s in (2, 3, 4)
+    ]
+    assert rows["taylor_2"]["accuracy_seeds"] == [r["accuracy"] for r in results]
+    assert rows["taylor_2"]["accuracy"] == pytest.approx(np.mean([r["accuracy"] for r in results]))
+    text = (tmp_path / "results" / "t.md").read_text()
+    assert "NOT tuned" in text and "99.54" in text
+    # what is done needs no folder any more, and is kept
+    (tmp_path / "runs").rename(tmp_path / "gone")
+    assert table()[2] == [] and table()[1]["rows"] == found["rows"]
+    assert table(rows=["softmax"])[2] == [] and len(table(seeds=[2, 3, 4, 5])[2]) == 3
+
+
+def test_gains_are_chosen_by_validation_at_another_seed(table, tmp_path):
+    code, found, trained = table(gains=[0.01, 1, 100], rows=["softmax"], seeds=[2, 3])
+    trials = {
+        g: json.loads((tmp_path / "runs" / f"softmax-mnist-gain{g}-1" / "test.json").read_text())
+        for g in ("0.01", "1", "100")
+    }
+    best = max(trials, key=lambda g: (trials[g]["val_accuracy"], -float(trials[g]["val_nll"])))
+    assert code == 0 and found["rows"][0]["gain"] == float(best) and len(trained) == 3 + 2
+    assert f"softmax-mnist-gain{best}-2" in trained
+    assert "Gain: tuned, for each row that of 0.01, 1, 100" in (tmp_path / "results" / "t.md").read_text()
+    with pytest.raises(UserError, match="gains are chosen at seed 1, the table needs others"):
+        table(gains=[1, 2], seeds=[1, 2])
+
+
+def test_a_run_that_diverged_is_named_and_not_trained_again(table, tmp_path):
+    rows = ["softmax", "wild --optimizer=sgd --learning_rate=1e30"]
+    code, found, trained = table(rows=rows, seeds=[2])
+    assert code == 0 and [r["name"] for r in found["rows"]] == ["softmax"] and len(trained) == 2
+    assert "Diverged, and in no mean: wild-mnist-2." in (tmp_path / "results" / "t.md").read_text()
+    assert table(rows=rows, seeds=[2])[2] == []
+    with pytest.raises(UserError, match="no run of this table is finished; diverged: wild-mnist-2"):
+        table(rows=rows[1:], seeds=[2])
+
+
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        (dict(rows=[]), "needs at least one of each"),
+        (dict(rows=["a", "a --gain=2"]), "hold one twice"),
+        (dict(rows=["a --head=no"]), "unknown head 'no'"),
+        (dict(rows=["a 'b"]), "cannot be split"),
+        (dict(jobs=0), "jobs = 0"),
+        (dict(gains=[0, 1]), "each must be positive"),
+        (dict(partial=True), "no run of this table is finished"),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused(table, changes, says):
+    with pytest.raises(UserError, match=says):
+        table(**changes)
+
+
+def test_a_run_of_another_configuration_is_not_taken(table):
+    table(rows=["softmax"], seeds=[2])
+    with pytest.raises(UserError, match=r"was trained with another head \('softmax', not 'taylor'\)"):
+        table(rows=["softmax --head=taylor"], seeds=[2])
+
+
+@pytest.mark.parametrize("files", [["mnist"], ["mnist", "mnist_brief"]])
+def test_the_rows_are_the_documents(files):
+    argv = [f"{ROOT}/config/tables/{f}.py" for f in files]
+    c = configure(classify_table.ClassTableConfig, argv)
+    c.check()
+    names = {classify_table.name_of(row) for row in c.rows}
+    for figures in PUBLISHED.values():
+        assert figures.keys() - names == {"sm_softmax_0"}
+    for row in c.rows:
+        config = classify_table.ClassRun.make(row, 2, c).wanted
+        assert config.gain == 1 and f"{config.head}" in row + " softmax"
+
+
+@pytest.mark.skipif("MNIST_DIR" not in os.environ, reason="MNIST_DIR names no folder")
+def test_the_real_mnist():
+    found = open_images("mnist", os.environ["MNIST_DIR"])
+    assert [len(s) for s in found[1:]] == [54000, 6000, 10000]
+    assert np.bincount(found.test.labels)[0] == 980
