@@ -32,7 +32,7 @@ class Interval(NamedTuple):
 
     def __format__(self, spec: str) -> str:
         mean = format(self.mean, spec)
-        return f"{mean} ± {format(self.half, spec)}" if math.isfinite(self.half) else mean
+        return f"{mean} ± {format(self.half, spec.lstrip('+'))}" if math.isfinite(self.half) else mean
 
 
 class Span(list[float]):
@@ -232,7 +232,7 @@ def numbers() -> dict[str, Any]:
         "single": single,
         "seeds": {name: seeds_of(single, name) for name in ("softmax", "gain 4")},
         "heads_250": rows("heads_250"),
-        "search": {"heads_250": search("heads_250")},
+        "search": {name: search(name) for name in ("heads_250", "grammar")},
         "tuned_ratio": ratios(runs("heads_250"), "ppl_eps"),
         "memorised": runs("memorise"),
         "learnt": course(runs("memorise")),

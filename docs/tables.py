@@ -51,7 +51,6 @@ TEXT = {
 HEADS_TABLE = {"PPL_tok": ("ppl_tok", ".1f"), "PPL_eps": ("ppl_eps", ".1f"), "ECE": ("ece", ".4f"), **TEXT}
 GRAMMAR_TABLE = {
     "PPL/floor": ("ppl_floor", ".3f"),
-    "KL(p, m)": ("kl_truth_model", ".3f"),
     "TV": ("tv", ".3f"),
     "forbidden": ("mass_invalid", ".3f"),
     "alternatives": ("alternatives", ".3f"),
@@ -69,23 +68,52 @@ SMALL_TABLE = {
 GAIN = "softmax, logits x 4"
 
 
+POINT = ["learning rate", "gain", "slope"]
+
+
+def point(row: str, at: SimpleNamespace) -> list[str]:
+    """The best point of a row's search, and the slope of log p there when training starts."""
+    slope = "-" if gallery.head_of(row).sparse else f"{gallery.start_slope(row, at.gain):.1f}"
+    return [f"{at.learning_rate:.2g}", f"{at.gain:.2g}", slope]
+
+
+def by(table: dict[str, Row], key: str) -> list[str]:
+    """The rows of models, lowest first."""
+    names = [row for row, r in table.items() if not r.entry.get("reference")]
+    return sorted(names, key=lambda row: getattr(table[row], key).mean)
+
+
+def starred(row: Row, key: str, form: str) -> str:
+    return cell(row, key, form) + (" *" if row.entry.get(f"{key}_best") else "")
+
+
 def tuned_table(n: Numbers, name: str) -> str:
     """A tuned table: each row's best point, what its search bought, and fresh seeds there, best first."""
     table, found, base = n[name], n["search"][name], "baseline"
     ratio = sources.ratios(sources.runs(name), "ppl_eps")
-    names = [row for row, r in table.items() if not r.entry.get("reference")]
     body = []
-    for row in sorted(names, key=lambda row: table[row].ppl_eps.mean):
+    for row in by(table, "ppl_eps"):
         at, r = found[row], table[row]
-        slope = "-" if gallery.head_of(row).sparse else f"{gallery.start_slope(row, at.gain):.1f}"
-        point = [f"{at.learning_rate:.2g}", f"{at.gain:.2g}", slope]
         bought = [f"{at.bought[k]:.0f}" for k in (1, 8, at.trials)]
-        star = " *" if r.entry["ppl_eps_best"] else ""
         over = "1" if row == base else f"{ratio[row]:.3f}"
-        numbers = [f"{r.ppl_eps:.1f}{star}", over, cell(r, "self_bleu", ".1f")]
-        body.append([f"`{row}`", *point, *bought, *numbers])
-    head = ["row", "learning rate", "gain", "slope", "1 trial", "8 trials", "all"]
+        numbers = [starred(r, "ppl_eps", ".1f"), over, cell(r, "self_bleu", ".1f")]
+        body.append([f"`{row}`", *point(row, at), *bought, *numbers])
+    head = ["row", *POINT, "1 trial", "8 trials", "all"]
     return markdown([*head, "test PPL_eps", "over softmax's", "Self-BLEU"], body)
+
+
+def grammar_table(n: Numbers) -> str:
+    """The tuned table of the known language: each row's best point, and how near to the truth it comes."""
+    table, found, difference = n["grammar"], n["search"]["grammar"], n["grammar_diff"]
+    body = []
+    for row in by(table, "kl_truth_model"):
+        r = table[row]
+        seeds = str(len(r.entry["runs"]))
+        to_softmax = "" if row == "baseline" else f"{difference[row].kl_truth_model:+.3f}"
+        kl = [starred(r, "kl_truth_model", ".3f"), to_softmax]
+        others = [cell(r, key, form) for key, form in GRAMMAR_TABLE.values()]
+        body.append([f"`{row}`", seeds, *point(row, found[row]), *kl, *others])
+    return markdown(["row", "seeds", *POINT, "KL(p, m)", "over softmax's", *GRAMMAR_TABLE], body)
 
 
 # config/memorise.py: readings of the text -> the step at which they are done
@@ -218,7 +246,7 @@ def classify_brief_table(n: Numbers) -> str:
 def blocks(n: Numbers) -> SimpleNamespace:
     return SimpleNamespace(
         heads=findings_table(n["heads"], HEADS_TABLE, "ppl_eps"),
-        grammar=findings_table(n["grammar"], GRAMMAR_TABLE),
+        grammar=grammar_table(n),
         small=findings_table(n["small"], SMALL_TABLE),
         gain=gain_table(n),
         budget=budget_table(n),
