@@ -56,6 +56,7 @@ def test_heads(tmp_path):
     assert all(r.keys() >= {"dtype", "seconds", "peak_mb"} for r in report["results"])
 
 
+@pytest.mark.slow
 def test_training(token_folder, tmp_path):
     report, said = run(
         "training.py",
@@ -98,6 +99,7 @@ def test_metrics(tmp_path):
     "TIKTOKEN_CACHE_DIR" not in os.environ,
     reason="bench/prepare.py needs tiktoken's gpt2 files: set TIKTOKEN_CACHE_DIR",
 )
+@pytest.mark.slow
 def test_prepare(tmp_path):
     text = tmp_path / "some.txt"
     text.write_bytes("A line of text, naïve.\n\n = Title = \nthe last one\n".encode())
@@ -128,6 +130,7 @@ def test_what_is_emulated_is_not_benched(monkeypatch, bf16, want):
     assert common.dtypes() == want
 
 
+@pytest.mark.slow
 def test_sampling(tmp_path):
     how = "--size=tiny", "--batches", "2", "--tokens=5", "--rounds=1", "--dtypes=float32"
     report, said = run("sampling.py", tmp_path / "sampling.json", *how)
@@ -158,6 +161,7 @@ def test_no_place_of_this_machine_is_written():
     ] == ["a.json", "--out=a.json", "x"]
 
 
+@pytest.mark.slow
 def test_steady(tmp_path):
     args = ("--rows=16", "--dim=8", "--vocab=70", "--runs=2", "--heads", "sigmoid", "--busy", "0", "1")
     measured, _ = run("steady.py", tmp_path / "steady.json", *args)
