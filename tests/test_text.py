@@ -182,11 +182,11 @@ def test_another_folder_is_refused(books, pile, tmp_path):
 
 
 def cut(raw: bytes) -> bytes:
-    return gzip.compress(raw)[:-9]
+    return gzip.compress(raw, mtime=0)[:-9]
 
 
 def flip(raw: bytes) -> bytes:
-    damaged = bytearray(gzip.compress(raw))
+    damaged = bytearray(gzip.compress(raw, mtime=0))
     damaged[len(damaged) // 2] ^= 255
     return bytes(damaged)
 
@@ -194,14 +194,14 @@ def flip(raw: bytes) -> bytes:
 DAMAGE = [
     ("train/x.txt", b"caf\xe9\n", "x.txt is not UTF-8 text"),
     ("train/x.txt", "utf-16".encode("utf-16"), "x.txt is not UTF-8 text"),
-    ("train/x.txt", gzip.compress(LONG), "x.txt is not UTF-8 text"),
+    ("train/x.txt", gzip.compress(LONG, mtime=0), "x.txt is not UTF-8 text"),
     ("train/x.txt", LONG * 300 + b"\xe2\x82", "x.txt is not UTF-8 text"),  # far from its beginning
-    ("train/x.txt.gz", gzip.compress(LONG + b"\xff"), "x.txt.gz is not UTF-8 text"),
+    ("train/x.txt.gz", gzip.compress(LONG + b"\xff", mtime=0), "x.txt.gz is not UTF-8 text"),
     ("train/x.txt.gz", b"no gzip file", "x.txt.gz is not a whole gzip file"),
     ("train/x.txt.gz", cut(LONG), "x.txt.gz is not a whole gzip file"),
     ("train/x.txt.gz", flip(LONG), "x.txt.gz is not"),
-    ("train/x.txt.gz", gzip.compress(LONG) + b"more", "x.txt.gz is not a whole gzip file"),
-    ("train/b.txt.gz", gzip.compress(LONG), "both train/b.txt and train/b.txt.gz: keep one"),
+    ("train/x.txt.gz", gzip.compress(LONG, mtime=0) + b"more", "x.txt.gz is not a whole gzip file"),
+    ("train/b.txt.gz", gzip.compress(LONG, mtime=0), "both train/b.txt and train/b.txt.gz: keep one"),
     ("test/t.txt", b"", "has no text for test"),
 ]
 
