@@ -33,6 +33,7 @@ def all_numbers() -> Numbers:
     found = n["search"]["heads_250"]
     n["tuned_slope"] = {row: gallery.start_slope(row, at.gain) for row, at in found.items()}
     slopes, gains = n["tuned_slope"].values(), [at.gain for at in found.values()]
+    n["grammar_slope"] = Span(gallery.start_slope(row, at.gain) for row, at in n["search"]["grammar"].items())
     n["best_at"] = SimpleNamespace(slope=Span(slopes), gain=Span(gains))
     n["grammar_diff"] = {row: Differences(r) for row, r in n["grammar"].items()}
     softmax, gain = (n["seeds"][name].mean for name in ("softmax", "gain 4"))
