@@ -13,8 +13,12 @@ bits, both   given both sides. Of masked diffusion a bound
 KL           KL(truth || model) in nats of the place after the first 10, 50, 90% of a window (next), of places
              in a gap with 10, 50, 90% around it (middle), and with as many known anywhere (random)
 
+Of sequences that begin with tokens which are given all of this is of the rest, and there is nll
+(ltr, random, own), nats a sequence, instead of perplexities.
+
 Rows are means over the runs of one configuration, with 95% intervals by Student's t over their seeds.
-`--samplers`: what each sampler writes from nothing, against the truth, and the model evaluations it takes.
+`--samplers`: what each sampler writes from nothing, or from what is given, against the truth, and the model
+evaluations it takes.
 """
 
 if __name__ == "__main__":
@@ -38,7 +42,7 @@ from data.prepared import found_path
 from evaluation import figures
 from evaluation.intervals import student_interval
 from evaluation.metrics import perplexity
-from evaluation.orders import KINDS, Asker, Questions, divergence, middle_bits, questions, spread
+from evaluation.orders import KINDS, Asker, Questions, divergence, middle_bits, questions, spread, templates
 from evaluation.provenance import commit, scoring_code, versions
 from evaluation.rows import Entry, check_comparable, entries, public
 from evaluation.samplers import points
@@ -102,24 +106,29 @@ def name_of(entry: Entry) -> str:
     return entry.name.removesuffix(f"-{entry.ckpt.config['seed']}")
 
 
-def perplexities(who: Asker, own: str, ids: Any, title: str, apart: bool) -> dict[str, float]:
-    """In all orders. `apart`: windows are sequences that have nothing to do with each other."""
+def perplexities(who: Asker, own: str, data: HeldOut, title: str, apart: bool) -> dict[str, float]:
+    """In all orders; of sequences that begin with what is given, nats a sequence. `apart`: windows are
+    sequences that have nothing to do with each other."""
+    kind, given = "nll" if data.given else "ppl", data.given
 
     def of(order: str) -> float:
         def bar(batches: Any) -> Any:
             return tqdm(batches, desc=f"{title}: {order or 'left to right'}", leave=False)
 
-        s = score(who.model, ids, 0, who.draws, who.device, who.dtype, progress=bar, order=order)
+        what = (who.model, data.ids, 0, who.draws, who.device, who.dtype)
+        s = score(*what, progress=bar, order=order, given=given)
+        if given:
+            return s.nll / s.tokens * (who.model.trunk.config.block_size - given)
         return perplexity(s.nll, s.tokens)
 
     if own == "masked":
         bound = of("masked")
-        return {"ppl_random": bound, "ppl_own": bound}
-    found = {} if apart else {"ppl": of("")}
+        return {f"{kind}_random": bound, f"{kind}_own": bound}
+    found = {} if apart else {kind: of("")}
     if own == "left_to_right":
         return found
     random = of("random")
-    return found | {"ppl_random": random, "ppl_own": random if own == "random" else of(own)}
+    return found | {f"{kind}_random": random, f"{kind}_own": random if own == "random" else of(own)}
 
 
 def run_row(c: OrdersConfig, entry: Entry, a: "Asked", truths: dict[tuple[str, float], Questions]) -> Row:
@@ -131,16 +140,17 @@ def run_row(c: OrdersConfig, entry: Entry, a: "Asked", truths: dict[tuple[str, f
     row |= {"step": ckpt.progress["step"], "weights_sha256": weights_digest(ckpt.path)}
     row |= {"commit": commit(), "code": scoring_code(*CODE), "training": public(ckpt.config)}
     own = ckpt.config.get("order", "left_to_right")
-    row |= perplexities(who, own, a.data.ids, entry.name, isinstance(a.truth, Sequences))
+    row |= perplexities(who, own, a.data, entry.name, isinstance(a.truth, Sequences))
     windows = spread(a.data.ids, c.windows, a.length)
     for gap in c.gaps:
-        for side, bits in middle_bits(who, windows, gap).items():
+        for side, bits in middle_bits(who, windows, gap, a.data.given).items():
             row[f"{side}_{gap}"] = bits
     for (kind, share), q in truths.items():
         if kind == "next" or who.order != "left_to_right":
             row[f"kl_{kind}_{share:.0%}"] = divergence(who, q)["kl"]
-    if c.samplers and a.truth and who.order != "left_to_right":
-        row["samplers"] = points(who, a.truth, c.texts, a.length, c.seed)
+    if c.samplers and a.truth and (who.order != "left_to_right" or a.data.given):
+        begun = templates(spread(a.data.ids, c.texts, a.length), a.data.given)
+        row["samplers"] = points(who, a.truth, begun, c.seed)
     return row
 
 
@@ -204,28 +214,36 @@ def tables(rows: list[Row]) -> list[str]:
     return out
 
 
+def judgements(truth: dict[str, float]) -> list[str]:
+    """The columns that a truth has (TwoSided.judge)."""
+    return [k for k in truth if k != "judged"]
+
+
 def sampler_table(rows: list[Row], truth: dict[str, float]) -> str:
-    keys = ["rounds", "evaluations", "tokens_a_pass", "seconds_a_token", "validity", "true_nll"]
-    keys += ["pair_tv"] * ("pair_tv" in truth)
+    judged = judgements(truth)
+    keys = ["rounds", "evaluations", "tokens_a_pass", "seconds_a_token", *judged]
     lines = []
     for name, runs in grouped(rows).items():
         for same in zip(*(r["samplers"] for r in runs if "samplers" in r)):
-            lines.append([name, same[0]["sampler"], *(mean([p[k] for p in same]) for k in keys)])
-    lines.append(["truth", "", "", "", "", "", *(f"{truth[k]:.4g}" for k in keys[4:])])
+            lines.append([name, same[0]["sampler"], *(mean([p[k] for p in same if k in p]) for k in keys)])
+    lines.append(["truth", "", "", "", "", "", *(f"{truth[k]:.4g}" for k in judged)])
     return table(["", "sampler", *(k.replace("_", " ") for k in keys)], lines)
 
 
 def draw(rows: list[Row], truth: dict[str, float], out: Path) -> list[Path]:
     """OUT.samplers.png and .svg: what samplers write against model evaluations a text; grey: the truth's."""
     plt = figures.pyplot()
-    keys = [k for k in ("validity", "true_nll", "pair_tv") if k in truth]
+    keys = judgements(truth)
     fig, axes = plt.subplots(1, len(keys), figsize=(4 * len(keys), 3.2))
     having = {name: [r for r in runs if "samplers" in r] for name, runs in grouped(rows).items()}
     for number, (name, runs) in enumerate((n, r) for n, r in having.items() if r):
         for i, same in enumerate(zip(*(r["samplers"] for r in runs))):
             x = statistics.fmean(p["evaluations"] for p in same)
             for ax, key in zip(axes, keys):
-                y = statistics.fmean(p[key] for p in same)
+                values = [p[key] for p in same if key in p]
+                if not values:
+                    continue
+                y = statistics.fmean(values)
                 ax.plot(x, y, "o", color=f"C{number}", label=name if i == 0 else None)
                 ax.annotate(same[0]["sampler"], (x, y), textcoords="offset points", xytext=(4, 3), size=6)
     for ax, key in zip(axes, keys):
@@ -245,6 +263,7 @@ class Asked(NamedTuple):
 
 
 def check_gaps(c: OrdersConfig, length: int) -> None:
+    """`length`: of what is predicted of a window."""
     if max(c.gaps, default=0) > length - 2:
         raise UserError(f"gaps = {c.gaps}: these models read windows of {length} tokens; give shorter gaps")
 
@@ -256,13 +275,13 @@ def opened(c: OrdersConfig) -> Asked:
     folder = Path(c.data) if c.data else found_path(runs[0].ckpt.config["data"], runs[0].path)
     data = open_held_out(folder / f"{c.split}.bin")
     length = runs[0].ckpt.config["block_size"]
-    check_gaps(c, length)
-    c.gaps = c.gaps or [gap for gap in (1, 4, 16, 64) if gap <= length - 2]
+    check_gaps(c, length - data.given)
+    c.gaps = c.gaps or [gap for gap in (1, 4, 16, 64) if gap <= length - data.given - 2]
     truth = two_sided(data, runs[0].ckpt.config["dataset"], length)
     if c.samplers and truth is None:
         raise UserError(
-            f"--samplers needs a corpus whose truth is known (data/grammar, data/synthetic), not {folder}: "
-            "leave it out"
+            "--samplers needs a corpus whose truth is known (data/grammar, data/synthetic), "
+            f"not {folder}: leave it out"
         )
     if c.out:
         check_writable(beside(Path(c.out), ".json"))
@@ -282,7 +301,11 @@ def main(argv: list[str]) -> int:
     truths: dict[tuple[str, float], Questions] = {}
     if a.truth:
         windows = spread(a.data.ids, c.truth_windows, a.length)
-        truths = {(k, share): questions(a.truth, windows, share, k) for k in KINDS for share in c.known}
+        truths = {
+            (k, share): questions(a.truth, windows, share, k, a.data.given)
+            for k in KINDS
+            for share in c.known
+        }
     rows = []
     content: dict[str, Any] = {"settings": settings, "command": " ".join(sys.argv), "versions": versions()}
     if a.truth:

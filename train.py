@@ -316,7 +316,9 @@ class Trainer:
 
         def work(draws: list[Weights]) -> Score:
             what = (self.model, self.val.ids, 0, draws, procs.device, c.dtype)
-            return score(*what, progress=self.until_stopped, share=self.share, order=order)
+            return score(
+                *what, progress=self.until_stopped, share=self.share, order=order, given=self.val.given
+            )
 
         s = self.shared(work)
         nll, tokens, zeros, eps_nll = procs.sums([s.nll, s.tokens, s.zeros, s.eps_nll])

@@ -49,8 +49,9 @@ class Windows:
     """Non-overlapping windows of `block_size` inputs and their next tokens; window w starts at token
     w * block_size.
 
-    A fixed grid, so that labels stored by position belong to the same left context in every epoch. UserError
-    if there is not one window.
+    A fixed grid, so that labels stored by position belong to the same left context in every epoch. Where the
+    text is of sequences that begin with tokens which are `given`, windows are these sequences. UserError if
+    there is not one window.
     """
 
     def __init__(self, tokens: TokenFile, block_size: int):
@@ -59,6 +60,12 @@ class Windows:
             raise UserError(
                 f"{tokens.path} holds {len(self.ids)} tokens, fewer than one window of "
                 f"block_size = {block_size}: use more text or a smaller block"
+            )
+        self.given = tokens.info.get("given", 0)
+        if self.given and block_size != tokens.info["length"]:
+            raise UserError(
+                f"block_size = {block_size}: {tokens.path} has sequences of {tokens.info['length']} tokens; "
+                f"give --block_size={tokens.info['length']}"
             )
 
     def __len__(self) -> int:
@@ -98,7 +105,8 @@ class TextSource:
     `micro_batch` of its share at a time (0: all). UserError if they do not divide up.
 
     From left to right the first token of a window is given and the one after it is predicted. In another
-    `order` all tokens of the window itself are.
+    `order` all tokens of the window itself are. Where more are given (`Windows.given`), only the rest of the
+    window is predicted, in any order.
     """
 
     def __init__(
@@ -124,22 +132,27 @@ class TextSource:
         self.parts, self.on_device = share // self.size, labels.online
 
     def positions_with_loss(self, step: int) -> int:
-        return self.batch_size * self.windows.block_size
+        return self.batch_size * (self.windows.block_size - self.windows.given)
 
     def batch(self, step: int, part: int) -> Batch:
         rows = np.arange(self.batch_size)[self.rank :: self.world][part * self.size : (part + 1) * self.size]
         mine = batch_indices(len(self.windows), self.batch_size, step, self.seed)[rows]
         x, y = self.windows.get(mine)
+        T, given = self.windows.block_size, self.windows.given
         if self.order.name == "left_to_right":
+            if given:  # and what the last token predicts belongs to another sequence
+                at = torch.arange(T)
+                y = torch.where((at >= given - 1) & (at < T - 1), y, -1)
             return Batch(x, self.labels.targets(mine, x, y).kept())
         extra = self.windows.tokens.info["vocab_size"]  # id of the start or the mask token
         if self.order.name == MASKED:
-            hidden = masked(x.numpy(), extra, self.order.generators(step, rows))
+            hidden = masked(x.numpy(), extra, self.order.generators(step, rows), given)
             targets = self.labels.targets(mine, *map(torch.from_numpy, (hidden.tokens, hidden.targets)))
-            weights = torch.from_numpy(hidden.weights.astype(np.float32).repeat(self.windows.block_size))
+            weights = torch.from_numpy(hidden.weights.astype(np.float32).repeat(T))
             return Batch(torch.from_numpy(hidden.tokens), targets._replace(weights=weights).kept())
-        paths = self.order.paths(step, rows, self.windows.block_size)
+        paths = self.order.paths(step, rows, T, given)
         tokens, positions, y = map(torch.from_numpy, arranged(x.numpy(), paths, extra))
+        y[:, :given] = -1
         return Batch(tokens, self.labels.targets(mine, tokens, y).kept(), positions)
 
 

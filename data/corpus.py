@@ -43,6 +43,10 @@ class Split(NamedTuple):
     lines: Callable[[], Iterable[str]]  # starts a fresh pass over the text, line by line, each with its "\n"
     bytes: int | None = None  # UTF-8 size of the text, where it is known before reading
     sha256: str | None = None  # of the text, likewise
+    # Of a text of sequences of `length` tokens: how many at the start of each are given, and never
+    # predicted. 0: a text as others are
+    length: int = 0
+    given: int = 0
 
 
 @contextmanager
@@ -162,6 +166,7 @@ def tokenise_split(
             "tokenizer": tokenizer.name,
             "fingerprint": tokenizer.fingerprint,
             **seen,
+            **({"length": split.length, "given": split.given} if split.given else {}),
             "source": source,
             "complete": complete,
         }
@@ -289,7 +294,7 @@ def _refuse_other(out: Path, tokenizer: str, source: str, splits: Mapping[str, S
     for name, info in infos.items():
         if name not in splits:
             continue
-        _, size, sha256 = splits[name]
+        _, size, sha256, *_ = splits[name]
         remedy = "use --force to start over, or another --out"
         if size not in (None, info.get("bytes", size)):
             raise UserError(

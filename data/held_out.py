@@ -56,6 +56,11 @@ class HeldOut(NamedTuple):
         return info["words"] + info["lines"] if "words" in info and "lines" in info else None
 
     @property
+    def given(self) -> int:
+        """How many tokens at the start of each sequence are given, and never predicted; 0: none."""
+        return self.info.get("given", 0)
+
+    @property
     def bytes(self) -> int | None:
         """Of the original text; None for a corpus that is none."""
         return self.info.get("bytes")

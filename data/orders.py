@@ -120,13 +120,15 @@ class Order:
         step and each number."""
         return [np.random.default_rng((self.seed, 1, step, i)) for i in rows.tolist()]
 
-    def paths(self, step: int, rows: np.ndarray, T: int) -> np.ndarray:
-        """Paths (B, T) of the sequences that are number `rows` (B,) of a step's batch."""
+    def paths(self, step: int, rows: np.ndarray, T: int, given: int = 0) -> np.ndarray:
+        """Paths (B, T) of the sequences that are number `rows` (B,) of a step's batch. The first `given`
+        places come first, from left to right; the order is that of the others."""
         share = self.share_at(step)
 
         def path(rng: np.random.Generator) -> np.ndarray:
             begins = self.curriculum and rng.random() < share
-            return ORDERS[self.curriculum if begins else self.name](T, rng)
+            rest = ORDERS[self.curriculum if begins else self.name](T - given, rng)
+            return np.concatenate((np.arange(given), given + rest))
 
         return np.stack([path(rng) for rng in self.generators(step, rows)])
 
@@ -139,13 +141,15 @@ class Masked(NamedTuple):
     weights: np.ndarray  # (B,) of each row's losses: T / hidden
 
 
-def masked(tokens: np.ndarray, mask: int, rngs: list[np.random.Generator]) -> Masked:
-    """Hides k places of each of `tokens` (B, T), k uniform in 1, ..., T, by its own generator.
+def masked(tokens: np.ndarray, mask: int, rngs: list[np.random.Generator], given: int = 0) -> Masked:
+    """Hides k places of each of `tokens` (B, T), k uniform in 1, ..., T, by its own generator. With some
+    `given` at the start these are never hidden, and T is the number of the others.
 
     The mean over k of T / k times the sum of the losses is the NELBO of masked diffusion. Source: Ou et al.
     2024, arXiv 2406.03736, eq. 14; Sahoo et al. 2024, arXiv 2406.07524.
     """
-    T = tokens.shape[1]
+    T = tokens.shape[1] - given
     counts = np.array([rng.integers(1, T + 1) for rng in rngs])
     hidden = np.stack([rng.permutation(T) < k for rng, k in zip(rngs, counts)])
+    hidden = np.pad(hidden, ((0, 0), (given, 0)))
     return Masked(np.where(hidden, mask, tokens), np.where(hidden, tokens, -1), T / counts)

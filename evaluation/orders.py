@@ -49,15 +49,23 @@ def spread(ids: np.ndarray, count: int, length: int) -> np.ndarray:
 # Middles
 
 
-def middle_bits(who: Asker, windows: np.ndarray, gap: int) -> dict[str, float]:
-    """Bits a token of the middle `gap` tokens of windows (n, T): given what stands to the `left` alone, and
-    given `both` sides. A left-to-right model has the first alone.
+def templates(windows: np.ndarray, given: int) -> np.ndarray:
+    """Windows (n, T) of which the first `given` tokens are left, and the others FREE."""
+    text = np.full_like(windows, FREE)
+    text[:, :given] = windows[:, :given]
+    return text
+
+
+def middle_bits(who: Asker, windows: np.ndarray, gap: int, given: int = 0) -> dict[str, float]:
+    """Bits a token of the middle `gap` tokens of windows (n, T), or of what comes after the first `given`
+    tokens of each: given what stands to the `left` alone, and given `both` sides. A left-to-right model has
+    the first alone.
 
     Of any order what is known is read first, then the middle, both from left to right. Of masked
     diffusion it is the bound.
     """
     T, size = windows.shape[1], who.model.trunk.config
-    first = (T - gap) // 2
+    first = given + (T - given - gap) // 2
     sides = ["left"] if who.order == "left_to_right" else ["left", "both"]
 
     def bits(side: str) -> float:
@@ -121,11 +129,12 @@ class Questions(NamedTuple):
 KINDS = ("next", "middle", "random")
 
 
-def questions(truth: TwoSided, windows: np.ndarray, known: float, kind: str) -> Questions:
+def questions(truth: TwoSided, windows: np.ndarray, known: float, kind: str, given: int = 0) -> Questions:
     """A share `known` of the places of each of windows (n, T): those to the left, of which the place after
-    them is asked for (`next`); all but a `middle`; or `random` ones."""
-    text = np.full_like(windows, FREE)
-    n, T = windows.shape
+    them is asked for (`next`); all but a `middle`; or `random` ones. The first `given` places are known
+    anyway, and the shares are of the others."""
+    text = templates(windows, given)
+    n, T = len(windows), windows.shape[1] - given
     count, places = min(T - 1, max(1, round(known * T))), []
     for row, window in enumerate(windows):
         rng = np.random.default_rng(row)
@@ -134,7 +143,7 @@ def questions(truth: TwoSided, windows: np.ndarray, known: float, kind: str) -> 
             at = np.roll(at, -(T - count) - count // 2)  # of the first `count`, half stand to the right
         elif kind == "random":
             at = rng.permutation(T)
-        at = at[:count]
+        at = given + at[:count]
         text[row, at] = window[at]
         free = np.flatnonzero(text[row] == FREE)
         places.append(free[:1] if kind == "next" else np.sort(rng.choice(free, min(ASKED, len(free)), False)))

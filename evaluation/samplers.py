@@ -1,5 +1,6 @@
-"""What samplers of any order write, beside the exact truth of a known language, and what it takes them."""
+"""What samplers write, beside the exact truth of a known language or task, and what it takes them."""
 
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -11,12 +12,15 @@ import torch
 from evaluation.any_order import FREE, Conditionals, reader_of
 from evaluation.filling import Filled, burst, diffusion, one_by_one, speculative
 from evaluation.orders import Asker
+from evaluation.sampling import generate
 from evaluation.two_sided import TwoSided
 from runtime.device import float64_device
 
 
 def left_to_right(c: Conditionals, generator: torch.Generator) -> Filled:
-    return one_by_one(c, generator, places=torch.arange(c.text.shape[1]).expand(c.text.shape))
+    free = c.text == FREE
+    places = (~free).int().argsort(dim=1, stable=True)[:, : int(free.sum(1).max())]
+    return one_by_one(c, generator, places=places)
 
 
 # name -> how it fills in a text; of a model of any order, and of masked diffusion
@@ -36,29 +40,59 @@ MASKED: dict[str, Callable[..., Filled]] = {
 }
 
 
+Write = Callable[[Asker, torch.Tensor, torch.Generator], Filled]  # of a batch of texts (B, T)
+
+
+def continued(who: Asker, text: torch.Tensor, generator: torch.Generator) -> Filled:
+    """By a model that reads from left to right. The same places of all texts are known, and all at the
+    start."""
+    known = int((text[0] != FREE).sum())
+    free = text.shape[1] - known
+    prompt = text[:, :known].to(who.device)
+    new = generate(who.model, prompt, free, who.draws, generator=generator, dtype=who.dtype)
+    written = torch.cat((text[:, :known], torch.stack([token.cpu() for token, _ in new], 1)), 1)
+    rank = (torch.arange(text.shape[1]) - known + 1).clamp(min=0).expand_as(text)
+    return Filled(written, rank, free, free)
+
+
+def writers(order: str) -> dict[str, Write]:
+    """The samplers of a trunk's order, by name."""
+    if order == "left_to_right":
+        return {"left to right": continued}
+
+    def by(sampler: Callable[..., Filled]) -> Write:
+        def write(who: Asker, text: torch.Tensor, generator: torch.Generator) -> Filled:
+            return sampler(reader_of(who.model, text, who.draws, dtype=who.dtype), generator=generator)
+
+        return write
+
+    return {name: by(sampler) for name, sampler in (MASKED if order == "masked" else ANY).items()}
+
+
 def points(
-    who: Asker, truth: TwoSided, count: int, length: int, seed: int, batch: int = 16
+    who: Asker, truth: TwoSided, templates: np.ndarray, seed: int, batch: int = 16
 ) -> list[dict[str, Any]]:
     """Of each sampler: rounds and model evaluations a text, tokens a pass, seconds a token, and the truth's
-    judgement of `count` texts (length) written from nothing."""
+    judgement of what it writes at the FREE places of `templates` (n, T); what it cannot say is left out."""
     out = []
-    for name, sampler in (MASKED if who.order == "masked" else ANY).items():
+    count, length = len(templates), int((templates[0] == FREE).sum())
+    for name, write in writers(who.order).items():
         generator = torch.Generator(float64_device(who.device)).manual_seed(seed)
         texts, rounds, passes, seconds = [], [], [], 0.0
         for start in range(0, count, batch):
-            text = torch.full((min(batch, count - start), length), FREE)
+            text = torch.from_numpy(templates[start : start + batch])
             began = time.perf_counter()
-            c = reader_of(who.model, text, who.draws, dtype=who.dtype)
-            filled = sampler(c, generator=generator)
+            filled = write(who, text, generator)
             seconds += time.perf_counter() - began
             texts.append(filled.text.cpu().numpy())
             # a text is done before the last one of its batch is, and sleeps in rounds that fill others
-            own = [len(set(row)) for row in filled.rank.tolist()]
+            own = [len(set(row) - {0}) for row in filled.rank.tolist()]
             rounds += own
             passes += [n * filled.passes / filled.rounds for n in own]
         mean = float(np.mean(passes))
         said = {"sampler": name, "rounds": float(np.mean(rounds)), "evaluations": mean}
         said["tokens_a_pass"] = length / mean
         said["seconds_a_token"] = seconds / count / length
-        out.append(said | truth.judge(np.concatenate(texts)))
+        judged = truth.judge(np.concatenate(texts))
+        out.append(said | {k: v for k, v in judged.items() if not math.isnan(v)})
     return out

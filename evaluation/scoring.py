@@ -13,7 +13,7 @@ from data.held_out import Truth
 from data.orders import MASKED, Order, arranged
 from evaluation.metrics import Calibration, Recovery
 from heads import Weights
-from model import LanguageModel
+from model import GPTConfig, LanguageModel
 from runtime.checkpoint import Degenerate
 from runtime.device import autocast, to_float64
 from runtime.errors import UserError
@@ -81,6 +81,25 @@ def left_to_right(model: LanguageModel, ids: np.ndarray, stride: int) -> tuple[l
     return plan, read
 
 
+def in_sequences(
+    model: LanguageModel, ids: np.ndarray, given: int, order: str
+) -> tuple[list, Callable[[list], Read]]:
+    """The sequences of a text, of which the first `given` tokens are never predicted, and how to read some of
+    them: what is left from left to right, or as in `along`."""
+    c = model.trunk.config
+    T = c.block_size
+    plan = list(range(len(ids) // T))
+
+    def read(part: list[int]) -> Read:
+        tokens = np.stack([ids[n * T : n * T + T] for n in part]).astype(np.int64)
+        if order:
+            return along_paths(tokens, np.array(part), np.full(len(part), given), order, c, given)
+        x = torch.from_numpy(tokens)
+        return Read(x[:, :-1], None, x[:, 1:], (torch.arange(1, T) >= given).expand(len(x), -1))
+
+    return plan, read
+
+
 def along(model: LanguageModel, ids: np.ndarray, order: str) -> tuple[list, Callable[[list], Read]]:
     """The windows of a text, and how to read some of them: each from its start token along a path of the
     `order`, or with hidden places. A window's path and what it hides are a function of its number alone.
@@ -96,14 +115,23 @@ def along(model: LanguageModel, ids: np.ndarray, order: str) -> tuple[list, Call
     def read(part: list[tuple[int, int, int]]) -> Read:
         numbers, at, first = np.array(part).T
         tokens = np.stack([ids[s : s + T] for s in at]).astype(np.int64)
-        if order == MASKED:
-            return hide(tokens, numbers, first, T, c.vocab_size)
-        path = Order(order).paths(0, numbers, T)
-        scored = torch.from_numpy(path >= first[:, None])
-        inputs, positions, targets = map(torch.from_numpy, arranged(tokens, path, c.vocab_size, c.block_size))
-        return Read(inputs, positions, targets, scored)
+        return along_paths(tokens, numbers, first, order, c)
 
     return plan, read
+
+
+def along_paths(
+    tokens: np.ndarray, numbers: np.ndarray, first: np.ndarray, order: str, c: GPTConfig, given: int = 0
+) -> Read:
+    """Windows (B, T) that are number `numbers` (B,) of a text, along a path each, or with hidden places. The
+    places from `first` (B,) on count."""
+    T = tokens.shape[1]
+    if order == MASKED:
+        return hide(tokens, numbers, first, T, c.vocab_size)
+    path = Order(order).paths(0, numbers, T, given)
+    scored = torch.from_numpy(path >= first[:, None])
+    inputs, positions, targets = map(torch.from_numpy, arranged(tokens, path, c.vocab_size, c.block_size))
+    return Read(inputs, positions, targets, scored)
 
 
 def hide(tokens: np.ndarray, numbers: np.ndarray, first: np.ndarray, stop: int, mask: int) -> Read:
@@ -138,12 +166,14 @@ def score(
     progress: Callable[[Iterable], Iterable] = iter,
     share: slice = slice(None),
     order: str = "",
+    given: int = 0,
 ) -> Score:
     """NLL of `ids` (T,) under the model's predictive distribution, each token scored once.
 
     From left to right, that is T - 1 tokens, each given at least one; `stride` 0 means min(512, the tokens
     that the model reads). With an `order` all T tokens, each window along a path from its start token; of
-    masked diffusion it is the NELBO, a bound on the NLL. `draws`: see OutputHead.draws. float32
+    masked diffusion it is the NELBO, a bound on the NLL. Where the text is of sequences of which some tokens
+    are `given`, the others are scored, each given these at least. `draws`: see OutputHead.draws. float32
     log-probabilities whatever `dtype` the matrix products have. The model must be in eval mode. A token of
     probability 0 makes the NLL inf and is counted; it is never clamped. `details`: ECE and sparsemax score,
     too, and Degenerate if a log-probability is nan. `share`: which of the windows to score, for one of
@@ -155,7 +185,10 @@ def score(
             f"(order = {MASKED!r})"
         )
     draws = draws if draws is not None else model.head.draws(1, 0)
-    plan, read = along(model, ids, order) if order else left_to_right(model, ids, stride)
+    if given:
+        plan, read = in_sequences(model, ids, given, order)
+    else:
+        plan, read = along(model, ids, order) if order else left_to_right(model, ids, stride)
     return scored(model, plan[share], read, draws, device, dtype, batch, details, progress)
 
 

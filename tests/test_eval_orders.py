@@ -178,7 +178,7 @@ def test_what_the_truth_writes_is_valid_and_has_its_entropy(machine):
 @pytest.mark.parametrize("order, most", [("any", 21 * 12), ("masked", 12)])
 def test_points(machine, order, most):
     model = model_of(order, length=12, vocab=machine.V)
-    found = points(asker(model), Language(machine), 5, 12, seed=0, batch=3)
+    found = points(asker(model), Language(machine), np.full((5, 12), FREE), seed=0, batch=3)
     assert len(found) == (6 if order == "any" else 4)
     for p in found:
         assert 0 < p["evaluations"] <= most and p["tokens_a_pass"] == pytest.approx(12 / p["evaluations"])
