@@ -340,7 +340,7 @@ def main(argv: list[str]) -> int:
     config = ClassifyConfig.read(argv)
     out = Path(config.out_dir)
     with checkpoint.in_use(out):
-        if not config.resume and any((out / which).is_dir() for which in ("last", "last.old", "best")):
+        if not config.resume and checkpoint.begun(out):
             raise UserError(
                 f"{out} holds a run already: --resume goes on with it, --out_dir=... starts another, or "
                 "delete it"

@@ -123,7 +123,7 @@ class ClassRun:
 
     @property
     def started(self) -> bool:
-        return any((self.out / which).is_dir() for which in ("last", "last.old", "best", "best.old"))
+        return checkpoint.begun(self.out)
 
     @property
     def finished(self) -> bool:

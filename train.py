@@ -563,7 +563,7 @@ def check_out(config: TrainConfig) -> None:
         now = asdict(config) | {"tokenizer": tokenizer_name(config.tokenizer)}
         given = {k: v for k, v in now.items() if k not in settled_later}
         refuse_other_run(out, {**asdict(TrainConfig()), **had}, given)
-    elif any((out / which).is_dir() for which in ("last", "last.old", "best", "best.old")):
+    elif checkpoint.begun(out):
         raise UserError(
             f"{out} holds a run already: --resume goes on with it, --out_dir=... starts another, or delete it"
         )

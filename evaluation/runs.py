@@ -89,7 +89,7 @@ class Run:
 
     @property
     def started(self) -> bool:
-        return any((self.out / which).is_dir() for which in ("last", "last.old", "best", "best.old"))
+        return checkpoint.begun(self.out)
 
     @property
     def finished(self) -> bool:

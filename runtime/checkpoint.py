@@ -157,6 +157,11 @@ def find(path: str | Path, which: str = "best") -> Path:
     )
 
 
+def begun(out: Path) -> bool:
+    """Whether a run has saved something in its folder `out`."""
+    return any((out / which).is_dir() for which in ("last", "last.old", "best", "best.old"))
+
+
 def is_run(path: str | Path) -> bool:
     """Whether `path` is a folder of ours, and not one of transformers, whose config.json has no progress.json
     beside it."""
