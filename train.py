@@ -56,7 +56,7 @@ from evaluation.scoring import (
 )
 from evaluation.spent import spent_by
 from heads import HEADS, Weights
-from model import LanguageModel, trunk_config
+from model import trunk_config
 from runtime import checkpoint
 from runtime.configurator import cli, help_text, wants_help
 from runtime.device import autocast
@@ -64,12 +64,12 @@ from runtime.errors import UserError
 from runtime.gpt2 import refuse_missing_path
 from runtime.logs import Log, Tracker, duration, start_trackio, start_wandb
 from runtime.memory import check_fits, training_bytes
+from runtime.optimizer import load_optimizer, make_optimizer
 from runtime.processes import Processes, on_stop
 from runtime.profile import Profile, flops_per_token, peak_flops
 from runtime.resume import (
     adopt_schedule,
     learning_rate,
-    load_optimizer,
     other_processes,
     refuse_other_run,
     saved_best,
@@ -90,23 +90,6 @@ def derived_seed(*parts: int) -> int:
     for p in parts:
         out = (out * 0x5851F42D4C957F2D + p + 0x14057B7EF767814F) & (2**62 - 1)
     return out
-
-
-def make_optimizer(model: LanguageModel, config: TrainConfig) -> torch.optim.AdamW:
-    """AdamW. Weight decay is for matrices: biases and LayerNorms have none, nor have weights with a prior,
-    which holds them already."""
-    with_prior = {id(p) for p in model.head.projection.with_prior()}
-    matrices: list[Tensor] = []
-    others: list[Tensor] = []
-    for p in model.parameters():
-        decays = p.dim() >= 2 and id(p) not in with_prior
-        (matrices if decays else others).append(p)
-    groups = [
-        {"params": matrices, "weight_decay": config.weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
-    betas = (config.beta1, config.beta2)
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, fused=True)
 
 
 class Diverged(RuntimeError):
@@ -188,7 +171,9 @@ class Trainer:
             self.model_config["init_spent"] = spent_by(c.init_from)
             self.say(words)
         self.model.to(procs.device)
-        self.optimizer = make_optimizer(self.model, c)
+        self.optimizer = make_optimizer(
+            self.model, c.optimizer, c.learning_rate, (c.beta1, c.beta2), c.weight_decay
+        )
         # float16 holds nothing below 6e-8: the loss is scaled so that its gradients do not vanish there
         self.scaler = torch.amp.GradScaler(procs.device.type, enabled=c.dtype == "float16")
         if c.compile and procs.device.type == "cuda":

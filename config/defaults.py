@@ -14,6 +14,7 @@ from runtime.configurator import check_seed, configure
 from runtime.device import choose_dtype
 from runtime.errors import UserError
 from runtime.names import check_row_name
+from runtime.optimizer import OPTIMIZERS
 
 
 @dataclass
@@ -63,6 +64,7 @@ class TrainConfig:
     keep_true: bool = True          # False: proposals replace the true token, as the published code did
     label_store: bool = True        # proposals computed once and stored beside the token file; False: online
     # optimisation
+    optimizer: str = "adamw"        # or "muon": for the trunk's matrices, and AdamW for all else
     batch_size: int = 12            # windows a step, over all processes
     micro_batch: int = 0            # windows at a time; 0: a process's whole share
     max_steps: int = 100_000
@@ -127,6 +129,8 @@ class TrainConfig:
         for key in ("beta1", "beta2"):
             if not 0 <= getattr(self, key) < 1:
                 yield f"{key} = {getattr(self, key)}: must be in [0, 1)"
+        if self.optimizer not in OPTIMIZERS:
+            yield f"optimizer = {self.optimizer!r}: use one of {', '.join(OPTIMIZERS)}"
         yield from self._label_problems()
         if self.trunk not in TRUNKS:
             yield f"trunk = {self.trunk!r}: use one of {', '.join(TRUNKS)}"

@@ -129,29 +129,6 @@ def other_processes(had: dict[str, Any], world: int) -> str:
     )
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, ckpt: Checkpoint) -> None:
-    """The moments and steps of a checkpoint, and its loss scale. UserError if they are not of this model."""
-    try:
-        state = dict(ckpt.optimizer or {})
-        scaler.load_state_dict(state.pop("scaler", {}))
-        optimizer.load_state_dict(state)
-        fits = all(
-            state[k].shape == p.shape and state[k].dtype == p.dtype and state["step"].numel() == 1
-            for p, state in optimizer.state.items()
-            for k in ("exp_avg", "exp_avg_sq")
-        )
-    except Exception as e:  # torch trusts what it is given, and fails in many ways
-        raise UserError(
-            f"the checkpoint {ckpt.path} cannot be read: optimizer.pt is not of this model "
-            f"({type(e).__name__}); use another one or train again"
-        ) from e
-    if not fits:
-        raise UserError(
-            f"the checkpoint {ckpt.path} cannot be read: optimizer.pt is not of this model; use another one "
-            "or train again"
-        )
-
-
 def saved_best(out: Path) -> float:
     """What the checkpoint `best` of a run is best by; inf where there is none."""
     for which in ("best", "best.old"):

@@ -203,7 +203,9 @@ def test_dropout_differs_by_step_and_process(trainer, tiny):
 
 
 @pytest.mark.parametrize(
-    "kind", [dict(dropout=0.3), SIG | dict(dropout=0.1)], ids=["softmax", "bayes-sigmoid-soft"]
+    "kind",
+    [dict(dropout=0.3), SIG | dict(dropout=0.1), dict(optimizer="muon")],
+    ids=["softmax", "bayes-sigmoid-soft", "muon"],
 )
 def test_a_resumed_run_is_the_unbroken_run(run, tiny, trained, tmp_path, equal_state, kind):
     c = tiny(lr_decay_steps=6, teacher=str(trained), **kind)
@@ -219,7 +221,9 @@ def test_a_resumed_run_is_the_unbroken_run(run, tiny, trained, tmp_path, equal_s
     a, b = (
         torch.load(Path(o) / "last" / "optimizer.pt", weights_only=True) for o in (c.out_dir, whole.out_dir)
     )
-    assert equal_state(a["state"], b["state"]) and a["param_groups"] == b["param_groups"]
+    for part in ("AdamW", "Muon") if "Muon" in a else ("",):
+        of_a, of_b = (state[part] if part else state for state in (a, b))
+        assert equal_state(of_a["state"], of_b["state"]) and of_a["param_groups"] == of_b["param_groups"]
     assert (
         {k: progress(c.out_dir)[k] for k in ("step", "tokens")}
         == {k: progress(whole.out_dir)[k] for k in ("step", "tokens")}
