@@ -27,6 +27,7 @@ import data.demo.prepare
 import data.grammar.prepare
 import data.synthetic.prepare
 import data.wikitext103.prepare
+import embeddings
 import eval_diversity
 import eval_orders
 import evaluation.rows
@@ -49,6 +50,7 @@ PROGRAMS = {
     "eval": eval_diversity.main,
     "frontier": frontier.main,
     "orders": eval_orders.main,
+    "embeddings": embeddings.main,
     "figures": lambda argv: print(*figures.draw(Path(argv[0]))),
     "table": table.main,
     "tune": tune.main,
@@ -431,6 +433,19 @@ CASES = [
     ],
     *[("frontier", [f"{name}=run", *FRONTIER.split()[1:]], {}, "name") for name in ("a|b", "human", "LOOP")],
     ("eval", f"words {EVAL}", {}, "different token files"),
+    *[
+        ("embeddings", arguments, damage, says)
+        for arguments, damage, says in (
+            ("results/e", {}, "--scorer is missing"),
+            ("results/e --scorer=run --texts=0", {}, "texts = 0"),
+            ("results/e --scorer=run", {}, "needs at least 10"),
+            ("results/e --scorer=none", {}, "none"),
+            (["results/e", "--scorer=run", "--rows=['other']"], {}, "no texts of 'other'; it has "),
+            ("results/none --scorer=run", {}, "results/none.json"),
+            ("results/e --scorer=run", {"results/e.samples/human.jsonl": "[1"}, "human.jsonl"),
+            *[("results/e --scorer=run", {"results/e.json": bad}, "results/e.json") for bad in NOT_JSON],
+        )
+    ],
     *[
         ("frontier", a, {}, says)
         for a, says in (

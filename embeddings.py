@@ -1,0 +1,89 @@
+"""Where the texts of a table's rows lie beside human ones: t-SNE of their embeddings by a language model.
+
+    python embeddings.py results/heads_250.runs --scorer out/baseline-small
+
+Writes TABLE.embeddings.png and .svg, which report.py then shows. TABLE is the name of a table's files without
+their endings; its texts lie in TABLE.samples. The scorer is a run or a folder of transformers, as that of
+eval_diversity.py, and embeds a text as the mean of its hidden states. It should know the language well, and
+be no row of the table. The number at each panel is the leave-one-out accuracy of nearest neighbours among
+as many human texts and texts of the row, in the embeddings themselves: .5 where they cannot be told apart.
+"""
+
+if __name__ == "__main__":
+    from runtime import configurator
+
+    configurator.quiet_imports("sklearn", "scipy", "tabulate", "sacrebleu", "matplotlib")
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tqdm import tqdm
+
+from evaluation.embeddings import HUMAN, check_rows, draw, embed
+from evaluation.scorer import open_scorer
+from evaluation.tables import beside, read_texts, samples_file
+from runtime.configurator import check_seed, cli, configure, help_text, wants_help
+from runtime.device import get_device
+from runtime.errors import UserError
+from runtime.files import check_writable, foreign, read_json
+
+
+@dataclass
+class EmbeddingsConfig:
+    # fmt: off
+    table: str                      # results/NAME, or NAME.runs of table.py: the table with the texts
+    scorer: str = ""                # needed: a run, or a folder of transformers
+    rows: list[str] = field(default_factory=list)  # empty: all but unigram noise and the loop
+    texts: int = 200                # of each row, the first ones
+    seed: int = 0                   # of t-SNE
+    device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
+    # fmt: on
+
+    def check(self) -> None:
+        """UserError naming the value that cannot work."""
+        if not self.scorer:
+            raise UserError("--scorer is missing: the run or the folder that embeds, --scorer=out/NAME")
+        if self.texts < 1:
+            raise UserError(f"texts = {self.texts}: must be at least 1")
+        check_seed(self.seed)
+
+
+def texts_of(c: EmbeddingsConfig) -> dict[str, list[str]]:
+    """row -> its texts, the human ones first. UserError for a row that the table has no texts of."""
+    table = Path(c.table)
+    path = beside(table, ".json")
+    with foreign(path, "a table of eval_diversity.py or table.py: name it without its ending"):
+        known = {str(row["name"]): bool(row.get("reference")) for row in read_json(path)["rows"]}
+    asked = c.rows or [name for name, reference in known.items() if not reference]
+    out = {}
+    for name in dict.fromkeys((HUMAN, *asked)):
+        file = samples_file(table, name)
+        if name not in known or not file.is_file():
+            having = ", ".join(n for n in known if samples_file(table, n).is_file())
+            raise UserError(
+                f"{beside(table, '.samples')} has no texts of {name!r}; it has {having or 'none'}"
+                + (f": of table.py's tables give {c.table}.runs" if not having else "")
+            )
+        with foreign(file, "texts, a JSON string a line: make the table again"):
+            out[name] = [text for text in read_texts(file) if text.strip()][: c.texts]
+    return out
+
+
+def main(argv: list[str]) -> int:
+    if wants_help(argv):
+        print(__doc__, help_text(EmbeddingsConfig), sep="\n")
+        return 0
+    c = configure(EmbeddingsConfig, argv)
+    c.check()
+    texts, out = texts_of(c), beside(Path(c.table), ".embeddings")
+    check_rows(texts)
+    check_writable(beside(out, ".svg"))
+    scorer = open_scorer(c.scorer, get_device(c.device))
+    bar = tqdm(texts.items(), desc=f"embedded by {scorer.name}", leave=False)
+    for path in draw({name: embed(scorer, of_row) for name, of_row in bar}, out, c.seed):
+        print(f"wrote {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    cli(main)()
