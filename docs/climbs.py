@@ -52,7 +52,7 @@ from runtime.errors import UserError
 from runtime.files import check_writable, replacing, write_json
 
 COLUMNS = ("nll", "mean", "sample", "one pass")
-SHOWN = ("10%", "10% and a later place")  # the rows of the figure
+SHOWN = ("10%", "10% and a later place")  # what is known in the rows of the figure
 FUTURES = 6  # in each panel of the figure
 
 
@@ -197,8 +197,8 @@ def draw(columns: dict[str, list[Panel | None]], whole: Tensor, knowns: list[np.
             ax.plot(minutes[known], RATES[whole[known]], ".", color="black", ms=4)
         axes[0, number].set_title(name)
         axes[-1, number].set_xlabel("minutes")
-    for ax in axes[:, 0]:
-        ax.set_ylabel("ft/min")
+    for ax, part in zip(axes[:, 0], SHOWN):
+        ax.set_ylabel(f"ft/min ({part})")
     figures.write(fig, out)
 
 

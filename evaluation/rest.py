@@ -29,7 +29,7 @@ def can_be_asked(who: Asker, text: Tensor) -> bool:
 def nats(who: Asker, text: Tensor, whole: Tensor) -> float:
     """-log p(rest | known) in nats a token, of texts whose rest is known to be that of `whole` (n, T).
 
-    By the chain rule from left to right. Of masked diffusion, too, it is the NLL and no bound: a pass a token.
+    By the chain rule from left to right. Of masked diffusion it is no bound, and takes a pass a token.
     """
     total = 0.0
     for part, right in zip(text.split(BATCH), whole.split(BATCH)):

@@ -1,23 +1,34 @@
 """Climbs: the truth of the simulated ones, climbs out of records, and the command of docs/climbs.py."""
 
 import gzip
+import importlib.util
 import json
 import math
+import sys
 from itertools import pairwise, product
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from conftest import TINY, train_in_process
 
+import train
 from data.climbs import prepare as climbs
 from data.climbs import records, simulated
 from data.climbs.rates import HIGHEST, LENGTH, LOWEST, RATES, WORDS, tokens_of
 from data.climbs.simulated import Climbs, near
 from data.held_out import open_held_out
+from data.orders import arranged
 from data.prepared import SPLITS, folder_of, load_tokenizer, prepared, unusual
 from data.synthetic.tasks import UNKNOWN, Chain
 from data.tokens import open_tokens
+from evaluation.any_order import FREE, reader_of
+from evaluation.rest import can_be_asked, density, nats, written
 from evaluation.two_sided import Sequences, two_sided
 from runtime.errors import UserError
+from tests.test_eval_orders import asker
+from tests.test_orders import log_p, model_of
 
 SIZES = "simulated length=8 train=30 validation=6 test=5"
 
@@ -247,3 +258,120 @@ def test_wrong_sources(tmp_path, wrong, says):
     with pytest.raises(UserError, match="tokenizer = 'gpt2'.*their rates"):
         climbs.prepare(tmp_path / "words", "gpt2", "simulated")
     assert not list(tmp_path.iterdir())
+
+
+# ---- the rest of a climb -------------------------------------------------------------------------
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("order", ["left_to_right", "any", "masked"])
+def test_nats_of_the_rest(order):
+    """Against a forward pass for each token; in any order they are along the known places, then the others."""
+    model = model_of(order, length=6, vocab=5)
+    who, rng = asker(model), np.random.default_rng(0)
+    whole = torch.from_numpy(rng.integers(0, 5, (3, 6)))
+    known = torch.tensor([True, True, False, False, order != "left_to_right", False])
+    text, want = torch.where(known, whole, FREE), 0.0
+    for place in (~known).nonzero().flatten().tolist():
+        if order == "left_to_right":
+            p = log_p(model, whole[:, :place])[:, -1].exp()
+        elif order == "any":
+            path = np.tile([0, 1, 4, 2, 3, 5], (3, 1))
+            read, positions, _ = map(torch.from_numpy, arranged(whole.numpy(), path, 5))
+            p = log_p(model, read, positions)[:, [0, 1, 4, 2, 3, 5].index(place)].exp()
+        else:
+            p = density(who, text)[:, place]
+        want -= p.gather(1, whole[:, place : place + 1]).log().sum().item()
+        text[:, place] = whole[:, place]
+    text = torch.where(known, whole, FREE)
+    assert nats(who, text, whole) == pytest.approx(want / int((~known).sum() * 3), rel=1e-5)
+    filled = written(who, text, seed=1)
+    assert (filled[:, known] == whole[:, known]).all() and (filled >= 0).all()
+
+
+@torch.no_grad()
+def test_the_density_of_known_and_unknown_places():
+    who = asker(model_of("any", length=6, vocab=5))
+    text = torch.tensor([[FREE, 3, FREE, FREE, 0, FREE]])
+    p = density(who, text)
+    torch.testing.assert_close(p.sum(2), torch.ones(1, 6, dtype=torch.float64))
+    assert p[0, 1, 3] == p[0, 4, 0] == 1
+    # a place is asked apart from the others: what stands at another free one makes no difference
+    alone = reader_of(who.model, text, who.draws).each(torch.tensor([[2]])).row(torch.tensor([0]))
+    torch.testing.assert_close(p[:, 2], alone, rtol=1e-5, atol=1e-7)
+
+
+def test_a_left_to_right_model_can_be_told_the_start_alone():
+    who = asker(model_of("left_to_right", length=6, vocab=5))
+    for row, can in (([1, 2, FREE], True), ([1, FREE, 2], False), ([FREE, 1, 2], False), ([FREE] * 3, False)):
+        assert can_be_asked(who, torch.tensor([row])) == can
+    assert can_be_asked(asker(model_of("any", length=6, vocab=5)), torch.tensor([[1, FREE, 2]]))
+
+
+@pytest.fixture(scope="module")
+def page():
+    """docs/climbs.py: docs/ is a folder of programs."""
+    path = Path(__file__).resolve().parents[1] / "docs" / "climbs.py"
+    spec = importlib.util.spec_from_file_location("docs_climbs", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["docs_climbs"] = module  # dataclasses look there
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_errors_of_the_exact_posterior(page):
+    """Of a truth that is asked as a model would be: what samples say, and what is said without them."""
+    task = Climbs(8)
+    x = torch.from_numpy(task.sample(400, np.random.default_rng(4)))
+    for name, known in page.parts_of(8, 1).items():
+        found = page.of_truth(task, page.Asked(x, {}, task), known)
+        # what is asked about is the truth's own, so its error is its spread: sample^2 = 2 mean^2
+        assert found["sample"] / found["mean"] == pytest.approx(math.sqrt(2), rel=0.1), name
+        assert found["nll"] > 0
+    whole = page.of_truth(task, page.Asked(x, {}, task), np.arange(8) < 1)["nll"]
+    first = np.where(np.arange(8) < 1, x.numpy(), UNKNOWN)
+    want = (task.log_evidence(first) - task.log_prob(x.numpy())).mean() / 7
+    assert whole == pytest.approx(want)
+
+
+def test_the_error_of_the_mean_does_not_depend_on_how_many_samples(page, monkeypatch):
+    """A model whose futures are noise around a mean of 0."""
+    x = torch.full((200, 8), 2)  # 0 ft/min
+    monkeypatch.setattr(page, "can_be_asked", lambda *_: True)
+    monkeypatch.setattr(page, "nats", lambda *_: 0.0)
+    rng = torch.Generator().manual_seed(0)
+    noise = lambda who, text, seed: torch.randint(1, 6, text.shape, generator=rng)  # around 128 ft/min
+    monkeypatch.setattr(page, "written", noise)
+    who = asker(model_of("left_to_right", length=8, vocab=5))
+    for samples in (2, 20):
+        found = page.of_model(who, page.Asked(x, {}, None), np.arange(8) < 1, samples, 0)
+        assert found["mean"] == pytest.approx(128, rel=0.1)
+        assert found["sample"] == pytest.approx(128 * math.sqrt(1 + 2), rel=0.05)
+
+
+def test_the_command(page, folder, tmp_path, capsys):
+    runs = []
+    for order in ("left_to_right", "random", "masked"):
+        runs.append(tmp_path / order)
+        sizes = TINY | dict(block_size=8, dataset="climbs", tokenizer="words", name=order, order=order)
+        assert train_in_process(train.TrainConfig(**sizes, out_dir=str(runs[-1])), folder) == 0
+    out = tmp_path / "rest"
+    capsys.readouterr()
+    flags = ["--windows=3", "--samples=2", "--device=cpu", f"--out={out}"]
+    assert page.main([*map(str, runs), *flags]) == 0
+    said = capsys.readouterr().out
+    assert said.strip() == out.with_suffix(".md").read_text().strip()
+    rows = {r["name"]: r for r in json.loads(out.with_suffix(".json").read_text())["rows"]}
+    assert rows.keys() == {"truth", "left_to_right", "random", "masked"}
+    later = [f"10% and a later place: {column}" for column in page.COLUMNS]
+    assert rows["random"].keys() >= {*later} and rows["masked"].keys() >= {*later}
+    assert not rows["left_to_right"].keys() & {*later, "50%: one pass"}
+    assert out.with_suffix(".png").stat().st_size > 1000
+    for flag, says in (("--climb=3", "climb = 3: there are 3"), ("--samples=1", "samples = 1: must be")):
+        with pytest.raises(UserError, match=says):
+            page.main([str(runs[1]), *flags, flag])
+
+
+def test_runs_of_another_corpus_are_refused(page, trained):
+    with pytest.raises(UserError, match="was trained on .*: give runs of config/climbs.py"):
+        page.main([str(trained)])
