@@ -266,7 +266,7 @@ def test_wrong_sources(tmp_path, wrong, says):
 @torch.no_grad()
 @pytest.mark.parametrize("order", ["left_to_right", "any", "masked"])
 def test_nats_of_the_rest(order):
-    """Against a forward pass for each token; in any order they are along the known places, then the others."""
+    """Against a forward pass for each token; in any order along the known places, then the others."""
     model = model_of(order, length=6, vocab=5)
     who, rng = asker(model), np.random.default_rng(0)
     whole = torch.from_numpy(rng.integers(0, 5, (3, 6)))
