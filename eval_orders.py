@@ -61,6 +61,8 @@ CODE = (  # what decides the numbers of a row, beside what decides those of eval
     "data/orders.py",
     "data/grammar/two_sided.py",
     "data/synthetic/tasks.py",
+    "data/climbs/simulated.py",
+    "data/climbs/rates.py",
 )
 
 
@@ -124,7 +126,7 @@ def perplexities(who: Asker, own: str, data: HeldOut, title: str, apart: bool) -
     if own == "masked":
         bound = of("masked")
         return {f"{kind}_random": bound, f"{kind}_own": bound}
-    found = {} if apart else {kind: of("")}
+    found = {} if apart and not given else {kind: of("")}
     if own == "left_to_right":
         return found
     random = of("random")

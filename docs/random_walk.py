@@ -22,23 +22,18 @@ from data.synthetic.prepare import task_of
 from data.synthetic.tasks import Walk
 from data.tokens import open_tokens
 from evaluation import figures
-from evaluation.any_order import FREE, reader_of
+from evaluation.any_order import FREE
+from evaluation.orders import Asker
+from evaluation.rest import density
 from runtime.checkpoint import load_model
 from runtime.files import write_json
 
 
-@torch.no_grad()
 def learned(run: str, text: np.ndarray) -> np.ndarray:
     """The model's p (T, V) at each place of `text` (T,); at the known one all of it on its token."""
     model, _ = load_model(run, "last")
-    reader = reader_of(model, torch.from_numpy(text)[None], model.head.draws(1, 0))
-    free = np.flatnonzero(text == FREE)
-    said = reader.each(torch.from_numpy(free)[None])
-    p = np.zeros((len(text), model.head.head.vocab_size))
-    p[np.arange(len(text)), np.maximum(text, 0)] = text != FREE
-    for n, place in enumerate(free):
-        p[place] = said.row(torch.tensor([n]))[0].numpy()
-    return p
+    who = Asker(model, model.head.draws(1, 0), "cpu", "float32")
+    return density(who, torch.from_numpy(text)[None])[0].numpy()
 
 
 def main() -> None:

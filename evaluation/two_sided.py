@@ -1,10 +1,11 @@
-"""The exact truths given any known places, of the corpora that have one: the known language and the synthetic
-sequences."""
+"""The exact truths given any known places, of the corpora that have one: the known language, the synthetic
+sequences and the simulated climbs."""
 
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from data.climbs.prepare import climbs_of
 from data.grammar.machine import UNKNOWN, Machine
 from data.grammar.truth import Truth
 from data.grammar.two_sided import ForwardBackward
@@ -69,7 +70,7 @@ def pair_shares(machine: Machine) -> np.ndarray:
 
 
 class Sequences(NamedTuple):
-    """Whole sequences of a synthetic task, judged one by one."""
+    """Whole sequences of a task, judged one by one."""
 
     task: Task
 
@@ -97,4 +98,7 @@ def two_sided(data: HeldOut, dataset: str, length: int) -> TwoSided | None:
     if dataset == "synthetic":
         task = task_of(str(data.info["source"]))
         return Sequences(task) if task.T == length else None
+    if dataset == "climbs":
+        climbs = climbs_of(str(data.info["source"]))
+        return Sequences(climbs) if climbs and climbs.T == length else None
     return None

@@ -23,6 +23,7 @@ from conftest import TINY, train_in_process
 from safetensors.torch import load, save
 
 import augment
+import data.climbs.prepare
 import data.demo.prepare
 import data.grammar.prepare
 import data.synthetic.prepare
@@ -55,6 +56,7 @@ PROGRAMS = {
     "table": table.main,
     "tune": tune.main,
     "export": export.main,
+    "climbs": data.climbs.prepare.command,
     "demo": data.demo.prepare.command,
     "grammar": data.grammar.prepare.command,
     "synthetic": data.synthetic.prepare.command,
@@ -508,6 +510,21 @@ CASES = [
     ],
     ("synthetic", ["--out=new", "--source=walk length=500"], {}, "length = 500"),
     ("synthetic", "--tokenizer=gpt2 --out=new", {}, "tokenizer"),
+    *[
+        ("climbs", f"--out=new --source={s}", damage, says)
+        for s, damage, says in (
+            ("nosuch", {}, "nosuch"),
+            ("data", {}, ""),
+            ("prompts.txt", {}, "JSON"),
+            ("a.json", {"a.json": "[1]"}, "list of ADS-B records"),
+            ("a.json", {"a.json": '[{"timestamp": 1}]'}, "no column icao24"),
+            ("a.json", {"a.json": b"\xff"}, "UTF-8"),
+            ("a.json", {"a.json": "[" * 99999}, "JSON"),
+            ("a.json.gz", {"a.json.gz": b"\x1f\x8b\x08"}, "gzip"),
+        )
+    ],
+    ("climbs", ["--out=new", "--source=simulated length=500"], {}, "length = 500"),
+    ("climbs", "--tokenizer=gpt2 --out=new", {}, "tokenizer"),
     *[
         ("wiki", f"--tokenizer=bpe270 --out=new --source={s}", damage, says)
         for s, damage, says in (

@@ -198,12 +198,76 @@ def distinct(draws: int, classes: int) -> np.ndarray:
     return p
 
 
-class Walk(Task):
+class Chain(Task):
+    """What a Markov chain shows whose states are hidden, each of which shows one token.
+
+    first (N,)     p(state of the first place)
+    step (N, N)    p(state after | state)
+    token (N,)     what each state shows
+
+    p(x_i | known) is by forward and backward sums over all paths (Rabiner 1989, section III). Each message is
+    divided by its sum, and the logarithms of the sums are added up apart. Every term is positive, so nothing
+    cancels; nothing underflows if float64 holds the least probable path (2^-1022).
+    """
+
+    def __init__(self, T: int, words: list[str], first: np.ndarray, step: np.ndarray, token: np.ndarray):
+        super().__init__(T, words)
+        self.first, self.step, self.token = first, step, token
+        self.shows = (token[:, None] == np.arange(self.V)).astype(float)  # (N, V)
+
+    def sample(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        states = np.empty((n, self.T), np.int64)
+        p = np.tile(self.first, (n, 1))
+        for t in range(self.T):
+            u = rng.random((n, 1)) * p.sum(1, keepdims=True)
+            states[:, t] = (p.cumsum(1) <= u).sum(1)
+            p = self.step[states[:, t]]
+        return self.token[states]
+
+    def log_evidence(self, tokens: np.ndarray) -> np.ndarray:
+        """log p(known tokens) (B,) of rows (B, T) of which some are UNKNOWN; -inf where it is 0."""
+        return self._past(self._fits(self._checked(tokens)))[1]
+
+    def _log_prob(self, sequences: np.ndarray) -> np.ndarray:
+        return self.log_evidence(sequences)
+
+    def _weights(self, tokens: np.ndarray) -> np.ndarray:
+        fits = self._fits(tokens)
+        past, _ = self._past(fits)
+        future = np.ones_like(past[0])  # in proportion to p(known tokens after t | state at t)
+        out = np.empty((len(tokens), self.T, self.V))
+        for t in range(self.T - 1, -1, -1):
+            out[:, t] = (past[t] * future) @ self.shows
+            future, _ = _scaled((fits[t] * future) @ self.step.T)
+        return out
+
+    def _fits(self, tokens: np.ndarray) -> np.ndarray:
+        """Which state could stand where, for all that the same place tells: (T, B, N) bool."""
+        return np.moveaxis(self._possible(tokens), 1, 0)[:, :, self.token]
+
+    def _past(self, fits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(p(state at t | known tokens up to t) (T, B, N), log p(known tokens) (B,)); 0 from where these
+        cannot be."""
+        past, log_p = np.empty(fits.shape), np.zeros(fits.shape[1])
+        for t in range(self.T):
+            before = past[t - 1] @ self.step if t else self.first
+            past[t], log_sum = _scaled(fits[t] * before)
+            log_p += log_sum
+        return past, log_p
+
+
+def _scaled(message: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(`message` (B, N) with rows that sum to 1, log of their sums (B,)); a row of zeros stays one."""
+    total = message.sum(1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        return message / np.where(total > 0, total, 1), np.log(total[:, 0])
+
+
+class Walk(Chain):
     """A lazy random walk: X_0 is one of `starts`, each step is +1 or -1 with 2/5 each and 0 with 1/5.
 
-    Token v is the value v + low. The first token of a sequence is X_0. p(x_i | known) is by forward and
-    backward sums over all paths. Every term is positive, so nothing cancels; the least path of 400 tokens
-    has the probability 2^-929, which float64 still holds.
+    Token v is the value v + low. The first token of a sequence is X_0. The least path of 400 tokens has the
+    probability 2^-929, which float64 still holds.
     """
 
     LONGEST = 400
@@ -212,39 +276,18 @@ class Walk(Task):
         if T > self.LONGEST:
             raise UserError(f"length = {T}: probabilities of a walk underflow: use at most {self.LONGEST}")
         self.low = min(starts) - (T - 1)
-        high = max(starts) + (T - 1)
-        super().__init__(T, [str(value) for value in range(self.low, high + 1)])
+        words = [str(value) for value in range(self.low, max(starts) + T)]
         self.starts = np.array(starts) - self.low
-        self.first = np.bincount(self.starts, minlength=self.V) / len(starts)  # p(x_0 = v) (V,)
         self.moves = {-1: 2 / 5, 0: 1 / 5, 1: 2 / 5}
+        V = len(words)
+        first = np.bincount(self.starts, minlength=V) / len(starts)  # p(x_0 = v) (V,)
+        step = sum(p * np.eye(V, k=move) for move, p in self.moves.items())
+        super().__init__(T, words, first, np.asarray(step), np.arange(V))
 
     def sample(self, n: int, rng: np.random.Generator) -> np.ndarray:
         start = self.starts[rng.integers(len(self.starts), size=(n, 1))]
         steps = rng.choice(list(self.moves), size=(n, self.T - 1), p=list(self.moves.values()))
         return np.concatenate((start, start + np.cumsum(steps, 1)), 1)
-
-    def _log_prob(self, sequences: np.ndarray) -> np.ndarray:
-        steps = np.diff(sequences, axis=1)
-        p = np.select([steps == move for move in self.moves], list(self.moves.values()))
-        with np.errstate(divide="ignore"):
-            return np.log(self.first[sequences[:, 0]]) + np.log(p).sum(1)
-
-    def _weights(self, tokens: np.ndarray) -> np.ndarray:
-        fits = np.moveaxis(self._possible(tokens), 1, 0).astype(float)  # (T, B, V)
-        past, future = np.empty_like(fits), np.ones_like(fits)
-        past[0] = fits[0] * self.first  # p(known tokens up to t, x_t = v)
-        for t in range(1, self.T):
-            past[t] = fits[t] * self._one_step(past[t - 1])
-        for t in range(self.T - 2, -1, -1):  # p(known tokens after t | x_t = v)
-            future[t] = self._one_step(fits[t + 1] * future[t + 1])
-        return np.moveaxis(past * future, 0, 1)
-
-    def _one_step(self, p: np.ndarray) -> np.ndarray:
-        """Sums over a step, from the values before it or, as it is symmetric, from those after it: (B, V)."""
-        out = self.moves[0] * p
-        out[:, 1:] += self.moves[1] * p[:, :-1]
-        out[:, :-1] += self.moves[-1] * p[:, 1:]
-        return out
 
 
 # what makes each of a length

@@ -1,0 +1,1 @@
+"""Climbs of aircraft as vertical rates: simulated ones whose truth is known, and recorded ones."""
