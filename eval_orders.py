@@ -61,6 +61,7 @@ CODE = (  # what decides the numbers of a row, beside what decides those of eval
     "data/orders.py",
     "data/grammar/two_sided.py",
     "data/synthetic/tasks.py",
+    "data/mazes/mazes.py",
 )
 
 
@@ -280,7 +281,7 @@ def opened(c: OrdersConfig) -> Asked:
     truth = two_sided(data, runs[0].ckpt.config["dataset"], length)
     if c.samplers and truth is None:
         raise UserError(
-            "--samplers needs a corpus whose truth is known (data/grammar, data/synthetic), "
+            "--samplers needs a corpus whose truth is known (data/grammar, data/synthetic, data/mazes), "
             f"not {folder}: leave it out"
         )
     if c.out:
