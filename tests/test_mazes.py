@@ -99,18 +99,23 @@ def test_a_distance_that_no_maze_has():
         Mazes(5, 7, 2, distance=40).sample(1, np.random.default_rng(0))
 
 
-def test_all_shortest_paths_are_equally_likely(some, monkeypatch):
-    """Chi-square, five standard deviations, of one maze that is drawn again and again."""
-    maze, answers = max(some, key=lambda found: len(found[1]))
-    wall = maze.reshape(1, 5, 7) == WALL
+def test_all_shortest_paths_are_equally_likely(monkeypatch):
+    """Chi-square of the answers of each start and goal between the same walls, five standard deviations. For
+    equal probabilities its mean and variance are exact for any numbers."""
+    wall = SMALL._walls(1, np.random.default_rng(1))
     monkeypatch.setattr(SMALL, "_walls", lambda n, rng: np.repeat(wall, n, 0))
-    x = SMALL.sample(30_000, np.random.default_rng(4))
-    x = x[(x[:, :35] == maze).all(1)]
-    counts = Counter(map(tuple, x[:, 35:]))
-    assert counts.keys() == set(map(tuple, answers)) and len(x) > 20 * len(answers)
-    expected = len(x) / len(answers)
-    statistic, freedom = sum((c - expected) ** 2 / expected for c in counts.values()), len(answers) - 1
-    assert abs(statistic - freedom) < 5 * math.sqrt(2 * freedom)
+    x = SMALL.sample(4000, np.random.default_rng(4))
+    counts: dict[tuple, list[int]] = {}
+    for row, n in Counter(map(tuple, x.tolist())).items():
+        counts.setdefault(row[:35], []).append(n)
+    answers = {row[:35]: round(math.exp(-p)) for row, p in zip(map(tuple, x.tolist()), SMALL.log_prob(x))}
+    surplus = variance = 0.0
+    for maze, seen in counts.items():
+        n, k = sum(seen), answers[maze]
+        assert len(seen) <= k
+        surplus += k / n * sum(c * c for c in seen) - n - (k - 1)
+        variance += 2 * (k - 1) * (n - 1) / n
+    assert max(answers.values()) > 4 and abs(surplus) < 5 * math.sqrt(variance)
 
 
 # ---- judging ---------------------------------------------------------------------------------------
