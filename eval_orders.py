@@ -249,7 +249,10 @@ def draw(rows: list[Row], truth: dict[str, float], out: Path) -> list[Path]:
                 ax.annotate(same[0]["sampler"], (x, y), textcoords="offset points", xytext=(4, 3), size=6)
     for ax, key in zip(axes, keys):
         ax.axhline(truth[key], color="0.6", lw=0.8)
-        ax.set(xscale="log", xlabel="model evaluations a text", ylabel=key.replace("_", " "))
+        ax.set_xscale("log", base=4)
+        ax.xaxis.set_major_formatter("{x:g}")  # its own are powers in TeX, which pyplot() turns off
+        ax.minorticks_off()
+        ax.set(xlabel="model evaluations a text", ylabel=key.replace("_", " "))
     axes[0].legend(frameon=False)
     return figures.write(fig, beside(out, ".samplers"))
 

@@ -1,12 +1,12 @@
 """Draws mazes as a run fills them in.
 
     python docs/mazes.py out/mazes/sigma_gpt-mazes-1 [--mazes=3] [--sampler="random order"] [--moments=3]
-                         [--out=results/mazes_filled]
+                         [--seed=1] [--out=results/mazes_filled]
 
 A line is a maze of the test split: the maze, the exact density of shortest paths and, of a model that can be
 asked about any place, what it says of each cell before anything is filled in (one pass). Then what has been
 filled in after equal shares of the rounds, and last the answer. The path is coloured by the round in which it
-came, from the first (dark) to the last (bright); grey is not filled in yet.
+came, from the first (dark) to the last (bright); grey is not filled in yet, red changes the maze itself.
 Source: Pannatier et al. 2024, arXiv 2404.09562, fig. 3.
 """
 
@@ -31,6 +31,8 @@ from evaluation.filling import Filled
 from evaluation.orders import Asker, spread, templates
 from evaluation.samplers import writers
 from runtime.checkpoint import load_model
+from runtime.configurator import cli
+from runtime.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,25 +81,30 @@ def line(
         until = rounds * n // (moments + 1)
         base(ax, maze, f"{until} of {rounds} rounds" if until < rounds else "answer")
         shade(ax, np.full(maze.shape, 0.3), (rank > until) & (maze != WALL), "Greys", 1)
-        shade(ax, rank, (answer == PATH) & (rank <= until), "viridis", rounds)
+        there = rank <= until
+        shade(ax, rank, (answer == PATH) & there, "viridis", rounds)
+        wrong = (answer != maze) & ((answer != PATH) | (maze != FREE))
+        shade(ax, np.ones(maze.shape), wrong & there, "Reds", 1.5)
 
 
 def filled_in(args: argparse.Namespace) -> tuple[Mazes, np.ndarray, Asker, Filled]:
     """The mazes, sequences of the test split (n, T), the model and what it made of them."""
     model, ckpt = load_model(args.run, "last")
+    if ckpt.config["dataset"] != "mazes":
+        raise UserError(f"{args.run} was not trained on mazes: give a run of config/mazes.py")
     tokens = open_tokens(found_path(ckpt.config["data"], Path(args.run)) / "test.bin")
-    assert ckpt.config["dataset"] == "mazes", f"{args.run} was not trained on mazes"
     task = mazes_of(str(tokens.info["source"]))
     who = Asker(model, model.head.draws(1, 0), "cpu", "float32")
     known = writers(who.order)
     sampler = args.sampler or ("random order" if "random order" in known else next(iter(known)))
-    assert sampler in known, f"--sampler={sampler}: this model has {', '.join(known)}"
+    if sampler not in known:
+        raise UserError(f"--sampler={sampler}: this model has {', '.join(known)}")
     rows = spread(tokens.ids, args.mazes, task.T)
     begun = torch.from_numpy(templates(rows, task.T // 2))
     return task, rows, who, known[sampler](who, begun, torch.Generator().manual_seed(args.seed))
 
 
-def main() -> None:
+def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("run")
     parser.add_argument("--mazes", type=int, default=3)
@@ -105,7 +112,9 @@ def main() -> None:
     parser.add_argument("--moments", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("results/mazes_filled"))
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
+    if args.mazes < 1 or args.moments < 1:
+        raise UserError(f"--mazes={args.mazes} --moments={args.moments}: each must be at least 1")
     task, rows, who, filled = filled_in(args)
     begun = templates(rows, task.T // 2)
     shape = (len(rows), task.height, task.width)
@@ -125,7 +134,8 @@ def main() -> None:
     figures.write(fig, args.out)
     solved, optimal = task.solved(filled.text.numpy())
     print(json.dumps({"solved": solved.tolist(), "optimal": optimal.tolist()}))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    cli(main)()

@@ -208,7 +208,7 @@ def test_answers_have_their_probabilities(some):
 
 def test_chain_rule_in_any_order():
     """log p(answer | maze) is the sum of log p(cell | maze, those before it in the order)."""
-    task, rng = Mazes(), np.random.default_rng(6)
+    task, rng = Mazes(7, 9, walls=3), np.random.default_rng(6)
     x = task.sample(5, rng)
     half, rows = task.T // 2, np.arange(5)
     order = half + rng.permuted(np.tile(np.arange(half), (5, 1)), axis=1)
