@@ -63,6 +63,7 @@ CODE = (  # what decides the numbers of a row, beside what decides those of eval
     "data/synthetic/tasks.py",
     "data/climbs/simulated.py",
     "data/climbs/rates.py",
+    "data/mazes/mazes.py",
 )
 
 
@@ -250,7 +251,10 @@ def draw(rows: list[Row], truth: dict[str, float], out: Path) -> list[Path]:
                 ax.annotate(same[0]["sampler"], (x, y), textcoords="offset points", xytext=(4, 3), size=6)
     for ax, key in zip(axes, keys):
         ax.axhline(truth[key], color="0.6", lw=0.8)
-        ax.set(xscale="log", xlabel="model evaluations a text", ylabel=key.replace("_", " "))
+        ax.set_xscale("log", base=4)
+        ax.xaxis.set_major_formatter("{x:g}")  # its own are powers in TeX, which pyplot() turns off
+        ax.minorticks_off()
+        ax.set(xlabel="model evaluations a text", ylabel=key.replace("_", " "))
     axes[0].legend(frameon=False)
     return figures.write(fig, beside(out, ".samplers"))
 
@@ -282,8 +286,8 @@ def opened(c: OrdersConfig) -> Asked:
     truth = two_sided(data, runs[0].ckpt.config["dataset"], length)
     if c.samplers and truth is None:
         raise UserError(
-            "--samplers needs a corpus whose truth is known (data/grammar, data/synthetic), "
-            f"not {folder}: leave it out"
+            "--samplers needs a corpus whose truth is known (data/grammar, data/synthetic, data/mazes or "
+            f"simulated data/climbs), not {folder}: leave it out"
         )
     if c.out:
         check_writable(beside(Path(c.out), ".json"))

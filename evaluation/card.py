@@ -12,6 +12,7 @@ LICENCES = {
     "wikitext103": ("cc-by-sa-3.0", "WikiText-103 (Merity et al. 2016), text of Wikipedia: CC BY-SA 3.0"),
     "grammar": ("mit", "sentences of nanoHeads' grammar: MIT"),
     "synthetic": ("mit", "nanoHeads' synthetic sequences: MIT"),
+    "mazes": ("mit", "nanoHeads' mazes: MIT"),
     "demo": ("psf-2.0", "the help topics of CPython: PSF License 2.0"),
 }
 _HEAD = ("head", "head_args", "gain", "learn_gain", "tied", "bayesian", "order", "sinusoidal")

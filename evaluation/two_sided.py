@@ -1,5 +1,5 @@
 """The exact truths given any known places, of the corpora that have one: the known language, the synthetic
-sequences and the simulated climbs."""
+sequences, the mazes and the simulated climbs."""
 
 from typing import NamedTuple, Protocol
 
@@ -10,6 +10,8 @@ from data.grammar.machine import UNKNOWN, Machine
 from data.grammar.truth import Truth
 from data.grammar.two_sided import ForwardBackward
 from data.held_out import HeldOut
+from data.mazes.mazes import Mazes
+from data.mazes.prepare import mazes_of
 from data.synthetic.prepare import task_of
 from data.synthetic.tasks import Task
 
@@ -25,7 +27,7 @@ class TwoSided(Protocol):
     def judge(self, texts: np.ndarray) -> dict[str, float]:
         """What sampled texts (n, T) are worth: `validity`, the share of what is possible, and `true_nll`, the
         mean -log p of that under the truth, nats a token. What the truth writes has its entropy. Where there
-        are pairs of neighbours to count, `pair_tv`: see Language."""
+        are pairs of neighbours to count, `pair_tv`: see Language. Of mazes what Answers says."""
         ...
 
 
@@ -87,6 +89,25 @@ class Sequences(NamedTuple):
         }
 
 
+class Answers(NamedTuple):
+    """Mazes with their answers: `solved`, the share with a path from start to goal, `optimal`, the share with
+    a shortest one, and `true_nll`, the mean -log p of these under the truth, nats an answer."""
+
+    mazes: Mazes
+
+    def log_probs(self, text: np.ndarray, asked: np.ndarray) -> np.ndarray:
+        return self.mazes.log_probs(text)[asked]
+
+    def judge(self, texts: np.ndarray) -> dict[str, float]:
+        solved, optimal = self.mazes.solved(texts)
+        return {
+            "solved": _mean(solved),
+            "optimal": _mean(optimal),
+            "true_nll": _mean(-self.mazes.log_prob(texts[optimal])),
+            "judged": len(texts),
+        }
+
+
 def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else float("nan")
 
@@ -101,4 +122,7 @@ def two_sided(data: HeldOut, dataset: str, length: int) -> TwoSided | None:
     if dataset == "climbs":
         climbs = climbs_of(str(data.info["source"]))
         return Sequences(climbs) if climbs and climbs.T == length else None
+    if dataset == "mazes":
+        mazes = mazes_of(str(data.info["source"]))
+        return Answers(mazes) if mazes.T == length else None
     return None

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # all but the screen of defaults, which is no configuration, and those of classify.py
 CONFIGS = [p for p in sorted((ROOT / "config").glob("*.py")) if p.stem != "defaults"]
 CONFIGS = [p for p in CONFIGS if "layers" not in read_config(p)]
-OVERLAYS = ("brief", "climbs", "grammar", "memorise", "orders", "small", "synthetic", "tiny")
+OVERLAYS = ("brief", "climbs", "grammar", "mazes", "memorise", "orders", "small", "synthetic", "tiny")
 
 ROWS = [p for p in CONFIGS if p.stem not in OVERLAYS]
 

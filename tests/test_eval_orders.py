@@ -247,6 +247,14 @@ def test_synthetic_sequences_are_judged_one_by_one():
     assert judged["validity"] == 0.5 and judged["true_nll"] == pytest.approx(np.log(120) / 5)
 
 
+def test_numbers_of_the_figure_are_plain(tmp_path):
+    said = {"sampler": "random order", "evaluations": 35.0, "solved": 0.5, "optimal": 0.25}
+    rows = [{"row": "a", "samplers": [said, said | {"evaluations": 3.0}]}]
+    _, svg = eval_orders.draw(rows, {"solved": 1.0, "optimal": 1.0, "judged": 2}, tmp_path / "f")
+    text = svg.read_text()
+    assert "<!-- 16 -->" in text and "math" not in text
+
+
 def test_pairs_of_classes_tell_valid_texts_that_are_all_alike(machine):
     words = np.concatenate(machine.sample(4000, np.random.default_rng(2)))
     windows = spread(words, 300, 40)

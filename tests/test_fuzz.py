@@ -26,6 +26,7 @@ import augment
 import data.climbs.prepare
 import data.demo.prepare
 import data.grammar.prepare
+import data.mazes.prepare
 import data.synthetic.prepare
 import data.wikitext103.prepare
 import embeddings
@@ -59,6 +60,7 @@ PROGRAMS = {
     "climbs": data.climbs.prepare.command,
     "demo": data.demo.prepare.command,
     "grammar": data.grammar.prepare.command,
+    "mazes": data.mazes.prepare.command,
     "synthetic": data.synthetic.prepare.command,
     "wiki": data.wikitext103.prepare.command,
 }
@@ -525,6 +527,17 @@ CASES = [
     ],
     ("climbs", ["--out=new", "--source=simulated length=500"], {}, "length = 500"),
     ("climbs", "--tokenizer=gpt2 --out=new", {}, "tokenizer"),
+    *[
+        ("mazes", ["--out=new", f"--source={s}"], {}, says)
+        for s, says in (
+            ("walk", "'walk' is not a setting of the mazes"),
+            ("walls=x", "walls=x"),
+            ("height=8", "height = 8: must be odd"),
+            ("width=" + BIG, "must be at most 51"),
+            ("height=3 width=3 distance=9", "distance = 9"),
+        )
+    ],
+    ("mazes", "--tokenizer=gpt2 --out=new", {}, "tokenizer"),
     *[
         ("wiki", f"--tokenizer=bpe270 --out=new --source={s}", damage, says)
         for s, damage, says in (

@@ -1,0 +1,130 @@
+"""Prepare mazes: each sequence is a maze, then the same maze with a shortest path drawn in.
+
+    python data/mazes/prepare.py [--source="height=9 width=11 walls=4 seed=2"] [--out=DIR] [--force]
+
+`--source` has the Settings that are not the standard ones, and so has the folder's name,
+words-height=9-width=11-walls=4-seed=2. See data.mazes.mazes for how mazes are drawn.
+
+Sequences lie back to back: block_size is their length, twice the cells of a maze. The maze is given
+(data.corpus.Split): first in every order, without a loss, never scored. One token more stands at the end, as
+the last window needs it.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    from runtime import configurator
+
+    configurator.quiet_imports()
+
+from data.corpus import PrepareConfig, Split, main, prepare_splits
+from data.mazes.mazes import WORDS, Mazes
+from data.prepared import SPLITS
+from data.settings import GeneratorSettings
+from data.tokenizers import WordTokenizer
+from runtime.configurator import cli
+from runtime.errors import UserError
+
+FOLDER = Path(__file__).resolve().parent
+AT_ONCE = 1024  # mazes
+
+
+@dataclass(frozen=True)
+class Settings(GeneratorSettings):
+    """What decides a corpus of mazes. train, validation and test are in mazes."""
+
+    corpus = "the mazes"
+    least: ClassVar[dict[str, int]] = {"height": 3, "width": 3, "walls": 0, "seed": 0}
+    most: ClassVar[dict[str, int]] = {"height": 51, "width": 51, "walls": 625}
+
+    height: int = 13  # cells
+    width: int = 21
+    walls: int = 15
+    distance: int = 6  # steps from start to goal, at least
+    seed: int = 1
+    train: int = 100_000
+    validation: int = 1000
+    test: int = 1000
+
+    def mazes(self) -> Mazes:
+        """UserError for a side that is even."""
+        return Mazes(self.height, self.width, self.walls, self.distance)
+
+
+def mazes_of(source: str) -> Mazes:
+    """The mazes with their exact distributions. `source` is the user's, or what the record of a prepared
+    folder says."""
+    return Settings.parse(source).mazes()
+
+
+def sequences(mazes: Mazes, count: int, seed: tuple[int, ...]) -> Iterator[str]:
+    """`count` sequences as text, each with a space behind it, and the first word of one more."""
+    rng, left = np.random.default_rng(seed), count
+    words = np.array(WORDS)
+    while left:
+        rows = mazes.sample(min(left, AT_ONCE), rng)
+        for row in words[rows].tolist():
+            yield " ".join(row) + " "
+        left -= len(rows)
+    yield WORDS[mazes.sample(1, rng)[0, 0]]
+
+
+def unusual(source: str) -> str:
+    """The settings in the record of a prepared folder that are not the standard ones."""
+    return " ".join(Settings.parse(source).unusual())
+
+
+def folder_name(tokenizer: str, source: str) -> str:
+    """Of a prepared folder, see data.prepared.folder_of: words-walls=4. UserError for a wrong source."""
+    return "-".join([tokenizer, *Settings.parse(source).unusual()])
+
+
+def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) -> Path:
+    """Generate a corpus of mazes into the folder `out`; see data.corpus.prepare_splits.
+
+    source  settings, "key=number" with spaces between; the others have their defaults
+    """
+    if tokenizer != WordTokenizer.name:
+        raise UserError(
+            f"tokenizer = {tokenizer!r}: mazes are made of words for their cells: use {WordTokenizer.name!r}"
+        )
+    settings = Settings.parse(source)
+    mazes = settings.mazes()
+    mazes.sample(1, np.random.default_rng(0))  # what cannot be drawn is said before anything is written
+    splits = {
+        split: Split(
+            partial(sequences, mazes, asdict(settings)[split], (settings.seed, 1 + i)),
+            length=mazes.T,
+            given=mazes.T // 2,
+        )
+        for i, split in enumerate(SPLITS)
+    }
+    own = WordTokenizer.of(WORDS)
+    return prepare_splits(Path(out), tokenizer, str(settings), splits, force=force, own=own)
+
+
+@dataclass
+class MazesConfig(PrepareConfig):
+    # fmt: off
+    tokenizer: str = "words"        # no other: each kind of cell is a word
+    source: str = ""                # settings such as "height=9 width=11 walls=4"; empty: the standard ones
+    # fmt: on
+
+    def folder_name(self) -> str:
+        return folder_name(self.tokenizer, self.source)
+
+
+def command(argv: list[str]) -> int:
+    return main(prepare, FOLDER, MazesConfig, __doc__, argv)
+
+
+if __name__ == "__main__":
+    cli(command)()
