@@ -12,6 +12,8 @@ Errors are over the places that are not known. The parts: the first rate; then a
 others; then a tenth and a single place at three quarters, of which a left-to-right model cannot be told.
 Rows are means over the runs of a configuration, with 95% intervals by Student's t over their seeds. On
 simulated climbs `truth` is the exact posterior.
+
+OUT.embeddings shows where whole climbs that were sampled lie beside those of the split: t-SNE of their rates.
 """
 
 if __name__ == "__main__":
@@ -21,7 +23,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     from runtime import configurator
 
-    configurator.quiet_imports("scipy", "tabulate", "matplotlib")
+    configurator.quiet_imports("scipy", "tabulate", "sklearn", "matplotlib")
 
 import sys
 from dataclasses import dataclass
@@ -37,13 +39,14 @@ from data.held_out import open_held_out
 from data.prepared import found_path
 from data.synthetic.tasks import Chain
 from eval_orders import grouped, mean, name_of, table
-from evaluation import figures
+from evaluation import embeddings, figures
 from evaluation.any_order import FREE, Exact
 from evaluation.orders import Asker, spread
 from evaluation.provenance import commit
 from evaluation.rest import can_be_asked, density, nats, written
 from evaluation.rows import Entry, check_comparable, entries
 from evaluation.samplers import left_to_right
+from evaluation.tables import beside
 from evaluation.two_sided import Sequences, two_sided
 from runtime.checkpoint import load_model, weights_digest
 from runtime.configurator import check_seed, cli, configure, help_text, wants_help
@@ -66,7 +69,7 @@ class ClimbsConfig:
     climb: int = 0                  # which of them the figure shows
     seed: int = 1337                # of the samples
     device: str = "auto"
-    out: str = "results/climbs_rest"  # writes OUT.md, OUT.json, OUT.png and OUT.svg
+    out: str = "results/climbs_rest"  # writes OUT.md, .json, .png, .svg, .embeddings.png and .embeddings.svg
     # fmt: on
 
     def check(self) -> None:
@@ -202,6 +205,15 @@ def draw(columns: dict[str, list[Panel | None]], whole: Tensor, knowns: list[np.
     figures.write(fig, out)
 
 
+def draw_whole(whole: dict[str, np.ndarray], windows: Tensor, out: Path) -> None:
+    """Of each row's whole climbs (n, T), tokens, and those of the split; nothing of too few."""
+    if len(windows) >= embeddings.LEAST:
+        rows = {
+            name: RATES[climbs].astype(float) for name, climbs in ({"real": windows.numpy()} | whole).items()
+        }
+        embeddings.draw(rows, beside(out, ".embeddings"), real="real")
+
+
 # -----------------------------------------------------------------------------
 # The command
 
@@ -234,6 +246,8 @@ def main(argv: list[str]) -> int:
     text = {part: known_of(a.windows[c.climb : c.climb + 1], a.parts[part]) for part in SHOWN}
     rows: list[dict[str, Any]] = []
     columns: dict[str, list[Panel | None]] = {}
+    whole: dict[str, np.ndarray] = {}
+    begun = known_of(a.windows, a.parts["the first rate"])
     if a.truth:
         rows.append({"name": "truth", "row": "truth"})
         for part, known in a.parts.items():
@@ -251,6 +265,7 @@ def main(argv: list[str]) -> int:
         rows.append(row)
         if row["row"] not in columns:
             columns[row["row"]] = [panel_of(who, t, c.seed) for t in text.values()]
+            whole[row["row"]] = written(who, begun, c.seed).numpy()
     found = tables(rows, list(a.parts))
     print(found)
     settings = {key: value for key, value in vars(c).items() if key not in ("checkpoints", "device", "out")}
@@ -258,6 +273,7 @@ def main(argv: list[str]) -> int:
     with replacing(Path(f"{c.out}.md")) as file:
         file.write((found + "\n").encode())
     draw(columns, a.windows[c.climb], [a.parts[part] for part in SHOWN], Path(c.out))
+    draw_whole(whole, a.windows, Path(c.out))
     return 0
 
 

@@ -54,24 +54,24 @@ def plane(embeddings: np.ndarray, seed: int) -> np.ndarray:
     )
 
 
-def check_rows(rows: Mapping[str, Sized]) -> None:
-    """UserError unless there are human sequences and others, as many of each."""
-    if HUMAN not in rows or len(rows) < 2:
-        raise UserError(f"rows are {', '.join(rows)}: needs {HUMAN!r} and another to lie beside it")
+def check_rows(rows: Mapping[str, Sized], real: str = HUMAN) -> None:
+    """UserError unless there are `real` sequences and others, LEAST at least of each."""
+    if real not in rows or len(rows) < 2:
+        raise UserError(f"rows are {', '.join(rows)}: needs {real!r} and another to lie beside it")
     if min(map(len, rows.values())) < LEAST:
         short = min(rows, key=lambda name: len(rows[name]))
         raise UserError(f"row {short} has {len(rows[short])} sequences: needs at least {LEAST}")
 
 
-def draw(rows: dict[str, np.ndarray], path: Path, seed: int = 0) -> list[Path]:
-    """PATH.png and PATH.svg of embeddings (n, C) by row, one of them HUMAN: a panel a row, human sequences
+def draw(rows: dict[str, np.ndarray], path: Path, seed: int = 0, real: str = HUMAN) -> list[Path]:
+    """PATH.png and PATH.svg of embeddings (n, C) by row, one of them `real`: a panel a row, real sequences
     green, the row's blue, all others grey, as in sigma-GPTs (arXiv 2404.09562), figure 4. Of a longer row the
     first count, so that each has as many."""
-    check_rows(rows)
+    check_rows(rows, real)
     n = min(map(len, rows.values()))
     rows = {name: e[:n] for name, e in rows.items()}
     at = dict(zip(rows, plane(np.concatenate(list(rows.values())), seed).reshape(len(rows), n, 2)))
-    shown = [name for name in rows if name != HUMAN]
+    shown = [name for name in rows if name != real]
     plt, columns = figures.pyplot(), min(COLUMNS, len(shown))
     lines = math.ceil(len(shown) / columns)
     size = (2.4 * columns, 2.6 * lines + 0.4)
@@ -80,12 +80,12 @@ def draw(rows: dict[str, np.ndarray], path: Path, seed: int = 0) -> list[Path]:
         ax.remove()
     for ax, name in zip(axes.flat, shown):
         others = np.concatenate(
-            [xy for other, xy in at.items() if other not in (name, HUMAN)] or [at[name][:0]]
+            [xy for other, xy in at.items() if other not in (name, real)] or [at[name][:0]]
         )
-        for xy, colour in ((others, "0.85"), (at[HUMAN], "tab:green"), (at[name], "tab:blue")):
+        for xy, colour in ((others, "0.85"), (at[real], "tab:green"), (at[name], "tab:blue")):
             ax.plot(*xy.T, ".", color=colour, ms=4, alpha=0.7, mew=0, rasterized=True)
-        ax.set_title(f"{name}\n1-NN accuracy {neighbour_accuracy(rows[HUMAN], rows[name]):.2f}")
+        ax.set_title(f"{name}\n1-NN accuracy {neighbour_accuracy(rows[real], rows[name]):.2f}")
         ax.set_xticks([])
         ax.set_yticks([])
-    fig.supxlabel(f"blue: the row, green: human, grey: other rows; {n} of each. {CAVEAT}", fontsize=6)
+    fig.supxlabel(f"blue: the row, green: {real}, grey: other rows; {n} of each. {CAVEAT}", fontsize=6)
     return figures.write(fig, path)

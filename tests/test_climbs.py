@@ -30,7 +30,7 @@ from runtime.errors import UserError
 from tests.test_eval_orders import asker
 from tests.test_orders import log_p, model_of
 
-SIZES = "simulated length=8 train=30 validation=6 test=5"
+SIZES = "simulated length=8 train=30 validation=6 test=12"
 
 
 # ---- the truth -----------------------------------------------------------------------------------
@@ -230,9 +230,9 @@ def folder(tmp_path_factory):
 
 def test_the_simulated_corpus(folder):
     assert folder == folder_of("climbs", "words", SIZES, folder.parents[1])
-    assert folder.name == "words-simulated-length=8-train=30-validation=6-test=5"
+    assert folder.name == "words-simulated-length=8-train=30-validation=6-test=12"
     assert load_tokenizer(folder).words == WORDS
-    for split, count in zip(SPLITS, (30, 6, 5)):
+    for split, count in zip(SPLITS, (30, 6, 12)):
         held = open_held_out(folder / f"{split}.bin")
         truth = two_sided(held, "climbs", 8)
         assert isinstance(truth, Sequences) and two_sided(held, "climbs", 16) is None
@@ -355,7 +355,7 @@ def test_the_command(page, folder, tmp_path, capsys):
         assert train_in_process(train.TrainConfig(**sizes, out_dir=str(runs[-1])), folder) == 0
     out = tmp_path / "rest"
     capsys.readouterr()
-    flags = ["--windows=3", "--samples=2", "--device=cpu", f"--out={out}"]
+    flags = ["--windows=10", "--samples=2", "--device=cpu", f"--out={out}"]
     assert page.main([*map(str, runs), *flags]) == 0
     said = capsys.readouterr().out
     assert said.strip() == out.with_suffix(".md").read_text().strip()
@@ -365,7 +365,9 @@ def test_the_command(page, folder, tmp_path, capsys):
     assert rows["random"].keys() >= {*later} and rows["masked"].keys() >= {*later}
     assert not rows["left_to_right"].keys() & {*later, "50%: one pass"}
     assert out.with_suffix(".png").stat().st_size > 1000
-    for flag, says in (("--climb=3", "climb = 3: there are 3"), ("--samples=1", "samples = 1: must be")):
+    whole = (tmp_path / "rest.embeddings.svg").read_text()
+    assert "green: real" in whole and "10 of each" in whole and "masked" in whole and "truth" not in whole
+    for flag, says in (("--climb=10", "climb = 10: there are 10"), ("--samples=1", "samples = 1: must be")):
         with pytest.raises(UserError, match=says):
             page.main([str(runs[1]), *flags, flag])
 
