@@ -160,7 +160,8 @@ def opened(c: ImagesConfig) -> Asked:
     drawn = what_is_drawn(runs[0].ckpt, c.data)
     if drawn.codec is None:
         raise UserError(
-            f"{drawn.folder} holds another program's codes, whose images are not here; eval_orders.py scores them"
+            f"{drawn.folder} holds another program's codes, whose images are not here: eval_orders.py scores "
+            "them"
         )
     data = open_held_out(drawn.folder / f"{c.split}.bin")
     images = read_source(data.info["source"]).open()

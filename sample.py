@@ -2,6 +2,7 @@
 
     python sample.py out/sig_gpt --prompt "The history of" --num_samples 3 --temperature 0.9 --top_p 0.95
     python sample.py out/sigma_gpt --infill "The river <5> through the <3> of the city" --speculative
+    python sample.py out/image_tokens --class 7 --cfg 2 --grid 8x8 --out grid.png   (sample_image_tokens.py)
 
 Samples from the same distribution that is scored: log p of the head, averaged over weight draws if its
 projection is Bayesian. (--int8 comes close to it.)

@@ -12,11 +12,12 @@ document, eq. 11.
 if __name__ == "__main__":
     from runtime import configurator
 
-    configurator.quiet_imports("matplotlib")
+    configurator.quiet_imports()
 
 import sys
 import time
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
@@ -106,6 +107,8 @@ def main(argv: list[str]) -> int:
         return 0
     c = configure(SampleImagesConfig, argv)
     c.check()
+    if Path(c.out).suffix == ".png":
+        import_module("matplotlib")  # said now if it is not installed, not when all is drawn
     device = get_device(c.device)
     dtype = settle_dtype(c.dtype, device)
     model, ckpt = load_model(c.checkpoint, c.which, device, get_dtype(dtype.name))

@@ -1,4 +1,4 @@
-# Codes of a larger tokenizer, for one GPU: GPT-B of LlamaGen and of the GS-Softmax document (its section 4.1),
+# Codes of a larger tokenizer on one GPU: GPT-B of LlamaGen and of the GS-Softmax document (its section 4.1),
 # 256 codes of 16,384 for an image of 256 x 256, 1,000 classes. DIR: see data/image_tokens/files.py.
 # python train.py config/gs_softmax_f1.py config/image_tokens_gpu.py \
 #     --source="files codes=16384 classes=1000 in=DIR"
@@ -10,6 +10,7 @@ n_head = 12
 n_embd = 768
 dropout = 0.1
 batch_size = 256
+micro_batch = 64  # fits 24 GiB; 0 where there is more
 max_steps = 1_500_000  # 300 epochs of 1.28 million images
 learning_rate = 1e-4
 min_lr = 1e-4  # constant
