@@ -38,6 +38,7 @@ from data.images.sets import Images, ImageSet
 from evaluation.by_seed import grouped, kept_rows, mean, name_of, rows_of, table, write
 from evaluation.guidance import Drawn, check_cfg, sample_codes, what_is_drawn
 from evaluation.images import NEIGHBOURS, Seen, grid, halves, judged, seen, write_png
+from evaluation.orders import Asker
 from evaluation.provenance import commit, scoring_code, versions
 from evaluation.rows import Entry, check_comparable, entries, public
 from evaluation.sampling import check_sampling
@@ -214,20 +215,31 @@ def run_row(c: ImagesConfig, entry: Entry, a: Asked) -> Row:
     row |= {"zeros": s.zeros, "points": []}
     strips = []
     for point in c.points:
-
-        def bar(batches: Any) -> Any:
-            return tqdm(batches, desc=f"{entry.name}: guidance {point}", leave=False)
-
-        generator = torch.Generator(float64_device(device)).manual_seed(run_seed(c.seed, ckpt.config))
-        how = (point.temperature, point.top_k, 1.0)
-        what = (model, draws, a.drawn.layout, a.labels, point.cfg, how, generator)
-        pixels = codec.decode(sample_codes(*what, device, c.dtype, bar))
+        try:
+            pixels = drawn_at(point, c, Asker(model, draws, device, c.dtype), ckpt, entry.name, a)
+        except checkpoint.Degenerate as e:
+            raise checkpoint.Degenerate(e.what, ckpt.path) from None
         row["points"].append({**point._asdict(), **look(a, pixels, a.labels)})
         strips.append(strip(pixels, a.labels))
     if c.out:
         name = f"{file_stem(entry.name)}.png"
         write_png(beside(Path(c.out), ".samples") / name, np.concatenate(strips, 1))
     return row
+
+
+def drawn_at(
+    point: Point, c: ImagesConfig, who: Asker, ckpt: checkpoint.Checkpoint, name: str, a: Asked
+) -> np.ndarray:
+    """Pixels of images of the classes `a.labels`, the same ones again for the same run and settings."""
+
+    def bar(batches: Any) -> Any:
+        return tqdm(batches, desc=f"{name}: guidance {point}", leave=False)
+
+    generator = torch.Generator(float64_device(who.device)).manual_seed(run_seed(c.seed, ckpt.config))
+    how = (point.temperature, point.top_k, 1.0)
+    what = (who.model, who.draws, a.drawn.layout, a.labels, point.cfg, how, generator)
+    assert a.drawn.codec is not None
+    return a.drawn.codec.decode(sample_codes(*what, who.device, who.dtype, bar))
 
 
 def strip(pixels: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -88,6 +88,7 @@ def rows_of(
 
 def write(out: Path, content: dict[str, Any], rows: list[Row], text: str) -> None:
     """OUT.json with the rows and OUT.md with the text."""
+    out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(beside(out, ".json")) as f:
         f.write(json_table(content, [strict(r) for r in rows]).encode())
     with replacing(beside(out, ".md")) as f:
