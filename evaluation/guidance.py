@@ -46,7 +46,8 @@ def only_codes(log_p: Tensor, codes: int, scale: float) -> Tensor:
     log_p = torch.cat((log_p[:, :codes], log_p.new_full((len(log_p), log_p.shape[1] - codes), -torch.inf)), 1)
     if scale == 1:
         return log_p.log_softmax(1)
-    return guided(*log_p.chunk(2), scale)
+    with_class, without = log_p.chunk(2)
+    return guided(with_class, without, scale)
 
 
 def sample_codes(

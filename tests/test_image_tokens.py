@@ -150,6 +150,13 @@ def test_images_that_cannot_be_had_are_no_other_images(images, tmp_path, monkeyp
         prepare(tmp_path / "x", "words", "mnist patches")
 
 
+def test_a_folder_of_images_that_is_none_leaves_nothing_behind(tmp_path):
+    for folder in (tmp_path / "nosuch", tmp_path):
+        with pytest.raises(FileNotFoundError, match=str(folder)):
+            prepare(tmp_path / "x", "words", f"mnist vq in={folder}")
+    assert not list(tmp_path.glob("x/*"))
+
+
 @pytest.mark.parametrize(
     "source, says",
     [

@@ -33,7 +33,7 @@ from data.corpus import PrepareConfig, Split, main, prepare_splits
 from data.image_tokens.codecs import CODECS, Codec, grid_of, make_codec, read_codec, save_codec
 from data.image_tokens.files import open_files
 from data.images.sets import KINDS, ImageSet, open_images
-from data.prepared import SPLITS
+from data.prepared import SPLITS, is_prepared
 from data.settings import GeneratorSettings
 from data.tokenizers import WordTokenizer
 from runtime.configurator import cli
@@ -195,6 +195,8 @@ def of_images(out: Path, s: Source, force: bool) -> tuple[int, dict[str, Callabl
     make_codec(s.tokenizer, KINDS[s.images].shape, s.patch, s.settings.codes, 0)  # UserError before any work
     images = cache(s.open)
     codec = cache(lambda: codec_of(out, s, images, force))
+    if force or not is_prepared(out, WordTokenizer.name):
+        codec()  # before the folder says whose it is: a wrong in=DIR leaves nothing behind
 
     def chunks(split: str) -> Chunks:
         part = getattr(images(), split)
