@@ -1,5 +1,5 @@
-# scikit-learn's digits as 16 codes each, and a model that learns them in a minute: python sample.py out/RUN
-# --class 7 --cfg 2 shows what it draws. A sequence is a class and its codes. See docs/images.md.
+# Overlay: scikit-learn's digits as a class and 16 codes each, and a model that learns them in a minute.
+# python sample.py out/RUN --class 7 --cfg 2 shows what it draws. See docs/images.md.
 dataset = "image_tokens"
 tokenizer = "words"
 source = "digits vq"

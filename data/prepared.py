@@ -107,7 +107,7 @@ def prepared(dataset: str, tokenizer: str, source: str = "", root: str | Path = 
 
     dataset    a folder of data/ that has a prepare.py: "wikitext103", "demo", "grammar", "synthetic"
     tokenizer  "gpt2", "bytes", "bpe<vocabulary size>" or the path of a tokenizer.json; "words" for the
-               grammar and the synthetic corpus
+               grammar, the synthetic corpus and image tokens
     source     where the text comes from; "" takes what is prepared already, else the corpus' default
 
     ValueError for unknown names, for a folder that was prepared from another source, and for a damaged token

@@ -356,7 +356,7 @@ def bpe_size(name: str) -> int | None:
     if match is None:
         raise UserError(
             f"unknown tokenizer {name!r}: use gpt2, bytes, bpe<vocabulary size>, for instance bpe2048, or "
-            "the path of a tokenizer.json (words for the grammar and the synthetic corpus)"
+            "the path of a tokenizer.json (words for the grammar, the synthetic corpus and image tokens)"
         )
     return _checked_size(int(match[1]))
 
