@@ -1,4 +1,5 @@
-# Overlay: MNIST as a class and 49 codes an image, on a CPU: minutes. --source="mnist vq in=DIR" gives the folder with its files.
+# Overlay: MNIST as a class and 49 codes an image, on a CPU: minutes.
+# --source="mnist vq in=DIR" gives the folder with its files.
 dataset = "image_tokens"
 tokenizer = "words"
 source = "mnist vq"
