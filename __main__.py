@@ -1,9 +1,10 @@
 """nanoHeads' commands, one name before all: `nanoheads train config/baseline.py` of an installed nanoHeads.
 
-    nanoheads COMMAND [arguments]       train, sample, augment, eval_diversity, eval_orders, tune, table,
-                                        frontier, report, export, embeddings, classify or classify_table;
-                                        --help after it says more
-    nanoheads prepare CORPUS [...]      wikitext103, text, grammar, synthetic, mazes, climbs or demo
+    nanoheads COMMAND [arguments]       train, sample, augment, eval_diversity, eval_orders, eval_images,
+                                        tune, table, frontier, report, export, embeddings, classify or
+                                        classify_table; --help after it says more
+    nanoheads prepare CORPUS [...]      wikitext103, text, grammar, synthetic, image_tokens, mazes, climbs or
+                                        demo
 
 In a checkout `python train.py ...` is the same. Config files are found from the current folder, else among
 nanoHeads' own. Prepared data go to data/ and runs to out/ of the current folder.

@@ -26,35 +26,31 @@ if __name__ == "__main__":
 
     configurator.quiet_imports("scipy", "tabulate")
 
-import math
 import statistics
 import sys
-from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from tabulate import tabulate
 from tqdm import tqdm
 
 from data.held_out import HeldOut, open_held_out
 from data.prepared import found_path
 from evaluation import figures
-from evaluation.intervals import student_interval
+from evaluation.by_seed import grouped, kept_rows, mean, name_of, rows_of, table, write
 from evaluation.metrics import perplexity
 from evaluation.orders import KINDS, Asker, Questions, divergence, middle_bits, questions, spread, templates
 from evaluation.provenance import commit, scoring_code, versions
 from evaluation.rows import Entry, check_comparable, entries, public
 from evaluation.samplers import points
 from evaluation.scoring import score
-from evaluation.settings import other_settings
-from evaluation.tables import Row, beside, json_table, number_strings, strict
+from evaluation.tables import Row, beside
 from evaluation.two_sided import Sequences, TwoSided, two_sided
 from runtime.checkpoint import load_model, weights_digest
 from runtime.configurator import check_seed, cli, configure, help_text, wants_help
 from runtime.device import get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
-from runtime.files import check_writable, foreign, read_json, replacing
+from runtime.files import check_writable
 
 CODE = (  # what decides the numbers of a row, beside what decides those of eval_diversity.py
     *(f"evaluation/{name}.py" for name in ("orders", "any_order", "filling", "samplers", "two_sided")),
@@ -102,11 +98,6 @@ def read_arguments(argv: list[str]) -> OrdersConfig:
     c = configure(OrdersConfig, argv)
     c.check()
     return c
-
-
-def name_of(entry: Entry) -> str:
-    """The row of a run: its name without its seed."""
-    return entry.name.removesuffix(f"-{entry.ckpt.config['seed']}")
 
 
 def perplexities(who: Asker, own: str, data: HeldOut, title: str, apart: bool) -> dict[str, float]:
@@ -162,45 +153,6 @@ def settings_of(c: OrdersConfig) -> dict[str, Any]:
     unsettled = {k for k in ("gaps", "dtype") if getattr(c, k) in ([], "auto")}
     ignored = {"checkpoints", "data", "device", "out"} | unsettled
     return {k: v for k, v in vars(c).items() if k not in ignored}
-
-
-def kept_rows(out: Path | None, settings: dict[str, Any]) -> dict[tuple[str, str], Row]:
-    """Rows of an earlier table of the same settings, scored by this code, by name and weights."""
-    if out is None or not beside(out, ".json").is_file():
-        return {}
-    path = beside(out, ".json")
-    with foreign(path, "a table of eval_orders.py: give another --out, or move it away"):
-        table = read_json(path, strict=True)
-        had = dict(table["settings"])
-        rows = [number_strings(dict(r)) for r in table["rows"]]
-        known = {
-            (str(r["name"]), str(r["weights_sha256"])): r for r in rows if r["code"] == scoring_code(*CODE)
-        }
-    if odd := other_settings(had, settings):
-        raise UserError(
-            f"{path} holds rows of other settings ({'; '.join(odd)}): use those settings or another --out"
-        )
-    return known
-
-
-def mean(values: list[float]) -> str:
-    """With its 95% interval over seeds, where there are several."""
-    if not values:
-        return "-"
-    half = student_interval(values)
-    return f"{statistics.fmean(values):.4g}" + (f" ± {half:.2g}" if math.isfinite(half) else "")
-
-
-def table(head: list[str], lines: list[list[str]]) -> str:
-    return tabulate(lines, head, tablefmt="github", disable_numparse=True)
-
-
-def grouped(rows: list[Row]) -> dict[str, list[Row]]:
-    """The runs of each configuration."""
-    out: dict[str, list[Row]] = defaultdict(list)
-    for r in rows:
-        out[r["row"]].append(r)
-    return out
 
 
 def tables(rows: list[Row]) -> list[str]:
@@ -274,6 +226,13 @@ def check_gaps(c: OrdersConfig, length: int) -> None:
         raise UserError(f"gaps = {c.gaps}: these models read windows of {length} tokens; give shorter gaps")
 
 
+def check_before(c: OrdersConfig, out: Path, wanted: dict[str, Any]) -> None:
+    """For table.py, before the trainings: UserError for what cannot be asked of a run of this configuration,
+    and for rows of other settings in `out`."""
+    check_gaps(c, wanted["block_size"])
+    kept_rows(out, settings_of(c), CODE, "eval_orders.py")
+
+
 def opened(c: OrdersConfig) -> Asked:
     """UserError for all that cannot be measured, before any work."""
     runs = entries(c.checkpoints)
@@ -303,7 +262,7 @@ def main(argv: list[str]) -> int:
     a = opened(c)
     out = Path(c.out) if c.out else None
     settings = settings_of(c) | {"block_size": a.length, "corpus": a.data.info["sha256"]}
-    kept = kept_rows(out, settings)
+    kept = kept_rows(out, settings, CODE, "eval_orders.py")
     truths: dict[tuple[str, float], Questions] = {}
     if a.truth:
         windows = spread(a.data.ids, c.truth_windows, a.length)
@@ -312,17 +271,15 @@ def main(argv: list[str]) -> int:
             for k in KINDS
             for share in c.known
         }
-    rows = []
     content: dict[str, Any] = {"settings": settings, "command": " ".join(sys.argv), "versions": versions()}
     if a.truth:
         content["truth"] = a.truth.judge(spread(a.data.ids, c.texts, a.length))
-    for entry in a.runs:
-        row = kept.get((entry.name, weights_digest(entry.ckpt.path)))
-        if row:
-            print(f"{entry.name}: kept from {out}.json", file=sys.stderr)
-        rows.append(row or run_row(c, entry, a, truths))
-        if out:  # after each: what is stopped goes on from here
-            write(out, content, rows, c.samplers)
+
+    def so_far(rows: list[Row]) -> None:
+        if out:
+            write(out, content, rows, "\n\n".join(texts_of(content, rows, c.samplers)))
+
+    rows = rows_of(a.runs, kept, lambda entry: run_row(c, entry, a, truths), so_far, out)
     print(*texts_of(content, rows, c.samplers), sep="\n\n")
     if out and c.samplers:
         draw(rows, content["truth"], out)
@@ -331,14 +288,6 @@ def main(argv: list[str]) -> int:
 
 def texts_of(content: dict[str, Any], rows: list[Row], samplers: bool) -> list[str]:
     return tables(rows) + ([sampler_table(rows, content["truth"])] if samplers else [])
-
-
-def write(out: Path, content: dict[str, Any], rows: list[Row], samplers: bool) -> None:
-    """OUT.json and OUT.md."""
-    with replacing(beside(out, ".json")) as f:
-        f.write(json_table(content, [strict(r) for r in rows]).encode())
-    with replacing(beside(out, ".md")) as f:
-        f.write(("\n\n".join(texts_of(content, rows, samplers)) + "\n").encode())
 
 
 if __name__ == "__main__":

@@ -20,9 +20,11 @@ if __name__ == "__main__":
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Literal
 
 import eval_diversity
+import eval_images
 import eval_orders
 from evaluation import figures
 from evaluation.runs import Run, data_of, show_commands, split, used_by, words_of
@@ -61,7 +63,7 @@ class TableConfig:
     design: int = 8                                 # of these, at points that all rows share
     tune_seed: int = 1                              # of all trials; the table's seeds are others
     # the table
-    evaluator: Literal["diversity", "orders"] = "diversity"  # eval_diversity.py or eval_orders.py
+    evaluator: Literal["diversity", "orders", "images"] = "diversity"  # eval_diversity.py, ...
     evaluate: str = ""                              # flags of the evaluator
     runs: str = "out"                               # folder of the runs
     results: str = "results"                        # folder of the table
@@ -183,10 +185,6 @@ def check_rows(c: TableConfig) -> None:
 def check(c: TableConfig) -> list[Run]:
     """The table's runs. UserError for what cannot work, of any row."""
     check_rows(c)
-    if c.tuned and c.tune_seed in c.seeds:
-        raise UserError(
-            f"seeds = {c.seeds}: the rows were tuned at seed {c.tune_seed}, a tuned table needs others"
-        )
     runs = checked_runs(c)
     asked = eval_diversity.read_arguments([*(str(r.out) for r in runs), *split(c.evaluate)])
     per_run = per_run_table(c)
@@ -203,6 +201,10 @@ def check(c: TableConfig) -> list[Run]:
 
 def checked_runs(c: TableConfig) -> list[Run]:
     """UserError if they cannot be trained, or not stand in one table."""
+    if c.tuned and c.tune_seed in c.seeds:
+        raise UserError(
+            f"seeds = {c.seeds}: the rows were tuned at seed {c.tune_seed}, a tuned table needs others"
+        )
     runs = runs_of(c)
     if len({r.out for r in runs}) < len(runs):
         raise UserError("rows or seeds hold one twice: each row and each seed is to be there once")
@@ -235,16 +237,18 @@ def check_kept(c: TableConfig, settings: Settings, text: str | None) -> None:
         )
 
 
-def table_of_orders(c: TableConfig) -> int:
-    """The table of eval_orders.py, of the runs of this one; its exit code. Stopped at a signal."""
+# Those whose tables have no summary beside them: they are by seed themselves
+OWN_TABLES: dict[str, ModuleType] = {"orders": eval_orders, "images": eval_images}
+
+
+def own_table(c: TableConfig, evaluator: ModuleType) -> int:
+    """The evaluator's table of the runs of this one; its exit code. Stopped at a signal."""
     check_rows(c)
     runs, out = checked_runs(c), Path(c.results) / c.name
     flags = [*split(c.evaluate), f"--out={out}"]
-    asked_of = eval_orders.read_arguments([*(str(r.out) for r in runs), *flags])
+    asked_of = evaluator.read_arguments([*(str(r.out) for r in runs), *flags])
     check_writable(beside(out, ".json"))
-    # found now, not after the trainings
-    eval_orders.check_gaps(asked_of, runs[0].wanted["block_size"])
-    eval_orders.kept_rows(out, eval_orders.settings_of(asked_of))
+    evaluator.check_before(asked_of, out, runs[0].wanted)  # found now, not after the trainings
     todo = [r for r in runs if not r.finished]
     if c.commands:
         show_commands(*in_order(todo))
@@ -257,7 +261,7 @@ def table_of_orders(c: TableConfig) -> int:
     asked = [f"{r.out.name}={checkpoint.find(r.out, 'last')}" for r in runs]
     out.parent.mkdir(parents=True, exist_ok=True)
     with locked(lock_of(beside(out, ".evaluation"))):
-        return eval_orders.main([*asked, *flags])
+        return evaluator.main([*asked, *flags])
 
 
 def train_missing(runs: list[Run], done: set[str], c: TableConfig) -> list[Run]:
@@ -310,7 +314,8 @@ def main(argv: list[str]) -> int:
         return 0
     c = configure(TableConfig, argv)
     try:
-        return table_of_orders(c) if c.evaluator == "orders" else table_of_heads(c)
+        own = OWN_TABLES.get(c.evaluator)
+        return own_table(c, own) if own else table_of_heads(c)
     except Stopped as e:
         print("stopped; what is trained is saved: run it again to go on", file=sys.stderr)
         return 128 + e.args[0]

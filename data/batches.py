@@ -92,6 +92,7 @@ def batch_indices(n: int, batch_size: int, step: int, seed: int) -> np.ndarray:
 
 
 LEFT_TO_RIGHT = Order()
+DROPPING = 0x64726F70  # a stream of random numbers of its own, beside those of the windows and the orders
 
 
 class Labeller(Protocol):
@@ -106,7 +107,8 @@ class TextSource:
 
     From left to right the first token of a window is given and the one after it is predicted. In another
     `order` all tokens of the window itself are. Where more are given (`Windows.given`), only the rest of the
-    window is predicted, in any order.
+    window is predicted, in any order; and a corpus can ask that in a share of the sequences a token which
+    says nothing takes their place (data.corpus.Split.dropped).
     """
 
     def __init__(
@@ -138,6 +140,7 @@ class TextSource:
         rows = np.arange(self.batch_size)[self.rank :: self.world][part * self.size : (part + 1) * self.size]
         mine = batch_indices(len(self.windows), self.batch_size, step, self.seed)[rows]
         x, y = self.windows.get(mine)
+        x = self._drop(x, step, rows)
         T, given = self.windows.block_size, self.windows.given
         if self.order.name == "left_to_right":
             if given:  # and what the last token predicts belongs to another sequence
@@ -154,6 +157,21 @@ class TextSource:
         tokens, positions, y = map(torch.from_numpy, arranged(x.numpy(), paths, extra))
         y[:, :given] = -1
         return Batch(tokens, self.labels.targets(mine, tokens, y).kept(), positions)
+
+    def _drop(self, x: Tensor, step: int, rows: np.ndarray) -> Tensor:
+        """`x` (B, T), the rows `rows` (B,) of a step, without what is given in the share that the corpus asks
+        for: classifier-free guidance (Ho & Salimans 2022, arXiv 2207.12598, algorithm 1).
+
+        A sequence is dropped in some visits and not in others: a pure function of (seed, step, row).
+        """
+        info = self.windows.tokens.info
+        if not info.get("dropped"):
+            return x
+        rng = np.random.default_rng((self.seed, step, DROPPING))
+        dropped = torch.from_numpy(rng.random(self.batch_size)[rows] < info["dropped"])
+        x = x.clone()  # the next tokens are a view of the same memory
+        x[dropped, : self.windows.given] = info["absent"]
+        return x
 
 
 # -----------------------------------------------------------------------------

@@ -47,6 +47,10 @@ class Split(NamedTuple):
     # predicted. 0: a text as others are
     length: int = 0
     given: int = 0
+    # and, for classifier-free guidance: in which share of training sequences the token `absent` takes their
+    # place. Training draws anew at each visit which ones (data.batches.TextSource)
+    dropped: float = 0.0
+    absent: int = -1
 
 
 @contextmanager
@@ -167,6 +171,7 @@ def tokenise_split(
             "fingerprint": tokenizer.fingerprint,
             **seen,
             **({"length": split.length, "given": split.given} if split.given else {}),
+            **({"dropped": split.dropped, "absent": split.absent} if split.dropped else {}),
             "source": source,
             "complete": complete,
         }

@@ -356,7 +356,8 @@ def bpe_size(name: str) -> int | None:
     if match is None:
         raise UserError(
             f"unknown tokenizer {name!r}: use gpt2, bytes, bpe<vocabulary size>, for instance bpe2048, or "
-            "the path of a tokenizer.json (words for the grammar, the synthetic corpus and the mazes)"
+            "the path of a tokenizer.json (words for the grammar, the synthetic corpus and others that have "
+            "words of their own)"
         )
     return _checked_size(int(match[1]))
 

@@ -61,6 +61,7 @@ def generate(
     generator: torch.Generator | None = None,
     cached: bool = True,
     dtype: str = "float32",
+    blend: Callable[[Tensor], Tensor] | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields `length` times the next tokens (B,) and the hidden states (B, C) that they were drawn from.
 
@@ -68,6 +69,10 @@ def generate(
     its last half. `cached` = False reads the whole context anew for each token: the slow twin, token for
     token the same. So does a trunk other than GPT, which has no cache. On a GPU the steps between are one
     CUDA graph.
+
+    `blend` makes one distribution of several contexts (classifier-free guidance): log p (B, V) -> (N, V) of
+    the texts that are drawn, where text i is in the rows i, N + i, 2 N + i, ... of the prompt. The tokens are
+    then (N,).
 
     UserError if the prompt is longer than the block. Degenerate if the log-probabilities are not numbers:
     found at the first token or at the end, so that a GPU need not wait for an answer at each token.
@@ -99,13 +104,15 @@ def generate(
             else:
                 hidden = step(text[:, -1:])[:, -1]
             log_p = model.head.log_probs(hidden, draws)
+        if blend is not None:
+            log_p = blend(log_p)
         # nan goes through amax; a row of -inf alone has no distribution either
         sound &= log_p.amax(1).isfinite().all()
         if n in (0, length - 1) and not sound:
             raise Degenerate("its log-probabilities are not numbers")
         p = truncate(log_p, temperature, top_k, top_p)
         token = draw(p, generator) if temperature else p.argmax(1, keepdim=True)
-        text = torch.cat((text, token), 1)
+        text = torch.cat((text, token.repeat(len(text) // len(token), 1)), 1)
         yield token[:, 0], hidden
 
 

@@ -12,7 +12,9 @@ import errno
 import functools
 import importlib.util
 import inspect
+import keyword
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -139,6 +141,7 @@ def _split(argv: list[str], kinds: dict[str, Any]) -> tuple[list[str], list[tupl
             arguments.append(written)
             continue
         key, equals, value = written.removeprefix("--").partition("=")
+        key += "_" * keyword.iskeyword(key)  # --class is the field class_
         text = value if equals else None
         is_bool = kinds.get(key) is bool
         if not equals and not is_bool and left and not left[-1].startswith("--"):
@@ -241,7 +244,7 @@ def help_text(defaults: type) -> str:
             if line.startswith(("    def ", "    @")):
                 break
             if not line.startswith(("class ", "@", "    # fmt:")):
-                body.append(line)
+                body.append(re.sub(r"^(    \w+)_:", r"\1:", line))  # class_ is the flag --class
     return "\n".join(body).rstrip()
 
 

@@ -57,7 +57,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         os.replace(temporary, path)
     except BaseException as error:  # also Ctrl-C and a full disk: nothing half-written stays
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename in (None, str(temporary)):
+        # one without a number says all there is to say in a message of its own
+        if isinstance(error, OSError) and error.errno and error.filename in (None, str(temporary)):
             # "No space left on device" does not say for which file, or names the temporary one
             error.filename, error.filename2 = str(path), None
         raise

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = [p for p in sorted((ROOT / "config").glob("*.py")) if p.stem != "defaults"]
 CONFIGS = [p for p in CONFIGS if "layers" not in read_config(p)]
 OVERLAYS = ("brief", "climbs", "grammar", "mazes", "memorise", "orders", "small", "synthetic", "tiny")
+OVERLAYS += ("image_tokens", "image_tokens_gpu", "mnist_tokens")
 
 ROWS = [p for p in CONFIGS if p.stem not in OVERLAYS]
 

@@ -337,7 +337,7 @@ def test_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     "dataset, tokenizer, says",
     [
         ("wikitext13", "gpt2", "did you mean 'wikitext103'"),
-        ("x", "gpt2", "climbs, demo, grammar, mazes, synthetic, text, wikitext103"),
+        ("x", "gpt2", "climbs, demo, grammar, image_tokens, mazes, synthetic, text, wikitext103"),
         ("../data", "gpt2", "known"),
         ("demo", "gpt3", "bpe2048"),
         ("demo", "bpe", "bpe2048"),

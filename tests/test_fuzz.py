@@ -26,17 +26,20 @@ import augment
 import data.climbs.prepare
 import data.demo.prepare
 import data.grammar.prepare
+import data.image_tokens.prepare
 import data.mazes.prepare
 import data.synthetic.prepare
 import data.wikitext103.prepare
 import embeddings
 import eval_diversity
+import eval_images
 import eval_orders
 import evaluation.rows
 import evaluation.texts
 import export
 import frontier
 import sample
+import sample_image_tokens
 import table
 import train
 import tune
@@ -53,6 +56,8 @@ PROGRAMS = {
     "frontier": frontier.main,
     "orders": eval_orders.main,
     "embeddings": embeddings.main,
+    "images": eval_images.main,
+    "sample_images": sample_image_tokens.main,
     "figures": lambda argv: print(*figures.draw(Path(argv[0]))),
     "table": table.main,
     "tune": tune.main,
@@ -62,6 +67,7 @@ PROGRAMS = {
     "grammar": data.grammar.prepare.command,
     "mazes": data.mazes.prepare.command,
     "synthetic": data.synthetic.prepare.command,
+    "image_tokens": data.image_tokens.prepare.command,
     "wiki": data.wikitext103.prepare.command,
 }
 GRAMMAR = "seed=1 train=2000 validation=600 test=600 themes=2 nouns=4 verbs=4 adjectives=3 adverbs=3"
@@ -538,6 +544,48 @@ CASES = [
         )
     ],
     ("mazes", "--tokenizer=gpt2 --out=new", {}, "tokenizer"),
+    *[
+        ("image_tokens", ["--out=new", f"--source={s}"], damage, says)
+        for s, damage, says in (
+            ("nist", {}, "'nist' is not one of"),
+            ("digits jpeg", {}, "'jpeg'"),
+            ("digits vq codes=x", {}, "codes=x"),
+            ("digits vq patch=3", {}, "patch = 3"),
+            ("digits patches codes=" + BIG, {}, "codes"),
+            ("mnist vq in=nosuch", {}, "nosuch"),
+            ("mnist vq in=text", {}, "text"),
+            ("mnist vq in=m", {"m/train-images-idx3-ubyte": b"\0\0\x08\x03"}, "no IDX file"),
+            ("files codes=3 classes=2 in=text", {}, "train_codes.npy"),
+            ("files codes=3 classes=2 in=f", {"f/train_codes.npy": b"\x93NUMPY"}, "cut short"),
+            ("files codes=3 classes=2 in=f", {"f/train_codes.npy": b"\x80\x04."}, "cut short"),
+            ("files codes=3", {}, "classes"),
+        )
+    ],
+    ("image_tokens", "--tokenizer=gpt2 --out=new", {}, "tokenizer"),
+    *[
+        ("sample_images", f"run --device=cpu {flag}", {}, says)
+        for flag, says in (
+            ("", "not on image tokens"),
+            ("--cfg=0", "cfg = 0"),
+            ("--grid=x", "grid"),
+            ("--class=x", "class"),
+            ("--out=x", "out = 'x'"),
+            ("--out=/dev/null/x.png", ""),
+            ("--seed=-1", "seed"),
+            ("--device=cuda:99", "device"),
+        )
+    ],
+    ("sample_images", "nosuch", {}, "nosuch"),
+    *[
+        ("images", f"run --device=cpu {flag}", {}, says)
+        for flag, says in (
+            ("", "classify.py"),
+            ("--classifier=run", "not on image tokens"),
+            ("--classifier=run --images=1", "images = 1"),
+            ("--classifier=run --cfg=x", "cfg"),
+            ("--classifier=run --top_k=-1", "top_k"),
+        )
+    ],
     *[
         ("wiki", f"--tokenizer=bpe270 --out=new --source={s}", damage, says)
         for s, damage, says in (

@@ -1,0 +1,95 @@
+"""Tables of rows by configuration: means over the runs with different seeds, with 95% intervals. What
+eval_orders.py and eval_images.py share."""
+
+import math
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from evaluation.intervals import student_interval
+from evaluation.provenance import scoring_code
+from evaluation.rows import Entry
+from evaluation.settings import other_settings
+from evaluation.tables import Row, beside, json_table, number_strings, strict
+from runtime.checkpoint import weights_digest
+from runtime.errors import UserError
+from runtime.files import foreign, read_json, replacing
+
+
+def name_of(entry: Entry) -> str:
+    """The row of a run: its name without its seed."""
+    return entry.name.removesuffix(f"-{entry.ckpt.config['seed']}")
+
+
+def grouped(rows: list[Row]) -> dict[str, list[Row]]:
+    """The runs of each configuration."""
+    out: dict[str, list[Row]] = defaultdict(list)
+    for r in rows:
+        out[r["row"]].append(r)
+    return out
+
+
+def mean(values: list[float]) -> str:
+    """With its 95% interval over seeds, where there are several."""
+    if not values:
+        return "-"
+    half = student_interval(values)
+    return f"{statistics.fmean(values):.4g}" + (f" ± {half:.2g}" if math.isfinite(half) else "")
+
+
+def table(head: list[str], lines: list[list[str]]) -> str:
+    return tabulate(lines, head, tablefmt="github", disable_numparse=True)
+
+
+def kept_rows(
+    out: Path | None, settings: dict[str, Any], code: tuple[str, ...], program: str
+) -> dict[tuple[str, str], Row]:
+    """Rows of an earlier table of the same settings, scored by this code, by name and weights."""
+    if out is None or not beside(out, ".json").is_file():
+        return {}
+    path = beside(out, ".json")
+    with foreign(path, f"a table of {program}: give another --out, or move it away"):
+        table = read_json(path, strict=True)
+        had = dict(table["settings"])
+        rows = [number_strings(dict(r)) for r in table["rows"]]
+        known = {
+            (str(r["name"]), str(r["weights_sha256"])): r for r in rows if r["code"] == scoring_code(*code)
+        }
+    if odd := other_settings(had, settings):
+        raise UserError(
+            f"{path} holds rows of other settings ({'; '.join(odd)}): use those settings or another --out"
+        )
+    return known
+
+
+def rows_of(
+    runs: list[Entry],
+    kept: dict[tuple[str, str], Row],
+    measure: Callable[[Entry], Row],
+    done: Callable[[list[Row]], None],
+    out: Path | None,
+) -> list[Row]:
+    """The row of each run, kept or measured now; `done` with those so far after each, so that what is
+    stopped goes on from there."""
+    rows: list[Row] = []
+    for entry in runs:
+        row = kept.get((entry.name, weights_digest(entry.ckpt.path)))
+        if row:
+            print(f"{entry.name}: kept from {out}.json", file=sys.stderr)
+        rows.append(row or measure(entry))
+        done(rows)
+    return rows
+
+
+def write(out: Path, content: dict[str, Any], rows: list[Row], text: str) -> None:
+    """OUT.json with the rows and OUT.md with the text."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(beside(out, ".json")) as f:
+        f.write(json_table(content, [strict(r) for r in rows]).encode())
+    with replacing(beside(out, ".md")) as f:
+        f.write((text + "\n").encode())

@@ -1,0 +1,145 @@
+"""eval_images.py: Frechet distance, precision and recall where they are known, and a table of a tiny run."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy.linalg import sqrtm
+from test_image_tokens import SMALL, folder, here, images, run  # noqa: F401
+
+import classify
+import eval_images
+import table
+from data.images.sets import Images
+from evaluation.images import Seen, frechet, halves, judged, moments, precision_recall
+from runtime.errors import UserError
+
+
+def test_frechet_is_scipys(seed=0):
+    rng = np.random.default_rng(seed)
+    a = rng.normal(size=(300, 5)) @ rng.normal(size=(5, 5))
+    b = rng.normal(size=(200, 5)) @ rng.normal(size=(5, 5)) + 1
+    (m, S), (n, T) = moments(a), moments(b)
+    expected = np.square(m - n).sum() + np.trace(S + T - 2 * sqrtm(S @ T).real)
+    assert frechet(a, b) == pytest.approx(expected, rel=1e-9)
+    assert frechet(a, a) == pytest.approx(0, abs=1e-9)
+
+
+def test_frechet_of_known_gaussians():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(200_000, 2)), rng.normal(size=(200_000, 2)) * [3, 1] + [0, 2]
+    assert frechet(a, b) == pytest.approx(2**2 + (3 - 1) ** 2, rel=0.02)
+
+
+def test_frechet_where_features_do_not_vary():
+    """A ReLU that is never on: a covariance of less than full rank."""
+    a = np.column_stack((np.arange(10.0), np.zeros(10)))
+    assert frechet(a, a + [0, 3]) == pytest.approx(9)
+
+
+def test_precision_and_recall_by_hand():
+    real = np.array([[0.0], [1], [2], [10]])  # with k = 1 balls of radius 1, 1, 1 and 8
+    made = np.array([[0.5], [-1.0], [-1.5], [30]])  # radius 1.5, .5, .5 and 29.5
+    # inside the real manifold, [-1, 3] and [2, 18]: .5 and -1
+    # inside the made one, [-1, 2], [-1.5, -.5], [-2, -1], [.5, 59.5]: all four
+    assert precision_recall(real, made, 1) == (50.0, 100.0)
+    assert precision_recall(made, real, 1) == (100.0, 50.0)
+
+
+def test_judged_of_the_same_images():
+    rng = np.random.default_rng(0)
+    same = Seen(rng.normal(size=(20, 3)), np.arange(20) % 4)
+    got = judged(same, same, np.arange(20) % 2)
+    assert got["fd"] == pytest.approx(0, abs=1e-9)
+    assert (got["precision"], got["recall"], got["accuracy"]) == (100, 100, 50)
+
+
+def test_halves_have_no_image_in_common():
+    eleven = Images(np.arange(11, dtype=np.uint8).reshape(11, 1, 1, 1), np.arange(11))
+    a, b = halves(eleven, 100)
+    assert len(a) == len(b) == 5 and not set(a.labels) & set(b.labels)
+    assert len(halves(eleven, 3)[0]) == 3
+
+
+# ---- the table
+
+
+@pytest.fixture(scope="module")
+def classifier(images, tmp_path_factory):  # noqa: F811
+    out = tmp_path_factory.mktemp("classifier") / "cnn"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(classify, "open_images", lambda *_: images)
+        patch.setattr(classify, "on_stop", lambda *_: None)
+        flags = ["--epochs=1", "--layers=Conv[3x3,4] ReLU FC[6] ReLU", "--device=cpu", f"--out_dir={out}"]
+        assert classify.main(flags) == 0
+    return out
+
+
+def test_a_table_has_its_rows_and_keeps_them(run, here, classifier, tmp_path, capsys):  # noqa: F811
+    out = tmp_path / "results/t"
+    argv = [f"a-1={run}", f"--classifier={classifier}", "--images=12", "--cfg=1,2", "--device=cpu"]
+    assert eval_images.main([*argv, f"--out={out}"]) == 0
+    told = json.loads(out.with_suffix(".json").read_text())
+    (row,) = told["rows"]
+    assert row["row"] == "a" and [p["cfg"] for p in row["points"]] == [1, 2]
+    assert row["bits_pixel"] == pytest.approx(row["bits_code"] / 4)
+    exact, through = told["references"][:2]
+    # the tokenizer loses nothing of these images
+    assert {**exact, "row": ""} == {**through, "row": ""}
+    text = out.with_suffix(".md").read_text()
+    assert "FD (our CNN)" in text and "uniform noise of codes" in text
+    assert (out.with_name("t.samples") / "a-1.png").stat().st_size > 100
+    capsys.readouterr()
+    assert eval_images.main([*argv, f"--out={out}"]) == 0
+    assert "kept from" in capsys.readouterr().err
+    with pytest.raises(UserError, match="rows of other settings"):
+        eval_images.main([*argv, "--images=10", f"--out={out}"])
+
+
+def test_more_than_one_temperature_and_cut_is_a_point_each(run, here, classifier, capsys):  # noqa: F811
+    argv = [f"a-1={run}", f"--classifier={classifier}", "--images=8", "--cfg=1", "--device=cpu"]
+    assert eval_images.main([*argv, "--temperatures=0.9,1", "--top_k=0,2"]) == 0
+    told = capsys.readouterr().out
+    assert all(f"| {point} " in told for point in ("1", "1, temperature 0.9", "1, temperature 0.9, top 2"))
+
+
+@pytest.mark.parametrize(
+    "flag, says",
+    [
+        ("classifier=", "classify.py"),
+        ("classifier=nosuch", "nosuch"),
+        ("images=3", "images = 3"),
+        ("cfg=0", "cfg = 0"),
+        ("cfg=[]", "at least one"),
+        ("temperatures=-1", "temperature = -1"),
+        ("top_k=-1", "top_k"),
+        ("samples=0", "samples = 0"),
+        ("data=nosuch", "nosuch"),
+    ],
+)
+def test_what_cannot_be_measured_is_said(run, here, classifier, flag, says):  # noqa: F811
+    with pytest.raises((UserError, OSError), match=says):
+        eval_images.main([str(run), f"--classifier={classifier}", "--device=cpu", f"--{flag}"])
+
+
+def test_a_run_is_no_classifier_and_text_no_images(run, here, classifier, trained):  # noqa: F811
+    with pytest.raises(UserError, match="no run of classify"):
+        eval_images.main([str(run), f"--classifier={run}", "--device=cpu"])
+    with pytest.raises(UserError, match="not on image tokens"):
+        eval_images.main([str(trained), f"--classifier={classifier}", "--device=cpu"])
+
+
+def test_a_classifier_of_other_images_is_refused(run, images, classifier, monkeypatch):  # noqa: F811
+    other = images._replace(test=images.validation)
+    monkeypatch.setattr("data.image_tokens.prepare.open_images", lambda *_: other)
+    with pytest.raises(UserError, match="not on these images"):
+        eval_images.main([str(run), f"--classifier={classifier}", "--device=cpu"])
+
+
+def test_table_refuses_other_data_before_any_training(classifier, tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "train_all", lambda *_: pytest.fail("it went on to train"))
+    flags = ["--rows=['baseline']", "--overlay=tiny", "--evaluator=images", f"--results={tmp_path}"]
+    with pytest.raises(UserError, match="image tokens alone"):
+        table.main([*flags, f"--evaluate=--classifier={classifier}"])
+    with pytest.raises(UserError, match="classify.py"):
+        table.main(flags)
