@@ -315,7 +315,8 @@ def _say(error: str) -> None:
     print(f"{Path(sys.argv[0]).name}: error: {error}", file=sys.stderr)
 
 
-def _not_installed(package: str) -> str:
+def _not_installed(module: str) -> str:
+    package = {"sklearn": "scikit-learn"}.get(module, module)  # the only one of ours with two names
     return f"{package} is not installed, which this needs: pip install {package}"
 
 

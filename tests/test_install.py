@@ -43,7 +43,8 @@ def nanoheads(site, tmp_path):
     """Runs `nanoheads` with arguments in an empty folder, where the packages `without` are not installed."""
 
     def run(*arguments, without=()):
-        absent = f"sys.modules.update(dict.fromkeys({list(without)!r}))"
+        modules = ["sklearn" if package == "scikit-learn" else package for package in without]
+        absent = f"sys.modules.update(dict.fromkeys({modules!r}))"
         code = (
             f"import sys; sys.path[0] = {str(site)!r}; {absent}; from nanoheads.__main__ import main; main()"
         )
@@ -82,7 +83,7 @@ def test_trains_and_samples_with_the_base_packages_alone(nanoheads, site, tmp_pa
         (["tune", "config/tables/heads.py"], "optuna"),
         (["classify_table", "config/tables/mnist.py"], "tabulate"),
         (["report", "results/heads"], "jinja2"),
-        (["embeddings", "results/heads"], "sklearn"),
+        (["embeddings", "results/heads"], "scikit-learn"),
         (["export", "out/x", "folder"], "transformers"),
         (["train", "config/bayes_gpt.py", "config/tiny.py"], "torchbnn"),
         (["train", "config/baseline.py", "config/tiny.py", "--trackio"], "trackio"),
