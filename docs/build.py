@@ -37,7 +37,12 @@ def all_numbers() -> Numbers:
     n["best_at"] = SimpleNamespace(slope=Span(slopes), gain=Span(gains))
     n["grammar_diff"] = {row: Differences(r) for row, r in n["grammar"].items()}
     softmax, gain = (n["seeds"][name].mean for name in ("softmax", "gain 4"))
-    n["below"] = SimpleNamespace(best=1 - min(r.mean for r in n["ratio"].values()), gain=1 - gain / softmax)
+    n["below"] = SimpleNamespace(gain=1 - gain / softmax)
+    others = {row: ratio for row, ratio in n["ratio_1000"].items() if row != "baseline"}
+    n["best_ratio"] = min(ratio.mean for ratio in others.values())
+    n["am_behind"] = others["am_softmax"].mean - 1
+    n["order_1000"] = Span(ratio.mean for ratio in n["ratio_1000"].values())
+    n["order_250"] = Span(n["tuned_ratio"][row].mean for row in n["ratio_1000"])
     n["blocks"] = blocks(n)
     return n
 

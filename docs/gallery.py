@@ -1,16 +1,17 @@
-"""Three figures, drawn from the heads' own code.
+"""Figures of the heads' own code and of the tables' numbers.
 
     python docs/gallery.py
 
 docs/heads.svg    p and the loss's slope of each head over the true token's lead: see docs/heads.md
 results/gain.svg  perplexity against the slope of log p at the start: see docs/findings.md
-results/heads_250.trials.svg  the same of all trials of a search
+results/NAME.trials.svg  the same of all trials of a search
+results/budgets.svg  each head's perplexity over tuned softmax's, against the tokens that were seen
 """
 
 import math
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from torch import Tensor
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from docs.sources import ROOT, configured, runs, single_runs, trials
+from docs.sources import ROOT, configured, interval, ratios, runs, single_runs, trials
 from evaluation.figures import panels, plain_numbers, pyplot, write
 from heads import HEADS, Head, Targets
 
@@ -34,6 +35,9 @@ ROWS = (
 WIDTH, SPREAD = 192, 0.02
 
 
+Seeds = dict[int, dict[str, Any]]  # seed -> its run, of results/NAME.runs.json
+
+
 class Curve(NamedTuple):
     """At each lead of the true token over all others, which are equal: p_t (N,) and -dL/dz_t (N,)."""
 
@@ -44,10 +48,6 @@ class Curve(NamedTuple):
 def head_of(row: str) -> Head:
     config = configured(row)
     return HEADS[config["head"]](V, **config.get("head_args", {})).double()
-
-
-# Rows of results/heads whose config file has another gain since
-UNTUNED_GAIN = {"am_softmax": 20 / math.sqrt(WIDTH)}
 
 
 def gain_of(row: str) -> float:
@@ -100,35 +100,22 @@ def heads_figure(path: Path) -> list[Path]:
     return write(fig, path)
 
 
-# head -> where its name stands beside its square, in points
-GAIN_HEADS = {
-    "gs_softmax_f1": (-8, 6),
-    "gs_softmax_f2": (-8, -8),
-    "sigsoftmax": (8, 0),
-    "taylor_6": (8, 4),
-    "perturb_normal": (8, 4),
-    "am_softmax": (8, 0),
-}
+# Heads of results/single_runs.json -> their gain there; 0: that of their config files
+GAIN_HEADS = {"taylor_6": 0.0, "perturb_normal": 0.0, "am_softmax": 20 / math.sqrt(WIDTH)}
 
 
 def gain_figure(path: Path) -> list[Path]:
     """Validation perplexity after 1,000 steps against the slope at the start; a line for softmax's gains."""
-    heads = {row: min(e["val_ppl"] for e in seeds[1]["curve"]) for row, seeds in runs("heads").items()}
-    softmax = [(gain_of("temperature"), heads["temperature"])]
-    softmax += [(run.gain, run.best) for run in single_runs().values() if run.gain and run.seed == 1]
+    single = single_runs()
+    softmax = [(run.gain, run.best) for run in single.values() if run.gain and run.seed == 1]
     fig, ax = pyplot().subplots(figsize=(6, 3), layout="constrained")
     ax.plot(
         *zip(*sorted(softmax)), color="0.4", marker="o", lw=1.5, label="softmax, its logits times a constant"
     )
-    x, y = (
-        [start_slope(row, UNTUNED_GAIN.get(row, 0.0)) for row in GAIN_HEADS],
-        [heads[row] for row in GAIN_HEADS],
-    )
-    ax.plot(x, y, color="tab:blue", marker="s", ls="", label="other heads")
-    for row, point in zip(GAIN_HEADS, zip(x, y)):
-        offset = GAIN_HEADS[row]
-        side = "right" if offset[0] < 0 else "left"
-        ax.annotate(row, point, offset, textcoords="offset points", ha=side, va="center")
+    points = {row: (start_slope(row, gain), single[f"{row}, 1"].best) for row, gain in GAIN_HEADS.items()}
+    ax.plot(*zip(*points.values()), color="tab:blue", marker="s", ls="", label="other heads")
+    for row, point in points.items():
+        ax.annotate(row, point, (8, 4), textcoords="offset points", va="center")
     ax.set_xscale("log")
     ax.set_xticks([0.5, 1, 2, 4, 8, 16], ["0.5", "1", "2", "4", "8", "16"])
     ax.minorticks_off()
@@ -168,9 +155,60 @@ def trials_figure(name: str, path: Path) -> list[Path]:
     return write(fig, path)
 
 
+# tuned tables -> what they are called, and their marker
+BUDGETS = {
+    "heads_250": ("WikiText-103, 250 steps", "o"),
+    "heads": ("WikiText-103, 1,000 steps", "s"),
+    "grammar": ("the known language", "^"),
+}
+
+
+def budgets_figure(path: Path) -> list[Path]:
+    """Test perplexity over tuned softmax's of the same seed, with the 95% interval, against the tokens seen.
+    Thin: the validation perplexities during these trainings, dashed on the known language."""
+    fig, ax = pyplot().subplots(figsize=(7, 3.6), layout="constrained")
+    rows = [row for row in dict.fromkeys(row for name in BUDGETS for row in runs(name)) if row != "baseline"]
+    colour = {row: pyplot().get_cmap("tab10")(i % 10) for i, row in enumerate(rows)}
+    ax.axhline(1, color="0.6", lw=1)
+    for name, (title, marker) in BUDGETS.items():
+        of = runs(name)
+        ax.plot([], [], color="0.3", marker=marker, ls="", label=title)
+        for row, ratio in ratios(of, "ppl_eps").items():
+            if row == "baseline":
+                continue
+            at, over = curve_over(of["baseline"], of[row])
+            ax.plot(at, over, color=colour[row], lw=0.8, alpha=0.6, ls="--" if name == "grammar" else "-")
+            ends = at[-1] * 1.03 ** (rows.index(row) - len(rows) / 2)  # side by side
+            ax.errorbar(ends, ratio.mean, ratio.half, color=colour[row], marker=marker, ms=5, lw=1.2)
+    for row in rows:
+        ax.plot([], [], color=colour[row], label=row)
+    ax.set_xscale("log")
+    ax.set_xticks([0.25e6, 0.5e6, 1e6, 2e6], ["0.25M", "0.5M", "1M", "2M"])
+    ax.minorticks_off()
+    ax.set_xlabel("training tokens")
+    ax.set_ylabel("perplexity over tuned softmax's")
+    ax.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    return write(fig, path)
+
+
+def curve_over(base: Seeds, row: Seeds) -> tuple[list[float], list[float]]:
+    """Training tokens at the evaluations, and there the mean over the seeds of validation perplexity over the
+    baseline's."""
+    shared = sorted(base.keys() & row.keys())
+    a_step = row[shared[0]]["train_tokens"] / row[shared[0]]["steps"]
+    at = [e["step"] * a_step for e in row[shared[0]]["curve"]]
+    over = [
+        interval(row[s]["curve"][i]["val_ppl_eps"] / base[s]["curve"][i]["val_ppl_eps"] for s in shared).mean
+        for i in range(len(at))
+    ]
+    return at, over
+
+
 def main() -> None:
     made = heads_figure(ROOT / "docs" / "heads") + gain_figure(ROOT / "results" / "gain")
-    made += trials_figure("heads_250", ROOT / "results" / "heads_250.trials")
+    for name in ("heads_250", "heads"):
+        made += trials_figure(name, ROOT / "results" / f"{name}.trials")
+    made += budgets_figure(ROOT / "results" / "budgets")
     print(*made, sep="\n")
 
 

@@ -128,16 +128,6 @@ class Evaluation:
         return [Span(seed[d][0] / seed[d][1] for seed in by_seed) for d in shown]
 
 
-def best(of: dict[str, dict[int, Entry]]) -> dict[str, Span]:
-    """Each row's best validation perplexity, of all seeds; PPL_eps for heads with exact zeros."""
-
-    def lowest(r: Entry) -> float:
-        ppl = min(float(e["val_ppl"]) for e in r["curve"])
-        return ppl if math.isfinite(ppl) else min(float(e["val_ppl_eps"]) for e in r["curve"])
-
-    return {row: Span(map(lowest, seeds.values())) for row, seeds in of.items() if "curve" in seeds[1]}
-
-
 def course(of: dict[str, dict[int, Entry]]) -> dict[str, dict[int, Evaluation]]:
     """row -> step -> the evaluation there."""
     out: dict[str, dict[int, Evaluation]] = {}
@@ -221,19 +211,17 @@ def classified() -> dict[str, dict[str, Row]]:
 
 def numbers() -> dict[str, Any]:
     """All that a template may name, but for the blocks of build.py."""
-    of_heads, of_grammar, single = runs("heads"), runs("grammar"), single_runs()
+    single = single_runs()
     return {
         **{name: rows(name) for name in ("heads", "grammar", "small", "labels")},
         "paper": rows("paper_protocol"),
-        "ratio": ratios(of_heads, "ppl_eps"),
-        "course": course(of_grammar),
-        "best": best(of_heads),
-        "best_seed_1": {row: values[0] for row, values in best(of_heads).items()},
+        "course": course(runs("grammar")),
         "single": single,
         "seeds": {name: seeds_of(single, name) for name in ("softmax", "gain 4")},
         "heads_250": rows("heads_250"),
-        "search": {name: search(name) for name in ("heads_250", "grammar")},
+        "search": {name: search(name) for name in ("heads_250", "heads", "grammar")},
         "tuned_ratio": ratios(runs("heads_250"), "ppl_eps"),
+        "ratio_1000": ratios(runs("heads"), "ppl_eps"),
         "memorised": runs("memorise"),
         "learnt": course(runs("memorise")),
         "classified": classified(),

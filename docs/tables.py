@@ -33,11 +33,9 @@ def lines_of(table: dict[str, Row], columns: dict[str, tuple[str, str]], names: 
     return out
 
 
-def findings_table(table: dict[str, Row], columns: dict[str, tuple[str, str]], order: str = "") -> str:
-    """The rows of a table of results/: the baseline first, the others as they stand or by `order`."""
+def findings_table(table: dict[str, Row], columns: dict[str, tuple[str, str]]) -> str:
+    """The rows of a table of results/ as they stand, then its references."""
     names = [n for n, row in table.items() if not row.entry.get("reference")]
-    if order:
-        names[1:] = sorted(names[1:], key=lambda n: getattr(table[n], order).mean)
     names += [n for n, row in table.items() if row.entry.get("reference")]
     return markdown(["row", "seeds", *columns], lines_of(table, columns, names))
 
@@ -48,7 +46,6 @@ TEXT = {
     "seq-rep-4": ("seq_rep_4", ".4f"),
     "Zipf": ("zipf", ".3f"),
 }
-HEADS_TABLE = {"PPL_tok": ("ppl_tok", ".1f"), "PPL_eps": ("ppl_eps", ".1f"), "ECE": ("ece", ".4f"), **TEXT}
 GRAMMAR_TABLE = {
     "PPL/floor": ("ppl_floor", ".3f"),
     "TV": ("tv", ".3f"),
@@ -91,14 +88,15 @@ def tuned_table(n: Numbers, name: str) -> str:
     """A tuned table: each row's best point, what its search bought, and fresh seeds there, best first."""
     table, found, base = n[name], n["search"][name], "baseline"
     ratio = sources.ratios(sources.runs(name), "ppl_eps")
+    half = found[base].trials // 2
     body = []
     for row in by(table, "ppl_eps"):
         at, r = found[row], table[row]
-        bought = [f"{at.bought[k]:.0f}" for k in (1, 8, at.trials)]
+        bought = [f"{at.bought[k]:.0f}" for k in (1, half, at.trials)]
         over = "1" if row == base else f"{ratio[row]:.3f}"
         numbers = [starred(r, "ppl_eps", ".1f"), over, cell(r, "self_bleu", ".1f")]
         body.append([f"`{row}`", *point(row, at), *bought, *numbers])
-    head = ["row", *POINT, "1 trial", "8 trials", "all"]
+    head = ["row", *POINT, "1 trial", f"{half} trials", "all"]
     return markdown([*head, "test PPL_eps", "over softmax's", "Self-BLEU"], body)
 
 
@@ -164,17 +162,6 @@ def budget_table(n: Numbers) -> str:
     head = ["validation perplexity after", *(f"{step:,} steps" for step in runs[0].val_ppl)]
     names = ("softmax", GAIN)
     return markdown(head, [[name, *(f"{p:.1f}" for p in r.val_ppl.values())] for name, r in zip(names, runs)])
-
-
-def slope_table(n: Numbers) -> str:
-    """The slope at the start of each row that is drawn in docs/heads.md, beside its perplexity."""
-    body = []
-    for row in gallery.ROWS:
-        if row in n["ratio"] and not row.startswith("sparse_"):
-            slope = gallery.start_slope(row, gallery.UNTUNED_GAIN.get(row, 0.0))
-            body.append((slope, [f"`{row}`", f"{slope:,.{int(slope < 100)}f}", f"{n['ratio'][row]:.3f}"]))
-    body.sort(key=lambda line: line[0])
-    return markdown(["row", "d log p / dz at the start", "PPL_eps over softmax's"], [c for _, c in body])
 
 
 # ids of results/labels.json, in the order of the table
@@ -245,13 +232,12 @@ def classify_brief_table(n: Numbers) -> str:
 
 def blocks(n: Numbers) -> SimpleNamespace:
     return SimpleNamespace(
-        heads=findings_table(n["heads"], HEADS_TABLE, "ppl_eps"),
         grammar=grammar_table(n),
         small=findings_table(n["small"], SMALL_TABLE),
         gain=gain_table(n),
         budget=budget_table(n),
-        slopes=slope_table(n),
         tuned=tuned_table(n, "heads_250"),
+        tuned_1000=tuned_table(n, "heads"),
         memorise=memorise_table(n),
         labels=labels_table(n),
         hours=hours_table(n),

@@ -96,8 +96,6 @@ def test_prose_is_filled_and_code_and_tables_are_not():
 
 def test_what_the_pages_claim_in_words_holds():
     n = sources.numbers()
-    gain = n["seeds"]["gain 4"]
-    assert gain.mean < min(seeds.mean for seeds in n["best"].values())
     single = n["single"]
     assert all(
         single["gain 4, 1"].best < single[f"{row}, 1"].best
@@ -111,6 +109,18 @@ def test_what_the_pages_claim_in_words_holds():
     for row in ("perturb_normal", "taylor_6"):  # ahead at the same point, behind at the best
         assert found[row].ppl[7] < found["baseline"].ppl[7] and tuned[row].mean - tuned[row].half > 1
     assert tuned["sigsoftmax"].mean - tuned["sigsoftmax"].half > 1
+    muon = [single[f"muon, gain {gain}"].best for gain in (1, 4)]
+    assert max(muon) < min(n["search"]["heads"][row].bought[8] for row in n["search"]["heads"])
+    assert abs(muon[0] / muon[1] - 1) < 0.01 and muon[0] < single["gain 4, 1"].best < single["softmax, 1"].best
+    seeds = {row: r.entry["ppl_eps_seeds"] for row, r in n["heads"].items() if not r.entry.get("reference")}
+    for row in ("am_softmax", "taylor_6"):
+        assert all(x > y for x, y in zip(seeds[row], seeds["baseline"]))
+    later = n["ratio_1000"]
+    assert later["perturb_normal"].mean - later["perturb_normal"].half < 1
+    assert min(r.mean for r in later.values()) == later["baseline"].mean == 1
+    assert later["smooth_gpt"].mean - later["smooth_gpt"].half > 1
+    ece = {row: n["heads"][row].ece.mean for row in seeds}
+    assert max(ece[row] for row in ("perturb_normal", "taylor_6", "smooth_gpt")) < ece["baseline"]
     am = n["heads_250"]["am_softmax"].entry["ppl_eps_seeds"]
     assert all(x < y for x, y in zip(am, n["heads_250"]["baseline"].entry["ppl_eps_seeds"]))
     slopes = build.all_numbers()["tuned_slope"].values()
@@ -265,7 +275,8 @@ def test_figures_are_drawn(tmp_path, monkeypatch):
     monkeypatch.setattr(gallery, "ROWS", ["baseline", "entmax", "am_softmax"])
     made = gallery.heads_figure(tmp_path / "heads") + gallery.gain_figure(tmp_path / "gain")
     made += gallery.trials_figure("heads_250", tmp_path / "trials")
-    names = [f"{name}.{end}" for name in ("heads", "gain", "trials") for end in ("png", "svg")]
+    made += gallery.budgets_figure(tmp_path / "budgets")
+    names = [f"{name}.{end}" for name in ("heads", "gain", "trials", "budgets") for end in ("png", "svg")]
     assert [path.name for path in made] == names
     assert all(path.stat().st_size > 1000 for path in made)
 
