@@ -111,7 +111,9 @@ def test_what_the_pages_claim_in_words_holds():
     assert tuned["sigsoftmax"].mean - tuned["sigsoftmax"].half > 1
     muon = [single[f"muon, gain {gain}"].best for gain in (1, 4)]
     assert max(muon) < min(n["search"]["heads"][row].bought[8] for row in n["search"]["heads"])
-    assert abs(muon[0] / muon[1] - 1) < 0.01 and muon[0] < single["gain 4, 1"].best < single["softmax, 1"].best
+    assert (
+        abs(muon[0] / muon[1] - 1) < 0.01 and muon[0] < single["gain 4, 1"].best < single["softmax, 1"].best
+    )
     seeds = {row: r.entry["ppl_eps_seeds"] for row, r in n["heads"].items() if not r.entry.get("reference")}
     for row in ("am_softmax", "taylor_6"):
         assert all(x > y for x, y in zip(seeds[row], seeds["baseline"]))
@@ -291,3 +293,19 @@ def test_the_walk_names_functions_that_exist():
     named = re.findall(r"`(?:\w+\.)?(\w+)\(\)`", text) + re.findall(r"`([A-Z]\w+[a-z])`", text)
     missing = [name for name in named if not re.search(rf"^\s*(?:def|class) {name}\b", code, re.M)]
     assert len(named) > 20 and not missing
+
+
+# ---- the report
+
+
+def test_the_committed_report_is_of_the_committed_tables():
+    page = (REPO / "results" / "report.html").read_text(encoding="utf-8")
+    command = next(
+        line for line in (REPO / "results" / "README.md").read_text().splitlines() if "report.py" in line
+    )
+    names = re.findall(r"results/(\w+)(?= )", command)
+    assert len(names) == 4 and len(page) < 3_000_000
+    for name in names:
+        for row in sources.rows(name).values():
+            if not row.entry.get("reference"):
+                assert f"{row.ppl_eps.mean:.2f}" in page and row.entry["name"] in page
