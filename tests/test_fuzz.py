@@ -449,7 +449,6 @@ CASES = [
             ("results/e", {}, "--scorer is missing"),
             ("results/e --scorer=run --texts=0", {}, "texts = 0"),
             ("results/e --scorer=run", {}, "needs at least 10"),
-            ("results/e --scorer=none", {}, "none"),
             (["results/e", "--scorer=run", "--rows=['other']"], {}, "no texts of 'other'; it has "),
             ("results/none --scorer=run", {}, "results/none.json"),
             ("results/e --scorer=run", {"results/e.samples/human.jsonl": "[1"}, "human.jsonl"),
