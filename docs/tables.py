@@ -237,6 +237,7 @@ def blocks(n: Numbers) -> SimpleNamespace:
         gain=gain_table(n),
         budget=budget_table(n),
         tuned=tuned_table(n, "heads_250"),
+        tuned_muon=tuned_table(n, "muon_250"),
         tuned_1000=tuned_table(n, "heads"),
         memorise=memorise_table(n),
         labels=labels_table(n),

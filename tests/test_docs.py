@@ -117,6 +117,8 @@ def test_what_the_pages_claim_in_words_holds():
     seeds = {row: r.entry["ppl_eps_seeds"] for row, r in n["heads"].items() if not r.entry.get("reference")}
     for row in ("am_softmax", "taylor_6"):
         assert all(x > y for x, y in zip(seeds[row], seeds["baseline"]))
+    with_muon = {row: r.ppl_eps.mean for row, r in n["muon_250"].items() if not r.entry.get("reference")}
+    assert all(ppl < 0.805 * n["heads_250"][row].ppl_eps.mean for row, ppl in with_muon.items())
     later = n["ratio_1000"]
     assert later["perturb_normal"].mean - later["perturb_normal"].half < 1
     assert min(r.mean for r in later.values()) == later["baseline"].mean == 1
