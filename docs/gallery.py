@@ -5,7 +5,7 @@
 docs/heads.svg    p and the loss's slope of each head over the true token's lead: see docs/heads.md
 results/gain.svg  perplexity against the slope of log p at the start: see docs/findings.md
 results/NAME.trials.svg  the same of all trials of a search
-results/budgets.svg  each head's perplexity over tuned softmax's, against the tokens that were seen
+results/heads.budgets.svg  each head's perplexity over tuned softmax's, against the tokens that were seen
 """
 
 import math
@@ -208,7 +208,7 @@ def main() -> None:
     made = heads_figure(ROOT / "docs" / "heads") + gain_figure(ROOT / "results" / "gain")
     for name in ("heads_250", "heads"):
         made += trials_figure(name, ROOT / "results" / f"{name}.trials")
-    made += budgets_figure(ROOT / "results" / "budgets")
+    made += budgets_figure(ROOT / "results" / "heads.budgets")
     print(*made, sep="\n")
 
 

@@ -29,6 +29,7 @@ CAPTIONS = {
     "tune": "What trials of the search buy",
     "ece": "Calibration: " + next(c.what for c in HONEST if c.key == "ece"),
     "trials": "All trials of the search",
+    "budgets": "Perplexity over tuned softmax's, against training tokens",
     "embeddings": "Texts of each row beside human ones, t-SNE of their embeddings",
     "samplers": "What each sampler writes, against its model evaluations",
 }
