@@ -5,8 +5,8 @@
     python sample.py out/RUN --out codes.npy            the codes, for the decoder that they came from
 
 From left to right, a class and then its codes. --cfg is the scale of classifier-free guidance: 1 is none,
-and draws from the distribution that is scored. Temperature is on log p, the "fake logits" of the GS-Softmax
-document, eq. 11.
+and draws from the distribution that is scored, given that a code comes and no class token. Temperature is on
+log p, the "fake logits" of the GS-Softmax document, eq. 11.
 """
 
 if __name__ == "__main__":
