@@ -5,8 +5,8 @@
 rows = ["baseline", "gs_softmax_f1", "gs_softmax_f2", "perturb_normal"]
 overlay = "mnist_tokens"
 tuned = True
-trials = 6
-design = 6
+trials = 4
+design = 4
 seeds = [2, 3, 4]
 runs = "out/images"
 evaluator = "images"
