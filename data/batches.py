@@ -149,7 +149,8 @@ class TextSource:
             return Batch(x, self.labels.targets(mine, x, y).kept())
         extra = self.windows.tokens.info["vocab_size"]  # id of the start or the mask token
         if self.order.name == MASKED:
-            hidden = masked(x.numpy(), extra, self.order.generators(step, rows), given)
+            counts = self.order.hidden_counts(step, rows, self.batch_size, T - given)
+            hidden = masked(x.numpy(), extra, counts, self.order.generators(step, rows), given)
             targets = self.labels.targets(mine, *map(torch.from_numpy, (hidden.tokens, hidden.targets)))
             weights = torch.from_numpy(hidden.weights.astype(np.float32).repeat(T))
             return Batch(torch.from_numpy(hidden.tokens), targets._replace(weights=weights).kept())

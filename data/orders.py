@@ -132,6 +132,13 @@ class Order:
 
         return np.stack([path(rng) for rng in self.generators(step, rows)])
 
+    def hidden_counts(self, step: int, rows: np.ndarray, batch: int, T: int) -> np.ndarray:
+        """How many of T places are hidden in each of the sequences that are number `rows` (B,) of a step's
+        `batch`: uniform in 1, ..., T, and spread evenly over the batch, which takes noise off the gradient.
+        Source: Kingma et al. 2021, arXiv 2107.00630, app. I.1."""
+        first = np.random.default_rng((self.seed, 2, step)).integers(batch * T)
+        return 1 + (first + rows * T) % (batch * T) // batch
+
 
 class Masked(NamedTuple):
     """Sequences of which some places are hidden: what a masked trunk reads and is to predict."""
@@ -141,15 +148,16 @@ class Masked(NamedTuple):
     weights: np.ndarray  # (B,) of each row's losses: T / hidden
 
 
-def masked(tokens: np.ndarray, mask: int, rngs: list[np.random.Generator], given: int = 0) -> Masked:
-    """Hides k places of each of `tokens` (B, T), k uniform in 1, ..., T, by its own generator. With some
+def masked(
+    tokens: np.ndarray, mask: int, counts: np.ndarray, rngs: list[np.random.Generator], given: int = 0
+) -> Masked:
+    """Hides k of the places of each of `tokens` (B, T), k = `counts` (B,), by its own generator. With some
     `given` at the start these are never hidden, and T is the number of the others.
 
     The mean over k of T / k times the sum of the losses is the NELBO of masked diffusion. Source: Ou et al.
     2024, arXiv 2406.03736, eq. 14; Sahoo et al. 2024, arXiv 2406.07524.
     """
     T = tokens.shape[1] - given
-    counts = np.array([rng.integers(1, T + 1) for rng in rngs])
     hidden = np.stack([rng.permutation(T) < k for rng, k in zip(rngs, counts)])
     hidden = np.pad(hidden, ((0, 0), (given, 0)))
     return Masked(np.where(hidden, mask, tokens), np.where(hidden, tokens, -1), T / counts)

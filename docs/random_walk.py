@@ -26,6 +26,8 @@ from evaluation.any_order import FREE
 from evaluation.orders import Asker
 from evaluation.rest import density
 from runtime.checkpoint import load_model
+from runtime.configurator import cli
+from runtime.errors import UserError
 from runtime.files import write_json
 
 
@@ -36,17 +38,18 @@ def learned(run: str, text: np.ndarray) -> np.ndarray:
     return density(who, torch.from_numpy(text)[None])[0].numpy()
 
 
-def main() -> None:
+def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("run")
     parser.add_argument("--place", type=int, default=50)
     parser.add_argument("--value", type=int, default=120)
     parser.add_argument("--out", type=Path, default=Path("results/random_walk"))
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     _, ckpt = load_model(args.run, "last")
     tokens = open_tokens(found_path(ckpt.config["data"], Path(args.run)) / "test.bin")
     task = task_of(str(tokens.info["source"]))
-    assert isinstance(task, Walk), f"{args.run} was not trained on the walk"
+    if not isinstance(task, Walk):
+        raise UserError(f"{args.run} was not trained on the walk: give a run of --source=walk")
     text = np.full(task.T, FREE)
     text[args.place] = args.value - task.low
     exact = np.exp(task.log_probs(text[None])[0])
@@ -73,6 +76,7 @@ def main() -> None:
     found = {"kl_before": before, "kl_after": after, "walks": len(passing)}
     write_json(args.out.with_name(args.out.name + ".json"), {"settings": settings, **found})
     print(json.dumps(found))
+    return 0
 
 
 def side(T: int, place: int) -> tuple[np.ndarray, np.ndarray]:
@@ -82,4 +86,4 @@ def side(T: int, place: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 if __name__ == "__main__":
-    main()
+    cli(main)()

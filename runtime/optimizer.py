@@ -64,6 +64,8 @@ def make_optimizer(
     adamw = torch.optim.AdamW(groups, lr=learning_rate, betas=betas, fused=True)
     if name == "adamw":
         return adamw
+    if not linear:
+        raise UserError("optimizer = 'muon': the trunk has no linear layers; use optimizer = 'adamw'")
     muon = torch.optim.Muon(linear, learning_rate, weight_decay, adjust_lr_fn="match_rms_adamw")
     return cast(torch.optim.Optimizer, Several(adamw, muon))
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from runtime.errors import UserError
-from runtime.optimizer import Several
+from runtime.optimizer import Several, make_optimizer
 
 
 def names_of(model, params) -> set[str]:
@@ -36,6 +36,13 @@ def test_a_step_of_a_matrix_is_orthogonal_and_as_large_as_adamws(trainer, tiny):
             values = torch.linalg.svdvals(p.detach() - before[n]) / size
             assert 0.5 < values.median() and values.max() < 1.3
         assert not torch.equal(p, before[n]) or n.endswith("bias")
+
+
+def test_a_trunk_without_linear_layers_is_refused(trainer, tiny):
+    model = trainer(tiny()).model
+    model.trunk = nn.LayerNorm(8)
+    with pytest.raises(UserError, match="optimizer = 'muon': the trunk has no linear layers"):
+        make_optimizer(model, "muon", 1e-3, (0.9, 0.95), 0.1)
 
 
 @pytest.mark.parametrize("had, now", [("adamw", "muon"), ("muon", "adamw")])

@@ -114,14 +114,28 @@ def test_arranged():
 
 def test_hidden_places():
     tokens = text(4000 * T).reshape(-1, T)
-    got = masked(tokens, V, generators(len(tokens)))
+    wanted = Order(MASKED).hidden_counts(0, np.arange(len(tokens)), len(tokens), T)
+    got = masked(tokens, V, wanted, generators(len(tokens)))
     hidden = got.targets >= 0
     assert (got.tokens[hidden] == V).all() and (got.tokens[~hidden] == tokens[~hidden]).all()
     assert (got.targets[hidden] == tokens[hidden]).all()
     counts = hidden.sum(1)
+    assert (counts == wanted).all()
     np.testing.assert_allclose(got.weights * counts, T)
-    np.testing.assert_allclose(np.bincount(counts, minlength=T + 1)[1:] / len(tokens), 1 / T, atol=0.02)
     np.testing.assert_allclose(hidden.mean(0), (T + 1) / 2 / T, atol=0.03)  # each place as often
+
+
+@pytest.mark.parametrize("batch, T", [(1, 5), (4, 7), (12, 4), (64, 32)])
+def test_numbers_of_hidden_places_are_uniform_and_even(batch, T):
+    order, rows = Order(MASKED, seed=3), np.arange(batch)
+    counts = np.stack([order.hidden_counts(step, rows, batch, T) for step in range(4000)])
+    assert counts.min() == 1 and counts.max() == T
+    for i in {0, batch - 1}:  # each sequence alone
+        share = np.bincount(counts[:, i], minlength=T + 1)[1:] / len(counts)
+        np.testing.assert_allclose(share, 1 / T, atol=0.04)
+    for row in counts[:100]:  # a batch: no number more often than its share, rounded up
+        assert np.bincount(row).max() <= math.ceil(batch / T)
+    assert np.array_equal(order.hidden_counts(7, rows[::2], batch, T), counts[7, ::2])
 
 
 @pytest.mark.parametrize(
