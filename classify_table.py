@@ -282,7 +282,7 @@ def write(c: ClassTableConfig, runs: Sequence[ClassRun], found: dict[str, Row], 
     summary = summary_of({row: rows[row] for row in map(name_of, c.rows) if row in rows})
     training = found[summary[0]["runs"][0]]["training"]
     body, said = with_intervals(summary, COLUMNS), note(c, images, training, bad)
-    settings = {"table": asdict(c), "images": images, "versions": versions()}
+    settings = {"settings": {"table": asdict(c)}, "images": images, "versions": versions()}
     content = {
         ".md": "\n\n".join((markdown(COLUMNS, body), *said[:3], "\n".join(said[3:]))) + "\n",
         ".csv": sheet(summary, COLUMNS),

@@ -286,8 +286,37 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+# a key, or how it begins -> what the columns under it are
+EXPLAINED = {
+    "ppl": "ppl, ppl random, ppl own: perplexity from left to right, each token given one at least; in random"
+    " order from the start token; in the order of training. Of masked diffusion a bound.",
+    "nll": "nll, nll random, nll own: nats a sequence of what is not given, from left to right, in random"
+    " order, in the order of training. Of masked diffusion a bound.",
+    "left_": "left N, both N: bits a token of the middle N of a window, given what stands to the left;"
+    " given both sides (of masked diffusion a bound).",
+    "kl_": "kl: KL(truth || model) in nats at one place: after the first 10, 50, 90% of a window (next),"
+    " in a gap with as much around it (middle), with as much known anywhere (random).",
+    "samplers": "rounds, evaluations: a text's rounds of sampling, and the model evaluations in them, one"
+    " for each order that is asked about; tokens a pass: of an evaluation; seconds a token: 16 texts at a"
+    " time.",
+    "validity": "validity: the share of what is written that the truth can write.",
+    "pair_tv": "pair tv: total variation between how often two classes of words are neighbours there and in"
+    " the language. What the truth writes has that of so many words.",
+    "solved": "solved, optimal: the share of answers that are a path from start to goal; a shortest one.",
+    "true_nll": "true nll: the mean -log p, under the truth, of what it can write.",
+}
+
+
+def note(rows: list[Row], truth: dict[str, float]) -> list[str]:
+    """What stands under the tables, about the columns that they have."""
+    keys = {k for r in rows for k in r} | (truth.keys() if any("samplers" in r for r in rows) else set())
+    columns = [f"- {text}" for of, text in EXPLAINED.items() if any(k.startswith(of) for k in keys)]
+    return ["Mean ± half of the 95% interval: Student's t over the runs.", "\n".join(columns)]
+
+
 def texts_of(content: dict[str, Any], rows: list[Row], samplers: bool) -> list[str]:
-    return tables(rows) + ([sampler_table(rows, content["truth"])] if samplers else [])
+    truth = content.get("truth", {})
+    return [*tables(rows), *([sampler_table(rows, truth)] if samplers else []), *note(rows, truth)]
 
 
 if __name__ == "__main__":

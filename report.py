@@ -4,10 +4,11 @@
     python report.py results/grammar out/baseline-grammar-1 other=out/sig_gpt-grammar-1 --out report.html
 
 A table is the name of its files without their endings, as --out of eval_diversity.py and eval_orders.py, or
-results/NAME of table.py: its numbers, groups and seeds, the figures and the texts that lie beside it. A run
-is its out folder: all runs continue the same held-out prompts, each token shaded by -log p (of Bayesian rows
-also by epistemic uncertainty, of any order also by the order of generation), and where the truth is known
-(data/grammar), their next-word distributions stand beside it. Runs need their checkpoints and their corpus.
+results/NAME of table.py and classify_table.py: its numbers, groups and seeds, the figures and the texts that
+lie beside it. A run is its out folder: all runs continue the same held-out prompts, each token shaded by
+-log p (of Bayesian rows also by epistemic uncertainty, of any order also by the order of generation), and
+where the truth is known (data/grammar), their next-word distributions stand beside it. Runs need their
+checkpoints and their corpus.
 """
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The rest of climbs given parts of them, by trained runs: errors in ft/min, nats, and a figure.
 
-    python docs/climbs.py out/climbs/*-climbs-* [--out=results/climbs_rest] [--climb=3]
+    python docs/climbs.py out/climbs/*-climbs-* [--out=results/climbs.rest] [--climb=3]
 
 nll        nats a token of the rest, by the chain rule from left to right
 mean       root mean squared error of the conditional mean, ft/min. It is estimated from the samples, and
@@ -69,7 +69,7 @@ class ClimbsConfig:
     climb: int = 0                  # which of them the figure shows
     seed: int = 1337                # of the samples
     device: str = "auto"
-    out: str = "results/climbs_rest"  # writes OUT.md, .json, .png, .svg, .embeddings.png and .embeddings.svg
+    out: str = "results/climbs.rest"  # writes OUT.md, .json, .png, .svg, .embeddings.png and .embeddings.svg
     # fmt: on
 
     def check(self) -> None:

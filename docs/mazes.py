@@ -1,7 +1,7 @@
 """Draws mazes as a run fills them in.
 
     python docs/mazes.py out/mazes/sigma_gpt-mazes-1 [--mazes=3] [--sampler="random order"] [--moments=3]
-                         [--seed=1] [--out=results/mazes_filled]
+                         [--seed=1] [--out=results/mazes.filled]
 
 A line is a maze of the test split: the maze, the exact density of shortest paths and, of a model that can be
 asked about any place, what it says of each cell before anything is filled in (one pass). Then what has been
@@ -111,7 +111,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--sampler", default="")
     parser.add_argument("--moments", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("results/mazes_filled"))
+    parser.add_argument("--out", type=Path, default=Path("results/mazes.filled"))
     args = parser.parse_args(argv)
     if args.mazes < 1 or args.moments < 1:
         raise UserError(f"--mazes={args.mazes} --moments={args.moments}: each must be at least 1")

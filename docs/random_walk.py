@@ -1,7 +1,7 @@
 """The figure of the lazy random walk: what stands at every place, given the value at one.
 
     python docs/random_walk.py out/synthetic_walk/sigma_gpt_random-synthetic-1 [--place=50] [--value=120]
-                               [--out=results/random_walk]
+                               [--out=results/synthetic_walk.walk]
 
 Left the exact density, in the middle what the test split has, right what the model says in one pass, both
 forwards and backwards in time. Source: Pannatier et al. 2024, arXiv 2404.09562, appendix 0.A and fig. 7.
@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("run")
     parser.add_argument("--place", type=int, default=50)
     parser.add_argument("--value", type=int, default=120)
-    parser.add_argument("--out", type=Path, default=Path("results/random_walk"))
+    parser.add_argument("--out", type=Path, default=Path("results/synthetic_walk.walk"))
     args = parser.parse_args(argv)
     _, ckpt = load_model(args.run, "last")
     tokens = open_tokens(found_path(ckpt.config["data"], Path(args.run)) / "test.bin")

@@ -215,6 +215,8 @@ def test_the_table(runs, token_folder, tmp_path, capsys):
     assert eval_orders.main([*paths, *flags]) == 0
     table = capsys.readouterr().out
     assert table.strip() == out.with_name("orders.md").read_text().strip()
+    explained = [line[2:].partition(":")[0] for line in table.splitlines() if line.startswith("- ")]
+    assert explained == ["ppl, ppl random, ppl own", "left N, both N"]
     rows = {r["name"]: r for r in json.loads(out.with_name("orders.json").read_text())["rows"]}
     assert rows["random-1"].keys() >= {"ppl", "ppl_random", "ppl_own", "left_1", "both_1", "left_4", "both_4"}
     assert rows["left_to_right-1"].keys() & {"ppl", "ppl_random", "left_1", "both_1"} == {"ppl", "left_1"}

@@ -26,6 +26,7 @@ from evaluation.report.tables import open_table
 from evaluation.rows import entries
 from evaluation.texts import held_out_prompts
 from runtime.checkpoint import load_model
+from runtime.errors import UserError
 
 REPO = Path(__file__).resolve().parents[1]
 SOURCE = "seed=3 train=6000 validation=1500 test=1500 themes=5 nouns=12 verbs=8 adjectives=6 adverbs=4"
@@ -165,10 +166,23 @@ def test_the_seeds_of_a_committed_table_are_those_of_its_json(monkeypatch):
 
 def test_a_table_of_orders(tmp_path):
     row = {"name": "a-1", "row": "a", "seed": 1, "ppl": 40.25, "kl_next_10%": 0.5}
-    (tmp_path / "o.json").write_text(json.dumps({"settings": {"gaps": [1]}, "rows": [row]}))
+    rows = [{**row, "name": f"a-{seed}"} for seed in (1, 2)]
+    (tmp_path / "o.json").write_text(json.dumps({"settings": {"gaps": [1]}, "rows": rows}))
+    with pytest.raises(UserError, match="o.md is missing: the program that wrote"):
+        page_of(tmp_path / "o")
+    table = f"|     | ppl      |\n|-----|----------|\n| a   | 40.25 ± 2 |\n| {EVIL} | - |"
+    (tmp_path / "o.md").write_text(f"{table}\n\n|  | sampler |\n|--|--|\n| b | burst |\n\nA note.\n")
+    (tmp_path / "o.samples").mkdir()
+    for run in ("a-1", "a-2"):
+        (tmp_path / "o.samples" / f"{run}.png").write_bytes(run.encode())
     page = Page(page_of(tmp_path / "o"))
-    assert [text for _, text in page.rows[0]] == ["Row", "ppl", "kl next 10%"]
-    assert [text for _, text in page.row("a-1")] == ["a-1", "40.25", "0.5"]
+    assert [[text for _, text in row] for row in page.rows] == [
+        ["Row", "ppl"], ["a", "40.25 ± 2"], [EVIL, "-"], ["Row", "sampler"], ["b", "burst"]
+    ]  # fmt: skip
+    assert [attrs["data-v"] for attrs, _ in page.row("a") + page.row(EVIL)] == ["a", "40.25", EVIL, ""]
+    drawn = [a["src"] for tag, a in page.tags if tag == "img"]
+    assert drawn == ["data:image/png;base64,YS0x"]  # of each row its first run
+    assert open_table(tmp_path / "o", 1, 0).notes.paragraphs == ["A note."]
 
 
 def test_a_figure_of_a_page(tmp_path):

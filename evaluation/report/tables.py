@@ -1,6 +1,7 @@
 """What a report shows of a table: its cells, its figures, its notes and some of its texts, all of its files.
 
-Tables of table.py, of eval_diversity.py and of eval_orders.py.
+Of table.py and eval_diversity.py cell by cell, with groups and seeds; of the other programs the tables of
+their Markdown.
 """
 
 import base64
@@ -11,10 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evaluation import figures, tuning
+from evaluation.by_seed import grouped
 from evaluation.columns import ALL, HONEST, PAPER, Column
 from evaluation.tables import Row, beside, number, number_strings, read_texts, samples_file
 from evaluation.texts import cut
+from runtime.errors import UserError
 from runtime.files import foreign, read_json, read_text
+from runtime.names import file_stem
 
 SIGNS = 1000  # of a text that are shown, where the table did not cut it
 
@@ -32,6 +36,9 @@ CAPTIONS = {
     "budgets": "Perplexity over tuned softmax's, against training tokens",
     "embeddings": "Texts of each row beside human ones, t-SNE of their embeddings",
     "samplers": "What each sampler writes, against its model evaluations",
+    "filled": "A maze being filled in, by order of generation",
+    "rest": "The rest of a climb, given what is known of it",
+    "walk": "Each place of a random walk of which one is known: the exact distribution, and a model's",
 }
 
 
@@ -60,6 +67,13 @@ class Figure(NamedTuple):
     source: str  # a picture, as a URL that holds it
 
 
+class Plain(NamedTuple):
+    """A table as its Markdown has it."""
+
+    head: list[str]
+    lines: list[list[tuple[str, str]]]  # (the number that a cell begins with, for sorting; its text)
+
+
 class Notes(NamedTuple):
     """What stands under the table in its Markdown."""
 
@@ -75,7 +89,8 @@ class Sample(NamedTuple):
 class Table(NamedTuple):
     name: str
     columns: tuple[Column, ...]
-    lines: list[Line]
+    lines: list[Line]  # none where there are `plain` tables
+    plain: list[Plain]
     marked: bool  # whether there are groups that cannot be told apart
     notes: Notes
     figures: list[Figure]
@@ -91,10 +106,13 @@ def table_path(path: Path) -> Path | None:
 def open_table(name: Path, prompts: int, at: int) -> Table:
     """Table number `at` of a page. UserError if the file is none of ours, or is damaged."""
     path = beside(name, ".json")
-    with foreign(path, "a table of this program (table.py, eval_diversity.py or eval_orders.py)"):
+    with foreign(path, "a table of this program (table.py, classify_table.py or an eval_*.py)"):
         content = read_json(path, strict=True)
         settings = dict(content["settings"])
         rows = [number_strings(dict(r)) for r in content["rows"]]
+        if not {"protocol", "evaluation"} & settings.keys():
+            under, drawn = beside(name, ".md"), [*pictures(name), *drawings(name, rows)]
+            return Table(name.name, (), [], plain_tables(under), False, notes(under), drawn, [])
         runs_file = beside(name, ".runs.json")
         runs = {}
         if runs_file.is_file():
@@ -106,7 +124,7 @@ def open_table(name: Path, prompts: int, at: int) -> Table:
         marked = any(r.get(c.key + "_best") for r in rows for c in columns)
         words = settings.get("evaluation", settings).get("words", 0)
         texts = samples(beside(name, ".runs") if runs else name, rows, prompts, words)
-        return Table(name.name, columns, lines, marked, notes(beside(name, ".md")), drawn, texts)
+        return Table(name.name, columns, lines, [], marked, notes(beside(name, ".md")), drawn, texts)
 
 
 # -----------------------------------------------------------------------------
@@ -114,14 +132,10 @@ def open_table(name: Path, prompts: int, at: int) -> Table:
 
 
 def columns_in(settings: dict[str, Any], rows: list[Row]) -> tuple[Column, ...]:
-    """The columns that the rows have a number for; those of eval_orders.py are the rows' own."""
-    if "table" in settings or "protocol" in settings:
-        of_runs = "table" in settings
-        paper = settings.get("protocol") == "paper"
-        known = PAPER if paper else ALL
-        return tuple(c for c in known if any(c.key in r for r in rows) and not (of_runs and c.key == "step"))
-    keys = dict.fromkeys(k for r in rows for k, v in r.items() if isinstance(v, float))
-    return tuple(Column(k, k.replace("_", " "), ".4g", "", "") for k in keys)
+    """The columns that the rows have a number for."""
+    of_runs = "evaluation" in settings
+    known = PAPER if settings.get("protocol") == "paper" else ALL
+    return tuple(c for c in known if any(c.key in r for r in rows) and not (of_runs and c.key == "step"))
 
 
 def line(row: Row, columns: tuple[Column, ...], human: Row, runs: dict[str, Row]) -> Line:
@@ -154,6 +168,27 @@ def cell(row: Row, column: Column, human: Row, seeds: str) -> Cell:
         bool(row.get(column.key + "_best")),
         seeds,
     )
+
+
+def plain_tables(path: Path) -> list[Plain]:
+    """Those of a Markdown file. UserError if there is none."""
+    if not path.is_file():
+        raise UserError(f"{path} is missing: the program that wrote {path.with_suffix('.json')} writes it")
+    out = []
+    for part in re.split(r"\n\s*\n", read_text(path).strip()):
+        if part.startswith("|"):
+            head, _, *lines = ([c.strip() for c in row.strip("|").split("|")] for row in part.splitlines())
+            out.append(Plain(head, [[(leading_number(c), c) for c in cells] for cells in lines]))
+    return out
+
+
+def leading_number(text: str) -> str:
+    """The number that `text` begins with, "" if it begins with none."""
+    first, *_ = text.split() or [""]
+    try:
+        return repr(float(first))
+    except ValueError:
+        return ""
 
 
 def notes(path: Path) -> Notes:
@@ -202,6 +237,15 @@ def pictures(name: Path) -> Iterator[Figure]:
         if what not in DRAWN and "." not in what:
             held = base64.b64encode(path.read_bytes()).decode()
             yield Figure(CAPTIONS.get(what, what), "", f"data:image/svg+xml;base64,{held}")
+
+
+def drawings(name: Path, rows: list[Row]) -> Iterator[Figure]:
+    """What the first run of each row drew, of a table of images."""
+    for row, runs in grouped([{"row": r["name"], **r} for r in rows]).items():
+        path = beside(name, ".samples") / f"{file_stem(runs[0]['name'])}.png"
+        if path.is_file():
+            held = base64.b64encode(path.read_bytes()).decode()
+            yield Figure(f"Drawn by {row}", "", f"data:image/png;base64,{held}")
 
 
 # -----------------------------------------------------------------------------
