@@ -7,7 +7,7 @@ from typing import Any
 
 from bench import report
 from docs import gallery, sources
-from docs.sources import Entry, Row
+from docs.sources import ROOT, Entry, Row
 from evaluation.classification import PUBLISHED
 
 Numbers = dict[str, Any]
@@ -230,6 +230,14 @@ def classify_brief_table(n: Numbers) -> str:
     return markdown(["row", *head], body)
 
 
+def as_written(name: str) -> str:
+    """The tables of results/NAME.md, of a program that writes them for people."""
+    path = ROOT / "results" / f"{name}.md"
+    if not path.is_file():
+        return "Not measured yet."
+    return "\n\n".join(part for part in path.read_text(encoding="utf-8").split("\n\n") if part[:1] == "|")
+
+
 def blocks(n: Numbers) -> SimpleNamespace:
     return SimpleNamespace(
         grammar=grammar_table(n),
@@ -244,5 +252,6 @@ def blocks(n: Numbers) -> SimpleNamespace:
         hours=hours_table(n),
         classify=classify_table(n),
         classify_brief=classify_brief_table(n),
+        **{name: as_written(name) for name in ("images", "orders", "orders_grammar")},
         bench=report.block().rstrip("\n"),
     )
