@@ -5,8 +5,9 @@
 
 DIR is a clone with its submodule text/nanoGPT, unchanged. Its train.py and sample.py run as its users start
 them, in turn with ours: the same tokens, sizes, schedule, optimizer and random order, in float32, the dtype
-that theirs has on a CPU; ours also in its own, `auto`. Nothing of theirs is imported. Texts begin with the same word, and are judged by the
-exact truth; seconds a text are the difference of many texts and one, so that no start of a program counts.
+that theirs has on a CPU; ours also in its own, `auto`. Nothing of theirs is imported. Texts begin with the
+same word, and are judged by the exact truth; seconds a text are the difference of many texts and one, so that
+no start of a program counts.
 
 What stays different: theirs has no start token, so it predicts 31 of 32 places and needs a word to begin
 with; its windows begin anywhere, ours on a grid; its sample.py writes one text at a time, ours all of them.
