@@ -103,6 +103,22 @@ def ratios(of: dict[str, dict[int, Entry]], key: str) -> dict[str, Interval]:
     }
 
 
+def image_ratios(name: str) -> dict[str, Any]:
+    """row -> .bits and .fd[GUIDANCE]: over the baseline's of the same seed, of results/NAME.json."""
+    of: dict[str, dict[int, Entry]] = defaultdict(dict)
+    for r in read(f"results/{name}.json")["rows"]:
+        distances = {f"fd_{p['cfg']:g}": p["fd"] for p in r["points"]}
+        of[r["row"].rsplit("-", 1)[0]][r["seed"]] = {"bits": r["bits_code"], **distances}
+    keys = list(next(iter(of["baseline"].values())))
+    found = {key: ratios(of, key) for key in keys}
+    return {
+        row: SimpleNamespace(
+            bits=found["bits"][row], fd={int(k[3:]): found[k][row] for k in keys if k != "bits"}
+        )
+        for row in of
+    }
+
+
 # What a template may ask of an evaluation in the log of a run, beside its own keys
 DERIVED: dict[str, Callable[[Entry], float]] = {
     # of the mass on valid words, the alternatives' part, over the part that is theirs
@@ -227,6 +243,7 @@ def numbers() -> dict[str, Any]:
         "memorised": runs("memorise"),
         "learnt": course(runs("memorise")),
         "classified": classified(),
+        "image_ratio": image_ratios("images"),
         "bench": read("bench/notes.json"),
         "full": full_size(),
     }
