@@ -16,6 +16,10 @@ import torch
 import train
 from data.corpus import Split, prepare_splits
 
+# Under nohup SIGHUP is ignored, and programs go on after it: the tests are of what they do otherwise
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 VOCAB = 300
 TINY = dict(
     tokenizer=f"bpe{VOCAB}",
