@@ -119,6 +119,12 @@ def image_ratios(name: str) -> dict[str, Any]:
     }
 
 
+def synthetic_runs(task: str, row: str) -> list[Entry]:
+    """The runs of a row of results/synthetic_TASK.json; none where it is not there."""
+    file = f"results/synthetic_{task}.json"
+    return [r for r in read(file)["rows"] if r["row"].startswith(row)] if (ROOT / file).is_file() else []
+
+
 # What a template may ask of an evaluation in the log of a run, beside its own keys
 DERIVED: dict[str, Callable[[Entry], float]] = {
     # of the mass on valid words, the alternatives' part, over the part that is theirs
@@ -245,5 +251,6 @@ def numbers() -> dict[str, Any]:
         "classified": classified(),
         "image_ratio": image_ratios("images"),
         "bench": read("bench/notes.json"),
+        "sigma_gpt": read("bench/sigma_gpt.json")["results"],
         "full": full_size(),
     }

@@ -1,11 +1,13 @@
 """The tables of README.md and docs/: the blocks that a template may name, as Markdown."""
 
 import math
+import statistics
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 from bench import report
+from data.synthetic.tasks import TASKS
 from docs import gallery, sources
 from docs.sources import ROOT, Entry, Row
 from evaluation.classification import PUBLISHED
@@ -230,12 +232,57 @@ def classify_brief_table(n: Numbers) -> str:
     return markdown(["row", *head], body)
 
 
+# tables of programs that write them for people
+WRITTEN = ("images", "orders", "orders_grammar", "mazes", "climbs", "climbs.rest", "climbs_real")
+
+
 def as_written(name: str) -> str:
-    """The tables of results/NAME.md, of a program that writes them for people."""
+    """The tables of results/NAME.md."""
     path = ROOT / "results" / f"{name}.md"
     if not path.is_file():
         return "Not measured yet."
     return "\n\n".join(part for part in path.read_text(encoding="utf-8").split("\n\n") if part[:1] == "|")
+
+
+# the columns of the synthetic table: a sampler of evaluation/samplers.py -> its heading
+ROUNDS = {
+    "burst, 1 order": "burst, 1 order",
+    "burst, 5 orders": "5 orders",
+    "burst, 20 orders": "20 orders",
+    "speculative": "speculative",
+}
+
+
+def rounds_table(row: str) -> str:
+    """Rounds of each sampler on the sequences whose law is known: a perfect model's, and those of `row`."""
+    perfect, body = sources.read("bench/perfect.json"), []
+    for name, rounds in perfect["results"].items():
+        best = TASKS[name](perfect["length"]).burst_steps()
+        figure = f"{'at most ' if best.at_most else ''}{best.mean:.1f}"
+        body.append([name, "exact", figure, *(f"{statistics.fmean(rounds[s]):.1f}" for s in ROUNDS), "1"])
+        runs = sources.synthetic_runs(name, row)
+        if not runs:
+            continue
+        found = [{p["sampler"]: p for p in r["samplers"]} for r in runs]
+        own = [format(sources.interval(f[s]["rounds"] for f in found), ".1f") for s in ROUNDS]
+        valid = format(sources.interval(f["burst, 20 orders"]["validity"] for f in found), ".2f")
+        body.append(["", f"`{row}`", "", *own, valid])
+    return markdown(["sequences", "model", "best of all orders", *ROUNDS.values(), "valid"], body, 2)
+
+
+def beside_sigma_gpt() -> str:
+    """idiap/sigma-gpt's samplers and ours, of bench/sigma_gpt.json."""
+    body = []
+    for r in sources.read("bench/sigma_gpt.json")["results"]["samplers"]:
+        seconds = sorted(r["seconds_a_text"])
+        each = f"{statistics.median(seconds):.3f} ({seconds[0]:.3f} to {seconds[-1]:.3f})"
+        if seconds[0] <= 0:  # two starts of the program differ by more than its texts take
+            each = f"at most {seconds[-1]:.3f}"
+        alone = f"{statistics.median(r['seconds_alone']):.2f}" if "seconds_alone" in r else "the same"
+        judged = [f"{r['validity']:.3f}", f"{r['pair_tv']:.3f}"]
+        body.append([r["program"], r["sampler"], each, alone, *judged])
+    head = ["program", "sampler", "s a text, of 64", "s, one alone", "words allowed", "pair TV"]
+    return markdown(head, body, 2)
 
 
 def blocks(n: Numbers) -> SimpleNamespace:
@@ -252,6 +299,8 @@ def blocks(n: Numbers) -> SimpleNamespace:
         hours=hours_table(n),
         classify=classify_table(n),
         classify_brief=classify_brief_table(n),
-        **{name: as_written(name) for name in ("images", "orders", "orders_grammar")},
+        **{name.replace(".", "_"): as_written(name) for name in WRITTEN},
+        rounds=rounds_table("sigma_gpt_random"),
+        beside_sigma_gpt=beside_sigma_gpt(),
         bench=report.block().rstrip("\n"),
     )

@@ -1,0 +1,52 @@
+"""How many rounds the samplers of any order take with a perfect model, on sequences whose law is known.
+
+    python bench/perfect.py [--texts=20] [--length=100] [--out=bench/perfect.json]
+
+The exact conditionals of data/synthetic stand where a model would. The paper's figure (appendix 0.B) is of
+the best of all orders; a sampler has as many as it is given.
+"""
+
+import argparse
+import statistics
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+
+from bench.common import write
+from data.synthetic.tasks import TASKS, Task
+from evaluation.any_order import FREE, Exact
+from evaluation.samplers import ANY
+
+SHOWN = [name for name in ANY if name.startswith(("burst", "speculative"))]
+
+
+def rounds(task: Task, sampler: str, texts: int) -> list[int]:
+    """Of each text, written from nothing."""
+    text = torch.full((texts, task.T), FREE)
+    exact = Exact(lambda known: torch.from_numpy(task.log_probs(known.numpy())), text)
+    filled = ANY[sampler](exact, generator=torch.Generator().manual_seed(0))
+    return [len(set(ranks)) for ranks in filled.rank.tolist()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--texts", type=int, default=20)
+    parser.add_argument("--length", type=int, default=100)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    found: dict[str, dict[str, list[int]]] = {}
+    for name, make in TASKS.items():
+        task = make(args.length)
+        if task.burst_steps() is None:  # nothing to set it beside, and hours
+            continue
+        found[name] = {sampler: rounds(task, sampler, args.texts) for sampler in SHOWN}
+        for sampler, r in found[name].items():
+            print(f"{name}, {sampler}: {statistics.fmean(r):.2f} ({min(r)} to {max(r)})", flush=True)
+    write(args.out, {"texts": args.texts, "length": args.length}, found)
+
+
+if __name__ == "__main__":
+    main()
