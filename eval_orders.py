@@ -26,6 +26,7 @@ if __name__ == "__main__":
 
     configurator.quiet_imports("scipy", "tabulate")
 
+import itertools
 import statistics
 import sys
 from dataclasses import dataclass, field
@@ -186,28 +187,31 @@ def sampler_table(rows: list[Row], truth: dict[str, float]) -> str:
 
 
 def draw(rows: list[Row], truth: dict[str, float], out: Path) -> list[Path]:
-    """OUT.samplers.png and .svg: what samplers write against model evaluations a text; grey: the truth's."""
+    """OUT.samplers.png and .svg: what samplers write against model evaluations a text; a colour for each row,
+    a marker for each sampler, grey: the truth's."""
     plt = figures.pyplot()
     keys = judgements(truth)
-    fig, axes = plt.subplots(1, len(keys), figsize=(4 * len(keys), 3.2))
     having = {name: [r for r in runs if "samplers" in r] for name, runs in grouped(rows).items()}
-    for number, (name, runs) in enumerate((n, r) for n, r in having.items() if r):
-        for i, same in enumerate(zip(*(r["samplers"] for r in runs))):
+    having = {name: runs for name, runs in having.items() if runs}
+    names = dict.fromkeys(p["sampler"] for runs in having.values() for p in runs[0]["samplers"])
+    marker = dict(zip(names, itertools.cycle("osD^v<>PX*hd")))
+    fig, axes = plt.subplots(1, len(keys), figsize=(4 * len(keys), 4), layout="constrained")
+    for number, runs in enumerate(having.values()):
+        for same in zip(*(r["samplers"] for r in runs)):
             x = statistics.fmean(p["evaluations"] for p in same)
             for ax, key in zip(axes, keys):
                 values = [p[key] for p in same if key in p]
-                if not values:
-                    continue
-                y = statistics.fmean(values)
-                ax.plot(x, y, "o", color=f"C{number}", label=name if i == 0 else None)
-                ax.annotate(same[0]["sampler"], (x, y), textcoords="offset points", xytext=(4, 3), size=6)
+                if values:
+                    ax.plot(x, statistics.fmean(values), marker[same[0]["sampler"]], color=f"C{number}")
     for ax, key in zip(axes, keys):
         ax.axhline(truth[key], color="0.6", lw=0.8)
         ax.set_xscale("log", base=4)
         ax.xaxis.set_major_formatter("{x:g}")  # its own are powers in TeX, which pyplot() turns off
         ax.minorticks_off()
         ax.set(xlabel="model evaluations a text", ylabel=key.replace("_", " "))
-    axes[0].legend(frameon=False)
+    shown = {name: ("o", f"C{i}") for i, name in enumerate(having)} | {n: (marker[n], "0.4") for n in names}
+    keyed = [plt.Line2D([], [], marker=m, color=color, ls="") for m, color in shown.values()]
+    fig.legend(keyed, list(shown), loc="outside lower center", ncols=5, frameon=False)
     return figures.write(fig, beside(out, ".samplers"))
 
 

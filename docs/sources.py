@@ -119,10 +119,27 @@ def image_ratios(name: str) -> dict[str, Any]:
     }
 
 
-def synthetic_runs(task: str, row: str) -> list[Entry]:
-    """The runs of a row of results/synthetic_TASK.json; none where it is not there."""
-    file = f"results/synthetic_{task}.json"
-    return [r for r in read(file)["rows"] if r["row"].startswith(row)] if (ROOT / file).is_file() else []
+class Runs:
+    """Runs of a row of eval_orders.py: .KEY is an Interval, .by[SAMPLER] what a sampler of theirs writes."""
+
+    def __init__(self, entries: list[Entry]):
+        self.entries = entries
+
+    def __getattr__(self, key: str) -> Interval:
+        return interval(float(e[key]) for e in self.entries)
+
+    @property
+    def by(self) -> dict[str, "Runs"]:
+        each = zip(*(e["samplers"] for e in self.entries))
+        return {same[0]["sampler"]: Runs(list(same)) for same in each}
+
+
+def orders(name: str) -> dict[str, Runs]:
+    """row -> its runs, of results/NAME.json; none where it is not there."""
+    file, out = f"results/{name}.json", defaultdict[str, list[Entry]](list)
+    for r in read(file)["rows"] if (ROOT / file).is_file() else []:
+        out[r["row"].rsplit("-", 1)[0]].append(r)
+    return {row: Runs(entries) for row, entries in out.items()}
 
 
 # What a template may ask of an evaluation in the log of a run, beside its own keys
@@ -251,6 +268,7 @@ def numbers() -> dict[str, Any]:
         "classified": classified(),
         "image_ratio": image_ratios("images"),
         "bench": read("bench/notes.json"),
+        "orders": orders("orders_grammar"),
         "sigma_gpt": read("bench/sigma_gpt.json")["results"],
         "full": full_size(),
     }

@@ -260,13 +260,10 @@ def rounds_table(row: str) -> str:
         best = TASKS[name](perfect["length"]).burst_steps()
         figure = f"{'at most ' if best.at_most else ''}{best.mean:.1f}"
         body.append([name, "exact", figure, *(f"{statistics.fmean(rounds[s]):.1f}" for s in ROUNDS), "1"])
-        runs = sources.synthetic_runs(name, row)
-        if not runs:
-            continue
-        found = [{p["sampler"]: p for p in r["samplers"]} for r in runs]
-        own = [format(sources.interval(f[s]["rounds"] for f in found), ".1f") for s in ROUNDS]
-        valid = format(sources.interval(f["burst, 20 orders"]["validity"] for f in found), ".2f")
-        body.append(["", f"`{row}`", "", *own, valid])
+        of_row = sources.orders(f"synthetic_{name}").get(row)
+        if of_row:
+            own = [f"{of_row.by[s].rounds:.1f}" for s in ROUNDS]
+            body.append(["", f"`{row}`", "", *own, f"{of_row.by['burst, 20 orders'].validity:.2f}"])
     return markdown(["sequences", "model", "best of all orders", *ROUNDS.values(), "valid"], body, 2)
 
 
