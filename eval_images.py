@@ -33,8 +33,9 @@ from tqdm import tqdm
 
 from classify import ClassifyConfig
 from data.held_out import HeldOut, open_held_out
-from data.image_tokens.prepare import read_source
+from data.image_tokens.prepare import FILES, read_source
 from data.images.sets import Images, ImageSet
+from data.orders import MASKED
 from evaluation.by_seed import grouped, kept_rows, mean, name_of, rows_of, table, write
 from evaluation.guidance import Drawn, check_cfg, sample_codes, what_is_drawn
 from evaluation.images import NEIGHBOURS, Seen, grid, halves, judged, seen, write_png
@@ -156,7 +157,7 @@ def opened(c: ImagesConfig) -> Asked:
     """UserError for all that cannot be measured, before any work."""
     runs = entries(c.checkpoints)
     for entry in runs:
-        drawn = what_is_drawn(entry.ckpt, c.data, any(scale != 1 for scale in c.cfg))
+        what_is_drawn(entry.ckpt, c.data, any(scale != 1 for scale in c.cfg))
     check_comparable(runs)
     drawn = what_is_drawn(runs[0].ckpt, c.data)
     if drawn.codec is None:
@@ -277,11 +278,19 @@ def settings_of(c: ImagesConfig) -> dict[str, Any]:
     return known | {"classifier": checkpoint.weights_digest(checkpoint.find(c.classifier))}
 
 
-def check_before(c: ImagesConfig, out: Path, wanted: dict[str, Any]) -> None:
-    """For table.py, before the trainings: UserError for a run of this configuration that cannot be
-    measured, and for rows of other settings in `out`."""
-    if wanted["dataset"] != "image_tokens":
-        raise UserError(f"dataset = {wanted['dataset']!r}: eval_images.py is of image tokens alone")
+def check_before(c: ImagesConfig, out: Path, wanted: list[dict[str, Any]]) -> None:
+    """For table.py, before the trainings: UserError for runs of these configurations that cannot be measured,
+    and for rows of other settings in `out`."""
+    for run in wanted:
+        if run["dataset"] != "image_tokens":
+            raise UserError(f"dataset = {run['dataset']!r}: eval_images.py is of image tokens alone")
+        if run["order"] == MASKED:
+            raise UserError(f"order = {MASKED!r}: masked diffusion has no next code to guide: leave it out")
+        source = read_source(run["source"])
+        if source.images == FILES:
+            raise UserError(f"source = {run['source']!r}: another program's codes have no images to judge")
+        if not source.settings.drop and any(scale != 1 for scale in c.cfg):
+            raise UserError(f"cfg = {c.cfg} with drop=0 in source: give --cfg=[1], or images with drop=10")
     kept_rows(out, settings_of(c), CODE, "eval_images.py")
 
 

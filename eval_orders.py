@@ -45,8 +45,9 @@ from evaluation.provenance import commit, scoring_code, versions
 from evaluation.rows import Entry, check_comparable, entries, public
 from evaluation.samplers import points
 from evaluation.scoring import score
+from evaluation.settings import run_seed
 from evaluation.tables import Row, beside
-from evaluation.two_sided import Sequences, TwoSided, two_sided
+from evaluation.two_sided import Sequences, TwoSided, is_known, two_sided
 from runtime.checkpoint import load_model, weights_digest
 from runtime.configurator import check_seed, cli, configure, help_text, wants_help
 from runtime.device import get_device, get_dtype, settle_dtype
@@ -145,7 +146,7 @@ def run_row(c: OrdersConfig, entry: Entry, a: "Asked", truths: dict[tuple[str, f
             row[f"kl_{kind}_{share:.0%}"] = divergence(who, q)["kl"]
     if c.samplers and a.truth and (who.order != "left_to_right" or a.data.given):
         begun = templates(spread(a.data.ids, c.texts, a.length), a.data.given)
-        row["samplers"] = points(who, a.truth, begun, c.seed)
+        row["samplers"] = points(who, a.truth, begun, run_seed(c.seed, ckpt.config))
     return row
 
 
@@ -177,12 +178,12 @@ def judgements(truth: dict[str, float]) -> list[str]:
 
 def sampler_table(rows: list[Row], truth: dict[str, float]) -> str:
     judged = judgements(truth)
-    keys = ["rounds", "evaluations", "tokens_a_pass", "seconds_a_token", *judged]
+    keys = ["rounds", "evaluations", "tokens_a_pass", "seconds_a_token", *judged, "judged"]
     lines = []
     for name, runs in grouped(rows).items():
         for same in zip(*(r["samplers"] for r in runs if "samplers" in r)):
             lines.append([name, same[0]["sampler"], *(mean([p[k] for p in same if k in p]) for k in keys)])
-    lines.append(["truth", "", "", "", "", "", *(f"{truth[k]:.4g}" for k in judged)])
+    lines.append(["truth", "", "", "", "", "", *(f"{truth[k]:.4g}" for k in (*judged, "judged"))])
     return table(["", "sampler", *(k.replace("_", " ") for k in keys)], lines)
 
 
@@ -230,11 +231,21 @@ def check_gaps(c: OrdersConfig, length: int) -> None:
         raise UserError(f"gaps = {c.gaps}: these models read windows of {length} tokens; give shorter gaps")
 
 
-def check_before(c: OrdersConfig, out: Path, wanted: dict[str, Any]) -> None:
-    """For table.py, before the trainings: UserError for what cannot be asked of a run of this configuration,
+def check_before(c: OrdersConfig, out: Path, wanted: list[dict[str, Any]]) -> None:
+    """For table.py, before the trainings: UserError for what cannot be asked of runs of these configurations,
     and for rows of other settings in `out`."""
-    check_gaps(c, wanted["block_size"])
+    for run in wanted:
+        check_gaps(c, run["block_size"])
+        if c.samplers and not is_known(run["dataset"], run["source"]):
+            raise no_truth(f"{run['dataset']} of {run['source']}")
     kept_rows(out, settings_of(c), CODE, "eval_orders.py")
+
+
+def no_truth(corpus: str) -> UserError:
+    return UserError(
+        "--samplers needs a corpus whose truth is known (data/grammar, data/synthetic, data/mazes or "
+        f"simulated data/climbs), not {corpus}: leave it out"
+    )
 
 
 def opened(c: OrdersConfig) -> Asked:
@@ -248,10 +259,7 @@ def opened(c: OrdersConfig) -> Asked:
     c.gaps = c.gaps or [gap for gap in (1, 4, 16, 64) if gap <= length - data.given - 2]
     truth = two_sided(data, runs[0].ckpt.config["dataset"], length)
     if c.samplers and truth is None:
-        raise UserError(
-            "--samplers needs a corpus whose truth is known (data/grammar, data/synthetic, data/mazes or "
-            f"simulated data/climbs), not {folder}: leave it out"
-        )
+        raise no_truth(str(folder))
     if c.out:
         check_writable(beside(Path(c.out), ".json"))
     return Asked(runs, data, length, truth)
@@ -303,7 +311,8 @@ EXPLAINED = {
     "samplers": "rounds, evaluations: a text's rounds of sampling, and the model evaluations in them, one"
     " for each order that is asked about; tokens a pass: of an evaluation; seconds a token: 16 texts at a"
     " time.",
-    "validity": "validity: the share of what is written that the truth can write.",
+    "validity": "validity: the share that the truth can write, of the judged: whole sequences; of the known"
+    " language the words up to a document's first forbidden one, where its start is in the window.",
     "pair_tv": "pair tv: total variation between how often two classes of words are neighbours there and in"
     " the language. What the truth writes has that of so many words.",
     "solved": "solved, optimal: the share of answers that are a path from start to goal; a shortest one.",

@@ -247,7 +247,7 @@ def own_table(c: TableConfig, evaluator: ModuleType) -> int:
     flags = [*split(c.evaluate), f"--out={out}"]
     asked_of = evaluator.read_arguments([*(str(r.out) for r in runs), *flags])
     check_writable(beside(out, ".json"))
-    evaluator.check_before(asked_of, out, runs[0].wanted)  # found now, not after the trainings
+    evaluator.check_before(asked_of, out, [r.wanted for r in runs])  # found now, not after the trainings
     todo = [r for r in runs if not r.finished]
     if c.commands:
         show_commands(*in_order(todo))

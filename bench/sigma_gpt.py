@@ -1,6 +1,6 @@
 """idiap/sigma-gpt's programs beside ours, on the known language: a step, what is learnt, and text at once.
 
-    python bench/sigma_gpt.py --sigma_gpt DIR [--steps=200] [--full=4000] [--texts=64] [--rounds=3]
+    python bench/sigma_gpt.py --sigma_gpt=DIR [--steps=200] [--full=4000] [--texts=64] [--rounds=3]
                               [--out=bench/sigma_gpt.json]
 
 DIR is a clone with its submodule text/nanoGPT, unchanged. Its train.py and sample.py run as its users start
@@ -13,6 +13,7 @@ What stays different: theirs has no start token, so it predicts 31 of 32 places 
 with; its windows begin anywhere, ours on a grid; its sample.py writes one text at a time, ours all of them.
 """
 
+import argparse
 import json
 import math
 import pickle
@@ -189,20 +190,29 @@ def written(theirs: Theirs, ours: Ours, data: Path, texts: int, rounds: int) -> 
     return [{"program": program, "sampler": way, **row} for (program, way), row in rows.items()]
 
 
-def main(argv: list[str]) -> None:
-    c = {"sigma_gpt": "", "steps": "200", "full": "4000", "texts": "64", "rounds": "3", "out": ""}
-    c |= dict(a.removeprefix("--").split("=", 1) for a in argv)
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--sigma_gpt", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--full", type=int, default=4000)
+    parser.add_argument("--texts", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path)
+    c = parser.parse_args()
+    if not (c.sigma_gpt / "text/nanoGPT/data").is_dir():
+        parser.error(f"--sigma_gpt={c.sigma_gpt} has no text/nanoGPT/data: give a clone with its submodule")
     data = ROOT / "data/grammar/words"
     with tempfile.TemporaryDirectory() as folder:
         ours = Ours(Path(folder), "float32")
         ours.train(1, 1)  # prepares the corpus
-        theirs = Theirs(Path(c["sigma_gpt"]).resolve(), data, Path(folder))
+        theirs = Theirs(c.sigma_gpt.resolve(), data, Path(folder))
         programs = {"theirs": theirs, "ours": ours, "ours, auto": Ours(Path(folder), "auto")}
-        found = compared(programs, int(c["steps"]), int(c["full"]), int(c["rounds"]))
-        found["samplers"] = written(theirs, ours, data, int(c["texts"]), int(c["rounds"]))
+        found = compared(programs, c.steps, c.full, c.rounds)
+        found["samplers"] = written(theirs, ours, data, c.texts, c.rounds)
     print(json.dumps(found, indent=1))
-    write(Path(c["out"]) if c["out"] else None, {k: v for k, v in c.items() if k != "out"}, found)
+    settings = {k: v for k, v in vars(c).items() if k not in ("sigma_gpt", "out")}
+    write(c.out, settings, found)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -46,6 +46,7 @@ from evaluation.provenance import commit
 from evaluation.rest import can_be_asked, density, nats, written
 from evaluation.rows import Entry, check_comparable, entries
 from evaluation.samplers import left_to_right
+from evaluation.settings import run_seed
 from evaluation.tables import beside
 from evaluation.two_sided import Sequences, two_sided
 from runtime.checkpoint import load_model, weights_digest
@@ -150,7 +151,7 @@ def tables(rows: list[dict[str, Any]], parts: list[str]) -> str:
             [name, str(len(runs)), *(mean([r[k] for r in runs if k in r]) for k in keys)]
             for name, runs in grouped(rows).items()
         ]
-        out.append(f"Known: {part}\n\n" + table(["", "runs", *COLUMNS], lines))
+        out.append(table([f"known: {part}", "runs", *COLUMNS], lines))
     return "\n\n".join(out)
 
 
@@ -256,16 +257,17 @@ def main(argv: list[str]) -> int:
     device = get_device(c.device)
     for entry in runs:
         print(f"{entry.name} ...", file=sys.stderr)
-        model, ckpt = load_model(entry.path, device=device)
+        model, ckpt = load_model(entry.path, "last", device)
         who = Asker(model, model.head.draws(1, c.seed), device, "float32")
+        seed = run_seed(c.seed, ckpt.config)
         row = {"name": entry.name, "row": name_of(entry), "seed": ckpt.config["seed"]}
         row |= {"step": ckpt.progress["step"], "weights_sha256": weights_digest(ckpt.path)}
         for part, known in a.parts.items():
-            row |= keyed(part, of_model(who, a, known, c.samples, c.seed))
+            row |= keyed(part, of_model(who, a, known, c.samples, seed))
         rows.append(row)
         if row["row"] not in columns:
-            columns[row["row"]] = [panel_of(who, t, c.seed) for t in text.values()]
-            whole[row["row"]] = written(who, begun, c.seed).numpy()
+            columns[row["row"]] = [panel_of(who, t, seed) for t in text.values()]
+            whole[row["row"]] = written(who, begun, seed).numpy()
     found = tables(rows, list(a.parts))
     print(found)
     settings = {key: value for key, value in vars(c).items() if key not in ("checkpoints", "device", "out")}

@@ -273,12 +273,13 @@ def beside_sigma_gpt() -> str:
     for r in sources.read("bench/sigma_gpt.json")["results"]["samplers"]:
         seconds = sorted(r["seconds_a_text"])
         each = f"{statistics.median(seconds):.3f} ({seconds[0]:.3f} to {seconds[-1]:.3f})"
-        if seconds[0] <= 0:  # two starts of the program differ by more than its texts take
-            each = f"at most {seconds[-1]:.3f}"
+        if seconds[0] <= 0:
+            each = "too few to tell"
         alone = f"{statistics.median(r['seconds_alone']):.2f}" if "seconds_alone" in r else "the same"
-        judged = [f"{r['validity']:.3f}", f"{r['pair_tv']:.3f}"]
+        error = 1.96 * math.sqrt(r["validity"] * (1 - r["validity"]) / r["judged"])
+        judged = [f"{r['validity']:.2f} ± {error:.2f}", str(r["judged"]), f"{r['pair_tv']:.2f}"]
         body.append([r["program"], r["sampler"], each, alone, *judged])
-    head = ["program", "sampler", "s a text, of 64", "s, one alone", "words allowed", "pair TV"]
+    head = ["program", "sampler", "s a text, of 64", "s, one alone", "words allowed", "of", "pair TV"]
     return markdown(head, body, 2)
 
 

@@ -110,6 +110,8 @@ def what_is_drawn(ckpt: Checkpoint, data: str = "", guided: bool = False) -> Dra
     info = open_tokens(folder / "train.bin").info
     if info["fingerprint"] != c["tokenizer_fingerprint"]:
         raise UserError(f"{folder} has other tokens than {ckpt.path} was trained on: leave --data out")
+    if info["sha256"] != c["data_sha256"]:  # another codec's codes are the same words
+        raise UserError(f"{folder} holds other codes than {ckpt.path} was trained on: give --data=FOLDER")
     if guided and not info.get("dropped"):
         raise UserError(
             f"{ckpt.path} was trained with its class in every sequence, so it cannot be guided: give "

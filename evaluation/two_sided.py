@@ -112,6 +112,11 @@ def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else float("nan")
 
 
+def is_known(dataset: str, source: str) -> bool:
+    """Whether anybody knows the truth of a corpus, as far as its settings say."""
+    return dataset in ("grammar", "synthetic", "mazes") or (dataset == "climbs" and bool(climbs_of(source)))
+
+
 def two_sided(data: HeldOut, dataset: str, length: int) -> TwoSided | None:
     """The truth of windows of a split; None where nobody knows it."""
     if isinstance(data.truth, Truth):

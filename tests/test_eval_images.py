@@ -5,11 +5,12 @@ import json
 import numpy as np
 import pytest
 from scipy.linalg import sqrtm
-from test_image_tokens import SMALL, folder, here, images, run  # noqa: F401
+from test_image_tokens import LOSSLESS, SMALL, folder, here, images, run  # noqa: F401
 
 import classify
 import eval_images
 import table
+from data.image_tokens.prepare import prepare
 from data.images.sets import Images
 from evaluation.images import Seen, frechet, halves, judged, moments, precision_recall
 from runtime.errors import UserError
@@ -143,3 +144,26 @@ def test_table_refuses_other_data_before_any_training(classifier, tmp_path, monk
         table.main([*flags, f"--evaluate=--classifier={classifier}"])
     with pytest.raises(UserError, match="classify.py"):
         table.main(flags)
+
+
+@pytest.mark.parametrize(
+    "flags, says",
+    [
+        (["--flags=--order=masked"], "masked diffusion has no next code"),
+        (["--flags=--source='digits vq drop=0'"], "with drop=0"),
+        (["--flags=--source='files codes=9 classes=2 in=DIR'"], "no images to judge"),
+    ],
+)
+def test_table_refuses_what_cannot_be_drawn(classifier, tmp_path, monkeypatch, flags, says):
+    monkeypatch.setattr(table, "train_all", lambda *_: pytest.fail("it went on to train"))
+    argv = ["--rows=['baseline']", "--overlay=mnist_tokens", "--evaluator=images", f"--results={tmp_path}"]
+    with pytest.raises(UserError, match=says):
+        table.main([*argv, f"--evaluate=--classifier={classifier}", *flags])
+
+
+def test_codes_of_another_tokenizer_are_refused(run, images, classifier, tmp_path, monkeypatch):  # noqa: F811
+    other = images._replace(train=images.validation)
+    monkeypatch.setattr("data.image_tokens.prepare.open_images", lambda *_: other)
+    folder = prepare(tmp_path / "words", "words", LOSSLESS)  # noqa: F811
+    with pytest.raises(UserError, match="holds other codes"):
+        eval_images.main([str(run), f"--classifier={classifier}", "--device=cpu", f"--data={folder}"])

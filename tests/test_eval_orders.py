@@ -15,6 +15,7 @@ from evaluation.any_order import FREE
 from evaluation.orders import KINDS, Asker, divergence, middle_bits, questions, spread
 from evaluation.samplers import points
 from evaluation.two_sided import Language, Sequences, pair_shares
+from runtime.checkpoint import find, load
 from tests.test_any_order import q_of
 from tests.test_orders import log_p, model_of, text
 from tests.test_two_sided import documents
@@ -224,6 +225,28 @@ def test_the_table(runs, token_folder, tmp_path, capsys):
     assert rows["fractal-1"]["ppl_own"] != rows["fractal-1"]["ppl_random"]
     (line,) = [x for x in table.splitlines() if x.startswith("| random ")]
     assert line.split("|")[2].strip() == "2" and "±" in line  # two seeds, one row
+
+
+def test_runs_sample_with_seeds_of_their_own(runs, token_folder, monkeypatch):
+    """Or the interval over them would lack what sampling varies."""
+    seeds, vocab = [], load(find(runs / "random-1")).config["vocab_size"]
+
+    def seen(who, truth, begun, seed):
+        seeds.append(seed)
+        return []
+
+    class Known:
+        def judge(self, texts):
+            return {"validity": 1.0, "judged": len(texts)}
+
+        def log_probs(self, text, asked):
+            return np.full((asked.sum(), vocab), -np.log(vocab))
+
+    monkeypatch.setattr(eval_orders, "two_sided", lambda *_: Known())
+    monkeypatch.setattr(eval_orders, "points", seen)
+    paths = [str(runs / f"random-{i}") for i in (1, 2)]
+    assert eval_orders.main([*paths, f"--data={token_folder}", "--samplers", "--truth_windows=2"]) == 0
+    assert len(set(seeds)) == 2
 
 
 @pytest.mark.parametrize(

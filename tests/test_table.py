@@ -95,6 +95,7 @@ def test_the_committed_tables_are_sound(name, files):
     [
         (["--evaluate=--nonsense=1"], "nonsense"),
         (["--evaluate=--gaps=[400]"], "gaps = .400."),
+        (["--evaluate=--samplers"], "--samplers needs a corpus whose truth is known .* not wikitext103"),
         (["--rows=['baseline','baseline']"], "hold one twice"),
         (["--evaluate=--windows=7"], "rows of other settings .*windows 9, now 7"),
     ],

@@ -11,4 +11,4 @@ trials = 4
 design = 4
 seeds = [2, 3, 4]
 runs = "out/orders_grammar"
-evaluate = "--samplers"
+evaluate = "--samplers --split=test"

@@ -3,8 +3,9 @@
     train_codes.npy    (N, places): of each image its codes in raster order
     train_labels.npy   (N,): its class
 
-and the same of validation and test. Without a validation file 2% of the train images, always the same, take
-its place; without a test file there is no test split. Nothing pickled is read.
+and the same of validation and test. Without a validation file 2% of the train rows, always the same, take its
+place, so no two rows should be views of one image; without a test file there is no test split. Nothing
+pickled is read.
 """
 
 from pathlib import Path

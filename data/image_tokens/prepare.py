@@ -179,7 +179,7 @@ def codec_of(out: Path, s: Source, images: Callable[[], ImageSet], force: bool) 
     with locked(out / ".codec.lock"):
         if (out / "codec.json").is_file() and not force:
             codec, record = read_codec(out)
-            if record.get("source") == made_of:
+            if (record.get("source"), record.get("images_sha256")) == (made_of, images().sha256):
                 return codec
         shape = KINDS[s.images].shape
         new = make_codec(s.tokenizer, shape, s.patch, s.settings.codes, s.settings.seed)
