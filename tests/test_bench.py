@@ -267,6 +267,19 @@ def test_gpu_on_a_cpu(tmp_path):
         assert str(REPO) not in path.read_text() and str(tmp_path) not in path.read_text()
 
 
+def test_perfect(tmp_path):
+    report, _ = run("perfect.py", tmp_path / "perfect.json", "--texts=2", "--length=12")
+    assert report["results"].keys() >= {"product", "step", "permutation"}
+    assert set(report["results"]["product"]["speculative"]) == {1}  # independent places: all in one round
+
+
+@pytest.mark.parametrize("args", [[], ["--sigma_gpt=nosuch"]])
+def test_sigma_gpt_says_what_it_needs(args):
+    command = [sys.executable, BENCH / "sigma_gpt.py", *args]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "--sigma_gpt" in done.stderr and "Traceback" not in done.stderr
+
+
 # ---- the tables of docs/speed.md
 
 
