@@ -98,6 +98,7 @@ def summary(folder: Path, name: str = "x") -> Path:
     (texts / "human.jsonl").write_text('" one two three four five"\n"second"\n')
     (texts / "baseline-1.jsonl").write_text(json.dumps(EVIL + " b c d e") + '\n"other"\n')
     (folder / f"{name}.trials.svg").write_text(f"<svg>{EVIL}</svg>")
+    (folder / f"{name}.runs.embeddings.svg").write_text("<svg/>")
     return folder / name
 
 
@@ -134,7 +135,8 @@ def test_notes_and_texts_are_the_tables_own(tmp_path):
     assert table.notes.paragraphs == [f"A note, {EVIL}.", "Another."]
     assert table.notes.columns == ["ECE: what.", "Zipf: it is."]
     assert table.samples == [[("human", "one two three four"), ("baseline", f"{EVIL} b c d")]]
-    assert [f.source[:26] for f in table.figures] == ["data:image/svg+xml;base64,"]
+    assert [f.source[:26] for f in table.figures] == ["data:image/svg+xml;base64,"] * 2
+    assert table.figures[0].caption == tables.CAPTIONS["embeddings"]  # of its runs
 
 
 @pytest.mark.parametrize("name", ["heads_250", "grammar", "small", "paper_protocol"])

@@ -231,9 +231,10 @@ DRAWN = ("curves", "tv", "mass", "bias", "memorise", "frontier", "tune")
 
 
 def pictures(name: Path) -> Iterator[Figure]:
-    """The other figures that lie beside the table. They are foreign files: nothing in a picture can run."""
+    """The other figures that lie beside the table or its runs. They are foreign files: nothing in a picture
+    can run."""
     for path in sorted(name.parent.glob(f"{name.name}.*.svg")):
-        what = path.name[len(name.name) + 1 : -len(".svg")]
+        what = path.name[len(name.name) + 1 : -len(".svg")].removeprefix("runs.")
         if what not in DRAWN and "." not in what:
             held = base64.b64encode(path.read_bytes()).decode()
             yield Figure(CAPTIONS.get(what, what), "", f"data:image/svg+xml;base64,{held}")
