@@ -177,12 +177,12 @@ def judgements(truth: dict[str, float]) -> list[str]:
 
 
 def sampler_table(rows: list[Row], truth: dict[str, float]) -> str:
-    judged = judgements(truth)
-    keys = ["rounds", "evaluations", "tokens_a_pass", "seconds_a_token", *judged, "judged"]
-    lines = []
+    judged, lines = judgements(truth), []
+    keys = ["rounds", "evaluations", "tokens_a_pass", "ms_a_token", *judged, "judged"]
     for name, runs in grouped(rows).items():
         for same in zip(*(r["samplers"] for r in runs if "samplers" in r)):
-            lines.append([name, same[0]["sampler"], *(mean([p[k] for p in same if k in p]) for k in keys)])
+            said = [p | {"ms_a_token": 1000 * p["seconds_a_token"]} for p in same]
+            lines.append([name, same[0]["sampler"], *(mean([p[k] for p in said if k in p]) for k in keys)])
     lines.append(["truth", "", "", "", "", "", *(f"{truth[k]:.4g}" for k in (*judged, "judged"))])
     return table(["", "sampler", *(k.replace("_", " ") for k in keys)], lines)
 
@@ -309,8 +309,8 @@ EXPLAINED = {
     "kl_": "kl: KL(truth || model) in nats at one place: after the first 10, 50, 90% of a window (next),"
     " in a gap with as much around it (middle), with as much known anywhere (random).",
     "samplers": "rounds, evaluations: a text's rounds of sampling, and the model evaluations in them, one"
-    " for each order that is asked about; tokens a pass: of an evaluation; seconds a token: 16 texts at a"
-    " time.",
+    " for each order that is asked about; tokens a pass: of an evaluation; ms a token: milliseconds, 16 texts"
+    " at a time.",
     "validity": "validity: the share that the truth can write, of the judged: whole sequences; of the known"
     " language the words up to a document's first forbidden one, where its start is in the window.",
     "pair_tv": "pair tv: total variation between how often two classes of words are neighbours there and in"

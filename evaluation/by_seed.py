@@ -35,11 +35,15 @@ def grouped(rows: list[Row]) -> dict[str, list[Row]]:
 
 
 def mean(values: list[float]) -> str:
-    """With its 95% interval over seeds, where there are several."""
+    """With its 95% interval over seeds, where there are several: two digits of it, and as many places of the
+    mean."""
     if not values:
         return "-"
-    half = student_interval(values)
-    return f"{statistics.fmean(values):.4g}" + (f" ± {half:.2g}" if math.isfinite(half) else "")
+    middle, half = statistics.fmean(values), student_interval(values)
+    if not math.isfinite(half) or not half:
+        return f"{middle:.4g}"
+    places = max(0, 1 - math.floor(math.log10(half)))
+    return f"{middle:.{places}f} ± {half:.{places}f}"
 
 
 def table(head: list[str], lines: list[list[str]]) -> str:

@@ -12,6 +12,7 @@ import train
 from data.grammar.two_sided import ForwardBackward
 from data.synthetic.tasks import TASKS
 from evaluation.any_order import FREE
+from evaluation.by_seed import mean
 from evaluation.orders import KINDS, Asker, divergence, middle_bits, questions, spread
 from evaluation.samplers import points
 from evaluation.two_sided import Language, Sequences, pair_shares
@@ -270,6 +271,21 @@ def test_synthetic_sequences_are_judged_one_by_one():
     np.testing.assert_allclose(np.exp(q.log_p[0, 0]), [0, 0, 0, 0.5, 0.5])
     judged = Sequences(task).judge(np.array([[0, 1, 2, 3, 4], [0, 0, 2, 3, 4]]))
     assert judged["validity"] == 0.5 and judged["true_nll"] == pytest.approx(np.log(120) / 5)
+
+
+@pytest.mark.parametrize(
+    "values, shown",
+    [
+        ([50.25, 49.85, 50.65], "50.25 ± 0.99"),  # 4.303 * .4 / sqrt(3)
+        ([0.09, 0.091, 0.092], "0.0910 ± 0.0025"),
+        ([100.0, 200, 300], "200 ± 248"),
+        ([7.888, 7.888], "7.888"),
+        ([7.888], "7.888"),
+        ([], "-"),
+    ],
+)
+def test_a_mean_has_the_places_of_its_interval(values, shown):
+    assert mean(values) == shown
 
 
 def test_numbers_of_the_figure_are_plain(tmp_path):
