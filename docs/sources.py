@@ -269,6 +269,7 @@ def numbers() -> dict[str, Any]:
         "image_ratio": image_ratios("images"),
         "bench": read("bench/notes.json"),
         "orders": orders("orders_grammar"),
+        "wikitext": orders("orders"),
         "sigma_gpt": read("bench/sigma_gpt.json")["results"],
         "full": full_size(),
     }
