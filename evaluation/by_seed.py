@@ -78,16 +78,19 @@ def rows_of(
     done: Callable[[list[Row]], None],
     out: Path | None,
 ) -> list[Row]:
-    """The row of each run, kept or measured now; `done` with those so far after each, so that what is
-    stopped goes on from there."""
-    rows: list[Row] = []
-    for entry in runs:
-        row = kept.get((entry.name, weights_digest(entry.ckpt.path)))
+    """The row of each run, kept or measured now; `done` with all kept and those so far after each, so that
+    what is stopped goes on from there."""
+    rows = [kept.get((entry.name, weights_digest(entry.ckpt.path))) for entry in runs]
+    for entry, row in zip(runs, rows):
         if row:
             print(f"{entry.name}: kept from {out}.json", file=sys.stderr)
-        rows.append(row or measure(entry))
-        done(rows)
-    return rows
+    for at, entry in enumerate(runs):
+        if not rows[at]:
+            rows[at] = measure(entry)
+            done([row for row in rows if row])
+    found = [row for row in rows if row]
+    done(found)
+    return found
 
 
 def write(out: Path, content: dict[str, Any], rows: list[Row], text: str) -> None:

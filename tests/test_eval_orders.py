@@ -228,6 +228,24 @@ def test_the_table(runs, token_folder, tmp_path, capsys):
     assert line.split("|")[2].strip() == "2" and "±" in line  # two seeds, one row
 
 
+def test_a_stopped_table_keeps_the_rows_that_come_later(runs, token_folder, tmp_path, monkeypatch):
+    out, paths = tmp_path / "t", [str(runs / f"random-{i}") for i in (1, 2)]
+    flags = [f"--data={token_folder}", "--windows=4", "--gaps=[1]", f"--out={out}"]
+    assert eval_orders.main([paths[1], *flags]) == 0
+    (had,) = json.loads(out.with_name("t.json").read_text())["rows"]
+
+    def stopped_at_random_1(c, entry, *rest):
+        if entry.name == "fractal-1":
+            return had | {"name": entry.name}
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(eval_orders, "run_row", stopped_at_random_1)
+    with pytest.raises(KeyboardInterrupt):
+        eval_orders.main([str(runs / "fractal-1"), *paths, *flags])
+    names = [r["name"] for r in json.loads(out.with_name("t.json").read_text())["rows"]]
+    assert names == ["fractal-1", "random-2"]
+
+
 def test_runs_sample_with_seeds_of_their_own(runs, token_folder, monkeypatch):
     """Or the interval over them would lack what sampling varies."""
     seeds, vocab = [], load(find(runs / "random-1")).config["vocab_size"]
