@@ -304,11 +304,11 @@ def test_the_committed_report_is_of_the_committed_tables():
     page = (REPO / "results" / "report.html").read_text(encoding="utf-8")
     readme = (REPO / "results" / "README.md").read_text(encoding="utf-8").replace("\\\n", "")
     names = re.findall(r"results/(\w+)", re.search(r"report\.py (.*?) --out", readme)[1])
-    plain = {"images", "orders_grammar"}
-    assert len(names) == 6 and plain < {*names} and len(page) < 3_000_000
+    plain = {"images", "orders", "orders_grammar"}
+    assert len(names) == 7 and plain < {*names} and len(page) < 3_000_000
     for name in plain:
         cells = re.findall(r"(?<=\| )[^|]*[^| ]", as_written(name))
-        assert len(cells) > 100 and all(f">{cell}<" in page for cell in cells if set(cell) != {"-"})
+        assert len(cells) > 50 and all(f">{cell}<" in page for cell in cells if set(cell) != {"-"})
     for name in {*names} - plain:
         for row in sources.rows(name).values():
             if not row.entry.get("reference"):
