@@ -262,7 +262,7 @@ def rounds_table(row: str) -> str:
         body.append([name, "exact", figure, *(f"{statistics.fmean(rounds[s]):.1f}" for s in ROUNDS), "1"])
         of_row = sources.orders(f"synthetic_{name}").get(row)
         if of_row:
-            own = [f"{of_row.by[s].rounds:.1f}" for s in ROUNDS]
+            own = [f"{of_row.by[s].rounds:.2f}" for s in ROUNDS]
             body.append(["", f"`{row}`", "", *own, f"{of_row.by['burst, 20 orders'].validity:.2f}"])
     return markdown(["sequences", "model", "best of all orders", *ROUNDS.values(), "valid"], body, 2)
 
