@@ -270,6 +270,7 @@ def numbers() -> dict[str, Any]:
         "bench": read("bench/notes.json"),
         "orders": orders("orders_grammar"),
         "wikitext": orders("orders"),
+        "step": orders("synthetic_step"),
         "sigma_gpt": read("bench/sigma_gpt.json")["results"],
         "full": full_size(),
     }

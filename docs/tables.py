@@ -264,7 +264,9 @@ def rounds_table(row: str) -> str:
         if of_row:
             own = [f"{of_row.by[s].rounds:.2f}" for s in ROUNDS]
             body.append(["", f"`{row}`", "", *own, f"{of_row.by['burst, 20 orders'].validity:.2f}"])
-    return markdown(["sequences", "model", "best of all orders", *ROUNDS.values(), "valid"], body, 2)
+    return markdown(
+        ["sequences", "model", "best of all orders", *ROUNDS.values(), "valid, 20 orders"], body, 2
+    )
 
 
 def beside_sigma_gpt() -> str:

@@ -40,7 +40,7 @@ def mean(values: list[float]) -> str:
     if not values:
         return "-"
     middle, half = statistics.fmean(values), student_interval(values)
-    if not math.isfinite(half) or not half:
+    if not math.isfinite(half) or half <= 1e-9 * abs(middle):  # one value, but for the last digits
         return f"{middle:.4g}"
     places = max(0, 1 - math.floor(math.log10(half)))
     return f"{middle:.{places}f} ± {half:.{places}f}"
