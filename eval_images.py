@@ -45,7 +45,7 @@ from evaluation.rows import Entry, check_comparable, entries, public
 from evaluation.sampling import check_sampling
 from evaluation.scoring import score
 from evaluation.settings import run_seed
-from evaluation.tables import Row, beside
+from evaluation.tables import Row, beside, scored_otherwise
 from model import LanguageModel
 from runtime import checkpoint
 from runtime.configurator import check_seed, cli, configure, help_text, wants_help
@@ -79,6 +79,7 @@ class ImagesConfig:
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
     dtype: str = "float32"          # of matrix products: float32, bfloat16, float16, or auto
     out: str = ""                   # writes OUT.md, OUT.json and OUT.samples/RUN.png
+    #                                 rows of other runs, and of unchanged ones, in it are kept
     # fmt: on
 
     def check(self) -> None:
@@ -268,7 +269,8 @@ def text_of(content: dict[str, Any], rows: list[Row]) -> str:
             drawn.append([name, point, *(mean([p[k] for p in same]) for k in TITLES)])
     drawn += [[r["row"], "", *(f"{r[k]:.4g}" for k in TITLES)] for r in content["references"]]
     head = ["", "runs", "bits a code", "bits a pixel", "bits a code, eps"]
-    return "\n\n".join([table(head, nll), table(["", "guidance", *TITLES.values()], drawn), content["said"]])
+    said = "\n\n".join([content["said"], *scored_otherwise(rows, CODE)])
+    return "\n\n".join([table(head, nll), table(["", "guidance", *TITLES.values()], drawn), said])
 
 
 def settings_of(c: ImagesConfig) -> dict[str, Any]:
@@ -278,9 +280,9 @@ def settings_of(c: ImagesConfig) -> dict[str, Any]:
     return known | {"classifier": checkpoint.weights_digest(checkpoint.find(c.classifier))}
 
 
-def check_before(c: ImagesConfig, out: Path, wanted: list[dict[str, Any]]) -> None:
-    """For table.py, before the trainings: UserError for runs of these configurations that cannot be measured,
-    and for rows of other settings in `out`."""
+def check_before(c: ImagesConfig, out: Path, wanted: list[dict[str, Any]]) -> dict[str, Row]:
+    """For table.py, before the trainings: the rows that `out` has. UserError for runs of these configurations
+    that cannot be measured, and for rows of other settings."""
     for run in wanted:
         if run["dataset"] != "image_tokens":
             raise UserError(f"dataset = {run['dataset']!r}: eval_images.py is of image tokens alone")
@@ -291,7 +293,7 @@ def check_before(c: ImagesConfig, out: Path, wanted: list[dict[str, Any]]) -> No
             raise UserError(f"source = {run['source']!r}: another program's codes have no images to judge")
         if not source.settings.drop and any(scale != 1 for scale in c.cfg):
             raise UserError(f"cfg = {c.cfg} with drop=0 in source: give --cfg=[1], or images with drop=10")
-    kept_rows(out, settings_of(c), CODE, "eval_images.py")
+    return kept_rows(out, settings_of(c), "eval_images.py")
 
 
 def main(argv: list[str]) -> int:
@@ -310,13 +312,13 @@ def main(argv: list[str]) -> int:
     settings = settings_of(c) | {"corpus": a.data.info["sha256"]}
     content: dict[str, Any] = {"settings": settings, "command": " ".join(sys.argv), "versions": versions()}
     content |= {"said": said, "references": references(a, c.seed)}
-    kept = kept_rows(out, settings, CODE, "eval_images.py")
+    kept = kept_rows(out, settings, "eval_images.py")
 
     def so_far(rows: list[Row]) -> None:
         if out:
             write(out, content, rows, text_of(content, rows))
 
-    rows = rows_of(a.runs, kept, lambda entry: run_row(c, entry, a), so_far, out)
+    rows = rows_of(a.runs, kept, CODE, lambda entry: run_row(c, entry, a), so_far, out)
     print(text_of(content, rows))
     return 0
 

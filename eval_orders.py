@@ -46,7 +46,7 @@ from evaluation.rows import Entry, check_comparable, entries, public
 from evaluation.samplers import points
 from evaluation.scoring import score
 from evaluation.settings import run_seed
-from evaluation.tables import Row, beside
+from evaluation.tables import Row, beside, scored_otherwise
 from evaluation.two_sided import Sequences, TwoSided, is_known, two_sided
 from runtime.checkpoint import load_model, weights_digest
 from runtime.configurator import check_seed, cli, configure, help_text, wants_help
@@ -82,6 +82,7 @@ class OrdersConfig:
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
     dtype: str = "float32"          # of matrix products: float32, bfloat16, float16, or auto
     out: str = ""                   # writes OUT.md, OUT.json and, of samplers, OUT.samplers.png and .svg
+    #                                 rows of other runs, and of unchanged ones, in it are kept
     # fmt: on
 
     def check(self) -> None:
@@ -231,14 +232,14 @@ def check_gaps(c: OrdersConfig, length: int) -> None:
         raise UserError(f"gaps = {c.gaps}: these models read windows of {length} tokens; give shorter gaps")
 
 
-def check_before(c: OrdersConfig, out: Path, wanted: list[dict[str, Any]]) -> None:
-    """For table.py, before the trainings: UserError for what cannot be asked of runs of these configurations,
-    and for rows of other settings in `out`."""
+def check_before(c: OrdersConfig, out: Path, wanted: list[dict[str, Any]]) -> dict[str, Row]:
+    """For table.py, before the trainings: the rows that `out` has. UserError for what cannot be asked of runs
+    of these configurations, and for rows of other settings."""
     for run in wanted:
         check_gaps(c, run["block_size"])
         if c.samplers and not is_known(run["dataset"], run["source"]):
             raise no_truth(f"{run['dataset']} of {run['source']}")
-    kept_rows(out, settings_of(c), CODE, "eval_orders.py")
+    return kept_rows(out, settings_of(c), "eval_orders.py")
 
 
 def no_truth(corpus: str) -> UserError:
@@ -274,7 +275,7 @@ def main(argv: list[str]) -> int:
     a = opened(c)
     out = Path(c.out) if c.out else None
     settings = settings_of(c) | {"block_size": a.length, "corpus": a.data.info["sha256"]}
-    kept = kept_rows(out, settings, CODE, "eval_orders.py")
+    kept = kept_rows(out, settings, "eval_orders.py")
     truths: dict[tuple[str, float], Questions] = {}
     if a.truth:
         windows = spread(a.data.ids, c.truth_windows, a.length)
@@ -291,7 +292,7 @@ def main(argv: list[str]) -> int:
         if out:
             write(out, content, rows, "\n\n".join(texts_of(content, rows, c.samplers)))
 
-    rows = rows_of(a.runs, kept, lambda entry: run_row(c, entry, a, truths), so_far, out)
+    rows = rows_of(a.runs, kept, CODE, lambda entry: run_row(c, entry, a, truths), so_far, out)
     print(*texts_of(content, rows, c.samplers), sep="\n\n")
     if out and c.samplers:
         draw(rows, content["truth"], out)
@@ -329,7 +330,8 @@ def note(rows: list[Row], truth: dict[str, float]) -> list[str]:
 
 def texts_of(content: dict[str, Any], rows: list[Row], samplers: bool) -> list[str]:
     truth = content.get("truth", {})
-    return [*tables(rows), *([sampler_table(rows, truth)] if samplers else []), *note(rows, truth)]
+    said = [*note(rows, truth), *scored_otherwise(rows, CODE)]
+    return [*tables(rows), *([sampler_table(rows, truth)] if samplers else []), *said]
 
 
 if __name__ == "__main__":

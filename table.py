@@ -39,6 +39,7 @@ from runtime.files import check_writable, foreign, lock_of, locked, read_json
 from runtime.workers import Stopped, train_all
 
 OURS = "a table of this program: give another --name or --results, or move it away"
+NONE_FINISHED = "partial = True: no run of this table is finished"
 
 
 @dataclass
@@ -139,23 +140,38 @@ def evaluated(runs: list[Run], c: TableConfig) -> set[str]:
     with foreign(summary, OURS):
         if read_json(summary)["settings"]["table"]["evaluate"] != c.evaluate:
             return set()
+
+    def whole(row: Row) -> bool:
+        # an older version took the best by validation
+        as_ended = Path(row.get("checkpoint", "")).name.startswith("last")
+        return "problem" not in row and as_ended and samples_file(per_run_table(c), row["name"]).is_file()
+
     with foreign(per_run, OURS):
-        rows = {r["name"]: r for r in read_json(per_run)["rows"]}
-        done = {r.out.name for r in runs if has_row(r, c, rows)}
-        while needed := still_needed(runs, done):
-            done -= needed
-        return done
+        return without_folder(runs, {r["name"]: r for r in read_json(per_run)["rows"] if whole(r)})
 
 
-def has_row(run: Run, c: TableConfig, rows: dict[str, Row]) -> bool:
-    """Whether `rows` say of a run, which has no folder any more, all that there is to say."""
+def without_folder(runs: list[Run], rows: dict[str, Row]) -> set[str]:
+    """Names of the runs that have no folder, and of which `rows` say all that there is to say."""
+    done = {r.out.name for r in runs if has_row(r, rows)}
+    while needed := still_needed(runs, done):
+        done -= needed
+    return done
+
+
+def has_row(run: Run, rows: dict[str, Row]) -> bool:
     row = rows.get(run.out.name, {})
-    if run.started or "training" not in row or "problem" in row or run.differs(row["training"], rows):
+    if run.started or "training" not in row or run.differs(row["training"], rows):
         return False
-    if not Path(row.get("checkpoint", "")).name.startswith("last"):
-        return False  # an older version took the best by validation
-    texts = samples_file(per_run_table(c), run.out.name)
-    return row["training"]["max_steps"] == run.wanted["max_steps"] and texts.is_file()
+    return row["training"]["max_steps"] == run.wanted["max_steps"]
+
+
+def say_kept(done: set[str], runs: list[Run], path: Path) -> None:
+    if done:
+        print(
+            f"{len(done)} of {len(runs)} runs are kept from {path}, their folders are not there; "
+            "--results=DIR starts anew",
+            flush=True,
+        )
 
 
 def still_needed(runs: list[Run], done: set[str]) -> set[str]:
@@ -247,17 +263,24 @@ def own_table(c: TableConfig, evaluator: ModuleType) -> int:
     flags = [*split(c.evaluate), f"--out={out}"]
     asked_of = evaluator.read_arguments([*(str(r.out) for r in runs), *flags])
     check_writable(beside(out, ".json"))
-    evaluator.check_before(asked_of, out, [r.wanted for r in runs])  # found now, not after the trainings
-    todo = [r for r in runs if not r.finished]
+    # found now, not after the trainings
+    kept = evaluator.check_before(asked_of, out, [r.wanted for r in runs])
+    done = without_folder(runs, kept)
+    todo = [r for r in runs if r.out.name not in done and not r.finished]
     if c.commands:
         show_commands(*in_order(todo))
         return 0
-    if c.partial:
-        runs = [r for r in runs if r not in todo]
-    else:
+    say_kept(done, runs, beside(out, ".json"))
+    if not c.partial:
         for part in in_order(todo):
             train_all(part, c.jobs)
-    asked = [f"{r.out.name}={checkpoint.find(r.out, 'last')}" for r in runs]
+    there = [r for r in runs if r.finished]
+    if not there and not done:
+        raise UserError(NONE_FINISHED)
+    if not there:
+        print(beside(out, ".md").read_text(encoding="utf-8"), end="")
+        return 0
+    asked = [f"{r.out.name}={checkpoint.find(r.out, 'last')}" for r in there]
     out.parent.mkdir(parents=True, exist_ok=True)
     with locked(lock_of(beside(out, ".evaluation"))):
         return evaluator.main([*asked, *flags])
@@ -268,7 +291,7 @@ def train_missing(runs: list[Run], done: set[str], c: TableConfig) -> list[Run]:
     if c.partial:
         finished = [r for r in runs if r.out.name not in done and r.finished]
         if not finished and not done:
-            raise UserError("partial = True: no run of this table is finished")
+            raise UserError(NONE_FINISHED)
         return finished
     sources, _ = in_order(runs)
     train_all([r for r in sources if r.out.name not in done], c.jobs)
@@ -328,12 +351,7 @@ def table_of_heads(c: TableConfig) -> int:
         todo = [r for r in runs if r.out.name not in done and not r.finished]
         show_commands(*in_order(todo))
         return 0
-    if done:
-        print(
-            f"{len(done)} of {len(runs)} runs are kept from {per_run}.json, their folders are not there; "
-            "--results=DIR starts anew",
-            flush=True,
-        )
+    say_kept(done, runs, beside(per_run, ".json"))
     todo = train_missing(runs, done, c)
     per_run.parent.mkdir(parents=True, exist_ok=True)
     code = evaluate(todo, c) if todo else 0

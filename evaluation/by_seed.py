@@ -50,20 +50,17 @@ def table(head: list[str], lines: list[list[str]]) -> str:
     return tabulate(lines, head, tablefmt="github", disable_numparse=True)
 
 
-def kept_rows(
-    out: Path | None, settings: dict[str, Any], code: tuple[str, ...], program: str
-) -> dict[tuple[str, str], Row]:
-    """Rows of an earlier table of the same settings, scored by this code, by name and weights."""
+def kept_rows(out: Path | None, settings: dict[str, Any], program: str) -> dict[str, Row]:
+    """Rows of an earlier table of the same settings, by name. UserError if it had others."""
     if out is None or not beside(out, ".json").is_file():
         return {}
     path = beside(out, ".json")
     with foreign(path, f"a table of {program}: give another --out, or move it away"):
         table = read_json(path, strict=True)
         had = dict(table["settings"])
-        rows = [number_strings(dict(r)) for r in table["rows"]]
-        known = {
-            (str(r["name"]), str(r["weights_sha256"])): r for r in rows if r["code"] == scoring_code(*code)
-        }
+        known = {str(r["name"]): number_strings(dict(r)) for r in table["rows"]}
+        if odd := [name for name, r in known.items() if not {"row", "weights_sha256", "code"} <= r.keys()]:
+            raise KeyError(odd[0])
     if odd := other_settings(had, settings):
         raise UserError(
             f"{path} holds rows of other settings ({'; '.join(odd)}): use those settings or another --out"
@@ -73,24 +70,34 @@ def kept_rows(
 
 def rows_of(
     runs: list[Entry],
-    kept: dict[tuple[str, str], Row],
+    kept: dict[str, Row],
+    code: tuple[str, ...],
     measure: Callable[[Entry], Row],
     done: Callable[[list[Row]], None],
     out: Path | None,
 ) -> list[Row]:
-    """The row of each run, kept or measured now; `done` with all kept and those so far after each, so that
-    what is stopped goes on from there."""
-    rows = [kept.get((entry.name, weights_digest(entry.ckpt.path))) for entry in runs]
-    for entry, row in zip(runs, rows):
-        if row:
+    """The row of each run, kept where the same `code` has scored the same weights, or measured now; then the
+    other rows that the table has. `done` with all of them so far after each, so that what is stopped goes on
+    from there."""
+
+    def same(entry: Entry) -> bool:
+        row, digest = kept.get(entry.name, {}), weights_digest(entry.ckpt.path)
+        return row.get("weights_sha256") == digest and row["code"] == scoring_code(*code)
+
+    rows = {entry.name: kept[entry.name] if same(entry) else None for entry in runs}
+    rows |= {name: row for name, row in kept.items() if name not in rows}
+
+    def so_far() -> list[Row]:
+        return [row for row in rows.values() if row]
+
+    for entry in runs:
+        if rows[entry.name]:
             print(f"{entry.name}: kept from {out}.json", file=sys.stderr)
-    for at, entry in enumerate(runs):
-        if not rows[at]:
-            rows[at] = measure(entry)
-            done([row for row in rows if row])
-    found = [row for row in rows if row]
-    done(found)
-    return found
+        else:
+            rows[entry.name] = measure(entry)
+            done(so_far())
+    done(so_far())
+    return so_far()
 
 
 def write(out: Path, content: dict[str, Any], rows: list[Row], text: str) -> None:

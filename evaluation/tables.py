@@ -124,9 +124,10 @@ def known_truth(truth: Truth) -> str:
     )
 
 
-def scored_otherwise(rows: Iterable[Row]) -> list[str]:
-    """The line that names the rows which other code has scored; none where there are no such."""
-    names = [r["name"] for r in rows if not r.get("reference") and r.get("code") != scoring_code()]
+def scored_otherwise(rows: Iterable[Row], code: tuple[str, ...] = ()) -> list[str]:
+    """The line that names the rows which other code has scored; none where there are no such. `code`: the
+    files of the evaluator beside those of all."""
+    names = [r["name"] for r in rows if not r.get("reference") and r.get("code") != scoring_code(*code)]
     said = "Scored by another version of this program, and not again, for their runs were not there"
     return [f"{said}: {', '.join(names)}."] if names else []
 

@@ -246,6 +246,24 @@ def test_a_stopped_table_keeps_the_rows_that_come_later(runs, token_folder, tmp_
     assert names == ["fractal-1", "random-2"]
 
 
+def test_a_table_keeps_the_rows_of_other_runs(runs, token_folder, tmp_path, capsys):
+    out, names = tmp_path / "t", ["random-1", "fractal-1"]
+    flags = [f"--data={token_folder}", "--windows=4", "--gaps=[1]", f"--out={out}"]
+    for name in names:
+        assert eval_orders.main([str(runs / name), *flags]) == 0
+    path, shown = out.with_name("t.json"), capsys.readouterr().out
+    table = json.loads(path.read_text())
+    assert [r["name"] for r in table["rows"]] == names[::-1]
+    assert "| random " in shown and "another version" not in shown
+    for row in table["rows"]:
+        row["code"] = "older"
+    path.write_text(json.dumps(table))
+    assert eval_orders.main([str(runs / "fractal-1"), *flags]) == 0  # measured anew; of the other it is said
+    said = capsys.readouterr()
+    assert "kept from" not in said.err
+    assert "another version of this program, and not again" in said.out and "there: random-1." in said.out
+
+
 def test_runs_sample_with_seeds_of_their_own(runs, token_folder, monkeypatch):
     """Or the interval over them would lack what sampling varies."""
     seeds, vocab = [], load(find(runs / "random-1")).config["vocab_size"]

@@ -210,6 +210,24 @@ def test_a_partial_table(whole):
     ).read_text()
 
 
+def test_a_table_of_orders_needs_no_folder_of_what_it_has(whole, token_folder, capsys):
+    make, trained, folder = whole
+    of = dict(evaluator="orders", evaluate=f"--windows=4 --gaps=[1] --data={token_folder}")
+    with pytest.raises(ValueError, match="no run of this table is finished"):
+        make(partial=True, **of)
+    assert make(seeds=[1], **of) == 0 and len(trained) == 2
+    shutil.rmtree(folder / "out")
+    assert make(**of) == 0 and len(trained) == 4
+    names = {r["name"] for r in json.loads((folder / "results/mini.json").read_text())["rows"]}
+    assert names == {f"{row}-tinytable-{seed}" for row in ("baseline", "smooth_gpt") for seed in (1, 2)}
+    shutil.rmtree(folder / "out")
+    capsys.readouterr()
+    assert make(**of) == 0 and len(trained) == 4
+    said = capsys.readouterr().out
+    assert "4 of 4 runs are kept" in said and (folder / "results/mini.md").read_text() in said
+    assert make(**of, flags="--learning_rate=0.01") == 0 and len(trained) == 8  # other runs
+
+
 def test_a_run_that_others_start_from_needs_its_folder(whole):
     make, trained, folder = whole
     rows = ["baseline", "stop_gradient --init_from={runs}/baseline-{overlay}-{seed}"]
