@@ -29,6 +29,13 @@ from runtime.places import CODE, find
 T = TypeVar("T")
 LINE = 1200  # characters of an error
 SEEDS = 2**63  # torch takes no seed from here on, numpy none below 0
+NANOGPT = {  # its names, where ours are not alike -> ours
+    "gradient_accumulation_steps": "micro_batch",
+    "max_new_tokens": "length",
+    "start": "prompt",
+    "wandb_run_name": "name",
+    "decay_lr": "min_lr",
+}
 SIGPIPE = getattr(signal, "SIGPIPE", 13)  # Windows has none
 Text = Annotated[
     str, "not a path"
@@ -207,7 +214,7 @@ def configure(defaults: type[T], argv: list[str]) -> T:
     for where, key, value in said:
         key, _, entry = key.partition(".")
         if key not in kinds:
-            near = difflib.get_close_matches(key, kinds, 1)
+            near = [NANOGPT[key]] if NANOGPT.get(key) in kinds else difflib.get_close_matches(key, kinds, 1)
             hint = f"did you mean {near[0]!r}?" if near else "--help lists the keys"
             problems.append(f"{where}: unknown key {key!r}; {hint}")
         elif entry and kinds[key] is not dict:

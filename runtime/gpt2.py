@@ -33,6 +33,9 @@ def refuse_missing_path(name: str) -> None:
     """
     if Path(name).is_dir():
         return
+    if name in ("scratch", "resume"):  # what nanoGPT calls them
+        instead = "--resume goes on with out_dir" if name == "resume" else "leave it out, for a new model"
+        raise UserError(f"{name!r} is neither a folder nor a model on the hub: {instead}")
     in_a_folder_here = "/" in name and Path(name.partition("/")[0]).is_dir()
     a_path = name.startswith(("out/", "results/", ".", "/", "~"))
     if a_path or in_a_folder_here or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):

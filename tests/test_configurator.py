@@ -132,6 +132,13 @@ def test_every_problem_is_in_one_message(file):
     assert "unknown key 'zzz'; --help lists the keys" in text
 
 
+def test_names_of_nanogpt_are_known():
+    with pytest.raises(ValueError, match="unknown key 'start'; did you mean 'prompt'"):
+        configure(Defaults, ["--start=x"])
+    with pytest.raises(ValueError, match="'decay_lr'; --help lists"):  # of a command without min_lr
+        configure(Defaults, ["--decay_lr=x"])
+
+
 def test_a_value_may_be_the_next_argument(file):
     c = configure(
         Defaults, ["--steps", "3", "--fast", file("rate = 0.1"), "--prompt", "-x", "--head_args.eps", "0.3"]

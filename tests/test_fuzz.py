@@ -350,6 +350,7 @@ CASES = [
             ("tokenizer=gpt4", "tokenizer"),
             ("dataset=../x", "dataset"),
             ("source=/nosuch", ""),
+            ("init_from=resume", "--resume goes on with out_dir"),
             ("init_from=out/nosuch", "no folder 'out/nosuch'"),
             ("init_from=~/nosuch/x", "no folder"),
             ("init_from=a/b/c", "no folder"),
