@@ -1,6 +1,6 @@
 """The figure of the lazy random walk: what stands at every place, given the value at one.
 
-    python docs/random_walk.py out/synthetic_walk/sigma_gpt_random-synthetic-1 [--place=50] [--value=120]
+    python docs/random_walk.py out/walk [--place=50] [--value=120] [--data=FOLDER]
                                [--out=results/synthetic_walk.walk]
 
 Left the exact density, in the middle what the test split has, right what the model says in one pass, both
@@ -43,10 +43,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("run")
     parser.add_argument("--place", type=int, default=50)
     parser.add_argument("--value", type=int, default=120)
+    parser.add_argument("--data", type=Path, help="the prepared data folder; by default that of the run")
     parser.add_argument("--out", type=Path, default=Path("results/synthetic_walk.walk"))
     args = parser.parse_args(argv)
     _, ckpt = load_model(args.run, "last")
-    tokens = open_tokens(found_path(ckpt.config["data"], Path(args.run)) / "test.bin")
+    tokens = open_tokens((args.data or found_path(ckpt.config["data"], Path(args.run))) / "test.bin")
     task = task_of(str(tokens.info["source"]))
     if not isinstance(task, Walk):
         raise UserError(f"{args.run} was not trained on the walk: give a run of --source=walk")

@@ -271,6 +271,7 @@ def numbers() -> dict[str, Any]:
         "orders": orders("orders_grammar"),
         "wikitext": orders("orders"),
         "step": orders("synthetic_step"),
+        "walk": read("results/synthetic_walk.walk.json"),
         "sigma_gpt": read("bench/sigma_gpt.json")["results"],
         "full": full_size(),
     }
