@@ -188,18 +188,30 @@ def sampler_table(rows: list[Row], truth: dict[str, float]) -> str:
     return table(["", "sampler", *(k.replace("_", " ") for k in keys)], lines)
 
 
+# order of training -> the samplers that write in it, where not all do
+OF_ORDER = {"left_to_right": ["left to right"], "conditional": ["left to right"], "fractal": []}
+
+
+def in_own_order(row: Row) -> list[dict[str, Any]]:
+    """What samplers write of a run in an order that it was trained in."""
+    own = OF_ORDER.get(row.get("training", {}).get("order", ""))
+    return [p for p in row.get("samplers", []) if own is None or p["sampler"] in own]
+
+
 def draw(rows: list[Row], truth: dict[str, float], out: Path) -> list[Path]:
-    """OUT.samplers.png and .svg: what samplers write against model evaluations a text; a colour for each row,
-    a marker for each sampler, grey: the truth's."""
+    """OUT.samplers.png and .svg: what samplers write against model evaluations a text, in orders that a row
+    was trained in; a colour for each row, a marker for each sampler, grey: the truth's."""
     plt = figures.pyplot()
     keys = judgements(truth)
-    having = {name: [r for r in runs if "samplers" in r] for name, runs in grouped(rows).items()}
-    having = {name: runs for name, runs in having.items() if runs}
-    names = dict.fromkeys(p["sampler"] for runs in having.values() for p in runs[0]["samplers"])
+    having = {}
+    for name, runs in grouped(rows).items():
+        if found := [own for r in runs if (own := in_own_order(r))]:
+            having[name] = found
+    names = dict.fromkeys(p["sampler"] for found in having.values() for p in found[0])
     marker = dict(zip(names, itertools.cycle("osD^v<>PX*hd")))
     fig, axes = plt.subplots(1, len(keys), figsize=(4 * len(keys), 4), layout="constrained")
-    for number, runs in enumerate(having.values()):
-        for same in zip(*(r["samplers"] for r in runs)):
+    for number, found in enumerate(having.values()):
+        for same in zip(*found):
             x = statistics.fmean(p["evaluations"] for p in same)
             for ax, key in zip(axes, keys):
                 values = [p[key] for p in same if key in p]

@@ -334,6 +334,13 @@ def test_numbers_of_the_figure_are_plain(tmp_path):
     assert "<!-- 16 -->" in text and "math" not in text
 
 
+@pytest.mark.parametrize("order, drawn", [("random", 2), ("conditional", 1), ("fractal", 0)])
+def test_the_figure_is_of_orders_that_a_row_was_trained_in(order, drawn):
+    samplers = [{"sampler": "left to right"}, {"sampler": "speculative"}]
+    row = {"row": "a", "training": {"order": order}, "samplers": samplers}
+    assert eval_orders.in_own_order(row) == samplers[:drawn]
+
+
 def test_pairs_of_classes_tell_valid_texts_that_are_all_alike(machine):
     words = np.concatenate(machine.sample(4000, np.random.default_rng(2)))
     windows = spread(words, 300, 40)
