@@ -18,6 +18,7 @@ if __name__ == "__main__":
     configurator.quiet_imports("scipy", "tabulate", "sacrebleu", "matplotlib")
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -147,12 +148,17 @@ def evaluated(runs: list[Run], c: TableConfig) -> set[str]:
         return "problem" not in row and as_ended and samples_file(per_run_table(c), row["name"]).is_file()
 
     with foreign(per_run, OURS):
-        return without_folder(runs, {r["name"]: r for r in read_json(per_run)["rows"] if whole(r)})
+        rows = {r["name"]: r for r in read_json(per_run)["rows"]}
+    return without_folder(runs, rows, per_run, whole)
 
 
-def without_folder(runs: list[Run], rows: dict[str, Row]) -> set[str]:
-    """Names of the runs that have no folder, and of which `rows` say all that there is to say."""
-    done = {r.out.name for r in runs if has_row(r, rows)}
+def without_folder(
+    runs: list[Run], rows: dict[str, Row], path: Path, whole: Callable[[Row], bool] = lambda row: True
+) -> set[str]:
+    """Names of the runs that have no folder, and of which the `rows` in `path` say all that there is to say.
+    `whole`: that nothing of a row is missing."""
+    with foreign(path, OURS):
+        done = {r.out.name for r in runs if has_row(r, rows) and whole(rows[r.out.name])}
     while needed := still_needed(runs, done):
         done -= needed
     return done
@@ -265,7 +271,7 @@ def own_table(c: TableConfig, evaluator: ModuleType) -> int:
     check_writable(beside(out, ".json"))
     # found now, not after the trainings
     kept = evaluator.check_before(asked_of, out, [r.wanted for r in runs])
-    done = without_folder(runs, kept)
+    done = without_folder(runs, kept, beside(out, ".json"))
     todo = [r for r in runs if r.out.name not in done and not r.finished]
     if c.commands:
         show_commands(*in_order(todo))

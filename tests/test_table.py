@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import TINY, train_in_process
 
+import eval_orders
 import table
 from config.defaults import TrainConfig
 from evaluation.columns import Column
@@ -106,6 +107,21 @@ def test_mistakes_of_a_table_of_orders_are_found_before_any_training(flags, says
         table.main(
             ["config/tables/orders.py", f"--results={tmp_path}", f"--runs={tmp_path}", "--commands", *flags]
         )
+
+
+def test_a_damaged_row_of_a_table_of_orders_is_found_before_any_training(tmp_path):
+    row = {
+        "name": "baseline-small-1",
+        "row": "baseline-small",
+        "weights_sha256": "",
+        "code": "",
+        "training": 3,
+    }
+    settings = eval_orders.settings_of(eval_orders.read_arguments(["run"]))
+    (tmp_path / "orders.json").write_text(json.dumps({"settings": settings, "rows": [row]}))
+    folders = (f"--results={tmp_path}", f"--runs={tmp_path}")
+    with pytest.raises(ValueError, match=r"orders\.json is not a table of this program"):
+        table.main(["config/tables/orders.py", *folders, "--commands"])
 
 
 def test_the_memorised_table_is_sound():
