@@ -168,7 +168,8 @@ def has_row(run: Run, rows: dict[str, Row]) -> bool:
     row = rows.get(run.out.name, {})
     if run.started or "training" not in row or run.differs(row["training"], rows):
         return False
-    return row["training"]["max_steps"] == run.wanted["max_steps"]
+    # a row of an unfinished run may have been added by hand
+    return row.get("step") == row["training"]["max_steps"] == run.wanted["max_steps"]
 
 
 def say_kept(done: set[str], runs: list[Run], path: Path) -> None:
