@@ -3,8 +3,7 @@
     python docs/build.py --write     writes them
     python docs/build.py --check     exits 1 if a file is not what its template and the numbers give
 
-In a template, {{NAME:FORMAT}} is a number of docs/sources.py or a table of docs/tables.py. Pages that quote
-no measurement have no template.
+In a template, {{NAME:FORMAT}} is a number of docs/sources.py or a table of docs/tables.py.
 """
 
 import argparse
@@ -20,7 +19,7 @@ if __name__ == "__main__":
 
 from docs import gallery, sources
 from docs.sources import ROOT, Differences, Span
-from docs.tables import Numbers, blocks
+from docs.tables import Numbers, blocks, fits
 
 TEMPLATES = ROOT / "docs" / "templates"
 PLACE = re.compile(r"\{\{(.+?)\}\}")
@@ -41,8 +40,10 @@ def all_numbers() -> Numbers:
     others = {row: ratio for row, ratio in n["ratio_1000"].items() if row != "baseline"}
     n["best_ratio"] = min(ratio.mean for ratio in others.values())
     n["am_behind"] = others["am_softmax"].mean - 1
+    n["once_behind"] = n["ratio_at"]["heads_once"]["am_softmax"].mean - 1
     n["order_1000"] = Span(ratio.mean for ratio in n["ratio_1000"].values())
     n["order_250"] = Span(n["tuned_ratio"][row].mean for row in n["ratio_1000"])
+    n["fit"] = fits(n["memorised"])
     n["blocks"] = blocks(n)
     return n
 

@@ -155,35 +155,37 @@ def trials_figure(name: str, path: Path) -> list[Path]:
     return write(fig, path)
 
 
-# tuned tables -> what they are called, and their marker
+# tuned tables -> what they are called, their marker, and the line of their trainings
 BUDGETS = {
-    "heads_250": ("WikiText-103, 250 steps", "o"),
-    "heads": ("WikiText-103, 1,000 steps", "s"),
-    "grammar": ("the known language", "^"),
+    "heads_250": ("WikiText-103, 250 steps", "o", "-"),
+    "heads": ("WikiText-103, 1,000 steps", "s", "-"),
+    "heads_4000": ("4,000 steps, at those points", "D", "-"),
+    "heads_once": ("novels, read once, at those points", "v", ":"),
+    "grammar": ("the known language", "^", "--"),
 }
 
 
 def budgets_figure(path: Path) -> list[Path]:
     """Test perplexity over tuned softmax's of the same seed, with the 95% interval, against the tokens seen.
-    Thin: the validation perplexities during these trainings, dashed on the known language."""
-    fig, ax = pyplot().subplots(figsize=(7, 3.6), layout="constrained")
+    Thin: the validation perplexities during these trainings."""
+    fig, ax = pyplot().subplots(figsize=(7.5, 4), layout="constrained")
     rows = [row for row in dict.fromkeys(row for name in BUDGETS for row in runs(name)) if row != "baseline"]
     colour = {row: pyplot().get_cmap("tab10")(i % 10) for i, row in enumerate(rows)}
     ax.axhline(1, color="0.6", lw=1)
-    for name, (title, marker) in BUDGETS.items():
+    for name, (title, marker, line) in BUDGETS.items():
         of = runs(name)
-        ax.plot([], [], color="0.3", marker=marker, ls="", label=title)
+        ax.plot([], [], color="0.3", marker=marker, lw=0.8, ls=line, label=title)
         for row, ratio in ratios(of, "ppl_eps").items():
             if row == "baseline":
                 continue
             at, over = curve_over(of["baseline"], of[row])
-            ax.plot(at, over, color=colour[row], lw=0.8, alpha=0.6, ls="--" if name == "grammar" else "-")
+            ax.plot(at, over, color=colour[row], lw=0.8, alpha=0.6, ls=line)
             ends = at[-1] * 1.03 ** (rows.index(row) - len(rows) / 2)  # side by side
             ax.errorbar(ends, ratio.mean, ratio.half, color=colour[row], marker=marker, ms=5, lw=1.2)
     for row in rows:
         ax.plot([], [], color=colour[row], label=row)
     ax.set_xscale("log")
-    ax.set_xticks([0.25e6, 0.5e6, 1e6, 2e6], ["0.25M", "0.5M", "1M", "2M"])
+    ax.set_xticks([0.25e6, 0.5e6, 1e6, 2e6, 4e6], ["0.25M", "0.5M", "1M", "2M", "4M"])
     ax.minorticks_off()
     ax.set_xlabel("training tokens")
     ax.set_ylabel("perplexity over tuned softmax's")

@@ -248,6 +248,15 @@ def classified() -> dict[str, dict[str, Row]]:
     return found
 
 
+# tables of tuned heads -> what was trained. The last two are at the points of `heads`
+BUDGETS = {
+    "heads_250": "250 steps",
+    "heads": "1,000",
+    "heads_4000": "4,000",
+    "heads_once": "5,600, novels once",
+}
+
+
 def numbers() -> dict[str, Any]:
     """All that a template may name, but for the blocks of build.py."""
     single = single_runs()
@@ -263,8 +272,12 @@ def numbers() -> dict[str, Any]:
         "search": {name: search(name) for name in ("heads_250", "heads", "muon_250", "grammar")},
         "tuned_ratio": ratios(runs("heads_250"), "ppl_eps"),
         "ratio_1000": ratios(runs("heads"), "ppl_eps"),
+        "ratio_at": {name: ratios(runs(name), "ppl_eps") for name in BUDGETS},
+        **{name: rows(name) for name in ("heads_4000", "heads_once")},
         "memorised": runs("memorise"),
         "learnt": course(runs("memorise")),
+        "later": course(runs("heads_4000")),
+        "once": course(runs("heads_once")),
         "classified": classified(),
         "image_ratio": image_ratios("images"),
         "bench": read("bench/notes.json"),

@@ -102,6 +102,15 @@ def tuned_table(n: Numbers, name: str) -> str:
     return markdown([*head, "test PPL_eps", "over softmax's", "Self-BLEU"], body)
 
 
+def later_table(n: Numbers) -> str:
+    """Tuned softmax's test perplexity at each budget, and that of the others over it, paired by seed."""
+    body = [["`baseline`, test PPL_eps", *(f"{n[name]['baseline'].ppl_eps:.1f}" for name in sources.BUDGETS)]]
+    for row in sorted(n["ratio_1000"].keys() - {"baseline"}):
+        at = [ratio.get(row) for ratio in n["ratio_at"].values()]
+        body.append([f"`{row}`, over it", *(f"{r:.3f}" if r else "-" for r in at)])
+    return markdown(["row", *sources.BUDGETS.values()], body)
+
+
 def grammar_table(n: Numbers) -> str:
     """The tuned table of the known language: each row's best point, and how near to the truth it comes."""
     table, found, difference = n["grammar"], n["search"]["grammar"], n["grammar_diff"]
@@ -133,18 +142,25 @@ def at_equal_fit(entries: list[Entry], key: str) -> float:
     return math.nan
 
 
+def fits(of: dict[str, dict[int, Entry]]) -> dict[str, sources.Span]:
+    """KL(p, m) at equal fit of each row of results/memorise.runs.json."""
+    each = {
+        row: [at_equal_fit(r["curve"], "kl_truth_model") for r in seeds.values()] for row, seeds in of.items()
+    }
+    return {row: sources.Span(found) for row, found in each.items()}
+
+
 def memorise_table(n: Numbers) -> str:
-    """What reading a text many times does: a row each, over the readings, and at equal fit."""
-    body = []
-    for row, seeds in n["memorised"].items():
-        curves = [r["curve"] for r in seeds.values()]
+    """What reading a text many times does: over the readings, and at equal fit, best first."""
+    body, fit = [], fits(n["memorised"])
+    for row in sorted(fit, key=lambda row: fit[row].mean):
+        curves = [r["curve"] for r in n["memorised"][row].values()]
         line = [f"`{row}`"]
         for key, form in (("train_alternatives", ".3f"), ("kl_truth_model", ".2f")):
             for step in READINGS.values():
                 values = [float(e[key]) for c in curves for e in c if e["step"] == step]
                 line.append(format(sources.Span(values), form))
-        fits = [at_equal_fit(c, "kl_truth_model") for c in curves]
-        line.append("-" if any(map(math.isnan, fits)) else format(sources.Span(fits), ".2f"))
+        line.append("-" if any(map(math.isnan, fit[row])) else format(fit[row], ".2f"))
         body.append(line)
     times = [f"{k} x" for k in READINGS]
     head = ["row", *(f"alternatives, {t}" for t in times), *(f"KL, {t}" for t in times), "KL at equal fit"]
@@ -294,6 +310,7 @@ def blocks(n: Numbers) -> SimpleNamespace:
         tuned=tuned_table(n, "heads_250"),
         tuned_muon=tuned_table(n, "muon_250"),
         tuned_1000=tuned_table(n, "heads"),
+        later=later_table(n),
         memorise=memorise_table(n),
         labels=labels_table(n),
         hours=hours_table(n),

@@ -120,15 +120,33 @@ def test_what_the_pages_claim_in_words_holds():
     with_muon = {row: r.ppl_eps.mean for row, r in n["muon_250"].items() if not r.entry.get("reference")}
     assert all(ppl < 0.805 * n["heads_250"][row].ppl_eps.mean for row, ppl in with_muon.items())
     later = n["ratio_1000"]
-    assert later["perturb_normal"].mean - later["perturb_normal"].half < 1
     assert min(r.mean for r in later.values()) == later["baseline"].mean == 1
-    assert later["smooth_gpt"].mean - later["smooth_gpt"].half > 1
+    for row in ("perturb_normal", "smooth_gpt"):  # a hundredth behind
+        assert later[row].mean - later[row].half > 1 and round(later[row].mean, 2) == 1.01
     ece = {row: n["heads"][row].ece.mean for row in seeds}
     assert max(ece[row] for row in ("perturb_normal", "taylor_6", "smooth_gpt")) < ece["baseline"]
     am = n["heads_250"]["am_softmax"].entry["ppl_eps_seeds"]
     assert all(x < y for x, y in zip(am, n["heads_250"]["baseline"].entry["ppl_eps_seeds"]))
     slopes = build.all_numbers()["tuned_slope"].values()
     assert 3.5 < min(slopes) and max(slopes) < 6
+    # of README: all ahead at a gain of .92, and at their own best one ahead and three 6 to 11% behind
+    assert all(at.ppl[7] < found["baseline"].ppl[7] for row, at in found.items() if row != "baseline")
+    assert [row for row, r in tuned.items() if r.mean + r.half < 1] == ["am_softmax"]
+    assert [0.06, 0.06, 0.11] == sorted(round(r.mean - 1, 2) for r in tuned.values() if r.mean > 1.02)
+
+
+def test_what_is_claimed_of_the_later_budgets_holds():
+    n = sources.numbers()
+    once, later = n["heads_once"], n["heads_4000"]
+    for table, ahead, behind in ((once, "baseline", "am_softmax"), (later, "am_softmax", "baseline")):
+        seeds = [table[row].entry["ppl_eps_seeds"] for row in (ahead, behind)]
+        assert all(x < y for x, y in zip(*seeds))
+    course = n["later"]
+    falls = {
+        row: [x > y for x, y in zip(course[row][3000].val_ppl_eps, course[row][4000].val_ppl_eps)]
+        for row in course
+    }
+    assert not any(falls["baseline"]) and all(falls["am_softmax"])
 
 
 def test_what_is_claimed_of_the_known_language_holds():
@@ -156,6 +174,7 @@ def test_what_is_claimed_of_memorising_holds():
         for helps in ("soft_gpt", "sig_gpt", "am_softmax"):
             assert fit[helps] < fit["smooth_gpt_10"] < fit["confidence_penalty"] < fit["baseline"]
         assert abs(fit["gain_4"] / fit["baseline"] - 1) < 0.05
+        assert fit["am_softmax"] < fit["softcap"] < fit["baseline"] < fit["sm_softmax"]
     lowest = {row: min(e.kl_truth_model.mean for e in course.values()) for row, course in n["learnt"].items()}
     assert lowest["sig_gpt"] == n["learnt"]["sig_gpt"][390].kl_truth_model.mean == min(lowest.values())
     for row in ("am_softmax", "smooth_gpt_10"):

@@ -5,7 +5,7 @@
 #     python table.py config/tables/heads.py --jobs=2
 # Untuned, at each config file's own gain: --tuned=False --name=heads_untuned
 #
-# The space of the search is the neighbourhood of what heads_250.py found in one four times as large.
+# The space of the search is the neighbourhood of what heads_250.py found in one twice as large.
 rows = [
     "baseline",
     "learned_gain",
