@@ -40,6 +40,9 @@ def all_numbers() -> Numbers:
     others = {row: ratio for row, ratio in n["ratio_1000"].items() if row != "baseline"}
     n["best_ratio"] = min(ratio.mean for ratio in others.values())
     n["am_behind"] = others["am_softmax"].mean - 1
+    n["at_am_rate"] = Span(
+        n["single"][f"4,000 steps, am_softmax's learning rate, {seed}"].val_ppl[4000] for seed in (2, 3, 4)
+    )
     n["once_behind"] = n["ratio_at"]["heads_once"]["am_softmax"].mean - 1
     n["order_1000"] = Span(ratio.mean for ratio in n["ratio_1000"].values())
     n["order_250"] = Span(n["tuned_ratio"][row].mean for row in n["ratio_1000"])

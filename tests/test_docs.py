@@ -147,6 +147,7 @@ def test_what_is_claimed_of_the_later_budgets_holds():
         for row in course
     }
     assert not any(falls["baseline"]) and all(falls["am_softmax"])
+    assert min(build.all_numbers()["at_am_rate"]) > 1.02 * max(course["am_softmax"][4000].val_ppl)
 
 
 def test_what_is_claimed_of_the_known_language_holds():
