@@ -174,6 +174,20 @@ def gain_table(n: Numbers) -> str:
     return markdown(head, [["validation perplexity", *(f"{r.best:.1f}" for r in runs)]])
 
 
+ADAM = ["beta_2 .9", "as tuned", "beta_2 .99", "beta_2 .999", "warm-up 5", "warm-up 75"]
+
+
+def adam_table(n: Numbers) -> str:
+    """Validation perplexity of two heads at their tuned points, with another beta_2 or warm-up."""
+    head = ["", *(name if name != "as tuned" else "as tuned: .95, 25 steps" for name in ADAM)]
+    rows = ("baseline", "am_softmax")
+    body = [
+        [f"`{row}`", *(f"{n['single'][f'250 steps, {row}, {name}'].best:.1f}" for name in ADAM)]
+        for row in rows
+    ]
+    return markdown(head, body)
+
+
 def budget_table(n: Numbers) -> str:
     """The larger model's validation perplexity over its steps, at two gains."""
     runs = [n["single"][f"small, {name}"] for name in ("softmax", "gain 4")]
@@ -307,6 +321,7 @@ def blocks(n: Numbers) -> SimpleNamespace:
         small=findings_table(n["small"], SMALL_TABLE),
         gain=gain_table(n),
         budget=budget_table(n),
+        adam=adam_table(n),
         tuned=tuned_table(n, "heads_250"),
         tuned_muon=tuned_table(n, "muon_250"),
         tuned_1000=tuned_table(n, "heads"),

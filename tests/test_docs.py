@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from docs import build, gallery, sources
-from docs.tables import as_written, at_equal_fit, classify_brief_table, classify_table
+from docs.tables import ADAM, as_written, at_equal_fit, classify_brief_table, classify_table
 from heads import HEADS
 
 REPO = Path(__file__).resolve().parents[1]
@@ -109,6 +109,12 @@ def test_what_the_pages_claim_in_words_holds():
     for row in ("perturb_normal", "taylor_6"):  # ahead at the same point, behind at the best
         assert found[row].ppl[7] < found["baseline"].ppl[7] and tuned[row].mean - tuned[row].half > 1
     assert tuned["sigsoftmax"].mean - tuned["sigsoftmax"].half > 1
+    adam = {
+        what: [single[f"250 steps, {row}, {what}"].best for row in ("baseline", "am_softmax")]
+        for what in ADAM
+    }
+    assert all(abs(x / y - 1) < 0.012 for x, y in adam.values())
+    assert all(0.965 < x / y < 0.975 for x, y in zip(adam["beta_2 .99"], adam["as tuned"]))
     muon = [single[f"muon, gain {gain}"].best for gain in (1, 4)]
     assert max(muon) < min(n["search"]["heads"][row].bought[8] for row in n["search"]["heads"])
     assert (
