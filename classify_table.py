@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from classify import RESULT, ClassifyConfig, lasting
+from data.images.sets import open_images
 from evaluation.classification import COLUMNS, PUBLISHED
 from evaluation.groups import group
 from evaluation.intervals import Runs, differences, summarise, with_intervals
@@ -180,6 +181,8 @@ def trained(runs: Sequence[ClassRun], c: ClassTableConfig, kept: dict[str, Row])
     Stopped at a signal."""
     if not c.partial:
         todo = [r for r in runs if row_of(r, kept) is None]
+        for images in {(w.dataset, w.source, w.validation) for w in (run.wanted for run in todo)}:
+            open_images(*images)  # what cannot be had is said once, and not run by run
         train_all(todo, c.jobs, ended=lambda run, code: run.finished)  # one that diverged is over, too
     found = {run.out.name: row_of(run, kept) for run in runs}
     return {name: row for name, row in found.items() if row is not None}
@@ -252,8 +255,8 @@ def note(c: ClassTableConfig, images: str, training: dict[str, Any], bad: list[s
     return [
         f"{images}: {t['train_images']:,} images to train on, {t['validation']:.0%} of the train split held "
         f"out to choose the checkpoint; config/{c.config}.py: {t['epochs']:g} epochs, batch "
-        f"{t['batch_size']}, {t['optimizer']} at {t['learning_rate']:g}, "
-        f"network {' '.join(t['layers'].split())}.",
+        f"{t['batch_size']}, {t['optimizer']} at {t['learning_rate']:g}, {t['dtype']}, "
+        f"network {' '.join(t['layers'].split())}. Some heads have an output bias, others none.",
         tuned,
         f"Mean of the seeds {', '.join(map(str, c.seeds))} ± half of its 95% interval, Student's t. * marks "
         "the rows that cannot be told from the best: paired one-sided t-tests with Holm's correction, alpha "

@@ -27,7 +27,7 @@ from typing import Literal
 
 import eval_diversity
 from evaluation import figures
-from evaluation.runs import Run, data_of, show_commands, split, used_by, words_of
+from evaluation.runs import Run, data_of, prepare_data, show_commands, split, used_by, words_of
 from evaluation.settings import Settings, other_settings
 from evaluation.summary import write_summary
 from evaluation.tables import Row, beside, samples_file
@@ -279,6 +279,7 @@ def own_table(c: TableConfig, evaluator: ModuleType) -> int:
         return 0
     say_kept(done, runs, beside(out, ".json"))
     if not c.partial:
+        prepare_data(todo)
         for part in in_order(todo):
             train_all(part, c.jobs)
     there = [r for r in runs if r.finished]
@@ -301,6 +302,7 @@ def train_missing(runs: list[Run], done: set[str], c: TableConfig) -> list[Run]:
             raise UserError(NONE_FINISHED)
         return finished
     sources, _ = in_order(runs)
+    prepare_data([r for r in runs if r.out.name not in done and not r.finished])
     train_all([r for r in sources if r.out.name not in done], c.jobs)
     done = done & evaluated(runs, c)  # which, where a source was trained anew, may need to be, too
     todo = [r for r in runs if r.out.name not in done]

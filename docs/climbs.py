@@ -68,6 +68,7 @@ class ClimbsConfig:
     windows: int = 50               # climbs, evenly over the split
     samples: int = 20               # of the rest of each; the document has as many
     climb: int = 0                  # which of them the figure shows
+    data: str = ""                  # the prepared data folder; empty: the one of the first run
     seed: int = 1337                # of the samples
     device: str = "auto"
     out: str = "results/climbs.rest"  # writes OUT.md, .json, .png, .svg, .embeddings.png and .embeddings.svg
@@ -226,7 +227,8 @@ def opened(c: ClimbsConfig) -> tuple[list[Entry], Asked]:
     config = runs[0].ckpt.config
     if config["dataset"] != "climbs":
         raise UserError(f"{runs[0].path} was trained on {config['dataset']}: give runs of config/climbs.py")
-    data = open_held_out(found_path(config["data"], runs[0].path) / f"{c.split}.bin")
+    folder = Path(c.data) if c.data else found_path(config["data"], runs[0].path)
+    data = open_held_out(folder / f"{c.split}.bin")
     T = config["block_size"]
     windows = torch.from_numpy(spread(data.ids, c.windows, T))
     if c.climb >= len(windows):
@@ -270,7 +272,8 @@ def main(argv: list[str]) -> int:
             whole[row["row"]] = written(who, begun, seed).numpy()
     found = tables(rows, list(a.parts))
     print(found)
-    settings = {key: value for key, value in vars(c).items() if key not in ("checkpoints", "device", "out")}
+    places = ("checkpoints", "data", "device", "out")
+    settings = {key: value for key, value in vars(c).items() if key not in places}
     write_json(Path(f"{c.out}.json"), {"settings": settings, "commit": commit(), "rows": rows})
     with replacing(Path(f"{c.out}.md")) as file:
         file.write((found + "\n").encode())

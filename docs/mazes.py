@@ -1,7 +1,7 @@
 """Draws mazes as a run fills them in.
 
     python docs/mazes.py out/mazes/sigma_gpt-mazes-1 [--mazes=3] [--sampler="random order"] [--moments=3]
-                         [--seed=1] [--out=results/mazes.filled]
+                         [--seed=1] [--data=FOLDER] [--out=results/mazes.filled]
 
 A line is a maze of the test split: the maze, the exact density of shortest paths and, of a model that can be
 asked about any place, what it says of each cell before anything is filled in (one pass). Then what has been
@@ -92,8 +92,10 @@ def filled_in(args: argparse.Namespace) -> tuple[Mazes, np.ndarray, Asker, Fille
     model, ckpt = load_model(args.run, "last")
     if ckpt.config["dataset"] != "mazes":
         raise UserError(f"{args.run} was not trained on mazes: give a run of config/mazes.py")
-    tokens = open_tokens(found_path(ckpt.config["data"], Path(args.run)) / "test.bin")
+    tokens = open_tokens((args.data or found_path(ckpt.config["data"], Path(args.run))) / "test.bin")
     task = mazes_of(str(tokens.info["source"]))
+    if task.T != (length := ckpt.config["block_size"]):
+        raise UserError(f"{args.run} has sequences of {length} tokens, these mazes {task.T}: give its own")
     who = Asker(model, model.head.draws(1, 0), "cpu", "float32")
     known = writers(who.order)
     sampler = args.sampler or ("random order" if "random order" in known else next(iter(known)))
@@ -111,6 +113,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--sampler", default="")
     parser.add_argument("--moments", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--data", type=Path, help="the prepared data folder; by default that of the run")
     parser.add_argument("--out", type=Path, default=Path("results/mazes.filled"))
     args = parser.parse_args(argv)
     if args.mazes < 1 or args.moments < 1:

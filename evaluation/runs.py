@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 from config.defaults import TrainConfig
-from data.prepared import DATA, folder_of
+from data.prepared import DATA, folder_of, prepared
 from data.tokenizers import tokenizer_name
 from data.tokens import open_tokens
 from evaluation.tables import Row
@@ -200,10 +200,18 @@ def data_of(config: dict[str, Any], folder: str = "") -> str | None:
     """
     try:
         asked = (config["dataset"], config["tokenizer"], config["source"])
-        prepared = Path(folder) if folder else folder_of(*asked, DATA)
-        return open_tokens(prepared / "train.bin").info["sha256"]
+        found = Path(folder) if folder else folder_of(*asked, DATA)
+        return open_tokens(found / "train.bin").info["sha256"]
     except (OSError, ValueError, KeyError):
         return None
+
+
+def prepare_data(runs: Sequence[Run]) -> None:
+    """Prepares what `runs` are trained on. UserError for what cannot be: once, and not run by run."""
+    for dataset, tokenizer, source in dict.fromkeys(
+        (w["dataset"], w["tokenizer"], w["source"]) for w in (run.wanted for run in runs)
+    ):
+        prepared(dataset, tokenizer, source)
 
 
 # -----------------------------------------------------------------------------

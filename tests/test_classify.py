@@ -531,6 +531,12 @@ def table(source, tmp_path, run, monkeypatch):
     return make
 
 
+def test_images_that_cannot_be_had_are_found_before_any_training(table, tmp_path):
+    with pytest.raises((UserError, FileNotFoundError), match="nosuch") as caught:
+        table(flags=f"--source={tmp_path / 'nosuch'} --layers=FC[8]")
+    assert "\n" not in str(caught.value) and not (tmp_path / "runs").exists()
+
+
 def test_the_table_has_means_beside_the_documents(table, tmp_path):
     code, found, trained = table()
     assert code == 0 and len(trained) == 9

@@ -4,6 +4,7 @@ import gzip
 import importlib.util
 import json
 import math
+import shutil
 import sys
 from itertools import pairwise, product
 from pathlib import Path
@@ -214,6 +215,17 @@ def test_files_that_cannot_be_used(source, tmp_path, damage):
     assert "\n" not in str(caught.value) and not (tmp_path / "words").exists()
 
 
+def test_another_file_in_its_place_is_refused(source, tmp_path):
+    out = tmp_path / "words"
+    climbs.prepare(out, "words", str(source))
+    assert climbs.prepare(out, "words", str(source)) == out
+    rows = [r for n in range(12) for r in flight(f"a{n}", climb_of(rate=2000.0 + 128 * n))]
+    source.write_bytes(gzip.compress(json.dumps(rows).encode()))
+    with pytest.raises(UserError, match="made from another text than .* now has: use --force"):
+        climbs.prepare(out, "words", str(source))
+    assert climbs.prepare(out, "words", str(source), force=True) == out
+
+
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match="nosuch"):
         climbs.prepare(tmp_path / "words", "words", str(tmp_path / "nosuch.json.gz"))
@@ -370,6 +382,9 @@ def test_the_command(page, folder, tmp_path, capsys):
     for flag, says in (("--climb=10", "climb = 10: there are 10"), ("--samples=1", "samples = 1: must be")):
         with pytest.raises(UserError, match=says):
             page.main([str(runs[1]), *flags, flag])
+    moved = tmp_path / "moved"
+    shutil.copytree(folder, moved)
+    assert page.main([str(runs[0]), *flags, f"--data={moved}"]) == 0
 
 
 def test_runs_of_another_corpus_are_refused(page, trained):

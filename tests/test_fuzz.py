@@ -200,7 +200,7 @@ def call(whole, tmp_path, monkeypatch, capfd):
         monkeypatch.delenv("TRACEBACK", raising=False)
         monkeypatch.setattr("data.prepared.ROOT", folder)
         monkeypatch.setattr(evaluation.runs, "DATA", folder / "data")
-        for module in (train, augment):
+        for module in (train, augment, evaluation.runs):
             monkeypatch.setattr(module, "prepared", lambda *a: prepared(*a, root=folder / "data"))
         for module in (table, tune):
             monkeypatch.setattr(module, "train_all", lambda *a, **_: pytest.fail("it went on to train"))

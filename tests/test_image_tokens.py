@@ -104,6 +104,23 @@ def test_vq_learns_codes_and_comes_back_from_its_files(images, tmp_path):
     assert np.array_equal(again.encode(images.test.pixels), after.encode(images.test.pixels))
 
 
+def test_where_the_images_lie(images, tmp_path, monkeypatch):
+    """A prepared folder serves whoever does not say where; another place or other images are refused."""
+    monkeypatch.setattr(corpus, "open_images", lambda *_: images)
+    out, here = tmp_path / "words", f"{LOSSLESS} in={tmp_path}"
+    prepare(out, "words", here)
+    monkeypatch.setattr(corpus, "open_images", lambda *_: pytest.fail("it needs no images"))
+    assert prepare(out, "words", LOSSLESS) == out
+    with pytest.raises(UserError, match="prepared from .*: leave in= out to use it as it is"):
+        prepare(out, "words", f"{LOSSLESS} in={tmp_path / 'other'}")
+    monkeypatch.setattr(corpus, "open_images", lambda *_: images)
+    assert prepare(out, "words", here) == out
+    monkeypatch.setattr(corpus, "open_images", lambda *_: images._replace(train=made(80, 5)))
+    with pytest.raises(UserError, match="made of other images than .* now has: --force starts over"):
+        prepare(out, "words", here)
+    assert prepare(out, "words", here, force=True) == out
+
+
 @pytest.mark.parametrize(
     "name, change", [("codec.safetensors", b"x"), ("codec.json", b"{"), ("codec.json", b"[]")]
 )

@@ -1,18 +1,23 @@
 """Mazes: how they are drawn, which answers are right, their exact distributions, the corpus."""
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from conftest import TINY, train_in_process
 
+import train
 from data.batches import Windows
 from data.held_out import open_held_out
 from data.mazes import prepare as mazes
 from data.mazes.mazes import FREE, GOAL, PATH, START, UNKNOWN, WALL, WORDS, Mazes
 from data.prepared import SPLITS, folder_of, load_tokenizer, prepared, unusual
+from docs import mazes as page
 from evaluation.two_sided import Answers, two_sided
+from runtime.errors import UserError
 
 Cell = tuple[int, int]
 SMALL = Mazes(5, 7, walls=2, distance=3)
@@ -299,6 +304,24 @@ def test_wrong_sources(tmp_path, source, says):
     with pytest.raises(ValueError, match=says) as caught:
         mazes.prepare(tmp_path / "words", "words", source)
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("order", ["left_to_right", "random", "masked"])
+def test_the_picture_of_mazes_being_filled_in(order, folder, tmp_path, capsys):
+    sizes = TINY | dict(block_size=70, dataset="mazes", tokenizer="words", name=order, order=order)
+    run, out = tmp_path / order, tmp_path / "filled"
+    assert train_in_process(train.TrainConfig(**sizes, out_dir=str(run)), folder) == 0
+    capsys.readouterr()
+    assert page.main([str(run), "--mazes=2", f"--data={folder}", f"--out={out}"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said.keys() == {"solved", "optimal"} and len(said["solved"]) == 2
+    drawn = out.with_suffix(".svg").read_text()
+    assert "exact density" in drawn and ("model's density" in drawn) == (order != "left_to_right")
+    with pytest.raises(UserError, match="--sampler=x: this model has"):
+        page.main([str(run), "--sampler=x", f"--data={folder}", f"--out={out}"])
+    other = prepared("mazes", "words", SOURCE.replace("width=7", "width=5"), tmp_path)
+    with pytest.raises(UserError, match="sequences of 70 tokens, these mazes 50"):
+        page.main([str(run), f"--data={other}", f"--out={out}"])
 
 
 def test_no_other_tokenizer(tmp_path):

@@ -10,6 +10,7 @@ vertical_rate (ft/min). docs/climbs.md says what a climb is.
 The first rate of a sequence is given. Sequences lie back to back, as those of data/synthetic.
 """
 
+import hashlib
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -117,7 +118,12 @@ def recorded(path: Path) -> dict[str, Split]:
         f"their {seconds:,} seconds have no rate of their own and are filled in",
         file=sys.stderr,
     )
-    return {name: Split(partial(text, rows), length=LENGTH, given=GIVEN) for name, rows in windows.items()}
+    return {name: of_rows(rows) for name, rows in windows.items()}
+
+
+def of_rows(rows: np.ndarray) -> Split:
+    digest = hashlib.sha256("".join(text(rows)).encode()).hexdigest()  # so that another file is refused
+    return Split(partial(text, rows), sha256=digest, length=LENGTH, given=GIVEN)
 
 
 def text(rows: np.ndarray) -> Iterator[str]:

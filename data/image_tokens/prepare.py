@@ -33,7 +33,7 @@ from data.corpus import PrepareConfig, Split, main, prepare_splits
 from data.image_tokens.codecs import CODECS, Codec, grid_of, make_codec, read_codec, save_codec
 from data.image_tokens.files import open_files
 from data.images.sets import KINDS, ImageSet, open_images
-from data.prepared import SPLITS, is_prepared
+from data.prepared import SPLITS, is_prepared, read_meta
 from data.settings import GeneratorSettings
 from data.tokenizers import WordTokenizer
 from runtime.configurator import cli
@@ -207,6 +207,27 @@ def of_images(out: Path, s: Source, force: bool) -> tuple[int, dict[str, Callabl
     return places, {split: partial(chunks, split) for split in SPLITS}
 
 
+def settled(out: Path, s: Source) -> Source:
+    """`s`, or what `out` was prepared from if that is the same but for the images' folder, which `s` lacks.
+
+    UserError if `s` names another folder, or if there are other images in it now.
+    """
+    was = str(read_meta(out).get("source", ""))
+    if s.images == FILES or was.partition(" in=")[0] != str(s).partition(" in=")[0]:
+        return s
+    held = read_source(was)
+    if not s.folder:
+        return held
+    if s.folder != held.folder:
+        raise UserError(
+            f"{out} was prepared from {was!r}: leave in= out to use it as it is, or prepare.py --force to "
+            "start over (or with another --out)"
+        )
+    if is_prepared(out, WordTokenizer.name) and read_codec(out)[1].get("images_sha256") != s.open().sha256:
+        raise UserError(f"{out} was made of other images than {s.folder} now has: --force starts over")
+    return s
+
+
 def of_files(s: Source) -> tuple[int, dict[str, Callable[[], Chunks]]]:
     """The same of codes that are there already."""
     found = open_files(Path(s.folder), s.settings.codes, s.settings.classes)
@@ -231,6 +252,7 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
             "and say vq or patches in --source"
         )
     s, out = read_source(source), Path(out)
+    s = s if force else settled(out, s)
     layout = Layout(s.settings.codes, s.classes)
     places, chunks = of_files(s) if s.images == FILES else of_images(out, s, force)
     drop = s.settings.drop / 100

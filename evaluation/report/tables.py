@@ -38,6 +38,7 @@ CAPTIONS = {
     "samplers": "What each sampler writes, against its model evaluations",
     "filled": "A maze being filled in, by order of generation",
     "rest": "The rest of a climb, given what is known of it",
+    "rest.embeddings": "Whole climbs that each row sampled beside real ones, t-SNE of their rates",
     "walk": "Each place of a random walk of which one is known: the exact distribution, and a model's",
 }
 
@@ -235,7 +236,7 @@ def pictures(name: Path) -> Iterator[Figure]:
     can run."""
     for path in sorted(name.parent.glob(f"{name.name}.*.svg")):
         what = path.name[len(name.name) + 1 : -len(".svg")].removeprefix("runs.")
-        if what not in DRAWN and "." not in what:
+        if what not in DRAWN and ("." not in what or what in CAPTIONS):
             held = base64.b64encode(path.read_bytes()).decode()
             yield Figure(CAPTIONS.get(what, what), "", f"data:image/svg+xml;base64,{held}")
 
