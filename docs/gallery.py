@@ -161,6 +161,7 @@ BUDGETS = {
     "heads": ("WikiText-103, 1,000 steps", "s", "-"),
     "heads_4000": ("4,000 steps, at those points", "D", "-"),
     "heads_once": ("novels, read once, at those points", "v", ":"),
+    "heads_larger": ("4.2M parameters, at those points", "P", "-."),
     "grammar": ("the known language", "^", "--"),
 }
 

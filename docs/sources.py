@@ -248,12 +248,13 @@ def classified() -> dict[str, dict[str, Row]]:
     return found
 
 
-# tables of tuned heads -> what was trained. The last two are at the points of `heads`
+# tables of tuned heads -> what was trained. The last three are at the points of `heads`
 BUDGETS = {
     "heads_250": "250 steps",
     "heads": "1,000",
     "heads_4000": "4,000",
     "heads_once": "5,600, novels once",
+    "heads_larger": "1,000, 4.2M parameters",
 }
 
 
@@ -273,11 +274,12 @@ def numbers() -> dict[str, Any]:
         "tuned_ratio": ratios(runs("heads_250"), "ppl_eps"),
         "ratio_1000": ratios(runs("heads"), "ppl_eps"),
         "ratio_at": {name: ratios(runs(name), "ppl_eps") for name in BUDGETS},
-        **{name: rows(name) for name in ("heads_4000", "heads_once")},
+        **{name: rows(name) for name in ("heads_4000", "heads_once", "heads_larger")},
         "memorised": runs("memorise"),
         "learnt": course(runs("memorise")),
         "later": course(runs("heads_4000")),
         "once": course(runs("heads_once")),
+        "larger": course(runs("heads_larger")),
         "classified": classified(),
         "image_ratio": image_ratios("images"),
         "bench": read("bench/notes.json"),

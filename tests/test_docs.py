@@ -154,6 +154,11 @@ def test_what_is_claimed_of_the_later_budgets_holds():
     }
     assert not any(falls["baseline"]) and all(falls["am_softmax"])
     assert min(build.all_numbers()["at_am_rate"]) > 1.02 * max(course["am_softmax"][4000].val_ppl)
+    level, larger = n["ratio_at"]["heads_larger"]["am_softmax"], n["larger"]
+    assert abs(level.mean - 1) < level.half
+    assert max(larger["am_softmax"][250].val_ppl_eps) < min(larger["baseline"][250].val_ppl_eps)
+    smaller = n["heads"]["baseline"].entry["ppl_eps_seeds"]
+    assert min(n["heads_larger"]["baseline"].entry["ppl_eps_seeds"]) > max(smaller)
 
 
 def test_what_is_claimed_of_the_known_language_holds():
