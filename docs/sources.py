@@ -142,6 +142,20 @@ def orders(name: str) -> dict[str, Runs]:
     return {row: Runs(entries) for row, entries in out.items()}
 
 
+def rest_of_climbs(name: str) -> dict[str, dict[str, dict[str, Interval]]]:
+    """row -> what is known, in one word -> column, of results/NAME.json of docs/climbs.py."""
+    parts = {"the first rate": "first", "10%": "tenth", "50%": "half", "10% and a later place": "later"}
+    of = defaultdict[str, list[Entry]](list)
+    for r in read(f"results/{name}.json")["rows"]:
+        of[r["row"].rsplit("-", 1)[0]].append(r)
+    out: dict[str, dict[str, dict[str, Interval]]] = defaultdict(lambda: defaultdict(dict))
+    for row, entries in of.items():
+        for key in (k for k in entries[0] if k.partition(": ")[0] in parts):
+            part, _, column = key.partition(": ")
+            out[row][parts[part]][column] = interval(float(e[key]) for e in entries)
+    return out
+
+
 # What a template may ask of an evaluation in the log of a run, beside its own keys
 DERIVED: dict[str, Callable[[Entry], float]] = {
     # of the mass on valid words, the alternatives' part, over the part that is theirs
@@ -286,6 +300,8 @@ def numbers() -> dict[str, Any]:
         "orders": orders("orders_grammar"),
         "wikitext": orders("orders"),
         "step": orders("synthetic_step"),
+        "climbs": orders("climbs"),
+        "rest": rest_of_climbs("climbs.rest"),
         "walk": read("results/synthetic_walk.walk.json"),
         "sigma_gpt": read("bench/sigma_gpt.json")["results"],
         "full": full_size(),

@@ -272,7 +272,8 @@ def as_written(name: str) -> str:
     path = ROOT / "results" / f"{name}.md"
     if not path.is_file():
         return "Not measured yet."
-    return "\n\n".join(part for part in path.read_text(encoding="utf-8").split("\n\n") if part[:1] == "|")
+    parts = path.read_text(encoding="utf-8").strip().split("\n\n")
+    return "\n\n".join(part for part in parts if part[:1] == "|")
 
 
 # the columns of the synthetic table: a sampler of evaluation/samplers.py -> its heading

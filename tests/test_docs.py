@@ -7,6 +7,7 @@ import json
 import math
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -159,6 +160,22 @@ def test_what_is_claimed_of_the_later_budgets_holds():
     assert max(larger["am_softmax"][250].val_ppl_eps) < min(larger["baseline"][250].val_ppl_eps)
     smaller = n["heads"]["baseline"].entry["ppl_eps_seeds"]
     assert min(n["heads_larger"]["baseline"].entry["ppl_eps_seeds"]) > max(smaller)
+
+
+def test_what_is_claimed_of_climbs_holds():
+    n = sources.numbers()
+    rest, rows = dict(n["rest"]), n["climbs"]
+    truth = rest.pop("truth")
+    least = truth["later"]["mean"].mean
+    assert 0.15 < 1 - least / truth["tenth"]["mean"].mean < 0.25
+    errors = [found["later"]["mean"].mean for row, found in rest.items() if row != "baseline"]
+    assert len(errors) == 3 and "later" not in rest["baseline"]
+    assert all(abs(error / least - 1) < 0.04 for error in errors)
+    nll = [rows[row].nll for row in ("baseline", "sigma_gpt", "sigma_gpt_random")]
+    assert all(a.mean + a.half < b.mean - b.half for a, b in pairwise(nll))
+    for part in ("first", "tenth", "half"):  # the errors of the mean cannot be told apart
+        each = [found[part]["mean"] for found in rest.values()]
+        assert max(e.mean - e.half for e in each) < min(e.mean + e.half for e in each)
 
 
 def test_what_is_claimed_of_the_known_language_holds():
