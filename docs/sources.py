@@ -302,6 +302,8 @@ def numbers() -> dict[str, Any]:
         "step": orders("synthetic_step"),
         "climbs": orders("climbs"),
         "rest": rest_of_climbs("climbs.rest"),
+        "recorded": orders("climbs_real"),
+        "recorded_rest": rest_of_climbs("climbs_real.rest"),
         "walk": read("results/synthetic_walk.walk.json"),
         "sigma_gpt": read("bench/sigma_gpt.json")["results"],
         "full": full_size(),

@@ -202,11 +202,12 @@ def test_a_cifar_file_that_is_cut_short_is_refused(tmp_path):
         open_images("cifar100", str(tmp_path))
 
 
-def test_pickles_are_not_read(tmp_path):
-    (tmp_path / "cifar-10-batches-py").mkdir()
-    (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"cos\nsystem\n(S'echo'\ntR.")
+@pytest.mark.parametrize("name, path", [("cifar10", "cifar-10-batches-py/x"), ("cifar100", "meta")])
+def test_pickles_are_not_read(tmp_path, name, path):
+    (tmp_path / path).parent.mkdir(exist_ok=True)
+    (tmp_path / path).write_bytes(b"cos\nsystem\n(S'echo'\ntR.")
     with pytest.raises(FileNotFoundError, match="its pickles are not read; get the binary version"):
-        open_images("cifar10", str(tmp_path))
+        open_images(name, str(tmp_path))
 
 
 def test_a_source_that_is_not_there_is_refused(tmp_path):

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import shlex
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
@@ -162,6 +163,11 @@ def test_what_is_claimed_of_the_later_budgets_holds():
     assert min(n["heads_larger"]["baseline"].entry["ppl_eps_seeds"]) > max(smaller)
 
 
+def cannot_be_told_apart(each: Iterable[sources.Interval]) -> bool:
+    each = list(each)
+    return max(e.mean - e.half for e in each) < min(e.mean + e.half for e in each)
+
+
 def test_what_is_claimed_of_climbs_holds():
     n = sources.numbers()
     rest, rows = dict(n["rest"]), n["climbs"]
@@ -175,7 +181,17 @@ def test_what_is_claimed_of_climbs_holds():
     assert all(a.mean + a.half < b.mean - b.half for a, b in pairwise(nll))
     for part in ("first", "tenth", "half"):  # the errors of the mean cannot be told apart
         each = [found[part]["mean"] for found in rest.values()]
-        assert max(e.mean - e.half for e in each) < min(e.mean + e.half for e in each)
+        assert cannot_be_told_apart(each)
+    rest, rows = n["recorded_rest"], n["recorded"]
+    assert cannot_be_told_apart(found["first"]["mean"] for found in rest.values())
+    half = {row: found["half"]["mean"] for row, found in rest.items()}
+    left = half.pop("baseline")
+    assert all(left.mean + left.half < other.mean - other.half for other in half.values())
+    assert cannot_be_told_apart([rows["baseline"].nll, rows["masked_diffusion"].nll_own])
+    course = {row: n["single"][f"recorded climbs, {row}"].val_ppl for row in rows}
+    best = {row: min(ppl, key=ppl.__getitem__) for row, ppl in course.items()}
+    assert (best["baseline"], best["sigma_gpt"], best["sigma_gpt_random"]) == (200, 700, 1000)
+    assert best["masked_diffusion"] == 1800  # as good as 2,000
 
 
 def test_what_is_claimed_of_the_known_language_holds():

@@ -174,7 +174,7 @@ def from_folder(name: str, source: Path) -> tuple[Images, Images]:
         found = read(source / folder)
         if found:
             return found
-    pickles = [*source.glob("cifar-*-python*"), *source.glob("cifar-10-batches-py"), *source.glob("*.meta")]
+    pickles = [*source.glob("cifar-*-python*"), *source.glob("cifar-10-batches-py"), *source.glob("*meta")]
     hint = ": its pickles are not read; get the binary version, cifar-10-binary.tar.gz or "
     hint += "cifar-100-binary.tar.gz, from https://www.cs.toronto.edu/~kriz/cifar.html"
     raise FileNotFoundError(
