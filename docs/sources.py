@@ -301,6 +301,8 @@ def numbers() -> dict[str, Any]:
         "wikitext": orders("orders"),
         "step": orders("synthetic_step"),
         "climbs": orders("climbs"),
+        "mazes": orders("mazes_small"),
+        "mazes_truth": read("results/mazes_small.json")["truth"]["true_nll"],
         "rest": rest_of_climbs("climbs.rest"),
         "recorded": orders("climbs_real"),
         "recorded_rest": rest_of_climbs("climbs_real.rest"),

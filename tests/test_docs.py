@@ -194,6 +194,17 @@ def test_what_is_claimed_of_climbs_holds():
     assert best["masked_diffusion"] == 1800  # as good as 2,000
 
 
+def test_what_is_claimed_of_mazes_holds():
+    rows = sources.numbers()["mazes"]
+    solved = {f"{row}, {name}": s.solved.mean for row, r in rows.items() for name, s in r.by.items()}
+    for name, share in solved.items():
+        row, _, sampler = name.partition(", ")
+        assert rows[row].by[sampler].optimal.mean > 0.85 * share
+    assert abs(solved["sigma_gpt, speculative"] - solved["sigma_gpt, random order"]) < 0.035
+    losses = [rows[row].nll_own.mean for row in ("masked_diffusion", "sigma_gpt", "sigma_gpt_random")]
+    assert losses == sorted(losses) and rows["baseline"].nll.mean < losses[0]
+
+
 def test_what_is_claimed_of_the_known_language_holds():
     n = sources.numbers()
     models = {row: r for row, r in n["grammar"].items() if not r.entry.get("reference")}
