@@ -8,6 +8,7 @@ rows = [
     "sigma_gpt_random --max_steps=1000",
     "masked_diffusion --max_steps=2000",
 ]
+flags = "--source=FILE"  # where yours is, the command line says
 name = "climbs_real"
 runs = "out/climbs_real"
 evaluate = "--split=test"
