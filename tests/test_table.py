@@ -17,6 +17,7 @@ from conftest import TINY, train_in_process
 import eval_orders
 import table
 from config.defaults import TrainConfig
+from data.prepared import prepared
 from evaluation.columns import Column
 from evaluation.intervals import differences, student_interval
 from evaluation.runs import Run
@@ -159,6 +160,7 @@ def whole(token_folder, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Run, "make", classmethod(make_run))
     monkeypatch.setattr(workers.Trainings, "run", fake_train)
+    monkeypatch.setattr("evaluation.runs.prepared", lambda *_: token_folder)
 
     def make(**changes):
         config = (
@@ -311,6 +313,14 @@ def test_texts_that_do_not_fit_are_found_before_any_training(whole):
         match="baseline-tinytable-1 has block_size = 96; .*has block_size = 48.*contexts of different length",
     ):
         make(rows=["baseline", "smooth_gpt --block_size=48"], seeds=[1])
+    assert not trained
+
+
+def test_data_that_cannot_be_had_are_found_before_any_training(whole, tmp_path, monkeypatch):
+    make, trained, _ = whole
+    monkeypatch.setattr("evaluation.runs.prepared", prepared)
+    with pytest.raises(FileNotFoundError, match="nosuch"):
+        make(flags=f"--dataset=text --source={tmp_path / 'nosuch'}")
     assert not trained
 
 

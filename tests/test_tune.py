@@ -180,6 +180,7 @@ def search(token_folder, tmp_path, monkeypatch):
         return train_in_process(config, token_folder)
 
     monkeypatch.setattr(workers.Trainings, "run", fake_train)
+    monkeypatch.setattr("evaluation.runs.prepared", lambda *_: token_folder)
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "config", "config")
     tiny = TINY | dict(block_size=96)
