@@ -5,7 +5,7 @@ import numpy as np
 STEP = 8  # seconds of a token
 LENGTH = 64  # tokens of a sequence: 8.5 minutes
 BIN = 128  # ft/min of a token: transponders report multiples of 64
-LOWEST, HIGHEST = -256, 4864  # ft/min: what lies outside is counted there. Of climbs it is one in a hundred
+LOWEST, HIGHEST = -256, 4864  # ft/min: what lies outside is counted there, .2% of recorded rates
 
 RATES = np.arange(LOWEST, HIGHEST + BIN, BIN)  # (V,) ft/min, the middle of each bin
 WORDS = [str(rate) for rate in RATES]
