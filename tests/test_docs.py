@@ -331,7 +331,7 @@ def test_the_gallery_has_every_head_and_every_row():
     files = {path.stem for path in (REPO / "config").glob("*.py")} - {"defaults"}
     rows = {name for name in files if "head" in sources.configured(name)}
     orders = {name for name in rows if "order" in sources.configured(name)}
-    assert rows - orders == set(re.findall(r"\]\(\.\./config/(\w+)\.py\)", text))
+    assert rows - orders == set(re.findall(r"\]\(\.\./config/([\w.]+)\.py\)", text))
     of_orders = (REPO / "docs" / "orders.md").read_text(encoding="utf-8")
     assert orders and all(f"`{name}`" in of_orders for name in orders)
 
