@@ -1,7 +1,6 @@
 """Draws mazes as a run fills them in.
 
-    python docs/mazes.py out/mazes/sigma_gpt-mazes-1 [--mazes=3] [--sampler="random order"] [--moments=3]
-                         [--seed=1] [--data=FOLDER] [--out=results/mazes.filled]
+    python docs/mazes.py out/mazes/sigma_gpt-mazes-1 [--out=results/mazes.filled]
 
 A line is a maze of the test split: the maze, the exact density of shortest paths and, of a model that can be
 asked about any place, what it says of each cell before anything is filled in (one pass). Then what has been
@@ -10,9 +9,9 @@ came, from the first (dark) to the last (bright); grey is not filled in yet, red
 Source: Pannatier et al. 2024, arXiv 2404.09562, fig. 3.
 """
 
-import argparse
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,11 +30,33 @@ from evaluation.filling import Filled
 from evaluation.orders import Asker, spread, templates
 from evaluation.samplers import writers
 from runtime.checkpoint import load_model
-from runtime.configurator import cli
+from runtime.configurator import check_seed, cli, configure, help_text, wants_help
 from runtime.errors import UserError
+from runtime.files import check_writable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+@dataclass
+class MazesConfig:
+    # fmt: off
+    run: str                        # the out folder of a run on mazes
+    mazes: int = 3                  # of the test split, one a line
+    sampler: str = ""               # as eval_orders.py names it; empty: "random order", or the first
+    moments: int = 3                # at which an unfinished answer is shown
+    seed: int = 1                   # of the sample
+    data: str = ""                  # the prepared data folder; empty: the one of the run
+    out: str = "results/mazes.filled"   # writes OUT.png and OUT.svg
+    # fmt: on
+
+    def check(self) -> None:
+        """UserError naming the value that cannot work."""
+        for key in ("mazes", "moments"):
+            if getattr(self, key) < 1:
+                raise UserError(f"{key} = {getattr(self, key)}: must be at least 1")
+        check_seed(self.seed)
+        check_writable(Path(f"{self.out}.png"))
 
 
 @torch.no_grad()
@@ -87,38 +108,33 @@ def line(
         shade(ax, np.ones(maze.shape), wrong & there, "Reds", 1.5)
 
 
-def filled_in(args: argparse.Namespace) -> tuple[Mazes, np.ndarray, Asker, Filled]:
+def filled_in(c: MazesConfig) -> tuple[Mazes, np.ndarray, Asker, Filled]:
     """The mazes, sequences of the test split (n, T), the model and what it made of them."""
-    model, ckpt = load_model(args.run, "last")
+    model, ckpt = load_model(c.run, "last")
     if ckpt.config["dataset"] != "mazes":
-        raise UserError(f"{args.run} was not trained on mazes: give a run of config/mazes.py")
-    tokens = open_tokens((args.data or found_path(ckpt.config["data"], Path(args.run))) / "test.bin")
+        raise UserError(f"{c.run} was not trained on mazes: give a run of config/mazes.py")
+    data = Path(c.data) if c.data else found_path(ckpt.config["data"], Path(c.run))
+    tokens = open_tokens(data / "test.bin")
     task = mazes_of(str(tokens.info["source"]))
     if task.T != (length := ckpt.config["block_size"]):
-        raise UserError(f"{args.run} has sequences of {length} tokens, these mazes {task.T}: give its own")
+        raise UserError(f"{c.run} has sequences of {length} tokens, these mazes {task.T}: give its own")
     who = Asker(model, model.head.draws(1, 0), "cpu", "float32")
     known = writers(who.order)
-    sampler = args.sampler or ("random order" if "random order" in known else next(iter(known)))
+    sampler = c.sampler or ("random order" if "random order" in known else next(iter(known)))
     if sampler not in known:
         raise UserError(f"--sampler={sampler}: this model has {', '.join(known)}")
-    rows = spread(tokens.ids, args.mazes, task.T)
+    rows = spread(tokens.ids, c.mazes, task.T)
     begun = torch.from_numpy(templates(rows, task.T // 2))
-    return task, rows, who, known[sampler](who, begun, torch.Generator().manual_seed(args.seed))
+    return task, rows, who, known[sampler](who, begun, torch.Generator().manual_seed(c.seed))
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("run")
-    parser.add_argument("--mazes", type=int, default=3)
-    parser.add_argument("--sampler", default="")
-    parser.add_argument("--moments", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--data", type=Path, help="the prepared data folder; by default that of the run")
-    parser.add_argument("--out", type=Path, default=Path("results/mazes.filled"))
-    args = parser.parse_args(argv)
-    if args.mazes < 1 or args.moments < 1:
-        raise UserError(f"--mazes={args.mazes} --moments={args.moments}: each must be at least 1")
-    task, rows, who, filled = filled_in(args)
+    if wants_help(argv):
+        print(__doc__, help_text(MazesConfig), sep="\n")
+        return 0
+    c = configure(MazesConfig, argv)
+    c.check()
+    task, rows, who, filled = filled_in(c)
     begun = templates(rows, task.T // 2)
     shape = (len(rows), task.height, task.width)
     exact = np.exp(task.log_probs(begun))[:, task.T // 2 :, PATH]
@@ -128,13 +144,13 @@ def main(argv: list[str]) -> int:
     maze, answer = task.halves(filled.text.numpy())
     rank = task.halves(filled.rank.numpy())[1]
     plt = figures.pyplot()
-    columns = 2 + len(densities) + args.moments
+    columns = 2 + len(densities) + c.moments
     size = (1.5 * columns, 1.7 * len(rows) * task.height / task.width)
     fig, axes = plt.subplots(len(rows), columns, figsize=size, squeeze=False)
     for n, row in enumerate(axes):
         own = {title: p[n] for title, p in densities.items()}
-        line(list(row), maze[n], own, answer[n], rank[n], args.moments)
-    figures.write(fig, args.out)
+        line(list(row), maze[n], own, answer[n], rank[n], c.moments)
+    figures.write(fig, Path(c.out))
     solved, optimal = task.solved(filled.text.numpy())
     print(json.dumps({"solved": solved.tolist(), "optimal": optimal.tolist()}))
     return 0

@@ -71,6 +71,16 @@ class Degenerate(UserError):
         self.what = what
 
 
+class NoLanguageModel(UserError):
+    """A checkpoint of classify.py where a language model's is needed."""
+
+    def __init__(self, path: Path):
+        super().__init__(
+            f"the checkpoint {path} is a classifier's (classify.py), no language model's: give a run of "
+            "train.py"
+        )
+
+
 class Saveable(Protocol):
     """What writes itself into a folder: a tokenizer."""
 
@@ -190,9 +200,11 @@ def _typed(content: Any, file: str, needed: dict[str, type], others: dict[str, t
 
 
 def _read_config(path: Path, run: bool) -> dict[str, Any]:
-    config = _typed(
-        read_json(path, strict=True), "config.json", _CONFIG | _RUN if run else _CONFIG, _RUN | _TRUNK
-    )
+    config = _typed(read_json(path, strict=True), "config.json", _CONFIG, _RUN | _TRUNK)
+    if run:
+        if "images" in config:
+            raise NoLanguageModel(path.parent)
+        _typed(config, "config.json", _RUN, {})
     check_row_name(config["name"])
     trunk_config(config)
     return config
@@ -224,6 +236,8 @@ def load(path: str | Path, optimizer: bool = False, weights: bool = True, run: b
         part = "optimizer.pt"
         with warnings.catch_warnings(action="ignore"):  # of odd pickles, which are then refused
             state = torch.load(path / part, map_location="cpu", weights_only=True) if optimizer else None
+    except NoLanguageModel:
+        raise
     except FileNotFoundError:
         raise UserError(
             f"the checkpoint {path} has no {part}: it is incomplete; use another one or train again"
@@ -246,6 +260,8 @@ def load_model(
     """The model of a run's checkpoint, in eval mode on `device`, for matrix products in `dtype` (see
     LanguageModel.lower). ValueError if its weights do not fit its configuration."""
     ckpt = load(find(path, which))
+    if "images" in ckpt.config:
+        raise NoLanguageModel(ckpt.path)
     size = {k: ckpt.config[k] for k in _MODEL}
     asked, there = trunk_config(ckpt.config).parameters, sum(w.numel() for w in ckpt.weights.values())
     if asked > 4 * there:  # before it is built: a foreign config.json can ask for any size

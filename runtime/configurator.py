@@ -189,6 +189,14 @@ def _problem(where: str, key: str, value: Any, kind: Any) -> str:
     return f"{where}: {key} = {value!r} is a {type(value).__name__}; give {_wanted(kind)}"
 
 
+def _other_programs(config: str) -> list[str]:
+    """The programs that the comments of a config file give it to, where this program is none of them."""
+    path = find(config)
+    commands = re.compile(rf"^# *python (\S+\.py) .*\b{re.escape(path.name)}\b", re.M)
+    programs = dict.fromkeys(commands.findall(path.read_text(encoding="utf-8")))
+    return [] if _program() in programs else list(programs)
+
+
 def configure(defaults: type[T], argv: list[str]) -> T:
     """An instance of the dataclass `defaults` from `argv`.
 
@@ -214,6 +222,9 @@ def configure(defaults: type[T], argv: list[str]) -> T:
     for where, key, value in said:
         key, _, entry = key.partition(".")
         if key not in kinds:
+            if where in files and (others := _other_programs(where)):
+                problems.append(f"{where} is for {' and '.join(others)}: {key!r} is no key of {_program()}")
+                break
             near = [NANOGPT[key]] if NANOGPT.get(key) in kinds else difflib.get_close_matches(key, kinds, 1)
             hint = f"did you mean {near[0]!r}?" if near else "--help lists the keys"
             problems.append(f"{where}: unknown key {key!r}; {hint}")
@@ -318,8 +329,12 @@ def cli(main: Callable[[list[str]], int | None]) -> Callable[[], None]:
     return run
 
 
+def _program() -> str:
+    return Path(sys.argv[0]).name
+
+
 def _say(error: str) -> None:
-    print(f"{Path(sys.argv[0]).name}: error: {error}", file=sys.stderr)
+    print(f"{_program()}: error: {error}", file=sys.stderr)
 
 
 def _not_installed(module: str) -> str:

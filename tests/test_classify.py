@@ -493,8 +493,11 @@ def test_a_loss_that_is_not_finite_ends_the_run(flags, run, tmp_path, capsys):
 
 def test_a_classifier_is_no_language_model(flags, run, tmp_path):
     assert run(flags(epochs=0.2)) == 0
-    with pytest.raises(UserError, match="unknown trunk 'cnn'; known: gpt"):
+    says = "best is a classifier's .classify.py., no language model's: give a run of train.py"
+    with pytest.raises(UserError, match=f"^the checkpoint .*{says}$"):
         checkpoint.load_model(tmp_path / "out")
+    with pytest.raises(UserError, match=says):
+        checkpoint.load(tmp_path / "out" / "best", weights=False, run=True)
 
 
 def test_training_on_text_knows_nothing_of_images():

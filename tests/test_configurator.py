@@ -132,6 +132,18 @@ def test_every_problem_is_in_one_message(file):
     assert "unknown key 'zzz'; --help lists the keys" in text
 
 
+def test_a_file_of_another_program_is_named_once(file, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/any/where/train.py"])
+    path = file("# Rows.\n# python data/x/prepare.py\n#     python other.py a.py --fast\nzz = 1\nyy = 2")
+    said = f"{path} is for other.py: 'zz' is no key of train.py"
+    with pytest.raises(UserError) as e:
+        configure(Defaults, [path])
+    assert str(e.value) == said
+    monkeypatch.setattr("sys.argv", ["other.py"])
+    with pytest.raises(UserError, match="unknown key 'zz'; --help lists"):
+        configure(Defaults, [path])
+
+
 def test_names_of_nanogpt_are_known():
     with pytest.raises(ValueError, match="unknown key 'start'; did you mean 'prompt'"):
         configure(Defaults, ["--start=x"])

@@ -1,5 +1,6 @@
 """The synthetic tasks: exact distributions given any known tokens, the paper's burst steps, the corpus."""
 
+import json
 import math
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -7,13 +8,17 @@ from itertools import pairwise, permutations, product
 
 import numpy as np
 import pytest
+from conftest import TINY, train_in_process
 
+import train
 from data.batches import Windows
 from data.held_out import open_held_out
 from data.prepared import SPLITS, folder_of, load_tokenizer, prepared, unusual
 from data.synthetic import prepare as synthetic
 from data.synthetic.tasks import TASKS, UNKNOWN, Permutation, Product, Step, Task, Walk, distinct
 from data.tokens import open_tokens
+from docs import random_walk as page
+from runtime.errors import UserError
 
 STARTS = (1, 3, 4)
 MOVES = {1: Fraction(2, 5), -1: Fraction(2, 5), 0: Fraction(1, 5)}
@@ -388,3 +393,34 @@ def test_a_folder_of_another_task_is_refused(root):
         synthetic.prepare(folder, "words", f"product {SIZES}")
     with pytest.raises(ValueError, match="tokenizer = 'gpt2'.*its own words"):
         synthetic.prepare(folder, "gpt2", "step")
+
+
+# ---- the figure of the walk ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["left_to_right", "random"])
+def test_the_figure_of_the_walk(order, tmp_path, capsys):
+    folder = prepared("synthetic", "words", "walk length=12 train=20 validation=2 test=40", tmp_path)
+    sizes = TINY | dict(block_size=12, dataset="synthetic", tokenizer="words", name=order, order=order)
+    run, out = tmp_path / order, tmp_path / "walk"
+    assert train_in_process(train.TrainConfig(**sizes, out_dir=str(run)), folder) == 0
+    asked = [str(run), f"--data={folder}", f"--out={out}", "--place=3"]
+    walks = open_tokens(folder / "test.bin").ids[:480].reshape(40, 12)
+    value = int(np.bincount(walks[:, 3]).argmax()) + Walk(12).low
+    capsys.readouterr()
+    if order == "left_to_right":
+        with pytest.raises(UserError, match="left"):
+            page.main([*asked, f"--value={value}"])
+        return
+    assert page.main([*asked, f"--value={value}"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["walks"] == (walks[:, 3] == value - Walk(12).low).sum() and said["kl_after"] > 0
+    written = json.loads((tmp_path / "walk.json").read_text())
+    assert said.items() <= written.items() and written["settings"]["place"] == 3
+    assert f"test split ({said['walks']} walks)" in out.with_suffix(".svg").read_text()
+    for wrong, says in (
+        ("--place=12", "place = 12: walks have the places 0 to 11"),
+        ("--value=7", "value = 7: no walk"),
+    ):
+        with pytest.raises(UserError, match=says):
+            page.main([*asked, wrong])
