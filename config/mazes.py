@@ -1,4 +1,4 @@
-# Overlay: mazes of 9 x 11 cells with 4 walls, and a model of 0.5M parameters: about an hour a row on 2 cores.
+# Overlay: mazes of 9 x 11 cells with 4 walls, and a model of 0.5M parameters: about an hour a run on a core.
 # block_size is twice the cells: the maze, which is given, and the maze with its path.
 # The document's size on a GPU: --source="" --block_size=546 --n_layer=12 --n_head=12 --n_embd=768
 #     --learning_rate=6e-4 --min_lr=6e-5 --warmup_steps=2000 --max_steps=100000

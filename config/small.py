@@ -1,5 +1,6 @@
 # Overlay: 2.6M parameters, minutes a row on 2 cores.
-# python train.py config/sig_gpt.py config/small.py --source=DIR
+# python data/wikitext103/prepare.py --tokenizer=bpe4096 --lines=9703
+# python train.py config/sig_gpt.py config/small.py
 tokenizer = "bpe4096"
 block_size = 256
 n_layer = 4

@@ -193,6 +193,16 @@ def course(of: dict[str, dict[int, Entry]]) -> dict[str, dict[int, Evaluation]]:
     return out
 
 
+def later_ratio(of: Callable[[list[float]], float]) -> Span:
+    """AM-softmax's validation perplexity over softmax's, `of` the evaluations of each run of 4,000 steps."""
+    rows = runs("heads_4000")
+    ppl = {
+        row: {s: of([float(e["val_ppl_eps"]) for e in r["curve"]]) for s, r in rows[row].items()}
+        for row in ("am_softmax", "baseline")
+    }
+    return Span(ppl["am_softmax"][seed] / softmax for seed, softmax in ppl["baseline"].items())
+
+
 def single_runs() -> dict[str, Any]:
     """results/single_runs.json: id -> its run, and the best validation perplexity as `best`."""
     out = {}
@@ -262,6 +272,9 @@ def classified() -> dict[str, dict[str, Row]]:
     return found
 
 
+# steps of training on mazes -> the table. 32 sequences a step, of 100,000
+MAZES = {1250: "mazes_small_1250", 5000: "mazes_small", 20_000: "mazes_small_20000"}
+
 # tables of tuned heads -> what was trained. The last three are at the points of `heads`
 BUDGETS = {
     "heads_250": "250 steps",
@@ -293,6 +306,8 @@ def numbers() -> dict[str, Any]:
         "learnt": course(runs("memorise")),
         "later": course(runs("heads_4000")),
         "once": course(runs("heads_once")),
+        "am_at_best": later_ratio(min),
+        "am_at_end": later_ratio(lambda curve: curve[-1]),
         "larger": course(runs("heads_larger")),
         "classified": classified(),
         "image_ratio": image_ratios("images"),
@@ -302,6 +317,7 @@ def numbers() -> dict[str, Any]:
         "step": orders("synthetic_step"),
         "climbs": orders("climbs"),
         "mazes": orders("mazes_small"),
+        "mazes_at": {steps: orders(name) for steps, name in MAZES.items()},
         "mazes_truth": read("results/mazes_small.json")["truth"]["true_nll"],
         "rest": rest_of_climbs("climbs.rest"),
         "recorded": orders("climbs_real"),

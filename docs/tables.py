@@ -231,6 +231,18 @@ def hours_table(n: Numbers) -> str:
     return markdown(head, body)
 
 
+def mazes_table(n: Numbers) -> str:
+    """Mazes solved after fewer and more steps."""
+    asked = [("baseline", "left to right"), ("sigma_gpt", "left to right"), ("sigma_gpt", "random order")]
+    body = []
+    for steps, table in n["mazes_at"].items():
+        solved = [table[row].by[sampler].solved if row in table else None for row, sampler in asked]
+        runs = {len(r.entries) for row, r in table.items() if row in dict(asked)}
+        shares = ["-" if s is None else f"{s.mean:.1%}" for s in solved]
+        body.append([f"{steps:,}", f"{steps * 32 / 100_000:.1f}", *map(str, runs), *shares])
+    return markdown(["steps", "readings", "runs", *(f"`{row}`, {sampler}" for row, sampler in asked)], body)
+
+
 def there(table: dict[str, Row], name: str, key: str, form: str) -> str:
     """`cell`, or "-" where the table has no such row, or is not there."""
     return cell(table[name], key, form) if name in table else "-"
@@ -333,6 +345,7 @@ def blocks(n: Numbers) -> SimpleNamespace:
         hours=hours_table(n),
         classify=classify_table(n),
         classify_brief=classify_brief_table(n),
+        mazes_steps=mazes_table(n),
         **{name.replace(".", "_"): as_written(name) for name in WRITTEN},
         rounds=rounds_table("sigma_gpt_random"),
         beside_sigma_gpt=beside_sigma_gpt(),

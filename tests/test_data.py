@@ -20,6 +20,7 @@ from data.prepared import is_prepared, load_tokenizer, prepared, read_meta
 from data.tokenizers import BPETokenizer, GPT2Tokenizer, WordTokenizer, train_bpe
 from data.tokens import open_tokens, write_tokens
 from data.wikitext103 import prepare as wikitext
+from runtime.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (
@@ -416,6 +417,28 @@ def test_partial_and_missing_train(wiki: Path, tmp_path: Path) -> None:
     )  # a tokenizer of one's own will do
     out = wikitext.prepare(tmp_path / "none", "bpe270", str(wiki))
     assert read_meta(out)["missing"] == ["train"] and is_prepared(out, "bpe270")
+
+
+def test_the_first_lines_of_train(wiki: Path, tmp_path: Path) -> None:
+    text = (wiki / "wiki.train.tokens").read_bytes().split(b"\n")[:-1]
+    out = wikitext.prepare(tmp_path / "out", "bpe270", str(wiki), lines=7)
+    read = load_tokenizer(out).decode(open_tokens(out / "train.bin").ids).encode()
+    assert read == b"".join(line + b"\n" for line in text[:7])
+    assert open_tokens(out / "train.bin").info["complete"] is False and is_prepared(out, "bpe270")
+    assert [open_tokens(out / f"{split}.bin").info["lines"] for split in ("train", "validation", "test")] == [
+        7,
+        15,
+        20,
+    ]
+    with pytest.raises(UserError, match="was prepared from source '.*, 7 lines of train'.*--force"):
+        wikitext.prepare(out, "bpe270", str(wiki))
+    assert len(text) == 10
+    for wrong in (-1, 11):
+        with pytest.raises(UserError, match=f"lines = {wrong}: "):
+            wikitext.prepare(tmp_path / "none", "bpe270", str(wiki), lines=wrong)
+    (wiki / "wiki.train.tokens").unlink()
+    with pytest.raises(UserError, match="lines = 7: .* has no train split"):
+        wikitext.prepare(tmp_path / "none", "bpe270", str(wiki), lines=7)
 
 
 def test_bad_sources(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # Generation orders on the first part of WikiText-103, the document's tables 4 and 5:
-#     python data/wikitext103/prepare.py --source DIR --tokenizer bpe4096
+#     python data/wikitext103/prepare.py --tokenizer=bpe4096 --lines=9703
 #     python table.py config/tables/orders.py --jobs=2
 rows = [
     "baseline",

@@ -1,16 +1,17 @@
 """Prepare WikiText-103 v1 (Merity et al. 2016): the official train, validation and test splits.
 
     python data/wikitext103/prepare.py [--source=DIR] [--tokenizer=gpt2|bytes|bpeN|FILE] [--out=DIR] [--force]
+    python data/wikitext103/prepare.py --tokenizer=bpe4096 --lines=9703     # the text of most of results/
 
 Without --source the text comes from the Hugging Face hub. DIR holds wiki.{train,valid,test}.tokens, or the
-hub's parquet files. A part of the train split (wiki.train.ANYTHING.tokens) will do for development, and is
-recorded as such.
+hub's parquet files. A part of the train split (--lines, or wiki.train.ANYTHING.tokens) is recorded as such.
 """
 
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -117,17 +118,39 @@ def local_splits(folder: Path) -> dict[str, Split]:
     return splits
 
 
-def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) -> Path:
+def beginning(split: Split, count: int) -> Split:
+    """The first `count` lines. UserError, when they are read, if there are fewer."""
+
+    def lines() -> Iterator[str]:
+        left = count
+        for line in islice(split.lines(), count):
+            yield line
+            left -= 1
+        if left:
+            raise UserError(f"lines = {count}: the train split has {count - left}")
+
+    return Split(lines)
+
+
+def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False, lines: int = 0) -> Path:
     """Tokenise WikiText-103 into the folder `out`; see data.corpus.prepare_splits.
 
     source  "" for the hub, or a local folder
+    lines   of the train split, from its start; 0: all
     """
-    if source:
-        folder = Path(source).expanduser().resolve()
-        return prepare_splits(out, tokenizer, str(folder), local_splits(folder), OFFICIAL, force)
-    if not force and is_prepared(Path(out), tokenizer, HUB):  # spares the hub, which cannot have changed
+    if lines < 0:
+        raise UserError(f"lines = {lines}: must be at least 1, or 0 for all")
+    folder = Path(source).expanduser().resolve() if source else None
+    record = str(folder or HUB) + f", {lines} lines of train" * (lines > 0)
+    # spares the hub, which cannot have changed
+    if folder is None and not force and is_prepared(Path(out), tokenizer, record):
         return Path(out)
-    return prepare_splits(out, tokenizer, HUB, hub_splits(), OFFICIAL, force)
+    splits = local_splits(folder) if folder else hub_splits()
+    if lines:
+        if "train" not in splits:
+            raise UserError(f"lines = {lines}: {source} has no train split")
+        splits["train"] = beginning(splits["train"], lines)
+    return prepare_splits(out, tokenizer, record, splits, OFFICIAL, force)
 
 
 @dataclass
@@ -136,6 +159,7 @@ class WikitextConfig(PrepareConfig):
     tokenizer: str = "gpt2"         # bpeN: N tokens of the train split; bytes, or a tokenizer.json
     source: str = ""                # folder with wiki.{train,valid,test}.tokens or the hub's parquet files
     #                                 empty: the hub itself
+    lines: int = 0                  # of the train split, from its start; 0: all. 9703 are 162 articles
     # fmt: on
 
 
