@@ -120,7 +120,8 @@ def image_ratios(name: str) -> dict[str, Any]:
 
 
 class Runs:
-    """Runs of a row of eval_orders.py: .KEY is an Interval, .by[SAMPLER] what a sampler of theirs writes."""
+    """Runs of a row of eval_orders.py or eval_images.py: .KEY is an Interval, .by[SAMPLER] what a sampler of
+    theirs writes, .at[TEMPERATURE] what is drawn there."""
 
     def __init__(self, entries: list[Entry]):
         self.entries = entries
@@ -132,6 +133,11 @@ class Runs:
     def by(self) -> dict[str, "Runs"]:
         each = zip(*(e["samplers"] for e in self.entries))
         return {same[0]["sampler"]: Runs(list(same)) for same in each}
+
+    @property
+    def at(self) -> dict[float, "Runs"]:
+        each = zip(*(e["points"] for e in self.entries))
+        return {same[0]["temperature"]: Runs(list(same)) for same in each}
 
 
 def orders(name: str) -> dict[str, Runs]:
@@ -311,6 +317,7 @@ def numbers() -> dict[str, Any]:
         "larger": course(runs("heads_larger")),
         "classified": classified(),
         "image_ratio": image_ratios("images"),
+        "ablation": orders("images_ablation"),
         "bench": read("bench/notes.json"),
         "orders": orders("orders_grammar"),
         "wikitext": orders("orders"),

@@ -231,6 +231,37 @@ def hours_table(n: Numbers) -> str:
     return markdown(head, body)
 
 
+# rows of results/images_ablation -> as the GS-Softmax document names them
+ABLATED = {
+    "temperature_0.8": "softmax, tau = 0.8",
+    "baseline": "softmax",
+    "temperature_1.2": "softmax, tau = 1.2",
+    "temperature": "softmax, tau = 2",
+    "smooth_gpt_10": "label smoothing",
+    "gs_softmax_f1": "GS F1",
+}
+DRAWN = {"fd": "FD", "precision": "precision", "recall": "recall", "accuracy": "accuracy"}
+
+
+def sampled_at_table(n: Numbers, row: str) -> str:
+    """Images by the temperature of sampling."""
+    if row not in n["ablation"]:
+        return "Not measured yet."
+    at = n["ablation"][row].at
+    body = [[f"{t:g}", *(f"{getattr(drawn, key):.1f}" for key in DRAWN)] for t, drawn in at.items()]
+    return markdown(["temperature", *DRAWN.values()], body)
+
+
+def trained_with_table(n: Numbers) -> str:
+    """Images by what is changed in training."""
+    body = []
+    for row, name in ABLATED.items():
+        if runs := n["ablation"].get(row):
+            drawn = [f"{getattr(runs.at[1.0], key):.1f}" for key in DRAWN]
+            body.append([name, f"{runs.bits_code:.3f}", *drawn])
+    return markdown(["head", "bits a code", *DRAWN.values()], body)
+
+
 def mazes_table(n: Numbers) -> str:
     """Mazes solved after fewer and more steps."""
     asked = [("baseline", "left to right"), ("sigma_gpt", "left to right"), ("sigma_gpt", "random order")]
@@ -346,6 +377,8 @@ def blocks(n: Numbers) -> SimpleNamespace:
         classify=classify_table(n),
         classify_brief=classify_brief_table(n),
         mazes_steps=mazes_table(n),
+        sampled_at=sampled_at_table(n, "gs_softmax_f1"),
+        trained_with=trained_with_table(n),
         **{name.replace(".", "_"): as_written(name) for name in WRITTEN},
         rounds=rounds_table("sigma_gpt_random"),
         beside_sigma_gpt=beside_sigma_gpt(),
