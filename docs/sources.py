@@ -121,7 +121,7 @@ def image_ratios(name: str) -> dict[str, Any]:
 
 class Runs:
     """Runs of a row of eval_orders.py or eval_images.py: .KEY is an Interval, .by[SAMPLER] what a sampler of
-    theirs writes, .at[TEMPERATURE] what is drawn there."""
+    theirs writes, .at[TEMPERATURE] what is drawn there; .each.KEY is a Span."""
 
     def __init__(self, entries: list[Entry]):
         self.entries = entries
@@ -133,6 +133,11 @@ class Runs:
     def by(self) -> dict[str, "Runs"]:
         each = zip(*(e["samplers"] for e in self.entries))
         return {same[0]["sampler"]: Runs(list(same)) for same in each}
+
+    @property
+    def each(self) -> SimpleNamespace:
+        numbers = {k: v for k, v in self.entries[0].items() if isinstance(v, int | float)}
+        return SimpleNamespace(**{k: Span(float(e[k]) for e in self.entries) for k in numbers})
 
     @property
     def at(self) -> dict[float, "Runs"]:
@@ -325,6 +330,7 @@ def numbers() -> dict[str, Any]:
         "climbs": orders("climbs"),
         "mazes": orders("mazes_small"),
         "mazes_at": {steps: orders(name) for steps, name in MAZES.items()},
+        "masked_behind": Span(orders("mazes_small")["masked_diffusion"].each.nll_own[1:]),
         "mazes_truth": read("results/mazes_small.json")["truth"]["true_nll"],
         "rest": rest_of_climbs("climbs.rest"),
         "recorded": orders("climbs_real"),
