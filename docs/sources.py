@@ -140,9 +140,9 @@ class Runs:
         return SimpleNamespace(**{k: Span(float(e[k]) for e in self.entries) for k in numbers})
 
     @property
-    def at(self) -> dict[float, "Runs"]:
+    def at(self) -> dict[str, "Runs"]:
         each = zip(*(e["points"] for e in self.entries))
-        return {same[0]["temperature"]: Runs(list(same)) for same in each}
+        return {f"{same[0]['temperature']:g}": Runs(list(same)) for same in each}
 
 
 def orders(name: str) -> dict[str, Runs]:
@@ -284,7 +284,7 @@ def classified() -> dict[str, dict[str, Row]]:
 
 
 # steps of training on mazes -> the table. 32 sequences a step, of 100,000
-MAZES = {1250: "mazes_small_1250", 5000: "mazes_small", 20_000: "mazes_small_20000"}
+MAZES = {5000: "mazes_small", 20_000: "mazes_small_20000"}
 
 # tables of tuned heads -> what was trained. The last three are at the points of `heads`
 BUDGETS = {

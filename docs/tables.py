@@ -248,7 +248,7 @@ def sampled_at_table(n: Numbers, row: str) -> str:
     if row not in n["ablation"]:
         return "Not measured yet."
     at = n["ablation"][row].at
-    body = [[f"{t:g}", *(f"{getattr(drawn, key):.1f}" for key in DRAWN)] for t, drawn in at.items()]
+    body = [[t, *(f"{getattr(drawn, key):.1f}" for key in DRAWN)] for t, drawn in at.items()]
     return markdown(["temperature", *DRAWN.values()], body)
 
 
@@ -257,8 +257,8 @@ def trained_with_table(n: Numbers) -> str:
     body = []
     for row, name in ABLATED.items():
         if runs := n["ablation"].get(row):
-            drawn = [f"{getattr(runs.at[1.0], key):.1f}" for key in DRAWN]
-            body.append([name, f"{runs.bits_code:.3f}", *drawn])
+            drawn = runs.at["1"]
+            body.append([name, f"{runs.bits_code:.3f}", *(f"{getattr(drawn, key):.1f}" for key in DRAWN)])
     return markdown(["head", "bits a code", *DRAWN.values()], body)
 
 

@@ -205,6 +205,23 @@ def test_what_is_claimed_of_classifiers_holds():
     assert abs(rows["taylor_inf_2_published"].accuracy.mean - 10) < 2
 
 
+def test_what_is_claimed_of_the_ablations_of_images_holds():
+    rows = sources.numbers()["ablation"]
+    for row in ("baseline", "gs_softmax_f1"):
+        cold, hot = rows[row].at["0.9"].each, rows[row].at["1.1"].each
+        assert max(hot.precision) < min(cold.precision) and min(hot.recall) > max(cold.recall)
+    drawn = {row: runs.at["1"] for row, runs in rows.items()}
+    smooth = drawn.pop("smooth_gpt_10")
+    for key in ("fd", "precision", "recall", "accuracy"):
+        assert cannot_be_told_apart(getattr(d, key) for d in drawn.values())
+    softmax = [rows[row].bits_code for row in drawn if row != "gs_softmax_f1"]
+    assert cannot_be_told_apart(softmax)
+    assert cannot_be_told_apart(rows[row].bits_code for row in ("baseline", "gs_softmax_f1"))
+    assert min(smooth.each.fd) > 2 * max(drawn["baseline"].each.fd)
+    best = min(runs.fd.mean for runs in rows["baseline"].at.values())
+    assert rows["smooth_gpt_10"].at["0.8"].fd.mean < best
+
+
 def test_what_is_claimed_of_mazes_holds():
     rows = sources.numbers()["mazes"]
     solved = {f"{row}, {name}": s.solved.mean for row, r in rows.items() for name, s in r.by.items()}
@@ -218,6 +235,8 @@ def test_what_is_claimed_of_mazes_holds():
     masked = rows["masked_diffusion"].by["a token a pass"].each.solved
     beside = rows["sigma_gpt"].by["random order"].each.solved
     assert [x > y for x, y in zip(masked, beside)] == [True, False, False]
+    [longer] = sources.numbers()["mazes_at"][20_000]["sigma_gpt"].by["random order"].each.solved
+    assert 2.9 < longer / beside[0] < 3.2
 
 
 def test_what_is_claimed_of_the_known_language_holds():
