@@ -268,9 +268,9 @@ def mazes_table(n: Numbers) -> str:
     body = []
     for steps, table in n["mazes_at"].items():
         solved = [table[row].by[sampler].solved if row in table else None for row, sampler in asked]
-        runs = {len(r.entries) for row, r in table.items() if row in dict(asked)}
+        counts = dict.fromkeys(str(len(table[row].entries)) for row, _ in asked if row in table)
         shares = ["-" if s is None else f"{s.mean:.1%}" for s in solved]
-        body.append([f"{steps:,}", f"{steps * 32 / 100_000:.1f}", *map(str, runs), *shares])
+        body.append([f"{steps:,}", f"{steps * 32 / 100_000:.1f}", "/".join(counts), *shares])
     return markdown(["steps", "readings", "runs", *(f"`{row}`, {sampler}" for row, sampler in asked)], body)
 
 
