@@ -64,7 +64,7 @@ from runtime.errors import UserError
 from runtime.gpt2 import refuse_missing_path
 from runtime.logs import Log, Tracker, duration, start_trackio, start_wandb
 from runtime.memory import check_fits, training_bytes
-from runtime.optimizer import load_optimizer, make_optimizer
+from runtime.optimizer import iteration_dtype, load_optimizer, make_optimizer, set_learning_rate
 from runtime.processes import Processes, on_stop
 from runtime.profile import Profile, flops_per_token, peak_flops
 from runtime.resume import (
@@ -172,7 +172,8 @@ class Trainer:
             self.say(words)
         self.model.to(procs.device)
         self.optimizer = make_optimizer(
-            self.model, c.optimizer, c.learning_rate, (c.beta1, c.beta2), c.weight_decay
+            *(self.model, c.optimizer, c.learning_rate, (c.beta1, c.beta2), c.weight_decay, c.readout_lr),
+            dtype=iteration_dtype(c.dtype, procs.device),
         )
         # float16 holds nothing below 6e-8: the loss is scaled so that its gradients do not vanish there
         self.scaler = torch.amp.GradScaler(procs.device.type, enabled=c.dtype == "float16")
@@ -237,8 +238,7 @@ class Trainer:
         divided once, by the global count."""
         c, procs = self.config, self.procs
         torch.manual_seed(derived_seed(c.seed, 1, self.step, procs.rank))  # dropout
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(c, self.step)
+        set_learning_rate(self.optimizer, learning_rate(c, self.step))
         count = self.source.positions_with_loss(self.step)
         self.backward_kl()
         total = torch.zeros((), device=procs.device)

@@ -70,6 +70,7 @@ class TrainConfig:
     max_steps: int = 100_000
     learning_rate: float = 6e-4     # peak; reached by a linear warm-up, then a cosine down to min_lr
     min_lr: float = 6e-5
+    readout_lr: float = 0.0         # peak for the embedding and the output projection; 0: learning_rate
     warmup_steps: int = 2000
     lr_decay_steps: int = 0         # end of the cosine; 0: max_steps
     weight_decay: float = 0.1       # of matrices; biases, LayerNorms and Bayesian weights have none
@@ -122,10 +123,12 @@ class TrainConfig:
             yield f"eval_steps = {self.eval_steps}: each must be at least 1"
         for key in (
             *("learning_rate", "min_lr", "warmup_steps", "lr_decay_steps", "curriculum_steps"),
-            *("weight_decay", "grad_clip", "kl_weight", "micro_batch", "label_weight"),
+            *("readout_lr", "weight_decay", "grad_clip", "kl_weight", "micro_batch", "label_weight"),
         ):
             if not 0 <= getattr(self, key) < math.inf:
                 yield f"{key} = {getattr(self, key)}: must be at least 0 and finite"
+        if self.readout_lr and not self.learning_rate:
+            yield f"readout_lr = {self.readout_lr} with learning_rate = 0: its schedule is a share of it"
         for key in ("beta1", "beta2"):
             if not 0 <= getattr(self, key) < 1:
                 yield f"{key} = {getattr(self, key)}: must be in [0, 1)"

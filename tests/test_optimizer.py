@@ -3,9 +3,11 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from model import Trunk
 from runtime.errors import UserError
-from runtime.optimizer import Several, make_optimizer
+from runtime.optimizer import Muon, Several, iteration_dtype, make_optimizer, orthogonal
 
 
 def names_of(model, params) -> set[str]:
@@ -40,7 +42,7 @@ def test_a_step_of_a_matrix_is_orthogonal_and_as_large_as_adamws(trainer, tiny):
 
 def test_a_trunk_without_linear_layers_is_refused(trainer, tiny):
     model = trainer(tiny()).model
-    model.trunk = nn.LayerNorm(8)
+    model.trunk = Trunk()
     with pytest.raises(UserError, match="optimizer = 'muon': the trunk has no linear layers"):
         make_optimizer(model, "muon", 1e-3, (0.9, 0.95), 0.1)
 
@@ -78,9 +80,103 @@ def test_a_float16_training_steps_both(run, tiny):
 
 def test_several_optimizers_are_stepped_and_cleared_as_one():
     weights = [nn.Parameter(torch.ones(2, 2)) for _ in range(2)]
-    both = Several(torch.optim.AdamW(weights[:1], lr=0.1), torch.optim.Muon(weights[1:], lr=0.1))
+    both = Several(torch.optim.AdamW(weights[:1], lr=0.1), Muon([{"params": weights[1:]}], 0.1, 0.0))
     sum(w.sum() for w in weights).backward()
     both.step()
     assert all((w < 1).any() for w in weights)
     both.zero_grad()
     assert all(w.grad is None for w in weights)
+
+
+def stepped(optimizer, weights, gradients) -> list[torch.Tensor]:
+    for w, g in zip(weights, gradients):
+        w.grad = g.clone()
+    optimizer.step()
+    return [w.detach() for w in weights]
+
+
+@pytest.mark.parametrize("shape", [(24, 8), (8, 24), (16, 16)])
+def test_muon_is_torchs_up_to_the_rounding_of_its_bfloat16(shape):
+    torch.manual_seed(1)
+    start, same = [torch.randn(shape) for _ in range(3)], [torch.randn(shape) for _ in range(3)]
+
+    def after(make, steps=4):
+        torch.manual_seed(2)
+        weights = [nn.Parameter(w.clone()) for w in start]
+        optimizer = make(weights)
+        for _ in range(steps):  # gradients that have much in common, so that momentum counts
+            out = stepped(optimizer, weights, [g + 0.3 * torch.randn(shape) for g in same])
+        return torch.cat([(w - s).flatten() for w, s in zip(out, start)])
+
+    theirs = after(lambda w: torch.optim.Muon(w, 0.1, 0.3, adjust_lr_fn="match_rms_adamw"))
+    ours = {
+        dtype: after(lambda w: Muon([{"params": w}], 0.1, 0.3, dtype=dtype))
+        for dtype in (torch.float32, torch.bfloat16)
+    }
+    for moved in ours.values():
+        assert (moved - theirs).norm() < 0.03 * theirs.norm()
+    exact = after(lambda w: Muon([{"params": w}], 0.1, 0.3, dtype=torch.float64))
+    assert (ours[torch.float32] - exact).norm() < 1e-4 * exact.norm()
+
+
+def test_blocks_of_a_fused_matrix_are_orthogonal_each_by_itself():
+    torch.manual_seed(1)
+    w = nn.Parameter(torch.zeros(24, 8))
+    gradient = torch.randn(24, 8) * torch.tensor([100.0, 1.0, 0.01]).repeat_interleave(8)[:, None]
+    (moved,) = stepped(Muon([{"params": [w], "blocks": 3}], 0.1, 0.0), [w], [gradient])
+    apart = orthogonal(gradient.view(3, 8, 8), torch.float32).view(24, 8)
+    assert torch.allclose(moved, -0.1 * 0.2 * 8**0.5 * apart, rtol=1e-4, atol=1e-5)
+
+
+def test_the_fused_matrices_are_queries_keys_and_values(trainer, tiny):
+    t = trainer(tiny(optimizer="muon"))
+    fused = next(g for g in t.optimizer.parts[1].param_groups if g["blocks"] == 3)
+    assert {n.rpartition(".")[0][-6:] for n in names_of(t.model, fused["params"])} == {"c_attn"}
+
+
+def test_muon_iterates_in_what_the_run_and_the_device_compute(monkeypatch):
+    cpu = torch.device("cpu")
+    monkeypatch.setattr("runtime.optimizer.capabilities", lambda device: {"avx512_bf16": True})
+    assert iteration_dtype("bfloat16", cpu) == torch.bfloat16
+    assert iteration_dtype("float32", cpu) == iteration_dtype("float16", cpu) == torch.float32
+    monkeypatch.setattr("runtime.optimizer.capabilities", lambda device: {})
+    assert iteration_dtype("bfloat16", cpu) == torch.float32
+
+
+class Products(TorchDispatchMode):
+    """Notes the dtypes of all matrix products."""
+
+    def __init__(self):
+        super().__init__()
+        self.dtypes = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(name in str(func) for name in ("mm", "dot", "attention", "linear", "einsum")):
+            self.dtypes |= {a.dtype for a in args if isinstance(a, torch.Tensor)}
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_no_product_of_a_float32_step_is_in_bfloat16(trainer, tiny, optimizer):
+    t = trainer(tiny(optimizer=optimizer, dtype="float32"))
+    with Products() as products:
+        t.train_step()
+    assert products.dtypes == {torch.float32}
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_the_readout_has_a_rate_of_its_own(trainer, tiny, optimizer):
+    c = tiny(optimizer=optimizer, learning_rate=1e-3, min_lr=1e-4, readout_lr=4e-3, warmup_steps=2)
+    t = trainer(c)
+    for share in (0.5, 1.0):  # of the warm-up
+        t.train_step()
+        rates = {n: g["lr"] for g in t.optimizer.param_groups for n in names_of(t.model, g["params"])}
+        assert rates.pop("trunk.wte.weight") == pytest.approx(4e-3 * share)
+        for name in [n for n in rates if n.startswith("head.projection")]:
+            assert rates.pop(name) == pytest.approx(4e-3 * share)
+        assert rates and set(rates.values()) == {1e-3 * share}
+
+
+def test_a_readout_rate_beside_none_is_refused(run, tiny):
+    with pytest.raises(UserError, match="readout_lr = 0.01 with learning_rate = 0"):
+        run(tiny(readout_lr=0.01, learning_rate=0.0))
