@@ -14,7 +14,8 @@ from scipy import stats
 
 from evaluation.columns import Column
 from evaluation.intervals import Runs
-from evaluation.tables import Row, distance
+from measures.store import Row
+from measures.views import distance
 
 ALPHA = 0.05
 LEAST_SEEDS = 3  # of a row that is marked: two pairs can hardly tell perplexities of 40 and 1,600 apart

@@ -15,7 +15,7 @@ from scipy import stats
 
 from evaluation.columns import Column
 from evaluation.diversity import TEXT_METRICS
-from evaluation.tables import Row, cells
+from measures.store import Row
 
 T = TypeVar("T")
 Runs = dict[int, Row]  # the runs of one row of the summary by their training seeds
@@ -67,16 +67,11 @@ def summarise(name: str, runs: Runs, columns: tuple[Column, ...]) -> dict[str, A
     return out
 
 
-def reference(row: Row, texts: list[str], columns: tuple[Column, ...], halves: int) -> dict[str, Any]:
-    """The row of the summary of a reference: its values, with intervals over its texts."""
-    out: dict[str, Any] = {"name": row["name"], "reference": True, "runs": [row["name"]]}
-    for key in (c.key for c in columns if c.key in row):
-        out[key] = row[key]
-        if key in TEXT_METRICS:
-            out[key + "_ci"] = half_sampling_interval(texts, TEXT_METRICS[key], halves)
-        elif key + "_ci" in row:  # where more than the texts is needed
-            out[key + "_ci"] = row[key + "_ci"]
-    return out
+def text_intervals(texts: list[str], halves: int) -> dict[str, float]:
+    """`<key>_ci` of each text metric, for texts that no training stands behind."""
+    return {
+        f"{key}_ci": half_sampling_interval(texts, metric, halves) for key, metric in TEXT_METRICS.items()
+    }
 
 
 def differences(runs: Runs, base: Runs, columns: tuple[Column, ...]) -> dict[str, float]:
@@ -94,15 +89,3 @@ def differences(runs: Runs, base: Runs, columns: tuple[Column, ...]) -> dict[str
             out[key + "_diff"] = float(np.mean(values))
             out[key + "_diff_ci"] = student_interval(values)
     return out
-
-
-def with_intervals(summary: list[Row], columns: tuple[Column, ...]) -> list[list[str]]:
-    """The cells of the summary, an interval behind each mean."""
-    body = cells(summary, columns)
-    for line, row in zip(body, summary):
-        for i, c in enumerate(columns, 1):
-            ci = row.get(c.key + "_ci", math.nan)
-            if math.isfinite(ci):
-                mean, *rest = line[i].split(" ")
-                line[i] = " ".join([mean, "±", format(ci, c.form), *rest])
-    return body

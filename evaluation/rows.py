@@ -1,8 +1,6 @@
-"""A checkpoint -> its row of the table: its numbers, its texts, and where they come from."""
+"""The numbers of the text measure: a model and the data that it is measured on -> perplexities, texts."""
 
-import json
 import math
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -19,55 +17,33 @@ from data.tokenizers import Tokenizer
 from data.tokens import TokenFile, open_tokens
 from evaluation import metrics
 from evaluation.columns import NUCLEUS, PUBLISHED
-from evaluation.provenance import commit, scoring_code, versions
 from evaluation.sampling import truncate
 from evaluation.scoring import described, document_blocks, document_windows, recover, score, truth_blocks
 from evaluation.settings import Corpus, Settings, TextsConfig, of_run, settings
-from evaluation.spent import spent
 from evaluation.texts import (
     Prompts,
     common_words,
     cut,
     decode,
     held_out_prompts,
-    measured,
     reference_texts,
     sample_texts,
     text_metrics,
 )
 from heads import Weights
+from measures.measure import Entry, entries
 from model import LanguageModel, context
-from runtime.checkpoint import Checkpoint, Degenerate, find, load, load_model
+from runtime.checkpoint import Degenerate, load_model
 from runtime.device import get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
-from runtime.logs import evaluations
 from runtime.memory import check_fits
-from runtime.names import REFERENCES, check_apart, named_path
+from runtime.names import REFERENCES, check_apart
 
-PLACES = ("data", "source", "out_dir")  # of a run's configuration: of one machine, nobody else's
 TRAIN_WINDOWS = 200  # that the paper's protocol scores
 
 
 # -----------------------------------------------------------------------------
 # What is asked for
-
-
-class Entry(NamedTuple):
-    """A row that is asked for."""
-
-    name: str
-    path: Path  # as given: a run, or a checkpoint
-    ckpt: Checkpoint  # without its weights
-
-
-def entries(arguments: list[str]) -> list[Entry]:
-    """Of PATH, under the name of its run, and NAME=PATH. UserError for a name that no row can have."""
-    out = []
-    for argument in arguments:
-        name, path = named_path(argument)
-        ckpt = load(find(path), weights=False, run=True)
-        out.append(Entry(name or ckpt.config["name"], path, ckpt))
-    return out
 
 
 def renamed(path: Path) -> str:
@@ -211,52 +187,7 @@ def validity(data: Data, new: np.ndarray) -> dict[str, float]:
 
 
 # -----------------------------------------------------------------------------
-# Rows
-
-
-def public(config: dict[str, Any]) -> dict[str, Any]:
-    """A run's configuration without the places of one machine: what a row says of its training."""
-    return {k: v for k, v in config.items() if k not in PLACES}
-
-
-def unchanged(row: dict[str, Any] | None, ckpt: Checkpoint, digest: str) -> bool:
-    """Whether `row` is this checkpoint's, scored by this code: the same weights, by their hash, and the same
-    configuration, in which corpus, teacher and the weights it started from stand by their hashes, too."""
-    if row is None or row.get("weights_sha256") != digest or row.get("code") != scoring_code():
-        return False
-    return row["training"] == json.loads(json.dumps(public(ckpt.config)))
-
-
-def model_row(
-    path: Path, digest: str, data: Data, s: Settings, device: torch.device, name: str = ""
-) -> tuple[dict[str, Any], list[str] | None]:
-    """The row of one checkpoint, whose weights have the SHA-256 `digest`, and its texts.
-
-    Of a degenerate model "problem" says what is wrong with it; the numbers that it has not are left out.
-    """
-    ckpt = load(find(path), weights=False)
-    row = {
-        "name": name or ckpt.config["name"],
-        "checkpoint": str(path),
-        "weights_sha256": digest,
-        "step": ckpt.progress["step"],
-        **spent(ckpt.config, ckpt.progress),
-        "command": " ".join(sys.argv),
-        "commit": commit(),
-        "versions": versions(),
-        "code": scoring_code(),
-        "training": public(ckpt.config),
-        "curve": evaluations(ckpt.path.parent),
-    }
-    texts = None
-    try:
-        numbers, new = model_numbers(path, row["name"], data, s, device)
-        row |= numbers
-        texts = decode(data.tokenizer, data.prompts.prompt, new, s)
-        row |= validity(data, new) | measured(text_metrics, texts, s.loops, s.words)
-    except Degenerate as e:
-        row["problem"] = e.what
-    return row, texts
+# Numbers
 
 
 def model_numbers(
@@ -338,5 +269,5 @@ def reference_row(name: str, data: Data, s: Settings) -> tuple[dict[str, Any], l
     texts = decode(data.tokenizer, data.prompts.prompt, new, s)
     perfect = recovery(data, s, None) if name == "human" else {}
     numbers = text_metrics(texts, s.loops, s.words) | validity(data, new)
-    row = {"name": name, "reference": True, **numbers, **perfect}
+    row = {"name": name, **numbers, **perfect}
     return row, texts

@@ -10,14 +10,11 @@ A text is the continuation alone, without its prompt.
 import hashlib
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evaluation.provenance import commit, scoring_code, versions
 from evaluation.settings import Settings
-from evaluation.texts import common_words, measured, text_metrics
-from runtime.checkpoint import Degenerate
+from evaluation.texts import common_words
 from runtime.errors import UserError
 from runtime.files import read_text
 from runtime.names import check_row_name, named_path
@@ -38,6 +35,12 @@ class Texts(NamedTuple):
     texts: list[str]
     prompts: list[str]  # of each text; [] where the file names none
     sha256: str
+
+    def identity(self) -> dict[str, Any]:
+        return {"texts_sha256": self.sha256}
+
+    def facts(self) -> dict[str, Any]:
+        return {"row": self.name, "overlay": "", "seed": None}
 
 
 def apart(arguments: list[str]) -> tuple[list[Texts], list[str]]:
@@ -102,28 +105,3 @@ def fitting(file: Texts, s: Settings) -> Texts:
             f"have {least}: give longer texts, or --words={least}"
         )
     return file._replace(texts=texts, prompts=prompts)
-
-
-def unchanged_texts(row: dict[str, Any] | None, file: Texts) -> bool:
-    """Whether `row` is that of this file, measured by this code."""
-    if row is None:
-        return False
-    return row.get("texts_sha256") == file.sha256 and row.get("code") == scoring_code()
-
-
-def text_row(file: Texts, s: Settings) -> tuple[dict[str, Any], list[str]]:
-    """The row of a file, and its texts. "problem" says why they cannot be measured."""
-    row: dict[str, Any] = {
-        "name": file.name,
-        "file": file.path.name,
-        "texts_sha256": file.sha256,
-        "command": " ".join(sys.argv),
-        "commit": commit(),
-        "versions": versions(),
-        "code": scoring_code(),
-    }
-    try:
-        row |= measured(text_metrics, file.texts, s.loops, s.words)
-    except Degenerate as e:
-        row["problem"] = e.what
-    return row, file.texts

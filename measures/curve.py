@@ -1,0 +1,53 @@
+"""The curve measure: the evaluations in the log of each run, for figures and pages that show how it learns."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from measures.measure import Entry, Subject, entries
+from measures.store import Row
+from measures.views import View, paragraphs, table
+from runtime.logs import evaluations
+
+
+@dataclass
+class CurveConfig:
+    # fmt: off
+    checkpoints: list[str]          # [NAME=]RUN ...: out folders of training runs
+    out: str = ""                   # writes OUT.jsonl and OUT.md
+    # fmt: on
+
+
+class CurveSession:
+    def __init__(self, c: CurveConfig):
+        self.subjects: Sequence[Subject] = entries(c.checkpoints)
+        self.settings: dict[str, Any] = {}
+
+    def whole(self, row: Row) -> bool:
+        return True
+
+    def references(self) -> list[Row]:
+        return []
+
+    def numbers(self, subject: Subject) -> Row:
+        assert isinstance(subject, Entry)
+        return {"curve": evaluations(subject.ckpt.path.parent)}
+
+
+class CurveMeasure:
+    """See measures.measure.Measure."""
+
+    name, definition, config = "curve", 1, CurveConfig
+
+    def check(self, c: CurveConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        return {}
+
+    def open(self, c: CurveConfig) -> CurveSession:
+        return CurveSession(c)
+
+    def view(self, rows: list[Row]) -> View:
+        """Validation perplexity at each evaluation."""
+        lines = [
+            [row["name"], str(e["step"]), f"{e['val_ppl']:.2f}"] for row in rows for e in row.get("curve", [])
+        ]
+        return View(paragraphs(table(["", "step", "validation perplexity"], lines)))

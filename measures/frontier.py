@@ -1,0 +1,135 @@
+"""The frontier measure: text quality against diversity over sampling temperatures.
+
+A temperature trades quality for diversity, so two heads compare by their curves, not by one point of each
+(Caccia et al. 2020, arXiv 1811.02549). Diversity is Self-BLEU. Quality is BLEU against human texts of the
+other held-out split or, for the language whose truth is known (data/grammar), the share of valid tokens. The
+human continuations of the same prompts are the standard. Texts, prompts and their number are the text
+measure's.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evaluation import diversity, figures
+from evaluation.rows import open_all, other_texts, validity
+from evaluation.settings import TextsConfig, check_settings, of_run, settings
+from evaluation.texts import cut, decode, measured, sample_texts
+from measures.measure import Entry, Subject
+from measures.store import Row
+from measures.views import View, paragraphs, problems, table
+from model import context
+from runtime.checkpoint import load_model
+from runtime.device import get_dtype
+from runtime.errors import UserError
+
+KEYS = {"self_bleu": "Self-BLEU", "bleu": "BLEU", "distinct_4": "Distinct-4", "seq_rep_4": "seq-rep-4"}
+KEYS |= {"validity": "validity"}
+
+
+@dataclass
+class FrontierConfig(TextsConfig):
+    # fmt: off
+    # the frontier
+    temperatures: list[float] = field(default_factory=lambda: [0.5, 0.75, 1.0, 1.25, 1.5])
+    out: str = ""                   # writes OUT.jsonl, OUT.md and OUT.png
+    #                                 points of unchanged checkpoints in it are kept
+    # fmt: on
+
+    def check(self) -> None:
+        """UserError for what cannot work."""
+        if not self.temperatures:
+            raise UserError("temperatures = []: give at least one, as in --temperatures=0.5,1.0")
+
+
+class FrontierSession:
+    """The runs that are asked for, and the human texts that theirs are compared with."""
+
+    def __init__(self, c: FrontierConfig):
+        """UserError for all that cannot be measured, before any work."""
+        self.c = c
+        runs, self.s, self.data, self.device = open_all(c)
+        self.subjects: Sequence[Subject] = runs
+        for t in c.temperatures:
+            check_settings(replace(self.s, temperature=t))
+        self.human = other_texts(self.data, self.s)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return settings_of(vars(self.s), self.c)
+
+    def whole(self, row: Row) -> bool:
+        return True
+
+    def references(self) -> list[Row]:
+        return [{"name": "human", **self._point(self.data.prompts.human)}]
+
+    def numbers(self, subject: Subject) -> Row:
+        """ "points", one for each temperature."""
+        assert isinstance(subject, Entry)
+        model, ckpt = load_model(subject.path, device=self.device, dtype=get_dtype(self.s.dtype))
+        points = []
+        for t in self.c.temperatures:
+            warm = replace(of_run(self.s, ckpt.config), temperature=t)
+            title = f"{subject.name} at {t:g}"
+            new = sample_texts(model, self.data.prompts.prompt, warm, self.device, title)
+            points.append({"temperature": t, **self._point(new)})
+        return {"points": points}
+
+    def _point(self, new: np.ndarray) -> dict[str, float]:
+        """Diversity and quality of the sampled ids (n, new_tokens).
+
+        What there is none of (validity, where no document starts) is left out.
+        """
+        data, s = self.data, self.s
+        texts = [cut(t, s.words) for t in decode(data.tokenizer, data.prompts.prompt, new, s)]
+        values = measured(quality, texts, self.human) | validity(data, new)
+        return {k: v for k, v in values.items() if math.isfinite(v)}
+
+
+def quality(texts: list[str], human: list[str]) -> dict[str, float]:
+    """Diversity of the texts, and their quality beside human ones."""
+    words = [t.split() for t in texts]
+    return {
+        "self_bleu": diversity.self_bleu_sacre(texts),
+        "bleu": diversity.bleu_sacre(texts, human),
+        "distinct_4": diversity.distinct_n(words),
+        "seq_rep_4": diversity.seq_rep_n(words),
+    }
+
+
+def settings_of(of_texts: dict[str, Any], c: FrontierConfig) -> dict[str, Any]:
+    """What two rows must share: the text measure's settings, with the temperatures."""
+    shared = {k: v for k, v in of_texts.items() if k not in ("temperature", "stride")}
+    return shared | {"temperatures": c.temperatures}
+
+
+class FrontierMeasure:
+    """See measures.measure.Measure."""
+
+    name, definition, config = "frontier", 1, FrontierConfig
+
+    def check(self, c: FrontierConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        known = vars(settings(c, min(context(config) for config in wanted)))
+        return {k: v for k, v in settings_of(known, c).items() if v != ""}
+
+    def open(self, c: FrontierConfig) -> FrontierSession:
+        return FrontierSession(c)
+
+    def view(self, rows: list[Row]) -> View:
+        """A line a run and temperature."""
+        lines = []
+        for row in rows:
+            points = row.get("points", [row] if row.get("reference") else [])
+            for p in points:
+                cells = (f"{p[k]:.4g}" if k in p else "-" for k in KEYS)
+                lines.append([row["name"], f"{p['temperature']:g}" if "temperature" in p else "", *cells])
+        return View(paragraphs(table(["", "temperature", *KEYS.values()], lines), *problems(rows)))
+
+    def draw(self, rows: list[Row], out: Path) -> list[Path]:
+        """OUT.png: a curve a run."""
+        return figures.write(figures.frontier(rows), out) if any(r.get("points") for r in rows) else []

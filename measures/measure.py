@@ -1,0 +1,202 @@
+"""What a measure is, and the one loop that takes runs to rows.
+
+A measure makes numbers of a run under stated settings. Each row of a store (measures/store.py) is one run
+under one measure. A row is kept as long as it is `unchanged`; there is no other rule.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from config.defaults import TrainConfig
+from evaluation.provenance import commit, versions
+from evaluation.settings import other_settings
+from evaluation.spent import spent
+from measures.store import Row, Store
+from measures.views import View
+from runtime.checkpoint import Checkpoint, Degenerate, find, load, weights_digest
+from runtime.configurator import completed
+from runtime.errors import UserError
+from runtime.names import named_path
+
+PLACES = ("data", "source", "out_dir")  # of a run's configuration: of one machine, nobody else's
+C = TypeVar("C", contravariant=True)
+
+
+class Subject(Protocol):
+    """What a row is about: a run, or a file of texts."""
+
+    @property
+    def name(self) -> str: ...
+
+    def identity(self) -> Row:
+        """The fields that make it the same one: digests and, of a run, its whole configuration."""
+        ...
+
+    def facts(self) -> Row:
+        """What else a row says of it."""
+        ...
+
+
+class Session(Protocol):
+    """A measure with its data open: everything that can be wrong with what was asked has been found."""
+
+    @property
+    def subjects(self) -> Sequence[Subject]: ...
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What two rows must share to stand in one table."""
+        ...
+
+    def whole(self, row: Row) -> bool:
+        """Whether nothing of a kept row is missing that could be measured now."""
+        ...
+
+    def references(self) -> list[Row]:
+        """Rows that no run stands behind: human text, noise, the truth. They have a name each."""
+        ...
+
+    def numbers(self, subject: Subject) -> Row:
+        """The numbers of one row. Degenerate if the model's are not numbers."""
+        ...
+
+
+class Measure(Protocol[C]):
+    """`definition` is a number that the author raises when the measure's numbers change their meaning."""
+
+    name: str
+    definition: int
+    config: type  # a dataclass of its flags: evaluation.settings.TextsConfig, ...
+
+    def check(self, c: C, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Before any training: the settings as far as they are known. UserError for what cannot be measured
+        of runs of these configurations."""
+        ...
+
+    def open(self, c: C) -> Session:
+        """UserError for all that cannot be measured, before any work."""
+        ...
+
+    def view(self, rows: list[Row]) -> View:
+        """The table, made of rows alone."""
+        ...
+
+
+class Entry(NamedTuple):
+    """A run that is asked for."""
+
+    name: str
+    path: Path  # as given: a run, or a checkpoint
+    ckpt: Checkpoint  # without its weights
+
+    def identity(self) -> Row:
+        return {"weights_sha256": weights_digest(self.ckpt.path), "training": training_of(self.ckpt.config)}
+
+    def facts(self) -> Row:
+        """A run that train.py made of config files knows its row and its overlay; another is its own row."""
+        c, progress = self.ckpt.config, self.ckpt.progress
+        fields = {"row": c.get("row") or self.name, "overlay": c.get("overlay", ""), "seed": c.get("seed")}
+        return {**fields, "checkpoint": str(self.path), "step": progress["step"], **spent(c, progress)}
+
+
+def entries(arguments: list[str]) -> list[Entry]:
+    """Of PATH, under the name of its run, and NAME=PATH. UserError for a name that no row can have."""
+    out = []
+    for argument in arguments:
+        name, path = named_path(argument)
+        ckpt = load(find(path), weights=False, run=True)
+        out.append(Entry(name or ckpt.config["name"], path, ckpt))
+    return out
+
+
+def public(config: dict[str, Any]) -> dict[str, Any]:
+    """A run's configuration without the places of one machine: what a row says of its training."""
+    return {k: v for k, v in config.items() if k not in PLACES}
+
+
+def training_of(config: dict[str, Any]) -> dict[str, Any]:
+    """A recorded configuration as a row has it: whole, with the default of each key that it lacks."""
+    return json.loads(json.dumps(public(completed(TrainConfig, config))))
+
+
+# -----------------------------------------------------------------------------
+# Rows that are there
+
+
+def unchanged(row: Row, identity: Row) -> bool:
+    """Whether `row` is of this run: the same weights and the same configuration, with the defaults of both
+    sides filled in. Corpus, teacher and the weights it started from stand in it by their hashes."""
+    had = {**row, "training": training_of(row.get("training", {}))}
+    return all(had.get(key) == value for key, value in identity.items())
+
+
+def kept_rows(store: Store, measure: Measure, settings: dict[str, Any]) -> dict[str, Row]:
+    """The rows of a measure that can stand beside new ones, by name: those of its definition.
+
+    UserError if they have other settings.
+    """
+    kept = {row["name"]: row for row in store.rows(measure.name) if row["definition"] == measure.definition}
+    for row in kept.values():
+        if odd := other_settings(row["settings"], settings):
+            raise UserError(
+                f"{store.path} holds rows of other settings ({'; '.join(odd)}): they cannot stand in one "
+                "table; use those settings, or another --out or --results"
+            )
+    return kept
+
+
+def left_out(store: Store, measure: Measure) -> list[str]:
+    """A line that names the rows of another definition, which stand in no table; none without such."""
+    rows = store.rows(measure.name)
+    names = [
+        row["name"] for row in rows if row["definition"] != measure.definition and not row.get("reference")
+    ]
+    if not names:
+        return []
+    said = f"Measured by another definition of {measure.name} (now {measure.definition}), and left out"
+    return [f"{said}: {', '.join(names)}."]
+
+
+# -----------------------------------------------------------------------------
+# The loop
+
+
+def measure_runs(
+    measure: Measure, session: Session, store: Store, fields: dict[str, Row] | None = None
+) -> list[Row]:
+    """The row of each subject, kept or measured now, each stored as soon as it is made; then the references.
+
+    fields  of each subject by its name: its row, overlay and seed, where a table knows them better
+    """
+    kept, out = kept_rows(store, measure, session.settings), []
+    common = {"measure": measure.name, "definition": measure.definition, "settings": session.settings}
+    references = [row for row in kept.values() if row.get("reference") and session.whole(row)]
+    if not references:
+        references = [{**common, "reference": True, **row} for row in session.references()]
+        store.put(references)
+    for subject in session.subjects:
+        row, identity = kept.get(subject.name), subject.identity()
+        if row is not None and unchanged(row, identity) and session.whole(row):
+            print(f"{subject.name}: kept from {store.path}", file=sys.stderr)
+        else:
+            row = {**common, "name": subject.name, **subject.facts(), **(fields or {}).get(subject.name, {})}
+            row |= {**identity, "command": " ".join(sys.argv), "commit": commit(), "versions": versions()}
+            try:
+                row |= session.numbers(subject)
+            except Degenerate as error:
+                row["problem"] = error.what
+            store.put([row])
+        out.append(row)
+    return [*out, *references]
+
+
+def exit_code(rows: Iterable[Row]) -> int:
+    """1, with a line that names them, if some runs could not be measured."""
+    rows = [row for row in rows if not row.get("reference")]
+    bad = [f"{row['name']} ({row['problem']})" for row in rows if "problem" in row]
+    if bad:
+        print(f"{len(bad)} of {len(rows)} models could not be evaluated: {'; '.join(bad)}", file=sys.stderr)
+    return 1 if bad else 0

@@ -1,0 +1,321 @@
+"""The orders measure: how well models know a text in any order.
+
+ppl          from left to right, each token given one at least: what the text measure scores. Not of
+             synthetic sequences, which stand apart from each other
+ppl random   in a random order, whole windows from the start token; of masked diffusion a bound
+ppl own      in the order that it was trained in
+bits, left   a token of the middle 1, 4, 16, 64 of a window, given what stands to the left
+bits, both   given both sides. Of masked diffusion a bound
+KL           KL(truth || model) in nats of the place after the first 10, 50, 90% of a window (next), of places
+             in a gap with 10, 50, 90% around it (middle), and with as many known anywhere (random)
+
+Of sequences that begin with tokens which are given all of this is of the rest, and there is nll
+(ltr, random, own), nats a sequence, instead of perplexities. `--samplers`: what each sampler writes from
+nothing, or from what is given, against the truth, and the model evaluations it takes.
+"""
+
+import itertools
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from tqdm import tqdm
+
+from data.held_out import HeldOut, open_held_out
+from data.prepared import found_path, given_of
+from evaluation import figures
+from evaluation.metrics import perplexity
+from evaluation.orders import KINDS, Asker, Questions, divergence, middle_bits, questions, spread, templates
+from evaluation.rows import check_comparable
+from evaluation.samplers import points
+from evaluation.scoring import score
+from evaluation.settings import run_seed, weight_draws
+from evaluation.two_sided import Sequences, is_known, two_sided
+from measures.measure import Entry, Subject, entries
+from measures.store import Row
+from measures.views import View, beside, grouped, mean, paragraphs, problems, table
+from runtime.checkpoint import load_model
+from runtime.configurator import check_seed
+from runtime.device import get_device, get_dtype, settle_dtype
+from runtime.errors import UserError
+
+
+@dataclass
+class OrdersConfig:
+    # fmt: off
+    checkpoints: list[str]          # [NAME=]RUN ...: out folders of training runs, or checkpoints in them
+    split: Literal["validation", "test"] = "validation"
+    data: str = ""                  # the prepared data folder; empty: the one of the first run
+    windows: int = 512              # of which middles are asked
+    gaps: list[int] = field(default_factory=list)  # tokens of a middle; empty: 1, 4, 16, 64 as they fit
+    truth_windows: int = 256        # in which a distribution is compared with the truth
+    known: list[float] = field(default_factory=lambda: [0.1, 0.5, 0.9])  # shares of a window
+    samplers: bool = False          # also what each sampler writes; for a corpus whose truth is known
+    texts: int = 500                # of each sampler
+    samples: int = 8                # weight draws of Bayesian rows
+    seed: int = 1337                # of what is sampled
+    device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
+    dtype: str = "float32"          # of matrix products: float32, bfloat16, float16, or auto
+    out: str = ""                   # writes OUT.jsonl, OUT.md and, of samplers, OUT.samplers.png
+    #                                 rows of other runs, and of unchanged ones, in it are kept
+    # fmt: on
+
+    def check(self) -> None:
+        """UserError naming the value that cannot work."""
+        for key in ("windows", "truth_windows", "texts", "samples"):
+            if getattr(self, key) < 1:
+                raise UserError(f"{key} = {getattr(self, key)}: must be at least 1")
+        if min(self.gaps, default=1) < 1:
+            raise UserError(f"gaps = {self.gaps}: each must be at least 1 token")
+        if not all(0 < share < 1 for share in self.known):
+            raise UserError(f"known = {self.known}: each share must lie between 0 and 1")
+        check_seed(self.seed)
+
+
+def perplexities(who: Asker, own: str, data: HeldOut, title: str, apart: bool) -> dict[str, float]:
+    """In all orders; of sequences that begin with what is given, nats a sequence. `apart`: windows are
+    sequences that have nothing to do with each other."""
+    kind, given = "nll" if data.given else "ppl", data.given
+
+    def of(order: str) -> float:
+        def bar(batches: Any) -> Any:
+            return tqdm(batches, desc=f"{title}: {order or 'left to right'}", leave=False)
+
+        what = (who.model, data.ids, 0, who.draws, who.device, who.dtype)
+        s = score(*what, progress=bar, order=order, given=given)
+        if given:
+            return s.nll / s.tokens * (who.model.trunk.config.block_size - given)
+        return perplexity(s.nll, s.tokens)
+
+    if own == "masked":
+        bound = of("masked")
+        return {f"{kind}_random": bound, f"{kind}_own": bound}
+    found = {} if apart and not given else {kind: of("")}
+    if own == "left_to_right":
+        return found
+    random = of("random")
+    return found | {f"{kind}_random": random, f"{kind}_own": random if own == "random" else of(own)}
+
+
+class OrdersSession:
+    """The runs that are asked for, and what they are asked about."""
+
+    def __init__(self, c: OrdersConfig):
+        """UserError for all that cannot be measured, before any work."""
+        self.c, self.device = c, get_device(c.device)
+        self.dtype = settle_dtype(c.dtype, self.device).name
+        runs = entries(c.checkpoints)
+        check_comparable(runs, masked=True)
+        self.subjects: Sequence[Subject] = runs
+        folder = Path(c.data) if c.data else found_path(runs[0].ckpt.config["data"], runs[0].path)
+        self.data = open_held_out(folder / f"{c.split}.bin")
+        self.length = runs[0].ckpt.config["block_size"]  # of windows
+        check_gaps(c, self.length - self.data.given)
+        self.gaps = c.gaps or [g for g in (1, 4, 16, 64) if g <= self.length - self.data.given - 2]
+        self.truth = two_sided(self.data, runs[0].ckpt.config["dataset"], self.length)
+        if c.samplers and self.truth is None:
+            raise no_truth(str(folder), self.length)
+        self._asked: dict[tuple[str, float], Questions] | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        settled = {"gaps": self.gaps, "dtype": self.dtype}
+        of_data = {"block_size": self.length, "corpus": self.data.info["sha256"]}
+        return settings_of(self.c) | settled | of_data
+
+    @property
+    def truths(self) -> dict[tuple[str, float], Questions]:
+        """The places at which a distribution is compared with the truth; {} where it is not known."""
+        if self._asked is None:
+            windows = spread(self.data.ids, self.c.truth_windows, self.length)
+            self._asked = {
+                (kind, share): questions(self.truth, windows, share, kind, self.data.given)
+                for kind in KINDS
+                for share in (self.c.known if self.truth else ())
+                if self.truth
+            }
+        return self._asked
+
+    def whole(self, row: Row) -> bool:
+        return True
+
+    def references(self) -> list[Row]:
+        """What the truth itself writes."""
+        if not self.truth:
+            return []
+        judged = self.truth.judge(spread(self.data.ids, self.c.texts, self.length))
+        return [{"name": "truth", "judgements": judged}]
+
+    def numbers(self, subject: Subject) -> Row:
+        """All that is measured of one run."""
+        assert isinstance(subject, Entry)
+        c, data = self.c, self.data
+        model, ckpt = load_model(subject.path, device=self.device, dtype=get_dtype(self.dtype))
+        draws = weight_draws(model, ckpt.config, c.samples, c.seed, self.dtype)
+        who = Asker(model, draws, self.device, self.dtype)
+        own = ckpt.config.get("order", "left_to_right")
+        row: Row = perplexities(who, own, data, subject.name, isinstance(self.truth, Sequences))
+        windows = spread(data.ids, c.windows, self.length)
+        for gap in self.gaps:
+            for side, bits in middle_bits(who, windows, gap, data.given).items():
+                row[f"{side}_{gap}"] = bits
+        for (kind, share), q in self.truths.items():
+            if kind == "next" or who.order != "left_to_right":
+                row[f"kl_{kind}_{share:.0%}"] = divergence(who, q)["kl"]
+        if c.samplers and self.truth and (who.order != "left_to_right" or data.given):
+            begun = templates(spread(data.ids, c.texts, self.length), data.given)
+            row["samplers"] = points(who, self.truth, begun, run_seed(c.seed, ckpt.config))
+        return row
+
+
+def settings_of(c: OrdersConfig) -> dict[str, Any]:
+    """What two rows must share to stand in one table, as far as the flags say it."""
+    unsettled = {k for k in ("gaps", "dtype") if getattr(c, k) in ([], "auto")}
+    ignored = {"checkpoints", "data", "device", "out"} | unsettled
+    return {k: v for k, v in vars(c).items() if k not in ignored}
+
+
+class OrdersMeasure:
+    """See measures.measure.Measure."""
+
+    name, definition, config = "orders", 1, OrdersConfig
+
+    def check(self, c: OrdersConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        for run in wanted:
+            corpus = run["dataset"], run["source"]
+            check_gaps(c, run["block_size"] - given_of(*corpus))
+            if c.samplers and not is_known(*corpus, run["block_size"]):
+                raise no_truth(" ".join(corpus).strip(), run["block_size"])
+        return settings_of(c)
+
+    def open(self, c: OrdersConfig) -> OrdersSession:
+        return OrdersSession(c)
+
+    def view(self, rows: list[Row]) -> View:
+        truth = judgements(rows)
+        samplers = [sampler_table(rows, truth)] if any("samplers" in r for r in rows) else []
+        return View(paragraphs(*tables(rows), *samplers, *note(rows, truth), *problems(rows)))
+
+    def draw(self, rows: list[Row], out: Path) -> list[Path]:
+        """OUT.samplers.png, where samplers were measured."""
+        return draw(rows, judgements(rows), out) if any("samplers" in r for r in rows) else []
+
+
+def check_gaps(c: OrdersConfig, length: int) -> None:
+    """`length`: of what is predicted of a window."""
+    if max(c.gaps, default=0) > length - 2:
+        raise UserError(f"gaps = {c.gaps}: these models read windows of {length} tokens; give shorter gaps")
+
+
+def no_truth(corpus: str, length: int) -> UserError:
+    return UserError(
+        "--samplers needs a corpus whose truth is known (data/grammar, or whole sequences of data/synthetic, "
+        f"data/mazes or simulated data/climbs), not {corpus} in windows of {length} tokens: leave it out"
+    )
+
+
+def tables(rows: list[Row]) -> list[str]:
+    """Perplexities and middles, then the distances to the truth: a line for each training."""
+    beginnings = ("ppl", "nll", "left_", "both_", "kl_")
+    keys = list(dict.fromkeys(k for r in rows for k in r if k.startswith(beginnings)))
+    out = []
+    for own in ([k for k in keys if not k.startswith("kl_")], [k for k in keys if k.startswith("kl_")]):
+        lines = [
+            [name, str(len(runs)), *(mean([r[k] for r in runs if k in r]) for k in own)]
+            for name, runs in grouped(rows).items()
+        ]
+        if own:
+            out.append(table(["", "runs", *(k.replace("_", " ") for k in own)], lines))
+    return out
+
+
+def judgements(rows: list[Row]) -> dict[str, float]:
+    """What the truth's own texts are judged as (TwoSided.judge); {} where it is not known."""
+    return next((r["judgements"] for r in rows if r.get("reference")), {})
+
+
+def columns_of(truth: dict[str, float]) -> list[str]:
+    return [k for k in truth if k != "judged"]
+
+
+def sampler_table(rows: list[Row], truth: dict[str, float]) -> str:
+    judged, lines = columns_of(truth), []
+    keys = ["rounds", "evaluations", "tokens_a_pass", "ms_a_token", *judged, "judged"]
+    for name, runs in grouped(rows).items():
+        for same in zip(*(r["samplers"] for r in runs if "samplers" in r)):
+            said = [p | {"ms_a_token": 1000 * p["seconds_a_token"]} for p in same]
+            lines.append([name, same[0]["sampler"], *(mean([p[k] for p in said if k in p]) for k in keys)])
+    lines.append(["truth", "", "", "", "", "", *(f"{truth[k]:.4g}" for k in (*judged, "judged"))])
+    return table(["", "sampler", *(k.replace("_", " ") for k in keys)], lines)
+
+
+# order of training -> the samplers that write in it, where not all do
+OF_ORDER = {"left_to_right": ["left to right"], "conditional": ["left to right"], "fractal": []}
+
+
+def in_own_order(row: Row) -> list[dict[str, Any]]:
+    """What samplers write of a run in an order that it was trained in."""
+    own = OF_ORDER.get(row.get("training", {}).get("order", ""))
+    return [p for p in row.get("samplers", []) if own is None or p["sampler"] in own]
+
+
+def draw(rows: list[Row], truth: dict[str, float], out: Path) -> list[Path]:
+    """OUT.samplers.png and .svg: what samplers write against model evaluations a text, in orders that a row
+    was trained in; a colour for each row, a marker for each sampler, grey: the truth's."""
+    plt = figures.pyplot()
+    keys = columns_of(truth)
+    having = {}
+    for name, runs in grouped(rows).items():
+        if found := [own for r in runs if (own := in_own_order(r))]:
+            having[name] = found
+    names = dict.fromkeys(p["sampler"] for found in having.values() for p in found[0])
+    marker = dict(zip(names, itertools.cycle("osD^v<>PX*hd")))
+    fig, axes = plt.subplots(1, len(keys), figsize=(4 * len(keys), 4), layout="constrained")
+    for number, found in enumerate(having.values()):
+        for same in zip(*found):
+            x = statistics.fmean(p["evaluations"] for p in same)
+            for ax, key in zip(axes, keys):
+                values = [p[key] for p in same if key in p]
+                if values:
+                    ax.plot(x, statistics.fmean(values), marker[same[0]["sampler"]], color=f"C{number}")
+    for ax, key in zip(axes, keys):
+        ax.axhline(truth[key], color="0.6", lw=0.8)
+        ax.set_xscale("log", base=4)
+        ax.xaxis.set_major_formatter("{x:g}")  # its own are powers in TeX, which pyplot() turns off
+        ax.minorticks_off()
+        ax.set(xlabel="model evaluations a text", ylabel=key.replace("_", " "))
+    shown = {name: ("o", f"C{i}") for i, name in enumerate(having)} | {n: (marker[n], "0.4") for n in names}
+    keyed = [plt.Line2D([], [], marker=m, color=color, ls="") for m, color in shown.values()]
+    fig.legend(keyed, list(shown), loc="outside lower center", ncols=5, frameon=False)
+    return figures.write(fig, beside(out, ".samplers"))
+
+
+# a key, or how it begins -> what the columns under it are
+EXPLAINED = {
+    "ppl": "ppl, ppl random, ppl own: perplexity from left to right, each token given one at least; in random"
+    " order from the start token; in the order of training. Of masked diffusion a bound.",
+    "nll": "nll, nll random, nll own: nats a sequence of what is not given, from left to right, in random"
+    " order, in the order of training. Of masked diffusion a bound.",
+    "left_": "left N, both N: bits a token of the middle N of a window, given what stands to the left;"
+    " given both sides (of masked diffusion a bound).",
+    "kl_": "kl: KL(truth || model) in nats at one place: after the first 10, 50, 90% of a window (next),"
+    " in a gap with as much around it (middle), with as much known anywhere (random).",
+    "samplers": "rounds, evaluations: a text's rounds of sampling, and the model evaluations in them, one"
+    " for each order that is asked about; tokens a pass: of an evaluation; ms a token: milliseconds, 16 texts"
+    " at a time.",
+    "validity": "validity: the share that the truth can write, of the judged: whole sequences; of the known"
+    " language the words up to a document's first forbidden one, where its start is in the window.",
+    "pair_tv": "pair tv: total variation between how often two classes of words are neighbours there and in"
+    " the language. What the truth writes has that of so many words.",
+    "solved": "solved, optimal: the share of answers that are a path from start to goal; a shortest one.",
+    "true_nll": "true nll: the mean -log p, under the truth, of what it can write.",
+}
+
+
+def note(rows: list[Row], truth: dict[str, float]) -> list[str]:
+    """What stands under the tables, about the columns that they have."""
+    keys = {k for r in rows for k in r} | (truth.keys() if any("samplers" in r for r in rows) else set())
+    columns = [f"- {text}" for of, text in EXPLAINED.items() if any(k.startswith(of) for k in keys)]
+    return ["Mean ± half of the 95% interval: Student's t over the runs.", "\n".join(columns)]

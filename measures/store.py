@@ -1,0 +1,93 @@
+"""The one store of rows: a file of JSON lines, results/NAME.jsonl, with a line for each (run, measure).
+
+Tables, figures and pages are views of it. A view can be deleted and is never read back.
+
+A row says of which measure it is, and of which `definition` of it: a number that the measure's author raises
+when its numbers change their meaning. It has the run's `row`, `overlay` and `seed` as fields, the run's whole
+configuration (`training`), the SHA-256 of its weights, and the `settings` of the measure.
+"""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runtime.errors import UserError
+from runtime.files import check_writable, foreign, lock_of, locked, read_text, replacing
+from runtime.names import check_name, check_row_name
+
+Row = dict[str, Any]
+OURS = "a file of rows of this program: give another --out or --results, or move it away"
+
+
+@dataclass(frozen=True)
+class Store:
+    """The rows of one file, or of none (`path` None), which keeps nothing. Several processes may write it."""
+
+    path: Path | None
+
+    @classmethod
+    def beside(cls, out: str | Path | None) -> "Store":
+        """OUT.jsonl. OSError if it cannot be written, before the work whose rows it is to hold."""
+        if not out:
+            return cls(None)
+        path = Path(out).with_name(Path(out).name + ".jsonl")
+        check_writable(path)
+        return cls(path)
+
+    def rows(self, measure: str) -> list[Row]:
+        """The rows of a measure, in the order in which they came. UserError if the file is none of ours."""
+        return [row for row in self._read().values() if row["measure"] == measure]
+
+    def put(self, rows: Iterable[Row]) -> None:
+        """Adds rows. One of the same measure and name takes the place of the former one."""
+        if self.path is None:
+            return
+        with locked(lock_of(self.path)):
+            all_rows = self._read()
+            all_rows |= {(row["measure"], row["name"]): row for row in map(checked, rows)}
+            with replacing(self.path) as file:
+                for row in all_rows.values():
+                    line = json.dumps(_encoded(row), ensure_ascii=False, allow_nan=False)
+                    file.write(f"{line}\n".encode())
+
+    def _read(self) -> dict[tuple[str, str], Row]:
+        if self.path is None or not self.path.is_file():
+            return {}
+        with foreign(self.path, OURS):
+            # not splitlines(), which also splits at a U+2028 within a text
+            lines = [line for line in read_text(self.path).split("\n") if line]
+            try:
+                rows = [json.loads(line, object_hook=_decoded, parse_constant=_refused) for line in lines]
+            except RecursionError:
+                raise ValueError("brackets in brackets") from None
+            return {(row["measure"], row["name"]): row for row in map(checked, rows)}
+
+
+def checked(row: Row) -> Row:
+    """`row`. KeyError, TypeError or ValueError if it can be no row of ours."""
+    if not (isinstance(row["measure"], str) and isinstance(row["settings"], dict)):
+        raise TypeError("measure is no text, or settings are no object")
+    if type(row["definition"]) is not int:
+        raise TypeError(f"definition = {row['definition']!r} is no whole number")
+    check_name(row["name"]) if row.get("reference") else check_row_name(row["name"])  # files have these names
+    return row
+
+
+def _encoded(value: Any) -> Any:
+    """`value` as JSON has it: a nan or an inf, which JSON has not, is {"float": "nan"}."""
+    if isinstance(value, dict):
+        return {key: _encoded(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encoded(v) for v in value]
+    return {"float": str(value)} if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _decoded(value: dict[str, Any]) -> Any:
+    return float(value["float"]) if value.keys() == {"float"} else value
+
+
+def _refused(number: str) -> float:
+    raise UserError(f"it holds {number}")

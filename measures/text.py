@@ -1,0 +1,325 @@
+"""The text measure: perplexity of what is sampled, calibration, diversity beside human text, and where the
+exact truth is known the distance to it. `python eval_diversity.py` is its front door."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from evaluation.columns import ALL, PAPER, Column, shown
+from evaluation.groups import LEAST_SEEDS, marks
+from evaluation.intervals import Runs, differences, summarise, text_intervals
+from evaluation.rows import model_numbers, open_all, other_texts, reference_row, renamed, validity
+from evaluation.scorer import MAUVE, Judge, open_scorer, scorer_digest
+from evaluation.settings import Settings, TextsConfig, settings
+from evaluation.text_files import Texts, apart, fitting
+from evaluation.texts import cut, decode, measured, text_metrics
+from measures.measure import Entry, Subject
+from measures.store import Row
+from measures.views import (
+    View,
+    cells,
+    csv_text,
+    grouped,
+    markdown,
+    number,
+    paragraphs,
+    problems,
+    samples_file,
+    with_intervals,
+)
+from model import context
+from runtime.errors import UserError
+from runtime.files import replacing as whole_file
+from runtime.names import REFERENCES, check_apart
+
+
+@dataclass
+class EvaluationConfig(TextsConfig):
+    # fmt: off
+    # the protocol
+    protocol: Literal["honest", "paper"] = "honest"
+    loops: int = 1                  # groups that the texts are measured in; their mean is reported
+    temperature: float = 1.0        # 0 is greedy
+    stride: int = 0                 # of the scoring windows; 0: min(512, block_size)
+    # what the texts are judged by
+    scorer: str = ""                # a run, or a folder of transformers: generative perplexity and,
+    #                                 where the package mauve-text is installed, MAUVE by its hidden states
+    # the table
+    out: str = ""                   # writes OUT.jsonl, its views OUT.md and OUT.csv, and OUT.samples/
+    #                                 rows of unchanged checkpoints in it are kept
+    texts_kept: int = 12            # texts of each row in OUT.samples; 0: all
+    halves: int = 200               # random halves of the references' texts, for their intervals
+    # fmt: on
+
+    @property
+    def of_protocol(self) -> dict[str, Any]:
+        """The further arguments of `settings`."""
+        same = {k: getattr(self, k) for k in ("protocol", "loops", "temperature", "stride")}
+        return same | {"scorer": scorer_digest(self.scorer) if self.scorer else ""}
+
+
+@dataclass
+class PaperConfig(EvaluationConfig):
+    # fmt: off
+    # with --protocol paper
+    split: Literal["train", "validation", "test"] = "train"
+    loops: int = 10
+    prompt_tokens: int = 0
+    new_tokens: int = 500
+    temperature: float = 0.8
+    top_k: int = 200
+    # fmt: on
+
+
+class TextSession:
+    """The runs and files of texts that are asked for, and the data that they are measured on."""
+
+    def __init__(self, c: EvaluationConfig):
+        """UserError for all that cannot be measured, before any work."""
+        files, runs = apart(c.checkpoints)
+        if not runs:
+            raise UserError(
+                "a file of texts is a row beside a run's: the run says which corpus and which prompts are "
+                "meant; give one run, too"
+            )
+        self.c = c
+        entries, self.s, self.data, self.device = open_all(replace(c, checkpoints=runs), **c.of_protocol)
+        self.subjects: Sequence[Subject] = [*entries, *(fitting(file, self.s) for file in files)]
+        names = [subject.name for subject in self.subjects]
+        check_apart([*REFERENCES, *names], renamed(self.subjects[-1].path))
+        self.judge: Judge | None = None
+        if c.scorer:
+            others = partial(other_texts, self.data, self.s)
+            self.judge = Judge(open_scorer(c.scorer, self.device), self.s.scorer, self.s.words, others)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return vars(self.s)
+
+    @property
+    def notes(self) -> list[str]:
+        """What to say before the work."""
+        lacks = self.judge is not None and self.judge.human is None
+        return [f"MAUVE is left out: pip install {MAUVE}, and run this again"] if lacks else []
+
+    def whole(self, row: Row) -> bool:
+        """Whether nothing of a kept row is missing: MAUVE, where the package was not installed then."""
+        return not (self.judge and self.judge.lacks(row))
+
+    def numbers(self, subject: Subject) -> Row:
+        """The numbers of a run, or of a file of texts; its texts go to OUT.samples."""
+        if isinstance(subject, Texts):
+            prompts, texts = subject.prompts, subject.texts
+            row: Row = {"file": subject.path.name}
+        else:
+            assert isinstance(subject, Entry)
+            row, new = model_numbers(subject.path, subject.name, self.data, self.s, self.device)
+            prompts = self.data.prompt_texts
+            texts = decode(self.data.tokenizer, self.data.prompts.prompt, new, self.s)
+            row |= validity(self.data, new)
+        self._write_texts(subject.name, texts)
+        row |= measured(text_metrics, texts, self.s.loops, self.s.words)
+        return row | (measured(self.judge.numbers, texts, prompts) if self.judge else {})
+
+    def references(self) -> list[Row]:
+        """Human text, noise and a loop, with intervals over their texts."""
+        rows = []
+        for name in REFERENCES:
+            row, texts = reference_row(name, self.data, self.s)
+            if self.judge:  # UserError if it cannot read those of a reference
+                row |= self.judge.numbers(texts, self.data.prompt_texts, interval=True)
+            if self.s.protocol != "paper":
+                row |= text_intervals([cut(t, self.s.words) for t in texts], self.c.halves)
+            self._write_texts(name, texts)
+            rows.append(row)
+        rows[0]["about"] = self._about()
+        return rows
+
+    def _about(self) -> dict[str, Any]:
+        """What a view says of the data beside the settings."""
+        split = self.data.split.info
+        about: dict[str, Any] = {"tokenizer": self.data.tokenizer.name, "complete": split["complete"]}
+        if self.data.truth:
+            about["truth"] = {k: self.data.truth.info[k] for k in ("entropy_rate", "entropy")}
+        return about | ({"scorer": self.judge.note} if self.judge else {})
+
+    def _write_texts(self, name: str, texts: list[str]) -> None:
+        if not self.c.out:
+            return
+        path = samples_file(Path(self.c.out), name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as file:
+            for text in texts[: self.c.texts_kept or None]:
+                file.write((json.dumps(text, ensure_ascii=False) + "\n").encode())
+
+
+class TextMeasure:
+    """See evaluation.measure.Measure."""
+
+    name, definition, config = "text", 1, EvaluationConfig
+
+    def check(self, c: EvaluationConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        reads = min(context(config) for config in wanted)  # of any order one token less than a block
+        s = settings(c, reads, **c.of_protocol)
+        return {k: v for k, v in vars(s).items() if v != ""}  # the data have no hash before they are prepared
+
+    def open(self, c: EvaluationConfig) -> TextSession:
+        return TextSession(c)
+
+    def view(self, rows: list[Row]) -> View:
+        return summary_view(rows)
+
+
+# -----------------------------------------------------------------------------
+# Views
+
+MAIN = ("kl_truth_model", "ppl_eps"), ("self_bleu",)  # of each the first that there is: shown seed by seed
+
+
+def columns_in(rows: list[Row]) -> tuple[Column, ...]:
+    """The columns that the rows have a number for."""
+    known = PAPER if rows[0]["settings"]["protocol"] == "paper" else ALL
+    return tuple(c for c in known if any(c.key in r for r in rows))
+
+
+def explain(rows: list[Row], columns: tuple[Column, ...]) -> list[str]:
+    """The lines under a table: its settings and what the columns are."""
+    s = Settings(**rows[0]["settings"])
+    about = next((r["about"] for r in rows if "about" in r), {"tokenizer": "?", "complete": True})
+    complete = " (not the whole official split)" if about["complete"] is False else ""
+    budget = f"{s.texts} texts" + (f" in {s.loops} loops" if s.loops > 1 else "")
+    words = f", cut to their first {s.words} words" if s.words else ""
+    return [
+        f"Protocol {s.protocol}: {s.split} split{complete}, tokenizer {about['tokenizer']}; "
+        f"{budget}, {s.prompt_tokens} prompt + {s.new_tokens} new tokens{words}, "
+        f"temperature {s.temperature:g}, top_k {s.top_k}, top_p {s.top_p:g}, "
+        f"seed {s.seed} and each run's own; block {s.block_size}, stride {s.stride}; "
+        f"Bayesian rows: {s.samples} weight samples; {s.dtype}.",
+        *(f"{c.title}: {c.what}{'' if c.shown else ' (in the CSV and the JSON)'}." for c in columns),
+        *([known_truth(about["truth"])] if "truth" in about else []),
+        *([about["scorer"]] if "scorer" in about else []),
+    ]
+
+
+def known_truth(truth: Row) -> str:
+    """The line about the columns TRUTH."""
+    perplexity = math.exp(truth["entropy_rate"])
+    return (
+        f"The truth p is known exactly: {truth['entropy_rate']:.4f} nats a token in closed form "
+        f"(perplexity {perplexity:.2f}), {truth['entropy']:.4f} over this split. "
+        "PPL/floor to coverage are means over every token but those of the first document, "
+        "each scored with its whole document in the model's window (coverage at one of eight of them); "
+        "the human row is a perfect model there."
+    )
+
+
+def run_view(rows: list[Row]) -> View:
+    """A line a run, in the order of the rows; the references last."""
+    columns = columns_in(rows)
+    seen, (protocol, *listed) = shown(columns, rows), explain(rows, columns)
+    keys = [c.key for c in columns]
+    sheet = [["name", *keys], *([r["name"], *(r.get(k, "") for k in keys)] for r in rows)]
+    table = markdown(seen, cells(rows, seen))
+    return View(paragraphs(table, [protocol, SINGLE], ["- " + n for n in listed]), csv_text(sheet))
+
+
+SINGLE = (
+    "(+x) is the distance to human text; up or down alone is not better. Single runs are not marked: "
+    "what is best takes several seeds (table.py)."
+)
+
+
+def summary_of(rows: list[Row], columns: tuple[Column, ...] | None = None) -> list[Row]:
+    """A row a training: means over its seeds with intervals, differences to the first row, and marks of what
+    cannot be told from the best (evaluation/groups.py); the references last. UserError if there is no run."""
+    columns = columns or tuple(c for c in columns_in(rows) if c.key != "step")
+    runs: dict[str, Runs] = {}
+    for label, same in grouped(rows).items():
+        if sound := {r["seed"]: r for r in same if "problem" not in r}:
+            runs[label] = sound
+    if not runs:
+        raise UserError("no run of this table could be evaluated: " + "; ".join(problems(rows)))
+    references = [r for r in rows if r.get("reference")]
+    base, human = next(iter(runs.values())), next(r for r in references if r["name"] == "human")
+    marked = marks(runs, human, columns)
+    return [
+        *(
+            {**summarise(label, same, columns), **differences(same, base, columns), **marked[label]}
+            for label, same in runs.items()
+        ),
+        *references,
+    ]
+
+
+def summary_view(rows: list[Row]) -> View:
+    """A line a training, with means over its seeds; under it the main columns seed by seed."""
+    summary = summary_of(rows)
+    columns = tuple(c for c in columns_in(rows) if c.key != "step")
+    seen = shown(columns, summary)
+    protocol, *listed = explain(rows, columns)
+    models = [r for r in summary if not r.get("reference")]
+    said = [seeds_note(models), MARKS.format(first=models[0]["name"], worse=worse(models))]
+    listed = ["- " + note for note in (*listed, *problems(rows))]
+    table, seeds = markdown(seen, with_intervals(summary, seen)), markdown(*by_seed(models, columns))
+    return View(paragraphs(table, *said, seeds, protocol, listed), sheet_of(summary, columns))
+
+
+def seeds_note(models: list[Row]) -> str:
+    most = max(len(r["seeds"]) for r in models)
+    fewer = ", ".join(f"{r['name']}: {len(r['seeds'])}" for r in models if len(r["seeds"]) < most)
+    counted = f"{most} seed" + "s" * (most > 1) + (f" ({fewer})" if fewer else "")
+    return (
+        f"Mean of {counted} ± half of its 95% interval: Student's t over the runs, each of which is trained "
+        "and sampled with a seed of its own; the prompts are the same. The references have no training: "
+        "their intervals are over random halves of the texts. The CSV also has the value of each seed "
+        "(_seeds) and the differences to the first row, paired by seed (_diff)."
+    )
+
+
+MARKS = (
+    "* marks the rows that cannot be told from the best: each row against the one of best mean (lowest, "
+    "highest for the sparsemax score, or nearest to human text, run by run), by a paired, one-sided "
+    "t-test over their seeds (of log perplexities) with Holm's correction for the number of rows, alpha "
+    f".05. Few seeds make large groups, and a row of fewer than {LEAST_SEEDS} seeds is never marked. "
+    "(+x) is the distance to human text; there only rows compete that predict text no worse than "
+    "{first} (log PPL_eps, paired t-test, one-sided, alpha .05 each), because noise can "
+    "be as diverse as human text, too{worse}."
+)
+
+
+def worse(models: list[Row]) -> str:
+    bad = [r["name"] for r in models if r["quality_worse"]]
+    return f"; not among them: {', '.join(bad)}" if bad else ""
+
+
+def by_seed(models: list[Row], columns: tuple[Column, ...]) -> tuple[tuple[Column, ...], list[list[str]]]:
+    """A small table, its columns and its cells: the value of each seed for the main columns."""
+    known = {c.key: c for c in columns}
+    main = [known[next(k for k in keys if k in known)] for keys in MAIN if any(k in known for k in keys)]
+    seeds = sorted({seed for r in models for seed in r["seeds"]})
+
+    def cell(row: Row, column: Column, seed: int) -> str:
+        value = dict(zip(row["seeds"], row.get(column.key + "_seeds", []))).get(seed)
+        return "-" if value is None else number(value, column.form)
+
+    head = tuple(c._replace(title=f"{c.title}, seed {seed}") for c in main for seed in seeds)
+    return head, [[r["name"], *(cell(r, c, seed) for c in main for seed in seeds)] for r in models]
+
+
+def sheet_of(summary: list[Row], columns: tuple[Column, ...]) -> str:
+    """The summary as CSV, with each seed's value and the differences to the first row."""
+    keys = []
+    for c in columns:
+        compared = ("_ci", "_diff", "_diff_ci") if c.best else ()
+        keys += [c.key, *(c.key + end for end in (*compared, "_seeds"))]
+
+    def cell(row: Row, key: str) -> Any:
+        value = row.get(key, "")
+        return " ".join(map(str, value)) if isinstance(value, list) else value
+
+    lines = [[r["name"], *(cell(r, k) for k in ("seeds", *keys))] for r in summary]
+    return csv_text([["name", "seeds", *keys], *lines])
