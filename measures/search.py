@@ -12,16 +12,25 @@ A trial is a row of the store under the measure "search".
 """
 
 import math
+import sys
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
+from config.defaults import TrainConfig
 from evaluation import figures
+from evaluation.provenance import commit
+from evaluation.settings import other_settings
+from measures.jobs import Ended, Run, data_of, show_commands, uses_first, words_of
+from measures.measure import training_of
 from measures.store import Row, Store
 from measures.views import View, beside
+from runtime.errors import UserError
+from runtime.workers import train_all
 
 if TYPE_CHECKING:  # see figures.pyplot
     from matplotlib.figure import Figure
@@ -94,6 +103,14 @@ def keys_of(words: Sequence[str]) -> set[str]:
 
 # -----------------------------------------------------------------------------
 # Trials
+
+
+@dataclass(frozen=True)
+class Trial(Run):
+    """A training at a point of the search, evaluated at its end alone."""
+
+    index: int
+    point: Point
 
 
 def trials_of(rows: Iterable[Row], row: str, count: int) -> list[Row]:
@@ -212,3 +229,174 @@ def write_views(store: Store, out: Path) -> str:
     if fig := figure(rows):
         figures.write(fig, beside(out, ""))
     return shown.markdown
+
+
+# -----------------------------------------------------------------------------
+# The search itself
+
+
+class Search:
+    """The trials of a table's rows: what is asked for, and the store with those that are over."""
+
+    def __init__(self, c: "TableConfig", store: Store):
+        """UserError for what cannot be searched, of any row, and for trials of other settings or text."""
+        check_space(c.space)
+        self.c, self.store = c, store
+        keys = ("overlay", "flags", "tune_seed", "space", "design")
+        self.settings = {key: getattr(c, key) for key in keys}
+        for row in store.rows(NAME):
+            if odd := other_settings(row["settings"], self.settings):
+                raise UserError(
+                    f"{store.path} holds trials of other settings ({'; '.join(odd)}): "
+                    "use those settings, or another --name"
+                )
+        lead = self.shared(c.rows[0])
+        every = [*lead, *(t for row in c.rows[1:] for t in self.shared(row, lead[0]))]
+        if len({t.out for t in every}) < len(every):
+            raise UserError("rows hold one twice: each row is to be there once")
+        for trial in every:
+            trial.wanted
+        now = data_of(lead[0].wanted)
+        had = next((row["training"].get("data_sha256") for row in store.rows(NAME)), None)
+        if now and had and now != had:
+            raise UserError(
+                f"{store.path} holds trials of another training text ({had[:12]}, now {now[:12]}): "
+                "use another --name"
+            )
+
+    def space(self, row: str) -> Space:
+        """What is searched for a row: its own flags are fixed."""
+        fixed = keys_of(words_of(row)[1:])
+        return {key: limits for key, limits in self.c.space.items() if key not in fixed}
+
+    def trials(self, row: str) -> list[Row]:
+        return trials_of(self.store.rows(NAME), words_of(row)[0], self.c.trials)
+
+    def trial(self, row: str, first: Run | None, index: int, point: Point) -> Trial:
+        c = self.c
+        steps = Run.make(row, c.tune_seed, c, first).wanted["max_steps"]
+        flags = [*flags_of(point, keys_of(words_of(row)[1:])), f"--eval_interval={steps}"]
+        return Trial.make(row, c.tune_seed, c, first, flags, f"-t{index:02d}", index=index, point=point)
+
+    def shared(self, row: str, first: Run | None = None) -> list[Trial]:
+        """A row's trials at the points that all rows share."""
+        c, space = self.c, self.space(row)
+        at = points(c.space, min(c.design, c.trials) if space else 1)
+        own = [{key: value for key, value in point.items() if key in space} for point in at]
+        return [self.trial(row, first, i, point) for i, point in enumerate(own)]
+
+    def further(self, row: str, first: Run | None, index: int) -> Trial | None:
+        """Trial number `index`, which follows from those before it; None where nothing is searched."""
+        space = self.space(row)
+        if not space:
+            return None
+        known = {t["trial"]: t["point"] for t in self.trials(row)}
+        before = [t for t in self.trials(row) if t["trial"] < index]
+        return self.trial(row, first, index, known.get(index) or propose(space, before))
+
+    def is_over(self, trial: Trial) -> bool:
+        """Whether the store has this trial; it is put there if its training is over."""
+        rows = {row["name"]: row for row in self.store.rows(NAME)}
+        row = rows.get(trial.out.name)
+        if row is not None and not trial.differs(row["training"], rows):
+            return True
+        ended = trial.ended()
+        if ended is None:
+            return False
+        self.store.put([self.row_of(trial, ended)])
+        return True
+
+    def row_of(self, trial: Trial, ended: Ended) -> Row:
+        """What the store says of a trial that is over."""
+        return {
+            **{"measure": NAME, "definition": DEFINITION, "settings": self.settings},
+            **{"name": trial.out.name, **trial.fields(), "trial": trial.index, "point": trial.point},
+            **{"nll": math.inf if ended.nll is None else ended.nll, "diverged": ended.nll is None},
+            **{"vocab_size": ended.config["vocab_size"], "training": training_of(ended.config)},
+            **{"commit": commit(), "command": " ".join(sys.argv)},
+        }
+
+    def train(self, trials: list[Trial]) -> None:
+        """Those that are not over. Stopped at a signal; ChildProcessError at the first that fails: a trial
+        that diverged is over, too, and any other failure would be the next one's as well."""
+        todo = [t for t in trials if not self.is_over(t)]
+        train_all(todo, self.c.jobs, lambda trial, code: self.is_over(trial), go_on=False)
+
+    def search(self, rows: list[str], first: Run | None = None) -> None:
+        """All trials of these rows: those at the shared points, then one of each row at a time."""
+        self.train([t for row in rows for t in self.shared(row, first)])
+        for index in range(self.c.design, self.c.trials):
+            further = [self.further(row, first, index) for row in rows]
+            self.train([t for t in further if t])
+
+    def run(self) -> None:
+        """All trials; the first row's before those of the rows that start from its best one."""
+        later = [row for row in self.c.rows if uses_first(row)]
+        if later:
+            self.search(self.c.rows[:1])
+        self.search([row for row in self.c.rows if row not in later])
+        if later:
+            first = self.best_of_first()
+            if self.to_do(later, first):
+                train_all([first])  # whose folder they need, if it is not there any more
+            self.search(later, first)
+
+    def best_of_first(self) -> Trial:
+        """The first row's best trial. UserError if it has none."""
+        row = self.c.rows[0]
+        best = best_of(self.trials(row))
+        if best is None:
+            raise UserError(
+                f"all trials of {words_of(row)[0]} diverged, and others start from the best of them"
+            )
+        return self.trial(row, None, best["trial"], best["point"])
+
+    def to_do(self, rows: list[str], first: Run | None = None) -> list[Trial]:
+        """Those that can be started now: at the shared points, or the one after a row's others."""
+        todo = []
+        for row in rows:
+            shared = self.shared(row, first)
+            waiting = [t for t in shared if not self.is_over(t)]
+            index = len(shared)
+            while not waiting and index < self.c.trials:
+                trial = self.further(row, first, index)
+                if trial is None:
+                    break
+                waiting, index = [trial] if not self.is_over(trial) else [], index + 1
+            todo += waiting
+        return todo
+
+    def commands(self) -> None:
+        """Prints a line for each trial that is still to do and that can be started now."""
+        later = [row for row in self.c.rows if uses_first(row)]
+        todo, first = self.to_do([row for row in self.c.rows if row not in later]), []
+        lead = [t for t in todo if t.row == words_of(self.c.rows[0])[0]]
+        if later and lead:
+            print(
+                f"# {len(later)} rows start from the best trial of {lead[0].row}: "
+                f"once its {self.c.trials} trials are finished, --commands says theirs",
+                file=sys.stderr,
+            )
+        elif later:
+            best = self.best_of_first()
+            waiting = self.to_do(later, best)
+            first = [best] if waiting and not best.finished else []
+            todo += waiting
+        show_commands(first, todo)
+        if any(t.index < self.c.trials - 1 for t in todo):
+            print(
+                "# once these are finished, --commands says the trials that follow from them", file=sys.stderr
+            )
+
+
+def check_space(space: dict) -> None:
+    """UserError naming what cannot be searched."""
+    numbers = {f.name for f in fields(TrainConfig) if f.type is float}
+    if not space:
+        raise UserError("space = {}: give a setting to search, such as learning_rate = [1e-3, 8e-3]")
+    for key, limits in space.items():
+        if key not in numbers:
+            raise UserError(f"space: {key!r} is no setting of train.py that is a float")
+        numeric = isinstance(limits, (list, tuple)) and all(type(v) in (int, float) for v in limits)
+        if not numeric or len(limits) != 2 or not 0 < limits[0] < limits[1] < float("inf"):
+            raise UserError(f"space: {key} = {limits!r}: give [lowest, highest], both above 0")

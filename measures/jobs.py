@@ -13,8 +13,9 @@ from config.defaults import TrainConfig
 from data.prepared import DATA, folder_of, prepared
 from data.tokenizers import tokenizer_name
 from data.tokens import open_tokens
-from evaluation.tables import Row
+from measures.store import Row
 from runtime import checkpoint
+from runtime.configurator import completed
 from runtime.errors import UserError
 from runtime.logs import entries
 from runtime.names import check_row_name
@@ -47,6 +48,7 @@ class Run:
     """
 
     row: str
+    overlay: str
     seed: int
     out: Path
     arguments: tuple[str, ...]
@@ -59,12 +61,12 @@ class Run:
         seed: int,
         c: Asked,
         first: "Run | None" = None,
-        found: Sequence[str] = (),
+        point: Sequence[str] = (),
         end: str = "",
         **more: Any,
     ) -> Self:
         """The run of a row: its config file, the overlay, the table's flags, its own, and those of the point
-        that a search `found`.
+        that a search has found.
 
         `end` of its name; `more`: fields of a subclass.
         """
@@ -85,11 +87,16 @@ class Run:
             flags = [f.replace(f"{{{key}}}", str(value)) for f in flags]
         configs = (f"config/{name}.py", f"config/{c.overlay}.py")
         itself = (f"--seed={seed}", f"--name={out.name}", f"--out_dir={out}")
-        return cls(name, seed, out, (*configs, *flags, *found, *itself), **more)
+        return cls(name, c.overlay, seed, out, (*configs, *flags, *point, *itself), **more)
 
     @property
     def started(self) -> bool:
         return checkpoint.begun(self.out)
+
+    @property
+    def fields(self) -> Row:
+        """What a row of it says of its place in the table."""
+        return {"row": self.row, "overlay": self.overlay, "seed": self.seed}
 
     @property
     def finished(self) -> bool:
@@ -142,9 +149,9 @@ class Run:
         What another run gave it counts by the hash of that run's weights, as far as it is known: from its
         folder or its row among `rows`; else by its name.
         """
-        want = self.wanted
+        want, config = self.wanted, completed(TrainConfig, config)
         # a run may have taken whatever "auto" was where it was begun
-        asked = [k for k in want if k in config and k not in RESUMABLE and want[k] != "auto"]
+        asked = [k for k in want if k not in RESUMABLE and want[k] != "auto"]
         odd = [k for k in asked if named(config, k) != named(want, k)]
         if odd:
             return f"{odd[0]} ({config[odd[0]]!r}, not {want[odd[0]]!r})"
