@@ -134,6 +134,42 @@ def test_the_memorised_table_is_sound():
     assert teachers == {"out/memorise/baseline-grammar-1"}
 
 
+def committed(name: str) -> tuple[TableConfig, dict]:
+    """The configuration of a table in results/, and the rows of its runs by name."""
+    results = Path(__file__).parents[1] / "results"
+    c = TableConfig(**json.loads((results / f"{name}.json").read_text())["settings"]["table"])
+    search = (results / Path(c.tuning).name) if c.tuning else ""
+    rows = json.loads((results / f"{name}.runs.json").read_text())["rows"]
+    c = replace(c, results=str(results), tuning=str(search), partial=True)
+    return c, {r["name"]: r for r in rows if "training" in r}
+
+
+TABLES = sorted(
+    path.name.removesuffix(".runs.json")
+    for path in (Path(__file__).parents[1] / "results").glob("*.runs.json")
+    if path.name != "mnist_brief.runs.json"
+)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_committed_rows_are_those_of_their_tables(name):
+    """What an earlier version did not record is the default, and no difference."""
+    c, rows = committed(name)
+    runs = [run for run in table.runs_of(c) if run.out.name in rows]
+    assert len(runs) == len(rows)
+    assert {run.differs(rows[run.out.name]["training"], rows) for run in runs} == {""}
+
+
+def test_a_row_without_the_wanted_setting_has_its_default():
+    """Or a table of another optimizer would keep the rows of an earlier version."""
+    c, rows = committed("heads")
+    runs = table.runs_of(replace(c, flags="--optimizer=muon"))
+    lacking = [r for r in runs if "optimizer" not in rows[r.out.name]["training"]]
+    assert lacking
+    said = {r.differs(rows[r.out.name]["training"], rows) for r in lacking}
+    assert said == {"optimizer ('adamw', not 'muon')"}
+
+
 @pytest.fixture
 def whole(token_folder, tmp_path, monkeypatch):
     """whole(**changes) -> exit code of a table of two rows and two seeds on the tiny corpus.
