@@ -38,9 +38,9 @@ from data.climbs.rates import RATES, STEP
 from data.held_out import open_held_out
 from data.prepared import found_path
 from data.synthetic.tasks import Chain
-from eval_orders import grouped, mean, name_of, table
 from evaluation import embeddings, figures
 from evaluation.any_order import FREE, Exact
+from evaluation.by_seed import grouped, mean, name_of, table
 from evaluation.orders import Asker, spread
 from evaluation.provenance import commit
 from evaluation.rest import can_be_asked, density, nats, written

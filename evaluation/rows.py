@@ -219,12 +219,15 @@ def public(config: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in config.items() if k not in PLACES}
 
 
-def unchanged(row: dict[str, Any] | None, ckpt: Checkpoint, digest: str) -> bool:
+def unchanged(row: dict[str, Any] | None, ckpt: Checkpoint, digest: str, code: tuple[str, ...] = ()) -> bool:
     """Whether `row` is this checkpoint's, scored by this code: the same weights, by their hash, and the same
-    configuration, in which corpus, teacher and the weights it started from stand by their hashes, too."""
-    if row is None or row.get("weights_sha256") != digest or row.get("code") != scoring_code():
+    configuration, in which corpus, teacher and the weights it started from stand by their hashes, too.
+
+    `code`: the files of the evaluator beside those of all.
+    """
+    if row is None or row.get("weights_sha256") != digest or row.get("code") != scoring_code(*code):
         return False
-    return row["training"] == json.loads(json.dumps(public(ckpt.config)))
+    return row.get("training") == json.loads(json.dumps(public(ckpt.config)))
 
 
 def model_row(
