@@ -35,7 +35,6 @@ from classify import ClassifyConfig
 from data.held_out import HeldOut, open_held_out
 from data.image_tokens.prepare import FILES, read_source
 from data.images.sets import Images, ImageSet
-from data.orders import MASKED
 from evaluation.by_seed import grouped, kept_rows, mean, problems, rows_of, table, update
 from evaluation.guidance import Drawn, check_cfg, sample_codes, what_is_drawn
 from evaluation.images import NEIGHBOURS, Seen, grid, halves, judged, seen, write_png
@@ -137,16 +136,28 @@ class Asked(NamedTuple):
     others: Images  # as many other ones
 
 
-def load_classifier(path: str, images: ImageSet) -> LanguageModel:
-    """The best checkpoint of a run of classify.py, on the CPU. UserError if it is none or of other images."""
-    ckpt = checkpoint.load(checkpoint.find(path))
+def open_classifier(path: str, images: str, weights: bool = True) -> checkpoint.Checkpoint:
+    """The best checkpoint of a run of classify.py. UserError if it is none or of another set of images."""
+    ckpt = checkpoint.load(checkpoint.find(path), weights=weights)
     if ckpt.config.get("trunk") != "cnn":
         raise UserError(f"--classifier={path} is no run of classify.py: give the out folder of one")
+    if ckpt.config.get("images") != images:
+        raise other_images(path, ckpt, images)
+    return ckpt
+
+
+def other_images(path: str, ckpt: checkpoint.Checkpoint, images: str) -> UserError:
+    return UserError(
+        f"--classifier={path} was trained on {ckpt.config.get('images')}, not on these images of {images}: "
+        "give one that was"
+    )
+
+
+def load_classifier(path: str, images: ImageSet) -> LanguageModel:
+    """The model of `open_classifier`, on the CPU. UserError if its images are not these."""
+    ckpt = open_classifier(path, images.name)
     if ckpt.config.get("data_sha256") != images.sha256:
-        raise UserError(
-            f"--classifier={path} was trained on {ckpt.config.get('images')}, not on these images of "
-            f"{images.name}: give one that was"
-        )
+        raise other_images(path, ckpt, images.name)
     known = {f.name for f in fields(ClassifyConfig)}
     with foreign(ckpt.path / "config.json", "the configuration of a classifier"), users_values():
         c = ClassifyConfig(**{k: v for k, v in ckpt.config.items() if k in known})
@@ -282,13 +293,12 @@ def check_before(c: ImagesConfig, out: Path, wanted: list[dict[str, Any]]) -> di
     for run in wanted:
         if run["dataset"] != "image_tokens":
             raise UserError(f"dataset = {run['dataset']!r}: eval_images.py is of image tokens alone")
-        if run["order"] == MASKED:
-            raise UserError(f"order = {MASKED!r}: masked diffusion has no next code to guide: leave it out")
         source = read_source(run["source"])
         if source.images == FILES:
             raise UserError(f"source = {run['source']!r}: another program's codes have no images to judge")
         if not source.settings.drop and any(scale != 1 for scale in c.cfg):
             raise UserError(f"cfg = {c.cfg} with drop=0 in source: give --cfg=[1], or images with drop=10")
+        open_classifier(c.classifier, source.images, weights=False)
     return kept_rows(out, settings_of(c), PROGRAM)
 
 

@@ -36,7 +36,7 @@ from typing import Any, Literal, NamedTuple
 from tqdm import tqdm
 
 from data.held_out import HeldOut, open_held_out
-from data.prepared import found_path
+from data.prepared import found_path, given_of
 from evaluation import figures
 from evaluation.by_seed import grouped, kept_rows, mean, problems, rows_of, table, update
 from evaluation.metrics import perplexity
@@ -246,16 +246,17 @@ def check_before(c: OrdersConfig, out: Path, wanted: list[dict[str, Any]]) -> di
     """For table.py, before the trainings: the rows that `out` has. UserError for what cannot be asked of runs
     of these configurations, and for rows of other settings."""
     for run in wanted:
-        check_gaps(c, run["block_size"])
-        if c.samplers and not is_known(run["dataset"], run["source"]):
-            raise no_truth(f"{run['dataset']} of {run['source']}")
+        corpus = run["dataset"], run["source"]
+        check_gaps(c, run["block_size"] - given_of(*corpus))
+        if c.samplers and not is_known(*corpus, run["block_size"]):
+            raise no_truth(" ".join(corpus).strip(), run["block_size"])
     return kept_rows(out, settings_of(c), PROGRAM)
 
 
-def no_truth(corpus: str) -> UserError:
+def no_truth(corpus: str, length: int) -> UserError:
     return UserError(
-        "--samplers needs a corpus whose truth is known (data/grammar, data/synthetic, data/mazes or "
-        f"simulated data/climbs), not {corpus}: leave it out"
+        "--samplers needs a corpus whose truth is known (data/grammar, or whole sequences of data/synthetic, "
+        f"data/mazes or simulated data/climbs), not {corpus} in windows of {length} tokens: leave it out"
     )
 
 
@@ -270,7 +271,7 @@ def opened(c: OrdersConfig) -> Asked:
     c.gaps = c.gaps or [gap for gap in (1, 4, 16, 64) if gap <= length - data.given - 2]
     truth = two_sided(data, runs[0].ckpt.config["dataset"], length)
     if c.samplers and truth is None:
-        raise no_truth(str(folder))
+        raise no_truth(str(folder), length)
     if c.out:
         check_writable(beside(Path(c.out), ".json"))
     return Asked(runs, data, length, truth)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import types
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,23 @@ def test_what_is_done_is_kept_and_other_settings_are_refused(points, trained, ca
     assert "baseline: kept" in capsys.readouterr().err
     with pytest.raises(ValueError, match="other settings .texts 6, now 5"):
         frontier.main([str(trained), *SMALL, "--texts=5", "--out", str(points)])
+
+
+def test_points_of_another_sampler_are_not_kept(points, trained, tmp_path, capsys, monkeypatch):
+    path = tmp_path / "x.json"
+    had = read(points)
+    for row in had["rows"]:
+        row |= {"code": "older"} if "points" in row else {}
+    path.write_text(json.dumps(had))
+    monkeypatch.setattr(frontier, "figures", types.SimpleNamespace(draw=lambda out: []))
+    argv = [*SMALL, "--out", str(tmp_path / "x")]
+    assert frontier.main([f"other={trained}", *argv]) == 0
+    said = capsys.readouterr().out
+    assert "Scored by another version of this program" in said and said.rstrip().endswith("there: baseline.")
+    assert frontier.main([str(trained), *argv]) == 0
+    assert "kept from" not in capsys.readouterr().err
+    rows = {r["name"]: r for r in read(tmp_path / "x")["rows"]}
+    assert rows["baseline"]["code"] == rows["other"]["code"] != "older"
 
 
 def test_two_processes_add_to_one_frontier(trained, tmp_path, monkeypatch):

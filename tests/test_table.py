@@ -110,6 +110,27 @@ def test_mistakes_of_a_table_of_orders_are_found_before_any_training(flags, says
         )
 
 
+@pytest.mark.parametrize(
+    "flags, says",
+    [
+        (["--evaluate=--gaps=150"], "gaps = .150.: these models read windows of 99 tokens"),
+        (["--evaluate=--samplers", "--flags=--block_size=274"], "not mazes .*in windows of 274 tokens"),
+        (["--evaluator=diversity", "--evaluate="], "is of mazes, .* no text: python eval_orders.py"),
+        (["--rows=['baseline','sigma_gpt --source=walls=4']"], "trained on different token files"),
+    ],
+)
+def test_mistakes_of_a_table_of_mazes_are_found_before_any_training(flags, says, tmp_path):
+    folders = (f"--results={tmp_path}", f"--runs={tmp_path}")
+    argv = ["--name=x", "--rows=['baseline']", "--overlay=mazes", "--evaluator=orders", *folders]
+    with pytest.raises(ValueError, match=says):
+        table.main([*argv, "--commands", *flags])
+
+
+def test_masked_diffusion_in_a_table_of_text_is_found_before_any_training(tmp_path):
+    with pytest.raises(ValueError, match="is masked diffusion, which has no next token"):
+        table.check(TableConfig(name="x", rows=["masked_diffusion"], results=str(tmp_path)))
+
+
 def test_a_damaged_row_of_a_table_of_orders_is_found_before_any_training(tmp_path):
     row = {
         "name": "baseline-small-1",
@@ -346,7 +367,7 @@ def test_texts_that_do_not_fit_are_found_before_any_training(whole):
         make(evaluate="")
     with pytest.raises(
         ValueError,
-        match="baseline-tinytable-1 has block_size = 96; .*has block_size = 48.*contexts of different length",
+        match="smooth_gpt-tinytable-1 has block_size = 48, .*baseline-tinytable-1 has 96: contexts of differ",
     ):
         make(rows=["baseline", "smooth_gpt --block_size=48"], seeds=[1])
     assert not trained
