@@ -43,7 +43,7 @@ from evaluation.provenance import versions
 from evaluation.rows import Entry, check_comparable, entries
 from evaluation.sampling import check_sampling
 from evaluation.scoring import score
-from evaluation.settings import run_seed
+from evaluation.settings import run_seed, weight_draws
 from evaluation.tables import Row, beside, exit_code, scored_otherwise
 from model import LanguageModel
 from runtime import checkpoint
@@ -215,7 +215,7 @@ def run_row(c: ImagesConfig, entry: Entry, a: Asked) -> Row:
     """All that is measured of one run."""
     device = get_device(c.device)
     model, ckpt = checkpoint.load_model(entry.path, device=device, dtype=get_dtype(c.dtype))
-    draws = model.head.draws(c.samples, c.seed, get_dtype(c.dtype))
+    draws = weight_draws(model, ckpt.config, c.samples, c.seed, c.dtype)
     s = score(model, a.data.ids, 0, draws, device, c.dtype, given=a.data.given)
     codec = a.drawn.codec
     assert codec is not None

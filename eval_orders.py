@@ -45,7 +45,7 @@ from evaluation.provenance import versions
 from evaluation.rows import Entry, check_comparable, entries
 from evaluation.samplers import points
 from evaluation.scoring import score
-from evaluation.settings import run_seed
+from evaluation.settings import run_seed, weight_draws
 from evaluation.tables import Row, beside, exit_code, scored_otherwise
 from evaluation.two_sided import Sequences, TwoSided, is_known, two_sided
 from runtime.checkpoint import load_model
@@ -133,7 +133,7 @@ def run_row(c: OrdersConfig, entry: Entry, a: "Asked", truths: dict[tuple[str, f
     """All that is measured of one run."""
     device = get_device(c.device)
     model, ckpt = load_model(entry.path, device=device, dtype=get_dtype(c.dtype))
-    who = Asker(model, model.head.draws(c.samples, c.seed, get_dtype(c.dtype)), device, c.dtype)
+    who = Asker(model, weight_draws(model, ckpt.config, c.samples, c.seed, c.dtype), device, c.dtype)
     own = ckpt.config.get("order", "left_to_right")
     row: Row = perplexities(who, own, a.data, entry.name, isinstance(a.truth, Sequences))
     windows = spread(a.data.ids, c.windows, a.length)
