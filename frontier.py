@@ -156,7 +156,7 @@ def main(argv: list[str]) -> int:
         if unchanged(rows.get(name), ckpt, digest, CODE):
             print(f"{name}: kept from {path}", file=sys.stderr)
             continue
-        row = {"name": name, "weights_sha256": digest, "code": scoring_code(*CODE)}
+        row: Row = {"name": name, "weights_sha256": digest, "code": scoring_code(*CODE)}
         row["training"] = public(ckpt.config)
         row |= points(checkpoint, name, c.temperatures, data, references, s, device)
         rows = update(path, settings, {"human": human, name: row})
