@@ -62,7 +62,9 @@ TABLE ?= heads
 OVERLAY := $(if $(filter heads,$(TABLE)),brief,$(TABLE))
 table: .venv/done
 	$(PY) table.py config/tables/heads.py $(if $(filter-out heads,$(TABLE)),config/tables/$(TABLE).py) --jobs=2
-	@set -- out/$(TABLE)/*-$(OVERLAY)-2; if [ -d "$$1" ]; then set -x; \
+	@set --; for run in out/$(TABLE)/*-$(OVERLAY)-2; do \
+		[ ! -d "$$run" ] || set -- "$$@" "$$(basename "$$run" "-$(OVERLAY)-2")=$$run"; done; \
+		if [ $$# -gt 0 ]; then set -x; \
 		$(PY) frontier.py "$$@" $(if $(filter grammar,$(TABLE)),--prompt_tokens 28 --new_tokens 100) --out results/$(TABLE).frontier; \
 		else echo "out/ has no run of this table: its frontier stays as it is"; fi
 

@@ -38,7 +38,7 @@ from evaluation.provenance import commit
 from heads import HEADS, make_head
 from model import LanguageModel
 from runtime import checkpoint
-from runtime.configurator import check_seed, cli, configure, help_text, wants_help
+from runtime.configurator import check_seed, cli, completed, configure, help_text, wants_help
 from runtime.device import autocast, get_device
 from runtime.errors import UserError, users_values
 from runtime.files import write_json
@@ -274,7 +274,8 @@ class Training:
     def restore(self) -> None:
         """Goes on from out_dir/last. UserError if it was another run."""
         ckpt = checkpoint.load(checkpoint.find(self.out, "last"), optimizer=True)
-        refuse_other_run(self.out, ckpt.config, lasting(self.saved_config))
+        had = completed(ClassifyConfig, ckpt.config)
+        refuse_other_run(self.out, had, lasting(self.saved_config))
         checkpoint.restore(self.model, ckpt)
         damaged = UserError(f"the checkpoint {ckpt.path} cannot be read: use another one or train again")
         try:

@@ -32,7 +32,7 @@ from evaluation.provenance import versions
 from evaluation.summary import sheet
 from evaluation.tables import Row, beside, distance, json_table, markdown, number_strings, strict, terminal
 from runtime import checkpoint
-from runtime.configurator import cli, configure, help_text, wants_help
+from runtime.configurator import cli, completed, configure, help_text, wants_help
 from runtime.errors import UserError
 from runtime.files import check_writable, foreign, lock_of, locked, read_json, replacing
 from runtime.names import check_row_name
@@ -152,9 +152,9 @@ class ClassRun:
 
     def differs(self, config: dict[str, Any]) -> str:
         """The first setting in which a run's configuration is not what is asked for; or ""."""
-        wanted = lasting(asdict(self.wanted))
-        odd = [k for k, v in wanted.items() if config.get(k) != v]
-        return f"{odd[0]} ({config.get(odd[0])!r}, not {wanted[odd[0]]!r})" if odd else ""
+        wanted, config = lasting(asdict(self.wanted)), completed(ClassifyConfig, config)
+        odd = [k for k, v in wanted.items() if config[k] != v]
+        return f"{odd[0]} ({config[odd[0]]!r}, not {wanted[odd[0]]!r})" if odd else ""
 
 
 def kept_rows(c: ClassTableConfig) -> dict[str, Row]:

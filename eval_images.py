@@ -35,17 +35,16 @@ from classify import ClassifyConfig
 from data.held_out import HeldOut, open_held_out
 from data.image_tokens.prepare import FILES, read_source
 from data.images.sets import Images, ImageSet
-from data.orders import MASKED
-from evaluation.by_seed import grouped, kept_rows, mean, name_of, rows_of, table, write
+from evaluation.by_seed import grouped, kept_rows, mean, problems, rows_of, table, update
 from evaluation.guidance import Drawn, check_cfg, sample_codes, what_is_drawn
 from evaluation.images import NEIGHBOURS, Seen, grid, halves, judged, seen, write_png
 from evaluation.orders import Asker
-from evaluation.provenance import commit, scoring_code, versions
-from evaluation.rows import Entry, check_comparable, entries, public
+from evaluation.provenance import versions
+from evaluation.rows import Entry, check_comparable, entries
 from evaluation.sampling import check_sampling
 from evaluation.scoring import score
-from evaluation.settings import run_seed
-from evaluation.tables import Row, beside, scored_otherwise
+from evaluation.settings import run_seed, weight_draws
+from evaluation.tables import Row, beside, exit_code, scored_otherwise
 from model import LanguageModel
 from runtime import checkpoint
 from runtime.configurator import check_seed, cli, configure, help_text, wants_help
@@ -54,6 +53,7 @@ from runtime.errors import UserError, users_values
 from runtime.files import check_writable, foreign
 from runtime.names import file_stem
 
+PROGRAM = "eval_images.py"
 CODE = (  # what decides the numbers of a row, beside what decides those of eval_diversity.py
     *(f"evaluation/{name}.py" for name in ("images", "guidance")),
     *(f"data/image_tokens/{name}.py" for name in ("codecs", "prepare")),
@@ -136,16 +136,28 @@ class Asked(NamedTuple):
     others: Images  # as many other ones
 
 
-def load_classifier(path: str, images: ImageSet) -> LanguageModel:
-    """The best checkpoint of a run of classify.py, on the CPU. UserError if it is none or of other images."""
-    ckpt = checkpoint.load(checkpoint.find(path))
+def open_classifier(path: str, images: str, weights: bool = True) -> checkpoint.Checkpoint:
+    """The best checkpoint of a run of classify.py. UserError if it is none or of another set of images."""
+    ckpt = checkpoint.load(checkpoint.find(path), weights=weights)
     if ckpt.config.get("trunk") != "cnn":
         raise UserError(f"--classifier={path} is no run of classify.py: give the out folder of one")
+    if ckpt.config.get("images") != images:
+        raise other_images(path, ckpt, images)
+    return ckpt
+
+
+def other_images(path: str, ckpt: checkpoint.Checkpoint, images: str) -> UserError:
+    return UserError(
+        f"--classifier={path} was trained on {ckpt.config.get('images')}, not on these images of {images}: "
+        "give one that was"
+    )
+
+
+def load_classifier(path: str, images: ImageSet) -> LanguageModel:
+    """The model of `open_classifier`, on the CPU. UserError if its images are not these."""
+    ckpt = open_classifier(path, images.name)
     if ckpt.config.get("data_sha256") != images.sha256:
-        raise UserError(
-            f"--classifier={path} was trained on {ckpt.config.get('images')}, not on these images of "
-            f"{images.name}: give one that was"
-        )
+        raise other_images(path, ckpt, images.name)
     known = {f.name for f in fields(ClassifyConfig)}
     with foreign(ckpt.path / "config.json", "the configuration of a classifier"), users_values():
         c = ClassifyConfig(**{k: v for k, v in ckpt.config.items() if k in known})
@@ -203,24 +215,19 @@ def run_row(c: ImagesConfig, entry: Entry, a: Asked) -> Row:
     """All that is measured of one run."""
     device = get_device(c.device)
     model, ckpt = checkpoint.load_model(entry.path, device=device, dtype=get_dtype(c.dtype))
-    draws = model.head.draws(c.samples, c.seed, get_dtype(c.dtype))
-    row: Row = {"name": entry.name, "row": name_of(entry), "seed": ckpt.config["seed"]}
-    row |= {"step": ckpt.progress["step"], "weights_sha256": checkpoint.weights_digest(ckpt.path)}
-    row |= {"commit": commit(), "code": scoring_code(*CODE), "training": public(ckpt.config)}
+    draws = weight_draws(model, ckpt.config, c.samples, c.seed, c.dtype)
     s = score(model, a.data.ids, 0, draws, device, c.dtype, given=a.data.given)
     codec = a.drawn.codec
     assert codec is not None
     per_pixel = math.prod(codec.grid) / math.prod(codec.shape[1:])
+    row: Row = {}
     for end, nll in (("", s.nll), ("_eps", s.eps_nll)):
         bits = nll / s.tokens / math.log(2)
         row |= {f"bits_code{end}": bits, f"bits_pixel{end}": bits * per_pixel}
     row |= {"zeros": s.zeros, "points": []}
     strips = []
     for point in c.points:
-        try:
-            pixels = drawn_at(point, c, Asker(model, draws, device, c.dtype), ckpt, entry.name, a)
-        except checkpoint.Degenerate as e:
-            raise checkpoint.Degenerate(e.what, ckpt.path) from None
+        pixels = drawn_at(point, c, Asker(model, draws, device, c.dtype), ckpt, entry.name, a)
         row["points"].append({**point._asdict(), **look(a, pixels, a.labels)})
         strips.append(strip(pixels, a.labels))
     if c.out:
@@ -269,7 +276,7 @@ def text_of(content: dict[str, Any], rows: list[Row]) -> str:
             drawn.append([name, point, *(mean([p[k] for p in same]) for k in TITLES)])
     drawn += [[r["row"], "", *(f"{r[k]:.4g}" for k in TITLES)] for r in content["references"]]
     head = ["", "runs", "bits a code", "bits a pixel", "bits a code, eps"]
-    said = "\n\n".join([content["said"], *scored_otherwise(rows, CODE)])
+    said = "\n\n".join([content["said"], *problems(rows), *scored_otherwise(rows, CODE)])
     return "\n\n".join([table(head, nll), table(["", "guidance", *TITLES.values()], drawn), said])
 
 
@@ -286,14 +293,13 @@ def check_before(c: ImagesConfig, out: Path, wanted: list[dict[str, Any]]) -> di
     for run in wanted:
         if run["dataset"] != "image_tokens":
             raise UserError(f"dataset = {run['dataset']!r}: eval_images.py is of image tokens alone")
-        if run["order"] == MASKED:
-            raise UserError(f"order = {MASKED!r}: masked diffusion has no next code to guide: leave it out")
         source = read_source(run["source"])
         if source.images == FILES:
             raise UserError(f"source = {run['source']!r}: another program's codes have no images to judge")
         if not source.settings.drop and any(scale != 1 for scale in c.cfg):
             raise UserError(f"cfg = {c.cfg} with drop=0 in source: give --cfg=[1], or images with drop=10")
-    return kept_rows(out, settings_of(c), "eval_images.py")
+        open_classifier(c.classifier, source.images, weights=False)
+    return kept_rows(out, settings_of(c), PROGRAM)
 
 
 def main(argv: list[str]) -> int:
@@ -312,15 +318,18 @@ def main(argv: list[str]) -> int:
     settings = settings_of(c) | {"corpus": a.data.info["sha256"]}
     content: dict[str, Any] = {"settings": settings, "command": " ".join(sys.argv), "versions": versions()}
     content |= {"said": said, "references": references(a, c.seed)}
-    kept = kept_rows(out, settings, "eval_images.py")
+    kept = kept_rows(out, settings, PROGRAM)
 
-    def so_far(rows: list[Row]) -> None:
-        if out:
-            write(out, content, rows, text_of(content, rows))
+    def text(rows: list[Row]) -> str:
+        return text_of(content, rows)
 
-    rows = rows_of(a.runs, kept, CODE, lambda entry: run_row(c, entry, a), so_far, out)
-    print(text_of(content, rows))
-    return 0
+    def written(rows: dict[str, Row]) -> list[Row]:
+        return update(out, content, rows, PROGRAM, text) if out else list(rows.values())
+
+    rows = rows_of(a.runs, kept, CODE, lambda entry: run_row(c, entry, a), written, out)
+    print(text(rows))
+    asked = {e.name for e in a.runs}
+    return exit_code({r["name"]: r for r in rows if r["name"] in asked})
 
 
 if __name__ == "__main__":

@@ -36,24 +36,25 @@ from typing import Any, Literal, NamedTuple
 from tqdm import tqdm
 
 from data.held_out import HeldOut, open_held_out
-from data.prepared import found_path
+from data.prepared import found_path, given_of
 from evaluation import figures
-from evaluation.by_seed import grouped, kept_rows, mean, name_of, rows_of, table, write
+from evaluation.by_seed import grouped, kept_rows, mean, problems, rows_of, table, update
 from evaluation.metrics import perplexity
 from evaluation.orders import KINDS, Asker, Questions, divergence, middle_bits, questions, spread, templates
-from evaluation.provenance import commit, scoring_code, versions
-from evaluation.rows import Entry, check_comparable, entries, public
+from evaluation.provenance import versions
+from evaluation.rows import Entry, check_comparable, entries
 from evaluation.samplers import points
 from evaluation.scoring import score
-from evaluation.settings import run_seed
-from evaluation.tables import Row, beside, scored_otherwise
+from evaluation.settings import run_seed, weight_draws
+from evaluation.tables import Row, beside, exit_code, scored_otherwise
 from evaluation.two_sided import Sequences, TwoSided, is_known, two_sided
-from runtime.checkpoint import load_model, weights_digest
+from runtime.checkpoint import load_model
 from runtime.configurator import check_seed, cli, configure, help_text, wants_help
 from runtime.device import get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
-from runtime.files import check_writable
+from runtime.files import check_writable, lock_of, locked
 
+PROGRAM = "eval_orders.py"
 CODE = (  # what decides the numbers of a row, beside what decides those of eval_diversity.py
     *(f"evaluation/{name}.py" for name in ("orders", "any_order", "filling", "samplers", "two_sided")),
     "data/orders.py",
@@ -132,12 +133,9 @@ def run_row(c: OrdersConfig, entry: Entry, a: "Asked", truths: dict[tuple[str, f
     """All that is measured of one run."""
     device = get_device(c.device)
     model, ckpt = load_model(entry.path, device=device, dtype=get_dtype(c.dtype))
-    who = Asker(model, model.head.draws(c.samples, c.seed, get_dtype(c.dtype)), device, c.dtype)
-    row: Row = {"name": entry.name, "row": name_of(entry), "seed": ckpt.config["seed"]}
-    row |= {"step": ckpt.progress["step"], "weights_sha256": weights_digest(ckpt.path)}
-    row |= {"commit": commit(), "code": scoring_code(*CODE), "training": public(ckpt.config)}
+    who = Asker(model, weight_draws(model, ckpt.config, c.samples, c.seed, c.dtype), device, c.dtype)
     own = ckpt.config.get("order", "left_to_right")
-    row |= perplexities(who, own, a.data, entry.name, isinstance(a.truth, Sequences))
+    row: Row = perplexities(who, own, a.data, entry.name, isinstance(a.truth, Sequences))
     windows = spread(a.data.ids, c.windows, a.length)
     for gap in c.gaps:
         for side, bits in middle_bits(who, windows, gap, a.data.given).items():
@@ -248,16 +246,17 @@ def check_before(c: OrdersConfig, out: Path, wanted: list[dict[str, Any]]) -> di
     """For table.py, before the trainings: the rows that `out` has. UserError for what cannot be asked of runs
     of these configurations, and for rows of other settings."""
     for run in wanted:
-        check_gaps(c, run["block_size"])
-        if c.samplers and not is_known(run["dataset"], run["source"]):
-            raise no_truth(f"{run['dataset']} of {run['source']}")
-    return kept_rows(out, settings_of(c), "eval_orders.py")
+        corpus = run["dataset"], run["source"]
+        check_gaps(c, run["block_size"] - given_of(*corpus))
+        if c.samplers and not is_known(*corpus, run["block_size"]):
+            raise no_truth(" ".join(corpus).strip(), run["block_size"])
+    return kept_rows(out, settings_of(c), PROGRAM)
 
 
-def no_truth(corpus: str) -> UserError:
+def no_truth(corpus: str, length: int) -> UserError:
     return UserError(
-        "--samplers needs a corpus whose truth is known (data/grammar, data/synthetic, data/mazes or "
-        f"simulated data/climbs), not {corpus}: leave it out"
+        "--samplers needs a corpus whose truth is known (data/grammar, or whole sequences of data/synthetic, "
+        f"data/mazes or simulated data/climbs), not {corpus} in windows of {length} tokens: leave it out"
     )
 
 
@@ -272,7 +271,7 @@ def opened(c: OrdersConfig) -> Asked:
     c.gaps = c.gaps or [gap for gap in (1, 4, 16, 64) if gap <= length - data.given - 2]
     truth = two_sided(data, runs[0].ckpt.config["dataset"], length)
     if c.samplers and truth is None:
-        raise no_truth(str(folder))
+        raise no_truth(str(folder), length)
     if c.out:
         check_writable(beside(Path(c.out), ".json"))
     return Asked(runs, data, length, truth)
@@ -287,7 +286,7 @@ def main(argv: list[str]) -> int:
     a = opened(c)
     out = Path(c.out) if c.out else None
     settings = settings_of(c) | {"block_size": a.length, "corpus": a.data.info["sha256"]}
-    kept = kept_rows(out, settings, "eval_orders.py")
+    kept = kept_rows(out, settings, PROGRAM)
     truths: dict[tuple[str, float], Questions] = {}
     if a.truth:
         windows = spread(a.data.ids, c.truth_windows, a.length)
@@ -300,15 +299,19 @@ def main(argv: list[str]) -> int:
     if a.truth:
         content["truth"] = a.truth.judge(spread(a.data.ids, c.texts, a.length))
 
-    def so_far(rows: list[Row]) -> None:
-        if out:
-            write(out, content, rows, "\n\n".join(texts_of(content, rows, c.samplers)))
+    def text(rows: list[Row]) -> str:
+        return "\n\n".join(texts_of(content, rows, c.samplers))
 
-    rows = rows_of(a.runs, kept, CODE, lambda entry: run_row(c, entry, a, truths), so_far, out)
-    print(*texts_of(content, rows, c.samplers), sep="\n\n")
+    def written(rows: dict[str, Row]) -> list[Row]:
+        return update(out, content, rows, PROGRAM, text) if out else list(rows.values())
+
+    rows = rows_of(a.runs, kept, CODE, lambda entry: run_row(c, entry, a, truths), written, out)
+    print(text(rows))
     if out and c.samplers:
-        draw(rows, content["truth"], out)
-    return 0
+        with locked(lock_of(out)):  # who draws last has read all rows
+            draw(list(kept_rows(out, settings, PROGRAM).values()), content["truth"], out)
+    asked = {e.name for e in a.runs}
+    return exit_code({r["name"]: r for r in rows if r["name"] in asked})
 
 
 # a key, or how it begins -> what the columns under it are
@@ -342,7 +345,7 @@ def note(rows: list[Row], truth: dict[str, float]) -> list[str]:
 
 def texts_of(content: dict[str, Any], rows: list[Row], samplers: bool) -> list[str]:
     truth = content.get("truth", {})
-    said = [*note(rows, truth), *scored_otherwise(rows, CODE)]
+    said = [*note(rows, truth), *problems(rows), *scored_otherwise(rows, CODE)]
     return [*tables(rows), *([sampler_table(rows, truth)] if samplers else []), *said]
 
 

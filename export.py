@@ -43,7 +43,7 @@ class ExportConfig:
     run: str             # the out folder of a training run, or one checkpoint in it
     folder: str          # the new folder
     samples: int = 8     # weight draws of a Bayesian projection, stored in the folder
-    seed: int = 1337     # of these draws, which are those of eval_diversity.py with the same two options
+    seed: int = 1337     # of these draws: those of eval_diversity.py and sample.py with the same two options
     # fmt: on
 
     def check(self) -> None:

@@ -24,16 +24,18 @@ import numpy as np
 import torch
 
 from evaluation import diversity, figures
-from evaluation.provenance import versions
-from evaluation.rows import Data, open_all, other_texts, validity
+from evaluation.provenance import scoring_code, versions
+from evaluation.rows import Data, open_all, other_texts, public, unchanged, validity
 from evaluation.settings import Settings, TextsConfig, check_settings, of_run, other_settings
-from evaluation.tables import Row, beside, exit_code, json_table
+from evaluation.tables import Row, beside, exit_code, json_table, scored_otherwise
 from evaluation.texts import cut, decode, measured, sample_texts
-from runtime.checkpoint import Checkpoint, Degenerate, load_model, weights_digest
+from runtime.checkpoint import Degenerate, load_model, weights_digest
 from runtime.configurator import cli, configure, help_text, wants_help
 from runtime.device import get_dtype
 from runtime.errors import UserError
 from runtime.files import foreign, lock_of, locked, read_json, replacing
+
+CODE = ("frontier.py",)  # what decides the points, beside what decides the numbers of eval_diversity.py
 
 
 @dataclass
@@ -110,11 +112,6 @@ def kept_rows(path: Path, settings: dict[str, Any]) -> dict[str, Row]:
     return rows
 
 
-def unchanged(row: Row | None, ckpt: Checkpoint, digest: str) -> bool:
-    """Whether `row` is this checkpoint's."""
-    return row is not None and row.get("weights_sha256") == digest and row.get("head") == ckpt.config["head"]
-
-
 def update(path: Path, settings: dict[str, Any], new: dict[str, Row]) -> dict[str, Row]:
     """Writes the file with the rows `new` in it, beside those that it holds. All its rows.
 
@@ -156,16 +153,18 @@ def main(argv: list[str]) -> int:
     human = {"name": "human", "reference": True, **point(data, data.prompts.human, references, s)}
     for name, checkpoint, ckpt in asked:
         digest = weights_digest(ckpt.path)
-        if unchanged(rows.get(name), ckpt, digest):
+        if unchanged(rows.get(name), ckpt, digest, CODE):
             print(f"{name}: kept from {path}", file=sys.stderr)
             continue
-        row = {"name": name, "head": ckpt.config["head"], "weights_sha256": digest}
+        row: Row = {"name": name, "weights_sha256": digest, "code": scoring_code(*CODE)}
+        row["training"] = public(ckpt.config)
         row |= points(checkpoint, name, c.temperatures, data, references, s, device)
         rows = update(path, settings, {"human": human, name: row})
         print(described(row), flush=True)
     with locked(lock_of(path)):  # who draws last has read all rows
         if any(r.get("points") for r in rows.values()):
             figures.draw(out)
+    print(*scored_otherwise(rows.values(), CODE), sep="\n")
     return exit_code({e.name: rows[e.name] for e in asked})
 
 

@@ -39,6 +39,7 @@ from evaluation import gaps
 from evaluation.any_order import FREE, MaskedReader, Reader, check_fills, reader_of
 from evaluation.filling import Filled, burst, diffusion, one_by_one, speculative, unwatched
 from evaluation.sampling import check_sampling, entropies, generate, truncate
+from evaluation.settings import weight_draws
 from heads import BayesianProjection, Weights
 from model import LanguageModel
 from runtime.checkpoint import Checkpoint, Degenerate, find, load, load_model
@@ -64,7 +65,7 @@ class SampleConfig:
     temperature: float = 1.0        # 0 is greedy
     top_k: int = 0                  # the most probable tokens that may be drawn; 0: all
     top_p: float = 1.0              # or the smallest set of them with this mass
-    seed: int = 1337
+    seed: int = 1337                # of the text; with the run's own, of Bayesian weights
     samples: int = 8                # weight draws of a Bayesian projection, kept for the whole run
     uncertainty: bool = False       # total, aleatoric and epistemic, of each token, in nats
     # any order
@@ -266,7 +267,7 @@ def main(argv: list[str]) -> int:
         return fill(c, model, ckpt, tokenizer, device, dtype)
     prompts = encode(read_prompts(c.prompt, c.prompts), tokenizer, model.trunk.context)
     check_memory(model, c.num_samples, c.samples, max(map(len, prompts)) + c.length, device)
-    draws = model.head.draws(c.samples, c.seed, get_dtype(dtype.name))
+    draws = weight_draws(model, ckpt.config, c.samples, c.seed, dtype.name)
     introduce(c, ckpt, dtype, draws)
     generator = torch.Generator(float64_device(device)).manual_seed(c.seed)
     began = time.perf_counter()
@@ -405,7 +406,7 @@ def fill(
     sampler = filler(c, model.trunk.config.order)
     texts = texts_to_fill(c, tokenizer, model.trunk.config.block_size)
     check_memory(model, c.num_samples, c.samples, 2 * max(map(len, texts)), device)
-    draws = model.head.draws(c.samples, c.seed, get_dtype(dtype.name))
+    draws = weight_draws(model, ckpt.config, c.samples, c.seed, dtype.name)
     cut = partial(truncate, temperature=c.temperature, top_k=c.top_k, top_p=c.top_p)
     generator = torch.Generator(float64_device(device)).manual_seed(c.seed)
     introduce(c, ckpt, dtype, draws)

@@ -29,6 +29,7 @@ from data.image_tokens.prepare import Layout
 from evaluation.guidance import check_cfg, sample_codes, what_is_drawn
 from evaluation.images import grid, write_png
 from evaluation.sampling import check_sampling
+from evaluation.settings import weight_draws
 from runtime.checkpoint import Degenerate, load_model
 from runtime.configurator import check_seed, cli, configure, help_text, wants_help
 from runtime.device import float64_device, get_device, get_dtype, settle_dtype
@@ -124,7 +125,7 @@ def main(argv: list[str]) -> int:
         f"{dtype.name}: {dtype.reason}",
         file=sys.stderr,
     )
-    draws = model.head.draws(c.samples, c.seed, get_dtype(dtype.name))
+    draws = weight_draws(model, ckpt.config, c.samples, c.seed, dtype.name)
     generator = torch.Generator(float64_device(device)).manual_seed(c.seed)
     how, began = (c.temperature, c.top_k, c.top_p), time.perf_counter()
     try:

@@ -23,10 +23,12 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 import eval_diversity
+from data.prepared import folder_of
 from evaluation import figures
+from evaluation.rows import check_text, check_together
 from evaluation.runs import Run, data_of, prepare_data, show_commands, split, used_by, words_of
 from evaluation.settings import Settings, other_settings
 from evaluation.summary import write_summary
@@ -208,6 +210,7 @@ def check(c: TableConfig) -> list[Run]:
     """The table's runs. UserError for what cannot work, of any row."""
     check_rows(c)
     runs = checked_runs(c)
+    check_text(runs[0].out, runs[0].wanted["dataset"])
     asked = eval_diversity.read_arguments([*(str(r.out) for r in runs), *split(c.evaluate)])
     per_run = per_run_table(c)
     for path in (
@@ -232,10 +235,11 @@ def checked_runs(c: TableConfig) -> list[Run]:
         raise UserError("rows or seeds hold one twice: each row and each seed is to be there once")
     if not runs:
         raise UserError(f"{tuning_file(c)}: no row has its trials yet; python tune.py makes them")
-    blocks = {run.wanted["block_size"]: run for run in runs}
-    if len(blocks) > 1:
-        each = "; ".join(f"{run.out.name} has block_size = {block}" for block, run in blocks.items())
-        raise UserError(f"{each}: contexts of different length cannot stand in one table")
+
+    def folder(wanted: dict[str, Any]) -> Path:
+        return folder_of(wanted["dataset"], wanted["tokenizer"], wanted["source"])
+
+    check_together([(run.out, run.wanted) for run in runs], folder, masked=c.evaluator == "orders")
     return runs
 
 

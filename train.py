@@ -58,7 +58,7 @@ from evaluation.spent import spent_by
 from heads import HEADS, Weights
 from model import trunk_config
 from runtime import checkpoint
-from runtime.configurator import cli, help_text, wants_help
+from runtime.configurator import cli, completed, help_text, wants_help
 from runtime.device import autocast
 from runtime.errors import UserError
 from runtime.gpt2 import refuse_missing_path
@@ -202,7 +202,7 @@ class Trainer:
                 "the run's `last` back, or start again in another --out_dir"
             )
         ckpt = checkpoint.load(path, optimizer=True, run=True)
-        had = {**asdict(TrainConfig()), **ckpt.config}  # a key that an earlier version did not have
+        had = completed(TrainConfig, ckpt.config)
         # it started from them; whether they have changed since does not matter
         for key in ("init_weights", "init_spent", "teacher_spent"):
             self.model_config[key] = had.get(key)

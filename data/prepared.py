@@ -10,6 +10,7 @@ import importlib
 import json
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from data.tokenizers import GPT2Tokenizer, Tokenizer, bpe_size, read_tokenizer, tokenizer_name
@@ -84,18 +85,40 @@ def is_prepared(folder: Path, tokenizer: str, source: str = "") -> bool:
         return False
 
 
+def corpus_of(dataset: str) -> ModuleType:
+    """The module data/DATASET/prepare.py, which says all that is known of a corpus. UserError if there is
+    none."""
+    known = sorted(path.parent.name for path in CODE.glob("data/*/prepare.py"))
+    if dataset not in known:
+        near = difflib.get_close_matches(dataset, known, 1)
+        guess = f", did you mean {near[0]!r}?" if near else ""
+        raise UserError(f"unknown dataset {dataset!r}{guess} (known: {', '.join(known)})")
+    return importlib.import_module(f"data.{dataset}.prepare")
+
+
+def measured_by(dataset: str) -> str:
+    """The program that measures models of a corpus which is no text (its MEASURED_BY).
+
+    "" for text, which a corpus that is not here is taken for.
+    """
+    with suppress(UserError):
+        return getattr(corpus_of(dataset), "MEASURED_BY", "")
+    return ""
+
+
+def given_of(dataset: str, source: str) -> int:
+    """How many tokens at the start of each sequence of a corpus are given, and never predicted."""
+    corpus = corpus_of(dataset)
+    return corpus.given(source) if hasattr(corpus, "given") else 0
+
+
 def folder_of(dataset: str, tokenizer: str, source: str = "", root: str | Path = DATA) -> Path:
     """Where a corpus is prepared: root/dataset/tokenizer, or what the corpus calls it with that source.
 
     So a corpus of other settings stands beside the standard one: data/grammar/words-train=50000. ValueError
     for an unknown dataset or setting.
     """
-    known = sorted(path.parent.name for path in CODE.glob("data/*/prepare.py"))
-    if dataset not in known:
-        near = difflib.get_close_matches(dataset, known, 1)
-        guess = f", did you mean {near[0]!r}?" if near else ""
-        raise UserError(f"unknown dataset {dataset!r}{guess} (known: {', '.join(known)})")
-    corpus = importlib.import_module(f"data.{dataset}.prepare")
+    corpus = corpus_of(dataset)
     name = tokenizer_name(tokenizer)
     if hasattr(corpus, "folder_name"):
         name = corpus.folder_name(name, source)
@@ -120,14 +143,14 @@ def prepared(dataset: str, tokenizer: str, source: str = "", root: str | Path = 
         with suppress(FileNotFoundError):
             open_tokens(folder / f"{split}.bin")
     if not is_prepared(folder, tokenizer, source):
-        importlib.import_module(f"data.{dataset}.prepare").prepare(folder, tokenizer, source)
+        corpus_of(dataset).prepare(folder, tokenizer, source)
     return folder
 
 
 def unusual(dataset: str, source: str) -> str:
     """Which of a generated corpus' settings, in the `source` of its record, are not the standard ones; "" if
     none."""
-    corpus = importlib.import_module(f"data.{dataset}.prepare")
+    corpus = corpus_of(dataset)
     return corpus.unusual(source) if hasattr(corpus, "unusual") else ""
 
 

@@ -38,15 +38,15 @@ from data.climbs.rates import RATES, STEP
 from data.held_out import open_held_out
 from data.prepared import found_path
 from data.synthetic.tasks import Chain
-from eval_orders import grouped, mean, name_of, table
 from evaluation import embeddings, figures
 from evaluation.any_order import FREE, Exact
+from evaluation.by_seed import grouped, mean, name_of, table
 from evaluation.orders import Asker, spread
 from evaluation.provenance import commit
 from evaluation.rest import can_be_asked, density, nats, written
 from evaluation.rows import Entry, check_comparable, entries
 from evaluation.samplers import left_to_right
-from evaluation.settings import run_seed
+from evaluation.settings import run_seed, weight_draws
 from evaluation.tables import beside
 from evaluation.two_sided import Sequences, two_sided
 from runtime.checkpoint import load_model, weights_digest
@@ -260,7 +260,7 @@ def main(argv: list[str]) -> int:
     for entry in runs:
         print(f"{entry.name} ...", file=sys.stderr)
         model, ckpt = load_model(entry.path, "last", device)
-        who = Asker(model, model.head.draws(1, c.seed), device, "float32")
+        who = Asker(model, weight_draws(model, ckpt.config, 1, c.seed), device, "float32")
         seed = run_seed(c.seed, ckpt.config)
         row = {"name": entry.name, "row": name_of(entry), "seed": ckpt.config["seed"]}
         row |= {"step": ckpt.progress["step"], "weights_sha256": weights_digest(ckpt.path)}

@@ -12,13 +12,13 @@ from typing import Any
 from tabulate import tabulate
 
 from evaluation.intervals import student_interval
-from evaluation.provenance import scoring_code
-from evaluation.rows import Entry
+from evaluation.provenance import commit, scoring_code
+from evaluation.rows import Entry, public, unchanged
 from evaluation.settings import other_settings
 from evaluation.tables import Row, beside, json_table, number_strings, strict
-from runtime.checkpoint import weights_digest
+from runtime.checkpoint import Degenerate, weights_digest
 from runtime.errors import UserError
-from runtime.files import foreign, read_json, replacing
+from runtime.files import foreign, lock_of, locked, read_json, replacing
 
 
 def name_of(entry: Entry) -> str:
@@ -27,10 +27,11 @@ def name_of(entry: Entry) -> str:
 
 
 def grouped(rows: list[Row]) -> dict[str, list[Row]]:
-    """The runs of each configuration."""
+    """The runs of each configuration, without those that could not be measured."""
     out: dict[str, list[Row]] = defaultdict(list)
     for r in rows:
-        out[r["row"]].append(r)
+        if "problem" not in r:
+            out[r["row"]].append(r)
     return out
 
 
@@ -68,42 +69,62 @@ def kept_rows(out: Path | None, settings: dict[str, Any], program: str) -> dict[
     return known
 
 
+def origin(entry: Entry, code: tuple[str, ...]) -> Row:
+    """What a row says of its run, whatever is measured of it."""
+    ckpt = entry.ckpt
+    row: Row = {"name": entry.name, "row": name_of(entry), "seed": ckpt.config["seed"]}
+    row |= {"step": ckpt.progress["step"], "weights_sha256": weights_digest(ckpt.path)}
+    return row | {"commit": commit(), "code": scoring_code(*code), "training": public(ckpt.config)}
+
+
 def rows_of(
     runs: list[Entry],
     kept: dict[str, Row],
     code: tuple[str, ...],
     measure: Callable[[Entry], Row],
-    done: Callable[[list[Row]], None],
+    written: Callable[[dict[str, Row]], list[Row]],
     out: Path | None,
 ) -> list[Row]:
     """The row of each run, kept where the same `code` has scored the same weights, or measured now; then the
-    other rows that the table has. `done` with all of them so far after each, so that what is stopped goes on
-    from there."""
+    other rows that the table has. A run whose numbers are none has a "problem" instead of them.
 
-    def same(entry: Entry) -> bool:
-        row, digest = kept.get(entry.name, {}), weights_digest(entry.ckpt.path)
-        return row.get("weights_sha256") == digest and row["code"] == scoring_code(*code)
-
-    rows = {entry.name: kept[entry.name] if same(entry) else None for entry in runs}
-    rows |= {name: row for name, row in kept.items() if name not in rows}
-
-    def so_far() -> list[Row]:
-        return [row for row in rows.values() if row]
-
+    `written` puts the rows so far into the table after each, so that what is stopped goes on from there, and
+    returns all rows of it.
+    """
+    rows: dict[str, Row] = {}
     for entry in runs:
-        if rows[entry.name]:
+        had = kept.get(entry.name)
+        if unchanged(had, entry.ckpt, weights_digest(entry.ckpt.path), code):
             print(f"{entry.name}: kept from {out}.json", file=sys.stderr)
+            rows[entry.name] = kept[entry.name]
         else:
-            rows[entry.name] = measure(entry)
-            done(so_far())
-    done(so_far())
-    return so_far()
+            rows[entry.name] = origin(entry, code)
+            try:
+                rows[entry.name] |= measure(entry)
+            except Degenerate as e:
+                rows[entry.name]["problem"] = e.what
+            written(rows)
+    return written(rows)
 
 
-def write(out: Path, content: dict[str, Any], rows: list[Row], text: str) -> None:
-    """OUT.json with the rows and OUT.md with the text."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(beside(out, ".json")) as f:
-        f.write(json_table(content, [strict(r) for r in rows]).encode())
-    with replacing(beside(out, ".md")) as f:
-        f.write((text + "\n").encode())
+def update(
+    out: Path, content: dict[str, Any], rows: dict[str, Row], program: str, text: Callable[[list[Row]], str]
+) -> list[Row]:
+    """Writes OUT.json and OUT.md with `rows` before those that the table holds. All its rows.
+
+    Another process may have added some since it was read.
+    """
+    with locked(lock_of(out)):
+        others = {n: r for n, r in kept_rows(out, content["settings"], program).items() if n not in rows}
+        table = [*rows.values(), *others.values()]
+        with replacing(beside(out, ".json")) as f:
+            f.write(json_table(content, [strict(r) for r in table]).encode())
+        with replacing(beside(out, ".md")) as f:
+            f.write((text(table) + "\n").encode())
+    return table
+
+
+def problems(rows: list[Row]) -> list[str]:
+    """The line that names the runs which could not be measured; none where there are no such."""
+    bad = [f"{r['name']} ({r['problem']})" for r in rows if "problem" in r]
+    return [f"Could not be measured, and in no mean: {'; '.join(bad)}."] if bad else []

@@ -101,8 +101,11 @@ Curves = dict[str, Steps]  # by row
 
 
 def row_of(run: dict[str, Any]) -> str:
-    """baseline-grammar-1 -> baseline: the run's name without overlay and seed."""
-    return run["name"].rsplit("-", 2)[0]
+    """The row that a run is recorded to be of, else the run's own name.
+
+    A name says nothing for sure: baseline-small-lr3 is another training than baseline-small.
+    """
+    return run.get("row", run["name"])
 
 
 def curves(
@@ -146,6 +149,11 @@ def panels(names: list[str], height: float) -> tuple["Figure", list[tuple["Axes"
     return fig, list(zip(axes.flat, names))
 
 
+def behind(names: Iterable[str]) -> str:
+    """What the label says of the grey curves, where there are any."""
+    return f"grey: {BASELINE}; " if BASELINE in names else ""
+
+
 def values(steps: Steps) -> list[float]:
     """All values of a row, of every step and seed."""
     return [v for seeds in steps.values() for v in seeds]
@@ -175,7 +183,7 @@ def multiples(data: Curves, y: str, log: bool = True) -> "Figure":
         band(ax, data[name], "tab:blue")
         if log:
             ax.set_yscale("log")
-    label = f"training steps; grey: {BASELINE}; bands: lowest to highest seed"
+    label = f"training steps; {behind(data)}bands: lowest to highest seed"
     if log and BASELINE in data:
         lowest = min(min(values(steps)) for steps in data.values())
         axes[0][0].set_ylim(lowest / 1.1, 4 * max(values(data[BASELINE])))
@@ -195,8 +203,9 @@ def table_figures(name: Path) -> Iterator[Drawing]:
 
     The others started from a trained baseline: their steps are not the same ones.
     """
-    named = {run for row in read(beside(name, ".json"))["rows"] for run in row["runs"]}
-    yield from run_figures(r for r in read(beside(name, ".runs.json"))["rows"] if r["name"] in named)
+    rows = {run: row["name"] for row in read(beside(name, ".json"))["rows"] for run in row["runs"]}
+    runs = read(beside(name, ".runs.json"))["rows"]
+    yield from run_figures(r | {"row": rows[r["name"]]} for r in runs if r["name"] in rows)
 
 
 def run_figures(runs: Iterable[dict[str, Any]]) -> Iterator[Drawing]:
@@ -319,7 +328,7 @@ def memorisation(rows: list[dict[str, Any]]) -> "Figure":
         column[0].set_title(name, fontsize=8)
     columns[0][0].legend(fontsize=5, frameon=False)
     for part in parts:
-        part.supxlabel(f"epochs; grey: {BASELINE}; bands: lowest to highest seed", fontsize=8)
+        part.supxlabel(f"epochs; {behind(names)}bands: lowest to highest seed", fontsize=8)
     equal_fit(last.subplots(), rows)
     return fig
 
@@ -372,7 +381,10 @@ def equal_fit(ax: "Axes", rows: list[dict[str, Any]]) -> None:
 
 
 def frontier(path: Path) -> "Figure":
-    """The figure of frontier.py's JSON: a curve a row over temperatures, T = 1 marked, and human text."""
+    """The figure of frontier.py's JSON: a curve a run over temperatures, T = 1 marked, and human text.
+
+    The run named baseline, else the first, stands behind the others.
+    """
     table = read(path)
     rows = [r for r in table["rows"] if r.get("points")]
     human = next((r for r in table["rows"] if r["name"] == "human"), None)
@@ -381,12 +393,9 @@ def frontier(path: Path) -> "Figure":
     key, title = "bleu", "BLEU against held-out human text"
     if "validity" in human:
         key = title = "validity"
-    base = next((r for r in rows if row_of(r) == BASELINE), rows[0])
+    base = next((r for r in rows if r["name"] == BASELINE), rows[0])
     others = [r for r in rows if r is not base] or [base]
-    names = [row_of(r) for r in others]
-    if len(set(names)) < len(names):
-        names = [r["name"] for r in others]
-    fig, axes = panels(names, 1.8)
+    fig, axes = panels([r["name"] for r in others], 1.8)
     for (ax, _), row in zip(axes, others):
         for r, colour in ((base, BASELINE_COLOUR), (row, "tab:blue")):
             trade_off(ax, [q for q in r["points"] if key in q], key, colour)
@@ -394,7 +403,7 @@ def frontier(path: Path) -> "Figure":
     temperatures = [q["temperature"] for q in base["points"]]
     fig.supxlabel(
         f"Self-BLEU (lower: more diverse); temperatures {temperatures[0]:g} to {temperatures[-1]:g}, "
-        f"the dot is 1; grey: {row_of(base)}; star: human text"
+        f"the dot is 1; grey: {base['name']}; star: human text"
     )
     fig.supylabel(title)
     return fig

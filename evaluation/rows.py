@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from tqdm import tqdm
 
 from data.held_out import HeldOut, Truth, open_held_out
 from data.orders import MASKED
-from data.prepared import found_path, tokenizer_of
+from data.prepared import found_path, measured_by, tokenizer_of
 from data.tokenizers import Tokenizer
 from data.tokens import TokenFile, open_tokens
 from evaluation import metrics
@@ -75,16 +76,20 @@ def renamed(path: Path) -> str:
     return f"give one another, as in other={path}"
 
 
-def check_comparable(asked: list[Entry], masked: bool = False) -> None:
-    """UserError if two of the rows cannot stand in one table. `masked`: of masked diffusion, too."""
-    first, base = asked[0].path, asked[0].ckpt.config
-    for _, path, ckpt in asked:
-        c = ckpt.config
-        tokens = ("tokenizer_fingerprint", "data_sha256")
-        if any(c[k] != base[k] for k in tokens):
+def check_together(
+    runs: list[tuple[Path, dict[str, Any]]], tokens: Callable[[dict[str, Any]], Any], masked: bool = False
+) -> None:
+    """UserError if two runs, (path, configuration), cannot stand in one table, trained or yet to be trained.
+
+    tokens  what their token files are known by
+    masked  whether those of masked diffusion can be measured, too
+    """
+    first, base = runs[0]
+    for path, c in runs:
+        if tokens(c) != tokens(base):
             raise UserError(
                 f"{path} ({c['dataset']}, {c['tokenizer']}) and {first} "
-                f"({base['dataset']}, {base['tokenizer']}) were trained on different token files: "
+                f"({base['dataset']}, {base['tokenizer']}) are trained on different token files: "
                 "their rows cannot stand in one table"
             )
         if c["block_size"] != base["block_size"]:
@@ -97,7 +102,24 @@ def check_comparable(asked: list[Entry], masked: bool = False) -> None:
                 f"{path} is masked diffusion, which has no next token to score from left to right: leave it "
                 "out, and see python eval_orders.py"
             )
+
+
+def check_comparable(asked: list[Entry], masked: bool = False) -> None:
+    """UserError if two of the rows cannot stand in one table. `masked`: of masked diffusion, too."""
+    configs = [(e.path, e.ckpt.config) for e in asked]
+    check_together(configs, itemgetter("tokenizer_fingerprint", "data_sha256"), masked)
     check_apart([*REFERENCES, *(e.name for e in asked)], renamed(asked[-1].path))
+
+
+def check_text(path: Path, dataset: str, given: int = 0) -> None:
+    """UserError if what the run `path` is of is no text, with the program that measures it.
+
+    given  tokens at the start of each sequence that are never predicted: no text has such
+    """
+    if program := measured_by(dataset) or ("eval_orders.py" if given else ""):
+        raise UserError(
+            f"{path} is of {dataset}, whose sequences are no text: python {program} measures such runs"
+        )
 
 
 class Data(NamedTuple):
@@ -126,12 +148,14 @@ def open_all(c: TextsConfig, **protocol: Any) -> tuple[list[Entry], Settings, Da
     asked = entries(c.checkpoints)
     check_comparable(asked)
     for _, path, ckpt in asked:
+        check_text(path, ckpt.config["dataset"])
         if ckpt.config["bayesian"]:
             drawn = 4 * c.samples * ckpt.config["vocab_size"] * ckpt.config["n_embd"]
             check_fits(drawn, device, f"{c.samples} draws of the weights of {path}", "samples")
     first = asked[0].ckpt
     folder = Path(c.data) if c.data else found_path(first.config["data"], asked[0].path)
     train, split = open_tokens(folder / "train.bin"), open_held_out(folder / f"{c.split}.bin")
+    check_text(asked[0].path, first.config["dataset"], split.given)
     tokenizer = tokenizer_of(first)
     if split.info["fingerprint"] != tokenizer.fingerprint:
         raise UserError(
@@ -219,12 +243,15 @@ def public(config: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in config.items() if k not in PLACES}
 
 
-def unchanged(row: dict[str, Any] | None, ckpt: Checkpoint, digest: str) -> bool:
+def unchanged(row: dict[str, Any] | None, ckpt: Checkpoint, digest: str, code: tuple[str, ...] = ()) -> bool:
     """Whether `row` is this checkpoint's, scored by this code: the same weights, by their hash, and the same
-    configuration, in which corpus, teacher and the weights it started from stand by their hashes, too."""
-    if row is None or row.get("weights_sha256") != digest or row.get("code") != scoring_code():
+    configuration, in which corpus, teacher and the weights it started from stand by their hashes, too.
+
+    `code`: the files of the evaluator beside those of all.
+    """
+    if row is None or row.get("weights_sha256") != digest or row.get("code") != scoring_code(*code):
         return False
-    return row["training"] == json.loads(json.dumps(public(ckpt.config)))
+    return row.get("training") == json.loads(json.dumps(public(ckpt.config)))
 
 
 def model_row(

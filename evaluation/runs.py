@@ -15,6 +15,7 @@ from data.tokenizers import tokenizer_name
 from data.tokens import open_tokens
 from evaluation.tables import Row
 from runtime import checkpoint
+from runtime.configurator import completed
 from runtime.errors import UserError
 from runtime.logs import entries
 from runtime.names import check_row_name
@@ -142,9 +143,9 @@ class Run:
         What another run gave it counts by the hash of that run's weights, as far as it is known: from its
         folder or its row among `rows`; else by its name.
         """
-        want = self.wanted
+        want, config = self.wanted, completed(TrainConfig, config)
         # a run may have taken whatever "auto" was where it was begun
-        asked = [k for k in want if k in config and k not in RESUMABLE and want[k] != "auto"]
+        asked = [k for k in want if k not in RESUMABLE and want[k] != "auto"]
         odd = [k for k in asked if named(config, k) != named(want, k)]
         if odd:
             return f"{odd[0]} ({config[odd[0]]!r}, not {want[odd[0]]!r})"

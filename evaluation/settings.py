@@ -5,7 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from evaluation.sampling import check_sampling
+from heads import Weights
+from model import LanguageModel
 from runtime.configurator import check_seed
+from runtime.device import get_dtype
 from runtime.errors import UserError
 
 LEAST_WORDS = 4  # a text is not cut to fewer: the metrics count 4-grams
@@ -167,3 +170,13 @@ def run_seed(seed: int, config: dict[str, Any]) -> int:
     """
     digest = hashlib.sha256(f"{seed} {config.get('seed')}".encode()).digest()
     return int.from_bytes(digest[:6])
+
+
+def weight_draws(
+    model: LanguageModel, config: dict[str, Any], samples: int, seed: int, dtype: str = "float32"
+) -> list[Weights]:
+    """The weights that a command with these two options averages over, of a run of this configuration.
+
+    Every command that samples or scores, and an exported folder, have the same ones for the same options.
+    """
+    return model.head.draws(samples, run_seed(seed, config), get_dtype(dtype))

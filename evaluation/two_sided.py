@@ -112,22 +112,27 @@ def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else float("nan")
 
 
-def is_known(dataset: str, source: str) -> bool:
-    """Whether anybody knows the truth of a corpus, as far as its settings say."""
-    return dataset in ("grammar", "synthetic", "mazes") or (dataset == "climbs" and bool(climbs_of(source)))
+def is_known(dataset: str, source: str, length: int) -> bool:
+    """Whether anybody knows the truth of windows of a corpus, by its settings."""
+    return dataset == "grammar" or drawn(dataset, source, length) is not None
+
+
+def drawn(dataset: str, source: str, length: int) -> TwoSided | None:
+    """The truth of sequences of `length` tokens that a program draws; None where nobody knows it."""
+    if dataset == "synthetic":
+        task = task_of(source)
+        return Sequences(task) if task.T == length else None
+    if dataset == "climbs":
+        climbs = climbs_of(source)
+        return Sequences(climbs) if climbs and climbs.T == length else None
+    if dataset == "mazes":
+        mazes = mazes_of(source)
+        return Answers(mazes) if mazes.T == length else None
+    return None
 
 
 def two_sided(data: HeldOut, dataset: str, length: int) -> TwoSided | None:
     """The truth of windows of a split; None where nobody knows it."""
     if isinstance(data.truth, Truth):
         return Language(data.truth.machine)
-    if dataset == "synthetic":
-        task = task_of(str(data.info["source"]))
-        return Sequences(task) if task.T == length else None
-    if dataset == "climbs":
-        climbs = climbs_of(str(data.info["source"]))
-        return Sequences(climbs) if climbs and climbs.T == length else None
-    if dataset == "mazes":
-        mazes = mazes_of(str(data.info["source"]))
-        return Answers(mazes) if mazes.T == length else None
-    return None
+    return drawn(dataset, str(data.info.get("source", "")), length)

@@ -247,6 +247,15 @@ def configure(defaults: type[T], argv: list[str]) -> T:
     return defaults(**values)
 
 
+def completed(defaults: type, config: dict[str, Any]) -> dict[str, Any]:
+    """`config`, a recorded one, with the default of each key that an earlier version did not have.
+
+    Every comparison of a recorded configuration with a wanted one begins here: what is missing in a record
+    is neither a difference nor equal to everything.
+    """
+    return vars(defaults()) | config
+
+
 def wants_help(argv: list[str]) -> bool:
     return "-h" in argv or "--help" in argv
 

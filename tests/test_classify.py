@@ -607,6 +607,17 @@ def test_a_run_of_another_configuration_is_not_taken(table):
         table(rows=["softmax --head=taylor"], seeds=[2])
 
 
+def test_a_setting_that_a_row_lacks_is_the_default():
+    run, other = (
+        classify_table.ClassRun.make(row, 2, classify_table.ClassTableConfig())
+        for row in ("softmax", "softmax --he")
+    )
+    had = vars(run.wanted)
+    del had["he"]
+    assert run.differs(had) == ""
+    assert other.differs(had) == "he (False, not True)"
+
+
 @pytest.mark.parametrize("files", [["mnist"], ["mnist", "mnist_brief"]])
 def test_the_rows_are_the_documents(files):
     argv = [f"{ROOT}/config/tables/{f}.py" for f in files]

@@ -149,9 +149,10 @@ def test_table_refuses_other_data_before_any_training(classifier, tmp_path, monk
 @pytest.mark.parametrize(
     "flags, says",
     [
-        (["--flags=--order=masked"], "masked diffusion has no next code"),
+        (["--flags=--order=masked"], "masked diffusion, which has no next token"),
         (["--flags=--source='digits vq drop=0'"], "with drop=0"),
         (["--flags=--source='files codes=9 classes=2 in=DIR'"], "no images to judge"),
+        (["--flags=--source='cifar10 vq'"], "was trained on digits, not on these images of cifar10"),
     ],
 )
 def test_table_refuses_what_cannot_be_drawn(classifier, tmp_path, monkeypatch, flags, says):

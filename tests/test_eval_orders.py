@@ -2,10 +2,12 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import eval_orders
 import train
@@ -262,6 +264,45 @@ def test_a_table_keeps_the_rows_of_other_runs(runs, token_folder, tmp_path, caps
     said = capsys.readouterr()
     assert "kept from" not in said.err
     assert "another version of this program, and not again" in said.out and "there: random-1." in said.out
+
+
+def test_two_processes_add_to_one_table(runs, token_folder, tmp_path, monkeypatch):
+    """While one run is measured, another process writes its row: both stay."""
+    out, real, again = tmp_path / "t", eval_orders.run_row, []
+    flags = [f"--data={token_folder}", "--windows=4", "--gaps=[1]", f"--out={out}"]
+
+    def meanwhile(*args):
+        if not again:
+            again.append("started")
+            again.append(eval_orders.main([str(runs / "fractal-1"), *flags]))
+        return real(*args)
+
+    monkeypatch.setattr(eval_orders, "run_row", meanwhile)
+    assert eval_orders.main([str(runs / "random-1"), *flags]) == 0 and again == ["started", 0]
+    names = {r["name"] for r in json.loads(out.with_name("t.json").read_text())["rows"]}
+    assert names == {"random-1", "fractal-1"} and "| fractal " in out.with_name("t.md").read_text()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_run_of_no_numbers_is_a_row_that_says_so(runs, token_folder, tmp_path, capsys):
+    """The others have theirs, and the table goes on."""
+    bad, out = tmp_path / "random-2", tmp_path / "t"
+    shutil.copytree(runs / "random-2", bad)
+    for weights in bad.glob("*/model.safetensors"):
+        tensors = load_file(weights)
+        next(iter(tensors.values())).fill_(float("nan"))
+        save_file(tensors, weights)
+    flags = [f"--data={token_folder}", "--windows=4", "--gaps=[1]", f"--out={out}"]
+    argv = [str(bad), str(runs / "random-1"), *flags]
+    for _ in range(2):  # the second time it is kept
+        assert eval_orders.main(argv) == 1
+    said = capsys.readouterr()
+    assert "random-2: kept from" in said.err and "1 of 2 models could not be evaluated: random-2" in said.err
+    assert "Could not be measured, and in no mean: random-2 (its weights hold nan or inf" in said.out
+    rows = {r["name"]: r for r in json.loads(out.with_name("t.json").read_text())["rows"]}
+    assert "problem" in rows["random-2"] and "ppl" not in rows["random-2"] and rows["random-1"]["ppl"] > 1
+    (line,) = [x for x in out.with_name("t.md").read_text().splitlines() if x.startswith("| random ")]
+    assert line.split("|")[2].strip() == "1"
 
 
 def test_runs_sample_with_seeds_of_their_own(runs, token_folder, monkeypatch):

@@ -18,6 +18,7 @@ from conftest import VOCAB, synthetic_text
 from scipy.stats import chisquare
 
 import export
+import sample
 from data.prepared import load_tokenizer, tokenizer_of
 from data.tokenizers import GPT2Tokenizer, WordTokenizer
 from evaluation import card
@@ -173,6 +174,24 @@ def test_logits_are_our_log_probs(row):
     torch.testing.assert_close(got.loss, -want[:, :-1].gather(2, x[:, 1:, None]).mean())
     with pytest.raises(ValueError, match=f"tokens do not fit the {ours.trunk.context}"):
         theirs(texts(1, 17))
+
+
+@torch.no_grad()
+def test_sample_draws_the_weights_of_the_folder(row, monkeypatch):
+    """For the same options, from left to right and, where the model can, at free places."""
+    folder, _, ours, stored = row
+    seen = []
+    monkeypatch.setattr(sample, "write_samples", lambda *args: seen.append(args[4]))
+    monkeypatch.setattr(sample, "reader_of", lambda *args: seen.append(args[2]))
+    options = [f"--samples={DRAWS}", f"--seed={SEED}", "--device=cpu", "--dtype=float32", "--length=2"]
+    argv = [str(folder.with_name("run")), *options]
+    assert sample.main(argv) == 0
+    if ours.trunk.config.order == "any":
+        with pytest.raises(AttributeError):  # there is no reader
+            sample.main([*argv, "--order=random"])
+    assert len(seen) == 1 + (ours.trunk.config.order == "any")
+    for draws in seen:
+        assert all(torch.equal(a.weight, b.weight) for a, b in zip(draws, stored, strict=True))
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 import json
 import math
+import types
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,23 @@ def test_what_is_done_is_kept_and_other_settings_are_refused(points, trained, ca
     assert "baseline: kept" in capsys.readouterr().err
     with pytest.raises(ValueError, match="other settings .texts 6, now 5"):
         frontier.main([str(trained), *SMALL, "--texts=5", "--out", str(points)])
+
+
+def test_points_of_another_sampler_are_not_kept(points, trained, tmp_path, capsys, monkeypatch):
+    path = tmp_path / "x.json"
+    had = read(points)
+    for row in had["rows"]:
+        row |= {"code": "older"} if "points" in row else {}
+    path.write_text(json.dumps(had))
+    monkeypatch.setattr(frontier, "figures", types.SimpleNamespace(draw=lambda out: []))
+    argv = [*SMALL, "--out", str(tmp_path / "x")]
+    assert frontier.main([f"other={trained}", *argv]) == 0
+    said = capsys.readouterr().out
+    assert "Scored by another version of this program" in said and said.rstrip().endswith("there: baseline.")
+    assert frontier.main([str(trained), *argv]) == 0
+    assert "kept from" not in capsys.readouterr().err
+    rows = {r["name"]: r for r in read(tmp_path / "x")["rows"]}
+    assert rows["baseline"]["code"] == rows["other"]["code"] != "older"
 
 
 def test_two_processes_add_to_one_frontier(trained, tmp_path, monkeypatch):
@@ -127,6 +145,7 @@ def runs(truth: bool = False) -> list[dict]:
     return [
         {
             "name": f"{name}-small-{seed}",
+            "row": name,
             "training": {"init_from": ""},
             "curve": [entry(step, 40.0 + 10 * seed + 100 / step) for step in (10, 20, 30)],
         }
@@ -144,6 +163,21 @@ def test_curves_are_grouped_by_row_and_step():
     }
 
 
+def test_no_row_is_read_out_of_a_name(tmp_path, monkeypatch):
+    """Two trainings are not two seeds of one, whatever their names have in common."""
+    names = ["baseline-small", "baseline-small-lr3", "sig_gpt-small-hard1", "sig_gpt-small-hard50"]
+    single = [{k: v for k, v in r.items() if k != "row"} | {"name": n} for r, n in zip(runs(), names)]
+    assert list(figures.curves(single, lambda e: e["val_ppl_eps"])) == names
+    # of a table it is what its summary says
+    (tmp_path / "x.runs.json").write_text(json.dumps({"rows": single}))
+    summary = [{"name": "a", "runs": names[:1]}, {"name": "b", "runs": names[2:]}]
+    (tmp_path / "x.json").write_text(json.dumps({"rows": summary}))
+    drawn = []
+    monkeypatch.setattr(figures, "multiples", lambda data, *_: drawn.append(data))
+    list(figures.table_figures(tmp_path / "x"))
+    assert [(row, len(steps[10])) for row, steps in drawn[0].items()] == [("a", 1), ("b", 2)]
+
+
 @pytest.mark.parametrize("truth, kinds", [(False, ["curves"]), (True, ["curves", "tv", "mass", "bias"])])
 def test_figures_of_a_table(tmp_path, truth, kinds):
     tuned = [
@@ -158,7 +192,7 @@ def test_figures_of_a_table(tmp_path, truth, kinds):
         json.dumps({"rows": runs(truth) + tuned + [{"name": "human", "reference": True}]})
     )
     (tmp_path / "x.json").write_text(
-        json.dumps({"rows": [{"runs": [r["name"]]} for r in runs(truth) + tuned]})
+        json.dumps({"rows": [{"name": r["row"], "runs": [r["name"]]} for r in runs(truth) + tuned]})
     )
     drawn = figures.draw(tmp_path / "x")
     made = [tmp_path / f"x.{kind}.{end}" for kind in kinds for end in ("png", "svg")]
@@ -180,7 +214,7 @@ def learnt_by_heart(train_tokens: int) -> dict[str, str]:
             measured["kl_truth_model"] = "inf" if "smooth" in r["name"] else 1.0 + i
             known = {"train_nll": 4.0 - i, "train_true_nll": 3.5}
             entry |= measured | known | {f"train_{k}": v for k, v in measured.items()}
-    summary = {"rows": [{"runs": [r["name"]]} for r in rows]}
+    summary = {"rows": [{"name": r["row"], "runs": [r["name"]]} for r in rows]}
     return {"x.runs.json": json.dumps({"rows": rows}), "x.json": json.dumps(summary)}
 
 

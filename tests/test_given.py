@@ -1,15 +1,23 @@
 """Sequences that begin with tokens which are given: first in every order, without a loss, never scored."""
 
+import json
+import shutil
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from conftest import TINY, train_in_process
 
+import eval_diversity
+import frontier
+import train
 from data.batches import TextSource, Windows
 from data.corpus import Split, prepare_splits
 from data.orders import ORDERS, Order, masked
+from data.prepared import corpus_of, given_of
 from data.synthetic.prepare import sequences
 from data.synthetic.tasks import TASKS
 from data.tokenizers import WordTokenizer
@@ -36,6 +44,36 @@ def folder(tmp_path_factory) -> Path:
     }
     out = tmp_path_factory.mktemp("given") / "words"
     return prepare_splits(out, "words", "walk", splits, own=WordTokenizer.of(TASK.words))
+
+
+def test_sequences_that_begin_with_given_tokens_are_no_text(folder, tmp_path):
+    """Whatever corpus a run says that it is of."""
+    config = train.TrainConfig(**TINY | dict(name="x", out_dir=str(tmp_path / "x"), block_size=12))
+    assert train_in_process(replace(config, tokenizer="words"), folder) == 0
+    argv = [str(tmp_path / "x"), f"--data={folder}", f"--out={tmp_path / 't'}"]
+    for program in (eval_diversity, frontier):
+        with pytest.raises(UserError, match=r"are no text: python eval_orders\.py measures such runs"):
+            program.main([*argv, "--texts=4", "--prompt_tokens=5", "--new_tokens=5"])
+    assert not list(tmp_path.glob("t.*"))
+
+
+@pytest.mark.parametrize("program", [eval_diversity, frontier])
+@pytest.mark.parametrize("dataset", ["mazes", "climbs", "synthetic", "image_tokens"])
+def test_what_is_no_text_is_refused_with_the_program_that_measures_it(trained, tmp_path, dataset, program):
+    shutil.copytree(trained, tmp_path / "x")
+    for path in (tmp_path / "x").glob("*/config.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"dataset": dataset}))
+    named = "eval_images" if dataset == "image_tokens" else "eval_orders"
+    with pytest.raises(UserError, match=rf"is of {dataset}, .* no text: python {named}\.py measures such"):
+        program.main([str(tmp_path / "x"), f"--out={tmp_path / 't'}"])
+
+
+@pytest.mark.parametrize("dataset", ["mazes", "climbs", "synthetic"])
+def test_a_corpus_says_how_much_is_given_before_it_is_prepared(dataset, monkeypatch, tmp_path):
+    corpus, seen = corpus_of(dataset), []
+    monkeypatch.setattr(corpus, "prepare_splits", lambda out, name, source, splits, **_: seen.append(splits))
+    corpus.prepare(tmp_path / "words", "words")
+    assert {split.given for split in seen[0].values()} == {given_of(dataset, "")}
 
 
 def test_windows_are_sequences(folder):

@@ -24,6 +24,7 @@ from evaluation.report.page import render
 from evaluation.report.runs import BEFORE, Machine, examine, pieces, shown_word, spread_places
 from evaluation.report.tables import open_table
 from evaluation.rows import entries
+from evaluation.settings import weight_draws
 from evaluation.texts import held_out_prompts
 from runtime.checkpoint import load_model
 from runtime.errors import UserError
@@ -241,7 +242,7 @@ def ids_of(examined, run: str, at: int) -> tuple[torch.Tensor, list]:
 
 def test_each_token_has_the_probability_that_it_was_drawn_with(examined, trained_runs):
     model, ckpt = load_model(trained_runs[0])
-    tokenizer, draws = tokenizer_of(ckpt), model.head.draws(3, 0)
+    tokenizer, draws = tokenizer_of(ckpt), weight_draws(model, ckpt.config, 3, 0)
     for at in (0, 1):
         prompt, tokens = ids_of(examined, "bayes", at)
         new = tokenizer.encode("".join(t.text for t in tokens).strip(" "))
@@ -254,7 +255,7 @@ def test_each_token_has_the_probability_that_it_was_drawn_with(examined, trained
 
 def test_of_any_order_tokens_come_in_an_order_each_given_those_before(examined, trained_runs):
     model, ckpt = load_model(trained_runs[1])
-    tokenizer, draws = tokenizer_of(ckpt), model.head.draws(1, 0)
+    tokenizer, draws = tokenizer_of(ckpt), weight_draws(model, ckpt.config, 1, 0)
     prompt, tokens = ids_of(examined, "any", 0)
     new = tokenizer.encode("".join(t.text for t in tokens).strip(" "))
     order = np.argsort([t.rank for t in tokens])
@@ -288,7 +289,7 @@ def test_next_words_stand_beside_the_truth(examined, trained_runs):
         )
         truth = split.truth.probs(np.array([at]))[0]
         read = torch.from_numpy(split.ids[start:at].astype(np.int64))[None]
-        said = model.log_probs(read, model.head.draws(3, 0))[0, -1].exp()
+        said = model.log_probs(read, weight_draws(model, ckpt.config, 3, 0))[0, -1].exp()
         *words, alternatives, forbidden = context.words
         valid, observed = truth > 0, int(split.ids[at])
         assert [w.text for w in words if w.observed] == [shown_word(tokenizer, observed)]

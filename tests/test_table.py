@@ -110,6 +110,27 @@ def test_mistakes_of_a_table_of_orders_are_found_before_any_training(flags, says
         )
 
 
+@pytest.mark.parametrize(
+    "flags, says",
+    [
+        (["--evaluate=--gaps=150"], "gaps = .150.: these models read windows of 99 tokens"),
+        (["--evaluate=--samplers", "--flags=--block_size=274"], "not mazes .*in windows of 274 tokens"),
+        (["--evaluator=diversity", "--evaluate="], "is of mazes, .* no text: python eval_orders.py"),
+        (["--rows=['baseline','sigma_gpt --source=walls=4']"], "trained on different token files"),
+    ],
+)
+def test_mistakes_of_a_table_of_mazes_are_found_before_any_training(flags, says, tmp_path):
+    folders = (f"--results={tmp_path}", f"--runs={tmp_path}")
+    argv = ["--name=x", "--rows=['baseline']", "--overlay=mazes", "--evaluator=orders", *folders]
+    with pytest.raises(ValueError, match=says):
+        table.main([*argv, "--commands", *flags])
+
+
+def test_masked_diffusion_in_a_table_of_text_is_found_before_any_training(tmp_path):
+    with pytest.raises(ValueError, match="is masked diffusion, which has no next token"):
+        table.check(TableConfig(name="x", rows=["masked_diffusion"], results=str(tmp_path)))
+
+
 def test_a_damaged_row_of_a_table_of_orders_is_found_before_any_training(tmp_path):
     row = {
         "name": "baseline-small-1",
@@ -132,6 +153,42 @@ def test_the_memorised_table_is_sound():
     assert {r.wanted["source"] for r in runs} == {"train=50000"}
     teachers = {r.wanted["teacher"] for r in runs if r.wanted["labels"] != "true"}
     assert teachers == {"out/memorise/baseline-grammar-1"}
+
+
+def committed(name: str) -> tuple[TableConfig, dict]:
+    """The configuration of a table in results/, and the rows of its runs by name."""
+    results = Path(__file__).parents[1] / "results"
+    c = TableConfig(**json.loads((results / f"{name}.json").read_text())["settings"]["table"])
+    search = (results / Path(c.tuning).name) if c.tuning else ""
+    rows = json.loads((results / f"{name}.runs.json").read_text())["rows"]
+    c = replace(c, results=str(results), tuning=str(search), partial=True)
+    return c, {r["name"]: r for r in rows if "training" in r}
+
+
+TABLES = sorted(
+    path.name.removesuffix(".runs.json")
+    for path in (Path(__file__).parents[1] / "results").glob("*.runs.json")
+    if path.name != "mnist_brief.runs.json"
+)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_committed_rows_are_those_of_their_tables(name):
+    """What an earlier version did not record is the default, and no difference."""
+    c, rows = committed(name)
+    runs = [run for run in table.runs_of(c) if run.out.name in rows]
+    assert len(runs) == len(rows)
+    assert {run.differs(rows[run.out.name]["training"], rows) for run in runs} == {""}
+
+
+def test_a_row_without_the_wanted_setting_has_its_default():
+    """Or a table of another optimizer would keep the rows of an earlier version."""
+    c, rows = committed("heads")
+    runs = table.runs_of(replace(c, flags="--optimizer=muon"))
+    lacking = [r for r in runs if "optimizer" not in rows[r.out.name]["training"]]
+    assert lacking
+    said = {r.differs(rows[r.out.name]["training"], rows) for r in lacking}
+    assert said == {"optimizer ('adamw', not 'muon')"}
 
 
 @pytest.fixture
@@ -310,7 +367,7 @@ def test_texts_that_do_not_fit_are_found_before_any_training(whole):
         make(evaluate="")
     with pytest.raises(
         ValueError,
-        match="baseline-tinytable-1 has block_size = 96; .*has block_size = 48.*contexts of different length",
+        match="smooth_gpt-tinytable-1 has block_size = 48, .*baseline-tinytable-1 has 96: contexts of differ",
     ):
         make(rows=["baseline", "smooth_gpt --block_size=48"], seeds=[1])
     assert not trained

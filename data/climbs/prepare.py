@@ -40,6 +40,7 @@ from runtime.errors import UserError
 FOLDER = Path(__file__).resolve().parent
 SIMULATED = "simulated"
 GIVEN = 1  # tokens at the start of a sequence: the rate at which the climb begins
+MEASURED_BY = "eval_orders.py"  # rates are no text
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,10 @@ def climbs_of(source: str) -> Climbs | None:
     """The exact distributions of the climbs whose record says `source`; None where nobody knows them."""
     settings = read_source(source)
     return Climbs(settings.length) if settings else None
+
+
+def given(source: str) -> int:
+    return GIVEN
 
 
 def unusual(source: str) -> str:

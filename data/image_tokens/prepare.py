@@ -43,6 +43,8 @@ from runtime.files import locked
 FOLDER = Path(__file__).resolve().parent
 DEFAULT, FILES = "digits vq", "files"
 AT_ONCE = 1000  # images
+GIVEN = 1  # tokens at the start of a sequence: the class
+MEASURED_BY = "eval_images.py"  # or eval_orders.py, for other programs' codes: they are no text
 USUAL = {"digits": (2, 300)}  # patch and steps of small images
 LARGER = (4, 1000)  # ... and of others
 
@@ -143,6 +145,10 @@ def layout_of(source: str) -> Layout:
     """`source`: the user's, or what the record of a prepared folder says."""
     s = read_source(source)
     return Layout(s.settings.codes, s.classes)
+
+
+def given(source: str) -> int:
+    return GIVEN
 
 
 def unusual(source: str) -> str:
@@ -256,7 +262,7 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
     layout = Layout(s.settings.codes, s.classes)
     places, chunks = of_files(s) if s.images == FILES else of_images(out, s, force)
     drop = s.settings.drop / 100
-    made: dict[str, Any] = {"length": places + 1, "given": 1, "dropped": drop, "absent": layout.none}
+    made: dict[str, Any] = {"length": places + GIVEN, "given": GIVEN, "dropped": drop, "absent": layout.none}
     splits = {split: Split(partial(sequences, layout, some), **made) for split, some in chunks.items()}
     own = WordTokenizer.of(layout.words)
     return prepare_splits(out, tokenizer, str(s), splits, force=force, own=own)

@@ -35,6 +35,7 @@ from runtime.errors import UserError
 
 FOLDER = Path(__file__).resolve().parent
 AT_ONCE = 1024  # mazes
+MEASURED_BY = "eval_orders.py"  # with --samplers: cells are no text
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,11 @@ def mazes_of(source: str) -> Mazes:
     """The mazes with their exact distributions. `source` is the user's, or what the record of a prepared
     folder says."""
     return Settings.parse(source).mazes()
+
+
+def given(source: str) -> int:
+    """The cells of a maze, which its answer comes after."""
+    return mazes_of(source).T // 2
 
 
 def sequences(mazes: Mazes, count: int, seed: tuple[int, ...]) -> Iterator[str]:
@@ -103,7 +109,7 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
         split: Split(
             partial(sequences, mazes, asdict(settings)[split], (settings.seed, 1 + i)),
             length=mazes.T,
-            given=mazes.T // 2,
+            given=given(source),
         )
         for i, split in enumerate(SPLITS)
     }

@@ -16,6 +16,7 @@ from evaluation.filling import diffusion, one_by_one
 from evaluation.rows import Entry
 from evaluation.sampling import entropies, generate
 from evaluation.scoring import Window, document_blocks, document_windows
+from evaluation.settings import weight_draws
 from evaluation.texts import Prompts
 from heads import Weights
 from model import LanguageModel
@@ -108,7 +109,7 @@ def examine(
     said: dict[str, np.ndarray] = {}
     for entry in asked:
         model, ckpt = load_model(entry.path, device=machine.device, dtype=get_dtype(machine.dtype))
-        draws = model.head.draws(machine.samples, machine.seed, get_dtype(machine.dtype))
+        draws = weight_draws(model, ckpt.config, machine.samples, machine.seed, machine.dtype)
         about = f"{ckpt.config['head']}, step {ckpt.progress['step']}"
         for prompt, tokens in zip(shown, continued(model, prompts, draws, tokenizer, machine)):
             prompt.continued.append(Continuation(entry.name, about, tokens))
