@@ -8,8 +8,7 @@ training (eval_diversity.py; no row has several chances to be best by validation
 Student's t over the seeds; see evaluation/intervals.py.
 
 Hours of work: stop it with Ctrl-C or SIGTERM, its trainings save. The same command goes on. --tuned: each row
-at its best point of a search (tune.py). Several of them, on one machine or several, share the work:
-docs/several_machines.md.
+at its best point of a search (tune.py). On several machines: --commands, see docs/several_machines.md.
 """
 
 if __name__ == "__main__":
@@ -294,8 +293,7 @@ def own_table(c: TableConfig, evaluator: ModuleType) -> int:
         return 0
     asked = [f"{r.out.name}={checkpoint.find(r.out, 'last')}" for r in there]
     out.parent.mkdir(parents=True, exist_ok=True)
-    with locked(lock_of(beside(out, ".evaluation"))):
-        return evaluator.main([*asked, *flags])
+    return evaluator.main([*asked, *flags])
 
 
 def train_missing(runs: list[Run], done: set[str], c: TableConfig) -> list[Run]:
@@ -321,14 +319,9 @@ def in_order(runs: list[Run]) -> tuple[list[Run], list[Run]]:
 
 
 def evaluate(todo: list[Run], c: TableConfig) -> int:
-    """Rows of these runs, by their weights at the end of training; eval_diversity's exit code.
-
-    Of several workers that come here at once one does the work, and the others find its rows.
-    """
-    per_run = per_run_table(c)
+    """Rows of these runs, by their weights at the end of training; eval_diversity's exit code."""
     asked = [f"{r.out.name}={checkpoint.find(r.out, 'last')}" for r in todo]
-    with locked(lock_of(beside(per_run, ".evaluation"))):
-        return eval_diversity.main([*asked, *split(c.evaluate), f"--out={per_run}"])
+    return eval_diversity.main([*asked, *split(c.evaluate), f"--out={per_run_table(c)}"])
 
 
 def summarise(c: TableConfig, runs: list[Run]) -> None:

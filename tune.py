@@ -6,8 +6,7 @@ Trains each row of a table at the points of a search (table.py's `space`: learni
 and writes results/NAME.tune.json, .md and the figure: the best point of each row by validation at the end of
 training, and what the search bought (expected best validation perplexity against the number of trials).
 `table.py --tuned` then trains fresh seeds at the best points. Stop it with Ctrl-C; the same command goes on,
-and --trials=24 after 16 goes on, too. Several of them, on one machine or several, share the work:
-docs/several_machines.md.
+and --trials=24 after 16 goes on, too. On several machines: --commands, see docs/several_machines.md.
 
 All rows have the same number of trials. The first `design` of them are at the same points for all rows: a
 scrambled Sobol sequence, a pure function of the space. They do not depend on each other, as the expected best
@@ -15,8 +14,8 @@ of n trials asks for (Dodge et al. 2019, arXiv 1909.03004), and spread points fi
 one setting matters more than another (Bergstra and Bengio 2012). But eight points over two settings miss the
 best one by several per cent, more than heads differ by. So the others are each row's own: Optuna's Gaussian
 process asks for the point where it expects the largest improvement on the row's trials so far. It is made
-anew from these, so any number of workers agree on the next point without talking to each other, and the
-store is the runs and a file, not a database.
+anew from these, so the same trials give the same next point, and the store is the runs and a file, not a
+database.
 
 A setting that a row's own flags give is not searched for that row. min_lr is a tenth of the learning rate. In
 a row's flags {first} is the checkpoint of the first row's best trial, and {gain} that trial's gain.
@@ -125,20 +124,8 @@ def take_over(trials: list[Trial], store: Store) -> list[Trial]:
 
 def search(trials: list[Trial], c: TableConfig, store: Store) -> None:
     """Trains the trials that are not over. Stopped at a signal; ChildProcessError at the first that fails."""
-
-    def done(trial: Trial) -> bool:
-        if store.has(trial):
-            return True
-        ended = trial.ended()
-        if ended:
-            store.add([trial.entry(ended)])
-        else:
-            store.read()  # a worker elsewhere, whose runs have another folder
-        return store.has(trial)
-
-    take_over(trials, store)
     # a trial that diverged is over, too; any other failure is no result, and the next one would fail as well
-    train_all(trials, c.jobs, done, lambda trial, _: done(trial), go_on=False)
+    train_all(take_over(trials, store), c.jobs, lambda trial, _: not take_over([trial], store), go_on=False)
 
 
 def best_trial(c: TableConfig, store: Store) -> Trial:

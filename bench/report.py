@@ -133,17 +133,12 @@ def sampling(report: Report) -> dict[str, list[str]]:
 
 
 def self_bleu(report: Report) -> dict[str, list[str]]:
-    results = {(r["program"], r.get("texts")): r for r in report["results"]}
-    sizes = list(dict.fromkeys(r["texts"] for r in report["results"] if "texts" in r))
-    rows = {}
-    for n in sizes:
-        nltk, sacre = (results[f"metrics.{name}", n] for name in ("self_bleu", "self_bleu_sacre"))
-        label = f"Self-BLEU, {n:,} texts of {nltk['words']} words, nltk's floats / sacreBLEU's"
-        beside = ""
-        if n == min(sizes):
-            theirs = [results[program, None]["seconds_a_text"] for program in ("nltk", "sacrebleu")]
-            beside = "nltk {:.2f} s, sacreBLEU {:.2f} s *a text*".format(*theirs)
-        rows[label] = [f"{nltk['seconds']:.2g} / {sacre['seconds']:.2g} s", beside]
+    ours = [r for r in report["results"] if r["program"] == "metrics.self_bleu_sacre"]
+    rows = {
+        f"Self-BLEU, {r['texts']:,} texts of {r['words']} words": [f"{r['seconds']:.2g} s", ""] for r in ours
+    }
+    sacre = next(r for r in report["results"] if r["program"] == "sacrebleu")
+    next(iter(rows.values()))[1] = f"sacreBLEU {sacre['seconds_a_text']:.2f} s *a text*"
     return rows
 
 

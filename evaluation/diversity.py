@@ -24,6 +24,8 @@ T = TypeVar("T", bound=Hashable)
 
 ZIPF_RANKS = 5000  # the most frequent words that the line is fitted to, as in the code of Holtzman et al.
 
+BLEU_ORDERS = 4  # n-grams of 1 to so many words
+
 
 # ---- counting n-grams ----
 
@@ -178,34 +180,28 @@ def _closest_in(lengths: np.ndarray, references: np.ndarray) -> np.ndarray:
     return np.where(lengths - shorter <= longer - lengths, shorter, longer)
 
 
-def _mean_bleu(
-    tokens: np.ndarray,
-    lengths: np.ndarray,
-    max_n: int,
-    score: Callable[[list[int], list[int]], float],
-    references: int = 0,
-) -> float:
-    """Mean over the texts, given as `_encode` gives them, of brevity penalty * score(matches, totals).
+def _mean_bleu(tokens: np.ndarray, lengths: np.ndarray, references: int = 0) -> float:
+    """Mean over the texts, given as `_encode` gives them, of brevity penalty * precision.
 
-    Matches and totals are lists for n = 1..max_n. A text without a match scores 0. A text is compared with
-    all others or, if `references` is not 0, with the last `references` texts, which get no score themselves.
+    A text without a match scores 0. A text is compared with all others or, if `references` is not 0, with the
+    last `references` texts, which get no score themselves.
     With r the closest length among the texts it is compared with, the brevity penalty of a text of c tokens
     is exp(1 - r / c) if c < r, else 1.
     """
     N = len(lengths) - references
     _check_bleu(lengths[:N], bool(references))
     find = _matches_in if references else _matches
-    counts = _ngram_counts(tokens, lengths, max_n)
-    matches = np.stack([find(*of_order, N) for of_order in counts], axis=1)  # (N, max_n)
+    counts = _ngram_counts(tokens, lengths, BLEU_ORDERS)
+    matches = np.stack([find(*of_order, N) for of_order in counts], axis=1)  # (N, 4)
     closest = _closest_in(lengths[:N], lengths[N:]) if references else _closest_lengths(lengths)
     lengths = lengths[:N]
-    totals = np.maximum(lengths[:, None] - np.arange(max_n), 0)  # (N, max_n)
+    totals = np.maximum(lengths[:, None] - np.arange(BLEU_ORDERS), 0)  # (N, 4)
     scores = []
     # Python's log and exp, one text at a time: numpy's differ from them in the last bit on some machines.
     for match, total, c, r in zip(matches.tolist(), totals.tolist(), lengths.tolist(), closest.tolist()):
         if match[0]:
             penalty = math.exp(1 - r / c) if c < r else 1.0
-            scores.append(penalty * score(match, total))
+            scores.append(penalty * _precision(match, total))
     return math.fsum(scores) / N  # fsum: the same float for any order of the texts
 
 
@@ -225,17 +221,8 @@ def _check_bleu(lengths: np.ndarray, has_references: bool) -> None:
         )
 
 
-def _nltk_score(match: list[int], total: list[int]) -> float:
-    """Geometric mean of the precisions, by nltk's method1 of Chen and Cherry 2014.
-
-    0 matches count as 0.1, 0 n-grams as 1.
-    """
-    weight = 1 / len(match)
-    return math.exp(math.fsum(weight * math.log((m or 0.1) / max(t, 1)) for m, t in zip(match, total)))
-
-
-def _sacre_score(match: list[int], total: list[int]) -> float:
-    """Geometric mean of the precisions in percent, over the orders that the text has.
+def _precision(match: list[int], total: list[int]) -> float:
+    """Geometric mean of the precisions in percent, over the orders that the text has: n = 1, 2, ...
 
     The k-th order without a match counts as 2^-k matches.
     """
@@ -249,31 +236,18 @@ def _sacre_score(match: list[int], total: list[int]) -> float:
     return math.exp(sum(logs) / len(logs))  # sum, not fsum: to the last bit what sacrebleu computes
 
 
-def self_bleu(texts: Sequence[Sequence[Hashable]], max_n: int = 4) -> float:
-    """Self-BLEU, the nltk variant (Zhu et al. 2018, Texygen, arXiv 1802.01886): 0..1, higher is less diverse.
-
-    The mean over the texts of nltk's sentence_bleu(all other texts, text, weights=(1/max_n,) * max_n,
-    smoothing_function=SmoothingFunction().method1), to the last bit what nltk 3.10 gives. It takes one sort
-    of all n-grams for each order instead of N^2 comparisons.
-
-    An empty text scores 0. A text of fewer than max_n tokens is scored as in nltk, with 0.1 for each
-    precision that it lacks: short texts look diverse.
-    ValueError for fewer than 2 texts, for texts that are all empty, for a string in place of a sequence of
-    words, and for max_n < 1.
-    """
-    return _mean_bleu(*_encode(texts), max_n, _nltk_score)
-
-
 def self_bleu_sacre(texts: Sequence[str]) -> float:
-    """Self-BLEU, the sacreBLEU variant (Post 2018, arXiv 1804.08771): 0..100, higher is less diverse.
+    """Self-BLEU (Zhu et al. 2018, Texygen, arXiv 1802.01886), the sacreBLEU variant (Post 2018, arXiv
+    1804.08771): 0..100, higher is less diverse.
 
     The mean over the texts of sacrebleu.sentence_bleu(text, all other texts).score, with the 13a tokenizer,
-    orders 1 to 4, exponential smoothing and effective order, to the last bit what sacrebleu 2.6 gives.
+    orders 1 to 4, exponential smoothing and effective order, to the last bit what sacrebleu 2.6 gives. It
+    takes one sort of all n-grams for each order instead of N^2 comparisons.
     The texts are raw strings: the 13a tokenizer splits them.
     ValueError for fewer than 2 texts, for texts that are all empty, and for a text that is not a string.
     """
     _check_raw(texts)
-    return _mean_bleu(*_encode_13a(texts), 4, _sacre_score)
+    return _mean_bleu(*_encode_13a(texts))
 
 
 def bleu_sacre(texts: Sequence[str], references: Sequence[str]) -> float:
@@ -288,7 +262,7 @@ def bleu_sacre(texts: Sequence[str], references: Sequence[str]) -> float:
     _check_raw(references)
     if not references:
         raise ValueError("BLEU against 0 references: it needs at least one")
-    return _mean_bleu(*_encode_13a([*texts, *references]), 4, _sacre_score, len(references))
+    return _mean_bleu(*_encode_13a([*texts, *references]), len(references))
 
 
 def _check_raw(texts: Sequence[str]) -> None:
@@ -422,7 +396,6 @@ def _of_words(metric: Callable[[list[list[str]]], float]) -> Callable[[list[str]
 # what a table says of texts: the key of the column -> the metric of decoded texts
 TEXT_METRICS: dict[str, Callable[[list[str]], float]] = {
     "self_bleu": self_bleu_sacre,
-    "self_bleu_nltk": _of_words(self_bleu),
     "distinct_4": _of_words(distinct_n),
     "seq_rep_4": _of_words(seq_rep_n),
     "zipf": _of_words(zipf_coefficient),

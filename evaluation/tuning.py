@@ -116,7 +116,7 @@ class Trial(Run):
 
 
 class Store:
-    """NAME.tune.json: all trials that are over. Several workers write it, each under its lock."""
+    """NAME.tune.json: all trials that are over."""
 
     def __init__(
         self, path: Path, settings: dict[str, Any] | None = None, said: dict[str, Any] | None = None
@@ -151,7 +151,7 @@ class Store:
         return entry is not None and entry["chosen"] == trial.chosen
 
     def add(self, new: list[Entry]) -> None:
-        """Writes the file with the `new` trials, beside those that other workers have written since.
+        """Writes the file with the `new` trials, beside those that another process has added since.
 
         UserError if they were trained on another text than the file's.
         """

@@ -1,35 +1,25 @@
-"""Trainings as processes: some at a time, shared with other workers, stopped together.
+"""Trainings as processes: some at a time, stopped together.
 
-Several workers, on one machine or on several with shared storage, may be given the same runs. A worker holds
-a lock beside a run's folder while it trains it; what another one holds is come back to, until it is done.
+Each holds a lock on its own folder (runtime/checkpoint.py), so that two processes never write one run.
 """
 
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Protocol, TypeVar
 
-import filelock
-
-from runtime import checkpoint
-from runtime.errors import UserError
-from runtime.files import lock_of, locked
 from runtime.places import CODE
 from runtime.processes import on_stop
 
-POLL = 1.0  # seconds between looks at runs that other workers train
-
 
 class Job(Protocol):
-    """What a worker knows of a run."""
+    """What is known of a run that is to be trained."""
 
     @property
     def out(self) -> Path: ...
@@ -48,28 +38,6 @@ J = TypeVar("J", bound=Job)
 
 class Stopped(Exception):
     """A signal, its number in args, ended the trainings."""
-
-
-class Busy(Exception):
-    """Another process trains this run."""
-
-
-@contextmanager
-def claimed(folder: Path) -> Iterator[None]:
-    """Holds the run of `folder` for this worker; Busy if another one has it, or a training by itself.
-
-    A training's own lock is not enough: two workers that start at once would both start one, and one of the
-    two fail.
-    """
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(lock_of(folder), timeout=0))
-            if (folder / ".lock").exists():
-                with checkpoint.in_use(folder):
-                    pass
-        except (filelock.Timeout, UserError):
-            raise Busy from None
-        yield
 
 
 class Trainings:
@@ -107,45 +75,31 @@ def stopping(trainings: Trainings) -> Iterator[Trainings]:
             signal.signal(number, handler)
 
 
-def is_finished(run: Job) -> bool:
-    return run.finished
-
-
 def ended_well(run: Job, code: int) -> bool:
     return code == 0
 
 
 def train_all(
-    runs: Sequence[J],
-    at_a_time: int = 1,
-    done: Callable[[J], bool] = is_finished,
-    ended: Callable[[J, int], bool] = ended_well,
-    go_on: bool = True,
+    runs: Sequence[J], at_a_time: int = 1, ended: Callable[[J, int], bool] = ended_well, go_on: bool = True
 ) -> None:
-    """Trains the runs that are not done, each by one worker.
+    """Trains the runs that are not finished.
 
-    done   whether a run needs no training (any more); asked again when this worker holds the run
-    ended  called with a run's exit code while the run is held: whether all is well with it
+    ended  called with a run's exit code once it is over: whether all is well with it
     go_on  whether the others are trained after one has failed
 
     ChildProcessError naming those that failed, once the others are over; Stopped at a signal.
     """
-    todo = deque(r for r in runs if not done(r))
-    count, taken = len(todo), 0
-    waited_for: set[Path] = set()
+    todo = [r for r in runs if not r.finished]
     failed: list[str] = []
     threads = max(1, (os.cpu_count() or 1) // at_a_time)
     environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if at_a_time > 1 else {})
 
-    def train(run: J) -> None:
-        """Trains a run that this worker holds."""
-        nonlocal taken
-        taken += 1
-        if done(run):  # another worker has trained it since
+    def train(number: int, run: J) -> None:
+        if trainings.stopped or (failed and not go_on):
             return
         resume = ["--resume"] if run.started else []
         command = [sys.executable, str(CODE / run.program), *run.arguments, *resume, "--log_interval=50"]
-        print(f"{run.out.name} ({taken} of {count} to do)", flush=True)
+        print(f"{run.out.name} ({number} of {len(todo)} to do)", flush=True)
         code = trainings.run(command, environment)
         by_signal = -code if code < 0 else code - 128
         if by_signal in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
@@ -153,34 +107,9 @@ def train_all(
         elif not ended(run, code):
             failed.append(run.out.name)
 
-    def work(_: int) -> None:
-        """Takes runs until none is left."""
-        busy = 0  # runs in a row that others have
-        while todo and not trainings.stopped and (go_on or not failed):
-            try:
-                run = todo.popleft()
-            except IndexError:  # another thread was faster
-                return
-            try:
-                with claimed(run.out):
-                    busy = 0
-                    train(run)
-            except Busy:
-                todo.append(run)
-                busy += 1
-                if run.out not in waited_for:
-                    print(f"{run.out.name}: another process trains it", flush=True)
-                    waited_for.add(run.out)
-            if busy >= len(todo) > 0:
-                time.sleep(POLL)
-                busy = 0
-
-    with stopping(Trainings()) as trainings:
-        if at_a_time == 1:
-            work(0)
-        else:
-            with ThreadPoolExecutor(at_a_time) as pool:
-                list(pool.map(work, range(at_a_time)))
+    with stopping(Trainings()) as trainings, ThreadPoolExecutor(at_a_time) as pool:
+        each = map if at_a_time == 1 else pool.map  # an error in a thread would not keep it from the next run
+        list(each(train, range(1, len(todo) + 1), todo))
     if trainings.stopped:
         raise Stopped(trainings.stopped)
     if failed:

@@ -1,4 +1,4 @@
-"""diversity.py against nltk, sacrebleu and numpy, to the last bit where it claims so, and worked examples."""
+"""diversity.py against sacrebleu and numpy, to the last bit where it claims so, and worked examples."""
 
 import gzip
 import math
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import sacrebleu
 import torch
-from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 from scipy.stats import entropy
 
@@ -22,13 +21,6 @@ def mean(values: list[float]) -> float:
 
 def others(texts: list, i: int) -> list:
     return texts[:i] + texts[i + 1 :]
-
-
-def nltk_self_bleu(texts: list[list], max_n: int) -> float:
-    method1 = SmoothingFunction().method1
-    return mean(
-        [sentence_bleu(others(texts, i), text, (1 / max_n,) * max_n, method1) for i, text in enumerate(texts)]
-    )
 
 
 def sacre_self_bleu(texts: list[str]) -> float:
@@ -50,15 +42,6 @@ def random_texts(seed: int) -> list[list[str]]:
 
 
 # ---- self-BLEU -----------------------------------------------------------------------------------
-
-
-def test_self_bleu_is_nltk_to_the_last_bit():
-    values = []
-    for seed in range(300):
-        texts, max_n = random_texts(seed), 1 + seed % 5
-        values.append(diversity.self_bleu(texts, max_n))
-        assert values[-1] == nltk_self_bleu(texts, max_n), (seed, texts)
-    assert len(set(values)) > 200  # the sets are not all trivial
 
 
 def test_self_bleu_sacre_is_sacrebleu_to_the_last_bit():
@@ -139,40 +122,33 @@ def test_13a_tokens_are_sacrebleus():
     ],
 )
 def test_self_bleu_edge_cases(texts):
-    for max_n in (1, 2, 4, 6):
-        assert diversity.self_bleu(texts, max_n) == nltk_self_bleu(texts, max_n)
     strings = [" ".join(text) for text in texts]
     assert diversity.self_bleu_sacre(strings) == sacre_self_bleu(strings)
 
 
 def test_self_bleu_known_values():
-    words = "the cat sat on the mat".split()
-    assert diversity.self_bleu([words] * 3) == 1.0
-    assert diversity.self_bleu_sacre([" ".join(words)] * 3) == pytest.approx(
-        100, abs=1e-9
-    )  # exp(log 100) is not quite 100
-    assert diversity.self_bleu([list("abcd"), list("efgh")]) == 0.0
-    # 1-grams: "a a b" keeps 1 of its two a, and no b; "a c c" keeps its a. 1/3 each, lengths equal.
-    assert diversity.self_bleu([list("aab"), list("acc")], max_n=1) == pytest.approx(1 / 3)
-    # "a" is shorter than "a b c": penalty exp(1 - 3) on precision 1; the other has precision 1/3 and none.
-    assert diversity.self_bleu([list("a"), list("abc")], max_n=1) == pytest.approx((math.exp(-2) + 1 / 3) / 2)
+    # exp(log 100) is not quite 100
+    assert diversity.self_bleu_sacre(["the cat sat on the mat"] * 3) == pytest.approx(100, abs=1e-9)
+    assert diversity.self_bleu_sacre(["a b c d", "e f g h"]) == 0.0
+    # "a" is shorter than "a b c": penalty exp(1 - 3) on precision 1. The other has 1 of 3 words; it has 0 of
+    # 2 and 0 of 1 longer n-grams, which count as 1/2 and 1/4.
+    expected = (100 * math.exp(-2) + 100 * (1 / 3 * 1 / 4 * 1 / 4) ** (1 / 3)) / 2
+    assert diversity.self_bleu_sacre(["a", "a b c"]) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_self_bleu_does_not_depend_on_the_order_of_the_texts(seed):
-    texts = random_texts(seed)
+    texts = [" ".join(t) for t in random_texts(seed)]
     shuffled = random.Random(seed).sample(texts, len(texts))
-    assert diversity.self_bleu(texts) == diversity.self_bleu(shuffled)
-    assert diversity.self_bleu_sacre([" ".join(t) for t in texts]) == diversity.self_bleu_sacre(
-        [" ".join(t) for t in shuffled]
-    )
+    assert diversity.self_bleu_sacre(texts) == diversity.self_bleu_sacre(shuffled)
 
 
-def test_self_bleu_takes_any_token():
+@pytest.mark.parametrize("metric", [diversity.distinct_n, diversity.seq_rep_n, diversity.self_repetition])
+def test_any_token_is_taken(metric):
     """Ids in a list, an array, a tensor; tuples: only equality of tokens matters."""
     texts = [[0, 1, 0, 2, 0, 1], [0, 1, 0, 2, 3], [4, 0, 1, 0]]
-    expected = nltk_self_bleu(texts, 4)
-    assert 0 < expected < 1
+    expected = metric(texts, 2)
+    assert 0 < expected < 2
     for kind in (
         tuple,
         np.array,
@@ -180,23 +156,17 @@ def test_self_bleu_takes_any_token():
         lambda text: [f"w{t}" for t in text],
         lambda text: [(t, None) for t in text],
     ):
-        assert diversity.self_bleu([kind(text) for text in texts]) == expected
+        assert metric([kind(text) for text in texts], 2) == expected
     square = [text[:4] for text in texts]
-    assert (
-        diversity.self_bleu(torch.tensor(square))
-        == diversity.self_bleu(np.array(square))
-        == nltk_self_bleu(square, 4)
-    )
+    assert metric(torch.tensor(square), 2) == metric(np.array(square), 2) == metric(square, 2)
 
 
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: diversity.self_bleu([]), "0 text.*at least 2"),
-        (lambda: diversity.self_bleu([["a", "b"]]), "1 text.*at least 2"),
-        (lambda: diversity.self_bleu([[], []]), "2 texts, all of them empty"),
-        (lambda: diversity.self_bleu([["a"], "a b"]), "text 1 is the string 'a b'.*split"),
-        (lambda: diversity.self_bleu([["a"], ["a"]], max_n=0), "order 0.*at least 1"),
+        (lambda: diversity.distinct_n([["a"], "a b"]), "text 1 is the string 'a b'.*split"),
+        (lambda: diversity.distinct_n([["a"], ["a"]], n=0), "order 0.*at least 1"),
+        (lambda: diversity.self_bleu_sacre([]), "0 text.*at least 2"),
         (lambda: diversity.self_bleu_sacre(["a b"]), "1 text.*at least 2"),
         (lambda: diversity.self_bleu_sacre("a b"), "string 'a b'.*list"),
         (lambda: diversity.self_bleu_sacre(["", " \n"]), "all of them empty"),
@@ -207,7 +177,7 @@ def test_self_bleu_takes_any_token():
         (lambda: diversity.bleu_sacre(["a b"], "a b"), "string 'a b'.*list"),
     ],
 )
-def test_self_bleu_errors(call, message):
+def test_errors(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 

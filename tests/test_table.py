@@ -445,15 +445,17 @@ def test_a_degenerate_run_is_left_out_and_named(whole, capsys):
     ]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_stops_the_trainings_and_waits_for_them(tmp_path, monkeypatch, number):
-    """A signal to table.py alone: its training saves, is waited for, and no other starts."""
+@pytest.mark.parametrize(
+    "number, jobs", [(signal.SIGTERM, 1), (signal.SIGINT, 1), (signal.SIGHUP, 1), (signal.SIGTERM, 2)]
+)
+def test_a_signal_stops_the_trainings_and_waits_for_them(tmp_path, monkeypatch, number, jobs):
+    """A signal to table.py alone: its trainings save, are waited for, and no other starts."""
     code = (
         "import pathlib, signal, sys, time\nout = pathlib.Path(sys.argv[1])\n"
         "def save(*_):\n out.with_suffix('.saved').touch()\n sys.exit(143)\n"
         "signal.signal(signal.SIGTERM, save)\nout.touch()\ntime.sleep(60)"
     )
-    runs = [Run("r", i, tmp_path / f"r{i}", (str(tmp_path / f"r{i}"),)) for i in range(2)]
+    runs = [Run("r", i, tmp_path / f"r{i}", (str(tmp_path / f"r{i}"),)) for i in range(jobs + 1)]
     real = workers.subprocess.Popen
     monkeypatch.setattr(
         workers.subprocess,
@@ -462,7 +464,7 @@ def test_a_signal_stops_the_trainings_and_waits_for_them(tmp_path, monkeypatch, 
     )
 
     def send():
-        while not runs[0].out.exists():
+        while not all(run.out.exists() for run in runs[:jobs]):
             time.sleep(0.01)
         os.kill(os.getpid(), number)
 
@@ -470,9 +472,8 @@ def test_a_signal_stops_the_trainings_and_waits_for_them(tmp_path, monkeypatch, 
     thread = threading.Thread(target=send)
     thread.start()
     with pytest.raises(workers.Stopped) as e:
-        workers.train_all(runs)
+        workers.train_all(runs, jobs)
     thread.join()
-    assert (
-        e.value.args == (number,) and runs[0].out.with_suffix(".saved").exists() and not runs[1].out.exists()
-    )
+    assert e.value.args == (number,) and not runs[jobs].out.exists()
+    assert all(run.out.with_suffix(".saved").exists() for run in runs[:jobs])
     assert before == [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]

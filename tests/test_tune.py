@@ -1,14 +1,9 @@
-"""The search: its points, what it takes over and keeps, what it finds, and workers that share it."""
+"""The search: its points, what it takes over and keeps, and what it finds."""
 
 import itertools
 import json
 import math
-import os
-import re
 import shutil
-import subprocess
-import sys
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +18,7 @@ from evaluation import figures
 from evaluation.tuning import Store, best_of, expected_best, figure, points, propose, report
 from runtime import checkpoint, workers
 from runtime.configurator import configure
+from runtime.errors import UserError
 from table import TableConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -148,8 +144,8 @@ def test_the_report_names_the_best_point_and_the_edges(tmp_path):
     assert [p.name for p in drawn] == ["x.tune.png", "x.tune.svg"]
 
 
-def test_workers_write_one_file(tmp_path):
-    """Each adds to what the others have written since it read the file."""
+def test_two_processes_write_one_file(tmp_path):
+    """Each adds to what the other has written since it read the file."""
     settings = {"overlay": "tiny", "space": SPACE}
     a, b = (Store(tmp_path / "x.tune.json", settings) for _ in range(2))
     a.add([entry("baseline", 0, 2.0)])
@@ -328,71 +324,25 @@ def test_a_run_of_more_steps_is_refused(search):
         start(table, rows=["baseline"], seeds=[1], flags="--max_steps=5")
 
 
-# ---- several workers ---------------------------------------------------------------------------------------
+# ---- a run that another process trains -------------------------------------------------------------------
 
 
-def test_a_run_is_claimed_by_one_worker(tmp_path):
-    folder = tmp_path / "run"
-    with workers.claimed(folder), pytest.raises(workers.Busy):
-        with workers.claimed(folder):
-            pass
-    with checkpoint.in_use(folder), pytest.raises(workers.Busy):  # a train.py by itself
-        with workers.claimed(folder):
-            pass
-    with workers.claimed(folder):
-        pass
-    assert not any(tmp_path.iterdir())
-
-
-def test_a_run_that_another_worker_trains_is_come_back_to(search, monkeypatch, capsys):
+def test_a_run_that_another_process_trains_is_named_and_not_waited_for(search, monkeypatch):
     start, trained = search
-    real, elsewhere = workers.Trainings.run, ExitStack()
-    elsewhere.enter_context(workers.claimed(Path("out/baseline-mini-1-t00")))
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waits for another process"))
+    real = workers.Trainings.run
 
-    def then_it_is_free(self, command, environment):
-        code = real(self, command, environment)
-        elsewhere.close()
-        return code
+    def refused(self, command, environment):
+        """The exit code, as of a process of its own."""
+        try:
+            return real(self, command, environment)
+        except UserError as e:
+            assert "is in use by another run" in str(e)
+            return 2
 
-    monkeypatch.setattr(workers.Trainings, "run", then_it_is_free)
-    monkeypatch.setattr(workers, "POLL", 0.01)
-    assert start(rows=["baseline"]) == 0
-    assert trained == ["baseline-mini-1-t01", "baseline-mini-1-t00"]
-    assert "baseline-mini-1-t00: another process trains it" in capsys.readouterr().out
-
-
-SMALL = (
-    "--tokenizer=bpe400 --block_size=96 --n_layer=1 --n_embd=32 --n_head=2 --batch_size=4 --max_steps=4 "
-    "--warmup_steps=1 --log_interval=2 --dtype=float32"
-)
-
-
-def two_workers(program: str, *flags: str) -> list[str]:
-    """What two processes say that begin the same command at once. Both end with exit code 0."""
-    command = [sys.executable, program, "--name=two", "--overlay=tiny", f"--flags={SMALL}", *flags]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    both = [subprocess.Popen(command, cwd=ROOT, env=environment, **pipes) for _ in range(2)]
-    said = [worker.communicate(timeout=300)[0] for worker in both]
-    assert [worker.returncode for worker in both] == [0, 0], "\n".join(said)
-    return said
-
-
-def begun(said: list[str]) -> list[str]:
-    return sorted(name for text in said for name in re.findall(r"^(\S+) \(\d+ of \d+ to do\)", text, re.M))
-
-
-def test_two_workers_share_a_search(tmp_path):
-    places = [f"--runs={tmp_path}/out", f"--results={tmp_path}/results"]
-    said = two_workers("tune.py", '--rows=["baseline"]', "--trials=2", *places)
-    assert begun(said) == ["baseline-tiny-1-t00", "baseline-tiny-1-t01"]
-    assert all("| baseline |        2 |" in text or "| 2 " in text for text in said)
-
-
-@pytest.mark.slow
-def test_two_workers_share_a_table(tmp_path):
-    places = [f"--runs={tmp_path}/out", f"--results={tmp_path}/results", "--halves=5", "--seeds=1,2"]
-    texts = "--evaluate=--texts=6 --prompt_tokens=6 --new_tokens=80"
-    said = two_workers("table.py", '--rows=["baseline", "stop_gradient --init_from={first}"]', texts, *places)
-    assert begun(said) == sorted(f"{row}-tiny-{s}" for row in ("baseline", "stop_gradient") for s in (1, 2))
-    assert all("Mean of 2 seeds" in text for text in said)
+    monkeypatch.setattr(workers.Trainings, "run", refused)
+    held = Path("out/baseline-mini-1")
+    with checkpoint.in_use(held), pytest.raises(ChildProcessError, match="^baseline-mini-1 failed"):
+        start(table, rows=["baseline"], seeds=[1, 2])
+    assert trained == ["baseline-mini-1", "baseline-mini-2"] and not (held / "last").exists()
+    assert start(table, rows=["baseline"], seeds=[1, 2]) == 0 and trained[2:] == ["baseline-mini-1"]
