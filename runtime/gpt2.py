@@ -8,6 +8,7 @@ import torch
 
 from model import GPT, GPTConfig
 from runtime.errors import UserError
+from runtime.hub import offline
 from runtime.memory import check_model
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ def from_gpt2(name: str, dropout: float = 0.0) -> GPT:
     ValueError if it cannot be loaded or is a variant of GPT-2 that this trunk does not compute.
     """
     refuse_missing_path(name)
+    if not Path(name).is_dir():
+        offline()
     from transformers import GPT2Config, GPT2LMHeadModel  # here, because importing transformers takes seconds
 
     try:
