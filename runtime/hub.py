@@ -1,7 +1,7 @@
 """The Hugging Face hub: where it cannot be reached, that is known within seconds.
 
-Its libraries try again for half a minute before they look into their own caches. Told before they are imported
-that they are offline, they look there at once.
+Its libraries try again for half a minute before they look into their own caches. Told that they are offline,
+before they are imported, they look there at once.
 """
 
 import os
