@@ -94,10 +94,11 @@ def from_gpt2(name: str, dropout: float = 0.0) -> GPT:
     return model
 
 
-def to_gpt2(model: GPT, folder: str | Path, end: int | None = None) -> None:
+def to_gpt2(model: GPT, folder: str | Path, end: int | None = None, pad: int | None = None) -> None:
     """Writes the trunk as a `GPT2LMHeadModel` folder that transformers reads.
 
-    `end`: id of the token that ends a text, at which `generate` stops; None: no token does.
+    `end`: id of the token that ends a text, at which `generate` stops; None: no token does. `pad`: of the one
+    that shorter texts of a batch are filled up with.
 
     GPT-2's head is a plain softmax tied to the embedding; export.py says which models can become one.
     """
@@ -110,7 +111,8 @@ def to_gpt2(model: GPT, folder: str | Path, end: int | None = None) -> None:
         "n_head": c.n_head,
         "n_embd": c.n_embd,
     }
-    hf = GPT2LMHeadModel(GPT2Config(vocab_size=c.vocab_size, bos_token_id=end, eos_token_id=end, **sizes))
+    special = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": pad}
+    hf = GPT2LMHeadModel(GPT2Config(vocab_size=c.vocab_size, **special, **sizes))
     target = hf.transformer.state_dict()
     with torch.no_grad():
         for key, p in model.named_parameters():
