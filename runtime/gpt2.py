@@ -111,7 +111,7 @@ def to_gpt2(model: GPT, folder: str | Path, end: int | None = None, pad: int | N
         "n_head": c.n_head,
         "n_embd": c.n_embd,
     }
-    special = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": pad}
+    special: dict[str, Any] = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": pad}
     hf = GPT2LMHeadModel(GPT2Config(vocab_size=c.vocab_size, **special, **sizes))
     target = hf.transformer.state_dict()
     with torch.no_grad():
