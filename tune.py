@@ -48,7 +48,7 @@ def space_of(row: str, c: TableConfig) -> dict[str, list[float]]:
 def trial_at(row: str, c: TableConfig, first: Run | None, index: int, point: Point) -> Trial:
     """A trial, evaluated at its end alone. `first`: the first row's best trial."""
     steps = Run.make(row, c.tune_seed, c, first).wanted["max_steps"]
-    flags = [*flags_of(point, own_keys(words_of(row)[1:])), f"--eval_interval={steps}"]
+    flags = [*flags_of(point, own_keys(words_of(row)[1:])), f"--eval_interval={steps}", "--eval_windows=0"]
     return Trial.make(row, c.tune_seed, c, first, flags, f"-t{index:02d}", index=index, point=point)
 
 
