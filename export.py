@@ -20,7 +20,14 @@ import torch
 
 from data.orders import MASKED
 from data.prepared import tokenizer_of
-from data.tokenizers import GPT2Tokenizer, Tokenizer
+from data.tokenizers import (
+    BPETokenizer,
+    ByteTokenizer,
+    FileTokenizer,
+    GPT2Tokenizer,
+    SavedTokenizer,
+    Tokenizer,
+)
 from evaluation.card import card
 from evaluation.settings import run_seed
 from heads import BayesianProjection, Softmax
@@ -34,7 +41,8 @@ from runtime.places import CODE
 from runtime.transformers_folder import to_transformers
 
 ENDOFTEXT = 50256  # GPT-2's id; no token of another vocabulary ends a text: there `generate` must not stop
-PAD = "<|pad|>"
+PAD = "<|pad|>"  # of the id V, for which a GPT2LMHeadModel has no embedding
+BYTE_255 = "\u00ff"  # as byte-level tokenizers write the byte, which no text in UTF-8 has
 
 
 @dataclass
@@ -61,14 +69,31 @@ def is_gpt2(model: LanguageModel) -> bool:
     return trunk.config.order == "left_to_right" and plain_softmax and plain and tied
 
 
-def tokenizer_for_transformers(tokenizer: Tokenizer, context: int, pad: bool) -> Any:
-    """The tokenizer as transformers', which never reads a special token out of a text.
+def unused_token(tokenizer: Tokenizer) -> str:
+    """The token of the vocabulary that pads, because no text is encoded to it; "" if there is none.
 
-    `pad`: it has a padding token, of the id V. A GPT2LMHeadModel has no embedding for that.
+    GPT-2's <|endoftext|>, a special token of a tokenizer.json, the byte 255. Words are all of them in texts.
     """
+    if isinstance(tokenizer, GPT2Tokenizer):
+        return "<|endoftext|>"
+    if isinstance(tokenizer, FileTokenizer):
+        special = [t["content"] for t in tokenizer.content.get("added_tokens", []) if t["special"]]
+        return next((t for t in special if "pad" in t.lower()), special[0] if special else "")
+    return BYTE_255 if isinstance(tokenizer, (BPETokenizer, ByteTokenizer)) else ""
+
+
+def id_of(token: str, tokenizer: Tokenizer) -> int | None:
+    if isinstance(tokenizer, SavedTokenizer):
+        return tokenizer.model.token_to_id(token)
+    return ENDOFTEXT
+
+
+def tokenizer_for_transformers(tokenizer: Tokenizer, context: int, pad: str) -> Any:
+    """The tokenizer as transformers', which never reads a special token out of a text. `pad`: the one that
+    pads, if any."""
     from transformers import PreTrainedTokenizerFast
 
-    special = {"pad_token": PAD} if pad else {}
+    special = {"pad_token": pad} if pad else {}
     if isinstance(tokenizer, GPT2Tokenizer):
         special |= {"bos_token": tokenizer.end, "eos_token": tokenizer.end}
     return PreTrainedTokenizerFast(
@@ -81,7 +106,7 @@ def tokenizer_for_transformers(tokenizer: Tokenizer, context: int, pad: bool) ->
     )
 
 
-def save_tokenizer(tokenizer: Tokenizer, folder: Path, context: int, pad: bool) -> None:
+def save_tokenizer(tokenizer: Tokenizer, folder: Path, context: int, pad: str) -> None:
     """For AutoTokenizer. A line where GPT-2's own files are not to be had."""
     try:
         tokenizer_for_transformers(tokenizer, context, pad).save_pretrained(folder)
@@ -108,16 +133,17 @@ def export(path: str | Path, folder: str | Path, samples: int = 8, seed: int = 1
         raise UserError(f"{ckpt.path} has the order {MASKED!r}: masked diffusion predicts no next token")
     tokenizer, aside, plain = tokenizer_of(ckpt), beside(folder), is_gpt2(model)
     end = ENDOFTEXT if config["tokenizer"] == "gpt2" and trunk.config.vocab_size > ENDOFTEXT else None
+    pad = unused_token(tokenizer) if plain else PAD
     remedy = "nothing of it is left: free some disk space and run it again"
     with writing(aside, f"could not write {folder}", remedy):
         if plain:
             for p in trunk.ln_f.parameters():  # GPT-2 has no gain; the last LayerNorm can have it
                 p.mul_(model.head.gain)
-            to_gpt2(trunk, aside, end)
+            to_gpt2(trunk, aside, end, id_of(pad, tokenizer))
         else:
             to_transformers(model, config, aside, end, samples, run_seed(seed, config))
             shutil.copy(CODE / "LICENSE", aside)  # of the code
-        save_tokenizer(tokenizer, aside, trunk.context, not plain)
+        save_tokenizer(tokenizer, aside, trunk.context, pad)
         (aside / "README.md").write_text(card(ckpt, plain, samples, seed), encoding="utf-8")
     aside.rename(folder)
 

@@ -110,7 +110,7 @@ def main(argv: list[str]) -> int:
     c.check()
     names, runs = apart(c.shown)
     split = opened(c, runs) if runs else None
-    tables = [open_table(name, c.prompts, at) for at, name in enumerate(names)]
+    tables = [open_table(name, c.prompts) for name in names]
     page = render(tables, examined(c, runs, split) if split else None)
     out = Path(c.out)
     with replacing(out) as f:

@@ -106,6 +106,8 @@ class Trainer:
     def __init__(self, config: TrainConfig, procs: Processes):
         self.config, self.procs, self.out = config, procs, Path(config.out_dir)
         self.stop = 0  # the signal that asked for the end
+        # a bar that is written into a file is a line for each time that it moves
+        self.shows_bar = bool(config.bar and procs.main and sys.stderr and sys.stderr.isatty())
         self.step, self.tokens, self.best = 0, 0, math.inf
         self.evaluated = -1  # the last step that was
         self.log: Log | None = None  # of the first process
@@ -225,7 +227,7 @@ class Trainer:
         if not self.procs.main:
             return
         try:
-            tqdm.write(text) if self.config.bar else print(text, flush=True)
+            tqdm.write(text) if self.shows_bar else print(text, flush=True)
         except OSError:  # the terminal, or what read the lines, is gone: save and stop, as at its signal
             self.stop = self.stop or getattr(signal, "SIGHUP", signal.SIGTERM)
             # what is still to be written goes nowhere
@@ -295,14 +297,20 @@ class Trainer:
 
     # -- evaluation --------------------------------------------------------
 
-    def evaluate(self, order: str) -> Score:
-        """Of the whole validation split, see `score`. Stopped, in all processes, if a signal came in one."""
+    def evaluate(self, order: str, part: int = 0) -> Score:
+        """Of so many windows of the validation split, 0: of all, see `score`. Stopped, in all processes, if a
+        signal came in one."""
         c, procs = self.config, self.procs
 
         def work(draws: list[Weights]) -> Score:
             what = (self.model, self.val.ids, 0, draws, procs.device, c.dtype)
             return score(
-                *what, progress=self.until_stopped, share=self.share, order=order, given=self.val.given
+                *what,
+                progress=self.until_stopped,
+                share=self.share,
+                order=order,
+                given=self.val.given,
+                part=part,
             )
 
         s = self.shared(work)
@@ -315,7 +323,7 @@ class Trainer:
         if self.model.trunk.config.order != "any":
             return {}
         scores = {
-            name: own if name == self.config.order else self.evaluate(name)
+            name: own if name == self.config.order else self.evaluate(name, own.part)
             for name in ("left_to_right", "random")
         }
         return {f"val_ppl_{name}": perplexity(s.nll, s.tokens) for name, s in scores.items()}
@@ -378,7 +386,10 @@ class Trainer:
         """A signal leaves the evaluation to the resumed run."""
         with contextlib.suppress(Stopped):
             c, reads = self.config, self.model.trunk.context
-            s = self.evaluate("" if c.order == "left_to_right" else c.order)
+            own = "" if c.order == "left_to_right" else c.order
+            judged = self.evaluate(own, c.eval_windows)
+            # what a run ends with can be compared with any other run
+            s = self.evaluate(own) if judged.part and self.step == c.max_steps else judged
             more = self.other_orders(s)
             more |= self.recovery(self.val, lambda ends: document_windows(ends, reads))
             # the same of text that the model has been trained on shows what it has learnt by heart
@@ -388,27 +399,33 @@ class Trainer:
                 raise Diverged(f"step {self.step}: the validation NLL is not a number")
             self.evaluated = self.step
             if self.procs.main:
-                self.judge(s, more)
+                self.judge(s, judged, more)
         self.procs.sum(torch.zeros((), device=self.procs.device))  # the others wait until it is saved
 
-    def judge(self, s: Score, more: dict[str, Any]) -> None:
-        """Says, logs and saves what an evaluation found."""
+    def judge(self, s: Score, by: Score, more: dict[str, Any]) -> None:
+        """Says, logs and saves what an evaluation found: the score `s`. The checkpoint is judged `by` that of
+        the same windows in all evaluations."""
         nll, eps_nll = s.nll / s.tokens, s.eps_nll / s.tokens
         # a head with exact zeros has no finite NLL to be best by
-        judged = eps_nll if self.model.head.head.sparse else nll
+        sparse = self.model.head.head.sparse
+        judged = (by.eps_nll if sparse else by.nll) / by.tokens
         better, self.best = judged < self.best, min(self.best, judged)
         ppl, ppl_eps = perplexity(nll, 1), perplexity(eps_nll, 1)
-        said = f"step {self.step}: validation {nll:.4f} nats/token, perplexity {ppl:.2f}"
-        said += f", PPL_eps {ppl_eps:.2f}" * (judged != nll)
+        where = f", {s.part} windows of it," * bool(s.part)
+        said = f"step {self.step}: validation{where} {nll:.4f} nats/token, perplexity {ppl:.2f}"
+        said += f", PPL_eps {ppl_eps:.2f}" * (sparse and eps_nll != nll)
         if self.config.order != "left_to_right":
             said += f" in {self.config.order} order" if self.config.order != MASKED else " at most (NELBO)"
         for name in ("left_to_right", "random"):
             if name != self.config.order and f"val_ppl_{name}" in more:
                 said += f", {name.replace('_', ' ')} {more[f'val_ppl_{name}']:.2f}"
+        if by.part and not s.part:
+            said += f"; its {by.part} windows of all evaluations {judged:.4f}"
         self.say(said + " (best)" * better)
         assert self.log is not None
         gain = {"gain": torch.as_tensor(self.model.head.gain).item()} if self.config.learn_gain else {}
-        self.log.add(self.step, val_nll=nll, val_ppl=ppl, val_ppl_eps=ppl_eps, **gain, **more)
+        part = {"val_windows": s.part} if s.part else {"val_nll_windows": judged} if by.part else {}
+        self.log.add(self.step, val_nll=nll, val_ppl=ppl, val_ppl_eps=ppl_eps, **part, **gain, **more)
         self.save("last", nll)  # first: from `last` alone a run goes on
         if better:
             self.save("best", nll)
@@ -433,8 +450,8 @@ class Trainer:
         """Trains until max_steps, a signal, or divergence; the exit code."""
         c = self.config
         self.began, self.first = time.perf_counter(), self.step
-        shown = c.bar and self.procs.main
-        self.bar = tqdm(total=c.max_steps, initial=self.step, unit="step", desc=c.name, disable=not shown)
+        hidden = not self.shows_bar
+        self.bar = tqdm(total=c.max_steps, initial=self.step, unit="step", desc=c.name, disable=hidden)
         self.model.train()
         try:
             while True:
@@ -456,6 +473,7 @@ class Trainer:
             self.bar.close()
             self.profile.close()
         kind = "PPL_eps" if self.model.head.head.sparse else "perplexity"
+        kind += f" of at most {c.eval_windows} windows" * bool(c.eval_windows)
         self.say(
             f"done: {self.step} steps, {self.tokens:,} tokens, {duration(time.perf_counter() - self.began)}; "
             f"best validation {kind} {perplexity(self.best, 1):.2f}; {self.out}"
@@ -501,7 +519,7 @@ class Trainer:
             mfu = speed * flops_per_token(self.model.trunk.config) / self.procs.world / self.peak
             entry["mfu"] = round(mfu, 4)
             said += f", MFU {mfu:.1%}"
-        if not c.bar:
+        if not self.shows_bar:
             a_step = (time.perf_counter() - self.began) / (self.step - self.first)
             self.say(f"{said}, ETA {duration(a_step * (c.max_steps - self.step))}")
         if self.log:

@@ -80,9 +80,10 @@ class TrainConfig:
     # evaluation and logs
     eval_interval: int = 1000       # steps between evaluations of the validation split, with a checkpoint
     eval_steps: list[int] = field(default_factory=list)  # evaluations at these steps and the last one instead
+    eval_windows: int = 0           # of it, evenly spread, in all evaluations but the last; 0: all of them
     eval_samples: int = 4           # weight draws of a Bayesian projection in them
     log_interval: int = 1           # steps between lines of the terminal and of log.jsonl
-    bar: bool = False               # a progress bar instead of lines
+    bar: bool = False               # a progress bar instead of lines, where stderr is a terminal
     wandb: bool = False             # also log to Weights & Biases; offline when it cannot be reached
     trackio: bool = False           # also log to Trackio, on this machine: `trackio show` opens its page
     wandb_project: str = "nanoheads"    # project of both
@@ -124,6 +125,7 @@ class TrainConfig:
         for key in (
             *("learning_rate", "min_lr", "warmup_steps", "lr_decay_steps", "curriculum_steps"),
             *("readout_lr", "weight_decay", "grad_clip", "kl_weight", "micro_batch", "label_weight"),
+            "eval_windows",
         ):
             if not 0 <= getattr(self, key) < math.inf:
                 yield f"{key} = {getattr(self, key)}: must be at least 0 and finite"

@@ -1,5 +1,5 @@
 """Figures of tables, through matplotlib: `draw` writes those of a table or of a frontier as PNG and SVG,
-`svg` makes one for a page of the web.
+`svg` makes one for a page.
 
 Of table.py's: the learning curve of each head beside softmax and, where the truth is known, its way there; of
 a text that was read several times, what that does (memorisation).
@@ -9,7 +9,6 @@ NAME.json, and of NAME.runs.json for a table.
 
 import io
 import math
-import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -64,25 +63,15 @@ def write(fig: "Figure", path: Path) -> list[Path]:
     return out
 
 
-def svg(fig: "Figure", prefix: str) -> str:
-    """The figure as an element of a page: its text is text in the page's font, black is the page's own
-    colour, nothing lies behind it. `prefix`: of its ids, which no other element of the page may have."""
+def svg(fig: "Figure") -> bytes:
+    """The figure as an SVG file that a page can hold: its text is text, in a font of the reader's."""
     import matplotlib
 
-    file = io.StringIO()
-    nothing: dict[str, None] = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    file = io.BytesIO()
     with matplotlib.rc_context({"svg.fonttype": "none"}):
-        fig.savefig(file, format="svg", metadata=nothing, bbox_inches="tight", transparent=True)
+        fig.savefig(file, format="svg", metadata={"Date": None}, bbox_inches="tight")
     pyplot().close(fig)
-    _, start, rest = file.getvalue().partition("<svg ")
-    text = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{prefix}-", start + rest)
-    text = re.sub('<g id="[^"]*">', "<g>", text)  # nothing refers to these
-    text = re.sub(r'font-family: [^;"]*; ', "", text)  # the page's font
-    text = re.sub(r">\s+<", "><", text)
-    # a tenth of a point is finer than a screen
-    short = lambda found: f"{float(found[0]):.1f}".removesuffix(".0")
-    text = re.sub(r' (d|x|y)="[^"]*"', lambda found: re.sub(r"-?\d+\.\d+", short, found[0]), text)
-    return re.sub(r"#000000\b|\bblack\b(?=[;\"])", "currentColor", text)
+    return file.getvalue()
 
 
 def beside(name: Path, end: str) -> Path:

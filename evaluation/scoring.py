@@ -32,6 +32,7 @@ class Score(NamedTuple):
     eps_nll: float
     ece: float  # expected calibration error of the most probable token; nan unless asked for
     sparsemax: float  # mean of p_t + (1 - |p|^2) / 2, 0 to 1; nan unless asked for
+    part: int = 0  # how many windows of the text it is of; 0: of all
 
 
 def windows(count: int, block_size: int, stride: int) -> list[tuple[int, int]]:
@@ -51,6 +52,15 @@ def windows(count: int, block_size: int, stride: int) -> list[tuple[int, int]]:
         if start == last:
             break
     return out
+
+
+def spread(plan: list, count: int) -> list:
+    """`count` of the windows `plan`, evenly spread over the text and always the same.
+
+    All of them if it is 0 or there are no more.
+    """
+    n = len(plan)
+    return [plan[(2 * i + 1) * n // (2 * count)] for i in range(count)] if 0 < count < n else plan
 
 
 class Read(NamedTuple):
@@ -167,6 +177,7 @@ def score(
     share: slice = slice(None),
     order: str = "",
     given: int = 0,
+    part: int = 0,
 ) -> Score:
     """NLL of `ids` (T,) under the model's predictive distribution, each token scored once.
 
@@ -176,8 +187,8 @@ def score(
     are `given`, the others are scored, each given these at least. `draws`: see OutputHead.draws. float32
     log-probabilities whatever `dtype` the matrix products have. The model must be in eval mode. A token of
     probability 0 makes the NLL inf and is counted; it is never clamped. `details`: ECE and sparsemax score,
-    too, and Degenerate if a log-probability is nan. `share`: which of the windows to score, for one of
-    several processes.
+    too, and Degenerate if a log-probability is nan. `part`: score so many windows in place of all, see
+    `spread`; `share`: which of them, for one of several processes.
     """
     if model.trunk.config.order == MASKED and order != MASKED:
         raise UserError(
@@ -189,7 +200,9 @@ def score(
         plan, read = in_sequences(model, ids, given, order)
     else:
         plan, read = along(model, ids, order) if order else left_to_right(model, ids, stride)
-    return scored(model, plan[share], read, draws, device, dtype, batch, details, progress)
+    chosen = spread(plan, part)
+    s = scored(model, chosen[share], read, draws, device, dtype, batch, details, progress)
+    return s._replace(part=len(chosen) if len(chosen) < len(plan) else 0)
 
 
 @torch.no_grad()

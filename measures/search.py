@@ -275,7 +275,7 @@ class Search:
     def trial(self, row: str, first: Run | None, index: int, point: Point) -> Trial:
         c = self.c
         steps = Run.make(row, c.tune_seed, c, first).wanted["max_steps"]
-        flags = [*flags_of(point, keys_of(words_of(row)[1:])), f"--eval_interval={steps}"]
+        flags = [*flags_of(point, keys_of(words_of(row)[1:])), f"--eval_interval={steps}", "--eval_windows=0"]
         return Trial.make(row, c.tune_seed, c, first, flags, f"-t{index:02d}", index=index, point=point)
 
     def shared(self, row: str, first: Run | None = None) -> list[Trial]:

@@ -8,6 +8,7 @@ import torch
 
 from model import GPT, GPTConfig
 from runtime.errors import UserError
+from runtime.hub import offline
 from runtime.memory import check_model
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ def from_gpt2(name: str, dropout: float = 0.0) -> GPT:
     ValueError if it cannot be loaded or is a variant of GPT-2 that this trunk does not compute.
     """
     refuse_missing_path(name)
+    if not Path(name).is_dir():
+        offline()
     from transformers import GPT2Config, GPT2LMHeadModel  # here, because importing transformers takes seconds
 
     try:
@@ -91,10 +94,11 @@ def from_gpt2(name: str, dropout: float = 0.0) -> GPT:
     return model
 
 
-def to_gpt2(model: GPT, folder: str | Path, end: int | None = None) -> None:
+def to_gpt2(model: GPT, folder: str | Path, end: int | None = None, pad: int | None = None) -> None:
     """Writes the trunk as a `GPT2LMHeadModel` folder that transformers reads.
 
-    `end`: id of the token that ends a text, at which `generate` stops; None: no token does.
+    `end`: id of the token that ends a text, at which `generate` stops; None: no token does. `pad`: of the one
+    that shorter texts of a batch are filled up with.
 
     GPT-2's head is a plain softmax tied to the embedding; export.py says which models can become one.
     """
@@ -107,7 +111,8 @@ def to_gpt2(model: GPT, folder: str | Path, end: int | None = None) -> None:
         "n_head": c.n_head,
         "n_embd": c.n_embd,
     }
-    hf = GPT2LMHeadModel(GPT2Config(vocab_size=c.vocab_size, bos_token_id=end, eos_token_id=end, **sizes))
+    special: dict[str, Any] = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": pad}
+    hf = GPT2LMHeadModel(GPT2Config(vocab_size=c.vocab_size, **special, **sizes))
     target = hf.transformer.state_dict()
     with torch.no_grad():
         for key, p in model.named_parameters():

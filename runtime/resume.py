@@ -114,7 +114,10 @@ def refuse_other_run(out: Path, had: dict[str, Any], now: dict[str, Any]) -> Non
     odd = [key for key, value in now.items() if key not in RESUMABLE and had.get(key) != value]
     if odd:
         changes = ", ".join(f"{key} was {had.get(key)!r} and is now {now[key]!r}" for key in odd)
-        raise UserError(f"cannot resume {out}: {changes}")
+        raise UserError(
+            f"cannot resume {out}: {changes}; leave that out, or start another run from these weights "
+            f"(--init_from={out / 'last'} with a new --out_dir, without --resume)"
+        )
 
 
 def other_processes(had: dict[str, Any], world: int) -> str:

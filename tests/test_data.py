@@ -9,7 +9,9 @@ import json
 import os
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from data.prepared import is_prepared, load_tokenizer, prepared, read_meta
 from data.tokenizers import BPETokenizer, GPT2Tokenizer, WordTokenizer, train_bpe
 from data.tokens import open_tokens, write_tokens
 from data.wikitext103 import prepare as wikitext
+from runtime import hub
 from runtime.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -494,9 +497,31 @@ def test_hub_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         raise ConnectionError("no route")
 
     monkeypatch.setattr(datasets, "load_dataset", fails)
-    with pytest.raises(OSError, match="no route.*--source DIR"):
+    with pytest.raises(OSError, match="no route.*--source=DIR.*wiki.train.tokens, wiki.valid.tokens"):
         wikitext.prepare(tmp_path / "out", "bpe270")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_silent_hub_is_not_asked_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The libraries are told that they are offline, and look into their cache at once."""
+    import datasets
+
+    def offline(*_: str) -> None:
+        assert os.environ.get("HF_HUB_OFFLINE") == "1"
+        raise ConnectionError("Offline mode is enabled")
+
+    for key in (*hub.OFFLINE, "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(key, "")  # and so it is after the test, whatever is set in it
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")  # where nobody listens
+    monkeypatch.setattr(datasets, "load_dataset", offline)
+    with pytest.raises(OSError, match="127.0.0.1:1 does not answer, and no earlier download.*--source=DIR"):
+        wikitext.prepare(tmp_path / "out", "bpe270")
+    for key in hub.OFFLINE:
+        monkeypatch.setenv(key, "")
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:  # which knows no method: an answer
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        Thread(target=server.handle_request, daemon=True).start()
+        assert not hub.offline() and not os.environ["HF_HUB_OFFLINE"]
 
 
 # ---- the command line ----------------------------------------------------------------------------

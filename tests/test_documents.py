@@ -278,3 +278,14 @@ def test_another_column_is_another_text(tmp_path):
     prepare(tmp_path, source)
     with pytest.raises(UserError, match="was made from .*--force"):
         prepare(tmp_path, source, column="other")
+
+
+def test_two_sources_of_one_name(tmp_path, monkeypatch):
+    """rows.jsonl and rows.parquet in one folder: the remedy is said before the second is read."""
+    first = write_json(tmp_path / "rows.jsonl", rows(TEXTS))
+    second = write_parquet(tmp_path / "rows.parquet", rows(TEXTS))
+    assert text.folder_name("bytes", str(first)) == text.folder_name("bytes", str(second))
+    prepare(tmp_path, first)
+    monkeypatch.setattr(text, "measured", lambda *_: pytest.fail("read it"))
+    with pytest.raises(UserError, match="rows.jsonl', not '.*rows.parquet': rename one .*--force.*--out"):
+        prepare(tmp_path, second)

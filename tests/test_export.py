@@ -20,7 +20,7 @@ from scipy.stats import chisquare
 import export
 import sample
 from data.prepared import load_tokenizer, tokenizer_of
-from data.tokenizers import GPT2Tokenizer, WordTokenizer
+from data.tokenizers import BPETokenizer, GPT2Tokenizer, WordTokenizer, byte_level, byte_vocab, read_tokenizer
 from evaluation import card
 from evaluation.metrics import bits_per_byte, perplexity
 from evaluation.scoring import score
@@ -98,6 +98,32 @@ def test_the_tokenizer_of_gpt2s_folder_is_ours(folder, trained):
     assert theirs.encode(text) == list(mine.encode(text)) and theirs.decode(mine.encode(text)) == text
     assert theirs.eos_token_id is None and theirs.bos_token_id is None
     assert len(theirs) == VOCAB  # no id without an embedding
+
+
+def test_gpt2s_folder_takes_texts_in_batches(folder, theirs, trained):
+    """It pads with a byte that no text has: what is written after a text is the same beside a longer one."""
+    from transformers import AutoTokenizer
+
+    mine, tokenizer = tokenizer_of(load_model(trained)[1]), AutoTokenizer.from_pretrained(folder)
+    assert theirs.generation_config.pad_token_id == tokenizer.pad_token_id < VOCAB
+    assert mine.decode([tokenizer.pad_token_id]) == "\ufffd" and tokenizer.padding_side == "left"
+    assert tokenizer.encode("\u00ff the") == mine.encode("\u00ff the")
+    texts, how = ["the o", "a"], dict(max_new_tokens=5, do_sample=False)
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    assert batch["attention_mask"][1].sum() < batch["attention_mask"].shape[1]
+    together = theirs.generate(**batch, **how)[:, -5:]
+    alone = [theirs.generate(**tokenizer(t, return_tensors="pt"), **how)[0, -5:] for t in texts]
+    assert torch.equal(together, torch.stack(alone))
+
+
+def test_a_padding_token_is_one_that_no_text_has(tmp_path):
+    model = byte_level(byte_vocab())
+    assert export.unused_token(BPETokenizer(model)) == "\u00ff"
+    model.add_special_tokens(["<s>", "[PAD]"])
+    model.save(str(tmp_path / "tokenizer.json"))
+    assert export.unused_token(read_tokenizer(tmp_path / "tokenizer.json")) == "[PAD]"
+    assert export.unused_token(GPT2Tokenizer()) == "<|endoftext|>"
+    assert export.unused_token(WordTokenizer.of(["a", "b"])) == ""
 
 
 # -----------------------------------------------------------------------------
@@ -280,7 +306,7 @@ def test_its_tokenizer_is_ours(row, token_folder):
 
 def test_words_are_written_as_we_write_them():
     words = WordTokenizer.of(["\n", "a", "class", "##b"])
-    theirs = export.tokenizer_for_transformers(words, 16, True)
+    theirs = export.tokenizer_for_transformers(words, 16, export.PAD)
     ids = [0, 1, 2, 0, 0, 3, 1, 3]
     assert theirs.decode(ids) == words.decode(ids) == "\na class\n\n##b a ##b"
     assert theirs.encode("a class\n ##b") == [1, 2, 0, 3]
@@ -297,7 +323,7 @@ def test_gpt2s_tokenizer_goes_along():
     vars(mine)["_encoding"] = tiktoken.Encoding(
         "few", pat_str=pattern, mergeable_ranks=ranks, special_tokens=end
     )
-    theirs = export.tokenizer_for_transformers(mine, 16, True)
+    theirs = export.tokenizer_for_transformers(mine, 16, export.PAD)
     text = "the other, there's  three\n\n the ünï 12 <|endoftext|> \n"
     assert theirs.encode(text) == mine.encode(text) and theirs.decode(mine.encode(text)) == text
     assert (theirs.eos_token_id, theirs.bos_token_id, theirs.pad_token_id) == (262, 262, 263)

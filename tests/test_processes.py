@@ -98,7 +98,11 @@ def alone_as(name: str, out: Path, tokens: Path, teacher: Path) -> Path:
 
 def test_two_processes_train_as_one(out, tokens, trained):
     """With micro-batches and drawn weights: sums are divided once, by the global count."""
-    assert_same_but_for_rounding(out / "float32", alone_as("float32", out, tokens, trained))
+    alone = alone_as("float32", out, tokens, trained)
+    assert_same_but_for_rounding(out / "float32", alone)
+    # a part of the validation split, which is the same for all, and at the end the whole
+    assert curve(alone, "val_windows") == curve(out / "float32", "val_windows") == [3]
+    assert curve(alone, "val_nll") == pytest.approx(curve(out / "float32", "val_nll"), abs=1e-4)
 
 
 def test_two_processes_train_as_one_in_float16(out, tokens, trained):

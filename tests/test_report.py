@@ -1,12 +1,14 @@
 """A report: the page is well-formed, holds what the tables hold, escapes what it is given, and asks no
 network for anything; in a browser it sorts, unfolds, darkens and fits a phone."""
 
+import base64
 import json
 import math
 import os
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -17,7 +19,6 @@ import report
 from config.defaults import TrainConfig
 from data.held_out import open_held_out
 from data.prepared import prepared, tokenizer_of
-from evaluation import figures
 from evaluation.any_order import FREE, reader_of
 from evaluation.report import tables
 from evaluation.report.page import render
@@ -104,7 +105,7 @@ def summary(folder: Path, name: str = "x") -> Path:
 
 
 def page_of(*names: Path, **flags) -> str:
-    return render([open_table(n, 3, at) for at, n in enumerate(names)], None)
+    return render([open_table(n, 3) for n in names], None)
 
 
 def test_a_table_on_a_page(tmp_path):
@@ -132,7 +133,7 @@ def test_nothing_given_becomes_code_and_nothing_is_asked_of_a_network(tmp_path):
 
 
 def test_notes_and_texts_are_the_tables_own(tmp_path):
-    table = open_table(summary(tmp_path), 1, 0)
+    table = open_table(summary(tmp_path), 1)
     assert table.notes.paragraphs == [f"A note, {EVIL}.", "Another."]
     assert table.notes.columns == ["ECE: what.", "Zipf: it is."]
     assert table.samples == [[("human", "one two three four"), ("baseline", f"{EVIL} b c d")]]
@@ -144,7 +145,7 @@ def test_notes_and_texts_are_the_tables_own(tmp_path):
 def test_every_number_of_the_committed_tables_is_there(name, monkeypatch):
     monkeypatch.setattr(tables, "own_figures", lambda *_: iter(()))
     rows = json.loads((REPO / "results" / f"{name}.json").read_text())["rows"]
-    table = open_table(REPO / "results" / name, 1, 0)
+    table = open_table(REPO / "results" / name, 1)
     page = Page(render([table], None))
     for row in rows:
         cells = page.row(row["name"])[1:]
@@ -161,7 +162,7 @@ def test_every_number_of_the_committed_tables_is_there(name, monkeypatch):
 def test_the_seeds_of_a_committed_table_are_those_of_its_json(monkeypatch):
     monkeypatch.setattr(tables, "own_figures", lambda *_: iter(()))
     row = next(r for r in json.loads((REPO / "results" / "heads_250.json").read_text())["rows"])
-    table = open_table(REPO / "results" / "heads_250", 1, 0)
+    table = open_table(REPO / "results" / "heads_250", 1)
     at = [c.key for c in table.columns].index("ppl_eps")
     assert [values[at] for _, values in table.lines[0].seeds] == [f"{v:.2f}" for v in row["ppl_eps_seeds"]]
     assert [seed for seed, _ in table.lines[0].seeds] == [f"seed {s}" for s in row["seeds"]]
@@ -185,19 +186,26 @@ def test_a_table_of_orders(tmp_path):
     assert [attrs["data-v"] for attrs, _ in page.row("a") + page.row(EVIL)] == ["a", "40.25", EVIL, ""]
     drawn = [a["src"] for tag, a in page.tags if tag == "img"]
     assert drawn == ["data:image/png;base64,YS0x"]  # of each row its first run
-    assert open_table(tmp_path / "o", 1, 0).notes.paragraphs == ["A note."]
+    assert open_table(tmp_path / "o", 1).notes.paragraphs == ["A note."]
 
 
-def test_a_figure_of_a_page(tmp_path):
-    """It has the page's colour, ids of its own, its text as text, and the numbers in it as they were."""
-    rows = [{"name": f"{EVIL} 0.123456", "ece": 0.0123}, {"name": "b", "ece": 0.02, "ece_ci": 0.001}]
-    text = figures.svg(figures.calibration(rows), "a")
-    assert "0.123456" in text and "#000000" not in text and "currentColor" in text
-    page = Page(text)
-    own = {a["id"] for _, a in page.tags if "id" in a}
-    used = {a["xlink:href"] for _, a in page.tags if "xlink:href" in a}
-    assert own and all(i.startswith("a-") for i in own) and used <= {f"#{i}" for i in own}
-    assert "script" not in {tag for tag, _ in page.tags}
+def test_the_figures_of_a_page(tmp_path):
+    """Each is a picture of its own, whose ids are not the page's and in which nothing runs; its text is text.
+    The dark page inverts it."""
+    name = summary(tmp_path)
+    content = json.loads(name.with_suffix(".json").read_text())
+    for row in content["rows"][:2]:
+        row["ece"] = 0.0123
+    name.with_suffix(".json").write_text(json.dumps(content))
+    tags = Page(page_of(name, name)).tags
+    assert "svg" not in {tag for tag, _ in tags}
+    box, image = next(pair for pair in zip(tags, tags[1:]) if pair[1][1].get("alt") == tables.CAPTIONS["ece"])
+    assert box[1]["class"] == "scroll picture"
+    picture = ElementTree.fromstring(
+        base64.b64decode(image[1]["src"].removeprefix("data:image/svg+xml;base64,"))
+    )
+    texts = [e.text for e in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"baseline", EVIL, "expected calibration error; 0 is calibrated"} <= {*texts}
 
 
 # ---- runs

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from evaluation import metrics
-from evaluation.scoring import EPSILON, score, windows
+from evaluation.scoring import EPSILON, score, spread, windows
 from heads import HEADS, OutputHead, Projection, Softmax, project
 from model import LanguageModel
 from runtime.checkpoint import build
@@ -77,6 +77,15 @@ def test_windows_score_every_token_once():
                 assert all(
                     first >= block - stride for _, first in plan[1:]
                 )  # after the first window, no less context than promised
+
+
+def test_a_part_is_spread_over_the_text():
+    assert spread(list(range(10)), 0) == spread(list(range(10)), 10) == list(range(10))
+    assert spread(list(range(10)), 2) == [2, 7] and spread(list(range(7)), 3) == [1, 3, 5]
+    for n in range(1, 40):
+        for count in range(1, n):
+            part = spread(list(range(n)), count)
+            assert len(set(part)) == count and part == sorted(part) and 0 <= part[0] and part[-1] < n
 
 
 @pytest.mark.parametrize("stride", [0, -1, 9])

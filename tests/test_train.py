@@ -25,6 +25,7 @@ from data.tokens import open_tokens
 from model import GPT, GPTConfig
 from runtime import checkpoint, device
 from runtime.gpt2 import to_gpt2
+from runtime.logs import evaluations
 
 ROOT = Path(__file__).resolve().parents[1]
 SIG = dict(
@@ -283,6 +284,42 @@ def test_evaluations_at_chosen_steps(run, tiny, equal_state):
     assert run(whole) == 0 and equal_state(weights(whole.out_dir), weights(broken.out_dir))
 
 
+@pytest.mark.parametrize("order", ["left_to_right", "random"])
+def test_evaluations_of_a_part(run, tiny, equal_state, capsys, order):
+    """The same windows each time, said to be a part; at the end all of them, as in any other run."""
+    whole = tiny(eval_interval=2, order=order, out_dir=tiny().out_dir + "-1")
+    assert run(whole) == 0
+    capsys.readouterr()
+    c = tiny(eval_interval=2, order=order, eval_windows=3)
+    assert run(c) == 0
+    said = capsys.readouterr().out
+    assert said.count("validation, 3 windows of it, ") == 2 and "; its 3 windows of all evaluations" in said
+    assert "best validation perplexity of at most 3 windows" in said
+    assert equal_state(weights(c.out_dir), weights(whole.out_dir))
+    mine, theirs = ([e for e in log(o.out_dir) if "val_nll" in e] for o in (c, whole))
+    assert [e.get("val_windows") for e in mine] == [3, 3, None]
+    assert all(e["val_nll"] != t["val_nll"] for e, t in zip(mine[:2], theirs))
+    judged = [e["val_nll"] for e in mine[:2]] + [mine[2].pop("val_nll_windows")]
+    assert mine[2] == theirs[2]
+    assert progress(c.out_dir)["best_val_nll"] == min(judged)
+    assert [e["step"] for e in evaluations(Path(c.out_dir))] == [6]  # what a table's curve is made of
+
+
+def test_a_part_that_is_all_of_it(run, tiny):
+    c, whole = (tiny(eval_windows=n, out_dir=f"{tiny().out_dir}-{n}") for n in (10**6, 0))
+    assert run(c) == run(whole) == 0
+    mine, theirs = (log(o.out_dir)[-1] for o in (c, whole))
+    assert mine == theirs
+
+
+def test_what_best_is_judged_by_stays(run, tiny):
+    c = tiny(max_steps=2, lr_decay_steps=4)
+    assert run(c) == 0
+    c.max_steps, c.resume, c.eval_windows = 4, True, 3
+    with pytest.raises(ValueError, match="eval_windows was 0 and is now 3; leave that out"):
+        run(c)
+
+
 @pytest.mark.parametrize("flag, says", [("[25, 0]", "must be at least 1"), ("[2.5]", "list.int.")])
 def test_wrong_evaluation_steps(flag, says):
     with pytest.raises(ValueError, match=f"eval_steps.*{says}"):
@@ -294,7 +331,7 @@ def test_best_is_the_best(run, tiny, monkeypatch):
     monkeypatch.setattr(
         train.Trainer,
         "evaluate",
-        lambda self, order: train.Score(next(values), 1, 0, 1.0, math.nan, math.nan),
+        lambda self, order, part: train.Score(next(values), 1, 0, 1.0, math.nan, math.nan),
     )
     c = tiny(eval_interval=2)
     assert run(c) == 0
@@ -316,7 +353,7 @@ def test_best_is_remembered_by_a_resume(run, tiny, monkeypatch):
     monkeypatch.setattr(
         train.Trainer,
         "evaluate",
-        lambda self, order: train.Score(next(values), 1, 0, 1.0, math.nan, math.nan),
+        lambda self, order, part: train.Score(next(values), 1, 0, 1.0, math.nan, math.nan),
     )
     c = tiny(max_steps=2, lr_decay_steps=4)
     assert run(c) == 0
@@ -437,7 +474,7 @@ def test_the_best_is_saved_by_the_resume_if_it_was_not_before(run, tiny, monkeyp
     monkeypatch.setattr(
         train.Trainer,
         "evaluate",
-        lambda self, order: train.Score(next(values), 1, 0, 1.0, math.nan, math.nan),
+        lambda self, order, part: train.Score(next(values), 1, 0, 1.0, math.nan, math.nan),
     )
     c = tiny(eval_interval=2)
     with monkeypatch.context() as patch:
@@ -753,8 +790,10 @@ def test_resuming_something_else_is_refused(run, tiny, monkeypatch, key, value):
     )
     setattr(c, key, value)
     c.resume = True
-    with pytest.raises(ValueError, match=rf"{key}\b.*{value}|{value}.*{key}"):
+    with pytest.raises(ValueError, match=rf"{key}\b.*{value}|{value}.*{key}") as refused:
         run(c)
+    if key not in ("lr_decay_steps", "max_steps"):  # which have a remedy of their own
+        assert f"--init_from={Path(c.out_dir) / 'last'} with a new --out_dir" in str(refused.value)
     assert before == (
         (Path(c.out_dir) / "last" / "model.safetensors").read_bytes(),
         (Path(c.out_dir) / "log.jsonl").read_bytes(),
@@ -894,6 +933,16 @@ def test_a_users_mistake_leaves_nothing_behind(run, tiny, changes, match):
     with pytest.raises((ValueError, OSError), match=match):
         run(c)
     assert not Path(c.out_dir).exists()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_bar_is_for_a_terminal(run, tiny, monkeypatch, capsys, terminal):
+    """Into a file it would write a line for each time that it moves: there are lines of steps instead."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    assert run(tiny(bar=True)) == 0
+    shown = capsys.readouterr()
+    assert ("tiny: 100%" in shown.err) == terminal and ("step 3/6: loss" in shown.out) == (not terminal)
+    assert terminal or not shown.err
 
 
 def test_help_lists_the_keys(capsys):

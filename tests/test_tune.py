@@ -48,6 +48,7 @@ def test_the_points_fill_the_space_on_a_log_scale():
 
 def test_every_row_has_the_same_points_and_its_own_flags_win():
     c = TableConfig(rows=["baseline", "temperature", "smooth_gpt --gain 2", "am_softmax --min_lr=1e-5"])
+    c.flags = "--eval_windows=3"  # of the split that the trials are compared by: all of it
     plain, other, fixed, low = ([t.wanted for t in tune.trials_of(row, c)] for row in c.rows)
     assert [(w["learning_rate"], w["gain"]) for w in plain] == [
         (p["learning_rate"], p["gain"]) for p in points(SPACE, 8)
@@ -58,6 +59,7 @@ def test_every_row_has_the_same_points_and_its_own_flags_win():
     assert all(w["min_lr"] == pytest.approx(w["learning_rate"] / 10, rel=1e-2) for w in plain + fixed)
     assert {w["min_lr"] for w in low} == {1e-5}
     assert all(w["eval_interval"] == w["max_steps"] == 1000 and w["seed"] == 1 for w in plain)
+    assert not any(w["eval_windows"] for w in plain)
 
 
 def test_the_further_trials_follow_from_those_before():

@@ -26,7 +26,7 @@ LABELS = augment.Settings(candidates=6, positions=0.5, seed=77)  # of a store th
 def configs(out: Path, teacher: str) -> dict[str, train.TrainConfig]:
     """The runs by name. "noisy" has every source of randomness: dropout, drawn weights, labels of a store."""
     noisy = dict(head="sigmoid", bayesian=True, dropout=0.2, labels="soft", teacher=teacher, candidates=5)
-    parted = dict(head="sigmoid", bayesian=True, micro_batch=2)
+    parted = dict(head="sigmoid", bayesian=True, micro_batch=2, eval_interval=4, eval_windows=3)
     kinds = {
         "noisy": noisy,
         "noisy-broken": noisy | HALF,

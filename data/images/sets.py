@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from runtime.errors import UserError
+from runtime.hub import load
 
 TRAIN, TEST = "train", "test"
 
@@ -147,11 +148,9 @@ def digits() -> tuple[Images, Images]:
 
 def from_hub(name: str) -> tuple[Images, Images]:
     """(train, test) from the Hugging Face hub, downloaded once into its cache. OSError if it cannot be."""
-    from datasets import load_dataset  # seconds to import, and only needed here
-
     hub, (image, label) = KINDS[name].hub, KINDS[name].columns
     try:
-        found = load_dataset(hub)
+        found = load(hub)
     except ValueError as error:
         raise OSError(str(error)) from None
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from data.corpus import bounded_lines, file_lines, reading
 from runtime.errors import UserError
+from runtime.hub import load
 
 ENDINGS = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".parquet")
 ON_HUB = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")  # owner/name, perhaps with a configuration
@@ -130,18 +131,14 @@ def on_hub(source: str, column: str) -> dict[str, Documents]:
     """
     name, _, configuration = source.partition(":")
     try:
-        from datasets import load_dataset  # seconds to import, and only needed here
-        from huggingface_hub.utils import logging
-
-        logging.set_verbosity_error()  # of a network that is not there, one error is enough
-        found = load_dataset(name, configuration or None)
+        found = load(name, configuration)
     except ImportError:
         raise UserError(f"source {source!r} needs the package datasets: pip install datasets") from None
     except Exception as error:  # of a dozen kinds
         why = f"{type(error).__name__}: {error}"
         raise UserError(
             f"source {source!r} is no file or folder here, and cannot be had from the hub ({why}): "
-            "check the path or the name, and the network"
+            f"check the path or the name, and the network, or give a file or folder of {', '.join(ENDINGS)}"
         ) from None
 
     def rows(split: str) -> Iterator[str]:

@@ -33,7 +33,7 @@ if __name__ == "__main__":
     configurator.quiet_imports()
 
 from data.corpus import PrepareConfig, Split, main, prepare_splits, read_batches
-from data.prepared import SPLITS, is_prepared
+from data.prepared import SPLITS, is_prepared, read_meta
 from data.text.documents import ENDINGS, ON_HUB, Document, Documents, find_files, of_files, on_hub
 from data.tokenizers import tokenizer_name
 from runtime.configurator import cli
@@ -218,6 +218,13 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False, co
         raise FileNotFoundError(
             f"source {source} is not there: give a folder or a file of text, or owner/name of a data set on "
             "the hub"
+        )
+    held = read_meta(Path(out)).get("source", source)
+    if held != source and not force:  # before all of the text is read
+        raise UserError(
+            f"{out} was prepared from source {held!r}, not {source!r}: rename one of the two (a prepared "
+            "folder has its source's name, without .txt, .jsonl or .parquet), or run data/text/prepare.py "
+            "with --force to replace it, or with another --out"
         )
     splits = {split: measured(split, chosen[split]) for split in SPLITS}
     empty = [split for split, text in splits.items() if not text.bytes]

@@ -25,9 +25,14 @@ from data.corpus import PrepareConfig, Split, file_lines, main, prepare_splits
 from data.prepared import is_prepared
 from runtime.configurator import cli
 from runtime.errors import UserError
+from runtime.hub import load
 
 FOLDER = Path(__file__).resolve().parent
 HUB, CONFIG = "Salesforce/wikitext", "wikitext-103-v1"
+FILES = (
+    "wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens, or with the hub's train-*.parquet, "
+    "validation-*.parquet and test-*.parquet"
+)
 NAMES = {"train": "train", "validation": "valid", "test": "test"}  # ours and the hub's -> the original files'
 
 # Words are whitespace-separated. The 103,227,021 (217,646; 245,569) of the papers are words + lines: an <eos>
@@ -58,14 +63,12 @@ def original_lines(rows: Iterable[str | None]) -> Iterator[str]:
 
 def hub_splits() -> dict[str, Split]:
     """The splits on the Hugging Face hub, downloaded once into its cache."""
-    from datasets import load_dataset  # seconds to import, and only needed here
-
     try:
-        hub = load_dataset(HUB, CONFIG)
+        hub = load(HUB, CONFIG)
     except (OSError, ValueError) as error:
         raise OSError(
             f"cannot load {HUB} {CONFIG} from the hub ({error}): check the network, "
-            "or give a local folder with --source DIR"
+            f"or give a folder with --source=DIR: with {FILES}"
         ) from None
 
     def lines(split: str) -> Iterator[str]:

@@ -34,7 +34,7 @@ def described(token: Token) -> str:
 
 
 def render(tables: list[Table], runs: Runs | None) -> str:
-    """The page. Everything in it is escaped but for our own style, script and figures."""
+    """The page. Everything in it is escaped but for our own style and script."""
     env = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
@@ -42,6 +42,6 @@ def render(tables: list[Table], runs: Runs | None) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters |= {"described": described, "svg": Markup}
+    env.filters |= {"described": described}
     env.globals |= {"shades": shades, "style": inlined("style.css"), "script": inlined("script.js")}
     return env.get_template("page.html").render(tables=tables, runs=runs) + "\n"

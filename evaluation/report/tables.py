@@ -64,8 +64,7 @@ class Line(NamedTuple):
 
 class Figure(NamedTuple):
     caption: str
-    svg: str  # an element of ours, or
-    source: str  # a picture, as a URL that holds it
+    source: str  # a data URL: it holds the picture, in which nothing can run and no id is the page's
 
 
 class Plain(NamedTuple):
@@ -104,8 +103,8 @@ def table_path(path: Path) -> Path | None:
     return name if beside(name, ".json").is_file() else None
 
 
-def open_table(name: Path, prompts: int, at: int) -> Table:
-    """Table number `at` of a page. UserError if the file is none of ours, or is damaged."""
+def open_table(name: Path, prompts: int) -> Table:
+    """A table of a page. UserError if the file is none of ours, or is damaged."""
     path = beside(name, ".json")
     with foreign(path, "a table of this program (table.py, classify_table.py or an eval_*.py)"):
         content = read_json(path, strict=True)
@@ -121,7 +120,7 @@ def open_table(name: Path, prompts: int, at: int) -> Table:
         columns = columns_in(settings, rows)
         human = next((r for r in rows if r["name"] == "human"), {})
         lines = [line(r, columns, human, runs) for r in rows]
-        drawn = [*own_figures(name, rows, bool(runs), f"t{at}"), *pictures(name)]
+        drawn = [*own_figures(name, rows, bool(runs)), *pictures(name)]
         marked = any(r.get(c.key + "_best") for r in rows for c in columns)
         words = settings.get("evaluation", settings).get("words", 0)
         texts = samples(beside(name, ".runs") if runs else name, rows, prompts, words)
@@ -207,7 +206,12 @@ def notes(path: Path) -> Notes:
 # Figures
 
 
-def own_figures(name: Path, rows: list[Row], of_runs: bool, prefix: str) -> Iterator[Figure]:
+def data_url(kind: str, picture: bytes) -> str:
+    """A URL that holds a picture. `kind`: of image, such as png."""
+    return f"data:image/{kind};base64,{base64.b64encode(picture).decode()}"
+
+
+def own_figures(name: Path, rows: list[Row], of_runs: bool) -> Iterator[Figure]:
     """Those that evaluation/ draws of the table's numbers: learning curves, frontier, search, calibration."""
 
     def drawn() -> Iterator[figures.Drawing]:
@@ -224,21 +228,19 @@ def own_figures(name: Path, rows: list[Row], of_runs: bool, prefix: str) -> Iter
         if calibrated:
             yield "ece", figures.calibration(calibrated)
 
-    for number_of, (what, fig) in enumerate(drawn()):
-        yield Figure(CAPTIONS.get(what, what), figures.svg(fig, f"{prefix}f{number_of}"), "")
+    for what, fig in drawn():
+        yield Figure(CAPTIONS.get(what, what), data_url("svg+xml", figures.svg(fig)))
 
 
 DRAWN = ("curves", "tv", "mass", "bias", "memorise", "frontier", "tune")
 
 
 def pictures(name: Path) -> Iterator[Figure]:
-    """The other figures that lie beside the table or its runs. They are foreign files: nothing in a picture
-    can run."""
+    """The other figures that lie beside the table or its runs."""
     for path in sorted(name.parent.glob(f"{name.name}.*.svg")):
         what = path.name[len(name.name) + 1 : -len(".svg")].removeprefix("runs.")
         if what not in DRAWN and ("." not in what or what in CAPTIONS):
-            held = base64.b64encode(path.read_bytes()).decode()
-            yield Figure(CAPTIONS.get(what, what), "", f"data:image/svg+xml;base64,{held}")
+            yield Figure(CAPTIONS.get(what, what), data_url("svg+xml", path.read_bytes()))
 
 
 def drawings(name: Path, rows: list[Row]) -> Iterator[Figure]:
@@ -246,8 +248,7 @@ def drawings(name: Path, rows: list[Row]) -> Iterator[Figure]:
     for row, runs in grouped([{"row": r["name"], **r} for r in rows]).items():
         path = beside(name, ".samples") / f"{file_stem(runs[0]['name'])}.png"
         if path.is_file():
-            held = base64.b64encode(path.read_bytes()).decode()
-            yield Figure(f"Drawn by {row}", "", f"data:image/png;base64,{held}")
+            yield Figure(f"Drawn by {row}", data_url("png", path.read_bytes()))
 
 
 # -----------------------------------------------------------------------------

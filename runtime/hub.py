@@ -1,0 +1,69 @@
+"""The Hugging Face hub: where it cannot be reached, that is known within seconds.
+
+Its libraries try again for half a minute before they look into their own caches. Told that they are offline,
+before they are imported, they look there at once.
+"""
+
+import os
+import ssl
+import threading
+import urllib.error
+import urllib.request
+from typing import Any
+
+SECONDS = 5  # to wait for an answer
+OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")  # with any of them a user decides
+
+
+def endpoint() -> str:
+    return os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+
+
+def silent() -> bool:
+    """Whether nothing answers at the hub's address. An error of HTTP or of a certificate is an answer."""
+    found = []
+
+    def ask() -> None:
+        try:
+            urllib.request.urlopen(urllib.request.Request(endpoint(), method="HEAD"), timeout=SECONDS).close()
+        except urllib.error.URLError as error:
+            if isinstance(error.reason, OSError) and not isinstance(error.reason, ssl.SSLError):
+                return
+        except OSError:
+            return
+        found.append(True)
+
+    # to look a name up knows no time limit
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    return not found
+
+
+def offline() -> bool:
+    """Whether the hub was asked and is silent. Its libraries, if they are not imported yet, then read their
+    caches alone."""
+    if any(os.environ.get(key) for key in OFFLINE) or not silent():
+        return False
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    return True
+
+
+def load(name: str, configuration: str = "") -> Any:
+    """A data set of the hub by its splits, downloaded once into the cache of `datasets`.
+
+    ConnectionError if the hub is silent and there is no earlier download; else what `datasets` raises.
+    """
+    away = offline()
+    from datasets import load_dataset  # seconds to import, and only needed here
+    from huggingface_hub.utils import logging
+
+    logging.set_verbosity_error()  # of a network that is not there, one error is enough
+    try:
+        return load_dataset(name, configuration) if configuration else load_dataset(name)
+    except ConnectionError:
+        if not away:
+            raise
+        raise ConnectionError(
+            f"{endpoint()} does not answer, and no earlier download is in the cache"
+        ) from None
