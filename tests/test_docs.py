@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from data.grammar.grammar import Settings
+from data.grammar.grammar import build as build_language
 from docs import build, gallery, sources
 from docs.tables import ADAM, as_written, at_equal_fit, classify_brief_table, classify_table
 from heads import HEADS
@@ -377,17 +379,27 @@ def test_curves_are_those_of_the_heads():
 
 
 @pytest.mark.parametrize(
-    "row, slope",
-    [
-        ("baseline", 1.0),
-        ("temperature", 0.5),
-        ("sigsoftmax", 1.5),
-        ("taylor_6", 3.33),
-        ("am_softmax", 1 / (0.02 * 192**0.5)),
-    ],
+    "row, slope", [("baseline", 1.0), ("temperature", 0.5), ("sigsoftmax", 1.5), ("taylor_6", 3.33)]
 )
-def test_slopes_at_the_start(row, slope):
-    assert gallery.start_slope(row) == pytest.approx(slope, rel=1e-3)
+def test_slopes_where_all_logits_are_equal(row, slope):
+    assert gallery.equal_slope(row) == pytest.approx(slope, rel=1e-3)
+
+
+@pytest.mark.parametrize("overlay, width", [("brief", 192), ("grammar", 96)])
+def test_slopes_are_measured_on_the_model_of_the_table(overlay, width):
+    """Weights start with a standard deviation of .02, and a head on cosines divides by their length."""
+    assert gallery.start_slope("baseline", 4.0, overlay) == pytest.approx(4, rel=0.01)
+    steep = gallery.start_slope("am_softmax", 2.5, overlay)
+    assert steep == pytest.approx(2.5 / (0.02 * width**0.5), rel=0.05)
+
+
+def test_a_fresh_models_logits_are_not_equal():
+    """At a gain of 10 a polynomial of degree 2 is far from where its slope is its gain."""
+    assert gallery.start_slope("taylor_2") < 0.5 * gallery.equal_slope("taylor_2")
+
+
+def test_the_known_language_has_as_many_words():
+    assert gallery.WORDS["grammar"] == len(build_language(Settings())[0])
 
 
 def test_figures_are_drawn(tmp_path, monkeypatch):
