@@ -11,11 +11,14 @@ from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from data.grammar.grammar import Settings
 from data.grammar.grammar import build as build_language
+from data.mazes import prepare as mazes
+from data.mazes.mazes import WORDS
 from docs import build, gallery, sources
 from docs.tables import ADAM, as_written, at_equal_fit, classify_brief_table, classify_table
 from heads import HEADS
@@ -243,6 +246,15 @@ def test_what_is_claimed_of_mazes_holds():
     assert [x > y for x, y in zip(masked, beside)] == [True, False, False]
     [longer] = sources.numbers()["mazes_at"][20_000]["sigma_gpt"].by["random order"].each.solved
     assert 2.9 < longer / beside[0] < 3.2
+
+
+@pytest.mark.parametrize("name", sources.MAZES.values())
+def test_the_truths_nll_of_mazes_is_that_of_all_test_mazes(name):
+    settings = mazes.Settings.parse("height=7 width=7 walls=3")  # of config/tables/mazes_small.py
+    maze, ids = settings.mazes(), {word: i for i, word in enumerate(WORDS)}
+    words = "".join(mazes.sequences(maze, settings.test, (settings.seed, 3))).split()[:-1]
+    nats = -maze.log_prob(np.array([ids[word] for word in words]).reshape(settings.test, -1))
+    assert sources.truth_nll(name) == pytest.approx(nats.mean(), rel=1e-12)
 
 
 def test_what_is_claimed_of_the_known_language_holds():
