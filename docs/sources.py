@@ -247,7 +247,8 @@ def trials(name: str) -> Store:
 
 
 def search(name: str) -> dict[str, Any]:
-    """results/NAME.tune.json: row -> its best point, and the validation perplexity that n trials buy."""
+    """results/NAME.tune.json: row -> its best point, the validation perplexity that n trials buy, and its
+    mean over the shared points."""
     store, out = trials(name), {}
     design = read(f"results/{name}.tune.json")["settings"]["design"]
     for row in dict.fromkeys(row for row, _ in store.trials):
@@ -256,7 +257,10 @@ def search(name: str) -> dict[str, Any]:
         assert best is not None
         bought = dict(enumerate(best_so_far(of_row, design), 1))
         ppl = [math.exp(t["nll"]) for t in of_row]
-        out[row] = SimpleNamespace(**best["point"], trials=len(of_row), bought=bought, ppl=ppl)
+        shared = statistics.fmean(ppl[:design])
+        out[row] = SimpleNamespace(
+            **best["point"], trials=len(of_row), bought=bought, ppl=ppl, shared_mean=shared
+        )
     return out
 
 

@@ -146,6 +146,9 @@ def test_what_the_pages_claim_in_words_holds():
     assert all(at.ppl[7] < found["baseline"].ppl[7] for row, at in found.items() if row != "baseline")
     assert all(at.ppl[4] > 0.99 * found["baseline"].ppl[4] for at in found.values())  # at 5.5 none by 1%
     assert [row for row, r in tuned.items() if r.mean + r.half < 1] == ["am_softmax"]
+    softmax = found["baseline"]  # 1 trial is a geometric mean
+    assert softmax.bought[1] == pytest.approx(math.prod(softmax.ppl[:8]) ** (1 / 8))
+    assert softmax.shared_mean == pytest.approx(sum(softmax.ppl[:8]) / 8)
     assert [0.06, 0.06, 0.11] == sorted(round(r.mean - 1, 2) for r in tuned.values() if r.mean > 1.02)
 
 
@@ -199,6 +202,15 @@ def test_what_is_claimed_of_climbs_holds():
     best = {row: min(ppl, key=ppl.__getitem__) for row, ppl in course.items()}
     assert (best["baseline"], best["sigma_gpt"], best["sigma_gpt_random"]) == (200, 700, 1000)
     assert best["masked_diffusion"] == 1800  # as good as 2,000
+
+
+def test_guidance_2_has_the_lowest_distance_of_images():
+    rows = sources.read("results/images.json")["rows"]
+    means: dict[str, dict[float, list[float]]] = {}
+    for r in rows:
+        for p in r["points"]:
+            means.setdefault(r["row"], {}).setdefault(p["cfg"], []).append(p["fd"])
+    assert all(min(of, key=lambda cfg: sum(of[cfg])) == 2 for of in means.values())
 
 
 def test_what_is_claimed_of_classifiers_holds():

@@ -11,6 +11,7 @@ from conftest import TINY, train_in_process
 
 import train
 from data.batches import Windows
+from data.corpus import summary
 from data.held_out import open_held_out
 from data.mazes import prepare as mazes
 from data.mazes.mazes import FREE, GOAL, PATH, START, UNKNOWN, WALL, WORDS, Mazes
@@ -243,6 +244,11 @@ SOURCE = "height=5 width=7 walls=2 distance=3 train=30 validation=4 test=3"
 def folder(tmp_path_factory):
     """Prepared. Read only."""
     return prepared("mazes", "words", SOURCE, tmp_path_factory.mktemp("data"))
+
+
+def test_a_corpus_that_has_no_official_text_says_nothing_of_one(folder):
+    assert [line.split()[0] for line in summary(folder).splitlines()] == list(SPLITS)
+    assert all(line.endswith(" bytes") for line in summary(folder).splitlines())
 
 
 def test_windows_are_mazes_with_their_answers(folder):
