@@ -47,7 +47,7 @@ from evaluation.samplers import points
 from evaluation.scoring import score
 from evaluation.settings import run_seed, weight_draws
 from evaluation.tables import Row, beside, exit_code, scored_otherwise
-from evaluation.two_sided import Sequences, TwoSided, is_known, two_sided
+from evaluation.two_sided import Answers, Sequences, TwoSided, is_known, two_sided
 from runtime.checkpoint import load_model
 from runtime.configurator import check_seed, cli, configure, help_text, wants_help
 from runtime.device import get_device, get_dtype, settle_dtype
@@ -156,8 +156,20 @@ def settings_of(c: OrdersConfig) -> dict[str, Any]:
     return {k: v for k, v in vars(c).items() if k not in ignored}
 
 
-def tables(rows: list[Row]) -> list[str]:
-    """Perplexities and middles, then the distances to the truth: a line for each configuration."""
+def truth_of(a: "Asked", texts: int) -> dict[str, float]:
+    """What the truth has itself: the judgement of real `texts`, and of sequences that begin with what is
+    given its `nll` over the whole split. No order changes that, and no model has less on average."""
+    assert a.truth
+    found = a.truth.judge(spread(a.data.ids, texts, a.length))
+    if a.data.given and isinstance(a.truth, Sequences | Answers):
+        whole = spread(a.data.ids, len(a.data.ids), a.length)
+        found["nll"] = float(a.truth.nats(whole).mean())
+    return found
+
+
+def tables(rows: list[Row], truth: dict[str, float]) -> list[str]:
+    """Perplexities and middles, then the distances to the truth: a line for each configuration, and one for
+    the truth's own nll."""
     keys = list(dict.fromkeys(k for r in rows for k, v in r.items() if isinstance(v, float)))
     out = []
     for own in ([k for k in keys if not k.startswith("kl_")], [k for k in keys if k.startswith("kl_")]):
@@ -165,6 +177,8 @@ def tables(rows: list[Row]) -> list[str]:
             [name, str(len(runs)), *(mean([r[k] for r in runs if k in r]) for k in own)]
             for name, runs in grouped(rows).items()
         ]
+        if "nll" in truth and any(k.startswith("nll") for k in own):
+            lines.append(["truth", "", *(mean([truth["nll"]]) if k.startswith("nll") else "" for k in own)])
         if own:
             out.append(table(["", "runs", *(k.replace("_", " ") for k in own)], lines))
     return out
@@ -172,7 +186,7 @@ def tables(rows: list[Row]) -> list[str]:
 
 def judgements(truth: dict[str, float]) -> list[str]:
     """The columns that a truth has (TwoSided.judge)."""
-    return [k for k in truth if k != "judged"]
+    return [k for k in truth if k not in ("judged", "nll")]
 
 
 def sampler_table(rows: list[Row], truth: dict[str, float]) -> str:
@@ -297,7 +311,7 @@ def main(argv: list[str]) -> int:
         }
     content: dict[str, Any] = {"settings": settings, "command": " ".join(sys.argv), "versions": versions()}
     if a.truth:
-        content["truth"] = a.truth.judge(spread(a.data.ids, c.texts, a.length))
+        content["truth"] = truth_of(a, c.texts)
 
     def text(rows: list[Row]) -> str:
         return "\n\n".join(texts_of(content, rows, c.samplers))
@@ -319,7 +333,8 @@ EXPLAINED = {
     "ppl": "ppl, ppl random, ppl own: perplexity from left to right, each token given one at least; in random"
     " order from the start token; in the order of training. Of masked diffusion a bound.",
     "nll": "nll, nll random, nll own: nats a sequence of what is not given, from left to right, in random"
-    " order, in the order of training. Of masked diffusion a bound.",
+    " order, in the order of training. Of masked diffusion a bound. The truth's is of the whole split, in any"
+    " order.",
     "left_": "left N, both N: bits a token of the middle N of a window, given what stands to the left;"
     " given both sides (of masked diffusion a bound).",
     "kl_": "kl: KL(truth || model) in nats at one place: after the first 10, 50, 90% of a window (next),"
@@ -332,7 +347,8 @@ EXPLAINED = {
     "pair_tv": "pair tv: total variation between how often two classes of words are neighbours there and in"
     " the language. What the truth writes has that of so many words.",
     "solved": "solved, optimal: the share of answers that are a path from start to goal; a shortest one.",
-    "true_nll": "true nll: the mean -log p, under the truth, of what it can write.",
+    "true_nll": "true nll: the mean -log p, under the truth, of what it can write: nats a token, or, where"
+    " sequences begin with what is given, nats of the rest of a sequence.",
 }
 
 
@@ -346,7 +362,7 @@ def note(rows: list[Row], truth: dict[str, float]) -> list[str]:
 def texts_of(content: dict[str, Any], rows: list[Row], samplers: bool) -> list[str]:
     truth = content.get("truth", {})
     said = [*note(rows, truth), *problems(rows), *scored_otherwise(rows, CODE)]
-    return [*tables(rows), *([sampler_table(rows, truth)] if samplers else []), *said]
+    return [*tables(rows, truth), *([sampler_table(rows, truth)] if samplers else []), *said]
 
 
 if __name__ == "__main__":
