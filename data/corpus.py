@@ -346,10 +346,10 @@ def summary(folder: Path) -> str:
     rows = []
     for split in read_meta(folder)["splits"]:
         info = open_tokens(folder / f"{split}.bin").info
-        complete = {True: "complete", False: "partial", None: "no official size"}[info["complete"]]
+        complete = {True: "complete", False: "partial", None: ""}[info["complete"]]  # None: no official text
         units = (unit for unit in ("tokens", "words", "bytes") if unit in info)
         sizes = " ".join(f"{info[unit]:>12,} {unit}" for unit in units)
-        rows.append(f"{split:<10} {sizes}  {complete}")
+        rows.append(f"{split:<10} {sizes}  {complete}".rstrip())
     return "\n".join(rows)
 
 

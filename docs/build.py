@@ -28,11 +28,15 @@ PLACE = re.compile(r"\{\{(.+?)\}\}")
 def all_numbers() -> Numbers:
     """Whatever a template may name."""
     n = sources.numbers()
-    n["slope"] = {row: gallery.start_slope(row) for row in gallery.ROWS}
+    n["slope"] = {row: gallery.slope_of(row) for row in gallery.ROWS}
+    n["gain_slope"] = {row: gallery.start_slope(row, gain) for row, gain in gallery.GAIN_HEADS.items()}
+    n["gain_of"] = gallery.GAIN_HEADS
     found = n["search"]["heads_250"]
     n["tuned_slope"] = {row: gallery.start_slope(row, at.gain) for row, at in found.items()}
     slopes, gains = n["tuned_slope"].values(), [at.gain for at in found.values()]
-    n["grammar_slope"] = Span(gallery.start_slope(row, at.gain) for row, at in n["search"]["grammar"].items())
+    n["grammar_slope"] = Span(
+        gallery.start_slope(row, at.gain, "grammar") for row, at in n["search"]["grammar"].items()
+    )
     n["best_at"] = SimpleNamespace(slope=Span(slopes), gain=Span(gains))
     n["grammar_diff"] = {row: Differences(r) for row, r in n["grammar"].items()}
     softmax, gain = (n["seeds"][name].mean for name in ("softmax", "gain 4"))

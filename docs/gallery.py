@@ -10,6 +10,7 @@ results/heads.budgets.svg  each head's perplexity over tuned softmax's, against 
 
 import math
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,9 +20,11 @@ from torch import Tensor
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from config.defaults import TrainConfig
 from docs.sources import ROOT, configured, interval, ratios, runs, single_runs, trials
 from evaluation.figures import panels, plain_numbers, pyplot, write
 from heads import HEADS, Head, Targets
+from model import LanguageModel, build
 
 V = 4096  # the vocabulary of the small tables
 LEADS = torch.linspace(-5, 20, 501, dtype=torch.float64)
@@ -31,9 +34,9 @@ ROWS = (
     "taylor_2 taylor_6 taylor_inf sm_softmax sm_taylor am_softmax sparse_softmax_k sparsemax entmax15 entmax "
     "perturb_normal perturb_exponential confidence_penalty unlikelihood smooth_accuracy stop_gradient"
 ).split()
-# Of the small tables: C, and the standard deviation of a weight when training starts
-WIDTH, SPREAD = 192, 0.02
-
+# an overlay of config/ -> V there
+WORDS = {"brief": V, "grammar": 2903}
+PLACES = 128  # of a fresh model, at which its slope is measured
 
 Seeds = dict[int, dict[str, Any]]  # seed -> its run, of results/NAME.runs.json
 
@@ -65,19 +68,52 @@ def curve(head: Head, leads: Tensor) -> Curve:
         return Curve(head.log_probs(logits)[:, 0].exp(), -gradient[:, 0])
 
 
-def start_slope(row: str, gain: float = 0.0, step: float = 1e-7) -> float:
-    """d log p_t / d(h w_t) of a row when training starts, where all logits are all but equal.
+def fresh(row: str, gain: float, overlay: str) -> LanguageModel:
+    """The model that a row of config/ starts from under an overlay, in float64; always of one seed."""
+    config = vars(TrainConfig()) | configured(row) | configured(overlay) | {"gain": gain}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        return build(config | {"vocab_size": WORDS[overlay]}).double().eval()
 
-    The slope of its head times the gain; 0 stands for the gain of its config file. For heads on cosines h w_t
-    is sqrt(C) cos(h, w_t) times the length of w_t: this counts, too.
+
+@cache
+@torch.no_grad()
+def start_slope(row: str, gain: float = 0.0, overlay: str = "brief", step: float = 1e-4) -> float:
+    """d log p_t / d(h w_t) of a row when training starts, measured on a fresh model: the mean over PLACES
+    places, each asked for a random token t.
+
+    h moves along w_t until h w_t, as softmax has it, has moved by `step` either way, and t's logit alone
+    follows. So the slope counts the gain (0 stands for that of the row's config file), the head's own slope,
+    and the length of w_t for heads on cosines. Not for heads with exact zeros: a fresh model rules tokens out
+    already.
     """
+    model = fresh(row, gain or gain_of(row), overlay)
+    generator = torch.Generator().manual_seed(1)
+    read, asked = torch.randint(WORDS[overlay], (2, PLACES), generator=generator)
+    h, draws = model.trunk(read[None])[0], model.head.draws(1, 1, torch.float64)
+    w, t = model.head.projection.weight[asked], asked[:, None]
+    along = step * w / w.square().sum(1, keepdim=True)
+    (still,) = model.head._products(h, draws)
+    log_p = []
+    for moved in (h - along, h + along):
+        (z,) = model.head._products(moved, draws)
+        log_p.append(model.head._mean([still.scatter(1, t, z.gather(1, t))], draws).gather(1, t))
+    return float((log_p[1] - log_p[0]).mean()) / (2 * step)
+
+
+def equal_slope(row: str, step: float = 1e-7) -> float:
+    """d log p_t / dz_t of a row's head where all V logits are equal, times the gain of its config file."""
     head = head_of(row)
-    length = SPREAD * math.sqrt(WIDTH) if head.cosine else 1.0
     logits = torch.full((2, V), head.bias or 0.0, dtype=torch.float64)
     logits[:, 0] += torch.tensor([-step, step], dtype=torch.float64)
     with torch.no_grad():
         low, high = head.log_probs(logits)[:, 0].tolist()
-    return (gain or gain_of(row)) / length * (high - low) / (2 * step)
+    return gain_of(row) * (high - low) / (2 * step)
+
+
+def slope_of(row: str) -> float:
+    """What docs/heads.md says: measured, and of heads with exact zeros where all logits are equal."""
+    return equal_slope(row) if head_of(row).sparse else start_slope(row)
 
 
 def heads_figure(path: Path) -> list[Path]:
@@ -100,8 +136,9 @@ def heads_figure(path: Path) -> list[Path]:
     return write(fig, path)
 
 
-# Heads of results/single_runs.json -> their gain there; 0: that of their config files
-GAIN_HEADS = {"taylor_6": 0.0, "perturb_normal": 0.0, "am_softmax": 20 / math.sqrt(WIDTH)}
+# Heads of results/single_runs.json -> their gain there; 0: that of their config files. AM-softmax had s = 20
+GAIN_HEADS = {"taylor_6": 0.0, "perturb_normal": 0.0}
+GAIN_HEADS["am_softmax"] = 20 / math.sqrt(configured("brief")["n_embd"])
 
 
 def gain_figure(path: Path) -> list[Path]:
@@ -120,7 +157,7 @@ def gain_figure(path: Path) -> list[Path]:
     ax.set_xticks([0.5, 1, 2, 4, 8, 16], ["0.5", "1", "2", "4", "8", "16"])
     ax.minorticks_off()
     ax.set_xlim(0.3, 45)
-    ax.set_xlabel("d log p / dz when training starts")
+    ax.set_xlabel("d log p / d(h w) when training starts")
     ax.set_ylabel("validation perplexity, 1,000 steps")
     ax.legend(frameon=False)
     return write(fig, path)
@@ -144,7 +181,7 @@ def trials_figure(name: str, path: Path) -> list[Path]:
             ax.plot(x, ppl, color=colour, marker="o", ms=3, ls="", label=row)
             best = min(range(len(ppl)), key=ppl.__getitem__)
             ax.plot(x[best], ppl[best], color=colour, marker="*", ms=9, ls="")
-    for ax, what in zip(axes, ("gain", "slope at the start: gain times the head's own slope")):
+    for ax, what in zip(axes, ("gain", "slope d log p / d(h w) of the fresh model")):
         ax.set_xscale("log", base=2)
         ax.xaxis.set_major_formatter("{x:g}")
         ax.set_yscale("log")

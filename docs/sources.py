@@ -153,6 +153,18 @@ def orders(name: str) -> dict[str, Runs]:
     return {row: Runs(entries) for row, entries in out.items()}
 
 
+def truth_nll(name: str) -> float:
+    """Nats a sequence of what is not given that the exact truth needs on the split of results/NAME.json."""
+    return float(read(f"results/{name}.json")["truth"]["nll"])
+
+
+def above_truth(name: str) -> dict[str, Interval]:
+    """row -> how far its nll from left to right is above the truth's, of results/NAME.json."""
+    least = truth_nll(name)
+    of = {row: [e["nll"] - least for e in found.entries if "nll" in e] for row, found in orders(name).items()}
+    return {row: interval(values) for row, values in of.items() if values}
+
+
 def rest_of_climbs(name: str) -> dict[str, dict[str, dict[str, Interval]]]:
     """row -> what is known, in one word -> column, of results/NAME.json of docs/climbs.py."""
     parts = {"the first rate": "first", "10%": "tenth", "50%": "half", "10% and a later place": "later"}
@@ -235,7 +247,8 @@ def trials(name: str) -> Store:
 
 
 def search(name: str) -> dict[str, Any]:
-    """results/NAME.tune.json: row -> its best point, and the validation perplexity that n trials buy."""
+    """results/NAME.tune.json: row -> its best point, the validation perplexity that n trials buy, and its
+    mean over the shared points."""
     store, out = trials(name), {}
     design = read(f"results/{name}.tune.json")["settings"]["design"]
     for row in dict.fromkeys(row for row, _ in store.trials):
@@ -244,7 +257,10 @@ def search(name: str) -> dict[str, Any]:
         assert best is not None
         bought = dict(enumerate(best_so_far(of_row, design), 1))
         ppl = [math.exp(t["nll"]) for t in of_row]
-        out[row] = SimpleNamespace(**best["point"], trials=len(of_row), bought=bought, ppl=ppl)
+        shared = statistics.fmean(ppl[:design])
+        out[row] = SimpleNamespace(
+            **best["point"], trials=len(of_row), bought=bought, ppl=ppl, shared_mean=shared
+        )
     return out
 
 
@@ -331,7 +347,8 @@ def numbers() -> dict[str, Any]:
         "mazes": orders("mazes_small"),
         "mazes_at": {steps: orders(name) for steps, name in MAZES.items()},
         "masked_behind": Span(orders("mazes_small")["masked_diffusion"].each.nll_own[1:]),
-        "mazes_truth": read("results/mazes_small.json")["truth"]["true_nll"],
+        "truth_nll": {name: truth_nll(name) for name in ("mazes_small", "climbs")},
+        "above_truth": {name: above_truth(name) for name in ("climbs", *MAZES.values())},
         "rest": rest_of_climbs("climbs.rest"),
         "recorded": orders("climbs_real"),
         "recorded_rest": rest_of_climbs("climbs_real.rest"),

@@ -70,9 +70,9 @@ GAIN = "softmax, logits x 4"
 POINT = ["learning rate", "gain", "slope"]
 
 
-def point(row: str, at: SimpleNamespace) -> list[str]:
+def point(row: str, at: SimpleNamespace, overlay: str) -> list[str]:
     """The best point of a row's search, and the slope of log p there when training starts."""
-    slope = "-" if gallery.head_of(row).sparse else f"{gallery.start_slope(row, at.gain):.1f}"
+    slope = "-" if gallery.head_of(row).sparse else f"{gallery.start_slope(row, at.gain, overlay):.1f}"
     return [f"{at.learning_rate:.2g}", f"{at.gain:.2g}", slope]
 
 
@@ -97,7 +97,7 @@ def tuned_table(n: Numbers, name: str) -> str:
         bought = [f"{at.bought[k]:.0f}" for k in (1, half, at.trials)]
         over = "1" if row == base else f"{ratio[row]:.3f}"
         numbers = [starred(r, "ppl_eps", ".1f"), over, cell(r, "self_bleu", ".1f")]
-        body.append([f"`{row}`", *point(row, at), *bought, *numbers])
+        body.append([f"`{row}`", *point(row, at, "brief"), *bought, *numbers])
     head = ["row", *POINT, "1 trial", f"{half} trials", "all"]
     return markdown([*head, "test PPL_eps", "over softmax's", "Self-BLEU"], body)
 
@@ -121,7 +121,7 @@ def grammar_table(n: Numbers) -> str:
         to_softmax = "" if row == "baseline" else f"{difference[row].kl_truth_model:+.3f}"
         kl = [starred(r, "kl_truth_model", ".3f"), to_softmax]
         others = [cell(r, key, form) for key, form in GRAMMAR_TABLE.values()]
-        body.append([f"`{row}`", seeds, *point(row, found[row]), *kl, *others])
+        body.append([f"`{row}`", seeds, *point(row, found[row], "grammar"), *kl, *others])
     return markdown(["row", "seeds", *POINT, "KL(p, m)", "over softmax's", *GRAMMAR_TABLE], body)
 
 

@@ -29,7 +29,7 @@ class Column(NamedTuple):
 
 
 HONEST = (
-    Column("step", "step", "d", "", "training steps of the checkpoint that is scored"),
+    Column("step", "checkpoint", "d", "", "the training step of the checkpoint that is scored"),
     Column("ppl_tok", "PPL_tok", ".2f", "low", "exp(NLL / tokens)"),
     Column("ppl_word", "PPL_word", ".2f", "low", "exp(NLL / (words + lines))"),
     Column("bits_per_byte", "bits/byte", ".3f", "low", "NLL / (ln 2 x bytes of the text)"),

@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from data.climbs.prepare import climbs_of
+from data.climbs.prepare import GIVEN, climbs_of
 from data.grammar.machine import UNKNOWN, Machine
 from data.grammar.truth import Truth
 from data.grammar.two_sided import ForwardBackward
@@ -13,7 +13,10 @@ from data.held_out import HeldOut
 from data.mazes.mazes import Mazes
 from data.mazes.prepare import mazes_of
 from data.synthetic.prepare import task_of
-from data.synthetic.tasks import Task
+from data.synthetic.tasks import Chain, Task
+from evaluation.any_order import FREE
+
+AT_ONCE = 64  # sequences: a chain keeps T x states numbers of each
 
 
 class TwoSided(Protocol):
@@ -26,8 +29,9 @@ class TwoSided(Protocol):
 
     def judge(self, texts: np.ndarray) -> dict[str, float]:
         """What sampled texts (n, T) are worth: `validity`, the share of what is possible, and `true_nll`, the
-        mean -log p of that under the truth, nats a token. What the truth writes has its entropy. Where there
-        are pairs of neighbours to count, `pair_tv`: see Language. Of mazes what Answers says."""
+        mean -log p of that under the truth, nats a token, or, of sequences that begin with what is given,
+        nats of the rest of a sequence. What the truth writes has its entropy. Where there are pairs of
+        neighbours to count, `pair_tv`: see Language. Of mazes what Answers says."""
         ...
 
 
@@ -72,19 +76,32 @@ def pair_shares(machine: Machine) -> np.ndarray:
 
 
 class Sequences(NamedTuple):
-    """Whole sequences of a task, judged one by one."""
+    """Whole sequences of a task, judged one by one. The first `given` tokens of each are given (Chain)."""
 
     task: Task
+    given: int = 0
+
+    def nats(self, texts: np.ndarray) -> np.ndarray:
+        """-log p (n,) of sequences (n, T) given their first `given` tokens; inf for an impossible one."""
+        parts = np.split(texts, range(AT_ONCE, len(texts), AT_ONCE))
+        return np.concatenate([self._begun(part) - self.task.log_prob(part) for part in parts])
+
+    def _begun(self, texts: np.ndarray) -> np.ndarray | float:
+        """log p (n,) of what is given."""
+        if not self.given:
+            return 0.0
+        assert isinstance(self.task, Chain)
+        return self.task.log_evidence(np.where(np.arange(self.task.T) < self.given, texts, FREE))
 
     def log_probs(self, text: np.ndarray, asked: np.ndarray) -> np.ndarray:
         return self.task.log_probs(text)[asked]
 
     def judge(self, texts: np.ndarray) -> dict[str, float]:
-        log_p = self.task.log_prob(texts)
-        valid = np.isfinite(log_p)
+        nats = self.nats(texts)
+        valid = np.isfinite(nats)
         return {
             "validity": _mean(valid),
-            "true_nll": _mean(-log_p[valid] / self.task.T),
+            "true_nll": _mean(nats[valid]) / (1 if self.given else self.task.T),
             "judged": len(texts),
         }
 
@@ -95,6 +112,10 @@ class Answers(NamedTuple):
 
     mazes: Mazes
 
+    def nats(self, texts: np.ndarray) -> np.ndarray:
+        """-log p (n,) of the answers; inf for one that is no shortest path."""
+        return -self.mazes.log_prob(texts)
+
     def log_probs(self, text: np.ndarray, asked: np.ndarray) -> np.ndarray:
         return self.mazes.log_probs(text)[asked]
 
@@ -103,7 +124,7 @@ class Answers(NamedTuple):
         return {
             "solved": _mean(solved),
             "optimal": _mean(optimal),
-            "true_nll": _mean(-self.mazes.log_prob(texts[optimal])),
+            "true_nll": _mean(self.nats(texts[optimal])),
             "judged": len(texts),
         }
 
@@ -124,7 +145,7 @@ def drawn(dataset: str, source: str, length: int) -> TwoSided | None:
         return Sequences(task) if task.T == length else None
     if dataset == "climbs":
         climbs = climbs_of(source)
-        return Sequences(climbs) if climbs and climbs.T == length else None
+        return Sequences(climbs, GIVEN) if climbs and climbs.T == length else None
     if dataset == "mazes":
         mazes = mazes_of(source)
         return Answers(mazes) if mazes.T == length else None

@@ -32,7 +32,7 @@ from evaluation.rows import check_comparable
 from evaluation.samplers import points
 from evaluation.scoring import score
 from evaluation.settings import run_seed, weight_draws
-from evaluation.two_sided import Sequences, is_known, two_sided
+from evaluation.two_sided import Answers, Sequences, is_known, two_sided
 from measures.measure import Entry, Subject, entries
 from measures.store import Row
 from measures.views import View, beside, grouped, mean, paragraphs, problems, table
@@ -142,10 +142,15 @@ class OrdersSession:
         return True
 
     def references(self) -> list[Row]:
-        """What the truth itself writes."""
+        """What the truth has itself: the judgement of real texts and, of sequences that begin with what is
+        given, its `nll` over the whole split."""
         if not self.truth:
             return []
         judged = self.truth.judge(spread(self.data.ids, self.c.texts, self.length))
+        if self.data.given and isinstance(self.truth, Sequences | Answers):
+            # no order changes it, and no model has less on average
+            whole = spread(self.data.ids, len(self.data.ids), self.length)
+            judged["nll"] = float(self.truth.nats(whole).mean())
         return [{"name": "truth", "judgements": judged}]
 
     def numbers(self, subject: Subject) -> Row:
@@ -196,7 +201,7 @@ class OrdersMeasure:
     def view(self, rows: list[Row]) -> View:
         truth = judgements(rows)
         samplers = [sampler_table(rows, truth)] if any("samplers" in r for r in rows) else []
-        return View(paragraphs(*tables(rows), *samplers, *note(rows, truth), *problems(rows)))
+        return View(paragraphs(*tables(rows, truth), *samplers, *note(rows, truth), *problems(rows)))
 
     def draw(self, rows: list[Row], out: Path) -> list[Path]:
         """OUT.samplers.png, where samplers were measured."""
@@ -216,8 +221,9 @@ def no_truth(corpus: str, length: int) -> UserError:
     )
 
 
-def tables(rows: list[Row]) -> list[str]:
-    """Perplexities and middles, then the distances to the truth: a line for each training."""
+def tables(rows: list[Row], truth: dict[str, float]) -> list[str]:
+    """Perplexities and middles, then the distances to the truth: a line for each training, and one for the
+    truth's own nll."""
     beginnings = ("ppl", "nll", "left_", "both_", "kl_")
     keys = list(dict.fromkeys(k for r in rows for k in r if k.startswith(beginnings)))
     out = []
@@ -226,6 +232,8 @@ def tables(rows: list[Row]) -> list[str]:
             [name, str(len(runs)), *(mean([r[k] for r in runs if k in r]) for k in own)]
             for name, runs in grouped(rows).items()
         ]
+        if "nll" in truth and any(k.startswith("nll") for k in own):
+            lines.append(["truth", "", *(mean([truth["nll"]]) if k.startswith("nll") else "" for k in own)])
         if own:
             out.append(table(["", "runs", *(k.replace("_", " ") for k in own)], lines))
     return out
@@ -237,7 +245,7 @@ def judgements(rows: list[Row]) -> dict[str, float]:
 
 
 def columns_of(truth: dict[str, float]) -> list[str]:
-    return [k for k in truth if k != "judged"]
+    return [k for k in truth if k not in ("judged", "nll")]
 
 
 def sampler_table(rows: list[Row], truth: dict[str, float]) -> str:
@@ -297,7 +305,8 @@ EXPLAINED = {
     "ppl": "ppl, ppl random, ppl own: perplexity from left to right, each token given one at least; in random"
     " order from the start token; in the order of training. Of masked diffusion a bound.",
     "nll": "nll, nll random, nll own: nats a sequence of what is not given, from left to right, in random"
-    " order, in the order of training. Of masked diffusion a bound.",
+    " order, in the order of training. Of masked diffusion a bound. The truth's is of the whole split, in any"
+    " order.",
     "left_": "left N, both N: bits a token of the middle N of a window, given what stands to the left;"
     " given both sides (of masked diffusion a bound).",
     "kl_": "kl: KL(truth || model) in nats at one place: after the first 10, 50, 90% of a window (next),"
@@ -310,7 +319,8 @@ EXPLAINED = {
     "pair_tv": "pair tv: total variation between how often two classes of words are neighbours there and in"
     " the language. What the truth writes has that of so many words.",
     "solved": "solved, optimal: the share of answers that are a path from start to goal; a shortest one.",
-    "true_nll": "true nll: the mean -log p, under the truth, of what it can write.",
+    "true_nll": "true nll: the mean -log p, under the truth, of what it can write: nats a token, or, where"
+    " sequences begin with what is given, nats of the rest of a sequence.",
 }
 
 

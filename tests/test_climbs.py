@@ -57,6 +57,20 @@ def enumerated() -> tuple[Chain, np.ndarray, np.ndarray]:
     return chain, every, p
 
 
+@pytest.mark.parametrize("given", [1, 2])
+def test_what_is_given_is_not_counted(enumerated, given):
+    chain, every, p = enumerated
+    begins = (every[:, None, :given] == every[None, :, :given]).all(2)
+    possible = p > 0
+    expected = np.log((begins @ p)[possible] / p[possible])
+    truth = Sequences(chain, given)
+    np.testing.assert_allclose(truth.nats(every[possible]), expected, rtol=1e-12)
+    begun = begins @ p > 0
+    judged = truth.judge(every[begun])
+    assert judged["validity"] == possible[begun].mean()
+    assert judged["true_nll"] == pytest.approx(expected.mean())
+
+
 def test_a_chain_by_enumeration(enumerated):
     chain, every, p = enumerated
     assert p.sum() == pytest.approx(1) and (p == 0).any()
@@ -249,7 +263,8 @@ def test_the_simulated_corpus(folder):
         truth = two_sided(held, "climbs", 8)
         assert isinstance(truth, Sequences) and two_sided(held, "climbs", 16) is None
         rows = held.ids[:-1].reshape(count, 8).astype(int)
-        assert truth.judge(rows)["validity"] == 1
+        whole = -Climbs(8).log_prob(rows).mean()
+        assert truth.judge(rows)["validity"] == 1 and truth.judge(rows)["true_nll"] < whole - 1
     assert unusual("climbs", str(open_tokens(folder / "test.bin").info["source"])) == SIZES[10:]
     assert unusual("climbs", "/home/me/flights.json.gz") == ""
 

@@ -11,9 +11,14 @@ from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from data.grammar.grammar import Settings
+from data.grammar.grammar import build as build_language
+from data.mazes import prepare as mazes
+from data.mazes.mazes import WORDS
 from docs import build, gallery, sources
 from docs.tables import ADAM, as_written, at_equal_fit, classify_brief_table, classify_table
 from heads import HEADS
@@ -141,6 +146,9 @@ def test_what_the_pages_claim_in_words_holds():
     assert all(at.ppl[7] < found["baseline"].ppl[7] for row, at in found.items() if row != "baseline")
     assert all(at.ppl[4] > 0.99 * found["baseline"].ppl[4] for at in found.values())  # at 5.5 none by 1%
     assert [row for row, r in tuned.items() if r.mean + r.half < 1] == ["am_softmax"]
+    softmax = found["baseline"]  # 1 trial is a geometric mean
+    assert softmax.bought[1] == pytest.approx(math.prod(softmax.ppl[:8]) ** (1 / 8))
+    assert softmax.shared_mean == pytest.approx(sum(softmax.ppl[:8]) / 8)
     assert [0.06, 0.06, 0.11] == sorted(round(r.mean - 1, 2) for r in tuned.values() if r.mean > 1.02)
 
 
@@ -196,6 +204,15 @@ def test_what_is_claimed_of_climbs_holds():
     assert best["masked_diffusion"] == 1800  # as good as 2,000
 
 
+def test_guidance_2_has_the_lowest_distance_of_images():
+    rows = sources.read("results/images.json")["rows"]
+    means: dict[str, dict[float, list[float]]] = {}
+    for r in rows:
+        for p in r["points"]:
+            means.setdefault(r["row"], {}).setdefault(p["cfg"], []).append(p["fd"])
+    assert all(min(of, key=lambda cfg: sum(of[cfg])) == 2 for of in means.values())
+
+
 def test_what_is_claimed_of_classifiers_holds():
     rows = sources.rows("mnist_brief")
     worse = {name for name, row in rows.items() if not row.entry["accuracy_best"]}
@@ -241,6 +258,15 @@ def test_what_is_claimed_of_mazes_holds():
     assert [x > y for x, y in zip(masked, beside)] == [True, False, False]
     [longer] = sources.numbers()["mazes_at"][20_000]["sigma_gpt"].by["random order"].each.solved
     assert 2.9 < longer / beside[0] < 3.2
+
+
+@pytest.mark.parametrize("name", sources.MAZES.values())
+def test_the_truths_nll_of_mazes_is_that_of_all_test_mazes(name):
+    settings = mazes.Settings.parse("height=7 width=7 walls=3")  # of config/tables/mazes_small.py
+    maze, ids = settings.mazes(), {word: i for i, word in enumerate(WORDS)}
+    words = "".join(mazes.sequences(maze, settings.test, (settings.seed, 3))).split()[:-1]
+    nats = -maze.log_prob(np.array([ids[word] for word in words]).reshape(settings.test, -1))
+    assert sources.truth_nll(name) == pytest.approx(nats.mean(), rel=1e-12)
 
 
 def test_what_is_claimed_of_the_known_language_holds():
@@ -377,17 +403,27 @@ def test_curves_are_those_of_the_heads():
 
 
 @pytest.mark.parametrize(
-    "row, slope",
-    [
-        ("baseline", 1.0),
-        ("temperature", 0.5),
-        ("sigsoftmax", 1.5),
-        ("taylor_6", 3.33),
-        ("am_softmax", 1 / (0.02 * 192**0.5)),
-    ],
+    "row, slope", [("baseline", 1.0), ("temperature", 0.5), ("sigsoftmax", 1.5), ("taylor_6", 3.33)]
 )
-def test_slopes_at_the_start(row, slope):
-    assert gallery.start_slope(row) == pytest.approx(slope, rel=1e-3)
+def test_slopes_where_all_logits_are_equal(row, slope):
+    assert gallery.equal_slope(row) == pytest.approx(slope, rel=1e-3)
+
+
+@pytest.mark.parametrize("overlay, width", [("brief", 192), ("grammar", 96)])
+def test_slopes_are_measured_on_the_model_of_the_table(overlay, width):
+    """Weights start with a standard deviation of .02, and a head on cosines divides by their length."""
+    assert gallery.start_slope("baseline", 4.0, overlay) == pytest.approx(4, rel=0.01)
+    steep = gallery.start_slope("am_softmax", 2.5, overlay)
+    assert steep == pytest.approx(2.5 / (0.02 * width**0.5), rel=0.05)
+
+
+def test_a_fresh_models_logits_are_not_equal():
+    """At a gain of 10 a polynomial of degree 2 is far from where its slope is its gain."""
+    assert gallery.start_slope("taylor_2") < 0.5 * gallery.equal_slope("taylor_2")
+
+
+def test_the_known_language_has_as_many_words():
+    assert gallery.WORDS["grammar"] == len(build_language(Settings())[0])
 
 
 def test_figures_are_drawn(tmp_path, monkeypatch):

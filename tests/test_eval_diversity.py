@@ -18,7 +18,7 @@ from data.tokens import open_tokens
 from eval_diversity import main, prepare, read_arguments
 from evaluation import diversity, texts
 from evaluation import rows as rows_of
-from evaluation.columns import HONEST, PAPER, shown
+from evaluation.columns import ALL, HONEST, PAPER, shown
 from evaluation.rows import entries, model_row
 from evaluation.scoring import score
 from evaluation.settings import of_run
@@ -258,6 +258,8 @@ def test_cells():
 
 
 def test_a_terminal_shows_no_column_that_no_row_has():
+    titles = {c.title for c in ALL}
+    assert not any(f"{title}s" in titles for title in titles)  # nobody tells `step` from `steps`
     there = [{"self_bleu": 1.0, "unigram_entropy": 2.0}, {"step": 1}]  # the entropy: in the CSV and the JSON
     assert [c.key for c in shown(HONEST, there)] == ["step", "self_bleu"]
 
@@ -592,7 +594,7 @@ def test_a_model_of_no_numbers_is_a_row_that_says_so(trained, variant, tmp_path,
             if line.startswith("| bad (its weights hold nan")
         )
         empty = [c.title for c, cell in zip(SHOWN, line.split("|")[2:]) if cell.strip() == "-"]
-        known = ("step", "steps", "train tokens", "teacher tokens")
+        known = ("checkpoint", "steps", "train tokens", "teacher tokens")
         assert empty == [c.title for c in SHOWN if c.title not in known]
     assert main([str(trained), *SMALL, f"--out={out}"]) == 0 and "bad" in rows(out)  # it stays beside others
 

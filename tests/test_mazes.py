@@ -11,11 +11,14 @@ from conftest import TINY, train_in_process
 
 import train
 from data.batches import Windows
+from data.corpus import summary
 from data.held_out import open_held_out
 from data.mazes import prepare as mazes
 from data.mazes.mazes import FREE, GOAL, PATH, START, UNKNOWN, WALL, WORDS, Mazes
 from data.prepared import SPLITS, folder_of, load_tokenizer, prepared, unusual
 from docs import mazes as page
+from eval_orders import Asked, tables, truth_of
+from evaluation.by_seed import mean
 from evaluation.two_sided import Answers, two_sided
 from runtime.errors import UserError
 
@@ -243,6 +246,11 @@ def folder(tmp_path_factory):
     return prepared("mazes", "words", SOURCE, tmp_path_factory.mktemp("data"))
 
 
+def test_a_corpus_that_has_no_official_text_says_nothing_of_one(folder):
+    assert [line.split()[0] for line in summary(folder).splitlines()] == list(SPLITS)
+    assert all(line.endswith(" bytes") for line in summary(folder).splitlines())
+
+
 def test_windows_are_mazes_with_their_answers(folder):
     assert folder.name == "words-height=5-width=7-walls=2-distance=3-train=30-validation=4-test=3"
     assert load_tokenizer(folder).words == WORDS
@@ -263,7 +271,11 @@ def test_the_truth_of_a_split(folder):
     truth = two_sided(held, "mazes", 70)
     assert isinstance(truth, Answers) and two_sided(held, "mazes", 35) is None
     x = held.ids[:210].reshape(3, 70).astype(int)
-    entropy = -SMALL.log_prob(x).mean()
+    entropy = np.mean([math.log(len(every_answer(row[:35].reshape(5, 7)))) for row in x])
+    found = truth_of(Asked([], held, 70, truth), 2)
+    assert found["nll"] == pytest.approx(entropy) and found["judged"] == 2  # of all, not of the judged
+    one_table = tables([{"name": "a", "row": "a", "nll": 2.0, "left_1": 0.5, "nll_own": 3.0}], found)[0]
+    assert one_table.splitlines()[-1].replace(" ", "") == f"|truth||{mean([entropy])}||{mean([entropy])}|"
     assert truth.judge(x) == {"solved": 1, "optimal": 1, "true_nll": pytest.approx(entropy), "judged": 3}
     x[0, 35:] = x[0, :35]  # no path
     assert truth.judge(x)["solved"] == pytest.approx(2 / 3)
@@ -271,6 +283,16 @@ def test_the_truth_of_a_split(folder):
     x[:, 40] = UNKNOWN
     asked = x == UNKNOWN
     np.testing.assert_allclose(np.exp(truth.log_probs(x[1:], asked[1:])).sum(1), 1)
+
+
+def test_prepare_says_how_many_test_mazes_are_in_the_train_split(tmp_path, capsys):
+    source = "height=3 width=5 walls=0 distance=4 train=12 validation=1 test=40"
+    folder = prepared("mazes", "words", source, tmp_path)
+    train, test = (open_held_out(folder / f"{split}.bin").ids[:-1].reshape(-1, 30) for split in SPLITS[::2])
+    seen = {tuple(row[:15]) for row in train}
+    share = np.mean([tuple(row[:15]) in seen for row in test])
+    assert 0 < share < 1
+    assert f"{share:.1%} of the mazes of the test split are in the train split" in capsys.readouterr().err
 
 
 def test_a_corpus_is_a_function_of_its_settings(folder, tmp_path):

@@ -19,6 +19,7 @@ def test_is_a_notebook_whose_links_lead_somewhere(tour):
     text = "\n".join(cell.source for cell in tour.cells if cell.cell_type == "markdown")
     links = re.findall(r"\]\(([\w./]+)\)", text)
     assert len(links) >= 3 and all((DOCS / link).is_file() for link in links)
+    assert not re.search(r"\\\\[a-z]", text)  # a doubled backslash before a command of TeX is a new line
 
 
 def test_what_is_saved_in_it_is_no_error(tour):

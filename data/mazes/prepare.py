@@ -30,6 +30,7 @@ from data.mazes.mazes import WORDS, Mazes
 from data.prepared import SPLITS
 from data.settings import GeneratorSettings
 from data.tokenizers import WordTokenizer
+from data.tokens import open_tokens
 from runtime.configurator import cli
 from runtime.errors import UserError
 
@@ -114,7 +115,23 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
         for i, split in enumerate(SPLITS)
     }
     own = WordTokenizer.of(WORDS)
-    return prepare_splits(Path(out), tokenizer, str(settings), splits, force=force, own=own)
+    folder = prepare_splits(Path(out), tokenizer, str(settings), splits, force=force, own=own)
+    print(f"{repeated(folder):.1%} of the mazes of the test split are in the train split", file=sys.stderr)
+    return folder
+
+
+def repeated(folder: Path) -> float:
+    """The share of the test split's mazes, whatever their answers, that the train split has, too."""
+    train, test = (_mazes_in(folder / f"{split}.bin") for split in ("train", "test"))
+    return float(np.isin(test, train).mean())
+
+
+def _mazes_in(path: Path) -> np.ndarray:
+    """The mazes of a split (n,), each as one value."""
+    tokens = open_tokens(path)
+    length, given = tokens.info["length"], tokens.info["given"]
+    rows = tokens.ids[: len(tokens.ids) // length * length].reshape(-1, length)[:, :given]
+    return np.ascontiguousarray(rows).view(f"V{given * rows.itemsize}").ravel()
 
 
 @dataclass
