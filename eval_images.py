@@ -43,7 +43,8 @@ from evaluation.provenance import versions
 from evaluation.rows import Entry, check_comparable, entries
 from evaluation.sampling import check_sampling
 from evaluation.scoring import score
-from evaluation.settings import run_seed, weight_draws
+from evaluation.sampling import weight_draws
+from evaluation.settings import run_seed
 from evaluation.tables import Row, beside, exit_code, scored_otherwise
 from model import LanguageModel
 from runtime import checkpoint

@@ -39,7 +39,7 @@ from evaluation import gaps
 from evaluation.any_order import FREE, MaskedReader, Reader, check_fills, reader_of
 from evaluation.filling import Filled, burst, diffusion, one_by_one, speculative, unwatched
 from evaluation.sampling import check_sampling, entropies, generate, truncate
-from evaluation.settings import weight_draws
+from evaluation.sampling import weight_draws
 from heads import BayesianProjection, Weights
 from model import LanguageModel
 from runtime.checkpoint import Checkpoint, Degenerate, find, load, load_model

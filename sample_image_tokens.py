@@ -29,7 +29,7 @@ from data.image_tokens.prepare import Layout
 from evaluation.guidance import check_cfg, sample_codes, what_is_drawn
 from evaluation.images import grid, write_png
 from evaluation.sampling import check_sampling
-from evaluation.settings import weight_draws
+from evaluation.sampling import weight_draws
 from runtime.checkpoint import Degenerate, load_model
 from runtime.configurator import check_seed, cli, configure, help_text, wants_help
 from runtime.device import float64_device, get_device, get_dtype, settle_dtype

@@ -46,7 +46,8 @@ from evaluation.provenance import commit
 from evaluation.rest import can_be_asked, density, nats, written
 from evaluation.rows import Entry, check_comparable, entries
 from evaluation.samplers import left_to_right
-from evaluation.settings import run_seed, weight_draws
+from evaluation.sampling import weight_draws
+from evaluation.settings import run_seed
 from evaluation.tables import beside
 from evaluation.two_sided import Sequences, two_sided
 from runtime.checkpoint import load_model, weights_digest

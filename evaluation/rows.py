@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from data.held_out import HeldOut, Truth, open_held_out
 from data.orders import MASKED
-from data.prepared import found_path, measured_by, tokenizer_of
+from data.prepared import folder_of, found_path, measured_by, tokenizer_of
 from data.tokenizers import Tokenizer
 from data.tokens import TokenFile, open_tokens
 from evaluation import metrics
@@ -85,6 +85,11 @@ def check_comparable(asked: list[Entry], masked: bool = False) -> None:
     configs = [(e.path, e.ckpt.config) for e in asked]
     check_together(configs, itemgetter("tokenizer_fingerprint", "data_sha256"), masked)
     check_apart([*REFERENCES, *(e.name for e in asked)], renamed(asked[-1].path))
+
+
+def corpus_folder(wanted: dict[str, Any]) -> Path:
+    """By what `check_together` knows the token files of a run that is yet to be trained."""
+    return folder_of(wanted["dataset"], wanted["tokenizer"], wanted["source"])
 
 
 def check_text(path: Path, dataset: str, given: int = 0) -> None:

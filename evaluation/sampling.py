@@ -5,10 +5,12 @@ It is no command's own: sample.py prints what it draws, and the table's texts ar
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from evaluation.settings import run_seed
 from heads import Weights
 from model import GPT, Cache, LanguageModel
 from runtime.checkpoint import Degenerate
@@ -188,3 +190,13 @@ def entropies(model: LanguageModel, hidden: Tensor, draws: list[Weights]) -> tup
     total = H(model.head.log_probs(hidden, draws))
     aleatoric = torch.stack([H(model.head.log_probs(hidden, [d])) for d in draws]).mean(0)
     return total, aleatoric, total - aleatoric
+
+
+def weight_draws(
+    model: LanguageModel, config: dict[str, Any], samples: int, seed: int, dtype: str = "float32"
+) -> list[Weights]:
+    """The weights that a command with these two options averages over, of a run of this configuration.
+
+    Every command that samples or scores, and an exported folder, have the same ones for the same options.
+    """
+    return model.head.draws(samples, run_seed(seed, config), get_dtype(dtype))

@@ -1,14 +1,11 @@
 """What a table is made with: the flags of eval_diversity.py and frontier.py, and what its rows share."""
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from evaluation.sampling import check_sampling
-from heads import Weights
-from model import LanguageModel
 from runtime.configurator import check_seed
-from runtime.device import get_dtype
 from runtime.errors import UserError
 
 LEAST_WORDS = 4  # a text is not cut to fewer: the metrics count 4-grams
@@ -36,6 +33,79 @@ class TextsConfig:
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
     dtype: str = "float32"          # of matrix products: float32, bfloat16, float16, or auto
     # fmt: on
+
+
+@dataclass
+class EvaluationConfig(TextsConfig):
+    # fmt: off
+    # the protocol
+    protocol: Literal["honest", "paper"] = "honest"
+    loops: int = 1                  # groups that the texts are measured in; their mean is reported
+    temperature: float = 1.0        # 0 is greedy
+    stride: int = 0                 # of the scoring windows; 0: min(512, block_size)
+    # what the texts are judged by
+    scorer: str = ""                # a run, or a folder of transformers: generative perplexity and,
+    #                                 where the package mauve-text is installed, MAUVE by its hidden states
+    # the table
+    out: str = ""                   # writes OUT.jsonl, its views OUT.md and OUT.csv, and OUT.samples/
+    #                                 rows of unchanged checkpoints in it are kept
+    texts_kept: int = 12            # texts of each row in OUT.samples; 0: all
+    halves: int = 200               # random halves of the references' texts, for their intervals
+    # fmt: on
+
+
+@dataclass
+class PaperConfig(EvaluationConfig):
+    # fmt: off
+    # with --protocol paper
+    split: Literal["train", "validation", "test"] = "train"
+    loops: int = 10
+    prompt_tokens: int = 0
+    new_tokens: int = 500
+    temperature: float = 0.8
+    top_k: int = 200
+    # fmt: on
+
+
+@dataclass
+class TableConfig:
+    # fmt: off
+    name: str = ""                                  # of the table; empty: the config file's
+    rows: list[str] = field(default_factory=list)   # config files without folder and .py, each with its flags
+    #                                                 the first is done first: it may be the others' teacher
+    overlay: str = "small"                          # a config file laid over each row
+    flags: str = ""                                 # of train.py, given to each row before its own
+    seeds: list[int] = field(default_factory=lambda: [1, 2, 3])
+    partial: bool = False                           # trains nothing: a table of the runs that are finished
+    commands: bool = False                          # trains nothing: prints one line a run that is to do
+    jobs: int = 1                                   # trainings at a time, each with its share of the cores
+    # the search of each row's own settings
+    search: bool = False                            # searches, in place of making the table
+    tuned: bool = False                             # the table: each row at its best point of the search
+    tuning: str = ""                                # the file with the trials; empty: the table's own
+    space: dict = field(default_factory=lambda: {"learning_rate": [1e-3, 8e-3], "gain": [0.5, 16]})
+    #                                                 key -> [lowest, highest], on a log scale
+    trials: int = 16                                # of each row
+    design: int = 8                                 # of these, at points that all rows share
+    tune_seed: int = 1                              # of all trials; the table's seeds are others
+    # the table
+    measure: str = "text"                           # or orders, frontier, curve, a lab's; with RUNS and no
+    #                                                 config file: of these
+    evaluate: str = ""                              # flags of the measure: --measure=NAME --help
+    runs: str = "out"                               # folder of the runs
+    results: str = "results"                        # folder of the table
+    # fmt: on
+
+    def check(self) -> None:
+        """UserError for what neither a table nor a search can be asked for."""
+        for key in ("jobs", "trials", "design"):
+            if getattr(self, key) < 1:
+                raise UserError(f"{key} = {getattr(self, key)}: must be at least 1")
+        if not self.rows or not self.seeds:
+            raise UserError(
+                "rows and seeds: a table needs at least one of each; give the file that has them first: "
+                "table.py config/tables/heads.py config/tables/grammar.py"
+            )
 
 
 @dataclass(frozen=True)
@@ -170,13 +240,3 @@ def run_seed(seed: int, config: dict[str, Any]) -> int:
     """
     digest = hashlib.sha256(f"{seed} {config.get('seed')}".encode()).digest()
     return int.from_bytes(digest[:6])
-
-
-def weight_draws(
-    model: LanguageModel, config: dict[str, Any], samples: int, seed: int, dtype: str = "float32"
-) -> list[Weights]:
-    """The weights that a command with these two options averages over, of a run of this configuration.
-
-    Every command that samples or scores, and an exported folder, have the same ones for the same options.
-    """
-    return model.head.draws(samples, run_seed(seed, config), get_dtype(dtype))

@@ -1,7 +1,8 @@
-"""The curve measure: the evaluations in the log of each run, for figures and pages that show how it learns."""
+"""The curve measure: the evaluations in each run's log, for figures and pages of how it learns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from measures.measure import Entry, Subject, entries
@@ -51,3 +52,6 @@ class CurveMeasure:
             [row["name"], str(e["step"]), f"{e['val_ppl']:.2f}"] for row in rows for e in row.get("curve", [])
         ]
         return View(paragraphs(table(["", "step", "validation perplexity"], lines)))
+
+    def draw(self, rows: list[Row], out: Path) -> list[Path]:
+        return []

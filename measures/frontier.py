@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from evaluation import diversity, figures
-from evaluation.rows import open_all, other_texts, validity
+from evaluation.rows import check_text, check_together, corpus_folder, open_all, other_texts, validity
 from evaluation.settings import TextsConfig, check_settings, of_run, settings
 from evaluation.texts import cut, decode, measured, sample_texts
 from measures.measure import Entry, Subject
@@ -114,6 +114,9 @@ class FrontierMeasure:
     name, definition, config = "frontier", 1, FrontierConfig
 
     def check(self, c: FrontierConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        for config in wanted:
+            check_text(Path(config["out_dir"]), config["dataset"])
+        check_together([(Path(w["out_dir"]), w) for w in wanted], corpus_folder)
         known = vars(settings(c, min(context(config) for config in wanted)))
         return {k: v for k, v in settings_of(known, c).items() if v != ""}
 

@@ -6,7 +6,7 @@ under one measure. A row is kept as long as it is `unchanged`; there is no other
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -82,6 +82,10 @@ class Measure(Protocol[C]):
 
     def view(self, rows: list[Row]) -> View:
         """The table, made of rows alone."""
+        ...
+
+    def draw(self, rows: list[Row], out: Path) -> list[Path]:
+        """The files of the table's figures, whose names begin with OUT."""
         ...
 
 
@@ -200,3 +204,34 @@ def exit_code(rows: Iterable[Row]) -> int:
     if bad:
         print(f"{len(bad)} of {len(rows)} models could not be evaluated: {'; '.join(bad)}", file=sys.stderr)
     return 1 if bad else 0
+
+
+def table_rows(store: Store, measure: Measure) -> list[Row]:
+    """What a table of the store shows: rows of the measure's definition, the references last."""
+    rows = [row for row in store.rows(measure.name) if row["definition"] == measure.definition]
+    return sorted(rows, key=lambda row: bool(row.get("reference")))
+
+
+def show(measure: Measure, rows: list[Row], out: Path | None, view: View | None = None) -> None:
+    """Prints the table, and writes its views and figures beside OUT."""
+    view = view or measure.view(rows)
+    print(view.markdown, end="")
+    if out is None:
+        return
+    view.write(out)
+    for path in measure.draw(rows, out):
+        print(path)
+
+
+def evaluate(measure: Measure, c: Any, view: Callable[[list[Row]], View] | None = None) -> int:
+    """Measures the runs that `c` names: stored at its `out`, and shown; the exit code.
+
+    `view`: of the rows, where it is not the measure's own.
+    """
+    store, out = Store.beside(c.out), Path(c.out) if c.out else None
+    rows = measure_runs(measure, measure.open(c), store)
+    shown = table_rows(store, measure) if out else rows
+    show(measure, shown, out, view and view(shown))
+    for line in left_out(store, measure):
+        print(line)
+    return exit_code(rows)

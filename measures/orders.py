@@ -28,10 +28,11 @@ from data.prepared import found_path, given_of
 from evaluation import figures
 from evaluation.metrics import perplexity
 from evaluation.orders import KINDS, Asker, Questions, divergence, middle_bits, questions, spread, templates
-from evaluation.rows import check_comparable
+from evaluation.rows import check_comparable, check_together, corpus_folder
 from evaluation.samplers import points
+from evaluation.sampling import weight_draws
 from evaluation.scoring import score
-from evaluation.settings import run_seed, weight_draws
+from evaluation.settings import run_seed
 from evaluation.two_sided import Answers, Sequences, is_known, two_sided
 from measures.measure import Entry, Subject, entries
 from measures.store import Row
@@ -188,6 +189,7 @@ class OrdersMeasure:
     name, definition, config = "orders", 1, OrdersConfig
 
     def check(self, c: OrdersConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        check_together([(Path(w["out_dir"]), w) for w in wanted], corpus_folder, masked=True)
         for run in wanted:
             corpus = run["dataset"], run["source"]
             check_gaps(c, run["block_size"] - given_of(*corpus))

@@ -24,7 +24,7 @@ from tabulate import tabulate
 from config.defaults import TrainConfig
 from evaluation import figures
 from evaluation.provenance import commit
-from evaluation.settings import other_settings
+from evaluation.settings import TableConfig, other_settings
 from measures.jobs import Ended, Run, data_of, show_commands, uses_first, words_of
 from measures.measure import training_of
 from measures.store import Row, Store
@@ -238,7 +238,7 @@ def write_views(store: Store, out: Path) -> str:
 class Search:
     """The trials of a table's rows: what is asked for, and the store with those that are over."""
 
-    def __init__(self, c: "TableConfig", store: Store):
+    def __init__(self, c: TableConfig, store: Store):
         """UserError for what cannot be searched, of any row, and for trials of other settings or text."""
         check_space(c.space)
         self.c, self.store = c, store

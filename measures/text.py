@@ -4,17 +4,27 @@ exact truth is known the distance to it. `python eval_diversity.py` is its front
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from evaluation.columns import ALL, PAPER, Column, shown
 from evaluation.groups import LEAST_SEEDS, marks
 from evaluation.intervals import Runs, differences, summarise, text_intervals
-from evaluation.rows import model_numbers, open_all, other_texts, reference_row, renamed, validity
+from evaluation.rows import (
+    check_text,
+    check_together,
+    corpus_folder,
+    model_numbers,
+    open_all,
+    other_texts,
+    reference_row,
+    renamed,
+    validity,
+)
 from evaluation.scorer import MAUVE, Judge, open_scorer, scorer_digest
-from evaluation.settings import Settings, TextsConfig, settings
+from evaluation.settings import EvaluationConfig, Settings, settings
 from evaluation.text_files import Texts, apart, fitting
 from evaluation.texts import cut, decode, measured, text_metrics
 from measures.measure import Entry, Subject
@@ -37,42 +47,10 @@ from runtime.files import replacing as whole_file
 from runtime.names import REFERENCES, check_apart
 
 
-@dataclass
-class EvaluationConfig(TextsConfig):
-    # fmt: off
-    # the protocol
-    protocol: Literal["honest", "paper"] = "honest"
-    loops: int = 1                  # groups that the texts are measured in; their mean is reported
-    temperature: float = 1.0        # 0 is greedy
-    stride: int = 0                 # of the scoring windows; 0: min(512, block_size)
-    # what the texts are judged by
-    scorer: str = ""                # a run, or a folder of transformers: generative perplexity and,
-    #                                 where the package mauve-text is installed, MAUVE by its hidden states
-    # the table
-    out: str = ""                   # writes OUT.jsonl, its views OUT.md and OUT.csv, and OUT.samples/
-    #                                 rows of unchanged checkpoints in it are kept
-    texts_kept: int = 12            # texts of each row in OUT.samples; 0: all
-    halves: int = 200               # random halves of the references' texts, for their intervals
-    # fmt: on
-
-    @property
-    def of_protocol(self) -> dict[str, Any]:
-        """The further arguments of `settings`."""
-        same = {k: getattr(self, k) for k in ("protocol", "loops", "temperature", "stride")}
-        return same | {"scorer": scorer_digest(self.scorer) if self.scorer else ""}
-
-
-@dataclass
-class PaperConfig(EvaluationConfig):
-    # fmt: off
-    # with --protocol paper
-    split: Literal["train", "validation", "test"] = "train"
-    loops: int = 10
-    prompt_tokens: int = 0
-    new_tokens: int = 500
-    temperature: float = 0.8
-    top_k: int = 200
-    # fmt: on
+def of_protocol(c: EvaluationConfig) -> dict[str, Any]:
+    """The further arguments of `settings`."""
+    same = {k: getattr(c, k) for k in ("protocol", "loops", "temperature", "stride")}
+    return same | {"scorer": scorer_digest(c.scorer) if c.scorer else ""}
 
 
 class TextSession:
@@ -87,7 +65,7 @@ class TextSession:
                 "meant; give one run, too"
             )
         self.c = c
-        entries, self.s, self.data, self.device = open_all(replace(c, checkpoints=runs), **c.of_protocol)
+        entries, self.s, self.data, self.device = open_all(replace(c, checkpoints=runs), **of_protocol(c))
         self.subjects: Sequence[Subject] = [*entries, *(fitting(file, self.s) for file in files)]
         names = [subject.name for subject in self.subjects]
         check_apart([*REFERENCES, *names], renamed(self.subjects[-1].path))
@@ -163,8 +141,11 @@ class TextMeasure:
     name, definition, config = "text", 1, EvaluationConfig
 
     def check(self, c: EvaluationConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        for config in wanted:
+            check_text(Path(config["out_dir"]), config["dataset"])
+        check_together([(Path(w["out_dir"]), w) for w in wanted], corpus_folder)
         reads = min(context(config) for config in wanted)  # of any order one token less than a block
-        s = settings(c, reads, **c.of_protocol)
+        s = settings(c, reads, **of_protocol(c))
         return {k: v for k, v in vars(s).items() if v != ""}  # the data have no hash before they are prepared
 
     def open(self, c: EvaluationConfig) -> TextSession:
@@ -172,6 +153,9 @@ class TextMeasure:
 
     def view(self, rows: list[Row]) -> View:
         return summary_view(rows)
+
+    def draw(self, rows: list[Row], out: Path) -> list[Path]:
+        return []
 
 
 # -----------------------------------------------------------------------------

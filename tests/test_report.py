@@ -25,7 +25,7 @@ from evaluation.report.page import render
 from evaluation.report.runs import BEFORE, Machine, examine, pieces, shown_word, spread_places
 from evaluation.report.tables import open_table
 from evaluation.rows import entries
-from evaluation.settings import weight_draws
+from evaluation.sampling import weight_draws
 from evaluation.texts import held_out_prompts
 from runtime.checkpoint import load_model
 from runtime.errors import UserError

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evaluation import figures, tuning
 from evaluation.by_seed import grouped
-from evaluation.columns import ALL, HONEST, PAPER, Column
 from evaluation.tables import Row, beside, number, number_strings, read_texts, samples_file
+
+from evaluation import figures, tuning
+from evaluation.columns import ALL, HONEST, PAPER, Column
 from evaluation.texts import cut
 from runtime.errors import UserError
 from runtime.files import foreign, read_json, read_text
