@@ -6,35 +6,11 @@ A plain softmax that reads from left to right becomes a GPT2LMHeadModel. Any oth
 AutoModelForCausalLM.from_pretrained("FOLDER", trust_remote_code=True). See docs/export.md.
 """
 
-if __name__ == "__main__":
-    from runtime import configurator
-
-    configurator.quiet_imports("transformers")
-
-import shutil
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-import torch
-
-from data.orders import MASKED
-from data.prepared import tokenizer_of
-from data.tokenizers import GPT2Tokenizer, Tokenizer
-from evaluation.card import card
-from evaluation.settings import run_seed
-from heads import BayesianProjection, Softmax
-from model import GPT, LanguageModel
-from runtime.checkpoint import load_model, writing
-from runtime.configurator import check_seed, cli, configure, help_text, wants_help
+from runtime.configurator import check_seed
+from runtime.door import Program
 from runtime.errors import UserError
-from runtime.files import beside
-from runtime.gpt2 import to_gpt2
-from runtime.places import CODE
-from runtime.transformers_folder import to_transformers
-
-ENDOFTEXT = 50256  # GPT-2's id; no token of another vocabulary ends a text: there `generate` must not stop
-PAD = "<|pad|>"
 
 
 @dataclass
@@ -50,6 +26,32 @@ class ExportConfig:
         check_seed(self.seed)
         if self.samples < 1:
             raise UserError(f"samples = {self.samples}: must be at least 1")
+
+
+program = Program(__name__, __doc__, ExportConfig, "transformers")
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from data.orders import MASKED
+from data.prepared import tokenizer_of
+from data.tokenizers import GPT2Tokenizer, Tokenizer
+from evaluation.card import card
+from evaluation.settings import run_seed
+from heads import BayesianProjection, Softmax
+from model import GPT, LanguageModel
+from runtime.checkpoint import load_model, writing
+from runtime.configurator import cli
+from runtime.files import beside
+from runtime.gpt2 import to_gpt2
+from runtime.places import CODE
+from runtime.transformers_folder import to_transformers
+
+ENDOFTEXT = 50256  # GPT-2's id; no token of another vocabulary ends a text: there `generate` must not stop
+PAD = "<|pad|>"
 
 
 def is_gpt2(model: LanguageModel) -> bool:
@@ -122,12 +124,8 @@ def export(path: str | Path, folder: str | Path, samples: int = 8, seed: int = 1
     aside.rename(folder)
 
 
-def main(argv: list[str]) -> int:
-    if wants_help(argv):
-        print(__doc__, help_text(ExportConfig), sep="\n")
-        return 0
-    c = configure(ExportConfig, argv)
-    c.check()
+@program
+def main(c: ExportConfig) -> int:
     export(c.run, c.folder, c.samples, c.seed)
     print(f"wrote {c.folder}")
     return 0

@@ -39,16 +39,6 @@ def truncate(log_p: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: flo
     return p / p.sum(1, keepdim=True)
 
 
-def check_sampling(temperature: float, top_k: int, top_p: float) -> None:
-    """UserError naming the setting that cannot be sampled with."""
-    if not 0 <= temperature < float("inf"):
-        raise UserError(f"temperature = {temperature}: must be 0 (greedy) or positive")
-    if top_k < 0:
-        raise UserError(f"top_k = {top_k}: must be 0 (off) or positive")
-    if not 0 < top_p <= 1:
-        raise UserError(f"top_p = {top_p}: must lie in (0, 1]")
-
-
 @torch.no_grad()
 def generate(
     model: LanguageModel,

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from runtime.errors import UserError
+from runtime.packages import not_installed
 
 TRAIN, TEST = "train", "test"
 
@@ -136,8 +137,7 @@ def digits() -> tuple[Images, Images]:
         from sklearn.datasets import load_digits
     except ImportError:
         raise UserError(
-            "scikit-learn is not installed, which the digits come with: pip install scikit-learn, or give "
-            "other images (--dataset=mnist --source=DIR)"
+            f"{not_installed('sklearn')}; or give other images (--dataset=mnist --source=DIR)"
         ) from None
     found = load_digits()
     pixels = np.round(found.images * (255 / 16)).astype(np.uint8)[:, None]
