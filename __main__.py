@@ -6,6 +6,15 @@
 
 In a checkout `python train.py ...` is the same. Config files are found from the current folder, else among
 nanoHeads' own. Prepared data go to data/ and runs to out/ of the current folder.
+
+Some commands need more packages than a training. pip install "nanoheads[EXTRA]" adds them, and EXTRA is
+
+    tables      eval_*, table, classify_table, tune, frontier and report
+    hub         data sets and models of the Hugging Face hub; export
+    images      scikit-learn's digits; embeddings
+    bayes       the Bayesian projection
+    wandb, trackio, mauve       these trackers, and the column MAUVE of eval_diversity
+    all         all of these
 """
 
 import difflib

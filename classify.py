@@ -18,7 +18,7 @@ from runtime.configurator import check_seed, configure
 from runtime.door import Program
 from runtime.errors import UserError, users_values
 from runtime.names import check_row_name
-from runtime.values import check_one_of, registered
+from runtime.values import check_head, registered
 
 if TYPE_CHECKING:
     from model import LanguageModel
@@ -83,7 +83,7 @@ class ClassifyConfig:
         checks = (
             lambda: check_row_name(self.name),
             lambda: check_seed(self.seed),
-            lambda: check_one_of("head", self.head, registered("heads", "HEADS")),
+            lambda: check_head(self.head),
         )
         for check in checks:
             try:

@@ -9,7 +9,7 @@ from data.orders import Order
 from runtime.configurator import check_seed, configure
 from runtime.errors import UserError
 from runtime.names import check_row_name
-from runtime.values import OPTIMIZERS, check_dtype, check_one_of, registered
+from runtime.values import OPTIMIZERS, check_dtype, check_head, check_one_of, registered
 
 
 @dataclass
@@ -128,7 +128,7 @@ class TrainConfig:
         yield from _refusals(
             lambda: check_one_of("optimizer", self.optimizer, OPTIMIZERS),
             lambda: check_one_of("trunk", self.trunk, registered("model", "TRUNKS")),
-            lambda: check_one_of("head", self.head, registered("heads", "HEADS")),
+            lambda: check_head(self.head),
             lambda: check_row_name(self.name),
             lambda: check_seed(self.seed),
             lambda: check_dtype(self.dtype),

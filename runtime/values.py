@@ -34,6 +34,13 @@ def check_one_of(key: str, value: str, known: Iterable[str]) -> None:
         raise UserError(f"{key} = {value!r}: use one of {', '.join(known)}")
 
 
+def check_head(name: str) -> None:
+    """UserError if there is no such head."""
+    known = registered("heads", "HEADS")
+    if name not in known:
+        raise UserError(f"unknown head {name!r}; known: {', '.join(known)}")
+
+
 def check_dtype(name: str) -> None:
     """UserError if no matrix product is in this dtype."""
     if name not in ("auto", *DTYPES):
