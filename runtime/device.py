@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 
 from runtime.errors import UserError
-
-DTYPES = ("float32", "bfloat16", "float16")  # of matrix products
-CHOICES = "'float32', 'bfloat16' or 'float16'"
+from runtime.values import CHOICES, DTYPES, check_dtype
 
 # oneDNN computes torch's 16-bit matrix products on a CPU: natively with one of these features, else emulated
 NATIVE = {
@@ -149,8 +147,7 @@ def choose_dtype(name: str, device: torch.device, has: Mapping[str, Any] | None 
     "auto": bfloat16 where the device computes it; else float16 on a CUDA GPU, float32 on a CPU. On MPS
     float32: nothing else has been tried there. ValueError for an unknown name, and for 16 bits on MPS.
     """
-    if name not in ("auto", *DTYPES):
-        raise UserError(f"dtype = {name!r}: use 'auto', {CHOICES}")
+    check_dtype(name)
     if device.type == "mps":
         if name not in ("auto", "float32"):
             raise UserError(f"dtype = {name!r}: on mps only float32 is supported; use --dtype=float32")

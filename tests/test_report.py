@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -25,7 +26,7 @@ from evaluation.report.page import render
 from evaluation.report.runs import BEFORE, Machine, examine, pieces, shown_word, spread_places
 from evaluation.report.tables import open_table
 from evaluation.rows import entries
-from evaluation.settings import weight_draws
+from evaluation.sampling import weight_draws
 from evaluation.texts import held_out_prompts
 from runtime.checkpoint import load_model
 from runtime.errors import UserError
@@ -199,7 +200,7 @@ def test_the_figures_of_a_page(tmp_path):
     name.with_suffix(".json").write_text(json.dumps(content))
     tags = Page(page_of(name, name)).tags
     assert "svg" not in {tag for tag, _ in tags}
-    box, image = next(pair for pair in zip(tags, tags[1:]) if pair[1][1].get("alt") == tables.CAPTIONS["ece"])
+    box, image = next(pair for pair in pairwise(tags) if pair[1][1].get("alt") == tables.CAPTIONS["ece"])
     assert box[1]["class"] == "scroll picture"
     picture = ElementTree.fromstring(
         base64.b64decode(image[1]["src"].removeprefix("data:image/svg+xml;base64,"))
