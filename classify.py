@@ -9,48 +9,19 @@ Ctrl-C, SIGTERM or a closed terminal saves, then stops; --resume goes on, and ex
 --epochs=MORE. docs/classify.md.
 """
 
-if __name__ == "__main__":
-    from runtime import configurator
-
-    configurator.quiet_imports()
-
-import contextlib
 import math
-import os
-import signal
-import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from types import FrameType
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import torch
-from torch import nn
-
-from data.batches import Loader
-from data.images.batches import ImageSource
-from data.images.cnn import CNN, initialise
-from data.images.sets import KINDS, open_images, public
-from evaluation.classification import Judged, judge
-from evaluation.provenance import commit
-from heads import HEADS, make_head
-from model import LanguageModel
-from runtime import checkpoint
-from runtime.configurator import check_seed, cli, completed, configure, help_text, wants_help
-from runtime.device import autocast, get_device
+from runtime.configurator import check_seed, configure
+from runtime.door import Program
 from runtime.errors import UserError, users_values
-from runtime.files import write_json
-from runtime.logs import Log, duration
 from runtime.names import check_row_name
-from runtime.processes import on_stop
-from runtime.resume import refuse_other_run
+from runtime.values import check_head, registered
 
-RESULT = "test.json"  # in the run's folder
-# what a resumed run may change: none of it changes what a step computes, but for another device's rounding
-RESUMABLE = ("resume", "out_dir", "epochs", "eval_interval", "log_interval", "device", "source")
-STOPPING = b"\nstopping after this step, to save; Ctrl-C again stops at once and loses the steps since then\n"
+if TYPE_CHECKING:
+    from model import LanguageModel
 
 
 @dataclass
@@ -95,6 +66,7 @@ class ClassifyConfig:
         config.out_dir = config.out_dir or f"out/{config.name}"
         if problems := list(config._problems()):
             raise UserError("; ".join(problems))
+        config._on_no_device()
         return config
 
     def _problems(self) -> Iterator[str]:
@@ -108,7 +80,11 @@ class ClassifyConfig:
             yield f"weight_decay = {self.weight_decay}: must be at least 0 and finite"
         if not 0 < self.validation < 1:
             yield f"validation = {self.validation}: must be a share of the train split, such as 0.1"
-        checks = (lambda: check_row_name(self.name), lambda: check_seed(self.seed), self._on_no_device)
+        checks = (
+            lambda: check_row_name(self.name),
+            lambda: check_seed(self.seed),
+            lambda: check_head(self.head),
+        )
         for check in checks:
             try:
                 check()
@@ -116,18 +92,64 @@ class ClassifyConfig:
                 yield str(error)
 
     def _on_no_device(self) -> None:
-        """ValueError if there is no such network or head."""
+        """UserError if there is no such network or head: they say so themselves, which takes torch."""
+        import torch
+
+        from data.images.sets import KINDS
+
         kind = KINDS[self.dataset]
-        with torch.device("meta"):
+        with torch.device("meta"), users_values():
             self.network(kind.shape, kind.classes)
 
-    def network(self, shape: tuple[int, int, int], classes: int) -> LanguageModel:
+    def network(self, shape: tuple[int, int, int], classes: int) -> "LanguageModel":
         """A new network and head for such images. ValueError if there is none."""
+        import torch
+        from torch import nn
+
+        from data.images.cnn import CNN
+        from heads import make_head
+        from model import LanguageModel
+
         trunk = CNN(self.layers, shape, classes)
         weight = nn.Parameter(torch.zeros(trunk.config.padded_vocab, trunk.config.n_embd))
         beside: dict[str, Any] = {"gain": self.gain, "learn_gain": self.learn_gain}
         head = make_head(self.head, classes, weight, self.head_args, **beside)
         return LanguageModel(trunk, head)
+
+
+about = __doc__ + "\n    # heads.HEADS: " + ", ".join(registered("heads", "HEADS"))
+program = Program(__name__, about, ClassifyConfig)
+
+import contextlib
+import os
+import signal
+import time
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+import torch
+
+from data.batches import Loader
+from data.images.batches import ImageSource
+from data.images.cnn import initialise
+from data.images.sets import open_images, public
+from evaluation.classification import Judged, judge
+from evaluation.provenance import commit
+from model import LanguageModel
+from runtime import checkpoint
+from runtime.configurator import cli, completed
+from runtime.device import autocast, get_device
+from runtime.files import write_json
+from runtime.logs import Log, duration
+from runtime.processes import on_stop
+from runtime.resume import refuse_other_run
+
+RESULT = "test.json"  # in the run's folder
+# what a resumed run may change: none of it changes what a step computes, but for another device's rounding
+RESUMABLE = ("resume", "out_dir", "epochs", "eval_interval", "log_interval", "device", "source")
+STOPPING = b"\nstopping after this step, to save; Ctrl-C again stops at once and loses the steps since then\n"
 
 
 def seed_step(seed: int, step: int) -> None:
@@ -333,12 +355,8 @@ def described(found: Judged) -> str:
     return f"accuracy {found.accuracy:.2f}%, NLL {found.nll:.4f}, ECE {found.ece:.4f}"
 
 
-def main(argv: list[str]) -> int:
-    if wants_help(argv):
-        print(__doc__, help_text(ClassifyConfig), sep="\n")
-        print("\n    # heads.HEADS: " + ", ".join(HEADS))
-        return 0
-    config = ClassifyConfig.read(argv)
+@program
+def main(config: ClassifyConfig) -> int:
     out = Path(config.out_dir)
     with checkpoint.in_use(out):
         if not config.resume and checkpoint.begun(out):

@@ -4,10 +4,11 @@ import hashlib
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from evaluation.sampling import check_sampling
-from runtime.configurator import check_seed
+from runtime.configurator import check_seed, configure
 from runtime.errors import UserError
+from runtime.values import check_sampling
 
+NEIGHBOURS = 3  # k of the manifolds of images
 LEAST_WORDS = 4  # a text is not cut to fewer: the metrics count 4-grams
 
 

@@ -10,7 +10,6 @@ import ast
 import difflib
 import errno
 import functools
-import importlib.util
 import inspect
 import keyword
 import os
@@ -24,6 +23,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from runtime.errors import UserError
 from runtime.names import check_name
+from runtime.packages import not_installed
 from runtime.places import CODE, find
 
 T = TypeVar("T")
@@ -286,17 +286,12 @@ def check_seed(seed: int) -> int:
 # A command as a process
 
 
-def quiet_imports(*needed: str) -> None:
+def quiet_imports() -> None:
     """Lets Ctrl-C end the process without a traceback until `cli` takes over.
 
-    A command calls it before its imports, which take seconds. `needed`: the packages that it cannot do
-    without, of those that a training does not need. Ends the process with one line if one is not installed.
+    A command calls it before its imports, which take seconds.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    for name in needed:
-        if importlib.util.find_spec(name) is None:
-            _say(_not_installed(name))
-            sys.exit(2)
 
 
 def cli(main: Callable[[list[str]], int | None]) -> Callable[[], None]:
@@ -346,11 +341,6 @@ def _say(error: str) -> None:
     print(f"{_program()}: error: {error}", file=sys.stderr)
 
 
-def _not_installed(module: str) -> str:
-    package = {"sklearn": "scikit-learn"}.get(module, module)  # the only one of ours with two names
-    return f"{package} is not installed, which this needs: pip install {package}"
-
-
 def _as_text(argv: list[str]) -> list[str]:
     for argument in argv:
         try:
@@ -385,7 +375,7 @@ def mistake(e: Exception) -> str | None:
     elif isinstance(e, (UserError, OSError)):
         text = str(e)
     elif isinstance(e, ModuleNotFoundError) and e.name and not _is_ours(e.name):
-        text = _not_installed(e.name.partition(".")[0])
+        text = not_installed(e.name.partition(".")[0])
     else:
         return None
     if isinstance(e, OSError) and e.errno == errno.ENOSPC:

@@ -549,10 +549,10 @@ def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def stopped(*_: object, **__: object) -> Path:
         raise KeyboardInterrupt
 
-    assert corpus.main(stopped, tmp_path, wikitext.WikitextConfig, "", []) == 130
+    assert corpus.main(stopped, tmp_path, wikitext.WikitextConfig()) == 130
     with pytest.raises(ValueError, match="unknown tokenizer 'gpt4'"):  # before anything else
-        corpus.main(stopped, tmp_path, wikitext.WikitextConfig, "", ["--tokenizer", "gpt4"])
-    assert corpus.main(demo.prepare, tmp_path, demo.DemoConfig, "", ["--tokenizer=bpe300"]) == 0
+        corpus.main(stopped, tmp_path, wikitext.WikitextConfig(tokenizer="gpt4"))
+    assert corpus.main(demo.prepare, tmp_path, demo.DemoConfig(tokenizer="bpe300")) == 0
     assert is_prepared(tmp_path / "bpe300", "bpe300")
     assert capsys.readouterr().out.startswith("train ")
 

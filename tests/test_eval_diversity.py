@@ -15,7 +15,7 @@ from conftest import TINY, train_in_process
 import eval_diversity
 from data.prepared import load_tokenizer
 from data.tokens import open_tokens
-from eval_diversity import main, prepare, read_arguments
+from eval_diversity import main, prepare, program
 from evaluation import diversity, texts
 from evaluation import rows as rows_of
 from evaluation.columns import ALL, HONEST, PAPER, shown
@@ -97,7 +97,7 @@ def samples(out: Path, name: str) -> list[str]:
 
 def settings(*argv: str):
     """(Settings, Data, device) that the command would work with."""
-    return prepare(read_arguments(list(argv)))[1:]
+    return prepare(program.read(list(argv)))[1:]
 
 
 def read_config(path: Path) -> dict:

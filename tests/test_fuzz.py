@@ -142,7 +142,7 @@ def whole(token_folder, tmp_path_factory) -> Path:
     for split in ("train", "valid", "test"):
         (folder / f"text/wiki.{split}.tokens").write_text(" \n = a title = \n \n some words of text \n" * 30)
     curve = [{"step": step, "val_nll": 1.0, "val_ppl_eps": 3.0} for step in (1, 2)]
-    settings = eval_diversity.settings_of(eval_diversity.read_arguments(["run", *EVALUATE.split()]), 128)
+    settings = eval_diversity.settings_of(eval_diversity.program.read(["run", *EVALUATE.split()]), 128)
     training = {"init_from": "", "max_steps": 1}
     (folder / "results/t.runs.json").write_text(
         json.dumps(

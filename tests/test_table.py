@@ -139,7 +139,7 @@ def test_a_damaged_row_of_a_table_of_orders_is_found_before_any_training(tmp_pat
         "code": "",
         "training": 3,
     }
-    settings = eval_orders.settings_of(eval_orders.read_arguments(["run"]))
+    settings = eval_orders.settings_of(eval_orders.program.read(["run"]))
     (tmp_path / "orders.json").write_text(json.dumps({"settings": settings, "rows": [row]}))
     folders = (f"--results={tmp_path}", f"--runs={tmp_path}")
     with pytest.raises(ValueError, match=r"orders\.json is not a table of this program"):

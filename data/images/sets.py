@@ -22,6 +22,7 @@ import numpy as np
 
 from runtime.errors import UserError
 from runtime.hub import load
+from runtime.packages import not_installed
 
 TRAIN, TEST = "train", "test"
 
@@ -137,8 +138,7 @@ def digits() -> tuple[Images, Images]:
         from sklearn.datasets import load_digits
     except ImportError:
         raise UserError(
-            "scikit-learn is not installed, which the digits come with: pip install scikit-learn, or give "
-            "other images (--dataset=mnist --source=DIR)"
+            f"{not_installed('sklearn')}; or give other images (--dataset=mnist --source=DIR)"
         ) from None
     found = load_digits()
     pixels = np.round(found.images * (255 / 16)).astype(np.uint8)[:, None]
