@@ -16,7 +16,9 @@ from runtime.values import OPTIMIZERS, check_dtype, check_head, check_one_of, re
 class TrainConfig:
     # fmt: off
     # the run
-    name: str = ""                  # row of the table; empty: the config files' names, joined
+    name: str = ""                  # of the run; empty: the config files' names, joined
+    row: str = ""                   # of a table, whose runs differ in their seeds; empty: the first config file
+    overlay: str = ""               # of the row; empty: the other config files, joined
     out_dir: str = ""               # empty: out/<name>
     seed: int = 1337                # of initialisation, data order, dropout, weight noise, label positions
     resume: bool = False            # go on from out_dir/last

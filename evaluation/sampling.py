@@ -190,13 +190,3 @@ def entropies(model: LanguageModel, hidden: Tensor, draws: list[Weights]) -> tup
     total = H(model.head.log_probs(hidden, draws))
     aleatoric = torch.stack([H(model.head.log_probs(hidden, [d])) for d in draws]).mean(0)
     return total, aleatoric, total - aleatoric
-
-
-def weight_draws(
-    model: LanguageModel, config: dict[str, Any], samples: int, seed: int, dtype: str = "float32"
-) -> list[Weights]:
-    """The weights that a command with these two options averages over, of a run of this configuration.
-
-    Every command that samples or scores, and an exported folder, have the same ones for the same options.
-    """
-    return model.head.draws(samples, run_seed(seed, config), get_dtype(dtype))

@@ -42,14 +42,14 @@ class Store:
         return [row for row in self._read().values() if row["measure"] == measure]
 
     def put(self, rows: Iterable[Row]) -> None:
-        """Adds rows. One of the same measure and name takes the place of the former one."""
+        """Adds rows, before the others. One of the same measure and name takes the place of the former one."""
         if self.path is None:
             return
         with locked(lock_of(self.path)):
-            all_rows = self._read()
-            all_rows |= {(row["measure"], row["name"]): row for row in map(checked, rows)}
+            new = {(row["measure"], row["name"]): row for row in map(checked, rows)}
+            others = {key: row for key, row in self._read().items() if key not in new}
             with replacing(self.path) as file:
-                for row in all_rows.values():
+                for row in (*new.values(), *others.values()):
                     line = json.dumps(_encoded(row), ensure_ascii=False, allow_nan=False)
                     file.write(f"{line}\n".encode())
 
@@ -68,8 +68,10 @@ class Store:
 
 def checked(row: Row) -> Row:
     """`row`. KeyError, TypeError or ValueError if it can be no row of ours."""
-    if not (isinstance(row["measure"], str) and isinstance(row["settings"], dict)):
-        raise TypeError("measure is no text, or settings are no object")
+    kinds = {"measure": str, "settings": dict} | ({"training": dict} if "training" in row else {})
+    for key, kind in kinds.items():
+        if not isinstance(row[key], kind):
+            raise TypeError(f"{key} = {row[key]!r} is no {kind.__name__}")
     if type(row["definition"]) is not int:
         raise TypeError(f"definition = {row['definition']!r} is no whole number")
     check_name(row["name"]) if row.get("reference") else check_row_name(row["name"])  # files have these names

@@ -203,7 +203,8 @@ def configure(defaults: type[T], argv: list[str]) -> T:
     Positional arguments are the fields without a default; a dataclass that has none takes config files, which
     apply in order. Flags apply after all files: `--key=value` or `--key value`; `--key` alone means True, and
     `--key.name=value` sets one entry of a dict. An empty `name` field becomes the config files' stems, joined
-    by "-". UserError lists every unknown key (with the nearest match), every wrong type and what is missing.
+    by "-"; an empty `row` is the first of them, an empty `overlay` the others, joined. UserError lists every
+    unknown key (with the nearest match), every wrong type and what is missing.
     """
     assert is_dataclass(defaults)
     kinds = {f.name: f.type for f in fields(defaults) if not _is_positional(f)}
@@ -237,7 +238,11 @@ def configure(defaults: type[T], argv: list[str]) -> T:
             except TypeError:
                 problems.append(_problem(where, key, value, kinds[key]))
     if "name" in kinds:
-        values["name"] = values.get("name") or "-".join(Path(f).stem for f in files) or "run"
+        stems = [Path(f).stem for f in files]
+        values["name"] = values.get("name") or "-".join(stems) or "run"
+        if {"row", "overlay"} <= kinds.keys():
+            values["row"] = values.get("row") or "".join(stems[:1])
+            values["overlay"] = values.get("overlay") or "-".join(stems[1:])
         try:
             check_name(values["name"])
         except ValueError as e:

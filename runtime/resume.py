@@ -22,7 +22,7 @@ from runtime.processes import Processes
 RESUMABLE = {
     *("resume", "out_dir", "max_steps", "eval_interval", "eval_steps", "log_interval", "bar"),
     *("wandb", "trackio", "wandb_project", "device", "compile", "source", "label_store", "profile", "data"),
-    *("teacher_weights", "processes"),
+    *("teacher_weights", "processes", "row", "overlay"),
 }
 
 
