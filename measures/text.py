@@ -56,6 +56,12 @@ def of_protocol(c: EvaluationConfig) -> dict[str, Any]:
     return same | {"scorer": scorer_digest(c.scorer) if c.scorer else ""}
 
 
+def check_place(c: EvaluationConfig) -> None:
+    """UserError or OSError if texts cannot be written where `c` has them."""
+    if c.out:
+        check_writable(samples_file(Path(c.out), "human"))
+
+
 class TextSession:
     """The runs and files of texts that are asked for, and the data that they are measured on."""
 
@@ -72,8 +78,7 @@ class TextSession:
         self.subjects: Sequence[Subject] = [*entries, *(fitting(file, self.s) for file in files)]
         names = [subject.name for subject in self.subjects]
         check_apart([*REFERENCES, *names], renamed(self.subjects[-1].path))
-        if c.out:
-            check_writable(samples_file(Path(c.out), "human"))
+        check_place(c)
         self.judge: Judge | None = None
         if c.scorer:
             others = partial(other_texts, self.data, self.s)
@@ -146,6 +151,7 @@ class TextMeasure:
     name, definition, config = "text", 1, PaperConfig
 
     def check(self, c: EvaluationConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        check_place(c)
         for config in wanted:
             check_text(Path(config["out_dir"]), config["dataset"])
         check_together([(Path(w["out_dir"]), w) for w in wanted], corpus_folder)

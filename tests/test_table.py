@@ -283,7 +283,7 @@ def test_a_run_that_others_start_from_needs_its_folder(whole):
     assert make(rows=two) == 0 and len(trained) == 4 and not Path("out/baseline-tinytable-1").exists()
     shutil.rmtree("out")
     store = Store(Path("results/mini.jsonl"))
-    store.put([rows()["stop_gradient-tinytable-2"] | {"problem": "it is said to have one"}])
+    store.put([rows()["stop_gradient-tinytable-2"] | {"weights_sha256": "0" * 64, "step": 5}])
     assert make(rows=two) == 0 and len(trained) == 6  # the baseline of seed 2, and what starts from it
 
 
