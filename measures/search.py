@@ -227,14 +227,19 @@ def figure(rows: list[Row]) -> "Figure | None":
     return fig
 
 
+def draw(rows: list[Row], out: Path) -> list[Path]:
+    """OUT.png: `figure`."""
+    fig = figure(rows)
+    return figures.write(fig, out) if fig else []
+
+
 def write_views(store: Store, out: Path) -> str:
     """OUT.md and the figure of all trials in the store; the Markdown."""
     rows = trials_in(store)
     with foreign(store.path or out, OURS):
-        shown, fig = view(rows), figure(rows)
+        shown = view(rows)
     shown.write(out)
-    if fig:
-        figures.write(fig, out)
+    draw(rows, out)
     return shown.markdown
 
 

@@ -233,15 +233,15 @@ SINGLE = (
 
 def summary_of(rows: list[Row], columns: tuple[Column, ...] | None = None) -> list[Row]:
     """A row a training: means over its seeds with intervals, differences to the first row, and marks of what
-    cannot be told from the best (evaluation/groups.py); the references last. UserError if there is no run."""
+    cannot be told from the best (evaluation/groups.py); the references last. These alone if there is no run."""
     columns = columns or tuple(c for c in columns_in(rows) if c.key != "step")
     runs: dict[str, Runs] = {}
     for label, same in grouped(rows).items():
         if sound := {r["seed"]: r for r in same if "problem" not in r}:
             runs[label] = sound
-    if not runs:
-        raise UserError("no run of this table could be evaluated: " + "; ".join(problems(rows)))
     references = [r for r in rows if r.get("reference")]
+    if not runs:
+        return references
     base, human = next(iter(runs.values())), next(r for r in references if r["name"] == "human")
     marked = marks(runs, human, columns)
     return [
@@ -260,6 +260,8 @@ def summary_view(rows: list[Row]) -> View:
     seen = shown(columns, summary)
     protocol, *listed = explain(rows, columns)
     models = [r for r in summary if not r.get("reference")]
+    if not models:
+        return View(paragraphs(problems(rows)))
     said = [seeds_note(models), MARKS.format(first=models[0]["name"], worse=worse(models))]
     listed = ["- " + note for note in (*listed, *problems(rows))]
     table, seeds = markdown(seen, with_intervals(summary, seen)), markdown(*by_seed(models, columns))
