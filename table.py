@@ -9,9 +9,10 @@ of training: no row has several chances to be best by validation. results/NAME.j
 and measure; results/NAME.md and the figures are views of it: per row the mean over seeds, with a 95%
 interval. What training decides has Student's t over the seeds; see evaluation/intervals.py.
 
---search trains each row at the points of a search (`space`: learning rate and gain) at one seed, and keeps the
-trials in the same file; measures/search.py says how it chooses them. --tuned then trains fresh seeds at each
-row's best point. --measure: text (the default), orders, frontier, curve, or a lab's; --evaluate has its flags.
+--search trains each row at the points of a search (`space`: learning rate and gain) at one seed, and keeps
+the trials in the same file; measures/search.py says how it chooses them. --tuned then trains fresh seeds at
+each row's best point. --measure is text (the default), orders, frontier, curve, or a lab's, and --evaluate
+has its flags.
 
 Hours of work: stop it with Ctrl-C or SIGTERM, its trainings save; the same command goes on. On several
 machines: --commands, see docs/several_machines.md.

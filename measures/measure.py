@@ -148,8 +148,8 @@ def kept_rows(store: Store, measure: Measure, settings: dict[str, Any]) -> dict[
     for row in kept.values():
         if differences := other_settings(row["settings"], settings):
             raise UserError(
-                f"{store.path} holds rows of other settings ({'; '.join(differences)}): they cannot stand in one "
-                "table; use those settings, or another --out or --results"
+                f"{store.path} holds rows of other settings ({'; '.join(differences)}): they cannot "
+                "stand in one table; use those settings, or another --out or --results"
             )
     return kept
 

@@ -265,7 +265,7 @@ class Search:
         lead = self.shared(c.rows[0])
         every = [*lead, *(t for row in c.rows[1:] for t in self.shared(row, lead[0]))]
         if len({t.out for t in every}) < len(every):
-            raise UserError("rows hold one twice: each row is to be there once")
+            raise UserError("rows name one twice: give each row once")
         for trial in every:
             trial.wanted
         now = data_of(lead[0].wanted)

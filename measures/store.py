@@ -42,7 +42,7 @@ class Store:
         return [row for row in self._read().values() if row["measure"] == measure]
 
     def put(self, rows: Iterable[Row]) -> None:
-        """Adds rows, before the others. One of the same measure and name takes the place of the former one."""
+        """Adds rows, in front of the others: one of the same measure and name is replaced."""
         if self.path is None:
             return
         with locked(lock_of(self.path)):

@@ -233,7 +233,7 @@ SINGLE = (
 
 def summary_of(rows: list[Row], columns: tuple[Column, ...] | None = None) -> list[Row]:
     """A row a training: means over its seeds with intervals, differences to the first row, and marks of what
-    cannot be told from the best (evaluation/groups.py); the references last. These alone if there is no run."""
+    cannot be told from the best (evaluation/groups.py); the references last, alone if there is no run."""
     columns = columns or tuple(c for c in columns_in(rows) if c.key != "step")
     runs: dict[str, Runs] = {}
     for label, same in grouped(rows).items():
