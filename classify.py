@@ -63,7 +63,7 @@ class ClassifyConfig:
     resume: bool = False            # go on from out_dir/last
     # data
     dataset: Literal["digits", "mnist", "cifar10", "cifar100"] = "digits"
-    source: str = ""                # the folder with its files; empty: the Hugging Face hub, or else digits
+    source: str = ""                # the folder with its files; empty: the Hugging Face hub (digits: none)
     validation: float = 0.1         # share of the train split that chooses the best checkpoint
     # network: the last linear layer, to the classes, is the head's
     layers: str = "Conv[3x3,32] ReLU MaxPool[2x2,2] FC[64] ReLU"    # see data/images/cnn.py

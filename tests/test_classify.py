@@ -217,7 +217,7 @@ def test_a_source_that_is_not_there_is_refused(tmp_path):
         open_images("mnist", str(tmp_path))
 
 
-def test_the_hub_is_asked_and_digits_take_its_place(monkeypatch, capsys):
+def test_the_hub_is_asked_and_nothing_takes_its_place(monkeypatch):
     pictures = {
         split: {"img": list(np.zeros((30, 32, 32, 3), np.uint8)), "label": [1] * 30}
         for split in ("train", "test")
@@ -230,10 +230,12 @@ def test_the_hub_is_asked_and_digits_take_its_place(monkeypatch, capsys):
         raise ConnectionError(f"no way to {name}\nand more")
 
     hub.load_dataset = offline
-    monkeypatch.setattr(sets, "digits", lambda: (made(30, (1, 8, 8), 10, 0), made(5, (1, 8, 8), 10, 1)))
-    assert open_images("mnist").name == "digits"
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "scikit-learn's digits take its place" in said
+    files = 'train-images-idx3-ubyte .* --source=DIR .*--source="mnist vq in=DIR".*--dataset=digits'
+    with pytest.raises(UserError, match=rf"no way to ylecun/mnist\): get its files, {files}"):
+        open_images("mnist")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UserError, match=r"No.* datasets.*: get its files, train.bin and"):
+        open_images("cifar100")
 
 
 def test_digits_are_scikit_learns():
