@@ -45,11 +45,12 @@ from runtime.files import write_json
 from runtime.logs import Log, duration
 from runtime.names import check_row_name
 from runtime.processes import on_stop
-from runtime.resume import refuse_other_run
+from runtime.resume import last_of, refuse_other_run, saved_best
 
 RESULT = "test.json"  # in the run's folder
 # what a resumed run may change: none of it changes what a step computes, but for another device's rounding
 RESUMABLE = ("resume", "out_dir", "epochs", "eval_interval", "log_interval", "device", "source")
+NONE_YET = (-math.inf, -math.inf)  # a Judged.rank below all others
 STOPPING = b"\nstopping after this step, to save; Ctrl-C again stops at once and loses the steps since then\n"
 
 
@@ -157,7 +158,7 @@ class Training:
         self.out, self.device = Path(c.out_dir), get_device(c.device)
         self.stop = 0  # the signal that asked for the end
         self.step, self.evaluated = 0, -1
-        self.best = (-math.inf, -math.inf)  # Judged.rank
+        self.best = NONE_YET
         self.data = open_images(c.dataset, c.source, c.validation)
         torch.manual_seed(c.seed)
         with users_values():
@@ -235,9 +236,9 @@ class Training:
         print(f"epoch {epoch:.4g}: validation {described(found)}{' (best)' * better}", flush=True)
         log.add(self.step, **{f"val_{k}": v for k, v in found._asdict().items()})
         self.evaluated = self.step
-        if better:  # first: a run that is killed before the next line finds it again, from `last` on
+        self.save("last", found)  # first: from `last` alone a run goes on
+        if better:
             self.save("best", found)
-        self.save("last", found)
 
     def judged(self, split: Literal["validation", "test"]) -> Judged:
         self.model.eval()
@@ -273,14 +274,16 @@ class Training:
 
     def restore(self) -> None:
         """Goes on from out_dir/last. UserError if it was another run."""
-        ckpt = checkpoint.load(checkpoint.find(self.out, "last"), optimizer=True)
+        ckpt = last_of(self.out)
         refuse_other_run(self.out, ckpt.config, lasting(self.saved_config))
         checkpoint.restore(self.model, ckpt)
+        saved = saved_best(self.out)
         damaged = UserError(f"the checkpoint {ckpt.path} cannot be read: use another one or train again")
         try:
             self.optimizer.load_state_dict(ckpt.optimizer or {})
             accuracy, nll = ckpt.progress["best"]
             self.best, self.evaluated = (accuracy, nll), ckpt.progress["evaluated"]
+            best_is_saved = self.best <= tuple(saved.get("best", NONE_YET))
             states = self.optimizer.state.items()
             fits = all(t.shape in (p.shape, ()) for p, state in states for t in state.values())
         except Exception as error:  # torch trusts what it is given, and fails in many ways
@@ -294,6 +297,8 @@ class Training:
                 "already: give at least as many, or another --out_dir"
             )
         print(f"resumed {ckpt.path} at step {self.step}", flush=True)
+        if not best_is_saved:  # stopped between the two saves of an evaluation: it was the best
+            checkpoint.save(self.out / "best", self.model, self.saved_config, ckpt.progress)
 
     def leave(self) -> int:
         """Saves after a signal; the exit code."""

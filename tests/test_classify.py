@@ -5,6 +5,7 @@ import gzip
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,13 +25,14 @@ from data.batches import Loader
 from data.images import sets
 from data.images.cnn import CNN, initialise, items
 from data.images.sets import KINDS, Images, open_images
-from evaluation.classification import PUBLISHED, judge
+from evaluation.classification import PUBLISHED, Judged, judge
 from heads import HEADS, make_head
 from model import LanguageModel
 from runtime import checkpoint
 from runtime.configurator import configure, read_config
 from runtime.errors import UserError
 from runtime.logs import entries
+from tests.test_train import killed_at
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = ("mnist", "mnist_brief", "cifar10", "cifar100")
@@ -436,6 +438,36 @@ def test_resume_is_exact(flags, run, tmp_path, equal_state):
     assert any("running_mean" in k for k in whole.weights)
     results = [json.loads((tmp_path / out / "test.json").read_text()) for out in ("whole", "out")]
     assert results[0]["nll"] == results[1]["nll"]
+
+
+@pytest.mark.parametrize("save", range(5))
+def test_killed_at_any_save_a_run_goes_on(flags, run, tmp_path, monkeypatch, equal_state, save):
+    """Also between `last` and the first `best`; in the end `best` is the unbroken run's."""
+    ranks = [3.0, 1.0, 5.0]  # validation accuracies: saves 0, 1 and 3, 4 are of a best, 2 is of a last alone
+
+    def judged(self: Training, split: str) -> Judged:
+        accuracy = ranks[self.step // 9 - 1] if split == "validation" else 50.0
+        return Judged(accuracy, 1.0, 0.1, 0)
+
+    monkeypatch.setattr(Training, "judged", judged)
+    short = dict(epochs=3.0, layers="FC[4]")
+    assert run(flags(out_dir=tmp_path / "whole", **short)) == 0
+    with monkeypatch.context() as patch:
+        killed_at(patch, save)
+        with pytest.raises(KeyboardInterrupt):
+            run(flags(**short))
+    # before the first save nothing is there, and a new start is accepted
+    assert run([*flags(**short), *["--resume"] * (save > 0)]) == 0
+    for which in ("last", "best"):
+        whole, resumed = (checkpoint.load(tmp_path / out / which) for out in ("whole", "out"))
+        assert equal_state(whole.weights, resumed.weights) and whole.progress == resumed.progress
+
+
+def test_a_best_alone_is_nothing_to_resume(flags, run, tmp_path):
+    assert run(flags(epochs=0.2)) == 0
+    shutil.rmtree(tmp_path / "out" / "last")
+    with pytest.raises(UserError, match="without optimizer.pt, .* or start again in another --out_dir"):
+        run([*flags(), "--resume"])
 
 
 def test_a_finished_run_is_extended(flags, run, tmp_path, equal_state):
