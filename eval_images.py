@@ -45,7 +45,7 @@ from evaluation.rows import Entry, check_comparable, entries, public
 from evaluation.sampling import check_sampling
 from evaluation.scoring import score
 from evaluation.settings import run_seed
-from evaluation.tables import Row, beside, scored_otherwise
+from evaluation.tables import Row, beside, samples_folder, scored_otherwise
 from model import LanguageModel
 from runtime import checkpoint
 from runtime.configurator import check_seed, cli, configure, help_text, wants_help
@@ -174,6 +174,7 @@ def opened(c: ImagesConfig) -> Asked:
         raise UserError(f"the {c.split} split has too few images: {len(real)} in each half of it")
     if c.out:
         check_writable(beside(Path(c.out), ".json"))
+        check_writable(samples_folder(Path(c.out)) / "x.png")
     return Asked(runs, data, drawn, classifier, seen(classifier, real.pixels), real.labels, others)
 
 
@@ -225,7 +226,7 @@ def run_row(c: ImagesConfig, entry: Entry, a: Asked) -> Row:
         strips.append(strip(pixels, a.labels))
     if c.out:
         name = f"{file_stem(entry.name)}.png"
-        write_png(beside(Path(c.out), ".samples") / name, np.concatenate(strips, 1))
+        write_png(samples_folder(Path(c.out)) / name, np.concatenate(strips, 1))
     return row
 
 

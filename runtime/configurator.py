@@ -283,7 +283,8 @@ def quiet_imports(*needed: str) -> None:
     A command calls it before its imports, which take seconds. `needed`: the packages that it cannot do
     without, of those that a training does not need. Ends the process with one line if one is not installed.
     """
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # in the background of a script it is ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     for name in needed:
         if importlib.util.find_spec(name) is None:
             _say(_not_installed(name))

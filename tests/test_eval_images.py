@@ -123,6 +123,14 @@ def test_what_cannot_be_measured_is_said(run, here, classifier, flag, says):  # 
         eval_images.main([str(run), f"--classifier={classifier}", "--device=cpu", f"--{flag}"])
 
 
+def test_a_linked_folder_of_samples_is_not_written_through(run, here, classifier, tmp_path):  # noqa: F811
+    (tmp_path / "t.samples").symlink_to(tmp_path)
+    with pytest.raises(UserError, match="t.samples is a link"):
+        eval_images.main(
+            [str(run), f"--classifier={classifier}", "--device=cpu", f"--out={tmp_path / 't'}", "--images=8"]
+        )
+
+
 def test_a_run_is_no_classifier_and_text_no_images(run, here, classifier, trained):  # noqa: F811
     with pytest.raises(UserError, match="no run of classify"):
         eval_images.main([str(run), f"--classifier={run}", "--device=cpu"])
