@@ -43,6 +43,7 @@ from runtime.device import autocast, get_device
 from runtime.errors import UserError, users_values
 from runtime.files import write_json
 from runtime.logs import Log, duration
+from runtime.memory import check_fits
 from runtime.names import check_row_name
 from runtime.processes import on_stop
 from runtime.resume import last_of, refuse_other_run, saved_best
@@ -50,6 +51,8 @@ from runtime.resume import last_of, refuse_other_run, saved_best
 RESULT = "test.json"  # in the run's folder
 # what a resumed run may change: none of it changes what a step computes, but for another device's rounding
 RESUMABLE = ("resume", "out_dir", "epochs", "eval_interval", "log_interval", "device", "source")
+# bytes of a parameter in training: weight, gradient and the optimizer's moments, float32 each
+STATE = {"adam": 16, "sgd": 12}
 NONE_YET = (-math.inf, -math.inf)  # a Judged.rank below all others
 STOPPING = b"\nstopping after this step, to save; Ctrl-C again stops at once and loses the steps since then\n"
 
@@ -122,6 +125,17 @@ class ClassifyConfig:
         with torch.device("meta"):
             self.network(kind.shape, kind.classes)
 
+    def check_fits(self, device: torch.device) -> None:
+        """UserError if a training of this size cannot fit, by what it needs at the least."""
+        kind = KINDS[self.dataset]
+        with torch.device("meta"), users_values():
+            model = self.network(kind.shape, kind.classes)
+        assert isinstance(model.trunk, CNN)
+        parameters = sum(p.numel() for p in model.parameters())
+        needed = STATE[self.optimizer] * parameters + 4 * self.batch_size * model.trunk.largest
+        what = f"training {parameters:,} parameters with batch_size = {self.batch_size}"
+        check_fits(needed, device, what, "the sizes in layers, or batch_size")
+
     def network(self, shape: tuple[int, int, int], classes: int) -> LanguageModel:
         """A new network and head for such images. ValueError if there is none."""
         trunk = CNN(self.layers, shape, classes)
@@ -159,6 +173,7 @@ class Training:
         self.stop = 0  # the signal that asked for the end
         self.step, self.evaluated = 0, -1
         self.best = NONE_YET
+        c.check_fits(self.device)
         self.data = open_images(c.dataset, c.source, c.validation)
         torch.manual_seed(c.seed)
         with users_values():

@@ -149,7 +149,10 @@ def load_classifier(path: str, images: ImageSet) -> LanguageModel:
     known = {f.name for f in fields(ClassifyConfig)}
     with foreign(ckpt.path / "config.json", "the configuration of a classifier"), users_values():
         c = ClassifyConfig(**{k: v for k, v in ckpt.config.items() if k in known})
-        model = c.network(images.kind.shape, images.kind.classes)
+        with torch.device("meta"):  # nothing is allocated: a foreign config.json can ask for any size
+            sketch = c.network(images.kind.shape, images.kind.classes)
+    checkpoint.restore(sketch, ckpt)
+    model = c.network(images.kind.shape, images.kind.classes)
     checkpoint.restore(model, ckpt)
     return model.eval().requires_grad_(False)
 

@@ -153,6 +153,7 @@ class Trainer:
             "init_spent": None,
         }
         self.windows = Windows(self.train, c.block_size)
+        Windows(self.val.tokens, c.block_size)  # which has to hold one, too
         self.check_fits(self.tokenizer.vocab_size)
 
     def _make_model(self) -> None:

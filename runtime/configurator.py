@@ -368,7 +368,7 @@ def mistake(e: Exception) -> str | None:
     if bare or isinstance(e, MemoryError) or type(e).__name__ == "OutOfMemoryError":
         return (
             "out of memory: lower what fills it (in training micro_batch, batch_size, block_size, "
-            "n_layer or n_embd; in sampling num_samples or samples; "
+            "n_layer or n_embd, of a classifier batch_size or layers; in sampling num_samples or samples; "
             "in a table samples), or end other programs "
             f"({str(e).partition(chr(10))[0].partition('. ')[0] or type(e).__name__})"
         )

@@ -296,6 +296,10 @@ def test_a_convolution_leaves_the_size_as_it_is():
         ("FC[4] Conv[3x3,4]", "stands behind FC"),
         ("MaxPool[9x9,2]", "an image of 8 x 8 is too small for MaxPool"),
         ("{ReLU}x201", "more than 200"),
+        ("{}x9999999999", "is no layer"),
+        ("{ReLU}x" + "9" * 5000, "is no layer"),
+        ("FC[99999999999999999999]", r"FC\[9+\] is not as FC\[256\], or too large"),
+        ("Pad[99999999999999] FC[4]", r"FC\[4\] is not as FC\[256\], or too large"),
     ],
 )
 def test_a_line_that_is_no_network_is_refused(text, says):
@@ -496,6 +500,17 @@ def test_a_finished_run_is_extended(flags, run, tmp_path, equal_state):
 def test_what_cannot_be_is_refused(flags, run, changes, says, tmp_path):
     with pytest.raises(UserError, match=says):
         run(flags(**changes))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "large", [dict(layers="FC[99999999]"), dict(layers="Pad[99999]"), dict(batch_size=10**24)]
+)
+def test_what_does_not_fit_is_refused_before_it_is_made(flags, run, tmp_path, monkeypatch, large):
+    monkeypatch.setattr("runtime.memory.available", lambda device: 2**34)
+    monkeypatch.setattr(classify, "open_images", lambda *_: pytest.fail("it went on"))
+    with pytest.raises(UserError, match="needs at least .* lower the sizes in layers, or batch_size"):
+        run(flags(**large))
     assert not (tmp_path / "out").exists()
 
 
