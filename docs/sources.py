@@ -284,19 +284,13 @@ def configured(row: str) -> Entry:
     return read_config(ROOT / "config" / f"{row}.py")
 
 
-# tables of classify_table.py, and their images: where these cannot be had, digits take their place
-CLASSIFIED = {name: name for name in ("mnist", "cifar10", "cifar100")}
-CLASSIFIED |= {"mnist_brief": "mnist", "mnist_brief_tuned": "mnist"}
+# tables of classify_table.py
+CLASSIFIED = ("mnist", "cifar10", "cifar100", "mnist_brief", "mnist_brief_tuned")
 
 
 def classified() -> dict[str, dict[str, Row]]:
     """The rows of these tables; none of one that results/ does not have."""
-    found: dict[str, dict[str, Row]] = {name: {} for name in CLASSIFIED}
-    for name, images in CLASSIFIED.items():
-        file = f"results/{name}.json"
-        if (ROOT / file).is_file() and read(file)["images"] == images:
-            found[name] = rows(name)
-    return found
+    return {name: rows(name) if (ROOT / f"results/{name}.json").is_file() else {} for name in CLASSIFIED}
 
 
 # steps of training on mazes -> the table. 32 sequences a step, of 100,000

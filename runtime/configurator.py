@@ -291,7 +291,8 @@ def quiet_imports() -> None:
 
     A command calls it before its imports, which take seconds.
     """
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # in the background of a script it is ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def cli(main: Callable[[list[str]], int | None]) -> Callable[[], None]:
@@ -366,7 +367,7 @@ def mistake(e: Exception) -> str | None:
     if bare or isinstance(e, MemoryError) or type(e).__name__ == "OutOfMemoryError":
         return (
             "out of memory: lower what fills it (in training micro_batch, batch_size, block_size, "
-            "n_layer or n_embd; in sampling num_samples or samples; "
+            "n_layer or n_embd, of a classifier batch_size or layers; in sampling num_samples or samples; "
             "in a table samples), or end other programs "
             f"({str(e).partition(chr(10))[0].partition('. ')[0] or type(e).__name__})"
         )

@@ -895,6 +895,17 @@ def test_ctrl_c_during_imports_has_no_traceback():
     assert process("-c", code, code=-signal.SIGINT).stderr == b""  # which a shell shows as 130
 
 
+def test_an_ignored_ctrl_c_stays_ignored():
+    """As a script's background jobs inherit it."""
+    code = (
+        "import os, signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+        "from runtime import configurator; configurator.quiet_imports(); "
+        "from runtime.processes import on_stop; on_stop(lambda *_: print('stopping')); "
+        "configurator.cli(lambda argv: os.kill(os.getpid(), signal.SIGINT) or print('went on'))()"
+    )
+    assert process("-c", code, code=0).stdout == b"went on\n"
+
+
 def test_a_reader_that_has_gone_is_no_mistake():
     code = "import sys; from runtime.configurator import cli; cli(lambda argv: print('x' * 10**6))()"
     done = subprocess.run(

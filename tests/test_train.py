@@ -85,6 +85,13 @@ def test_windows(token_folder):
         Windows(tokens, len(tokens.ids))
 
 
+def test_a_validation_split_without_one_window_is_refused(run, tiny, token_folder):
+    short = len(open_tokens(token_folder / "validation.bin").ids)
+    assert short < len(open_tokens(token_folder / "train.bin").ids)
+    with pytest.raises(ValueError, match=f"validation.bin holds {short} tokens, fewer than one window of"):
+        run(tiny(block_size=short))
+
+
 # ---- one step ----------------------------------------------------------------------------------------------
 
 
