@@ -43,6 +43,7 @@ from runtime.device import autocast, get_device
 from runtime.errors import UserError, users_values
 from runtime.files import write_json
 from runtime.logs import Log, duration
+from runtime.memory import check_fits
 from runtime.names import check_row_name
 from runtime.processes import on_stop
 from runtime.resume import refuse_other_run
@@ -116,10 +117,14 @@ class ClassifyConfig:
                 yield str(error)
 
     def _on_no_device(self) -> None:
-        """ValueError if there is no such network or head."""
+        """ValueError if there is no such network or head, or none of that size."""
         kind = KINDS[self.dataset]
-        with torch.device("meta"):
-            self.network(kind.shape, kind.classes)
+        try:
+            with torch.device("meta"):
+                self.network(kind.shape, kind.classes)
+        except (RuntimeError, TypeError) as error:  # a size that no tensor has
+            why = str(error).partition("\n")[0]
+            raise UserError(f"layers = {self.layers!r}: too large for any machine ({why})") from None
 
     def network(self, shape: tuple[int, int, int], classes: int) -> LanguageModel:
         """A new network and head for such images. ValueError if there is none."""
@@ -160,6 +165,8 @@ class Training:
         self.best = (-math.inf, -math.inf)  # Judged.rank
         self.data = open_images(c.dataset, c.source, c.validation)
         torch.manual_seed(c.seed)
+        image = 4 * math.prod(self.data.kind.shape)
+        check_fits(image * c.batch_size, self.device, f"a batch of {c.batch_size:,} images", "batch_size")
         with users_values():
             self.model = c.network(self.data.kind.shape, self.data.kind.classes)
         initialise(self.model.trunk, self.model.head, c.he)

@@ -9,7 +9,7 @@ import torch
 from data.labels import Settings
 from data.orders import Order
 from heads import HEADS, make_head
-from model import TRUNKS, GPTConfig, reading
+from model import TRUNKS, GPTConfig, check_trunk, reading
 from runtime.configurator import check_seed, configure
 from runtime.device import choose_dtype
 from runtime.errors import UserError
@@ -167,6 +167,8 @@ class TrainConfig:
 
     def _smallest_trunk(self) -> None:
         """ValueError if the trunk cannot be made."""
+        if self.trunk in TRUNKS:
+            check_trunk(self.trunk, self.trunk_args)
         order = reading(self.order)
         if self.sinusoidal and order != "any":
             raise UserError(

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from runtime.errors import UserError
-from runtime.files import foreign, read_json, replacing
+from runtime.files import beside, foreign, read_json, replacing
 
 if TYPE_CHECKING:  # see pyplot
     from matplotlib.axes import Axes
@@ -57,7 +57,7 @@ def write(fig: "Figure", path: Path) -> list[Path]:
     """path.png and path.svg."""
     out = []
     for end, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
-        out.append(path.with_name(f"{path.name}.{end}"))
+        out.append(beside(path, f".{end}"))
         with replacing(out[-1]) as f:
             fig.savefig(f, format=end, metadata=metadata, bbox_inches="tight")
     pyplot().close(fig)
@@ -83,10 +83,6 @@ def svg(fig: "Figure", prefix: str) -> str:
     short = lambda found: f"{float(found[0]):.1f}".removesuffix(".0")
     text = re.sub(r' (d|x|y)="[^"]*"', lambda found: re.sub(r"-?\d+\.\d+", short, found[0]), text)
     return re.sub(r"#000000\b|\bblack\b(?=[;\"])", "currentColor", text)
-
-
-def beside(name: Path, end: str) -> Path:
-    return name.with_name(name.name + end)
 
 
 def read(path: Path) -> dict[str, Any]:
