@@ -10,7 +10,7 @@ import math
 import reprlib
 from collections import defaultdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -59,6 +59,7 @@ def read_climbs(path: Path) -> list[Climb]:
 def check(record: dict, path: Path) -> None:
     """UserError naming `path` and what a record has in place of a number or of a name. NaN is no rate, as
     null is."""
+    value: Any
     for name in ("timestamp", "vertical_rate"):
         value = record.get(name)
         unknown = value is None or (isinstance(value, float) and not math.isfinite(value))
