@@ -92,15 +92,19 @@ class ClassifyConfig:
                 yield str(error)
 
     def sketch(self) -> "LanguageModel":
-        """The network and head, of which nothing is allocated. UserError if there is no such one: they say so
-        themselves, which takes torch."""
+        """The network and head, of which nothing is allocated. UserError if there is no such one, or
+        none of that size: they say so themselves, which takes torch."""
         import torch
 
         from data.images.sets import KINDS
 
         kind = KINDS[self.dataset]
-        with torch.device("meta"), users_values():
-            return self.network(kind.shape, kind.classes)
+        try:
+            with torch.device("meta"), users_values():
+                return self.network(kind.shape, kind.classes)
+        except (RuntimeError, TypeError) as error:  # a size that no tensor has
+            why = str(error).partition("\n")[0]
+            raise UserError(f"layers = {self.layers!r}: too large for any machine ({why})") from None
 
     def network(self, shape: tuple[int, int, int], classes: int) -> "LanguageModel":
         """A new network and head for such images. ValueError if there is none."""

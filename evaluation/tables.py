@@ -17,7 +17,7 @@ from evaluation.provenance import scoring_code
 from evaluation.rows import Data
 from evaluation.settings import Settings, other_settings
 from runtime.errors import UserError
-from runtime.files import foreign, lock_of, locked, read_json, replacing
+from runtime.files import beside, foreign, lock_of, locked, read_json, replacing
 from runtime.names import REFERENCES, check_row_name, file_stem
 
 Row = dict[str, Any]
@@ -143,11 +143,6 @@ def exit_code(rows: dict[str, Row]) -> int:
 
 # -----------------------------------------------------------------------------
 # Files
-
-
-def beside(out: Path, end: str) -> Path:
-    """The file of the table `out` that ends so."""
-    return out.with_name(out.name + end)
 
 
 def samples_folder(out: Path) -> Path:

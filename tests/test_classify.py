@@ -535,7 +535,7 @@ def test_a_run_is_not_overwritten_nor_resumed_as_another(flags, run, tmp_path, s
 def test_a_loss_that_is_not_finite_ends_the_run(flags, run, tmp_path, capsys):
     assert run(flags(optimizer="sgd", learning_rate=1e30)) == 1
     assert "the loss is" in capsys.readouterr().out and "diverged" in entries(tmp_path / "out")[-1]
-    wild = flags(optimizer="sgd", learning_rate=1e38, epochs=0.1, out_dir=tmp_path / "at_once")
+    wild = flags(optimizer="sgd", learning_rate=1e30, gain=1e30, epochs=0.1, out_dir=tmp_path / "at_once")
     assert run(wild) == 1 and "the validation NLL is not a number" in capsys.readouterr().out
     assert not (tmp_path / "at_once" / "last").exists()
 

@@ -897,12 +897,12 @@ def test_init_from_another_vocabulary_is_refused(trainer, tiny, tmp_path):
 def test_what_cannot_work_is_said_at_once():
     with pytest.raises(ValueError) as e:
         train.TrainConfig.read(
-            ["--labels=soft", "--batch_size=0", "--learning_rate=1e999", "--grad_clip=-1.0"]
+            ["--labels=soft", "--batch_size=0", "--learning_rate=-2.0", "--grad_clip=-1.0"]
         )
     for part in (
         "labels = 'soft': the head 'softmax' takes the true token alone",
         "batch_size = 0",
-        "learning_rate = inf",
+        "learning_rate = -2.0",
         "grad_clip = -1.0",
     ):
         assert part in str(e.value)
