@@ -264,6 +264,26 @@ def search(name: str) -> dict[str, Any]:
     return out
 
 
+def optimizer_steps() -> dict[str, float]:
+    """Milliseconds of bench/optimizer.py: Muon's step in float32 on a CPU without bfloat16, torch's there, and
+    Muon's and AdamW's with bfloat16."""
+
+    def ms(file: str, dtype: str, program: str) -> float:
+        results = read(f"bench/{file}")["results"]
+        return next(
+            1000 * r["seconds"]
+            for r in results
+            if (r["dtype"], r["program"].split(",")[0]) == (dtype, program)
+        )
+
+    return {
+        "avx2_ms": ms("avx2/optimizer.json", "float32", "muon"),
+        "avx2_torch_ms": ms("avx2/optimizer.json", "float32", "torch.optim.Muon"),
+        "bf16_ms": ms("optimizer.json", "bfloat16", "muon"),
+        "adamw_ms": ms("optimizer.json", "bfloat16", "adamw"),
+    }
+
+
 # -----------------------------------------------------------------------------
 # The 124M rows, estimated: FLOPs over an assumed share of a data sheet's peak
 
@@ -333,7 +353,7 @@ def numbers() -> dict[str, Any]:
         "classified": classified(),
         "image_ratio": image_ratios("images"),
         "ablation": orders("images_ablation"),
-        "bench": read("bench/notes.json"),
+        "bench": {**read("bench/notes.json"), "muon": optimizer_steps()},
         "orders": orders("orders_grammar"),
         "wikitext": orders("orders"),
         "step": orders("synthetic_step"),
