@@ -183,7 +183,7 @@ def check_memory(c: ClassifyConfig, device: torch.device) -> None:
     parameters = sum(p.numel() for p in model.parameters())
     needed = STATE[c.optimizer] * parameters + 4 * c.batch_size * model.trunk.largest
     what = f"training {parameters:,} parameters with batch_size = {c.batch_size}"
-    check_fits(needed, device, what, "the sizes in layers, or batch_size")
+    check_fits(needed, device, what, "batch_size, or the sizes in layers")
 
 
 class Diverged(RuntimeError):

@@ -265,8 +265,8 @@ def search(name: str) -> dict[str, Any]:
 
 
 def optimizer_steps() -> dict[str, float]:
-    """Milliseconds of bench/optimizer.py: Muon's step in float32 on a CPU without bfloat16, torch's there, and
-    Muon's and AdamW's with bfloat16."""
+    """Milliseconds of bench/optimizer.py: Muon's step in float32 on a CPU without bfloat16, torch's there,
+    and Muon's and AdamW's with bfloat16."""
 
     def ms(file: str, dtype: str, program: str) -> float:
         results = read(f"bench/{file}")["results"]

@@ -897,16 +897,17 @@ def test_init_from_another_vocabulary_is_refused(trainer, tiny, tmp_path):
 def test_what_cannot_work_is_said_at_once():
     with pytest.raises(ValueError) as e:
         train.TrainConfig.read(
-            ["--labels=soft", "--batch_size=0", "--learning_rate=-2.0", "--grad_clip=-1.0"]
+            ["--labels=soft", "--order=random", "--batch_size=0", "--learning_rate=-2.0", "--grad_clip=-1.0"]
         )
     for part in (
-        "labels = 'soft': the head 'softmax' takes the true token alone",
+        "labels = 'soft' with order = 'random'",
         "batch_size = 0",
         "learning_rate = -2.0",
         "grad_clip = -1.0",
     ):
         assert part in str(e.value)
     for flags, match in (
+        (["--labels=soft"], "labels = 'soft': the head 'softmax' takes the true token alone"),
         (["--labels=both"], "labels = 'both'"),
         (["--head=sigmoid", "--labels=hard", "--label_weight=2.0"], "label_weight"),
         (["--dtype=half"], "dtype = 'half'"),
