@@ -236,7 +236,9 @@ def test_the_hub_is_asked_and_nothing_takes_its_place(monkeypatch):
     with pytest.raises(UserError, match=rf"no way to ylecun/mnist\): get its files, {files}"):
         open_images("mnist")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match=r"No.* datasets.*: get its files, train.bin and"):
+    with pytest.raises(
+        UserError, match=r"\(datasets is not installed, .*\[hub\]\"\): get its files, train.bin and"
+    ):
         open_images("cifar100")
 
 

@@ -141,7 +141,8 @@ def from_hub(name: str) -> tuple[Images, Images]:
     try:
         found = load(hub)
     except Exception as error:  # of a dozen kinds
-        why = f"{type(error).__name__}: {error}".partition("\n")[0]
+        lacks = isinstance(error, ImportError)
+        why = not_installed("datasets") if lacks else f"{type(error).__name__}: {error}".partition("\n")[0]
         raise UserError(
             f"{name} cannot be had from the Hugging Face hub ({why}): get its files, {FILES[name]} and the "
             f'others, and name their folder, --source=DIR (of image tokens --source="{name} vq in=DIR"), or '
