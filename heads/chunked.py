@@ -11,6 +11,11 @@ from .base import Head, Targets
 from .projection import Weights, amplified, sphere, unit
 from .tasks import Task, run
 
+# Class of heads -> f(head, logits (N, V), targets): returns `loss` (N,) and overwrites the logits with its
+# gradient. A subclass has none unless it is entered itself, for its loss may be another one. closed_forms.py
+# fills this; heads that are not in it are differentiated by autograd, which takes a CPU twice as long.
+IN_PLACE: dict[type[Head], Callable[[Any, Tensor, Targets], Tensor]] = {}
+
 
 class Sizes(NamedTuple):
     """How the work is cut. The last bits of results depend on `rows` and `block`, not on the number of
@@ -145,12 +150,13 @@ class _Gradients:
         if self.bias is not None:
             logits += self.bias
         weights = targets.weights
-        if not self.needed:
-            return weighted(self.head.loss(logits, targets), weights), []
-        if cpu and self.head.in_place is not None and not self.params:
-            loss, dz, found = weighted(self.head.in_place(logits, targets), weights), logits, []
+        in_place = IN_PLACE.get(type(self.head)) if cpu and not self.params else None
+        if in_place is not None:
+            loss, dz, found = weighted(in_place(self.head, logits, targets), weights), logits, []
             if weights is not None:
                 dz *= weights[:, None]
+        elif not self.needed:
+            return weighted(self.head.loss(logits, targets), weights), []
         else:
             with torch.enable_grad():
                 loss = weighted(self.head.loss(logits.requires_grad_(), targets), weights)
