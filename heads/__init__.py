@@ -11,7 +11,7 @@ never materialises the logits of a whole batch: see `chunked_loss`.
     base.py        Targets, Head, cross-entropy            softmax.py    softmax and its links
     projection.py  hidden states -> logits                 sigmoid.py    multi-label sigmoid
     chunked.py     the loss of many rows, in chunks        taylor.py     polynomials in place of exp
-    tasks.py       ... and who does them                   margin.py     the true token's logit, lowered
+    tasks.py       the threads that compute the chunks     margin.py     the true token's logit, lowered
     output.py      loss and predictive distribution        sparse.py     exact zeros
     closed_forms.py  optional: faster on a CPU             perturb.py    argmax of noisy logits
                                                            objectives.py softmax, other losses than -log p_t

@@ -2,8 +2,8 @@
 
 A closed form f(head, z, targets) returns `head.loss(z, targets)` (N,) and overwrites the logits z (N, V) with
 its gradient. CLOSED_FORMS has one for some classes of heads; `chunked_loss` uses it on a CPU. A head without
-one is differentiated by autograd. So all heads work without this file: delete it, and its import in
-__init__.py.
+one is differentiated by autograd. So all heads work without this file: who deletes it deletes two lines of
+__init__.py, too.
 """
 
 from collections.abc import Callable
@@ -128,9 +128,10 @@ def taylor_margin(head: SMTaylor, z: Tensor, targets: Targets) -> Tensor:
 
 
 def sigmoid(head: Sigmoid, z: Tensor, targets: Targets) -> Tensor:
-    """With L's part of a positive as y (w softplus(-z) - softplus(z)) = y ((w - 1) softplus(-z) - z), and
+    """One sigmoid a logit, by two identities:
 
-    sum_v softplus(z_v) = sum_v max(z_v, 0) - log(1 - q_v),  q = sigma(-|z|)
+    sum_v softplus(z_v)             = sum_v max(z_v, 0) - log(1 - q_v) with q = sigma(-|z|)
+    w softplus(-z_j) - softplus(z_j) = (w - 1) softplus(-z_j) - z_j
     """
     ids, values = targets.ids.clamp(min=0), targets.values  # the padding's values are 0
     z_at = z.gather(1, ids)

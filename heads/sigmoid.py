@@ -18,7 +18,7 @@ class Sigmoid(Head):
 
     The bias starts at log(w/V), where each sigma(z_v) is best if every token is equally likely.
     Source: Shamula et al. 2024, eq. 3 to 5. Theirs is a mean over v, ours a sum: only the scale differs.
-    Eq. 4 is taken of probabilities.
+    Their sum of eq. 4 is lambda's: it adds up probabilities.
     """
 
     multi_label = True

@@ -176,6 +176,19 @@ def test_only_some_inputs_need_gradients(name, args):
     assert not chunked_loss(hidden.detach(), oh.projection.draw(), oh.head, targets, 3).requires_grad
 
 
+def test_no_grad_computes_no_gradient(monkeypatch):
+    """Though the weights are parameters: validation takes the products of the logits alone."""
+
+    def product(*args, **kwargs):
+        raise AssertionError("the weight's gradient is computed")
+
+    oh, hidden, targets = output_head("softmax", {}), torch.randn(4, C), random_targets(4)
+    want = chunked_loss(hidden, oh.projection.draw(), oh.head, targets)
+    monkeypatch.setattr(chunked, "_add_product", product)
+    with torch.no_grad():
+        assert torch.equal(chunked_loss(hidden, oh.projection.draw(), oh.head, targets), want)
+
+
 CLOSED_FORMS = [(name, args) for name, args in VARIANTS if HEADS[name] in IN_PLACE]
 
 
