@@ -165,7 +165,8 @@ def kept_rows(c: ClassTableConfig) -> dict[str, Row]:
     if not path.is_file():
         return {}
     with foreign(path, OURS):
-        return {r["name"]: number_strings(r) for r in read_json(path)["rows"]}
+        rows = [r | {"training": dict(r["training"])} for r in read_json(path)["rows"]]
+        return {r["name"]: number_strings(r) for r in rows}
 
 
 def row_of(run: ClassRun, kept: dict[str, Row]) -> Row | None:

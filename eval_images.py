@@ -104,7 +104,7 @@ from evaluation.rows import Entry, check_comparable, entries
 from evaluation.sampling import weight_draws
 from evaluation.scoring import score
 from evaluation.settings import run_seed
-from evaluation.tables import Row, beside, exit_code, scored_otherwise
+from evaluation.tables import Row, beside, exit_code, samples_folder, scored_otherwise
 from model import LanguageModel
 from runtime import checkpoint
 from runtime.configurator import cli
@@ -162,7 +162,10 @@ def load_classifier(path: str, images: ImageSet) -> LanguageModel:
     known = {f.name for f in fields(ClassifyConfig)}
     with foreign(ckpt.path / "config.json", "the configuration of a classifier"), users_values():
         c = ClassifyConfig(**{k: v for k, v in ckpt.config.items() if k in known})
-        model = c.network(images.kind.shape, images.kind.classes)
+        with torch.device("meta"):  # nothing is allocated: a foreign config.json can ask for any size
+            sketch = c.network(images.kind.shape, images.kind.classes)
+    checkpoint.restore(sketch, ckpt)
+    model = c.network(images.kind.shape, images.kind.classes)
     checkpoint.restore(model, ckpt)
     return model.eval().requires_grad_(False)
 
@@ -187,6 +190,7 @@ def opened(c: ImagesConfig) -> Asked:
         raise UserError(f"the {c.split} split has too few images: {len(real)} in each half of it")
     if c.out:
         check_writable(beside(Path(c.out), ".json"))
+        check_writable(samples_folder(Path(c.out)) / "x.png")
     return Asked(runs, data, drawn, classifier, seen(classifier, real.pixels), real.labels, others)
 
 
@@ -233,7 +237,7 @@ def run_row(c: ImagesConfig, entry: Entry, a: Asked) -> Row:
         strips.append(strip(pixels, a.labels))
     if c.out:
         name = f"{file_stem(entry.name)}.png"
-        write_png(beside(Path(c.out), ".samples") / name, np.concatenate(strips, 1))
+        write_png(samples_folder(Path(c.out)) / name, np.concatenate(strips, 1))
     return row
 
 

@@ -52,7 +52,7 @@ from heads import BayesianProjection, Softmax
 from model import GPT, LanguageModel
 from runtime.checkpoint import load_model, writing
 from runtime.configurator import cli
-from runtime.files import beside
+from runtime.files import unfinished
 from runtime.gpt2 import to_gpt2
 from runtime.places import CODE
 from runtime.transformers_folder import to_transformers
@@ -133,7 +133,7 @@ def export(path: str | Path, folder: str | Path, samples: int = 8, seed: int = 1
         raise UserError(f"{ckpt.path} has the trunk {config['trunk']!r}: only GPT-2's can be exported")
     if trunk.config.order == MASKED:
         raise UserError(f"{ckpt.path} has the order {MASKED!r}: masked diffusion predicts no next token")
-    tokenizer, aside, plain = tokenizer_of(ckpt), beside(folder), is_gpt2(model)
+    tokenizer, aside, plain = tokenizer_of(ckpt), unfinished(folder), is_gpt2(model)
     end = ENDOFTEXT if config["tokenizer"] == "gpt2" and trunk.config.vocab_size > ENDOFTEXT else None
     pad = unused_token(tokenizer) if plain else PAD
     remedy = "nothing of it is left: free some disk space and run it again"

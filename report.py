@@ -75,7 +75,7 @@ def apart(shown: list[str]) -> tuple[list[Path], list[Entry]]:
             runs += entries([argument])
         except FileNotFoundError:
             raise UserError(
-                f"{argument} is neither a table nor a run: there is no {argument}.json, and no checkpoint "
+                f"{argument!r} is neither a table nor a run: there is no {argument}.json, and no checkpoint "
                 "in it; give results/NAME, or the out folder of a training run"
             ) from None
     return tables, runs

@@ -71,6 +71,7 @@ from runtime.processes import Processes, on_stop
 from runtime.profile import Profile, flops_per_token, peak_flops
 from runtime.resume import (
     adopt_schedule,
+    last_of,
     learning_rate,
     other_processes,
     refuse_other_run,
@@ -156,6 +157,7 @@ class Trainer:
             "init_spent": None,
         }
         self.windows = Windows(self.train, c.block_size)
+        Windows(self.val.tokens, c.block_size)  # which has to hold one, too
         self.check_fits(self.tokenizer.vocab_size)
 
     def _make_model(self) -> None:
@@ -199,13 +201,7 @@ class Trainer:
 
     def restore(self) -> None:
         """Goes on from out_dir/last. UserError if it was another configuration."""
-        path = checkpoint.find(self.out, "last")
-        if not (path / "optimizer.pt").is_file():
-            raise UserError(
-                f"{path} is a checkpoint without optimizer.pt, and {self.out} has no other to resume: give "
-                "the run's `last` back, or start again in another --out_dir"
-            )
-        ckpt = checkpoint.load(path, optimizer=True, run=True)
+        ckpt = last_of(self.out, run=True)
         had = completed(TrainConfig, ckpt.config)
         # it started from them; whether they have changed since does not matter
         for key in ("init_weights", "init_spent", "teacher_spent"):
@@ -222,7 +218,7 @@ class Trainer:
         others = other_processes(ckpt.config, self.procs.world)
         self.say(f"resumed {ckpt.path} at step {self.step}{extended}{others}")
         # stopped between the two saves of an evaluation: it was the best
-        if self.procs.main and self.best < saved_best(self.out):
+        if self.procs.main and self.best < saved_best(self.out, run=True).get("best_val_nll", math.inf):
             self.save("best", ckpt.progress["val_nll"])
 
     def say(self, text: str) -> None:

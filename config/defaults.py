@@ -171,8 +171,9 @@ class TrainConfig:
 
     def _smallest_trunk(self) -> None:
         """ValueError if the trunk cannot be made."""
-        from model import GPTConfig, reading
+        from model import GPTConfig, check_trunk, reading
 
+        check_trunk(self.trunk, self.trunk_args)
         order = reading(self.order)
         if self.sinusoidal and order != "any":
             raise UserError(

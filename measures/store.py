@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.errors import UserError
-from runtime.files import check_writable, foreign, lock_of, locked, read_text, replacing
+from runtime.files import beside, check_text, check_writable, foreign, lock_of, locked, read_text, replacing
 from runtime.names import check_name, check_row_name
 
 Row = dict[str, Any]
@@ -33,7 +33,7 @@ class Store:
         """OUT.jsonl. OSError if it cannot be written, before the work whose rows it is to hold."""
         if not out:
             return cls(None)
-        path = Path(out).with_name(Path(out).name + ".jsonl")
+        path = beside(Path(out), ".jsonl")
         check_writable(path)
         return cls(path)
 
@@ -63,6 +63,7 @@ class Store:
                 rows = [json.loads(line, object_hook=_decoded, parse_constant=_refused) for line in lines]
             except RecursionError:
                 raise ValueError("brackets in brackets") from None
+            check_text(rows)
             return {(row["measure"], row["name"]): row for row in map(checked, rows)}
 
 

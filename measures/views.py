@@ -15,7 +15,7 @@ from evaluation.columns import Column
 from evaluation.intervals import student_interval
 from measures.store import Row
 from runtime.errors import UserError
-from runtime.files import replacing
+from runtime.files import beside, replacing
 from runtime.names import file_stem
 from runtime.resume import RESUMABLE
 
@@ -167,11 +167,6 @@ def paragraphs(*parts: str | list[str]) -> str:
     """Markdown of tables and of paragraphs, of which one may be a list of lines; empty ones are left out."""
     texts = ["\n".join(part) if isinstance(part, list) else part for part in parts]
     return "\n\n".join(text for text in texts if text) + "\n"
-
-
-def beside(out: Path, end: str) -> Path:
-    """The file of the table `out` that ends so."""
-    return out.with_name(out.name + end)
 
 
 def samples_file(out: Path, name: str) -> Path:

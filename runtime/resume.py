@@ -132,12 +132,24 @@ def other_processes(had: dict[str, Any], world: int) -> str:
     )
 
 
-def saved_best(out: Path) -> float:
-    """What the checkpoint `best` of a run is best by; inf where there is none."""
+def last_of(out: Path, run: bool = False) -> Checkpoint:
+    """The checkpoint that a run in `out` goes on from, with its optimizer. `run`: of train.py. UserError if
+    there is none."""
+    path = checkpoint.find(out, "last")
+    if not (path / "optimizer.pt").is_file():
+        raise UserError(
+            f"{path} is a checkpoint without optimizer.pt, and {out} has no other to resume: give "
+            "the run's `last` back, or start again in another --out_dir"
+        )
+    return checkpoint.load(path, optimizer=True, run=run)
+
+
+def saved_best(out: Path, run: bool = False) -> dict[str, Any]:
+    """The progress of a run's checkpoint `best`; {} where there is none."""
     for which in ("best", "best.old"):
         if (out / which).is_dir():
-            return checkpoint.load(out / which, weights=False, run=True).progress["best_val_nll"]
-    return math.inf
+            return checkpoint.load(out / which, weights=False, run=run).progress
+    return {}
 
 
 def settle_dtype(dtype: str, begun: str | None, procs: Processes, say: Callable[[str], None]) -> Precision:

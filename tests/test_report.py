@@ -369,7 +369,7 @@ def test_a_file_that_is_no_table_is_refused(tmp_path, content, says):
         (["--prompt_tokens=30"], "prompt_tokens . new_tokens = 90: these models read 31"),
         (["--prompts=0"], "prompts = 0: must be at least 1"),
         (["--data=/nowhere"], "no token file|nowhere"),
-        (["nowhere"], "nowhere is neither a table nor a run"),
+        (["nowhere"], "'nowhere' is neither a table nor a run"),
     ],
 )
 def test_what_cannot_be_shown_is_refused_before_any_work(

@@ -85,6 +85,13 @@ def test_windows(token_folder):
         Windows(tokens, len(tokens.ids))
 
 
+def test_a_validation_split_without_one_window_is_refused(run, tiny, token_folder):
+    short = len(open_tokens(token_folder / "validation.bin").ids)
+    assert short < len(open_tokens(token_folder / "train.bin").ids)
+    with pytest.raises(ValueError, match=f"validation.bin holds {short} tokens, fewer than one window of"):
+        run(tiny(block_size=short))
+
+
 # ---- one step ----------------------------------------------------------------------------------------------
 
 
@@ -890,16 +897,17 @@ def test_init_from_another_vocabulary_is_refused(trainer, tiny, tmp_path):
 def test_what_cannot_work_is_said_at_once():
     with pytest.raises(ValueError) as e:
         train.TrainConfig.read(
-            ["--labels=soft", "--batch_size=0", "--learning_rate=1e999", "--grad_clip=-1.0"]
+            ["--labels=soft", "--order=random", "--batch_size=0", "--learning_rate=-2.0", "--grad_clip=-1.0"]
         )
     for part in (
-        "labels = 'soft': the head 'softmax' takes the true token alone",
+        "labels = 'soft' with order = 'random'",
         "batch_size = 0",
-        "learning_rate = inf",
+        "learning_rate = -2.0",
         "grad_clip = -1.0",
     ):
         assert part in str(e.value)
     for flags, match in (
+        (["--labels=soft"], "labels = 'soft': the head 'softmax' takes the true token alone"),
         (["--labels=both"], "labels = 'both'"),
         (["--head=sigmoid", "--labels=hard", "--label_weight=2.0"], "label_weight"),
         (["--dtype=half"], "dtype = 'half'"),

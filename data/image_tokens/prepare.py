@@ -108,13 +108,7 @@ class Source(NamedTuple):
 
     def open(self) -> ImageSet:
         """The images. UserError if they cannot be had."""
-        found = open_images(self.images, self.folder)
-        if found.name != self.images:
-            raise UserError(
-                f"{self.images} cannot be had from the hub: give the folder with its files, "
-                f'--source="{self.images} {self.tokenizer} in=DIR", or take --source="digits vq"'
-            )
-        return found
+        return open_images(self.images, self.folder)
 
 
 def read_source(source: str) -> Source:
