@@ -143,8 +143,7 @@ def saved_best(out: Path) -> float:
 def settle_dtype(dtype: str, begun: str | None, procs: Processes, say: Callable[[str], None]) -> Precision:
     """What the asked-for `dtype` means: rank 0 decides for all processes, by its own device.
 
-    With "auto" a resumed run keeps the dtype `begun`. `say` is told on rank 0 what a dtype costs that is
-    emulated there.
+    With "auto" a resumed run keeps the dtype `begun`. `say` is told on rank 0 that a dtype is emulated there.
     """
     if not procs.main:
         return Precision(DTYPES[procs.agreed(0)], "rank 0 says so")
@@ -153,8 +152,8 @@ def settle_dtype(dtype: str, begun: str | None, procs: Processes, say: Callable[
     if begun and dtype == "auto":
         chosen = choose_dtype(begun, procs.device)._replace(reason="as the run was begun")
         remedy = "the run was begun in it, and keeps it"
-    if price := emulation(chosen.name, procs.device):
-        say(f"{price}; {remedy}")
+    if warning := emulation(chosen.name, procs.device):
+        say(f"{warning}; {remedy}")
     procs.agreed(DTYPES.index(chosen.name))
     return chosen
 
