@@ -1,37 +1,26 @@
 """Where the texts of a table's rows lie beside human ones: t-SNE of their embeddings by a language model.
 
-    python embeddings.py results/heads_250.runs --scorer out/baseline-small
+    python embeddings.py results/heads_250 --scorer out/baseline-small
 
-Writes TABLE.embeddings.png and .svg, which report.py then shows. TABLE is the name of a table's files without
-their endings; its texts lie in TABLE.samples. The scorer is a run or a folder of transformers, as that of
-eval_diversity.py, and embeds a text as the mean of its hidden states. It should know the language well, and
-be no row of the table. The number at each panel is the leave-one-out accuracy of nearest neighbours among
-as many human texts and texts of the row, in the embeddings themselves: .5 where they cannot be told apart.
+Writes TABLE.embeddings.png, which report.py then shows. TABLE is the name of a table's store without its
+ending; the texts lie in TABLE.samples, as many of each row as the text measure's --texts_kept. The scorer is
+a run or a folder of transformers, as that of eval_diversity.py, and embeds a text as the mean of its hidden
+states. It should know the language well, and be no row of the table. The number at each panel is the
+leave-one-out accuracy of nearest neighbours among as many human texts and texts of the row, in the embeddings
+themselves: .5 where they cannot be told apart.
 """
 
-if __name__ == "__main__":
-    from runtime import configurator
-
-    configurator.quiet_imports("sklearn", "scipy", "tabulate", "sacrebleu", "matplotlib")
-
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from tqdm import tqdm
-
-from evaluation.embeddings import HUMAN, check_rows, draw, embed
-from evaluation.scorer import open_scorer
-from evaluation.tables import beside, read_texts, samples_file
-from runtime.configurator import check_seed, cli, configure, help_text, wants_help
-from runtime.device import get_device
+from runtime.configurator import check_seed
+from runtime.door import Program
 from runtime.errors import UserError
-from runtime.files import check_writable, foreign, read_json
 
 
 @dataclass
 class EmbeddingsConfig:
     # fmt: off
-    table: str                      # results/NAME, or NAME.runs of table.py: the table with the texts
+    table: str                      # results/NAME: the table with the texts
     scorer: str = ""                # needed: a run, or a folder of transformers
     rows: list[str] = field(default_factory=list)  # empty: all but unigram noise and the loop
     texts: int = 200                # of each row, the first ones
@@ -48,12 +37,29 @@ class EmbeddingsConfig:
         check_seed(self.seed)
 
 
+program = Program(
+    __name__, __doc__, EmbeddingsConfig, "sklearn", "scipy", "tabulate", "sacrebleu", "matplotlib"
+)
+
+from pathlib import Path
+
+from tqdm import tqdm
+
+from evaluation.embeddings import HUMAN, check_rows, draw, embed
+from evaluation.scorer import open_scorer
+from measures.store import Store
+from measures.text import TextMeasure
+from measures.views import beside, read_texts, samples_file
+from runtime.configurator import cli
+from runtime.device import get_device
+from runtime.files import check_writable, foreign
+
+
 def texts_of(c: EmbeddingsConfig) -> dict[str, list[str]]:
     """row -> its texts, the human ones first. UserError for a row that the table has no texts of."""
     table = Path(c.table)
-    path = beside(table, ".json")
-    with foreign(path, "a table of eval_diversity.py or table.py: name it without its ending"):
-        known = {str(row["name"]): bool(row.get("reference")) for row in read_json(path)["rows"]}
+    rows = Store(beside(table, ".jsonl")).rows(TextMeasure.name)
+    known = {row["name"]: bool(row.get("reference")) for row in rows}
     asked = c.rows or [name for name, reference in known.items() if not reference]
     out = {}
     for name in dict.fromkeys((HUMAN, *asked)):
@@ -62,22 +68,17 @@ def texts_of(c: EmbeddingsConfig) -> dict[str, list[str]]:
             having = ", ".join(n for n in known if samples_file(table, n).is_file())
             raise UserError(
                 f"{beside(table, '.samples')} has no texts of {name!r}; it has {having or 'none'}"
-                + (f": of table.py's tables give {c.table}.runs" if not having else "")
             )
         with foreign(file, "texts, a JSON string a line: make the table again"):
             out[name] = [text for text in read_texts(file) if text.strip()][: c.texts]
     return out
 
 
-def main(argv: list[str]) -> int:
-    if wants_help(argv):
-        print(__doc__, help_text(EmbeddingsConfig), sep="\n")
-        return 0
-    c = configure(EmbeddingsConfig, argv)
-    c.check()
+@program
+def main(c: EmbeddingsConfig) -> int:
     texts, out = texts_of(c), beside(Path(c.table), ".embeddings")
     check_rows(texts)
-    check_writable(beside(out, ".svg"))
+    check_writable(beside(out, ".png"))
     scorer = open_scorer(c.scorer, get_device(c.device))
     bar = tqdm(texts.items(), desc=f"embedded by {scorer.name}", leave=False)
     for path in draw({name: embed(scorer, of_row) for name, of_row in bar}, out, c.seed):

@@ -28,7 +28,7 @@ from evaluation.settings import TableConfig, other_settings
 from measures.jobs import Ended, Run, data_of, show_commands, uses_first, words_of
 from measures.measure import training_of
 from measures.store import Row, Store
-from measures.views import View, beside
+from measures.views import View
 from runtime.errors import UserError
 from runtime.workers import train_all
 
@@ -221,13 +221,18 @@ def figure(rows: list[Row]) -> "Figure | None":
     return fig
 
 
+def draw(rows: list[Row], out: Path) -> list[Path]:
+    """OUT.png: `figure`."""
+    fig = figure(rows)
+    return figures.write(fig, out) if fig else []
+
+
 def write_views(store: Store, out: Path) -> str:
     """OUT.md and the figure of all trials in the store; the Markdown."""
     rows = store.rows(NAME)
     shown = view(rows)
     shown.write(out)
-    if fig := figure(rows):
-        figures.write(fig, beside(out, ""))
+    draw(rows, out)
     return shown.markdown
 
 
