@@ -5,10 +5,10 @@
 
 A table is the name of its store without its ending: results/NAME of table.py, or --out of eval_diversity.py.
 The page shows each of its measures, with groups and seeds, the figures that its rows give, other pictures
-that lie beside it (NAME.*.png), and texts of NAME.samples. A run is its out folder: all runs continue the same
-held-out prompts, each token shaded by -log p (of Bayesian rows also by epistemic uncertainty, of any order
-also by the order of generation), and where the truth is known (data/grammar), their next-word distributions
-stand beside it. Runs need their checkpoints and their corpus.
+that lie beside it (NAME.*.png), and texts of NAME.samples. A run is its out folder: all runs continue the
+same held-out prompts, each token shaded by -log p (of Bayesian rows also by epistemic uncertainty, of any
+order also by the order of generation), and where the truth is known (data/grammar), their next-word
+distributions stand beside it. Runs need their checkpoints and their corpus.
 """
 
 from dataclasses import dataclass
