@@ -205,7 +205,7 @@ def test_rows_of_another_definition_are_named(tmp_path):
     [
         ("[", "x.jsonl is not a file of rows"),
         (json.dumps(text_row("a", 1, ppl_tok="x")), "x.jsonl is not a file of rows"),
-        (json.dumps(text_row("a", 1) | {"measure": "nosuch"}), "measure = 'nosuch': use one of text"),
+        (json.dumps(text_row("a", 1) | {"measure": "nosuch"}), "x.jsonl cannot be shown: measure = 'nosuch'"),
     ],
 )
 def test_a_file_that_is_no_table_is_refused(tmp_path, content, says):

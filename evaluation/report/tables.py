@@ -18,6 +18,7 @@ from measures.measure import Measure, left_out, table_rows
 from measures.store import OURS, Row, Store
 from measures.text import TextMeasure, columns_in, run_view, summary_of, summary_view
 from measures.views import beside, grouped, number, read_texts, samples_file
+from runtime.errors import UserError
 from runtime.files import foreign
 from runtime.names import file_stem
 
@@ -119,13 +120,16 @@ def table_path(path: Path) -> Path | None:
 def open_table(name: Path, prompts: int) -> Table:
     """A table of a page. UserError if its store is none of ours or is damaged, or if one of its measures is
     not there."""
-    store = Store(beside(name, ".jsonl"))
-    measures = [measure for measure in store.measures() if measure != search.NAME]
-    known = {measure: find_measure(measure) for measure in measures}
+    path = beside(name, ".jsonl")
+    store = Store(path)
+    try:
+        measures = [find_measure(measure) for measure in store.measures() if measure != search.NAME]
+    except UserError as error:
+        raise UserError(f"{path} cannot be shown: {error}") from None
     parts, drawn, texts = [], [], []
-    with foreign(beside(name, ".jsonl"), OURS), TemporaryDirectory() as folder:
+    with foreign(path, OURS), TemporaryDirectory() as folder:
         out = Path(folder) / name.name
-        for measure in known.values():
+        for measure in measures:
             rows = table_rows(store, measure)
             parts.append(part(measure, rows, left_out(store, measure)))
             if rows:
