@@ -79,14 +79,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar
 
+from evaluation.summary import sheet
+from evaluation.tables import Row, beside, distance, json_table, markdown, number_strings, strict, terminal
+
 from classify import RESULT, ClassifyConfig, lasting
 from data.images.sets import open_images
 from evaluation.classification import COLUMNS, PUBLISHED
 from evaluation.groups import group
 from evaluation.intervals import Runs, differences, summarise, with_intervals
 from evaluation.provenance import versions
-from evaluation.summary import sheet
-from evaluation.tables import Row, beside, distance, json_table, markdown, number_strings, strict, terminal
 from runtime import checkpoint
 from runtime.configurator import cli, completed
 from runtime.files import check_writable, foreign, lock_of, locked, read_json, replacing

@@ -89,13 +89,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from evaluation.by_seed import grouped, kept_rows, mean, problems, rows_of, table, update
+from evaluation.tables import Row, beside, exit_code, samples_folder, scored_otherwise
 from tqdm import tqdm
 
 from classify import ClassifyConfig
 from data.held_out import HeldOut, open_held_out
 from data.image_tokens.prepare import FILES, read_source
 from data.images.sets import Images, ImageSet
-from evaluation.by_seed import grouped, kept_rows, mean, problems, rows_of, table, update
 from evaluation.guidance import Drawn, sample_codes, what_is_drawn
 from evaluation.images import Seen, grid, halves, judged, seen, write_png
 from evaluation.orders import Asker
@@ -104,7 +105,6 @@ from evaluation.rows import Entry, check_comparable, entries
 from evaluation.sampling import weight_draws
 from evaluation.scoring import score
 from evaluation.settings import run_seed
-from evaluation.tables import Row, beside, exit_code, samples_folder, scored_otherwise
 from model import LanguageModel
 from runtime import checkpoint
 from runtime.configurator import cli

@@ -57,6 +57,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from evaluation.by_seed import grouped, mean, name_of, table
+from evaluation.tables import beside
 from torch import Tensor
 
 from data.climbs.rates import RATES, STEP
@@ -65,7 +67,6 @@ from data.prepared import found_path
 from data.synthetic.tasks import Chain
 from evaluation import embeddings, figures
 from evaluation.any_order import FREE, Exact
-from evaluation.by_seed import grouped, mean, name_of, table
 from evaluation.orders import Asker, spread
 from evaluation.provenance import commit
 from evaluation.rest import can_be_asked, density, nats, written
@@ -73,7 +74,6 @@ from evaluation.rows import Entry, check_comparable, entries
 from evaluation.samplers import left_to_right
 from evaluation.sampling import weight_draws
 from evaluation.settings import run_seed
-from evaluation.tables import beside
 from evaluation.two_sided import Sequences, two_sided
 from runtime.checkpoint import load_model, weights_digest
 from runtime.configurator import cli

@@ -13,9 +13,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from evaluation.tuning import Store, best_of, best_so_far
+
 from config.defaults import TrainConfig
 from evaluation.intervals import student_interval
-from evaluation.tuning import Store, best_of, best_so_far
 from model import GPTConfig
 from runtime.configurator import read_config
 from runtime.profile import PEAK_FLOPS, flops_per_token

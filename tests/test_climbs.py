@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY, train_in_process
+from tests.test_eval_orders import asker
 
 import train
 from data.climbs import prepare as climbs
@@ -28,7 +29,6 @@ from evaluation.any_order import FREE, reader_of
 from evaluation.rest import can_be_asked, density, nats, written
 from evaluation.two_sided import Sequences, two_sided
 from runtime.errors import UserError
-from tests.test_eval_orders import asker
 from tests.test_orders import log_p, model_of
 
 SIZES = "simulated length=8 train=30 validation=6 test=12"

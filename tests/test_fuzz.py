@@ -17,10 +17,13 @@ import sys
 import warnings
 from pathlib import Path
 
+import eval_orders
+import frontier
 import numpy as np
 import pytest
 import torch
 import tqdm
+import tune
 from conftest import TINY, train_in_process
 from safetensors.torch import load, save
 from test_classify import made, write_mnist
@@ -39,17 +42,14 @@ import data.wikitext103.prepare
 import embeddings
 import eval_diversity
 import eval_images
-import eval_orders
 import evaluation.rows
 import evaluation.texts
 import export
-import frontier
 import report
 import sample
 import sample_image_tokens
 import table
 import train
-import tune
 from data.prepared import prepared
 from evaluation import figures
 from runtime.configurator import cli
