@@ -29,23 +29,21 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from evaluation.by_seed import grouped, kept_rows, mean, problems, rows_of, table, update
+from evaluation.tables import Row, beside, exit_code, scored_otherwise
 from tqdm import tqdm
 
 from classify import ClassifyConfig
 from data.held_out import HeldOut, open_held_out
 from data.image_tokens.prepare import FILES, read_source
 from data.images.sets import Images, ImageSet
-from evaluation.by_seed import grouped, kept_rows, mean, problems, rows_of, table, update
 from evaluation.guidance import Drawn, check_cfg, sample_codes, what_is_drawn
 from evaluation.images import NEIGHBOURS, Seen, grid, halves, judged, seen, write_png
 from evaluation.orders import Asker
 from evaluation.provenance import versions
 from evaluation.rows import Entry, check_comparable, entries
-from evaluation.sampling import check_sampling
+from evaluation.sampling import check_sampling, run_seed, weight_draws
 from evaluation.scoring import score
-from evaluation.sampling import weight_draws
-from evaluation.settings import run_seed
-from evaluation.tables import Row, beside, exit_code, scored_otherwise
 from model import LanguageModel
 from runtime import checkpoint
 from runtime.configurator import check_seed, cli, configure, help_text, wants_help

@@ -3,6 +3,7 @@
 It is no command's own: sample.py prints what it draws, and the table's texts are drawn by it.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evaluation.settings import run_seed
 from heads import Weights
 from model import GPT, Cache, LanguageModel
 from runtime.checkpoint import Degenerate
@@ -200,3 +200,12 @@ def weight_draws(
     Every command that samples or scores, and an exported folder, have the same ones for the same options.
     """
     return model.head.draws(samples, run_seed(seed, config), get_dtype(dtype))
+
+
+def run_seed(seed: int, config: dict[str, Any]) -> int:
+    """The seed of one run, derived from the table's and from the run's own training seed.
+
+    So the texts of two seeds are independent, and rows of one training seed share their random numbers.
+    """
+    digest = hashlib.sha256(f"{seed} {config.get('seed')}".encode()).digest()
+    return int.from_bytes(digest[:6])

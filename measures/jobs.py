@@ -61,12 +61,12 @@ class Run:
         seed: int,
         c: Asked,
         first: "Run | None" = None,
-        point: Sequence[str] = (),
+        searched: Sequence[str] = (),
         end: str = "",
         **more: Any,
     ) -> Self:
-        """The run of a row: its config file, the overlay, the table's flags, its own, and those of the point
-        that a search has found.
+        """The run of a row: its config file, the overlay, the table's flags, its own, and those of a point that
+        is `searched`.
 
         `end` of its name; `more`: fields of a subclass.
         """
@@ -87,7 +87,7 @@ class Run:
             flags = [f.replace(f"{{{key}}}", str(value)) for f in flags]
         configs = (f"config/{name}.py", f"config/{c.overlay}.py")
         itself = (f"--seed={seed}", f"--name={out.name}", f"--out_dir={out}")
-        return cls(name, c.overlay, seed, out, (*configs, *flags, *point, *itself), **more)
+        return cls(name, c.overlay, seed, out, (*configs, *flags, *searched, *itself), **more)
 
     @property
     def started(self) -> bool:

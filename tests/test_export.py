@@ -24,7 +24,7 @@ from data.tokenizers import BPETokenizer, GPT2Tokenizer, WordTokenizer, byte_lev
 from evaluation import card
 from evaluation.metrics import bits_per_byte, perplexity
 from evaluation.scoring import score
-from evaluation.settings import run_seed
+from evaluation.sampling import run_seed
 from model import build
 from runtime.checkpoint import load_model, save, weights_digest
 from runtime.errors import UserError

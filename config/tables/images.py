@@ -9,5 +9,5 @@ trials = 4
 design = 4
 seeds = [2, 3, 4]
 runs = "out/images"
-evaluator = "images"
+measure = "images"
 evaluate = "--classifier=out/mnist_brief"
