@@ -28,7 +28,7 @@ if __name__ == "__main__":
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch

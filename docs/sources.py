@@ -193,7 +193,9 @@ def truth_nll(name: str) -> float:
 def above_truth(name: str) -> dict[str, Interval]:
     """row -> how far its nll from left to right is above the truth's, of a table of orders."""
     least = truth_nll(name)
-    of = {row: [e["nll"] - least for e in found.entries if "nll" in e] for row, found in measured(name).items()}
+    of = {
+        row: [e["nll"] - least for e in found.entries if "nll" in e] for row, found in measured(name).items()
+    }
     return {row: interval(values) for row, values in of.items() if values}
 
 
