@@ -259,7 +259,7 @@ def later_ratio(of: Callable[[list[float]], float]) -> Span:
 
 
 def single_runs() -> dict[str, Any]:
-    """The runs that no table holds, by name: their rows, `val_ppl` by step, and the lowest of it as `best`."""
+    """The runs that no table holds, by name: their rows, `val_ppl` by step, and its lowest as `best`."""
     out = {}
     for r in stored("single_runs", "curve"):
         run = SimpleNamespace(**{"gain": None, "kl": None, **r})
@@ -323,7 +323,7 @@ def classified() -> dict[str, dict[str, Row]]:
 
 
 def classes(name: str, images: str) -> dict[str, Row]:
-    """The lines of a table of classifiers of these images, with marks of what cannot be told from the best."""
+    """The lines of a table of classifiers of these images, marked if they cannot be told from the best."""
     found = [r | {"gain": r["training"]["gain"]} for r in stored(name, "classes")]
     found = [r for r in found if r["settings"]["images"] == images]
     seeds = {label: {r["seed"]: r for r in same} for label, same in grouped(found).items()}

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 from docs import climbs
+from evaluation.settings import TableConfig
 from measures import search
 from measures.find import find_measure
 from measures.store import Store
 from measures.text import run_view
 from measures.views import View
+from runtime.configurator import configure
 from runtime.errors import UserError
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -63,3 +65,25 @@ def test_results_are_four_megabytes_at_most():
     sizes = {name: (RESULTS / name).stat().st_size for name in tracked if (RESULTS / name).is_file()}
     assert sizes and sum(sizes.values()) <= 4_000_000
     assert not {Path(name).suffix for name in sizes} - {".md", ".jsonl", ".png"}
+
+
+HEADS = [
+    "config/tables/heads.py",
+    '--rows=["baseline","am_softmax","perturb_normal","taylor_6","smooth_gpt"]',
+]
+ORDERS = ["config/tables/orders.py", "config/tables/orders_grammar.py"]
+ANY_ORDER = '--rows=["baseline","sigma_gpt","sigma_gpt_random","masked_diffusion"]'
+
+
+@pytest.mark.parametrize("argv", [HEADS, [*ORDERS, ANY_ORDER]], ids=["heads", "orders_grammar"])
+def test_committed_trials_are_those_that_the_command_asks_for(argv, monkeypatch):
+    """The same command trains none of them again."""
+    monkeypatch.chdir(RESULTS.parent)
+    for module in ("measures.search", "measures.jobs"):
+        monkeypatch.setattr(f"{module}.data_of", lambda *_: "")  # whatever is prepared on this machine
+    c = configure(TableConfig, argv)
+    store = Store(RESULTS / f"{c.name}.jsonl")
+    rows = {row["name"]: row for row in store.rows(search.NAME)}
+    trials = [trial for row in c.rows for trial in search.Search(c, store).shared(row)]
+    assert len(trials) == 4 * len(c.rows)
+    assert not [odd for trial in trials if (odd := trial.differs(rows[trial.out.name]["training"], rows))]
