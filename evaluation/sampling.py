@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evaluation.settings import run_seed
 from heads import Weights
 from model import GPT, Cache, LanguageModel
 from runtime.checkpoint import Degenerate
