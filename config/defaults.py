@@ -17,7 +17,7 @@ class TrainConfig:
     # fmt: off
     # the run
     name: str = ""                  # of the run; empty: the config files' names, joined
-    row: str = ""                   # of a table, whose runs differ in their seeds; empty: the first config file
+    row: str = ""                   # of a table; empty: the first config file
     overlay: str = ""               # of the row; empty: the other config files, joined
     out_dir: str = ""               # empty: out/<name>
     seed: int = 1337                # of initialisation, data order, dropout, weight noise, label positions

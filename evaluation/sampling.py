@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from evaluation.settings import run_seed
 from heads import Weights
 from model import GPT, Cache, LanguageModel
 from runtime.checkpoint import Degenerate

@@ -1,5 +1,6 @@
 """What a table is made with: the flags of table.py and of the text measure, and what its rows share."""
 
+import hashlib
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -277,3 +278,12 @@ def other_settings(had: dict, now: dict) -> list[str]:
 def of_run(s: Settings, config: dict[str, Any]) -> Settings:
     """`s` with the seed of one run, see `run_seed`."""
     return replace(s, seed=run_seed(s.seed, config))
+
+
+def run_seed(seed: int, config: dict[str, Any]) -> int:
+    """The seed of one run, derived from the table's and from the run's own training seed.
+
+    So the texts of two seeds are independent, and rows of one training seed share their random numbers.
+    """
+    digest = hashlib.sha256(f"{seed} {config.get('seed')}".encode()).digest()
+    return int.from_bytes(digest[:6])
