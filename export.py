@@ -47,7 +47,7 @@ from data.tokenizers import (
     Tokenizer,
 )
 from evaluation.card import card
-from evaluation.sampling import run_seed
+from evaluation.settings import run_seed
 from heads import BayesianProjection, Softmax
 from model import GPT, LanguageModel
 from runtime.checkpoint import load_model, writing

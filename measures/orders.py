@@ -30,8 +30,9 @@ from evaluation.metrics import perplexity
 from evaluation.orders import KINDS, Asker, Questions, divergence, middle_bits, questions, spread, templates
 from evaluation.rows import check_comparable, check_together, corpus_folder
 from evaluation.samplers import points
-from evaluation.sampling import run_seed, weight_draws
+from evaluation.sampling import weight_draws
 from evaluation.scoring import score
+from evaluation.settings import run_seed
 from evaluation.two_sided import Answers, Sequences, is_known, two_sided
 from measures.measure import Entry, Subject, entries
 from measures.store import Row

@@ -23,8 +23,8 @@ from data.prepared import load_tokenizer, tokenizer_of
 from data.tokenizers import BPETokenizer, GPT2Tokenizer, WordTokenizer, byte_level, byte_vocab, read_tokenizer
 from evaluation import card
 from evaluation.metrics import bits_per_byte, perplexity
-from evaluation.sampling import run_seed
 from evaluation.scoring import score
+from evaluation.settings import run_seed
 from model import build
 from runtime.checkpoint import load_model, save, weights_digest
 from runtime.errors import UserError
