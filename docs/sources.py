@@ -106,7 +106,7 @@ def by_row(found: Iterable[Entry]) -> dict[str, list[Entry]]:
     """row -> the rows of its runs; a reference is a row of its own."""
     out = defaultdict[str, list[Entry]](list)
     for r in found:
-        out[r.get("row", r["name"])].append(r)
+        out[r["row"] if "row" in r else r["name"]].append(r)
     return out
 
 
