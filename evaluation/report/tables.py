@@ -128,7 +128,9 @@ def open_table(name: Path, prompts: int) -> Table:
         measures = [find_measure(measure) for measure in store.measures() if measure != search.NAME]
     except UserError as error:
         raise UserError(f"{path} cannot be shown: {error}") from None
-    parts, drawn, texts = [], [], []
+    parts: list[Part] = []
+    drawn: list[Figure] = []
+    texts: list[list[Sample]] = []
     with foreign(path, OURS), TemporaryDirectory() as folder:
         out = Path(folder) / name.name
         for measure in measures:
