@@ -132,12 +132,12 @@ def other_processes(had: dict[str, Any], world: int) -> str:
     )
 
 
-def saved_best(out: Path) -> float:
-    """What the checkpoint `best` of a run is best by; inf where there is none."""
+def saved_best(out: Path) -> dict[str, Any]:
+    """The progress of a run's checkpoint `best`; {} where there is none."""
     for which in ("best", "best.old"):
         if (out / which).is_dir():
-            return checkpoint.load(out / which, weights=False, run=True).progress["best_val_nll"]
-    return math.inf
+            return checkpoint.load(out / which, weights=False, run=True, classifier=True).progress
+    return {}
 
 
 def settle_dtype(dtype: str, begun: str | None, procs: Processes, say: Callable[[str], None]) -> Precision:
