@@ -2,7 +2,7 @@
 
     python classify_table.py config/tables/mnist.py [--key=value ...]
 
-Trains each row with each seed (classify.py; a stopped one resumes) and writes results/NAME.md, .csv and
+Trains each row with each seed (train.py; a stopped one resumes) and writes results/NAME.md, .csv and
 .json: per row the mean over seeds, with a 95% interval by Student's t, and a star where it cannot be told
 from the best. The test images are scored once a run, by the checkpoint that is best on the validation images.
 
@@ -23,8 +23,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from classify import RESULT, ClassifyConfig, lasting
+from config.defaults import TrainConfig
 from data.images.sets import open_images
+from data.images.task import RESULT
 from evaluation.classification import COLUMNS, PUBLISHED
 from evaluation.groups import group
 from evaluation.intervals import Runs, differences, summarise, with_intervals
@@ -35,7 +36,9 @@ from runtime import checkpoint
 from runtime.configurator import cli, completed, configure, help_text, wants_help
 from runtime.errors import UserError
 from runtime.files import check_writable, foreign, lock_of, locked, read_json, replacing
+from runtime.logs import entries
 from runtime.names import check_row_name
+from runtime.resume import RESUMABLE
 from runtime.workers import Stopped, train_all
 
 OURS = "a table of classify_table.py: give another --name or --results, or move it away"
@@ -46,10 +49,10 @@ REMEDY = "move it away, or give another --runs folder"
 class ClassTableConfig:
     # fmt: off
     name: str = ""                                  # of the table; empty: the config file's
-    rows: list[str] = field(default_factory=list)   # of each its name and its flags of classify.py
+    rows: list[str] = field(default_factory=list)   # of each its name and its flags of train.py
     #                                                 the others' differences are to the first
     config: str = "mnist"                           # config file of all rows: config/CONFIG.py
-    flags: str = ""                                 # of classify.py, given to each row before its own
+    flags: str = ""                                 # of train.py, given to each row before its own
     seeds: list[int] = field(default_factory=lambda: [2, 3, 4, 5, 6])
     gains: list[float] = field(default_factory=list)    # each row at the best of these; empty: not tuned
     tune_seed: int = 1                              # of the trainings that find it
@@ -106,7 +109,7 @@ class ClassRun:
     seed: int
     out: Path
     arguments: tuple[str, ...]
-    program: ClassVar[str] = "classify.py"
+    program: ClassVar[str] = "train.py"
 
     @classmethod
     def make(cls, row: str, seed: int, c: ClassTableConfig, gain: float | None = None) -> "ClassRun":
@@ -119,8 +122,8 @@ class ClassRun:
         return cls(name, seed, out, (f"config/{c.config}.py", *given, *itself))
 
     @property
-    def wanted(self) -> ClassifyConfig:
-        return ClassifyConfig.read(list(self.arguments))
+    def wanted(self) -> TrainConfig:
+        return TrainConfig.read(list(self.arguments))
 
     @property
     def started(self) -> bool:
@@ -133,27 +136,33 @@ class ClassRun:
     def result(self) -> Row | None:
         """What the run left, if it is over. UserError if it is not the training that is asked for."""
         path, found = self.out / RESULT, None
-        if path.is_file():
-            with foreign(path, "what classify.py writes: move the run away"):
+        last = (entries(self.out) or [{}])[-1]
+        if "diverged" in last:  # there may be no checkpoint of it
+            config = last["config"]
+            found = {"name": self.out.name, "problem": last["diverged"], "training": config}
+        elif path.is_file():
+            with foreign(path, "what train.py writes: move the run away"):
                 found = number_strings(read_json(path))
-                config, done = found["training"], float(found["training"]["epochs"])
+                config = dict(found["training"])
         elif self.started:
-            config = checkpoint.load(checkpoint.find(self.out, "last"), weights=False).config
+            ckpt = checkpoint.find(self.out, "last")
+            config = checkpoint.load(ckpt, weights=False, classifier=True).config
         else:
             return None
         if odd := self.differs(config):
             raise UserError(f"{self.out} was trained with another {odd}: {REMEDY}")
         if found is None:
             return None
-        asked = self.wanted.epochs
+        done, asked = config["max_steps"], self.wanted.max_steps
         if done > asked:
-            raise UserError(f"{self.out} was trained for {done:g} epochs, not {asked:g}: {REMEDY}")
+            raise UserError(f"{self.out} was trained for {done} steps, not {asked}: {REMEDY}")
         return found if done == asked else None
 
     def differs(self, config: dict[str, Any]) -> str:
         """The first setting in which a run's configuration is not what is asked for; or ""."""
-        wanted, config = lasting(asdict(self.wanted)), completed(ClassifyConfig, config)
-        odd = [k for k, v in wanted.items() if config[k] != v]
+        wanted, config = asdict(self.wanted), completed(TrainConfig, config)
+        settled = {k for k, v in wanted.items() if v == "auto"} | RESUMABLE
+        odd = [k for k in wanted.keys() - settled if config[k] != wanted[k]]
         return f"{odd[0]} ({config[odd[0]]!r}, not {wanted[odd[0]]!r})" if odd else ""
 
 
@@ -171,7 +180,7 @@ def row_of(run: ClassRun, kept: dict[str, Row]) -> Row | None:
     result, had = run.result(), kept.get(run.out.name)
     if result is not None or run.started or had is None:
         return result
-    if run.differs(had["training"]) or had["training"]["epochs"] != run.wanted.epochs:
+    if run.differs(had["training"]) or had["training"].get("max_steps") != run.wanted.max_steps:
         return None
     return had
 
@@ -181,7 +190,7 @@ def trained(runs: Sequence[ClassRun], c: ClassTableConfig, kept: dict[str, Row])
     Stopped at a signal."""
     if not c.partial:
         todo = [r for r in runs if row_of(r, kept) is None]
-        for images in {(w.dataset, w.source, w.validation) for w in (run.wanted for run in todo)}:
+        for images in {(w.dataset, w.source) for w in (run.wanted for run in todo)}:
             open_images(*images)  # what cannot be had is said once, and not run by run
         train_all(todo, c.jobs, ended=lambda run, code: run.finished)  # one that diverged is over, too
     found = {run.out.name: row_of(run, kept) for run in runs}
@@ -213,7 +222,7 @@ def check_same_images(rows: dict[str, Row]) -> str:
     """The name of the set that all were trained on. UserError if they were not, or if there are none."""
     if not rows:
         raise UserError("partial = True: no run of this table is finished")
-    seen = {r["training"]["data_sha256"]: (name, r["training"]["images"]) for name, r in rows.items()}
+    seen = {r["training"]["data_sha256"]: (name, r["training"]["dataset"]) for name, r in rows.items()}
     if len(seen) > 1:
         both = "; ".join(f"{name} was trained on {images}" for name, images in seen.values())
         raise UserError(f"{both}: other images cannot stand in one table; {REMEDY}")
@@ -253,10 +262,11 @@ def note(c: ClassTableConfig, images: str, training: dict[str, Any], bad: list[s
             f"validation accuracy (then NLL) of a training with seed {c.tune_seed}."
         )
     return [
-        f"{images}: {t['train_images']:,} images to train on, {t['validation']:.0%} of the train split held "
-        f"out to choose the checkpoint; config/{c.config}.py: {t['epochs']:g} epochs, batch "
-        f"{t['batch_size']}, {t['optimizer']} at {t['learning_rate']:g}, {t['dtype']}, "
-        f"network {' '.join(t['layers'].split())}. Some heads have an output bias, others none.",
+        f"{images}: {t['train_tokens']:,} images to train on, a tenth of the train split held out to choose "
+        f"the checkpoint; config/{c.config}.py: {t['max_steps'] * t['batch_size'] / t['train_tokens']:.4g} "
+        f"epochs, batch {t['batch_size']}, {t['optimizer']} at {t['learning_rate']:g}, {t['dtype']}, "
+        f"network {' '.join(t['trunk_args']['layers'].split())}. Some heads have an output bias, others "
+        "none.",
         tuned,
         f"Mean of the seeds {', '.join(map(str, c.seeds))} ± half of its 95% interval, Student's t. * marks "
         "the rows that cannot be told from the best: paired one-sided t-tests with Holm's correction, alpha "

@@ -509,9 +509,7 @@ def build(config: dict[str, Any]) -> LanguageModel:
     if not config.get("tied", True):
         weight = trunk.new_readout()
     elif weight is None:
-        raise ValueError(
-            f"the trunk {config['trunk']!r} has no token embedding to share: use tied = False"
-        )
+        raise ValueError(f"the trunk {config['trunk']!r} has no token embedding to share: use tied = False")
     keys = ("bayesian", "prior_sigma", "gain", "learn_gain")
     beside = {key: config[key] for key in keys if key in config}
     head = make_head(config["head"], size.vocab_size, weight, config["head_args"], **beside)

@@ -1,6 +1,6 @@
 # CIFAR-100 with the network of Banerjee et al. 2021, which is that of Clevert et al. 2016, as their code has
-# it: padding, strides of 2, and one activation a block; 100 epochs of 450 steps. Their L2 of .0005 is a weight
-# decay of .001; of the first layer it is twenty times that there, and none of the last.
+# it: padding, strides of 2, and one activation a block; 100 epochs of 450 steps. Their L2 of .0005 is a
+# weight decay of .001; of the first layer it is twenty times that there, and none of the last.
 # python train.py config/cifar100.py --head=taylor
 dataset = "cifar100"
 trunk = "cnn"

@@ -65,7 +65,7 @@ class TrainConfig:
     keep_true: bool = True          # False: proposals replace the true token, as the published code did
     label_store: bool = True        # proposals computed once and stored beside the token file; False: online
     # optimisation
-    optimizer: str = "adamw"        # or "muon": for the trunk's matrices, and AdamW for all else; "adam", "sgd"
+    optimizer: str = "adamw"        # or "muon": of the trunk's matrices, AdamW of all else; "adam", "sgd"
     batch_size: int = 12            # windows a step, over all processes
     micro_batch: int = 0            # windows at a time; 0: a process's whole share
     max_steps: int = 100_000

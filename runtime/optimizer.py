@@ -1,4 +1,4 @@
-"""The optimizer of a training: AdamW, or Muon for the trunk's matrices and AdamW for all else; Adam or SGD."""
+"""The optimizer of a training: AdamW, or Muon for the trunk's matrices and AdamW for all else; Adam; SGD."""
 
 import math
 from typing import Any, cast

@@ -21,9 +21,7 @@ class Stopped(Exception):
 class Evaluator:
     """Evaluations of `model`, each shared by the processes. `stop`: whether a signal came in this one."""
 
-    def __init__(
-        self, model: LanguageModel, config: TrainConfig, procs: Processes, stop: Callable[[], bool]
-    ):
+    def __init__(self, model: LanguageModel, config: TrainConfig, procs: Processes, stop: Callable[[], bool]):
         self.model, self.config, self.procs, self.stop = model, config, procs, stop
         self.out = Path(config.out_dir)
 

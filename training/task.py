@@ -1,4 +1,4 @@
-"""What a run is trained on, and what judges it: a corpus of tokens (training/text.py), or what a lab brings."""
+"""What a run is trained on, and what judges it: a corpus of tokens (training/text.py), or a lab's."""
 
 import importlib
 import importlib.util
@@ -21,7 +21,8 @@ TEXT = "training.text"
 
 
 class Evaluation(NamedTuple):
-    """What an evaluation finds. The best checkpoint is the one whose `judged` is least."""
+    """What an evaluation finds. The best checkpoint is the one whose `judged` is least. A value that is nan
+    ends the training."""
 
     judged: tuple[float, ...]  # Task.judged_by has their names
     values: tuple[float, ...]  # the same of all that was scored, as a checkpoint keeps them
@@ -32,7 +33,7 @@ class Evaluation(NamedTuple):
 class Task(Protocol):
     """What a run is trained on and how it is judged. Losses, steps, checkpoints and signals are train.py's.
 
-    info       what the run's configuration says of the data: vocab_size, tokenizer_fingerprint, data_sha256, ...
+    info       what the run's configuration says of the data: vocab_size, tokenizer_fingerprint, data_sha256
     tokenizer  goes with every checkpoint; None where there is none
     size       positions of an epoch that are predicted: the KL of Bayesian weights counts once for all
     judged_by  names of the numbers of `Evaluation.judged`; "nll" is one of them
@@ -77,7 +78,7 @@ class Lab(Task, Protocol):
 
     @staticmethod
     def settle(config: "TrainConfig") -> "TrainConfig":
-        """The configuration with what the data decide. UserError for a setting that has no meaning for them."""
+        """See `settled`."""
         ...
 
 

@@ -1,5 +1,6 @@
 """Training on token files: windows of a corpus, each token predicted from those before it or in any order."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -86,7 +87,7 @@ class Task:
     def score(self, evaluator: Evaluator, order: str, part: int = 0) -> Score:
         """Of so many windows of the validation split, 0: of all, see `score`. Stopped, in all processes, if a
         signal came in one."""
-        c, procs = self.config, evaluator.procs
+        procs = evaluator.procs
 
         def work(draws: list[Weights]) -> Score:
             return score(
@@ -144,6 +145,8 @@ class Task:
         """What an evaluation found: the score `s`. The checkpoint is judged `by` that of the same windows in
         all evaluations; a `sparse` head has no finite NLL to be best by, and is judged by PPL_eps."""
         nll, eps_nll = s.nll / s.tokens, s.eps_nll / s.tokens
+        if math.isnan(nll):
+            return Evaluation((nll,), (nll,), "", {})
         judged = (by.eps_nll if sparse else by.nll) / by.tokens
         ppl, ppl_eps = perplexity(nll, 1), perplexity(eps_nll, 1)
         where = f", {s.part} windows of it," * bool(s.part)
