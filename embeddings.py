@@ -9,23 +9,11 @@ be no row of the table. The number at each panel is the leave-one-out accuracy o
 as many human texts and texts of the row, in the embeddings themselves: .5 where they cannot be told apart.
 """
 
-if __name__ == "__main__":
-    from runtime import configurator
-
-    configurator.quiet_imports("sklearn", "scipy", "tabulate", "sacrebleu", "matplotlib")
-
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from tqdm import tqdm
-
-from evaluation.embeddings import HUMAN, check_rows, draw, embed
-from evaluation.scorer import open_scorer
-from evaluation.tables import beside, read_texts, samples_file
-from runtime.configurator import check_seed, cli, configure, help_text, wants_help
-from runtime.device import get_device
+from runtime.configurator import check_seed
+from runtime.door import Program
 from runtime.errors import UserError
-from runtime.files import check_writable, foreign, read_json
 
 
 @dataclass
@@ -46,6 +34,22 @@ class EmbeddingsConfig:
         if self.texts < 1:
             raise UserError(f"texts = {self.texts}: must be at least 1")
         check_seed(self.seed)
+
+
+program = Program(
+    __name__, __doc__, EmbeddingsConfig, "sklearn", "scipy", "tabulate", "sacrebleu", "matplotlib"
+)
+
+from pathlib import Path
+
+from tqdm import tqdm
+
+from evaluation.embeddings import HUMAN, check_rows, draw, embed
+from evaluation.scorer import open_scorer
+from evaluation.tables import beside, read_texts, samples_file
+from runtime.configurator import cli
+from runtime.device import get_device
+from runtime.files import check_writable, foreign, read_json
 
 
 def texts_of(c: EmbeddingsConfig) -> dict[str, list[str]]:
@@ -69,12 +73,8 @@ def texts_of(c: EmbeddingsConfig) -> dict[str, list[str]]:
     return out
 
 
-def main(argv: list[str]) -> int:
-    if wants_help(argv):
-        print(__doc__, help_text(EmbeddingsConfig), sep="\n")
-        return 0
-    c = configure(EmbeddingsConfig, argv)
-    c.check()
+@program
+def main(c: EmbeddingsConfig) -> int:
     texts, out = texts_of(c), beside(Path(c.table), ".embeddings")
     check_rows(texts)
     check_writable(beside(out, ".svg"))

@@ -20,43 +20,12 @@ Human text is the standard: beside each value stands its distance to human.
 prompts scored along. Its own defaults are the last lines of the help.
 """
 
-if __name__ == "__main__":
-    from runtime import configurator
+from dataclasses import dataclass
+from typing import Any, Literal
 
-    configurator.quiet_imports("scipy", "tabulate", "sacrebleu")
-
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
-
-import torch
-
-from evaluation.columns import columns_of, shown
-from evaluation.rows import Data, Entry, model_row, open_all, other_texts, reference_row, renamed, unchanged
-from evaluation.scorer import MAUVE, Judge, open_scorer, scorer_digest
-from evaluation.settings import Settings, TextsConfig, settings
-from evaluation.tables import (
-    Row,
-    beside,
-    cells,
-    exit_code,
-    explain,
-    kept_rows,
-    samples_file,
-    scored_otherwise,
-    terminal,
-    update,
-)
-from evaluation.text_files import Texts, apart, fitting, text_row, unchanged_texts
-from evaluation.texts import measured
-from runtime.checkpoint import Degenerate, weights_digest
-from runtime.configurator import cli, configure, help_text, wants_help
-from runtime.errors import UserError
-from runtime.files import check_writable
-from runtime.names import REFERENCES, check_apart
+from evaluation.settings import TextsConfig
+from runtime.configurator import configure
+from runtime.door import Program
 
 
 @dataclass
@@ -94,10 +63,49 @@ class PaperConfig(EvaluationConfig):
     top_k: int = 200
     # fmt: on
 
+    @classmethod
+    def read(cls, argv: list[str]) -> EvaluationConfig:
+        """The configuration of a command line: with these defaults if it asks for the paper's protocol."""
+        c = configure(EvaluationConfig, argv)
+        return configure(cls, argv) if c.protocol == "paper" else c
 
-def read_arguments(argv: list[str]) -> EvaluationConfig:
-    c = configure(EvaluationConfig, argv)
-    return configure(PaperConfig, argv) if c.protocol == "paper" else c
+
+program = Program(__name__, __doc__, PaperConfig, "scipy", "tabulate", "sacrebleu")
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from evaluation.columns import columns_of, shown
+from evaluation.rows import Data, Entry, model_row, open_all, other_texts, reference_row, renamed, unchanged
+from evaluation.scorer import MAUVE, Judge, open_scorer, scorer_digest
+from evaluation.settings import Settings, settings
+from evaluation.tables import (
+    Row,
+    beside,
+    cells,
+    exit_code,
+    explain,
+    kept_rows,
+    samples_file,
+    scored_otherwise,
+    terminal,
+    update,
+)
+from evaluation.text_files import Texts, apart, fitting, text_row, unchanged_texts
+from evaluation.texts import measured
+from runtime.checkpoint import Degenerate, weights_digest
+from runtime.configurator import cli
+from runtime.errors import UserError
+from runtime.files import check_writable
+from runtime.names import REFERENCES, check_apart
+
+# fmt: on
 
 
 def settings_of(c: EvaluationConfig, block_size: int) -> Settings:
@@ -165,11 +173,8 @@ def judged(judge: Judge | None, row: Row, texts: list[str] | None, prompts: list
         return row | {"problem": e.what}
 
 
-def main(argv: list[str]) -> int:
-    if wants_help(argv):
-        print(__doc__, help_text(PaperConfig), sep="\n")
-        return 0
-    c = read_arguments(argv)
+@program
+def main(c: EvaluationConfig) -> int:
     files, runs = apart(c.checkpoints)
     if not runs:
         raise UserError("files of texts stand beside a run, whose corpus and prompts the table has: give one")

@@ -15,51 +15,15 @@ tokenizer, and uniform noise of codes. Means over the runs of a configuration, w
 Student's t over their seeds. OUT.samples/RUN.png: images by class (down) and guidance (four each).
 """
 
-if __name__ == "__main__":
-    from runtime import configurator
-
-    configurator.quiet_imports("scipy", "tabulate", "matplotlib")
-
-import math
-import sys
 from dataclasses import dataclass, field
 from itertools import product
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-import numpy as np
-import torch
-from tqdm import tqdm
-
-from data.held_out import HeldOut, open_held_out
-from data.image_tokens.prepare import FILES, read_source
-from data.images.sets import Images, ImageSet
-from evaluation.by_seed import grouped, kept_rows, mean, problems, rows_of, table, update
-from evaluation.guidance import Drawn, check_cfg, sample_codes, what_is_drawn
-from evaluation.images import NEIGHBOURS, Seen, grid, halves, judged, seen, write_png
-from evaluation.orders import Asker
-from evaluation.provenance import versions
-from evaluation.rows import Entry, check_comparable, entries
-from evaluation.sampling import check_sampling
-from evaluation.scoring import score
-from evaluation.settings import run_seed, weight_draws
-from evaluation.tables import Row, beside, exit_code, scored_otherwise
-from model import LanguageModel
-from runtime import checkpoint
-from runtime.configurator import check_seed, cli, configure, help_text, wants_help
-from runtime.device import float64_device, get_device, get_dtype, settle_dtype
+from evaluation.settings import NEIGHBOURS
+from runtime.configurator import check_seed
+from runtime.door import Program
 from runtime.errors import UserError
-from runtime.files import check_writable
-from runtime.names import file_stem
-
-PROGRAM = "eval_images.py"
-CODE = (  # what decides the numbers of a row, beside what decides those of eval_diversity.py
-    *(f"evaluation/{name}.py" for name in ("images", "guidance")),
-    *(f"data/image_tokens/{name}.py" for name in ("codecs", "prepare")),
-    "data/images/cnn.py",
-)
-TITLES = {"fd": "FD (our CNN)", "precision": "precision", "recall": "recall", "accuracy": "accuracy"}
-SHOWN = (10, 4)  # classes, and images of each at a point, in the picture of a run
+from runtime.values import check_cfg, check_sampling
 
 
 @dataclass
@@ -115,10 +79,45 @@ class Point(NamedTuple):
         return f"{self.cfg:g}{hot}" + f", top {self.top_k}" * (self.top_k > 0)
 
 
-def read_arguments(argv: list[str]) -> ImagesConfig:
-    c = configure(ImagesConfig, argv)
-    c.check()
-    return c
+program = Program(__name__, __doc__, ImagesConfig, "scipy", "tabulate", "matplotlib")
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from data.held_out import HeldOut, open_held_out
+from data.image_tokens.prepare import FILES, read_source
+from data.images.sets import Images, ImageSet
+from evaluation.by_seed import grouped, kept_rows, mean, problems, rows_of, table, update
+from evaluation.guidance import Drawn, sample_codes, what_is_drawn
+from evaluation.images import Seen, grid, halves, judged, seen, write_png
+from evaluation.orders import Asker
+from evaluation.provenance import versions
+from evaluation.rows import Entry, check_comparable, entries
+from evaluation.sampling import weight_draws
+from evaluation.scoring import score
+from evaluation.settings import run_seed
+from evaluation.tables import Row, beside, exit_code, samples_folder, scored_otherwise
+from model import LanguageModel
+from runtime import checkpoint
+from runtime.configurator import cli
+from runtime.device import float64_device, get_device, get_dtype, settle_dtype
+from runtime.files import check_writable
+from runtime.names import file_stem
+
+PROGRAM = "eval_images.py"
+CODE = (  # what decides the numbers of a row, beside what decides those of eval_diversity.py
+    *(f"evaluation/{name}.py" for name in ("images", "guidance")),
+    *(f"data/image_tokens/{name}.py" for name in ("codecs", "prepare")),
+    "data/images/cnn.py",
+)
+TITLES = {"fd": "FD (our CNN)", "precision": "precision", "recall": "recall", "accuracy": "accuracy"}
+SHOWN = (10, 4)  # classes, and images of each at a point, in the picture of a run
 
 
 # -----------------------------------------------------------------------------
@@ -185,6 +184,7 @@ def opened(c: ImagesConfig) -> Asked:
         raise UserError(f"the {c.split} split has too few images: {len(real)} in each half of it")
     if c.out:
         check_writable(beside(Path(c.out), ".json"))
+        check_writable(samples_folder(Path(c.out)) / "x.png")
     return Asked(runs, data, drawn, classifier, seen(classifier, real.pixels), real.labels, others)
 
 
@@ -231,7 +231,7 @@ def run_row(c: ImagesConfig, entry: Entry, a: Asked) -> Row:
         strips.append(strip(pixels, a.labels))
     if c.out:
         name = f"{file_stem(entry.name)}.png"
-        write_png(beside(Path(c.out), ".samples") / name, np.concatenate(strips, 1))
+        write_png(samples_folder(Path(c.out)) / name, np.concatenate(strips, 1))
     return row
 
 
@@ -301,11 +301,8 @@ def check_before(c: ImagesConfig, out: Path, wanted: list[dict[str, Any]]) -> di
     return kept_rows(out, settings_of(c), PROGRAM)
 
 
-def main(argv: list[str]) -> int:
-    if wants_help(argv):
-        print(__doc__, help_text(ImagesConfig), sep="\n")
-        return 0
-    c = read_arguments(argv)
+@program
+def main(c: ImagesConfig) -> int:
     c.dtype = settle_dtype(c.dtype, get_device(c.device)).name
     a = opened(c)
     out = Path(c.out) if c.out else None

@@ -1,5 +1,6 @@
-"""How well models know a text in any order: checkpoints -> perplexity by order, held-out middles, and where
-the exact truth is known, the distance to it given both sides.
+"""How well models know a text in any order: checkpoints -> perplexity by order, and of held-out middles.
+
+Where the exact truth is known, also the distance to it given both sides.
 
     python eval_orders.py out/baseline-small-1 out/sigma_gpt-small-1 --out results/orders
     python eval_orders.py out/orders/*-orders-* --samplers --out results/orders_grammar
@@ -21,49 +22,12 @@ Rows are means over the runs of one configuration, with 95% intervals by Student
 evaluations it takes.
 """
 
-if __name__ == "__main__":
-    from runtime import configurator
-
-    configurator.quiet_imports("scipy", "tabulate")
-
-import itertools
-import statistics
-import sys
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
-from tqdm import tqdm
-
-from data.held_out import HeldOut, open_held_out
-from data.prepared import found_path, given_of
-from evaluation import figures
-from evaluation.by_seed import grouped, kept_rows, mean, problems, rows_of, table, update
-from evaluation.metrics import perplexity
-from evaluation.orders import KINDS, Asker, Questions, divergence, middle_bits, questions, spread, templates
-from evaluation.provenance import versions
-from evaluation.rows import Entry, check_comparable, entries
-from evaluation.samplers import points
-from evaluation.scoring import score
-from evaluation.settings import run_seed, weight_draws
-from evaluation.tables import Row, beside, exit_code, scored_otherwise
-from evaluation.two_sided import Answers, Sequences, TwoSided, is_known, two_sided
-from runtime.checkpoint import load_model
-from runtime.configurator import check_seed, cli, configure, help_text, wants_help
-from runtime.device import get_device, get_dtype, settle_dtype
+from runtime.configurator import check_seed
+from runtime.door import Program
 from runtime.errors import UserError
-from runtime.files import check_writable, lock_of, locked
-
-PROGRAM = "eval_orders.py"
-CODE = (  # what decides the numbers of a row, beside what decides those of eval_diversity.py
-    *(f"evaluation/{name}.py" for name in ("orders", "any_order", "filling", "samplers", "two_sided")),
-    "data/orders.py",
-    "data/grammar/two_sided.py",
-    "data/synthetic/tasks.py",
-    "data/climbs/simulated.py",
-    "data/climbs/rates.py",
-    "data/mazes/mazes.py",
-)
 
 
 @dataclass
@@ -98,10 +62,45 @@ class OrdersConfig:
         check_seed(self.seed)
 
 
-def read_arguments(argv: list[str]) -> OrdersConfig:
-    c = configure(OrdersConfig, argv)
-    c.check()
-    return c
+program = Program(__name__, __doc__, OrdersConfig, "scipy", "tabulate")
+
+import itertools
+import statistics
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+
+from data.held_out import HeldOut, open_held_out
+from data.prepared import found_path, given_of
+from evaluation import figures
+from evaluation.by_seed import grouped, kept_rows, mean, problems, rows_of, table, update
+from evaluation.metrics import perplexity
+from evaluation.orders import KINDS, Asker, Questions, divergence, middle_bits, questions, spread, templates
+from evaluation.provenance import versions
+from evaluation.rows import Entry, check_comparable, entries
+from evaluation.samplers import points
+from evaluation.sampling import weight_draws
+from evaluation.scoring import score
+from evaluation.settings import run_seed
+from evaluation.tables import Row, beside, exit_code, scored_otherwise
+from evaluation.two_sided import Answers, Sequences, TwoSided, is_known, two_sided
+from runtime.checkpoint import load_model
+from runtime.configurator import cli
+from runtime.device import get_device, get_dtype, settle_dtype
+from runtime.files import check_writable, lock_of, locked
+
+PROGRAM = "eval_orders.py"
+CODE = (  # what decides the numbers of a row, beside what decides those of eval_diversity.py
+    *(f"evaluation/{name}.py" for name in ("orders", "any_order", "filling", "samplers", "two_sided")),
+    "data/orders.py",
+    "data/grammar/two_sided.py",
+    "data/synthetic/tasks.py",
+    "data/climbs/simulated.py",
+    "data/climbs/rates.py",
+    "data/mazes/mazes.py",
+)
 
 
 def perplexities(who: Asker, own: str, data: HeldOut, title: str, apart: bool) -> dict[str, float]:
@@ -291,11 +290,8 @@ def opened(c: OrdersConfig) -> Asked:
     return Asked(runs, data, length, truth)
 
 
-def main(argv: list[str]) -> int:
-    if wants_help(argv):
-        print(__doc__, help_text(OrdersConfig), sep="\n")
-        return 0
-    c = read_arguments(argv)
+@program
+def main(c: OrdersConfig) -> int:
     c.dtype = settle_dtype(c.dtype, get_device(c.device)).name
     a = opened(c)
     out = Path(c.out) if c.out else None

@@ -9,33 +9,11 @@ Quality is BLEU against human texts of the other held-out split or, for the lang
 Texts, prompts and their number are eval_diversity.py's. What is done is kept: the same command goes on.
 """
 
-if __name__ == "__main__":
-    from runtime import configurator
+from dataclasses import dataclass, field
 
-    configurator.quiet_imports("scipy", "tabulate", "sacrebleu", "matplotlib")
-
-import math
-import sys
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
-
-from evaluation import diversity, figures
-from evaluation.provenance import scoring_code, versions
-from evaluation.rows import Data, open_all, other_texts, public, unchanged, validity
-from evaluation.settings import Settings, TextsConfig, check_settings, of_run, other_settings
-from evaluation.tables import Row, beside, exit_code, json_table, scored_otherwise
-from evaluation.texts import cut, decode, measured, sample_texts
-from runtime.checkpoint import Degenerate, load_model, weights_digest
-from runtime.configurator import cli, configure, help_text, wants_help
-from runtime.device import get_dtype
+from evaluation.settings import TextsConfig
+from runtime.door import Program
 from runtime.errors import UserError
-from runtime.files import foreign, lock_of, locked, read_json, replacing
-
-CODE = ("frontier.py",)  # what decides the points, beside what decides the numbers of eval_diversity.py
 
 
 @dataclass
@@ -53,6 +31,31 @@ class FrontierConfig(TextsConfig):
             raise UserError("--out is missing: a name for the files, as in --out=results/mine.frontier")
         if not self.temperatures:
             raise UserError("temperatures = []: give at least one, as in --temperatures=0.5,1.0")
+
+
+program = Program(__name__, __doc__, FrontierConfig, "scipy", "tabulate", "sacrebleu", "matplotlib")
+
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from evaluation import diversity, figures
+from evaluation.provenance import scoring_code, versions
+from evaluation.rows import Data, open_all, other_texts, public, unchanged, validity
+from evaluation.settings import Settings, check_settings, of_run, other_settings
+from evaluation.tables import Row, beside, exit_code, json_table, scored_otherwise
+from evaluation.texts import cut, decode, measured, sample_texts
+from runtime.checkpoint import Degenerate, load_model, weights_digest
+from runtime.configurator import cli
+from runtime.device import get_dtype
+from runtime.files import foreign, lock_of, locked, read_json, replacing
+
+CODE = ("frontier.py",)  # what decides the points, beside what decides the numbers of eval_diversity.py
 
 
 def quality(texts: list[str], references: list[str]) -> dict[str, float]:
@@ -135,12 +138,8 @@ def described(row: Row) -> str:
     return f"{row['name']}: {', '.join(said)}"
 
 
-def main(argv: list[str]) -> int:
-    if wants_help(argv):
-        print(__doc__, help_text(FrontierConfig), sep="\n")
-        return 0
-    c = configure(FrontierConfig, argv)
-    c.check()
+@program
+def main(c: FrontierConfig) -> int:
     asked, s, data, device = open_all(c)
     for t in c.temperatures:
         check_settings(replace(s, temperature=t))

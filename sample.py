@@ -12,43 +12,19 @@ many at a time. --speculative keeps the distribution of that, --burst, the rule 
 not. A masked diffusion model fills in a token a pass, or many at a time with --steps, which is not exact.
 """
 
-if __name__ == "__main__":
-    from runtime import configurator
-
-    configurator.quiet_imports()
-
-import shutil
+import runpy
 import sys
-import time
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from data.orders import MASKED, ORDERS
-from data.prepared import tokenizer_of
-from data.tokenizers import Tokenizer
-from evaluation import gaps
-from evaluation.any_order import FREE, MaskedReader, Reader, check_fills, reader_of
-from evaluation.filling import Filled, burst, diffusion, one_by_one, speculative, unwatched
-from evaluation.sampling import check_sampling, entropies, generate, truncate
-from evaluation.settings import weight_draws
-from heads import BayesianProjection, Weights
-from model import LanguageModel
-from runtime.checkpoint import Checkpoint, Degenerate, find, load, load_model
-from runtime.configurator import Text, check_seed, cli, configure, help_text, wants_help
-from runtime.device import Precision, autocast, float64_device, get_device, get_dtype, settle_dtype
-from runtime.errors import UserError, users_values
-from runtime.files import read_text
-from runtime.memory import check_fits
+from runtime.configurator import Text, check_seed
+from runtime.door import Program
+from runtime.errors import UserError
+from runtime.files import read_json
 from runtime.places import CODE
+from runtime.values import check_sampling
 
 FILLS = ("random", "left_to_right", "fractal")  # orders in which a text is filled in
 
@@ -138,6 +114,49 @@ class SampleConfig:
                 raise UserError(
                     f"--{key} is for text from left to right: leave it out where gaps are filled in"
                 )
+
+
+def own_program(argv: list[str]) -> Path | None:
+    """sample_DATASET.py, where the dataset of the run in `argv` has one: what is sampled there is no text."""
+    for argument in argv:
+        for which in ("", "best", "best.old", "last", "last.old"):
+            with suppress(OSError, ValueError, AttributeError):  # no folder of a run
+                dataset = read_json(Path(argument) / which / "config.json").get("dataset")
+                path = CODE / f"sample_{dataset}.py"
+                return path if path.stem.isidentifier() and path.is_file() else None
+    return None
+
+
+if __name__ == "__main__" and (own := own_program(sys.argv[1:])):
+    runpy.run_path(str(own), run_name="__main__")
+
+program = Program(__name__, __doc__, SampleConfig)
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data.orders import MASKED, ORDERS
+from data.prepared import tokenizer_of
+from data.tokenizers import Tokenizer
+from evaluation import gaps
+from evaluation.any_order import FREE, MaskedReader, Reader, check_fills, reader_of
+from evaluation.filling import Filled, burst, diffusion, one_by_one, speculative, unwatched
+from evaluation.sampling import entropies, generate, truncate, weight_draws
+from heads import BayesianProjection, Weights
+from model import LanguageModel
+from runtime.checkpoint import Checkpoint, Degenerate, load_model
+from runtime.configurator import cli
+from runtime.device import Precision, autocast, float64_device, get_device, get_dtype, settle_dtype
+from runtime.errors import users_values
+from runtime.files import read_text
+from runtime.memory import check_fits
 
 
 class Stream:
@@ -236,26 +255,14 @@ def introduce(c: SampleConfig, ckpt: Checkpoint, dtype: Precision, draws: Sequen
         print("int8 weights: close to the distribution that is scored, no longer exactly it", file=sys.stderr)
 
 
-def own_program(argv: list[str]) -> Callable[[list[str]], int] | None:
-    """The main of sample_DATASET.py, where the dataset of the run in `argv` has one: what is sampled there is
-    no text."""
-    for argument in argv:
-        with suppress(OSError, ValueError):
-            dataset = load(find(argument), weights=False).config.get("dataset")
-            name = f"sample_{dataset}"
-            known = name.isidentifier() and (CODE / f"{name}.py").is_file()
-            return import_module(name).main if known else None
-    return None
-
-
 def main(argv: list[str]) -> int:
-    if own := own_program(argv):
-        return own(argv)
-    if wants_help(argv):
-        print(__doc__, help_text(SampleConfig), sep="\n")
-        return 0
-    c = configure(SampleConfig, argv)
-    c.check()
+    own = own_program(argv)
+    return import_module(own.stem).main(argv) if own else write_texts(argv)
+
+
+@program
+def write_texts(c: SampleConfig) -> int:
+    """Continues prompts, or fills in the gaps of texts."""
     device = get_device(c.device)
     dtype = precision(c, device)
     model, ckpt = load_model(c.checkpoint, c.which, device, get_dtype(dtype.name))

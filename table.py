@@ -11,18 +11,17 @@ Hours of work: stop it with Ctrl-C or SIGTERM, its trainings save. The same comm
 at its best point of a search (tune.py). On several machines: --commands, see docs/several_machines.md.
 """
 
-if __name__ == "__main__":
-    from runtime import configurator
+from evaluation.settings import TableConfig
+from runtime.door import Program
 
-    configurator.quiet_imports("scipy", "tabulate", "sacrebleu", "matplotlib")
+program = Program(__name__, __doc__, TableConfig, "scipy", "tabulate", "sacrebleu", "matplotlib")
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import eval_diversity
 from data.prepared import folder_of
@@ -35,42 +34,13 @@ from evaluation.tables import Row, beside, samples_file
 from evaluation.tuning import Store, best_of, flags_of, own_keys
 from model import context
 from runtime import checkpoint
-from runtime.configurator import cli, configure, help_text, wants_help
+from runtime.configurator import cli
 from runtime.errors import UserError
 from runtime.files import check_writable, foreign, lock_of, locked, read_json
 from runtime.workers import Stopped, train_all
 
 OURS = "a table of this program: give another --name or --results, or move it away"
 NONE_FINISHED = "partial = True: no run of this table is finished"
-
-
-@dataclass
-class TableConfig:
-    # fmt: off
-    name: str = ""                                  # of the table; empty: the config file's
-    rows: list[str] = field(default_factory=list)   # config files without folder and .py, each with its flags
-    #                                                 the first is done first: it may be the others' teacher
-    overlay: str = "small"                          # a config file laid over each row
-    flags: str = ""                                 # of train.py, given to each row before its own
-    seeds: list[int] = field(default_factory=lambda: [1, 2, 3])
-    partial: bool = False                           # trains nothing: a table of the runs that are finished
-    commands: bool = False                          # trains nothing: prints one line a run that is to do
-    jobs: int = 1                                   # trainings at a time, each with its share of the cores
-    # the search of tune.py
-    tuned: bool = False                             # table.py: each row at its best point of the search
-    tuning: str = ""                                # the search's file; empty: results/NAME.tune.json
-    space: dict = field(default_factory=lambda: {"learning_rate": [1e-3, 8e-3], "gain": [0.5, 16]})
-    #                                                 key -> [lowest, highest], on a log scale
-    trials: int = 16                                # of each row
-    design: int = 8                                 # of these, at points that all rows share
-    tune_seed: int = 1                              # of all trials; the table's seeds are others
-    # the table
-    evaluator: Literal["diversity", "orders", "images"] = "diversity"  # eval_diversity.py, ...
-    evaluate: str = ""                              # flags of the evaluator
-    runs: str = "out"                               # folder of the runs
-    results: str = "results"                        # folder of the table
-    halves: int = 200                               # random halves of the references' texts
-    # fmt: on
 
 
 def per_run_table(c: TableConfig) -> Path:
@@ -210,7 +180,7 @@ def check(c: TableConfig) -> list[Run]:
     check_rows(c)
     runs = checked_runs(c)
     check_text(runs[0].out, runs[0].wanted["dataset"])
-    asked = eval_diversity.read_arguments([*(str(r.out) for r in runs), *split(c.evaluate)])
+    asked = eval_diversity.program.read([*(str(r.out) for r in runs), *split(c.evaluate)])
     per_run = per_run_table(c)
     for path in (
         beside(per_run, ".json"),
@@ -271,7 +241,7 @@ def own_table(c: TableConfig, evaluator: ModuleType) -> int:
     check_rows(c)
     runs, out = checked_runs(c), Path(c.results) / c.name
     flags = [*split(c.evaluate), f"--out={out}"]
-    asked_of = evaluator.read_arguments([*(str(r.out) for r in runs), *flags])
+    asked_of = evaluator.program.read([*(str(r.out) for r in runs), *flags])
     check_writable(beside(out, ".json"))
     # found now, not after the trainings
     kept = evaluator.check_before(asked_of, out, [r.wanted for r in runs])
@@ -336,11 +306,8 @@ def summarise(c: TableConfig, runs: list[Run]) -> None:
     print("", *drawn or [f"no figures: {per_run}.json has no learning curves"], sep="\n")
 
 
-def main(argv: list[str]) -> int:
-    if wants_help(argv):
-        print(__doc__, help_text(TableConfig), sep="\n")
-        return 0
-    c = configure(TableConfig, argv)
+@program
+def main(c: TableConfig) -> int:
     try:
         own = OWN_TABLES.get(c.evaluator)
         return own_table(c, import_module(own)) if own else table_of_heads(c)

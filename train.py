@@ -9,9 +9,21 @@ SIGTERM or a closed terminal saves, then stops; --resume goes on, and extends a 
 --max_steps=MORE.
 """
 
+import os
+
+# A step allocates and frees hundreds of megabytes. In huge pages (where Linux has them on request) a CPU step
+# spends a tenth less on page faults. torch reads this once
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+
+from config.defaults import TrainConfig
+from runtime.door import Program
+from runtime.values import registered
+
+about = __doc__ + "\n    # heads.HEADS: " + ", ".join(registered("heads", "HEADS"))
+program = Program(__name__, about, TrainConfig)
+
 import contextlib
 import math
-import os
 import signal
 import sys
 import time
@@ -20,28 +32,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-if __name__ == "__main__":
-    from runtime import configurator
-
-    configurator.quiet_imports()
-
-# A step allocates and frees hundreds of megabytes. In huge pages (where Linux has them on request) a CPU step
-# spends a tenth less on page faults. torch reads this once
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-
 import torch
 from torch import Tensor
 from torch.profiler import record_function
 from tqdm import tqdm
 
-from config.defaults import TrainConfig
 from data.batches import Loader, TextSource
 from data.tokenizers import tokenizer_name
 from evaluation.spent import spent_by
-from heads import HEADS
 from model import trunk_size
 from runtime import checkpoint
-from runtime.configurator import cli, completed, help_text, wants_help
+from runtime.configurator import cli, completed
 from runtime.device import autocast
 from runtime.errors import UserError
 from runtime.gpt2 import refuse_missing_path
@@ -52,6 +53,7 @@ from runtime.processes import Processes, on_stop
 from runtime.profile import Profile, flops_per_token, peak_flops
 from runtime.resume import (
     adopt_schedule,
+    last_of,
     learning_rate,
     other_processes,
     refuse_other_run,
@@ -85,10 +87,7 @@ class Trainer:
         self._check_before_data()
         begun = None
         if config.resume:
-            last = checkpoint.load(
-                checkpoint.find(self.out, "last"), weights=False, run=True, classifier=True
-            )
-            begun = last.config["dtype"]
+            begun = last_of(self.out, optimizer=False).config["dtype"]
         self.precision = settle_dtype(config.dtype, begun, procs, self.say)
         self.config = replace(config, dtype=self.precision.name)
         self.task = task_of(config.dataset)(self.config, procs)
@@ -153,13 +152,7 @@ class Trainer:
 
     def restore(self) -> None:
         """Goes on from out_dir/last. UserError if it was another configuration."""
-        path = checkpoint.find(self.out, "last")
-        if not (path / "optimizer.pt").is_file():
-            raise UserError(
-                f"{path} is a checkpoint without optimizer.pt, and {self.out} has no other to resume: give "
-                "the run's `last` back, or start again in another --out_dir"
-            )
-        ckpt = checkpoint.load(path, optimizer=True, run=True, classifier=True)
+        ckpt = last_of(self.out)
         had = completed(TrainConfig, ckpt.config)
         # it started from them; whether they have changed since does not matter
         for key in ("init_weights", "init_spent", "teacher_spent"):
@@ -333,7 +326,7 @@ class Trainer:
             f"best validation {best}; {self.out}"
         )
         if self.procs.main:
-            self.task.test(self.evaluator, self.say)
+            self.task.test(self.evaluator, self.best, self.say)
         return 0
 
     def last_good(self) -> str:
@@ -403,7 +396,7 @@ def check_out(config: TrainConfig) -> None:
     resumed: known before the corpus is prepared."""
     out = Path(config.out_dir)
     if config.resume:
-        last = checkpoint.load(checkpoint.find(out, "last"), weights=False, run=True, classifier=True)
+        last = last_of(out, optimizer=False)
         # what "auto" means and where the cosine ends is settled later
         settled_later = {k for k, v in asdict(config).items() if k == "lr_decay_steps" or v == "auto"}
         now = asdict(config) | {"tokenizer": tokenizer_name(config.tokenizer)}
@@ -415,12 +408,8 @@ def check_out(config: TrainConfig) -> None:
         )
 
 
-def main(argv: list[str]) -> int:
-    if wants_help(argv):
-        print(__doc__, help_text(TrainConfig), sep="\n")
-        print("\n    # heads.HEADS: " + ", ".join(HEADS))
-        return 0
-    config = TrainConfig.read(argv)
+@program
+def main(config: TrainConfig) -> int:
     procs = Processes(config.device)
     out = Path(config.out_dir)
     with checkpoint.in_use(out) if procs.main else contextlib.nullcontext():

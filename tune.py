@@ -21,10 +21,10 @@ A setting that a row's own flags give is not searched for that row. min_lr is a 
 a row's flags {first} is the checkpoint of the first row's best trial, and {gain} that trial's gain.
 """
 
-if __name__ == "__main__":
-    from runtime import configurator
+from evaluation.settings import TableConfig
+from runtime.door import Program
 
-    configurator.quiet_imports("scipy", "tabulate", "optuna", "matplotlib")
+program = Program(__name__, __doc__, TableConfig, "scipy", "tabulate", "optuna", "matplotlib")
 
 import sys
 from dataclasses import fields
@@ -32,11 +32,11 @@ from dataclasses import fields
 from config.defaults import TrainConfig
 from evaluation.runs import Run, data_of, show_commands, uses_first, words_of
 from evaluation.tuning import Point, Store, Trial, best_of, flags_of, own_keys, points, propose, write_report
-from runtime.configurator import cli, configure, help_text, wants_help
+from runtime.configurator import cli
 from runtime.errors import UserError
 from runtime.files import check_writable
 from runtime.workers import Stopped, train_all
-from table import TableConfig, check_rows, tuning_file
+from table import check_rows, tuning_file
 
 
 def space_of(row: str, c: TableConfig) -> dict[str, list[float]]:
@@ -201,11 +201,8 @@ def commands(c: TableConfig, store: Store) -> None:
         print("# once these are finished, --commands says the trials that follow from them", file=sys.stderr)
 
 
-def main(argv: list[str]) -> int:
-    if wants_help(argv):
-        print(__doc__, help_text(TableConfig), sep="\n")
-        return 0
-    c = configure(TableConfig, argv)
+@program
+def main(c: TableConfig) -> int:
     store = check(c)
     if c.commands:
         commands(c, store)

@@ -16,48 +16,17 @@ simulated climbs `truth` is the exact posterior.
 OUT.embeddings shows where whole climbs that were sampled lie beside those of the split: t-SNE of their rates.
 """
 
-if __name__ == "__main__":
-    import sys
-    from pathlib import Path
-
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from runtime import configurator
-
-    configurator.quiet_imports("scipy", "tabulate", "sklearn", "matplotlib")
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
-import numpy as np
-import torch
-from torch import Tensor
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from data.climbs.rates import RATES, STEP
-from data.held_out import open_held_out
-from data.prepared import found_path
-from data.synthetic.tasks import Chain
-from evaluation import embeddings, figures
-from evaluation.any_order import FREE, Exact
-from evaluation.by_seed import grouped, mean, name_of, table
-from evaluation.orders import Asker, spread
-from evaluation.provenance import commit
-from evaluation.rest import can_be_asked, density, nats, written
-from evaluation.rows import Entry, check_comparable, entries
-from evaluation.samplers import left_to_right
-from evaluation.settings import run_seed, weight_draws
-from evaluation.tables import beside
-from evaluation.two_sided import Sequences, two_sided
-from runtime.checkpoint import load_model, weights_digest
-from runtime.configurator import check_seed, cli, configure, help_text, wants_help
-from runtime.device import get_device
+from runtime.configurator import check_seed
+from runtime.door import Program
 from runtime.errors import UserError
-from runtime.files import check_writable, replacing, write_json
-
-COLUMNS = ("nll", "mean", "sample", "one pass")
-SHOWN = ("10%", "10% and a later place")  # what is known in the rows of the figure
-FUTURES = 6  # in each panel of the figure
 
 
 @dataclass
@@ -80,6 +49,40 @@ class ClimbsConfig:
             if getattr(self, key) < least:
                 raise UserError(f"{key} = {getattr(self, key)}: must be at least {least}")
         check_seed(self.seed)
+
+
+program = Program(__name__, __doc__, ClimbsConfig, "scipy", "tabulate", "sklearn", "matplotlib")
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data.climbs.rates import RATES, STEP
+from data.held_out import open_held_out
+from data.prepared import found_path
+from data.synthetic.tasks import Chain
+from evaluation import embeddings, figures
+from evaluation.any_order import FREE, Exact
+from evaluation.by_seed import grouped, mean, name_of, table
+from evaluation.orders import Asker, spread
+from evaluation.provenance import commit
+from evaluation.rest import can_be_asked, density, nats, written
+from evaluation.rows import Entry, check_comparable, entries
+from evaluation.samplers import left_to_right
+from evaluation.sampling import weight_draws
+from evaluation.settings import run_seed
+from evaluation.tables import beside
+from evaluation.two_sided import Sequences, two_sided
+from runtime.checkpoint import load_model, weights_digest
+from runtime.configurator import cli
+from runtime.device import get_device
+from runtime.files import check_writable, replacing, write_json
+
+COLUMNS = ("nll", "mean", "sample", "one pass")
+SHOWN = ("10%", "10% and a later place")  # what is known in the rows of the figure
+FUTURES = 6  # in each panel of the figure
 
 
 class Asked(NamedTuple):
@@ -239,12 +242,8 @@ def opened(c: ClimbsConfig) -> tuple[list[Entry], Asked]:
     return runs, Asked(windows, parts_of(T, data.given), task)
 
 
-def main(argv: list[str]) -> int:
-    if wants_help(argv):
-        print(__doc__, help_text(ClimbsConfig), sep="\n")
-        return 0
-    c = configure(ClimbsConfig, argv)
-    c.check()
+@program
+def main(c: ClimbsConfig) -> int:
     runs, a = opened(c)
     text = {part: known_of(a.windows[c.climb : c.climb + 1], a.parts[part]) for part in SHOWN}
     rows: list[dict[str, Any]] = []

@@ -6,12 +6,29 @@ Left the exact density, in the middle what the test split has, right what the mo
 forwards and backwards in time. Source: Pannatier et al. 2024, arXiv 2404.09562, appendix 0.A and fig. 7.
 """
 
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from runtime.door import Program
+
+
+@dataclass
+class WalkConfig:
+    # fmt: off
+    run: str                        # the out folder of a run on --source=walk
+    place: int = 50                 # the one that is known
+    value: int = 120                # of the walk there
+    data: str = ""                  # the prepared data folder; empty: the one of the run
+    out: str = "results/synthetic_walk.walk"    # writes OUT.png, .svg and .json
+    # fmt: on
+
+
+program = Program(__name__, __doc__, WalkConfig, "matplotlib")
+
+import json
 
 import numpy as np
 import torch
@@ -25,20 +42,9 @@ from evaluation.any_order import FREE
 from evaluation.orders import Asker
 from evaluation.rest import density
 from runtime.checkpoint import load_model
-from runtime.configurator import cli, configure, help_text, wants_help
+from runtime.configurator import cli
 from runtime.errors import UserError
 from runtime.files import check_writable, write_json
-
-
-@dataclass
-class WalkConfig:
-    # fmt: off
-    run: str                        # the out folder of a run on --source=walk
-    place: int = 50                 # the one that is known
-    value: int = 120                # of the walk there
-    data: str = ""                  # the prepared data folder; empty: the one of the run
-    out: str = "results/synthetic_walk.walk"    # writes OUT.png, .svg and .json
-    # fmt: on
 
 
 def opened(c: WalkConfig) -> tuple[Walk, np.ndarray, Asker, np.ndarray]:
@@ -61,11 +67,8 @@ def opened(c: WalkConfig) -> tuple[Walk, np.ndarray, Asker, np.ndarray]:
     return task, rows, Asker(model, model.head.draws(1, 0), "cpu", "float32"), text
 
 
-def main(argv: list[str]) -> int:
-    if wants_help(argv):
-        print(__doc__, help_text(WalkConfig), sep="\n")
-        return 0
-    c = configure(WalkConfig, argv)
+@program
+def main(c: WalkConfig) -> int:
     check_writable(Path(f"{c.out}.json"))
     task, rows, who, text = opened(c)
     exact = np.exp(task.log_probs(text[None])[0])

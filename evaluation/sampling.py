@@ -5,10 +5,12 @@ It is no command's own: sample.py prints what it draws, and the table's texts ar
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from evaluation.settings import run_seed
 from heads import Weights
 from model import GPT, Cache, LanguageModel
 from runtime.checkpoint import Degenerate
@@ -39,14 +41,14 @@ def truncate(log_p: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: flo
     return p / p.sum(1, keepdim=True)
 
 
-def check_sampling(temperature: float, top_k: int, top_p: float) -> None:
-    """UserError naming the setting that cannot be sampled with."""
-    if not 0 <= temperature < float("inf"):
-        raise UserError(f"temperature = {temperature}: must be 0 (greedy) or positive")
-    if top_k < 0:
-        raise UserError(f"top_k = {top_k}: must be 0 (off) or positive")
-    if not 0 < top_p <= 1:
-        raise UserError(f"top_p = {top_p}: must lie in (0, 1]")
+def weight_draws(
+    model: LanguageModel, config: dict[str, Any], samples: int, seed: int, dtype: str = "float32"
+) -> list[Weights]:
+    """The weights that a command with these two options averages over, of a run of this configuration.
+
+    Every command that samples or scores, and an exported folder, have the same ones for the same options.
+    """
+    return model.head.draws(samples, run_seed(seed, config), get_dtype(dtype))
 
 
 @torch.no_grad()

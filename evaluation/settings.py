@@ -1,16 +1,14 @@
 """What a table is made with: the flags of eval_diversity.py and frontier.py, and what its rows share."""
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from evaluation.sampling import check_sampling
-from heads import Weights
-from model import LanguageModel
 from runtime.configurator import check_seed
-from runtime.device import get_dtype
 from runtime.errors import UserError
+from runtime.values import check_sampling
 
+NEIGHBOURS = 3  # k of the manifolds of images
 LEAST_WORDS = 4  # a text is not cut to fewer: the metrics count 4-grams
 
 
@@ -35,6 +33,35 @@ class TextsConfig:
     # machine
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
     dtype: str = "float32"          # of matrix products: float32, bfloat16, float16, or auto
+    # fmt: on
+
+
+@dataclass
+class TableConfig:
+    # fmt: off
+    name: str = ""                                  # of the table; empty: the config file's
+    rows: list[str] = field(default_factory=list)   # config files without folder and .py, each with its flags
+    #                                                 the first is done first: it may be the others' teacher
+    overlay: str = "small"                          # a config file laid over each row
+    flags: str = ""                                 # of train.py, given to each row before its own
+    seeds: list[int] = field(default_factory=lambda: [1, 2, 3])
+    partial: bool = False                           # trains nothing: a table of the runs that are finished
+    commands: bool = False                          # trains nothing: prints one line a run that is to do
+    jobs: int = 1                                   # trainings at a time, each with its share of the cores
+    # the search of tune.py
+    tuned: bool = False                             # table.py: each row at its best point of the search
+    tuning: str = ""                                # the search's file; empty: results/NAME.tune.json
+    space: dict = field(default_factory=lambda: {"learning_rate": [1e-3, 8e-3], "gain": [0.5, 16]})
+    #                                                 key -> [lowest, highest], on a log scale
+    trials: int = 16                                # of each row
+    design: int = 8                                 # of these, at points that all rows share
+    tune_seed: int = 1                              # of all trials; the table's seeds are others
+    # the table
+    evaluator: Literal["diversity", "orders", "images"] = "diversity"  # eval_diversity.py, ...
+    evaluate: str = ""                              # flags of the evaluator
+    runs: str = "out"                               # folder of the runs
+    results: str = "results"                        # folder of the table
+    halves: int = 200                               # random halves of the references' texts
     # fmt: on
 
 
@@ -170,13 +197,3 @@ def run_seed(seed: int, config: dict[str, Any]) -> int:
     """
     digest = hashlib.sha256(f"{seed} {config.get('seed')}".encode()).digest()
     return int.from_bytes(digest[:6])
-
-
-def weight_draws(
-    model: LanguageModel, config: dict[str, Any], samples: int, seed: int, dtype: str = "float32"
-) -> list[Weights]:
-    """The weights that a command with these two options averages over, of a run of this configuration.
-
-    Every command that samples or scores, and an exported folder, have the same ones for the same options.
-    """
-    return model.head.draws(samples, run_seed(seed, config), get_dtype(dtype))

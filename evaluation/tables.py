@@ -17,10 +17,11 @@ from evaluation.provenance import scoring_code
 from evaluation.rows import Data
 from evaluation.settings import Settings, other_settings
 from runtime.errors import UserError
-from runtime.files import foreign, lock_of, locked, read_json, replacing
+from runtime.files import beside, foreign, lock_of, locked, read_json, replacing
 from runtime.names import REFERENCES, check_row_name, file_stem
 
 Row = dict[str, Any]
+NAMES = ("name", "row", "checkpoint", "file")  # the keys of a row whose text a user chooses
 
 
 # -----------------------------------------------------------------------------
@@ -144,14 +145,20 @@ def exit_code(rows: dict[str, Row]) -> int:
 # Files
 
 
-def beside(out: Path, end: str) -> Path:
-    """The file of the table `out` that ends so."""
-    return out.with_name(out.name + end)
+def samples_folder(out: Path) -> Path:
+    """Where the samples of the table `out` are. UserError if that is a link: what is written there would go
+    elsewhere."""
+    folder = beside(out, ".samples")
+    if folder.is_symlink():
+        raise UserError(
+            f"{folder} is a link, which nothing is written through: remove it, or give another --out"
+        )
+    return folder
 
 
 def samples_file(out: Path, name: str) -> Path:
     """Where the texts of a row are, one JSON string a line."""
-    return beside(out, ".samples") / f"{file_stem(name)}.jsonl"
+    return samples_folder(out) / f"{file_stem(name)}.jsonl"
 
 
 def read_texts(path: Path) -> list[str]:
@@ -186,8 +193,8 @@ def strict(row: Row) -> Row:
 
 
 def number_strings(row: Row) -> Row:
-    """`row` as it was before `strict`."""
-    return {k: float(v) if v in ("inf", "-inf", "nan") else v for k, v in row.items()}
+    """`row` as it was before `strict`: a name stays one, also where it is "inf" or "nan"."""
+    return {k: float(v) if k not in NAMES and v in ("inf", "-inf", "nan") else v for k, v in row.items()}
 
 
 def json_table(head: dict[str, Any], rows: list[Row]) -> str:
@@ -209,7 +216,7 @@ def write_files(
 
     Each whole or not at all, the JSON last.
     """
-    samples_file(out, "").parent.mkdir(parents=True, exist_ok=True)
+    samples_folder(out).mkdir(parents=True, exist_ok=True)
     keys, seen = [c.key for c in columns], shown(columns, rows)
     sheet = [["name", *keys], *([r["name"], *(r.get(k, "") for k in keys)] for r in rows)]
     listed = [*notes[2:], *scored_otherwise(rows)]

@@ -14,7 +14,6 @@ from runtime.errors import UserError
 # name -> what its state holds of a parameter, each as large as that
 MOMENTS = ("exp_avg", "exp_avg_sq")
 STATE = {"AdamW": MOMENTS, "Adam": MOMENTS, "Muon": ("momentum_buffer",), "SGD": ("momentum_buffer",)}
-OPTIMIZERS = ("adamw", "muon", "adam", "sgd")
 
 
 class Several:

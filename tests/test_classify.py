@@ -224,7 +224,7 @@ def test_a_source_that_is_not_there_is_refused(tmp_path):
         open_images("mnist", str(tmp_path))
 
 
-def test_the_hub_is_asked_and_digits_take_its_place(monkeypatch, capsys):
+def test_the_hub_is_asked_and_nothing_takes_its_place(monkeypatch):
     pictures = {
         split: {"img": list(np.zeros((30, 32, 32, 3), np.uint8)), "label": [1] * 30}
         for split in ("train", "test")
@@ -237,10 +237,14 @@ def test_the_hub_is_asked_and_digits_take_its_place(monkeypatch, capsys):
         raise ConnectionError(f"no way to {name}\nand more")
 
     hub.load_dataset = offline
-    monkeypatch.setattr(sets, "digits", lambda: (made(30, (1, 8, 8), 10, 0), made(5, (1, 8, 8), 10, 1)))
-    assert open_images("mnist").name == "digits"
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "scikit-learn's digits take its place" in said
+    files = 'train-images-idx3-ubyte .* --source=DIR .*--source="mnist vq in=DIR".*--dataset=digits'
+    with pytest.raises(UserError, match=rf"no way to ylecun/mnist\): get its files, {files}"):
+        open_images("mnist")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(
+        UserError, match=r"\(datasets is not installed, .*\[hub\]\"\): get its files, train.bin and"
+    ):
+        open_images("cifar100")
 
 
 def test_digits_are_scikit_learns():
@@ -252,7 +256,10 @@ def test_digits_are_scikit_learns():
 def test_without_scikit_learn_one_line_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(UserError, match="pip install scikit-learn"):
+    with pytest.raises(
+        UserError,
+        match=r"scikit-learn is not installed.*pip install .*\[images\].*--dataset=mnist --source=DIR",
+    ):
         open_images("digits")
 
 
@@ -299,6 +306,10 @@ def test_a_convolution_leaves_the_size_as_it_is():
         ("FC[4] Conv[3x3,4]", "stands behind FC"),
         ("MaxPool[9x9,2]", "an image of 8 x 8 is too small for MaxPool"),
         ("{ReLU}x201", "more than 200"),
+        ("{}x9999999999", "is no layer"),
+        ("{ReLU}x" + "9" * 5000, "is no layer"),
+        ("FC[99999999999999999999]", r"FC\[9+\] is not as FC\[256\], or too large"),
+        ("Pad[99999999999999] FC[4]", r"FC\[4\] is not as FC\[256\], or too large"),
     ],
 )
 def test_a_line_that_is_no_network_is_refused(text, says):
@@ -496,10 +507,23 @@ def test_of_equal_accuracy_the_lower_nll_is_the_best(flags, run, tmp_path, monke
         (LAYERS, {"trunk_args.h": True}, "does not take trunk_args"),
         (LAYERS, dict(dataset="wikitext103"), "does not take trunk_args"),
         ("FC[99999999999]", {}, "too large|needs at least"),
+        ("5", {}, "layers = 5 for images"),
+        (LAYERS, {"trunk_args.shape": [3, 8, 8]}, "shape = .3, 8, 8. with dataset = 'mnist'"),
     ],
 )
 def test_what_cannot_be_is_refused(flags, run, layers, changes, says, tmp_path):
     with pytest.raises(UserError, match=says):
+        run(flags(layers, **changes))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "layers, changes", [("FC[99999999]", {}), ("Pad[99999]", {}), (LAYERS, dict(batch_size=10**18))]
+)
+def test_what_does_not_fit_is_refused_before_it_is_made(flags, run, tmp_path, monkeypatch, layers, changes):
+    monkeypatch.setattr("runtime.memory.available", lambda device: 2**34)
+    monkeypatch.setattr("data.images.task.open_images", lambda *_: pytest.fail("it went on"))
+    with pytest.raises(UserError, match="needs at least .* lower the sizes in layers, batch_size"):
         run(flags(layers, **changes))
     assert not (tmp_path / "out").exists()
 

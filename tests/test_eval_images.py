@@ -1,6 +1,7 @@
 """eval_images.py: Frechet distance, precision and recall where they are known, and a table of a tiny run."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -121,6 +122,26 @@ def test_more_than_one_temperature_and_cut_is_a_point_each(run, here, classifier
 def test_what_cannot_be_measured_is_said(run, here, classifier, flag, says):  # noqa: F811
     with pytest.raises((UserError, OSError), match=says):
         eval_images.main([str(run), f"--classifier={classifier}", "--device=cpu", f"--{flag}"])
+
+
+@pytest.mark.parametrize("layers", ["{}x9999999999", "FC[999999999]", "FC[999999999] FC[6]", 7])
+def test_sizes_of_a_foreign_classifier_are_checked(classifier, images, tmp_path, layers):  # noqa: F811
+    """Before anything of such a size is made."""
+    shutil.copytree(classifier, tmp_path / "cnn")
+    path = tmp_path / "cnn/best/config.json"
+    changed = {"trunk_args": {"layers": layers, "shape": [1, 8, 8]}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    says = "is no layer|does not fit its configuration|they end with|give a line of layers"
+    with pytest.raises(UserError, match=says):
+        eval_images.load_classifier(str(tmp_path / "cnn"), images)
+
+
+def test_a_linked_folder_of_samples_is_not_written_through(run, here, classifier, tmp_path):  # noqa: F811
+    (tmp_path / "t.samples").symlink_to(tmp_path)
+    with pytest.raises(UserError, match="t.samples is a link"):
+        eval_images.main(
+            [str(run), f"--classifier={classifier}", "--device=cpu", f"--out={tmp_path / 't'}", "--images=8"]
+        )
 
 
 def test_a_run_is_no_classifier_and_text_no_images(run, here, classifier, trained):  # noqa: F811

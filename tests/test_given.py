@@ -71,8 +71,14 @@ def test_what_is_no_text_is_refused_with_the_program_that_measures_it(trained, t
 @pytest.mark.parametrize("dataset", ["mazes", "climbs", "synthetic"])
 def test_a_corpus_says_how_much_is_given_before_it_is_prepared(dataset, monkeypatch, tmp_path):
     corpus, seen = corpus_of(dataset), []
-    monkeypatch.setattr(corpus, "prepare_splits", lambda out, name, source, splits, **_: seen.append(splits))
-    corpus.prepare(tmp_path / "words", "words")
+
+    def before_it_is_written(out, name, source, splits, **_):
+        seen.append(splits)
+        raise InterruptedError
+
+    monkeypatch.setattr(corpus, "prepare_splits", before_it_is_written)
+    with pytest.raises(InterruptedError):
+        corpus.prepare(tmp_path / "words", "words")
     assert {split.given for split in seen[0].values()} == {given_of(dataset, "")}
 
 

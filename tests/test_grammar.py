@@ -739,7 +739,7 @@ def test_the_table(run, folder, tmp_path):
 
 def test_validity(folder, run):
     argv = [str(run), "--texts=4", "--prompt_tokens=30", "--new_tokens=30", "--device=cpu"]
-    _, _, data, _ = eval_diversity.prepare(eval_diversity.read_arguments(argv))
+    _, _, data, _ = eval_diversity.prepare(eval_diversity.program.read(argv))
     assert validity(data, data.prompts.human) == {
         "validity": 1.0,
         "judged_tokens": pytest.approx(100, abs=20),

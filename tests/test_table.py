@@ -23,6 +23,7 @@ from evaluation.intervals import differences, student_interval
 from evaluation.runs import Run
 from evaluation.tables import read_texts, samples_file
 from runtime import workers
+from runtime.configurator import configure
 from table import TableConfig
 
 
@@ -83,7 +84,7 @@ def test_mistakes_are_found_before_any_training(change, says):
 
 @pytest.mark.parametrize("name, files", [("heads", ["heads"]), ("grammar", ["heads", "grammar"])])
 def test_the_committed_tables_are_sound(name, files):
-    c = table.configure(TableConfig, [f"config/tables/{f}.py" for f in files])
+    c = configure(TableConfig, [f"config/tables/{f}.py" for f in files])
     assert c.tuned and c.tune_seed not in c.seeds
     runs = table.check(replace(c, tuned=False, name="other"))  # whether or not its search is made
     assert len(runs) == len(c.rows) * len(c.seeds)
@@ -139,7 +140,7 @@ def test_a_damaged_row_of_a_table_of_orders_is_found_before_any_training(tmp_pat
         "code": "",
         "training": 3,
     }
-    settings = eval_orders.settings_of(eval_orders.read_arguments(["run"]))
+    settings = eval_orders.settings_of(eval_orders.program.read(["run"]))
     (tmp_path / "orders.json").write_text(json.dumps({"settings": settings, "rows": [row]}))
     folders = (f"--results={tmp_path}", f"--runs={tmp_path}")
     with pytest.raises(ValueError, match=r"orders\.json is not a table of this program"):
@@ -147,7 +148,7 @@ def test_a_damaged_row_of_a_table_of_orders_is_found_before_any_training(tmp_pat
 
 
 def test_the_memorised_table_is_sound():
-    c = table.configure(TableConfig, ["config/tables/memorise.py"])
+    c = configure(TableConfig, ["config/tables/memorise.py"])
     runs = table.check(c)
     assert len(runs) == len(c.rows) * len(c.seeds)
     assert {r.wanted["source"] for r in runs} == {"train=50000"}

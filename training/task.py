@@ -68,7 +68,7 @@ class Task(Protocol):
         """What the best checkpoint is judged by, in words."""
         ...
 
-    def test(self, evaluator: "Evaluator", say: "Callable[[str], None]") -> None:
+    def test(self, evaluator: "Evaluator", judged: tuple[float, ...], say: "Callable[[str], None]") -> None:
         """What is to be done at the end, by the first process, with the best checkpoint."""
         ...
 

@@ -55,6 +55,7 @@ class Task:
             "train_tokens": len(self.train.ids),
         }
         self.windows = Windows(self.train, c.block_size)
+        Windows(self.val.tokens, c.block_size)  # which has to hold one, too
         self.size = len(self.train.ids)
 
     @staticmethod
@@ -163,7 +164,7 @@ class Task:
         logged = {"val_nll": nll, "val_ppl": ppl, "val_ppl_eps": ppl_eps, **part, **more}
         return Evaluation((judged,), (nll,), said, logged)
 
-    def test(self, evaluator: Evaluator, say: Callable[[str], None]) -> None:
+    def test(self, evaluator: Evaluator, judged: tuple[float, ...], say: Callable[[str], None]) -> None:
         """Nothing: eval_diversity.py scores the test split."""
 
     # -- words -------------------------------------------------------------

@@ -10,26 +10,43 @@ vertical_rate (ft/min). docs/climbs.md says what a climb is.
 The first rate of a sequence is given. Sequences lie back to back, as those of data/synthetic.
 """
 
-import hashlib
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from data.settings import PrepareConfig
+from runtime.door import Program
+
+SIMULATED = "simulated"
+
+
+@dataclass
+class ClimbsConfig(PrepareConfig):
+    # fmt: off
+    tokenizer: str = "words"        # no other: the words are rates in ft/min
+    source: str = SIMULATED         # simulated, then settings such as "seed=2"; or a file of ADS-B records
+    # fmt: on
+
+    def folder_name(self) -> str:
+        return folder_name(self.tokenizer, self.source)
+
+
+program = Program(__name__, __doc__, ClimbsConfig)
+
+import hashlib
+from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    from runtime import configurator
-
-    configurator.quiet_imports()
-
 from data.climbs.rates import LENGTH, STEP, WORDS
 from data.climbs.records import read_climbs, splits_of
 from data.climbs.simulated import Climbs
-from data.corpus import PrepareConfig, Split, main, prepare_splits
+from data.corpus import Split, main, prepare_splits
 from data.prepared import SPLITS
 from data.settings import GeneratorSettings
 from data.synthetic.prepare import sequences
@@ -38,7 +55,6 @@ from runtime.configurator import cli
 from runtime.errors import UserError
 
 FOLDER = Path(__file__).resolve().parent
-SIMULATED = "simulated"
 GIVEN = 1  # tokens at the start of a sequence: the rate at which the climb begins
 MEASURED_BY = "eval_orders.py"  # rates are no text
 
@@ -138,19 +154,9 @@ def text(rows: np.ndarray) -> Iterator[str]:
     yield WORDS[rows[0, 0]]
 
 
-@dataclass
-class ClimbsConfig(PrepareConfig):
-    # fmt: off
-    tokenizer: str = "words"        # no other: the words are rates in ft/min
-    source: str = SIMULATED         # simulated, then settings such as "seed=2"; or a file of ADS-B records
-    # fmt: on
-
-    def folder_name(self) -> str:
-        return folder_name(self.tokenizer, self.source)
-
-
-def command(argv: list[str]) -> int:
-    return main(prepare, FOLDER, ClimbsConfig, __doc__, argv)
+@program
+def command(c: ClimbsConfig) -> int:
+    return main(prepare, FOLDER, c)
 
 
 if __name__ == "__main__":

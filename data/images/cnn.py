@@ -112,6 +112,8 @@ class CNN(Trunk):
 def network(layers: str, shape: Sequence[int]) -> tuple[nn.Sequential, int, int]:
     """(the modules of a line, the most numbers of an image behind any of them, and behind the last) for
     images of `shape`. ValueError if they do not fit."""
+    if not isinstance(layers, str) or [type(n) for n in shape] != [int] * 3 or min(shape) < 1:
+        raise ValueError(f"layers = {layers!r} for images of {shape!r}: give a line of layers")
     made, now = nn.Sequential(), Shape(*shape)
     widest = now.numbers
     for item in items(layers):

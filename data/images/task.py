@@ -53,13 +53,14 @@ class Task:
 
     @staticmethod
     def settle(config: TrainConfig) -> TrainConfig:
-        shape, usual = KINDS[config.dataset].shape, TrainConfig()
-        args = {"layers": USUAL, **config.trunk_args, "shape": list(shape)}
+        shape, usual = KINDS[config.dataset].shape, vars(TrainConfig())
+        args = {"layers": USUAL, "shape": list(shape), **config.trunk_args}
         with users_values():
             decided = {**DECIDED, "n_embd": width(args["layers"], shape)}
-        for key, value in decided.items():
-            if (given := getattr(config, key)) not in (getattr(usual, key), value):
-                raise UserError(f"{key} = {given!r} with dataset = {config.dataset!r}: leave it out")
+        given = {key: getattr(config, key) for key in decided} | {"shape": args["shape"]}
+        for key, value in {**decided, "shape": list(shape)}.items():
+            if given[key] not in (usual.get(key), value):
+                raise UserError(f"{key} = {given[key]!r} with dataset = {config.dataset!r}: leave it out")
         return replace(config, **decided, trunk_args=args)
 
     @staticmethod
@@ -86,12 +87,12 @@ class Task:
 
         return e.shared(work)
 
-    def test(self, evaluator: Evaluator, say: Callable[[str], None]) -> None:
+    def test(self, evaluator: Evaluator, judged: tuple[float, ...], say: Callable[[str], None]) -> None:
         """What the best checkpoint does on the test images: said, and written to RESULT."""
         best = checkpoint.load(checkpoint.find(evaluator.out, "best"), classifier=True)
         checkpoint.restore(evaluator.model, best)
         found, step = self.judged(evaluator, "test"), best.progress["step"]
-        chosen = {"val_accuracy": 100 - best.progress["val_error"], "val_nll": best.progress["val_nll"]}
+        chosen = {"val_accuracy": 100 - judged[0], "val_nll": judged[1]}
         values = {**found._asdict(), **chosen, "best_step": step, "commit": commit()}
         result = {"name": self.config.name, **{k: strict(v) for k, v in values.items()}}
         write_json(evaluator.out / RESULT, {**result, "training": best.config})

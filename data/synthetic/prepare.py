@@ -10,21 +10,38 @@ token more stands at the end, as the last window needs it: it begins a sequence 
 """
 
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from data.settings import PrepareConfig
+from runtime.door import Program
+
+DEFAULT = "product"
+
+
+@dataclass
+class SyntheticConfig(PrepareConfig):
+    # fmt: off
+    tokenizer: str = "words"        # no other: the distributions are over the task's own words
+    source: str = DEFAULT           # product, step, permutation or walk, then settings such as "seed=2"
+    # fmt: on
+
+    def folder_name(self) -> str:
+        return folder_name(self.tokenizer, self.source)
+
+
+program = Program(__name__, __doc__, SyntheticConfig)
+
+from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    from runtime import configurator
-
-    configurator.quiet_imports()
-
-from data.corpus import PrepareConfig, Split, main, prepare_splits
+from data.corpus import Split, main, prepare_splits
 from data.prepared import SPLITS
 from data.settings import GeneratorSettings
 from data.synthetic.tasks import TASKS, Task
@@ -33,7 +50,6 @@ from runtime.configurator import cli
 from runtime.errors import UserError
 
 FOLDER = Path(__file__).resolve().parent
-DEFAULT = "product"
 AT_ONCE = 1024  # sequences
 MEASURED_BY = "eval_orders.py"  # sequences that stand apart from each other are no text
 
@@ -113,19 +129,9 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
     return prepare_splits(Path(out), tokenizer, f"{name} {settings}", splits, force=force, own=own)
 
 
-@dataclass
-class SyntheticConfig(PrepareConfig):
-    # fmt: off
-    tokenizer: str = "words"        # no other: the distributions are over the task's own words
-    source: str = DEFAULT           # product, step, permutation or walk, then settings such as "seed=2"
-    # fmt: on
-
-    def folder_name(self) -> str:
-        return folder_name(self.tokenizer, self.source)
-
-
-def command(argv: list[str]) -> int:
-    return main(prepare, FOLDER, SyntheticConfig, __doc__, argv)
+@program
+def command(c: SyntheticConfig) -> int:
+    return main(prepare, FOLDER, c)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,8 @@ from data.tokenizers import Tokenizer
 from evaluation.any_order import FREE, Conditionals, Distributions, reader_of
 from evaluation.filling import diffusion, one_by_one
 from evaluation.rows import Entry
-from evaluation.sampling import entropies, generate
+from evaluation.sampling import entropies, generate, weight_draws
 from evaluation.scoring import Window, document_blocks, document_windows
-from evaluation.settings import weight_draws
 from evaluation.texts import Prompts
 from heads import Weights
 from model import LanguageModel
