@@ -10,6 +10,7 @@ from runtime.configurator import check_seed, configure
 from runtime.errors import UserError
 from runtime.names import check_row_name
 from runtime.values import OPTIMIZERS, check_dtype, check_head, check_one_of, registered
+from training.task import settled
 
 
 @dataclass
@@ -24,9 +25,9 @@ class TrainConfig:
     resume: bool = False            # go on from out_dir/last
     init_from: str = ""             # weights to start from: a GPT-2 hub name or folder, or one of our runs
     # data
-    dataset: str = "wikitext103"    # a folder of data/ with a prepare.py
+    dataset: str = "wikitext103"    # a folder of data/ with a prepare.py, or a set of images
     tokenizer: str = "gpt2"         # bpeN: N tokens of the train split; bytes, words, or a tokenizer.json
-    source: str = ""                # where prepare.py finds the text; empty: its public home
+    source: str = ""                # where the text or the images are; empty: their public home
     # model: GPT-2 124M with the paper's block
     trunk: str = "gpt"              # a name in model.TRUNKS
     trunk_args: dict = field(default_factory=dict)  # what it takes beside the sizes
@@ -61,7 +62,7 @@ class TrainConfig:
     keep_true: bool = True          # False: proposals replace the true token, as the published code did
     label_store: bool = True        # proposals computed once and stored beside the token file; False: online
     # optimisation
-    optimizer: str = "adamw"        # or "muon": for the trunk's matrices, and AdamW for all else
+    optimizer: str = "adamw"        # or "muon": of the trunk's matrices, AdamW of all else; "adam", "sgd"
     batch_size: int = 12            # windows a step, over all processes
     micro_batch: int = 0            # windows at a time; 0: a process's whole share
     max_steps: int = 100_000
@@ -97,6 +98,7 @@ class TrainConfig:
         value that cannot work."""
         config = configure(cls, argv)
         config.out_dir = config.out_dir or f"out/{config.name}"
+        config = settled(config)
         config.check()
         return config
 
@@ -171,9 +173,9 @@ class TrainConfig:
 
     def _smallest_trunk(self) -> None:
         """ValueError if the trunk cannot be made."""
-        from model import GPTConfig, check_trunk, reading
+        from model import GPTConfig, reading, trunk_class
 
-        check_trunk(self.trunk, self.trunk_args)
+        trunk_class(vars(self))
         order = reading(self.order)
         if self.sinusoidal and order != "any":
             raise UserError(

@@ -21,7 +21,12 @@ PROGRAMS = [
 ]
 REFUSED = [  # what configurations refuse by themselves
     *("train.py --head=nonsense", "train.py --trunk=nonsense", "train.py --dtype=int7", "train.py --order=x"),
-    *("train.py --max_steps=0", "train.py --optimizer=sgd", "augment.py --labels=x", "train.py no_config.py"),
+    *(
+        "train.py --max_steps=0",
+        "train.py --optimizer=lion",
+        "augment.py --labels=x",
+        "train.py no_config.py",
+    ),
     *("classify.py --head=nonsense", "classify.py --epochs=0", "classify_table.py --rows=x --jobs=0"),
     *(
         "sample.py out/x --temperature=-1",
