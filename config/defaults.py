@@ -98,15 +98,15 @@ class TrainConfig:
         value that cannot work."""
         config = configure(cls, argv)
         config.out_dir = config.out_dir or f"out/{config.name}"
-        config = settled(config)
-        config.check()
+        _refuse(config._problems())
+        config = settled(config)  # which imports a lab, and with it torch
+        _refuse(config._problems_of_model())
         return config
 
     def check(self) -> None:
         """UserError naming every value that cannot work."""
-        for found in (self._problems, self._problems_of_model):
-            if problems := list(found()):
-                raise UserError("; ".join(problems))
+        _refuse(self._problems())
+        _refuse(self._problems_of_model())
 
     def generation_order(self) -> Order:
         steps = self.curriculum_steps or self.lr_decay_steps or self.max_steps
@@ -198,6 +198,11 @@ class TrainConfig:
         weight = torch.nn.Parameter(torch.zeros(1, 1))
         beside = (self.bayesian, self.prior_sigma, self.gain, self.learn_gain)
         make_head(self.head, 257, weight, self.head_args, *beside)
+
+
+def _refuse(problems: Iterator[str]) -> None:
+    if found := list(problems):
+        raise UserError("; ".join(found))
 
 
 def _refusals(*checks: Callable[[], object]) -> Iterator[str]:

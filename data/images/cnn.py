@@ -114,7 +114,7 @@ def network(layers: str, shape: Sequence[int]) -> tuple[nn.Sequential, int, int]
     images of `shape`. ValueError if they do not fit."""
     if not isinstance(layers, str) or [type(n) for n in shape] != [int] * 3 or min(shape) < 1:
         raise ValueError(f"layers = {layers!r} for images of {shape!r}: give a line of layers")
-    made, now = nn.Sequential(), Shape(*shape)
+    made, now = nn.Sequential(), Shape(shape[0], shape[1], shape[2])
     widest = now.numbers
     for item in items(layers):
         if len(made) >= MOST:

@@ -56,7 +56,7 @@ class Task:
         shape, usual = KINDS[config.dataset].shape, vars(TrainConfig())
         args = {"layers": USUAL, "shape": list(shape), **config.trunk_args}
         with users_values():
-            decided = {**DECIDED, "n_embd": width(args["layers"], shape)}
+            decided: dict[str, Any] = {**DECIDED, "n_embd": width(args["layers"], shape)}
         given = {key: getattr(config, key) for key in decided} | {"shape": args["shape"]}
         for key, value in {**decided, "shape": list(shape)}.items():
             if given[key] not in (usual.get(key), value):
