@@ -65,8 +65,8 @@ class Run:
         end: str = "",
         **more: Any,
     ) -> Self:
-        """The run of a row: its config file, the overlay, the table's flags, its own, and those that a search
-        chose (`searched`).
+        """The run of a row: its config file, the overlay, the table's flags, its own, and those of the point
+        that a search has found.
 
         `end` of its name; `more`: fields of a subclass.
         """
