@@ -47,6 +47,7 @@ from measures.views import (
     with_intervals,
 )
 from model import context
+from runtime.checkpoint import Degenerate
 from runtime.errors import UserError
 from runtime.files import check_writable
 from runtime.files import replacing as whole_file
@@ -113,8 +114,12 @@ class TextSession:
             texts = decode(self.data.tokenizer, self.data.prompts.prompt, new, self.s)
             row |= validity(self.data, new)
         self._write_texts(subject.name, texts)
-        row |= measured(text_metrics, texts, self.s.loops, self.s.words)
-        return row | (measured(self.judge.numbers, texts, prompts) if self.judge else {})
+        try:
+            row |= measured(text_metrics, texts, self.s.loops, self.s.words)
+            row |= measured(self.judge.numbers, texts, prompts) if self.judge else {}
+        except Degenerate as error:
+            row["problem"] = error.what  # the model's other numbers stand
+        return row
 
     def references(self) -> list[Row]:
         """Human text, noise and a loop, with intervals over their texts."""
@@ -123,7 +128,7 @@ class TextSession:
             row, texts = reference_row(name, self.data, self.s)
             if self.judge:  # UserError if it cannot read those of a reference
                 row |= self.judge.numbers(texts, self.data.prompt_texts, interval=True)
-            if self.s.protocol != "paper":
+            if self.c.out and self.s.protocol != "paper":  # else nobody sees them
                 row |= text_intervals([cut(t, self.s.words) for t in texts], self.c.halves)
             self._write_texts(name, texts)
             rows.append(row)
