@@ -1,6 +1,6 @@
 """How good the images are that models of data/image_tokens draw: checkpoints -> a table.
 
-    python classify.py config/mnist_brief.py --source=DIR               the classifier, once
+    python train.py config/mnist_brief.py --source=DIR                  the classifier, once
     python eval_images.py out/*-mnist_tokens-* --classifier=out/mnist_brief --out results/images
 
 bits         -log2 p of the held-out codes given the class: a code, and a pixel of the image
@@ -30,7 +30,7 @@ from runtime.values import check_cfg, check_sampling
 class ImagesConfig:
     # fmt: off
     checkpoints: list[str]          # [NAME=]RUN ...: out folders of training runs, or checkpoints in them
-    classifier: str = ""            # the out folder of a run of classify.py on the same images
+    classifier: str = ""            # the out folder of a run of train.py on the same images
     split: Literal["validation", "test"] = "test"
     images: int = 2000              # sampled at each point, and real ones they are compared with
     cfg: list[float] = field(default_factory=lambda: [1.0, 2.0, 3.0, 4.0])  # scales of guidance; 1: none
@@ -50,7 +50,7 @@ class ImagesConfig:
         if not self.classifier:
             raise UserError(
                 "classifier = '': its features are what images are compared by; train one on the same "
-                "images (python classify.py config/mnist_brief.py) and give --classifier=out/mnist_brief"
+                "images (python train.py config/mnist_brief.py) and give --classifier=out/mnist_brief"
             )
         for key, least in (("images", NEIGHBOURS + 1), ("samples", 1)):
             if getattr(self, key) < least:
@@ -83,19 +83,18 @@ program = Program(__name__, __doc__, ImagesConfig, "scipy", "tabulate", "matplot
 
 import math
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from evaluation.by_seed import grouped, kept_rows, mean, problems, rows_of, table, update
+from evaluation.tables import Row, beside, exit_code, samples_folder, scored_otherwise
 from tqdm import tqdm
 
-from classify import ClassifyConfig
 from data.held_out import HeldOut, open_held_out
 from data.image_tokens.prepare import FILES, read_source
 from data.images.sets import Images, ImageSet
-from evaluation.by_seed import grouped, kept_rows, mean, problems, rows_of, table, update
 from evaluation.guidance import Drawn, sample_codes, what_is_drawn
 from evaluation.images import Seen, grid, halves, judged, seen, write_png
 from evaluation.orders import Asker
@@ -104,13 +103,11 @@ from evaluation.rows import Entry, check_comparable, entries
 from evaluation.sampling import weight_draws
 from evaluation.scoring import score
 from evaluation.settings import run_seed
-from evaluation.tables import Row, beside, exit_code, samples_folder, scored_otherwise
 from model import LanguageModel
 from runtime import checkpoint
 from runtime.configurator import cli
 from runtime.device import float64_device, get_device, get_dtype, settle_dtype
-from runtime.errors import users_values
-from runtime.files import check_writable, foreign
+from runtime.files import check_writable
 from runtime.names import file_stem
 
 PROGRAM = "eval_images.py"
@@ -137,37 +134,34 @@ class Asked(NamedTuple):
     others: Images  # as many other ones
 
 
-def open_classifier(path: str, images: str, weights: bool = True) -> checkpoint.Checkpoint:
-    """The best checkpoint of a run of classify.py. UserError if it is none or of another set of images."""
-    ckpt = checkpoint.load(checkpoint.find(path), weights=weights)
-    if ckpt.config.get("trunk") != "cnn":
-        raise UserError(f"--classifier={path} is no run of classify.py: give the out folder of one")
-    if ckpt.config.get("images") != images:
+def open_classifier(path: str, images: str) -> checkpoint.Checkpoint:
+    """The best checkpoint of a classifier, without its weights. UserError if it is none or of another set of
+    images."""
+    ckpt = checkpoint.load(checkpoint.find(path), weights=False, classifier=True)
+    if ckpt.config["tokenizer"] != checkpoint.CLASSES:
+        raise UserError(
+            f"--classifier={path} is no classifier: give the out folder of one (python train.py "
+            "config/mnist_brief.py)"
+        )
+    if ckpt.config.get("dataset") != images:
         raise other_images(path, ckpt, images)
     return ckpt
 
 
 def other_images(path: str, ckpt: checkpoint.Checkpoint, images: str) -> UserError:
     return UserError(
-        f"--classifier={path} was trained on {ckpt.config.get('images')}, not on these images of {images}: "
-        "give one that was"
+        f"--classifier={path} was trained on {ckpt.config.get('dataset')!a}, not on these images of "
+        f"{images}: give one that was"
     )
 
 
 def load_classifier(path: str, images: ImageSet) -> LanguageModel:
     """The model of `open_classifier`, on the CPU. UserError if its images are not these."""
     ckpt = open_classifier(path, images.name)
-    if ckpt.config.get("data_sha256") != images.sha256:
+    shape = ckpt.config.get("trunk_args", {}).get("shape")
+    if ckpt.config.get("data_sha256") != images.sha256 or shape != list(images.kind.shape):
         raise other_images(path, ckpt, images.name)
-    known = {f.name for f in fields(ClassifyConfig)}
-    with foreign(ckpt.path / "config.json", "the configuration of a classifier"), users_values():
-        c = ClassifyConfig(**{k: v for k, v in ckpt.config.items() if k in known})
-        with torch.device("meta"):  # nothing is allocated: a foreign config.json can ask for any size
-            sketch = c.network(images.kind.shape, images.kind.classes)
-    checkpoint.restore(sketch, ckpt)
-    model = c.network(images.kind.shape, images.kind.classes)
-    checkpoint.restore(model, ckpt)
-    return model.eval().requires_grad_(False)
+    return checkpoint.load_model(path, classifier=True)[0]
 
 
 def opened(c: ImagesConfig) -> Asked:
@@ -303,7 +297,7 @@ def check_before(c: ImagesConfig, out: Path, wanted: list[dict[str, Any]]) -> di
             raise UserError(f"source = {run['source']!r}: another program's codes have no images to judge")
         if not source.settings.drop and any(scale != 1 for scale in c.cfg):
             raise UserError(f"cfg = {c.cfg} with drop=0 in source: give --cfg=[1], or images with drop=10")
-        open_classifier(c.classifier, source.images, weights=False)
+        open_classifier(c.classifier, source.images)
     return kept_rows(out, settings_of(c), PROGRAM)
 
 

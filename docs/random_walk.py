@@ -22,7 +22,7 @@ class WalkConfig:
     place: int = 50                 # the one that is known
     value: int = 120                # of the walk there
     data: str = ""                  # the prepared data folder; empty: the one of the run
-    out: str = "results/synthetic_walk.walk"    # writes OUT.png, .svg and .json
+    out: str = "results/synthetic_walk.walk"    # writes OUT.jsonl and OUT.png
     # fmt: on
 
 
@@ -41,14 +41,15 @@ from evaluation import figures
 from evaluation.any_order import FREE
 from evaluation.orders import Asker
 from evaluation.rest import density
+from measures.measure import Entry
+from measures.store import Store
 from runtime.checkpoint import load_model
 from runtime.configurator import cli
 from runtime.errors import UserError
-from runtime.files import check_writable, write_json
 
 
-def opened(c: WalkConfig) -> tuple[Walk, np.ndarray, Asker, np.ndarray]:
-    """The walk, the test split's sequences (n, T), the model, and what is known of a sequence (T,)."""
+def opened(c: WalkConfig) -> tuple[Entry, Walk, np.ndarray, Asker, np.ndarray]:
+    """The run, the walk, the test split's sequences (n, T), the model, what is known of a sequence (T,)."""
     model, ckpt = load_model(c.run, "last")
     if ckpt.config["dataset"] != "synthetic":
         raise UserError(f"{c.run} was not trained on the walk: give a run of --source=walk")
@@ -64,13 +65,14 @@ def opened(c: WalkConfig) -> tuple[Walk, np.ndarray, Asker, np.ndarray]:
     rows = tokens.ids[: len(tokens.ids) // task.T * task.T].reshape(-1, task.T).astype(int)
     if not (rows[:, c.place] == text[c.place]).any():
         raise UserError(f"value = {c.value}: no walk of the test split is there at place {c.place}")
-    return task, rows, Asker(model, model.head.draws(1, 0), "cpu", "float32"), text
+    who = Asker(model, model.head.draws(1, 0), "cpu", "float32")
+    return Entry(ckpt.config["name"], Path(c.run), ckpt), task, rows, who, text
 
 
 @program
 def main(c: WalkConfig) -> int:
-    check_writable(Path(f"{c.out}.json"))
-    task, rows, who, text = opened(c)
+    store = Store.beside(c.out)
+    entry, task, rows, who, text = opened(c)
     exact = np.exp(task.log_probs(text[None])[0])
     passing = rows[rows[:, c.place] == text[c.place]]
     seen = np.stack([np.bincount(column, minlength=task.V) for column in passing.T]) / len(passing)
@@ -90,9 +92,9 @@ def main(c: WalkConfig) -> int:
         ax.set_ylim(40 - task.low, 200 - task.low)
     axes[0].set_ylabel("value")
     figures.write(fig, Path(c.out))
-    settings = {"run": Path(c.run).name, "place": c.place, "value": c.value}
     found = {"kl_before": before, "kl_after": after, "walks": len(passing)}
-    write_json(Path(f"{c.out}.json"), {"settings": settings, **found})
+    row = {"measure": "walk", "definition": 1, "settings": {"place": c.place, "value": c.value}}
+    store.put([{**row, "name": entry.name, **entry.facts(), **entry.identity(), **found}])
     print(json.dumps(found))
     return 0
 

@@ -97,6 +97,7 @@ class TableConfig:
     name: str = ""                                  # of the table; empty: the config file's
     rows: list[str] = field(default_factory=list)   # config files without folder and .py, each with its flags
     #                                                 the first is done first: it may be the others' teacher
+    config: str = ""                                # of all rows, which then are names; empty: config/ROW.py
     overlay: str = "small"                          # a config file laid over each row
     flags: str = ""                                 # of train.py, given to each row before its own
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])

@@ -187,7 +187,7 @@ def settings_of(c: OrdersConfig) -> dict[str, Any]:
 class OrdersMeasure:
     """See measures.measure.Measure."""
 
-    name, definition, config = "orders", 1, OrdersConfig
+    name, definition, which, config = "orders", 1, "last", OrdersConfig
 
     def check(self, c: OrdersConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
         check_together([(Path(w["out_dir"]), w) for w in wanted], corpus_folder, masked=True)
@@ -273,7 +273,7 @@ def in_own_order(row: Row) -> list[dict[str, Any]]:
 
 
 def draw(rows: list[Row], truth: dict[str, float], out: Path) -> list[Path]:
-    """OUT.samplers.png and .svg: what samplers write against model evaluations a text, in orders that a row
+    """OUT.samplers.png: what samplers write against model evaluations a text, in orders that a row
     was trained in; a colour for each row, a marker for each sampler, grey: the truth's."""
     plt = figures.pyplot()
     keys = columns_of(truth)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from evaluation import figures
 from evaluation.columns import ALL, PAPER, Column, shown
 from evaluation.groups import LEAST_SEEDS, marks
 from evaluation.intervals import Runs, differences, summarise, text_intervals
@@ -33,6 +34,7 @@ from measures.measure import Entry, Subject
 from measures.store import Row
 from measures.views import (
     View,
+    beside,
     cells,
     csv_text,
     grouped,
@@ -41,6 +43,7 @@ from measures.views import (
     paragraphs,
     problems,
     samples_file,
+    sheet_of,
     with_intervals,
 )
 from model import context
@@ -153,7 +156,7 @@ class TextSession:
 class TextMeasure:
     """See measures.measure.Measure."""
 
-    name, definition, config = "text", 1, PaperConfig
+    name, definition, which, config = "text", 1, "last", PaperConfig
 
     def check(self, c: EvaluationConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
         check_place(c)
@@ -174,7 +177,11 @@ class TextMeasure:
         return summary_view(rows)
 
     def draw(self, rows: list[Row], out: Path) -> list[Path]:
-        return []
+        """OUT.ece.png: how well each row is calibrated, where any is known to be."""
+        if not any("ece" in r for r in rows):
+            return []
+        calibrated = [r for r in summary_of(rows) if "ece" in r]
+        return figures.write(figures.calibration(calibrated), beside(out, ".ece"))
 
 
 # -----------------------------------------------------------------------------
@@ -314,18 +321,3 @@ def by_seed(models: list[Row], columns: tuple[Column, ...]) -> tuple[tuple[Colum
 
     head = tuple(c._replace(title=f"{c.title}, seed {seed}") for c in main for seed in seeds)
     return head, [[r["name"], *(cell(r, c, seed) for c in main for seed in seeds)] for r in models]
-
-
-def sheet_of(summary: list[Row], columns: tuple[Column, ...]) -> str:
-    """The summary as CSV, with each seed's value and the differences to the first row."""
-    keys = []
-    for c in columns:
-        compared = ("_ci", "_diff", "_diff_ci") if c.best else ()
-        keys += [c.key, *(c.key + end for end in (*compared, "_seeds"))]
-
-    def cell(row: Row, key: str) -> Any:
-        value = row.get(key, "")
-        return " ".join(map(str, value)) if isinstance(value, list) else value
-
-    lines = [[r["name"], *(cell(r, k) for k in ("seeds", *keys))] for r in summary]
-    return csv_text([["name", "seeds", *keys], *lines])

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import train
+import training.text
 from data.corpus import Split, prepare_splits
 
 # Under nohup SIGHUP is ignored, in the background of a script SIGINT, and programs go on after it: the tests
@@ -73,7 +74,7 @@ def train_in_process(config: train.TrainConfig, folder: Path) -> int:
     before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     flags = [f"--{k}={v}" for k, v in vars(config).items()]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "prepared", lambda *_: folder)
+        patch.setattr(training.text, "prepared", lambda *_: folder)
         try:
             return train.main(flags)
         finally:
@@ -109,7 +110,7 @@ def run(token_folder):
 @pytest.fixture
 def trainer(token_folder, monkeypatch):
     """trainer(config) -> a Trainer on the tiny folder, ready to step."""
-    monkeypatch.setattr(train, "prepared", lambda *_: token_folder)
+    monkeypatch.setattr(training.text, "prepared", lambda *_: token_folder)
 
     def make(config: train.TrainConfig) -> train.Trainer:
         config.check()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY, train_in_process
+from tests.test_eval_orders import asker
 
 import train
 from data.climbs import prepare as climbs
@@ -27,8 +28,8 @@ from data.tokens import open_tokens
 from evaluation.any_order import FREE, reader_of
 from evaluation.rest import can_be_asked, density, nats, written
 from evaluation.two_sided import Sequences, two_sided
+from measures.store import Store
 from runtime.errors import UserError
-from tests.test_eval_orders import asker
 from tests.test_orders import log_p, model_of
 
 SIZES = "simulated length=8 train=30 validation=6 test=12"
@@ -386,11 +387,12 @@ def test_the_command(page, folder, tmp_path, capsys):
     assert page.main([*map(str, runs), *flags]) == 0
     said = capsys.readouterr().out
     assert said.strip() == out.with_suffix(".md").read_text().strip()
-    rows = {r["name"]: r for r in json.loads(out.with_suffix(".json").read_text())["rows"]}
-    assert rows.keys() == {"truth", "left_to_right", "random", "masked"}
-    later = [f"10% and a later place: {column}" for column in page.COLUMNS]
-    assert rows["random"].keys() >= {*later} and rows["masked"].keys() >= {*later}
-    assert not rows["left_to_right"].keys() & {*later, "50%: one pass"}
+    rows = {r["name"]: r for r in Store(out.with_suffix(".jsonl")).rows("rest")}
+    assert rows.keys() == {"truth", "left_to_right", "random", "masked"} and rows["truth"]["reference"]
+    assert rows["random"]["row"] == "random" and rows["random"]["training"]["order"] == "random"
+    later = {name: r["parts"]["10% and a later place"].keys() for name, r in rows.items()}
+    assert later["random"] == later["masked"] == {*page.COLUMNS} and not later["left_to_right"]
+    assert "one pass" not in rows["left_to_right"]["parts"]["50%"]
     assert out.with_suffix(".png").stat().st_size > 1000
     whole = (tmp_path / "rest.embeddings.svg").read_text()
     assert "green: real" in whole and "10 of each" in whole and "masked" in whole and "truth" not in whole

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from conftest import TINY, train_in_process
+from eval_orders import Asked, tables, truth_of
+from evaluation.by_seed import mean
 
 import train
 from data.batches import Windows
@@ -17,8 +19,6 @@ from data.mazes import prepare as mazes
 from data.mazes.mazes import FREE, GOAL, PATH, START, UNKNOWN, WALL, WORDS, Mazes
 from data.prepared import SPLITS, folder_of, load_tokenizer, prepared, unusual
 from docs import mazes as page
-from eval_orders import Asked, tables, truth_of
-from evaluation.by_seed import mean
 from evaluation.two_sided import Answers, two_sided
 from runtime.errors import UserError
 

@@ -18,6 +18,7 @@ from data.synthetic import prepare as synthetic
 from data.synthetic.tasks import TASKS, UNKNOWN, Permutation, Product, Step, Task, Walk, distinct
 from data.tokens import open_tokens
 from docs import random_walk as page
+from measures.store import Store
 from runtime.errors import UserError
 
 STARTS = (1, 3, 4)
@@ -415,8 +416,8 @@ def test_the_figure_of_the_walk(order, tmp_path, capsys):
     assert page.main([*asked, f"--value={value}"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["walks"] == (walks[:, 3] == value - Walk(12).low).sum() and said["kl_after"] > 0
-    written = json.loads((tmp_path / "walk.json").read_text())
-    assert said.items() <= written.items() and written["settings"]["place"] == 3
+    [row] = Store(tmp_path / "walk.jsonl").rows("walk")
+    assert said.items() <= row.items() and row["settings"]["place"] == 3 and row["name"] == order
     assert f"test split ({said['walks']} walks)" in out.with_suffix(".svg").read_text()
     for wrong, says in (
         ("--place=12", "place = 12: walks have the places 0 to 11"),
