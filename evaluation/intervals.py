@@ -68,7 +68,9 @@ def summarise(name: str, runs: Runs, columns: tuple[Column, ...]) -> dict[str, A
 
 
 def text_intervals(texts: list[str], halves: int) -> dict[str, float]:
-    """`<key>_ci` of each text metric, for texts that no training stands behind."""
+    """`<key>_ci` of each text metric, for texts without a training; {} where a half has fewer than two."""
+    if len(texts) < 4:
+        return {}
     return {
         f"{key}_ci": half_sampling_interval(texts, metric, halves) for key, metric in TEXT_METRICS.items()
     }

@@ -75,6 +75,7 @@ def test_half_sampling_covers_the_texts_of_a_reference():
 def test_texts_alone_have_an_interval_of_each_metric():
     got = text_intervals(["a b c d e", "a b c d f", "c d e f g", "d e f g h"], 10)
     assert got["unigram_entropy_ci"] == 0 < got["self_bleu_ci"]  # all of them have log2(5)
+    assert text_intervals(["a b c d e", "a b c d f", "c d e f g"], 10) == {}
 
 
 def test_half_sampling_keeps_the_order_of_the_texts():

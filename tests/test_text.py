@@ -14,6 +14,7 @@ from conftest import TINY, synthetic_text
 import augment
 import eval_diversity
 import train
+import training.text
 from data import corpus
 from data.prepared import SPLITS, is_prepared, load_tokenizer, prepared, read_meta
 from data.text import prepare as text
@@ -242,7 +243,7 @@ def test_train_augment_and_compare(pile, tmp_path, monkeypatch):
     for i in range(3):  # enough held-out text for the table
         write(pile / f"more/{i}.txt", synthetic_text(150, i))
     monkeypatch.chdir(tmp_path)
-    for module in (train, augment):
+    for module in (training.text, augment):
         monkeypatch.setattr(module, "prepared", lambda *a: prepared(*a, root=tmp_path))
     kept = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     settings = TINY | dict(dataset="text", source=str(pile), max_steps=2, block_size=64)
