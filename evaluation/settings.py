@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from evaluation.sampling import check_sampling
+from runtime.values import check_sampling
 from runtime.configurator import check_seed
 from runtime.errors import UserError
 

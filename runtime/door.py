@@ -1,0 +1,70 @@
+"""A command's door: what it answers before its own imports, of which torch alone takes seconds.
+
+A command's file begins with what it takes, a dataclass, and its `Program`, and imports the rest below. So
+neither imports torch, and what the dataclass's checks need comes from modules that do not either.
+"""
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from runtime.configurator import cli, configure, help_text, quiet_imports, wants_help
+from runtime.errors import UserError
+from runtime.packages import EXTRAS, missing, not_installed
+
+T = TypeVar("T")
+
+
+class Program(Generic[T]):
+    """A command that takes what the dataclass `config` says, and `about` says what it does.
+
+    `name`   the module's __name__. If it is the program that runs, it answers here and now: --help, packages
+             that are not installed, and all that `config` refuses, each without an import of the rest
+    `needs`  the packages that it cannot do without, of those that a training does not need
+
+    As a decorator it makes the command's main(argv) of a main(configuration).
+    """
+
+    def __init__(self, name: str, about: str | None, config: type[T], *needs: str):
+        self.about, self.config, self.needs = about, config, needs
+        if name == "__main__":
+            quiet_imports()
+            try:
+                cli(self.answer)()
+            except SystemExit as end:
+                if end.code or wants_help(sys.argv[1:]):
+                    raise
+            quiet_imports()
+
+    def answer(self, argv: list[str]) -> None:
+        """The help, or a UserError for what cannot be done."""
+        if wants_help(argv):
+            self.help()
+        elif lacks := missing(*EXTRAS[""], *self.needs):
+            raise UserError(not_installed(*lacks))
+        else:
+            self.read(argv)
+
+    def help(self) -> None:
+        print(self.about, help_text(self.config), sep="\n")
+
+    def read(self, argv: list[str]) -> T:
+        """The checked configuration of a command line. UserError for what it refuses."""
+        config: Any = self.config
+        if hasattr(config, "read"):
+            return config.read(argv)
+        made = configure(config, argv)
+        if hasattr(made, "check"):
+            made.check()
+        return made
+
+    def __call__(self, main: Callable[[T], int]) -> Callable[[list[str]], int]:
+        @functools.wraps(main)
+        def run(argv: list[str]) -> int:
+            if wants_help(argv):
+                self.help()
+                return 0
+            return main(self.read(argv))
+
+        return run
