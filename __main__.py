@@ -3,8 +3,9 @@
     nanoheads COMMAND [arguments]       train, sample, augment, eval_diversity, eval_orders, eval_images,
                                         tune, table, frontier, report, export, embeddings, classify or
                                         classify_table; --help after it says more
-    nanoheads prepare CORPUS [...]      wikitext103, text, grammar, synthetic, image_tokens, mazes, climbs or
-                                        demo
+    nanoheads prepare CORPUS [...]      wikitext103, text, grammar, demo, or one of a lab: synthetic,
+                                        image_tokens, mazes or climbs
+    nanoheads labs/LAB/PROGRAM [...]    a lab's own program, such as labs/mazes/draw
 
 In a checkout `python train.py ...` is the same. Config files are found from the current folder, else among
 nanoHeads' own. Prepared data go to data/ and runs to out/ of the current folder.
@@ -17,7 +18,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 COMMANDS = {path.stem: path for path in sorted(HERE.glob("*.py")) if path.stem not in ("__main__", "model")}
-CORPORA = {path.parent.name: path for path in sorted(HERE.glob("data/*/prepare.py"))}
+CORPORA = {path.parent.name: path for home in ("data", "labs") for path in HERE.glob(f"{home}/*/prepare.py")}
+LABS = {path.relative_to(HERE).with_suffix("").as_posix(): path for path in HERE.glob("labs/*/*.py")}
 
 
 def main() -> None:
@@ -26,13 +28,14 @@ def main() -> None:
     if name in ("-h", "--help"):
         print(__doc__)
         return
-    kind, known = "command", COMMANDS
+    kind, known = "command", COMMANDS | LABS
     if name == "prepare":
         kind, known = "corpus", CORPORA
         name, *arguments = arguments or [""]
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"use {', '.join(known)}"
+        plain = ", ".join(name for name in sorted(known) if "/" not in name)
+        hint = f"did you mean {near[0]}?" if near else f"use {plain}"
         print(f"nanoheads: error: unknown {kind} {name!r}: {hint}", file=sys.stderr)
         sys.exit(2)
     sys.argv = [str(known[name]), *arguments]

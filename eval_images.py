@@ -1,4 +1,4 @@
-"""How good the images are that models of data/image_tokens draw: checkpoints -> a table.
+"""How good the images are that models of labs/image_tokens draw: checkpoints -> a table.
 
     python classify.py config/mnist_brief.py --source=DIR               the classifier, once
     python eval_images.py out/*-mnist_tokens-* --classifier=out/mnist_brief --out results/images
@@ -29,23 +29,22 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from evaluation.by_seed import grouped, kept_rows, mean, problems, rows_of, table, update
+from evaluation.tables import Row, beside, exit_code, scored_otherwise
 from tqdm import tqdm
 
 from classify import ClassifyConfig
 from data.held_out import HeldOut, open_held_out
-from data.image_tokens.prepare import FILES, read_source
 from data.images.sets import Images, ImageSet
-from evaluation.by_seed import grouped, kept_rows, mean, problems, rows_of, table, update
 from evaluation.guidance import Drawn, check_cfg, sample_codes, what_is_drawn
 from evaluation.images import NEIGHBOURS, Seen, grid, halves, judged, seen, write_png
 from evaluation.orders import Asker
 from evaluation.provenance import versions
 from evaluation.rows import Entry, check_comparable, entries
-from evaluation.sampling import check_sampling
+from evaluation.sampling import check_sampling, weight_draws
 from evaluation.scoring import score
-from evaluation.sampling import weight_draws
 from evaluation.settings import run_seed
-from evaluation.tables import Row, beside, exit_code, scored_otherwise
+from labs.image_tokens.prepare import FILES, read_source
 from model import LanguageModel
 from runtime import checkpoint
 from runtime.configurator import check_seed, cli, configure, help_text, wants_help
@@ -57,7 +56,7 @@ from runtime.names import file_stem
 PROGRAM = "eval_images.py"
 CODE = (  # what decides the numbers of a row, beside what decides those of eval_diversity.py
     *(f"evaluation/{name}.py" for name in ("images", "guidance")),
-    *(f"data/image_tokens/{name}.py" for name in ("codecs", "prepare")),
+    *(f"labs/image_tokens/{name}.py" for name in ("codecs", "prepare")),
     "data/images/cnn.py",
 )
 TITLES = {"fd": "FD (our CNN)", "precision": "precision", "recall": "recall", "accuracy": "accuracy"}

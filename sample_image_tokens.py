@@ -1,4 +1,4 @@
-"""Images from a checkpoint that was trained on data/image_tokens; sample.py hands such a run over to this.
+"""Images from a checkpoint that was trained on labs/image_tokens; sample.py hands such a run over to this.
 
     python sample.py out/RUN --class 7 --cfg 2.0 --grid 8x8 --out grid.png
     python sample.py out/RUN --grid 10x8                one class a row, as many as there are
@@ -24,12 +24,11 @@ from typing import Literal
 import numpy as np
 import torch
 
-from data.image_tokens.codecs import Codec
-from data.image_tokens.prepare import Layout
 from evaluation.guidance import check_cfg, sample_codes, what_is_drawn
 from evaluation.images import grid, write_png
-from evaluation.sampling import check_sampling
-from evaluation.sampling import weight_draws
+from evaluation.sampling import check_sampling, weight_draws
+from labs.image_tokens.codecs import Codec
+from labs.image_tokens.prepare import Layout
 from runtime.checkpoint import Degenerate, load_model
 from runtime.configurator import check_seed, cli, configure, help_text, wants_help
 from runtime.device import float64_device, get_device, get_dtype, settle_dtype

@@ -31,7 +31,6 @@ from data.tokens import TokenFile, open_tokens, write_tokens
 from runtime.configurator import configure, help_text, wants_help
 from runtime.errors import UserError
 from runtime.files import locked, remove_leftovers, write_json
-from runtime.places import INSTALLED
 
 BATCH = 2**18  # characters of text that are read, and tokenised, at a time
 # Share of a text's lines that may not come back from its tokens. With more, what a model is asked about is
@@ -371,8 +370,8 @@ def main(
 ) -> int:
     """The command line of a prepare.py, which configurator.cli wraps; its exit code: 0, or 130 for Ctrl-C.
 
-    folder     the corpus' own, where prepared folders go by default: folder/TOKENIZER, see
-               PrepareConfig.folder_name; an installed nanoHeads has them in data/ of the current folder
+    folder     the corpus' own; its prepared folders are by default data/CORPUS/TOKENIZER, see
+               PrepareConfig.folder_name
     config     the corpus' own flags; all but `out` are given to `prepare`
     about      the help above them
     """
@@ -382,8 +381,7 @@ def main(
     c = configure(config, argv)
     options = dict(vars(c))
     bpe_size(options["tokenizer"])  # before any download
-    home = DATA / folder.name if INSTALLED else folder
-    out = Path(options.pop("out") or home / c.folder_name())
+    out = Path(options.pop("out") or DATA / folder.name / c.folder_name())
     try:
         print(summary(prepare(out, **options)))
         print(f"prepared {out}", file=sys.stderr)

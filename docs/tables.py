@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from bench import report
-from data.synthetic.tasks import TASKS
 from docs import gallery, sources
 from docs.sources import ROOT, Entry, Row
 from evaluation.classification import PUBLISHED
+from labs.synthetic.tasks import TASKS
 
 Numbers = dict[str, Any]
 

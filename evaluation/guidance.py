@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.image_tokens.codecs import Codec, read_codec
-from data.image_tokens.prepare import Layout, layout_of
 from data.orders import MASKED
 from data.prepared import found_path
 from data.tokens import open_tokens
 from evaluation.sampling import generate
 from heads import Weights
+from labs.image_tokens.codecs import Codec, read_codec
+from labs.image_tokens.prepare import Layout, layout_of
 from model import LanguageModel
 from runtime.checkpoint import Checkpoint
 from runtime.errors import UserError

@@ -97,9 +97,10 @@ def check_text(path: Path, dataset: str, given: int = 0) -> None:
 
     given  tokens at the start of each sequence that are never predicted: no text has such
     """
-    if program := measured_by(dataset) or ("eval_orders.py" if given else ""):
+    if measure := measured_by(dataset) or ("orders" if given else ""):
         raise UserError(
-            f"{path} is of {dataset}, whose sequences are no text: python {program} measures such runs"
+            f"{path} is of {dataset}, whose sequences are no text: "
+            f"python table.py --measure={measure} measures such runs"
         )
 
 

@@ -4,9 +4,9 @@ import hashlib
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from runtime.values import check_sampling
 from runtime.configurator import check_seed
 from runtime.errors import UserError
+from runtime.values import check_sampling
 
 LEAST_WORDS = 4  # a text is not cut to fewer: the metrics count 4-grams
 

@@ -10,9 +10,9 @@ from test_image_tokens import LOSSLESS, SMALL, folder, here, images, run  # noqa
 import classify
 import eval_images
 import table
-from data.image_tokens.prepare import prepare
 from data.images.sets import Images
 from evaluation.images import Seen, frechet, halves, judged, moments, precision_recall
+from labs.image_tokens.prepare import prepare
 from runtime.errors import UserError
 
 
@@ -132,7 +132,7 @@ def test_a_run_is_no_classifier_and_text_no_images(run, here, classifier, traine
 
 def test_a_classifier_of_other_images_is_refused(run, images, classifier, monkeypatch):  # noqa: F811
     other = images._replace(test=images.validation)
-    monkeypatch.setattr("data.image_tokens.prepare.open_images", lambda *_: other)
+    monkeypatch.setattr("labs.image_tokens.prepare.open_images", lambda *_: other)
     with pytest.raises(UserError, match="not on these images"):
         eval_images.main([str(run), f"--classifier={classifier}", "--device=cpu"])
 
@@ -164,7 +164,7 @@ def test_table_refuses_what_cannot_be_drawn(classifier, tmp_path, monkeypatch, f
 
 def test_codes_of_another_tokenizer_are_refused(run, images, classifier, tmp_path, monkeypatch):  # noqa: F811
     other = images._replace(train=images.validation)
-    monkeypatch.setattr("data.image_tokens.prepare.open_images", lambda *_: other)
+    monkeypatch.setattr("labs.image_tokens.prepare.open_images", lambda *_: other)
     folder = prepare(tmp_path / "words", "words", LOSSLESS)  # noqa: F811
     with pytest.raises(UserError, match="holds other codes"):
         eval_images.main([str(run), f"--classifier={classifier}", "--device=cpu", f"--data={folder}"])

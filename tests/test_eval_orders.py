@@ -4,20 +4,20 @@ import json
 import re
 import shutil
 
+import eval_orders
 import numpy as np
 import pytest
 import torch
+from evaluation.by_seed import mean
 from safetensors.torch import load_file, save_file
 
-import eval_orders
 import train
 from data.grammar.two_sided import ForwardBackward
-from data.synthetic.tasks import TASKS
 from evaluation.any_order import FREE
-from evaluation.by_seed import mean
 from evaluation.orders import KINDS, Asker, divergence, middle_bits, questions, spread
 from evaluation.samplers import points
 from evaluation.two_sided import Language, Sequences, pair_shares
+from labs.synthetic.tasks import TASKS
 from runtime.checkpoint import find, load
 from tests.test_any_order import q_of
 from tests.test_orders import log_p, model_of, text

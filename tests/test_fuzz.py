@@ -15,34 +15,34 @@ import sys
 import warnings
 from pathlib import Path
 
+import eval_orders
+import frontier
 import numpy as np
 import pytest
 import torch
 import tqdm
+import tune
 from conftest import TINY, train_in_process
 from safetensors.torch import load, save
 
 import augment
-import data.climbs.prepare
 import data.demo.prepare
 import data.grammar.prepare
-import data.image_tokens.prepare
-import data.mazes.prepare
-import data.synthetic.prepare
 import data.wikitext103.prepare
-import embeddings
 import eval_diversity
 import eval_images
-import eval_orders
 import evaluation.rows
 import evaluation.texts
 import export
-import frontier
+import labs.climbs.prepare
+import labs.embeddings.draw
+import labs.image_tokens.prepare
+import labs.mazes.prepare
+import labs.synthetic.prepare
 import sample
 import sample_image_tokens
 import table
 import train
-import tune
 from data.prepared import prepared
 from evaluation import figures
 from runtime.configurator import cli
@@ -55,19 +55,19 @@ PROGRAMS = {
     "eval": eval_diversity.main,
     "frontier": frontier.main,
     "orders": eval_orders.main,
-    "embeddings": embeddings.main,
+    "embeddings": labs.embeddings.draw.main,
     "images": eval_images.main,
     "sample_images": sample_image_tokens.main,
     "figures": lambda argv: print(*figures.draw(Path(argv[0]))),
     "table": table.main,
     "tune": tune.main,
     "export": export.main,
-    "climbs": data.climbs.prepare.command,
+    "climbs": labs.climbs.prepare.command,
     "demo": data.demo.prepare.command,
     "grammar": data.grammar.prepare.command,
-    "mazes": data.mazes.prepare.command,
-    "synthetic": data.synthetic.prepare.command,
-    "image_tokens": data.image_tokens.prepare.command,
+    "mazes": labs.mazes.prepare.command,
+    "synthetic": labs.synthetic.prepare.command,
+    "image_tokens": labs.image_tokens.prepare.command,
     "wiki": data.wikitext103.prepare.command,
 }
 GRAMMAR = "seed=1 train=2000 validation=600 test=600 themes=2 nouns=4 verbs=4 adjectives=3 adverbs=3"
@@ -451,9 +451,9 @@ CASES = [
             ("results/e --scorer=run --texts=0", {}, "texts = 0"),
             ("results/e --scorer=run", {}, "needs at least 10"),
             (["results/e", "--scorer=run", "--rows=['other']"], {}, "no texts of 'other'; it has "),
-            ("results/none --scorer=run", {}, "results/none.json"),
+            ("results/none --scorer=run", {}, "results/none.samples has no texts"),
             ("results/e --scorer=run", {"results/e.samples/human.jsonl": "[1"}, "human.jsonl"),
-            *[("results/e --scorer=run", {"results/e.json": bad}, "results/e.json") for bad in NOT_JSON],
+            *[("results/e --scorer=run", {"results/e.jsonl": bad}, "results/e.jsonl") for bad in NOT_JSON],
         )
     ],
     *[
@@ -747,7 +747,7 @@ CASES = [
         ]
     ],
     # tables and figures
-    *[("eval", f"{EVAL} --out=results/e", {"results/e.json": bad}, "results/e.json") for bad in NOT_JSON],
+    *[("eval", f"{EVAL} --out=results/e", {"results/e.jsonl": bad}, "results/e.jsonl") for bad in NOT_JSON],
     *[
         ("eval", f"{EVAL} --out=results/e", {"results/e.json": row(**{k: v})}, "results/e")
         for k, v in (("name", "../x"), ("name", ["x"]), ("ppl_tok", "low"), ("name", 7))

@@ -6,28 +6,27 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+import frontier
 import numpy as np
 import pytest
 import torch
 from conftest import TINY, train_in_process
 
 import eval_diversity
-import frontier
 import train
 from data.batches import TextSource, Windows
 from data.corpus import Split, prepare_splits
 from data.orders import ORDERS, Order, masked
 from data.prepared import corpus_of, given_of
-from data.synthetic.prepare import sequences
-from data.synthetic.tasks import TASKS
+from data.sequences import Sequences, lines
 from data.tokenizers import WordTokenizer
 from data.tokens import open_tokens
 from evaluation.any_order import FREE
 from evaluation.orders import middle_bits, questions, templates
 from evaluation.samplers import continued
 from evaluation.scoring import score
-from evaluation.two_sided import Sequences
 from heads import HEADS
+from labs.synthetic.tasks import TASKS
 from runtime.errors import UserError
 from tests.test_eval_orders import asker
 from tests.test_orders import log_p, model_of
@@ -39,7 +38,7 @@ TASK = TASKS["walk"](12)
 def folder(tmp_path_factory) -> Path:
     """A prepared task of 12 tokens a sequence, the first 5 of which are given. Read only."""
     splits = {
-        name: Split(lambda n=n: sequences(TASK, n, (1, n)), length=12, given=5)
+        name: Split(lambda n=n: lines(TASK, n, (1, n)), length=12, given=5)
         for name, n in (("train", 40), ("validation", 8), ("test", 8))
     }
     out = tmp_path_factory.mktemp("given") / "words"
@@ -52,7 +51,9 @@ def test_sequences_that_begin_with_given_tokens_are_no_text(folder, tmp_path):
     assert train_in_process(replace(config, tokenizer="words"), folder) == 0
     argv = [str(tmp_path / "x"), f"--data={folder}", f"--out={tmp_path / 't'}"]
     for program in (eval_diversity, frontier):
-        with pytest.raises(UserError, match=r"are no text: python eval_orders\.py measures such runs"):
+        with pytest.raises(
+            UserError, match="are no text: python table.py --measure=orders"
+        ):
             program.main([*argv, "--texts=4", "--prompt_tokens=5", "--new_tokens=5"])
     assert not list(tmp_path.glob("t.*"))
 
@@ -63,8 +64,10 @@ def test_what_is_no_text_is_refused_with_the_program_that_measures_it(trained, t
     shutil.copytree(trained, tmp_path / "x")
     for path in (tmp_path / "x").glob("*/config.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"dataset": dataset}))
-    named = "eval_images" if dataset == "image_tokens" else "eval_orders"
-    with pytest.raises(UserError, match=rf"is of {dataset}, .* no text: python {named}\.py measures such"):
+    named = "images" if dataset == "image_tokens" else "orders"
+    with pytest.raises(
+        UserError, match=rf"is of {dataset}, .* no text: python table.py --measure={named} "
+    ):
         program.main([str(tmp_path / "x"), f"--out={tmp_path / 't'}"])
 
 

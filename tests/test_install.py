@@ -83,7 +83,7 @@ def test_trains_and_samples_with_the_base_packages_alone(nanoheads, site, tmp_pa
         (["tune", "config/tables/heads.py"], "optuna"),
         (["classify_table", "config/tables/mnist.py"], "tabulate"),
         (["report", "results/heads"], "jinja2"),
-        (["embeddings", "results/heads"], "scikit-learn"),
+        (["labs/embeddings/draw", "results/heads"], "scikit-learn"),
         (["export", "out/x", "folder"], "transformers"),
         (["train", "config/bayes_gpt.py", "config/tiny.py"], "torchbnn"),
         (["train", "config/baseline.py", "config/tiny.py", "--trackio"], "trackio"),

@@ -11,17 +11,17 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import eval_orders
 import pytest
 from conftest import TINY, train_in_process
+from evaluation.runs import Run
+from evaluation.tables import read_texts, samples_file
 
-import eval_orders
 import table
 from config.defaults import TrainConfig
 from data.prepared import prepared
 from evaluation.columns import Column
 from evaluation.intervals import differences, student_interval
-from evaluation.runs import Run
-from evaluation.tables import read_texts, samples_file
 from runtime import workers
 from table import TableConfig
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tokenizers
 from conftest import TINY, synthetic_text, train_in_process
+from evaluation.runs import Run
 from test_data import ODD
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -26,7 +27,6 @@ from data.tokenizers import (
     tokenizer_name,
     train_bpe,
 )
-from evaluation.runs import Run
 from runtime.checkpoint import load
 from runtime.errors import UserError
 

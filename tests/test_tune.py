@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tune
 from conftest import TINY, train_in_process
+from evaluation.tuning import Store, best_of, expected_best, figure, points, propose, report
 
 import table
 import train
-import tune
 from config.defaults import TrainConfig
 from evaluation import figures
-from evaluation.tuning import Store, best_of, expected_best, figure, points, propose, report
 from runtime import checkpoint, workers
 from runtime.configurator import configure
 from runtime.errors import UserError

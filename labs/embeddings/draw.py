@@ -1,6 +1,6 @@
 """Where the texts of a table's rows lie beside human ones: t-SNE of their embeddings by a language model.
 
-    python embeddings.py results/heads_250.runs --scorer out/baseline-small
+    python labs/embeddings/draw.py results/heads_250 --scorer out/baseline-small
 
 Writes TABLE.embeddings.png and .svg, which report.py then shows. TABLE is the name of a table's files without
 their endings; its texts lie in TABLE.samples. The scorer is a run or a folder of transformers, as that of
@@ -10,6 +10,10 @@ as many human texts and texts of the row, in the embeddings themselves: .5 where
 """
 
 if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     from runtime import configurator
 
     configurator.quiet_imports("sklearn", "scipy", "tabulate", "sacrebleu", "matplotlib")
@@ -19,19 +23,20 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from evaluation.embeddings import HUMAN, check_rows, draw, embed
 from evaluation.scorer import open_scorer
-from evaluation.tables import beside, read_texts, samples_file
+from labs.embeddings.tsne import HUMAN, check_rows, draw, embed
+from measures.store import Store
+from measures.views import beside, read_texts, samples_file
 from runtime.configurator import check_seed, cli, configure, help_text, wants_help
 from runtime.device import get_device
 from runtime.errors import UserError
-from runtime.files import check_writable, foreign, read_json
+from runtime.files import check_writable, foreign
 
 
 @dataclass
 class EmbeddingsConfig:
     # fmt: off
-    table: str                      # results/NAME, or NAME.runs of table.py: the table with the texts
+    table: str                      # results/NAME: the table, without its ending
     scorer: str = ""                # needed: a run, or a folder of transformers
     rows: list[str] = field(default_factory=list)  # empty: all but unigram noise and the loop
     texts: int = 200                # of each row, the first ones
@@ -51,9 +56,7 @@ class EmbeddingsConfig:
 def texts_of(c: EmbeddingsConfig) -> dict[str, list[str]]:
     """row -> its texts, the human ones first. UserError for a row that the table has no texts of."""
     table = Path(c.table)
-    path = beside(table, ".json")
-    with foreign(path, "a table of eval_diversity.py or table.py: name it without its ending"):
-        known = {str(row["name"]): bool(row.get("reference")) for row in read_json(path)["rows"]}
+    known = {row["name"]: "reference" in row for row in Store(beside(table, ".jsonl")).rows("text")}
     asked = c.rows or [name for name, reference in known.items() if not reference]
     out = {}
     for name in dict.fromkeys((HUMAN, *asked)):
@@ -61,8 +64,8 @@ def texts_of(c: EmbeddingsConfig) -> dict[str, list[str]]:
         if name not in known or not file.is_file():
             having = ", ".join(n for n in known if samples_file(table, n).is_file())
             raise UserError(
-                f"{beside(table, '.samples')} has no texts of {name!r}; it has {having or 'none'}"
-                + (f": of table.py's tables give {c.table}.runs" if not having else "")
+                f"{beside(table, '.samples')} has no texts of {name!r}; it has {having or 'none'}: name the "
+                "table without its ending, and measure the row with --texts_kept=0"
             )
         with foreign(file, "texts, a JSON string a line: make the table again"):
             out[name] = [text for text in read_texts(file) if text.strip()][: c.texts]

@@ -1,6 +1,6 @@
 """The rest of climbs given parts of them, by trained runs: errors in ft/min, nats, and a figure.
 
-    python docs/climbs.py out/climbs/*-climbs-* [--out=results/climbs.rest] [--climb=3]
+    python labs/climbs/errors.py out/climbs/*-climbs-* [--out=results/climbs.rest] [--climb=3]
 
 nll        nats a token of the rest, by the chain rule from left to right
 mean       root mean squared error of the conditional mean, ft/min. It is estimated from the samples, and
@@ -20,7 +20,7 @@ if __name__ == "__main__":
     import sys
     from pathlib import Path
 
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     from runtime import configurator
 
     configurator.quiet_imports("scipy", "tabulate", "sklearn", "matplotlib")
@@ -28,33 +28,34 @@ if __name__ == "__main__":
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from data.climbs.rates import RATES, STEP
 from data.held_out import open_held_out
 from data.prepared import found_path
-from data.synthetic.tasks import Chain
-from evaluation import embeddings, figures
+from data.sequences import Chain, Sequences
+from evaluation import figures
 from evaluation.any_order import FREE, Exact
-from evaluation.by_seed import grouped, mean, name_of, table
 from evaluation.orders import Asker, spread
 from evaluation.provenance import commit
-from evaluation.rest import can_be_asked, density, nats, written
-from evaluation.rows import Entry, check_comparable, entries
+from evaluation.rows import check_comparable
 from evaluation.samplers import left_to_right
 from evaluation.sampling import weight_draws
 from evaluation.settings import run_seed
-from evaluation.tables import beside
-from evaluation.two_sided import Sequences, two_sided
-from runtime.checkpoint import load_model, weights_digest
+from evaluation.two_sided import two_sided
+from labs.climbs.rates import RATES, STEP
+from labs.climbs.rest import can_be_asked, density, nats, written
+from labs.embeddings import tsne
+from measures.measure import Entry, entries
+from measures.store import Row, Store
+from measures.views import View, beside, grouped, mean, paragraphs, table
+from runtime.checkpoint import load_model
 from runtime.configurator import check_seed, cli, configure, help_text, wants_help
 from runtime.device import get_device
 from runtime.errors import UserError
-from runtime.files import check_writable, replacing, write_json
 
 COLUMNS = ("nll", "mean", "sample", "one pass")
 SHOWN = ("10%", "10% and a later place")  # what is known in the rows of the figure
@@ -72,7 +73,7 @@ class ClimbsConfig:
     data: str = ""                  # the prepared data folder; empty: the one of the first run
     seed: int = 1337                # of the samples
     device: str = "auto"
-    out: str = "results/climbs.rest"  # writes OUT.md, .json, .png, .svg, .embeddings.png and .embeddings.svg
+    out: str = "results/climbs.rest"  # writes OUT.jsonl, OUT.md, OUT.png and OUT.embeddings.png
     # fmt: on
 
     def check(self) -> None:
@@ -140,21 +141,17 @@ def of_truth(task: Chain, a: Asked, known: np.ndarray) -> dict[str, float]:
     return found | {"one pass": found["mean"]}
 
 
-def keyed(part: str, found: dict[str, float]) -> dict[str, float]:
-    return {f"{part}: {column}": value for column, value in found.items()}
-
-
-def tables(rows: list[dict[str, Any]], parts: list[str]) -> str:
-    """A table for each part that is known."""
-    out = []
-    for part in parts:
-        keys = [f"{part}: {column}" for column in COLUMNS]
-        lines = [
-            [name, str(len(runs)), *(mean([r[k] for r in runs if k in r]) for k in keys)]
-            for name, runs in grouped(rows).items()
-        ]
-        out.append(table([f"known: {part}", "runs", *COLUMNS], lines))
-    return "\n\n".join(out)
+def view(rows: list[Row]) -> View:
+    """A table for each part that is known: a line a row, the truth's first."""
+    groups = {r["name"]: [r] for r in rows if r.get("reference")} | grouped(rows)
+    tables = []
+    for part in rows[0]["parts"]:
+        lines = []
+        for name, runs in groups.items():
+            found = [r["parts"][part] for r in runs]
+            lines.append([name, str(len(runs)), *(mean([f[c] for f in found if c in f]) for c in COLUMNS)])
+        tables.append(table([f"known: {part}", "runs", *COLUMNS], lines))
+    return View(paragraphs(*tables))
 
 
 # -----------------------------------------------------------------------------
@@ -210,11 +207,11 @@ def draw(columns: dict[str, list[Panel | None]], whole: Tensor, knowns: list[np.
 
 def draw_whole(whole: dict[str, np.ndarray], windows: Tensor, out: Path) -> None:
     """Of each row's whole climbs (n, T), tokens, and those of the split; nothing of too few."""
-    if len(windows) >= embeddings.LEAST:
+    if len(windows) >= tsne.LEAST:
         rows = {
             name: RATES[climbs].astype(float) for name, climbs in ({"real": windows.numpy()} | whole).items()
         }
-        embeddings.draw(rows, beside(out, ".embeddings"), real="real")
+        tsne.draw(rows, beside(out, ".embeddings"), real="real")
 
 
 # -----------------------------------------------------------------------------
@@ -235,7 +232,6 @@ def opened(c: ClimbsConfig) -> tuple[list[Entry], Asked]:
     if c.climb >= len(windows):
         raise UserError(f"climb = {c.climb}: there are {len(windows)}; the first is 0")
     truth = two_sided(data, "climbs", T)
-    check_writable(Path(f"{c.out}.json"))
     task = truth.task if isinstance(truth, Sequences) and isinstance(truth.task, Chain) else None
     return runs, Asked(windows, parts_of(T, data.given), task)
 
@@ -246,16 +242,19 @@ def main(argv: list[str]) -> int:
         return 0
     c = configure(ClimbsConfig, argv)
     c.check()
+    store = Store.beside(c.out)
     runs, a = opened(c)
     text = {part: known_of(a.windows[c.climb : c.climb + 1], a.parts[part]) for part in SHOWN}
-    rows: list[dict[str, Any]] = []
+    places = ("checkpoints", "data", "device", "out")
+    settings = {key: value for key, value in vars(c).items() if key not in places}
+    common: Row = {"measure": "rest", "definition": 1, "settings": settings}
+    rows: list[Row] = []
     columns: dict[str, list[Panel | None]] = {}
     whole: dict[str, np.ndarray] = {}
     begun = known_of(a.windows, a.parts["the first rate"])
     if a.truth:
-        rows.append({"name": "truth", "row": "truth"})
-        for part, known in a.parts.items():
-            rows[0] |= keyed(part, of_truth(a.truth, a, known))
+        parts = {part: of_truth(a.truth, a, known) for part, known in a.parts.items()}
+        rows.append({**common, "reference": True, "name": "truth", "parts": parts})
         columns["exact"] = [panel_of_truth(a.truth, t, c.seed) for t in text.values()]
     device = get_device(c.device)
     for entry in runs:
@@ -263,21 +262,17 @@ def main(argv: list[str]) -> int:
         model, ckpt = load_model(entry.path, "last", device)
         who = Asker(model, weight_draws(model, ckpt.config, 1, c.seed), device, "float32")
         seed = run_seed(c.seed, ckpt.config)
-        row = {"name": entry.name, "row": name_of(entry), "seed": ckpt.config["seed"]}
-        row |= {"step": ckpt.progress["step"], "weights_sha256": weights_digest(ckpt.path)}
-        for part, known in a.parts.items():
-            row |= keyed(part, of_model(who, a, known, c.samples, seed))
-        rows.append(row)
+        parts = {part: of_model(who, a, known, c.samples, seed) for part, known in a.parts.items()}
+        read = entry._replace(ckpt=ckpt)
+        row = {**common, "name": entry.name, **read.facts(), **read.identity(), "commit": commit()}
+        rows.append({**row, "parts": parts})
         if row["row"] not in columns:
             columns[row["row"]] = [panel_of(who, t, seed) for t in text.values()]
             whole[row["row"]] = written(who, begun, seed).numpy()
-    found = tables(rows, list(a.parts))
-    print(found)
-    places = ("checkpoints", "data", "device", "out")
-    settings = {key: value for key, value in vars(c).items() if key not in places}
-    write_json(Path(f"{c.out}.json"), {"settings": settings, "commit": commit(), "rows": rows})
-    with replacing(Path(f"{c.out}.md")) as file:
-        file.write((found + "\n").encode())
+    store.put(rows)
+    shown = view(rows)
+    print(shown.markdown, end="")
+    shown.write(Path(c.out))
     draw(columns, a.windows[c.climb], [a.parts[part] for part in SHOWN], Path(c.out))
     draw_whole(whole, a.windows, Path(c.out))
     return 0

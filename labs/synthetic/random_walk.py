@@ -1,6 +1,6 @@
 """The figure of the lazy random walk: what stands at every place, given the value at one.
 
-    python docs/random_walk.py out/walk [--out=results/synthetic_walk.walk]
+    python labs/synthetic/random_walk.py out/walk [--out=results/synthetic_walk.walk]
 
 Left the exact density, in the middle what the test split has, right what the model says in one pass, both
 forwards and backwards in time. Source: Pannatier et al. 2024, arXiv 2404.09562, appendix 0.A and fig. 7.
@@ -11,23 +11,24 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 import torch
 
 from data.prepared import found_path
-from data.synthetic.prepare import task_of
-from data.synthetic.tasks import Walk
 from data.tokens import open_tokens
 from evaluation import figures
 from evaluation.any_order import FREE
 from evaluation.orders import Asker
-from evaluation.rest import density
+from labs.climbs.rest import density
+from labs.synthetic.prepare import task_of
+from labs.synthetic.tasks import Walk
+from measures.measure import Entry
+from measures.store import Store
 from runtime.checkpoint import load_model
 from runtime.configurator import cli, configure, help_text, wants_help
 from runtime.errors import UserError
-from runtime.files import check_writable, write_json
 
 
 @dataclass
@@ -37,12 +38,12 @@ class WalkConfig:
     place: int = 50                 # the one that is known
     value: int = 120                # of the walk there
     data: str = ""                  # the prepared data folder; empty: the one of the run
-    out: str = "results/synthetic_walk.walk"    # writes OUT.png, .svg and .json
+    out: str = "results/synthetic_walk.walk"    # writes OUT.jsonl and OUT.png
     # fmt: on
 
 
-def opened(c: WalkConfig) -> tuple[Walk, np.ndarray, Asker, np.ndarray]:
-    """The walk, the test split's sequences (n, T), the model, and what is known of a sequence (T,)."""
+def opened(c: WalkConfig) -> tuple[Entry, Walk, np.ndarray, Asker, np.ndarray]:
+    """The run, the walk, the test split's sequences (n, T), the model, and what is known of a sequence (T,)."""
     model, ckpt = load_model(c.run, "last")
     if ckpt.config["dataset"] != "synthetic":
         raise UserError(f"{c.run} was not trained on the walk: give a run of --source=walk")
@@ -58,7 +59,8 @@ def opened(c: WalkConfig) -> tuple[Walk, np.ndarray, Asker, np.ndarray]:
     rows = tokens.ids[: len(tokens.ids) // task.T * task.T].reshape(-1, task.T).astype(int)
     if not (rows[:, c.place] == text[c.place]).any():
         raise UserError(f"value = {c.value}: no walk of the test split is there at place {c.place}")
-    return task, rows, Asker(model, model.head.draws(1, 0), "cpu", "float32"), text
+    who = Asker(model, model.head.draws(1, 0), "cpu", "float32")
+    return Entry(ckpt.config["name"], Path(c.run), ckpt), task, rows, who, text
 
 
 def main(argv: list[str]) -> int:
@@ -66,8 +68,8 @@ def main(argv: list[str]) -> int:
         print(__doc__, help_text(WalkConfig), sep="\n")
         return 0
     c = configure(WalkConfig, argv)
-    check_writable(Path(f"{c.out}.json"))
-    task, rows, who, text = opened(c)
+    store = Store.beside(c.out)
+    entry, task, rows, who, text = opened(c)
     exact = np.exp(task.log_probs(text[None])[0])
     passing = rows[rows[:, c.place] == text[c.place]]
     seen = np.stack([np.bincount(column, minlength=task.V) for column in passing.T]) / len(passing)
@@ -87,9 +89,9 @@ def main(argv: list[str]) -> int:
         ax.set_ylim(40 - task.low, 200 - task.low)
     axes[0].set_ylabel("value")
     figures.write(fig, Path(c.out))
-    settings = {"run": Path(c.run).name, "place": c.place, "value": c.value}
     found = {"kl_before": before, "kl_after": after, "walks": len(passing)}
-    write_json(Path(f"{c.out}.json"), {"settings": settings, **found})
+    row = {"measure": "walk", "definition": 1, "settings": {"place": c.place, "value": c.value}}
+    store.put([{**row, "name": entry.name, **entry.facts(), **entry.identity(), **found}])
     print(json.dumps(found))
     return 0
 

@@ -14,10 +14,11 @@ import train
 from data.batches import Windows
 from data.held_out import open_held_out
 from data.prepared import SPLITS, folder_of, load_tokenizer, prepared, unusual
-from data.synthetic import prepare as synthetic
-from data.synthetic.tasks import TASKS, UNKNOWN, Permutation, Product, Step, Task, Walk, distinct
 from data.tokens import open_tokens
-from docs import random_walk as page
+from labs.synthetic import prepare as synthetic
+from labs.synthetic import random_walk as page
+from labs.synthetic.tasks import TASKS, UNKNOWN, Permutation, Product, Step, Task, Walk, distinct
+from measures.store import Store
 from runtime.errors import UserError
 
 STARTS = (1, 3, 4)
@@ -415,7 +416,7 @@ def test_the_figure_of_the_walk(order, tmp_path, capsys):
     assert page.main([*asked, f"--value={value}"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["walks"] == (walks[:, 3] == value - Walk(12).low).sum() and said["kl_after"] > 0
-    written = json.loads((tmp_path / "walk.json").read_text())
+    (written,) = Store(tmp_path / "walk.jsonl").rows("walk")
     assert said.items() <= written.items() and written["settings"]["place"] == 3
     assert f"test split ({said['walks']} walks)" in out.with_suffix(".svg").read_text()
     for wrong, says in (

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-import embeddings
-from evaluation.embeddings import draw, embed, neighbour_accuracy
 from evaluation.scorer import open_scorer
+from labs.embeddings import draw as program
+from labs.embeddings.tsne import draw, embed, neighbour_accuracy
+from measures.store import Store
+from measures.views import samples_file
 from runtime.errors import UserError
 
 
@@ -61,12 +63,11 @@ def test_too_little_is_named(rows, says, tmp_path):
 def table(tmp_path) -> Path:
     """A table of two rows and two references, and its texts."""
     rng = np.random.default_rng(0)
-    names = {"human": True, "loop": True, "a": False, "b|c": False}
+    names = {"human": True, "loop": True, "a": False, "b c": False}
     rows = [{"name": name, "reference": True} if known else {"name": name} for name, known in names.items()]
-    (tmp_path / "t.json").write_text(json.dumps({"rows": rows}))
+    common = {"measure": "text", "definition": 1, "settings": {}}
+    Store(tmp_path / "t.jsonl").put([common | row for row in rows])
     (tmp_path / "t.samples").mkdir()
-    from evaluation.tables import samples_file
-
     for name in names:
         texts = [" ".join(rng.choice(["sea", "star", "tent"], 8)) for _ in range(12)]
         samples_file(tmp_path / "t", name).write_text("".join(json.dumps(t) + "\n" for t in texts))
@@ -74,12 +75,12 @@ def table(tmp_path) -> Path:
 
 
 def test_the_command(table, trained, capsys):
-    assert embeddings.main([str(table), f"--scorer={trained}", "--device=cpu", "--texts=11"]) == 0
+    assert program.main([str(table), f"--scorer={trained}", "--device=cpu", "--texts=11"]) == 0
     picture = table.with_name("t.embeddings.svg")
     assert f"wrote {picture}" in capsys.readouterr().out
     text = picture.read_text()
     assert "11 of each" in text and "loop" not in text
-    assert embeddings.main([str(table), f"--scorer={trained}", "--device=cpu", "--rows=['loop']"]) == 0
+    assert program.main([str(table), f"--scorer={trained}", "--device=cpu", "--rows=['loop']"]) == 0
     assert "loop" in picture.read_text()
 
 
@@ -87,6 +88,6 @@ def test_a_table_without_texts_says_where_they_are(table, trained):
     for file in table.with_name("t.samples").iterdir():
         file.unlink()
     with pytest.raises(
-        UserError, match=r"no texts of 'human'; it has none: of table.py's tables give .*t.runs"
+        UserError, match="no texts of 'human'; it has none: name the table without its ending"
     ):
-        embeddings.main([str(table), f"--scorer={trained}"])
+        program.main([str(table), f"--scorer={trained}"])

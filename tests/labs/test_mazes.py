@@ -4,6 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,13 +14,13 @@ import train
 from data.batches import Windows
 from data.corpus import summary
 from data.held_out import open_held_out
-from data.mazes import prepare as mazes
-from data.mazes.mazes import FREE, GOAL, PATH, START, UNKNOWN, WALL, WORDS, Mazes
 from data.prepared import SPLITS, folder_of, load_tokenizer, prepared, unusual
-from docs import mazes as page
-from eval_orders import Asked, tables, truth_of
-from evaluation.by_seed import mean
-from evaluation.two_sided import Answers, two_sided
+from evaluation.two_sided import two_sided
+from labs.mazes import draw as page
+from labs.mazes import prepare as mazes
+from labs.mazes.mazes import FREE, GOAL, PATH, START, UNKNOWN, WALL, WORDS, Answers, Mazes
+from measures.orders import OrdersConfig, OrdersSession, tables
+from measures.views import mean
 from runtime.errors import UserError
 
 Cell = tuple[int, int]
@@ -272,9 +273,13 @@ def test_the_truth_of_a_split(folder):
     assert isinstance(truth, Answers) and two_sided(held, "mazes", 35) is None
     x = held.ids[:210].reshape(3, 70).astype(int)
     entropy = np.mean([math.log(len(every_answer(row[:35].reshape(5, 7)))) for row in x])
-    found = truth_of(Asked([], held, 70, truth), 2)
+    session = SimpleNamespace(truth=truth, data=held, length=70, c=OrdersConfig([], texts=2))
+    (reference,) = OrdersSession.references(session)
+    found = reference["judgements"]
     assert found["nll"] == pytest.approx(entropy) and found["judged"] == 2  # of all, not of the judged
-    one_table = tables([{"name": "a", "row": "a", "nll": 2.0, "left_1": 0.5, "nll_own": 3.0}], found)[0]
+    one_table = tables(
+        [{"name": "a", "row": "a", "seed": 1, "nll": 2.0, "left_1": 0.5, "nll_own": 3.0}], found
+    )[0]
     assert one_table.splitlines()[-1].replace(" ", "") == f"|truth||{mean([entropy])}||{mean([entropy])}|"
     assert truth.judge(x) == {"solved": 1, "optimal": 1, "true_nll": pytest.approx(entropy), "judged": 3}
     x[0, 35:] = x[0, :35]  # no path

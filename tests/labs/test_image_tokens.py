@@ -9,18 +9,18 @@ import pytest
 import torch
 from conftest import TINY, train_in_process
 
-import data.image_tokens.prepare as corpus
+import labs.image_tokens.prepare as corpus
 import sample
 import sample_image_tokens
 import train
 from data.batches import TextSource, Windows
-from data.image_tokens.codecs import VQ, Patches, make_codec, read_codec, save_codec
-from data.image_tokens.files import open_files
-from data.image_tokens.prepare import Layout, prepare, read_source
 from data.images.sets import Images, ImageSet
 from data.tokens import open_tokens
 from evaluation.guidance import guided, only_codes, sample_codes
 from evaluation.images import grid
+from labs.image_tokens.codecs import VQ, Patches, make_codec, read_codec, save_codec
+from labs.image_tokens.files import open_files
+from labs.image_tokens.prepare import Layout, prepare, read_source
 from model import build
 from runtime.errors import UserError
 
