@@ -1,11 +1,11 @@
 """nanoHeads' commands, one name before all: `nanoheads train config/baseline.py` of an installed nanoHeads.
 
-    nanoheads COMMAND [arguments]       train, sample, augment, eval_diversity, eval_orders, eval_images,
-                                        tune, table, frontier, report, export, embeddings, classify or
+    nanoheads COMMAND [arguments]       train, sample, augment, eval_diversity, eval_orders,
+                                        tune, table, frontier, report, export, classify or
                                         classify_table; --help after it says more
     nanoheads prepare CORPUS [...]      wikitext103, text, grammar, demo, or one of a lab: synthetic,
                                         image_tokens, mazes or climbs
-    nanoheads labs/LAB/PROGRAM [...]    a lab's own program, such as labs/mazes/draw
+    nanoheads labs/LAB/PROGRAM [...]    a lab's own program, such as labs/images/sample
 
 In a checkout `python train.py ...` is the same. Config files are found from the current folder, else among
 nanoHeads' own. Prepared data go to data/ and runs to out/ of the current folder.

@@ -2,7 +2,6 @@
 
     python sample.py out/sig_gpt --prompt "The history of" --num_samples 3 --temperature 0.9 --top_p 0.95
     python sample.py out/sigma_gpt --infill "The river <5> through the <3> of the city" --speculative
-    python sample.py out/image_tokens --class 7 --cfg 2 --grid 8x8 --out grid.png   (sample_image_tokens.py)
 
 Samples from the same distribution that is scored: log p of the head, averaged over weight draws if its
 projection is Bayesian. (--int8 comes close to it.)
@@ -21,10 +20,8 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
@@ -33,22 +30,20 @@ import torch
 from torch import Tensor
 
 from data.orders import MASKED, ORDERS
-from data.prepared import tokenizer_of
+from data.prepared import constant_of, tokenizer_of
 from data.tokenizers import Tokenizer
 from evaluation import gaps
 from evaluation.any_order import FREE, MaskedReader, Reader, check_fills, reader_of
 from evaluation.filling import Filled, burst, diffusion, one_by_one, speculative, unwatched
-from evaluation.sampling import check_sampling, entropies, generate, truncate
-from evaluation.sampling import weight_draws
+from evaluation.sampling import check_sampling, entropies, generate, truncate, weight_draws
 from heads import BayesianProjection, Weights
 from model import LanguageModel
-from runtime.checkpoint import Checkpoint, Degenerate, find, load, load_model
+from runtime.checkpoint import Checkpoint, Degenerate, load_model
 from runtime.configurator import Text, check_seed, cli, configure, help_text, wants_help
 from runtime.device import Precision, autocast, float64_device, get_device, get_dtype, settle_dtype
 from runtime.errors import UserError, users_values
 from runtime.files import read_text
 from runtime.memory import check_fits
-from runtime.places import CODE
 
 FILLS = ("random", "left_to_right", "fractal")  # orders in which a text is filled in
 
@@ -236,21 +231,7 @@ def introduce(c: SampleConfig, ckpt: Checkpoint, dtype: Precision, draws: Sequen
         print("int8 weights: close to the distribution that is scored, no longer exactly it", file=sys.stderr)
 
 
-def own_program(argv: list[str]) -> Callable[[list[str]], int] | None:
-    """The main of sample_DATASET.py, where the dataset of the run in `argv` has one: what is sampled there is
-    no text."""
-    for argument in argv:
-        with suppress(OSError, ValueError):
-            dataset = load(find(argument), weights=False).config.get("dataset")
-            name = f"sample_{dataset}"
-            known = name.isidentifier() and (CODE / f"{name}.py").is_file()
-            return import_module(name).main if known else None
-    return None
-
-
 def main(argv: list[str]) -> int:
-    if own := own_program(argv):
-        return own(argv)
     if wants_help(argv):
         print(__doc__, help_text(SampleConfig), sep="\n")
         return 0
@@ -259,6 +240,8 @@ def main(argv: list[str]) -> int:
     device = get_device(c.device)
     dtype = precision(c, device)
     model, ckpt = load_model(c.checkpoint, c.which, device, get_dtype(dtype.name))
+    if program := constant_of(dataset := ckpt.config.get("dataset", ""), "SAMPLER"):
+        raise UserError(f"{ckpt.path} is of {dataset}, no text: python {program} draws from such runs")
     if c.int8:
         with users_values():
             model.quantize()

@@ -107,13 +107,14 @@ def corpus_of(dataset: str) -> ModuleType:
     return importlib.import_module(f"{known[dataset].parents[1].name}.{dataset}.prepare")
 
 
-def measured_by(dataset: str) -> str:
-    """The name of the measure for models of a corpus which is no text (its MEASURE).
+def constant_of(dataset: str, name: str) -> str:
+    """What the prepare.py of a corpus that is no text says of its models: MEASURE, the measure of them, or
+    SAMPLER, the program that draws from them.
 
-    "" for text, which a corpus that is not here is taken for.
+    "" where it says nothing, and for a corpus that is not here.
     """
     with suppress(UserError):
-        return getattr(corpus_of(dataset), "MEASURE", "")
+        return getattr(corpus_of(dataset), name, "")
     return ""
 
 

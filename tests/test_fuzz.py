@@ -30,17 +30,16 @@ import data.demo.prepare
 import data.grammar.prepare
 import data.wikitext103.prepare
 import eval_diversity
-import eval_images
 import evaluation.rows
 import evaluation.texts
 import export
 import labs.climbs.prepare
 import labs.embeddings.draw
 import labs.image_tokens.prepare
+import labs.images.sample
 import labs.mazes.prepare
 import labs.synthetic.prepare
 import sample
-import sample_image_tokens
 import table
 import train
 from data.prepared import prepared
@@ -56,8 +55,8 @@ PROGRAMS = {
     "frontier": frontier.main,
     "orders": eval_orders.main,
     "embeddings": labs.embeddings.draw.main,
-    "images": eval_images.main,
-    "sample_images": sample_image_tokens.main,
+    "images": lambda argv: table.main(["--measure=images", *argv]),
+    "sample_images": labs.images.sample.main,
     "figures": lambda argv: print(*figures.draw(Path(argv[0]))),
     "table": table.main,
     "tune": tune.main,

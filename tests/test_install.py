@@ -78,7 +78,6 @@ def test_trains_and_samples_with_the_base_packages_alone(nanoheads, site, tmp_pa
     [
         (["eval_diversity", "out/x"], "scipy"),
         (["eval_orders", "out/x"], "scipy"),
-        (["eval_images", "out/x"], "scipy"),
         (["table", "config/tables/heads.py"], "tabulate"),
         (["tune", "config/tables/heads.py"], "optuna"),
         (["classify_table", "config/tables/mnist.py"], "tabulate"),

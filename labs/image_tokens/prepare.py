@@ -44,6 +44,7 @@ FOLDER = Path(__file__).resolve().parent
 DEFAULT, FILES = "digits vq", "files"
 AT_ONCE = 1000  # images
 GIVEN = 1  # tokens at the start of a sequence: the class
+SAMPLER = "labs/images/sample.py"
 MEASURE = "images"  # or orders, for other programs' codes: they are no text
 USUAL = {"digits": (2, 300)}  # patch and steps of small images
 LARGER = (4, 1000)  # ... and of others

@@ -43,7 +43,7 @@ class WalkConfig:
 
 
 def opened(c: WalkConfig) -> tuple[Entry, Walk, np.ndarray, Asker, np.ndarray]:
-    """The run, the walk, the test split's sequences (n, T), the model, and what is known of a sequence (T,)."""
+    """The run, the walk, sequences of the test split (n, T), the model, and what is known of one (T,)."""
     model, ckpt = load_model(c.run, "last")
     if ckpt.config["dataset"] != "synthetic":
         raise UserError(f"{c.run} was not trained on the walk: give a run of --source=walk")
