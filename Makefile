@@ -65,13 +65,13 @@ table: .venv/done
 	@set --; for run in out/$(TABLE)/*-$(OVERLAY)-2; do \
 		[ ! -d "$$run" ] || set -- "$$@" "$$(basename "$$run" "-$(OVERLAY)-2")=$$run"; done; \
 		if [ $$# -gt 0 ]; then set -x; \
-		$(PY) frontier.py "$$@" $(if $(filter grammar,$(TABLE)),--prompt_tokens 28 --new_tokens 100) --out results/$(TABLE).frontier; \
+		$(PY) table.py --measure=frontier "$$@" $(if $(filter grammar,$(TABLE)),--prompt_tokens 28 --new_tokens 100) --out results/$(TABLE).frontier; \
 		else echo "out/ has no run of this table: its frontier stays as it is"; fi
 
 # Each head's best learning rate and gain by an equal number of trials: hours, resumable. TABLE as above.
 .PHONY: tune
 tune: .venv/done
-	$(PY) tune.py config/tables/heads.py $(if $(filter-out heads,$(TABLE)),config/tables/$(TABLE).py) --jobs=2
+	$(PY) table.py config/tables/heads.py $(if $(filter-out heads,$(TABLE)),config/tables/$(TABLE).py) --search --jobs=2
 
 clean:
 	rm -rf .venv out

@@ -1,14 +1,21 @@
 """nanoHeads' commands, one name before all: `nanoheads train config/baseline.py` of an installed nanoHeads.
 
-    nanoheads COMMAND [arguments]       train, sample, augment, eval_diversity, eval_orders,
-                                        tune, table, frontier, report, export, classify or
-                                        classify_table; --help after it says more
-    nanoheads prepare CORPUS [...]      wikitext103, text, grammar, demo, or one of a lab: synthetic,
-                                        image_tokens, mazes or climbs
-    nanoheads labs/LAB/PROGRAM [...]    a lab's own program, such as labs/images/sample
+    nanoheads COMMAND [arguments]       a command; --help after it says more
+    nanoheads prepare CORPUS [...]      the token files of a corpus; --help after it says more
+    nanoheads labs/LAB/PROGRAM [...]    a program of a lab, such as labs/images/sample
+    nanoheads --version
 
 In a checkout `python train.py ...` is the same. Config files are found from the current folder, else among
 nanoHeads' own. Prepared data go to data/ and runs to out/ of the current folder.
+
+Some commands need more packages than a training. pip install "nanoheads[EXTRA]" adds them, and EXTRA is
+
+    tables      eval_*, table, classify_table, tune, frontier and report
+    hub         data sets and models of the Hugging Face hub; export
+    images      scikit-learn's digits; embeddings
+    bayes       the Bayesian projection
+    wandb, trackio, mauve       these trackers, and the column MAUVE of eval_diversity
+    all         all of these
 """
 
 import difflib
@@ -16,17 +23,31 @@ import runpy
 import sys
 from pathlib import Path
 
+VERSION = "0.1.0"
 HERE = Path(__file__).resolve().parent
 COMMANDS = {path.stem: path for path in sorted(HERE.glob("*.py")) if path.stem not in ("__main__", "model")}
 CORPORA = {path.parent.name: path for home in ("data", "labs") for path in HERE.glob(f"{home}/*/prepare.py")}
 LABS = {path.relative_to(HERE).with_suffix("").as_posix(): path for path in HERE.glob("labs/*/*.py")}
 
 
+def described(known: dict[str, Path]) -> str:
+    """A line for each: its name, and the first line of its file's docstring."""
+    lines = []
+    for name, path in known.items():
+        with path.open(encoding="utf-8") as file:
+            says = file.readline().strip('"\n ')
+        lines.append(f"    {name:<20}{says}")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Runs the command that the first argument names, as a program of its own."""
     name, *arguments = sys.argv[1:] or ["--help"]
-    if name in ("-h", "--help"):
-        print(__doc__)
+    if name in ("-h", "--help") or [name, *arguments] in (["prepare", "-h"], ["prepare", "--help"]):
+        print(__doc__, "commands", described(COMMANDS), "", "corpora", described(CORPORA), sep="\n")
+        return
+    if name == "--version":
+        print(f"nanoheads {VERSION}")
         return
     kind, known = "command", COMMANDS | LABS
     if name == "prepare":

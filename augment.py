@@ -7,10 +7,10 @@ At each, the teacher's k most probable tokens are candidates, and those whose pe
 stay. The true token is always kept. Source: Shamula et al. 2024, sec. 2.6 and fig. 3.
 """
 
-if __name__ == "__main__":
-    from runtime import configurator
+from config.defaults import TrainConfig
+from runtime.door import Program
 
-    configurator.quiet_imports()
+program = Program(__name__, __doc__, TrainConfig)
 
 import hashlib
 import os
@@ -26,7 +26,6 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from config.defaults import TrainConfig
 from data.batches import Windows
 from data.labels import (
     MAGIC,
@@ -45,7 +44,7 @@ from data.tokens import TokenFile, open_tokens
 from heads import Head, Targets, make_head
 from model import LanguageModel
 from runtime.checkpoint import is_run, load_model, weights_digest
-from runtime.configurator import cli, help_text, wants_help
+from runtime.configurator import cli
 from runtime.device import autocast, get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
 from runtime.files import lock_of, locked, write_json
@@ -321,12 +320,9 @@ class Labels:
         return make_targets(y, proposals, c.labels == "soft", c.label_weight, c.keep_true)
 
 
-def main(argv: list[str]) -> int:
+@program
+def main(config: TrainConfig) -> int:
     """Builds the label store of a training configuration."""
-    if wants_help(argv):
-        print(__doc__, help_text(TrainConfig), sep="\n")
-        return 0
-    config = TrainConfig.read(argv)
     if config.labels == "true":
         raise UserError(
             "labels = 'true': this configuration has no proposals to store; give one that has, such as "

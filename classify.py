@@ -9,48 +9,19 @@ Ctrl-C, SIGTERM or a closed terminal saves, then stops; --resume goes on, and ex
 --epochs=MORE. docs/classify.md.
 """
 
-if __name__ == "__main__":
-    from runtime import configurator
-
-    configurator.quiet_imports()
-
-import contextlib
 import math
-import os
-import signal
-import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from types import FrameType
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import torch
-from torch import nn
-
-from data.batches import Loader
-from data.images.batches import ImageSource
-from data.images.cnn import CNN, initialise
-from data.images.sets import KINDS, open_images, public
-from evaluation.classification import Judged, judge
-from evaluation.provenance import commit
-from heads import HEADS, make_head
-from model import LanguageModel
-from runtime import checkpoint
-from runtime.configurator import check_seed, cli, completed, configure, help_text, wants_help
-from runtime.device import autocast, get_device
+from runtime.configurator import check_seed, configure
+from runtime.door import Program
 from runtime.errors import UserError, users_values
-from runtime.files import write_json
-from runtime.logs import Log, duration
 from runtime.names import check_row_name
-from runtime.processes import on_stop
-from runtime.resume import refuse_other_run
+from runtime.values import check_head, registered
 
-RESULT = "test.json"  # in the run's folder
-# what a resumed run may change: none of it changes what a step computes, but for another device's rounding
-RESUMABLE = ("resume", "out_dir", "epochs", "eval_interval", "log_interval", "device", "source")
-STOPPING = b"\nstopping after this step, to save; Ctrl-C again stops at once and loses the steps since then\n"
+if TYPE_CHECKING:
+    from model import LanguageModel
 
 
 @dataclass
@@ -63,7 +34,7 @@ class ClassifyConfig:
     resume: bool = False            # go on from out_dir/last
     # data
     dataset: Literal["digits", "mnist", "cifar10", "cifar100"] = "digits"
-    source: str = ""                # the folder with its files; empty: the Hugging Face hub, or else digits
+    source: str = ""                # the folder with its files; empty: the Hugging Face hub (digits: none)
     validation: float = 0.1         # share of the train split that chooses the best checkpoint
     # network: the last linear layer, to the classes, is the head's
     layers: str = "Conv[3x3,32] ReLU MaxPool[2x2,2] FC[64] ReLU"    # see data/images/cnn.py
@@ -95,6 +66,7 @@ class ClassifyConfig:
         config.out_dir = config.out_dir or f"out/{config.name}"
         if problems := list(config._problems()):
             raise UserError("; ".join(problems))
+        config.sketch()
         return config
 
     def _problems(self) -> Iterator[str]:
@@ -108,26 +80,85 @@ class ClassifyConfig:
             yield f"weight_decay = {self.weight_decay}: must be at least 0 and finite"
         if not 0 < self.validation < 1:
             yield f"validation = {self.validation}: must be a share of the train split, such as 0.1"
-        checks = (lambda: check_row_name(self.name), lambda: check_seed(self.seed), self._on_no_device)
+        checks = (
+            lambda: check_row_name(self.name),
+            lambda: check_seed(self.seed),
+            lambda: check_head(self.head),
+        )
         for check in checks:
             try:
                 check()
             except ValueError as error:
                 yield str(error)
 
-    def _on_no_device(self) -> None:
-        """ValueError if there is no such network or head."""
-        kind = KINDS[self.dataset]
-        with torch.device("meta"):
-            self.network(kind.shape, kind.classes)
+    def sketch(self) -> "LanguageModel":
+        """The network and head, of which nothing is allocated. UserError if there is no such one, or
+        none of that size: they say so themselves, which takes torch."""
+        import torch
 
-    def network(self, shape: tuple[int, int, int], classes: int) -> LanguageModel:
+        from data.images.sets import KINDS
+
+        kind = KINDS[self.dataset]
+        try:
+            with torch.device("meta"), users_values():
+                return self.network(kind.shape, kind.classes)
+        except (RuntimeError, TypeError) as error:  # a size that no tensor has
+            why = str(error).partition("\n")[0]
+            raise UserError(f"layers = {self.layers!r}: too large for any machine ({why})") from None
+
+    def network(self, shape: tuple[int, int, int], classes: int) -> "LanguageModel":
         """A new network and head for such images. ValueError if there is none."""
+        import torch
+        from torch import nn
+
+        from data.images.cnn import CNN
+        from heads import make_head
+        from model import LanguageModel
+
         trunk = CNN(self.layers, shape, classes)
         weight = nn.Parameter(torch.zeros(trunk.config.padded_vocab, trunk.config.n_embd))
         beside: dict[str, Any] = {"gain": self.gain, "learn_gain": self.learn_gain}
         head = make_head(self.head, classes, weight, self.head_args, **beside)
         return LanguageModel(trunk, head)
+
+
+about = __doc__ + "\n    # heads.HEADS: " + ", ".join(registered("heads", "HEADS"))
+program = Program(__name__, about, ClassifyConfig)
+
+import contextlib
+import os
+import signal
+import time
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+import torch
+
+from data.batches import Loader
+from data.images.batches import ImageSource
+from data.images.cnn import CNN, initialise
+from data.images.sets import open_images, public
+from evaluation.classification import Judged, judge
+from evaluation.provenance import commit
+from model import LanguageModel
+from runtime import checkpoint
+from runtime.configurator import cli, completed
+from runtime.device import autocast, get_device
+from runtime.files import write_json
+from runtime.logs import Log, duration
+from runtime.memory import check_fits
+from runtime.processes import on_stop
+from runtime.resume import last_of, refuse_other_run, saved_best
+
+RESULT = "test.json"  # in the run's folder
+# what a resumed run may change: none of it changes what a step computes, but for another device's rounding
+RESUMABLE = ("resume", "out_dir", "epochs", "eval_interval", "log_interval", "device", "source")
+# bytes of a parameter in training: weight, gradient and the optimizer's moments, float32 each
+STATE = {"adam": 16, "sgd": 12}
+NONE_YET = (-math.inf, -math.inf)  # a Judged.rank below all others
+STOPPING = b"\nstopping after this step, to save; Ctrl-C again stops at once and loses the steps since then\n"
 
 
 def seed_step(seed: int, step: int) -> None:
@@ -145,6 +176,16 @@ def make_optimizer(c: ClassifyConfig, model: LanguageModel) -> torch.optim.Optim
     return torch.optim.SGD(groups, lr=c.learning_rate, momentum=0.9, nesterov=True)
 
 
+def check_memory(c: ClassifyConfig, device: torch.device) -> None:
+    """UserError if a training of this size cannot fit, by what it needs at the least."""
+    model = c.sketch()
+    assert isinstance(model.trunk, CNN)
+    parameters = sum(p.numel() for p in model.parameters())
+    needed = STATE[c.optimizer] * parameters + 4 * c.batch_size * model.trunk.largest
+    what = f"training {parameters:,} parameters with batch_size = {c.batch_size}"
+    check_fits(needed, device, what, "batch_size, or the sizes in layers")
+
+
 class Diverged(RuntimeError):
     """The loss or the probabilities are not numbers."""
 
@@ -157,7 +198,8 @@ class Training:
         self.out, self.device = Path(c.out_dir), get_device(c.device)
         self.stop = 0  # the signal that asked for the end
         self.step, self.evaluated = 0, -1
-        self.best = (-math.inf, -math.inf)  # Judged.rank
+        self.best = NONE_YET
+        check_memory(c, self.device)
         self.data = open_images(c.dataset, c.source, c.validation)
         torch.manual_seed(c.seed)
         with users_values():
@@ -235,9 +277,9 @@ class Training:
         print(f"epoch {epoch:.4g}: validation {described(found)}{' (best)' * better}", flush=True)
         log.add(self.step, **{f"val_{k}": v for k, v in found._asdict().items()})
         self.evaluated = self.step
-        if better:  # first: a run that is killed before the next line finds it again, from `last` on
+        self.save("last", found)  # first: from `last` alone a run goes on
+        if better:
             self.save("best", found)
-        self.save("last", found)
 
     def judged(self, split: Literal["validation", "test"]) -> Judged:
         self.model.eval()
@@ -273,15 +315,17 @@ class Training:
 
     def restore(self) -> None:
         """Goes on from out_dir/last. UserError if it was another run."""
-        ckpt = checkpoint.load(checkpoint.find(self.out, "last"), optimizer=True)
+        ckpt = last_of(self.out)
         had = completed(ClassifyConfig, ckpt.config)
         refuse_other_run(self.out, had, lasting(self.saved_config))
         checkpoint.restore(self.model, ckpt)
+        saved = saved_best(self.out)
         damaged = UserError(f"the checkpoint {ckpt.path} cannot be read: use another one or train again")
         try:
             self.optimizer.load_state_dict(ckpt.optimizer or {})
             accuracy, nll = ckpt.progress["best"]
             self.best, self.evaluated = (accuracy, nll), ckpt.progress["evaluated"]
+            best_is_saved = self.best <= tuple(saved.get("best", NONE_YET))
             states = self.optimizer.state.items()
             fits = all(t.shape in (p.shape, ()) for p, state in states for t in state.values())
         except Exception as error:  # torch trusts what it is given, and fails in many ways
@@ -295,6 +339,8 @@ class Training:
                 "already: give at least as many, or another --out_dir"
             )
         print(f"resumed {ckpt.path} at step {self.step}", flush=True)
+        if not best_is_saved:  # stopped between the two saves of an evaluation: it was the best
+            checkpoint.save(self.out / "best", self.model, self.saved_config, ckpt.progress)
 
     def leave(self) -> int:
         """Saves after a signal; the exit code."""
@@ -333,12 +379,8 @@ def described(found: Judged) -> str:
     return f"accuracy {found.accuracy:.2f}%, NLL {found.nll:.4f}, ECE {found.ece:.4f}"
 
 
-def main(argv: list[str]) -> int:
-    if wants_help(argv):
-        print(__doc__, help_text(ClassifyConfig), sep="\n")
-        print("\n    # heads.HEADS: " + ", ".join(HEADS))
-        return 0
-    config = ClassifyConfig.read(argv)
+@program
+def main(config: ClassifyConfig) -> int:
     out = Path(config.out_dir)
     with checkpoint.in_use(out):
         if not config.resume and checkpoint.begun(out):

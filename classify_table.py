@@ -11,35 +11,13 @@ gets the one of them with which a training of another seed does best on the vali
 table says that it is not tuned. What is done is kept: the same command goes on after Ctrl-C.
 """
 
-if __name__ == "__main__":
-    from runtime import configurator
-
-    configurator.quiet_imports("scipy", "tabulate", "sacrebleu")
-
 import shlex
-import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
 
-from classify import RESULT, ClassifyConfig, lasting
-from data.images.sets import open_images
-from evaluation.classification import COLUMNS, PUBLISHED
-from evaluation.groups import group
-from evaluation.intervals import Runs, differences, summarise, with_intervals
-from evaluation.provenance import versions
-from evaluation.summary import sheet
-from evaluation.tables import Row, beside, distance, json_table, markdown, number_strings, strict, terminal
-from runtime import checkpoint
-from runtime.configurator import cli, completed, configure, help_text, wants_help
+from runtime.door import Program
 from runtime.errors import UserError
-from runtime.files import check_writable, foreign, lock_of, locked, read_json, replacing
 from runtime.names import check_row_name
-from runtime.workers import Stopped, train_all
-
-OURS = "a table of classify_table.py: give another --name or --results, or move it away"
-REMEDY = "move it away, or give another --runs folder"
 
 
 @dataclass
@@ -92,6 +70,30 @@ def words(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError as error:
         raise UserError(f"{text!r} cannot be split into words: {error}") from None
+
+
+program = Program(__name__, __doc__, ClassTableConfig, "scipy", "tabulate", "sacrebleu")
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, ClassVar
+
+from classify import RESULT, ClassifyConfig, lasting
+from data.images.sets import open_images
+from evaluation.classification import COLUMNS, PUBLISHED
+from evaluation.groups import group
+from evaluation.intervals import Runs, differences, summarise, with_intervals
+from evaluation.provenance import versions
+from evaluation.summary import sheet
+from evaluation.tables import Row, beside, distance, json_table, markdown, number_strings, strict, terminal
+from runtime import checkpoint
+from runtime.configurator import cli, completed
+from runtime.files import check_writable, foreign, lock_of, locked, read_json, replacing
+from runtime.workers import Stopped, train_all
+
+OURS = "a table of classify_table.py: give another --name or --results, or move it away"
+REMEDY = "move it away, or give another --runs folder"
 
 
 # -----------------------------------------------------------------------------
@@ -163,7 +165,8 @@ def kept_rows(c: ClassTableConfig) -> dict[str, Row]:
     if not path.is_file():
         return {}
     with foreign(path, OURS):
-        return {r["name"]: number_strings(r) for r in read_json(path)["rows"]}
+        rows = [r | {"training": dict(r["training"])} for r in read_json(path)["rows"]]
+        return {r["name"]: number_strings(r) for r in rows}
 
 
 def row_of(run: ClassRun, kept: dict[str, Row]) -> Row | None:
@@ -300,12 +303,8 @@ def write(c: ClassTableConfig, runs: Sequence[ClassRun], found: dict[str, Row], 
     return "\n".join((terminal(COLUMNS, body), "", *said))
 
 
-def main(argv: list[str]) -> int:
-    if wants_help(argv):
-        print(__doc__, help_text(ClassTableConfig), sep="\n")
-        return 0
-    c = configure(ClassTableConfig, argv)
-    c.check()
+@program
+def main(c: ClassTableConfig) -> int:
     check_writable(beside(c.out, ".json"))
     for row in c.rows:  # what cannot be trained is found before anything is
         ClassRun.make(row, c.tune_seed, c).wanted

@@ -6,13 +6,31 @@ A plain softmax that reads from left to right becomes a GPT2LMHeadModel. Any oth
 AutoModelForCausalLM.from_pretrained("FOLDER", trust_remote_code=True). See docs/export.md.
 """
 
-if __name__ == "__main__":
-    from runtime import configurator
+from dataclasses import dataclass
 
-    configurator.quiet_imports("transformers")
+from runtime.configurator import check_seed
+from runtime.door import Program
+from runtime.errors import UserError
+
+
+@dataclass
+class ExportConfig:
+    # fmt: off
+    run: str             # the out folder of a training run, or one checkpoint in it
+    folder: str          # the new folder
+    samples: int = 8     # weight draws of a Bayesian projection, stored in the folder
+    seed: int = 1337     # of these draws: those of eval_diversity.py and sample.py with the same two options
+    # fmt: on
+
+    def check(self) -> None:
+        check_seed(self.seed)
+        if self.samples < 1:
+            raise UserError(f"samples = {self.samples}: must be at least 1")
+
+
+program = Program(__name__, __doc__, ExportConfig, "transformers")
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +51,8 @@ from evaluation.settings import run_seed
 from heads import BayesianProjection, Softmax
 from model import GPT, LanguageModel
 from runtime.checkpoint import load_model, writing
-from runtime.configurator import check_seed, cli, configure, help_text, wants_help
-from runtime.errors import UserError
-from runtime.files import beside
+from runtime.configurator import cli
+from runtime.files import unfinished
 from runtime.gpt2 import to_gpt2
 from runtime.places import CODE
 from runtime.transformers_folder import to_transformers
@@ -43,21 +60,6 @@ from runtime.transformers_folder import to_transformers
 ENDOFTEXT = 50256  # GPT-2's id; no token of another vocabulary ends a text: there `generate` must not stop
 PAD = "<|pad|>"  # of the id V, for which a GPT2LMHeadModel has no embedding
 BYTE_255 = "\u00ff"  # as byte-level tokenizers write the byte, which no text in UTF-8 has
-
-
-@dataclass
-class ExportConfig:
-    # fmt: off
-    run: str             # the out folder of a training run, or one checkpoint in it
-    folder: str          # the new folder
-    samples: int = 8     # weight draws of a Bayesian projection, stored in the folder
-    seed: int = 1337     # of these draws: those of eval_diversity.py and sample.py with the same two options
-    # fmt: on
-
-    def check(self) -> None:
-        check_seed(self.seed)
-        if self.samples < 1:
-            raise UserError(f"samples = {self.samples}: must be at least 1")
 
 
 def is_gpt2(model: LanguageModel) -> bool:
@@ -131,7 +133,7 @@ def export(path: str | Path, folder: str | Path, samples: int = 8, seed: int = 1
         raise UserError(f"{ckpt.path} has the trunk {config['trunk']!r}: only GPT-2's can be exported")
     if trunk.config.order == MASKED:
         raise UserError(f"{ckpt.path} has the order {MASKED!r}: masked diffusion predicts no next token")
-    tokenizer, aside, plain = tokenizer_of(ckpt), beside(folder), is_gpt2(model)
+    tokenizer, aside, plain = tokenizer_of(ckpt), unfinished(folder), is_gpt2(model)
     end = ENDOFTEXT if config["tokenizer"] == "gpt2" and trunk.config.vocab_size > ENDOFTEXT else None
     pad = unused_token(tokenizer) if plain else PAD
     remedy = "nothing of it is left: free some disk space and run it again"
@@ -148,12 +150,8 @@ def export(path: str | Path, folder: str | Path, samples: int = 8, seed: int = 1
     aside.rename(folder)
 
 
-def main(argv: list[str]) -> int:
-    if wants_help(argv):
-        print(__doc__, help_text(ExportConfig), sep="\n")
-        return 0
-    c = configure(ExportConfig, argv)
-    c.check()
+@program
+def main(c: ExportConfig) -> int:
     export(c.run, c.folder, c.samples, c.seed)
     print(f"wrote {c.folder}")
     return 0

@@ -6,6 +6,7 @@ Sources: Radford et al. 2019, "Language Models are Unsupervised Multitask Learne
 Courdier, Fleuret 2024, arXiv 2404.09562 (sigma-GPT).
 """
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable
@@ -450,6 +451,16 @@ def reading(order: str) -> str:
     return order if order in ("left_to_right", "masked") else "any"
 
 
+def check_trunk(name: str, args: dict[str, Any]) -> None:
+    """ValueError for an unknown trunk, or for arguments that it does not take."""
+    if name not in TRUNKS:
+        raise ValueError(f"unknown trunk {name!r}; known: {', '.join(TRUNKS)}")
+    try:
+        inspect.signature(TRUNKS[name]).bind(None, **args)
+    except TypeError as error:
+        raise ValueError(f"trunk {name!r} does not take trunk_args = {args}: {error}") from None
+
+
 def build(config: dict[str, Any]) -> LanguageModel:
     """A new model from a run's configuration. ValueError if there is no such model.
 
@@ -457,9 +468,9 @@ def build(config: dict[str, Any]) -> LanguageModel:
     prior_sigma, gain, learn_gain, order, sinusoidal.
     """
     size, name = trunk_config(config), config.get("trunk", "gpt")
-    if name not in TRUNKS:
-        raise ValueError(f"unknown trunk {name!r}; known: {', '.join(TRUNKS)}")
-    trunk = TRUNKS[name](size, **config.get("trunk_args", {}))
+    args = config.get("trunk_args", {})
+    check_trunk(name, args)
+    trunk = TRUNKS[name](size, **args)
     weight = trunk.embedding
     if not config.get("tied", True):
         weight = nn.Parameter(torch.empty(size.padded_vocab, size.n_embd).normal_(0.0, 0.02))

@@ -11,27 +11,14 @@ where the truth is known (data/grammar), their next-word distributions stand bes
 checkpoints and their corpus.
 """
 
-if __name__ == "__main__":
-    from runtime import configurator
-
-    configurator.quiet_imports("jinja2", "scipy", "tabulate", "matplotlib", "sacrebleu")
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from data.held_out import HeldOut, open_held_out
-from data.prepared import found_path, tokenizer_of
-from evaluation.report.page import render
-from evaluation.report.runs import Machine, Runs, examine, spread_places
-from evaluation.report.tables import open_table, table_path
-from evaluation.rows import Entry, check_comparable, entries
-from evaluation.texts import held_out_prompts
-from model import context
-from runtime.configurator import check_seed, cli, configure, help_text, wants_help
-from runtime.device import get_device, settle_dtype
+from runtime.configurator import check_seed
+from runtime.door import Program
 from runtime.errors import UserError
-from runtime.files import check_writable, replacing
+from runtime.files import check_writable
 
 
 @dataclass
@@ -62,6 +49,21 @@ class ReportConfig:
         check_writable(Path(self.out))
 
 
+program = Program(__name__, __doc__, ReportConfig, "jinja2", "scipy", "tabulate", "matplotlib", "sacrebleu")
+
+from data.held_out import HeldOut, open_held_out
+from data.prepared import found_path, tokenizer_of
+from evaluation.report.page import render
+from evaluation.report.runs import Machine, Runs, examine, spread_places
+from evaluation.report.tables import open_table, table_path
+from evaluation.rows import Entry, check_comparable, entries
+from evaluation.texts import held_out_prompts
+from model import context
+from runtime.configurator import cli
+from runtime.device import get_device, settle_dtype
+from runtime.files import replacing
+
+
 def apart(shown: list[str]) -> tuple[list[Path], list[Entry]]:
     """(names of tables, runs). UserError for what is neither."""
     tables, runs = [], []
@@ -73,7 +75,7 @@ def apart(shown: list[str]) -> tuple[list[Path], list[Entry]]:
             runs += entries([argument])
         except FileNotFoundError:
             raise UserError(
-                f"{argument} is neither a table nor a run: there is no {argument}.json, and no checkpoint "
+                f"{argument!r} is neither a table nor a run: there is no {argument}.json, and no checkpoint "
                 "in it; give results/NAME, or the out folder of a training run"
             ) from None
     return tables, runs
@@ -102,12 +104,8 @@ def examined(c: ReportConfig, runs: list[Entry], split: HeldOut) -> Runs:
     return examine(runs, split, tokenizer_of(runs[0].ckpt), prompts, places, machine)
 
 
-def main(argv: list[str]) -> int:
-    if wants_help(argv):
-        print(__doc__, help_text(ReportConfig), sep="\n")
-        return 0
-    c = configure(ReportConfig, argv)
-    c.check()
+@program
+def main(c: ReportConfig) -> int:
     names, runs = apart(c.shown)
     split = opened(c, runs) if runs else None
     tables = [open_table(name, c.prompts) for name in names]

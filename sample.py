@@ -11,39 +11,15 @@ many at a time. --speculative keeps the distribution of that, --burst, the rule 
 not. A masked diffusion model fills in a token a pass, or many at a time with --steps, which is not exact.
 """
 
-if __name__ == "__main__":
-    from runtime import configurator
-
-    configurator.quiet_imports()
-
-import shutil
 import sys
-import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from data.orders import MASKED, ORDERS
-from data.prepared import constant_of, tokenizer_of
-from data.tokenizers import Tokenizer
-from evaluation import gaps
-from evaluation.any_order import FREE, MaskedReader, Reader, check_fills, reader_of
-from evaluation.filling import Filled, burst, diffusion, one_by_one, speculative, unwatched
-from evaluation.sampling import check_sampling, entropies, generate, truncate, weight_draws
-from heads import BayesianProjection, Weights
-from model import LanguageModel
-from runtime.checkpoint import Checkpoint, Degenerate, load_model
-from runtime.configurator import Text, check_seed, cli, configure, help_text, wants_help
-from runtime.device import Precision, autocast, float64_device, get_device, get_dtype, settle_dtype
-from runtime.errors import UserError, users_values
-from runtime.files import read_text
-from runtime.memory import check_fits
+from runtime.configurator import Text, check_seed
+from runtime.door import Program
+from runtime.errors import UserError
+from runtime.values import check_sampling
 
 FILLS = ("random", "left_to_right", "fractal")  # orders in which a text is filled in
 
@@ -133,6 +109,34 @@ class SampleConfig:
                 raise UserError(
                     f"--{key} is for text from left to right: leave it out where gaps are filled in"
                 )
+
+
+program = Program(__name__, __doc__, SampleConfig)
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data.orders import MASKED, ORDERS
+from data.prepared import constant_of, tokenizer_of
+from data.tokenizers import Tokenizer
+from evaluation import gaps
+from evaluation.any_order import FREE, MaskedReader, Reader, check_fills, reader_of
+from evaluation.filling import Filled, burst, diffusion, one_by_one, speculative, unwatched
+from evaluation.sampling import entropies, generate, truncate, weight_draws
+from heads import BayesianProjection, Weights
+from model import LanguageModel
+from runtime.checkpoint import Checkpoint, Degenerate, load_model
+from runtime.configurator import cli
+from runtime.device import Precision, autocast, float64_device, get_device, get_dtype, settle_dtype
+from runtime.errors import users_values
+from runtime.files import read_text
+from runtime.memory import check_fits
 
 
 class Stream:
@@ -231,17 +235,13 @@ def introduce(c: SampleConfig, ckpt: Checkpoint, dtype: Precision, draws: Sequen
         print("int8 weights: close to the distribution that is scored, no longer exactly it", file=sys.stderr)
 
 
-def main(argv: list[str]) -> int:
-    if wants_help(argv):
-        print(__doc__, help_text(SampleConfig), sep="\n")
-        return 0
-    c = configure(SampleConfig, argv)
-    c.check()
+@program
+def main(c: SampleConfig) -> int:
     device = get_device(c.device)
     dtype = precision(c, device)
     model, ckpt = load_model(c.checkpoint, c.which, device, get_dtype(dtype.name))
-    if program := constant_of(dataset := ckpt.config.get("dataset", ""), "SAMPLER"):
-        raise UserError(f"{ckpt.path} is of {dataset}, no text: python {program} draws from such runs")
+    if sampler := constant_of(dataset := ckpt.config.get("dataset", ""), "SAMPLER"):
+        raise UserError(f"{ckpt.path} is of {dataset}, no text: python {sampler} draws from such runs")
     if c.int8:
         with users_values():
             model.quantize()

@@ -9,15 +9,16 @@ of training: no row has several chances to be best by validation. results/NAME.j
 and measure; results/NAME.md and the figures are views of it: per row the mean over seeds, with a 95%
 interval. What training decides has Student's t over the seeds; see evaluation/intervals.py.
 
---search trains each row at the points of a search (`space`: learning rate and gain) at one seed, and keeps the
-trials in the same file; measures/search.py says how it chooses them. --tuned then trains fresh seeds at each
-row's best point. --measure: text (the default), orders, frontier, curve, or a lab's; --evaluate has its flags.
+--search trains each row at the points of a search (`space`: learning rate and gain) at one seed, and keeps
+the trials in the same file; measures/search.py says how it chooses them. --tuned then trains fresh seeds at
+each row's best point. --measure is text (the default), orders, frontier, curve, or a lab's, and --evaluate
+has its flags.
 
 Hours of work: stop it with Ctrl-C or SIGTERM, its trainings save; the same command goes on. On several
 machines: --commands, see docs/several_machines.md.
 """
 
-from evaluation.settings import TableConfig
+from evaluation.settings import Measuring, TableConfig
 from runtime.door import Program
 
 program = Program(__name__, __doc__, TableConfig, "scipy", "tabulate", "sacrebleu", "matplotlib", "optuna")
@@ -30,12 +31,14 @@ from typing import Any
 from measures import search
 from measures.find import find_measure
 from measures.jobs import Run, prepare_data, show_commands, split, used_by, words_of
-from measures.measure import Measure, check_settings, evaluate, exit_code, kept_rows, measure_runs, show
-from measures.search import Search, best_of, flags_of, keys_of, trials_of
-from measures.store import Row, Store
+from measures.measure import Measure, evaluate, exit_code, kept_rows, measure_runs, show, table_rows
+from measures.search import Search, best_of, flags_of, keys_of, trials_in, trials_of
+from measures.store import OURS, Row, Store
 from runtime import checkpoint
-from runtime.configurator import cli, configure
+from runtime.configurator import cli
+from runtime.door import read
 from runtime.errors import UserError
+from runtime.files import foreign
 from runtime.workers import Stopped, train_all
 
 NONE_FINISHED = "partial = True: no run of this table is finished"
@@ -49,14 +52,14 @@ def best_points(c: TableConfig, store: Store) -> dict[str, list[str]]:
     """The flags of each row's best point. A row whose search is not over is left out: it is named, or it is
     a UserError unless the table is `partial`."""
     path = Path(c.tuning) if c.tuning else store.path
-    trials = Store(path).rows(search.NAME)
+    trials = trials_in(Store(path))
     points, missing = {}, []
     for row in c.rows:
         name, *flags = words_of(row)
         fixed, own = keys_of(flags), trials_of(trials, name, c.trials)
-        best = best_of(own)
-        if best is None or len(own) < (c.trials if c.space.keys() - fixed else 1):
-            missing.append(f"{name} ({len(own)} of {c.trials} trials)")
+        best, count = best_of(own), c.trials if c.space.keys() - keys_of(flags) else 1
+        if best is None or len(own) < count:
+            missing.append(f"{name} ({len(own)} of {count} trials)")
         else:
             points[name] = flags_of({k: v for k, v in best["point"].items() if k not in fixed}, fixed)
     if missing:
@@ -87,7 +90,7 @@ def runs_of(c: TableConfig, store: Store) -> list[Run]:
             if name in points or not c.tuned:
                 runs.append(run)
     if len({r.out for r in runs}) < len(runs):
-        raise UserError("rows or seeds hold one twice: each row and each seed is to be there once")
+        raise UserError("rows or seeds name a run twice: give each row and each seed once")
     if not runs:
         raise UserError(f"{store.path}: no row has its trials yet; the same command with --search makes them")
     return runs
@@ -103,10 +106,11 @@ def in_order(runs: list[Run]) -> tuple[list[Run], list[Run]]:
 # What is done already
 
 
-def without_folder(runs: list[Run], rows: dict[str, Row]) -> set[str]:
+def without_folder(runs: list[Run], rows: dict[str, Row], store: Store) -> set[str]:
     """Names of the runs that need no folder any more: the `rows` say all that there is to say of them, and no
     run that is still to do starts from them."""
-    done = {r.out.name for r in runs if has_row(r, rows)}
+    with foreign(store.path or Path(), OURS):
+        done = {r.out.name for r in runs if has_row(r, rows)}
     while needed := still_needed(runs, done):
         done -= needed
     return done
@@ -127,96 +131,88 @@ def still_needed(runs: list[Run], done: set[str]) -> set[str]:
     return {r.out.name for r in runs if r.out.name in done and r.out in used}
 
 
-def say_kept(done: set[str], runs: list[Run], store: Store) -> None:
+# -----------------------------------------------------------------------------
+# The table
+
+
+def table(c: TableConfig, store: Store) -> int:
+    """Trains what is not there, measures it, and writes the views; the exit code. Stopped at a signal."""
+    measure, runs = find_measure(c.measure), runs_of(c, store)
+    asked = flags_of_measure(measure, c, [str(r.out) for r in runs])
+    settings = measure.check(asked, [r.wanted for r in runs])  # UserError now, not after the trainings
+    rows = kept_rows(store, measure, settings)
+    done = without_folder(runs, rows, store)
+    if c.commands:
+        show_commands(*in_order([r for r in runs if r.out.name not in done and not r.finished]))
+        return 0
     if done:
         print(
             f"{len(done)} of {len(runs)} runs are kept from {store.path}, their folders are not there; "
             "--results=DIR starts anew",
             flush=True,
         )
-
-
-# -----------------------------------------------------------------------------
-# The table
-
-
-def table(c: TableConfig, store: Store, measure: Measure) -> int:
-    """Trains what is not there, measures it, and writes the views; the exit code. Stopped at a signal."""
-    runs = runs_of(c, store)
-    asked = flags_of_measure(measure, c, [str(r.out) for r in runs])
-    settings = measure.check(asked, [r.wanted for r in runs])  # UserError now, not after the trainings
-    rows = kept_rows(store, measure, settings)
-    done = without_folder(runs, rows)
-    todo = [r for r in runs if r.out.name not in done and not r.finished]
-    if c.commands:
-        show_commands(*in_order(todo))
-        return 0
-    say_kept(done, runs, store)
     if not c.partial:
-        prepare_data(todo)
-        for part in in_order(todo):
-            train_all(part, c.jobs)
-    trained = [r for r in runs if r.out.name not in done and r.finished]
-    if not trained and not done:
+        done = trained(runs, done, rows, c, store)
+    finished = [r for r in runs if r.out.name not in done and r.finished]
+    if not finished and not done:
         raise UserError(NONE_FINISHED)
-    out, code = Path(c.results) / c.name, 0
-    if trained:
-        last = [f"{r.out.name}={checkpoint.find(r.out, 'last')}" for r in trained]
+    code = 0
+    if finished:
+        last = [f"{r.out.name}={checkpoint.find(r.out, 'last')}" for r in finished]
         session = measure.open(replace(asked, checkpoints=last))
-        new = measure_runs(measure, session, store, {r.out.name: r.fields for r in runs})
-        code = exit_code(new)
-    show(measure, store, out)
+        code = exit_code(measure_runs(measure, session, store, {r.out.name: r.fields for r in runs}))
+    shown = [r.out.name for r in runs if r.out.name in done or r in finished]
+    rows = {row["name"]: row for row in table_rows(store, measure)}
+    ordered = [*map(rows.get, shown), *(row for row in rows.values() if row.get("reference"))]
+    store.put(ordered)  # first in the file, in the order of the table
+    show(measure, store, ordered, Path(c.results) / c.name)
     return code
 
 
+def trained(runs: list[Run], done: set[str], rows: dict[str, Row], c: TableConfig, store: Store) -> set[str]:
+    """Trains what is neither done nor finished; names of the runs that still need no folder. Stopped at a
+    signal."""
+    prepare_data([r for r in runs if r.out.name not in done and not r.finished])
+    for part in in_order(runs):
+        train_all([r for r in part if r.out.name not in done], c.jobs)
+        done = without_folder(
+            runs, rows, store
+        )  # a row is of other weights than a source that was trained anew
+    return done
+
+
 def flags_of_measure(measure: Measure, c: TableConfig, runs: list[str]) -> Any:
-    """The measure's own configuration, checked. UserError for a flag in `evaluate` that it does not take."""
+    """The measure's own configuration. UserError for a flag in `evaluate` that it does not take."""
     return read(measure.config, [*runs, *split(c.evaluate), f"--out={Path(c.results) / c.name}"])
 
 
-def read(config: type, argv: list[str]) -> Any:
-    made = config.read(argv) if hasattr(config, "read") else configure(config, argv)
-    if hasattr(made, "check"):
-        made.check()
-    return made
-
-
 def searched(c: TableConfig, store: Store) -> int:
-    """The search of --search; the exit code."""
+    """The search of --search; the exit code. Stopped at a signal."""
     trials = Search(c, store)
     if c.commands:
         trials.commands()
         return 0
-    code = 0
     try:
         if c.partial:
             trials.to_do([row for row in c.rows if not search.uses_first(row)])
         else:
             trials.run()
-    except Stopped as e:
-        code = stopped(e)
-    if store.rows(search.NAME):
-        print("", search.write_views(store, Path(c.results) / f"{c.name}.tune"), sep="\n")
-    return code
-
-
-def stopped(e: Stopped) -> int:
-    print("stopped; what is trained is saved: run it again to go on", file=sys.stderr)
-    return 128 + e.args[0]
+    finally:
+        if trials_in(store):
+            print("", search.write_views(store, Path(c.results) / f"{c.name}.tune"), sep="\n")
+    return 0
 
 
 @program
-def main(c: TableConfig) -> int:
-    measure = find_measure(c.measure)
-    if c.checkpoints:
-        return evaluate(measure, read(measure.config, [*c.checkpoints, *c.flags_of_measure]))
+def main(c: TableConfig | Measuring) -> int:
+    if isinstance(c, Measuring):
+        return evaluate(c.measure, c.config)
     store = Store.beside(Path(c.results) / c.name)
-    if c.search:
-        return searched(c, store)
     try:
-        return table(c, store, measure)
+        return searched(c, store) if c.search else table(c, store)
     except Stopped as e:
-        return stopped(e)
+        print("stopped; what is trained is saved: run it again to go on", file=sys.stderr)
+        return 128 + e.args[0]
 
 
 if __name__ == "__main__":

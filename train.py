@@ -8,9 +8,21 @@ SIGTERM or a closed terminal saves, then stops; --resume goes on, and extends a 
 --max_steps=MORE.
 """
 
+import os
+
+# A step allocates and frees hundreds of megabytes. In huge pages (where Linux has them on request) a CPU step
+# spends a tenth less on page faults. torch reads this once
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+
+from config.defaults import TrainConfig
+from runtime.door import Program
+from runtime.values import registered
+
+about = __doc__ + "\n    # heads.HEADS: " + ", ".join(registered("heads", "HEADS"))
+program = Program(__name__, about, TrainConfig)
+
 import contextlib
 import math
-import os
 import signal
 import sys
 import time
@@ -20,15 +32,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
-if __name__ == "__main__":
-    from runtime import configurator
-
-    configurator.quiet_imports()
-
-# A step allocates and frees hundreds of megabytes. In huge pages (where Linux has them on request) a CPU step
-# spends a tenth less on page faults. torch reads this once
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -36,7 +39,6 @@ from torch.profiler import record_function
 from tqdm import tqdm
 
 from augment import Labels
-from config.defaults import TrainConfig
 from data.batches import Loader, TextSource, Windows
 from data.held_out import HeldOut, open_held_out, open_truth
 from data.orders import MASKED
@@ -55,10 +57,10 @@ from evaluation.scoring import (
     training_windows,
 )
 from evaluation.spent import spent_by
-from heads import HEADS, Weights
+from heads import Weights
 from model import trunk_config
 from runtime import checkpoint
-from runtime.configurator import cli, completed, help_text, wants_help
+from runtime.configurator import cli, completed
 from runtime.device import autocast
 from runtime.errors import UserError
 from runtime.gpt2 import refuse_missing_path
@@ -69,6 +71,7 @@ from runtime.processes import Processes, on_stop
 from runtime.profile import Profile, flops_per_token, peak_flops
 from runtime.resume import (
     adopt_schedule,
+    last_of,
     learning_rate,
     other_processes,
     refuse_other_run,
@@ -154,6 +157,7 @@ class Trainer:
             "init_spent": None,
         }
         self.windows = Windows(self.train, c.block_size)
+        Windows(self.val.tokens, c.block_size)  # which has to hold one, too
         self.check_fits(self.tokenizer.vocab_size)
 
     def _make_model(self) -> None:
@@ -197,13 +201,7 @@ class Trainer:
 
     def restore(self) -> None:
         """Goes on from out_dir/last. UserError if it was another configuration."""
-        path = checkpoint.find(self.out, "last")
-        if not (path / "optimizer.pt").is_file():
-            raise UserError(
-                f"{path} is a checkpoint without optimizer.pt, and {self.out} has no other to resume: give "
-                "the run's `last` back, or start again in another --out_dir"
-            )
-        ckpt = checkpoint.load(path, optimizer=True, run=True)
+        ckpt = last_of(self.out, run=True)
         had = completed(TrainConfig, ckpt.config)
         # it started from them; whether they have changed since does not matter
         for key in ("init_weights", "init_spent", "teacher_spent"):
@@ -220,7 +218,7 @@ class Trainer:
         others = other_processes(ckpt.config, self.procs.world)
         self.say(f"resumed {ckpt.path} at step {self.step}{extended}{others}")
         # stopped between the two saves of an evaluation: it was the best
-        if self.procs.main and self.best < saved_best(self.out):
+        if self.procs.main and self.best < saved_best(self.out, run=True).get("best_val_nll", math.inf):
             self.save("best", ckpt.progress["val_nll"])
 
     def say(self, text: str) -> None:
@@ -572,12 +570,8 @@ def check_out(config: TrainConfig) -> None:
         )
 
 
-def main(argv: list[str]) -> int:
-    if wants_help(argv):
-        print(__doc__, help_text(TrainConfig), sep="\n")
-        print("\n    # heads.HEADS: " + ", ".join(HEADS))
-        return 0
-    config = TrainConfig.read(argv)
+@program
+def main(config: TrainConfig) -> int:
     procs = Processes(config.device)
     out = Path(config.out_dir)
     with checkpoint.in_use(out) if procs.main else contextlib.nullcontext():

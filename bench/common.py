@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from runtime.device import ISA_VARIABLES, capabilities, choose_dtype
+from runtime.device import ISA_VARIABLE, capabilities, choose_dtype
 
 
 def sync(device: str | torch.device) -> None:
@@ -138,7 +138,7 @@ CAPABILITIES = (
     "sve",
     "sve_bf16",
 )
-HIDING = ("ATEN_CPU_CAPABILITY", *ISA_VARIABLES, "MKL_ENABLE_INSTRUCTIONS")  # variables that hide some of it
+HIDING = ("ATEN_CPU_CAPABILITY", ISA_VARIABLE, "MKL_ENABLE_INSTRUCTIONS")  # variables that hide some of it
 
 
 def dtypes(device: str = "cpu") -> list[str]:

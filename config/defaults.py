@@ -1,27 +1,24 @@
 """The one screen of defaults: what `python train.py` does unless a config file or a flag says otherwise."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-import torch
-
-from data.labels import Settings
+from data.label_settings import Settings
 from data.orders import Order
-from heads import HEADS, make_head
-from model import TRUNKS, GPTConfig, reading
 from runtime.configurator import check_seed, configure
-from runtime.device import choose_dtype
 from runtime.errors import UserError
 from runtime.names import check_row_name
-from runtime.optimizer import OPTIMIZERS
+from runtime.values import OPTIMIZERS, check_dtype, check_head, check_one_of, registered
 
 
 @dataclass
 class TrainConfig:
     # fmt: off
     # the run
-    name: str = ""                  # row of the table; empty: the config files' names, joined
+    name: str = ""                  # of the run; empty: the config files' names, joined
+    row: str = ""                   # of a table, whose runs differ in their seeds; empty: the first config file
+    overlay: str = ""               # of the row; empty: the other config files, joined
     out_dir: str = ""               # empty: out/<name>
     seed: int = 1337                # of initialisation, data order, dropout, weight noise, label positions
     resume: bool = False            # go on from out_dir/last
@@ -105,9 +102,9 @@ class TrainConfig:
 
     def check(self) -> None:
         """UserError naming every value that cannot work."""
-        problems = list(self._problems())
-        if problems:
-            raise UserError("; ".join(problems))
+        for found in (self._problems, self._problems_of_model):
+            if problems := list(found()):
+                raise UserError("; ".join(problems))
 
     def generation_order(self) -> Order:
         steps = self.curriculum_steps or self.lr_decay_steps or self.max_steps
@@ -134,33 +131,26 @@ class TrainConfig:
         for key in ("beta1", "beta2"):
             if not 0 <= getattr(self, key) < 1:
                 yield f"{key} = {getattr(self, key)}: must be in [0, 1)"
-        if self.optimizer not in OPTIMIZERS:
-            yield f"optimizer = {self.optimizer!r}: use one of {', '.join(OPTIMIZERS)}"
         yield from self._label_problems()
-        if self.trunk not in TRUNKS:
-            yield f"trunk = {self.trunk!r}: use one of {', '.join(TRUNKS)}"
-        for check in (
+        yield from _refusals(
+            lambda: check_one_of("optimizer", self.optimizer, OPTIMIZERS),
+            lambda: check_one_of("trunk", self.trunk, registered("model", "TRUNKS")),
+            lambda: check_head(self.head),
             lambda: check_row_name(self.name),
             lambda: check_seed(self.seed),
-            lambda: choose_dtype(self.dtype, torch.device("cpu")),
+            lambda: check_dtype(self.dtype),
             self.label_settings,
             self.generation_order,
-            self._smallest_trunk,
-            self._smallest_head,
-        ):
-            try:
-                check()
-            except ValueError as error:
-                yield str(error)
+        )
+
+    def _problems_of_model(self) -> Iterator[str]:
+        """What the trunk and the head themselves refuse. Their import takes seconds, so this comes last."""
+        yield from self._unlabelled()
+        yield from _refusals(self._smallest_trunk, self._smallest_head)
 
     def _label_problems(self) -> Iterator[str]:
         if self.labels not in ("true", "hard", "soft"):
             yield f"labels = {self.labels!r}: use 'true', 'hard' or 'soft'"
-        elif self.labels != "true" and self.head in HEADS and not HEADS[self.head].multi_label:
-            yield (
-                f"labels = {self.labels!r}: the head {self.head!r} takes the true token alone; use "
-                "labels = 'true' or a multi-label head such as 'sigmoid'"
-            )
         if self.labels != "true" and self.label_weight > 1:
             yield f"label_weight = {self.label_weight}: a label value is at most 1"
 
@@ -170,8 +160,20 @@ class TrainConfig:
                 "the text to the left; use labels = 'true' or order = 'left_to_right'"
             )
 
+    def _unlabelled(self) -> Iterator[str]:
+        from heads import HEADS
+
+        if self.labels != "true" and not HEADS[self.head].multi_label:
+            yield (
+                f"labels = {self.labels!r}: the head {self.head!r} takes the true token alone; use "
+                "labels = 'true' or a multi-label head such as 'sigmoid'"
+            )
+
     def _smallest_trunk(self) -> None:
         """ValueError if the trunk cannot be made."""
+        from model import GPTConfig, check_trunk, reading
+
+        check_trunk(self.trunk, self.trunk_args)
         order = reading(self.order)
         if self.sinusoidal and order != "any":
             raise UserError(
@@ -187,6 +189,19 @@ class TrainConfig:
 
     def _smallest_head(self) -> None:
         """ValueError if the head cannot be made."""
+        import torch
+
+        from heads import make_head
+
         weight = torch.nn.Parameter(torch.zeros(1, 1))
         beside = (self.bayesian, self.prior_sigma, self.gain, self.learn_gain)
         make_head(self.head, 257, weight, self.head_args, *beside)
+
+
+def _refusals(*checks: Callable[[], object]) -> Iterator[str]:
+    """What the checks that fail say."""
+    for check in checks:
+        try:
+            check()
+        except ValueError as error:
+            yield str(error)

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -18,17 +17,9 @@ import numpy as np
 from tqdm import tqdm
 
 from data.prepared import DATA, SPLITS, load_tokenizer, read_meta
-from data.tokenizers import (
-    GPT2Tokenizer,
-    Tokenizer,
-    WordTokenizer,
-    bpe_size,
-    given_tokenizer,
-    tokenizer_name,
-    train_bpe,
-)
+from data.settings import PrepareConfig
+from data.tokenizers import GPT2Tokenizer, Tokenizer, WordTokenizer, bpe_size, given_tokenizer, train_bpe
 from data.tokens import TokenFile, open_tokens, write_tokens
-from runtime.configurator import configure, help_text, wants_help
 from runtime.errors import UserError
 from runtime.files import locked, remove_leftovers, write_json
 
@@ -352,33 +343,13 @@ def summary(folder: Path) -> str:
     return "\n".join(rows)
 
 
-# What every prepare.py takes. A corpus adds `tokenizer`, and `source` if it has a choice
-@dataclass
-class PrepareConfig:
-    # fmt: off
-    out: str = ""                   # the prepared folder; empty: data/CORPUS/TOKENIZER
-    force: bool = False             # start over, whatever the folder holds
-    # fmt: on
-
-    def folder_name(self) -> str:
-        """Of the folder where `out` is empty."""
-        return tokenizer_name(vars(self)["tokenizer"])
-
-
-def main(
-    prepare: Callable[..., Path], folder: Path, config: type[PrepareConfig], about: str, argv: list[str]
-) -> int:
-    """The command line of a prepare.py, which configurator.cli wraps; its exit code: 0, or 130 for Ctrl-C.
+def main(prepare: Callable[..., Path], folder: Path, c: PrepareConfig) -> int:
+    """What the command of a prepare.py does; its exit code: 0, or 130 for Ctrl-C.
 
     folder     the corpus' own; its prepared folders are by default data/CORPUS/TOKENIZER, see
                PrepareConfig.folder_name
-    config     the corpus' own flags; all but `out` are given to `prepare`
-    about      the help above them
+    c          all but `out` is given to `prepare`
     """
-    if wants_help(argv):
-        print(about, help_text(config), sep="\n")
-        return 0
-    c = configure(config, argv)
     options = dict(vars(c))
     bpe_size(options["tokenizer"])  # before any download
     out = Path(options.pop("out") or DATA / folder.name / c.folder_name())

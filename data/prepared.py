@@ -11,13 +11,15 @@ import json
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from data.tokenizers import GPT2Tokenizer, Tokenizer, bpe_size, read_tokenizer, tokenizer_name
 from data.tokens import PREPARE, open_tokens
-from runtime.checkpoint import Checkpoint
 from runtime.errors import UserError
 from runtime.places import CODE, WORK
+
+if TYPE_CHECKING:
+    from runtime.checkpoint import Checkpoint
 
 DATA = WORK / "data"
 ROOT = WORK  # what `kept_path` is relative to
@@ -166,7 +168,7 @@ def unusual(dataset: str, source: str) -> str:
     return corpus.unusual(source) if hasattr(corpus, "unusual") else ""
 
 
-def tokenizer_of(ckpt: Checkpoint) -> Tokenizer:
+def tokenizer_of(ckpt: "Checkpoint") -> Tokenizer:
     """The tokenizer a checkpoint was trained with: GPT-2's, or the one saved in its folder.
 
     UserError if another one lies there.

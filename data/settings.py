@@ -1,4 +1,5 @@
-"""The settings of a generated corpus: whole numbers, as text "seed=2 train=500000"."""
+"""What the commands of data/*/prepare.py take, and the settings of a generated corpus: whole numbers, as text
+"seed=2 train=500000"."""
 
 from dataclasses import asdict, dataclass, fields
 from typing import ClassVar, Self
@@ -45,3 +46,18 @@ class GeneratorSettings:
         """Those that are not the standard ones, each "key=value"."""
         standard = str(type(self)()).split()
         return [item for item in str(self).split() if item not in standard]
+
+
+# What every prepare.py takes. A corpus adds `tokenizer`, and `source` if it has a choice
+@dataclass
+class PrepareConfig:
+    # fmt: off
+    out: str = ""                   # the prepared folder; empty: data/CORPUS/TOKENIZER
+    force: bool = False             # start over, whatever the folder holds
+    # fmt: on
+
+    def folder_name(self) -> str:
+        """Of the folder where `out` is empty."""
+        from data.tokenizers import tokenizer_name
+
+        return tokenizer_name(vars(self)["tokenizer"])

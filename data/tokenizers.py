@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -338,6 +338,16 @@ def tokenizer_name(name: str) -> str:
 
 
 LARGEST_BPE = 2**20
+LONGEST_WORD = 1000  # characters, in the training of a BPE
+
+
+def _runs(*kinds: str) -> re.Pattern[str]:
+    """Of LONGEST_WORD characters or more of one of these kinds."""
+    return re.compile("|".join(f"(?<!{c}){c}{{{LONGEST_WORD},}}" for c in kinds))
+
+
+_UNBROKEN = _runs(r"\S", r"\s")  # what may hold too long a word
+_LONG_WORD = _runs(r"[^\W_]", r"(?:[^\w\s]|_)", r"\s")  # GPT-2's: letters and numbers, signs, or spaces
 
 
 def bpe_size(name: str) -> int | None:
@@ -374,10 +384,22 @@ def _checked_size(vocab_size: int) -> int:
     return vocab_size
 
 
+def short_words(lines: Iterable[str]) -> Iterator[str]:
+    """The lines, those that have words of more than LONGEST_WORD characters in pieces without such words."""
+    for line in lines:
+        at = 0
+        for word in _LONG_WORD.finditer(line) if _UNBROKEN.search(line) else ():  # several times as fast
+            for end in range(word.start() + LONGEST_WORD, word.end(), LONGEST_WORD):
+                yield line[at:end]
+                at = end
+        yield line[at:]
+
+
 def train_bpe(lines: Iterable[str], vocab_size: int) -> BPETokenizer:
     """Train a byte-level BPE of exactly `vocab_size` ids: GPT-2's pre-tokenizer, no normaliser, no special
     tokens.
 
+    The time grows with the square of a word's length, so a longer one than LONGEST_WORD counts as several.
     Memory grows with the number of different words, not with the length of the text. ValueError for a
     vocab_size below 257, and if the text has too few different pairs to reach it.
     """
@@ -387,7 +409,7 @@ def train_bpe(lines: Iterable[str], vocab_size: int) -> BPETokenizer:
         show_progress=False,
         initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
     )
-    model.train_from_iterator(lines, trainer)
+    model.train_from_iterator(short_words(lines), trainer)
     tokenizer = BPETokenizer(model)
     if tokenizer.vocab_size != vocab_size:
         raise UserError(

@@ -264,6 +264,26 @@ def search(name: str) -> dict[str, Any]:
     return out
 
 
+def optimizer_steps() -> dict[str, float]:
+    """Milliseconds of bench/optimizer.py: Muon's step in float32 on a CPU without bfloat16, torch's there,
+    and Muon's and AdamW's with bfloat16."""
+
+    def ms(file: str, dtype: str, program: str) -> float:
+        results = read(f"bench/{file}")["results"]
+        return next(
+            1000 * r["seconds"]
+            for r in results
+            if (r["dtype"], r["program"].split(",")[0]) == (dtype, program)
+        )
+
+    return {
+        "avx2_ms": ms("avx2/optimizer.json", "float32", "muon"),
+        "avx2_torch_ms": ms("avx2/optimizer.json", "float32", "torch.optim.Muon"),
+        "bf16_ms": ms("optimizer.json", "bfloat16", "muon"),
+        "adamw_ms": ms("optimizer.json", "bfloat16", "adamw"),
+    }
+
+
 # -----------------------------------------------------------------------------
 # The 124M rows, estimated: FLOPs over an assumed share of a data sheet's peak
 
@@ -284,19 +304,13 @@ def configured(row: str) -> Entry:
     return read_config(ROOT / "config" / f"{row}.py")
 
 
-# tables of classify_table.py, and their images: where these cannot be had, digits take their place
-CLASSIFIED = {name: name for name in ("mnist", "cifar10", "cifar100")}
-CLASSIFIED |= {"mnist_brief": "mnist", "mnist_brief_tuned": "mnist"}
+# tables of classify_table.py
+CLASSIFIED = ("mnist", "cifar10", "cifar100", "mnist_brief", "mnist_brief_tuned")
 
 
 def classified() -> dict[str, dict[str, Row]]:
     """The rows of these tables; none of one that results/ does not have."""
-    found: dict[str, dict[str, Row]] = {name: {} for name in CLASSIFIED}
-    for name, images in CLASSIFIED.items():
-        file = f"results/{name}.json"
-        if (ROOT / file).is_file() and read(file)["images"] == images:
-            found[name] = rows(name)
-    return found
+    return {name: rows(name) if (ROOT / f"results/{name}.json").is_file() else {} for name in CLASSIFIED}
 
 
 # steps of training on mazes -> the table. 32 sequences a step, of 100,000
@@ -339,7 +353,7 @@ def numbers() -> dict[str, Any]:
         "classified": classified(),
         "image_ratio": image_ratios("images"),
         "ablation": orders("images_ablation"),
-        "bench": read("bench/notes.json"),
+        "bench": {**read("bench/notes.json"), "muon": optimizer_steps()},
         "orders": orders("orders_grammar"),
         "wikitext": orders("orders"),
         "step": orders("synthetic_step"),

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from runtime.errors import UserError
-from runtime.files import foreign, read_json, replacing
+from runtime.files import beside, foreign, read_json, replacing
 
 if TYPE_CHECKING:  # see pyplot
     from matplotlib.axes import Axes
@@ -56,7 +56,7 @@ def write(fig: "Figure", path: Path) -> list[Path]:
     """path.png and path.svg."""
     out = []
     for end, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
-        out.append(path.with_name(f"{path.name}.{end}"))
+        out.append(beside(path, f".{end}"))
         with replacing(out[-1]) as f:
             fig.savefig(f, format=end, metadata=metadata, bbox_inches="tight")
     pyplot().close(fig)
@@ -72,10 +72,6 @@ def svg(fig: "Figure") -> bytes:
         fig.savefig(file, format="svg", metadata={"Date": None}, bbox_inches="tight")
     pyplot().close(fig)
     return file.getvalue()
-
-
-def beside(name: Path, end: str) -> Path:
-    return name.with_name(name.name + end)
 
 
 def read(path: Path) -> dict[str, Any]:

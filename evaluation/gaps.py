@@ -15,7 +15,7 @@ from data.tokenizers import Tokenizer
 from evaluation import figures
 from evaluation.any_order import FREE, MaskedReader, Reader
 from runtime.errors import UserError
-from runtime.files import write_json
+from runtime.files import beside, write_json
 
 GAP = re.compile(r" ?<(\d+)>")  # with the space before it: tokens carry their own
 
@@ -114,7 +114,7 @@ def save_density(found: list[Candidates], words: list[str], save: str) -> list[P
     tokens are `words`, by their probability."""
     path = Path(save)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path.with_name(f"{path.name}.json"), density_json(found))
+    write_json(beside(path, ".json"), density_json(found))
     top = len(found[0].tokens)
     plt = figures.pyplot()
     fig, ax = plt.subplots(figsize=(max(4, 0.75 * len(words)), 0.5 + 0.3 * top))
@@ -130,4 +130,4 @@ def save_density(found: list[Candidates], words: list[str], save: str) -> list[P
             ax.add_patch(plt.Rectangle((place - 0.48, rank - 0.45), 0.96, 0.9, color=colour))
             word = token.strip() or repr(token)[1:-1]
             ax.text(place, rank, f"{word}\n{p:.2f}", ha="center", va="center", color=ink, size=6)
-    return [path.with_name(f"{path.name}.json"), *figures.write(fig, path)]
+    return [beside(path, ".json"), *figures.write(fig, path)]

@@ -41,14 +41,14 @@ def truncate(log_p: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: flo
     return p / p.sum(1, keepdim=True)
 
 
-def check_sampling(temperature: float, top_k: int, top_p: float) -> None:
-    """UserError naming the setting that cannot be sampled with."""
-    if not 0 <= temperature < float("inf"):
-        raise UserError(f"temperature = {temperature}: must be 0 (greedy) or positive")
-    if top_k < 0:
-        raise UserError(f"top_k = {top_k}: must be 0 (off) or positive")
-    if not 0 < top_p <= 1:
-        raise UserError(f"top_p = {top_p}: must lie in (0, 1]")
+def weight_draws(
+    model: LanguageModel, config: dict[str, Any], samples: int, seed: int, dtype: str = "float32"
+) -> list[Weights]:
+    """The weights that a command with these two options averages over, of a run of this configuration.
+
+    Every command that samples or scores, and an exported folder, have the same ones for the same options.
+    """
+    return model.head.draws(samples, run_seed(seed, config), get_dtype(dtype))
 
 
 @torch.no_grad()
@@ -190,13 +190,3 @@ def entropies(model: LanguageModel, hidden: Tensor, draws: list[Weights]) -> tup
     total = H(model.head.log_probs(hidden, draws))
     aleatoric = torch.stack([H(model.head.log_probs(hidden, [d])) for d in draws]).mean(0)
     return total, aleatoric, total - aleatoric
-
-
-def weight_draws(
-    model: LanguageModel, config: dict[str, Any], samples: int, seed: int, dtype: str = "float32"
-) -> list[Weights]:
-    """The weights that a command with these two options averages over, of a run of this configuration.
-
-    Every command that samples or scores, and an exported folder, have the same ones for the same options.
-    """
-    return model.head.draws(samples, run_seed(seed, config), get_dtype(dtype))

@@ -1,13 +1,15 @@
-"""What a table is made with: the flags of eval_diversity.py and frontier.py, and what its rows share."""
+"""What a table is made with: the flags of table.py and of the text measure, and what its rows share."""
 
 import hashlib
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from runtime.configurator import check_seed
+from runtime.configurator import check_seed, configure, help_text
+from runtime.door import read
 from runtime.errors import UserError
 from runtime.values import check_sampling
 
+NEIGHBOURS = 3  # k of the manifolds of images
 LEAST_WORDS = 4  # a text is not cut to fewer: the metrics count 4-grams
 
 
@@ -66,6 +68,19 @@ class PaperConfig(EvaluationConfig):
     top_k: int = 200
     # fmt: on
 
+    @classmethod
+    def read(cls, argv: list[str]) -> EvaluationConfig:
+        """The configuration of a command line: with these defaults if it asks for the paper's protocol."""
+        c = configure(EvaluationConfig, argv)
+        return configure(cls, argv) if c.protocol == "paper" else c
+
+
+class Measuring(NamedTuple):
+    """What `table.py --measure=NAME RUNS --flags` asks for: these runs under one measure, and no table."""
+
+    measure: Any  # a measures.measure.Measure
+    config: Any  # an instance of its own configuration
+
 
 @dataclass
 class TableConfig:
@@ -89,12 +104,25 @@ class TableConfig:
     design: int = 8                                 # of these, at points that all rows share
     tune_seed: int = 1                              # of all trials; the table's seeds are others
     # the table
-    measure: str = "text"                           # or orders, frontier, curve, a lab's; with RUNS and no
-    #                                                 config file: of these
-    evaluate: str = ""                              # flags of the measure: --measure=NAME --help
+    measure: str = "text"                           # or orders, frontier, curve, a lab's
+    evaluate: str = ""                              # flags of the measure: table.py --measure=NAME --help
     runs: str = "out"                               # folder of the runs
     results: str = "results"                        # folder of the table
     # fmt: on
+
+    @classmethod
+    def read(cls, argv: list[str]) -> "TableConfig | Measuring":
+        measure, own = measure_of(argv)
+        if measure:
+            return Measuring(measure, read(measure.config, own))
+        c = configure(cls, argv)
+        c.check()
+        return c
+
+    @classmethod
+    def help(cls, argv: list[str]) -> str:
+        measure, _ = measure_of(argv)
+        return help_text(measure.config if measure else cls)
 
     def check(self) -> None:
         """UserError for what neither a table nor a search can be asked for."""
@@ -106,6 +134,25 @@ class TableConfig:
                 "rows and seeds: a table needs at least one of each; give the file that has them first: "
                 "table.py config/tables/heads.py config/tables/grammar.py"
             )
+
+
+def measure_of(argv: list[str]) -> tuple[Any, list[str]]:
+    """(the measure, its own arguments) of `--measure=NAME RUNS --flags`; (None, argv) of a table, which has a
+    config file or rows."""
+    rest, names = [], []
+    arguments = iter(argv)
+    for argument in arguments:
+        if argument.startswith("--measure="):
+            names.append(argument.partition("=")[2])
+        elif argument == "--measure":
+            names.append(next(arguments, ""))
+        else:
+            rest.append(argument)
+    if not names or any(a.startswith("--rows") or (a.endswith(".py") and a[0] != "-") for a in rest):
+        return None, argv
+    from measures.find import find_measure  # which imports torch
+
+    return find_measure(names[-1]), rest
 
 
 @dataclass(frozen=True)

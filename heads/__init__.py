@@ -11,22 +11,23 @@ never materialises the logits of a whole batch: see `chunked_loss`.
     base.py        Targets, Head, cross-entropy            softmax.py    softmax and its links
     projection.py  hidden states -> logits                 sigmoid.py    multi-label sigmoid
     chunked.py     the loss of many rows, in chunks        taylor.py     polynomials in place of exp
-    tasks.py       ... and who does them                   margin.py     the true token's logit, lowered
+    tasks.py       the threads that compute the chunks     margin.py     the true token's logit, lowered
     output.py      loss and predictive distribution        sparse.py     exact zeros
-                                                           perturb.py    argmax of noisy logits
+    closed_forms.py  optional: faster on a CPU             perturb.py    argmax of noisy logits
                                                            objectives.py softmax, other losses than -log p_t
 """
 
 import torch.nn as nn
 
-from .base import Head, Targets, cross_entropy, finds_gradient
-from .chunked import block_rows, chunk_rows, chunked_loss
+from .base import Head, Targets, cross_entropy, with_gradient
+from .chunked import IN_PLACE, block_rows, chunk_rows, chunked_loss
+from .closed_forms import CLOSED_FORMS
 from .margin import AMSoftmax, SMSoftmax
 from .objectives import ConfidencePenalty, SmoothAccuracy, SoftTargets, StopGradient, Unlikelihood, ZLoss
 from .output import OutputHead
 from .perturb import PerturbMax
 from .projection import BayesianProjection, Projection, Weights, logits_of, project
-from .sigmoid import Sigmoid, binary_cross_entropy
+from .sigmoid import Sigmoid
 from .softmax import GSSoftmaxF1, GSSoftmaxF2, LabelSmoothing, SigSoftmax, SoftCap, Softmax
 from .sparse import Entmax, Entmax15, Sparsemax, SparseSoftmax
 from .taylor import SMTaylor, Taylor, TaylorInf
@@ -56,6 +57,7 @@ HEADS: dict[str, type[Head]] = {
     "soft_targets": SoftTargets,
     "stop_gradient": StopGradient,
 }
+IN_PLACE.update(CLOSED_FORMS)  # optional: without this line and its import all heads work, slower on a CPU
 
 
 def make_head(

@@ -66,22 +66,15 @@ class Targets(NamedTuple):
 
 
 class Head(nn.Module):
-    """Base of all heads; its parameters, if any, are trained. `vocab_size` is V."""
+    """Base of all heads: a subclass gives `loss` and `log_probs`. Its parameters, if any, are trained.
+
+    `vocab_size` is V.
+    """
 
     multi_label = False  # reads all of Targets, not the true token alone
     bias: float | None = None  # initial value of the projection's output bias; None: the projection has none
     cosine = False  # its logits are sqrt(C) cos(h, w_v) instead of h w_v
     sparse = False  # may give a token probability 0: log_probs has -inf there
-    # Optional: in_place(logits, targets) gives `loss` and leaves its gradient in the place of the logits. A
-    # CPU is twice as fast at that as at what autograd makes of `loss`. For heads without parameters of their
-    # own; a test compares it with `loss`.
-    in_place: Callable[[Tensor, Targets], Tensor] | None = None
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """A class with a loss of its own does not inherit what was made for another one's."""
-        super().__init_subclass__(**kwargs)
-        if cls.__dict__.keys() & {"loss", "link"} and "in_place" not in cls.__dict__:
-            cls.in_place = None
 
     def __init__(self, vocab_size: int):
         super().__init__()
@@ -100,54 +93,53 @@ class Head(nn.Module):
         raise NotImplementedError
 
 
-def finds_gradient(f: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., Tensor]:
+def with_gradient(f: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., Tensor]:
     """Makes a differentiable loss(z, ...) of f(z, ...) -> (loss (N,), its gradient in z (N, V)).
 
-    It is what plain PyTorch computes, in fewer passes over (N, V). The gradient may also be another one than
-    the loss's, where that is the definition (`TaylorInf`).
+    For a gradient that autograd would compute in more passes over (N, V), or with larger errors.
     """
 
     class Loss(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, z: Tensor, *args: Any) -> Tensor:
-            loss, grad = f(z, *args)
-            ctx.save_for_backward(grad)
+            loss, gradient = f(z, *args)
+            ctx.save_for_backward(gradient)
             ctx.others = len(args)
             return loss
 
         @staticmethod
         @torch.autograd.function.once_differentiable
         def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-            (found,) = ctx.saved_tensors
-            ones = grad.device.type == "cpu" and grad.stride() == (0,) and grad[0] == 1  # what sum() sends
-            return found if ones else found * grad[:, None], *[None] * ctx.others
+            (gradient,) = ctx.saved_tensors
+            return gradient * grad[:, None], *[None] * ctx.others
 
     return functools.wraps(f)(lambda z, *args: Loss.apply(z, *args))
 
 
-@finds_gradient
+@with_gradient
 def cross_entropy(u: Tensor, token: Tensor, rest: float = 0.0) -> tuple[Tensor, Tensor]:
-    """-sum_v y_v log softmax(u)_v (N,) of scores u (N, V), with y_v = `rest` everywhere but at the tokens t
-    (N,), where it is what is left to 1.
+    """-sum_v y_v log softmax(u)_v (N,) of scores u (N, V).
 
-    Its gradient is softmax(u) - y.
+    The label y_v is `rest` for each token v but the true one t (N,), and 1 - (V - 1) `rest` for t.
     """
-    grad = torch.empty_like(u)
-    return cross_entropy_into(grad, u, token, rest), grad
+    return cross_entropy_and_gradient(u, token, rest)
 
 
-def cross_entropy_into(grad: Tensor, u: Tensor, token: Tensor, rest: float = 0.0) -> Tensor:
-    """`cross_entropy` (N,); its gradient goes to `grad` (N, V), which may be u itself."""
+def cross_entropy_and_gradient(
+    u: Tensor, token: Tensor, rest: float = 0.0, out: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """`cross_entropy` (N,) and its gradient softmax(u) - y (N, V), the latter in `out` if given, which may be
+    u itself."""
     V, u_t, top = u.shape[1], at(u, token), u.amax(1, keepdim=True)
     smooth = rest * u.sum(1) if rest else 0
-    # not torch.softmax: its exponential takes a CPU three times as long as exp, and the sum is wanted, too
-    torch.sub(u, top, out=grad).exp_()
-    total = grad.sum(1, keepdim=True)
-    grad *= total.reciprocal()
+    # not torch.softmax: it takes a CPU three times as long as exp, and it does not return the sum
+    p = torch.sub(u, top, out=out).exp_()
+    total = p.sum(1, keepdim=True)
+    p *= total.reciprocal()
     if rest:
-        grad -= rest
-    add_at(grad, token, rest * V - 1)
-    return (top + total.log()).squeeze(1) - (1 - rest * V) * u_t - smooth
+        p -= rest
+    gradient = add_at(p, token, rest * V - 1)
+    return (top + total.log()).squeeze(1) - (1 - rest * V) * u_t - smooth, gradient
 
 
 def at(z: Tensor, token: Tensor) -> Tensor:
@@ -159,18 +151,6 @@ def add_at(z: Tensor, token: Tensor, value: Tensor | float) -> Tensor:
     """z_t += value, in place; returns z (N, V)."""
     z[torch.arange(len(z), device=z.device), token] += value
     return z
-
-
-def sum_log1m(q: Tensor) -> Tensor:
-    """sum_v log(1 - q_v) (N,). Logarithms are dear, so they are taken of products of eight factors, (1 - a)(1
-    - b) = 1 - (a + b - ab), in which a small q keeps all of its digits. For q not near 1, where 1 - q has no
-    digits left."""
-    n = q.shape[1] // 8
-    folded, rest = q[:, : 8 * n].unflatten(1, (8, n)), q[:, 8 * n :]
-    for _ in range(3):
-        a, b = folded.chunk(2, dim=1)
-        folded = (a + b).addcmul_(a, b, value=-1)
-    return folded[:, 0].neg().log1p().sum(1) + rest.neg().log1p().sum(1)
 
 
 def check_positive(**values: float) -> None:

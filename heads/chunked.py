@@ -11,6 +11,11 @@ from .base import Head, Targets
 from .projection import Weights, amplified, sphere, unit
 from .tasks import Task, run
 
+# Class of heads -> f(head, logits (N, V), targets): returns `loss` (N,) and overwrites the logits with its
+# gradient. A subclass has none unless it is entered itself, for its loss may be another one. closed_forms.py
+# fills this; autograd differentiates all other heads, in twice the time on a CPU.
+IN_PLACE: dict[type[Head], Callable[[Any, Tensor, Targets], Tensor]] = {}
+
 
 class Sizes(NamedTuple):
     """How the work is cut. The last bits of results depend on `rows` and `block`, not on the number of
@@ -40,10 +45,10 @@ def sizes(count: int, vocab_size: int, device: str, chunk: int = 0, block: int =
     rows, few = chunk_rows(vocab_size, device), block_rows(vocab_size, device)
     if device != "cpu":
         return Sizes(chunk or rows, block or few, 2**31, 1)
-    # half of it, for each thread has its own; and some chunks more than threads, so that none is idle for
-    # long
+    # half the rows, for each thread has a chunk of its own; and more chunks than threads, so that no thread
+    # is idle for long
     rows, few = min(rows // 2, max(64, -(-count // 8))), max(1, few // 2)
-    # what takes a fraction of a millisecond is done before the threads are awake
+    # to wake the threads takes longer than work of a fraction of a millisecond
     workers = torch.get_num_threads() if count * vocab_size >= 2**22 else 1
     return Sizes(chunk or rows, block or few, 2048, workers)
 
@@ -129,9 +134,9 @@ class _Gradients:
         for i in range(0, len(z), self.cut.block):
             at = rows.start + i
             block = z[i : i + self.cut.block, : self.V]
-            loss, found = self.judge(block, self.targets.part(at, at + len(block)))
+            loss, block_params = self.judge(block, self.targets.part(at, at + len(block)))
             total += loss.sum()
-            d_params = [g if d is None else d if g is None else d + g for d, g in zip(d_params, found)]
+            d_params = [g if d is None else d if g is None else d + g for d, g in zip(d_params, block_params)]
         self.losses[k], self.d_params[k] = total, d_params
         z[:, self.V :] = 0  # the padding has no gradient
         if self.d_hidden is not None:
@@ -145,19 +150,20 @@ class _Gradients:
         if self.bias is not None:
             logits += self.bias
         weights = targets.weights
-        if not self.needed:
-            return weighted(self.head.loss(logits, targets), weights), []
-        if cpu and self.head.in_place is not None and not self.params:
-            loss, dz, found = weighted(self.head.in_place(logits, targets), weights), logits, []
+        in_place = IN_PLACE.get(type(self.head)) if cpu and not self.params else None
+        if in_place is not None:
+            loss, dz, d_params = weighted(in_place(self.head, logits, targets), weights), logits, []
             if weights is not None:
                 dz *= weights[:, None]
+        elif not self.needed:
+            return weighted(self.head.loss(logits, targets), weights), []
         else:
             with torch.enable_grad():
                 loss = weighted(self.head.loss(logits.requires_grad_(), targets), weights)
-                dz, *found = torch.autograd.grad(loss.sum(), (logits, *self.params), allow_unused=True)
+                dz, *d_params = torch.autograd.grad(loss.sum(), (logits, *self.params), allow_unused=True)
         if dz.data_ptr() != z.data_ptr():
             z.copy_(dz)
-        return loss.detach(), found
+        return loss.detach(), d_params
 
     @torch.no_grad()
     def columns_of(self, k: int, part: slice) -> None:
@@ -198,16 +204,18 @@ class _ChunkedLoss(torch.autograd.Function):
         targets: Targets,
         dtype: torch.dtype,
         cut: Sizes,
+        differentiate: bool,
         *params: Tensor,
     ) -> Tensor:
-        needs = [*ctx.needs_input_grad[:3], *ctx.needs_input_grad[7:]]
+        # needs_input_grad is True for a parameter under torch.no_grad, too
+        needs = [differentiate and need for need in (*ctx.needs_input_grad[:3], *ctx.needs_input_grad[8:])]
         wanted = [p for p, need in zip(params, needs[3:]) if need]
         # autocast lowers the products, and nothing else; the threads have none
         with torch.autocast(hidden.device.type, enabled=False):
             g = _Gradients(hidden, Weights(weight, bias), head, targets, dtype, cut, needs, wanted)
             run(g.tasks(), cut.workers)
-        found = iter([_sum(column) for column in zip(*g.d_params)] or [None] * len(wanted))
-        d_params = [next(found) if need else None for need in needs[3:]]
+        sums = iter([_sum(column) for column in zip(*g.d_params)] or [None] * len(wanted))
+        d_params = [next(sums) if need else None for need in needs[3:]]
         ctx.grads = [g.d_hidden, g.d_weight, g.d_bias, *d_params]
         total = _sum(g.losses)
         return torch.zeros((), dtype=g.work, device=hidden.device) if total is None else total
@@ -219,11 +227,11 @@ class _ChunkedLoss(torch.autograd.Function):
         # scaled in place: a copy would be another (V, C)
         grads, ctx.grads = [g if g is None else g.mul_(grad) for g in ctx.grads], None
         d_hidden, d_weight, d_bias, *d_params = grads
-        return d_hidden, d_weight, d_bias, None, None, None, None, *d_params
+        return d_hidden, d_weight, d_bias, None, None, None, None, None, *d_params
 
 
 def _sum(parts: Iterable[Tensor | None]) -> Tensor | None:
-    """Of those that are there, in their order."""
+    """The sum of the parts that are not None, in their order; None if there is none."""
     total = None
     for part in parts:
         if part is not None:
@@ -257,5 +265,13 @@ def chunked_loss(
     hidden = amplified(hidden, gain)
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     return _ChunkedLoss.apply(
-        hidden, weights.weight, weights.bias, head, targets, dtype, cut, *head.parameters()
+        hidden,
+        weights.weight,
+        weights.bias,
+        head,
+        targets,
+        dtype,
+        cut,
+        torch.is_grad_enabled(),
+        *head.parameters(),
     )

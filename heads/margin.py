@@ -4,7 +4,7 @@ import math
 
 from torch import Tensor
 
-from .base import Targets, add_at, cross_entropy, cross_entropy_into
+from .base import Targets, cross_entropy
 from .softmax import Softmax
 
 
@@ -34,10 +34,6 @@ class SMSoftmax(Softmax):
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
         return cross_entropy(lower(logits, targets.token, self.m), targets.token)
-
-    def in_place(self, logits: Tensor, targets: Targets) -> Tensor:
-        z = add_at(logits, targets.token, -self.m)
-        return cross_entropy_into(z, z, targets.token)
 
 
 class AMSoftmax(SMSoftmax):

@@ -73,9 +73,9 @@ def next_places(tokens: np.ndarray) -> np.ndarray:
     ordered = np.take_along_axis(tokens, places, 1)
     after = np.full(tokens.shape, T)
     after[:, :-1] = np.where(ordered[:, :-1] == ordered[:, 1:], places[:, 1:], T)
-    found = np.empty_like(after)
-    np.put_along_axis(found, places, after, 1)
-    return found
+    following = np.empty_like(after)
+    np.put_along_axis(following, places, after, 1)
+    return following
 
 
 class Unlikelihood(Softmax):

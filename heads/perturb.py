@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Head, Targets, add_at, at, cross_entropy, finds_gradient, sum_log1m
+from .base import Head, Targets, add_at, at, cross_entropy, with_gradient
 
 # -----------------------------------------------------------------------------
 # Normal noise: F is the distribution function of N(0, 1), and logits are relative to the row's largest.
@@ -73,7 +73,7 @@ def series(coefficients: Tensor, bin: Tensor, d: Tensor) -> Tensor:
     return c2.gather(1, bin).mul_(d).add_(c1.gather(1, bin)).mul_(d).add_(c0.gather(1, bin))
 
 
-@finds_gradient
+@with_gradient
 def normal_cross_entropy(z: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
     """-log p_t (N,), see `PerturbMax`.
 
@@ -117,6 +117,20 @@ def normal_log_probs(z: Tensor) -> Tensor:
 # integral of a polynomial in s.
 
 
+def sum_log1m(q: Tensor) -> Tensor:
+    """sum_v log(1 - q_v) (N,), for q not near 1.
+
+    Logarithms are slow, so this takes one logarithm for the product of eight factors. It multiplies two by
+    (1 - a)(1 - b) = 1 - (a + b - ab), which keeps all digits of a small q.
+    """
+    n = q.shape[1] // 8
+    folded, rest = q[:, : 8 * n].unflatten(1, (8, n)), q[:, 8 * n :]
+    for _ in range(3):
+        a, b = folded.chunk(2, dim=1)
+        folded = (a + b).addcmul_(a, b, value=-1)
+    return folded[:, 0].neg().log1p().sum(1) + rest.neg().log1p().sum(1)
+
+
 def exponential_points(z: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
     """q (N, V), the Q points s, each (N, 1), and log(weight of s) + sum_v log(1 - s q_v) (N, Q).
 
@@ -133,7 +147,7 @@ def exponential_points(z: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
     return q, points, torch.cat(columns, 1)
 
 
-@finds_gradient
+@with_gradient
 def exponential_cross_entropy(z: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
     """As `normal_cross_entropy`, with the hazard s q / (1 - s q)."""
     z = z - z.amax(1, keepdim=True)

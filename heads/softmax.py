@@ -6,10 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Head, Targets, add_at, at, check_positive, cross_entropy, cross_entropy_into
-
-# A sum of F below this has lost its digits. The sum is then taken of e^(u - max u), as softmax does.
-TINY = 1e-30
+from .base import Head, Targets, check_positive, cross_entropy
 
 
 class Softmax(Head):
@@ -23,15 +20,6 @@ class Softmax(Head):
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
         return cross_entropy(self.link(logits), targets.token)
-
-    def in_place(self, logits: Tensor, targets: Targets) -> Tensor:
-        return cross_entropy_into(logits, logits, targets.token)
-
-    def by_slope(self, logits: Tensor, targets: Targets, slope: Tensor) -> Tensor:
-        """`in_place` of any link, by the chain rule: `slope` is u'(z) (N, V)."""
-        loss = cross_entropy_into(logits, self.link(logits), targets.token)
-        logits *= slope
-        return loss
 
     def log_probs(self, logits: Tensor) -> Tensor:
         return F.log_softmax(self.link(logits), dim=-1)
@@ -53,9 +41,6 @@ class LabelSmoothing(Softmax):
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
         return cross_entropy(logits, targets.token, self.eps / (self.vocab_size - 1))
 
-    def in_place(self, logits: Tensor, targets: Targets) -> Tensor:
-        return cross_entropy_into(logits, logits, targets.token, self.eps / (self.vocab_size - 1))
-
 
 class SoftCap(Softmax):
     """u(z) = c tanh(z / c): logits stay between -c and c. Source: Gemma 2, 2024, arXiv 2408.00118, sec. 2."""
@@ -68,9 +53,6 @@ class SoftCap(Softmax):
     def link(self, z: Tensor) -> Tensor:
         return self.cap * torch.tanh(z / self.cap)
 
-    def in_place(self, logits: Tensor, targets: Targets) -> Tensor:
-        return self.by_slope(logits, targets, 1 - torch.tanh(logits / self.cap).square())
-
 
 class SigSoftmax(Softmax):
     """u(z) = z + log sigma(z), that is F(z) = e^z sigma(z).
@@ -82,18 +64,6 @@ class SigSoftmax(Softmax):
 
     def link(self, z: Tensor) -> Tensor:
         return z + F.logsigmoid(z)
-
-    def in_place(self, logits: Tensor, targets: Targets) -> Tensor:
-        """p = E s / sum_v E_v s_v with E = e^(z - max z) and s = sigma(z); u' = 2 - s."""
-        z, s = logits, torch.sigmoid(logits)
-        z_t, top = at(z, targets.token), z.amax(1, keepdim=True)
-        if top.amin() < -60:  # sigma has lost its digits
-            return self.by_slope(z, targets, 2 - s)
-        torch.sub(z, top, out=z).exp_().mul_(s)
-        total = z.sum(1, keepdim=True)
-        z.mul_(total.reciprocal()).mul_(s.neg_().add_(2))
-        add_at(z, targets.token, torch.sigmoid(z_t) - 2)
-        return (total.log() + top).squeeze(1) - z_t - F.logsigmoid(z_t)
 
 
 class GSSoftmaxF1(Softmax):
@@ -114,21 +84,6 @@ class GSSoftmaxF1(Softmax):
     def link(self, z: Tensor) -> Tensor:
         return F.logsigmoid(z) + self.log_alpha
 
-    def in_place(self, logits: Tensor, targets: Targets) -> Tensor:
-        """L = log sum_v s_v - log s_t with s = sigma(z): one exponential a logit.
-
-        dL/dz_i = s_i (1 - s_i) / sum_v s_v - [i = t] (1 - s_t).
-        """
-        z, s = logits, torch.sigmoid(logits)
-        total = s.sum(1, keepdim=True)
-        if total.amin() < TINY:
-            return self.by_slope(z, targets, 1 - s)
-        z_t = at(z, targets.token)
-        torch.addcmul(s, s, s, value=-1, out=z)
-        z *= total.reciprocal()
-        add_at(z, targets.token, -torch.sigmoid(-z_t))
-        return total.log().squeeze(1) - F.logsigmoid(z_t)
-
 
 class GSSoftmaxF2(GSSoftmaxF1):
     """GS-Softmax with F2(z) = alpha e^z for z < 0, alpha (1 + z) from 0 on.
@@ -142,16 +97,3 @@ class GSSoftmaxF2(GSSoftmaxF1):
         # A sum of the two branches. With torch.where, the branch not taken would reach the gradient, as
         # log1p is infinite at -1. At z = 0 clamp passes the gradient and relu does not, so the slope is 1.
         return z.clamp(max=0) + z.relu().log1p() + self.log_alpha
-
-    def in_place(self, logits: Tensor, targets: Targets) -> Tensor:
-        """As F1's, with F = n + max(z, 0) and F' = n, where n = e^min(z, 0)."""
-        z, above = logits, logits.relu()
-        z_t, total = at(z, targets.token), above.sum(1, keepdim=True)
-        torch.sub(z, above, out=above).exp_()
-        total += above.sum(1, keepdim=True)
-        if total.amin() < TINY:
-            return self.by_slope(z, targets, (1 + z.relu()).reciprocal_())
-        torch.mul(above, total.reciprocal(), out=z)
-        above_t = z_t.relu()
-        add_at(z, targets.token, -1 / (1 + above_t))
-        return total.log().squeeze(1) - z_t.clamp(max=0) - above_t.log1p()

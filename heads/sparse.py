@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Head, Targets, add_at, at, finds_gradient
+from .base import Head, Targets, at
 
 
 class SparseSoftmax(Head):
@@ -101,23 +101,19 @@ def entmax(z: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
     return p / p.sum(1, keepdim=True), root
 
 
-@finds_gradient
-def fenchel_young(z: Tensor, token: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-    """p z + (1 - sum_i p_i^alpha) / (alpha (alpha - 1)) - z_t (N,) with p = entmax(z).
-
-    Its gradient is p - onehot(t).
-    """
-    z = z - z.amax(1, keepdim=True)  # else p z - z_t is a difference of large numbers
-    p, root = entmax(z, alpha)
-    entropy = (1 - (p * root).sum(1)) / (alpha * (alpha - 1))
-    return entropy + (p * z).sum(1) - at(z, token), add_at(p, token, -1)
+def entropy(p: Tensor, root: Tensor, alpha: float) -> Tensor:
+    """Tsallis's alpha-entropy H(p) (N,), with `root` = p^(alpha - 1)."""
+    return (1 - (p * root).sum(1)) / (alpha * (alpha - 1))
 
 
 class Entmax(Head):
     """alpha-entmax: p_i = max((alpha - 1) z_i - tau, 0)^(1 / (alpha - 1)), with tau such that sum_i p_i = 1.
 
     alpha = 2 is sparsemax; towards 1 it becomes softmax.
-    L is its Fenchel-Young loss, whose gradient is p - onehot(t).
+    L is its Fenchel-Young loss, whose gradient is p - onehot(t):
+
+        L = p z + H(p) - z_t,  H(p) = (1 - sum_i p_i^alpha) / (alpha (alpha - 1))
+
     L is exactly 0 where z_t leads by 1 / (alpha - 1), and finite where p_t = 0. So logits of that size make a
     confident prediction over any V, and the head needs no bias and no scale.
     Source: Peters et al. 2019, arXiv 1905.05702; the loss: Blondel et al. 2020, arXiv 1901.02324.
@@ -135,7 +131,10 @@ class Entmax(Head):
         self.alpha = alpha
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
-        return fenchel_young(logits, targets.token, self.alpha)
+        z = logits - logits.detach().amax(1, keepdim=True)  # else L is a difference of large numbers
+        with torch.no_grad():  # p maximises p z + H(p), so a change of p does not change L
+            p, root = entmax(z, self.alpha)
+        return entropy(p, root, self.alpha) + (p * z).sum(1) - at(z, targets.token)
 
     def log_probs(self, logits: Tensor) -> Tensor:
         return entmax(logits, self.alpha)[0].log()

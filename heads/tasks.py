@@ -21,7 +21,7 @@ def _threads(count: int) -> ThreadPoolExecutor:
     before = torch.get_num_threads()
 
     def settle() -> None:
-        torch.get_num_threads()  # a thread's first question gives it what all have, so it is to come before
+        torch.get_num_threads()  # the first call sets this thread's count, so it comes before the next line
         torch.set_num_threads(1)
         all_there.wait()
 
@@ -36,8 +36,8 @@ def run(tasks: list[Task], workers: int) -> None:
     """Does all `tasks`, taken in their order by `workers` threads; the first error of one is raised once all
     threads have stopped.
 
-    Each task may only wait for ones before it, which are then done or being done: so no wait is for ever. A
-    thread that the system lets wait for its core delays those tasks alone that need its own.
+    A task may only wait for tasks before it in the list, which are done or in progress by then: so no wait is
+    for ever. If the system suspends a thread, only the tasks that need that thread's task wait for it.
     """
     done = [threading.Event() for _ in tasks]
     order, lock = iter(range(len(tasks))), threading.Lock()

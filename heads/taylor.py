@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from .base import Targets, add_at, at, finds_gradient
+from .base import Targets, add_at
 from .margin import check_margin, lower
 from .softmax import Softmax
 
@@ -27,31 +27,6 @@ def taylor(z: Tensor, a: Tensor, n: int) -> tuple[Tensor, Tensor]:
     return below * q + top / math.factorial(n), below
 
 
-@finds_gradient
-def taylor_cross_entropy(z: Tensor, token: Tensor, n: int, backward: str) -> tuple[Tensor, Tensor]:
-    """L = log sum_j f_n(z_j) - log f_n(z_t) (N,), with one logarithm a row, not one a logit.
-
-    `backward` says what is passed back as its gradient. With slope = f_(n-1) = f_n':
-    "exact"    the gradient: slope(z_i) / sum_j f_n(z_j) - [i = t] slope(z_t) / f_n(z_t)
-               (Banerjee et al. 2021, eq. 5)
-    "softmax"  p - onehot(t) (eq. 6)
-    "turned"   p - onehot(t), times the sign of the slope: see `TaylorInf`
-    """
-    a = z.abs().amax(1, keepdim=True).clamp(min=1)
-    f, slope = taylor(z, a, n)
-    total = f.sum(1, keepdim=True)
-    z_t = at(z, token)
-    a_t = z_t.abs().clamp(min=1)
-    f_t, slope_t = taylor(z_t, a_t, n)
-    loss = (total.log() + n * a.log()).squeeze(1) - f_t.log() - n * a_t.log()
-    if backward == "exact":
-        return loss, add_at(slope / (a * total), token, -slope_t / (a_t * f_t))
-    grad = add_at(f / total, token, -1)
-    if backward == "turned":
-        grad = grad * slope.sign()
-    return loss, grad
-
-
 class Taylor(Softmax):
     """Taylor softmax: p_i = f_n(z_i) / sum_j f_n(z_j), n even.
 
@@ -63,8 +38,6 @@ class Taylor(Softmax):
     Source: de Brebisson & Vincent 2016, arXiv 1511.05042; Banerjee et al. 2021, eq. 3 to 5.
     """
 
-    backward = "exact"
-
     def __init__(self, vocab_size: int, n: int = 2):
         super().__init__(vocab_size)
         if n not in (2, 4, 6, 8, 10):
@@ -75,11 +48,8 @@ class Taylor(Softmax):
         self.n, self.bias = n, 0.0
 
     def link(self, z: Tensor) -> Tensor:
-        a = z.abs().clamp(min=1)
+        a = z.detach().abs().clamp(min=1)  # it cancels, so it needs no gradient
         return taylor(z, a, self.n)[0].log() + self.n * a.log()
-
-    def loss(self, logits: Tensor, targets: Targets) -> Tensor:
-        return taylor_cross_entropy(logits, targets.token, self.n, self.backward)
 
 
 class TaylorInf(Taylor):
@@ -93,7 +63,16 @@ class TaylorInf(Taylor):
 
     def __init__(self, vocab_size: int, n: int = 2, published: bool = False):
         super().__init__(vocab_size, n)
-        self.backward = "softmax" if published else "turned"
+        self.published = published
+
+    def loss(self, logits: Tensor, targets: Targets) -> Tensor:
+        with torch.no_grad():
+            loss = super().loss(logits, targets)
+            passed_back = add_at(self.log_probs(logits).exp(), targets.token, -1)
+            if not self.published:
+                passed_back *= taylor(logits, logits.abs().clamp(min=1), self.n)[1].sign()
+        # what is added is 0, and its gradient is `passed_back`
+        return loss + (passed_back * (logits - logits.detach())).sum(1)
 
 
 class SMTaylor(Taylor):
@@ -111,5 +90,4 @@ class SMTaylor(Taylor):
         self.m = m
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
-        z = lower(logits, targets.token, self.m)
-        return taylor_cross_entropy(z, targets.token, self.n, self.backward)
+        return super().loss(lower(logits, targets.token, self.m), targets)

@@ -61,7 +61,7 @@ class Run:
         seed: int,
         c: Asked,
         first: "Run | None" = None,
-        point: Sequence[str] = (),
+        point_flags: Sequence[str] = (),
         end: str = "",
         **more: Any,
     ) -> Self:
@@ -87,7 +87,7 @@ class Run:
             flags = [f.replace(f"{{{key}}}", str(value)) for f in flags]
         configs = (f"config/{name}.py", f"config/{c.overlay}.py")
         itself = (f"--seed={seed}", f"--name={out.name}", f"--out_dir={out}")
-        return cls(name, c.overlay, seed, out, (*configs, *flags, *point, *itself), **more)
+        return cls(name, c.overlay, seed, out, (*configs, *flags, *point_flags, *itself), **more)
 
     @property
     def started(self) -> bool:

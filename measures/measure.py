@@ -14,13 +14,15 @@ from config.defaults import TrainConfig
 from evaluation.provenance import commit, versions
 from evaluation.settings import other_settings
 from evaluation.spent import spent
-from measures.store import Row, Store
+from measures.store import OURS, Row, Store
 from measures.views import View
 from runtime.checkpoint import Checkpoint, Degenerate, find, load, weights_digest
 from runtime.configurator import completed
 from runtime.errors import UserError
-from runtime.names import named_path
+from runtime.files import foreign
+from runtime.names import check_apart, named_path
 
+Viewer = Callable[[list[Row]], View]
 PLACES = ("data", "source", "out_dir")  # of a run's configuration: of one machine, nobody else's
 C = TypeVar("C", contravariant=True)
 
@@ -133,8 +135,8 @@ def training_of(config: dict[str, Any]) -> dict[str, Any]:
 def unchanged(row: Row, identity: Row) -> bool:
     """Whether `row` is of this run: the same weights and the same configuration, with the defaults of both
     sides filled in. Corpus, teacher and the weights it started from stand in it by their hashes."""
-    had = {**row, "training": training_of(row.get("training", {}))}
-    return all(had.get(key) == value for key, value in identity.items())
+    recorded = {**row, "training": training_of(row.get("training", {}))}
+    return all(recorded.get(key) == value for key, value in identity.items())
 
 
 def kept_rows(store: Store, measure: Measure, settings: dict[str, Any]) -> dict[str, Row]:
@@ -144,24 +146,20 @@ def kept_rows(store: Store, measure: Measure, settings: dict[str, Any]) -> dict[
     """
     kept = {row["name"]: row for row in store.rows(measure.name) if row["definition"] == measure.definition}
     for row in kept.values():
-        if odd := other_settings(row["settings"], settings):
+        if differences := other_settings(row["settings"], settings):
             raise UserError(
-                f"{store.path} holds rows of other settings ({'; '.join(odd)}): they cannot stand in one "
-                "table; use those settings, or another --out or --results"
+                f"{store.path} holds rows of other settings ({'; '.join(differences)}): they cannot "
+                "stand in one table; use those settings, or another --out or --results"
             )
     return kept
 
 
 def left_out(store: Store, measure: Measure) -> list[str]:
     """A line that names the rows of another definition, which stand in no table; none without such."""
-    rows = store.rows(measure.name)
-    names = [
-        row["name"] for row in rows if row["definition"] != measure.definition and not row.get("reference")
-    ]
-    if not names:
-        return []
-    said = f"Measured by another definition of {measure.name} (now {measure.definition}), and left out"
-    return [f"{said}: {', '.join(names)}."]
+    others = [row for row in store.rows(measure.name) if row["definition"] != measure.definition]
+    names = ", ".join(row["name"] for row in others if not row.get("reference"))
+    why = f"Measured by another definition of {measure.name} (now {measure.definition}), and left out"
+    return [f"{why}: {names}."] if names else []
 
 
 # -----------------------------------------------------------------------------
@@ -176,9 +174,13 @@ def measure_runs(
     fields  of each subject by its name: its row, overlay and seed, where a table knows them better
     """
     kept, out = kept_rows(store, measure, session.settings), []
+    names = [subject.name for subject in session.subjects]
+    check_apart(
+        [*(kept.keys() - {*names}), *names], "give one another, as in other=RUN"
+    )  # files have these names
     common = {"measure": measure.name, "definition": measure.definition, "settings": session.settings}
-    references = [row for row in kept.values() if row.get("reference") and session.whole(row)]
-    if not references:
+    references = [row for row in kept.values() if row.get("reference")]
+    if not (references and all(map(session.whole, references))):
         references = [{**common, "reference": True, **row} for row in session.references()]
         store.put(references)
     for subject in session.subjects:
@@ -212,26 +214,23 @@ def table_rows(store: Store, measure: Measure) -> list[Row]:
     return sorted(rows, key=lambda row: bool(row.get("reference")))
 
 
-def show(measure: Measure, rows: list[Row], out: Path | None, view: View | None = None) -> None:
-    """Prints the table, and writes its views and figures beside OUT."""
-    view = view or measure.view(rows)
-    print(view.markdown, end="")
-    if out is None:
-        return
-    view.write(out)
-    for path in measure.draw(rows, out):
-        print(path)
+def show(measure: Measure, store: Store, rows: list[Row], out: Path, view: Viewer | None = None) -> None:
+    """Prints the table of `rows`, and writes its views and figures beside OUT."""
+    with foreign(store.path or out, OURS):
+        made = (view or measure.view)(rows)
+        files = measure.draw(rows, out) if store.path else []
+    print(made.markdown, *left_out(store, measure), *files, sep="\n")
+    if store.path:
+        made.write(out)
 
 
-def evaluate(measure: Measure, c: Any, view: Callable[[list[Row]], View] | None = None) -> int:
+def evaluate(measure: Measure, c: Any, view: Viewer | None = None) -> int:
     """Measures the runs that `c` names: stored at its `out`, and shown; the exit code.
 
     `view`: of the rows, where it is not the measure's own.
     """
-    store, out = Store.beside(c.out), Path(c.out) if c.out else None
+    store = Store.beside(c.out)
     rows = measure_runs(measure, measure.open(c), store)
-    shown = table_rows(store, measure) if out else rows
-    show(measure, shown, out, view and view(shown))
-    for line in left_out(store, measure):
-        print(line)
+    store.put(rows)  # first in the file, in the order in which they are asked for
+    show(measure, store, table_rows(store, measure) if c.out else rows, Path(c.out), view)
     return exit_code(rows)

@@ -37,11 +37,12 @@ from evaluation.settings import run_seed
 from evaluation.two_sided import is_known, two_sided
 from measures.measure import Entry, Subject, entries
 from measures.store import Row
-from measures.views import View, beside, grouped, mean, paragraphs, problems, table
+from measures.views import View, grouped, mean, paragraphs, problems, table
 from runtime.checkpoint import load_model
 from runtime.configurator import check_seed
 from runtime.device import get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
+from runtime.files import beside
 
 
 @dataclass

@@ -27,9 +27,10 @@ from evaluation.provenance import commit
 from evaluation.settings import TableConfig, other_settings
 from measures.jobs import Ended, Run, data_of, show_commands, uses_first, words_of
 from measures.measure import training_of
-from measures.store import Row, Store
-from measures.views import View, beside
+from measures.store import OURS, Row, Store
+from measures.views import View
 from runtime.errors import UserError
+from runtime.files import foreign
 from runtime.workers import train_all
 
 if TYPE_CHECKING:  # see figures.pyplot
@@ -111,6 +112,11 @@ class Trial(Run):
 
     index: int
     point: Point
+
+
+def trials_in(store: Store) -> list[Row]:
+    """All trials of the store, of this definition of a search."""
+    return [row for row in store.rows(NAME) if row["definition"] == DEFINITION]
 
 
 def trials_of(rows: Iterable[Row], row: str, count: int) -> list[Row]:
@@ -221,13 +227,19 @@ def figure(rows: list[Row]) -> "Figure | None":
     return fig
 
 
+def draw(rows: list[Row], out: Path) -> list[Path]:
+    """OUT.png: `figure`."""
+    fig = figure(rows)
+    return figures.write(fig, out) if fig else []
+
+
 def write_views(store: Store, out: Path) -> str:
     """OUT.md and the figure of all trials in the store; the Markdown."""
-    rows = store.rows(NAME)
-    shown = view(rows)
+    rows = trials_in(store)
+    with foreign(store.path or out, OURS):
+        shown = view(rows)
     shown.write(out)
-    if fig := figure(rows):
-        figures.write(fig, beside(out, ""))
+    draw(rows, out)
     return shown.markdown
 
 
@@ -244,7 +256,7 @@ class Search:
         self.c, self.store = c, store
         keys = ("overlay", "flags", "tune_seed", "space", "design")
         self.settings = {key: getattr(c, key) for key in keys}
-        for row in store.rows(NAME):
+        for row in trials_in(store):
             if odd := other_settings(row["settings"], self.settings):
                 raise UserError(
                     f"{store.path} holds trials of other settings ({'; '.join(odd)}): "
@@ -253,11 +265,11 @@ class Search:
         lead = self.shared(c.rows[0])
         every = [*lead, *(t for row in c.rows[1:] for t in self.shared(row, lead[0]))]
         if len({t.out for t in every}) < len(every):
-            raise UserError("rows hold one twice: each row is to be there once")
+            raise UserError("rows name one twice: give each row once")
         for trial in every:
             trial.wanted
         now = data_of(lead[0].wanted)
-        had = next((row["training"].get("data_sha256") for row in store.rows(NAME)), None)
+        had = next((row["training"].get("data_sha256") for row in trials_in(store)), None)
         if now and had and now != had:
             raise UserError(
                 f"{store.path} holds trials of another training text ({had[:12]}, now {now[:12]}): "
@@ -270,7 +282,7 @@ class Search:
         return {key: limits for key, limits in self.c.space.items() if key not in fixed}
 
     def trials(self, row: str) -> list[Row]:
-        return trials_of(self.store.rows(NAME), words_of(row)[0], self.c.trials)
+        return trials_of(trials_in(self.store), words_of(row)[0], self.c.trials)
 
     def trial(self, row: str, first: Run | None, index: int, point: Point) -> Trial:
         c = self.c
@@ -296,7 +308,7 @@ class Search:
 
     def is_over(self, trial: Trial) -> bool:
         """Whether the store has this trial; it is put there if its training is over."""
-        rows = {row["name"]: row for row in self.store.rows(NAME)}
+        rows = {row["name"]: row for row in trials_in(self.store)}
         row = rows.get(trial.out.name)
         if row is not None and not trial.differs(row["training"], rows):
             return True
@@ -310,7 +322,7 @@ class Search:
         """What the store says of a trial that is over."""
         return {
             **{"measure": NAME, "definition": DEFINITION, "settings": self.settings},
-            **{"name": trial.out.name, **trial.fields(), "trial": trial.index, "point": trial.point},
+            **{"name": trial.out.name, **trial.fields, "trial": trial.index, "point": trial.point},
             **{"nll": math.inf if ended.nll is None else ended.nll, "diverged": ended.nll is None},
             **{"vocab_size": ended.config["vocab_size"], "training": training_of(ended.config)},
             **{"commit": commit(), "command": " ".join(sys.argv)},

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.errors import UserError
-from runtime.files import check_writable, foreign, lock_of, locked, read_text, replacing
+from runtime.files import beside, check_text, check_writable, foreign, lock_of, locked, read_text, replacing
 from runtime.names import check_name, check_row_name
 
 Row = dict[str, Any]
@@ -33,7 +33,7 @@ class Store:
         """OUT.jsonl. OSError if it cannot be written, before the work whose rows it is to hold."""
         if not out:
             return cls(None)
-        path = Path(out).with_name(Path(out).name + ".jsonl")
+        path = beside(Path(out), ".jsonl")
         check_writable(path)
         return cls(path)
 
@@ -42,14 +42,14 @@ class Store:
         return [row for row in self._read().values() if row["measure"] == measure]
 
     def put(self, rows: Iterable[Row]) -> None:
-        """Adds rows. One of the same measure and name takes the place of the former one."""
+        """Adds rows, in front of the others: one of the same measure and name is replaced."""
         if self.path is None:
             return
         with locked(lock_of(self.path)):
-            all_rows = self._read()
-            all_rows |= {(row["measure"], row["name"]): row for row in map(checked, rows)}
+            new = {(row["measure"], row["name"]): row for row in map(checked, rows)}
+            others = {key: row for key, row in self._read().items() if key not in new}
             with replacing(self.path) as file:
-                for row in all_rows.values():
+                for row in (*new.values(), *others.values()):
                     line = json.dumps(_encoded(row), ensure_ascii=False, allow_nan=False)
                     file.write(f"{line}\n".encode())
 
@@ -63,13 +63,16 @@ class Store:
                 rows = [json.loads(line, object_hook=_decoded, parse_constant=_refused) for line in lines]
             except RecursionError:
                 raise ValueError("brackets in brackets") from None
+            check_text(rows)
             return {(row["measure"], row["name"]): row for row in map(checked, rows)}
 
 
 def checked(row: Row) -> Row:
     """`row`. KeyError, TypeError or ValueError if it can be no row of ours."""
-    if not (isinstance(row["measure"], str) and isinstance(row["settings"], dict)):
-        raise TypeError("measure is no text, or settings are no object")
+    kinds = {"measure": str, "settings": dict} | ({"training": dict} if "training" in row else {})
+    for key, kind in kinds.items():
+        if not isinstance(row[key], kind):
+            raise TypeError(f"{key} = {row[key]!r} is no {kind.__name__}")
     if type(row["definition"]) is not int:
         raise TypeError(f"definition = {row['definition']!r} is no whole number")
     check_name(row["name"]) if row.get("reference") else check_row_name(row["name"])  # files have these names

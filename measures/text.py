@@ -3,6 +3,7 @@ exact truth is known the distance to it. `python eval_diversity.py` is its front
 
 import json
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,9 +25,10 @@ from evaluation.rows import (
     validity,
 )
 from evaluation.scorer import MAUVE, Judge, open_scorer, scorer_digest
-from evaluation.settings import EvaluationConfig, Settings, settings
+from evaluation.settings import Corpus, EvaluationConfig, PaperConfig, Settings, settings
 from evaluation.text_files import Texts, apart, fitting
 from evaluation.texts import cut, decode, measured, text_metrics
+from measures.jobs import data_of
 from measures.measure import Entry, Subject
 from measures.store import Row
 from measures.views import (
@@ -43,6 +45,7 @@ from measures.views import (
 )
 from model import context
 from runtime.errors import UserError
+from runtime.files import check_writable
 from runtime.files import replacing as whole_file
 from runtime.names import REFERENCES, check_apart
 
@@ -51,6 +54,12 @@ def of_protocol(c: EvaluationConfig) -> dict[str, Any]:
     """The further arguments of `settings`."""
     same = {k: getattr(c, k) for k in ("protocol", "loops", "temperature", "stride")}
     return same | {"scorer": scorer_digest(c.scorer) if c.scorer else ""}
+
+
+def check_place(c: EvaluationConfig) -> None:
+    """UserError or OSError if texts cannot be written where `c` has them."""
+    if c.out:
+        check_writable(samples_file(Path(c.out), "human"))
 
 
 class TextSession:
@@ -69,24 +78,25 @@ class TextSession:
         self.subjects: Sequence[Subject] = [*entries, *(fitting(file, self.s) for file in files)]
         names = [subject.name for subject in self.subjects]
         check_apart([*REFERENCES, *names], renamed(self.subjects[-1].path))
+        check_place(c)
         self.judge: Judge | None = None
         if c.scorer:
             others = partial(other_texts, self.data, self.s)
             self.judge = Judge(open_scorer(c.scorer, self.device), self.s.scorer, self.s.words, others)
+            if self.judge.human is None:
+                print(f"MAUVE is left out: pip install {MAUVE}, and run this again", file=sys.stderr)
 
     @property
     def settings(self) -> dict[str, Any]:
         return vars(self.s)
 
-    @property
-    def notes(self) -> list[str]:
-        """What to say before the work."""
-        lacks = self.judge is not None and self.judge.human is None
-        return [f"MAUVE is left out: pip install {MAUVE}, and run this again"] if lacks else []
-
     def whole(self, row: Row) -> bool:
-        """Whether nothing of a kept row is missing: MAUVE, where the package was not installed then."""
-        return not (self.judge and self.judge.lacks(row))
+        """Whether nothing of a kept row is missing: its texts, or MAUVE, where the package was not installed
+        then."""
+        has_texts = (
+            not self.c.out or "problem" in row or samples_file(Path(self.c.out), row["name"]).is_file()
+        )
+        return has_texts and not (self.judge and self.judge.lacks(row))
 
     def numbers(self, subject: Subject) -> Row:
         """The numbers of a run, or of a file of texts; its texts go to OUT.samples."""
@@ -136,17 +146,21 @@ class TextSession:
 
 
 class TextMeasure:
-    """See evaluation.measure.Measure."""
+    """See measures.measure.Measure."""
 
-    name, definition, config = "text", 1, EvaluationConfig
+    name, definition, config = "text", 1, PaperConfig
 
     def check(self, c: EvaluationConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        check_place(c)
         for config in wanted:
             check_text(Path(config["out_dir"]), config["dataset"])
         check_together([(Path(w["out_dir"]), w) for w in wanted], corpus_folder)
         reads = min(context(config) for config in wanted)  # of any order one token less than a block
-        s = settings(c, reads, **of_protocol(c))
-        return {k: v for k, v in vars(s).items() if v != ""}  # the data have no hash before they are prepared
+        train = data_of(wanted[0], c.data) or ""
+        s = settings(c, reads, Corpus(train=train), **of_protocol(c))
+        return {
+            k: v for k, v in vars(s).items() if v != ""
+        }  # not all hashes are known before the runs are there
 
     def open(self, c: EvaluationConfig) -> TextSession:
         return TextSession(c)
@@ -219,15 +233,15 @@ SINGLE = (
 
 def summary_of(rows: list[Row], columns: tuple[Column, ...] | None = None) -> list[Row]:
     """A row a training: means over its seeds with intervals, differences to the first row, and marks of what
-    cannot be told from the best (evaluation/groups.py); the references last. UserError if there is no run."""
+    cannot be told from the best (evaluation/groups.py); the references last, alone if there is no run."""
     columns = columns or tuple(c for c in columns_in(rows) if c.key != "step")
     runs: dict[str, Runs] = {}
     for label, same in grouped(rows).items():
         if sound := {r["seed"]: r for r in same if "problem" not in r}:
             runs[label] = sound
-    if not runs:
-        raise UserError("no run of this table could be evaluated: " + "; ".join(problems(rows)))
     references = [r for r in rows if r.get("reference")]
+    if not runs:
+        return references
     base, human = next(iter(runs.values())), next(r for r in references if r["name"] == "human")
     marked = marks(runs, human, columns)
     return [
@@ -246,6 +260,8 @@ def summary_view(rows: list[Row]) -> View:
     seen = shown(columns, summary)
     protocol, *listed = explain(rows, columns)
     models = [r for r in summary if not r.get("reference")]
+    if not models:
+        return View(paragraphs(problems(rows)))
     said = [seeds_note(models), MARKS.format(first=models[0]["name"], worse=worse(models))]
     listed = ["- " + note for note in (*listed, *problems(rows))]
     table, seeds = markdown(seen, with_intervals(summary, seen)), markdown(*by_seed(models, columns))

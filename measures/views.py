@@ -14,7 +14,8 @@ from tabulate import tabulate
 from evaluation.columns import Column
 from evaluation.intervals import student_interval
 from measures.store import Row
-from runtime.files import replacing
+from runtime.errors import UserError
+from runtime.files import beside, replacing
 from runtime.names import file_stem
 from runtime.resume import RESUMABLE
 
@@ -168,14 +169,15 @@ def paragraphs(*parts: str | list[str]) -> str:
     return "\n\n".join(text for text in texts if text) + "\n"
 
 
-def beside(out: Path, end: str) -> Path:
-    """The file of the table `out` that ends so."""
-    return out.with_name(out.name + end)
-
-
 def samples_file(out: Path, name: str) -> Path:
-    """Where the texts of a row are, one JSON string a line."""
-    return beside(out, ".samples") / f"{file_stem(name)}.jsonl"
+    """Where the texts of a row are, one JSON string a line. UserError if their folder is a link: what is
+    written there would go elsewhere."""
+    folder = beside(out, ".samples")
+    if folder.is_symlink():
+        raise UserError(
+            f"{folder} is a link, which nothing is written through: remove it, or give another --out"
+        )
+    return folder / f"{file_stem(name)}.jsonl"
 
 
 def read_texts(path: Path) -> list[str]:

@@ -10,7 +10,6 @@ import ast
 import difflib
 import errno
 import functools
-import importlib.util
 import inspect
 import keyword
 import os
@@ -22,12 +21,14 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from runtime.errors import UserError
+from runtime.errors import UserError, printable
 from runtime.names import check_name
+from runtime.packages import not_installed
 from runtime.places import CODE, find
 
 T = TypeVar("T")
 LINE = 1200  # characters of an error
+LARGEST = 1e30  # of a float: float32 holds it, and many times as much
 SEEDS = 2**63  # torch takes no seed from here on, numpy none below 0
 NANOGPT = {  # its names, where ours are not alike -> ours
     "gradient_accumulation_steps": "micro_batch",
@@ -123,6 +124,20 @@ def _from_text(text: str, kind: Any) -> Any:
     return value
 
 
+def unusable(value: Any) -> str:
+    """Why no setting of any command can be `value`, or hold it; "" if one can."""
+    if isinstance(value, str) and ("\0" in value or any("\ud800" <= c <= "\udfff" for c in value)):
+        return "holds a NUL or half of a surrogate pair, which no path and no UTF-8 text has"
+    if isinstance(value, int) and abs(value) > SEEDS:
+        return "must lie between -2**63 and 2**63"
+    if isinstance(value, float) and not abs(value) <= LARGEST:
+        return f"must lie between -{LARGEST:g} and {LARGEST:g}"
+    if isinstance(value, dict):
+        value = [*value.keys(), *value.values()]
+    held = value if isinstance(value, (list, tuple, set)) else ()
+    return next(filter(None, map(unusable, held)), "")
+
+
 def _wanted(kind: Any) -> str:
     """How to say `kind` to a user."""
     if kind is Text:
@@ -203,7 +218,8 @@ def configure(defaults: type[T], argv: list[str]) -> T:
     Positional arguments are the fields without a default; a dataclass that has none takes config files, which
     apply in order. Flags apply after all files: `--key=value` or `--key value`; `--key` alone means True, and
     `--key.name=value` sets one entry of a dict. An empty `name` field becomes the config files' stems, joined
-    by "-". UserError lists every unknown key (with the nearest match), every wrong type and what is missing.
+    by "-"; an empty `row` is the first of them, an empty `overlay` the others, joined. UserError lists every
+    unknown key (with the nearest match), every wrong type and what is missing.
     """
     assert is_dataclass(defaults)
     kinds = {f.name: f.type for f in fields(defaults) if not _is_positional(f)}
@@ -230,6 +246,8 @@ def configure(defaults: type[T], argv: list[str]) -> T:
             problems.append(f"{where}: unknown key {key!r}; {hint}")
         elif entry and kinds[key] is not dict:
             problems.append(f"{where}: {key} is {_wanted(kinds[key])}, it has no entry {entry!r}")
+        elif wrong := unusable(value):
+            problems.append(f"{where}: {key} {wrong}")
         else:
             value = {**values.get(key, {}), entry: value} if entry else value
             try:
@@ -237,7 +255,11 @@ def configure(defaults: type[T], argv: list[str]) -> T:
             except TypeError:
                 problems.append(_problem(where, key, value, kinds[key]))
     if "name" in kinds:
-        values["name"] = values.get("name") or "-".join(Path(f).stem for f in files) or "run"
+        stems = [Path(f).stem for f in files]
+        values["name"] = values.get("name") or "-".join(stems) or "run"
+        if {"row", "overlay"} <= kinds.keys():
+            values["row"] = values.get("row") or "".join(stems[:1])
+            values["overlay"] = values.get("overlay") or "-".join(stems[1:])
         try:
             check_name(values["name"])
         except ValueError as e:
@@ -286,17 +308,13 @@ def check_seed(seed: int) -> int:
 # A command as a process
 
 
-def quiet_imports(*needed: str) -> None:
+def quiet_imports() -> None:
     """Lets Ctrl-C end the process without a traceback until `cli` takes over.
 
-    A command calls it before its imports, which take seconds. `needed`: the packages that it cannot do
-    without, of those that a training does not need. Ends the process with one line if one is not installed.
+    A command calls it before its imports, which take seconds.
     """
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    for name in needed:
-        if importlib.util.find_spec(name) is None:
-            _say(_not_installed(name))
-            sys.exit(2)
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # in the background of a script it is ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def cli(main: Callable[[list[str]], int | None]) -> Callable[[], None]:
@@ -310,6 +328,9 @@ def cli(main: Callable[[list[str]], int | None]) -> Callable[[], None]:
     def run() -> None:
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:  # closed (>&-): what goes there, goes nowhere
+                setattr(sys, name, open(os.devnull, "w"))
         for stream in (sys.stdout, sys.stderr):
             # a terminal that has not all characters shows a code, instead of ending the program
             if hasattr(stream, "reconfigure"):
@@ -329,7 +350,7 @@ def cli(main: Callable[[list[str]], int | None]) -> Callable[[], None]:
             line = mistake(e)
             if line is None or os.environ.get("TRACEBACK"):
                 raise
-            line = " ".join(line.split())
+            line = printable(line)
             # somebody's value of a megabyte
             _say(line if len(line) <= LINE else f"{line[: LINE // 2]} ... {line[-LINE // 2 :]}")
             code = 2
@@ -344,11 +365,6 @@ def _program() -> str:
 
 def _say(error: str) -> None:
     print(f"{_program()}: error: {error}", file=sys.stderr)
-
-
-def _not_installed(module: str) -> str:
-    package = {"sklearn": "scikit-learn"}.get(module, module)  # the only one of ours with two names
-    return f"{package} is not installed, which this needs: pip install {package}"
 
 
 def _as_text(argv: list[str]) -> list[str]:
@@ -376,7 +392,7 @@ def mistake(e: Exception) -> str | None:
     if bare or isinstance(e, MemoryError) or type(e).__name__ == "OutOfMemoryError":
         return (
             "out of memory: lower what fills it (in training micro_batch, batch_size, block_size, "
-            "n_layer or n_embd; in sampling num_samples or samples; "
+            "n_layer or n_embd, of a classifier batch_size or layers; in sampling num_samples or samples; "
             "in a table samples), or end other programs "
             f"({str(e).partition(chr(10))[0].partition('. ')[0] or type(e).__name__})"
         )
@@ -385,7 +401,7 @@ def mistake(e: Exception) -> str | None:
     elif isinstance(e, (UserError, OSError)):
         text = str(e)
     elif isinstance(e, ModuleNotFoundError) and e.name and not _is_ours(e.name):
-        text = _not_installed(e.name.partition(".")[0])
+        text = not_installed(e.name.partition(".")[0])
     else:
         return None
     if isinstance(e, OSError) and e.errno == errno.ENOSPC:

@@ -5,7 +5,6 @@ Importing this module does nothing; `choose_dtype` is a pure function of the dev
 
 import os
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -14,9 +13,7 @@ import torch
 from torch import Tensor
 
 from runtime.errors import UserError
-
-DTYPES = ("float32", "bfloat16", "float16")  # of matrix products
-CHOICES = "'float32', 'bfloat16' or 'float16'"
+from runtime.values import CHOICES, DTYPES, check_dtype
 
 # oneDNN computes torch's 16-bit matrix products on a CPU: natively with one of these features, else emulated
 NATIVE = {
@@ -24,25 +21,11 @@ NATIVE = {
     "float16": ("amx_fp16", "avx512_fp16", "fp16_arith"),
 }
 
-# The first of these variables that is set gives a level, above which oneDNN uses nothing.
-# torch.cpu.get_capabilities() does not see it. _ALLOWED has what a level leaves of AMX and of the features
-# that compute in 16 bits; any other value, such as ALL, leaves everything.
+# This variable keeps oneDNN from all above a level, such as AVX2, which torch.cpu.get_capabilities() does not
+# see. A level whose name has none of these words counts as below the features of NATIVE.
 # Source: oneDNN's developer guide, "CPU Dispatcher Control".
-# ATEN_CPU_CAPABILITY and MKL_ENABLE_INSTRUCTIONS do not change the speed of these products (torch 2.13).
-ISA_VARIABLES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
-_BF16 = ("avx512_bf16",)
-_FP16 = (*_BF16, "avx512_fp16")
-_AMX = (*_FP16, "amx_tile", "amx_int8", "amx_bf16")
-_ALL = (*_AMX, "amx_fp16")
-_BELOW_BF16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI")
-_ALLOWED = {
-    **dict.fromkeys(_BELOW_BF16, ()),
-    "AVX512_CORE_BF16": _BF16,
-    "AVX512_CORE_FP16": _FP16,
-    "AVX10_1_512": _FP16,
-    "AVX512_CORE_AMX": _AMX,
-    "AVX10_1_512_AMX": _AMX,
-}
+ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"
+ISA_WORDS = ("BF16", "FP16", "AMX", "ALL", "DEFAULT")
 
 
 class Precision(NamedTuple):
@@ -102,28 +85,21 @@ def to_float64(x: Tensor) -> Tensor:
 def capabilities(device: torch.device | str = "cpu") -> dict[str, Any]:
     """What decides the precision.
 
-    Of a CUDA GPU it is the "compute_capability", such as (8, 0). Of a CPU it is {feature: whether it is
-    there} as torch finds them (a missing name means no), and False for those that oneDNN must not use.
+    A CUDA GPU has a "compute_capability", such as (8, 0). A CPU has {feature: whether it is there} as torch
+    finds them (a missing name means no); False for those of NATIVE that torch's matrix products do not use:
+    torch was built without oneDNN (as on macOS), or ISA_VARIABLE keeps oneDNN from them.
     """
     device = torch.device(device)
     if device.type == "cuda":
         return {"compute_capability": torch.cuda.get_device_capability(device)}
     if device.type != "cpu":
         return {}
-    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # an older torch cannot tell
-    hidden = hidden_features(os.environ, torch.backends.mkldnn.is_available())
-    return {k: v and k not in hidden for k, v in found.items() if isinstance(v, bool)}
-
-
-def hidden_features(environment: Mapping[str, str], has_onednn: bool = True) -> set[str]:
-    """The CPU features that 16-bit matrix products do not use even if the CPU has them.
-
-    Either `environment` forbids them, or torch was built without oneDNN (as on macOS).
-    """
-    if not has_onednn:
-        return {*_ALL, *NATIVE["bfloat16"], *NATIVE["float16"]}
-    level = next((environment[name] for name in ISA_VARIABLES if name in environment), "ALL")
-    return set(_ALL) - set(_ALLOWED.get(level.upper(), _ALL))
+    has: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # an older torch cannot tell
+    level = os.environ.get(ISA_VARIABLE, "").upper()
+    kept_from = bool(level) and not any(word in level for word in ISA_WORDS)
+    uses_none = kept_from or not torch.backends.mkldnn.is_available()
+    unused = {*NATIVE["bfloat16"], *NATIVE["float16"]} if uses_none else set()
+    return {k: v and k not in unused for k, v in has.items() if isinstance(v, bool)}
 
 
 def native(dtype: str, device: torch.device, has: Mapping[str, Any]) -> str:
@@ -149,8 +125,7 @@ def choose_dtype(name: str, device: torch.device, has: Mapping[str, Any] | None 
     "auto": bfloat16 where the device computes it; else float16 on a CUDA GPU, float32 on a CPU. On MPS
     float32: nothing else has been tried there. ValueError for an unknown name, and for 16 bits on MPS.
     """
-    if name not in ("auto", *DTYPES):
-        raise UserError(f"dtype = {name!r}: use 'auto', {CHOICES}")
+    check_dtype(name)
     if device.type == "mps":
         if name not in ("auto", "float32"):
             raise UserError(f"dtype = {name!r}: on mps only float32 is supported; use --dtype=float32")
@@ -166,32 +141,18 @@ def choose_dtype(name: str, device: torch.device, has: Mapping[str, Any] | None 
 
 
 def emulation(dtype: str, device: torch.device, has: Mapping[str, Any] | None = None) -> str:
-    """What a product in `dtype` costs on a device that emulates it, measured now; "" if it does not."""
+    """A warning of a `dtype` that the device emulates; "" if it computes it."""
     if native(dtype, device, capabilities(device) if has is None else has):
         return ""
     what = "GPU" if device.type == "cuda" else "CPU"
-    times = product_seconds(dtype, device, 3) / product_seconds("float32", device, 20)
-    shown = f"{times:.0f}" if times >= 10 else f"{times:.1f}"
-    return f"{dtype} is emulated on this {what}: a matrix product takes {shown}x float32's time here"
-
-
-def product_seconds(dtype: str, device: torch.device, tries: int) -> float:
-    """The fastest of `tries` products (128, 256) x (256, 256): 0.1 ms in float32, tens of ms if emulated."""
-    a = torch.ones(128, 256, dtype=get_dtype(dtype), device=device)
-    b = torch.ones(256, 256, dtype=get_dtype(dtype), device=device)
-    seconds = []
-    for _ in range(tries):
-        start = time.perf_counter()
-        (a @ b)[0, 0].item()  # waits for a GPU
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
+    return f"{dtype} is emulated on this {what}: matrix products are slower than in float32"
 
 
 def settle_dtype(name: str, device: torch.device) -> Precision:
-    """`choose_dtype` for a program. It says on stderr what a dtype costs that is emulated here."""
+    """`choose_dtype` for a program. It warns on stderr of a dtype that is emulated here."""
     chosen = choose_dtype(name, device)
-    if price := emulation(chosen.name, device):
-        print(f"{price}; --dtype=auto takes {choose_dtype('auto', device).name}", file=sys.stderr)
+    if warning := emulation(chosen.name, device):
+        print(f"{warning}; --dtype=auto takes {choose_dtype('auto', device).name}", file=sys.stderr)
     return chosen
 
 

@@ -16,6 +16,19 @@ from runtime.packages import EXTRAS, missing, not_installed
 T = TypeVar("T")
 
 
+def read(config: Any, argv: list[str]) -> Any:
+    """The checked configuration of a command line, an instance of the dataclass `config`.
+
+    UserError for what it refuses.
+    """
+    if hasattr(config, "read"):
+        return config.read(argv)
+    made = configure(config, argv)
+    if hasattr(made, "check"):
+        made.check()
+    return made
+
+
 class Program(Generic[T]):
     """A command that takes what the dataclass `config` says, and `about` says what it does.
 
@@ -40,30 +53,25 @@ class Program(Generic[T]):
     def answer(self, argv: list[str]) -> None:
         """The help, or a UserError for what cannot be done."""
         if wants_help(argv):
-            self.help()
+            self.help(argv)
         elif lacks := missing(*EXTRAS[""], *self.needs):
             raise UserError(not_installed(*lacks))
         else:
             self.read(argv)
 
-    def help(self) -> None:
-        print(self.about, help_text(self.config), sep="\n")
+    def help(self, argv: list[str]) -> None:
+        config: Any = self.config
+        # a command whose flags depend on one of them says which are meant
+        print(self.about, config.help(argv) if hasattr(config, "help") else help_text(config), sep="\n")
 
     def read(self, argv: list[str]) -> T:
-        """The checked configuration of a command line. UserError for what it refuses."""
-        config: Any = self.config
-        if hasattr(config, "read"):
-            return config.read(argv)
-        made = configure(config, argv)
-        if hasattr(made, "check"):
-            made.check()
-        return made
+        return read(self.config, argv)
 
     def __call__(self, main: Callable[[T], int]) -> Callable[[list[str]], int]:
         @functools.wraps(main)
         def run(argv: list[str]) -> int:
             if wants_help(argv):
-                self.help()
+                self.help(argv)
                 return 0
             return main(self.read(argv))
 

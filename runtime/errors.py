@@ -5,6 +5,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
+def printable(text: str) -> str:
+    """`text` on one line, its control characters, and what else does not print, as escapes.
+
+    A terminal obeys them, and an error may quote a file that somebody else wrote.
+    """
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in " ".join(text.split())
+    )
+
+
 class UserError(ValueError):
     """Names the value that cannot be, and the remedy."""
 

@@ -4,6 +4,7 @@ import errno
 import glob
 import json
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -17,10 +18,20 @@ import filelock
 
 from runtime.errors import UserError
 
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 STALE = 3600  # seconds without a byte, after which an unfinished file is taken for a killed process'
 
 
-def beside(path: Path) -> Path:
+def beside(out: Path, end: str) -> Path:
+    """The file of the output `out`, such as results/NAME, that ends so. UserError if `out` has no name."""
+    if out.name in ("", ".."):
+        raise UserError(
+            f"{str(out)!r} is a folder: give a file's name without its ending, as in results/NAME"
+        )
+    return out.with_name(out.name + end)
+
+
+def unfinished(path: Path) -> Path:
     """A new hidden name beside `path`, nobody else's, for what is to take the name `path`.
 
     Removes what killed processes left there.
@@ -48,7 +59,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     Of two processes that write at the same time, the later one's file stays, whole. A process that reads the
     file in order to add to it holds `locked` all the while.
     """
-    temporary = beside(path)
+    temporary = unfinished(path)
     try:
         with open(temporary, "xb") as file:
             yield file
@@ -126,7 +137,8 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path, strict: bool = False) -> Any:
-    """The content of a JSON file. `strict` refuses the NaN and Infinity that Python's JSON may hold.
+    """The content of a JSON file, whose strings can be printed. `strict` refuses the NaN and Infinity that
+    Python's JSON may hold.
 
     ValueError naming the file, whatever is wrong with it.
     """
@@ -135,10 +147,25 @@ def read_json(path: Path, strict: bool = False) -> Any:
         raise UserError(f"it holds {number}")
 
     try:
-        return json.loads(path.read_bytes(), parse_constant=refuse if strict else None)
+        content = json.loads(path.read_bytes(), parse_constant=refuse if strict else None)
+        check_text(content)
+        return content
     except (ValueError, RecursionError) as error:
         # not JSON or UTF-8; a number of 5,000 digits; brackets in brackets in brackets
         raise UserError(f"{path} is not JSON that can be read ({error})") from None
+
+
+def check_text(content: Any) -> None:
+    """ValueError for a string in what a JSON file holds that has control characters but line ends and tabs,
+    which a terminal would obey, or half of a surrogate pair, which cannot be written again."""
+    if isinstance(content, str):
+        if odd := CONTROL.search(content):
+            raise UserError(f"a string in it has the character {odd[0]!a}")
+    elif isinstance(content, (dict, list)):
+        for part in content:
+            check_text(part)
+        if isinstance(content, dict):
+            check_text(list(content.values()))
 
 
 @contextmanager

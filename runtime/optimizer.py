@@ -13,7 +13,6 @@ from runtime.errors import UserError
 
 # name -> what its state holds of a parameter, each as large as that
 STATE = {"AdamW": ("exp_avg", "exp_avg_sq"), "Muon": ("momentum_buffer",)}
-OPTIMIZERS = ("adamw", "muon")
 
 
 class Several:

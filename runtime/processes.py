@@ -23,12 +23,11 @@ Handler = Callable[[int, FrameType | None], Any] | int | None  # as the signal m
 def on_stop(handler: Callable[[int, FrameType | None], None]) -> dict[signal.Signals, Handler]:
     """Lets `handler` answer what asks a process to stop: Ctrl-C, SIGTERM, a closed terminal (SIGHUP). The
     handlers before, by signal."""
+    numbers = (signal.SIGINT, signal.SIGTERM, *filter(None, [getattr(signal, "SIGHUP", None)]))
+    # one that is ignored stays so: under nohup, or in the background of a script, it is to go on
     before: dict[signal.Signals, Handler] = {
-        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
+        number: signal.getsignal(number) for number in numbers if signal.getsignal(number) != signal.SIG_IGN
     }
-    hangup = getattr(signal, "SIGHUP", None)
-    if hangup and signal.getsignal(hangup) != signal.SIG_IGN:  # ignored: under nohup it is to go on
-        before[hangup] = signal.getsignal(hangup)
     for number in before:
         signal.signal(number, handler)
     return before

@@ -22,7 +22,7 @@ from runtime.processes import Processes
 RESUMABLE = {
     *("resume", "out_dir", "max_steps", "eval_interval", "eval_steps", "log_interval", "bar"),
     *("wandb", "trackio", "wandb_project", "device", "compile", "source", "label_store", "profile", "data"),
-    *("teacher_weights", "processes"),
+    *("teacher_weights", "processes", "row", "overlay"),
 }
 
 
@@ -132,19 +132,30 @@ def other_processes(had: dict[str, Any], world: int) -> str:
     )
 
 
-def saved_best(out: Path) -> float:
-    """What the checkpoint `best` of a run is best by; inf where there is none."""
+def last_of(out: Path, run: bool = False) -> Checkpoint:
+    """The checkpoint that a run in `out` goes on from, with its optimizer. `run`: of train.py. UserError if
+    there is none."""
+    path = checkpoint.find(out, "last")
+    if not (path / "optimizer.pt").is_file():
+        raise UserError(
+            f"{path} is a checkpoint without optimizer.pt, and {out} has no other to resume: give "
+            "the run's `last` back, or start again in another --out_dir"
+        )
+    return checkpoint.load(path, optimizer=True, run=run)
+
+
+def saved_best(out: Path, run: bool = False) -> dict[str, Any]:
+    """The progress of a run's checkpoint `best`; {} where there is none."""
     for which in ("best", "best.old"):
         if (out / which).is_dir():
-            return checkpoint.load(out / which, weights=False, run=True).progress["best_val_nll"]
-    return math.inf
+            return checkpoint.load(out / which, weights=False, run=run).progress
+    return {}
 
 
 def settle_dtype(dtype: str, begun: str | None, procs: Processes, say: Callable[[str], None]) -> Precision:
     """What the asked-for `dtype` means: rank 0 decides for all processes, by its own device.
 
-    With "auto" a resumed run keeps the dtype `begun`. `say` is told on rank 0 what a dtype costs that is
-    emulated there.
+    With "auto" a resumed run keeps the dtype `begun`. `say` is told on rank 0 that a dtype is emulated there.
     """
     if not procs.main:
         return Precision(DTYPES[procs.agreed(0)], "rank 0 says so")
@@ -153,8 +164,8 @@ def settle_dtype(dtype: str, begun: str | None, procs: Processes, say: Callable[
     if begun and dtype == "auto":
         chosen = choose_dtype(begun, procs.device)._replace(reason="as the run was begun")
         remedy = "the run was begun in it, and keeps it"
-    if price := emulation(chosen.name, procs.device):
-        say(f"{price}; {remedy}")
+    if warning := emulation(chosen.name, procs.device):
+        say(f"{warning}; {remedy}")
     procs.agreed(DTYPES.index(chosen.name))
     return chosen
 

@@ -16,9 +16,11 @@ import torch
 import train
 from data.corpus import Split, prepare_splits
 
-# Under nohup SIGHUP is ignored, and programs go on after it: the tests are of what they do otherwise
-if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# Under nohup SIGHUP is ignored, in the background of a script SIGINT, and programs go on after it: the tests
+# are of what they do otherwise
+for number, usual in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, usual)
 
 if not Path(__file__).parents[1].joinpath("labs").is_dir():
     collect_ignore = ["labs"]  # the rest works without them

@@ -492,7 +492,7 @@ def test_an_export_onto_a_full_disk_leaves_nothing(tmp_path, tokenizer, monkeypa
     )
     save(tmp_path / "run" / "best", build(config), config, PROGRESS, None, tokenizer)
 
-    def full(model, folder, end):
+    def full(model, folder, end, pad):
         (folder / "config.json").write_text("{}")
         raise kind(28, "No space left on device")
 

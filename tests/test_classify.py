@@ -5,6 +5,7 @@ import gzip
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,13 +25,14 @@ from data.batches import Loader
 from data.images import sets
 from data.images.cnn import CNN, initialise, items
 from data.images.sets import KINDS, Images, open_images
-from evaluation.classification import PUBLISHED, judge
+from evaluation.classification import PUBLISHED, Judged, judge
 from heads import HEADS, make_head
 from model import LanguageModel
 from runtime import checkpoint
 from runtime.configurator import configure, read_config
 from runtime.errors import UserError
 from runtime.logs import entries
+from tests.test_train import killed_at
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = ("mnist", "mnist_brief", "cifar10", "cifar100")
@@ -217,7 +219,7 @@ def test_a_source_that_is_not_there_is_refused(tmp_path):
         open_images("mnist", str(tmp_path))
 
 
-def test_the_hub_is_asked_and_digits_take_its_place(monkeypatch, capsys):
+def test_the_hub_is_asked_and_nothing_takes_its_place(monkeypatch):
     pictures = {
         split: {"img": list(np.zeros((30, 32, 32, 3), np.uint8)), "label": [1] * 30}
         for split in ("train", "test")
@@ -230,10 +232,14 @@ def test_the_hub_is_asked_and_digits_take_its_place(monkeypatch, capsys):
         raise ConnectionError(f"no way to {name}\nand more")
 
     hub.load_dataset = offline
-    monkeypatch.setattr(sets, "digits", lambda: (made(30, (1, 8, 8), 10, 0), made(5, (1, 8, 8), 10, 1)))
-    assert open_images("mnist").name == "digits"
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "scikit-learn's digits take its place" in said
+    files = 'train-images-idx3-ubyte .* --source=DIR .*--source="mnist vq in=DIR".*--dataset=digits'
+    with pytest.raises(UserError, match=rf"no way to ylecun/mnist\): get its files, {files}"):
+        open_images("mnist")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(
+        UserError, match=r"\(datasets is not installed, .*\[hub\]\"\): get its files, train.bin and"
+    ):
+        open_images("cifar100")
 
 
 def test_digits_are_scikit_learns():
@@ -245,7 +251,10 @@ def test_digits_are_scikit_learns():
 def test_without_scikit_learn_one_line_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(UserError, match="pip install scikit-learn"):
+    with pytest.raises(
+        UserError,
+        match=r"scikit-learn is not installed.*pip install .*\[images\].*--dataset=mnist --source=DIR",
+    ):
         open_images("digits")
 
 
@@ -292,6 +301,10 @@ def test_a_convolution_leaves_the_size_as_it_is():
         ("FC[4] Conv[3x3,4]", "stands behind FC"),
         ("MaxPool[9x9,2]", "an image of 8 x 8 is too small for MaxPool"),
         ("{ReLU}x201", "more than 200"),
+        ("{}x9999999999", "is no layer"),
+        ("{ReLU}x" + "9" * 5000, "is no layer"),
+        ("FC[99999999999999999999]", r"FC\[9+\] is not as FC\[256\], or too large"),
+        ("Pad[99999999999999] FC[4]", r"FC\[4\] is not as FC\[256\], or too large"),
     ],
 )
 def test_a_line_that_is_no_network_is_refused(text, says):
@@ -436,6 +449,36 @@ def test_resume_is_exact(flags, run, tmp_path, equal_state):
     assert results[0]["nll"] == results[1]["nll"]
 
 
+@pytest.mark.parametrize("save", range(5))
+def test_killed_at_any_save_a_run_goes_on(flags, run, tmp_path, monkeypatch, equal_state, save):
+    """Also between `last` and the first `best`; in the end `best` is the unbroken run's."""
+    ranks = [3.0, 1.0, 5.0]  # validation accuracies: saves 0, 1 and 3, 4 are of a best, 2 is of a last alone
+
+    def judged(self: Training, split: str) -> Judged:
+        accuracy = ranks[self.step // 9 - 1] if split == "validation" else 50.0
+        return Judged(accuracy, 1.0, 0.1, 0)
+
+    monkeypatch.setattr(Training, "judged", judged)
+    short = dict(epochs=3.0, layers="FC[4]")
+    assert run(flags(out_dir=tmp_path / "whole", **short)) == 0
+    with monkeypatch.context() as patch:
+        killed_at(patch, save)
+        with pytest.raises(KeyboardInterrupt):
+            run(flags(**short))
+    # before the first save nothing is there, and a new start is accepted
+    assert run([*flags(**short), *["--resume"] * (save > 0)]) == 0
+    for which in ("last", "best"):
+        whole, resumed = (checkpoint.load(tmp_path / out / which) for out in ("whole", "out"))
+        assert equal_state(whole.weights, resumed.weights) and whole.progress == resumed.progress
+
+
+def test_a_best_alone_is_nothing_to_resume(flags, run, tmp_path):
+    assert run(flags(epochs=0.2)) == 0
+    shutil.rmtree(tmp_path / "out" / "last")
+    with pytest.raises(UserError, match="without optimizer.pt, .* or start again in another --out_dir"):
+        run([*flags(), "--resume"])
+
+
 def test_a_finished_run_is_extended(flags, run, tmp_path, equal_state):
     assert run(flags(out_dir=tmp_path / "whole", epochs=3.0)) == 0
     assert run(flags(epochs=2.0)) == 0
@@ -465,6 +508,17 @@ def test_what_cannot_be_is_refused(flags, run, changes, says, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    "large", [dict(layers="FC[99999999]"), dict(layers="Pad[99999]"), dict(batch_size=10**18)]
+)
+def test_what_does_not_fit_is_refused_before_it_is_made(flags, run, tmp_path, monkeypatch, large):
+    monkeypatch.setattr("runtime.memory.available", lambda device: 2**34)
+    monkeypatch.setattr(classify, "open_images", lambda *_: pytest.fail("it went on"))
+    with pytest.raises(UserError, match="needs at least .* lower batch_size, or the sizes in layers"):
+        run(flags(**large))
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_run_is_not_overwritten_nor_resumed_as_another(flags, run, tmp_path, source):
     assert run(flags(epochs=0.2)) == 0
     with pytest.raises(UserError, match="holds a run already"):
@@ -486,7 +540,7 @@ def test_a_run_is_not_overwritten_nor_resumed_as_another(flags, run, tmp_path, s
 def test_a_loss_that_is_not_finite_ends_the_run(flags, run, tmp_path, capsys):
     assert run(flags(optimizer="sgd", learning_rate=1e30)) == 1
     assert "the loss is" in capsys.readouterr().out and "diverged" in entries(tmp_path / "out")[-1]
-    wild = flags(optimizer="sgd", learning_rate=1e38, epochs=0.1, out_dir=tmp_path / "at_once")
+    wild = flags(optimizer="sgd", learning_rate=1e30, gain=1e30, epochs=0.1, out_dir=tmp_path / "at_once")
     assert run(wild) == 1 and "the validation NLL is not a number" in capsys.readouterr().out
     assert not (tmp_path / "at_once" / "last").exists()
 

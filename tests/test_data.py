@@ -19,7 +19,7 @@ import pytest
 from data import corpus, tokenizers, tokens
 from data.demo import prepare as demo
 from data.prepared import is_prepared, load_tokenizer, prepared, read_meta
-from data.tokenizers import BPETokenizer, GPT2Tokenizer, WordTokenizer, train_bpe
+from data.tokenizers import BPETokenizer, GPT2Tokenizer, WordTokenizer, short_words, train_bpe
 from data.tokens import open_tokens, write_tokens
 from data.wikitext103 import prepare as wikitext
 from runtime import hub
@@ -292,6 +292,26 @@ def test_bpe_sizes() -> None:
         train_bpe([TEXT], 5000)
 
 
+@pytest.mark.parametrize("word", ["a", "1", "-", "_", " ", "\u4e00", "ab", "a1"])
+def test_a_word_without_an_end_is_trained_on_in_pieces(word: str) -> None:
+    """Of 20 MB, in whose square the time would grow."""
+    line = f"It is {word * 4096}! What {word * 999} is."
+    pieces = list(short_words([line, TEXT]))
+    assert "".join(pieces) == line + TEXT and pieces[-1] == TEXT and len(pieces) > 4
+    split = tokenizers.tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
+    words = [end - start for piece in pieces for _, (start, end) in split(piece)]
+    assert max(words) <= 1001  # with the space before it
+
+
+def test_no_token_is_longer_than_such_a_piece() -> None:
+    assert max(map(len, train_bpe(["a" * 4096], 268).model.get_vocab())) <= 1000
+
+
+def test_words_of_ordinary_length_are_trained_on_as_they_are() -> None:
+    lines = ["Donaudampfschifffahrt " * 100, "\u4e00\u4e8c\u3002" * 1000, "a" * 999, "x_1" * 400, ""]
+    assert list(short_words(lines)) == lines
+
+
 def test_load_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="prepare.py"):
         load_tokenizer(tmp_path)
@@ -549,10 +569,10 @@ def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def stopped(*_: object, **__: object) -> Path:
         raise KeyboardInterrupt
 
-    assert corpus.main(stopped, tmp_path, wikitext.WikitextConfig, "", []) == 130
+    assert corpus.main(stopped, tmp_path, wikitext.WikitextConfig()) == 130
     with pytest.raises(ValueError, match="unknown tokenizer 'gpt4'"):  # before anything else
-        corpus.main(stopped, tmp_path, wikitext.WikitextConfig, "", ["--tokenizer", "gpt4"])
-    assert corpus.main(demo.prepare, tmp_path, demo.DemoConfig, "", ["--tokenizer=bpe300"]) == 0
+        corpus.main(stopped, tmp_path, wikitext.WikitextConfig(tokenizer="gpt4"))
+    assert corpus.main(demo.prepare, tmp_path, demo.DemoConfig(tokenizer="bpe300")) == 0
     assert is_prepared(tmp_path / "bpe300", "bpe300")
     assert capsys.readouterr().out.startswith("train ")
 

@@ -11,20 +11,21 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY, train_in_process
-from evaluation.tables import cells
 
 import eval_diversity
 from data.prepared import load_tokenizer
 from data.tokens import open_tokens
-from eval_diversity import main, prepare, read_arguments
+from eval_diversity import main, prepare, program
 from evaluation import diversity, texts
 from evaluation import rows as rows_of
 from evaluation.columns import ALL, HONEST, PAPER, shown
 from evaluation.rows import entries, model_row
 from evaluation.scoring import score
 from evaluation.settings import of_run
+from evaluation.tables import cells, number_strings, strict, write_files
 from evaluation.texts import common_words, held_out_prompts, reference_texts, sample_texts, text_metrics
 from runtime.checkpoint import Degenerate, load_model
+from runtime.errors import UserError
 from runtime.names import REFERENCES
 from train import TrainConfig
 
@@ -97,7 +98,7 @@ def samples(out: Path, name: str) -> list[str]:
 
 def settings(*argv: str):
     """(Settings, Data, device) that the command would work with."""
-    return prepare(read_arguments(list(argv)))[1:]
+    return prepare(program.read(list(argv)))[1:]
 
 
 def read_config(path: Path) -> dict:
@@ -736,6 +737,32 @@ def test_a_place_that_cannot_be_written_is_found_before_any_work(trained, no_wor
     for out in ("file/t", "t", "s"):
         with pytest.raises(OSError):
             main([str(trained), *SMALL, f"--out={tmp_path / out}"])
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_linked_folder_of_samples_is_not_written_through(trained, no_work, tmp_path, there):
+    target, out = tmp_path / "target", tmp_path / "t"
+    if there:
+        target.mkdir()
+    (tmp_path / "t.samples").symlink_to(target)
+    with pytest.raises(UserError, match="t.samples is a link.*give another --out"):
+        main([str(trained), *SMALL, f"--out={out}"])
+    with pytest.raises(UserError, match="is a link"):  # one that came during the work
+        write_files(out, None, [], {"human": ["text"]}, (), ["", ""])
+    assert not there or not any(target.iterdir())
+
+
+def test_a_row_that_is_named_like_a_number_keeps_its_name():
+    row = {
+        "name": "inf",
+        "row": "nan",
+        "checkpoint": "-inf",
+        "file": "nan",
+        "ppl_tok": math.inf,
+        "ece": math.nan,
+    }
+    again = number_strings(json.loads(json.dumps(strict(row))))
+    assert again | {"ece": 0} == row | {"ece": 0} and math.isnan(again["ece"])
 
 
 def test_a_missing_checkpoint(trained, no_work, tmp_path):

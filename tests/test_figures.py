@@ -5,14 +5,14 @@ import math
 import types
 from pathlib import Path
 
-import frontier
 import pytest
-from frontier import FrontierConfig
 
+import frontier
 from data.tokens import open_tokens
 from evaluation import diversity, figures
 from evaluation.rows import open_all
 from evaluation.texts import cut, held_out_prompts
+from frontier import FrontierConfig
 from runtime.checkpoint import Degenerate
 from runtime.configurator import configure
 

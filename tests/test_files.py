@@ -11,7 +11,7 @@ from pathlib import Path
 import filelock
 import pytest
 
-from runtime.files import STALE, beside, check_writable, lock_of, locked, remove_leftovers, replacing
+from runtime.files import STALE, check_writable, lock_of, locked, remove_leftovers, replacing, unfinished
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -61,7 +61,7 @@ with files.replacing(pathlib.Path(sys.argv[1])) as f:
     assert child(kill, path).wait(60) == -signal.SIGKILL
     (left,) = set(names(tmp_path)) - {"x.json"}
     assert path.read_text() == "old" and left.startswith(".x.json.")
-    other = beside(tmp_path / "y.json")
+    other = unfinished(tmp_path / "y.json")
     other.touch()
     with replacing(path) as f:  # it could still be written to
         f.write(b"newer")

@@ -4,10 +4,12 @@ CASES is a table that grows with every case found: (program, arguments, {file: i
 says). Behind it, seeded random damage of every file of a prepared folder, of a run and of tables.
 """
 
+import gzip
 import hashlib
 import io
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -24,10 +26,14 @@ import tqdm
 import tune
 from conftest import TINY, train_in_process
 from safetensors.torch import load, save
+from test_classify import made, write_mnist
 
 import augment
+import classify
+import classify_table
 import data.demo.prepare
 import data.grammar.prepare
+import data.text.prepare
 import data.wikitext103.prepare
 import eval_diversity
 import evaluation.rows
@@ -39,6 +45,7 @@ import labs.image_tokens.prepare
 import labs.images.sample
 import labs.mazes.prepare
 import labs.synthetic.prepare
+import report
 import sample
 import table
 import train
@@ -50,6 +57,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = {
     "train": train.main,
     "augment": augment.main,
+    "classify": classify.main,
+    "classify_table": classify_table.main,
     "sample": sample.main,
     "eval": eval_diversity.main,
     "frontier": frontier.main,
@@ -57,6 +66,7 @@ PROGRAMS = {
     "embeddings": labs.embeddings.draw.main,
     "images": lambda argv: table.main(["--measure=images", *argv]),
     "sample_images": labs.images.sample.main,
+    "report": report.main,
     "figures": lambda argv: print(*figures.draw(Path(argv[0]))),
     "table": table.main,
     "tune": tune.main,
@@ -67,6 +77,7 @@ PROGRAMS = {
     "mazes": labs.mazes.prepare.command,
     "synthetic": labs.synthetic.prepare.command,
     "image_tokens": labs.image_tokens.prepare.command,
+    "text": data.text.prepare.command,
     "wiki": data.wikitext103.prepare.command,
 }
 GRAMMAR = "seed=1 train=2000 validation=600 test=600 themes=2 nouns=4 verbs=4 adjectives=3 adverbs=3"
@@ -86,6 +97,13 @@ FRONTIER = "run --device=cpu --texts=4 --prompt_tokens=6 --new_tokens=50 --tempe
 EVALUATE = "--texts=4 --prompt_tokens=6 --new_tokens=50"
 TABLE = ["--name=t", "--rows=['baseline']", "--overlay=tiny", "--seeds=[1]", f"--evaluate={EVALUATE}"]
 BPE = "data/demo/bpe300"
+IMAGES = "--dataset=mnist --source=images --layers=FC[4] --batch_size=20 --epochs=1 --device=cpu"
+CLASSIFY = f"{IMAGES} --name=x --out_dir=new"
+RECLASSIFY = f"{IMAGES} --name=classes --out_dir=classes --resume"
+CLASS_TABLE = ["--name=c", "--rows=['softmax']", "--seeds=[2]", f"--flags={IMAGES}"]
+REPORT = "results/e results/c run --device=cpu --prompts=1 --prompt_tokens=6 --new_tokens=3 --out=new.html"
+RECORD = {"timestamp": 0, "icao24": "a", "callsign": "b", "vertical_rate": 2000}
+NOVELS = "--tokenizer=bpe270 --source=novels --out=new"
 
 
 class NoBar(tqdm.tqdm):
@@ -135,13 +153,25 @@ def whole(token_folder, tmp_path_factory) -> Path:
         assert augment.main(LABELS.split()) == 0
         assert eval_diversity.main([*EVAL.split(), "--out=results/e"]) == 0
         assert frontier.main(FRONTIER.split()) == 0
+        shape = data.images.sets.KINDS["mnist"].shape
+        write_mnist(folder / "images", made(60, shape, 10, 0), made(20, shape, 10, 1))
+        assert classify.main(RECLASSIFY.removesuffix(" --resume").split()) == 0
+        train_all = lambda runs, *_, **__: [classify.main(list(run.arguments)) for run in runs]
+        patch.setattr(classify_table, "train_all", train_all)
+        assert classify_table.main(CLASS_TABLE) == 0
+    shutil.rmtree(folder / "out")  # of the table of classifiers, which keeps its results
     (folder / "config").symlink_to(ROOT / "config")
     (folder / "prompts.txt").write_text("the\n")
     (folder / "text").mkdir()
     for split in ("train", "valid", "test"):
         (folder / f"text/wiki.{split}.tokens").write_text(" \n = a title = \n \n some words of text \n" * 30)
+    (folder / "novels").mkdir()
+    for name in "abcde":
+        (folder / f"novels/{name}.txt").write_text(f"some words of {name}\n" * 40)
+    (folder / "novels/rows.jsonl").write_text('{"text": "a row of words"}\n' * 3)
+    (folder / "novels/packed.txt.gz").write_bytes(gzip.compress(b"packed words\n" * 40))
     curve = [{"step": step, "val_nll": 1.0, "val_ppl_eps": 3.0} for step in (1, 2)]
-    settings = eval_diversity.settings_of(eval_diversity.read_arguments(["run", *EVALUATE.split()]), 128)
+    settings = eval_diversity.settings_of(eval_diversity.program.read(["run", *EVALUATE.split()]), 128)
     training = {"init_from": "", "max_steps": 1}
     (folder / "results/t.runs.json").write_text(
         json.dumps(
@@ -178,6 +208,11 @@ def digests(folder: Path) -> dict[str, str]:
     }
 
 
+def no_training(runs, *_, **__) -> None:
+    if runs:
+        pytest.fail("it went on to train")
+
+
 @pytest.fixture
 def call(whole, tmp_path, monkeypatch, capfd):
     """call(program, arguments, {file: its content, or a function of the old one}) -> Result.
@@ -201,8 +236,8 @@ def call(whole, tmp_path, monkeypatch, capfd):
         monkeypatch.setattr(evaluation.runs, "DATA", folder / "data")
         for module in (train, augment, evaluation.runs):
             monkeypatch.setattr(module, "prepared", lambda *a: prepared(*a, root=folder / "data"))
-        for module in (table, tune):
-            monkeypatch.setattr(module, "train_all", lambda *a, **_: pytest.fail("it went on to train"))
+        for module in (table, tune, classify_table):
+            monkeypatch.setattr(module, "train_all", no_training)
         monkeypatch.setattr(
             sys, "argv", [program, *(arguments.split() if isinstance(arguments, str) else arguments)]
         )
@@ -237,6 +272,7 @@ def refused(result: Result, program: str, says: str = "") -> None:
         and "Traceback" not in result.err
     ), result.err
     assert says in result.err and len(result.err) < 1500, result.err
+    assert result.err.removesuffix("\n").isprintable(), result.err  # nothing that a terminal obeys
     assert not result.changed
 
 
@@ -365,8 +401,125 @@ CASES = [
             ("out_dir=prompts.txt", ""),
             ("resume", "no checkpoint"),
             ("max_steps=1e9", "max_steps"),
+            ("trunk_args.x=1", "trunk_args = {'x': 1}"),
+            ("learning_rate=1e308 --optimizer=muon", "learning_rate must lie between"),
+            ("prior_sigma=1e308 --bayesian", "prior_sigma must lie between"),
+            ("seed=0x" + "f" * 5000, "seed must lie between"),
+            ("head_args.eps=1e308", "head_args must lie between"),
         ]
     ],
+    *[
+        (p, ["c.py", *shlex.split(a)], {"c.py": f"{key} = {value!a}"}, f"c.py: {key} holds")
+        for value in ("\0", "\ud800")
+        for p, a, key in (
+            ("train", TRAIN, "source"),
+            ("train", TRAIN, "out_dir"),
+            ("classify", CLASSIFY, "source"),
+            ("table", "--name=t", "flags"),
+        )
+    ],
+    ("train", f"c.py {TRAIN}", {"c.py": "head_args = {'a\x1b[2J': 1}"}, "a\\x1b[2J"),
+    ("table", ["--name=t", "--rows=['a\x1b[2J']", "--seeds=[1]"], {}, "a\\x1b[2J"),
+    *[
+        ("classify", f"{CLASSIFY} --{flag}", {}, says)
+        for flag, says in [
+            ("learning_rat=1", "did you mean"),
+            ("head=hexmax", "hexmax"),
+            ("head_args.x=1", "head_args"),
+            ("layers=Conv[9", "is no layer"),
+            ("layers=FC[0]", "FC[0] is not as FC[256]"),
+            ("layers=Pad[99999999999999]", "too large"),
+            ("batch_size=1" + "0" * 24, "batch_size must lie between"),
+            ("batch_size=1" + "0" * 18, "lower batch_size"),
+            ("epochs=1e308", "epochs must lie between"),
+            ("eval_interval=1e308", "eval_interval must lie between"),
+            ("weight_decay=1e308", "weight_decay must lie between"),
+            ("learning_rate=1e308 --optimizer=sgd", "learning_rate must lie between"),
+            ("validation=2", "validation"),
+            ("seed=-1", "seed"),
+            ("source=/nosuch", "/nosuch"),
+            ("source=novels", "novels"),
+            ("dataset=nosuch", "dataset"),
+            ("device=tpu", "device"),
+            ("dtype=int8", "dtype"),
+            ("name=a/b", "name"),
+            ("out_dir=/dev/null/x", ""),
+            ("out_dir=prompts.txt", ""),
+            ("out_dir=classes", "holds a run"),
+            ("resume", "no checkpoint"),
+        ]
+    ],
+    *[
+        ("classify", RECLASSIFY, {"classes/last/progress.json": changed(**{k: v})}, "cannot be read")
+        for k, v in (("step", "x"), ("best", 7), ("best", None), ("evaluated", None))
+    ],
+    ("classify", RECLASSIFY, {"classes/last/config.json": changed(layers="FC[5]")}, "layers"),
+    ("classify", RECLASSIFY, {"classes/last/optimizer.pt": b"\x80\x04cos\nsystem\n."}, "optimizer.pt"),
+    *[
+        ("classify_table", [*CLASS_TABLE, flag], {}, says)
+        for flag, says in (
+            ("--rows=['softmax --learning_rate=1e308']", "learning_rate must lie between"),
+            ("--rows=['../x']", "name"),
+            ("--rows=['a \\'b']", "cannot be split"),
+            ("--config=nosuch", "no config file"),
+            ("--jobs=0", "jobs"),
+            ("--gains=[1e308]", "gains must lie between"),
+            ("--results=prompts.txt", "prompts.txt"),
+        )
+    ],
+    *[("classify_table", CLASS_TABLE, {"results/c.runs.json": bad}, "results/c.runs") for bad in NOT_JSON],
+    *[
+        ("classify_table", CLASS_TABLE, {"results/c.runs.json": row(training=bad)}, "results/c.runs")
+        for bad in (None, 7, "x")
+    ],
+    *[
+        ("report", arguments, {}, says)
+        for arguments, says in (
+            ([], "shown is missing"),
+            ([""], "'' is neither a table nor a run"),
+            (["/"], "'/' is neither a table nor a run"),
+            (["results/nosuch"], "neither a table nor a run"),
+            (["a\x1b[2J"], "a\\x1b[2J"),
+            (["results/e", "--prompts=0"], "prompts"),
+            (["results/e", "--out=results"], "results"),
+            (["run", "--new_tokens=99"], "new_tokens"),
+            (["run", "words"], "different token files"),
+            (["run", "--data=novels"], "novels"),
+        )
+    ],
+    *[("report", REPORT, {f"results/{n}.json": bad}, f"results/{n}") for bad in NOT_JSON for n in "ec"],
+    *[
+        ("report", REPORT, {"results/e.json": row(**{k: v})}, "results/e")
+        for k, v in (("name", "\x1b[2J"), ("name", "\ud800"), ("ppl_tok", []), ("runs", 7))
+    ],
+    ("report", REPORT, {"results/c.md": b"\xff"}, "results/c.md"),
+    *[
+        ("text", arguments, damage, says)
+        for arguments, damage, says in (
+            ("--out=new", {}, "--source=FOLDER"),
+            ("--out=new --source=nosuch", {}, "nosuch"),
+            (f"{NOVELS} --tokenizer=gpt9", {}, "gpt9"),
+            (f"{NOVELS} --column=x", {}, "has no column 'x'"),
+            (f"{NOVELS} --out=prompts.txt", {}, "prompts.txt"),
+            ("--out=new --source=run/best/config.json", {}, "config.json"),
+            (NOVELS, {"novels/a.txt": b"\xff\xfe"}, "a.txt"),
+            (NOVELS, {"novels/packed.txt.gz": b"\x1f\x8b\x08"}, "packed.txt.gz"),
+            (NOVELS, {"novels/new.parquet": b"PAR1"}, "new.parquet"),
+            *(
+                (NOVELS, {"novels/rows.jsonl": bad}, "rows.jsonl, line 1")
+                for bad in (*NOT_JSON[1:-2], NOT_JSON[-1], '{"text": 7}', '{"text": "\\ud800"}')
+            ),
+        )
+    ],
+    # an output without a name
+    *[
+        (p, f"{a} --out={out}", {}, "is a folder: give a file's name")
+        for out in ("/", ".")
+        for p, a in (("eval", EVAL), ("orders", "run"), ("frontier", FRONTIER))
+    ],
+    ("embeddings", "/ --scorer=run", {}, "is a folder: give a file's name"),
+    ("figures", [""], {}, "is a folder: give a file's name"),
+    ("images", "run --classifier=classes --temperatures=1e308", {}, "temperatures must lie between"),
     ("train", f"{LABELS} --teacher=out/nosuch", {}, "no folder 'out/nosuch'"),
     ("train", f"{LABELS} --candidates=0", {}, "candidates"),
     ("train", f"{LABELS} --positions=999", {}, "positions"),
@@ -528,6 +681,18 @@ CASES = [
             ("a.json", {"a.json": b"\xff"}, "UTF-8"),
             ("a.json", {"a.json": "[" * 99999}, "JSON"),
             ("a.json.gz", {"a.json.gz": b"\x1f\x8b\x08"}, "gzip"),
+            ("a.json", {"a.json": '[{"timestamp": ' + "9" * 5000 + "}]"}, "JSON"),
+            *(
+                ("a.json", {"a.json": json.dumps([RECORD, {**RECORD, key: value}])}, f"a.json: {key} = ")
+                for key, value in (
+                    ("timestamp", [1]),
+                    ("timestamp", 10**400),
+                    ("vertical_rate", [1]),
+                    ("vertical_rate", 1e308),
+                    ("icao24", "\ud800"),
+                    ("callsign", "a\x1b[2J"),
+                )
+            ),
         )
     ],
     ("climbs", ["--out=new", "--source=simulated length=500"], {}, "length = 500"),
@@ -622,6 +787,7 @@ CASES = [
             ("prior_sigma", {}),
             ("tokenizer", 7),
             ("tokenizer_fingerprint", None),
+            ("trunk_args", {"x": 1}),
             ("data", 7),
             ("max_steps", "9"),
         ]
@@ -639,6 +805,9 @@ CASES = [
             ("data_sha256", 7, "data_sha256"),
             ("dataset", None, "dataset"),
             ("data", "text", "train.bin"),
+            ("data", "a\x1b[2J", "'\\x1b'"),
+            ("dataset", "a\x1b]0;x\x07", "'\\x1b'"),
+            ("source", "\ud800", "'\\ud800'"),
         ]
     ],
     *[
@@ -849,6 +1018,11 @@ def test_the_commands_that_are_damaged_here_work_when_whole(call):
         ("figures", "results/t"),
         ("figures", "results/f"),
         ("export", "run new"),
+        ("classify", CLASSIFY),
+        ("classify", RECLASSIFY),
+        ("classify_table", CLASS_TABLE),
+        ("report", REPORT),
+        ("text", NOVELS),
         ("wiki", "--tokenizer=bpe270 --out=new --source=text"),
     ):
         result = call(program, arguments)
@@ -892,6 +1066,27 @@ def test_ctrl_c_during_imports_has_no_traceback():
         "os.kill(os.getpid(), signal.SIGINT); time.sleep(9)"
     )
     assert process("-c", code, code=-signal.SIGINT).stderr == b""  # which a shell shows as 130
+
+
+def test_an_ignored_ctrl_c_stays_ignored():
+    """As a script's background jobs inherit it."""
+    code = (
+        "import os, signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+        "from runtime import configurator; configurator.quiet_imports(); "
+        "from runtime.processes import on_stop; on_stop(lambda *_: print('stopping')); "
+        "configurator.cli(lambda argv: os.kill(os.getpid(), signal.SIGINT) or print('went on'))()"
+    )
+    assert process("-c", code, code=0).stdout == b"went on\n"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_closed_stdout_or_stderr_is_no_mistake(closed):
+    code = "import sys; from runtime.configurator import cli; cli(lambda argv: print(1, file=sys.stderr))()"
+    done = subprocess.run(
+        ["bash", "-c", f'{sys.executable} -c "{code}" {closed}'], cwd=ROOT, capture_output=True
+    )
+    assert done.returncode == 0 and done.stdout == b""
+    assert done.stderr == (b"1\n" if closed == ">&-" else b"")
 
 
 def test_a_reader_that_has_gone_is_no_mistake():
@@ -978,6 +1173,11 @@ def damaged(old: bytes, rng: np.random.Generator) -> bytes:
         ("figures", "results/t", "results/t*.json", 5),
         ("frontier", FRONTIER, "results/f.json", 4),
         ("eval", f"{EVAL} --out=results/e", "results/e.json", 4),
+        ("classify", RECLASSIFY, "classes/*/*", 4),
+        ("classify", CLASSIFY, "images/*", 4),
+        ("classify_table", CLASS_TABLE, "results/c.runs.json", 4),
+        ("report", REPORT.replace("run ", ""), "results/[ce].*[nd]", 3),
+        ("text", NOVELS, "novels/[arp]*", 4),
     ],
 )
 def test_random_damage_is_refused_or_harmless(call, whole, program, arguments, pattern, times):

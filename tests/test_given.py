@@ -6,13 +6,13 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-import frontier
 import numpy as np
 import pytest
 import torch
 from conftest import TINY, train_in_process
 
 import eval_diversity
+import table
 import train
 from data.batches import TextSource, Windows
 from data.corpus import Split, prepare_splits
@@ -28,8 +28,8 @@ from evaluation.scoring import score
 from heads import HEADS
 from labs.synthetic.tasks import TASKS
 from runtime.errors import UserError
-from tests.test_eval_orders import asker
 from tests.test_orders import log_p, model_of
+from tests.test_orders_measure import asker
 
 TASK = TASKS["walk"](12)
 
@@ -50,32 +50,35 @@ def test_sequences_that_begin_with_given_tokens_are_no_text(folder, tmp_path):
     config = train.TrainConfig(**TINY | dict(name="x", out_dir=str(tmp_path / "x"), block_size=12))
     assert train_in_process(replace(config, tokenizer="words"), folder) == 0
     argv = [str(tmp_path / "x"), f"--data={folder}", f"--out={tmp_path / 't'}"]
-    for program in (eval_diversity, frontier):
-        with pytest.raises(
-            UserError, match="are no text: python table.py --measure=orders"
-        ):
-            program.main([*argv, "--texts=4", "--prompt_tokens=5", "--new_tokens=5"])
+    argv += ["--texts=4", "--prompt_tokens=5", "--new_tokens=5"]
+    for program, flags in ((eval_diversity, []), (table, ["--measure=frontier"])):
+        with pytest.raises(UserError, match="are no text: python table.py --measure=orders measures such"):
+            program.main([*flags, *argv])
     assert not list(tmp_path.glob("t.*"))
 
 
-@pytest.mark.parametrize("program", [eval_diversity, frontier])
+@pytest.mark.parametrize("measure", ["text", "frontier"])
 @pytest.mark.parametrize("dataset", ["mazes", "climbs", "synthetic", "image_tokens"])
-def test_what_is_no_text_is_refused_with_the_program_that_measures_it(trained, tmp_path, dataset, program):
+def test_what_is_no_text_is_refused_with_the_measure_that_it_has(trained, tmp_path, dataset, measure):
     shutil.copytree(trained, tmp_path / "x")
     for path in (tmp_path / "x").glob("*/config.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"dataset": dataset}))
     named = "images" if dataset == "image_tokens" else "orders"
-    with pytest.raises(
-        UserError, match=rf"is of {dataset}, .* no text: python table.py --measure={named} "
-    ):
-        program.main([str(tmp_path / "x"), f"--out={tmp_path / 't'}"])
+    with pytest.raises(UserError, match=rf"is of {dataset}, .* no text: python table.py --measure={named} "):
+        table.main([f"--measure={measure}", str(tmp_path / "x"), f"--out={tmp_path / 't'}"])
 
 
 @pytest.mark.parametrize("dataset", ["mazes", "climbs", "synthetic"])
 def test_a_corpus_says_how_much_is_given_before_it_is_prepared(dataset, monkeypatch, tmp_path):
     corpus, seen = corpus_of(dataset), []
-    monkeypatch.setattr(corpus, "prepare_splits", lambda out, name, source, splits, **_: seen.append(splits))
-    corpus.prepare(tmp_path / "words", "words")
+
+    def before_it_is_written(out, name, source, splits, **_):
+        seen.append(splits)
+        raise InterruptedError
+
+    monkeypatch.setattr(corpus, "prepare_splits", before_it_is_written)
+    with pytest.raises(InterruptedError):
+        corpus.prepare(tmp_path / "words", "words")
     assert {split.given for split in seen[0].values()} == {given_of(dataset, "")}
 
 

@@ -31,6 +31,8 @@ from evaluation.scoring import (
     training_windows,
     truth_blocks,
 )
+from measures.store import Store
+from measures.text import TextMeasure
 from runtime.checkpoint import load_model
 from train import TRUTH_WINDOWS, TrainConfig
 
@@ -710,8 +712,7 @@ def test_the_table(run, folder, tmp_path):
     out = tmp_path / "table"
     argv = [str(run), "--texts=8", "--prompt_tokens=20", "--new_tokens=40", "--device=cpu", f"--out={out}"]
     assert eval_diversity.main(argv) == 0
-    table = json.loads(out.with_name("table.json").read_text())
-    rows = {r["name"]: r for r in table["rows"]}
+    rows = {r["name"]: r for r in Store(out.with_name("table.jsonl")).rows("text")}
     model, human = rows["baseline"], rows["human"]
     columns = [c.key for c in TRUTH]
     assert all(math.isfinite(model[k]) for k in columns)
@@ -730,7 +731,7 @@ def test_the_table(run, folder, tmp_path):
     ] == pytest.approx(model["ppl_word"], rel=0.01)
     md = out.with_name("table.md").read_text()
     assert all(c.title in md for c in TRUTH) and "nats a token in closed form" in md
-    seen = shown(HONEST + TRUTH, table["rows"])
+    seen = shown(HONEST + TRUTH, list(rows.values()))
     assert {line.count("|") for line in md.splitlines() if line.startswith("|")} == {len(seen) + 2}
     assert set(TRUTH) < set(seen)
     assert eval_diversity.main(argv) == 0  # kept rows
@@ -738,7 +739,7 @@ def test_the_table(run, folder, tmp_path):
 
 def test_validity(folder, run):
     argv = [str(run), "--texts=4", "--prompt_tokens=30", "--new_tokens=30", "--device=cpu"]
-    _, _, data, _ = eval_diversity.prepare(eval_diversity.read_arguments(argv))
+    data = TextMeasure().open(eval_diversity.program.read(argv)).data
     assert validity(data, data.prompts.human) == {
         "validity": 1.0,
         "judged_tokens": pytest.approx(100, abs=20),

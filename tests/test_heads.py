@@ -2,14 +2,26 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from heads import HEADS, Entmax, Head, OutputHead, Projection, Targets, chunked_loss, make_head, project
-from heads.chunked import sizes
+from heads import (
+    HEADS,
+    Entmax,
+    Head,
+    OutputHead,
+    Projection,
+    Targets,
+    chunked,
+    chunked_loss,
+    make_head,
+    project,
+)
+from heads.chunked import IN_PLACE, sizes
 
 V, C, K = 31, 7, 4  # odd on purpose; the embedding has 64 rows
 # every head as it is by default, and with arguments that take its other branches
@@ -131,13 +143,13 @@ def test_chunked_equals_unchunked(name, args, chunk, bayesian):
     """Value and every gradient, in float64, rows not a multiple of the chunk."""
     n, grads, values = 10, [], []
     targets = random_targets(n, name=name)
-    for chunked in (True, False):
+    for in_chunks in (True, False):
         oh = output_head(name, args, bayesian, dtype=torch.float64)
         hidden = torch.randn(
             n, C, dtype=torch.float64, generator=torch.Generator().manual_seed(3)
         ).requires_grad_()
         weights = oh.projection.draw(torch.Generator().manual_seed(4))
-        if chunked:
+        if in_chunks:
             loss = chunked_loss(hidden, weights, oh.head, targets, chunk)
         else:
             loss = oh.head.loss(project(hidden, weights, oh.head), targets).sum()
@@ -164,27 +176,39 @@ def test_only_some_inputs_need_gradients(name, args):
     assert not chunked_loss(hidden.detach(), oh.projection.draw(), oh.head, targets, 3).requires_grad
 
 
-IN_PLACE = [(name, args) for name, args in VARIANTS if HEADS[name].in_place]
+def test_no_grad_computes_no_gradient(monkeypatch):
+    """Though the weights are parameters: validation takes the products of the logits alone."""
+
+    def product(*args, **kwargs):
+        raise AssertionError("the weight's gradient is computed")
+
+    oh, hidden, targets = output_head("softmax", {}), torch.randn(4, C), random_targets(4)
+    want = chunked_loss(hidden, oh.projection.draw(), oh.head, targets)
+    monkeypatch.setattr(chunked, "_add_product", product)
+    with torch.no_grad():
+        assert torch.equal(chunked_loss(hidden, oh.projection.draw(), oh.head, targets), want)
+
+
+CLOSED_FORMS = [(name, args) for name, args in VARIANTS if HEADS[name] in IN_PLACE]
 
 
 @pytest.mark.parametrize("scale, shift", [(2, 0), (30, 0), (3, -500), (3, 500), (1e4, 0), (0, 0)])
-@pytest.mark.parametrize("name, args", IN_PLACE, ids=ids(IN_PLACE))
-def test_in_place_is_the_loss(name, args, scale, shift):
+@pytest.mark.parametrize("name, args", CLOSED_FORMS, ids=ids(CLOSED_FORMS))
+def test_a_closed_form_is_the_loss(name, args, scale, shift):
     """Value and gradient, for ordinary logits and where the short way's sums would vanish."""
     head, targets = HEADS[name](V, **args), random_targets(9, name=name)
     z = scale * torch.randn(9, V, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) + shift
     x = z.clone().requires_grad_()
     loss = head.loss(x, targets)
     (grad,) = torch.autograd.grad(loss.sum(), x)
-    ours = head.in_place(z, targets)
+    ours = IN_PLACE[type(head)](head, z, targets)
     torch.testing.assert_close(ours, loss.detach(), rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(z, grad, rtol=1e-8, atol=1e-10)
 
 
-def test_every_link_has_its_gradient_in_place():
-    """Else its loss is right, too, and half as fast on a CPU: these are the heads that README's speed is
-    about."""
-    assert {name for name, _ in IN_PLACE} >= {
+def test_heads_of_the_speed_table_have_a_closed_form():
+    """Without one the loss is right, too, and half as fast on a CPU: these heads are README's speed."""
+    assert {name for name, _ in CLOSED_FORMS} >= {
         "softmax",
         "label_smoothing",
         "sigmoid",
@@ -196,24 +220,47 @@ def test_every_link_has_its_gradient_in_place():
     }
 
 
-def test_a_loss_of_its_own_does_not_inherit_anothers_gradient():
+@pytest.mark.parametrize("name, args", CLOSED_FORMS, ids=ids(CLOSED_FORMS))
+def test_heads_need_no_closed_forms(name, args, monkeypatch):
+    """With the registry emptied, training has the same losses and gradients but for rounding."""
+    found = []
+    for closed in (True, False):
+        if not closed:
+            monkeypatch.setattr(chunked, "IN_PLACE", {})
+        oh, targets = output_head(name, args), random_targets(10, name=name)
+        targets = targets._replace(weights=torch.linspace(0.5, 1.5, 10))
+        hidden = torch.randn(10, C, generator=torch.Generator().manual_seed(3)).requires_grad_()
+        loss = chunked_loss(hidden, oh.projection.draw(), oh.head, targets, 3)
+        loss.backward()
+        found.append([loss.detach(), hidden.grad, *(p.grad for p in oh.parameters())])
+    for ours, plain in zip(*found):
+        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
+
+
+def test_only_two_lines_of_heads_know_of_the_closed_forms():
+    """Who deletes closed_forms.py deletes them, too."""
+    files = [path for path in Path(chunked.__file__).parent.glob("*.py") if path.name != "closed_forms.py"]
+    code = [line for path in files for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [line.split("  #")[0] for line in code if "CLOSED_FORMS" in line or "from .closed" in line] == [
+        "from .closed_forms import CLOSED_FORMS",
+        "IN_PLACE.update(CLOSED_FORMS)",
+    ]
+
+
+def test_a_subclass_does_not_inherit_anothers_closed_form():
     class Doubled(HEADS["softmax"]):
         def link(self, z):
             return 2 * z
 
-    class Renamed(HEADS["softmax"]):
-        pass
-
-    assert Doubled.in_place is None and Renamed.in_place is HEADS["softmax"].in_place
     hidden, weight, targets = (
         torch.randn(4, C, requires_grad=True),
         nn.Parameter(torch.randn(64, C)),
         random_targets(4),
     )
     ours = chunked_loss(hidden, Projection(weight, V, None).draw(), Doubled(V), targets)
-    torch.testing.assert_close(
-        ours, F.cross_entropy(2 * hidden @ weight[:V].t(), targets.token, reduction="sum")
-    )
+    want = F.cross_entropy(2 * hidden @ weight[:V].t(), targets.token, reduction="sum")
+    torch.testing.assert_close(ours, want)
+    torch.testing.assert_close(*(torch.autograd.grad(loss, hidden)[0] for loss in (ours, want)))
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from runtime.packages import DISTRIBUTIONS, not_installed
+from runtime.packages import EXTRAS as MODULES
+
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PYPROJECT["project"]["optional-dependencies"]
-OPTIONAL = [
-    re.match(r"[\w-]+", need)[0]
-    for extra in ("tables", "hub", "bayes", "images", "wandb", "trackio")
-    for need in EXTRAS[extra]
-]
+OPTIONAL = [re.match(r"[\w-]+", need)[0] for extra in MODULES if extra for need in EXTRAS[extra]]
 BASE = [re.match(r"[\w-]+", need)[0] for need in PYPROJECT["project"]["dependencies"]]
 
 
@@ -43,7 +42,8 @@ def nanoheads(site, tmp_path):
     """Runs `nanoheads` with arguments in an empty folder, where the packages `without` are not installed."""
 
     def run(*arguments, without=()):
-        modules = ["sklearn" if package == "scikit-learn" else package for package in without]
+        names = {package: module for module, package in DISTRIBUTIONS.items()}
+        modules = [names.get(package, package) for package in without]
         absent = f"sys.modules.update(dict.fromkeys({modules!r}))"
         code = (
             f"import sys; sys.path[0] = {str(site)!r}; {absent}; from nanoheads.__main__ import main; main()"
@@ -74,30 +74,64 @@ def test_trains_and_samples_with_the_base_packages_alone(nanoheads, site, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "arguments, package",
+    "arguments, packages, extras",
     [
-        (["eval_diversity", "out/x"], "scipy"),
-        (["eval_orders", "out/x"], "scipy"),
-        (["table", "config/tables/heads.py"], "tabulate"),
-        (["tune", "config/tables/heads.py"], "optuna"),
-        (["classify_table", "config/tables/mnist.py"], "tabulate"),
-        (["report", "results/heads"], "jinja2"),
-        (["labs/embeddings/draw", "results/heads"], "scikit-learn"),
-        (["export", "out/x", "folder"], "transformers"),
-        (["train", "config/bayes_gpt.py", "config/tiny.py"], "torchbnn"),
-        (["train", "config/baseline.py", "config/tiny.py", "--trackio"], "trackio"),
+        (["eval_diversity", "out/x"], "scipy, tabulate and sacrebleu are", "tables"),
+        (["eval_orders", "out/x"], "scipy and tabulate are", "tables"),
+        (["table", "config/tables/heads.py"], "scipy, tabulate, sacrebleu and matplotlib are", "tables"),
+        (["tune", "config/tables/heads.py"], "scipy, tabulate, optuna and matplotlib are", "tables"),
+        (["classify_table", "config/tables/mnist.py"], "scipy, tabulate and sacrebleu are", "tables"),
+        (["report", "results/heads"], "jinja2, scipy, tabulate, matplotlib and sacrebleu are", "tables"),
+        (
+            ["labs/embeddings/draw", "results/heads", "--scorer=x"],
+            "scikit-learn, scipy, tabulate, sacrebleu and matplotlib are",
+            "tables,images",
+        ),
+        (["export", "out/x", "folder"], "transformers is", "hub"),
+        (["train", "config/bayes_gpt.py", "config/tiny.py"], "torchbnn is", "bayes"),
+        (["train", "config/baseline.py", "config/tiny.py", "--trackio"], "trackio is", "trackio"),
     ],
 )
-def test_an_absent_package_is_one_line(nanoheads, arguments, package):
-    assert package in OPTIONAL
-    done = nanoheads(*arguments, without=[package])
-    line = f"error: {package} is not installed, which this needs: pip install {package}\n"
+def test_absent_packages_are_one_line_with_their_extras(nanoheads, arguments, packages, extras):
+    done = nanoheads(*arguments, without=OPTIONAL)
+    line = f'error: {packages} not installed, which this needs: pip install "nanoheads[{extras}]"\n'
     assert done.returncode == 2 and done.stderr.endswith(line) and done.stderr.count("Traceback") == 0
+
+
+def test_absent_packages_of_a_training_are_one_line(nanoheads):
+    done = nanoheads("train", "config/baseline.py", without=["torch", "tiktoken"])
+    line = "error: torch and tiktoken are not installed, which this needs: pip install nanoheads\n"
+    assert done.returncode == 2 and done.stderr.endswith(line) and done.stderr.count("\n") == 1
+
+
+def test_a_package_that_is_no_ones(monkeypatch):
+    monkeypatch.setattr("runtime.packages.INSTALLED", False)
+    assert not_installed("lm_eval").endswith("pip install lm_eval")
+    assert not_installed("mauve", "lm_eval").endswith('pip install ".[mauve]" lm_eval')
+
+
+def test_the_extras_of_errors_are_those_of_the_project():
+    named = {extra: {DISTRIBUTIONS.get(name, name) for name in has} for extra, has in MODULES.items()}
+    assert named.pop("") == {*BASE}
+    assert named == {
+        extra: {re.match(r"[\w-]+", need)[0] for need in needs}
+        for extra, needs in EXTRAS.items()
+        if extra not in ("all", "test", "dev", "browser")
+    }
+    assert EXTRAS["all"] == [f"nanoheads[{','.join(named)}]"], "all of them"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert '".[tables]"' in readme and '".[all]"' in readme
+    told = (ROOT / "__main__.py").read_text(encoding="utf-8").split('"""')[1]
+    assert all(re.search(rf"^    .*\b{extra}\b", told, re.M) for extra in [*named, "all"])
 
 
 def test_names_of_commands(nanoheads):
     done = nanoheads()
     assert done.returncode == 0 and "nanoheads train config/baseline.py" in done.stdout
+    assert "    train               Trains a GPT-2 with a chosen output head" in done.stdout
+    assert "    mazes               Prepare mazes" in nanoheads("prepare", "--help").stdout
+    done = nanoheads("--version")
+    assert done.returncode == 0 and done.stdout == f"nanoheads {PYPROJECT['project']['version']}\n"
     done = nanoheads("trian")
     assert done.returncode == 2 and "unknown command 'trian': did you mean train?" in done.stderr
     done = nanoheads("prepare", "wikitext")
@@ -108,5 +142,5 @@ def test_names_of_commands(nanoheads):
 
 def test_the_lock_has_all_that_the_project_names():
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8").lower().replace("_", "-")
-    wanted = {*BASE, *OPTIONAL} - {"trackio"}  # which nothing of ours needs
+    wanted = {*BASE, *OPTIONAL} - {"trackio", "mauve-text"}  # which no test needs
     assert [name for name in sorted(wanted) if f"\n{name.lower()}==" not in lock] == []

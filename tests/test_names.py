@@ -1,8 +1,8 @@
 """Names of rows, and what a spreadsheet would make of them."""
 
 import pytest
-from evaluation.tables import csv_text
 
+from measures.views import csv_text
 from model import GPT, GPTConfig
 from runtime.memory import available, check_fits, training_bytes
 from runtime.names import check_apart, check_row_name

@@ -199,11 +199,11 @@ def test_the_figures_of_a_page(tmp_path):
     name.with_suffix(".json").write_text(json.dumps(content))
     tags = Page(page_of(name, name)).tags
     assert "svg" not in {tag for tag, _ in tags}
-    box, image = next(pair for pair in zip(tags, tags[1:]) if pair[1][1].get("alt") == tables.CAPTIONS["ece"])
-    assert box[1]["class"] == "scroll picture"
-    picture = ElementTree.fromstring(
-        base64.b64decode(image[1]["src"].removeprefix("data:image/svg+xml;base64,"))
-    )
+    at = next(i for i, (_, a) in enumerate(tags) if a.get("alt") == tables.CAPTIONS["ece"])
+    assert tags[at - 1][1]["class"] == "scroll picture"
+    kind, _, held = tags[at][1]["src"].partition(",")
+    assert kind == "data:image/svg+xml;base64"
+    picture = ElementTree.fromstring(base64.b64decode(held))
     texts = [e.text for e in picture.iter("{http://www.w3.org/2000/svg}text")]
     assert {"baseline", EVIL, "expected calibration error; 0 is calibrated"} <= {*texts}
 
@@ -369,7 +369,7 @@ def test_a_file_that_is_no_table_is_refused(tmp_path, content, says):
         (["--prompt_tokens=30"], "prompt_tokens . new_tokens = 90: these models read 31"),
         (["--prompts=0"], "prompts = 0: must be at least 1"),
         (["--data=/nowhere"], "no token file|nowhere"),
-        (["nowhere"], "nowhere is neither a table nor a run"),
+        (["nowhere"], "'nowhere' is neither a table nor a run"),
     ],
 )
 def test_what_cannot_be_shown_is_refused_before_any_work(

@@ -8,11 +8,12 @@ import torch
 import eval_diversity
 import sample
 from data.tokenizers import BPETokenizer, train_bpe
-from evaluation.sampling import check_sampling, draw, entropies, generate, truncate
+from evaluation.sampling import draw, entropies, generate, truncate
 from heads import Softmax
 from model import LanguageModel
 from runtime import checkpoint, device
 from runtime.checkpoint import build
+from runtime.values import check_sampling
 from sample import Stream, read_prompts
 
 V = 61

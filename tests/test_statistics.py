@@ -8,8 +8,6 @@ import shutil
 import numpy as np
 import pytest
 from conftest import TINY, train_in_process
-from evaluation.summary import write_summary
-from evaluation.tables import json_table, scored_otherwise, strict
 
 from data.labels import Settings as LabelSettings
 from eval_diversity import main
@@ -20,6 +18,8 @@ from evaluation.provenance import code_digest, scoring_code
 from evaluation.rows import public, unchanged
 from evaluation.settings import other_settings
 from evaluation.spent import spent
+from evaluation.summary import write_summary
+from evaluation.tables import json_table, scored_otherwise, strict
 from evaluation.texts import common_words, cut, text_metrics
 from runtime.checkpoint import find, load
 from train import TrainConfig

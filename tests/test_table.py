@@ -1,6 +1,5 @@
-"""A table of rows x seeds: what is done is kept, what failed is named, intervals are what they say."""
+"""A table of rows x seeds: what is done is kept, what failed is named, views are made of the rows."""
 
-import json
 import math
 import os
 import shutil
@@ -11,184 +10,163 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import eval_orders
 import pytest
 from conftest import TINY, train_in_process
-from evaluation.runs import Run
-from evaluation.tables import read_texts, samples_file
+from safetensors.torch import load_file, save_file
 
 import table
 from config.defaults import TrainConfig
 from data.prepared import prepared
-from evaluation.columns import Column
-from evaluation.intervals import differences, student_interval
-from runtime import workers
+from evaluation.settings import Measuring
+from measures.find import find_measure
+from measures.jobs import Run
+from measures.measure import entries, kept_rows, left_out, table_rows, unchanged
+from measures.store import Store
+from measures.text import TextMeasure, summary_view
+from runtime import checkpoint, workers
+from runtime.configurator import configure
 from table import TableConfig
 
-
-def test_student_interval():
-    assert student_interval([1.0, 2.0, 3.0]) == pytest.approx(4.302653 * 1 / math.sqrt(3))
-    # of many values it is the normal distribution's
-    assert student_interval([0.0, 1.0] * 5000) == pytest.approx(1.96 * 0.5 / 100, rel=1e-3)
-    assert math.isnan(student_interval([1.0])) and math.isnan(student_interval([1.0, math.inf]))
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results"
 
 
-def test_differences_are_paired_by_seed():
-    columns = (
-        Column("ppl_tok", "PPL", ".2f", "low", ""),
-        Column("distinct_4", "D4", ".4f", "human", ""),
-        Column("tv", "TV", ".2f", "low", ""),
-    )
-    base = {1: {"ppl_tok": 10.0, "tv": 0.5}, 2: {"ppl_tok": 20.0, "tv": 0.5}, 3: {"ppl_tok": 40.0, "tv": 0.5}}
-    d = differences(
-        {2: {"ppl_tok": 21.0, "distinct_4": 1.0}, 3: {"ppl_tok": 43.0}, 4: {"ppl_tok": 0.0}}, base, columns
-    )
-    assert d == {"ppl_tok_diff": 2.0, "ppl_tok_diff_ci": pytest.approx(student_interval([1.0, 3.0]))}
-    assert math.isnan(differences({1: {"ppl_tok": 1.0}}, base, columns)["ppl_tok_diff_ci"])
+def asked(*files: str, **changes) -> TableConfig:
+    return replace(configure(TableConfig, [f"config/tables/{name}.py" for name in files]), **changes)
 
 
-def test_texts_are_read_as_they_were_written(tmp_path):
-    texts = ["a line\u2028of two\x85", "\x1c\x0c\n", ""]
-    out = tmp_path / "x"
-    samples_file(out, "row").parent.mkdir()
-    samples_file(out, "row").write_text(
-        "".join(json.dumps(t, ensure_ascii=False) + "\n" for t in texts)
-    )  # as eval_diversity writes them
-    assert read_texts(samples_file(out, "row")) == texts
+def runs_of(c: TableConfig) -> list[Run]:
+    return table.runs_of(c, Store(Path(c.results) / f"{c.name}.jsonl"))
+
+
+# ---- what is asked for -------------------------------------------------------------------------------------
 
 
 def test_a_run_fills_in_its_seed():
     run = Run.make("sig_gpt --teacher={runs}/baseline-{overlay}-{seed}", 7, TableConfig(runs="runs"))
-    assert (
-        run.out == Path("runs/sig_gpt-small-7")
-        and "--teacher=runs/baseline-small-7" in run.arguments
-        and "--seed=7" in run.arguments
-    )
-
-
-@pytest.mark.parametrize(
-    "change, says",
-    [
-        (dict(jobs=0), "jobs = 0"),
-        (dict(rows=[]), "rows and seeds"),
-        (dict(rows=["baseline", "baseline"]), "hold one twice"),
-        (dict(rows=["baselin"]), "no config file config/baselin.py; did you mean"),
-        (dict(rows=["baseline --hed=softmax"]), "did you mean 'head'"),
-    ],
-)
-def test_mistakes_are_found_before_any_training(change, says):
-    with pytest.raises((ValueError, OSError), match=says):
-        table.check(TableConfig(**dict(rows=["baseline"]) | change))
-
-
-@pytest.mark.parametrize("name, files", [("heads", ["heads"]), ("grammar", ["heads", "grammar"])])
-def test_the_committed_tables_are_sound(name, files):
-    c = table.configure(TableConfig, [f"config/tables/{f}.py" for f in files])
-    assert c.tuned and c.tune_seed not in c.seeds
-    runs = table.check(replace(c, tuned=False, name="other"))  # whether or not its search is made
-    assert len(runs) == len(c.rows) * len(c.seeds)
-    assert c.name == name and {a for r in runs for a in r.arguments if a.startswith("--teacher")} == {
-        f"--teacher={c.runs}/baseline-{c.overlay}-{s}/last" for s in c.seeds
-    }
+    assert run.out == Path("runs/sig_gpt-small-7") and "--seed=7" in run.arguments
+    assert "--teacher=runs/baseline-small-7" in run.arguments
+    assert run.fields == {"row": "sig_gpt", "overlay": "small", "seed": 7}
+    assert run.fields.items() <= run.wanted.items()  # a run records the same of itself
 
 
 @pytest.mark.parametrize(
     "flags, says",
     [
+        (["--jobs=0"], "jobs = 0"),
+        (["--rows=[]"], "rows and seeds"),
+        (["--rows=['baseline','baseline']"], "name a run twice"),
+        (["--rows=['baselin']"], "no config file config/baselin.py; did you mean"),
+        (["--rows=['baseline --hed=softmax']"], "did you mean 'head'"),
+        (["--rows=['masked_diffusion']"], "is masked diffusion, which has no next token"),
+        (["--measure=order"], "measure = 'order': did you mean 'orders'"),
         (["--evaluate=--nonsense=1"], "nonsense"),
-        (["--evaluate=--gaps=[400]"], "gaps = .400."),
-        (["--evaluate=--samplers"], "--samplers needs a corpus whose truth is known .* not wikitext103"),
-        (["--rows=['baseline','baseline']"], "hold one twice"),
-        (["--evaluate=--windows=7"], "rows of other settings .*windows 9, now 7"),
+        (["--evaluate=--texts=1"], "at least 2 texts"),
+        (["--tuned", "--seeds=[1]"], "tuned at seed 1, a tuned table needs others"),
+        (["--measure=orders", "--evaluate=--gaps=[400]"], r"gaps = .400."),
+        (["--measure=orders", "--evaluate=--samplers"], "--samplers needs .* not wikitext103"),
+        (
+            ["--measure=frontier", "--evaluate=--temperatures=[]"],
+            "temperatures = .., give|temperatures = ..:",
+        ),
+        (["--overlay=mazes", "--measure=orders", "--evaluate=--gaps=150"], "windows of 99 tokens"),
+        (["--overlay=mazes"], "is of mazes, .* no text"),
+        (
+            ["--overlay=mazes", "--rows=['baseline','sigma_gpt --source=walls=4']", "--measure=orders"],
+            "trained on different token files",
+        ),
     ],
 )
-def test_mistakes_of_a_table_of_orders_are_found_before_any_training(flags, says, tmp_path):
-    (tmp_path / "orders.json").write_text('{"settings": {"windows": 9}, "rows": []}')
-    with pytest.raises(ValueError, match=says):
-        table.main(
-            ["config/tables/orders.py", f"--results={tmp_path}", f"--runs={tmp_path}", "--commands", *flags]
-        )
+def test_mistakes_are_found_before_any_training(tmp_path, flags, says):
+    start = ["--name=x", "--rows=['baseline']", f"--results={tmp_path}", f"--runs={tmp_path}", "--commands"]
+    with pytest.raises((ValueError, OSError), match=says):
+        table.main([*start, *flags])
 
 
-@pytest.mark.parametrize(
-    "flags, says",
-    [
-        (["--evaluate=--gaps=150"], "gaps = .150.: these models read windows of 99 tokens"),
-        (["--evaluate=--samplers", "--flags=--block_size=274"], "not mazes .*in windows of 274 tokens"),
-        (["--evaluator=diversity", "--evaluate="], "is of mazes, .* no text: python eval_orders.py"),
-        (["--rows=['baseline','sigma_gpt --source=walls=4']"], "trained on different token files"),
-    ],
-)
-def test_mistakes_of_a_table_of_mazes_are_found_before_any_training(flags, says, tmp_path):
-    folders = (f"--results={tmp_path}", f"--runs={tmp_path}")
-    argv = ["--name=x", "--rows=['baseline']", "--overlay=mazes", "--evaluator=orders", *folders]
-    with pytest.raises(ValueError, match=says):
-        table.main([*argv, "--commands", *flags])
+def test_runs_under_a_measure_are_no_table(capsys):
+    """`--measure=NAME RUNS` has the measure's own flags and help; with rows or a file it is a table."""
+    own = TableConfig.read(["--measure", "orders", "out/a", "--gaps=[2]"])
+    assert isinstance(own, Measuring) and own.config.checkpoints == ["out/a"] and own.config.gaps == [2]
+    for argv in (["--measure=orders", "config/tables/heads.py"], ["--measure=orders", "--rows=['baseline']"]):
+        assert TableConfig.read(argv).measure == "orders"
+    assert table.main(["--measure=orders", "--help"]) == 0
+    assert "truth_windows" in capsys.readouterr().out
+    assert table.main(["--help"]) == 0
+    assert "tune_seed" in capsys.readouterr().out
+    paper = TableConfig.read(["--measure=text", "out/a", "--protocol=paper"])
+    assert paper.config.split == "train" and paper.config.loops == 10
 
 
-def test_masked_diffusion_in_a_table_of_text_is_found_before_any_training(tmp_path):
-    with pytest.raises(ValueError, match="is masked diffusion, which has no next token"):
-        table.check(TableConfig(name="x", rows=["masked_diffusion"], results=str(tmp_path)))
+@pytest.mark.parametrize("name", ["text", "orders", "frontier", "curve"])
+def test_every_measure_is_one(name):
+    measure = find_measure(name)
+    assert measure.name == name and measure.definition >= 1
+    assert {f.name for f in measure.config.__dataclass_fields__.values()} >= {"checkpoints", "out"}
 
 
-def test_a_damaged_row_of_a_table_of_orders_is_found_before_any_training(tmp_path):
-    row = {
-        "name": "baseline-small-1",
-        "row": "baseline-small",
-        "weights_sha256": "",
-        "code": "",
-        "training": 3,
-    }
-    settings = eval_orders.settings_of(eval_orders.read_arguments(["run"]))
-    (tmp_path / "orders.json").write_text(json.dumps({"settings": settings, "rows": [row]}))
-    folders = (f"--results={tmp_path}", f"--runs={tmp_path}")
-    with pytest.raises(ValueError, match=r"orders\.json is not a table of this program"):
-        table.main(["config/tables/orders.py", *folders, "--commands"])
-
-
-def test_the_memorised_table_is_sound():
-    c = table.configure(TableConfig, ["config/tables/memorise.py"])
-    runs = table.check(c)
+@pytest.mark.parametrize("files", [["heads"], ["heads", "grammar"], ["memorise"], ["orders"]])
+def test_the_committed_tables_are_sound(files, tmp_path):
+    c = asked(*files, tuned=False, results=str(tmp_path))  # whether or not its search is made
+    runs = runs_of(c)
     assert len(runs) == len(c.rows) * len(c.seeds)
-    assert {r.wanted["source"] for r in runs} == {"train=50000"}
-    teachers = {r.wanted["teacher"] for r in runs if r.wanted["labels"] != "true"}
-    assert teachers == {"out/memorise/baseline-grammar-1"}
+    measure = find_measure(c.measure)
+    config = table.flags_of_measure(measure, c, [str(r.out) for r in runs])
+    assert measure.check(config, [r.wanted for r in runs])
 
 
-def committed(name: str) -> tuple[TableConfig, dict]:
-    """The configuration of a table in results/, and the rows of its runs by name."""
-    results = Path(__file__).parents[1] / "results"
-    c = TableConfig(**json.loads((results / f"{name}.json").read_text())["settings"]["table"])
-    search = (results / Path(c.tuning).name) if c.tuning else ""
-    rows = json.loads((results / f"{name}.runs.json").read_text())["rows"]
-    c = replace(c, results=str(results), tuning=str(search), partial=True)
-    return c, {r["name"]: r for r in rows if "training" in r}
+# ---- the committed rows ------------------------------------------------------------------------------------
 
 
-TABLES = sorted(
-    path.name.removesuffix(".runs.json")
-    for path in (Path(__file__).parents[1] / "results").glob("*.runs.json")
-    if path.name != "mnist_brief.runs.json"
-)
+TABLES = [path.stem for path in sorted(RESULTS.glob("*.jsonl")) if Store(path).rows("text")]
 
 
+@pytest.mark.skipif(not TABLES, reason="results/ has no rows in this form")
 @pytest.mark.parametrize("name", TABLES)
-def test_committed_rows_are_those_of_their_tables(name):
-    """What an earlier version did not record is the default, and no difference."""
-    c, rows = committed(name)
-    runs = [run for run in table.runs_of(c) if run.out.name in rows]
-    assert len(runs) == len(rows)
-    assert {run.differs(rows[run.out.name]["training"], rows) for run in runs} == {""}
+def test_committed_views_are_made_of_their_rows(name):
+    rows = table_rows(Store(RESULTS / f"{name}.jsonl"), TextMeasure())
+    tables = [line for line in summary_view(rows).markdown.splitlines() if line.startswith("|")]
+    shown = (RESULTS / f"{name}.md").read_text().splitlines()
+    assert [line for line in shown if line.startswith("|")] == tables
 
 
-def test_a_row_without_the_wanted_setting_has_its_default():
-    """Or a table of another optimizer would keep the rows of an earlier version."""
-    c, rows = committed("heads")
-    runs = table.runs_of(replace(c, flags="--optimizer=muon"))
-    lacking = [r for r in runs if "optimizer" not in rows[r.out.name]["training"]]
-    assert lacking
-    said = {r.differs(rows[r.out.name]["training"], rows) for r in lacking}
-    assert said == {"optimizer ('adamw', not 'muon')"}
+@pytest.mark.skipif(not (RESULTS / "heads.jsonl").is_file(), reason="results/ has no rows in this form")
+def test_committed_rows_are_those_of_their_table():
+    """What an earlier version did not record is the default, and no difference; of another optimizer it is
+    one, or a table of it would keep those rows."""
+    c = asked("heads", results=str(RESULTS))
+    rows = {row["name"]: row for row in Store(RESULTS / "heads.jsonl").rows("text")}
+    for flags, says in (("", ""), ("--optimizer=muon", "optimizer ('adamw', not 'muon')")):
+        runs = runs_of(replace(c, flags=flags))
+        assert {run.differs(rows[run.out.name]["training"], rows) for run in runs} == {says}
+
+
+def test_what_is_not_recorded_has_its_default(trained):
+    """On both sides: in the comparison with what is asked for, and with a run that is there."""
+    (entry,) = entries([str(trained)])
+    identity = entry.identity()
+    old = {**identity, "training": {k: v for k, v in identity["training"].items() if k != "optimizer"}}
+    assert unchanged(old, identity) and unchanged(identity, identity)
+    assert not unchanged(old | {"weights_sha256": "0"}, identity)
+    for key in ("data_sha256", "teacher_weights", "init_weights", "seed", "optimizer"):
+        assert not unchanged(old | {"training": old["training"] | {key: "another"}}, identity)
+    run = Run("baseline", "small", 1, Path("out"), ("config/baseline.py", "config/tiny.py"))
+    recorded = {k: v for k, v in run.wanted.items() if k != "optimizer"}
+    assert run.differs(recorded) == ""
+    muon = replace(run, arguments=(*run.arguments, "--optimizer=muon"))
+    assert muon.differs(recorded) == "optimizer ('adamw', not 'muon')"
+
+
+def test_a_run_may_have_taken_any_dtype_unless_one_is_asked_for():
+    auto, named = (
+        Run("baseline", "tiny", 1, Path("out"), ("config/baseline.py", "config/tiny.py", *flags))
+        for flags in ((), ("--dtype=float32",))
+    )
+    has = {**auto.wanted, "dtype": "bfloat16"}
+    assert auto.wanted["dtype"] == "auto" and auto.differs(has) == ""
+    assert named.differs(has) == "dtype ('bfloat16', not 'float32')"
+
+
+# ---- a whole table -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -202,247 +180,301 @@ def whole(token_folder, tmp_path, monkeypatch):
     def fake_train(self, command, environment):
         arguments = command[2:]
         trained.append(arguments)
-        config = TrainConfig.read(list(arguments))
-        return train_in_process(config, token_folder)
+        return train_in_process(TrainConfig.read(list(arguments)), token_folder)
 
-    tiny = TINY | dict(block_size=96, eval_interval=3)
-    overlay = tmp_path / "tinytable.py"
-    overlay.write_text("".join(f"{k} = {v!r}\n" for k, v in tiny.items()))
-    real = Run.make.__func__
-
-    def make_run(cls, *asked, **more):
-        run = real(cls, *asked, **more)
-        arguments = [str(overlay) if a.endswith("/tinytable.py") else a for a in run.arguments]
-        return replace(run, arguments=tuple(arguments))
-
-    monkeypatch.setattr(Run, "make", classmethod(make_run))
     monkeypatch.setattr(workers.Trainings, "run", fake_train)
-    monkeypatch.setattr("evaluation.runs.prepared", lambda *_: token_folder)
+    monkeypatch.setattr("measures.jobs.prepared", lambda *_: token_folder)
+    monkeypatch.chdir(tmp_path)
+    Path("config").mkdir()
+    tiny = TINY | dict(block_size=96, eval_interval=3)
+    Path("config/tinytable.py").write_text("".join(f"{k} = {v!r}\n" for k, v in tiny.items()))
+    text = "--split=validation --texts=6 --prompt_tokens=6 --new_tokens=80 --halves=5"
 
     def make(**changes):
-        config = (
-            dict(
-                rows=["baseline", "smooth_gpt"],
-                overlay="tinytable",
-                seeds=[1, 2],
-                runs=str(tmp_path / "out"),
-                results=str(tmp_path / "results"),
-                halves=5,
-                evaluate="--split=validation --texts=6 --prompt_tokens=6 --new_tokens=80 --data "
-                + str(token_folder),
-            )
-            | changes
-        )
-        return table.main(
-            [
-                "--name=mini",
-                *(f"--{k}={v!r}" if not isinstance(v, str) else f"--{k}={v}" for k, v in config.items()),
-            ]
-        )
+        config = dict(rows=["baseline", "smooth_gpt"], overlay="tinytable", seeds=[1, 2])
+        config |= dict(evaluate=f"{text} --data {token_folder}") | changes
+        return table.main(["--name=mini", *(f"--{k}={v}" for k, v in config.items())])
 
     return make, trained, tmp_path
+
+
+def rows(measure: str = "text") -> dict[str, dict]:
+    return {row["name"]: row for row in Store(Path("results/mini.jsonl")).rows(measure)}
+
+
+NAMES = [f"{row}-tinytable-{seed}" for seed in (1, 2) for row in ("baseline", "smooth_gpt")]
 
 
 def test_a_whole_table_and_again(whole, capsys):
     make, trained, folder = whole
     assert make() == 0 and len(trained) == 4
-    out = json.loads((folder / "results/mini.json").read_text())
-    assert [r["name"] for r in out["rows"]] == ["baseline", "smooth_gpt", "human", "unigram noise", "loop"]
-    assert out["commits"] and out["settings"]["table"]["seeds"] == [1, 2] and "torch" in out["versions"][0]
-    runs = {r["name"]: r for r in json.loads((folder / "results/mini.runs.json").read_text())["rows"]}
-    assert out["rows"][0]["ppl_tok"] == pytest.approx(
-        (runs["baseline-tinytable-1"]["ppl_tok"] + runs["baseline-tinytable-2"]["ppl_tok"]) / 2
-    )
-    assert " ± " in (folder / "results/mini.md").read_text()
-    assert all((folder / f"results/mini.curves.{end}").is_file() for end in ("png", "svg"))
-    assert (
-        runs["baseline-tinytable-1"]["training"]["learning_rate"] == TINY["learning_rate"]
-        and runs["baseline-tinytable-1"]["curve"][-1]["val_ppl"] > 1
-    )
-    assert "/" not in "".join(
-        str(v) for v in runs["baseline-tinytable-1"]["training"].values()
-    )  # no place of this machine
-    capsys.readouterr()
-    shutil.rmtree(folder / "out/smooth_gpt-tinytable-2")
-    before = (folder / "results/mini.csv").read_text()
-    assert make() == 0 and len(trained) == 4  # its row and its texts are there
+    there = rows()
+    assert list(there) == [*NAMES, "human", "unigram noise", "loop"]
+    first = there[NAMES[0]]
+    assert (first["row"], first["overlay"], first["seed"]) == ("baseline", "tinytable", 1)
+    assert first["commit"] and "torch" in first["versions"] and first["definition"] == 1
+    training = first["training"]
+    assert training["learning_rate"] == TINY["learning_rate"] and training["row"] == "baseline"
+    assert "/" not in "".join(map(str, training.values()))  # no place of this machine
+    shown = Path("results/mini.md").read_text()
+    mean = (first["ppl_tok"] + there[NAMES[2]]["ppl_tok"]) / 2
+    assert f"{mean:.2f} ± " in shown and capsys.readouterr().out.count(shown.splitlines()[2]) == 1
+    # views are functions of the rows
+    made = TextMeasure().view(table_rows(Store(Path("results/mini.jsonl")), TextMeasure()))
+    assert made.markdown == shown and made.sheet == Path("results/mini.csv").read_text()
+    shutil.rmtree("out/smooth_gpt-tinytable-2")
+    assert make() == 0 and len(trained) == 4  # its row is there
     assert "baseline-tinytable-1: kept" in capsys.readouterr().err
-    (folder / "results/mini.runs.samples/smooth_gpt-tinytable-2.jsonl").unlink()
-    assert make() == 0 and len(trained) == 5  # only what is missing
-    shutil.rmtree(folder / "out")
-    assert make() == 0 and len(trained) == 5 and (folder / "results/mini.csv").read_text() == before
+    shutil.rmtree("out")
+    assert make() == 0 and len(trained) == 4 and Path("results/mini.md").read_text() == shown
+    assert "4 of 4 runs are kept" in capsys.readouterr().out and same(rows(), there)
+    # another setting of a training than the rows', which they do not name: it has the default
+    assert make(flags="--optimizer=muon", seeds=[1], rows=["baseline"]) == 0 and len(trained) == 5
+    assert rows()[NAMES[0]]["training"]["optimizer"] == "muon"
 
 
-def test_a_partial_table(whole):
+def same(a: dict, b: dict) -> bool:
+    """nan is equal to itself."""
+    return repr(sorted(a.items())) == repr(sorted(b.items()))
+
+
+def test_a_partial_table_and_its_commands(whole, capsys):
     make, trained, folder = whole
     with pytest.raises(ValueError, match="no run of this table is finished"):
         make(partial=True)
     assert make(seeds=[1]) == make(rows=["baseline"]) == 0 and len(trained) == 3
     assert make(partial=True) == 0 and len(trained) == 3
-    out = json.loads((folder / "results/mini.json").read_text())
-    assert [len(r["runs"]) for r in out["rows"][:2]] == [2, 1] and "Mean of 2 seeds (smooth_gpt: 1)" in (
-        folder / "results/mini.md"
-    ).read_text()
-
-
-def test_a_table_of_orders_needs_no_folder_of_what_it_has(whole, token_folder, capsys):
-    make, trained, folder = whole
-    of = dict(evaluator="orders", evaluate=f"--windows=4 --gaps=[1] --data={token_folder}")
-    with pytest.raises(ValueError, match="no run of this table is finished"):
-        make(partial=True, **of)
-    assert make(seeds=[1], **of) == 0 and len(trained) == 2
-    shutil.rmtree(folder / "out")
-    assert make(**of) == 0 and len(trained) == 4
-    names = {r["name"] for r in json.loads((folder / "results/mini.json").read_text())["rows"]}
-    assert names == {f"{row}-tinytable-{seed}" for row in ("baseline", "smooth_gpt") for seed in (1, 2)}
-    shutil.rmtree(folder / "out")
+    assert "Mean of 2 seeds (smooth_gpt: 1)" in Path("results/mini.md").read_text()
     capsys.readouterr()
-    assert make(**of) == 0 and len(trained) == 4
-    said = capsys.readouterr().out
-    assert "4 of 4 runs are kept" in said and (folder / "results/mini.md").read_text() in said
-    path = folder / "results/mini.json"
-    told = json.loads(path.read_text())
-    told["rows"][0]["step"] -= 1  # of a run that was not over
-    path.write_text(json.dumps(told))
-    assert make(**of) == 0 and len(trained) == 5
-    assert make(**of, flags="--learning_rate=0.01", runs=str(folder / "other")) == 0 and len(trained) == 9
+    assert make(commands=True, rows=["smooth_gpt", "sig_gpt --teacher={first}"]) == 0 and len(trained) == 3
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert [line.split("--name=")[1].split()[0] for line in lines] == [
+        "smooth_gpt-tinytable-2",
+        "sig_gpt-tinytable-1",
+        "sig_gpt-tinytable-2",
+    ]
+    assert all(line.startswith("python train.py config/") for line in lines)
+    assert "the first 1 lines must be finished" in err
+
+
+def test_a_table_of_another_measure(whole, token_folder):
+    """In the same file. It keeps rows of runs without folders, but for those of an unfinished training."""
+    make, trained, folder = whole
+    orders = dict(measure="orders", evaluate=f"--windows=4 --gaps=[1] --data={token_folder}")
+    assert make(seeds=[1]) == make(seeds=[1], **orders) == 0 and len(trained) == 2
+    shutil.rmtree("out")
+    assert make(**orders) == 0 and len(trained) == 4
+    assert list(rows("orders")) == NAMES and len(rows("text")) == 2 + 3
+    shutil.rmtree("out")
+    store = Store(Path("results/mini.jsonl"))
+    store.put([rows("orders")[NAMES[0]] | {"step": 5}])
+    assert make(**orders) == 0 and len(trained) == 5
+    shutil.rmtree("out")
+    assert make(**orders, flags="--learning_rate=0.01") == 0 and len(trained) == 9
 
 
 def test_a_run_that_others_start_from_needs_its_folder(whole):
     make, trained, folder = whole
-    rows = ["baseline", "stop_gradient --init_from={runs}/baseline-{overlay}-{seed}"]
-    assert make(rows=rows, seeds=[1]) == 0 and len(trained) == 2
-    shutil.rmtree(folder / "out")
-    assert make(rows=rows, seeds=[1]) == 0 and len(trained) == 2
-    assert (
-        make(rows=rows, seeds=[1, 2]) == 0
-        and len(trained) == 4
-        and not (folder / "out/baseline-tinytable-1").exists()
-    )
-    shutil.rmtree(folder / "out")
-    (folder / "results/mini.runs.samples/stop_gradient-tinytable-2.jsonl").unlink()
-    assert (
-        make(rows=rows, seeds=[1, 2]) == 0 and len(trained) == 6
-    )  # the baseline of seed 2, and what starts from it
+    two = ["baseline", "stop_gradient --init_from={runs}/baseline-{overlay}-{seed}"]
+    assert make(rows=two, seeds=[1]) == 0 and len(trained) == 2
+    shutil.rmtree("out")
+    assert make(rows=two, seeds=[1]) == 0 and len(trained) == 2
+    assert make(rows=two) == 0 and len(trained) == 4 and not Path("out/baseline-tinytable-1").exists()
+    shutil.rmtree("out")
+    store = Store(Path("results/mini.jsonl"))
+    store.put([rows()["stop_gradient-tinytable-2"] | {"weights_sha256": "0" * 64, "step": 5}])
+    assert make(rows=two) == 0 and len(trained) == 6  # the baseline of seed 2, and what starts from it
 
 
-def test_a_failed_run_is_named_and_the_others_are_done(whole, monkeypatch):
-    make, trained, folder = whole
-    inner = workers.Trainings.run
-    monkeypatch.setattr(
-        workers.Trainings,
-        "run",
-        lambda self, command, environment: (
-            1 if "--name=baseline-tinytable-1" in command else inner(self, command, environment)
-        ),
-    )
-    with pytest.raises(ChildProcessError, match="baseline-tinytable-1 failed"):
-        make()
-    assert (folder / "out/baseline-tinytable-2/last").is_dir() and not (folder / "results/mini.json").exists()
-
-
-def test_a_run_may_have_taken_any_dtype_unless_one_is_asked_for():
-    arguments = ("config/baseline.py", "config/tiny.py")
-    auto, named = (
-        Run("baseline", 1, Path("out"), (*arguments, *flags)) for flags in ((), ("--dtype=float32",))
-    )
-    has = {**auto.wanted, "dtype": "bfloat16"}
-    assert auto.wanted["dtype"] == "auto" and auto.differs(has) == ""
-    assert named.differs(has) == "dtype ('bfloat16', not 'float32')"
-
-
-def test_a_run_of_another_configuration_is_refused(whole):
-    make, *_ = whole
-    assert make(rows=["baseline"]) == 0
-    with pytest.raises(ValueError, match="was trained with another learning_rate"):
-        make(rows=["baseline --learning_rate=0.5"])
-
-
-# ---- checks first, and by content --------------------------------------------------------------------------
-
-
-def test_texts_that_do_not_fit_are_found_before_any_training(whole):
-    make, trained, folder = whole
-    with pytest.raises(ValueError, match="prompt_tokens . new_tokens = 250 do not fit block_size = 96"):
-        make(evaluate="")
-    with pytest.raises(
-        ValueError,
-        match="smooth_gpt-tinytable-1 has block_size = 48, .*baseline-tinytable-1 has 96: contexts of differ",
-    ):
-        make(rows=["baseline", "smooth_gpt --block_size=48"], seeds=[1])
-    assert not trained
-
-
-def test_data_that_cannot_be_had_are_found_before_any_training(whole, tmp_path, monkeypatch):
-    make, trained, _ = whole
-    monkeypatch.setattr("evaluation.runs.prepared", prepared)
-    with pytest.raises(FileNotFoundError, match="nosuch"):
-        make(flags=f"--dataset=text --source={tmp_path / 'nosuch'}")
-    assert not trained
-
-
-def test_results_that_cannot_be_written_are_found_before_any_training(whole):
-    make, trained, folder = whole
-    (folder / "file").touch()
-    with pytest.raises(OSError):
-        make(results=str(folder / "file"))
-    assert not trained
-
-
-def test_results_of_other_settings_are_found_before_any_training(whole, token_folder):
-    make, trained, folder = whole
-    assert make(rows=["baseline"], seeds=[1]) == 0
-    with pytest.raises(ValueError, match="rows of other settings .*texts 6, now 7"):
-        make(
-            evaluate="--split=validation --texts=7 --prompt_tokens=6 --new_tokens=80 --data "
-            + str(token_folder)
-        )
-    path = folder / "results/mini.runs.json"
-    path.write_text(path.read_text().replace(json.loads(path.read_text())["settings"]["train"], "0" * 64))
-    with pytest.raises(ValueError, match="rows of other settings .training text 000000000000, now"):
-        make()
-    assert len(trained) == 1
-
-
-def scaled(checkpoint: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
-    save_file(
-        {k: v * 1.01 for k, v in load_file(checkpoint / "model.safetensors").items()},
-        checkpoint / "model.safetensors",
-    )
+def scaled(path: Path, factor: float) -> None:
+    path = path / "model.safetensors"
+    save_file({k: v * factor for k, v in load_file(path).items()}, path)
 
 
 def test_rows_of_other_weights_are_not_kept(whole):
     """What a run started from counts by its hash: its folder's, or its row's where the folder is gone."""
     make, trained, folder = whole
-    rows = ["baseline", "stop_gradient --init_from={runs}/baseline-{overlay}-{seed}"]
-    assert make(rows=rows, seeds=[1]) == 0
-    shutil.rmtree(folder / "out/stop_gradient-tinytable-1")
-    assert make(rows=rows, seeds=[1]) == 0 and len(trained) == 2  # kept
-    scaled(folder / "out/baseline-tinytable-1/best")
-    assert make(rows=rows, seeds=[1]) == 0 and len(trained) == 3
-    scaled(folder / "out/baseline-tinytable-1/best")
+    two = ["baseline", "stop_gradient --init_from={runs}/baseline-{overlay}-{seed}"]
+    assert make(rows=two, seeds=[1]) == 0
+    shutil.rmtree("out/stop_gradient-tinytable-1")
+    assert make(rows=two, seeds=[1]) == 0 and len(trained) == 2  # kept
+    scaled(Path("out/baseline-tinytable-1/best"), 1.01)
+    assert make(rows=two, seeds=[1]) == 0 and len(trained) == 3
+    scaled(Path("out/baseline-tinytable-1/best"), 1.01)
     with pytest.raises(ValueError, match="was trained with another init_from .one with the weights"):
-        make(rows=rows, seeds=[1])
+        make(rows=two, seeds=[1])
 
 
-def test_a_degenerate_run_is_left_out_and_named(whole, capsys):
+def test_a_source_that_is_trained_anew_decides_what_is_kept(whole, monkeypatch):
+    """Trained for the sake of one row, it may have other weights than the row of another one started from."""
+    make, trained, folder = whole
+    three = ["baseline", *(f"{head} --init_from={{first}}" for head in ("stop_gradient", "smooth_gpt"))]
+    assert make(rows=three[:2], seeds=[1]) == 0 and len(trained) == 2
+    shutil.rmtree("out")
+    inner = workers.Trainings.run
+
+    def on_another_machine(self, command, environment):
+        code = inner(self, command, environment)
+        if "--name=baseline-tinytable-1" in command:
+            scaled(Path("out/baseline-tinytable-1/last"), 1.01)
+        return code
+
+    monkeypatch.setattr(workers.Trainings, "run", on_another_machine)
+    assert make(rows=three, seeds=[1]) == 0 and len(trained) == 5
+    starts = {
+        rows()[f"{head}-tinytable-1"]["training"]["init_weights"] for head in ("stop_gradient", "smooth_gpt")
+    }
+    assert len(starts) == 1
+
+
+def test_a_failed_run_is_named_and_a_stopped_table_goes_on(whole, monkeypatch, capsys):
+    make, trained, folder = whole
+    inner, codes = workers.Trainings.run, [1, 143]
+
+    def run(self, command, environment):
+        at_first = codes and "--name=baseline-tinytable-1" in command
+        return codes.pop(0) if at_first else inner(self, command, environment)
+
+    monkeypatch.setattr(workers.Trainings, "run", run)
+    with pytest.raises(ChildProcessError, match="baseline-tinytable-1 failed"):
+        make()
+    assert Path("out/baseline-tinytable-2/last").is_dir() and not Path("results/mini.md").exists()
+    assert make() == 143 and len(trained) == 3  # a signal: nothing else begins
+    assert "run it again to go on" in capsys.readouterr().err
+    assert make() == 0 and len(trained) == 4 and len(rows()) == 4 + 3
+
+
+def test_a_run_of_no_numbers_is_a_row_that_says_so(whole, capsys):
     make, trained, folder = whole
     assert make(seeds=[1]) == 0
-    from safetensors.torch import load_file, save_file
+    scaled(Path("out/smooth_gpt-tinytable-1/last"), math.nan)
+    for _ in range(2):  # the second time it is kept
+        assert make(seeds=[1]) == 1
+        said = capsys.readouterr()
+        assert "could not be evaluated: smooth_gpt-tinytable-1 (its weights hold nan" in said.err
+        assert "smooth_gpt-tinytable-1 could not be evaluated" in said.out
+    assert "smooth_gpt-tinytable-1: kept" in said.err and "problem" in rows()["smooth_gpt-tinytable-1"]
+    shown = Path("results/mini.md").read_text()
+    assert "| baseline" in shown and "| smooth_gpt" not in shown
+    assert make(seeds=[1], rows=["smooth_gpt"]) == 1  # no run is left
+    assert Path("results/mini.md").read_text().startswith("smooth_gpt-tinytable-1 could not be evaluated")
 
-    weights = folder / "out/smooth_gpt-tinytable-1/last/model.safetensors"
-    save_file({k: v * math.nan for k, v in load_file(weights).items()}, weights)
-    assert (
-        make(seeds=[1]) == 1 and "could not be evaluated: smooth_gpt-tinytable-1" in capsys.readouterr().err
-    )
-    assert [r["name"] for r in json.loads((folder / "results/mini.json").read_text())["rows"]] == [
-        "baseline",
-        "human",
-        "unigram noise",
-        "loop",
-    ]
+
+def test_a_table_is_of_the_last_steps(whole):
+    """The source of another run and the row are the weights at the end, whatever validation says before."""
+    make, trained, folder = whole
+    flags = "--eval_interval=2 --learning_rate=0.1 --min_lr=0.1 --warmup_steps=0"  # worse with each step
+    two = ["baseline", "stop_gradient --init_from={first}"]
+    assert make(rows=two, seeds=[1], flags=flags) == 0
+    run = Path("out/baseline-tinytable-1")
+    steps = [checkpoint.load(run / which, weights=False).progress["step"] for which in ("best", "last")]
+    row = rows()[run.name]
+    assert steps[0] < steps[1] == row["step"] == 6
+    assert row["weights_sha256"] == checkpoint.weights_digest(run / "last")
+    assert rows()["stop_gradient-tinytable-1"]["training"]["init_weights"] == row["weights_sha256"]
+
+
+# ---- refusals, before any training -------------------------------------------------------------------------
+
+
+def test_another_run_in_its_folder_is_refused(whole):
+    make, *_ = whole
+    assert make(rows=["baseline"], seeds=[1]) == 0
+    with pytest.raises(ValueError, match="was trained with another learning_rate"):
+        make(rows=["baseline --learning_rate=0.5"], seeds=[1])
+    with pytest.raises(ValueError, match="was trained for 6 steps, not 5"):
+        make(rows=["baseline"], seeds=[1], flags="--max_steps=5")
+
+
+def test_rows_of_other_settings_or_of_another_text_are_refused_before_training(whole, token_folder):
+    make, trained, folder = whole
+    assert make(rows=["baseline"], seeds=[1]) == 0
+    other = f"--split=validation --texts=7 --prompt_tokens=6 --new_tokens=80 --data={token_folder}"
+    with pytest.raises(ValueError, match="rows of other settings .*texts 6, now 7"):
+        make(evaluate=other)
+    changed = [r | {"settings": r["settings"] | {"train": "0" * 64}} for r in rows().values()]
+    Store(Path("results/mini.jsonl")).put(changed)
+    with pytest.raises(ValueError, match="rows of other settings .train '0000.* now"):
+        make()
+    assert len(trained) == 1
+
+
+def test_rows_of_another_definition_are_left_out_and_named(whole, capsys, monkeypatch):
+    make, trained, folder = whole
+    assert make(seeds=[1]) == 0
+    monkeypatch.setattr(TextMeasure, "definition", 2)
+    capsys.readouterr()
+    assert make(seeds=[1], rows=["baseline"]) == 0 and len(trained) == 2  # measured anew, of the same weights
+    said = "Measured by another definition of text (now 2), and left out: smooth_gpt-tinytable-1."
+    assert said in capsys.readouterr().out and "smooth_gpt" not in Path("results/mini.md").read_text()
+    assert rows()["baseline-tinytable-1"]["definition"] == rows()["human"]["definition"] == 2
+    store = Store(Path("results/mini.jsonl"))
+    assert left_out(store, TextMeasure()) == [said]
+    assert "smooth_gpt-tinytable-1" not in kept_rows(store, TextMeasure(), {})
+
+
+def test_what_cannot_be_is_found_before_any_training(whole, tmp_path, monkeypatch):
+    make, trained, folder = whole
+    with pytest.raises(ValueError, match="prompt_tokens . new_tokens = 250 do not fit block_size = 96"):
+        make(evaluate="")
+    with pytest.raises(ValueError, match="smooth_gpt-tinytable-1 has block_size = 48, .* has 96: contexts"):
+        make(rows=["baseline", "smooth_gpt --block_size=48"], seeds=[1])
+    Path("file").touch()
+    with pytest.raises(OSError):
+        make(results="file")
+    Path("results").mkdir()
+    Path("results/mini.jsonl").write_text('{"measure": "text"}\n')
+    with pytest.raises(ValueError, match="mini.jsonl is not a file of rows of this program"):
+        make()
+    Path("results/mini.jsonl").unlink()
+    monkeypatch.setattr("measures.jobs.prepared", prepared)
+    with pytest.raises(FileNotFoundError, match="nosuch"):
+        make(flags=f"--dataset=text --source={tmp_path / 'nosuch'}")
+    assert not trained
+
+
+def test_damaged_rows_are_one_line(whole):
+    """Whatever is missing in a row, it is said of the file."""
+    make, trained, folder = whole
+    assert make(seeds=[1]) == 0
+    shutil.rmtree("out")
+    good = rows()[NAMES[0]]
+    for damage in ({"ppl_tok": "many"}, {"row": None, "training": {"init_from": 3}}):
+        Store(Path("results/mini.jsonl")).put([good | damage])
+        with pytest.raises(ValueError, match="mini.jsonl is not a file of rows of this program"):
+            make(seeds=[1], partial=True)
+
+
+def test_texts_go_nowhere_through_a_link(whole):
+    make, trained, folder = whole
+    Path("results").mkdir()
+    Path("elsewhere").mkdir()
+    Path("results/mini.samples").symlink_to(folder / "elsewhere")
+    with pytest.raises(ValueError, match="mini.samples is a link"):
+        make(rows=["baseline"], seeds=[1])
+    assert not trained and not list(Path("elsewhere").iterdir())
+
+
+def test_a_run_that_another_process_trains_is_named_and_not_waited_for(whole, monkeypatch):
+    make, trained, folder = whole
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waits for another process"))
+    real = workers.Trainings.run
+
+    def refused(self, command, environment):
+        """The exit code, as of a process of its own."""
+        try:
+            return real(self, command, environment)
+        except ValueError as e:
+            assert "is in use by another run" in str(e)
+            return 2
+
+    monkeypatch.setattr(workers.Trainings, "run", refused)
+    held = Path("out/baseline-tinytable-1")
+    with checkpoint.in_use(held), pytest.raises(ChildProcessError, match="^baseline-tinytable-1 failed"):
+        make(rows=["baseline"])
+    assert len(trained) == 2 and not (held / "last").exists()
+    assert make(rows=["baseline"]) == 0 and len(trained) == 3
 
 
 @pytest.mark.parametrize(
@@ -455,7 +487,7 @@ def test_a_signal_stops_the_trainings_and_waits_for_them(tmp_path, monkeypatch, 
         "def save(*_):\n out.with_suffix('.saved').touch()\n sys.exit(143)\n"
         "signal.signal(signal.SIGTERM, save)\nout.touch()\ntime.sleep(60)"
     )
-    runs = [Run("r", i, tmp_path / f"r{i}", (str(tmp_path / f"r{i}"),)) for i in range(jobs + 1)]
+    runs = [Run("r", "", i, tmp_path / f"r{i}", (str(tmp_path / f"r{i}"),)) for i in range(jobs + 1)]
     real = workers.subprocess.Popen
     monkeypatch.setattr(
         workers.subprocess,

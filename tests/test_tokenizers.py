@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tokenizers
 from conftest import TINY, synthetic_text, train_in_process
-from evaluation.runs import Run
 from test_data import ODD
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -27,6 +26,7 @@ from data.tokenizers import (
     tokenizer_name,
     train_bpe,
 )
+from measures.jobs import Run
 from runtime.checkpoint import load
 from runtime.errors import UserError
 
@@ -254,7 +254,7 @@ def test_train_sample_and_export(which, file, source, tmp_path, monkeypatch, cap
     assert ckpt.config["tokenizer"] == tokenizer.name == tokenizer_name(asked)
     assert tokenizer_of(ckpt).fingerprint == tokenizer.fingerprint
     flags = [f"--{key}={value}" for key, value in (settings | dict(max_steps=3, lr_decay_steps=2)).items()]
-    run = Run("run", 0, Path("run"), (*flags, "--name=run", "--out_dir=run"))
+    run = Run("run", "", 0, Path("run"), (*flags, "--name=run", "--out_dir=run"))
     assert not run.differs(ckpt.config) and run.chosen["tokenizer"] == tokenizer.name
     file.unlink()  # nothing needs it any more
     capsys.readouterr()

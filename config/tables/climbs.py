@@ -6,5 +6,5 @@ rows = ["baseline", "sigma_gpt", "sigma_gpt_random", "masked_diffusion"]
 overlay = "climbs"
 seeds = [1, 2, 3]
 runs = "out/climbs"
-evaluator = "orders"
+measure = "orders"
 evaluate = "--samplers --split=test"

@@ -1,7 +1,7 @@
 # Every head at its own best on the first part of WikiText-103: the learning rate and the gain of each row are
 # those of an equal search, then five fresh seeds. Days on 2 cores; what is done is kept.
 #     python data/wikitext103/prepare.py --tokenizer=bpe4096 --lines=9703
-#     python tune.py config/tables/heads.py --jobs=2
+#     python table.py config/tables/heads.py --search --jobs=2
 #     python table.py config/tables/heads.py --jobs=2
 # Untuned, at each config file's own gain: --tuned=False --name=heads_untuned
 #

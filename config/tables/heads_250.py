@@ -1,5 +1,6 @@
-# The heads after 250 steps: python tune.py config/tables/heads.py config/tables/heads_250.py, and then
-# table.py with the same files.
+# The heads after 250 steps:
+#     python table.py config/tables/heads.py config/tables/heads_250.py --search
+#     python table.py config/tables/heads.py config/tables/heads_250.py
 name = "heads_250"
 flags = "--max_steps=250 --warmup_steps=25 --eval_interval=250"
 runs = "out/heads_250"

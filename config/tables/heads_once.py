@@ -4,6 +4,6 @@
 #     --flags="--dataset=text --source=DIR --max_steps=5600 --eval_interval=700"
 name = "heads_once"
 flags = "--dataset=text --max_steps=5600 --eval_interval=700"
-tuning = "results/heads.tune.json"
+tuning = "results/heads.jsonl"
 seeds = [2, 3, 4]
 runs = "out/heads_once"

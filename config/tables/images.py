@@ -1,6 +1,6 @@
 # The heads of the GS-Softmax document on MNIST: what they draw at guidance 1 to 4. DIR: the images' files.
 #     python classify.py config/mnist_brief.py --source=DIR --out_dir=out/mnist_brief
-#     python tune.py config/tables/images.py --flags="--source='mnist vq in=DIR'"
+#     python table.py config/tables/images.py --flags="--source='mnist vq in=DIR'" --search
 #     python table.py config/tables/images.py --flags="--source='mnist vq in=DIR'"
 rows = ["baseline", "gs_softmax_f1", "gs_softmax_f2", "perturb_normal"]
 overlay = "mnist_tokens"
@@ -9,5 +9,5 @@ trials = 4
 design = 4
 seeds = [2, 3, 4]
 runs = "out/images"
-evaluator = "images"
+measure = "images"
 evaluate = "--classifier=out/mnist_brief"

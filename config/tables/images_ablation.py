@@ -14,5 +14,5 @@ rows = [
 overlay = "mnist_tokens"
 seeds = [2, 3, 4]
 runs = "out/images_ablation"
-evaluator = "images"
+measure = "images"
 evaluate = "--classifier=out/mnist_brief --cfg=[2] --temperatures=[0.8,0.9,0.98,1,1.02,1.1]"

@@ -4,5 +4,5 @@ rows = ["baseline", "sigma_gpt", "sigma_gpt_random", "masked_diffusion"]
 overlay = "mazes"
 seeds = [1, 2, 3]
 runs = "out/mazes"
-evaluator = "orders"
+measure = "orders"
 evaluate = "--samplers --split=test"

@@ -1,5 +1,6 @@
 # heads_250.py with Muon for the trunk's matrices: does the gain still order heads there?
-# python tune.py config/tables/heads.py config/tables/muon_250.py, and then table.py with the same files.
+#     python table.py config/tables/heads.py config/tables/muon_250.py --search
+#     python table.py config/tables/heads.py config/tables/muon_250.py
 name = "muon_250"
 flags = "--optimizer=muon --max_steps=250 --warmup_steps=25 --eval_interval=250"
 runs = "out/muon_250"

@@ -14,4 +14,4 @@ rows = [
 overlay = "small"
 seeds = [1, 2, 3]
 runs = "out/orders"
-evaluator = "orders"
+measure = "orders"

@@ -4,5 +4,5 @@
 rows = ["sigma_gpt_random", "conditional_gpt", "masked_diffusion"]
 overlay = "synthetic"
 seeds = [1, 2, 3]
-evaluator = "orders"
+measure = "orders"
 evaluate = "--samplers --split=test"

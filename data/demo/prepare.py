@@ -3,20 +3,31 @@
 python data/demo/prepare.py [--tokenizer=gpt2|bytes|bpeN|FILE] [--out=DIR] [--force]
 """
 
-import io
-import platform
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    from runtime import configurator
 
-    configurator.quiet_imports()
+from data.settings import PrepareConfig
+from runtime.door import Program
 
-from data.corpus import PrepareConfig, Split, main, prepare_splits
+
+@dataclass
+class DemoConfig(PrepareConfig):
+    # fmt: off
+    tokenizer: str = "bpe2048"      # bpeN: N tokens of the train split; gpt2, bytes, or a tokenizer.json
+    # fmt: on
+
+
+program = Program(__name__, __doc__, DemoConfig)
+
+import io
+import platform
+from functools import partial
+
+from data.corpus import Split, main, prepare_splits
 from runtime.configurator import cli
 from runtime.errors import UserError
 
@@ -51,15 +62,9 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
     return prepare_splits(out, tokenizer, origin, splits, force=force)
 
 
-@dataclass
-class DemoConfig(PrepareConfig):
-    # fmt: off
-    tokenizer: str = "bpe2048"      # bpeN: N tokens of the train split; gpt2, bytes, or a tokenizer.json
-    # fmt: on
-
-
-def command(argv: list[str]) -> int:
-    return main(prepare, FOLDER, DemoConfig, __doc__, argv)
+@program
+def command(c: DemoConfig) -> int:
+    return main(prepare, FOLDER, c)
 
 
 if __name__ == "__main__":

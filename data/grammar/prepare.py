@@ -10,20 +10,35 @@ written in three seconds. In a folder that lacks those of a split, another run o
 """
 
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    from runtime import configurator
 
-    configurator.quiet_imports()
+from data.settings import PrepareConfig
+from runtime.door import Program
 
-from data.corpus import PrepareConfig, Split, main, prepare_splits
+
+@dataclass
+class GrammarConfig(PrepareConfig):
+    # fmt: off
+    tokenizer: str = "words"        # no other: the distributions are over the grammar's own words
+    source: str = ""                # settings of the generator, such as "seed=2 train=500000"
+    # fmt: on
+
+    def folder_name(self) -> str:
+        return folder_name(self.tokenizer, self.source)
+
+
+program = Program(__name__, __doc__, GrammarConfig)
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from data.corpus import Split, main, prepare_splits
 from data.grammar.grammar import END, Settings, build
 from data.grammar.machine import Machine
 from data.grammar.truth import write_truth
@@ -100,19 +115,9 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
     )
 
 
-@dataclass
-class GrammarConfig(PrepareConfig):
-    # fmt: off
-    tokenizer: str = "words"        # no other: the distributions are over the grammar's own words
-    source: str = ""                # settings of the generator, such as "seed=2 train=500000"
-    # fmt: on
-
-    def folder_name(self) -> str:
-        return folder_name(self.tokenizer, self.source)
-
-
-def command(argv: list[str]) -> int:
-    return main(prepare, FOLDER, GrammarConfig, __doc__, argv)
+@program
+def command(c: GrammarConfig) -> int:
+    return main(prepare, FOLDER, c)
 
 
 if __name__ == "__main__":

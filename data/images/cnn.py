@@ -26,7 +26,9 @@ from torch.nn import init
 from heads import OutputHead
 from model import GPTConfig, Trunk
 
-ITEM = re.compile(r"\{(?P<group>[^{}]*)\}x(?P<times>\d+)|(?P<name>[A-Za-z]+)(\[(?P<values>[^\[\]{}]*)\])?")
+ITEM = re.compile(
+    r"\{(?P<group>[^{}]*)\}x(?P<times>\d{1,3})(?!\d)|(?P<name>[A-Za-z]+)(\[(?P<values>[^\[\]{}]*)\])?"
+)
 MOST = 200  # layers
 
 
@@ -80,11 +82,13 @@ class CNN(Trunk):
     def __init__(self, layers: str, shape: tuple[int, int, int], classes: int):
         super().__init__()
         self.layers, now = nn.Sequential(), Shape(*shape)
+        self.largest = now.numbers  # of an image behind any of its layers
         for item in items(layers):
             if len(self.layers) >= MOST:
                 raise ValueError(f"layers: more than {MOST} of them")
             made, now = layer(item, now)
             self.layers.extend(made)
+            self.largest = max(self.largest, now.numbers)
         self.config = GPTConfig(classes, block_size=1, n_layer=1, n_head=1, n_embd=now.numbers)
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
@@ -101,8 +105,9 @@ def layer(item: Item, shape: Shape) -> tuple[list[nn.Module], Shape]:
         raise ValueError(f"layers: {item} stands behind FC, which leaves no image")
     try:
         made, now = LAYERS[item.name](shape, *item.values)
-    except (TypeError, ValueError):  # other values than it takes
-        raise ValueError(f"layers: {item} is not as {EXAMPLES.get(item.name, item.name)}") from None
+    except (TypeError, ValueError, RuntimeError):  # other values than it takes, or than torch can
+        like = EXAMPLES.get(item.name, item.name)
+        raise ValueError(f"layers: {item} is not as {like}, or too large") from None
     if now.numbers < 1:
         raise ValueError(f"layers: an image of {shape.height} x {shape.width} is too small for {item}")
     return made, now

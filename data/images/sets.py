@@ -7,13 +7,12 @@
 
 Of CIFAR the binary version is read: the "python" one, which torchvision unpacks, holds pickles, and to read a
 pickle is to run what is in it. Files lie in the folder of `source` or where torchvision puts them below it.
-Without a source they come from the Hugging Face hub, and where that cannot be had, digits take their place.
+Without a source they come from the Hugging Face hub; nothing takes their place where that cannot be had.
 """
 
 import gzip
 import hashlib
 import math
-import sys
 import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ import numpy as np
 
 from runtime.errors import UserError
 from runtime.hub import load
+from runtime.packages import not_installed
 
 TRAIN, TEST = "train", "test"
 
@@ -77,24 +77,14 @@ class ImageSet(NamedTuple):
 
 def open_images(name: str, source: str = "", validation: float = 0.1) -> ImageSet:
     """The set called `name` in KINDS, with a share of its train split held out for validation: the same
-    images whatever is trained on the others. UserError naming a file that is not what it should be."""
+    images whatever is trained on the others. UserError if it cannot be had, and naming a file that is not
+    what it should be."""
     if not 0 < validation < 1:
         raise UserError(f"validation = {validation}: must be a share of the train split, such as 0.1")
     if source:
         train, test = from_folder(name, Path(source))
-    elif name == "digits":
-        train, test = digits()
     else:
-        try:
-            train, test = from_hub(name)
-        except (OSError, ImportError) as error:
-            why = str(error).partition("\n")[0]
-            print(
-                f"{name} cannot be had from the hub ({why}): scikit-learn's digits take its place; "
-                "--source=DIR gives its files",
-                file=sys.stderr,
-            )
-            return open_images("digits", validation=validation)
+        train, test = digits() if name == "digits" else from_hub(name)
     for part, images in ((TRAIN, train), (TEST, test)):
         check(name, images, f"the {part} split of {source or name}")
     order = np.random.default_rng(0).permutation(len(train))
@@ -137,8 +127,7 @@ def digits() -> tuple[Images, Images]:
         from sklearn.datasets import load_digits
     except ImportError:
         raise UserError(
-            "scikit-learn is not installed, which the digits come with: pip install scikit-learn, or give "
-            "other images (--dataset=mnist --source=DIR)"
+            f"{not_installed('sklearn')}; or give other images (--dataset=mnist --source=DIR)"
         ) from None
     found = load_digits()
     pixels = np.round(found.images * (255 / 16)).astype(np.uint8)[:, None]
@@ -147,12 +136,19 @@ def digits() -> tuple[Images, Images]:
 
 
 def from_hub(name: str) -> tuple[Images, Images]:
-    """(train, test) from the Hugging Face hub, downloaded once into its cache. OSError if it cannot be."""
+    """(train, test) from the Hugging Face hub, downloaded once into its cache. UserError if it cannot be."""
     hub, (image, label) = KINDS[name].hub, KINDS[name].columns
     try:
         found = load(hub)
-    except ValueError as error:
-        raise OSError(str(error)) from None
+    except Exception as error:  # of a dozen kinds
+        lacks = isinstance(error, ImportError)
+        why = not_installed("datasets") if lacks else f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise UserError(
+            f"{name} cannot be had from the Hugging Face hub ({why}): get its files, {FILES[name]} and the "
+            f'others, and name their folder, --source=DIR (of image tokens --source="{name} vq in=DIR"), or '
+            "ask for the digits that come with scikit-learn (--dataset=digits, or "
+            '--source="digits vq")'
+        ) from None
 
     def split(part: str) -> Images:
         pixels = np.stack([np.asarray(picture, np.uint8) for picture in found[part][image]])

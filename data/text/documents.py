@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from data.corpus import bounded_lines, file_lines, reading
 from runtime.errors import UserError
 from runtime.hub import load
+from runtime.packages import not_installed
 
 ENDINGS = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".parquet")
 ON_HUB = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")  # owner/name, perhaps with a configuration
@@ -133,7 +134,7 @@ def on_hub(source: str, column: str) -> dict[str, Documents]:
     try:
         found = load(name, configuration)
     except ImportError:
-        raise UserError(f"source {source!r} needs the package datasets: pip install datasets") from None
+        raise UserError(f"source {source!r}: {not_installed('datasets')}") from None
     except Exception as error:  # of a dozen kinds
         why = f"{type(error).__name__}: {error}"
         raise UserError(

@@ -15,24 +15,42 @@ A blank line stands between two documents: no tokenizer here has an end-of-text 
 The prepared folder has the names of the tokenizer and of the source: several texts stand side by side.
 """
 
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from data.settings import PrepareConfig
+from runtime.door import Program
+
+
+@dataclass
+class TextConfig(PrepareConfig):
+    # fmt: off
+    tokenizer: str = "bpe4096"      # bpeN: one of N tokens trained on the train split; gpt2; bytes;
+    #                                 or the path of a tokenizer.json
+    source: str = ""                # folder or file (.txt, .jsonl, each perhaps .gz; .parquet),
+    #                                 or a data set on the hub: owner/name or owner/name:configuration
+    column: str = "text"            # of rows: of .jsonl, .parquet and the hub
+    # fmt: on
+
+    def folder_name(self) -> str:
+        return folder_name(tokenizer_name(self.tokenizer), self.source)
+
+
+program = Program(__name__, __doc__, TextConfig)
+
 import hashlib
 import re
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    from runtime import configurator
-
-    configurator.quiet_imports()
-
-from data.corpus import PrepareConfig, Split, main, prepare_splits, read_batches
+from data.corpus import Split, main, prepare_splits, read_batches
 from data.prepared import SPLITS, is_prepared, read_meta
 from data.text.documents import ENDINGS, ON_HUB, Document, Documents, find_files, of_files, on_hub
 from data.tokenizers import tokenizer_name
@@ -236,22 +254,9 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False, co
     return prepare_splits(out, tokenizer, source, splits, force=force)
 
 
-@dataclass
-class TextConfig(PrepareConfig):
-    # fmt: off
-    tokenizer: str = "bpe4096"      # bpeN: one of N tokens trained on the train split; gpt2; bytes;
-    #                                 or the path of a tokenizer.json
-    source: str = ""                # folder or file (.txt, .jsonl, each perhaps .gz; .parquet),
-    #                                 or a data set on the hub: owner/name or owner/name:configuration
-    column: str = "text"            # of rows: of .jsonl, .parquet and the hub
-    # fmt: on
-
-    def folder_name(self) -> str:
-        return folder_name(tokenizer_name(self.tokenizer), self.source)
-
-
-def command(argv: list[str]) -> int:
-    return main(prepare, FOLDER, TextConfig, __doc__, argv)
+@program
+def command(c: TextConfig) -> int:
+    return main(prepare, FOLDER, c)
 
 
 if __name__ == "__main__":

@@ -8,20 +8,34 @@ hub's parquet files. A part of the train split (--lines, or wiki.train.ANYTHING.
 """
 
 import sys
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    from runtime import configurator
 
-    configurator.quiet_imports()
+from data.settings import PrepareConfig
+from runtime.door import Program
 
-from data.corpus import PrepareConfig, Split, file_lines, main, prepare_splits
+
+@dataclass
+class WikitextConfig(PrepareConfig):
+    # fmt: off
+    tokenizer: str = "gpt2"         # bpeN: N tokens of the train split; bytes, or a tokenizer.json
+    source: str = ""                # folder with wiki.{train,valid,test}.tokens or the hub's parquet files
+    #                                 empty: the hub itself
+    lines: int = 0                  # of the train split, from its start; 0: all. 9703 are 162 articles
+    # fmt: on
+
+
+program = Program(__name__, __doc__, WikitextConfig)
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from data.corpus import Split, file_lines, main, prepare_splits
 from data.prepared import is_prepared
 from runtime.configurator import cli
 from runtime.errors import UserError
@@ -156,18 +170,9 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False, li
     return prepare_splits(out, tokenizer, record, splits, OFFICIAL, force)
 
 
-@dataclass
-class WikitextConfig(PrepareConfig):
-    # fmt: off
-    tokenizer: str = "gpt2"         # bpeN: N tokens of the train split; bytes, or a tokenizer.json
-    source: str = ""                # folder with wiki.{train,valid,test}.tokens or the hub's parquet files
-    #                                 empty: the hub itself
-    lines: int = 0                  # of the train split, from its start; 0: all. 9703 are 162 articles
-    # fmt: on
-
-
-def command(argv: list[str]) -> int:
-    return main(prepare, FOLDER, WikitextConfig, __doc__, argv)
+@program
+def command(c: WikitextConfig) -> int:
+    return main(prepare, FOLDER, c)
 
 
 if __name__ == "__main__":

@@ -100,6 +100,8 @@ class Table(NamedTuple):
 
 def table_path(path: Path) -> Path | None:
     """The name of the table that `path` means, without ending; None if there is no such file."""
+    if not path.name:  # "." may be a run
+        return None
     name = path.with_suffix("") if path.suffix == ".json" else path
     return name if beside(name, ".json").is_file() else None
 

@@ -16,19 +16,44 @@ simulated climbs `truth` is the exact posterior.
 OUT.embeddings shows where whole climbs that were sampled lie beside those of the split: t-SNE of their rates.
 """
 
-if __name__ == "__main__":
-    import sys
-    from pathlib import Path
-
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    from runtime import configurator
-
-    configurator.quiet_imports("scipy", "tabulate", "sklearn", "matplotlib")
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from runtime.configurator import check_seed
+from runtime.door import Program
+from runtime.errors import UserError
+
+
+@dataclass
+class ClimbsConfig:
+    # fmt: off
+    checkpoints: list[str]          # out folders of training runs on climbs, or checkpoints in them
+    split: Literal["validation", "test"] = "test"
+    windows: int = 50               # climbs, evenly over the split
+    samples: int = 20               # of the rest of each; the document has as many
+    climb: int = 0                  # which of them the figure shows
+    data: str = ""                  # the prepared data folder; empty: the one of the first run
+    seed: int = 1337                # of the samples
+    device: str = "auto"
+    out: str = "results/climbs.rest"  # writes OUT.jsonl, OUT.md, OUT.png and OUT.embeddings.png
+    # fmt: on
+
+    def check(self) -> None:
+        """UserError naming the value that cannot work."""
+        for key, least in (("windows", 1), ("samples", 2), ("climb", 0)):
+            if getattr(self, key) < least:
+                raise UserError(f"{key} = {getattr(self, key)}: must be at least {least}")
+        check_seed(self.seed)
+
+
+program = Program(__name__, __doc__, ClimbsConfig, "scipy", "tabulate", "sklearn", "matplotlib")
+
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -53,35 +78,12 @@ from measures.measure import Entry, entries
 from measures.store import Row, Store
 from measures.views import View, beside, grouped, mean, paragraphs, table
 from runtime.checkpoint import load_model
-from runtime.configurator import check_seed, cli, configure, help_text, wants_help
+from runtime.configurator import cli
 from runtime.device import get_device
-from runtime.errors import UserError
 
 COLUMNS = ("nll", "mean", "sample", "one pass")
 SHOWN = ("10%", "10% and a later place")  # what is known in the rows of the figure
 FUTURES = 6  # in each panel of the figure
-
-
-@dataclass
-class ClimbsConfig:
-    # fmt: off
-    checkpoints: list[str]          # out folders of training runs on climbs, or checkpoints in them
-    split: Literal["validation", "test"] = "test"
-    windows: int = 50               # climbs, evenly over the split
-    samples: int = 20               # of the rest of each; the document has as many
-    climb: int = 0                  # which of them the figure shows
-    data: str = ""                  # the prepared data folder; empty: the one of the first run
-    seed: int = 1337                # of the samples
-    device: str = "auto"
-    out: str = "results/climbs.rest"  # writes OUT.jsonl, OUT.md, OUT.png and OUT.embeddings.png
-    # fmt: on
-
-    def check(self) -> None:
-        """UserError naming the value that cannot work."""
-        for key, least in (("windows", 1), ("samples", 2), ("climb", 0)):
-            if getattr(self, key) < least:
-                raise UserError(f"{key} = {getattr(self, key)}: must be at least {least}")
-        check_seed(self.seed)
 
 
 class Asked(NamedTuple):
@@ -236,12 +238,8 @@ def opened(c: ClimbsConfig) -> tuple[list[Entry], Asked]:
     return runs, Asked(windows, parts_of(T, data.given), task)
 
 
-def main(argv: list[str]) -> int:
-    if wants_help(argv):
-        print(__doc__, help_text(ClimbsConfig), sep="\n")
-        return 0
-    c = configure(ClimbsConfig, argv)
-    c.check()
+@program
+def main(c: ClimbsConfig) -> int:
     store = Store.beside(c.out)
     runs, a = opened(c)
     text = {part: known_of(a.windows[c.climb : c.climb + 1], a.parts[part]) for part in SHOWN}

@@ -10,23 +10,40 @@ vertical_rate (ft/min). docs/climbs.md says what a climb is.
 The first rate of a sequence is given. Sequences lie back to back, as those of labs/synthetic.
 """
 
-import hashlib
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from data.settings import PrepareConfig
+from runtime.door import Program
+
+SIMULATED = "simulated"
+
+
+@dataclass
+class ClimbsConfig(PrepareConfig):
+    # fmt: off
+    tokenizer: str = "words"        # no other: the words are rates in ft/min
+    source: str = SIMULATED         # simulated, then settings such as "seed=2"; or a file of ADS-B records
+    # fmt: on
+
+    def folder_name(self) -> str:
+        return folder_name(self.tokenizer, self.source)
+
+
+program = Program(__name__, __doc__, ClimbsConfig)
+
+import hashlib
+from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    from runtime import configurator
-
-    configurator.quiet_imports()
-
-from data.corpus import PrepareConfig, Split, main, prepare_splits
+from data.corpus import Split, main, prepare_splits
 from data.prepared import SPLITS
 from data.sequences import Sequences
 from data.sequences import lines as drawn
@@ -39,7 +56,6 @@ from runtime.configurator import cli
 from runtime.errors import UserError
 
 FOLDER = Path(__file__).resolve().parent
-SIMULATED = "simulated"
 GIVEN = 1  # tokens at the start of a sequence: the rate at which the climb begins
 MEASURE = "orders"  # rates are no text
 
@@ -145,19 +161,9 @@ def text(rows: np.ndarray) -> Iterator[str]:
     yield WORDS[rows[0, 0]]
 
 
-@dataclass
-class ClimbsConfig(PrepareConfig):
-    # fmt: off
-    tokenizer: str = "words"        # no other: the words are rates in ft/min
-    source: str = SIMULATED         # simulated, then settings such as "seed=2"; or a file of ADS-B records
-    # fmt: on
-
-    def folder_name(self) -> str:
-        return folder_name(self.tokenizer, self.source)
-
-
-def command(argv: list[str]) -> int:
-    return main(prepare, FOLDER, ClimbsConfig, __doc__, argv)
+@program
+def command(c: ClimbsConfig) -> int:
+    return main(prepare, FOLDER, c)
 
 
 if __name__ == "__main__":

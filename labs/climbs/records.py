@@ -6,9 +6,11 @@ it has is not read.
 
 import hashlib
 import json
+import math
+import reprlib
 from collections import defaultdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from labs.climbs.rates import LENGTH, STEP, tokens_of
 from runtime.errors import UserError
 
 COLUMNS = ("timestamp", "icao24", "callsign", "vertical_rate")
+LARGEST = 1e15  # of a number: 30,000 years in ms
 LONGEST_GAP = 30  # seconds without a rate that are filled in, by a straight line
 CLIMBING = 300  # ft/min
 LEVEL = 15  # steps, two minutes, that a climb may be interrupted, and that are kept of what follows it
@@ -37,7 +40,9 @@ def read_climbs(path: Path) -> list[Climb]:
     with reading(path) as file:
         try:
             records = json.load(file)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except UnicodeDecodeError:
+            raise  # `reading` says it
+        except (ValueError, RecursionError) as error:  # also a number of 5,000 digits
             raise UserError(f"{path} is not a whole file of JSON ({error}): download it again") from None
     if not isinstance(records, list) or not records or not all(isinstance(r, dict) for r in records):
         raise UserError(f'{path} is not a list of ADS-B records: give it as [{{"timestamp": ...}}, ...]')
@@ -46,13 +51,27 @@ def read_climbs(path: Path) -> list[Climb]:
         raise UserError(f"{path} has no column {', '.join(missing)}: its records need {', '.join(COLUMNS)}")
     flights: dict[tuple[str, str], list[dict]] = defaultdict(list)
     for record in records:
+        check(record, path)
         flights[str(record.get("icao24")), str(record.get("callsign"))].append(record)
-    try:
-        return [climb for key, flight in flights.items() for climb in climbs_of(key[0], flight)]
-    except (TypeError, ValueError, OverflowError) as error:
-        raise UserError(
-            f"{path}: a timestamp (ms) or a vertical_rate (ft/min) is not a number ({error})"
-        ) from None
+    return [climb for key, flight in flights.items() for climb in climbs_of(key[0], flight)]
+
+
+def check(record: dict, path: Path) -> None:
+    """UserError naming `path` and what a record has in place of a number or of a name. NaN is no rate, as
+    null is."""
+    value: Any
+    for name in ("timestamp", "vertical_rate"):
+        value = record.get(name)
+        unknown = value is None or (isinstance(value, float) and not math.isfinite(value))
+        if not unknown and not (type(value) in (int, float) and abs(value) < LARGEST):
+            raise UserError(
+                f"{path}: {name} = {reprlib.repr(value)} is not a number: give ms of a timestamp, and ft/min "
+                "of a vertical_rate, or null"
+            )
+    for name in ("icao24", "callsign"):
+        value = record.get(name)
+        if isinstance(value, (list, dict)) or not str(value).isprintable():
+            raise UserError(f"{path}: {name} = {reprlib.repr(value)} is not a name: give text or null")
 
 
 def climbs_of(aircraft: str, flight: list[dict]) -> list[Climb]:
@@ -62,7 +81,7 @@ def climbs_of(aircraft: str, flight: list[dict]) -> list[Climb]:
     known for more than LONGEST_GAP seconds, or with the records. It gains HEIGHT at least.
     """
     time, rate = (np.array([r.get(name) for r in flight], float) for name in ("timestamp", "vertical_rate"))
-    known = (np.abs(time) < 1e15) & np.isfinite(rate)
+    known = (np.abs(time) < LARGEST) & np.isfinite(rate)
     seconds, first = np.unique((time[known] // 1000).astype(np.int64), return_index=True)
     found = []
     for part in np.split(np.arange(len(seconds)), np.flatnonzero(np.diff(seconds) > LONGEST_GAP + 1) + 1):

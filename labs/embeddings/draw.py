@@ -9,28 +9,16 @@ be no row of the table. The number at each panel is the leave-one-out accuracy o
 as many human texts and texts of the row, in the embeddings themselves: .5 where they cannot be told apart.
 """
 
-if __name__ == "__main__":
-    import sys
-    from pathlib import Path
-
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    from runtime import configurator
-
-    configurator.quiet_imports("sklearn", "scipy", "tabulate", "sacrebleu", "matplotlib")
-
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tqdm import tqdm
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from evaluation.scorer import open_scorer
-from labs.embeddings.tsne import HUMAN, check_rows, draw, embed
-from measures.store import Store
-from measures.views import beside, read_texts, samples_file
-from runtime.configurator import check_seed, cli, configure, help_text, wants_help
-from runtime.device import get_device
+from runtime.configurator import check_seed
+from runtime.door import Program
 from runtime.errors import UserError
-from runtime.files import check_writable, foreign
 
 
 @dataclass
@@ -53,6 +41,21 @@ class EmbeddingsConfig:
         check_seed(self.seed)
 
 
+program = Program(
+    __name__, __doc__, EmbeddingsConfig, "sklearn", "scipy", "tabulate", "sacrebleu", "matplotlib"
+)
+
+from tqdm import tqdm
+
+from evaluation.scorer import open_scorer
+from labs.embeddings.tsne import HUMAN, check_rows, draw, embed
+from measures.store import Store
+from measures.views import beside, read_texts, samples_file
+from runtime.configurator import cli
+from runtime.device import get_device
+from runtime.files import check_writable, foreign
+
+
 def texts_of(c: EmbeddingsConfig) -> dict[str, list[str]]:
     """row -> its texts, the human ones first. UserError for a row that the table has no texts of."""
     table = Path(c.table)
@@ -72,12 +75,8 @@ def texts_of(c: EmbeddingsConfig) -> dict[str, list[str]]:
     return out
 
 
-def main(argv: list[str]) -> int:
-    if wants_help(argv):
-        print(__doc__, help_text(EmbeddingsConfig), sep="\n")
-        return 0
-    c = configure(EmbeddingsConfig, argv)
-    c.check()
+@program
+def main(c: EmbeddingsConfig) -> int:
     texts, out = texts_of(c), beside(Path(c.table), ".embeddings")
     check_rows(texts)
     check_writable(beside(out, ".svg"))

@@ -14,22 +14,39 @@ guidance; the files hold all classes.
 """
 
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from data.settings import PrepareConfig
+from runtime.door import Program
+
+DEFAULT = "digits vq"
+
+
+@dataclass
+class ImageTokensConfig(PrepareConfig):
+    # fmt: off
+    tokenizer: str = "words"        # no other: codes and classes are words
+    source: str = DEFAULT           # IMAGES vq or IMAGES patches, then settings such as "codes=128 in=DIR"
+    # fmt: on
+
+    def folder_name(self) -> str:
+        return folder_name(self.tokenizer, self.source)
+
+
+program = Program(__name__, __doc__, ImageTokensConfig)
+
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from math import prod
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    from runtime import configurator
-
-    configurator.quiet_imports()
-
-from data.corpus import PrepareConfig, Split, main, prepare_splits
+from data.corpus import Split, main, prepare_splits
 from data.images.sets import KINDS, ImageSet, open_images
 from data.prepared import SPLITS, is_prepared, read_meta
 from data.settings import GeneratorSettings
@@ -41,7 +58,7 @@ from runtime.errors import UserError
 from runtime.files import locked
 
 FOLDER = Path(__file__).resolve().parent
-DEFAULT, FILES = "digits vq", "files"
+FILES = "files"
 AT_ONCE = 1000  # images
 GIVEN = 1  # tokens at the start of a sequence: the class
 SAMPLER = "labs/images/sample.py"
@@ -92,13 +109,7 @@ class Source(NamedTuple):
 
     def open(self) -> ImageSet:
         """The images. UserError if they cannot be had."""
-        found = open_images(self.images, self.folder)
-        if found.name != self.images:
-            raise UserError(
-                f"{self.images} cannot be had from the hub: give the folder with its files, "
-                f'--source="{self.images} {self.tokenizer} in=DIR", or take --source="digits vq"'
-            )
-        return found
+        return open_images(self.images, self.folder)
 
 
 def read_source(source: str) -> Source:
@@ -269,19 +280,9 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
     return prepare_splits(out, tokenizer, str(s), splits, force=force, own=own)
 
 
-@dataclass
-class ImageTokensConfig(PrepareConfig):
-    # fmt: off
-    tokenizer: str = "words"        # no other: codes and classes are words
-    source: str = DEFAULT           # IMAGES vq or IMAGES patches, then settings such as "codes=128 in=DIR"
-    # fmt: on
-
-    def folder_name(self) -> str:
-        return folder_name(self.tokenizer, self.source)
-
-
-def command(argv: list[str]) -> int:
-    return main(prepare, FOLDER, ImageTokensConfig, __doc__, argv)
+@program
+def command(c: ImageTokensConfig) -> int:
+    return main(prepare, FOLDER, c)
 
 
 if __name__ == "__main__":

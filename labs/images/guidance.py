@@ -82,11 +82,6 @@ def sample_codes(
 # Runs
 
 
-def check_cfg(scale: float) -> None:
-    if not 1 <= scale < float("inf"):
-        raise UserError(f"cfg = {scale}: must be 1, no guidance, or more")
-
-
 class Drawn(NamedTuple):
     """What a run's tokens mean."""
 

@@ -35,7 +35,7 @@ from evaluation.sampling import weight_draws
 from evaluation.scoring import score
 from evaluation.settings import run_seed
 from labs.image_tokens.prepare import FILES, read_source
-from labs.images.guidance import check_cfg, sample_codes, what_is_drawn
+from labs.images.guidance import sample_codes, what_is_drawn
 from labs.images.quality import NEIGHBOURS, grid, halves, judged, seen, write_png
 from measures.measure import Entry, Subject, entries
 from measures.store import Row
@@ -46,7 +46,7 @@ from runtime.configurator import check_seed
 from runtime.device import float64_device, get_device, get_dtype, settle_dtype
 from runtime.errors import UserError, users_values
 from runtime.files import foreign
-from runtime.values import check_sampling
+from runtime.values import check_cfg, check_sampling
 
 TITLES = {"fd": "FD (our CNN)", "precision": "precision", "recall": "recall", "accuracy": "accuracy"}
 SHOWN = (10, 4)  # classes, and images of each at a point, in the picture of a run
@@ -134,7 +134,10 @@ def load_classifier(path: str, images: ImageSet) -> LanguageModel:
     known = {f.name for f in fields(ClassifyConfig)}
     with foreign(ckpt.path / "config.json", "the configuration of a classifier"), users_values():
         c = ClassifyConfig(**{k: v for k, v in ckpt.config.items() if k in known})
-        model = c.network(images.kind.shape, images.kind.classes)
+        with torch.device("meta"):  # nothing is allocated: a foreign config.json can ask for any size
+            sketch = c.network(images.kind.shape, images.kind.classes)
+    checkpoint.restore(sketch, ckpt)
+    model = c.network(images.kind.shape, images.kind.classes)
     checkpoint.restore(model, ckpt)
     return model.eval().requires_grad_(False)
 
@@ -167,6 +170,8 @@ class ImagesSession:
         real, self.others = halves(getattr(images, c.split), c.images)  # as many, with nothing in common
         if len(real) <= NEIGHBOURS:
             raise UserError(f"the {c.split} split has too few images: {len(real)} in each half of it")
+        if c.out:
+            samples_file(Path(c.out), "")  # UserError if pictures would be written through a link
         self.real, self.labels = seen(self.classifier, real.pixels), real.labels
 
     @property

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 
 from data.images.sets import Images
+from evaluation.settings import NEIGHBOURS
 from heads import OutputHead
 from model import LanguageModel
 from runtime.files import replacing
 
 BATCH = 500  # images, or rows of distances, at a time
-NEIGHBOURS = 3  # k of the manifolds
 
 
 class Seen(NamedTuple):

@@ -9,38 +9,19 @@ and draws from the distribution that is scored, given that a code comes and no c
 log p, the "fake logits" of the GS-Softmax document, eq. 11.
 """
 
-if __name__ == "__main__":
-    import sys
-    from pathlib import Path
-
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    from runtime import configurator
-
-    configurator.quiet_imports()
-
 import sys
-import time
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-import torch
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from evaluation.sampling import weight_draws
-from labs.image_tokens.codecs import Codec
-from labs.image_tokens.prepare import Layout
-from labs.images.guidance import check_cfg, sample_codes, what_is_drawn
-from labs.images.quality import grid, write_png
-from runtime.checkpoint import Degenerate, load_model
-from runtime.configurator import check_seed, cli, configure, help_text, wants_help
-from runtime.device import float64_device, get_device, get_dtype, settle_dtype
+from runtime.configurator import check_seed
+from runtime.door import Program
 from runtime.errors import UserError
-from runtime.files import check_writable, replacing
-from runtime.values import check_sampling
-
-MOST = 100_000  # images
+from runtime.files import check_writable
+from runtime.values import check_cfg, check_sampling
 
 
 @dataclass
@@ -87,6 +68,27 @@ class SampleImagesConfig:
         return int(rows), int(columns)
 
 
+program = Program(__name__, __doc__, SampleImagesConfig)
+
+import time
+from importlib import import_module
+
+import numpy as np
+import torch
+
+from evaluation.sampling import weight_draws
+from labs.image_tokens.codecs import Codec
+from labs.image_tokens.prepare import Layout
+from labs.images.guidance import sample_codes, what_is_drawn
+from labs.images.quality import grid, write_png
+from runtime.checkpoint import Degenerate, load_model
+from runtime.configurator import cli
+from runtime.device import float64_device, get_device, get_dtype, settle_dtype
+from runtime.files import replacing
+
+MOST = 100_000  # images
+
+
 def labels_of(c: SampleImagesConfig, layout: Layout) -> np.ndarray:
     """The class of each image: one a row of the grid. UserError for one that is not there."""
     odd = [label for label in c.class_ if not 0 <= label < layout.classes]
@@ -106,12 +108,8 @@ def write(c: SampleImagesConfig, codes: np.ndarray, codec: Codec | None) -> None
         np.save(file, codes)
 
 
-def main(argv: list[str]) -> int:
-    if wants_help(argv):
-        print(__doc__, help_text(SampleImagesConfig), sep="\n")
-        return 0
-    c = configure(SampleImagesConfig, argv)
-    c.check()
+@program
+def main(c: SampleImagesConfig) -> int:
     if Path(c.out).suffix == ".png":
         import_module("matplotlib")  # said now if it is not installed, not when all is drawn
     device = get_device(c.device)

@@ -9,33 +9,16 @@ came, from the first (dark) to the last (bright); grey is not filled in yet, red
 Source: Pannatier et al. 2024, arXiv 2404.09562, fig. 3.
 """
 
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import numpy as np
-import torch
-
-from data.prepared import found_path
-from data.tokens import open_tokens
-from evaluation import figures
-from evaluation.any_order import reader_of
-from evaluation.filling import Filled
-from evaluation.orders import Asker, spread, templates
-from evaluation.samplers import writers
-from labs.mazes.mazes import FREE, GOAL, PATH, START, WALL, WORDS, Mazes
-from labs.mazes.prepare import mazes_of
-from runtime.checkpoint import load_model
-from runtime.configurator import check_seed, cli, configure, help_text, wants_help
+from runtime.configurator import check_seed
+from runtime.door import Program
 from runtime.errors import UserError
 from runtime.files import check_writable
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 @dataclass
@@ -57,6 +40,30 @@ class MazesConfig:
                 raise UserError(f"{key} = {getattr(self, key)}: must be at least 1")
         check_seed(self.seed)
         check_writable(Path(f"{self.out}.png"))
+
+
+program = Program(__name__, __doc__, MazesConfig, "matplotlib")
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from data.prepared import found_path
+from data.tokens import open_tokens
+from evaluation import figures
+from evaluation.any_order import reader_of
+from evaluation.filling import Filled
+from evaluation.orders import Asker, spread, templates
+from evaluation.samplers import writers
+from labs.mazes.mazes import FREE, GOAL, PATH, START, WALL, WORDS, Mazes
+from labs.mazes.prepare import mazes_of
+from runtime.checkpoint import load_model
+from runtime.configurator import cli
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @torch.no_grad()
@@ -128,12 +135,8 @@ def filled_in(c: MazesConfig) -> tuple[Mazes, np.ndarray, Asker, Filled]:
     return task, rows, who, known[sampler](who, begun, torch.Generator().manual_seed(c.seed))
 
 
-def main(argv: list[str]) -> int:
-    if wants_help(argv):
-        print(__doc__, help_text(MazesConfig), sep="\n")
-        return 0
-    c = configure(MazesConfig, argv)
-    c.check()
+@program
+def main(c: MazesConfig) -> int:
     task, rows, who, filled = filled_in(c)
     begun = templates(rows, task.T // 2)
     shape = (len(rows), task.height, task.width)

@@ -11,20 +11,36 @@ the last window needs it.
 """
 
 import sys
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from data.settings import PrepareConfig
+from runtime.door import Program
+
+
+@dataclass
+class MazesConfig(PrepareConfig):
+    # fmt: off
+    tokenizer: str = "words"        # no other: each kind of cell is a word
+    source: str = ""                # settings such as "height=9 width=11 walls=4"; empty: the standard ones
+    # fmt: on
+
+    def folder_name(self) -> str:
+        return folder_name(self.tokenizer, self.source)
+
+
+program = Program(__name__, __doc__, MazesConfig)
+
+from dataclasses import asdict
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    from runtime import configurator
-
-    configurator.quiet_imports()
-
-from data.corpus import PrepareConfig, Split, main, prepare_splits
+from data.corpus import Split, main, prepare_splits
 from data.prepared import SPLITS
 from data.sequences import lines
 from data.settings import GeneratorSettings
@@ -127,19 +143,9 @@ def _mazes_in(path: Path) -> np.ndarray:
     return np.ascontiguousarray(rows).view(f"V{given * rows.itemsize}").ravel()
 
 
-@dataclass
-class MazesConfig(PrepareConfig):
-    # fmt: off
-    tokenizer: str = "words"        # no other: each kind of cell is a word
-    source: str = ""                # settings such as "height=9 width=11 walls=4"; empty: the standard ones
-    # fmt: on
-
-    def folder_name(self) -> str:
-        return folder_name(self.tokenizer, self.source)
-
-
-def command(argv: list[str]) -> int:
-    return main(prepare, FOLDER, MazesConfig, __doc__, argv)
+@program
+def command(c: MazesConfig) -> int:
+    return main(prepare, FOLDER, c)
 
 
 if __name__ == "__main__":

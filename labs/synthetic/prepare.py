@@ -11,17 +11,34 @@ token more stands at the end, as the last window needs it: it begins a sequence 
 
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    from runtime import configurator
 
-    configurator.quiet_imports()
+from data.settings import PrepareConfig
+from runtime.door import Program
 
-from data.corpus import PrepareConfig, Split, main, prepare_splits
+DEFAULT = "product"
+
+
+@dataclass
+class SyntheticConfig(PrepareConfig):
+    # fmt: off
+    tokenizer: str = "words"        # no other: the distributions are over the task's own words
+    source: str = DEFAULT           # product, step, permutation or walk, then settings such as "seed=2"
+    # fmt: on
+
+    def folder_name(self) -> str:
+        return folder_name(self.tokenizer, self.source)
+
+
+program = Program(__name__, __doc__, SyntheticConfig)
+
+from functools import partial
+from typing import ClassVar
+
+from data.corpus import Split, main, prepare_splits
 from data.prepared import SPLITS
 from data.sequences import Sequences, Task, lines
 from data.settings import GeneratorSettings
@@ -31,7 +48,6 @@ from runtime.configurator import cli
 from runtime.errors import UserError
 
 FOLDER = Path(__file__).resolve().parent
-DEFAULT = "product"
 MEASURE = "orders"  # sequences that stand apart from each other are no text
 
 
@@ -105,19 +121,9 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
     return prepare_splits(Path(out), tokenizer, f"{name} {settings}", splits, force=force, own=own)
 
 
-@dataclass
-class SyntheticConfig(PrepareConfig):
-    # fmt: off
-    tokenizer: str = "words"        # no other: the distributions are over the task's own words
-    source: str = DEFAULT           # product, step, permutation or walk, then settings such as "seed=2"
-    # fmt: on
-
-    def folder_name(self) -> str:
-        return folder_name(self.tokenizer, self.source)
-
-
-def command(argv: list[str]) -> int:
-    return main(prepare, FOLDER, SyntheticConfig, __doc__, argv)
+@program
+def command(c: SyntheticConfig) -> int:
+    return main(prepare, FOLDER, c)
 
 
 if __name__ == "__main__":

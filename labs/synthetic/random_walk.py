@@ -6,12 +6,29 @@ Left the exact density, in the middle what the test split has, right what the mo
 forwards and backwards in time. Source: Pannatier et al. 2024, arXiv 2404.09562, appendix 0.A and fig. 7.
 """
 
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from runtime.door import Program
+
+
+@dataclass
+class WalkConfig:
+    # fmt: off
+    run: str                        # the out folder of a run on --source=walk
+    place: int = 50                 # the one that is known
+    value: int = 120                # of the walk there
+    data: str = ""                  # the prepared data folder; empty: the one of the run
+    out: str = "results/synthetic_walk.walk"    # writes OUT.jsonl and OUT.png
+    # fmt: on
+
+
+program = Program(__name__, __doc__, WalkConfig, "matplotlib")
+
+import json
 
 import numpy as np
 import torch
@@ -27,19 +44,8 @@ from labs.synthetic.tasks import Walk
 from measures.measure import Entry
 from measures.store import Store
 from runtime.checkpoint import load_model
-from runtime.configurator import cli, configure, help_text, wants_help
+from runtime.configurator import cli
 from runtime.errors import UserError
-
-
-@dataclass
-class WalkConfig:
-    # fmt: off
-    run: str                        # the out folder of a run on --source=walk
-    place: int = 50                 # the one that is known
-    value: int = 120                # of the walk there
-    data: str = ""                  # the prepared data folder; empty: the one of the run
-    out: str = "results/synthetic_walk.walk"    # writes OUT.jsonl and OUT.png
-    # fmt: on
 
 
 def opened(c: WalkConfig) -> tuple[Entry, Walk, np.ndarray, Asker, np.ndarray]:
@@ -63,11 +69,8 @@ def opened(c: WalkConfig) -> tuple[Entry, Walk, np.ndarray, Asker, np.ndarray]:
     return Entry(ckpt.config["name"], Path(c.run), ckpt), task, rows, who, text
 
 
-def main(argv: list[str]) -> int:
-    if wants_help(argv):
-        print(__doc__, help_text(WalkConfig), sep="\n")
-        return 0
-    c = configure(WalkConfig, argv)
+@program
+def main(c: WalkConfig) -> int:
     store = Store.beside(c.out)
     entry, task, rows, who, text = opened(c)
     exact = np.exp(task.log_probs(text[None])[0])

@@ -161,12 +161,6 @@ def test_another_tokenizer_is_not_mixed_in(folder):
         prepare(folder, "words", "digits patches codes=5")
 
 
-def test_images_that_cannot_be_had_are_no_other_images(images, tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "open_images", lambda *_: images)  # digits, as where there is no network
-    with pytest.raises(UserError, match="mnist cannot be had"):
-        prepare(tmp_path / "x", "words", "mnist patches")
-
-
 def test_a_folder_of_images_that_is_none_leaves_nothing_behind(tmp_path):
     for folder in (tmp_path / "nosuch", tmp_path):
         with pytest.raises(FileNotFoundError, match=str(folder)):
@@ -348,7 +342,7 @@ def test_codes_are_written_and_the_same_again(run, tmp_path):
         ("class=-1", "class = -1"),
         ("class=x", "class"),
         ("cfg=0.5", "cfg = 0.5"),
-        ("cfg=1e999", "cfg = inf"),
+        ("cfg=1e999", "cfg must lie between"),
         ("grid=8", "grid = '8'"),
         ("grid=0x3", "grid = '0x3'"),
         ("grid=99999x99999", "at most"),

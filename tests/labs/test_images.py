@@ -1,5 +1,8 @@
 """The images measure: Frechet distance, precision and recall where they are known, and rows of a tiny run."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 from scipy.linalg import sqrtm
@@ -9,7 +12,7 @@ import classify
 from data.images.sets import Images
 from evaluation.settings import TableConfig
 from labs.image_tokens.prepare import prepare
-from labs.images.measure import MEASURE, TITLES, ImagesConfig
+from labs.images.measure import MEASURE, TITLES, ImagesConfig, load_classifier
 from labs.images.quality import Seen, frechet, halves, judged, moments, precision_recall
 from measures.jobs import Run
 from measures.measure import evaluate
@@ -89,7 +92,8 @@ def test_a_table_has_its_rows_and_keeps_them(run, here, classifier, tmp_path, ca
     out = tmp_path / "results/t"
     argv = [f"a-1={run}", f"--classifier={classifier}", "--images=12", "--cfg=1,2", "--device=cpu"]
     assert measure(*argv, f"--out={out}") == 0
-    *references, row = Store(out.with_suffix(".jsonl")).rows("images")
+    rows = Store(out.with_suffix(".jsonl")).rows("images")
+    (row,), references = ([r for r in rows if r.get("reference", False) == f] for f in (False, True))
     assert row["name"] == "a-1" and [p["cfg"] for p in row["points"]] == [1, 2]
     assert row["bits_pixel"] == pytest.approx(row["bits_code"] / 4)
     exact, through, noise = references
@@ -129,6 +133,22 @@ def test_more_than_one_temperature_and_cut_is_a_point_each(run, here, classifier
 def test_what_cannot_be_measured_is_said(run, here, classifier, flag, says):  # noqa: F811
     with pytest.raises((UserError, OSError), match=says):
         measure(str(run), f"--classifier={classifier}", "--device=cpu", f"--{flag}")
+
+
+@pytest.mark.parametrize("layers", ["{}x9999999999", "FC[999999999]"])
+def test_sizes_of_a_foreign_classifier_are_checked(classifier, images, tmp_path, layers):  # noqa: F811
+    """Before anything of such a size is made."""
+    shutil.copytree(classifier, tmp_path / "cnn")
+    path = tmp_path / "cnn/best/config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"layers": layers}))
+    with pytest.raises(UserError, match="is no layer|does not fit its configuration"):
+        load_classifier(str(tmp_path / "cnn"), images)
+
+
+def test_a_linked_folder_of_samples_is_not_written_through(run, here, classifier, tmp_path):  # noqa: F811
+    (tmp_path / "t.samples").symlink_to(tmp_path)
+    with pytest.raises(UserError, match="t.samples is a link"):
+        measure(str(run), f"--classifier={classifier}", "--images=8", f"--out={tmp_path / 't'}")
 
 
 def test_a_run_is_no_classifier_and_text_no_images(run, here, classifier, trained):  # noqa: F811

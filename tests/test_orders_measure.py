@@ -1,24 +1,27 @@
-"""Middles, the distance to the two-sided truth, samplers against it, and the command that tabulates them."""
+"""The orders measure: middles, the distance to the two-sided truth, samplers against it, and its table."""
 
-import json
 import re
-import shutil
 
-import eval_orders
 import numpy as np
 import pytest
 import torch
-from evaluation.by_seed import mean
-from safetensors.torch import load_file, save_file
+from conftest import TINY, train_in_process
 
 import train
 from data.grammar.two_sided import ForwardBackward
+from data.sequences import Sequences
 from evaluation.any_order import FREE
 from evaluation.orders import KINDS, Asker, divergence, middle_bits, questions, spread
 from evaluation.samplers import points
-from evaluation.two_sided import Language, Sequences, pair_shares
+from evaluation.two_sided import Language, pair_shares
 from labs.synthetic.tasks import TASKS
+from measures import orders
+from measures.measure import measure_runs
+from measures.orders import OrdersMeasure
+from measures.store import Store
+from measures.views import mean
 from runtime.checkpoint import find, load
+from table import main
 from tests.test_any_order import q_of
 from tests.test_orders import log_p, model_of, text
 from tests.test_two_sided import documents
@@ -195,18 +198,16 @@ def test_points(machine, order, most):
         assert by["8 steps"]["evaluations"] <= 8 and by["a token a pass"]["evaluations"] == 12
 
 
-# ---- the command -------------------------------------------------------------------------------------------
+# ---- the table ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def runs(token_folder, tmp_path_factory):
-    from conftest import TINY, train_in_process
-
     folder = tmp_path_factory.mktemp("runs")
     for order, seed in (("left_to_right", 1), ("random", 1), ("random", 2), ("fractal", 1), ("masked", 1)):
         name = f"{order}-{seed}"
         config = train.TrainConfig(
-            **TINY | dict(name=name, order=order, seed=seed, out_dir=str(folder / name))
+            **TINY | dict(name=name, row=order, order=order, seed=seed, out_dir=str(folder / name))
         )
         assert train_in_process(config, token_folder) == 0
     return folder
@@ -215,13 +216,13 @@ def runs(token_folder, tmp_path_factory):
 def test_the_table(runs, token_folder, tmp_path, capsys):
     paths = [str(p) for p in sorted(runs.iterdir())]
     out = tmp_path / "orders"
-    flags = [f"--data={token_folder}", "--gaps=[1,4]", "--windows=20", f"--out={out}"]
-    assert eval_orders.main([*paths, *flags]) == 0
+    flags = ["--measure=orders", f"--data={token_folder}", "--gaps=[1,4]", "--windows=20", f"--out={out}"]
+    assert main([*paths, *flags]) == 0
     table = capsys.readouterr().out
     assert table.strip() == out.with_name("orders.md").read_text().strip()
     explained = [line[2:].partition(":")[0] for line in table.splitlines() if line.startswith("- ")]
     assert explained == ["ppl, ppl random, ppl own", "left N, both N"]
-    rows = {r["name"]: r for r in json.loads(out.with_name("orders.json").read_text())["rows"]}
+    rows = {r["name"]: r for r in Store(tmp_path / "orders.jsonl").rows("orders")}
     assert rows["random-1"].keys() >= {"ppl", "ppl_random", "ppl_own", "left_1", "both_1", "left_4", "both_4"}
     assert rows["left_to_right-1"].keys() & {"ppl", "ppl_random", "left_1", "both_1"} == {"ppl", "left_1"}
     assert "ppl" not in rows["masked-1"] and rows["masked-1"]["ppl_random"] == rows["masked-1"]["ppl_own"]
@@ -230,79 +231,31 @@ def test_the_table(runs, token_folder, tmp_path, capsys):
     assert line.split("|")[2].strip() == "2" and "±" in line  # two seeds, one row
 
 
-def test_a_stopped_table_keeps_the_rows_that_come_later(runs, token_folder, tmp_path, monkeypatch):
-    out, paths = tmp_path / "t", [str(runs / f"random-{i}") for i in (1, 2)]
-    flags = [f"--data={token_folder}", "--windows=4", "--gaps=[1]", f"--out={out}"]
-    assert eval_orders.main([paths[1], *flags]) == 0
-    (had,) = json.loads(out.with_name("t.json").read_text())["rows"]
+def test_a_table_keeps_the_rows_of_other_runs_and_goes_on(runs, token_folder, tmp_path, capsys, monkeypatch):
+    """Those of this definition; and what another process writes while a run is measured."""
+    out = tmp_path / "t"
+    flags = ["--measure=orders", f"--data={token_folder}", "--windows=4", "--gaps=[1]", f"--out={out}"]
+    names = lambda: [r["name"] for r in Store(tmp_path / "t.jsonl").rows("orders")]
+    assert main([str(runs / "random-2"), *flags]) == 0
+    real = orders.OrdersSession.numbers
 
-    def stopped_at_random_1(c, entry, *rest):
-        if entry.name == "fractal-1":
-            return had | {"name": entry.name}
-        raise KeyboardInterrupt
+    def numbers(self, subject):
+        if subject.name == "random-1":
+            raise KeyboardInterrupt
+        if subject.name == "fractal-1" and "masked-1" not in names():
+            assert main([str(runs / "masked-1"), *flags]) == 0
+        return real(self, subject)
 
-    monkeypatch.setattr(eval_orders, "run_row", stopped_at_random_1)
+    monkeypatch.setattr(orders.OrdersSession, "numbers", numbers)
+    argv = [*(str(runs / name) for name in ("fractal-1", "random-1", "random-2")), *flags]
     with pytest.raises(KeyboardInterrupt):
-        eval_orders.main([str(runs / "fractal-1"), *paths, *flags])
-    names = [r["name"] for r in json.loads(out.with_name("t.json").read_text())["rows"]]
-    assert names == ["fractal-1", "random-2"]
-
-
-def test_a_table_keeps_the_rows_of_other_runs(runs, token_folder, tmp_path, capsys):
-    out, names = tmp_path / "t", ["random-1", "fractal-1"]
-    flags = [f"--data={token_folder}", "--windows=4", "--gaps=[1]", f"--out={out}"]
-    for name in names:
-        assert eval_orders.main([str(runs / name), *flags]) == 0
-    path, shown = out.with_name("t.json"), capsys.readouterr().out
-    table = json.loads(path.read_text())
-    assert [r["name"] for r in table["rows"]] == names[::-1]
-    assert "| random " in shown and "another version" not in shown
-    for row in table["rows"]:
-        row["code"] = "older"
-    path.write_text(json.dumps(table))
-    assert eval_orders.main([str(runs / "fractal-1"), *flags]) == 0  # measured anew; of the other it is said
+        main(argv)
+    assert set(names()) == {"fractal-1", "masked-1", "random-2"}
+    monkeypatch.undo()
+    capsys.readouterr()
+    assert main(argv) == 0 and names() == ["fractal-1", "random-1", "random-2", "masked-1"]
     said = capsys.readouterr()
-    assert "kept from" not in said.err
-    assert "another version of this program, and not again" in said.out and "there: random-1." in said.out
-
-
-def test_two_processes_add_to_one_table(runs, token_folder, tmp_path, monkeypatch):
-    """While one run is measured, another process writes its row: both stay."""
-    out, real, again = tmp_path / "t", eval_orders.run_row, []
-    flags = [f"--data={token_folder}", "--windows=4", "--gaps=[1]", f"--out={out}"]
-
-    def meanwhile(*args):
-        if not again:
-            again.append("started")
-            again.append(eval_orders.main([str(runs / "fractal-1"), *flags]))
-        return real(*args)
-
-    monkeypatch.setattr(eval_orders, "run_row", meanwhile)
-    assert eval_orders.main([str(runs / "random-1"), *flags]) == 0 and again == ["started", 0]
-    names = {r["name"] for r in json.loads(out.with_name("t.json").read_text())["rows"]}
-    assert names == {"random-1", "fractal-1"} and "| fractal " in out.with_name("t.md").read_text()
-    assert not list(tmp_path.glob(".*"))
-
-
-def test_a_run_of_no_numbers_is_a_row_that_says_so(runs, token_folder, tmp_path, capsys):
-    """The others have theirs, and the table goes on."""
-    bad, out = tmp_path / "random-2", tmp_path / "t"
-    shutil.copytree(runs / "random-2", bad)
-    for weights in bad.glob("*/model.safetensors"):
-        tensors = load_file(weights)
-        next(iter(tensors.values())).fill_(float("nan"))
-        save_file(tensors, weights)
-    flags = [f"--data={token_folder}", "--windows=4", "--gaps=[1]", f"--out={out}"]
-    argv = [str(bad), str(runs / "random-1"), *flags]
-    for _ in range(2):  # the second time it is kept
-        assert eval_orders.main(argv) == 1
-    said = capsys.readouterr()
-    assert "random-2: kept from" in said.err and "1 of 2 models could not be evaluated: random-2" in said.err
-    assert "Could not be measured, and in no mean: random-2 (its weights hold nan or inf" in said.out
-    rows = {r["name"]: r for r in json.loads(out.with_name("t.json").read_text())["rows"]}
-    assert "problem" in rows["random-2"] and "ppl" not in rows["random-2"] and rows["random-1"]["ppl"] > 1
-    (line,) = [x for x in out.with_name("t.md").read_text().splitlines() if x.startswith("| random ")]
-    assert line.split("|")[2].strip() == "1"
+    assert said.err.count("kept from") == 2 and "| random " in said.out and "definition" not in said.out
 
 
 def test_runs_sample_with_seeds_of_their_own(runs, token_folder, monkeypatch):
@@ -320,11 +273,14 @@ def test_runs_sample_with_seeds_of_their_own(runs, token_folder, monkeypatch):
         def log_probs(self, text, asked):
             return np.full((asked.sum(), vocab), -np.log(vocab))
 
-    monkeypatch.setattr(eval_orders, "two_sided", lambda *_: Known())
-    monkeypatch.setattr(eval_orders, "points", seen)
-    paths = [str(runs / f"random-{i}") for i in (1, 2)]
-    assert eval_orders.main([*paths, f"--data={token_folder}", "--samplers", "--truth_windows=2"]) == 0
-    assert len(set(seeds)) == 2
+    monkeypatch.setattr(orders, "two_sided", lambda *_: Known())
+    monkeypatch.setattr(orders, "points", seen)
+    c = orders.OrdersConfig(
+        [str(runs / f"random-{i}") for i in (1, 2)], data=str(token_folder), samplers=True, truth_windows=2
+    )
+    *rows, truth = measure_runs(OrdersMeasure(), OrdersMeasure().open(c), Store(None))
+    assert len(set(seeds)) == 2 and truth["reference"] and truth["judgements"]["judged"] > 1
+    assert all(row["kl_random_50%"] > 0 and row["samplers"] == [] for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -339,7 +295,7 @@ def test_runs_sample_with_seeds_of_their_own(runs, token_folder, monkeypatch):
 )
 def test_what_cannot_be_asked(runs, token_folder, flags, says):
     with pytest.raises(ValueError, match=re.escape(says)):
-        eval_orders.main([str(runs / "random-1"), f"--data={token_folder}", *flags])
+        main(["--measure=orders", str(runs / "random-1"), f"--data={token_folder}", *flags])
 
 
 def test_synthetic_sequences_are_judged_one_by_one():
@@ -367,19 +323,21 @@ def test_a_mean_has_the_places_of_its_interval(values, shown):
     assert mean(values) == shown
 
 
-def test_numbers_of_the_figure_are_plain(tmp_path):
-    said = {"sampler": "random order", "evaluations": 35.0, "solved": 0.5, "optimal": 0.25}
-    rows = [{"row": "a", "samplers": [said, said | {"evaluations": 3.0}]}]
-    _, svg = eval_orders.draw(rows, {"solved": 1.0, "optimal": 1.0, "judged": 2}, tmp_path / "f")
-    text = svg.read_text()
-    assert "<!-- 16 -->" in text and "math" not in text
+def test_the_figure(tmp_path):
+    """A row by its seeds' means, in orders that it was trained in."""
+    sampler = {"sampler": "random order", "evaluations": 35.0, "solved": 0.5, "optimal": 0.25}
+    fields = {"row": "a", "overlay": "", "samplers": [sampler, sampler | {"evaluations": 3.0}]}
+    rows = [fields | {"name": f"a-{seed}", "seed": seed} for seed in (1, 2)]
+    truth = {"name": "truth", "reference": True, "judgements": {"solved": 1.0, "optimal": 1.0, "judged": 2}}
+    assert tmp_path / "f.samplers.png" in OrdersMeasure().draw([*rows, truth], tmp_path / "f")
+    assert OrdersMeasure().draw([{"name": "b"}], tmp_path / "g") == []
 
 
 @pytest.mark.parametrize("order, drawn", [("random", 2), ("conditional", 1), ("fractal", 0)])
 def test_the_figure_is_of_orders_that_a_row_was_trained_in(order, drawn):
     samplers = [{"sampler": "left to right"}, {"sampler": "speculative"}]
     row = {"row": "a", "training": {"order": order}, "samplers": samplers}
-    assert eval_orders.in_own_order(row) == samplers[:drawn]
+    assert orders.in_own_order(row) == samplers[:drawn]
 
 
 def test_pairs_of_classes_tell_valid_texts_that_are_all_alike(machine):

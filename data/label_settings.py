@@ -1,0 +1,47 @@
+"""What decides a teacher's proposals (data/labels.py), apart from torch."""
+
+import math
+from dataclasses import dataclass
+
+from runtime.errors import UserError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides the proposals (and so belongs to a store's identity)."""
+
+    candidates: int = 50  # k: tokens proposed at a position, the teacher's most probable
+    positions: float = 0.5  # m: positions of each window; a share below or at 1, a number above
+    ppl_threshold: float = 0.0  # proposals of a higher perplexity are dropped; 0: none is
+    ppl_form: str = "prefix"  # of the window up to the candidate, or of the "full" window with it put in
+    seed: int = 1337  # of the choice of positions
+
+    def __post_init__(self) -> None:
+        if self.candidates < 1:
+            raise UserError(f"candidates = {self.candidates}: the teacher must propose at least 1 token")
+        share, number = 0 < self.positions <= 1, 1 < self.positions < math.inf
+        if not share and not (number and self.positions == int(self.positions)):
+            raise UserError(
+                f"positions = {self.positions}: give a share in (0, 1] or a whole number of positions"
+            )
+        if not self.ppl_threshold >= 0:
+            raise UserError(f"ppl_threshold = {self.ppl_threshold}: must be positive, or 0 for none")
+        if self.ppl_form not in ("prefix", "full"):
+            raise UserError(f"ppl_form = {self.ppl_form!r}: use 'prefix' or 'full'")
+
+    def count(self, block_size: int) -> int:
+        """m for windows of `block_size`."""
+        m = round(self.positions * block_size) if self.positions <= 1 else int(self.positions)
+        if not 1 <= m <= block_size:
+            raise UserError(
+                f"positions = {self.positions} means {m} of block_size = {block_size}: "
+                f"must lie between 1 and {block_size}"
+            )
+        return m
+
+    def reads(self, block_size: int, vocab_size: int) -> int:
+        """Tokens that the teacher reads to label one window: the window itself, and once more with each
+        candidate put in where the perplexity of the full window decides."""
+        again = self.count(block_size) * min(self.candidates, vocab_size)
+        full = self.ppl_threshold > 0 and self.ppl_form == "full"
+        return block_size * (1 + again * full)

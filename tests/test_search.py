@@ -1,0 +1,297 @@
+"""The search: its points, what it takes over and keeps, and what it finds."""
+
+import itertools
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import TINY, train_in_process
+
+import table
+import train
+from config.defaults import TrainConfig
+from measures import search
+from measures.measure import training_of
+from measures.search import Search, best_of, expected_best, points, propose, trials_in, trials_of
+from measures.store import Store
+from runtime import workers
+from runtime.configurator import configure
+from table import TableConfig
+
+ROOT = Path(__file__).resolve().parents[1]
+SPACE = {"learning_rate": [1e-3, 8e-3], "gain": [0.5, 16]}
+NO_STORE = Store(None)
+
+
+# ---- points ------------------------------------------------------------------------------------------------
+
+
+def test_the_points_are_known_in_advance():
+    """Of any version of scipy: trials of one machine are those of another."""
+    assert points(SPACE, 3) == [
+        {"learning_rate": 0.00235, "gain": 14.1},
+        {"learning_rate": 0.00449, "gain": 0.726},
+        {"learning_rate": 0.00656, "gain": 3.12},
+    ]
+    assert [points(SPACE, n) for n in (1, 2, 5, 8)] == [points(SPACE, 16)[:n] for n in (1, 2, 5, 8)]
+
+
+def test_the_points_fill_the_space_on_a_log_scale():
+    at = np.log([[p["learning_rate"], p["gain"]] for p in points(SPACE, 64)])
+    low, high = np.log(list(SPACE.values())).T
+    for share in ((at - low) / (high - low)).T:
+        counts, _ = np.histogram(share, bins=8, range=(0, 1))
+        assert all(7 <= n <= 9 for n in counts)  # 8, but for the rounding to three digits
+
+
+def test_every_row_has_the_same_points_and_its_own_flags_win():
+    c = TableConfig(rows=["baseline", "temperature", "smooth_gpt --gain 2", "am_softmax --min_lr=1e-5"])
+    c.flags = "--eval_windows=3"  # of the split that the trials are compared by: all of it
+    trials = Search(c, NO_STORE)
+    plain, other, fixed, low = ([t.wanted for t in trials.shared(row)] for row in c.rows)
+    assert [(w["learning_rate"], w["gain"]) for w in plain] == [
+        (p["learning_rate"], p["gain"]) for p in points(SPACE, 8)
+    ]
+    for key in ("learning_rate", "gain", "min_lr"):
+        assert [w[key] for w in plain] == [w[key] for w in other]
+    assert {w["gain"] for w in fixed} == {2.0} and len({w["learning_rate"] for w in fixed}) == 8
+    assert all(w["min_lr"] == pytest.approx(w["learning_rate"] / 10, rel=1e-2) for w in plain + fixed)
+    assert {w["min_lr"] for w in low} == {1e-5}
+    assert all(w["eval_interval"] == w["max_steps"] == 1000 and w["seed"] == 1 for w in plain)
+    assert not any(w["eval_windows"] for w in plain)
+    (only,) = trials.shared("baseline --gain=2 --learning_rate=1e-3")  # nothing to search
+    assert only.point == {} and only.out == Path("out/baseline-small-1-t00")
+
+
+def test_the_further_trials_follow_from_those_before():
+    """They close in on the best point of a bowl, and are the same for the same trials."""
+
+    def bowl(point: dict) -> float:
+        distance = (math.log(point["learning_rate"] / 2e-3), math.log(point["gain"] / 4))
+        return 5 + sum(d**2 for d in distance)
+
+    found = [entry("x", i, bowl(p), point=p) for i, p in enumerate(points(SPACE, 8))]
+    assert propose(SPACE, found) == propose(SPACE, found)
+    for i in range(8, 12):
+        at = propose(SPACE, found)
+        assert all(low <= at[key] <= high for key, (low, high) in SPACE.items())
+        found.append(entry("x", i, bowl(at), point=at))
+    assert min(t["nll"] for t in found[:8]) > 5.3 and best_of(found)["nll"] < 5.05
+    found[-1]["nll"] = math.inf  # a trial that diverged
+    assert propose(SPACE, found)
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        (dict(trials=0), "trials = 0"),
+        (dict(rows=[]), "rows and seeds"),
+        (dict(rows=["baseline", "baseline"]), "name one twice"),
+        (dict(rows=["baseline --teacher={first}"]), "give another row first"),
+        (dict(rows=["baseline --teacher={frist}"]), "{frist}, of which nothing is known"),
+        (dict(space={}), "give a setting to search"),
+        (dict(space={"n_layer": [1, 2]}), "no setting of train.py that is a float"),
+        (dict(space={"gain": [2, 1]}), r"gain = \[2, 1\]: give \[lowest, highest\]"),
+        (dict(space={"gain": [0, 1]}), r"gain = \[0, 1\]"),
+        (dict(space={"gain": 3}), "gain = 3"),
+        (dict(flags="--no_such=1"), "no_such"),
+    ],
+)
+def test_mistakes_are_found_before_any_training(tmp_path, change, says):
+    with pytest.raises(ValueError, match=says):
+        flags = dict(name="x", rows=["baseline"], results=tmp_path, runs=tmp_path) | change
+        table.main(["--search", "--commands", *(f"--{k}={v}" for k, v in flags.items())])
+
+
+@pytest.mark.parametrize("files", [["heads"], ["heads", "heads_250"], ["heads", "grammar"]])
+def test_the_committed_searches_are_sound(files, tmp_path):
+    c = configure(TableConfig, [f"config/tables/{f}.py" for f in files])
+    assert Search(c, Store(tmp_path / "x.jsonl")).shared(c.rows[0])
+
+
+# ---- what was found ----------------------------------------------------------------------------------------
+
+
+def test_expected_best_is_the_mean_over_all_draws():
+    values = [3.0, 1.0, 4.0, 1.5]
+    for draws in (1, 2, 3):
+        every = [min(draw) for draw in itertools.product(values, repeat=draws)]
+        assert expected_best(values, draws) == pytest.approx(np.mean(every))
+    assert expected_best(values, 1000) == pytest.approx(1.0)
+
+
+def entry(row: str, trial: int, nll: float, **changes) -> dict:
+    """A row of the store."""
+    settings = {"space": SPACE, "design": 4}
+    one = {"measure": "search", "definition": 1, "settings": settings, "name": f"{row}-small-1-t{trial:02d}"}
+    one |= {"row": row, "overlay": "small", "seed": 1, "trial": trial, "point": points(SPACE, 16)[trial]}
+    one |= {"nll": nll, "diverged": not math.isfinite(nll), "vocab_size": 100, "training": {}}
+    return one | changes
+
+
+def test_the_views_name_the_best_point_and_the_edges(tmp_path):
+    store = Store(tmp_path / "x.jsonl")
+    store.put([entry("baseline", i, nll) for i, nll in enumerate([2.0, 1.0, math.inf, 1.5])])
+    store.put([*trials_in(store), entry("other", 0, 1.0), entry("other", 1, 1.0, definition=0)])
+    text = search.write_views(store, tmp_path / "x.tune")
+    assert text == (tmp_path / "x.tune.md").read_text() and (tmp_path / "x.tune.png").is_file()
+    _, _, base, other = text.split("\n\n")[0].splitlines()
+    cells = [cell.strip() for cell in base.split("|")[1:-1]]
+    assert cells[:6] == ["baseline", "4", "1", "0.00449", "0.726 (lowest)", f"{math.e:.1f}"]
+    # one that diverged counts as a uniform distribution
+    assert cells[6] == f"{math.exp((2 + 1 + math.log(100) + 1.5) / 4):.1f}" and len(cells) == 9
+    assert other.split("|")[7].strip() == f"{math.e:.1f}" and other.split("|")[8].strip() == "-"
+    store.put([entry("baseline", 0, 2.0, point=3)])
+    with pytest.raises(ValueError, match="x.jsonl is not a file of rows of this program"):
+        search.write_views(store, tmp_path / "x.tune")
+
+
+# ---- a whole search ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def start(token_folder, tmp_path, monkeypatch):
+    """start(*flags, **changes) -> exit code of table.py on the tiny corpus, in a folder of its own.
+
+    train.py runs in this process; `trained` has the names of its runs.
+    """
+    trained = []
+
+    def fake_train(self, command, environment):
+        config = TrainConfig.read(command[2:])
+        trained.append(config.name)
+        return train_in_process(config, token_folder)
+
+    monkeypatch.setattr(workers.Trainings, "run", fake_train)
+    monkeypatch.setattr("measures.jobs.prepared", lambda *_: token_folder)
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "config", "config")
+    Path("config/mini.py").write_text(
+        "".join(f"{k} = {v!r}\n" for k, v in (TINY | dict(block_size=96)).items())
+    )
+
+    def start(*flags, **changes):
+        asked = dict(name="mini", overlay="mini", rows=["baseline", "smooth_gpt"], trials=2, design=2)
+        texts = f"--texts=6 --prompt_tokens=6 --new_tokens=80 --halves=5 --data={token_folder}"
+        asked |= dict(evaluate=texts) | changes
+        return table.main([*flags, *(f"--{k}={v}" for k, v in asked.items())])
+
+    start.trained = trained
+    return start
+
+
+def trials() -> dict:
+    return {t["name"]: t for t in trials_in(Store(Path("results/mini.jsonl")))}
+
+
+def test_a_whole_search_and_on(start, monkeypatch):
+    assert start("--search") == 0
+    names = [f"{row}-mini-1-t0{i}" for row in ("baseline", "smooth_gpt") for i in (0, 1)]
+    assert start.trained == names
+    there = trials()
+    for name, t in there.items():
+        progress = json.loads(Path(f"out/{name}/last/progress.json").read_text())
+        config = json.loads(Path(f"out/{name}/last/config.json").read_text())
+        assert t["nll"] == progress["best_val_nll"] and t["training"] == training_of(config)
+        assert t["point"] == {"learning_rate": config["learning_rate"], "gain": config["gain"]}
+        assert (t["row"], t["overlay"], t["seed"]) == (name.split("-")[0], "mini", 1) and not t["diverged"]
+    assert "/" not in "".join(str(v) for t in there.values() for v in t["training"].values())
+    assert all(Path(f"results/mini.tune.{end}").is_file() for end in ("md", "png"))
+    shutil.rmtree("out")
+    assert start("--search") == 0 and len(start.trained) == 4  # all is in the file
+    assert start("--search", trials=4) == 0 and len(start.trained) == 8 and trials().items() >= there.items()
+    own = trials_of(trials().values(), "smooth_gpt", 3)
+    assert trials()["smooth_gpt-mini-1-t03"]["point"] == propose(SPACE, own)
+    with pytest.raises(ValueError, match="trials of other settings .flags '', now '--max_steps=5'"):
+        start("--search", flags="--max_steps=5")
+    monkeypatch.setattr(search, "data_of", lambda wanted: "another")
+    with pytest.raises(ValueError, match="trials of another training text"):
+        start("--search", trials=4)
+
+
+def test_a_stopped_search_goes_on(start, monkeypatch, capsys):
+    inner, codes = workers.Trainings.run, [143]
+
+    def run(self, command, environment):
+        at_first = codes and "--name=baseline-mini-1-t01" in command
+        return codes.pop() if at_first else inner(self, command, environment)
+
+    monkeypatch.setattr(workers.Trainings, "run", run)
+    assert start("--search") == 143 and start.trained == ["baseline-mini-1-t00"] == list(trials())
+    assert "run it again to go on" in capsys.readouterr().err
+    assert start("--search") == 0 and len(start.trained) == len(trials()) == 4
+
+
+def test_runs_that_were_trained_by_hand_are_taken_over(start, token_folder):
+    hand = ["config/baseline.py", "config/mini.py", "--learning_rate=0.00235", "--min_lr=0.000235"]
+    hand += ["--gain=14.1", "--seed=1", "--eval_interval=6"]
+    hand += ["--name=baseline-mini-1-t00", "--out_dir=out/baseline-mini-1-t00"]
+    assert train_in_process(TrainConfig.read(hand), token_folder) == 0
+    assert start("--search", rows=["baseline"]) == 0 and start.trained == ["baseline-mini-1-t01"]
+    assert len(trials()) == 2
+    other = [*hand[:5], "--seed=2", "--name=baseline-mini-1-t02", "--out_dir=out/baseline-mini-1-t02"]
+    assert train_in_process(TrainConfig.read(other), token_folder) == 0
+    with pytest.raises(ValueError, match="baseline-mini-1-t02 was trained with another"):
+        start("--search", rows=["baseline"], trials=3)
+
+
+def test_a_row_starts_from_the_best_trial_of_the_first(start, capsys):
+    rows = ["baseline", "stop_gradient --init_from={first} --gain={gain}"]
+    assert start("--search", "--commands", rows=rows) == 0
+    out, err = capsys.readouterr()
+    names = [line.split("--name=")[1].split()[0] for line in out.splitlines()]
+    assert names == ["baseline-mini-1-t00", "baseline-mini-1-t01"] and not start.trained
+    assert "1 rows start from the best trial of baseline" in err
+    assert start("--search", rows=rows) == 0
+    best = best_of(trials_of(trials().values(), "baseline", 2))
+    for name in ("stop_gradient-mini-1-t00", "stop_gradient-mini-1-t01"):
+        config = json.loads(Path(f"out/{name}/last/config.json").read_text())
+        assert config["init_from"] == f"out/{best['name']}/last" and config["gain"] == best["point"]["gain"]
+        assert trials()[name]["point"].keys() == {"learning_rate"}
+    shutil.rmtree("out")
+    assert start("--search", rows=rows) == 0 and len(start.trained) == 4
+    assert start("--search", rows=[*rows, "sparse_softmax_k --init_from={first}"]) == 0
+    assert start.trained[4:] == [best["name"], "sparse_softmax_k-mini-1-t00", "sparse_softmax_k-mini-1-t01"]
+
+
+def test_a_trial_that_diverges_is_a_result_and_a_mistake_is_none(start, monkeypatch):
+    real = train.Trainer.train_step
+
+    def step(self):
+        if self.config.gain > 10:
+            raise train.Diverged("step 1: the loss is not finite")
+        return real(self)
+
+    monkeypatch.setattr(train.Trainer, "train_step", step)
+    assert start("--search", rows=["baseline"]) == 0 and len(start.trained) == 2
+    t = trials()["baseline-mini-1-t00"]
+    assert t["diverged"] and t["nll"] == math.inf and t["vocab_size"] == 300
+    assert start("--search", rows=["baseline"]) == 0 and len(start.trained) == 2
+    Path("results/mini.jsonl").unlink()
+    assert start("--search", rows=["baseline"]) == 0 and len(start.trained) == 2  # the folder says so
+    monkeypatch.setattr(workers.Trainings, "run", lambda *_: 2)
+    with pytest.raises(ChildProcessError, match=r"^smooth_gpt-mini-1-t00 failed"):  # and no other one begins
+        start("--search")
+
+
+def test_a_tuned_table(start, capsys):
+    with pytest.raises(ValueError, match=r"no best point yet of baseline .0 of 2 trials.*with --search"):
+        start("--tuned", seeds=[2, 3])
+    assert start("--search", rows=["baseline"]) == 0
+    with pytest.raises(ValueError, match=r"no best point yet of baseline .2 of 4 trials"):
+        start("--tuned", seeds=[2, 3], trials=4)
+    assert start("--tuned", seeds=[2, 3], rows=["baseline"]) == 0 and len(start.trained) == 4
+    best = best_of(trials_of(trials().values(), "baseline", 2))
+    rows = Store(Path("results/mini.jsonl")).rows("text")
+    for row in (r for r in rows if "training" in r):
+        assert {k: row["training"][k] for k in best["point"]} == best["point"]
+    assert start("--tuned", "--partial", seeds=[2, 3]) == 0 and len(start.trained) == 4
+    assert "smooth_gpt (0 of 2 trials): left out" in capsys.readouterr().err
+    # another table may take its points from there
+    other = dict(name="other", tuning="results/mini.jsonl", seeds=[4], rows=["baseline"])
+    assert start("--tuned", "--commands", **other) == 0
+    said = capsys.readouterr().out.split()
+    assert f"--gain={best['point']['gain']:g}" in said and "--seed=4" in said
