@@ -8,10 +8,11 @@ Courdier, Fleuret 2024, arXiv 2404.09562 (sigma-GPT).
 
 import inspect
 import math
+import pkgutil
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn as nn
@@ -84,6 +85,15 @@ class GPTConfig:
         if self.order == "any" and not self.sinusoidal:
             places += C // 2  # where the start token stands
         return self.padded_vocab * C + places + self.n_layer * (12 * C + 13) * C + 2 * C
+
+
+class Size(NamedTuple):
+    """What a trunk needs, counted without making any."""
+
+    parameters: int
+    embedding: int  # numbers of an output projection: padded V times C
+    kept: int  # bytes that the backward pass needs of each sequence, at the least
+    settings: str  # what makes it smaller
 
 
 class Cache:
@@ -209,8 +219,23 @@ class Block(nn.Module):
 class Trunk(nn.Module):
     """Tokens -> hidden states: what every entry of TRUNKS is."""
 
-    config: GPTConfig
+    config: GPTConfig  # padded_vocab and n_embd are those of what the head reads
     tied = False  # whether an output projection shares the embedding (LanguageModel says so)
+
+    @classmethod
+    def size(cls, config: GPTConfig, **args: Any) -> Size:
+        """Of such a trunk. Unless it says otherwise, that of GPT-2, which needs of each block 14 C values a
+        token (LayerNorms, q, k, v, attention and MLP) of at least 2 bytes each."""
+        kept = 28 * config.block_size * config.n_layer * config.n_embd
+        embedding = config.padded_vocab * config.n_embd
+        return Size(config.parameters, embedding, kept, "n_layer, n_embd, block_size, the vocabulary")
+
+    def new_readout(self) -> nn.Parameter:
+        """Weights (padded V, C) of an output projection that shares nothing, N(0, .02^2), as GPT-2's."""
+        c = self.config
+        weight = nn.Parameter(torch.empty(c.padded_vocab, c.n_embd).normal_(0.0, 0.02))
+        weight.data[c.vocab_size :] = 0
+        return weight
 
     @property
     def embedding(self) -> nn.Parameter | None:
@@ -342,9 +367,9 @@ class GPT(Trunk):
 # -----------------------------------------------------------------------------
 # The language model
 
-# name -> what makes a trunk of a GPTConfig and of trunk_args. Its forward(tokens, positions) gives hidden
-# states (B, T, C), as GPT's does; a cache is GPT's own
-TRUNKS: dict[str, Callable[..., Trunk]] = {"gpt": GPT}
+# name -> what makes a trunk of a GPTConfig and of trunk_args, or where that stands, if it is a lab's. Its
+# forward(tokens, positions) gives hidden states (B, T, C), as GPT's does; a cache is GPT's own
+TRUNKS: dict[str, type[Trunk] | str] = {"gpt": GPT, "cnn": "data.images.cnn:CNN"}
 
 
 class LanguageModel(nn.Module):
@@ -451,14 +476,25 @@ def reading(order: str) -> str:
     return order if order in ("left_to_right", "masked") else "any"
 
 
-def check_trunk(name: str, args: dict[str, Any]) -> None:
-    """ValueError for an unknown trunk, or for arguments that it does not take."""
-    if name not in TRUNKS:
-        raise ValueError(f"unknown trunk {name!r}; known: {', '.join(TRUNKS)}")
+def trunk_class(config: dict[str, Any]) -> type[Trunk]:
+    """The trunk of a run's configuration. ValueError for an unknown one, and for trunk_args that it does not
+    take."""
+    name, args = config.get("trunk", "gpt"), config.get("trunk_args", {})
     try:
-        inspect.signature(TRUNKS[name]).bind(None, **args)
+        made = TRUNKS[name]
+        trunk = pkgutil.resolve_name(made) if isinstance(made, str) else made
+    except (KeyError, ImportError):
+        raise ValueError(f"unknown trunk {name!r}; known: {', '.join(TRUNKS)}") from None
+    try:
+        inspect.signature(trunk).bind(None, **args)
     except TypeError as error:
         raise ValueError(f"trunk {name!r} does not take trunk_args = {args}: {error}") from None
+    return trunk
+
+
+def trunk_size(config: dict[str, Any]) -> Size:
+    """What the trunk of a run's configuration needs. ValueError if there is no such trunk."""
+    return trunk_class(config).size(trunk_config(config), **config.get("trunk_args", {}))
 
 
 def build(config: dict[str, Any]) -> LanguageModel:
@@ -467,16 +503,13 @@ def build(config: dict[str, Any]) -> LanguageModel:
     Its keys: GPTConfig's, head, head_args and, where it has them, trunk, trunk_args, tied, bayesian,
     prior_sigma, gain, learn_gain, order, sinusoidal.
     """
-    size, name = trunk_config(config), config.get("trunk", "gpt")
-    args = config.get("trunk_args", {})
-    check_trunk(name, args)
-    trunk = TRUNKS[name](size, **args)
+    size, args = trunk_config(config), config.get("trunk_args", {})
+    trunk = trunk_class(config)(size, **args)
     weight = trunk.embedding
     if not config.get("tied", True):
-        weight = nn.Parameter(torch.empty(size.padded_vocab, size.n_embd).normal_(0.0, 0.02))
-        weight.data[size.vocab_size :] = 0
+        weight = trunk.new_readout()
     elif weight is None:
-        raise ValueError(f"the trunk {name!r} has no token embedding to share: use tied = False")
+        raise ValueError(f"the trunk {config['trunk']!r} has no token embedding to share: use tied = False")
     keys = ("bayesian", "prior_sigma", "gain", "learn_gain")
     beside = {key: config[key] for key in keys if key in config}
     head = make_head(config["head"], size.vocab_size, weight, config["head_args"], **beside)

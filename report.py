@@ -3,12 +3,12 @@
     python report.py results/heads_250 results/grammar --out report.html
     python report.py results/grammar out/baseline-grammar-1 other=out/sig_gpt-grammar-1 --out report.html
 
-A table is the name of its files without their endings, as --out of eval_diversity.py and eval_orders.py, or
-results/NAME of table.py and classify_table.py: its numbers, groups and seeds, the figures and the texts that
-lie beside it. A run is its out folder: all runs continue the same held-out prompts, each token shaded by
--log p (of Bayesian rows also by epistemic uncertainty, of any order also by the order of generation), and
-where the truth is known (data/grammar), their next-word distributions stand beside it. Runs need their
-checkpoints and their corpus.
+A table is the name of its store without its ending: results/NAME of table.py, or --out of eval_diversity.py.
+The page shows each of its measures, with groups and seeds, the figures that its rows give, other pictures
+that lie beside it (NAME.*.png), and texts of NAME.samples. A run is its out folder: all runs continue the
+same held-out prompts, each token shaded by -log p (of Bayesian rows also by epistemic uncertainty, of any
+order also by the order of generation), and where the truth is known (data/grammar), their next-word
+distributions stand beside it. Runs need their checkpoints and their corpus.
 """
 
 from dataclasses import dataclass
@@ -56,8 +56,9 @@ from data.prepared import found_path, tokenizer_of
 from evaluation.report.page import render
 from evaluation.report.runs import Machine, Runs, examine, spread_places
 from evaluation.report.tables import open_table, table_path
-from evaluation.rows import Entry, check_comparable, entries
+from evaluation.rows import check_comparable
 from evaluation.texts import held_out_prompts
+from measures.measure import Entry, entries
 from model import context
 from runtime.configurator import cli
 from runtime.device import get_device, settle_dtype
@@ -75,7 +76,7 @@ def apart(shown: list[str]) -> tuple[list[Path], list[Entry]]:
             runs += entries([argument])
         except FileNotFoundError:
             raise UserError(
-                f"{argument!r} is neither a table nor a run: there is no {argument}.json, and no checkpoint "
+                f"{argument!r} is neither a table nor a run: there is no {argument}.jsonl, and no checkpoint "
                 "in it; give results/NAME, or the out folder of a training run"
             ) from None
     return tables, runs

@@ -49,7 +49,7 @@ class SampleConfig:
     steps: int = 0                  # rounds of masked diffusion; 0: a token a pass
     density: bool = False           # of all gaps at once, instead of text
     top: int = 5                    # candidates of a place that --density shows
-    save: str = ""                  # --density also as SAVE.json, SAVE.png and SAVE.svg
+    save: str = ""                  # --density also as SAVE.json and SAVE.png
     # machine
     which: Literal["best", "last"] = "best"  # checkpoint of the run
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps

@@ -1,6 +1,7 @@
-"""Trains a GPT-2 with a chosen output head: a configuration -> checkpoints.
+"""Trains a GPT-2, or an image classifier, with a chosen output head: a configuration -> checkpoints.
 
     python train.py config/sig_gpt.py [more configs] [--key=value ...]
+    python train.py config/mnist.py --source=DIR
     torchrun --nproc-per-node=2 train.py config/baseline.py
 
 Configs apply in order, flags last. `python train.py --help` prints the keys (config/defaults.py). Ctrl-C,
@@ -26,39 +27,20 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.profiler import record_function
 from tqdm import tqdm
 
-from augment import Labels
-from data.batches import Loader, TextSource, Windows
-from data.held_out import HeldOut, open_held_out, open_truth
-from data.orders import MASKED
-from data.prepared import kept_path, load_tokenizer, prepared, unusual
-from data.tokenizers import bpe_size, tokenizer_name
-from data.tokens import open_tokens
-from evaluation.metrics import Recovery, perplexity
-from evaluation.scoring import (
-    Score,
-    Window,
-    described,
-    document_blocks,
-    document_windows,
-    recover,
-    score,
-    training_windows,
-)
+from data.batches import Loader, TextSource
+from data.tokenizers import tokenizer_name
 from evaluation.spent import spent_by
-from heads import Weights
-from model import trunk_config
+from model import trunk_size
 from runtime import checkpoint
 from runtime.configurator import cli, completed
 from runtime.device import autocast
@@ -79,55 +61,44 @@ from runtime.resume import (
     settle_dtype,
     start_from,
 )
+from training.evaluator import Evaluator, Stopped
+from training.seeds import derived_seed
+from training.task import Evaluation, task_of
 
-T = TypeVar("T")
 SMALLEST_SCALE = 1.0  # of a float16 run's loss: a gradient that overflows even so is too large for float16
-TRUTH_WINDOWS = 128  # of a split, in the log of a corpus whose truth is known
 STOPPING = b"\nstopping after this step, to save; Ctrl-C again stops at once and loses the steps since then\n"
-
-
-def derived_seed(*parts: int) -> int:
-    """One 62-bit seed from several numbers: randomness is a function of (seed, step, rank), so there is no
-    generator state to save."""
-    out = 0
-    for p in parts:
-        out = (out * 0x5851F42D4C957F2D + p + 0x14057B7EF767814F) & (2**62 - 1)
-    return out
 
 
 class Diverged(RuntimeError):
     """The loss or the gradient is not a finite number."""
 
 
-class Stopped(Exception):
-    """A signal came during an evaluation."""
-
-
 class Trainer:
-    """A run: model, optimizer, data and where it stands."""
+    """A run: model, optimizer, task and where it stands."""
 
     def __init__(self, config: TrainConfig, procs: Processes):
         self.config, self.procs, self.out = config, procs, Path(config.out_dir)
         self.stop = 0  # the signal that asked for the end
         # a bar that is written into a file is a line for each time that it moves
         self.shows_bar = bool(config.bar and procs.main and sys.stderr and sys.stderr.isatty())
-        self.step, self.tokens, self.best = 0, 0, math.inf
+        self.step, self.tokens = 0, 0
         self.evaluated = -1  # the last step that was
         self.log: Log | None = None  # of the first process
         self._check_before_data()
         begun = None
         if config.resume:
-            last = checkpoint.load(checkpoint.find(self.out, "last"), weights=False, run=True)
-            begun = last.config["dtype"]
+            begun = last_of(self.out, optimizer=False).config["dtype"]
         self.precision = settle_dtype(config.dtype, begun, procs, self.say)
         self.config = replace(config, dtype=self.precision.name)
-        self._open_data()
+        self.task = task_of(config.dataset)(self.config, procs)
+        self.best = tuple(math.inf for _ in self.task.judged_by)  # Evaluation.judged of the best so far
         self._make_model()
+        self.evaluator = Evaluator(self.model, self.config, procs, lambda: bool(self.stop))
         if self.config.resume:
             self.restore()
         self.parallel = procs.parallel(self.model)
         self.profile = Profile(config.profile and procs.main, self.out, procs.device, self.say)
-        self.peak = peak_flops(procs.device, self.config.dtype)
+        self.peak = peak_flops(procs.device, self.config.dtype) if config.trunk == "gpt" else None
 
     def _check_before_data(self) -> None:
         """UserError for what can be known before the corpus is prepared, which may take a download."""
@@ -135,42 +106,23 @@ class Trainer:
         for name in (c.init_from, c.teacher if c.labels != "true" else ""):
             if name:
                 refuse_missing_path(name)
-        self.check_fits(bpe_size(c.tokenizer) or 1)
+        self.check_fits(task_of(c.dataset).vocabulary(c))
 
-    def _open_data(self) -> None:
+    def _make_model(self) -> None:
         c, procs = self.config, self.procs
-        folder = procs.first(lambda: prepared(c.dataset, c.tokenizer, c.source))
-        self.train, self.val = open_tokens(folder / "train.bin"), open_held_out(folder / "validation.bin")
-        self.train_text = HeldOut(self.train, open_truth(self.train))
-        self.tokenizer = load_tokenizer(folder)
         self.model_config = {
             **asdict(c),
-            "tokenizer": self.tokenizer.name,  # not the path of a file
-            "vocab_size": self.tokenizer.vocab_size,
-            "tokenizer_fingerprint": self.tokenizer.fingerprint,
-            "data": kept_path(folder),
-            "data_sha256": self.train.info["sha256"],
-            "train_tokens": len(self.train.ids),
+            **self.task.info,
             "processes": procs.world,
             "curriculum_end": c.generation_order().steps if c.curriculum else None,
             "init_weights": None,
             "init_spent": None,
         }
-        self.windows = Windows(self.train, c.block_size)
-        Windows(self.val.tokens, c.block_size)  # which has to hold one, too
-        self.check_fits(self.tokenizer.vocab_size)
-
-    def _make_model(self) -> None:
-        c, procs = self.config, self.procs
+        self.check_fits(self.task.info["vocab_size"])
         torch.manual_seed(c.seed)
         self.model = checkpoint.build(self.model_config)
-        labels = Labels(c, self.train, procs.device, self.model.head.head, procs.first)
-        self.model_config |= {"teacher_sha256": labels.teacher, "teacher_weights": labels.teacher_weights}
-        self.model_config["teacher_spent"] = spent_by(c.teacher) if labels.teacher_weights else None
-        share = (c.micro_batch, procs.rank, procs.world)
-        self.source = TextSource(
-            self.windows, labels, c.batch_size, c.seed, *share, order=c.generation_order()
-        )
+        self.source = self.task.source(self.model, procs)
+        self.model_config |= self.task.info
         self.loader = Loader(self.source, procs.device)
         if c.init_from and not c.resume:
             words, self.model_config["init_weights"] = start_from(c.init_from, self.model, self.model_config)
@@ -189,37 +141,42 @@ class Trainer:
     def check_fits(self, vocab_size: int) -> None:
         """UserError if a training of this size cannot fit, by what it needs at the least."""
         c, share = self.config, max(1, self.config.batch_size // self.procs.world)
-        size = trunk_config({**asdict(c), "vocab_size": vocab_size})
-        beside = c.bayesian + (not c.tied)
-        needed = training_bytes(size, beside, min(c.micro_batch or share, share), c.batch_size)
+        size = trunk_size({**asdict(c), "vocab_size": vocab_size})
+        parameters = size.parameters + (c.bayesian + (not c.tied)) * size.embedding
+        needed = training_bytes(parameters, size.kept * min(c.micro_batch or share, share), c.batch_size)
         what = (
             f"training {size.parameters:,} parameters with batch_size = {c.batch_size}, "
             f"micro_batch = {c.micro_batch}"
         )
-        lower = "n_layer, n_embd, block_size, the vocabulary or micro_batch"
-        check_fits(needed, self.procs.device, what, lower)
+        check_fits(needed, self.procs.device, what, f"{size.settings}, batch_size or micro_batch")
 
     def restore(self) -> None:
         """Goes on from out_dir/last. UserError if it was another configuration."""
-        ckpt = last_of(self.out, run=True)
+        ckpt = last_of(self.out)
         had = completed(TrainConfig, ckpt.config)
         # it started from them; whether they have changed since does not matter
         for key in ("init_weights", "init_spent", "teacher_spent"):
             self.model_config[key] = had.get(key)
         self.model_config["curriculum_end"] = end = had.get("curriculum_end")
-        self.source.order = replace(self.source.order, steps=end or 1)
+        if end and isinstance(self.source, TextSource):
+            self.source.order = replace(self.source.order, steps=end)
         self.config, extended = adopt_schedule(self.config, ckpt)
         self.model_config["lr_decay_steps"] = had["lr_decay_steps"] = self.config.lr_decay_steps
         refuse_other_run(self.out, had, self.model_config)
         checkpoint.restore(self.model, ckpt)
         load_optimizer(self.optimizer, self.scaler, ckpt)
-        self.step, self.tokens, self.best = (ckpt.progress[k] for k in ("step", "tokens", "best_val_nll"))
-        self.evaluated = self.step if ckpt.progress["val_nll"] is not None else -1
+        progress = ckpt.progress
+        self.step, self.tokens, self.best = progress["step"], progress["tokens"], self.best_in(progress)
+        self.evaluated = self.step if progress["val_nll"] is not None else -1
         others = other_processes(ckpt.config, self.procs.world)
         self.say(f"resumed {ckpt.path} at step {self.step}{extended}{others}")
         # stopped between the two saves of an evaluation: it was the best
-        if self.procs.main and self.best < saved_best(self.out, run=True).get("best_val_nll", math.inf):
-            self.save("best", ckpt.progress["val_nll"])
+        if self.procs.main and self.best < self.best_in(saved_best(self.out)):
+            self.save("best", tuple(progress[f"val_{name}"] for name in self.task.judged_by))
+
+    def best_in(self, progress: dict[str, Any]) -> tuple[float, ...]:
+        """What the best checkpoint was judged by, when `progress` was written down."""
+        return tuple(progress.get(f"best_val_{name}", math.inf) for name in self.task.judged_by)
 
     def say(self, text: str) -> None:
         if not self.procs.main:
@@ -264,7 +221,7 @@ class Trainer:
         """The gradient of the KL of Bayesian weights, in each process: one share for each training token."""
         kl = self.model.head.projection.kl()
         if kl is not None:
-            self.scaler.scale(self.config.kl_weight * kl / len(self.train.ids)).backward()
+            self.scaler.scale(self.config.kl_weight * kl / self.task.size).backward()
 
     def update(self, loss: Tensor) -> float:
         """The optimizer's step with the gradients as they are; the mean `loss` as a number.
@@ -295,144 +252,37 @@ class Trainer:
 
     # -- evaluation --------------------------------------------------------
 
-    def evaluate(self, order: str, part: int = 0) -> Score:
-        """Of so many windows of the validation split, 0: of all, see `score`. Stopped, in all processes, if a
-        signal came in one."""
-        c, procs = self.config, self.procs
-
-        def work(draws: list[Weights]) -> Score:
-            what = (self.model, self.val.ids, 0, draws, procs.device, c.dtype)
-            return score(
-                *what,
-                progress=self.until_stopped,
-                share=self.share,
-                order=order,
-                given=self.val.given,
-                part=part,
-            )
-
-        s = self.shared(work)
-        nll, tokens, zeros, eps_nll = procs.sums([s.nll, s.tokens, s.zeros, s.eps_nll])
-        return s._replace(nll=nll, tokens=int(tokens), zeros=int(zeros), eps_nll=eps_nll)
-
-    def other_orders(self, own: Score) -> dict[str, float]:
-        """For the log, of a model of any order: its perplexity from left to right and in random order, each
-        window from the start token on. `own`: the score in the order that it is trained in."""
-        if self.model.trunk.config.order != "any":
-            return {}
-        scores = {
-            name: own if name == self.config.order else self.evaluate(name, own.part)
-            for name in ("left_to_right", "random")
-        }
-        return {f"val_ppl_{name}": perplexity(s.nll, s.tokens) for name, s in scores.items()}
-
-    def recovery(
-        self, split: HeldOut, windows: Callable[[np.ndarray], list[Window]], prefix: str = ""
-    ) -> dict[str, Any]:
-        """For the log, where the truth is known: how far the model is from it (metrics.Recovery).
-
-        Above all its mass on the observed token, on valid alternatives, and on the rest: so one sees in the
-        log how a head moves the alternatives. Over the first `windows` of the split, the same at every
-        evaluation. `prefix`: of the names. Stopped as in `evaluate`.
-        """
-        (tokens, truth), c = split, self.config
-        if truth is None or c.order == MASKED:  # which has no distribution of the next token
-            return {}
-        ids = tokens.ids
-        plan = windows(np.flatnonzero(ids == truth.end))[:TRUTH_WINDOWS]
-
-        def work(draws: list[Weights]) -> Recovery:
-            what = (self.model, ids, plan[self.share], draws, self.procs.device, c.dtype)
-            return recover(document_blocks(*what, progress=self.until_stopped), ids, truth)
-
-        found = self.shared(work)
-        found.set_totals(self.procs.sums(found.totals()))
-        return described(found, prefix)
-
-    @property
-    def share(self) -> slice:
-        """Of an evaluation's windows, those of this process."""
-        return slice(self.procs.rank, None, self.procs.world)
-
-    def shared(self, work: Callable[[list[Weights]], T]) -> T:
-        """`work(draws)`, this process's share of an evaluation, with the model in eval mode.
-
-        The draws of its weights have a generator of their own: evaluation never disturbs training. Stopped,
-        in all processes, if a signal came in one.
-        """
-        self.model.eval()
-        done = None
-        try:
-            draws = self.model.head.draws(self.config.eval_samples, derived_seed(self.config.seed, 3))
-            with contextlib.suppress(Stopped):
-                done = work(draws)
-        finally:
-            self.model.train()
-        if any(self.procs.sums([done is None])):
-            raise Stopped
-        assert done is not None
-        return done
-
-    def until_stopped(self, batches: Iterable) -> Iterator:
-        """An evaluation's batches; Stopped at a signal, for it can take minutes."""
-        for batch in batches:
-            if self.stop:
-                raise Stopped
-            yield batch
-
     def evaluate_and_save(self) -> None:
         """A signal leaves the evaluation to the resumed run."""
         with contextlib.suppress(Stopped):
-            c, reads = self.config, self.model.trunk.context
-            own = "" if c.order == "left_to_right" else c.order
-            judged = self.evaluate(own, c.eval_windows)
-            # what a run ends with can be compared with any other run
-            s = self.evaluate(own) if judged.part and self.step == c.max_steps else judged
-            more = self.other_orders(s)
-            more |= self.recovery(self.val, lambda ends: document_windows(ends, reads))
-            # the same of text that the model has been trained on shows what it has learnt by heart
-            trained_on = lambda ends: training_windows(ends, c.block_size, reads)
-            more |= self.recovery(self.train_text, trained_on, "train_")
-            if math.isnan(s.nll):
+            found = self.task.evaluate(self.evaluator, last=self.step == self.config.max_steps)
+            if any(map(math.isnan, found.values)):
                 raise Diverged(f"step {self.step}: the validation NLL is not a number")
             self.evaluated = self.step
             if self.procs.main:
-                self.judge(s, judged, more)
+                self.judge(found)
         self.procs.sum(torch.zeros((), device=self.procs.device))  # the others wait until it is saved
 
-    def judge(self, s: Score, by: Score, more: dict[str, Any]) -> None:
-        """Says, logs and saves what an evaluation found: the score `s`. The checkpoint is judged `by` that of
-        the same windows in all evaluations."""
-        nll, eps_nll = s.nll / s.tokens, s.eps_nll / s.tokens
-        # a head with exact zeros has no finite NLL to be best by
-        sparse = self.model.head.head.sparse
-        judged = (by.eps_nll if sparse else by.nll) / by.tokens
-        better, self.best = judged < self.best, min(self.best, judged)
-        ppl, ppl_eps = perplexity(nll, 1), perplexity(eps_nll, 1)
-        where = f", {s.part} windows of it," * bool(s.part)
-        said = f"step {self.step}: validation{where} {nll:.4f} nats/token, perplexity {ppl:.2f}"
-        said += f", PPL_eps {ppl_eps:.2f}" * (sparse and eps_nll != nll)
-        if self.config.order != "left_to_right":
-            said += f" in {self.config.order} order" if self.config.order != MASKED else " at most (NELBO)"
-        for name in ("left_to_right", "random"):
-            if name != self.config.order and f"val_ppl_{name}" in more:
-                said += f", {name.replace('_', ' ')} {more[f'val_ppl_{name}']:.2f}"
-        if by.part and not s.part:
-            said += f"; its {by.part} windows of all evaluations {judged:.4f}"
-        self.say(said + " (best)" * better)
+    def judge(self, found: Evaluation) -> None:
+        """Says, logs and saves what an evaluation found."""
+        better, self.best = found.judged < self.best, min(self.best, found.judged)
+        self.say(f"step {self.step}: {found.said}{' (best)' * better}")
         assert self.log is not None
         gain = {"gain": torch.as_tensor(self.model.head.gain).item()} if self.config.learn_gain else {}
-        part = {"val_windows": s.part} if s.part else {"val_nll_windows": judged} if by.part else {}
-        self.log.add(self.step, val_nll=nll, val_ppl=ppl, val_ppl_eps=ppl_eps, **part, **gain, **more)
-        self.save("last", nll)  # first: from `last` alone a run goes on
+        self.log.add(self.step, **found.logged, **gain)
+        self.save("last", found.values)  # first: from `last` alone a run goes on
         if better:
-            self.save("best", nll)
+            self.save("best", found.values)
 
-    def save(self, which: str, val_nll: float | None) -> None:
-        progress = {"step": self.step, "tokens": self.tokens, "val_nll": val_nll, "best_val_nll": self.best}
+    def save(self, which: str, values: tuple[float, ...] | None) -> None:
+        """`values`: Evaluation.values of this step; None where there was no evaluation."""
+        progress: dict[str, Any] = {"step": self.step, "tokens": self.tokens}
+        for i, name in enumerate(self.task.judged_by):
+            progress |= {f"val_{name}": values and values[i], f"best_val_{name}": self.best[i]}
         state = self.optimizer.state_dict() | {"scaler": self.scaler.state_dict()}  # {} unless in float16
         optimizer = state if which == "last" else None
-        checkpoint.save(self.out / which, self.model, self.model_config, progress, optimizer, self.tokenizer)
+        tokenizer = self.task.tokenizer
+        checkpoint.save(self.out / which, self.model, self.model_config, progress, optimizer, tokenizer)
 
     # -- the loop ----------------------------------------------------------
 
@@ -470,18 +320,19 @@ class Trainer:
         finally:
             self.bar.close()
             self.profile.close()
-        kind = "PPL_eps" if self.model.head.head.sparse else "perplexity"
-        kind += f" of at most {c.eval_windows} windows" * bool(c.eval_windows)
+        best = self.task.best(self.best, self.model)
         self.say(
             f"done: {self.step} steps, {self.tokens:,} tokens, {duration(time.perf_counter() - self.began)}; "
-            f"best validation {kind} {perplexity(self.best, 1):.2f}; {self.out}"
+            f"best validation {best}; {self.out}"
         )
+        if self.procs.main:
+            self.task.test(self.evaluator, self.best, self.say)
         return 0
 
     def last_good(self) -> str:
         if not (self.out / "last").is_dir():
             return "there is no checkpoint yet"
-        last = checkpoint.load(checkpoint.find(self.out, "last"))
+        last = checkpoint.load(checkpoint.find(self.out, "last"), classifier=True)
         return f"the last good checkpoint is {last.path} (step {last.progress['step']})"
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -527,28 +378,15 @@ class Trainer:
         """Whether a signal asked any process to stop."""
         return bool(self.procs.sum(torch.tensor(self.stop, device=self.procs.device)).item())
 
-    def order_said(self) -> str:
-        c = self.config
-        said = f"order {c.order}"
-        if c.curriculum:
-            steps = self.source.order.steps
-            said += f" ({c.curriculum_share:.0%} {c.curriculum} at first, none from step {steps} on)"
-        return said
-
     def greeting(self) -> str:
         """The run in one line."""
-        c, info = self.config, self.train.info
+        c = self.config
         parameters = sum(p.numel() for p in self.model.parameters()) / 1e6
         head = f"{c.head} {c.head_args or ''}{' with Bayesian weights' if c.bayesian else ''}"
         if c.gain != 1 or c.learn_gain:
             head += f", {'learned from ' * c.learn_gain}gain {c.gain:g}"
-        odd = unusual(c.dataset, info["source"])
-        data = self.model_config["data"]
-        data += f", prepared with {odd}, not with the standard settings" if odd else ""
-        data += ", not the whole official split" if info["complete"] is False else ""
         return (
-            f"{c.name}: {parameters:.1f}M parameters, head {head}, labels {c.labels}, {self.order_said()}; "
-            f"{len(self.train.ids):,} training tokens ({data}), {len(self.val.ids):,} validation tokens; "
+            f"{c.name}: {parameters:.1f}M parameters, head {head}, {self.task.greeting(self.source)}; "
             f"{self.procs.device}, {self.precision.name} ({self.precision.reason})"
         )
 
@@ -558,12 +396,12 @@ def check_out(config: TrainConfig) -> None:
     resumed: known before the corpus is prepared."""
     out = Path(config.out_dir)
     if config.resume:
-        had = checkpoint.load(checkpoint.find(out, "last"), weights=False, run=True).config
+        last = last_of(out, optimizer=False)
         # what "auto" means and where the cosine ends is settled later
         settled_later = {k for k, v in asdict(config).items() if k == "lr_decay_steps" or v == "auto"}
         now = asdict(config) | {"tokenizer": tokenizer_name(config.tokenizer)}
         given = {k: v for k, v in now.items() if k not in settled_later}
-        refuse_other_run(out, {**asdict(TrainConfig()), **had}, given)
+        refuse_other_run(out, completed(TrainConfig, last.config), given)
     elif checkpoint.begun(out):
         raise UserError(
             f"{out} holds a run already: --resume goes on with it, --out_dir=... starts another, or delete it"

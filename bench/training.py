@@ -29,6 +29,7 @@ import numpy as np
 import torch
 
 import train
+import training.text
 from bench.common import Served, dtypes, load_module, median, peak_mb, serve, serve_turns, skipped, write
 from data.batches import batch_indices
 from data.tokenizers import GPT2Tokenizer
@@ -116,13 +117,15 @@ class NanoGPT:
         betas = (c.beta1, c.beta2)
         self.optimizer = self.model.configure_optimizers(c.weight_decay, LR, betas, kind)
         self.run = torch.compile(self.model) if mode == "compiled" else self.model
-        self.ids, self.clip = ours.trainer.train.ids, c.grad_clip
+        self.ids, self.clip = ours.trainer.task.train.ids, c.grad_clip
         self.dtype = dtypes(device)[-1] if mode == "compiled" else mode
         self.scaler = torch.amp.GradScaler(kind, enabled=self.dtype == "float16")
 
     def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         c = self.ours.trainer.config
-        windows = batch_indices(len(self.ours.trainer.windows), c.batch_size, self.number, c.seed).tolist()
+        windows = batch_indices(
+            len(self.ours.trainer.task.windows), c.batch_size, self.number, c.seed
+        ).tolist()
         return self.part(windows, 0), self.part(windows, 1)
 
     def part(self, windows: list[int], shift: int) -> torch.Tensor:
@@ -184,7 +187,7 @@ def make_program(name: str, args: argparse.Namespace, folder: Path) -> Ours | Na
 
     That is a row of the table, "sig_gpt, online", "baseline, N micro-batches" or "nanoGPT, MODE".
     """
-    train.prepared = lambda *_: folder
+    training.text.prepared = lambda *_: folder
     base, _, how = name.partition(", ")
     teacher = folder / "teacher"
     make = partial(Ours, size=args.size, device=args.device, folder=folder, teacher=teacher)
@@ -202,10 +205,10 @@ def make_program(name: str, args: argparse.Namespace, folder: Path) -> Ours | Na
 
 def save_teacher(args: argparse.Namespace, folder: Path) -> None:
     """A model of the student's size, as initialised."""
-    train.prepared = lambda *_: folder
+    training.text.prepared = lambda *_: folder
     t = Ours("baseline", args.size, args.device, folder, folder).trainer
     progress = {"step": 0, "tokens": 0, "val_nll": None, "best_val_nll": 0.0}
-    checkpoint.save(folder / "teacher" / "best", t.model, t.model_config, progress, None, t.tokenizer)
+    checkpoint.save(folder / "teacher" / "best", t.model, t.model_config, progress, None, t.task.tokenizer)
 
 
 def parse() -> argparse.Namespace:

@@ -10,6 +10,7 @@ from runtime.configurator import check_seed, configure
 from runtime.errors import UserError
 from runtime.names import check_row_name
 from runtime.values import OPTIMIZERS, check_dtype, check_head, check_one_of, registered
+from training.task import settled
 
 
 @dataclass
@@ -17,16 +18,16 @@ class TrainConfig:
     # fmt: off
     # the run
     name: str = ""                  # of the run; empty: the config files' names, joined
-    row: str = ""                   # of a table, whose runs differ in their seeds; empty: the first config file
+    row: str = ""                   # of a table; empty: the first config file
     overlay: str = ""               # of the row; empty: the other config files, joined
     out_dir: str = ""               # empty: out/<name>
     seed: int = 1337                # of initialisation, data order, dropout, weight noise, label positions
     resume: bool = False            # go on from out_dir/last
     init_from: str = ""             # weights to start from: a GPT-2 hub name or folder, or one of our runs
     # data
-    dataset: str = "wikitext103"    # a folder of data/ with a prepare.py
+    dataset: str = "wikitext103"    # a folder of data/ with a prepare.py, or a set of images
     tokenizer: str = "gpt2"         # bpeN: N tokens of the train split; bytes, words, or a tokenizer.json
-    source: str = ""                # where prepare.py finds the text; empty: its public home
+    source: str = ""                # where the text or the images are; empty: their public home
     # model: GPT-2 124M with the paper's block
     trunk: str = "gpt"              # a name in model.TRUNKS
     trunk_args: dict = field(default_factory=dict)  # what it takes beside the sizes
@@ -61,7 +62,7 @@ class TrainConfig:
     keep_true: bool = True          # False: proposals replace the true token, as the published code did
     label_store: bool = True        # proposals computed once and stored beside the token file; False: online
     # optimisation
-    optimizer: str = "adamw"        # or "muon": for the trunk's matrices, and AdamW for all else
+    optimizer: str = "adamw"        # or "muon": of the trunk's matrices, AdamW of all else; "adam", "sgd"
     batch_size: int = 12            # windows a step, over all processes
     micro_batch: int = 0            # windows at a time; 0: a process's whole share
     max_steps: int = 100_000
@@ -97,14 +98,15 @@ class TrainConfig:
         value that cannot work."""
         config = configure(cls, argv)
         config.out_dir = config.out_dir or f"out/{config.name}"
-        config.check()
+        _refuse(config._problems())
+        config = settled(config)  # which imports a lab, and with it torch
+        _refuse(config._problems_of_model())
         return config
 
     def check(self) -> None:
         """UserError naming every value that cannot work."""
-        for found in (self._problems, self._problems_of_model):
-            if problems := list(found()):
-                raise UserError("; ".join(problems))
+        _refuse(self._problems())
+        _refuse(self._problems_of_model())
 
     def generation_order(self) -> Order:
         steps = self.curriculum_steps or self.lr_decay_steps or self.max_steps
@@ -171,9 +173,9 @@ class TrainConfig:
 
     def _smallest_trunk(self) -> None:
         """ValueError if the trunk cannot be made."""
-        from model import GPTConfig, check_trunk, reading
+        from model import GPTConfig, reading, trunk_class
 
-        check_trunk(self.trunk, self.trunk_args)
+        trunk_class(vars(self))
         order = reading(self.order)
         if self.sinusoidal and order != "any":
             raise UserError(
@@ -196,6 +198,11 @@ class TrainConfig:
         weight = torch.nn.Parameter(torch.zeros(1, 1))
         beside = (self.bayesian, self.prior_sigma, self.gain, self.learn_gain)
         make_head(self.head, 257, weight, self.head_args, *beside)
+
+
+def _refuse(problems: Iterator[str]) -> None:
+    if found := list(problems):
+        raise UserError("; ".join(found))
 
 
 def _refusals(*checks: Callable[[], object]) -> Iterator[str]:

@@ -2,10 +2,10 @@
 
     python docs/gallery.py
 
-docs/heads.svg    p and the loss's slope of each head over the true token's lead: see docs/heads.md
-results/gain.svg  perplexity against the slope of log p at the start: see docs/findings.md
-results/NAME.trials.svg  the same of all trials of a search
-results/heads.budgets.svg  each head's perplexity over tuned softmax's, against the tokens that were seen
+docs/heads.png    p and the loss's slope of each head over the true token's lead: see docs/heads.md
+results/gain.png  perplexity against the slope of log p at the start: see docs/findings.md
+results/NAME.trials.png  the same of all trials of a search
+results/heads.budgets.png  each head's perplexity over tuned softmax's, against the tokens that were seen
 """
 
 import math
@@ -21,9 +21,10 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from config.defaults import TrainConfig
-from docs.sources import ROOT, configured, interval, ratios, runs, single_runs, trials
+from docs.sources import ROOT, by_row, configured, curves, interval, ratios, runs, single_runs, stored
 from evaluation.figures import panels, plain_numbers, pyplot, write
 from heads import HEADS, Head, Targets
+from measures.search import trials_of
 from model import LanguageModel, build
 
 V = 4096  # the vocabulary of the small tables
@@ -38,7 +39,7 @@ ROWS = (
 WORDS = {"brief": V, "grammar": 2903}
 PLACES = 128  # of a fresh model, at which its slope is measured
 
-Seeds = dict[int, dict[str, Any]]  # seed -> its run, of results/NAME.runs.json
+Curves = dict[int, list[dict[str, Any]]]  # seed -> the evaluations during its training
 
 
 class Curve(NamedTuple):
@@ -136,7 +137,7 @@ def heads_figure(path: Path) -> list[Path]:
     return write(fig, path)
 
 
-# Heads of results/single_runs.json -> their gain there; 0: that of their config files. AM-softmax had s = 20
+# Heads of results/single_runs.jsonl -> their gain there; 0: that of their config files. AM-softmax had s = 20
 GAIN_HEADS = {"taylor_6": 0.0, "perturb_normal": 0.0}
 GAIN_HEADS["am_softmax"] = 20 / math.sqrt(configured("brief")["n_embd"])
 
@@ -169,12 +170,12 @@ def trials_figure(name: str, path: Path) -> list[Path]:
     A star is a head's best trial. Heads with exact zeros are left out: the slope at the start says nothing of
     them.
     """
-    store = trials(name)
-    rows = [row for row in dict.fromkeys(row for row, _ in store.trials) if not head_of(row).sparse]
+    trials = stored(name, "search")
+    rows = [row for row in by_row(trials) if not head_of(row).sparse]
     fig, axes = pyplot().subplots(1, 2, figsize=(8, 3.2), sharey=True, layout="constrained")
     colours = pyplot().get_cmap("tab20").colors
     for i, row in enumerate(rows):
-        of_row = [t for t in store.of_row(row, len(store.trials)) if math.isfinite(t["nll"])]
+        of_row = [t for t in trials_of(trials, row, len(trials)) if math.isfinite(t["nll"])]
         gains, ppl = [t["point"]["gain"] for t in of_row], [math.exp(t["nll"]) for t in of_row]
         colour = "black" if row == "baseline" else colours[i % len(colours)]
         for ax, x in zip(axes, (gains, [start_slope(row, gain) for gain in gains])):
@@ -211,12 +212,13 @@ def budgets_figure(path: Path) -> list[Path]:
     colour = {row: pyplot().get_cmap("tab10")(i % 10) for i, row in enumerate(rows)}
     ax.axhline(1, color="0.6", lw=1)
     for name, (title, marker, line) in BUDGETS.items():
-        of = runs(name)
+        of, course = runs(name), curves(name)
         ax.plot([], [], color="0.3", marker=marker, lw=0.8, ls=line, label=title)
         for row, ratio in ratios(of, "ppl_eps").items():
             if row == "baseline":
                 continue
-            at, over = curve_over(of["baseline"], of[row])
+            a_step = next(r["train_tokens"] / r["steps"] for r in of[row].values())
+            at, over = curve_over(course["baseline"], course[row], a_step)
             ax.plot(at, over, color=colour[row], lw=0.8, alpha=0.6, ls=line)
             ends = at[-1] * 1.03 ** (rows.index(row) - len(rows) / 2)  # side by side
             ax.errorbar(ends, ratio.mean, ratio.half, color=colour[row], marker=marker, ms=5, lw=1.2)
@@ -231,14 +233,13 @@ def budgets_figure(path: Path) -> list[Path]:
     return write(fig, path)
 
 
-def curve_over(base: Seeds, row: Seeds) -> tuple[list[float], list[float]]:
-    """Training tokens at the evaluations, and there the mean over the seeds of validation perplexity over the
-    baseline's."""
+def curve_over(base: Curves, row: Curves, a_step: float) -> tuple[list[float], list[float]]:
+    """Training tokens at the evaluations, of `a_step` tokens a step, and there the mean over the seeds of
+    validation perplexity over the baseline's."""
     shared = sorted(base.keys() & row.keys())
-    a_step = row[shared[0]]["train_tokens"] / row[shared[0]]["steps"]
-    at = [e["step"] * a_step for e in row[shared[0]]["curve"]]
+    at = [e["step"] * a_step for e in row[shared[0]]]
     over = [
-        interval(row[s]["curve"][i]["val_ppl_eps"] / base[s]["curve"][i]["val_ppl_eps"] for s in shared).mean
+        interval(row[s][i]["val_ppl_eps"] / base[s][i]["val_ppl_eps"] for s in shared).mean
         for i in range(len(at))
     ]
     return at, over

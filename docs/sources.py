@@ -14,8 +14,13 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from config.defaults import TrainConfig
-from evaluation.intervals import student_interval
-from evaluation.tuning import Store, best_of, best_so_far
+from evaluation.classification import COLUMNS
+from evaluation.groups import marks
+from evaluation.intervals import student_interval, summarise
+from measures.search import best_of, best_so_far, trials_of
+from measures.store import Store
+from measures.text import summary_of
+from measures.views import grouped
 from model import GPTConfig
 from runtime.configurator import read_config
 from runtime.profile import PEAK_FLOPS, flops_per_token
@@ -48,7 +53,7 @@ class Span(list[float]):
 
 
 class Row:
-    """A row of a table's JSON: row.KEY is the number, or an Interval where the row has KEY_ci."""
+    """A row of a table: row.KEY is the number, or an Interval where the row has KEY_ci."""
 
     def __init__(self, entry: Entry):
         self.entry = entry
@@ -73,19 +78,47 @@ def read(name: str) -> Any:
     return json.loads((ROOT / name).read_text(encoding="utf-8"))
 
 
+def stored(name: str, measure: str) -> list[Entry]:
+    """The rows of a measure in results/NAME.jsonl; none where it is not there."""
+    return Store(ROOT / "results" / f"{name}.jsonl").rows(measure)
+
+
 def rows(name: str) -> dict[str, Row]:
-    """The rows of results/NAME.json by their names."""
-    return {r["name"]: Row(r) for r in read(f"results/{name}.json")["rows"]}
+    """The lines of a table of text: the mean over the seeds of each row, and the references."""
+    return {r["name"]: Row(r) for r in summary_of(stored(name, "text"))}
+
+
+def single_rows(name: str) -> dict[str, Row]:
+    """The rows of a table that has a line a run."""
+    return {r["name"]: Row(r) for r in stored(name, "text")}
+
+
+def by_seed(found: Iterable[Entry]) -> dict[str, dict[int, Entry]]:
+    """row -> seed -> the run's row."""
+    out: dict[str, dict[int, Entry]] = defaultdict(dict)
+    for r in found:
+        if not r.get("reference"):
+            out[r["row"]][r["seed"]] = r
+    return out
+
+
+def by_row(found: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """row -> the rows of its runs; a reference is a row of its own."""
+    out = defaultdict[str, list[Entry]](list)
+    for r in found:
+        out[r["row"] if "row" in r else r["name"]].append(r)
+    return out
 
 
 def runs(name: str) -> dict[str, dict[int, Entry]]:
-    """row -> seed -> the run, of results/NAME.runs.json."""
-    out: dict[str, dict[int, Entry]] = defaultdict(dict)
-    for r in read(f"results/{name}.runs.json")["rows"]:
-        if not r.get("reference"):
-            row, _, seed = r["name"].rsplit("-", 2)
-            out[row][int(seed)] = r
-    return out
+    """row -> seed -> the run, of a table of text."""
+    return by_seed(stored(name, "text"))
+
+
+def curves(name: str) -> dict[str, dict[int, list[Entry]]]:
+    """row -> seed -> the evaluations during its training, of results/NAME.curves.jsonl."""
+    of = by_seed(stored(f"{name}.curves", "curve"))
+    return {row: {seed: r["curve"] for seed, r in seeds.items()} for row, seeds in of.items()}
 
 
 def interval(values: Iterable[float]) -> Interval:
@@ -104,11 +137,12 @@ def ratios(of: dict[str, dict[int, Entry]], key: str) -> dict[str, Interval]:
 
 
 def image_ratios(name: str) -> dict[str, Any]:
-    """row -> .bits and .fd[GUIDANCE]: over the baseline's of the same seed, of results/NAME.json."""
+    """row -> .bits and .fd[GUIDANCE]: over the baseline's of the same seed, of a table of images."""
     of: dict[str, dict[int, Entry]] = defaultdict(dict)
-    for r in read(f"results/{name}.json")["rows"]:
-        distances = {f"fd_{p['cfg']:g}": p["fd"] for p in r["points"]}
-        of[r["row"].rsplit("-", 1)[0]][r["seed"]] = {"bits": r["bits_code"], **distances}
+    for row, seeds in by_seed(stored(name, "images")).items():
+        for seed, r in seeds.items():
+            distances = {f"fd_{p['cfg']:g}": p["fd"] for p in r["points"]}
+            of[row][seed] = {"bits": r["bits_code"], **distances}
     keys = list(next(iter(of["baseline"].values())))
     found = {key: ratios(of, key) for key in keys}
     return {
@@ -120,7 +154,7 @@ def image_ratios(name: str) -> dict[str, Any]:
 
 
 class Runs:
-    """Runs of a row of eval_orders.py or eval_images.py: .KEY is an Interval, .by[SAMPLER] what a sampler of
+    """Runs of a row under the measures orders or images: .KEY is an Interval, .by[SAMPLER] what a sampler of
     theirs writes, .at[TEMPERATURE] what is drawn there; .each.KEY is a Span."""
 
     def __init__(self, entries: list[Entry]):
@@ -145,37 +179,35 @@ class Runs:
         return {f"{same[0]['temperature']:g}": Runs(list(same)) for same in each}
 
 
-def orders(name: str) -> dict[str, Runs]:
-    """row -> its runs, of results/NAME.json; none where it is not there."""
-    file, out = f"results/{name}.json", defaultdict[str, list[Entry]](list)
-    for r in read(file)["rows"] if (ROOT / file).is_file() else []:
-        out[r["row"].rsplit("-", 1)[0]].append(r)
-    return {row: Runs(entries) for row, entries in out.items()}
+def measured(name: str, measure: str = "orders") -> dict[str, Runs]:
+    """row -> its runs under a measure, of results/NAME.jsonl; none where it is not there."""
+    found = [r for r in stored(name, measure) if not r.get("reference")]
+    return {row: Runs(entries) for row, entries in by_row(found).items()}
 
 
 def truth_nll(name: str) -> float:
-    """Nats a sequence of what is not given that the exact truth needs on the split of results/NAME.json."""
-    return float(read(f"results/{name}.json")["truth"]["nll"])
+    """Nats a sequence of what is not given that the exact truth needs on the split of a table of orders."""
+    return float(next(r["judgements"]["nll"] for r in stored(name, "orders") if r.get("reference")))
 
 
 def above_truth(name: str) -> dict[str, Interval]:
-    """row -> how far its nll from left to right is above the truth's, of results/NAME.json."""
+    """row -> how far its nll from left to right is above the truth's, of a table of orders."""
     least = truth_nll(name)
-    of = {row: [e["nll"] - least for e in found.entries if "nll" in e] for row, found in orders(name).items()}
+    of = {
+        row: [e["nll"] - least for e in found.entries if "nll" in e] for row, found in measured(name).items()
+    }
     return {row: interval(values) for row, values in of.items() if values}
 
 
 def rest_of_climbs(name: str) -> dict[str, dict[str, dict[str, Interval]]]:
-    """row -> what is known, in one word -> column, of results/NAME.json of docs/climbs.py."""
-    parts = {"the first rate": "first", "10%": "tenth", "50%": "half", "10% and a later place": "later"}
-    of = defaultdict[str, list[Entry]](list)
-    for r in read(f"results/{name}.json")["rows"]:
-        of[r["row"].rsplit("-", 1)[0]].append(r)
-    out: dict[str, dict[str, dict[str, Interval]]] = defaultdict(lambda: defaultdict(dict))
-    for row, entries in of.items():
-        for key in (k for k in entries[0] if k.partition(": ")[0] in parts):
-            part, _, column = key.partition(": ")
-            out[row][parts[part]][column] = interval(float(e[key]) for e in entries)
+    """row -> what is known, in one word -> column, of a table of docs/climbs.py."""
+    words = {"the first rate": "first", "10%": "tenth", "50%": "half", "10% and a later place": "later"}
+    out: dict[str, dict[str, dict[str, Interval]]] = defaultdict(dict)
+    for row, entries in by_row(stored(name, "rest")).items():
+        for part, word in words.items():
+            found = [e["parts"][part] for e in entries]
+            if found[0]:  # a model from left to right cannot be told of a later place
+                out[row][word] = {c: interval(float(f[c]) for f in found) for c in found[0]}
     return out
 
 
@@ -204,13 +236,13 @@ class Evaluation:
         return [Span(seed[d][0] / seed[d][1] for seed in by_seed) for d in shown]
 
 
-def course(of: dict[str, dict[int, Entry]]) -> dict[str, dict[int, Evaluation]]:
-    """row -> step -> the evaluation there."""
+def course(name: str) -> dict[str, dict[int, Evaluation]]:
+    """row -> step -> the evaluation there, of the table's learning curves."""
     out: dict[str, dict[int, Evaluation]] = {}
-    for row, seeds in of.items():
+    for row, seeds in curves(name).items():
         at: dict[int, list[Entry]] = defaultdict(list)
-        for r in seeds.values():
-            for e in r["curve"]:
+        for evaluations in seeds.values():
+            for e in evaluations:
                 at[e["step"]].append(e)
         out[row] = {step: Evaluation(entries) for step, entries in at.items()}
     return out
@@ -218,41 +250,37 @@ def course(of: dict[str, dict[int, Entry]]) -> dict[str, dict[int, Evaluation]]:
 
 def later_ratio(of: Callable[[list[float]], float]) -> Span:
     """AM-softmax's validation perplexity over softmax's, `of` the evaluations of each run of 4,000 steps."""
-    rows = runs("heads_4000")
+    found = curves("heads_4000")
     ppl = {
-        row: {s: of([float(e["val_ppl_eps"]) for e in r["curve"]]) for s, r in rows[row].items()}
+        row: {seed: of([float(e["val_ppl_eps"]) for e in curve]) for seed, curve in found[row].items()}
         for row in ("am_softmax", "baseline")
     }
     return Span(ppl["am_softmax"][seed] / softmax for seed, softmax in ppl["baseline"].items())
 
 
 def single_runs() -> dict[str, Any]:
-    """results/single_runs.json: id -> its run, and the best validation perplexity as `best`."""
+    """The runs that no table holds, by name: their rows, `val_ppl` by step, and its lowest as `best`."""
     out = {}
-    for r in read("results/single_runs.json")["runs"]:
+    for r in stored("single_runs", "curve"):
         run = SimpleNamespace(**{"gain": None, "kl": None, **r})
-        run.val_ppl = {int(step): ppl for step, ppl in r["val_ppl"].items()}
+        run.val_ppl = {e["step"]: e["val_ppl"] for e in r["curve"]}
         run.best = min(run.val_ppl.values())
-        out[r["id"]] = run
+        out[r["name"]] = run
     return out
 
 
-def seeds_of(single: dict[str, Any], of: str) -> Span:
-    """The best validation perplexities of all runs called OF, a seed each."""
-    return Span(run.best for name, run in single.items() if name.rsplit(", ", 1)[0] == of)
-
-
-def trials(name: str) -> Store:
-    return Store(ROOT / "results" / f"{name}.tune.json")
+def seeds_of(single: dict[str, Any], row: str) -> Span:
+    """The best validation perplexities of a row of single runs, a seed each."""
+    return Span(run.best for run in single.values() if run.row == row)
 
 
 def search(name: str) -> dict[str, Any]:
-    """results/NAME.tune.json: row -> its best point, the validation perplexity that n trials buy, and its
-    mean over the shared points."""
-    store, out = trials(name), {}
-    design = read(f"results/{name}.tune.json")["settings"]["design"]
-    for row in dict.fromkeys(row for row, _ in store.trials):
-        of_row = store.of_row(row, len(store.trials))
+    """The search of results/NAME.jsonl: row -> its best point, the validation perplexity that n trials buy,
+    and its mean over the shared points."""
+    trials, out = stored(name, "search"), {}
+    design = trials[0]["settings"]["design"]
+    for row in by_row(trials):
+        of_row = trials_of(trials, row, len(trials))
         best = best_of(of_row)
         assert best is not None
         bought = dict(enumerate(best_so_far(of_row, design), 1))
@@ -304,13 +332,23 @@ def configured(row: str) -> Entry:
     return read_config(ROOT / "config" / f"{row}.py")
 
 
-# tables of classify_table.py
-CLASSIFIED = ("mnist", "cifar10", "cifar100", "mnist_brief", "mnist_brief_tuned")
+# tables of classifiers, and their images: where these cannot be had, digits take their place
+CLASSIFIED = {name: name for name in ("mnist", "cifar10", "cifar100")}
+CLASSIFIED |= {"mnist_brief": "mnist", "mnist_brief_tuned": "mnist"}
 
 
 def classified() -> dict[str, dict[str, Row]]:
-    """The rows of these tables; none of one that results/ does not have."""
-    return {name: rows(name) if (ROOT / f"results/{name}.json").is_file() else {} for name in CLASSIFIED}
+    """The lines of these tables; none of one that results/ does not have."""
+    return {name: classes(name, images) for name, images in CLASSIFIED.items()}
+
+
+def classes(name: str, images: str) -> dict[str, Row]:
+    """The lines of a table of classifiers of these images, marked if they cannot be told from the best."""
+    found = [r | {"gain": r["training"]["gain"]} for r in stored(name, "classes")]
+    found = [r for r in found if r["settings"]["images"] == images]
+    seeds = {label: {r["seed"]: r for r in same} for label, same in grouped(found).items()}
+    best = marks(seeds, {}, COLUMNS) if seeds else {}
+    return {row: Row({**summarise(row, same, COLUMNS), **best[row]}) for row, same in seeds.items()}
 
 
 # steps of training on mazes -> the table. 32 sequences a step, of 100,000
@@ -330,9 +368,10 @@ def numbers() -> dict[str, Any]:
     """All that a template may name, but for the blocks of build.py."""
     single = single_runs()
     return {
-        **{name: rows(name) for name in ("heads", "grammar", "small", "labels")},
-        "paper": rows("paper_protocol"),
-        "course": course(runs("grammar")),
+        **{name: rows(name) for name in ("heads", "grammar")},
+        **{name: single_rows(name) for name in ("small", "labels")},
+        "paper": single_rows("paper_protocol"),
+        "course": course("grammar"),
         "single": single,
         "seeds": {name: seeds_of(single, name) for name in ("softmax", "gain 4")},
         "heads_250": rows("heads_250"),
@@ -343,30 +382,30 @@ def numbers() -> dict[str, Any]:
         "ratio_1000": ratios(runs("heads"), "ppl_eps"),
         "ratio_at": {name: ratios(runs(name), "ppl_eps") for name in BUDGETS},
         **{name: rows(name) for name in ("heads_4000", "heads_once", "heads_larger")},
-        "memorised": runs("memorise"),
-        "learnt": course(runs("memorise")),
-        "later": course(runs("heads_4000")),
-        "once": course(runs("heads_once")),
+        "memorised": curves("memorise"),
+        "learnt": course("memorise"),
+        "later": course("heads_4000"),
+        "once": course("heads_once"),
         "am_at_best": later_ratio(min),
         "am_at_end": later_ratio(lambda curve: curve[-1]),
-        "larger": course(runs("heads_larger")),
+        "larger": course("heads_larger"),
         "classified": classified(),
         "image_ratio": image_ratios("images"),
-        "ablation": orders("images_ablation"),
+        "ablation": measured("images_ablation", "images"),
         "bench": {**read("bench/notes.json"), "muon": optimizer_steps()},
-        "orders": orders("orders_grammar"),
-        "wikitext": orders("orders"),
-        "step": orders("synthetic_step"),
-        "climbs": orders("climbs"),
-        "mazes": orders("mazes_small"),
-        "mazes_at": {steps: orders(name) for steps, name in MAZES.items()},
-        "masked_behind": Span(orders("mazes_small")["masked_diffusion"].each.nll_own[1:]),
+        "orders": measured("orders_grammar"),
+        "wikitext": measured("orders"),
+        "step": measured("synthetic_step"),
+        "climbs": measured("climbs"),
+        "mazes": measured("mazes_small"),
+        "mazes_at": {steps: measured(name) for steps, name in MAZES.items()},
+        "masked_behind": Span(measured("mazes_small")["masked_diffusion"].each.nll_own[1:]),
         "truth_nll": {name: truth_nll(name) for name in ("mazes_small", "climbs")},
         "above_truth": {name: above_truth(name) for name in ("climbs", *MAZES.values())},
         "rest": rest_of_climbs("climbs.rest"),
-        "recorded": orders("climbs_real"),
+        "recorded": measured("climbs_real"),
         "recorded_rest": rest_of_climbs("climbs_real.rest"),
-        "walk": read("results/synthetic_walk.walk.json"),
+        "walk": stored("synthetic_walk.walk", "walk")[0],
         "sigma_gpt": read("bench/sigma_gpt.json")["results"],
         "full": full_size(),
     }

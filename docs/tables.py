@@ -10,7 +10,10 @@ from bench import report
 from docs import gallery, sources
 from docs.sources import ROOT, Entry, Row
 from evaluation.classification import PUBLISHED
+from labs.climbs import errors as climbs
 from labs.synthetic.tasks import TASKS
+from measures.find import find_measure
+from runtime.errors import UserError
 
 Numbers = dict[str, Any]
 
@@ -142,10 +145,10 @@ def at_equal_fit(entries: list[Entry], key: str) -> float:
     return math.nan
 
 
-def fits(of: dict[str, dict[int, Entry]]) -> dict[str, sources.Span]:
-    """KL(p, m) at equal fit of each row of results/memorise.runs.json."""
+def fits(of: dict[str, dict[int, list[Entry]]]) -> dict[str, sources.Span]:
+    """KL(p, m) at equal fit of each row of the table `memorise`."""
     each = {
-        row: [at_equal_fit(r["curve"], "kl_truth_model") for r in seeds.values()] for row, seeds in of.items()
+        row: [at_equal_fit(curve, "kl_truth_model") for curve in seeds.values()] for row, seeds in of.items()
     }
     return {row: sources.Span(found) for row, found in each.items()}
 
@@ -154,7 +157,7 @@ def memorise_table(n: Numbers) -> str:
     """What reading a text many times does: over the readings, and at equal fit, best first."""
     body, fit = [], fits(n["memorised"])
     for row in sorted(fit, key=lambda row: fit[row].mean):
-        curves = [r["curve"] for r in n["memorised"][row].values()]
+        curves = n["memorised"][row].values()
         line = [f"`{row}`"]
         for key, form in (("train_alternatives", ".3f"), ("kl_truth_model", ".2f")):
             for step in READINGS.values():
@@ -196,7 +199,7 @@ def budget_table(n: Numbers) -> str:
     return markdown(head, [[name, *(f"{p:.1f}" for p in r.val_ppl.values())] for name, r in zip(names, runs)])
 
 
-# ids of results/labels.json, in the order of the table
+# rows of results/labels.jsonl, in the order of the table
 LABELS = {
     "true token alone": "sig_gpt-small-true",
     "soft k = 50 (`sig_gpt`)": "sig_gpt-small",
@@ -305,18 +308,28 @@ def classify_brief_table(n: Numbers) -> str:
     return markdown(["row", *head], body)
 
 
-# tables of programs that write them for people
-CLIMBS = ("climbs", "climbs.rest", "climbs_real", "climbs_real.rest")
-WRITTEN = ("images", "orders", "orders_grammar", "mazes_small", *CLIMBS)
+# tables that a page shows as they are -> their measure
+WRITTEN = {name: "orders" for name in ("orders", "orders_grammar", "mazes_small", "climbs", "climbs_real")}
+WRITTEN |= {"images": "images", "climbs.rest": "rest", "climbs_real.rest": "rest"}
 
 
 def as_written(name: str) -> str:
-    """The tables of results/NAME.md."""
-    path = ROOT / "results" / f"{name}.md"
-    if not path.is_file():
+    """The tables of results/NAME.jsonl, without what stands under them."""
+    found = sources.stored(name, WRITTEN[name])
+    if not found:
         return "Not measured yet."
-    parts = path.read_text(encoding="utf-8").strip().split("\n\n")
+    parts = markdown_of(name, found).strip().split("\n\n")
     return "\n\n".join(part for part in parts if part[:1] == "|")
+
+
+def markdown_of(name: str, found: list[Entry]) -> str:
+    """The view of the rows of results/NAME.jsonl."""
+    if WRITTEN[name] == "rest":
+        return climbs.view(found).markdown
+    try:
+        return find_measure(WRITTEN[name]).view(found).markdown
+    except UserError:  # without the lab of this measure the committed view is all there is
+        return (ROOT / "results" / f"{name}.md").read_text(encoding="utf-8")
 
 
 # the columns of the synthetic table: a sampler of evaluation/samplers.py -> its heading
@@ -335,7 +348,7 @@ def rounds_table(row: str) -> str:
         best = TASKS[name](perfect["length"]).burst_steps()
         figure = f"{'at most ' if best.at_most else ''}{best.mean:.1f}"
         body.append([name, "exact", figure, *(f"{statistics.fmean(rounds[s]):.1f}" for s in ROUNDS), "1"])
-        of_row = sources.orders(f"synthetic_{name}").get(row)
+        of_row = sources.measured(f"synthetic_{name}").get(row)
         if of_row:
             own = [f"{of_row.by[s].rounds:.2f}" for s in ROUNDS]
             body.append(["", f"`{row}`", "", *own, f"{of_row.by['burst, 20 orders'].validity:.2f}"])

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from evaluation.columns import HONEST
+from measures.store import Store
 from runtime.checkpoint import Checkpoint, weights_digest
 from runtime.places import WORK
 
@@ -21,10 +22,9 @@ SETTINGS = (*_HEAD, "tokenizer", "vocab_size", "block_size", "n_layer", "n_head"
 
 def committed_row(digest: str) -> dict[str, Any] | None:
     """The row of the committed tables in results/ that was measured on these weights, if there is one."""
-    for path in sorted((WORK / "results").glob("*.json")):
-        content = json.loads(path.read_bytes())
-        for row in content.get("rows", ()) if isinstance(content, dict) else ():
-            if isinstance(row, dict) and row.get("weights_sha256") == digest:
+    for path in sorted((WORK / "results").glob("*.jsonl")):
+        for row in Store(path).rows("text"):
+            if row.get("weights_sha256") == digest:
                 return row | {"table": path.name}
     return None
 

@@ -2,6 +2,7 @@
 Banerjee et al. 2021 published."""
 
 import math
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from data.images.sets import Images
 from evaluation.columns import Column
 from evaluation.metrics import Calibration
+from heads import Weights
 from model import LanguageModel
 from runtime.device import autocast
 
@@ -24,18 +26,23 @@ class Judged(NamedTuple):
     ece: float  # expected calibration error, 15 bins, 0 to 1
     zeros: int  # images whose right class got probability 0
 
-    @property
-    def rank(self) -> tuple[float, float]:
-        """The best has the largest: by accuracy, and of equal accuracy by NLL."""
-        return self.accuracy, -self.nll
+    def __str__(self) -> str:
+        return f"accuracy {self.accuracy:.2f}%, NLL {self.nll:.4f}, ECE {self.ece:.4f}"
 
 
 @torch.no_grad()
-def judge(model: LanguageModel, images: Images, device: torch.device, dtype: str = "float32") -> Judged:
-    """Of a model in eval mode; nan if its probabilities are not numbers."""
+def judge(
+    model: LanguageModel,
+    images: Images,
+    device: torch.device,
+    dtype: str = "float32",
+    draws: list[Weights] | None = None,
+    progress: Callable[[Iterable], Iterable] = iter,
+) -> Judged:
+    """Of a model in eval mode; nan if its probabilities are not numbers. `draws`: see OutputHead.draws."""
     calibration, right, nll, zeros = Calibration(), 0, 0.0, 0
-    draws = model.head.draws(1, 0)
-    for start in range(0, len(images), BATCH):
+    draws = draws or model.head.draws(1, 0)
+    for start in progress(range(0, len(images), BATCH)):
         rows = np.arange(start, min(start + BATCH, len(images)))
         part = images.at(rows)
         labels = torch.from_numpy(part.labels).to(device)

@@ -1,13 +1,11 @@
-"""Figures of tables, through matplotlib: `draw` writes those of a table or of a frontier as PNG and SVG,
-`svg` makes one for a page.
+"""Figures of rows, through matplotlib. They need no checkpoint: they are made of what the rows hold.
 
-Of table.py's: the learning curve of each head beside softmax and, where the truth is known, its way there; of
-a text that was read several times, what that does (memorisation).
-Of frontier.py's: quality against diversity over temperatures. They need no checkpoint: they are made of
-NAME.json, and of NAME.runs.json for a table.
+Of the curve measure's rows: the learning curve of each head beside softmax and, where the truth is known, its
+way there; of a text that was read several times, what that does (memorisation). Of the frontier measure's:
+quality against diversity over temperatures. Of the text measure's: calibration.
+A group is the runs of one training with several seeds, see measures.views.grouped.
 """
 
-import io
 import math
 import statistics
 from collections import defaultdict
@@ -18,8 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from runtime.errors import UserError
-from runtime.files import beside, foreign, read_json, replacing
+from measures.store import Row
+from runtime.files import beside, replacing
 
 if TYPE_CHECKING:  # see pyplot
     from matplotlib.axes import Axes
@@ -40,7 +38,6 @@ def pyplot() -> ModuleType:
     matplotlib.use("Agg")
     # a "$" in a name is one
     matplotlib.rcParams |= {
-        "svg.hashsalt": "nanoHeads",
         "font.size": 8,
         "axes.spines.top": False,
         "axes.spines.right": False,
@@ -53,57 +50,33 @@ def pyplot() -> ModuleType:
 
 
 def write(fig: "Figure", path: Path) -> list[Path]:
-    """path.png and path.svg."""
-    out = []
-    for end, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
-        out.append(beside(path, f".{end}"))
-        with replacing(out[-1]) as f:
-            fig.savefig(f, format=end, metadata=metadata, bbox_inches="tight")
+    """path.png, in a list as a measure's `draw` gives its files."""
+    file = beside(path, ".png")
+    with replacing(file) as f:
+        fig.savefig(f, format="png", metadata={"Software": None}, bbox_inches="tight")
     pyplot().close(fig)
-    return out
+    return [file]
 
 
-def svg(fig: "Figure") -> bytes:
-    """The figure as an SVG file that a page can hold: its text is text, in a font of the reader's."""
-    import matplotlib
-
-    file = io.BytesIO()
-    with matplotlib.rc_context({"svg.fonttype": "none"}):
-        fig.savefig(file, format="svg", metadata={"Date": None}, bbox_inches="tight")
-    pyplot().close(fig)
-    return file.getvalue()
-
-
-def read(path: Path) -> dict[str, Any]:
-    """A table's JSON. UserError or FileNotFoundError if it is none."""
-    if not path.is_file():
-        raise FileNotFoundError(f"no file {path}: table.py writes NAME.runs.json, frontier.py its NAME.json")
-    return read_json(path)
-
-
+Groups = dict[str, list[Row]]
 Steps = dict[float, list[float]]  # step, or another measure of time -> a value of each seed
-Curves = dict[str, Steps]  # by row
-
-
-def row_of(run: dict[str, Any]) -> str:
-    """The row that a run is recorded to be of, else the run's own name.
-
-    A name says nothing for sure: baseline-small-lr3 is another training than baseline-small.
-    """
-    return run.get("row", run["name"])
+Curves = dict[str, Steps]  # by group
 
 
 def curves(
-    rows: list[dict[str, Any]],
+    groups: Groups,
     value: Callable[[dict[str, Any]], float],
-    at: Callable[[dict[str, Any], int], float] = lambda run, step: step,
+    at: Callable[[Row, int], float] = lambda run, step: step,
 ) -> Curves:
     """`value` of each evaluation in the logs of the runs; `at`: what stands for a step of a run."""
-    out: Curves = defaultdict(lambda: defaultdict(list))
-    for run in rows:
-        for entry in run["curve"]:
-            out[row_of(run)][at(run, entry["step"])].append(float(value(entry)))
-    return {name: dict(sorted(steps.items())) for name, steps in out.items()}
+    out: Curves = {}
+    for name, runs in groups.items():
+        steps: Steps = defaultdict(list)
+        for run in runs:
+            for entry in run["curve"]:
+                steps[at(run, entry["step"])].append(float(value(entry)))
+        out[name] = dict(sorted(steps.items()))
+    return out
 
 
 def band(ax: "Axes", steps: Steps, colour: str, label: str = "", line: str = "-") -> None:
@@ -180,36 +153,20 @@ def multiples(data: Curves, y: str, log: bool = True) -> "Figure":
     return fig
 
 
-Drawing = tuple[str, "Figure"]  # what it shows, the end of its file's name; and the figure
-
-
-def table_figures(name: Path) -> Iterator[Drawing]:
-    """The figures of a table, of its runs that trained from scratch; none if their logs are not in it.
-
-    The others started from a trained baseline: their steps are not the same ones.
-    """
-    rows = {run: row["name"] for row in read(beside(name, ".json"))["rows"] for run in row["runs"]}
-    runs = read(beside(name, ".runs.json"))["rows"]
-    yield from run_figures(r | {"row": rows[r["name"]]} for r in runs if r["name"] in rows)
-
-
-def run_figures(runs: Iterable[dict[str, Any]]) -> Iterator[Drawing]:
-    """`table_figures` of these rows of runs; one evaluation is no curve."""
-    rows = [r for r in runs if len(r.get("curve", ())) > 1 and not r["training"]["init_from"]]
-    if not rows:
-        return
-    yield "curves", multiples(curves(rows, lambda e: e["val_ppl_eps"]), "validation PPL_eps")
+def learning(groups: Groups) -> Iterator[tuple[str, "Figure"]]:
+    """(the end of its file's name, figure) of runs whose `curve` has several evaluations."""
+    yield "", multiples(curves(groups, itemgetter("val_ppl_eps")), "validation PPL_eps")
+    rows = [run for runs in groups.values() for run in runs]
     if "tv" in rows[0]["curve"][0]:
-        distances = curves(rows, lambda e: e["tv"])
-        yield "tv", multiples(distances, "total variation distance to the truth", log=False)
-        yield "mass", masses(rows)
-        yield "bias", bias(rows)
-    again = [r for r in rows if "train_nll" in r["curve"][-1] and epochs(r, r["curve"][-1]["step"]) >= 2]
-    if again:
-        yield "memorise", memorisation(again)
+        distances = curves(groups, itemgetter("tv"))
+        yield ".tv", multiples(distances, "total variation distance to the truth", log=False)
+        yield ".mass", masses(groups)
+        yield ".bias", bias(groups)
+    if all("train_nll" in r["curve"][-1] and epochs(r, r["curve"][-1]["step"]) >= 2 for r in rows):
+        yield ".memorise", memorisation(groups)
 
 
-def masses(rows: list[dict[str, Any]]) -> "Figure":
+def masses(groups: Groups) -> "Figure":
     """Where a head puts its mass over training.
 
     On the observed token and on the valid alternatives, each over the truth's, and on what is forbidden.
@@ -219,7 +176,7 @@ def masses(rows: list[dict[str, Any]]) -> "Figure":
         ("alternatives / their due", "tab:green", lambda e: e["alternatives"]),
         ("forbidden", "tab:red", lambda e: e["mass_invalid"]),
     ]
-    data = [curves(rows, value) for _, _, value in parts]
+    data = [curves(groups, value) for _, _, value in parts]
     fig, axes = panels(list(data[0]), 1.6)
     for ax, name in axes:
         ax.axhline(1, color="0.6", lw=0.8, ls=":")
@@ -231,24 +188,23 @@ def masses(rows: list[dict[str, Any]]) -> "Figure":
     return fig
 
 
-def bias(rows: list[dict[str, Any]]) -> "Figure":
+def bias(groups: Groups) -> "Figure":
     """How a head moves the valid alternatives over training.
 
     Its mass on them over the truth's, by decade of the truth's probability.
     """
-    truth = [p for _, p in rows[0]["curve"][0]["alternatives_by_decade"]]
-    decades = [d for d, p in enumerate(truth) if p > 0]
-    names = list(dict.fromkeys(row_of(r) for r in rows))
+    first = next(iter(groups.values()))[0]
+    decades = [d for d, (_, p) in enumerate(first["curve"][0]["alternatives_by_decade"]) if p > 0]
 
     def ratio(entry: dict[str, Any], decade: int) -> float:
         model, true = entry["alternatives_by_decade"][decade]
         return model / true
 
-    data = [curves(rows, partial(ratio, decade=d)) for d in decades]
+    data = [curves(groups, partial(ratio, decade=d)) for d in decades]
     colours = pyplot().get_cmap("viridis")([0.95 * i / max(1, len(decades) - 1) for i in range(len(decades))])
     shown = [v for curve in data for steps in curve.values() for v in values(steps) if v > 0]
     powers = range(-6, 7, 2)
-    fig, axes = panels(names, 1.6)
+    fig, axes = panels(list(groups), 1.6)
     for ax, name in axes:
         ax.axhline(1, color="tab:red", lw=0.8, ls=":")
         for curve, colour, d in zip(data, colours, decades):
@@ -276,19 +232,18 @@ MEASURES = (
 )
 
 
-def epochs(run: dict[str, Any], step: int) -> float:
+def epochs(run: Row, step: int) -> float:
     """How often a run has read its train split (data.batches.Windows) after `step` steps."""
     c = run["training"]
     return step * c["batch_size"] / ((c["train_tokens"] - 1) // c["block_size"])
 
 
-def memorisation(rows: list[dict[str, Any]]) -> "Figure":
+def memorisation(groups: Groups) -> "Figure":
     """What reading a text many times does to each head, on that text and on held-out text.
 
     A column of panels a head, with the baseline behind it; and below them all heads at equal fit.
     """
-    names = list(dict.fromkeys(map(row_of, rows)))
-    heads = [n for n in names if n != BASELINE] or names
+    heads = [n for n in groups if n != BASELINE] or list(groups)
     blocks = -(-len(heads) // WIDTH)
     wide = -(-len(heads) // blocks)
     fig = pyplot().figure(figsize=(max(6, 2 * wide), 6.2 * blocks + 3.5), layout="constrained")
@@ -299,7 +254,7 @@ def memorisation(rows: list[dict[str, Any]]) -> "Figure":
         for ax in unused:
             ax.axis("off")
     for (key, label, log), axes in zip(MEASURES, zip(*columns[: len(heads)])):
-        held_out, train = (curves(rows, itemgetter(k), epochs) for k in (key, f"train_{key}"))
+        held_out, train = (curves(groups, itemgetter(k), epochs) for k in (key, f"train_{key}"))
         for ax, name in zip(axes, heads):
             held_out_and_train(ax, held_out, train, name, log)
         low, high = min(ax.get_ylim()[0] for ax in axes), max(ax.get_ylim()[1] for ax in axes)
@@ -313,8 +268,8 @@ def memorisation(rows: list[dict[str, Any]]) -> "Figure":
         column[0].set_title(name, fontsize=8)
     columns[0][0].legend(fontsize=5, frameon=False)
     for part in parts:
-        part.supxlabel(f"epochs; {behind(names)}bands: lowest to highest seed", fontsize=8)
-    equal_fit(last.subplots(), rows)
+        part.supxlabel(f"epochs; {behind(groups)}bands: lowest to highest seed", fontsize=8)
+    equal_fit(last.subplots(), groups)
     return fig
 
 
@@ -340,9 +295,9 @@ def finite(steps: Steps, log: bool = True) -> Steps:
     return {x: [max(v, SMALLEST) for v in seeds] for x, seeds in known.items()} if log else known
 
 
-def equal_fit(ax: "Axes", rows: list[dict[str, Any]]) -> None:
+def equal_fit(ax: "Axes", groups: Groups) -> None:
     """Each head's way over the evaluations: its divergence on held-out text at its NLL of the train text."""
-    fit, far = (curves(rows, itemgetter(k), epochs) for k in ("train_nll", "kl_truth_model"))
+    fit, far = (curves(groups, itemgetter(k), epochs) for k in ("train_nll", "kl_truth_model"))
     colours = pyplot().get_cmap("tab10" if len(fit) <= 10 else "tab20").colors
     for i, name in enumerate(fit):
         at = [x for x in fit[name] if x in finite(fit[name]) and x in finite(far[name])]
@@ -350,7 +305,7 @@ def equal_fit(ax: "Axes", rows: list[dict[str, Any]]) -> None:
         colour = "black" if name == BASELINE else colours[i % len(colours)]
         ax.plot(x, y, color=colour, lw=1.2, marker=".", ms=3, label=name)
         ax.plot(x[-1:], y[-1:], color=colour, marker="o", ms=5, ls="")
-    truth = rows[0]["curve"][-1]["train_true_nll"]
+    truth = next(iter(groups.values()))[0]["curve"][-1]["train_true_nll"]
     ax.axvline(truth, color="tab:red", lw=0.8, ls=":", label="the truth's own NLL")
     ax.invert_xaxis()
     ax.set_yscale("log")
@@ -365,30 +320,25 @@ def equal_fit(ax: "Axes", rows: list[dict[str, Any]]) -> None:
 # The frontier
 
 
-def frontier(path: Path) -> "Figure":
-    """The figure of frontier.py's JSON: a curve a run over temperatures, T = 1 marked, and human text.
+def frontier(groups: Groups, human: Row) -> "Figure":
+    """A panel a group: a curve a seed over temperatures, T = 1 marked, and human text.
 
-    The run named baseline, else the first, stands behind the others.
+    The row named baseline, else the first, stands behind the others.
     """
-    table = read(path)
-    rows = [r for r in table["rows"] if r.get("points")]
-    human = next((r for r in table["rows"] if r["name"] == "human"), None)
-    if not rows or human is None:
-        raise UserError(f"{path} has no points: run frontier.py")
     key, title = "bleu", "BLEU against held-out human text"
     if "validity" in human:
         key = title = "validity"
-    base = next((r for r in rows if r["name"] == BASELINE), rows[0])
-    others = [r for r in rows if r is not base] or [base]
-    fig, axes = panels([r["name"] for r in others], 1.8)
-    for (ax, _), row in zip(axes, others):
-        for r, colour in ((base, BASELINE_COLOUR), (row, "tab:blue")):
-            trade_off(ax, [q for q in r["points"] if key in q], key, colour)
+    base = BASELINE if BASELINE in groups else next(iter(groups))
+    fig, axes = panels([name for name in groups if name != base] or [base], 1.8)
+    for ax, name in axes:
+        for runs, colour in ((groups[base], BASELINE_COLOUR), (groups[name], "tab:blue")):
+            for run in runs:
+                trade_off(ax, [q for q in run["points"] if key in q], key, colour)
         ax.plot(human["self_bleu"], human[key], color="tab:red", marker="*", ms=9, ls="")
-    temperatures = [q["temperature"] for q in base["points"]]
+    temperatures = [q["temperature"] for q in groups[base][0]["points"]]
     fig.supxlabel(
         f"Self-BLEU (lower: more diverse); temperatures {temperatures[0]:g} to {temperatures[-1]:g}, "
-        f"the dot is 1; grey: {base['name']}; star: human text"
+        f"the dot is 1; grey: {base}; star: human text"
     )
     fig.supylabel(title)
     return fig
@@ -406,44 +356,17 @@ def trade_off(ax: "Axes", points: list[dict[str, float]], key: str, colour: str)
 # Calibration
 
 
-def calibration(rows: list[dict[str, Any]]) -> "Figure":
-    """The expected calibration error of each row, with its interval where there are several seeds."""
+def calibration(rows: list[Row]) -> "Figure":
+    """The expected calibration error of each row of a summary, with its interval where there are several
+    seeds."""
     fig, ax = pyplot().subplots(figsize=(6, 0.18 * len(rows) + 0.6), layout="constrained")
     for at, row in enumerate(rows):
-        half = float(row.get("ece_ci", "nan"))
+        half = row.get("ece_ci", math.nan)
         ax.errorbar(
-            float(row["ece"]),
-            at,
-            xerr=half if math.isfinite(half) else None,
-            color="tab:blue",
-            marker="o",
-            ms=3,
+            row["ece"], at, xerr=half if math.isfinite(half) else None, color="tab:blue", marker="o", ms=3
         )
     ax.set_yticks(range(len(rows)), [r["name"] for r in rows])
     ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.set_xlim(left=0)
     ax.set_xlabel("expected calibration error; 0 is calibrated")
     return fig
-
-
-# -----------------------------------------------------------------------------
-
-
-def drawings(name: Path) -> Iterator[Drawing]:
-    """The figures of NAME, a table or a frontier. UserError if it is neither.
-
-    None of a table without learning curves: an older version wrote it, or all its runs started from others.
-    """
-    points = beside(name, ".json")
-    a_table = beside(name, ".runs.json").is_file() or not points.is_file()
-    with foreign(name, "the name of a table that table.py or frontier.py wrote"):
-        if a_table:
-            yield from table_figures(name)
-        else:
-            yield "", frontier(points)
-
-
-def draw(name: Path) -> list[Path]:
-    """Writes the figures of NAME beside it: their files. Errors as of `drawings`."""
-    made = [write(fig, beside(name, f".{what}" if what else "")) for what, fig in drawings(name)]
-    return [path for files in made for path in files]

@@ -110,7 +110,7 @@ def density_json(found: list[Candidates]) -> dict[str, Any]:
 
 
 def save_density(found: list[Candidates], words: list[str], save: str) -> list[Path]:
-    """Writes `save`.json and the picture `save`.png and .svg: the candidates of each place of the text, whose
+    """Writes `save`.json and the picture `save`.png: the candidates of each place of the text, whose
     tokens are `words`, by their probability."""
     path = Path(save)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evaluation import figures
 from measures.measure import Entry, Subject, entries
 from measures.store import Row
-from measures.views import View, paragraphs, table
+from measures.views import View, beside, grouped, paragraphs, table
 from runtime.logs import evaluations
 
 
@@ -15,7 +16,7 @@ from runtime.logs import evaluations
 class CurveConfig:
     # fmt: off
     checkpoints: list[str]          # [NAME=]RUN ...: out folders of training runs
-    out: str = ""                   # writes OUT.jsonl and OUT.md
+    out: str = ""                   # writes OUT.jsonl, OUT.md, and OUT.png and others that begin with OUT
     # fmt: on
 
 
@@ -54,4 +55,8 @@ class CurveMeasure:
         return View(paragraphs(table(["", "step", "validation perplexity"], lines)))
 
     def draw(self, rows: list[Row], out: Path) -> list[Path]:
-        return []
+        """OUT.png and others of runs that trained from scratch, none without such. The others started from a
+        trained baseline: their steps are not the same ones. One evaluation is no curve."""
+        groups = grouped(r for r in rows if len(r["curve"]) > 1 and not r["training"]["init_from"])
+        drawn = figures.learning(groups) if groups else ()
+        return [file for end, fig in drawn for file in figures.write(fig, beside(out, end))]

@@ -21,7 +21,7 @@ from evaluation.settings import TextsConfig, check_settings, of_run, settings
 from evaluation.texts import cut, decode, measured, sample_texts
 from measures.measure import Entry, Subject
 from measures.store import Row
-from measures.views import View, paragraphs, problems, table
+from measures.views import View, grouped, paragraphs, problems, table
 from model import context
 from runtime.checkpoint import load_model
 from runtime.device import get_dtype
@@ -134,5 +134,7 @@ class FrontierMeasure:
         return View(paragraphs(table(["", "temperature", *KEYS.values()], lines), *problems(rows)))
 
     def draw(self, rows: list[Row], out: Path) -> list[Path]:
-        """OUT.png: a curve a run."""
-        return figures.write(figures.frontier(rows), out) if any(r.get("points") for r in rows) else []
+        """OUT.png: a panel a row."""
+        groups = grouped(r for r in rows if r.get("points"))
+        human = next((r for r in rows if r["name"] == "human"), {})
+        return figures.write(figures.frontier(groups, human), out) if groups else []

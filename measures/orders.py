@@ -274,7 +274,7 @@ def in_own_order(row: Row) -> list[dict[str, Any]]:
 
 
 def draw(rows: list[Row], truth: dict[str, float], out: Path) -> list[Path]:
-    """OUT.samplers.png and .svg: what samplers write against model evaluations a text, in orders that a row
+    """OUT.samplers.png: what samplers write against model evaluations a text, in orders that a row
     was trained in; a colour for each row, a marker for each sampler, grey: the truth's."""
     plt = figures.pyplot()
     keys = columns_of(truth)

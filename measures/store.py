@@ -41,6 +41,10 @@ class Store:
         """The rows of a measure, in the order in which they came. UserError if the file is none of ours."""
         return [row for row in self._read().values() if row["measure"] == measure]
 
+    def measures(self) -> list[str]:
+        """Those that it has rows of, in the order in which they came."""
+        return list(dict.fromkeys(row["measure"] for row in self._read().values()))
+
     def put(self, rows: Iterable[Row]) -> None:
         """Adds rows, in front of the others: one of the same measure and name is replaced."""
         if self.path is None:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from evaluation import figures
 from evaluation.columns import ALL, PAPER, Column, shown
 from evaluation.groups import LEAST_SEEDS, marks
 from evaluation.intervals import Runs, differences, summarise, text_intervals
@@ -33,6 +34,7 @@ from measures.measure import Entry, Subject
 from measures.store import Row
 from measures.views import (
     View,
+    beside,
     cells,
     csv_text,
     grouped,
@@ -169,7 +171,11 @@ class TextMeasure:
         return summary_view(rows)
 
     def draw(self, rows: list[Row], out: Path) -> list[Path]:
-        return []
+        """OUT.ece.png: how well each row is calibrated, where any is known to be."""
+        if not any("ece" in r for r in rows):
+            return []
+        calibrated = [r for r in summary_of(rows) if "ece" in r]
+        return figures.write(figures.calibration(calibrated), beside(out, ".ece"))
 
 
 # -----------------------------------------------------------------------------

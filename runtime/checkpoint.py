@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from model import GPTConfig, LanguageModel, trunk_config
+from model import GPTConfig, LanguageModel, trunk_config, trunk_size
 from model import build as new_model
 from runtime.configurator import coerce
 from runtime.errors import UserError, users_values
@@ -48,13 +48,15 @@ _RUN = {
     "dtype": str,
 }
 _PROGRESS = {"tokens": int, "best_val_nll": float}
+_JUDGED = {"best_val_error": float}  # a classifier's
+CLASSES = "classes"  # what stands for the tokenizer of a classifier
 
 
 def build(config: dict[str, Any]) -> LanguageModel:
     """`model.build`, for a configuration that a user gave. UserError if there is no such model, or if it does
     not fit into memory."""
     with users_values():
-        check_model(trunk_config(config))
+        check_model(trunk_size(config))
         return new_model(config)
 
 
@@ -72,12 +74,14 @@ class Degenerate(UserError):
 
 
 class NoLanguageModel(UserError):
-    """A checkpoint of classify.py where a language model's is needed."""
+    """A classifier's checkpoint where a language model's is needed, or one that nothing reads any more."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, config: dict[str, Any]):
         super().__init__(
-            f"the checkpoint {path} is a classifier's (classify.py), no language model's: give a run of "
-            "train.py"
+            f"the checkpoint {path} is a classifier's of an earlier version (classify.py): train it again, "
+            "python train.py config/mnist_brief.py"
+            if "layers" in config
+            else f"the checkpoint {path} is a classifier's, no language model's: give a run on text"
         )
 
 
@@ -199,11 +203,11 @@ def _typed(content: Any, file: str, needed: dict[str, type], others: dict[str, t
     return out
 
 
-def _read_config(path: Path, run: bool) -> dict[str, Any]:
+def _read_config(path: Path, run: bool, classifier: bool) -> dict[str, Any]:
     config = _typed(read_json(path, strict=True), "config.json", _CONFIG, _RUN | _TRUNK)
+    if "layers" in config or (config["tokenizer"] == CLASSES and not classifier):
+        raise NoLanguageModel(path.parent, config)
     if run:
-        if "images" in config:
-            raise NoLanguageModel(path.parent)
         _typed(config, "config.json", _RUN, {})
     check_row_name(config["name"])
     trunk_config(config)
@@ -211,7 +215,8 @@ def _read_config(path: Path, run: bool) -> dict[str, Any]:
 
 
 def _read_progress(path: Path, run: bool) -> dict[str, Any]:
-    progress = _typed(read_json(path), "progress.json", {"step": int} | (_PROGRESS if run else {}), _PROGRESS)
+    needed = {"step": int} | (_PROGRESS if run else {})
+    progress = _typed(read_json(path), "progress.json", needed, _PROGRESS | _JUDGED)
     if progress["step"] < 0 or not isinstance(progress.get("val_nll"), (float, int, type(None))):
         raise UserError(
             f"progress.json has step = {progress['step']!r}, val_nll = "
@@ -220,15 +225,22 @@ def _read_progress(path: Path, run: bool) -> dict[str, Any]:
     return progress
 
 
-def load(path: str | Path, optimizer: bool = False, weights: bool = True, run: bool = False) -> Checkpoint:
+def load(
+    path: str | Path,
+    optimizer: bool = False,
+    weights: bool = True,
+    run: bool = False,
+    classifier: bool = False,
+) -> Checkpoint:
     """Reads a checkpoint folder onto the CPU, with or without its tensors. ValueError if a file of it is
     missing, cut short or not what it should be;
-    of a `run`, with all that training writes (a checkpoint to sample from needs less)."""
+    of a `run`, with all that training writes (a checkpoint to sample from needs less). NoLanguageModel if it
+    is a classifier's, unless it may be a `classifier`."""
     path = Path(path)
     part = ""
     try:
         part = "config.json"
-        config = _read_config(path / part, run)
+        config = _read_config(path / part, run, classifier)
         part = "progress.json"
         progress = _read_progress(path / part, run)
         part = "model.safetensors"
@@ -256,14 +268,15 @@ def load_model(
     which: str = "best",
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    classifier: bool = False,
 ) -> tuple[LanguageModel, Checkpoint]:
     """The model of a run's checkpoint, in eval mode on `device`, for matrix products in `dtype` (see
-    LanguageModel.lower). ValueError if its weights do not fit its configuration."""
-    ckpt = load(find(path, which))
-    if "images" in ckpt.config:
-        raise NoLanguageModel(ckpt.path)
+    LanguageModel.lower); it may be a `classifier`. ValueError if its weights do not fit its configuration."""
+    ckpt = load(find(path, which), classifier=classifier)
     size = {k: ckpt.config[k] for k in _MODEL}
-    asked, there = trunk_config(ckpt.config).parameters, sum(w.numel() for w in ckpt.weights.values())
+    with users_values():
+        asked = trunk_size(ckpt.config).parameters
+    there = sum(w.numel() for w in ckpt.weights.values())
     if asked > 4 * there:  # before it is built: a foreign config.json can ask for any size
         raise UserError(
             f"the checkpoint {ckpt.path} does not fit its configuration: "

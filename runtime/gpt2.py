@@ -52,7 +52,7 @@ def check_size(config: "GPT2Config") -> None:
     sizes: list[Any] = [config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd]
     if not all(type(n) is int for n in sizes):
         raise UserError(f"its sizes are {sizes}, not whole numbers")
-    check_model(GPTConfig(*sizes), each=8)  # transformers' copy and this one
+    check_model(GPT.size(GPTConfig(*sizes)), each=8)  # transformers' copy and this one
 
 
 def from_gpt2(name: str, dropout: float = 0.0) -> GPT:

@@ -31,8 +31,8 @@ class Log:
 
     def add(self, step: int, **entry: Any) -> None:
         """A number that JSON does not have (inf, nan) becomes a string, as in eval_diversity's tables."""
-        strict = {key: _strict(value) for key, value in entry.items()}
-        self.file.write(json.dumps({"step": step, **strict}, allow_nan=False) + "\n")
+        known = {key: strict(value) for key, value in entry.items()}
+        self.file.write(json.dumps({"step": step, **known}, allow_nan=False) + "\n")
         self.file.flush()
         for tracker in self.trackers:
             tracker.log(entry, step=step)
@@ -43,7 +43,8 @@ class Log:
             tracker.finish()
 
 
-def _strict(value: Any) -> Any:
+def strict(value: Any) -> Any:
+    """A number that JSON does not have as text."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from model import GPTConfig
+from model import Size
 from runtime.errors import UserError
 
 TRAINING = 16  # bytes of a parameter in training: weight, gradient and AdamW's two moments, float32 each
@@ -30,20 +30,13 @@ def check_fits(needed: float, device: torch.device | str, what: str, lower: str)
         )
 
 
-def training_bytes(config: GPTConfig, projections: int, rows: int, batch_size: int) -> int:
-    """The least that a training step holds, with `rows` windows at a time out of `batch_size`.
-
-    `projections`: parameters (padded V, C) beside the embedding, such as an untied projection's weights, or a
-    standard deviation for each weight. The least is TRAINING bytes a parameter, the list of windows, and what
-    the backward pass needs of each block: 14 C values a token (LayerNorms, q, k, v, attention and MLP) of at
-    least 2 bytes each.
-    """
-    parameters = config.parameters + projections * config.padded_vocab * config.n_embd
-    kept = 28 * rows * config.block_size * config.n_layer * config.n_embd
+def training_bytes(parameters: int, kept: int, batch_size: int) -> int:
+    """The least that a training step holds: TRAINING bytes a parameter, what the backward pass `kept`, and
+    the list of the `batch_size` windows."""
     return TRAINING * parameters + kept + 64 * batch_size
 
 
-def check_model(config: GPTConfig, device: torch.device | str = "cpu", each: int = 4) -> None:
+def check_model(size: Size, device: torch.device | str = "cpu", each: int = 4) -> None:
     """ValueError if a model of this size, `each` bytes a parameter, does not fit."""
-    what = f"a model of {config.parameters:,} parameters"
-    check_fits(each * config.parameters, device, what, "n_layer, n_embd, block_size or the vocabulary")
+    what = f"a model of {size.parameters:,} parameters"
+    check_fits(each * size.parameters, device, what, size.settings)

@@ -1,4 +1,4 @@
-"""The optimizer of a training: AdamW, or Muon for the trunk's matrices and AdamW for all else."""
+"""The optimizer of a training: AdamW, or Muon for the trunk's matrices and AdamW for all else; Adam; SGD."""
 
 import math
 from typing import Any, cast
@@ -12,7 +12,8 @@ from runtime.device import capabilities, native
 from runtime.errors import UserError
 
 # name -> what its state holds of a parameter, each as large as that
-STATE = {"AdamW": ("exp_avg", "exp_avg_sq"), "Muon": ("momentum_buffer",)}
+MOMENTS = ("exp_avg", "exp_avg_sq")
+STATE = {"AdamW": MOMENTS, "Adam": MOMENTS, "Muon": ("momentum_buffer",), "SGD": ("momentum_buffer",)}
 
 
 class Several:
@@ -125,8 +126,10 @@ def make_optimizer(
 
     "muon" orthogonalises the steps of the trunk's linear layers, in `dtype`. Its steps have the size of
     AdamW's, so both have the same learning rate. Embeddings and the output projection stay with AdamW; where
-    `readout_lr` is not 0 it is theirs.
+    `readout_lr` is not 0 it is theirs. "adam" and "sgd", with Nesterov's momentum betas[0], have weight decay
+    as L2, and none of the output projection.
     """
+    coupled = name in ("adam", "sgd")
     kept = {id(p) for p in model.head.projection.with_prior()}
     linear = [m for m in model.trunk.modules() if isinstance(m, nn.Linear)] if name == "muon" else []
     fused = {id(m.c_attn) for m in model.trunk.modules() if isinstance(m, Attention)}
@@ -135,30 +138,30 @@ def make_optimizer(
     groups: dict[tuple[bool, bool], list[Tensor]] = {}
     for p in model.parameters():
         if id(p) not in elsewhere:
-            decays = p.dim() >= 2 and id(p) not in kept
+            decays = p.dim() >= 2 and id(p) not in kept and not (coupled and id(p) in readout)
             groups.setdefault((decays, bool(readout_lr) and id(p) in readout), []).append(p)
-    adamw = torch.optim.AdamW(
-        [
-            {
-                "params": params,
-                "weight_decay": weight_decay * decays,
-                "scale": readout_lr / learning_rate if own_rate else 1.0,
-            }
-            for (decays, own_rate), params in sorted(groups.items(), reverse=True)
-        ],
-        lr=learning_rate,
-        betas=betas,
-        fused=True,
-    )
+    parts = [
+        {
+            "params": params,
+            "weight_decay": weight_decay * decays,
+            "scale": readout_lr / learning_rate if own_rate else 1.0,
+        }
+        for (decays, own_rate), params in sorted(groups.items(), reverse=True)
+    ]
+    if name == "adam":
+        return torch.optim.Adam(parts, lr=learning_rate, betas=betas)
+    if name == "sgd":
+        return torch.optim.SGD(parts, lr=learning_rate, momentum=betas[0], nesterov=True)
+    adamw = torch.optim.AdamW(parts, lr=learning_rate, betas=betas, fused=True)
     if name == "adamw":
         return adamw
     if not linear:
         raise UserError("optimizer = 'muon': the trunk has no linear layers; use optimizer = 'adamw'")
-    parts = [
+    matrices = [
         {"params": [m.weight for m in linear if id(m) not in fused], "blocks": 1},
         {"params": [m.weight for m in linear if id(m) in fused], "blocks": 3},  # Q, K and V
     ]
-    muon = Muon([g for g in parts if g["params"]], learning_rate, weight_decay, dtype=dtype)
+    muon = Muon([g for g in matrices if g["params"]], learning_rate, weight_decay, dtype=dtype)
     return cast(torch.optim.Optimizer, Several(adamw, muon))
 
 

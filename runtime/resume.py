@@ -132,23 +132,23 @@ def other_processes(had: dict[str, Any], world: int) -> str:
     )
 
 
-def last_of(out: Path, run: bool = False) -> Checkpoint:
-    """The checkpoint that a run in `out` goes on from, with its optimizer. `run`: of train.py. UserError if
-    there is none."""
+def last_of(out: Path, optimizer: bool = True) -> Checkpoint:
+    """The checkpoint that a run in `out` goes on from, with its optimizer, or without it and the weights.
+    UserError if there is none."""
     path = checkpoint.find(out, "last")
     if not (path / "optimizer.pt").is_file():
         raise UserError(
             f"{path} is a checkpoint without optimizer.pt, and {out} has no other to resume: give "
             "the run's `last` back, or start again in another --out_dir"
         )
-    return checkpoint.load(path, optimizer=True, run=run)
+    return checkpoint.load(path, optimizer, weights=optimizer, run=True, classifier=True)
 
 
-def saved_best(out: Path, run: bool = False) -> dict[str, Any]:
+def saved_best(out: Path) -> dict[str, Any]:
     """The progress of a run's checkpoint `best`; {} where there is none."""
     for which in ("best", "best.old"):
         if (out / which).is_dir():
-            return checkpoint.load(out / which, weights=False, run=run).progress
+            return checkpoint.load(out / which, weights=False, run=True, classifier=True).progress
     return {}
 
 

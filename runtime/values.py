@@ -9,7 +9,7 @@ from runtime.places import CODE
 
 DTYPES = ("float32", "bfloat16", "float16")  # of matrix products
 CHOICES = "'float32', 'bfloat16' or 'float16'"
-OPTIMIZERS = ("adamw", "muon")  # of train.py
+OPTIMIZERS = ("adamw", "muon", "adam", "sgd")  # of train.py
 
 
 def registered(module: str, registry: str) -> list[str]:

@@ -14,7 +14,9 @@ import pytest
 import torch
 
 import train
+import training.text
 from data.corpus import Split, prepare_splits
+from evaluation import figures
 
 # Under nohup SIGHUP is ignored, in the background of a script SIGINT, and programs go on after it: the tests
 # are of what they do otherwise
@@ -76,7 +78,7 @@ def train_in_process(config: train.TrainConfig, folder: Path) -> int:
     before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     flags = [f"--{k}={v}" for k, v in vars(config).items()]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "prepared", lambda *_: folder)
+        patch.setattr(training.text, "prepared", lambda *_: folder)
         try:
             return train.main(flags)
         finally:
@@ -112,7 +114,7 @@ def run(token_folder):
 @pytest.fixture
 def trainer(token_folder, monkeypatch):
     """trainer(config) -> a Trainer on the tiny folder, ready to step."""
-    monkeypatch.setattr(train, "prepared", lambda *_: token_folder)
+    monkeypatch.setattr(training.text, "prepared", lambda *_: token_folder)
 
     def make(config: train.TrainConfig) -> train.Trainer:
         config.check()
@@ -121,6 +123,20 @@ def trainer(token_folder, monkeypatch):
         return made
 
     return make
+
+
+@pytest.fixture
+def said(monkeypatch) -> list[str]:
+    """The text of each figure that is written."""
+    said, write = [], figures.write
+
+    def writing(fig, path):
+        titles = [ax.get_title() for ax in fig.axes]
+        said.append("\n".join([*titles, fig.get_supxlabel()]))
+        return write(fig, path)
+
+    monkeypatch.setattr(figures, "write", writing)
+    return said
 
 
 def same_tensors(a: dict, b: dict) -> bool:

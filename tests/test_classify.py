@@ -1,7 +1,8 @@
-"""Image classifiers: the files of the sets, the network from its line, training with any head, exact resume,
-what is measured, and the table."""
+"""Image classifiers: the files of the sets, the network from its line, training with any head, what is
+measured, and the table."""
 
 import gzip
+import importlib.util
 import json
 import math
 import os
@@ -18,25 +19,28 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import classify
 import classify_table
-from classify import ClassifyConfig, Training
-from data.batches import Loader
+import train
+from config.defaults import TrainConfig
 from data.images import sets
-from data.images.cnn import CNN, initialise, items
+from data.images.cnn import CNN, items, width
 from data.images.sets import KINDS, Images, open_images
 from evaluation.classification import PUBLISHED, Judged, judge
 from heads import HEADS, make_head
-from model import LanguageModel
+from model import GPTConfig, LanguageModel
 from runtime import checkpoint
 from runtime.configurator import configure, read_config
 from runtime.errors import UserError
 from runtime.logs import entries
-from tests.test_train import killed_at
 
 ROOT = Path(__file__).resolve().parents[1]
-CONFIGS = ("mnist", "mnist_brief", "cifar10", "cifar100")
+CONFIGS = ("digits", "mnist", "mnist_brief", "cifar10", "cifar100")
 LAYERS = "Conv[3x3,4] BN ReLU MaxPool[4x4,4] DO FC[16] ReLU"
+
+
+def network(layers: str, shape: tuple[int, int, int], he: bool = False) -> CNN:
+    """The trunk of such images, ten classes."""
+    return CNN(GPTConfig(10, 1, 1, 1, width(layers, shape)), layers, list(shape), he)
 
 
 # ---- made images: a bright square, whose place is the class
@@ -87,22 +91,23 @@ def source(tmp_path_factory) -> Path:
 def flags(source, tmp_path):
     """flags(**changes) -> a command line of a small run."""
 
-    def make(**changes: object) -> list[str]:
-        values = dict(dataset="mnist", source=source, layers=LAYERS, batch_size=30, epochs=2.0, device="cpu")
-        values |= dict(learning_rate=0.01, log_interval=1, name="run", out_dir=tmp_path / "out") | changes
-        return [f"--{k}={v}" for k, v in values.items()]
+    def make(layers: str = LAYERS, **changes: object) -> list[str]:
+        values = dict(source=source, batch_size=30, max_steps=18, eval_interval=9, device="cpu")
+        values |= dict(learning_rate=0.01, min_lr=0.01, log_interval=1, name="run", out_dir=tmp_path / "out")
+        flags = [f"--{k}={v}" for k, v in (values | changes).items()]
+        return [f"{ROOT}/config/mnist.py", f"--trunk_args.layers={layers}", *flags]
 
     return make
 
 
 @pytest.fixture
 def run(capsys):
-    """run(argv) -> exit code of classify.main; signal handlers as they were."""
+    """run(argv) -> exit code of train.main; signal handlers as they were."""
 
     def call(argv: list[str]) -> int:
         before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         try:
-            return classify.main(argv)
+            return train.main(argv)
         finally:
             for s, handler in before.items():
                 signal.signal(s, handler)
@@ -264,7 +269,7 @@ def test_without_scikit_learn_one_line_says_so(monkeypatch):
 def test_a_line_is_the_network_it_says():
     torch.manual_seed(0)
     text = "{Conv[3x3,5] ReLU}x2 MaxPool[2x2,2,same] BN ELU FC[7] Dropout[0.5]"
-    net = CNN(text, (2, 7, 7), 10).eval()
+    net = network(text, (2, 7, 7)).eval()
     convs = [m for m in net.modules() if isinstance(m, nn.Conv2d)]
     (linear,) = (m for m in net.modules() if isinstance(m, nn.Linear))
     pixels = torch.randint(256, (3, 2, 7, 7), dtype=torch.uint8)
@@ -279,7 +284,7 @@ def test_a_line_is_the_network_it_says():
 
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 def test_a_convolution_leaves_the_size_as_it_is():
-    net, pixels = CNN("Conv[2x2,4] Conv[3x1,5]", (2, 5, 6), 10), torch.randint(256, (3, 2, 5, 6)).byte()
+    net, pixels = network("Conv[2x2,4] Conv[3x1,5]", (2, 5, 6)), torch.randint(256, (3, 2, 5, 6)).byte()
     x = pixels / 255
     for c in (m for m in net.modules() if isinstance(m, nn.Conv2d)):
         x = F.conv2d(x, c.weight, c.bias, padding="same")
@@ -309,7 +314,7 @@ def test_a_convolution_leaves_the_size_as_it_is():
 )
 def test_a_line_that_is_no_network_is_refused(text, says):
     with pytest.raises(ValueError, match=says):
-        CNN(text, (1, 8, 8), 10)
+        network(text, (1, 8, 8))
 
 
 def test_the_documents_networks():
@@ -326,9 +331,9 @@ def test_the_documents_networks():
         + 128,
     }
     for name, parameters in want.items():
-        net = CNN(read_config(ROOT / f"config/{name}.py")["layers"], KINDS[name].shape, 10)
+        net = network(read_config(ROOT / f"config/{name}.py")["trunk_args"]["layers"], KINDS[name].shape)
         assert sum(p.numel() for p in net.parameters()) == parameters
-    deep = list(items(read_config(ROOT / "config/cifar100.py")["layers"]))
+    deep = list(items(read_config(ROOT / "config/cifar100.py")["trunk_args"]["layers"]))
     assert [str(i) for i in deep if i.name == "Conv"][-3:] == [
         "Conv[1x1,1024]",
         "Conv[2x2,1152]",
@@ -337,22 +342,31 @@ def test_the_documents_networks():
     assert sum(i.name == "Conv" for i in deep) == 18 and sum(i.name == "DO" for i in deep) == 7
 
 
+def test_a_network_is_counted_without_making_it():
+    args = {"layers": "Conv[3x3,40] ReLU", "shape": [1, 28, 28]}  # 14 times as many features as weights
+    config = GPTConfig(10, 1, 1, 1, width(**args))
+    size = CNN.size(config, **args)
+    assert size.parameters == sum(p.numel() for p in CNN(config, **args).parameters()) == 400
+    assert size.kept == 4 * 40 * 28 * 28 and size.embedding == 64 * config.n_embd
+    too_many = {"layers": "FC[9999999] FC[9999999]", "shape": [1, 8, 8]}
+    assert CNN.size(GPTConfig(10, 1, 1, 1, 9999999), **too_many).parameters > 1e14
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_config_can_be_made(name):
-    assert ClassifyConfig.read([f"{ROOT}/config/{name}.py"]).name == name
+    c = TrainConfig.read([f"{ROOT}/config/{name}.py"])
+    assert (c.name, c.block_size, c.tied, c.trunk) == (name, 1, False, "cnn")
+    assert c.trunk_args["shape"] == list(KINDS[c.dataset].shape)
 
 
 def test_initial_weights_are_glorots_and_hes():
     torch.manual_seed(0)
-    net = CNN("Conv[3x3,64] FC[256]", (3, 8, 8), 10)
-    head = make_head("softmax", 10, nn.Parameter(torch.zeros(64, 256)))
-    conv, linear = (m for m in net.modules() if isinstance(m, nn.Conv2d | nn.Linear))
     for he, bound in ((False, math.sqrt(6 / (9 * 3 + 9 * 64))), (True, math.sqrt(6 / (9 * 3)))):
-        initialise(net, head, he)
-        assert (
-            0.95 * bound < conv.weight.abs().max() <= bound and not conv.bias.any() and not linear.bias.any()
-        )
-    bound, weight = math.sqrt(6 / 266), head.projection.weight
+        net = network("Conv[3x3,64] FC[256]", (3, 8, 8), he)
+        conv, linear = (m for m in net.modules() if isinstance(m, nn.Conv2d | nn.Linear))
+        assert 0.95 * bound < conv.weight.abs().max() <= bound
+        assert not conv.bias.any() and not linear.bias.any()
+    bound, weight = math.sqrt(6 / 266), net.new_readout()
     assert 0.95 * bound < weight[:10].abs().max() <= bound and not weight[10:].any()
 
 
@@ -393,173 +407,168 @@ def test_a_class_of_probability_zero_is_counted():
     assert found.accuracy == 50 and found.nll == math.inf and found.zeros == 1 and found.ece == 0.5
 
 
-# ---- training
+# ---- training: stopping, going on, diverging and all else are tests/test_train.py's
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_every_head_trains(flags, head, tmp_path):
+def test_every_head_trains(flags, head):
     """Every parameter gets a gradient, and a few steps change the network."""
-    training = Training(ClassifyConfig.read(flags(head=head)))
-    before = {k: v.clone() for k, v in training.model.state().items()}
-    loader = Loader(training.source, training.device)
-    training.model.train()
-    losses = [training.train_step(loader) for _ in range(3)]
-    loader.close()
+    trainer = train.Trainer(TrainConfig.read(flags(head=head, weight_decay=0.1)), train.Processes("cpu"))
+    before = {k: v.clone() for k, v in trainer.model.state().items()}
+    trainer.model.train()
+    losses = [trainer.train_step() for _ in range(3)]
+    trainer.close()
     assert all(map(math.isfinite, losses))
-    for name, p in training.model.named_parameters():
-        assert p.grad is not None and p.grad.any(), name
-    assert all(not torch.equal(v, before[k]) for k, v in training.model.state().items())
-    found = training.judged("test")
+    assert all(not torch.equal(v, before[k]) for k, v in trainer.model.state().items())
+    found = trainer.task.judged(trainer.evaluator, "test")
     assert 0 <= found.accuracy <= 100 and 0 <= found.ece <= 1 and found.nll > 0
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_a_run_learns_and_leaves_its_files(flags, run, tmp_path, optimizer):
     rate = {"adam": 0.01, "sgd": 0.1}[optimizer]
-    assert run(flags(optimizer=optimizer, learning_rate=rate, epochs=10.0, layers="FC[32] ReLU")) == 0
+    changes = dict(optimizer=optimizer, learning_rate=rate, min_lr=rate, max_steps=90)
+    assert run(flags("FC[32] ReLU", **changes)) == 0
     result = json.loads((tmp_path / "out" / "test.json").read_text())
-    assert result["accuracy"] > 90 and result["training"]["images"] == "mnist"
-    log = entries(tmp_path / "out")
-    evaluations = [e for e in log if "val_accuracy" in e]
-    assert [e["step"] for e in evaluations] == list(range(9, 91, 9)) and log[-1]["test_nll"] == result["nll"]
+    assert result["accuracy"] > 90 and result["training"]["dataset"] == "mnist"
+    evaluations = [e for e in entries(tmp_path / "out") if "val_accuracy" in e]
+    assert [e["step"] for e in evaluations] == list(range(9, 91, 9))
     best = max(evaluations, key=lambda e: (e["val_accuracy"], -e["val_nll"]))
     assert result["best_step"] == best["step"] and result["val_accuracy"] == best["val_accuracy"]
 
 
-def test_resume_is_exact(flags, run, tmp_path, equal_state):
-    """Stopped by a signal between two evaluations, with dropout and batch normalisation."""
-    assert run(flags(out_dir=tmp_path / "whole")) == 0
-    step = Training.train_step
+def test_l2_is_of_the_networks_matrices_alone(flags):
+    flags = flags(optimizer="sgd", weight_decay=0.1, beta1=0.5)
+    trainer = train.Trainer(TrainConfig.read(flags), train.Processes("cpu"))
+    trainer.close()
+    decays = {id(p): g["weight_decay"] for g in trainer.optimizer.param_groups for p in g["params"]}
+    for name, p in trainer.model.named_parameters():
+        assert decays[id(p)] == 0.1 * (p.dim() > 1 and name.startswith("trunk."))
+    assert all(g["momentum"] == 0.5 and g["nesterov"] for g in trainer.optimizer.param_groups)
 
-    def until_13(self: Training, loader: Loader) -> float:
+
+def test_resume_is_exact(flags, run, tmp_path, equal_state, monkeypatch):
+    """With dropout, and the means and variances of batch normalisation."""
+    assert run(flags(out_dir=tmp_path / "whole")) == 0
+    step = train.Trainer.train_step
+
+    def until_13(self: train.Trainer) -> float:
         if self.step == 13:
             self.on_signal(signal.SIGINT, None)
-        return step(self, loader)
+        return step(self)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Training, "train_step", until_13)
+    with monkeypatch.context() as patch:
+        patch.setattr(train.Trainer, "train_step", until_13)
         assert run(flags()) == 128 + signal.SIGINT
-    assert checkpoint.load(tmp_path / "out" / "last", weights=False).progress["step"] == 14
     assert run([*flags(), "--resume"]) == 0
     for which in ("last", "best"):
-        whole, resumed = (checkpoint.load(tmp_path / out / which) for out in ("whole", "out"))
+        whole, resumed = (
+            checkpoint.load(tmp_path / out / which, classifier=True) for out in ("whole", "out")
+        )
         assert equal_state(whole.weights, resumed.weights) and whole.progress == resumed.progress
     assert any("running_mean" in k for k in whole.weights)
     results = [json.loads((tmp_path / out / "test.json").read_text()) for out in ("whole", "out")]
     assert results[0]["nll"] == results[1]["nll"]
 
 
-@pytest.mark.parametrize("save", range(5))
-def test_killed_at_any_save_a_run_goes_on(flags, run, tmp_path, monkeypatch, equal_state, save):
-    """Also between `last` and the first `best`; in the end `best` is the unbroken run's."""
-    ranks = [3.0, 1.0, 5.0]  # validation accuracies: saves 0, 1 and 3, 4 are of a best, 2 is of a last alone
-
-    def judged(self: Training, split: str) -> Judged:
-        accuracy = ranks[self.step // 9 - 1] if split == "validation" else 50.0
-        return Judged(accuracy, 1.0, 0.1, 0)
-
-    monkeypatch.setattr(Training, "judged", judged)
-    short = dict(epochs=3.0, layers="FC[4]")
-    assert run(flags(out_dir=tmp_path / "whole", **short)) == 0
-    with monkeypatch.context() as patch:
-        killed_at(patch, save)
-        with pytest.raises(KeyboardInterrupt):
-            run(flags(**short))
-    # before the first save nothing is there, and a new start is accepted
-    assert run([*flags(**short), *["--resume"] * (save > 0)]) == 0
-    for which in ("last", "best"):
-        whole, resumed = (checkpoint.load(tmp_path / out / which) for out in ("whole", "out"))
-        assert equal_state(whole.weights, resumed.weights) and whole.progress == resumed.progress
+@pytest.mark.parametrize("which", ["best", "best.new"])
+def test_a_run_killed_before_its_best_was_saved_goes_on(flags, run, tmp_path, which, equal_state):
+    """`last` is saved first, so that is all there is."""
+    assert run(flags(max_steps=9)) == 0
+    best = checkpoint.load(tmp_path / "out" / "best", classifier=True)
+    (tmp_path / "out" / "best").rename(tmp_path / "out" / which)
+    if which == "best":
+        shutil.rmtree(tmp_path / "out" / which)
+    assert run([*flags(max_steps=9), "--resume"]) == 0
+    again = checkpoint.load(tmp_path / "out" / "best", classifier=True)
+    assert equal_state(best.weights, again.weights) and best.progress == again.progress
 
 
-def test_a_best_alone_is_nothing_to_resume(flags, run, tmp_path):
-    assert run(flags(epochs=0.2)) == 0
-    shutil.rmtree(tmp_path / "out" / "last")
-    with pytest.raises(UserError, match="without optimizer.pt, .* or start again in another --out_dir"):
-        run([*flags(), "--resume"])
-
-
-def test_a_finished_run_is_extended(flags, run, tmp_path, equal_state):
-    assert run(flags(out_dir=tmp_path / "whole", epochs=3.0)) == 0
-    assert run(flags(epochs=2.0)) == 0
-    assert run([*flags(epochs=3.0), "--resume"]) == 0
-    whole, longer = (checkpoint.load(tmp_path / out / "last") for out in ("whole", "out"))
-    assert equal_state(whole.weights, longer.weights)
+def test_of_equal_accuracy_the_lower_nll_is_the_best(flags, run, tmp_path, monkeypatch):
+    judged = iter([Judged(50, 1.0, 0, 0), Judged(50, 0.9, 0, 0), Judged(40, 0.1, 0, 0), Judged(0, 9.0, 0, 0)])
+    monkeypatch.setattr("data.images.task.judge", lambda *_: next(judged))
+    assert run(flags(max_steps=3, eval_interval=1)) == 0
+    best = checkpoint.load(tmp_path / "out" / "best", weights=False, classifier=True).progress
+    assert (best["step"], best["val_error"], best["val_nll"]) == (2, 50, 0.9)
 
 
 @pytest.mark.parametrize(
-    "changes, says",
+    "layers, changes, says",
     [
-        (dict(head="taylr"), "unknown head 'taylr'; known: softmax"),
-        (dict(head="taylor", head_args={"n": 3}), "n = 3: an odd f_n"),
-        (dict(head="taylor", head_args={"k": 3}), "does not take head_args"),
-        (dict(gain=0), "gain = 0"),
-        (dict(layers="Conv"), "Conv is not as"),
-        (dict(dataset="imagenet"), "give 'digits' or 'mnist'"),
-        (dict(epochs=-1), "epochs = -1.0: must be positive"),
-        (dict(batch_size=0, learning_rate=0), "batch_size = 0: .*; learning_rate = 0.0"),
-        (dict(validation=1.5), "validation = 1.5"),
-        (dict(device="tpu"), "device = 'tpu'"),
+        (LAYERS, dict(head="taylr"), "unknown head 'taylr'; known: softmax"),
+        (LAYERS, dict(head="taylor", head_args={"n": 3}), "n = 3: an odd f_n"),
+        ("Conv", {}, "Conv is not as"),
+        ("{ReLU}x999", {}, "more than 200"),
+        (LAYERS, dict(optimizer="rmsprop"), "optimizer = 'rmsprop'"),
+        (LAYERS, dict(order="random"), "order = 'random' with dataset = 'mnist': leave it out"),
+        (LAYERS, dict(labels="hard"), "labels = 'hard' with dataset"),
+        (LAYERS, dict(n_embd=3), "n_embd = 3 with dataset"),
+        (LAYERS, dict(eval_windows=3), "eval_windows = 3 with dataset"),
+        (LAYERS, {"trunk_args.h": True}, "does not take trunk_args"),
+        (LAYERS, dict(dataset="wikitext103"), "does not take trunk_args"),
+        ("FC[99999999999]", {}, "too large|needs at least"),
+        ("5", {}, "layers = 5 for images"),
+        (LAYERS, {"trunk_args.shape": [3, 8, 8]}, "shape = .3, 8, 8. with dataset = 'mnist'"),
     ],
 )
-def test_what_cannot_be_is_refused(flags, run, changes, says, tmp_path):
+def test_what_cannot_be_is_refused(flags, run, layers, changes, says, tmp_path):
     with pytest.raises(UserError, match=says):
-        run(flags(**changes))
+        run(flags(layers, **changes))
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
-    "large", [dict(layers="FC[99999999]"), dict(layers="Pad[99999]"), dict(batch_size=10**18)]
+    "layers, changes", [("FC[99999999]", {}), ("Pad[99999]", {}), (LAYERS, dict(batch_size=10**18))]
 )
-def test_what_does_not_fit_is_refused_before_it_is_made(flags, run, tmp_path, monkeypatch, large):
+def test_what_does_not_fit_is_refused_before_it_is_made(flags, run, tmp_path, monkeypatch, layers, changes):
     monkeypatch.setattr("runtime.memory.available", lambda device: 2**34)
-    monkeypatch.setattr(classify, "open_images", lambda *_: pytest.fail("it went on"))
-    with pytest.raises(UserError, match="needs at least .* lower batch_size, or the sizes in layers"):
-        run(flags(**large))
+    monkeypatch.setattr("data.images.task.open_images", lambda *_: pytest.fail("it went on"))
+    with pytest.raises(UserError, match="needs at least .* lower the sizes in layers, batch_size"):
+        run(flags(layers, **changes))
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_is_not_overwritten_nor_resumed_as_another(flags, run, tmp_path, source):
-    assert run(flags(epochs=0.2)) == 0
-    with pytest.raises(UserError, match="holds a run already"):
-        run(flags())
-    with pytest.raises(UserError, match="head was 'softmax' and is now 'taylor'"):
-        run([*flags(head="taylor"), "--resume"])
-    with pytest.raises(UserError, match="but the run is at step 2 already"):
-        run([*flags(epochs=0.1), "--resume"])
-    other = tmp_path / "other"
-    shape = KINDS["mnist"].shape
+def test_a_run_is_not_resumed_as_another(flags, run, tmp_path):
+    assert run(flags(max_steps=1)) == 0
+    with pytest.raises(UserError, match="trunk_args was"):
+        run([*flags("FC[4]", max_steps=1), "--resume"])
+    other, shape = tmp_path / "other", KINDS["mnist"].shape
     write_mnist(other, made(300, shape, 10, 5), made(100, shape, 10, 6))
     with pytest.raises(UserError, match="data_sha256 was"):
-        run([*flags(source=other), "--resume"])
-    (tmp_path / "out" / "last" / "optimizer.pt").write_bytes(b"PK")
-    with pytest.raises(UserError, match="cannot be read"):
-        run([*flags(), "--resume"])
-
-
-def test_a_loss_that_is_not_finite_ends_the_run(flags, run, tmp_path, capsys):
-    assert run(flags(optimizer="sgd", learning_rate=1e30)) == 1
-    assert "the loss is" in capsys.readouterr().out and "diverged" in entries(tmp_path / "out")[-1]
-    wild = flags(optimizer="sgd", learning_rate=1e30, gain=1e30, epochs=0.1, out_dir=tmp_path / "at_once")
-    assert run(wild) == 1 and "the validation NLL is not a number" in capsys.readouterr().out
-    assert not (tmp_path / "at_once" / "last").exists()
+        run([*flags(source=other, max_steps=1), "--resume"])
 
 
 def test_a_classifier_is_no_language_model(flags, run, tmp_path):
-    assert run(flags(epochs=0.2)) == 0
-    says = "best is a classifier's .classify.py., no language model's: give a run of train.py"
+    assert run(flags(max_steps=1)) == 0
+    says = "best is a classifier's, no language model's: give a run on text"
     with pytest.raises(UserError, match=f"^the checkpoint .*{says}$"):
         checkpoint.load_model(tmp_path / "out")
     with pytest.raises(UserError, match=says):
         checkpoint.load(tmp_path / "out" / "best", weights=False, run=True)
+    assert checkpoint.load_model(tmp_path / "out", classifier=True)[0].trunk.config.vocab_size == 10
+
+
+def test_a_classifier_of_an_earlier_version_says_what_to_do(flags, run, tmp_path):
+    assert run(flags(max_steps=1)) == 0
+    path = tmp_path / "out" / "last" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"layers": LAYERS, "images": "mnist"}))
+    with pytest.raises(UserError, match="earlier version .classify.py.: train it again, python train.py"):
+        run([*flags(max_steps=1), "--resume"])
 
 
 def test_training_on_text_knows_nothing_of_images():
     code = (
-        "import sys, train, sample, table; print([m for m in sys.modules if 'images' in m or 'classif' in m])"
+        "import sys, train, training.text, sample, table;"
+        "print([m for m in sys.modules if 'images' in m or 'classif' in m])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_without_the_lab_its_names_are_unknown(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="unknown dataset 'mnist'"):
+        train.Trainer(TrainConfig(dataset="mnist"), train.Processes("cpu"))
 
 
 # ---- the table
@@ -580,7 +589,8 @@ def table(source, tmp_path, run, monkeypatch):
 
         monkeypatch.setattr(classify_table, "train_all", train_all)
         rows = ["softmax", "taylor_2 --head=taylor --head_args.n=2", "mine --head=sparsemax"]
-        flags = f"--source={source} --layers=FC[8] --batch_size=50 --epochs=1 --device=cpu"
+        flags = f"--source={source} --trunk_args.layers=FC[8] --batch_size=50 --max_steps=5 --eval_interval=5"
+        flags += " --device=cpu"
         values = dict(name="t", config="mnist", rows=rows, flags=flags, seeds=[2, 3, 4]) | changes
         values |= dict(runs=tmp_path / "runs", results=tmp_path / "results")
         code = classify_table.main([f"--{k}={v}" for k, v in values.items()])
@@ -591,7 +601,7 @@ def table(source, tmp_path, run, monkeypatch):
 
 def test_images_that_cannot_be_had_are_found_before_any_training(table, tmp_path):
     with pytest.raises((UserError, FileNotFoundError), match="nosuch") as caught:
-        table(flags=f"--source={tmp_path / 'nosuch'} --layers=FC[8]")
+        table(flags=f"--source={tmp_path / 'nosuch'} --trunk_args.layers=FC[8]")
     assert "\n" not in str(caught.value) and not (tmp_path / "runs").exists()
 
 
@@ -629,7 +639,7 @@ def test_gains_are_chosen_by_validation_at_another_seed(table, tmp_path):
 
 
 def test_a_run_that_diverged_is_named_and_not_trained_again(table, tmp_path):
-    rows = ["softmax", "wild --optimizer=sgd --learning_rate=1e30"]
+    rows = ["softmax", "wild --optimizer=sgd --learning_rate=1e30 --min_lr=1e30"]
     code, found, trained = table(rows=rows, seeds=[2])
     assert code == 0 and [r["name"] for r in found["rows"]] == ["softmax"] and len(trained) == 2
     assert "Diverged, and in no mean: wild-mnist-2." in (tmp_path / "results" / "t.md").read_text()
@@ -664,12 +674,12 @@ def test_a_run_of_another_configuration_is_not_taken(table):
 def test_a_setting_that_a_row_lacks_is_the_default():
     run, other = (
         classify_table.ClassRun.make(row, 2, classify_table.ClassTableConfig())
-        for row in ("softmax", "softmax --he")
+        for row in ("softmax", "softmax --learn_gain")
     )
     had = vars(run.wanted)
-    del had["he"]
+    del had["learn_gain"]
     assert run.differs(had) == ""
-    assert other.differs(had) == "he (False, not True)"
+    assert other.differs(had) == "learn_gain (False, not True)"
 
 
 @pytest.mark.parametrize("files", [["mnist"], ["mnist", "mnist_brief"]])

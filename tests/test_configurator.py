@@ -14,9 +14,9 @@ from runtime.configurator import Text, cli, configure, help_text, read_config
 from runtime.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
-# all but the screen of defaults, which is no configuration, and those of classify.py
+# all but the screen of defaults, which is no configuration, and those of images
 CONFIGS = [p for p in sorted((ROOT / "config").glob("*.py")) if p.stem != "defaults"]
-CONFIGS = [p for p in CONFIGS if "layers" not in read_config(p)]
+CONFIGS = [p for p in CONFIGS if "trunk_args" not in read_config(p)]
 OVERLAYS = ("brief", "climbs", "grammar", "mazes", "memorise", "orders", "small", "synthetic", "tiny")
 OVERLAYS += ("image_tokens", "image_tokens_gpu", "mnist_tokens")
 

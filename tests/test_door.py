@@ -21,8 +21,9 @@ PROGRAMS = [
 ]
 REFUSED = [  # what configurations refuse by themselves
     *("train.py --head=nonsense", "train.py --trunk=nonsense", "train.py --dtype=int7", "train.py --order=x"),
-    *("train.py --max_steps=0", "train.py --optimizer=sgd", "augment.py --labels=x", "train.py no_config.py"),
-    *("classify.py --head=nonsense", "classify.py --epochs=0", "classify_table.py --rows=x --jobs=0"),
+    *("train.py --max_steps=0", "train.py --optimizer=lion", "train.py no_config.py"),
+    *("train.py config/mnist.py --head=nonsense", "augment.py --labels=x"),
+    "classify_table.py --rows=x --jobs=0",
     *(
         "sample.py out/x --temperature=-1",
         "sample_image_tokens.py out/x --cfg=0",

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY, train_in_process
+from evaluation.tables import cells, number_strings, strict, write_files
 
 import eval_diversity
 from data.prepared import load_tokenizer
@@ -22,7 +23,6 @@ from evaluation.columns import ALL, HONEST, PAPER, shown
 from evaluation.rows import entries, model_row
 from evaluation.scoring import score
 from evaluation.settings import of_run
-from evaluation.tables import cells, number_strings, strict, write_files
 from evaluation.texts import common_words, held_out_prompts, reference_texts, sample_texts, text_metrics
 from runtime.checkpoint import Degenerate, load_model
 from runtime.errors import UserError

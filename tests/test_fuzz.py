@@ -17,6 +17,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import classify_table
 import eval_orders
 import frontier
 import numpy as np
@@ -29,8 +30,6 @@ from safetensors.torch import load, save
 from test_classify import made, write_mnist
 
 import augment
-import classify
-import classify_table
 import data.demo.prepare
 import data.grammar.prepare
 import data.text.prepare
@@ -49,6 +48,7 @@ import report
 import sample
 import table
 import train
+import training.text
 from data.prepared import prepared
 from evaluation import figures
 from runtime.configurator import cli
@@ -57,7 +57,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = {
     "train": train.main,
     "augment": augment.main,
-    "classify": classify.main,
     "classify_table": classify_table.main,
     "sample": sample.main,
     "eval": eval_diversity.main,
@@ -97,7 +96,8 @@ FRONTIER = "run --device=cpu --texts=4 --prompt_tokens=6 --new_tokens=50 --tempe
 EVALUATE = "--texts=4 --prompt_tokens=6 --new_tokens=50"
 TABLE = ["--name=t", "--rows=['baseline']", "--overlay=tiny", "--seeds=[1]", f"--evaluate={EVALUATE}"]
 BPE = "data/demo/bpe300"
-IMAGES = "--dataset=mnist --source=images --layers=FC[4] --batch_size=20 --epochs=1 --device=cpu"
+IMAGES = "--dataset=mnist --source=images --trunk_args.layers=FC[4] --batch_size=20 --max_steps=3"
+IMAGES += " --device=cpu --dtype=float32"
 CLASSIFY = f"{IMAGES} --name=x --out_dir=new"
 RECLASSIFY = f"{IMAGES} --name=classes --out_dir=classes --resume"
 CLASS_TABLE = ["--name=c", "--rows=['softmax']", "--seeds=[2]", f"--flags={IMAGES}"]
@@ -148,15 +148,15 @@ def whole(token_folder, tmp_path_factory) -> Path:
             for path in (folder / run).glob("*/config.json"):
                 path.write_text(path.read_text().replace(str(folder) + "/", ""))
         patch.setattr("data.prepared.ROOT", folder)
-        for module in (train, augment):
+        for module in (training.text, augment):
             patch.setattr(module, "prepared", lambda *_: folder / BPE)
         assert augment.main(LABELS.split()) == 0
         assert eval_diversity.main([*EVAL.split(), "--out=results/e"]) == 0
         assert frontier.main(FRONTIER.split()) == 0
         shape = data.images.sets.KINDS["mnist"].shape
         write_mnist(folder / "images", made(60, shape, 10, 0), made(20, shape, 10, 1))
-        assert classify.main(RECLASSIFY.removesuffix(" --resume").split()) == 0
-        train_all = lambda runs, *_, **__: [classify.main(list(run.arguments)) for run in runs]
+        assert train.main(RECLASSIFY.removesuffix(" --resume").split()) == 0
+        train_all = lambda runs, *_, **__: [train.main(list(run.arguments)) for run in runs]
         patch.setattr(classify_table, "train_all", train_all)
         assert classify_table.main(CLASS_TABLE) == 0
     shutil.rmtree(folder / "out")  # of the table of classifiers, which keeps its results
@@ -172,12 +172,12 @@ def whole(token_folder, tmp_path_factory) -> Path:
     (folder / "novels/packed.txt.gz").write_bytes(gzip.compress(b"packed words\n" * 40))
     curve = [{"step": step, "val_nll": 1.0, "val_ppl_eps": 3.0} for step in (1, 2)]
     settings = eval_diversity.settings_of(eval_diversity.program.read(["run", *EVALUATE.split()]), 128)
-    training = {"init_from": "", "max_steps": 1}
+    trained = {"init_from": "", "max_steps": 1}
     (folder / "results/t.runs.json").write_text(
         json.dumps(
             {
                 "settings": vars(settings),
-                "rows": [{"name": "baseline-tiny-1", "training": training, "curve": curve}],
+                "rows": [{"name": "baseline-tiny-1", "training": trained, "curve": curve}],
             }
         )
     )
@@ -234,7 +234,7 @@ def call(whole, tmp_path, monkeypatch, capfd):
         monkeypatch.delenv("TRACEBACK", raising=False)
         monkeypatch.setattr("data.prepared.ROOT", folder)
         monkeypatch.setattr(evaluation.runs, "DATA", folder / "data")
-        for module in (train, augment, evaluation.runs):
+        for module in (training.text, augment, evaluation.runs):
             monkeypatch.setattr(module, "prepared", lambda *a: prepared(*a, root=folder / "data"))
         for module in (table, tune, classify_table):
             monkeypatch.setattr(module, "train_all", no_training)
@@ -414,32 +414,32 @@ CASES = [
         for p, a, key in (
             ("train", TRAIN, "source"),
             ("train", TRAIN, "out_dir"),
-            ("classify", CLASSIFY, "source"),
+            ("train", CLASSIFY, "source"),
             ("table", "--name=t", "flags"),
         )
     ],
     ("train", f"c.py {TRAIN}", {"c.py": "head_args = {'a\x1b[2J': 1}"}, "a\\x1b[2J"),
     ("table", ["--name=t", "--rows=['a\x1b[2J']", "--seeds=[1]"], {}, "a\\x1b[2J"),
     *[
-        ("classify", f"{CLASSIFY} --{flag}", {}, says)
+        ("train", f"{CLASSIFY} --{flag}", {}, says)
         for flag, says in [
             ("learning_rat=1", "did you mean"),
             ("head=hexmax", "hexmax"),
             ("head_args.x=1", "head_args"),
-            ("layers=Conv[9", "is no layer"),
-            ("layers=FC[0]", "FC[0] is not as FC[256]"),
-            ("layers=Pad[99999999999999]", "too large"),
+            ("trunk_args.layers=Conv[9", "is no layer"),
+            ("trunk_args.layers=FC[0]", "FC[0] is not as FC[256]"),
+            ("trunk_args.layers=Pad[99999999999999]", "lower the sizes in layers"),
+            ("trunk_args.layers=7", "give a line of layers"),
+            ("trunk_args.x=7", "does not take trunk_args"),
+            ("n_embd=7", "n_embd = 7 with dataset = 'mnist'"),
             ("batch_size=1" + "0" * 24, "batch_size must lie between"),
-            ("batch_size=1" + "0" * 18, "lower batch_size"),
-            ("epochs=1e308", "epochs must lie between"),
-            ("eval_interval=1e308", "eval_interval must lie between"),
+            ("batch_size=1" + "0" * 18, "lower the sizes in layers, batch_size"),
             ("weight_decay=1e308", "weight_decay must lie between"),
             ("learning_rate=1e308 --optimizer=sgd", "learning_rate must lie between"),
-            ("validation=2", "validation"),
             ("seed=-1", "seed"),
             ("source=/nosuch", "/nosuch"),
             ("source=novels", "novels"),
-            ("dataset=nosuch", "dataset"),
+            ("dataset=nosuch", "trunk_args"),
             ("device=tpu", "device"),
             ("dtype=int8", "dtype"),
             ("name=a/b", "name"),
@@ -450,11 +450,16 @@ CASES = [
         ]
     ],
     *[
-        ("classify", RECLASSIFY, {"classes/last/progress.json": changed(**{k: v})}, "cannot be read")
-        for k, v in (("step", "x"), ("best", 7), ("best", None), ("evaluated", None))
+        ("train", RECLASSIFY, {"classes/last/progress.json": changed(**{k: v})}, "cannot be read")
+        for k, v in (("step", "x"), ("best_val_nll", None), ("best_val_error", "7"), ("tokens", None))
     ],
-    ("classify", RECLASSIFY, {"classes/last/config.json": changed(layers="FC[5]")}, "layers"),
-    ("classify", RECLASSIFY, {"classes/last/optimizer.pt": b"\x80\x04cos\nsystem\n."}, "optimizer.pt"),
+    (
+        "train",
+        RECLASSIFY,
+        {"classes/last/config.json": changed(trunk_args={"layers": "FC[5]"})},
+        "trunk_args",
+    ),
+    ("train", RECLASSIFY, {"classes/last/optimizer.pt": b"\x80\x04cos\nsystem\n."}, "optimizer.pt"),
     *[
         ("classify_table", [*CLASS_TABLE, flag], {}, says)
         for flag, says in (
@@ -743,7 +748,7 @@ CASES = [
     *[
         ("images", f"run --device=cpu {flag}", {}, says)
         for flag, says in (
-            ("", "classify.py"),
+            ("", "train.py config/mnist_brief.py"),
             ("--classifier=run", "not on image tokens"),
             ("--classifier=run --images=1", "images = 1"),
             ("--classifier=run --cfg=x", "cfg"),
@@ -1018,8 +1023,8 @@ def test_the_commands_that_are_damaged_here_work_when_whole(call):
         ("figures", "results/t"),
         ("figures", "results/f"),
         ("export", "run new"),
-        ("classify", CLASSIFY),
-        ("classify", RECLASSIFY),
+        ("train", CLASSIFY),
+        ("train", RECLASSIFY),
         ("classify_table", CLASS_TABLE),
         ("report", REPORT),
         ("text", NOVELS),
@@ -1173,8 +1178,8 @@ def damaged(old: bytes, rng: np.random.Generator) -> bytes:
         ("figures", "results/t", "results/t*.json", 5),
         ("frontier", FRONTIER, "results/f.json", 4),
         ("eval", f"{EVAL} --out=results/e", "results/e.json", 4),
-        ("classify", RECLASSIFY, "classes/*/*", 4),
-        ("classify", CLASSIFY, "images/*", 4),
+        ("train", RECLASSIFY, "classes/*/*", 4),
+        ("train", CLASSIFY, "images/*", 4),
         ("classify_table", CLASS_TABLE, "results/c.runs.json", 4),
         ("report", REPORT.replace("run ", ""), "results/[ce].*[nd]", 3),
         ("text", NOVELS, "novels/[arp]*", 4),

@@ -161,7 +161,7 @@ def test_density(filled_in, capsys, tmp_path):
         assert [c["token"] for c in got] == [tokenizer.decode([i]) for i in best.indices.tolist()]
         assert found[str(place)]["entropy"] == pytest.approx(-(p * p.log()).sum().item(), rel=1e-4)
         assert f"{got[0]['p']:.3f}" in table
-    assert {p.name for p in (tmp_path / "sub").iterdir()} == {"d.json", "d.png", "d.svg"}
+    assert {p.name for p in (tmp_path / "sub").iterdir()} == {"d.json", "d.png"}
 
 
 @pytest.mark.parametrize(

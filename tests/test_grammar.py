@@ -34,7 +34,8 @@ from evaluation.scoring import (
 from measures.store import Store
 from measures.text import TextMeasure
 from runtime.checkpoint import load_model
-from train import TRUTH_WINDOWS, TrainConfig
+from train import TrainConfig
+from training.text import TRUTH_WINDOWS
 
 SOURCE = "seed=3 train=6000 validation=1500 test=1500 themes=5 nouns=12 verbs=8 adjectives=6 adverbs=4"
 NAMES = [

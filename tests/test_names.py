@@ -27,9 +27,11 @@ def test_a_csv_runs_nothing():
 def test_parameters_are_counted_without_making_them():
     c = GPTConfig(vocab_size=300, block_size=7, n_layer=3, n_head=2, n_embd=6)
     assert c.parameters == sum(p.numel() for p in GPT(c).parameters())
-    for projections in (1, 2):
-        more = training_bytes(c, projections, 2, 4) - training_bytes(c, 0, 2, 4)
-        assert more == projections * 16 * 320 * 6
+    size = GPT.size(c)
+    assert (size.parameters, size.embedding) == (c.parameters, 320 * 6)
+    assert (
+        training_bytes(size.parameters, 2 * size.kept, 4) == 16 * c.parameters + 2 * 28 * 7 * 3 * 6 + 64 * 4
+    )
 
 
 def test_what_does_not_fit_is_refused():

@@ -97,6 +97,6 @@ def test_the_loader_runs_one_ahead_and_loads_what_is_asked(trainer, tiny, micro_
 
 def test_an_error_of_the_loader_reaches_the_loop(trainer, tiny, monkeypatch):
     t = trainer(tiny())
-    monkeypatch.setattr(t.windows, "get", lambda indices: 1 / 0)
+    monkeypatch.setattr(t.task.windows, "get", lambda indices: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         t.train_step()

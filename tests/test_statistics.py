@@ -1,5 +1,5 @@
 """What a table may claim: intervals that cover, stars for all that cannot be told from the best, texts of one
-length, independent samples, rows scored by one code, and what each row has spent."""
+length, independent samples, and what each row has spent."""
 
 import json
 import math
@@ -8,19 +8,26 @@ import shutil
 import numpy as np
 import pytest
 from conftest import TINY, train_in_process
+from evaluation.summary import write_summary
+from evaluation.tables import json_table, scored_otherwise, strict
 
 from data.labels import Settings as LabelSettings
 from eval_diversity import main
-from evaluation.columns import ALL, Column
+from evaluation.columns import Column
 from evaluation.groups import group, holm, marks, paired_p, worse
-from evaluation.intervals import half_sampling_interval, reference, student_interval, summarise
-from evaluation.provenance import code_digest, scoring_code
-from evaluation.rows import public, unchanged
+from evaluation.intervals import (
+    differences,
+    half_sampling_interval,
+    student_interval,
+    summarise,
+    text_intervals,
+)
 from evaluation.settings import other_settings
 from evaluation.spent import spent
-from evaluation.summary import write_summary
-from evaluation.tables import json_table, scored_otherwise, strict
 from evaluation.texts import common_words, cut, text_metrics
+from measures.store import Store
+from measures.text import summary_of, summary_view
+from measures.views import grouped, read_texts, samples_file
 from runtime.checkpoint import find, load
 from train import TrainConfig
 
@@ -65,12 +72,9 @@ def test_half_sampling_covers_the_texts_of_a_reference():
     assert 0.90 <= hits / 200 <= 0.99
 
 
-def test_a_reference_keeps_an_interval_that_needs_more_than_its_texts():
-    texts = ["a b c d e", "a b c d f", "c d e f g", "d e f g h"]
-    row = {"name": "human", "gen_ppl": 30.0, "gen_ppl_ci": 1.5, "mauve": 0.9, "unigram_entropy": 2.3}
-    got = reference(row, texts, ALL, 10)
-    assert got["gen_ppl_ci"] == 1.5 and "mauve_ci" not in got and got["mauve"] == 0.9
-    assert got["unigram_entropy_ci"] == 0  # all of them have log2(5)
+def test_texts_alone_have_an_interval_of_each_metric():
+    got = text_intervals(["a b c d e", "a b c d f", "c d e f g", "d e f g h"], 10)
+    assert got["unigram_entropy_ci"] == 0 < got["self_bleu_ci"]  # all of them have log2(5)
 
 
 def test_half_sampling_keeps_the_order_of_the_texts():
@@ -88,9 +92,21 @@ def test_summary_of_a_row():
     assert s["seeds"] == [1, 2, 4] and s["runs"] == ["r-1", "r-2", "r-4"]
     assert s["steps"] == 7 and "steps_ci" not in s  # a plain number
     assert math.isnan(summarise("r", {1: runs[1]}, (BLEU,))["self_bleu_ci"])  # one run says nothing of others
-    texts = ["a b c d e f", "a b c d e g", "b c d e f g", "h i j k l m"]
-    human = reference({"name": "human", "self_bleu": 9.0}, texts, (PPL, BLEU), 20)
-    assert human["reference"] and human["self_bleu"] == 9 and human["self_bleu_ci"] > 0
+
+
+def test_student_interval():
+    assert student_interval([1.0, 2.0, 3.0]) == pytest.approx(4.302653 * 1 / math.sqrt(3))
+    # of many values it is the normal distribution's
+    assert student_interval([0.0, 1.0] * 5000) == pytest.approx(1.96 * 0.5 / 100, rel=1e-3)
+    assert math.isnan(student_interval([1.0])) and math.isnan(student_interval([1.0, math.inf]))
+
+
+def test_differences_are_paired_by_seed():
+    base = {seed: {"ppl_eps": ppl, "steps": 7} for seed, ppl in ((1, 10.0), (2, 20.0), (3, 40.0))}
+    runs = {2: {"ppl_eps": 21.0, "self_bleu": 1.0}, 3: {"ppl_eps": 43.0}, 4: {"ppl_eps": 0.0}}
+    of_log = differences(runs, base, (PPL, BLEU, STEPS))
+    assert of_log == {"ppl_eps_diff": 2.0, "ppl_eps_diff_ci": pytest.approx(student_interval([1.0, 3.0]))}
+    assert math.isnan(differences({1: {"ppl_eps": 1.0}}, base, (PPL,))["ppl_eps_diff_ci"])
 
 
 # ---- who cannot be told from the best ----------------------------------------------------------------------
@@ -168,42 +184,62 @@ def test_the_first_row_is_the_standard():
     assert marks(rows, HUMAN, (BLEU,))["sparse"]["self_bleu_best"]
 
 
-# ---- the summary's files -----------------------------------------------------------------------------------
+# ---- the summary -------------------------------------------------------------------------------------------
+
+SETTINGS = {"protocol": "honest", "tokenizer": "", "train": "", "corpus": "", "split": "test", "texts": 4}
+SETTINGS |= {"loops": 1, "prompt_tokens": 1, "new_tokens": 9, "words": 5, "temperature": 1.0, "top_k": 0}
+SETTINGS |= {"top_p": 1.0, "samples": 8, "block_size": 16, "stride": 16, "seed": 1, "dtype": "float32"}
 
 
-def test_the_summary_says_what_it_marks(tmp_path):
-    runs = [
-        {"name": f"{row}-{s}", "code": scoring_code(), "steps": 100, **r}
-        for row, of in ROWS.items()
-        for s, r in of.items()
-    ]
-    runs[0]["code"] = "another"
-    texts = ["a b c d e f g", "a b c d e h i", "b c d e f h j", "h i j k l m n"]
-    references = [HUMAN, HUMAN | {"name": "unigram noise"}, HUMAN | {"name": "loop"}]
-    per_run = tmp_path / "t.runs"
-    (tmp_path / "t.runs.samples").mkdir()
-    for name in ("human", "unigram_noise", "loop"):
-        (tmp_path / f"t.runs.samples/{name}.jsonl").write_text("".join(json.dumps(t) + "\n" for t in texts))
-    (tmp_path / "t.runs.json").write_text(
-        json_table({"settings": {"words": 5}}, [strict(r) for r in [*runs, *references]])
+def row_of(row: str, seed: int, **fields) -> dict:
+    common = {"measure": "text", "definition": 1, "settings": SETTINGS, "name": f"{row}-small-{seed}"}
+    return (
+        common
+        | {"row": row, "overlay": "small", "seed": seed, "steps": 100, "training": {"head": row}}
+        | fields
     )
-    (tmp_path / "t.runs.md").write_text("| table |\n\nProtocol.\n")
-    asked = {row: {s: f"{row}-{s}" for s in of} for row, of in ROWS.items()}
-    said = write_summary(tmp_path / "t", per_run, asked, {}, 10)
-    rows = {r["name"]: r for r in json.loads((tmp_path / "t.json").read_text())["rows"]}
-    assert rows["sparse"]["self_bleu_best"] is False and rows["same"]["self_bleu_best"] is True
-    assert rows["baseline"]["self_bleu_seeds"] == [8.4, 10.1, 10.6] and rows["baseline"]["self_bleu_ci"] > 2.8
-    assert "self_bleu_diff_ci" in rows["same"]  # text metrics are paired by seed, too
-    assert rows["human"]["self_bleu_ci"] > 0 and "self_bleu_best" not in rows["human"]
-    md = (tmp_path / "t.md").read_text()
-    line = {x.split("|")[1].strip(): x for x in md.split("\n\n")[0].splitlines()}
+
+
+def test_the_summary_says_what_it_marks():
+    rows = [row_of(row, s, **r) for row, runs in ROWS.items() for s, r in runs.items()]
+    rows.append(row_of("bad", 1, problem="its weights hold nan"))
+    human = HUMAN | {"settings": SETTINGS, "self_bleu_ci": 0.5}
+    rows += [human, human | {"name": "loop"}]
+    summary = {r["name"]: r for r in summary_of(rows)}
+    assert list(summary) == [*ROWS, "human", "loop"]
+    assert summary["sparse"]["self_bleu_best"] is False and summary["same"]["self_bleu_best"] is True
+    assert summary["baseline"]["self_bleu_seeds"] == [8.4, 10.1, 10.6]
+    assert summary["baseline"]["self_bleu_ci"] > 2.8
+    assert "self_bleu_diff_ci" in summary["same"]  # text metrics are paired by seed, too
+    view = summary_view(rows)
+    line = {x.split("|")[1].strip(): x for x in view.markdown.split("\n\n")[0].splitlines()}
     assert line["same"].count("*") == 1 and "*" not in line["sparse"] + line["one"] + line["human"]
-    assert (
-        "not among them: sparse, one." in md and "Holm" in md and "fewer than 3 seeds is never marked" in md
-    )
-    assert "Self-BLEU, seed 3" in md and "Self-BLEU, seed 3" in said and "10.60" in md
-    assert "Scored by another version of this program" in said and said.endswith(": baseline-1.")
-    assert "183.1 180.5 187.4" in (tmp_path / "t.csv").read_text()
+    assert "14.50 ± 0.50" in line["human"]
+    assert "not among them: sparse, one." in view.markdown and "Holm" in view.markdown
+    assert "fewer than 3 seeds is never marked" in view.markdown
+    assert "bad-small-1 could not be evaluated: its weights hold nan" in view.markdown
+    assert "Self-BLEU, seed 3" in view.markdown and "10.60" in view.markdown
+    assert "183.1 180.5 187.4" in view.sheet
+
+
+def test_seeds_are_grouped_by_their_fields():
+    """Never by what a name looks like."""
+    same = [row_of("a", 1), row_of("a", 2), row_of("b", 1) | {"name": "a-small-3"}]
+    assert {k: len(v) for k, v in grouped([*same, HUMAN]).items()} == {"a": 2, "b": 1}
+    brief = row_of("a", 1, overlay="brief", training={"head": "a", "max_steps": 5}, name="a-brief-1")
+    assert list(grouped([*same, brief])) == ["a-small", "b-small", "a-brief"]
+    other = row_of("a", 3, training={"head": "a", "gain": 2.0})  # of another training
+    assert list(grouped([*same[:2], other])) == ["a-small-1", "a-small-2", "a-small-3"]
+    twice = row_of("a", 1, name="again")
+    assert list(grouped([same[0], twice])) == ["a-small-1", "again"]
+
+
+def test_texts_are_read_as_they_were_written(tmp_path):
+    texts = ["a line\u2028of two\x85", "\x1c\x0c\n", ""]
+    file = samples_file(tmp_path / "x", "row")
+    file.parent.mkdir()
+    file.write_text("".join(json.dumps(t, ensure_ascii=False) + "\n" for t in texts))
+    assert read_texts(file) == texts
 
 
 # ---- texts of one length -----------------------------------------------------------------------------------
@@ -239,11 +275,10 @@ def test_texts_are_cut_to_what_most_human_texts_have():
 def test_the_number_of_words_is_a_setting(trained, tmp_path):
     out = tmp_path / "t"
     assert main([str(trained), *SMALL, "--words=5", f"--out={out}"]) == 0
-    table = json.loads((tmp_path / "t.json").read_text())
-    assert table["settings"]["words"] == 5
+    row = Store(tmp_path / "t.jsonl").rows("text")[0]
+    assert row["settings"]["words"] == 5
     assert "cut to their first 5 words" in (tmp_path / "t.md").read_text()
     whole = [json.loads(x) for x in (tmp_path / "t.samples/baseline.jsonl").read_text().split("\n")[:-1]]
-    row = table["rows"][0]
     assert any(len(t.split()) > 5 for t in whole)  # they are stored whole
     assert (
         row["distinct_4"] == text_metrics(whole, 1, 5)["distinct_4"] != text_metrics(whole, 1)["distinct_4"]
@@ -281,64 +316,6 @@ def test_each_run_samples_with_a_seed_of_its_own(trained, tmp_path):
     assert texts["a", 1] == texts["b", 1] and texts["a", 2] == texts["b", 2]
     assert len(set(texts.values())) == 4
     assert "seed 1 and each run's own" in (tmp_path / "t1.md").read_text()
-
-
-# ---- the code that scored ----------------------------------------------------------------------------------
-
-SOURCE = '''
-"""A module."""
-def f(x):
-    """Adds."""
-    return x + 1  # one more
-class A:
-    """Nothing."""
-'''
-
-
-def test_the_digest_is_of_the_code_alone():
-    code = code_digest({"a.py": SOURCE})
-    same = SOURCE.replace("Adds", "Adds one").replace("# one more", "").replace("x + 1", "(x\n + 1)")
-    assert code_digest({"a.py": same}) == code
-    for old, new in (
-        ("x + 1", "x + 2"),
-        ("x + 1", "x - 1"),
-        ("def f(x)", "def f(x=None)"),
-        ('"""Adds."""', "1"),
-    ):
-        assert code_digest({"a.py": SOURCE.replace(old, new)}) != code
-    assert code_digest({"b.py": SOURCE}) != code
-
-
-def test_rows_of_other_code_are_scored_again(trained, tmp_path, monkeypatch, capsys):
-    out = tmp_path / "t"
-    argv = [str(trained), *SMALL, f"--out={out}"]
-    assert main(argv) == 0
-    before = json.loads((tmp_path / "t.json").read_text())["rows"][0]
-    assert before["code"] == scoring_code() and len(before["code"]) == 64
-    table = tmp_path / "t.json"
-    table.write_text(table.read_text().replace(before["code"], "0" * 64))
-    assert (
-        main([f"again={trained}", *SMALL, f"--out={out}"]) == 0
-    )  # whose run is not asked for is kept, and named
-    said = (
-        "Scored by another version of this program, and not again, for their runs were not there: baseline."
-    )
-    assert said in capsys.readouterr().out and said in (tmp_path / "t.md").read_text()
-    assert main(argv) == 0
-    assert "kept from" not in capsys.readouterr().err and said not in (tmp_path / "t.md").read_text()
-    assert json.loads(table.read_text())["rows"][0]["code"] == before["code"]
-    assert main(argv) == 0 and "baseline: kept from" in capsys.readouterr().err
-    assert scored_otherwise([{"name": "old"}, {"name": "human", "reference": True}])[0].endswith(": old.")
-
-
-@pytest.mark.parametrize("key", ["data_sha256", "teacher_weights", "init_weights", "seed"])
-def test_a_row_is_kept_only_with_its_origins(trained, key):
-    """Another corpus, teacher or start, by their hashes, is another row."""
-    ckpt = load(find(trained), weights=False)
-    row = {"weights_sha256": "w", "code": scoring_code(), "training": public(ckpt.config)}
-    assert unchanged(row, ckpt, "w") and not unchanged(row, ckpt, "v")
-    assert not unchanged(row | {"code": "0"}, ckpt, "w")
-    assert not unchanged(row | {"training": row["training"] | {key: "another"}}, ckpt, "w")
 
 
 # ---- what a row has spent ----------------------------------------------------------------------------------

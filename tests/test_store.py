@@ -31,7 +31,7 @@ def test_two_writers_lose_nothing(tmp_path):
 
 
 def test_rows_come_back_as_they_were(tmp_path):
-    """Numbers that JSON has not, text with line ends of other alphabets, and a name that looks like a number."""
+    """Numbers that JSON has not, line ends of other alphabets, a name that looks like a number."""
     store = Store(tmp_path / "t.jsonl")
     rows = [row("inf", a=math.inf, b=[-math.inf, 1.5], c={"d": 2}, e="inf\u2028x", f=10**20), row("nan")]
     store.put(rows)

@@ -19,9 +19,11 @@ from conftest import VOCAB
 from safetensors.torch import load_file, save_file
 
 import train
+import training.text
 from data.batches import Windows, batch_indices
 from data.prepared import prepared
 from data.tokens import open_tokens
+from evaluation.scoring import Score
 from model import GPT, GPTConfig
 from runtime import checkpoint, device
 from runtime.gpt2 import to_gpt2
@@ -104,7 +106,7 @@ def gradients(t: train.Trainer) -> tuple[float, dict]:
 
 def test_the_loss_is_the_mean_over_all_tokens(trainer, tiny):
     t = trainer(tiny(batch_size=4))
-    x, y = t.windows.get(batch_indices(len(t.windows), 4, 0, t.config.seed))
+    x, y = t.task.windows.get(batch_indices(len(t.task.windows), 4, 0, t.config.seed))
     logits = t.model.trunk(x) @ t.model.trunk.wte.weight[:VOCAB].t()
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten())
     loss.backward()
@@ -135,7 +137,7 @@ def test_the_kl_counts_once_per_training_token(trainer, tiny):
             dict(t.model.named_parameters())[log_sigma].add_(0.3)
     without, with_kl = (gradients(t)[1] for t in made)
     model = made[0].model
-    (3.0 * model.head.projection.kl() / len(made[0].train.ids)).backward()
+    (3.0 * model.head.projection.kl() / len(made[0].task.train.ids)).backward()
     for name in (log_sigma, "trunk.wte.weight"):
         share = dict(model.named_parameters())[name].grad
         assert share.abs().max() > 1e-4
@@ -336,9 +338,9 @@ def test_wrong_evaluation_steps(flag, says):
 def test_best_is_the_best(run, tiny, monkeypatch):
     values = iter([3.0, 2.0, 4.0])
     monkeypatch.setattr(
-        train.Trainer,
-        "evaluate",
-        lambda self, order, part: train.Score(next(values), 1, 0, 1.0, math.nan, math.nan),
+        training.text.Task,
+        "score",
+        lambda self, evaluator, order, part: Score(next(values), 1, 0, 1.0, math.nan, math.nan),
     )
     c = tiny(eval_interval=2)
     assert run(c) == 0
@@ -358,9 +360,9 @@ def test_best_is_the_best(run, tiny, monkeypatch):
 def test_best_is_remembered_by_a_resume(run, tiny, monkeypatch):
     values = iter([1.0, 2.0])
     monkeypatch.setattr(
-        train.Trainer,
-        "evaluate",
-        lambda self, order, part: train.Score(next(values), 1, 0, 1.0, math.nan, math.nan),
+        training.text.Task,
+        "score",
+        lambda self, evaluator, order, part: Score(next(values), 1, 0, 1.0, math.nan, math.nan),
     )
     c = tiny(max_steps=2, lr_decay_steps=4)
     assert run(c) == 0
@@ -414,13 +416,13 @@ def test_a_signal_in_an_evaluation_saves_and_the_evaluation_comes_later(run, tin
     assert run(whole) == 0
     whole_evaluations = steps(whole.out_dir, "val_nll")
     c = tiny(eval_interval=3, out_dir=whole.out_dir + "-2")
-    real = train.score
+    real = training.text.score
 
     def interrupted(*args, progress, **kwargs):
         signal.raise_signal(signal.SIGTERM)
         return real(*args, progress=progress, **kwargs)
 
-    monkeypatch.setattr(train, "score", interrupted)
+    monkeypatch.setattr(training.text, "score", interrupted)
     assert run(c) == 143 and progress(c.out_dir, "last")["step"] == 3 and not steps(c.out_dir, "val_nll")
     monkeypatch.undo()
     c.resume = True
@@ -479,9 +481,9 @@ def test_the_best_is_saved_by_the_resume_if_it_was_not_before(run, tiny, monkeyp
     """Though no later evaluation is as good."""
     values = iter([2.0, 1.0, 3.0])
     monkeypatch.setattr(
-        train.Trainer,
-        "evaluate",
-        lambda self, order, part: train.Score(next(values), 1, 0, 1.0, math.nan, math.nan),
+        training.text.Task,
+        "score",
+        lambda self, evaluator, order, part: Score(next(values), 1, 0, 1.0, math.nan, math.nan),
     )
     c = tiny(eval_interval=2)
     with monkeypatch.context() as patch:
@@ -544,12 +546,12 @@ def test_another_corpus_than_the_standard_one_is_said():
     from data.grammar.grammar import Settings
 
     assert (
-        train.unusual("grammar", f"{Settings()} language=abc")
+        training.text.unusual("grammar", f"{Settings()} language=abc")
         == ""
-        == train.unusual("demo", "pydoc_data.topics of Python 3.11")
+        == training.text.unusual("demo", "pydoc_data.topics of Python 3.11")
     )
     assert (
-        train.unusual("grammar", f"{Settings.parse('seed=2 train=500000')} language=abc")
+        training.text.unusual("grammar", f"{Settings.parse('seed=2 train=500000')} language=abc")
         == "seed=2 train=500000"
     )
 

@@ -1,7 +1,7 @@
 # The GS-Softmax document's ablations on MNIST: temperature of sampling (table 3), temperature and label
 # smoothing in training (tables 7 and 8). All rows have the learning rate that images.tune chose for softmax,
 # F1 and perturb-max, and but for the temperatures a gain of 1. DIR: the images' files.
-#     python classify.py config/mnist_brief.py --source=DIR --out_dir=out/mnist_brief
+#     python train.py config/mnist_brief.py --source=DIR --out_dir=out/mnist_brief
 #     python table.py config/tables/images_ablation.py --flags="--source='mnist vq in=DIR'"
 rows = [
     "baseline --learning_rate=4.5e-3 --min_lr=4.5e-4",

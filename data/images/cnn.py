@@ -15,21 +15,21 @@ The last FC of the document, to the classes, is the output head's projection.
 """
 
 import re
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn as nn
 from torch import Tensor
 from torch.nn import init
 
-from heads import OutputHead
-from model import GPTConfig, Trunk
+from model import GPTConfig, Size, Trunk
 
 ITEM = re.compile(
     r"\{(?P<group>[^{}]*)\}x(?P<times>\d{1,3})(?!\d)|(?P<name>[A-Za-z]+)(\[(?P<values>[^\[\]{}]*)\])?"
 )
 MOST = 200  # layers
+USUAL = "Conv[3x3,32] ReLU MaxPool[2x2,2] FC[64] ReLU"  # where no layers are given
 
 
 class Item(NamedTuple):
@@ -76,25 +76,59 @@ class Shape(NamedTuple):
 class CNN(Trunk):
     """Images (B, channels, height, width), uint8, -> hidden states (B, 1, C): one position an image.
 
-    `shape`: of the images. ValueError if the layers do not fit them.
+    `shape`: channels, height and width of the images. `he`: see `initialise`. ValueError if the layers do not
+    fit the images, or end with other than n_embd numbers.
     """
 
-    def __init__(self, layers: str, shape: tuple[int, int, int], classes: int):
+    def __init__(self, config: GPTConfig, layers: str, shape: list[int], he: bool = False):
         super().__init__()
-        self.layers, now = nn.Sequential(), Shape(*shape)
-        self.largest = now.numbers  # of an image behind any of its layers
-        for item in items(layers):
-            if len(self.layers) >= MOST:
-                raise ValueError(f"layers: more than {MOST} of them")
-            made, now = layer(item, now)
-            self.layers.extend(made)
-            self.largest = max(self.largest, now.numbers)
-        self.config = GPTConfig(classes, block_size=1, n_layer=1, n_head=1, n_embd=now.numbers)
+        made, widest, last = network(layers, shape)
+        if last != config.n_embd:
+            raise ValueError(f"layers: they end with {last} numbers, n_embd = {config.n_embd}")
+        self.config, self.layers, self.widest = config, made, widest
+        initialise(self, he)
+
+    @classmethod
+    def size(cls, config: GPTConfig, **args: Any) -> Size:
+        with torch.device("meta"):
+            made = cls(config, **args)
+        parameters = sum(p.numel() for p in made.parameters())
+        return Size(parameters, config.padded_vocab * config.n_embd, 4 * made.widest, "the sizes in layers")
+
+    def new_readout(self) -> nn.Parameter:
+        """Glorot's, as of the layers before it: with the N(0, .02^2) of a language model's embedding its
+        logits would be a fourth as large at the start."""
+        c = self.config
+        weight = nn.Parameter(torch.zeros(c.padded_vocab, c.n_embd))
+        init.xavier_uniform_(weight[: c.vocab_size].detach())
+        return weight
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
         # a CPU convolves a quarter faster where the channels of a pixel lie together
         pixels = tokens.float().contiguous(memory_format=torch.channels_last) / 255
         return self.layers(pixels).flatten(1)[:, None]
+
+
+def network(layers: str, shape: Sequence[int]) -> tuple[nn.Sequential, int, int]:
+    """(the modules of a line, the most numbers of an image behind any of them, and behind the last) for
+    images of `shape`. ValueError if they do not fit."""
+    if not isinstance(layers, str) or [type(n) for n in shape] != [int] * 3 or min(shape) < 1:
+        raise ValueError(f"layers = {layers!r} for images of {shape!r}: give a line of layers")
+    made, now = nn.Sequential(), Shape(shape[0], shape[1], shape[2])
+    widest = now.numbers
+    for item in items(layers):
+        if len(made) >= MOST:
+            raise ValueError(f"layers: more than {MOST} of them")
+        modules, now = layer(item, now)
+        made.extend(modules)
+        widest = max(widest, now.numbers)
+    return made, widest, now.numbers
+
+
+def width(layers: str, shape: Sequence[int]) -> int:
+    """How many numbers the line `layers` makes of an image. ValueError if it is no network for `shape`."""
+    with torch.device("meta"):
+        return network(layers, shape)[2]
 
 
 def layer(item: Item, shape: Shape) -> tuple[list[nn.Module], Shape]:
@@ -203,11 +237,9 @@ LAYERS: dict[str, Callable[..., Made]] = {
 # Initial weights
 
 
-def initialise(trunk: nn.Module, head: OutputHead, he: bool = False) -> None:
-    """Uniform weights as Keras', Glorot's (or He's, in the trunk), and zero biases.
+def initialise(trunk: nn.Module, he: bool = False) -> None:
+    """Uniform weights as Keras', Glorot's or He's, and zero biases.
 
-    The head's projection is a layer like the others here: with the N(0, .02^2) of a language model's
-    embedding its logits would be a fourth as large at the start.
     Sources: Glorot & Bengio 2010, eq. 16; He et al. 2015, eq. 10.
     """
     for module in trunk.modules():
@@ -218,4 +250,3 @@ def initialise(trunk: nn.Module, head: OutputHead, he: bool = False) -> None:
                 init.xavier_uniform_(module.weight)
             assert module.bias is not None
             init.zeros_(module.bias)
-    init.xavier_uniform_(head.projection.weight[: head.head.vocab_size].detach())

@@ -13,11 +13,11 @@ from data.orders import MASKED
 from data.tokenizers import Tokenizer
 from evaluation.any_order import FREE, Conditionals, Distributions, reader_of
 from evaluation.filling import diffusion, one_by_one
-from evaluation.rows import Entry
 from evaluation.sampling import entropies, generate, weight_draws
 from evaluation.scoring import Window, document_blocks, document_windows
 from evaluation.texts import Prompts
 from heads import Weights
+from measures.measure import Entry
 from model import LanguageModel
 from runtime.checkpoint import load_model
 from runtime.device import autocast, float64_device, get_dtype

@@ -1,24 +1,25 @@
-"""What a report shows of a table: its cells, its figures, its notes and some of its texts, all of its files.
-
-Of table.py and eval_diversity.py cell by cell, with groups and seeds; of the other programs the tables of
-their Markdown.
-"""
+"""What a report shows of a table: of each measure its cells and notes, the table's figures, and some of its
+texts. All is made of the rows of the store but the pictures and texts that lie beside it."""
 
 import base64
+import glob
 import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
-from evaluation.by_seed import grouped
-from evaluation.tables import Row, beside, number, number_strings, read_texts, samples_file
-
-from evaluation import figures, tuning
-from evaluation.columns import ALL, HONEST, PAPER, Column
+from evaluation.columns import HONEST, Column
 from evaluation.texts import cut
+from measures import search
+from measures.find import find_measure
+from measures.measure import Measure, left_out, table_rows
+from measures.store import OURS, Row, Store
+from measures.text import TextMeasure, columns_in, run_view, summary_of, summary_view
+from measures.views import grouped, number, read_texts, samples_file
 from runtime.errors import UserError
-from runtime.files import foreign, read_json, read_text
+from runtime.files import beside, foreign
 from runtime.names import file_stem
 
 SIGNS = 1000  # of a text that are shown, where the table did not cut it
@@ -35,11 +36,11 @@ CAPTIONS = {
     "ece": "Calibration: " + next(c.what for c in HONEST if c.key == "ece"),
     "trials": "All trials of the search",
     "budgets": "Perplexity over tuned softmax's, against training tokens",
+    "rest.embeddings": "Whole climbs that each row sampled beside real ones, t-SNE of their rates",
     "embeddings": "Texts of each row beside human ones, t-SNE of their embeddings",
     "samplers": "What each sampler writes, against its model evaluations",
     "filled": "A maze being filled in, by order of generation",
     "rest": "The rest of a climb, given what is known of it",
-    "rest.embeddings": "Whole climbs that each row sampled beside real ones, t-SNE of their rates",
     "walk": "Each place of a random walk of which one is known: the exact distribution, and a model's",
 }
 
@@ -54,7 +55,7 @@ class Cell(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A row of a table."""
+    """A row of the text measure."""
 
     name: str
     problem: str
@@ -63,23 +64,39 @@ class Line(NamedTuple):
     seeds: list[tuple[str, list[str]]]  # (which one, its values); none of a row of one run
 
 
-class Figure(NamedTuple):
-    caption: str
-    source: str  # a data URL: it holds the picture, in which nothing can run and no id is the page's
-
-
 class Plain(NamedTuple):
-    """A table as its Markdown has it."""
+    """A table as the measure's view has it."""
 
     head: list[str]
     lines: list[list[tuple[str, str]]]  # (the number that a cell begins with, for sorting; its text)
 
 
 class Notes(NamedTuple):
-    """What stands under the table in its Markdown."""
+    """What stands under the tables in the measure's view."""
 
     paragraphs: list[str]
     columns: list[str]
+
+
+class Part(NamedTuple):
+    """What the table says of one measure."""
+
+    measure: str
+    columns: tuple[Column, ...]  # of the `lines`
+    lines: list[Line]  # of the text measure; the others have `plain` tables
+    plain: list[Plain]
+    notes: Notes
+
+    @property
+    def marked(self) -> bool:
+        """Whether there are groups that cannot be told apart."""
+        return any(cell.best for line in self.lines for cell in line.cells)
+
+
+class Figure(NamedTuple):
+    caption: str
+    source: str  # a data URL: it holds the picture
+    photo: bool = False  # whether its colours are those of what it shows
 
 
 class Sample(NamedTuple):
@@ -89,11 +106,7 @@ class Sample(NamedTuple):
 
 class Table(NamedTuple):
     name: str
-    columns: tuple[Column, ...]
-    lines: list[Line]  # none where there are `plain` tables
-    plain: list[Plain]
-    marked: bool  # whether there are groups that cannot be told apart
-    notes: Notes
+    parts: list[Part]
     figures: list[Figure]
     samples: list[list[Sample]]  # for each prompt the rows' continuations
 
@@ -102,57 +115,82 @@ def table_path(path: Path) -> Path | None:
     """The name of the table that `path` means, without ending; None if there is no such file."""
     if not path.name:  # "." may be a run
         return None
-    name = path.with_suffix("") if path.suffix == ".json" else path
-    return name if beside(name, ".json").is_file() else None
+    name = path.with_suffix("") if path.suffix == ".jsonl" else path
+    return name if beside(name, ".jsonl").is_file() else None
 
 
 def open_table(name: Path, prompts: int) -> Table:
-    """A table of a page. UserError if the file is none of ours, or is damaged."""
-    path = beside(name, ".json")
-    with foreign(path, "a table of this program (table.py, classify_table.py or an eval_*.py)"):
-        content = read_json(path, strict=True)
-        settings = dict(content["settings"])
-        rows = [number_strings(dict(r)) for r in content["rows"]]
-        if not {"protocol", "evaluation"} & settings.keys():
-            under, drawn = beside(name, ".md"), [*pictures(name), *drawings(name, rows)]
-            return Table(name.name, (), [], plain_tables(under), False, notes(under), drawn, [])
-        runs_file = beside(name, ".runs.json")
-        runs = {}
-        if runs_file.is_file():
-            runs = {r["name"]: number_strings(r) for r in read_json(runs_file, strict=True)["rows"]}
-        columns = columns_in(settings, rows)
-        human = next((r for r in rows if r["name"] == "human"), {})
-        lines = [line(r, columns, human, runs) for r in rows]
-        drawn = [*own_figures(name, rows, bool(runs)), *pictures(name)]
-        marked = any(r.get(c.key + "_best") for r in rows for c in columns)
-        words = settings.get("evaluation", settings).get("words", 0)
-        texts = samples(beside(name, ".runs") if runs else name, rows, prompts, words)
-        return Table(name.name, columns, lines, [], marked, notes(beside(name, ".md")), drawn, texts)
+    """A table of a page. UserError if its store is none of ours or is damaged, or if one of its measures is
+    not there."""
+    path = beside(name, ".jsonl")
+    store = Store(path)
+    try:
+        measures = [find_measure(measure) for measure in store.measures() if measure != search.NAME]
+    except UserError as error:
+        raise UserError(f"{path} cannot be shown: {error}") from None
+    parts: list[Part] = []
+    drawn: list[Figure] = []
+    texts: list[list[Sample]] = []
+    with foreign(path, OURS), TemporaryDirectory() as folder:
+        out = Path(folder) / name.name
+        for measure in measures:
+            rows = table_rows(store, measure)
+            parts.append(part(measure, rows, left_out(store, measure)))
+            if rows:
+                measure.draw(rows, out)
+            drawn += drawings(name, rows)
+            if parts[-1].lines:
+                texts = samples(name, rows, prompts)
+        if trials := store.rows(search.NAME):
+            parts.append(plain_part(search.NAME, search.view(trials).markdown))
+            search.draw(trials, beside(out, ".tune"))
+        return Table(name.name, parts, [*pictures(out, name), *drawn], texts)
+
+
+def part(measure: Measure, rows: list[Row], others: list[str]) -> Part:
+    """`others`: lines about rows that stand in no table."""
+    if not rows:
+        return Part(measure.name, (), [], [], Notes(others, []))
+    if measure.name == TextMeasure.name:
+        return text_part(rows, others)
+    return plain_part(measure.name, measure.view(rows).markdown, others)
 
 
 # -----------------------------------------------------------------------------
-# Cells
+# Cells of the text measure
 
 
-def columns_in(settings: dict[str, Any], rows: list[Row]) -> tuple[Column, ...]:
-    """The columns that the rows have a number for."""
-    of_runs = "evaluation" in settings
-    known = PAPER if settings.get("protocol") == "paper" else ALL
-    return tuple(c for c in known if any(c.key in r for r in rows) and not (of_runs and c.key == "step"))
+def text_rows(rows: list[Row]) -> list[Row]:
+    """What a line is of: a training's means over its seeds, where any has several; else a run."""
+    sound = grouped(r for r in rows if "problem" not in r)
+    return summary_of(rows) if any(len(runs) > 1 for runs in sound.values()) else rows
 
 
-def line(row: Row, columns: tuple[Column, ...], human: Row, runs: dict[str, Row]) -> Line:
-    """A row with the values of its seeds, which are in the table of all `runs`."""
-    own = [runs[name] for name in row.get("runs", []) if name in runs and not row.get("reference")]
-    seeds = []
-    for run in own:
-        values = [number(run.get(c.key, math.nan), c.form) for c in columns]
-        seeds.append((f"seed {run['training']['seed']}", values))
+def text_part(rows: list[Row], others: list[str]) -> Part:
+    summary = text_rows(rows)
+    of_runs = summary is rows
+    columns = tuple(c for c in columns_in(rows) if of_runs or c.key != "step")
+    human = next((r for r in rows if r["name"] == "human"), {})
+    lines = [line(r, columns, human) for r in summary]
+    under = (run_view if of_runs else summary_view)(rows).markdown
+    return plain_part(TextMeasure.name, under, others)._replace(columns=columns, lines=lines, plain=[])
+
+
+def line(row: Row, columns: tuple[Column, ...], human: Row) -> Line:
+    """A row with the values of its seeds."""
+
+    def value(column: Column, at: int) -> str:
+        of_seed = row.get(column.key + "_seeds", {at: None})[at]
+        return number(math.nan if of_seed is None else of_seed, column.form)
+
+    seeds = [
+        (f"seed {seed}", [value(c, at) for c in columns]) for at, seed in enumerate(row.get("seeds", []))
+    ]
     cells = []
     for i, c in enumerate(columns):
         said = "; ".join(f"{seed}: {values[i]}" for seed, values in seeds)
         cells.append(cell(row, c, human, said))
-    return Line(str(row["name"]), str(row.get("problem", "")), bool(row.get("reference")), cells, seeds)
+    return Line(row["name"], row.get("problem", ""), bool(row.get("reference")), cells, seeds)
 
 
 def cell(row: Row, column: Column, human: Row, seeds: str) -> Cell:
@@ -173,16 +211,23 @@ def cell(row: Row, column: Column, human: Row, seeds: str) -> Cell:
     )
 
 
-def plain_tables(path: Path) -> list[Plain]:
-    """Those of a Markdown file. UserError if there is none."""
-    if not path.is_file():
-        raise UserError(f"{path} is missing: the program that wrote {path.with_suffix('.json')} writes it")
-    out = []
-    for part in re.split(r"\n\s*\n", read_text(path).strip()):
-        if part.startswith("|"):
-            head, _, *lines = ([c.strip() for c in row.strip("|").split("|")] for row in part.splitlines())
-            out.append(Plain(head, [[(leading_number(c), c) for c in cells] for cells in lines]))
-    return out
+# -----------------------------------------------------------------------------
+# Views
+
+
+def plain_part(measure: str, markdown: str, others: list[str] | None = None) -> Part:
+    """The tables and notes of a view that has just been made."""
+    plain, columns, said = [], [], others or []
+    for paragraph in re.split(r"\n\s*\n", markdown.strip()):
+        lines = paragraph.splitlines()
+        if paragraph.startswith("|"):
+            head, _, *body = ([c.strip() for c in row.strip("|").split("|")] for row in lines)
+            plain.append(Plain(head, [[(leading_number(c), c) for c in cells] for cells in body]))
+        elif paragraph.startswith("- "):
+            columns += [line.removeprefix("- ") for line in lines]
+        else:
+            said = [*said, *lines]
+    return Part(measure, (), [], plain, Notes(said, columns))
 
 
 def leading_number(text: str) -> str:
@@ -194,80 +239,49 @@ def leading_number(text: str) -> str:
         return ""
 
 
-def notes(path: Path) -> Notes:
-    """The lines under a table, without the further tables between them."""
-    if not path.is_file():
-        return Notes([], [])
-    parts = re.split(r"\n\s*\n", read_text(path).strip())
-    under = [p for p in parts if not p.startswith("|")]
-    columns = [line.removeprefix("- ") for p in under if p.startswith("- ") for line in p.splitlines()]
-    said = [line for p in under if not p.startswith("- ") for line in p.splitlines()]
-    return Notes(said, columns)
-
-
 # -----------------------------------------------------------------------------
 # Figures
 
 
-def data_url(kind: str, picture: bytes) -> str:
-    """A URL that holds a picture. `kind`: of image, such as png."""
-    return f"data:image/{kind};base64,{base64.b64encode(picture).decode()}"
+def data_url(picture: Path) -> str:
+    return f"data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode()}"
 
 
-def own_figures(name: Path, rows: list[Row], of_runs: bool) -> Iterator[Figure]:
-    """Those that evaluation/ draws of the table's numbers: learning curves, frontier, search, calibration."""
-
-    def drawn() -> Iterator[figures.Drawing]:
-        yield from figures.drawings(name) if of_runs else figures.run_figures(rows)
-        frontier, search = beside(name, ".frontier"), beside(name, ".tune.json")
-        if beside(frontier, ".json").is_file():
-            yield from (("frontier", fig) for _, fig in figures.drawings(frontier))
-        if search.is_file():
-            store, design = tuning.Store(search), int(read_json(search)["settings"]["design"])
-            trials = list(dict.fromkeys(row for row, _ in store.trials))
-            if fig := tuning.figure(store, trials, design, len(store.trials)):
-                yield "tune", fig
-        calibrated = [r for r in rows if "ece" in r]
-        if calibrated:
-            yield "ece", figures.calibration(calibrated)
-
-    for what, fig in drawn():
-        yield Figure(CAPTIONS.get(what, what), data_url("svg+xml", figures.svg(fig)))
-
-
-DRAWN = ("curves", "tv", "mass", "bias", "memorise", "frontier", "tune")
-
-
-def pictures(name: Path) -> Iterator[Figure]:
-    """The other figures that lie beside the table or its runs."""
-    for path in sorted(name.parent.glob(f"{name.name}.*.svg")):
-        what = path.name[len(name.name) + 1 : -len(".svg")].removeprefix("runs.")
-        if what not in DRAWN and ("." not in what or what in CAPTIONS):
-            yield Figure(CAPTIONS.get(what, what), data_url("svg+xml", path.read_bytes()))
+def pictures(*names: Path) -> Iterator[Figure]:
+    """The .png files whose names begin with that of the table, in one folder or the other: those that its
+    measures have drawn now, and the others that lie beside it."""
+    files: dict[str, Path] = {}
+    for name in reversed(names):
+        there = name.parent.glob(f"{glob.escape(name.name)}.*")
+        files |= {path.stem: path for path in there if path.suffix == ".png"}
+    for stem, path in sorted(files.items()):
+        caption = next((text for end, text in CAPTIONS.items() if stem.endswith("." + end)), stem)
+        yield Figure(caption, data_url(path))
 
 
 def drawings(name: Path, rows: list[Row]) -> Iterator[Figure]:
     """What the first run of each row drew, of a table of images."""
-    for row, runs in grouped([{"row": r["name"], **r} for r in rows]).items():
+    for row, runs in grouped(rows).items():
         path = beside(name, ".samples") / f"{file_stem(runs[0]['name'])}.png"
         if path.is_file():
-            yield Figure(f"Drawn by {row}", data_url("png", path.read_bytes()))
+            yield Figure(f"Drawn by {row}", data_url(path), photo=True)
 
 
 # -----------------------------------------------------------------------------
 # Texts
 
 
-def samples(texts: Path, rows: list[Row], prompts: int, words: int) -> list[list[Sample]]:
+def samples(name: Path, rows: list[Row], prompts: int) -> list[list[Sample]]:
     """The first texts of each row's first run, by prompt: all continue the same ones, human text first.
 
     Not those of a file, which continue others.
     """
-    of_rows = {}
-    rows = [r for r in rows if "texts_sha256" not in r]
-    for row in sorted(rows, key=lambda r: r["name"] != "human"):
-        path = samples_file(texts, (row.get("runs") or [row["name"]])[0])
-        if path.is_file():
+    words, of_rows = rows[0]["settings"]["words"], {}
+    files = {r["name"] for r in rows if "texts_sha256" in r}
+    for row in sorted(text_rows(rows), key=lambda r: r["name"] != "human"):
+        run = row.get("runs", [row["name"]])[0]
+        path = samples_file(name, run)
+        if run not in files and path.is_file():
             with foreign(path, "a file of texts, one JSON string a line"):
                 of_rows[row["name"]] = [shown(t, words) for t in read_texts(path)[:prompts]]
     count = min(map(len, of_rows.values()), default=0)

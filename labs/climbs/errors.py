@@ -76,10 +76,11 @@ from labs.climbs.rest import can_be_asked, density, nats, written
 from labs.embeddings import tsne
 from measures.measure import Entry, entries
 from measures.store import Row, Store
-from measures.views import View, beside, grouped, mean, paragraphs, table
+from measures.views import View, grouped, mean, paragraphs, table
 from runtime.checkpoint import load_model
 from runtime.configurator import cli
 from runtime.device import get_device
+from runtime.files import beside
 
 COLUMNS = ("nll", "mean", "sample", "one pass")
 SHOWN = ("10%", "10% and a later place")  # what is known in the rows of the figure

@@ -1,6 +1,6 @@
 """The images measure: how good the images are that models of labs/image_tokens draw.
 
-    python classify.py config/mnist_brief.py --source=DIR               the classifier, once
+    python train.py config/mnist_brief.py --source=DIR                  the classifier, once
     python table.py --measure=images out/*-mnist_tokens-* --classifier=out/mnist_brief --out=results/images
 
 bits         -log2 p of the held-out codes given the class: a code, and a pixel of the image
@@ -17,7 +17,7 @@ OUT.samples/RUN.png: images by class (down) and guidance (four each).
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -26,7 +26,6 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from classify import ClassifyConfig
 from data.held_out import open_held_out
 from data.images.sets import ImageSet
 from evaluation.orders import Asker
@@ -44,8 +43,7 @@ from model import LanguageModel
 from runtime import checkpoint
 from runtime.configurator import check_seed
 from runtime.device import float64_device, get_device, get_dtype, settle_dtype
-from runtime.errors import UserError, users_values
-from runtime.files import foreign
+from runtime.errors import UserError
 from runtime.values import check_cfg, check_sampling
 
 TITLES = {"fd": "FD (our CNN)", "precision": "precision", "recall": "recall", "accuracy": "accuracy"}
@@ -56,7 +54,7 @@ SHOWN = (10, 4)  # classes, and images of each at a point, in the picture of a r
 class ImagesConfig:
     # fmt: off
     checkpoints: list[str]          # [NAME=]RUN ...: out folders of training runs, or checkpoints in them
-    classifier: str = ""            # the out folder of a run of classify.py on the same images
+    classifier: str = ""            # the out folder of a run of train.py on the same images
     split: Literal["validation", "test"] = "test"
     images: int = 2000              # sampled at each point, and real ones they are compared with
     cfg: list[float] = field(default_factory=lambda: [1.0, 2.0, 3.0, 4.0])  # scales of guidance; 1: none
@@ -76,7 +74,7 @@ class ImagesConfig:
         if not self.classifier:
             raise UserError(
                 "classifier = '': its features are what images are compared by; train one on the same "
-                "images (python classify.py config/mnist_brief.py) and give --classifier=out/mnist_brief"
+                "images (python train.py config/mnist_brief.py) and give --classifier=out/mnist_brief"
             )
         for key, least in (("images", NEIGHBOURS + 1), ("samples", 1)):
             if getattr(self, key) < least:
@@ -109,37 +107,34 @@ class Point(NamedTuple):
 # The classifier
 
 
-def open_classifier(path: str, images: str, weights: bool = True) -> checkpoint.Checkpoint:
-    """The best checkpoint of a run of classify.py. UserError if it is none or of another set of images."""
-    ckpt = checkpoint.load(checkpoint.find(path), weights=weights)
-    if ckpt.config.get("trunk") != "cnn":
-        raise UserError(f"--classifier={path} is no run of classify.py: give the out folder of one")
-    if ckpt.config.get("images") != images:
+def open_classifier(path: str, images: str) -> checkpoint.Checkpoint:
+    """The best checkpoint of a classifier, without its weights. UserError if it is none or of another set of
+    images."""
+    ckpt = checkpoint.load(checkpoint.find(path), weights=False, classifier=True)
+    if ckpt.config["tokenizer"] != checkpoint.CLASSES:
+        raise UserError(
+            f"--classifier={path} is no classifier: give the out folder of one (python train.py "
+            "config/mnist_brief.py)"
+        )
+    if ckpt.config.get("dataset") != images:
         raise other_images(path, ckpt, images)
     return ckpt
 
 
 def other_images(path: str, ckpt: checkpoint.Checkpoint, images: str) -> UserError:
     return UserError(
-        f"--classifier={path} was trained on {ckpt.config.get('images')}, not on these images of {images}: "
-        "give one that was"
+        f"--classifier={path} was trained on {ckpt.config.get('dataset')!a}, not on these images of "
+        f"{images}: give one that was"
     )
 
 
 def load_classifier(path: str, images: ImageSet) -> LanguageModel:
     """The model of `open_classifier`, on the CPU. UserError if its images are not these."""
     ckpt = open_classifier(path, images.name)
-    if ckpt.config.get("data_sha256") != images.sha256:
+    shape = ckpt.config.get("trunk_args", {}).get("shape")
+    if ckpt.config.get("data_sha256") != images.sha256 or shape != list(images.kind.shape):
         raise other_images(path, ckpt, images.name)
-    known = {f.name for f in fields(ClassifyConfig)}
-    with foreign(ckpt.path / "config.json", "the configuration of a classifier"), users_values():
-        c = ClassifyConfig(**{k: v for k, v in ckpt.config.items() if k in known})
-        with torch.device("meta"):  # nothing is allocated: a foreign config.json can ask for any size
-            sketch = c.network(images.kind.shape, images.kind.classes)
-    checkpoint.restore(sketch, ckpt)
-    model = c.network(images.kind.shape, images.kind.classes)
-    checkpoint.restore(model, ckpt)
-    return model.eval().requires_grad_(False)
+    return checkpoint.load_model(path, classifier=True)[0]
 
 
 # -----------------------------------------------------------------------------
@@ -275,7 +270,7 @@ class ImagesMeasure:
                 raise UserError(
                     f"cfg = {c.cfg} with drop=0 in source: give --cfg=[1], or images with drop=10"
                 )
-            open_classifier(c.classifier, source.images, weights=False)
+            open_classifier(c.classifier, source.images)
         return settings_of(c)
 
     def open(self, c: ImagesConfig) -> ImagesSession:

@@ -25,7 +25,7 @@ class Seen(NamedTuple):
 
 @torch.no_grad()
 def seen(classifier: LanguageModel, pixels: np.ndarray) -> Seen:
-    """Of pixels (N, channels, height, width), uint8. `classifier`: of classify.py, in eval mode, on the
+    """Of pixels (N, channels, height, width), uint8. `classifier`: of load_classifier, in eval mode, on the
     CPU."""
     head: OutputHead = classifier.head
     draws, features, guesses = head.draws(1, 0), [], []

@@ -26,11 +26,11 @@ class MazesConfig:
     # fmt: off
     run: str                        # the out folder of a run on mazes
     mazes: int = 3                  # of the test split, one a line
-    sampler: str = ""               # as eval_orders.py names it; empty: "random order", or the first
+    sampler: str = ""               # as measures/orders.py names it; empty: "random order", or the first
     moments: int = 3                # at which an unfinished answer is shown
     seed: int = 1                   # of the sample
     data: str = ""                  # the prepared data folder; empty: the one of the run
-    out: str = "results/mazes.filled"   # writes OUT.png and OUT.svg
+    out: str = "results/mazes.filled"   # writes OUT.png
     # fmt: on
 
     def check(self) -> None:

@@ -49,7 +49,7 @@ from runtime.errors import UserError
 
 
 def opened(c: WalkConfig) -> tuple[Entry, Walk, np.ndarray, Asker, np.ndarray]:
-    """The run, the walk, sequences of the test split (n, T), the model, and what is known of one (T,)."""
+    """The run, the walk, the test split's sequences (n, T), the model, what is known of a sequence (T,)."""
     model, ckpt = load_model(c.run, "last")
     if ckpt.config["dataset"] != "synthetic":
         raise UserError(f"{c.run} was not trained on the walk: give a run of --source=walk")

@@ -366,7 +366,7 @@ def test_the_error_of_the_mean_does_not_depend_on_how_many_samples(monkeypatch):
         assert found["sample"] == pytest.approx(128 * math.sqrt(1 + 2), rel=0.05)
 
 
-def test_the_command(folder, tmp_path, capsys):
+def test_the_command(folder, tmp_path, capsys, said):
     runs = []
     for order in ("left_to_right", "random", "masked"):
         runs.append(tmp_path / order)
@@ -376,15 +376,15 @@ def test_the_command(folder, tmp_path, capsys):
     capsys.readouterr()
     flags = ["--windows=10", "--samples=2", "--device=cpu", f"--out={out}"]
     assert page.main([*map(str, runs), *flags]) == 0
-    said = capsys.readouterr().out
-    assert said.strip() == out.with_suffix(".md").read_text().strip()
-    rows = {r["name"]: r["parts"] for r in Store(out.with_suffix(".jsonl")).rows("rest")}
-    assert rows.keys() == {"truth", "left_to_right", "random", "masked"}
-    later = "10% and a later place"
-    assert rows["random"][later].keys() == rows["masked"][later].keys() == {*page.COLUMNS}
-    assert not rows["left_to_right"][later] and "one pass" not in rows["left_to_right"]["50%"]
+    assert capsys.readouterr().out.strip() == out.with_suffix(".md").read_text().strip()
+    rows = {r["name"]: r for r in Store(out.with_suffix(".jsonl")).rows("rest")}
+    assert rows.keys() == {"truth", "left_to_right", "random", "masked"} and rows["truth"]["reference"]
+    assert rows["random"]["row"] == "random" and rows["random"]["training"]["order"] == "random"
+    later = {name: r["parts"]["10% and a later place"].keys() for name, r in rows.items()}
+    assert later["random"] == later["masked"] == {*page.COLUMNS} and not later["left_to_right"]
+    assert "one pass" not in rows["left_to_right"]["parts"]["50%"]
     assert out.with_suffix(".png").stat().st_size > 1000
-    whole = (tmp_path / "rest.embeddings.svg").read_text()
+    whole = said[1]
     assert "green: real" in whole and "10 of each" in whole and "masked" in whole and "truth" not in whole
     for flag, says in (("--climb=10", "climb = 10: there are 10"), ("--samples=1", "samples = 1: must be")):
         with pytest.raises(UserError, match=says):

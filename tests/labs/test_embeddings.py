@@ -37,13 +37,12 @@ def test_a_text_is_the_mean_of_its_hidden_states(trained):
     assert found.shape == (2, scorer.hidden(ids).shape[1]) and np.isfinite(found).all()
 
 
-def test_the_picture_is_a_function_of_its_seed(tmp_path):
+def test_the_picture_is_a_function_of_its_seed(tmp_path, said):
     rows = {"human": cloud(30, 0, 1), "near": cloud(40, 0, 2), "far": cloud(30, 9, 3)}
-    made = draw(rows, tmp_path / "a")
-    assert [p.name for p in made] == ["a.png", "a.svg"]
-    assert made[1].read_bytes() == draw(rows, tmp_path / "b")[1].read_bytes()
-    text = made[1].read_text()
-    assert "30 of each" in text and "1-NN accuracy 1.00" in text and "t-SNE keeps who is near whom" in text
+    (made,) = draw(rows, tmp_path / "a")
+    assert made.name == "a.png" and made.read_bytes() == draw(rows, tmp_path / "b")[0].read_bytes()
+    assert "30 of each" in said[0] and "far\n1-NN accuracy 1.00" in said[0]
+    assert "t-SNE keeps who is near whom" in said[0]
 
 
 @pytest.mark.parametrize(
@@ -63,31 +62,27 @@ def test_too_little_is_named(rows, says, tmp_path):
 def table(tmp_path) -> Path:
     """A table of two rows and two references, and its texts."""
     rng = np.random.default_rng(0)
-    names = {"human": True, "loop": True, "a": False, "b c": False}
-    rows = [{"name": name, "reference": True} if known else {"name": name} for name, known in names.items()]
     common = {"measure": "text", "definition": 1, "settings": {}}
-    Store(tmp_path / "t.jsonl").put([common | row for row in rows])
-    (tmp_path / "t.samples").mkdir()
-    for name in names:
+    for name, reference in {"human": True, "loop": True, "a": False, "b&c": False}.items():
+        Store(tmp_path / "t.jsonl").put([common | {"name": name, "reference": reference}])
         texts = [" ".join(rng.choice(["sea", "star", "tent"], 8)) for _ in range(12)]
-        samples_file(tmp_path / "t", name).write_text("".join(json.dumps(t) + "\n" for t in texts))
+        file = samples_file(tmp_path / "t", name)
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("".join(json.dumps(t) + "\n" for t in texts))
     return tmp_path / "t"
 
 
-def test_the_command(table, trained, capsys):
+def test_the_command(table, trained, capsys, said):
     assert program.main([str(table), f"--scorer={trained}", "--device=cpu", "--texts=11"]) == 0
-    picture = table.with_name("t.embeddings.svg")
-    assert f"wrote {picture}" in capsys.readouterr().out
-    text = picture.read_text()
-    assert "11 of each" in text and "loop" not in text
+    assert f"wrote {table}.embeddings.png" in capsys.readouterr().out
+    assert "11 of each" in said[0] and "b&c" in said[0] and "loop" not in said[0]
     assert program.main([str(table), f"--scorer={trained}", "--device=cpu", "--rows=['loop']"]) == 0
-    assert "loop" in picture.read_text()
+    assert "loop" in said[1] and "b&c" not in said[1]
 
 
-def test_a_table_without_texts_says_where_they_are(table, trained):
-    for file in table.with_name("t.samples").iterdir():
-        file.unlink()
-    with pytest.raises(
-        UserError, match="no texts of 'human'; it has none: name the table without its ending"
-    ):
+def test_a_table_without_texts_says_which_rows_have_some(table, trained):
+    samples_file(table, "a").unlink()
+    with pytest.raises(UserError, match="t.samples has no texts of 'a'; it has [^a]*human"):
         program.main([str(table), f"--scorer={trained}"])
+    with pytest.raises(UserError, match="nosuch.samples has no texts of 'human'; it has none"):
+        program.main([str(table.with_name("nosuch")), f"--scorer={trained}"])

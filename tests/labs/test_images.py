@@ -8,7 +8,7 @@ import pytest
 from scipy.linalg import sqrtm
 from test_image_tokens import LOSSLESS, SMALL, folder, here, images, run  # noqa: F401
 
-import classify
+import train
 from data.images.sets import Images
 from evaluation.settings import TableConfig
 from labs.image_tokens.prepare import prepare
@@ -81,10 +81,10 @@ def measure(*argv: str) -> int:
 def classifier(images, tmp_path_factory):  # noqa: F811
     out = tmp_path_factory.mktemp("classifier") / "cnn"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(classify, "open_images", lambda *_: images)
-        patch.setattr(classify, "on_stop", lambda *_: None)
-        flags = ["--epochs=1", "--layers=Conv[3x3,4] ReLU FC[6] ReLU", "--device=cpu", f"--out_dir={out}"]
-        assert classify.main(flags) == 0
+        patch.setattr("data.images.task.open_images", lambda *_: images)
+        patch.setattr(train, "on_stop", lambda *_: None)
+        flags = ["config/digits.py", "--max_steps=5", "--trunk_args.layers=Conv[3x3,4] ReLU FC[6] ReLU"]
+        assert train.main([*flags, "--device=cpu", f"--out_dir={out}"]) == 0
     return out
 
 
@@ -119,7 +119,7 @@ def test_more_than_one_temperature_and_cut_is_a_point_each(run, here, classifier
 @pytest.mark.parametrize(
     "flag, says",
     [
-        ("classifier=", "classify.py"),
+        ("classifier=", "train.py config/mnist_brief.py"),
         ("classifier=nosuch", "nosuch"),
         ("images=3", "images = 3"),
         ("cfg=0", "cfg = 0"),
@@ -135,13 +135,15 @@ def test_what_cannot_be_measured_is_said(run, here, classifier, flag, says):  # 
         measure(str(run), f"--classifier={classifier}", "--device=cpu", f"--{flag}")
 
 
-@pytest.mark.parametrize("layers", ["{}x9999999999", "FC[999999999]"])
+@pytest.mark.parametrize("layers", ["{}x9999999999", "FC[999999999]", "FC[999999999] FC[6]", 7])
 def test_sizes_of_a_foreign_classifier_are_checked(classifier, images, tmp_path, layers):  # noqa: F811
     """Before anything of such a size is made."""
     shutil.copytree(classifier, tmp_path / "cnn")
     path = tmp_path / "cnn/best/config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"layers": layers}))
-    with pytest.raises(UserError, match="is no layer|does not fit its configuration"):
+    changed = {"trunk_args": {"layers": layers, "shape": [1, 8, 8]}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    says = "is no layer|does not fit its configuration|they end with|give a line of layers"
+    with pytest.raises(UserError, match=says):
         load_classifier(str(tmp_path / "cnn"), images)
 
 
@@ -152,7 +154,7 @@ def test_a_linked_folder_of_samples_is_not_written_through(run, here, classifier
 
 
 def test_a_run_is_no_classifier_and_text_no_images(run, here, classifier, trained):  # noqa: F811
-    with pytest.raises(UserError, match="no run of classify"):
+    with pytest.raises(UserError, match="is no classifier"):
         measure(str(run), f"--classifier={run}", "--device=cpu")
     with pytest.raises(UserError, match="not on image tokens"):
         measure(str(trained), f"--classifier={classifier}", "--device=cpu")
@@ -174,7 +176,7 @@ def check(classifier, overlay: str, flags: str = "") -> None:
 def test_other_data_are_refused_before_any_training(classifier):
     with pytest.raises(UserError, match="image tokens alone"):
         check(classifier, "tiny")
-    with pytest.raises(UserError, match="classify.py"):
+    with pytest.raises(UserError, match="train.py config/mnist_brief.py"):
         ImagesConfig([]).check()
 
 
@@ -184,7 +186,7 @@ def test_other_data_are_refused_before_any_training(classifier):
         ("--order=masked", "masked diffusion, which has no next token"),
         ("--source='digits vq drop=0'", "with drop=0"),
         ("--source='files codes=9 classes=2 in=DIR'", "no images to judge"),
-        ("--source='cifar10 vq'", "was trained on digits, not on these images of cifar10"),
+        ("--source='cifar10 vq'", "was trained on 'digits', not on these images of cifar10"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_before_any_training(classifier, flags, says):

@@ -1,0 +1,89 @@
+"""results/: each table is made anew of its rows, and a clone stays small."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from docs import climbs
+from evaluation.settings import TableConfig
+from measures import search
+from measures.find import find_measure
+from measures.store import Store
+from measures.text import run_view
+from measures.views import View
+from runtime.configurator import configure
+from runtime.errors import UserError
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+STORES = sorted(RESULTS.glob("*.jsonl"))
+LINE_A_RUN = {"small", "labels", "paper_protocol"}  # tables of eval_diversity.py, one seed
+LABS = {"images": "images", "images_ablation": "images", "mnist_brief": "classes"}  # table -> its measure
+
+
+def views(path: Path) -> dict[str, View]:
+    """The Markdown file of each view of a store -> what the code makes of the rows."""
+    name, store = path.name.removesuffix(".jsonl"), Store(path)
+    of = {
+        f"{name}.md": ("text", run_view if name in LINE_A_RUN else find_measure("text").view),
+        f"{name}.tune.md": (search.NAME, search.view),
+    }
+    made = {file: view(rows) for file, (measure, view) in of.items() if (rows := store.rows(measure))}
+    for measure, view in (("orders", find_measure("orders").view), ("rest", climbs.view)):
+        if rows := store.rows(measure):
+            made[f"{name}.md"] = view(rows)
+    return made
+
+
+@pytest.mark.parametrize("path", STORES, ids=lambda path: path.stem)
+def test_committed_tables_are_made_anew_of_their_rows(path):
+    for file, view in views(path).items():
+        assert (RESULTS / file).read_text(encoding="utf-8") == view.markdown, file
+
+
+@pytest.mark.parametrize("name", LABS)
+def test_committed_tables_of_labs_are_made_anew_of_their_rows(name):
+    try:
+        measure = find_measure(LABS[name])
+    except UserError:
+        pytest.skip(f"labs/{LABS[name]} has no measure.py")
+    made = measure.view(Store(RESULTS / f"{name}.jsonl").rows(measure.name)).markdown
+    assert (RESULTS / f"{name}.md").read_text(encoding="utf-8") == made
+
+
+def test_every_committed_table_has_its_rows():
+    made = {file for path in STORES for file in views(path)} | {f"{name}.md" for name in LABS}
+    assert made == {path.name for path in RESULTS.glob("*.md")} - {"README.md"} and len(made) > 25
+    assert all(Store(RESULTS / f"{name}.jsonl").rows(measure) for name, measure in LABS.items())
+
+
+def test_results_are_four_megabytes_at_most():
+    try:
+        tracked = subprocess.check_output(["git", "ls-files", "-z", "."], cwd=RESULTS, text=True).split("\0")
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no checkout of git: nobody knows which files are committed")
+    sizes = {name: (RESULTS / name).stat().st_size for name in tracked if (RESULTS / name).is_file()}
+    assert sizes and sum(sizes.values()) <= 4_000_000
+    assert not {Path(name).suffix for name in sizes} - {".md", ".jsonl", ".png"}
+
+
+HEADS = [
+    "config/tables/heads.py",
+    '--rows=["baseline","am_softmax","perturb_normal","taylor_6","smooth_gpt"]',
+]
+ORDERS = ["config/tables/orders.py", "config/tables/orders_grammar.py"]
+ANY_ORDER = '--rows=["baseline","sigma_gpt","sigma_gpt_random","masked_diffusion"]'
+
+
+@pytest.mark.parametrize("argv", [HEADS, [*ORDERS, ANY_ORDER]], ids=["heads", "orders_grammar"])
+def test_committed_trials_are_those_that_the_command_asks_for(argv, monkeypatch):
+    """The same command trains none of them again."""
+    monkeypatch.chdir(RESULTS.parent)
+    for module in ("measures.search", "measures.jobs"):
+        monkeypatch.setattr(f"{module}.data_of", lambda *_: "")  # whatever is prepared on this machine
+    c = configure(TableConfig, argv)
+    store = Store(RESULTS / f"{c.name}.jsonl")
+    rows = {row["name"]: row for row in store.rows(search.NAME)}
+    trials = [trial for row in c.rows for trial in search.Search(c, store).shared(row)]
+    assert len(trials) == 4 * len(c.rows)
+    assert not [odd for trial in trials if (odd := trial.differs(rows[trial.out.name]["training"], rows))]

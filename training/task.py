@@ -1,0 +1,101 @@
+"""What a run is trained on, and what judges it: a corpus of tokens (training/text.py), or a lab's."""
+
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:  # what imports torch: a command line is read without it
+    from collections.abc import Callable
+
+    from config.defaults import TrainConfig
+    from data.batches import Source
+    from model import LanguageModel
+    from runtime.checkpoint import Saveable
+    from runtime.processes import Processes
+    from training.evaluator import Evaluator
+
+# dataset -> the module whose class `Task` trains on it. Every other one is a corpus of tokens. A module that
+# is not there is missed by nothing else
+LABS = dict.fromkeys(("digits", "mnist", "cifar10", "cifar100"), "data.images.task")
+TEXT = "training.text"
+
+
+class Evaluation(NamedTuple):
+    """What an evaluation finds. The best checkpoint is the one whose `judged` is least. A value that is nan
+    ends the training."""
+
+    judged: tuple[float, ...]  # Task.judged_by has their names
+    values: tuple[float, ...]  # the same of all that was scored, as a checkpoint keeps them
+    said: str  # on the terminal
+    logged: dict[str, Any]  # in log.jsonl
+
+
+class Task(Protocol):
+    """What a run is trained on and how it is judged. Losses, steps, checkpoints and signals are train.py's.
+
+    info       what the run's configuration says of the data: vocab_size, tokenizer_fingerprint, data_sha256
+    tokenizer  goes with every checkpoint; None where there is none
+    size       positions of an epoch that are predicted: the KL of Bayesian weights counts once for all
+    judged_by  names of the numbers of `Evaluation.judged`; "nll" is one of them
+    """
+
+    info: dict[str, Any]
+    tokenizer: "Saveable | None"
+    size: int
+    judged_by: tuple[str, ...]
+
+    def __init__(self, config: "TrainConfig", procs: "Processes"):
+        """Opens the data. UserError or OSError if that cannot be."""
+
+    @staticmethod
+    def vocabulary(config: "TrainConfig") -> int:
+        """The least that the vocabulary can be, as far as it is known before the data are there."""
+        ...
+
+    def source(self, model: "LanguageModel", procs: "Processes") -> "Source":
+        """Its training batches; `info` is complete afterwards."""
+        ...
+
+    def evaluate(self, evaluator: "Evaluator", last: bool) -> Evaluation:
+        """Of the validation split. `last`: it is the evaluation at max_steps. Stopped at a signal."""
+        ...
+
+    def greeting(self, source: "Source") -> str:
+        """What the run is trained on, in words."""
+        ...
+
+    def best(self, judged: tuple[float, ...], model: "LanguageModel") -> str:
+        """What the best checkpoint is judged by, in words."""
+        ...
+
+    def test(self, evaluator: "Evaluator", judged: tuple[float, ...], say: "Callable[[str], None]") -> None:
+        """What is to be done at the end, by the first process, with the best checkpoint."""
+        ...
+
+
+class Lab(Task, Protocol):
+    """A task that decides some of the settings."""
+
+    @staticmethod
+    def settle(config: "TrainConfig") -> "TrainConfig":
+        """See `settled`."""
+        ...
+
+
+def lab_of(dataset: str) -> type[Lab] | None:
+    """The lab that trains on `dataset`; None where that is text, or where the lab is not there."""
+    name = LABS.get(dataset, "")
+    if not name or importlib.util.find_spec(name.rpartition(".")[0]) is None:
+        return None
+    return importlib.import_module(name).Task
+
+
+def task_of(dataset: str) -> type[Task]:
+    """The class of the task that trains on `dataset`."""
+    return lab_of(dataset) or importlib.import_module(TEXT).Task
+
+
+def settled(config: "TrainConfig") -> "TrainConfig":
+    """The configuration with what its data decide. UserError for a setting that has no meaning for them."""
+    lab = lab_of(config.dataset)
+    return lab.settle(config) if lab else config

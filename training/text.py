@@ -1,0 +1,190 @@
+"""Training on token files: windows of a corpus, each token predicted from those before it or in any order."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from augment import Labels
+from config.defaults import TrainConfig
+from data.batches import Source, TextSource, Windows
+from data.held_out import HeldOut, open_held_out, open_truth
+from data.orders import MASKED
+from data.prepared import kept_path, load_tokenizer, prepared, unusual
+from data.tokenizers import bpe_size
+from data.tokens import open_tokens
+from evaluation.metrics import Recovery, perplexity
+from evaluation.scoring import (
+    Score,
+    Window,
+    described,
+    document_blocks,
+    document_windows,
+    recover,
+    score,
+    training_windows,
+)
+from evaluation.spent import spent_by
+from heads import Weights
+from model import LanguageModel
+from runtime.processes import Processes
+from training.evaluator import Evaluator
+from training.task import Evaluation
+
+TRUTH_WINDOWS = 128  # of a split, in the log of a corpus whose truth is known
+
+
+class Task:
+    """A corpus of tokens, judged by the NLL of its validation split. See training.task.Task."""
+
+    judged_by = ("nll",)
+
+    def __init__(self, config: TrainConfig, procs: Processes):
+        c = self.config = config
+        folder = procs.first(lambda: prepared(c.dataset, c.tokenizer, c.source))
+        self.train, self.val = open_tokens(folder / "train.bin"), open_held_out(folder / "validation.bin")
+        self.train_text = HeldOut(self.train, open_truth(self.train))
+        self.tokenizer = load_tokenizer(folder)
+        self.info: dict[str, Any] = {
+            "tokenizer": self.tokenizer.name,  # not the path of a file
+            "vocab_size": self.tokenizer.vocab_size,
+            "tokenizer_fingerprint": self.tokenizer.fingerprint,
+            "data": kept_path(folder),
+            "data_sha256": self.train.info["sha256"],
+            "train_tokens": len(self.train.ids),
+        }
+        self.windows = Windows(self.train, c.block_size)
+        Windows(self.val.tokens, c.block_size)  # which has to hold one, too
+        self.size = len(self.train.ids)
+
+    @staticmethod
+    def vocabulary(config: TrainConfig) -> int:
+        return bpe_size(config.tokenizer) or 1
+
+    def source(self, model: LanguageModel, procs: Processes) -> Source:
+        c = self.config
+        labels = Labels(c, self.train, procs.device, model.head.head, procs.first)
+        self.info |= {"teacher_sha256": labels.teacher, "teacher_weights": labels.teacher_weights}
+        self.info["teacher_spent"] = spent_by(c.teacher) if labels.teacher_weights else None
+        share = (c.micro_batch, procs.rank, procs.world)
+        return TextSource(self.windows, labels, c.batch_size, c.seed, *share, order=c.generation_order())
+
+    # -- evaluation --------------------------------------------------------
+
+    def evaluate(self, evaluator: Evaluator, last: bool) -> Evaluation:
+        c, model = self.config, evaluator.model
+        own, reads = "" if c.order == "left_to_right" else c.order, model.trunk.context
+        by = self.score(evaluator, own, c.eval_windows)
+        # what a run ends with can be compared with any other run
+        s = self.score(evaluator, own) if by.part and last else by
+        more = self.other_orders(evaluator, s)
+        more |= self.recovery(evaluator, self.val, lambda ends: document_windows(ends, reads))
+        # the same of text that the model has been trained on shows what it has learnt by heart
+        trained_on = lambda ends: training_windows(ends, c.block_size, reads)
+        more |= self.recovery(evaluator, self.train_text, trained_on, "train_")
+        return self.judge(s, by, more, model.head.head.sparse)
+
+    def score(self, evaluator: Evaluator, order: str, part: int = 0) -> Score:
+        """Of so many windows of the validation split, 0: of all, see `score`. Stopped, in all processes, if a
+        signal came in one."""
+        procs = evaluator.procs
+
+        def work(draws: list[Weights]) -> Score:
+            return score(
+                *(evaluator.model, self.val.ids, 0, draws, procs.device, evaluator.config.dtype),
+                progress=evaluator.until_stopped,
+                share=evaluator.share,
+                order=order,
+                given=self.val.given,
+                part=part,
+            )
+
+        s = evaluator.shared(work)
+        nll, tokens, zeros, eps_nll = procs.sums([s.nll, s.tokens, s.zeros, s.eps_nll])
+        return s._replace(nll=nll, tokens=int(tokens), zeros=int(zeros), eps_nll=eps_nll)
+
+    def other_orders(self, evaluator: Evaluator, own: Score) -> dict[str, float]:
+        """For the log, of a model of any order: its perplexity from left to right and in random order, each
+        window from the start token on. `own`: the score in the order that it is trained in."""
+        if evaluator.model.trunk.config.order != "any":
+            return {}
+        scores = {
+            name: own if name == self.config.order else self.score(evaluator, name, own.part)
+            for name in ("left_to_right", "random")
+        }
+        return {f"val_ppl_{name}": perplexity(s.nll, s.tokens) for name, s in scores.items()}
+
+    def recovery(
+        self,
+        evaluator: Evaluator,
+        split: HeldOut,
+        windows: Callable[[np.ndarray], list[Window]],
+        prefix: str = "",
+    ) -> dict[str, Any]:
+        """For the log, where the truth is known: how far the model is from it (metrics.Recovery).
+
+        Above all its mass on the observed token, on valid alternatives, and on the rest: so one sees in the
+        log how a head moves the alternatives. Over the first `windows` of the split, the same at every
+        evaluation. `prefix`: of the names. Stopped as in `score`.
+        """
+        (tokens, truth), procs = split, evaluator.procs
+        if truth is None or self.config.order == MASKED:  # which has no distribution of the next token
+            return {}
+        ids = tokens.ids
+        plan = windows(np.flatnonzero(ids == truth.end))[:TRUTH_WINDOWS]
+
+        def work(draws: list[Weights]) -> Recovery:
+            what = (evaluator.model, ids, plan[evaluator.share], draws, procs.device, evaluator.config.dtype)
+            return recover(document_blocks(*what, progress=evaluator.until_stopped), ids, truth)
+
+        found = evaluator.shared(work)
+        found.set_totals(procs.sums(found.totals()))
+        return described(found, prefix)
+
+    def judge(self, s: Score, by: Score, more: dict[str, Any], sparse: bool) -> Evaluation:
+        """What an evaluation found: the score `s`. The checkpoint is judged `by` that of the same windows in
+        all evaluations; a `sparse` head has no finite NLL to be best by, and is judged by PPL_eps."""
+        nll, eps_nll = s.nll / s.tokens, s.eps_nll / s.tokens
+        if math.isnan(nll):
+            return Evaluation((nll,), (nll,), "", {})
+        judged = (by.eps_nll if sparse else by.nll) / by.tokens
+        ppl, ppl_eps = perplexity(nll, 1), perplexity(eps_nll, 1)
+        where = f", {s.part} windows of it," * bool(s.part)
+        said = f"validation{where} {nll:.4f} nats/token, perplexity {ppl:.2f}"
+        said += f", PPL_eps {ppl_eps:.2f}" * (sparse and eps_nll != nll)
+        if self.config.order != "left_to_right":
+            said += f" in {self.config.order} order" if self.config.order != MASKED else " at most (NELBO)"
+        for name in ("left_to_right", "random"):
+            if name != self.config.order and f"val_ppl_{name}" in more:
+                said += f", {name.replace('_', ' ')} {more[f'val_ppl_{name}']:.2f}"
+        if by.part and not s.part:
+            said += f"; its {by.part} windows of all evaluations {judged:.4f}"
+        part = {"val_windows": s.part} if s.part else {"val_nll_windows": judged} if by.part else {}
+        logged = {"val_nll": nll, "val_ppl": ppl, "val_ppl_eps": ppl_eps, **part, **more}
+        return Evaluation((judged,), (nll,), said, logged)
+
+    def test(self, evaluator: Evaluator, judged: tuple[float, ...], say: Callable[[str], None]) -> None:
+        """Nothing: eval_diversity.py scores the test split."""
+
+    # -- words -------------------------------------------------------------
+
+    def greeting(self, source: Source) -> str:
+        c, info, data = self.config, self.train.info, self.info["data"]
+        odd = unusual(c.dataset, info["source"])
+        data += f", prepared with {odd}, not with the standard settings" if odd else ""
+        data += ", not the whole official split" if info["complete"] is False else ""
+        order = f"order {c.order}"
+        if c.curriculum:
+            assert isinstance(source, TextSource)
+            steps = source.order.steps
+            order += f" ({c.curriculum_share:.0%} {c.curriculum} at first, none from step {steps} on)"
+        return (
+            f"labels {c.labels}, {order}; {len(self.train.ids):,} training tokens ({data}), "
+            f"{len(self.val.ids):,} validation tokens"
+        )
+
+    def best(self, judged: tuple[float, ...], model: LanguageModel) -> str:
+        kind = "PPL_eps" if model.head.head.sparse else "perplexity"
+        kind += f" of at most {self.config.eval_windows} windows" * bool(self.config.eval_windows)
+        return f"{kind} {perplexity(judged[0], 1):.2f}"
