@@ -18,11 +18,11 @@ import torch
 
 from data.grammar.grammar import Settings
 from data.grammar.grammar import build as build_language
-from data.mazes import prepare as mazes
-from data.mazes.mazes import WORDS
 from docs import build, gallery, sources
 from docs.tables import ADAM, at_equal_fit, classify_brief_table, classify_table
 from heads import HEADS
+from labs.mazes import prepare as mazes
+from labs.mazes.mazes import WORDS
 from measures.store import Store
 
 REPO = Path(__file__).resolve().parents[1]

@@ -14,10 +14,10 @@ import train
 from data.batches import Windows
 from data.held_out import open_held_out
 from data.prepared import SPLITS, folder_of, load_tokenizer, prepared, unusual
-from data.synthetic import prepare as synthetic
-from data.synthetic.tasks import TASKS, UNKNOWN, Permutation, Product, Step, Task, Walk, distinct
 from data.tokens import open_tokens
-from docs import random_walk as page
+from labs.synthetic import prepare as synthetic
+from labs.synthetic import random_walk as page
+from labs.synthetic.tasks import TASKS, UNKNOWN, Permutation, Product, Step, Task, Walk, distinct
 from measures.store import Store
 from runtime.errors import UserError
 
@@ -400,7 +400,7 @@ def test_a_folder_of_another_task_is_refused(root):
 
 
 @pytest.mark.parametrize("order", ["left_to_right", "random"])
-def test_the_figure_of_the_walk(order, tmp_path, capsys):
+def test_the_figure_of_the_walk(order, tmp_path, capsys, said):
     folder = prepared("synthetic", "words", "walk length=12 train=20 validation=2 test=40", tmp_path)
     sizes = TINY | dict(block_size=12, dataset="synthetic", tokenizer="words", name=order, order=order)
     run, out = tmp_path / order, tmp_path / "walk"
@@ -414,11 +414,11 @@ def test_the_figure_of_the_walk(order, tmp_path, capsys):
             page.main([*asked, f"--value={value}"])
         return
     assert page.main([*asked, f"--value={value}"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["walks"] == (walks[:, 3] == value - Walk(12).low).sum() and said["kl_after"] > 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["walks"] == (walks[:, 3] == value - Walk(12).low).sum() and found["kl_after"] > 0
     [row] = Store(tmp_path / "walk.jsonl").rows("walk")
-    assert said.items() <= row.items() and row["settings"]["place"] == 3 and row["name"] == order
-    assert f"test split ({said['walks']} walks)" in out.with_suffix(".svg").read_text()
+    assert found.items() <= row.items() and row["settings"]["place"] == 3 and row["name"] == order
+    assert f"test split ({found['walks']} walks)" in said[0]
     for wrong, says in (
         ("--place=12", "place = 12: walks have the places 0 to 11"),
         ("--value=7", "value = 7: no walk"),

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.climbs.rates import RATES, WORDS
-from data.synthetic.tasks import Chain
+from data.sequences import Chain
+from labs.climbs.rates import RATES, WORDS
 from runtime.errors import UserError
 
 

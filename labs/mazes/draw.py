@@ -1,6 +1,6 @@
 """Draws mazes as a run fills them in.
 
-    python docs/mazes.py out/mazes/sigma_gpt-mazes-1 [--out=results/mazes.filled]
+    python labs/mazes/draw.py out/mazes/sigma_gpt-mazes-1 [--out=results/mazes.filled]
 
 A line is a maze of the test split: the maze, the exact density of shortest paths and, of a model that can be
 asked about any place, what it says of each cell before anything is filled in (one pass). Then what has been
@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from runtime.configurator import check_seed
 from runtime.door import Program
@@ -30,7 +30,7 @@ class MazesConfig:
     moments: int = 3                # at which an unfinished answer is shown
     seed: int = 1                   # of the sample
     data: str = ""                  # the prepared data folder; empty: the one of the run
-    out: str = "results/mazes.filled"   # writes OUT.png and OUT.svg
+    out: str = "results/mazes.filled"   # writes OUT.png
     # fmt: on
 
     def check(self) -> None:
@@ -50,8 +50,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from data.mazes.mazes import FREE, GOAL, PATH, START, WALL, WORDS, Mazes
-from data.mazes.prepare import mazes_of
 from data.prepared import found_path
 from data.tokens import open_tokens
 from evaluation import figures
@@ -59,6 +57,8 @@ from evaluation.any_order import reader_of
 from evaluation.filling import Filled
 from evaluation.orders import Asker, spread, templates
 from evaluation.samplers import writers
+from labs.mazes.mazes import FREE, GOAL, PATH, START, WALL, WORDS, Mazes
+from labs.mazes.prepare import mazes_of
 from runtime.checkpoint import load_model
 from runtime.configurator import cli
 

@@ -1,4 +1,4 @@
-"""eval_images.py: Frechet distance, precision and recall where they are known, and a table of a tiny run."""
+"""The images measure: Frechet distance, precision and recall where they are known, and rows of a tiny run."""
 
 import json
 import shutil
@@ -8,12 +8,16 @@ import pytest
 from scipy.linalg import sqrtm
 from test_image_tokens import LOSSLESS, SMALL, folder, here, images, run  # noqa: F401
 
-import eval_images
-import table
 import train
-from data.image_tokens.prepare import prepare
 from data.images.sets import Images
-from evaluation.images import Seen, frechet, halves, judged, moments, precision_recall
+from evaluation.settings import TableConfig
+from labs.image_tokens.prepare import prepare
+from labs.images.measure import MEASURE, TITLES, ImagesConfig, load_classifier
+from labs.images.quality import Seen, frechet, halves, judged, moments, precision_recall
+from measures.jobs import Run
+from measures.measure import evaluate
+from measures.store import Store
+from runtime.configurator import configure
 from runtime.errors import UserError
 
 
@@ -63,7 +67,14 @@ def test_halves_have_no_image_in_common():
     assert len(halves(eleven, 3)[0]) == 3
 
 
-# ---- the table
+# ---- the measure
+
+
+def measure(*argv: str) -> int:
+    """As table.py --measure=images does."""
+    c = configure(MEASURE.config, list(argv))
+    c.check()
+    return evaluate(MEASURE, c)
 
 
 @pytest.fixture(scope="module")
@@ -80,27 +91,27 @@ def classifier(images, tmp_path_factory):  # noqa: F811
 def test_a_table_has_its_rows_and_keeps_them(run, here, classifier, tmp_path, capsys):  # noqa: F811
     out = tmp_path / "results/t"
     argv = [f"a-1={run}", f"--classifier={classifier}", "--images=12", "--cfg=1,2", "--device=cpu"]
-    assert eval_images.main([*argv, f"--out={out}"]) == 0
-    told = json.loads(out.with_suffix(".json").read_text())
-    (row,) = told["rows"]
-    assert row["row"] == "a" and [p["cfg"] for p in row["points"]] == [1, 2]
+    assert measure(*argv, f"--out={out}") == 0
+    rows = Store(out.with_suffix(".jsonl")).rows("images")
+    (row,), references = ([r for r in rows if r.get("reference", False) == f] for f in (False, True))
+    assert row["name"] == "a-1" and [p["cfg"] for p in row["points"]] == [1, 2]
     assert row["bits_pixel"] == pytest.approx(row["bits_code"] / 4)
-    exact, through = told["references"][:2]
+    exact, through, noise = references
     # the tokenizer loses nothing of these images
-    assert {**exact, "row": ""} == {**through, "row": ""}
+    assert all(exact[key] == through[key] for key in TITLES) and noise["fd"] != exact["fd"]
     text = out.with_suffix(".md").read_text()
     assert "FD (our CNN)" in text and "uniform noise of codes" in text
     assert (out.with_name("t.samples") / "a-1.png").stat().st_size > 100
     capsys.readouterr()
-    assert eval_images.main([*argv, f"--out={out}"]) == 0
+    assert measure(*argv, f"--out={out}") == 0
     assert "kept from" in capsys.readouterr().err
     with pytest.raises(UserError, match="rows of other settings"):
-        eval_images.main([*argv, "--images=10", f"--out={out}"])
+        measure(*argv, "--images=10", f"--out={out}")
 
 
 def test_more_than_one_temperature_and_cut_is_a_point_each(run, here, classifier, capsys):  # noqa: F811
     argv = [f"a-1={run}", f"--classifier={classifier}", "--images=8", "--cfg=1", "--device=cpu"]
-    assert eval_images.main([*argv, "--temperatures=0.9,1", "--top_k=0,2"]) == 0
+    assert measure(*argv, "--temperatures=0.9,1", "--top_k=0,2") == 0
     told = capsys.readouterr().out
     assert all(f"| {point} " in told for point in ("1", "1, temperature 0.9", "1, temperature 0.9, top 2"))
 
@@ -121,7 +132,7 @@ def test_more_than_one_temperature_and_cut_is_a_point_each(run, here, classifier
 )
 def test_what_cannot_be_measured_is_said(run, here, classifier, flag, says):  # noqa: F811
     with pytest.raises((UserError, OSError), match=says):
-        eval_images.main([str(run), f"--classifier={classifier}", "--device=cpu", f"--{flag}"])
+        measure(str(run), f"--classifier={classifier}", "--device=cpu", f"--{flag}")
 
 
 @pytest.mark.parametrize("layers", ["{}x9999999999", "FC[999999999]", "FC[999999999] FC[6]", 7])
@@ -133,59 +144,84 @@ def test_sizes_of_a_foreign_classifier_are_checked(classifier, images, tmp_path,
     path.write_text(json.dumps(json.loads(path.read_text()) | changed))
     says = "is no layer|does not fit its configuration|they end with|give a line of layers"
     with pytest.raises(UserError, match=says):
-        eval_images.load_classifier(str(tmp_path / "cnn"), images)
+        load_classifier(str(tmp_path / "cnn"), images)
 
 
 def test_a_linked_folder_of_samples_is_not_written_through(run, here, classifier, tmp_path):  # noqa: F811
     (tmp_path / "t.samples").symlink_to(tmp_path)
     with pytest.raises(UserError, match="t.samples is a link"):
-        eval_images.main(
-            [str(run), f"--classifier={classifier}", "--device=cpu", f"--out={tmp_path / 't'}", "--images=8"]
-        )
+        measure(str(run), f"--classifier={classifier}", "--images=8", f"--out={tmp_path / 't'}")
 
 
 def test_a_run_is_no_classifier_and_text_no_images(run, here, classifier, trained):  # noqa: F811
     with pytest.raises(UserError, match="is no classifier"):
-        eval_images.main([str(run), f"--classifier={run}", "--device=cpu"])
+        measure(str(run), f"--classifier={run}", "--device=cpu")
     with pytest.raises(UserError, match="not on image tokens"):
-        eval_images.main([str(trained), f"--classifier={classifier}", "--device=cpu"])
+        measure(str(trained), f"--classifier={classifier}", "--device=cpu")
 
 
 def test_a_classifier_of_other_images_is_refused(run, images, classifier, monkeypatch):  # noqa: F811
     other = images._replace(test=images.validation)
-    monkeypatch.setattr("data.image_tokens.prepare.open_images", lambda *_: other)
+    monkeypatch.setattr("labs.image_tokens.prepare.open_images", lambda *_: other)
     with pytest.raises(UserError, match="not on these images"):
-        eval_images.main([str(run), f"--classifier={classifier}", "--device=cpu"])
+        measure(str(run), f"--classifier={classifier}", "--device=cpu")
 
 
-def test_table_refuses_other_data_before_any_training(classifier, tmp_path, monkeypatch):
-    monkeypatch.setattr(table, "train_all", lambda *_: pytest.fail("it went on to train"))
-    flags = ["--rows=['baseline']", "--overlay=tiny", "--evaluator=images", f"--results={tmp_path}"]
+def check(classifier, overlay: str, flags: str = "") -> None:
+    """What table.py checks of a row before any training."""
+    c = ImagesConfig([], classifier=str(classifier))
+    MEASURE.check(c, [Run.make("baseline", 1, TableConfig(overlay=overlay, flags=flags)).wanted])
+
+
+def test_other_data_are_refused_before_any_training(classifier):
     with pytest.raises(UserError, match="image tokens alone"):
-        table.main([*flags, f"--evaluate=--classifier={classifier}"])
+        check(classifier, "tiny")
     with pytest.raises(UserError, match="train.py config/mnist_brief.py"):
-        table.main(flags)
+        ImagesConfig([]).check()
 
 
 @pytest.mark.parametrize(
     "flags, says",
     [
-        (["--flags=--order=masked"], "masked diffusion, which has no next token"),
-        (["--flags=--source='digits vq drop=0'"], "with drop=0"),
-        (["--flags=--source='files codes=9 classes=2 in=DIR'"], "no images to judge"),
-        (["--flags=--source='cifar10 vq'"], "was trained on 'digits', not on these images of cifar10"),
+        ("--order=masked", "masked diffusion, which has no next token"),
+        ("--source='digits vq drop=0'", "with drop=0"),
+        ("--source='files codes=9 classes=2 in=DIR'", "no images to judge"),
+        ("--source='cifar10 vq'", "was trained on 'digits', not on these images of cifar10"),
     ],
 )
-def test_table_refuses_what_cannot_be_drawn(classifier, tmp_path, monkeypatch, flags, says):
-    monkeypatch.setattr(table, "train_all", lambda *_: pytest.fail("it went on to train"))
-    argv = ["--rows=['baseline']", "--overlay=mnist_tokens", "--evaluator=images", f"--results={tmp_path}"]
+def test_what_cannot_be_drawn_is_refused_before_any_training(classifier, flags, says):
     with pytest.raises(UserError, match=says):
-        table.main([*argv, f"--evaluate=--classifier={classifier}", *flags])
+        check(classifier, "mnist_tokens", flags)
+
+
+def test_the_tables_are_made_of_rows_alone():
+    common = {"settings": {"split": "test"}, "overlay": "mnist_tokens", "training": {"head": "softmax"}}
+    drawn = {"cfg": 2.0, "temperature": 0.9, "top_k": 0, "precision": 88.0, "recall": 61.0, "accuracy": 97.5}
+    bits = {"bits_code": 2.0, "bits_pixel": 0.125, "bits_code_eps": 2.5}
+    seeds = [
+        {**common, **bits, "name": f"a-{seed}", "row": "a", "seed": seed, "points": [{**drawn, "fd": fd}]}
+        for seed, fd in ((1, 7.0), (2, 9.0))
+    ]
+    noise = {"fd": 191.28718, "precision": 53.95, "recall": 0.8, "accuracy": 10.25}
+    about = {"images": 12, "classifier": "cnn", "codes": 64}
+    reference = {**common, **noise, "name": "uniform noise of codes", "reference": True, "about": about}
+    text = MEASURE.view([*seeds, reference]).markdown
+    bits_row, last, *_ = (part.splitlines()[-1] for part in text.split("\n\n"))
+    assert cells(bits_row) == ["a", "2", "2", "0.125", "2.5"]
+    assert cells(last) == ["uniform noise of codes", "", "191.3", "53.95", "0.8", "10.25"]
+    point = next(line for line in text.splitlines() if "temperature" in line)
+    assert cells(point) == ["a", "2, temperature 0.9", "8 ± 13", "88", "61", "97.5"]
+    assert "12 images a point, against as many of the test split, with the features of cnn" in text
+    assert "uniform noise has 6 bits a code" in text
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
 
 
 def test_codes_of_another_tokenizer_are_refused(run, images, classifier, tmp_path, monkeypatch):  # noqa: F811
     other = images._replace(train=images.validation)
-    monkeypatch.setattr("data.image_tokens.prepare.open_images", lambda *_: other)
+    monkeypatch.setattr("labs.image_tokens.prepare.open_images", lambda *_: other)
     folder = prepare(tmp_path / "words", "words", LOSSLESS)  # noqa: F811
     with pytest.raises(UserError, match="holds other codes"):
-        eval_images.main([str(run), f"--classifier={classifier}", "--device=cpu", f"--data={folder}"])
+        measure(str(run), f"--classifier={classifier}", "--device=cpu", f"--data={folder}")

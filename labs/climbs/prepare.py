@@ -1,13 +1,13 @@
 """Prepare climbs: sequences of 64 vertical rates, 8 seconds each, simulated or out of ADS-B records.
 
-    python data/climbs/prepare.py [--source="simulated seed=2 train=50000"] [--out=DIR] [--force]
-    python data/climbs/prepare.py --source=FILE
+    python labs/climbs/prepare.py [--source="simulated seed=2 train=50000"] [--out=DIR] [--force]
+    python labs/climbs/prepare.py --source=FILE
 
 `simulated` has an exact distribution of any place given any others. FILE is a .json or .json.gz of ADS-B
 records as the `traffic` library writes them: a list of records with timestamp (ms), icao24, callsign and
 vertical_rate (ft/min). docs/climbs.md says what a climb is.
 
-The first rate of a sequence is given. Sequences lie back to back, as those of data/synthetic.
+The first rate of a sequence is given. Sequences lie back to back, as those of labs/synthetic.
 """
 
 import sys
@@ -43,20 +43,21 @@ from typing import ClassVar
 
 import numpy as np
 
-from data.climbs.rates import LENGTH, STEP, WORDS
-from data.climbs.records import read_climbs, splits_of
-from data.climbs.simulated import Climbs
 from data.corpus import Split, main, prepare_splits
 from data.prepared import SPLITS
+from data.sequences import Sequences
+from data.sequences import lines as drawn
 from data.settings import GeneratorSettings
-from data.synthetic.prepare import sequences
 from data.tokenizers import WordTokenizer
+from labs.climbs.rates import LENGTH, STEP, WORDS
+from labs.climbs.records import read_climbs, splits_of
+from labs.climbs.simulated import Climbs
 from runtime.configurator import cli
 from runtime.errors import UserError
 
 FOLDER = Path(__file__).resolve().parent
 GIVEN = 1  # tokens at the start of a sequence: the rate at which the climb begins
-MEASURED_BY = "eval_orders.py"  # rates are no text
+MEASURE = "orders"  # rates are no text
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,12 @@ def climbs_of(source: str) -> Climbs | None:
 
 def given(source: str) -> int:
     return GIVEN
+
+
+def truth(source: str, length: int) -> Sequences | None:
+    """Of simulated climbs of `length` tokens; None of other windows, and of recorded climbs."""
+    climbs = climbs_of(source)
+    return Sequences(climbs, GIVEN) if climbs and climbs.T == length else None
 
 
 def unusual(source: str) -> str:
@@ -123,7 +130,7 @@ def simulated(settings: Settings) -> dict[str, Split]:
     task = Climbs(settings.length)
 
     def lines(split: str) -> Iterator[str]:
-        return sequences(task, getattr(settings, split), (settings.seed, 1 + SPLITS.index(split)))
+        return drawn(task, getattr(settings, split), (settings.seed, 1 + SPLITS.index(split)))
 
     return {split: Split(partial(lines, split), length=settings.length, given=GIVEN) for split in SPLITS}
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.synthetic.tasks import UNKNOWN, Task
+from data.sequences import UNKNOWN, Sequences, Task, mean
 from runtime.errors import UserError
 
 WORDS = [".", "#", "S", "G", "*"]
@@ -210,3 +210,23 @@ def _beside(known: np.ndarray, steps: np.ndarray) -> np.ndarray:
     many = np.zeros((len(known), steps.max(initial=0) + 2), int)  # the last column is for -1
     np.add.at(many, (grid, steps[grid, row, column]), 1)
     return many[np.arange(len(known))[:, None, None], steps] > known
+
+
+class Answers(Sequences):
+    """Mazes with their answers: `solved`, the share with a path from start to goal, `optimal`, the share with
+    a shortest one, and `true_nll`, the mean -log p of these under the truth, nats an answer."""
+
+    task: Mazes
+
+    def nats(self, texts: np.ndarray) -> np.ndarray:
+        """-log p (n,) of the answers; inf for one that is no shortest path."""
+        return -self.task.log_prob(texts)
+
+    def judge(self, texts: np.ndarray) -> dict[str, float]:
+        solved, optimal = self.task.solved(texts)
+        return {
+            "solved": mean(solved),
+            "optimal": mean(optimal),
+            "true_nll": mean(self.nats(texts[optimal])),
+            "judged": len(texts),
+        }

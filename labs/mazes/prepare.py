@@ -1,9 +1,9 @@
 """Prepare mazes: each sequence is a maze, then the same maze with a shortest path drawn in.
 
-    python data/mazes/prepare.py [--source="height=9 width=11 walls=4 seed=2"] [--out=DIR] [--force]
+    python labs/mazes/prepare.py [--source="height=9 width=11 walls=4 seed=2"] [--out=DIR] [--force]
 
 `--source` has the Settings that are not the standard ones, and so has the folder's name,
-words-height=9-width=11-walls=4-seed=2. See data.mazes.mazes for how mazes are drawn.
+words-height=9-width=11-walls=4-seed=2. See labs.mazes.mazes for how mazes are drawn.
 
 Sequences lie back to back: block_size is their length, twice the cells of a maze. The maze is given
 (data.corpus.Split): first in every order, without a loss, never scored. One token more stands at the end, as
@@ -34,7 +34,6 @@ class MazesConfig(PrepareConfig):
 
 program = Program(__name__, __doc__, MazesConfig)
 
-from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from typing import ClassVar
@@ -42,17 +41,17 @@ from typing import ClassVar
 import numpy as np
 
 from data.corpus import Split, main, prepare_splits
-from data.mazes.mazes import WORDS, Mazes
 from data.prepared import SPLITS
+from data.sequences import lines
 from data.settings import GeneratorSettings
 from data.tokenizers import WordTokenizer
 from data.tokens import open_tokens
+from labs.mazes.mazes import WORDS, Answers, Mazes
 from runtime.configurator import cli
 from runtime.errors import UserError
 
 FOLDER = Path(__file__).resolve().parent
-AT_ONCE = 1024  # mazes
-MEASURED_BY = "eval_orders.py"  # with --samplers: cells are no text
+MEASURE = "orders"  # with --samplers: cells are no text
 
 
 @dataclass(frozen=True)
@@ -88,16 +87,10 @@ def given(source: str) -> int:
     return mazes_of(source).T // 2
 
 
-def sequences(mazes: Mazes, count: int, seed: tuple[int, ...]) -> Iterator[str]:
-    """`count` sequences as text, each with a space behind it, and the first word of one more."""
-    rng, left = np.random.default_rng(seed), count
-    words = np.array(WORDS)
-    while left:
-        rows = mazes.sample(min(left, AT_ONCE), rng)
-        for row in words[rows].tolist():
-            yield " ".join(row) + " "
-        left -= len(rows)
-    yield WORDS[mazes.sample(1, rng)[0, 0]]
+def truth(source: str, length: int) -> Answers | None:
+    """Of sequences of `length` tokens; None of other windows."""
+    mazes = mazes_of(source)
+    return Answers(mazes, mazes.T // 2) if mazes.T == length else None
 
 
 def unusual(source: str) -> str:
@@ -124,7 +117,7 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
     mazes.sample(1, np.random.default_rng(0))  # what cannot be drawn is said before anything is written
     splits = {
         split: Split(
-            partial(sequences, mazes, asdict(settings)[split], (settings.seed, 1 + i)),
+            partial(lines, mazes, asdict(settings)[split], (settings.seed, 1 + i)),
             length=mazes.T,
             given=given(source),
         )

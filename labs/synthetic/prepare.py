@@ -1,8 +1,8 @@
 """Prepare a synthetic task: sequences of 100 tokens whose exact distributions are known.
 
-    python data/synthetic/prepare.py [--source="walk seed=2 train=50000"] [--out=DIR] [--force]
+    python labs/synthetic/prepare.py [--source="walk seed=2 train=50000"] [--out=DIR] [--force]
 
-`--source` is a task of data.synthetic.tasks, product, step, permutation or walk, and Settings of it. The
+`--source` is a task of labs.synthetic.tasks, product, step, permutation or walk, and Settings of it. The
 folder has both in its name, words-walk-seed=2-train=50000, so that several stand side by side.
 
 Sequences lie back to back, with nothing between them: windows of block_size = 100 are whole sequences. One
@@ -35,23 +35,20 @@ class SyntheticConfig(PrepareConfig):
 
 program = Program(__name__, __doc__, SyntheticConfig)
 
-from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
-import numpy as np
-
 from data.corpus import Split, main, prepare_splits
 from data.prepared import SPLITS
+from data.sequences import Sequences, Task, lines
 from data.settings import GeneratorSettings
-from data.synthetic.tasks import TASKS, Task
 from data.tokenizers import WordTokenizer
+from labs.synthetic.tasks import TASKS
 from runtime.configurator import cli
 from runtime.errors import UserError
 
 FOLDER = Path(__file__).resolve().parent
-AT_ONCE = 1024  # sequences
-MEASURED_BY = "eval_orders.py"  # sequences that stand apart from each other are no text
+MEASURE = "orders"  # sequences that stand apart from each other are no text
 
 
 @dataclass(frozen=True)
@@ -87,15 +84,10 @@ def task_of(source: str) -> Task:
     return TASKS[name](settings.length)
 
 
-def sequences(task: Task, count: int, seed: tuple[int, ...]) -> Iterator[str]:
-    """`count` sequences as text, each with a space behind it, and the first word of one more."""
-    rng, left = np.random.default_rng(seed), count
-    while left:
-        rows = task.sample(min(left, AT_ONCE), rng)
-        for row in rows:
-            yield " ".join([task.words[i] for i in row]) + " "
-        left -= len(rows)
-    yield task.words[task.sample(1, rng)[0, 0]]
+def truth(source: str, length: int) -> Sequences | None:
+    """Of sequences of `length` tokens; None of other windows."""
+    task = task_of(source)
+    return Sequences(task) if task.T == length else None
 
 
 def unusual(source: str) -> str:
@@ -122,7 +114,7 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
     name, settings = read_source(source)
     task = task_of(source)
     splits = {
-        split: Split(partial(sequences, task, getattr(settings, split), (settings.seed, 1 + i)))
+        split: Split(partial(lines, task, getattr(settings, split), (settings.seed, 1 + i)))
         for i, split in enumerate(SPLITS)
     }
     own = WordTokenizer.of(task.words)

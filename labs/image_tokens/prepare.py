@@ -1,12 +1,12 @@
 """Prepare images as tokens: of each its class, then its codes in raster order.
 
-    python data/image_tokens/prepare.py [--source="digits vq"] [--out=DIR] [--force]
-    python data/image_tokens/prepare.py --source="mnist patches codes=128 in=DIR"
-    python data/image_tokens/prepare.py --source="files codes=16384 classes=1000 in=DIR"
+    python labs/image_tokens/prepare.py [--source="digits vq"] [--out=DIR] [--force]
+    python labs/image_tokens/prepare.py --source="mnist patches codes=128 in=DIR"
+    python labs/image_tokens/prepare.py --source="files codes=16384 classes=1000 in=DIR"
 
-`--source` is digits, mnist, cifar10 or cifar100, then vq or patches (data/image_tokens/codecs.py; a vq is
+`--source` is digits, mnist, cifar10 or cifar100, then vq or patches (labs/image_tokens/codecs.py; a vq is
 trained here first), then settings, at last in=DIR, the folder with the images' files. Without it they come
-from the Hugging Face hub. Or it is files: codes that another program made (data/image_tokens/files.py).
+from the Hugging Face hub. Or it is files: codes that another program made (labs/image_tokens/files.py).
 
 The vocabulary is the codes, the classes, and a token for no class. Training sees that one instead of the
 class in `drop` per cent of its sequences, other ones each time (data.batches.TextSource), for classifier-free
@@ -47,12 +47,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from data.corpus import Split, main, prepare_splits
-from data.image_tokens.codecs import CODECS, Codec, grid_of, make_codec, read_codec, save_codec
-from data.image_tokens.files import open_files
 from data.images.sets import KINDS, ImageSet, open_images
 from data.prepared import SPLITS, is_prepared, read_meta
 from data.settings import GeneratorSettings
 from data.tokenizers import WordTokenizer
+from labs.image_tokens.codecs import CODECS, Codec, grid_of, make_codec, read_codec, save_codec
+from labs.image_tokens.files import open_files
 from runtime.configurator import cli
 from runtime.errors import UserError
 from runtime.files import locked
@@ -61,7 +61,8 @@ FOLDER = Path(__file__).resolve().parent
 FILES = "files"
 AT_ONCE = 1000  # images
 GIVEN = 1  # tokens at the start of a sequence: the class
-MEASURED_BY = "eval_images.py"  # or eval_orders.py, for other programs' codes: they are no text
+SAMPLER = "labs/images/sample.py"
+MEASURE = "images"  # or orders, for other programs' codes: they are no text
 USUAL = {"digits": (2, 300)}  # patch and steps of small images
 LARGER = (4, 1000)  # ... and of others
 

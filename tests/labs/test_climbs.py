@@ -1,38 +1,40 @@
-"""Climbs: the truth of the simulated ones, climbs out of records, and the command of docs/climbs.py."""
+"""Climbs: the truth of the simulated ones, climbs out of records, and the errors of runs."""
 
 import gzip
-import importlib.util
 import json
 import math
 import shutil
-import sys
 from itertools import pairwise, product
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from conftest import TINY, train_in_process
-from tests.test_eval_orders import asker
 
 import train
-from data.climbs import prepare as climbs
-from data.climbs import records, simulated
-from data.climbs.rates import HIGHEST, LENGTH, LOWEST, RATES, WORDS, tokens_of
-from data.climbs.simulated import Climbs, near
 from data.held_out import open_held_out
 from data.orders import arranged
 from data.prepared import SPLITS, folder_of, load_tokenizer, prepared, unusual
-from data.synthetic.tasks import UNKNOWN, Chain
+from data.sequences import UNKNOWN, Chain, Sequences
 from data.tokens import open_tokens
 from evaluation.any_order import FREE, reader_of
-from evaluation.rest import can_be_asked, density, nats, written
-from evaluation.two_sided import Sequences, two_sided
+from evaluation.orders import Asker
+from evaluation.two_sided import two_sided
+from labs.climbs import errors as page
+from labs.climbs import prepare as climbs
+from labs.climbs import records, simulated
+from labs.climbs.rates import HIGHEST, LENGTH, LOWEST, RATES, WORDS, tokens_of
+from labs.climbs.rest import can_be_asked, density, nats, written
+from labs.climbs.simulated import Climbs, near
 from measures.store import Store
 from runtime.errors import UserError
 from tests.test_orders import log_p, model_of
 
 SIZES = "simulated length=8 train=30 validation=6 test=12"
+
+
+def asker(model) -> Asker:
+    return Asker(model, model.head.draws(1, 0, torch.float64), "cpu", "float32")
 
 
 # ---- the truth -----------------------------------------------------------------------------------
@@ -334,18 +336,7 @@ def test_a_left_to_right_model_can_be_told_the_start_alone():
     assert can_be_asked(asker(model_of("any", length=6, vocab=5)), torch.tensor([[1, FREE, 2]]))
 
 
-@pytest.fixture(scope="module")
-def page():
-    """docs/climbs.py: docs/ is a folder of programs."""
-    path = Path(__file__).resolve().parents[1] / "docs" / "climbs.py"
-    spec = importlib.util.spec_from_file_location("docs_climbs", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["docs_climbs"] = module  # dataclasses look there
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_errors_of_the_exact_posterior(page):
+def test_errors_of_the_exact_posterior():
     """Of a truth that is asked as a model would be: what samples say, and what is said without them."""
     task = Climbs(8)
     x = torch.from_numpy(task.sample(400, np.random.default_rng(4)))
@@ -360,7 +351,7 @@ def test_errors_of_the_exact_posterior(page):
     assert whole == pytest.approx(want)
 
 
-def test_the_error_of_the_mean_does_not_depend_on_how_many_samples(page, monkeypatch):
+def test_the_error_of_the_mean_does_not_depend_on_how_many_samples(monkeypatch):
     """A model whose futures are noise around a mean of 0."""
     x = torch.full((200, 8), 2)  # 0 ft/min
     monkeypatch.setattr(page, "can_be_asked", lambda *_: True)
@@ -375,7 +366,7 @@ def test_the_error_of_the_mean_does_not_depend_on_how_many_samples(page, monkeyp
         assert found["sample"] == pytest.approx(128 * math.sqrt(1 + 2), rel=0.05)
 
 
-def test_the_command(page, folder, tmp_path, capsys):
+def test_the_command(folder, tmp_path, capsys, said):
     runs = []
     for order in ("left_to_right", "random", "masked"):
         runs.append(tmp_path / order)
@@ -385,8 +376,7 @@ def test_the_command(page, folder, tmp_path, capsys):
     capsys.readouterr()
     flags = ["--windows=10", "--samples=2", "--device=cpu", f"--out={out}"]
     assert page.main([*map(str, runs), *flags]) == 0
-    said = capsys.readouterr().out
-    assert said.strip() == out.with_suffix(".md").read_text().strip()
+    assert capsys.readouterr().out.strip() == out.with_suffix(".md").read_text().strip()
     rows = {r["name"]: r for r in Store(out.with_suffix(".jsonl")).rows("rest")}
     assert rows.keys() == {"truth", "left_to_right", "random", "masked"} and rows["truth"]["reference"]
     assert rows["random"]["row"] == "random" and rows["random"]["training"]["order"] == "random"
@@ -394,7 +384,7 @@ def test_the_command(page, folder, tmp_path, capsys):
     assert later["random"] == later["masked"] == {*page.COLUMNS} and not later["left_to_right"]
     assert "one pass" not in rows["left_to_right"]["parts"]["50%"]
     assert out.with_suffix(".png").stat().st_size > 1000
-    whole = (tmp_path / "rest.embeddings.svg").read_text()
+    whole = said[1]
     assert "green: real" in whole and "10 of each" in whole and "masked" in whole and "truth" not in whole
     for flag, says in (("--climb=10", "climb = 10: there are 10"), ("--samples=1", "samples = 1: must be")):
         with pytest.raises(UserError, match=says):
@@ -404,6 +394,6 @@ def test_the_command(page, folder, tmp_path, capsys):
     assert page.main([str(runs[0]), *flags, f"--data={moved}"]) == 0
 
 
-def test_runs_of_another_corpus_are_refused(page, trained):
+def test_runs_of_another_corpus_are_refused(trained):
     with pytest.raises(UserError, match="was trained on .*: give runs of config/climbs.py"):
         page.main([str(trained)])

@@ -1,6 +1,6 @@
 """Where the texts of a table's rows lie beside human ones: t-SNE of their embeddings by a language model.
 
-    python embeddings.py results/heads_250 --scorer out/baseline-small
+    python labs/embeddings/draw.py results/heads_250 --scorer out/baseline-small
 
 Writes TABLE.embeddings.png, which report.py then shows. TABLE is the name of a table's store without its
 ending; the texts lie in TABLE.samples, as many of each row as the text measure's --texts_kept. The scorer is
@@ -10,7 +10,12 @@ leave-one-out accuracy of nearest neighbours among as many human texts and texts
 themselves: .5 where they cannot be told apart.
 """
 
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from runtime.configurator import check_seed
 from runtime.door import Program
@@ -41,12 +46,10 @@ program = Program(
     __name__, __doc__, EmbeddingsConfig, "sklearn", "scipy", "tabulate", "sacrebleu", "matplotlib"
 )
 
-from pathlib import Path
-
 from tqdm import tqdm
 
-from evaluation.embeddings import HUMAN, check_rows, draw, embed
 from evaluation.scorer import open_scorer
+from labs.embeddings.tsne import HUMAN, check_rows, draw, embed
 from measures.store import Store
 from measures.text import TextMeasure
 from measures.views import read_texts, samples_file

@@ -1,6 +1,6 @@
 """The rest of climbs given parts of them, by trained runs: errors in ft/min, nats, and a figure.
 
-    python docs/climbs.py out/climbs/*-climbs-* [--out=results/climbs.rest] [--climb=3]
+    python labs/climbs/errors.py out/climbs/*-climbs-* [--out=results/climbs.rest] [--climb=3]
 
 nll        nats a token of the rest, by the chain rule from left to right
 mean       root mean squared error of the conditional mean, ft/min. It is estimated from the samples, and
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from runtime.configurator import check_seed
 from runtime.door import Program
@@ -59,20 +59,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.climbs.rates import RATES, STEP
 from data.held_out import open_held_out
 from data.prepared import found_path
-from data.synthetic.tasks import Chain
-from evaluation import embeddings, figures
+from data.sequences import Chain, Sequences
+from evaluation import figures
 from evaluation.any_order import FREE, Exact
 from evaluation.orders import Asker, spread
 from evaluation.provenance import commit
-from evaluation.rest import can_be_asked, density, nats, written
 from evaluation.rows import check_comparable
 from evaluation.samplers import left_to_right
 from evaluation.sampling import weight_draws
 from evaluation.settings import run_seed
-from evaluation.two_sided import Sequences, two_sided
+from evaluation.two_sided import two_sided
+from labs.climbs.rates import RATES, STEP
+from labs.climbs.rest import can_be_asked, density, nats, written
+from labs.embeddings import tsne
 from measures.measure import Entry, entries
 from measures.store import Row, Store
 from measures.views import View, grouped, mean, paragraphs, table
@@ -209,11 +210,11 @@ def draw(columns: dict[str, list[Panel | None]], whole: Tensor, knowns: list[np.
 
 def draw_whole(whole: dict[str, np.ndarray], windows: Tensor, out: Path) -> None:
     """Of each row's whole climbs (n, T), tokens, and those of the split; nothing of too few."""
-    if len(windows) >= embeddings.LEAST:
+    if len(windows) >= tsne.LEAST:
         rows = {
             name: RATES[climbs].astype(float) for name, climbs in ({"real": windows.numpy()} | whole).items()
         }
-        embeddings.draw(rows, beside(out, ".embeddings"), real="real")
+        tsne.draw(rows, beside(out, ".embeddings"), real="real")
 
 
 # -----------------------------------------------------------------------------

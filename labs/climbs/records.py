@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data.climbs.rates import LENGTH, STEP, tokens_of
 from data.corpus import reading
 from data.prepared import SPLITS
+from labs.climbs.rates import LENGTH, STEP, tokens_of
 from runtime.errors import UserError
 
 COLUMNS = ("timestamp", "icao24", "callsign", "vertical_rate")

@@ -4,22 +4,23 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import TINY, train_in_process
-from eval_orders import Asked, tables, truth_of
-from evaluation.by_seed import mean
 
 import train
 from data.batches import Windows
 from data.corpus import summary
 from data.held_out import open_held_out
-from data.mazes import prepare as mazes
-from data.mazes.mazes import FREE, GOAL, PATH, START, UNKNOWN, WALL, WORDS, Mazes
 from data.prepared import SPLITS, folder_of, load_tokenizer, prepared, unusual
-from docs import mazes as page
-from evaluation.two_sided import Answers, two_sided
+from evaluation.two_sided import two_sided
+from labs.mazes import draw as page
+from labs.mazes import prepare as mazes
+from labs.mazes.mazes import FREE, GOAL, PATH, START, UNKNOWN, WALL, WORDS, Answers, Mazes
+from measures.orders import OrdersConfig, OrdersSession, tables
+from measures.views import mean
 from runtime.errors import UserError
 
 Cell = tuple[int, int]
@@ -272,9 +273,13 @@ def test_the_truth_of_a_split(folder):
     assert isinstance(truth, Answers) and two_sided(held, "mazes", 35) is None
     x = held.ids[:210].reshape(3, 70).astype(int)
     entropy = np.mean([math.log(len(every_answer(row[:35].reshape(5, 7)))) for row in x])
-    found = truth_of(Asked([], held, 70, truth), 2)
+    session = SimpleNamespace(truth=truth, data=held, length=70, c=OrdersConfig([], texts=2))
+    (reference,) = OrdersSession.references(session)
+    found = reference["judgements"]
     assert found["nll"] == pytest.approx(entropy) and found["judged"] == 2  # of all, not of the judged
-    one_table = tables([{"name": "a", "row": "a", "nll": 2.0, "left_1": 0.5, "nll_own": 3.0}], found)[0]
+    one_table = tables(
+        [{"name": "a", "row": "a", "seed": 1, "nll": 2.0, "left_1": 0.5, "nll_own": 3.0}], found
+    )[0]
     assert one_table.splitlines()[-1].replace(" ", "") == f"|truth||{mean([entropy])}||{mean([entropy])}|"
     assert truth.judge(x) == {"solved": 1, "optimal": 1, "true_nll": pytest.approx(entropy), "judged": 3}
     x[0, 35:] = x[0, :35]  # no path
@@ -329,16 +334,15 @@ def test_wrong_sources(tmp_path, source, says):
 
 
 @pytest.mark.parametrize("order", ["left_to_right", "random", "masked"])
-def test_the_picture_of_mazes_being_filled_in(order, folder, tmp_path, capsys):
+def test_the_picture_of_mazes_being_filled_in(order, folder, tmp_path, capsys, said):
     sizes = TINY | dict(block_size=70, dataset="mazes", tokenizer="words", name=order, order=order)
     run, out = tmp_path / order, tmp_path / "filled"
     assert train_in_process(train.TrainConfig(**sizes, out_dir=str(run)), folder) == 0
     capsys.readouterr()
     assert page.main([str(run), "--mazes=2", f"--data={folder}", f"--out={out}"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said.keys() == {"solved", "optimal"} and len(said["solved"]) == 2
-    drawn = out.with_suffix(".svg").read_text()
-    assert "exact density" in drawn and ("model's density" in drawn) == (order != "left_to_right")
+    printed = json.loads(capsys.readouterr().out)
+    assert printed.keys() == {"solved", "optimal"} and len(printed["solved"]) == 2
+    assert "exact density" in said[0] and ("model's density" in said[0]) == (order != "left_to_right")
     with pytest.raises(UserError, match="--sampler=x: this model has"):
         page.main([str(run), "--sampler=x", f"--data={folder}", f"--out={out}"])
     other = prepared("mazes", "words", SOURCE.replace("width=7", "width=5"), tmp_path)

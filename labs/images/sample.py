@@ -1,17 +1,21 @@
-"""Images from a checkpoint that was trained on data/image_tokens; sample.py hands such a run over to this.
+"""Images from a checkpoint that was trained on labs/image_tokens.
 
-    python sample.py out/RUN --class 7 --cfg 2.0 --grid 8x8 --out grid.png
-    python sample.py out/RUN --grid 10x8                one class a row, as many as there are
-    python sample.py out/RUN --out codes.npy            the codes, for the decoder that they came from
+    python labs/images/sample.py out/RUN --class 7 --cfg 2.0 --grid 8x8 --out grid.png
+    python labs/images/sample.py out/RUN --grid 10x8                one class a row, as many as there are
+    python labs/images/sample.py out/RUN --out codes.npy            the codes, for the decoder that made them
 
 From left to right, a class and then its codes. --cfg is the scale of classifier-free guidance: 1 is none,
 and draws from the distribution that is scored, given that a code comes and no class token. Temperature is on
 log p, the "fake logits" of the GS-Softmax document, eq. 11.
 """
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from runtime.configurator import check_seed
 from runtime.door import Program
@@ -66,18 +70,17 @@ class SampleImagesConfig:
 
 program = Program(__name__, __doc__, SampleImagesConfig)
 
-import sys
 import time
 from importlib import import_module
 
 import numpy as np
 import torch
 
-from data.image_tokens.codecs import Codec
-from data.image_tokens.prepare import Layout
-from evaluation.guidance import sample_codes, what_is_drawn
-from evaluation.images import grid, write_png
 from evaluation.sampling import weight_draws
+from labs.image_tokens.codecs import Codec
+from labs.image_tokens.prepare import Layout
+from labs.images.guidance import sample_codes, what_is_drawn
+from labs.images.quality import grid, write_png
 from runtime.checkpoint import Degenerate, load_model
 from runtime.configurator import cli
 from runtime.device import float64_device, get_device, get_dtype, settle_dtype

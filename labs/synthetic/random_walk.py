@@ -1,6 +1,6 @@
 """The figure of the lazy random walk: what stands at every place, given the value at one.
 
-    python docs/random_walk.py out/walk [--out=results/synthetic_walk.walk]
+    python labs/synthetic/random_walk.py out/walk [--out=results/synthetic_walk.walk]
 
 Left the exact density, in the middle what the test split has, right what the model says in one pass, both
 forwards and backwards in time. Source: Pannatier et al. 2024, arXiv 2404.09562, appendix 0.A and fig. 7.
@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from runtime.door import Program
 
@@ -34,13 +34,13 @@ import numpy as np
 import torch
 
 from data.prepared import found_path
-from data.synthetic.prepare import task_of
-from data.synthetic.tasks import Walk
 from data.tokens import open_tokens
 from evaluation import figures
 from evaluation.any_order import FREE
 from evaluation.orders import Asker
-from evaluation.rest import density
+from labs.climbs.rest import density
+from labs.synthetic.prepare import task_of
+from labs.synthetic.tasks import Walk
 from measures.measure import Entry
 from measures.store import Store
 from runtime.checkpoint import load_model

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.image_tokens.codecs import Codec, read_codec
-from data.image_tokens.prepare import Layout, layout_of
 from data.orders import MASKED
 from data.prepared import found_path
 from data.tokens import open_tokens
 from evaluation.sampling import generate
 from heads import Weights
+from labs.image_tokens.codecs import Codec, read_codec
+from labs.image_tokens.prepare import Layout, layout_of
 from model import LanguageModel
 from runtime.checkpoint import Checkpoint
 from runtime.errors import UserError
@@ -27,9 +27,9 @@ def guided(log_p: Tensor, log_0: Tensor, scale: float) -> Tensor:
     """log of p(x | class) (p(x | class) / p(x))^(scale - 1), normalised: of log p (N, V) with the class and
     log_0 (N, V) without it. scale 1 is no guidance. For softmax the same as guidance on logits.
 
-    Heads with exact zeros: what has probability 0 given the class keeps it. What has it without the class
-    alone would get a ratio without end; there it counts as 1, and the token keeps its p(x | class) before
-    the normalisation. (Both cannot be: p(x) is a mean over the classes. So nothing can be learnt from it.)
+    A head with exact zeros: a token of probability 0 given the class keeps it. For a token of probability 0
+    without the class alone the ratio is infinite. It counts as 1, so the token keeps its p(x | class) before
+    the normalisation. (A true p(x) is a mean over the classes and has no such token.)
     Source: Ho & Salimans 2022, arXiv 2207.12598, eq. 6, with scale = 1 + w.
     """
     known = (log_p > -torch.inf) & (log_0 > -torch.inf)
@@ -95,7 +95,7 @@ def what_is_drawn(ckpt: Checkpoint, data: str = "", guided: bool = False) -> Dra
     training stood for no class."""
     c = ckpt.config
     if c.get("dataset") != "image_tokens":
-        raise UserError(f"{ckpt.path} was trained on {c.get('dataset')}, not on image tokens: use sample.py")
+        raise UserError(f"{ckpt.path} was trained on {c.get('dataset')}, not on image tokens")
     if c.get("order") == MASKED:
         raise UserError(
             f"{ckpt.path} is masked diffusion, which has no next code to guide: leave it out; a model of any "

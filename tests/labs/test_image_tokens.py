@@ -9,18 +9,18 @@ import pytest
 import torch
 from conftest import TINY, train_in_process
 
-import data.image_tokens.prepare as corpus
-import sample
-import sample_image_tokens
+import labs.image_tokens.prepare as corpus
+import sample as text_sampler
 import train
 from data.batches import TextSource, Windows
-from data.image_tokens.codecs import VQ, Patches, make_codec, read_codec, save_codec
-from data.image_tokens.files import open_files
-from data.image_tokens.prepare import Layout, prepare, read_source
 from data.images.sets import Images, ImageSet
 from data.tokens import open_tokens
-from evaluation.guidance import guided, only_codes, sample_codes
-from evaluation.images import grid
+from labs.image_tokens.codecs import VQ, Patches, make_codec, read_codec, save_codec
+from labs.image_tokens.files import open_files
+from labs.image_tokens.prepare import Layout, prepare, read_source
+from labs.images import sample
+from labs.images.guidance import guided, only_codes, sample_codes
+from labs.images.quality import grid
 from model import build
 from runtime.errors import UserError
 
@@ -306,7 +306,7 @@ def test_a_model_of_any_order_draws_from_left_to_right():
     assert codes.shape == (10, 2) and codes.max() < 3
 
 
-# ---- sample.py
+# ---- labs/images/sample.py
 
 
 def test_sample_hands_over_and_draws_a_picture(run, tmp_path, capsys):
@@ -368,10 +368,11 @@ def test_a_model_that_always_saw_its_class_is_not_guided(here, tmp_path):
     assert sample.main([str(tmp_path / "run"), "--grid=1x2", out, "--device=cpu"]) == 0
 
 
-def test_a_model_of_text_keeps_its_own_sampler(trained):
-    assert sample.own_program([str(trained), "--length=3"]) is None
+def test_each_sampler_names_what_it_draws_from(run, trained):
     with pytest.raises(UserError, match="not on image tokens"):
-        sample_image_tokens.main([str(trained), "--device=cpu"])
+        sample.main([str(trained), "--device=cpu"])
+    with pytest.raises(UserError, match="is of image_tokens, no text: python labs/images/sample.py draws"):
+        text_sampler.main([str(run), "--device=cpu"])
 
 
 def test_a_picture_is_made_of_its_images_in_their_places():
