@@ -77,7 +77,11 @@ def test_trains_and_samples_with_the_base_packages_alone(nanoheads, site, tmp_pa
     "arguments, packages, extras",
     [
         (["eval_diversity", "out/x"], "scipy, tabulate and sacrebleu are", "tables"),
-        (["table", "config/tables/heads.py"], "scipy, tabulate, sacrebleu, matplotlib and optuna are", "tables"),
+        (
+            ["table", "config/tables/heads.py"],
+            "scipy, tabulate, sacrebleu, matplotlib and optuna are",
+            "tables",
+        ),
         (["report", "results/heads"], "jinja2, scipy, tabulate, matplotlib and sacrebleu are", "tables"),
         (
             ["labs/embeddings/draw", "results/heads", "--scorer=x"],
