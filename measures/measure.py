@@ -73,7 +73,11 @@ class Measure(Protocol[C]):
     name: str
     definition: int
     which: str
-    config: type  # a dataclass of its flags: evaluation.settings.TextsConfig, ...
+
+    @property
+    def config(self) -> type:
+        """A dataclass of its flags, evaluation.settings.TextsConfig or another."""
+        ...
 
     def check(self, c: C, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Before any training: the settings as far as they are known. UserError for what cannot be measured

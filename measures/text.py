@@ -79,9 +79,9 @@ class TextSession:
             )
         self.c = c
         entries, self.s, self.data, self.device = open_all(replace(c, checkpoints=runs), **of_protocol(c))
-        self.subjects: Sequence[Subject] = [*entries, *(fitting(file, self.s) for file in files)]
-        names = [subject.name for subject in self.subjects]
-        check_apart([*REFERENCES, *names], renamed(self.subjects[-1].path))
+        asked: list[Entry | Texts] = [*entries, *(fitting(file, self.s) for file in files)]
+        check_apart([*REFERENCES, *(one.name for one in asked)], renamed(asked[-1].path))
+        self.subjects: Sequence[Subject] = asked
         check_place(c)
         self.judge: Judge | None = None
         if c.scorer:
@@ -199,7 +199,8 @@ def columns_in(rows: list[Row]) -> tuple[Column, ...]:
 def explain(rows: list[Row], columns: tuple[Column, ...]) -> list[str]:
     """The lines under a table: its settings and what the columns are."""
     s = Settings(**rows[0]["settings"])
-    about = next((r["about"] for r in rows if "about" in r), {"tokenizer": "?", "complete": True})
+    unknown: dict[str, Any] = {"tokenizer": "?", "complete": True}
+    about = next((r["about"] for r in rows if "about" in r), unknown)
     complete = " (not the whole official split)" if about["complete"] is False else ""
     budget = f"{s.texts} texts" + (f" in {s.loops} loops" if s.loops > 1 else "")
     words = f", cut to their first {s.words} words" if s.words else ""

@@ -33,7 +33,7 @@ REFUSED = [  # what configurations refuse by themselves
     *(
         "eval_diversity.py out/x --protocol=x",
         "eval_diversity.py out/x --halves=1",
-        "table.py --rows=x",
+        "table.py --rows=[]",
         "table.py --jobs=0 config/tables/heads.py",
         "embeddings.py results/x",
         "report.py x --prompts=0",
