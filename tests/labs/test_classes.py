@@ -1,6 +1,7 @@
 """Image classifiers: the files of the sets, the network from its line, training with any head, what is
 measured, and the table."""
 
+import functools
 import gzip
 import importlib.util
 import json
@@ -237,7 +238,7 @@ def test_the_hub_is_asked_and_nothing_takes_its_place(monkeypatch):
         raise ConnectionError(f"no way to {name}\nand more")
 
     hub.load_dataset = offline
-    files = 'train-images-idx3-ubyte .* --source=DIR .*--source="mnist vq in=DIR".*--dataset=digits'
+    files = 'train-images-idx3-ubyte .* --source=DIR .*--source="mnist vq in=DIR".*config/digits.py'
     with pytest.raises(UserError, match=rf"no way to ylecun/mnist\): get its files, {files}"):
         open_images("mnist")
     monkeypatch.setitem(sys.modules, "datasets", None)
@@ -447,8 +448,10 @@ def test_l2_is_of_the_networks_matrices_alone(flags):
     assert all(g["momentum"] == 0.5 and g["nesterov"] for g in trainer.optimizer.param_groups)
 
 
-def test_resume_is_exact(flags, run, tmp_path, equal_state, monkeypatch):
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_resume_is_exact(flags, run, tmp_path, equal_state, monkeypatch, optimizer):
     """With dropout, and the means and variances of batch normalisation."""
+    flags = functools.partial(flags, optimizer=optimizer)
     assert run(flags(out_dir=tmp_path / "whole")) == 0
     step = train.Trainer.train_step
 
