@@ -26,7 +26,7 @@ import torch
 import tqdm
 import tune
 from conftest import TINY, train_in_process
-from labs_classes import made, write_mnist
+from tests.labs.test_classes import made, write_mnist
 from safetensors.torch import load, save
 
 import augment

@@ -3,7 +3,6 @@ measured, and the table."""
 
 import functools
 import gzip
-import importlib.util
 import json
 import math
 import os
@@ -14,27 +13,31 @@ import sys
 import types
 from pathlib import Path
 
-import classify_table
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from data.images import sets
 from torch import nn
 
+import table
 import train
 from config.defaults import TrainConfig
+from evaluation.settings import TableConfig
 from heads import HEADS, make_head
+from labs.classes import sets
 from labs.classes.cnn import CNN, items, width
 from labs.classes.judge import PUBLISHED, Judged, judge
+from labs.classes.measure import summary_of
 from labs.classes.sets import KINDS, Images, open_images
+from measures.jobs import Run
+from measures.store import Store
 from model import GPTConfig, LanguageModel
 from runtime import checkpoint
 from runtime.configurator import configure, read_config
 from runtime.errors import UserError
 from runtime.logs import entries
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ("digits", "mnist", "mnist_brief", "cifar10", "cifar100")
 LAYERS = "Conv[3x3,4] BN ReLU MaxPool[4x4,4] DO FC[16] ReLU"
 
@@ -569,7 +572,7 @@ def test_training_on_text_knows_nothing_of_images():
 
 
 def test_without_the_lab_its_names_are_unknown(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("training.task.CODE", Path("nowhere"))
     with pytest.raises(UserError, match="unknown dataset 'mnist'"):
         train.Trainer(TrainConfig(dataset="mnist"), train.Processes("cpu"))
 
@@ -578,124 +581,80 @@ def test_without_the_lab_its_names_are_unknown(monkeypatch):
 
 
 @pytest.fixture
-def table(source, tmp_path, run, monkeypatch):
-    """table(**changes) -> (exit code, results/t.json, the runs that were trained), all in this process."""
+def make(source, tmp_path, run, monkeypatch):
+    """make(**changes) -> (exit code, rows by name, the runs that were trained), all in this process."""
 
-    def make(**changes: object) -> tuple[int, dict, list[str]]:
+    def call(**changes: object) -> tuple[int, dict, list[str]]:
         trained = []
 
         def train_all(runs: list, jobs: int, ended: object) -> None:
-            for r in runs:
+            for r in (r for r in runs if not r.finished):
                 trained.append(r.out.name)
-                code = run([*r.arguments, *(["--resume"] if r.started else [])])
-                assert ended(r, code)
+                assert ended(r, run([*r.arguments, *(["--resume"] if r.started else [])]))
 
-        monkeypatch.setattr(classify_table, "train_all", train_all)
+        monkeypatch.setattr(table, "train_all", train_all)
         rows = ["softmax", "taylor_2 --head=taylor --head_args.n=2", "mine --head=sparsemax"]
         flags = f"--source={source} --trunk_args.layers=FC[8] --batch_size=50 --max_steps=5 --eval_interval=5"
-        flags += " --device=cpu"
-        values = dict(name="t", config="mnist", rows=rows, flags=flags, seeds=[2, 3, 4]) | changes
-        values |= dict(runs=tmp_path / "runs", results=tmp_path / "results")
-        code = classify_table.main([f"--{k}={v}" for k, v in values.items()])
-        return code, json.loads((tmp_path / "results" / "t.json").read_text()), trained
+        values = dict(
+            rows=rows, flags=f"{flags} --device=cpu", evaluate=f"--source={source}", seeds=[2, 3, 4]
+        )
+        values |= dict(name="t", runs=tmp_path / "runs", results=tmp_path / "results") | changes
+        code = table.main([f"{ROOT}/config/tables/mnist.py", *(f"--{k}={v}" for k, v in values.items())])
+        return code, {r["name"]: r for r in Store(tmp_path / "results/t.jsonl").rows("classes")}, trained
 
-    return make
+    return call
 
 
-def test_images_that_cannot_be_had_are_found_before_any_training(table, tmp_path):
+def test_images_that_cannot_be_had_are_found_before_any_training(make, tmp_path):
     with pytest.raises((UserError, FileNotFoundError), match="nosuch") as caught:
-        table(flags=f"--source={tmp_path / 'nosuch'} --trunk_args.layers=FC[8]")
+        make(flags=f"--source={tmp_path / 'nosuch'} --trunk_args.layers=FC[8]")
     assert "\n" not in str(caught.value) and not (tmp_path / "runs").exists()
 
 
-def test_the_table_has_means_beside_the_documents(table, tmp_path):
-    code, found, trained = table()
-    assert code == 0 and len(trained) == 9
-    rows = {r["name"]: r for r in found["rows"]}
-    assert [*rows] == ["softmax", "taylor_2", "mine"] and found["images"] == "mnist"
-    assert rows["taylor_2"]["published"] == 99.54 and "published" not in rows["mine"]
-    results = [
-        json.loads((tmp_path / "runs" / f"taylor_2-mnist-{s}" / "test.json").read_text()) for s in (2, 3, 4)
-    ]
-    assert rows["taylor_2"]["accuracy_seeds"] == [r["accuracy"] for r in results]
-    assert rows["taylor_2"]["accuracy"] == pytest.approx(np.mean([r["accuracy"] for r in results]))
-    text = (tmp_path / "results" / "t.md").read_text()
+def test_the_table_has_means_beside_the_documents(make, tmp_path):
+    code, rows, trained = make()
+    assert code == 0 and len(trained) == 9 == len(rows)
+    summary = {r["name"]: r for r in summary_of([*rows.values()])}
+    assert [*summary] == ["softmax", "taylor_2", "mine"]
+    assert summary["taylor_2"]["published"] == 99.54 and "published" not in summary["mine"]
+    tested = [json.loads((tmp_path / f"runs/taylor_2-mnist-{s}/test.json").read_text()) for s in (2, 3, 4)]
+    assert summary["taylor_2"]["accuracy_seeds"] == [r["accuracy"] for r in tested]
+    assert [rows[f"taylor_2-mnist-{s}"]["nll"] for s in (2, 3, 4)] == pytest.approx(
+        [r["nll"] for r in tested]
+    )
+    text = (tmp_path / "results/t.md").read_text()
     assert "NOT tuned" in text and "99.54" in text
     # what is done needs no folder any more, and is kept
     (tmp_path / "runs").rename(tmp_path / "gone")
-    assert table()[2] == [] and table()[1]["rows"] == found["rows"]
-    assert table(rows=["softmax"])[2] == [] and len(table(seeds=[2, 3, 4, 5])[2]) == 3
+    assert make()[1:] == (rows, [])
 
 
-def test_gains_are_chosen_by_validation_at_another_seed(table, tmp_path):
-    code, found, trained = table(gains=[0.01, 1, 100], rows=["softmax"], seeds=[2, 3])
-    trials = {
-        g: json.loads((tmp_path / "runs" / f"softmax-mnist-gain{g}-1" / "test.json").read_text())
-        for g in ("0.01", "1", "100")
-    }
-    best = max(trials, key=lambda g: (trials[g]["val_accuracy"], -float(trials[g]["val_nll"])))
-    assert code == 0 and found["rows"][0]["gain"] == float(best) and len(trained) == 3 + 2
-    assert f"softmax-mnist-gain{best}-2" in trained
-    assert "Gain: tuned, for each row that of 0.01, 1, 100" in (tmp_path / "results" / "t.md").read_text()
-    with pytest.raises(UserError, match="gains are chosen at seed 1, the table needs others"):
-        table(gains=[1, 2], seeds=[1, 2])
-
-
-def test_a_run_that_diverged_is_named_and_not_trained_again(table, tmp_path):
+def test_a_run_that_diverged_is_a_row_that_says_so(make, tmp_path):
     rows = ["softmax", "wild --optimizer=sgd --learning_rate=1e30 --min_lr=1e30"]
-    code, found, trained = table(rows=rows, seeds=[2])
-    assert code == 0 and [r["name"] for r in found["rows"]] == ["softmax"] and len(trained) == 2
-    assert "Diverged, and in no mean: wild-mnist-2." in (tmp_path / "results" / "t.md").read_text()
-    assert table(rows=rows, seeds=[2])[2] == []
+    code, found, trained = make(rows=rows, seeds=[2])
+    assert code == 1 and len(trained) == 2
+    assert "its training diverged" in found["wild-mnist-2"]["problem"]
+    assert "wild-mnist-2 could not be evaluated" in (tmp_path / "results/t.md").read_text()
+    assert make(rows=rows, seeds=[2])[2] == []
     with pytest.raises(UserError, match="no run of this table is finished; diverged: wild-mnist-2"):
-        table(rows=rows[1:], seeds=[2])
+        make(rows=rows[1:], seeds=[2])
 
 
-@pytest.mark.parametrize(
-    "changes, says",
-    [
-        (dict(rows=[]), "needs at least one of each"),
-        (dict(rows=["a", "a --gain=2"]), "hold one twice"),
-        (dict(rows=["a --head=no"]), "unknown head 'no'"),
-        (dict(rows=["a 'b"]), "cannot be split"),
-        (dict(jobs=0), "jobs = 0"),
-        (dict(gains=[0, 1]), "each must be positive"),
-        (dict(partial=True), "no run of this table is finished"),
-    ],
-)
-def test_a_table_that_cannot_be_is_refused(table, changes, says):
-    with pytest.raises(UserError, match=says):
-        table(**changes)
-
-
-def test_a_run_of_another_configuration_is_not_taken(table):
-    table(rows=["softmax"], seeds=[2])
-    with pytest.raises(UserError, match=r"was trained with another head \('softmax', not 'taylor'\)"):
-        table(rows=["softmax --head=taylor"], seeds=[2])
-
-
-def test_a_setting_that_a_row_lacks_is_the_default():
-    run, other = (
-        classify_table.ClassRun.make(row, 2, classify_table.ClassTableConfig())
-        for row in ("softmax", "softmax --learn_gain")
-    )
-    had = vars(run.wanted)
-    del had["learn_gain"]
-    assert run.differs(had) == ""
-    assert other.differs(had) == "learn_gain (False, not True)"
+def test_a_run_on_text_has_no_classes(make):
+    with pytest.raises(UserError, match="is text: --measure=text measures its runs"):
+        make(flags="--dataset=demo", rows=["softmax"], overlay="tiny")
 
 
 @pytest.mark.parametrize("files", [["mnist"], ["mnist", "mnist_brief"]])
 def test_the_rows_are_the_documents(files):
-    argv = [f"{ROOT}/config/tables/{f}.py" for f in files]
-    c = configure(classify_table.ClassTableConfig, argv)
+    c = configure(TableConfig, [f"{ROOT}/config/tables/{f}.py" for f in files])
     c.check()
-    names = {classify_table.name_of(row) for row in c.rows}
+    runs = [Run.make(row, 2, c) for row in c.rows]
     for figures in PUBLISHED.values():
-        assert figures.keys() - names == {"sm_softmax_0"}
-    for row in c.rows:
-        config = classify_table.ClassRun.make(row, 2, c).wanted
-        assert config.gain == 1 and f"{config.head}" in row + " softmax"
+        assert figures.keys() - {run.row for run in runs} == {"sm_softmax_0"}
+    for run, row in zip(runs, c.rows):
+        assert run.wanted["gain"] == 1 and run.wanted["head"] in row + " softmax"
+        assert run.wanted["row"] == run.row
 
 
 @pytest.mark.skipif("MNIST_DIR" not in os.environ, reason="MNIST_DIR names no folder")
