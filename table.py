@@ -158,12 +158,12 @@ def table(c: TableConfig, store: Store) -> int:
         raise UserError(NONE_FINISHED)
     code = 0
     if finished:
-        last = [f"{r.out.name}={checkpoint.find(r.out, 'last')}" for r in finished]
-        session = measure.open(replace(asked, checkpoints=last))
+        at = [f"{r.out.name}={checkpoint.find(r.out, measure.which)}" for r in finished]
+        session = measure.open(replace(asked, checkpoints=at))
         code = exit_code(measure_runs(measure, session, store, {r.out.name: r.fields for r in runs}))
     shown = [r.out.name for r in runs if r.out.name in done or r in finished]
     rows = {row["name"]: row for row in table_rows(store, measure)}
-    ordered = [*map(rows.get, shown), *(row for row in rows.values() if row.get("reference"))]
+    ordered = [rows[name] for name in shown] + [row for row in rows.values() if row.get("reference")]
     store.put(ordered)  # first in the file, in the order of the table
     show(measure, store, ordered, Path(c.results) / c.name)
     return code

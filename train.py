@@ -1,4 +1,4 @@
-"""Trains a GPT-2, or an image classifier, with a chosen output head: a configuration -> checkpoints.
+"""Trains a GPT-2 with a chosen output head, or an image classifier: a configuration -> checkpoints.
 
     python train.py config/sig_gpt.py [more configs] [--key=value ...]
     python train.py config/mnist.py --source=DIR

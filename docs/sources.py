@@ -14,9 +14,9 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from config.defaults import TrainConfig
-from evaluation.classification import COLUMNS
 from evaluation.groups import marks
 from evaluation.intervals import student_interval, summarise
+from labs.classes.judge import COLUMNS
 from measures.search import best_of, best_so_far, trials_of
 from measures.store import Store
 from measures.text import summary_of

@@ -55,6 +55,13 @@ class EvaluationConfig(TextsConfig):
     halves: int = 200               # random halves of the references' texts, for their intervals
     # fmt: on
 
+    def check(self) -> None:
+        """UserError for what cannot work."""
+        if self.halves < 2:
+            raise UserError(f"halves = {self.halves}: must be at least 2")
+        if self.texts_kept < 0:
+            raise UserError(f"texts_kept = {self.texts_kept}: must be at least 0, which keeps all")
+
 
 @dataclass
 class PaperConfig(EvaluationConfig):
@@ -72,7 +79,9 @@ class PaperConfig(EvaluationConfig):
     def read(cls, argv: list[str]) -> EvaluationConfig:
         """The configuration of a command line: with these defaults if it asks for the paper's protocol."""
         c = configure(EvaluationConfig, argv)
-        return configure(cls, argv) if c.protocol == "paper" else c
+        c = configure(cls, argv) if c.protocol == "paper" else c
+        c.check()
+        return c
 
 
 class Measuring(NamedTuple):
@@ -88,6 +97,7 @@ class TableConfig:
     name: str = ""                                  # of the table; empty: the config file's
     rows: list[str] = field(default_factory=list)   # config files without folder and .py, each with its flags
     #                                                 the first is done first: it may be the others' teacher
+    config: str = ""                                # of all rows, which then are names; empty: config/ROW.py
     overlay: str = "small"                          # a config file laid over each row
     flags: str = ""                                 # of train.py, given to each row before its own
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])

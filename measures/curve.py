@@ -39,7 +39,7 @@ class CurveSession:
 class CurveMeasure:
     """See measures.measure.Measure."""
 
-    name, definition, config = "curve", 1, CurveConfig
+    name, definition, which, config = "curve", 1, "last", CurveConfig
 
     def check(self, c: CurveConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return {}

@@ -111,7 +111,7 @@ def settings_of(of_texts: dict[str, Any], c: FrontierConfig) -> dict[str, Any]:
 class FrontierMeasure:
     """See measures.measure.Measure."""
 
-    name, definition, config = "frontier", 1, FrontierConfig
+    name, definition, which, config = "frontier", 1, "last", FrontierConfig
 
     def check(self, c: FrontierConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for config in wanted:

@@ -20,6 +20,7 @@ from runtime.errors import UserError
 from runtime.logs import entries
 from runtime.names import check_row_name
 from runtime.resume import RESUMABLE
+from training.task import lab_of
 
 PLACEHOLDERS = ("{runs}", "{overlay}", "{seed}", "{first}", "{gain}")
 
@@ -28,6 +29,7 @@ class Asked(Protocol):
     """What a run is given by its table."""
 
     runs: str
+    config: str
     overlay: str
     flags: str
 
@@ -85,8 +87,12 @@ class Run:
         flags = [*split(c.flags), *flags]
         for key, value in filled.items():
             flags = [f.replace(f"{{{key}}}", str(value)) for f in flags]
-        configs = (f"config/{name}.py", f"config/{c.overlay}.py")
-        itself = (f"--seed={seed}", f"--name={out.name}", f"--out_dir={out}")
+        configs = (f"config/{c.config or name}.py", f"config/{c.overlay}.py")
+        itself = (f"--row={name}",) * bool(c.config) + (
+            f"--seed={seed}",
+            f"--name={out.name}",
+            f"--out_dir={out}",
+        )
         return cls(name, c.overlay, seed, out, (*configs, *flags, *point_flags, *itself), **more)
 
     @property
@@ -114,7 +120,7 @@ class Run:
             return Ended(last["config"], None)
         if not self.started:
             return None
-        ckpt = checkpoint.load(checkpoint.find(self.out, "last"), weights=False, run=True)
+        ckpt = checkpoint.load(checkpoint.find(self.out, "last"), weights=False, run=True, classifier=True)
         self.refuse_other(ckpt.config)
         step, asked = ckpt.progress["step"], self.wanted["max_steps"]
         if step > asked:
@@ -218,7 +224,8 @@ def prepare_data(runs: Sequence[Run]) -> None:
     for dataset, tokenizer, source in dict.fromkeys(
         (w["dataset"], w["tokenizer"], w["source"]) for w in (run.wanted for run in runs)
     ):
-        prepared(dataset, tokenizer, source)
+        if lab_of(dataset) is None:  # a lab's data have no tokens to prepare: its measure has opened them
+            prepared(dataset, tokenizer, source)
 
 
 # -----------------------------------------------------------------------------

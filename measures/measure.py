@@ -67,11 +67,17 @@ class Session(Protocol):
 
 
 class Measure(Protocol[C]):
-    """`definition` is a number that the author raises when the measure's numbers change their meaning."""
+    """`definition` is a number that the author raises when the measure's numbers change their meaning;
+    `which` checkpoint of a run a table measures: "last" is the end of training, "best" has chances."""
 
     name: str
     definition: int
-    config: type  # a dataclass of its flags: evaluation.settings.TextsConfig, ...
+    which: str
+
+    @property
+    def config(self) -> type:
+        """A dataclass of its flags, evaluation.settings.TextsConfig or another."""
+        ...
 
     def check(self, c: C, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Before any training: the settings as far as they are known. UserError for what cannot be measured
@@ -108,12 +114,13 @@ class Entry(NamedTuple):
         return {**fields, "checkpoint": str(self.path), "step": progress["step"], **spent(c, progress)}
 
 
-def entries(arguments: list[str]) -> list[Entry]:
-    """Of PATH, under the name of its run, and NAME=PATH. UserError for a name that no row can have."""
+def entries(arguments: list[str], classifier: bool = False) -> list[Entry]:
+    """Of PATH, under the name of its run, and NAME=PATH; runs of classifiers, too, if `classifier`. UserError
+    for a name that no row can have."""
     out = []
     for argument in arguments:
         name, path = named_path(argument)
-        ckpt = load(find(path), weights=False, run=True)
+        ckpt = load(find(path), weights=False, run=True, classifier=classifier)
         out.append(Entry(name or ckpt.config["name"], path, ckpt))
     return out
 

@@ -188,7 +188,7 @@ def settings_of(c: OrdersConfig) -> dict[str, Any]:
 class OrdersMeasure:
     """See measures.measure.Measure."""
 
-    name, definition, config = "orders", 1, OrdersConfig
+    name, definition, which, config = "orders", 1, "last", OrdersConfig
 
     def check(self, c: OrdersConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
         check_together([(Path(w["out_dir"]), w) for w in wanted], corpus_folder, masked=True)

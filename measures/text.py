@@ -43,9 +43,11 @@ from measures.views import (
     paragraphs,
     problems,
     samples_file,
+    sheet_of,
     with_intervals,
 )
 from model import context
+from runtime.checkpoint import Degenerate
 from runtime.errors import UserError
 from runtime.files import check_writable
 from runtime.files import replacing as whole_file
@@ -77,9 +79,9 @@ class TextSession:
             )
         self.c = c
         entries, self.s, self.data, self.device = open_all(replace(c, checkpoints=runs), **of_protocol(c))
-        self.subjects: Sequence[Subject] = [*entries, *(fitting(file, self.s) for file in files)]
-        names = [subject.name for subject in self.subjects]
-        check_apart([*REFERENCES, *names], renamed(self.subjects[-1].path))
+        asked: list[Entry | Texts] = [*entries, *(fitting(file, self.s) for file in files)]
+        check_apart([*REFERENCES, *(one.name for one in asked)], renamed(asked[-1].path))
+        self.subjects: Sequence[Subject] = asked
         check_place(c)
         self.judge: Judge | None = None
         if c.scorer:
@@ -112,8 +114,12 @@ class TextSession:
             texts = decode(self.data.tokenizer, self.data.prompts.prompt, new, self.s)
             row |= validity(self.data, new)
         self._write_texts(subject.name, texts)
-        row |= measured(text_metrics, texts, self.s.loops, self.s.words)
-        return row | (measured(self.judge.numbers, texts, prompts) if self.judge else {})
+        try:
+            row |= measured(text_metrics, texts, self.s.loops, self.s.words)
+            row |= measured(self.judge.numbers, texts, prompts) if self.judge else {}
+        except Degenerate as error:
+            row["problem"] = error.what  # the model's other numbers stand
+        return row
 
     def references(self) -> list[Row]:
         """Human text, noise and a loop, with intervals over their texts."""
@@ -122,7 +128,7 @@ class TextSession:
             row, texts = reference_row(name, self.data, self.s)
             if self.judge:  # UserError if it cannot read those of a reference
                 row |= self.judge.numbers(texts, self.data.prompt_texts, interval=True)
-            if self.s.protocol != "paper":
+            if self.c.out and self.s.protocol != "paper":  # else nobody sees them
                 row |= text_intervals([cut(t, self.s.words) for t in texts], self.c.halves)
             self._write_texts(name, texts)
             rows.append(row)
@@ -150,7 +156,7 @@ class TextSession:
 class TextMeasure:
     """See measures.measure.Measure."""
 
-    name, definition, config = "text", 1, PaperConfig
+    name, definition, which, config = "text", 1, "last", PaperConfig
 
     def check(self, c: EvaluationConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
         check_place(c)
@@ -193,7 +199,8 @@ def columns_in(rows: list[Row]) -> tuple[Column, ...]:
 def explain(rows: list[Row], columns: tuple[Column, ...]) -> list[str]:
     """The lines under a table: its settings and what the columns are."""
     s = Settings(**rows[0]["settings"])
-    about = next((r["about"] for r in rows if "about" in r), {"tokenizer": "?", "complete": True})
+    unknown: dict[str, Any] = {"tokenizer": "?", "complete": True}
+    about = next((r["about"] for r in rows if "about" in r), unknown)
     complete = " (not the whole official split)" if about["complete"] is False else ""
     budget = f"{s.texts} texts" + (f" in {s.loops} loops" if s.loops > 1 else "")
     words = f", cut to their first {s.words} words" if s.words else ""
@@ -314,18 +321,3 @@ def by_seed(models: list[Row], columns: tuple[Column, ...]) -> tuple[tuple[Colum
 
     head = tuple(c._replace(title=f"{c.title}, seed {seed}") for c in main for seed in seeds)
     return head, [[r["name"], *(cell(r, c, seed) for c in main for seed in seeds)] for r in models]
-
-
-def sheet_of(summary: list[Row], columns: tuple[Column, ...]) -> str:
-    """The summary as CSV, with each seed's value and the differences to the first row."""
-    keys = []
-    for c in columns:
-        compared = ("_ci", "_diff", "_diff_ci") if c.best else ()
-        keys += [c.key, *(c.key + end for end in (*compared, "_seeds"))]
-
-    def cell(row: Row, key: str) -> Any:
-        value = row.get(key, "")
-        return " ".join(map(str, value)) if isinstance(value, list) else value
-
-    lines = [[r["name"], *(cell(r, k) for k in ("seeds", *keys))] for r in summary]
-    return csv_text([["name", "seeds", *keys], *lines])

@@ -198,3 +198,18 @@ def csv_text(rows: list[list[Any]]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([safe(v) for v in row] for row in rows)
     return text.getvalue()
+
+
+def sheet_of(summary: list[Row], columns: tuple[Column, ...]) -> str:
+    """The summary as CSV, with each seed's value and the differences to the first row."""
+    keys = []
+    for c in columns:
+        compared = ("_ci", "_diff", "_diff_ci") if c.best else ()
+        keys += [c.key, *(c.key + end for end in (*compared, "_seeds"))]
+
+    def cell(row: Row, key: str) -> Any:
+        value = row.get(key, "")
+        return " ".join(map(str, value)) if isinstance(value, list) else value
+
+    lines = [[r["name"], *(cell(r, k) for k in ("seeds", *keys))] for r in summary]
+    return csv_text([["name", "seeds", *keys], *lines])

@@ -27,9 +27,14 @@ REFUSED = [  # what configurations refuse by themselves
     *("train.py --head=nonsense", "train.py --trunk=nonsense", "train.py --dtype=int7", "train.py --order=x"),
     *("train.py --max_steps=0", "train.py --optimizer=lion", "train.py no_config.py"),
     *("train.py config/mnist.py --head=nonsense", "augment.py --labels=x"),
-    "classify_table.py --rows=x --jobs=0",
     *("sample.py out/x --temperature=-1", "export.py out/x y --seed=-1"),
-    *("eval_diversity.py out/x --protocol=x", "frontier.py out/x", "report.py x --prompts=0"),
+    *(
+        "eval_diversity.py out/x --protocol=x",
+        "eval_diversity.py out/x --halves=1",
+        "table.py --rows=[]",
+        "table.py --jobs=0 config/tables/heads.py",
+        "report.py x --prompts=0",
+    ),
 ]
 RUN = """
 import json, runpy, sys

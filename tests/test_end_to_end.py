@@ -104,6 +104,7 @@ def test_table(out, tmp_path):
         "24",
         "--words",
         "24",
+        "--halves=2",
         "--out",
         tmp_path / "t",
     ).stdout
@@ -113,10 +114,10 @@ def test_table(out, tmp_path):
     )
     assert 100 < float(rows["baseline-tiny"]["ppl_tok"]) < 400 and rows["human"]["ppl_tok"] == ""
     assert float(rows["loop"]["seq_rep_4"]) > float(rows["human"]["seq_rep_4"])
-    assert (
-        json.loads((tmp_path / "t.json").read_text())["settings"]["texts"] == 4
-        and len((tmp_path / "t.samples" / "loop.jsonl").read_text().splitlines()) == 4
-    )
+    stored = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
+    assert [row["name"] for row in stored] == list(rows) and stored[0]["settings"]["texts"] == 4
+    assert (stored[0]["row"], stored[0]["overlay"]) == ("baseline", "tiny")
+    assert len((tmp_path / "t.samples" / "loop.jsonl").read_text().splitlines()) == 4
 
 
 @pytest.mark.parametrize(

@@ -11,27 +11,31 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY, train_in_process
-from evaluation.tables import cells, number_strings, strict, write_files
+from evaluation.tables import cells
 
-import eval_diversity
 from data.prepared import load_tokenizer
 from data.tokens import open_tokens
-from eval_diversity import main, prepare, program
+from eval_diversity import main, program
 from evaluation import diversity, texts
 from evaluation import rows as rows_of
 from evaluation.columns import ALL, HONEST, PAPER, shown
-from evaluation.rows import entries, model_row
+from evaluation.rows import model_numbers
 from evaluation.scoring import score
 from evaluation.settings import of_run
 from evaluation.texts import common_words, held_out_prompts, reference_texts, sample_texts, text_metrics
+from measures import text as measure
+from measures.measure import entries
+from measures.store import Store
+from measures.text import TextMeasure, TextSession
+from measures.views import cells, read_texts, samples_file
 from runtime.checkpoint import Degenerate, load_model
 from runtime.errors import UserError
 from runtime.names import REFERENCES
 from train import TrainConfig
 
-SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu"]
+SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--halves=2"]
 SHOWN = [c for c in HONEST if c.shown]  # in Markdown
-PAPER_SMALL = ["--protocol=paper", "--texts=20", "--new_tokens=20", "--device=cpu"]
+PAPER_SMALL = ["--protocol=paper", "--texts=20", "--new_tokens=20", "--texts_kept=0", "--device=cpu"]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +74,7 @@ def no_work(monkeypatch):
 
     monkeypatch.setattr(texts, "generate", fail)
     monkeypatch.setattr(rows_of, "score", fail)
-    monkeypatch.setattr(eval_diversity, "reference_row", fail)
+    monkeypatch.setattr(measure, "reference_row", fail)
 
 
 @pytest.fixture(scope="module")
@@ -81,24 +85,18 @@ def honest(trained, sig, tmp_path_factory) -> Path:
     return out
 
 
-def read(out: Path) -> dict:
-    return json.loads(out.with_name(out.name + ".json").read_text())
-
-
 def rows(out: Path) -> dict[str, dict]:
-    return {r["name"]: r for r in read(out)["rows"]}
+    return {r["name"]: r for r in Store(out.with_name(out.name + ".jsonl")).rows("text")}
 
 
 def samples(out: Path, name: str) -> list[str]:
-    return [
-        json.loads(line)
-        for line in (out.with_name(out.name + ".samples") / f"{name}.jsonl").read_text().split("\n")[:-1]
-    ]
+    return read_texts(samples_file(out, name))
 
 
 def settings(*argv: str):
     """(Settings, Data, device) that the command would work with."""
-    return prepare(program.read(list(argv)))[1:]
+    session = TextMeasure().open(program.read(list(argv)))
+    return session.s, session.data, session.device
 
 
 def read_config(path: Path) -> dict:
@@ -333,7 +331,7 @@ def test_continuations_alone_are_scored(trained, token_folder, tmp_path, monkeyp
     assert samples(tmp_path / "t", "baseline") == want
     assert samples(tmp_path / "t", "human") == [tokenizer.decode(h) for h in prompts.human.tolist()]
     r = rows(tmp_path / "t")["baseline"]
-    words = read(tmp_path / "t")["settings"]["words"]
+    words = r["settings"]["words"]
     assert words == common_words(samples(tmp_path / "t", "human"))
     assert same({k: r[k] for k in text_metrics(want, 1, words)}, text_metrics(want, 1, words))
 
@@ -372,20 +370,17 @@ def test_batches_of_texts_change_nothing(trained):
 def test_files(honest, trained, sig):
     assert sorted(p.name for p in honest.parent.iterdir()) == [
         "table.csv",
-        "table.json",
+        "table.jsonl",
         "table.md",
         "table.samples",
     ]
-    table = read(honest)
-    assert (
-        table["settings"]["protocol"] == "honest"
-        and table["settings"]["texts"] == 8
-        and table["settings"]["seed"] == 1337
-        and table["settings"]["new_tokens"] == 12
-    )
-    assert all(r["versions"]["torch"] == torch.__version__ and r["command"] for r in table["rows"][:2])
+    table = rows(honest)
+    for row in table.values():
+        s = row["settings"]
+        assert (s["protocol"], s["texts"], s["seed"], s["new_tokens"]) == ("honest", 8, 1337, 12)
+        assert row.get("reference") or (row["versions"]["torch"] == torch.__version__ and row["command"])
     names = ["baseline", sig.name, *REFERENCES]
-    assert [r["name"] for r in table["rows"]] == names
+    assert list(table) == names
     header, *lines = list(csv.reader(io.StringIO(honest.with_name("table.csv").read_text())))
     assert header == ["name", *(c.key for c in HONEST)] and [line[0] for line in lines] == names
     for line in lines:
@@ -405,20 +400,28 @@ def test_files(honest, trained, sig):
     assert all(len(samples(honest, n.replace(" ", "_"))) == 8 for n in names)
 
 
-def test_the_json_is_json(honest):
-    def refuse(constant):
-        raise ValueError(f"{constant} is not JSON")
-
-    json.loads(honest.with_name("table.json").read_text(), parse_constant=refuse)
+def test_a_dozen_texts_a_row_are_kept_unless_all_are_asked_for(trained, tmp_path):
+    argv = [
+        str(trained),
+        "--texts=14",
+        "--prompt_tokens=4",
+        "--new_tokens=12",
+        "--halves=2",
+        f"--out={tmp_path / 't'}",
+    ]
+    for flags, kept in (([], 12), (["--texts_kept=3"], 12), (["--texts_kept=0"], 14)):
+        if kept == 14:
+            shutil.rmtree(tmp_path / "t.samples")  # they are made again
+        assert main([*argv, *flags]) == 0
+        assert {len(samples(tmp_path / "t", name)) for name in ("baseline", *REFERENCES)} == {kept}
 
 
 def test_the_table_is_printed_and_nothing_written_without_out(trained, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main([str(trained), *SMALL]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("  ")[0] for line in lines[2:6]] == ["baseline", *REFERENCES] and all(
-        c.title in lines[0] for c in SHOWN
-    )
+    assert [line.split("|")[1].strip() for line in lines[2:6]] == ["baseline", *REFERENCES]
+    assert all(c.title in lines[0] for c in SHOWN)
     assert not list(tmp_path.iterdir())
 
 
@@ -436,33 +439,25 @@ def test_unchanged_rows_are_kept(table, trained, sig, monkeypatch, capsys):
     def fail(*args, **kwargs):
         raise AssertionError("sampled or scored again")
 
-    before = (
-        rows(table),
-        {p.name: p.read_text() for p in table.parent.glob("table.[cm]*")},
-        samples(table, "baseline"),
-    )
+    files = lambda: {p.name: p.read_text() for p in table.parent.rglob("*") if p.is_file()}
+    there, before = rows(table), files()
     monkeypatch.setattr(texts, "generate", fail)
     monkeypatch.setattr(rows_of, "score", fail)
     assert main([str(trained), str(sig), *SMALL, f"--out={table}"]) == 0
-    assert (
-        same(rows(table), before[0])
-        and {p.name: p.read_text() for p in table.parent.glob("table.[cm]*")} == before[1]
-        and samples(table, "baseline") == before[2]
-    )
+    assert files() == before
     assert capsys.readouterr().err.count("kept from") == 2
     assert main([str(sig), *SMALL, f"--out={table}"]) == 0  # one of them alone: the other row stays
-    assert same(rows(table), before[0])
+    assert same(rows(table), there)
 
 
 def test_only_what_is_new_or_changed_is_done(table, trained, variant, monkeypatch):
     seen = capture(monkeypatch)
     assert main([str(trained), str(variant("third", name="third")), *SMALL, f"--out={table}"]) == 0
-    assert len(seen) == 8 and [r["name"] for r in read(table)["rows"]] == [
-        "baseline",
-        "third",
-        "bayes_sig_gpt-tiny",
-        *REFERENCES,
-    ]
+    assert len(seen) == 8
+    assert list(rows(table)) == ["baseline", "third", *REFERENCES, "bayes_sig_gpt-tiny"]
+    lines = table.with_name("table.md").read_text().splitlines()[2:8]
+    shown = [line.split("|")[1].strip() for line in lines]
+    assert shown == ["baseline", "third", "bayes_sig_gpt-tiny", *REFERENCES]
     old = rows(table)["baseline"]
     retrained = variant("retrained")  # the same name, other weights
     from safetensors.torch import load_file, save_file
@@ -476,53 +471,30 @@ def test_only_what_is_new_or_changed_is_done(table, trained, variant, monkeypatc
 
 
 def test_a_run_that_is_stopped_goes_on(trained, sig, tmp_path, monkeypatch, honest):
-    real = eval_diversity.model_row
+    """Another process writes to the same table before that: both rows stay."""
+    real, out = TextSession.numbers, tmp_path / "t"
 
-    def stop(path, *args):
-        if path == sig:
+    def stop(self, subject):
+        if subject.path != trained:
             raise KeyboardInterrupt
-        return real(path, *args)
+        monkeypatch.undo()
+        with pytest.raises(ValueError, match="rows of other settings"):  # the references' rows have some
+            main([str(sig), *SMALL, "--seed=7", f"--out={out}"])
+        assert main([f"third={trained}", *SMALL, f"--out={out}"]) == 0
+        monkeypatch.setattr(TextSession, "numbers", stop)
+        return real(self, subject)
 
-    monkeypatch.setattr(eval_diversity, "model_row", stop)
-    argv = [str(trained), str(sig), *SMALL, f"--out={tmp_path / 't'}"]
+    monkeypatch.setattr(TextSession, "numbers", stop)
+    argv = [str(trained), str(sig), *SMALL, f"--out={out}"]
     with pytest.raises(KeyboardInterrupt):
         main(argv)
-    assert list(rows(tmp_path / "t")) == ["baseline", *REFERENCES]
+    assert rows(out).keys() == {"baseline", "third", *REFERENCES}
     monkeypatch.undo()
     seen = capture(monkeypatch)
-    assert main(argv) == 0 and len(seen) == 8 and same(rows(tmp_path / "t"), rows(honest))
-
-
-def test_two_processes_add_to_one_table(trained, sig, tmp_path, monkeypatch, honest):
-    """While one model is evaluated, another process writes its row: both stay."""
-    out, real = tmp_path / "t", eval_diversity.model_row
-
-    def meanwhile(path, *args):
-        if path == trained:
-            assert main([str(sig), *SMALL, f"--out={out}"]) == 0
-        return real(path, *args)
-
-    monkeypatch.setattr(eval_diversity, "model_row", meanwhile)
-    assert main([str(trained), *SMALL, f"--out={out}"]) == 0
-    assert same(rows(out), rows(honest)) and not list(tmp_path.glob(".*"))
-
-
-def test_a_table_of_other_settings_is_found_before_its_first_model_is_done(
-    trained, sig, tmp_path, monkeypatch
-):
-    out, seen = tmp_path / "t", []
-
-    def meanwhile(*args):
-        monkeypatch.undo()
-        with pytest.raises(ValueError, match="rows of other settings"):
-            main([str(sig), *SMALL, "--seed=7", f"--out={out}"])
-        seen.append(1)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(eval_diversity, "model_row", meanwhile)
-    with pytest.raises(KeyboardInterrupt):
-        main([str(trained), *SMALL, f"--out={out}"])
-    assert seen
+    assert main(argv) == 0 and len(seen) == 8 and not list(tmp_path.glob(".*"))
+    assert {k: r["nll"] for k, r in rows(out).items() if k in rows(honest) and "nll" in r} == {
+        k: r["nll"] for k, r in rows(honest).items() if "nll" in r
+    }
 
 
 def test_a_changed_configuration_is_another_row(table, variant, monkeypatch):
@@ -686,7 +658,7 @@ def test_names_given_on_the_command_line_are_checked(trained, no_work):
 def test_a_new_row_shares_no_file_with_a_kept_one(trained, tmp_path, honest):
     table = tmp_path / "t"
     shutil.copytree(honest.with_name(honest.name + ".samples"), tmp_path / "t.samples")
-    shutil.copy(honest.with_name(honest.name + ".json"), tmp_path / "t.json")
+    shutil.copy(honest.with_name(honest.name + ".jsonl"), tmp_path / "t.jsonl")
     with pytest.raises(ValueError, match="'baseline' and 'BASELINE' would share a file: .* other="):
         main([f"BASELINE={trained}", *SMALL, f"--out={table}"])
 
@@ -717,6 +689,8 @@ def test_a_run_named_human_is_refused(variant, no_work):
         (["--data=/nowhere"], "/nowhere"),
         (["--protocol=paper", "--texts=15"], "at least 2 texts a loop"),
         (["--stride=17"], "stride"),
+        (["--halves=1"], "halves = 1"),
+        (["--texts_kept=-1"], "texts_kept = -1"),
         pytest.param(["--protocol=paper", "--texts=20", "--prompt_tokens=17"], "block_size"),
         pytest.param(
             ["--device=cuda"],
@@ -732,7 +706,7 @@ def test_what_cannot_work_is_refused_before_any_work(trained, no_work, flags, ma
 
 def test_a_place_that_cannot_be_written_is_found_before_any_work(trained, no_work, tmp_path):
     (tmp_path / "file").touch()
-    (tmp_path / "t.json").mkdir()
+    (tmp_path / "t.jsonl").mkdir()
     (tmp_path / "s.samples").touch()
     for out in ("file/t", "t", "s"):
         with pytest.raises(OSError):
@@ -748,21 +722,8 @@ def test_a_linked_folder_of_samples_is_not_written_through(trained, no_work, tmp
     with pytest.raises(UserError, match="t.samples is a link.*give another --out"):
         main([str(trained), *SMALL, f"--out={out}"])
     with pytest.raises(UserError, match="is a link"):  # one that came during the work
-        write_files(out, None, [], {"human": ["text"]}, (), ["", ""])
+        samples_file(out, "human")
     assert not there or not any(target.iterdir())
-
-
-def test_a_row_that_is_named_like_a_number_keeps_its_name():
-    row = {
-        "name": "inf",
-        "row": "nan",
-        "checkpoint": "-inf",
-        "file": "nan",
-        "ppl_tok": math.inf,
-        "ece": math.nan,
-    }
-    again = number_strings(json.loads(json.dumps(strict(row))))
-    assert again | {"ece": 0} == row | {"ece": 0} and math.isnan(again["ece"])
 
 
 def test_a_missing_checkpoint(trained, no_work, tmp_path):
@@ -777,7 +738,8 @@ def test_the_papers_protocol(trained, sig, token_folder, tmp_path, monkeypatch):
     seen, tokenizer = capture(monkeypatch), load_tokenizer(token_folder)
     out = tmp_path / "paper"
     assert main([str(trained), str(sig), *PAPER_SMALL, f"--out={out}"]) == 0
-    s = read(out)["settings"]
+    r = rows(out)["baseline"]
+    s = r["settings"]
     assert (s["loops"], s["prompt_tokens"], s["temperature"], s["top_k"], s["split"]) == (
         10,
         16,
@@ -793,7 +755,6 @@ def test_the_papers_protocol(trained, sig, token_folder, tmp_path, monkeypatch):
     assert samples(out, "human") == [
         tokenizer.decode(row) for row in np.concatenate((places.prompt, places.human), 1).tolist()
     ]
-    r = rows(out)["baseline"]
     assert {k: r[k] for k in text_metrics(want, 10)} == text_metrics(want, 10) and r["self_bleu_sd"] > 0
     assert (r["published_ppl"], r["published_self_bleu"], r["published_distinct_4"]) == (
         6.1855,
@@ -830,5 +791,5 @@ def test_the_defaults(trained):
 def test_the_papers_protocol_on_little_text(trained):
     s, data, _ = settings(str(trained), *PAPER_SMALL)
     short = data._replace(train=data.train._replace(ids=data.train.ids[:1000]))
-    row, _ = model_row(trained, "", short, s, "cpu")
+    row, _ = model_numbers(trained, "", short, s, "cpu")
     assert row["ppl_train"] > 1

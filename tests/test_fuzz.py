@@ -26,8 +26,8 @@ import torch
 import tqdm
 import tune
 from conftest import TINY, train_in_process
+from labs_classes import made, write_mnist
 from safetensors.torch import load, save
-from test_classify import made, write_mnist
 
 import augment
 import data.demo.prepare
@@ -153,7 +153,7 @@ def whole(token_folder, tmp_path_factory) -> Path:
         assert augment.main(LABELS.split()) == 0
         assert eval_diversity.main([*EVAL.split(), "--out=results/e"]) == 0
         assert frontier.main(FRONTIER.split()) == 0
-        shape = data.images.sets.KINDS["mnist"].shape
+        shape = labs.classes.sets.KINDS["mnist"].shape
         write_mnist(folder / "images", made(60, shape, 10, 0), made(20, shape, 10, 1))
         assert train.main(RECLASSIFY.removesuffix(" --resume").split()) == 0
         train_all = lambda runs, *_, **__: [train.main(list(run.arguments)) for run in runs]

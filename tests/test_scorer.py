@@ -19,12 +19,14 @@ from evaluation import scorer as scorers
 from evaluation.columns import HONEST, SCORED
 from evaluation.scorer import continuation_nll, features, generative_perplexity, open_scorer, scorer_digest
 from evaluation.texts import cut, held_out_prompts
+from measures.store import Store
+from measures.views import read_texts, samples_file
 from runtime.checkpoint import load_model, weights_digest
 from runtime.errors import UserError
 from runtime.gpt2 import to_gpt2
 from runtime.names import REFERENCES
 
-SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu"]
+SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--halves=3"]
 CPU = torch.device("cpu")
 PAIRS = [("the first words", " go on with others"), ("one", " two three four five six seven")]
 
@@ -48,13 +50,11 @@ def no_mauve(monkeypatch):
 
 
 def rows(out: Path) -> dict[str, dict]:
-    table = json.loads(out.with_name(out.name + ".json").read_text())
-    return {r["name"]: r for r in table["rows"]}
+    return {r["name"]: r for r in Store(out.with_name(out.name + ".jsonl")).rows("text")}
 
 
 def samples(out: Path, name: str) -> list[str]:
-    path = out.with_name(out.name + ".samples") / f"{name}.jsonl"
-    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+    return read_texts(samples_file(out, name))
 
 
 # ---- generative perplexity ---------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def table(trained, folder, tmp_path_factory) -> Path:
 def test_rows_and_references_have_generative_perplexity(table, folder, token_folder, trained):
     tokenizer, scorer = load_tokenizer(token_folder), open_scorer(str(folder), CPU)
     prompts = held_out_prompts(open_tokens(token_folder / "test.bin").ids, 8, 4, 12).prompt
-    words = json.loads(table.with_name("table.json").read_text())["settings"]["words"]
+    words = rows(table)["human"]["settings"]["words"]
     for name in ("baseline", *REFERENCES):
         texts = samples(table, name.replace(" ", "_"))
         pairs = [(tokenizer.decode(p), cut(t, words)) for p, t in zip(prompts.tolist(), texts)]
@@ -190,12 +190,12 @@ def test_rows_and_references_have_generative_perplexity(table, folder, token_fol
 def test_the_scorer_stands_in_the_table_by_its_weights(table, folder):
     digest = weights_digest(folder)
     assert rows(table)["baseline"]["scorer"] == {"name": "other", "sha256": digest} and len(digest) == 64
-    assert json.loads(table.with_name("table.json").read_text())["settings"]["scorer"] == digest
+    assert rows(table)["human"]["settings"]["scorer"] == digest
     md = table.with_name("table.md").read_text()
     assert f"by the scorer other (weights {digest[:12]})" in md and "2602.19619" in md
     assert "Gen. PPL" in md.splitlines()[0] and "entropy" not in md.splitlines()[0]
     header = table.with_name("table.csv").read_text().splitlines()[0]
-    assert header == ",".join(["name", *(c.key for c in HONEST + SCORED)])
+    assert header == ",".join(["name", *(c.key for c in HONEST + SCORED if c.key != "mauve")])
 
 
 def test_rows_are_kept_and_another_scorer_is_refused(table, trained, folder, tmp_path, capsys, no_mauve):
@@ -211,9 +211,9 @@ def test_rows_are_kept_and_another_scorer_is_refused(table, trained, folder, tmp
 def test_a_table_of_before_had_no_scorer(trained, folder, tmp_path, capsys, no_mauve):
     out = tmp_path / "t"
     assert main([str(trained), *SMALL, f"--out={out}"]) == 0
-    path = tmp_path / "t.json"
+    path = tmp_path / "t.jsonl"
     path.write_text(path.read_text().replace(', "scorer": ""', ""))
-    assert "scorer" not in json.loads(path.read_text())["settings"]
+    assert "scorer" not in rows(out)["baseline"]["settings"]
     assert main([str(trained), *SMALL, f"--out={out}"]) == 0 and "kept from" in capsys.readouterr().err
     with pytest.raises(UserError, match="scorer ''"):
         main([str(trained), *SMALL, f"--scorer={folder}", f"--out={out}"])
@@ -236,7 +236,7 @@ def test_mauve_compares_with_human_texts_of_the_other_split(
     assert main(argv) == 0
     assert [rows(out)[name]["mauve"] for name in (*REFERENCES, "baseline")] == [0.51, 0.52, 0.53, 0.54]
     assert rows(out)["baseline"]["scorer"]["mauve_text"] == "9.9" and "MAUVE" not in capsys.readouterr().err
-    words = json.loads(table.with_name("table.json").read_text())["settings"]["words"]
+    words = rows(table)["human"]["settings"]["words"]
     tokenizer, scorer = load_tokenizer(token_folder), open_scorer(str(folder), CPU)
     other = held_out_prompts(open_tokens(token_folder / "validation.bin").ids, 8, 4, 12).human
     human = [cut(tokenizer.decode(ids), words) for ids in other.tolist()]

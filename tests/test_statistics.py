@@ -8,8 +8,6 @@ import shutil
 import numpy as np
 import pytest
 from conftest import TINY, train_in_process
-from evaluation.summary import write_summary
-from evaluation.tables import json_table, scored_otherwise, strict
 
 from data.labels import Settings as LabelSettings
 from eval_diversity import main
@@ -31,7 +29,7 @@ from measures.views import grouped, read_texts, samples_file
 from runtime.checkpoint import find, load
 from train import TrainConfig
 
-SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu"]
+SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--halves=2"]
 PPL = Column("ppl_eps", "PPL_eps", ".2f", "low", "")
 BLEU = Column("self_bleu", "Self-BLEU", ".2f", "human", "")
 STEPS = Column("steps", "steps", ".0f", "", "")

@@ -97,6 +97,26 @@ def test_runs_under_a_measure_are_no_table(capsys):
     assert paper.config.split == "train" and paper.config.loops == 10
 
 
+def test_a_run_knows_its_row(trained, capsys):
+    """By its config files; an older one, or one without such, is its own row."""
+    files = ["config/sig_gpt.py", "config/small.py", "config/tiny.py", "--name=x"]
+    c = TrainConfig.read(files)
+    assert (c.row, c.overlay, c.name) == ("sig_gpt", "small-tiny", "x")
+    assert TrainConfig.read([*files, "--row=mine"]).row == "mine"
+    (entry,) = entries([f"other={trained}"])
+    assert entry.facts()["row"] == "other" and entry.facts()["overlay"] == ""
+    assert entry.ckpt.config.keys() >= {"row", "overlay"}
+
+
+def test_measures_of_a_run_are_shown(trained, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    texts = ["--texts=6", "--prompt_tokens=4", "--new_tokens=12", "--temperatures=0.5,1", "--device=cpu"]
+    assert table.main(["--measure=frontier", str(trained), *texts]) == 0
+    assert table.main(["--measure=curve", str(trained)]) == 0
+    lines = [line.split("|")[1:3] for line in capsys.readouterr().out.splitlines() if line.startswith("| b")]
+    assert [end.strip() for _, end in lines] == ["0.5", "1", "30", "60"] and not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", ["text", "orders", "frontier", "curve"])
 def test_every_measure_is_one(name):
     measure = find_measure(name)

@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import io
-import json
 import os
 import signal
 from itertools import chain
@@ -19,6 +18,7 @@ from data import corpus
 from data.prepared import SPLITS, is_prepared, load_tokenizer, prepared, read_meta
 from data.text import prepare as text
 from data.tokens import open_tokens
+from measures.store import Store
 from runtime import checkpoint
 from runtime.errors import UserError
 
@@ -257,7 +257,9 @@ def test_train_augment_and_compare(pile, tmp_path, monkeypatch):
     folder = tmp_path / "text/bpe300-pile"
     assert checkpoint.load("run/last").config["data"] == str(folder)
     assert list(folder.glob("*label*"))
-    evaluate = "run --device=cpu --split=validation --texts=2 --prompt_tokens=6 --new_tokens=50 --out=e"
+    evaluate = (
+        "run --device=cpu --split=validation --texts=2 --prompt_tokens=6 --new_tokens=50 --halves=2 --out=e"
+    )
     assert eval_diversity.main(evaluate.split()) == 0
-    row = json.loads(Path("e.json").read_text())["rows"][0]
+    row = Store(Path("e.jsonl")).rows("text")[0]
     assert row["ppl_word"] > 1 and row["bits_per_byte"] > 0

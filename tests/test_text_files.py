@@ -13,9 +13,11 @@ from evaluation import scorer as scorers
 from evaluation.diversity import TEXT_METRICS
 from evaluation.text_files import apart, open_texts
 from evaluation.texts import held_out_prompts
+from measures.store import Store
+from measures.views import read_texts, samples_file
 from runtime.errors import UserError
 
-SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu"]
+SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--halves=2"]
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +44,12 @@ def copy(table, tmp_path) -> Path:
 
 
 def rows(out: Path) -> dict[str, dict]:
-    table = json.loads(out.with_name(out.name + ".json").read_text())
-    return {r["name"]: r for r in table["rows"]}
+    return {r["name"]: r for r in Store(out.with_name(out.name + ".jsonl")).rows("text")}
 
 
 def written(table: Path) -> list[str]:
     """The texts of the run."""
-    lines = (table.with_name("table.samples") / "baseline.jsonl").read_text().split("\n")[:-1]
-    return [json.loads(line) for line in lines]
+    return read_texts(samples_file(table, "baseline"))
 
 
 # ---- files -------------------------------------------------------------------------------------------------
@@ -140,9 +140,7 @@ def test_texts_of_white_space_are_a_row_that_says_so(trained, tmp_path, capsys):
 
 
 def test_what_cannot_stand_in_a_table_is_refused_before_any_work(trained, tmp_path, monkeypatch):
-    import eval_diversity
-
-    monkeypatch.setattr(eval_diversity, "reference_row", None)
+    monkeypatch.setattr("measures.text.reference_row", None)
     path, good = tmp_path / "x.txt", "one two three four five six seven eight nine ten eleven twelve"
     path.write_text("\n\n".join([good] * 7 + ["too short"]))
     with pytest.raises(UserError, match=r"x.txt: its texts are too short.* to 12 words .*--words=5"):
@@ -150,7 +148,7 @@ def test_what_cannot_stand_in_a_table_is_refused_before_any_work(trained, tmp_pa
     with pytest.raises(TypeError, match="'NoneType' object is not callable"):  # the work begins
         main([str(trained), str(path), *SMALL, "--words=5"])
     path.write_text("\n\n".join([good] * 8))
-    with pytest.raises(UserError, match="files of texts stand beside a run"):
+    with pytest.raises(UserError, match="a file of texts is a row beside a run's"):
         main([str(path), *SMALL])
     with pytest.raises(UserError, match="the honest protocol alone"):
         main([str(trained), str(path), "--protocol=paper", "--texts=20", "--new_tokens=20", "--device=cpu"])

@@ -41,4 +41,4 @@ def test_runs(tour, tmp_path, monkeypatch):
     NotebookClient(tour, timeout=600, resources={"metadata": {"path": str(DOCS)}}).execute()
     pictures = [o for c in tour.cells for o in c.get("outputs", []) if "image/png" in o.get("data", {})]
     assert len(pictures) == 4
-    assert (tmp_path / "tour" / "table.json").is_file()
+    assert (tmp_path / "tour" / "table.jsonl").is_file()

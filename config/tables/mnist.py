@@ -1,7 +1,7 @@
 # Banerjee et al. 2021, tables 2 and 3, on MNIST, with five seeds: for a GPU; mnist_brief.py is for a CPU.
 # Taylor-inf has the sign of heads/taylor.py; as published, without it, it does not train.
-#     python classify_table.py config/tables/mnist.py --flags=--source=DIR
-#     python classify_table.py config/tables/mnist.py --config=cifar10 --name=cifar10 --flags=--source=DIR
+#     python table.py config/tables/mnist.py --flags=--source=DIR
+#     python table.py config/tables/mnist.py --overlay=cifar10 --name=cifar10 --flags=--source=DIR
 rows = [
     "softmax",
     "taylor_2 --head=taylor --head_args.n=2",
@@ -35,6 +35,9 @@ rows = [
     "sm_taylor_2_m0.4 --head=sm_taylor --head_args.n=2 --head_args.m=0.4",
     "sm_taylor_2_m0.8 --head=sm_taylor --head_args.n=2 --head_args.m=0.8",
 ]
-config = "mnist"
+config = "baseline"
+overlay = "mnist"
+measure = "classes"
+space = {"gain": [0.5, 8]}
 seeds = [2, 3, 4, 5, 6]
 runs = "out/classify"

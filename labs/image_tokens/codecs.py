@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from data.images.sets import described
+from labs.classes.sets import described
 from runtime.errors import UserError
 from runtime.files import foreign, read_json, replacing, write_json
 

@@ -47,10 +47,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from data.corpus import Split, main, prepare_splits
-from data.images.sets import KINDS, ImageSet, open_images
 from data.prepared import SPLITS, is_prepared, read_meta
 from data.settings import GeneratorSettings
 from data.tokenizers import WordTokenizer
+from labs.classes.sets import KINDS, ImageSet, open_images
 from labs.image_tokens.codecs import CODECS, Codec, grid_of, make_codec, read_codec, save_codec
 from labs.image_tokens.files import open_files
 from runtime.configurator import cli

@@ -27,12 +27,12 @@ import torch
 from tqdm import tqdm
 
 from data.held_out import open_held_out
-from data.images.sets import ImageSet
 from evaluation.orders import Asker
 from evaluation.rows import check_comparable, check_together, corpus_folder
 from evaluation.sampling import weight_draws
 from evaluation.scoring import score
 from evaluation.settings import run_seed
+from labs.classes.sets import ImageSet
 from labs.image_tokens.prepare import FILES, read_source
 from labs.images.guidance import sample_codes, what_is_drawn
 from labs.images.quality import NEIGHBOURS, grid, halves, judged, seen, write_png

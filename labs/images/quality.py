@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from data.images.sets import Images
 from evaluation.settings import NEIGHBOURS
 from heads import OutputHead
+from labs.classes.sets import Images
 from model import LanguageModel
 from runtime.files import replacing
 

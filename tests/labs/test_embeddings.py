@@ -63,8 +63,10 @@ def table(tmp_path) -> Path:
     """A table of two rows and two references, and its texts."""
     rng = np.random.default_rng(0)
     common = {"measure": "text", "definition": 1, "settings": {}}
-    for name, reference in {"human": True, "loop": True, "a": False, "b&c": False}.items():
-        Store(tmp_path / "t.jsonl").put([common | {"name": name, "reference": reference}])
+    names = {"human": True, "loop": True, "a": False, "b&c": False}
+    rows = [common | {"name": name, "reference": reference} for name, reference in names.items()]
+    Store(tmp_path / "t.jsonl").put(rows)
+    for name in names:
         texts = [" ".join(rng.choice(["sea", "star", "tent"], 8)) for _ in range(12)]
         file = samples_file(tmp_path / "t", name)
         file.parent.mkdir(exist_ok=True)

@@ -13,8 +13,8 @@ import labs.image_tokens.prepare as corpus
 import sample as text_sampler
 import train
 from data.batches import TextSource, Windows
-from data.images.sets import Images, ImageSet
 from data.tokens import open_tokens
+from labs.classes.sets import Images, ImageSet
 from labs.image_tokens.codecs import VQ, Patches, make_codec, read_codec, save_codec
 from labs.image_tokens.files import open_files
 from labs.image_tokens.prepare import Layout, prepare, read_source

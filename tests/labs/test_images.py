@@ -9,8 +9,8 @@ from scipy.linalg import sqrtm
 from test_image_tokens import LOSSLESS, SMALL, folder, here, images, run  # noqa: F401
 
 import train
-from data.images.sets import Images
 from evaluation.settings import TableConfig
+from labs.classes.sets import Images
 from labs.image_tokens.prepare import prepare
 from labs.images.measure import MEASURE, TITLES, ImagesConfig, load_classifier
 from labs.images.quality import Seen, frechet, halves, judged, moments, precision_recall
@@ -81,7 +81,7 @@ def measure(*argv: str) -> int:
 def classifier(images, tmp_path_factory):  # noqa: F811
     out = tmp_path_factory.mktemp("classifier") / "cnn"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("data.images.task.open_images", lambda *_: images)
+        patch.setattr("labs.classes.task.open_images", lambda *_: images)
         patch.setattr(train, "on_stop", lambda *_: None)
         flags = ["config/digits.py", "--max_steps=5", "--trunk_args.layers=Conv[3x3,4] ReLU FC[6] ReLU"]
         assert train.main([*flags, "--device=cpu", f"--out_dir={out}"]) == 0

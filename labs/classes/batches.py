@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from data.batches import Batch, batch_indices
-from data.images.sets import Images
 from heads.base import Head
+from labs.classes.sets import Images
 
 
 class ImageSource:

@@ -1,6 +1,7 @@
 """Image classifiers: the files of the sets, the network from its line, training with any head, what is
 measured, and the table."""
 
+import functools
 import gzip
 import importlib.util
 import json
@@ -13,20 +14,20 @@ import sys
 import types
 from pathlib import Path
 
+import classify_table
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from data.images import sets
 from torch import nn
 
-import classify_table
 import train
 from config.defaults import TrainConfig
-from data.images import sets
-from data.images.cnn import CNN, items, width
-from data.images.sets import KINDS, Images, open_images
-from evaluation.classification import PUBLISHED, Judged, judge
 from heads import HEADS, make_head
+from labs.classes.cnn import CNN, items, width
+from labs.classes.judge import PUBLISHED, Judged, judge
+from labs.classes.sets import KINDS, Images, open_images
 from model import GPTConfig, LanguageModel
 from runtime import checkpoint
 from runtime.configurator import configure, read_config
@@ -237,7 +238,7 @@ def test_the_hub_is_asked_and_nothing_takes_its_place(monkeypatch):
         raise ConnectionError(f"no way to {name}\nand more")
 
     hub.load_dataset = offline
-    files = 'train-images-idx3-ubyte .* --source=DIR .*--source="mnist vq in=DIR".*--dataset=digits'
+    files = 'train-images-idx3-ubyte .* --source=DIR .*--source="mnist vq in=DIR".*config/digits.py'
     with pytest.raises(UserError, match=rf"no way to ylecun/mnist\): get its files, {files}"):
         open_images("mnist")
     monkeypatch.setitem(sys.modules, "datasets", None)
@@ -447,8 +448,10 @@ def test_l2_is_of_the_networks_matrices_alone(flags):
     assert all(g["momentum"] == 0.5 and g["nesterov"] for g in trainer.optimizer.param_groups)
 
 
-def test_resume_is_exact(flags, run, tmp_path, equal_state, monkeypatch):
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_resume_is_exact(flags, run, tmp_path, equal_state, monkeypatch, optimizer):
     """With dropout, and the means and variances of batch normalisation."""
+    flags = functools.partial(flags, optimizer=optimizer)
     assert run(flags(out_dir=tmp_path / "whole")) == 0
     step = train.Trainer.train_step
 
@@ -486,7 +489,7 @@ def test_a_run_killed_before_its_best_was_saved_goes_on(flags, run, tmp_path, wh
 
 def test_of_equal_accuracy_the_lower_nll_is_the_best(flags, run, tmp_path, monkeypatch):
     judged = iter([Judged(50, 1.0, 0, 0), Judged(50, 0.9, 0, 0), Judged(40, 0.1, 0, 0), Judged(0, 9.0, 0, 0)])
-    monkeypatch.setattr("data.images.task.judge", lambda *_: next(judged))
+    monkeypatch.setattr("labs.classes.task.judge", lambda *_: next(judged))
     assert run(flags(max_steps=3, eval_interval=1)) == 0
     best = checkpoint.load(tmp_path / "out" / "best", weights=False, classifier=True).progress
     assert (best["step"], best["val_error"], best["val_nll"]) == (2, 50, 0.9)
@@ -522,7 +525,7 @@ def test_what_cannot_be_is_refused(flags, run, layers, changes, says, tmp_path):
 )
 def test_what_does_not_fit_is_refused_before_it_is_made(flags, run, tmp_path, monkeypatch, layers, changes):
     monkeypatch.setattr("runtime.memory.available", lambda device: 2**34)
-    monkeypatch.setattr("data.images.task.open_images", lambda *_: pytest.fail("it went on"))
+    monkeypatch.setattr("labs.classes.task.open_images", lambda *_: pytest.fail("it went on"))
     with pytest.raises(UserError, match="needs at least .* lower the sizes in layers, batch_size"):
         run(flags(layers, **changes))
     assert not (tmp_path / "out").exists()

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from data.images.sets import Images
 from evaluation.columns import Column
 from evaluation.metrics import Calibration
 from heads import Weights
+from labs.classes.sets import Images
 from model import LanguageModel
 from runtime.device import autocast
 

@@ -146,7 +146,7 @@ def from_hub(name: str) -> tuple[Images, Images]:
         raise UserError(
             f"{name} cannot be had from the Hugging Face hub ({why}): get its files, {FILES[name]} and the "
             f'others, and name their folder, --source=DIR (of image tokens --source="{name} vq in=DIR"), or '
-            "ask for the digits that come with scikit-learn (--dataset=digits, or "
+            "ask for the digits that come with scikit-learn (config/digits.py, or "
             '--source="digits vq")'
         ) from None
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from config.defaults import TrainConfig
 from data.batches import Source
-from data.images.batches import ImageSource
-from data.images.cnn import USUAL, width
-from data.images.sets import KINDS, open_images
-from evaluation.classification import Judged, judge
 from evaluation.provenance import commit
 from heads import Weights
+from labs.classes.batches import ImageSource
+from labs.classes.cnn import USUAL, width
+from labs.classes.judge import Judged, judge
+from labs.classes.sets import KINDS, open_images
 from model import LanguageModel
 from runtime import checkpoint
 from runtime.errors import UserError, users_values

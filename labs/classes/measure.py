@@ -1,0 +1,154 @@
+"""The classes measure: how well classifiers of images do on the test images, beside what Banerjee et al. 2021
+published.
+
+    python table.py config/tables/mnist.py config/tables/mnist_brief.py --flags=--source=DIR
+    python table.py --measure=classes out/mnist_brief --source=DIR
+
+A run is measured by its best checkpoint on the validation images, and the test images are scored once. Heads
+differ by the gain of their logits before they differ by anything else: --search finds each row's own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from evaluation.groups import marks
+from evaluation.intervals import Runs, differences, summarise
+from labs.classes.judge import COLUMNS, PUBLISHED, judge
+from labs.classes.sets import KINDS, open_images
+from measures.measure import Entry, Subject, entries
+from measures.store import Row
+from measures.views import View, grouped, markdown, paragraphs, problems, sheet_of, with_intervals
+from runtime import checkpoint
+from runtime.device import get_device
+from runtime.errors import UserError
+from runtime.names import check_apart
+
+
+@dataclass
+class ClassesConfig:
+    # fmt: off
+    checkpoints: list[str]          # [NAME=]RUN ...: out folders of classifiers, or checkpoints in them
+    split: Literal["validation", "test"] = "test"
+    source: str = ""                # the folder with the images' files; empty: their public home
+    device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
+    out: str = ""                   # writes OUT.jsonl, OUT.md and OUT.csv
+    #                                 rows of unchanged checkpoints in it are kept
+    # fmt: on
+
+
+class ClassesSession:
+    """The classifiers that are asked for, and the images that they are asked about."""
+
+    def __init__(self, c: ClassesConfig):
+        """UserError for what are no classifiers of the same images."""
+        self.c, self.device = c, get_device(c.device)
+        runs = entries(c.checkpoints, classifier=True)
+        check_apart(entry.name for entry in runs)
+        for entry in runs:
+            if entry.ckpt.config["tokenizer"] != checkpoint.CLASSES:
+                raise UserError(f"{entry.path} is a language model's run: --measure=text measures such")
+        self.subjects: Sequence[Subject] = runs
+        first = runs[0]
+        for entry in runs:
+            if entry.ckpt.config["data_sha256"] != first.ckpt.config["data_sha256"]:
+                both = f"{entry.path} and {first.path}"
+                raise UserError(f"{both} were trained on other images: they cannot stand in one table")
+        images = open_images(first.ckpt.config["dataset"], c.source)
+        if images.sha256 != first.ckpt.config["data_sha256"]:
+            raise UserError(f"{first.path} was trained on other images of {images.name}: give its --source")
+        self.images = getattr(images, c.split)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        dataset = self.subjects[0].identity()["training"]["dataset"]
+        return {"split": self.c.split, "images": dataset}
+
+    def whole(self, row: Row) -> bool:
+        return True
+
+    def references(self) -> list[Row]:
+        return []
+
+    def numbers(self, subject: Subject) -> Row:
+        """Accuracy, NLL and calibration; and what chose the checkpoint: the same on validation images."""
+        assert isinstance(subject, Entry)
+        model, ckpt = checkpoint.load_model(subject.path, device=self.device, classifier=True)
+        judged = judge(model.eval(), self.images, self.device, ckpt.config["dtype"])
+        if judged.nll != judged.nll:
+            raise checkpoint.Degenerate("its log-probabilities are not numbers")
+        last = checkpoint.load(checkpoint.find(subject.path.parent, "last"), weights=False, classifier=True)
+        chosen = {"val_accuracy": 100 - ckpt.progress["val_error"], "val_nll": ckpt.progress["val_nll"]}
+        steps = {"best_step": ckpt.progress["step"], "step": last.progress["step"]}
+        return {**judged._asdict(), **chosen, **steps}
+
+
+class ClassesMeasure:
+    """See measures.measure.Measure."""
+
+    name, definition, which, config = "classes", 1, "best", ClassesConfig
+
+    def check(self, c: ClassesConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        sets = {(config["dataset"], config["source"]) for config in wanted}
+        for dataset, source in sets:
+            if dataset not in KINDS:
+                raise UserError(f"dataset = {dataset!r} is text: --measure=text measures its runs")
+            open_images(dataset, source)  # what cannot be had is said once, and before any training
+        if len({dataset for dataset, _ in sets}) > 1:
+            raise UserError(
+                f"{', '.join(sorted(d for d, _ in sets))}: other images cannot stand in one table"
+            )
+        return {"split": c.split, "images": wanted[0]["dataset"]}
+
+    def open(self, c: ClassesConfig) -> ClassesSession:
+        return ClassesSession(c)
+
+    def view(self, rows: list[Row]) -> View:
+        summary = summary_of(rows)
+        table = markdown(COLUMNS, with_intervals(summary, COLUMNS))
+        listed = [f"- {column.title}: {column.what}." for column in COLUMNS]
+        return View(paragraphs(table, *notes(rows), listed + problems(rows)), sheet_of(summary, COLUMNS))
+
+    def draw(self, rows: list[Row], out: Path) -> list[Path]:
+        return []
+
+
+MEASURE = ClassesMeasure()
+
+
+def summary_of(rows: list[Row]) -> list[Row]:
+    """A line a row: means over its seeds, marked where it cannot be told from the best."""
+    published = PUBLISHED.get(rows[0]["settings"]["images"], {})
+    runs: dict[str, Runs] = {}
+    for label, same in grouped(rows).items():
+        more = {"published": published[label]} if label in published else {}
+        sound = {r["seed"]: r | {"gain": r["training"]["gain"]} | more for r in same if "problem" not in r}
+        if sound:
+            runs[label] = sound
+    if not runs:
+        raise UserError("no run of this table could be measured: " + "; ".join(problems(rows)))
+    base, marked = next(iter(runs.values())), marks(runs, {}, COLUMNS)
+    return [
+        {**summarise(label, same, COLUMNS), **differences(same, base, COLUMNS), **marked[label]}
+        for label, same in runs.items()
+    ]
+
+
+def notes(rows: list[Row]) -> list[str]:
+    """The paragraphs under the table."""
+    first, seeds = rows[0], sorted({r["seed"] for r in rows})
+    t, gains = first["training"], {r["training"]["gain"] for r in rows}
+    layers = t.get("trunk_args", {}).get("layers") or t.get("layers", "")  # an earlier version's rows
+    images = t.get("train_images") or t["train_tokens"]
+    steps = f"{first['step'] * t['batch_size'] / images:.3g} epochs, batch {t['batch_size']}"
+    return [
+        f"{first['settings']['images']}: {images:,} images to train on, a tenth of the train split held out "
+        f"to choose the checkpoint; {first['overlay']}: {steps}, {t['optimizer']} at {t['learning_rate']:g}, "
+        f"{t['dtype']}, network {' '.join(layers.split())}. Some heads have an output bias, others none.",
+        "Gain: each row's own. Heads differ by the gain of their logits before they differ by anything else; "
+        + ("all rows here have the same, NOT tuned." if len(gains) == 1 else "--search tunes it."),
+        f"Mean of the seeds {', '.join(map(str, seeds))} ± half of its 95% interval, Student's t. * marks "
+        "the rows that cannot be told from the best: paired one-sided t-tests with Holm's correction, alpha "
+        ".05; a row of fewer than 3 seeds is never marked. The document's are of one training each.",
+    ]
