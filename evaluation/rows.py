@@ -76,7 +76,7 @@ def check_together(
         if c.get("order") == MASKED and not masked:
             raise UserError(
                 f"{path} is masked diffusion, which has no next token to score from left to right: leave it "
-                "out, and see python eval_orders.py"
+                "out, and see python table.py --measure=orders"
             )
 
 
