@@ -26,7 +26,6 @@ import torch
 import tqdm
 import tune
 from conftest import TINY, train_in_process
-from tests.labs.test_classes import made, write_mnist
 from safetensors.torch import load, save
 
 import augment
@@ -52,6 +51,7 @@ import training.text
 from data.prepared import prepared
 from evaluation import figures
 from runtime.configurator import cli
+from tests.labs.test_classes import made, write_mnist
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = {
