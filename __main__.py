@@ -2,6 +2,7 @@
 
     nanoheads COMMAND [arguments]       a command; --help after it says more
     nanoheads prepare CORPUS [...]      the token files of a corpus; --help after it says more
+    nanoheads labs/LAB/PROGRAM [...]    a program of a lab, such as labs/images/sample
     nanoheads --version
 
 In a checkout `python train.py ...` is the same. Config files are found from the current folder, else among
@@ -25,7 +26,8 @@ from pathlib import Path
 VERSION = "0.1.0"
 HERE = Path(__file__).resolve().parent
 COMMANDS = {path.stem: path for path in sorted(HERE.glob("*.py")) if path.stem not in ("__main__", "model")}
-CORPORA = {path.parent.name: path for path in sorted(HERE.glob("data/*/prepare.py"))}
+CORPORA = {path.parent.name: path for home in ("data", "labs") for path in HERE.glob(f"{home}/*/prepare.py")}
+LABS = {path.relative_to(HERE).with_suffix("").as_posix(): path for path in HERE.glob("labs/*/*.py")}
 
 
 def described(known: dict[str, Path]) -> str:
@@ -47,13 +49,14 @@ def main() -> None:
     if name == "--version":
         print(f"nanoheads {VERSION}")
         return
-    kind, known = "command", COMMANDS
+    kind, known = "command", COMMANDS | LABS
     if name == "prepare":
         kind, known = "corpus", CORPORA
         name, *arguments = arguments or [""]
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"use {', '.join(known)}"
+        plain = ", ".join(name for name in sorted(known) if "/" not in name)
+        hint = f"did you mean {near[0]}?" if near else f"use {plain}"
         print(f"nanoheads: error: unknown {kind} {name!r}: {hint}", file=sys.stderr)
         sys.exit(2)
     sys.argv = [str(known[name]), *arguments]

@@ -369,7 +369,7 @@ class GPT(Trunk):
 
 # name -> what makes a trunk of a GPTConfig and of trunk_args, or where that stands, if it is a lab's. Its
 # forward(tokens, positions) gives hidden states (B, T, C), as GPT's does; a cache is GPT's own
-TRUNKS: dict[str, type[Trunk] | str] = {"gpt": GPT, "cnn": "data.images.cnn:CNN"}
+TRUNKS: dict[str, type[Trunk] | str] = {"gpt": GPT, "cnn": "labs.classes.cnn:CNN"}
 
 
 class LanguageModel(nn.Module):

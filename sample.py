@@ -2,7 +2,6 @@
 
     python sample.py out/sig_gpt --prompt "The history of" --num_samples 3 --temperature 0.9 --top_p 0.95
     python sample.py out/sigma_gpt --infill "The river <5> through the <3> of the city" --speculative
-    python sample.py out/image_tokens --class 7 --cfg 2 --grid 8x8 --out grid.png   (sample_image_tokens.py)
 
 Samples from the same distribution that is scored: log p of the head, averaged over weight draws if its
 projection is Bayesian. (--int8 comes close to it.)
@@ -12,9 +11,7 @@ many at a time. --speculative keeps the distribution of that, --burst, the rule 
 not. A masked diffusion model fills in a token a pass, or many at a time with --steps, which is not exact.
 """
 
-import runpy
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,8 +19,6 @@ from typing import Literal
 from runtime.configurator import Text, check_seed
 from runtime.door import Program
 from runtime.errors import UserError
-from runtime.files import read_json
-from runtime.places import CODE
 from runtime.values import check_sampling
 
 FILLS = ("random", "left_to_right", "fractal")  # orders in which a text is filled in
@@ -116,34 +111,19 @@ class SampleConfig:
                 )
 
 
-def own_program(argv: list[str]) -> Path | None:
-    """sample_DATASET.py, where the dataset of the run in `argv` has one: what is sampled there is no text."""
-    for argument in argv:
-        for which in ("", "best", "best.old", "last", "last.old"):
-            with suppress(OSError, ValueError, AttributeError):  # no folder of a run
-                dataset = read_json(Path(argument) / which / "config.json").get("dataset")
-                path = CODE / f"sample_{dataset}.py"
-                return path if path.stem.isidentifier() and path.is_file() else None
-    return None
-
-
-if __name__ == "__main__" and (own := own_program(sys.argv[1:])):
-    runpy.run_path(str(own), run_name="__main__")
-
 program = Program(__name__, __doc__, SampleConfig)
 
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from data.orders import MASKED, ORDERS
-from data.prepared import tokenizer_of
+from data.prepared import constant_of, tokenizer_of
 from data.tokenizers import Tokenizer
 from evaluation import gaps
 from evaluation.any_order import FREE, MaskedReader, Reader, check_fills, reader_of
@@ -255,17 +235,13 @@ def introduce(c: SampleConfig, ckpt: Checkpoint, dtype: Precision, draws: Sequen
         print("int8 weights: close to the distribution that is scored, no longer exactly it", file=sys.stderr)
 
 
-def main(argv: list[str]) -> int:
-    own = own_program(argv)
-    return import_module(own.stem).main(argv) if own else write_texts(argv)
-
-
 @program
-def write_texts(c: SampleConfig) -> int:
-    """Continues prompts, or fills in the gaps of texts."""
+def main(c: SampleConfig) -> int:
     device = get_device(c.device)
     dtype = precision(c, device)
     model, ckpt = load_model(c.checkpoint, c.which, device, get_dtype(dtype.name))
+    if sampler := constant_of(dataset := ckpt.config.get("dataset", ""), "SAMPLER"):
+        raise UserError(f"{ckpt.path} is of {dataset}, no text: python {sampler} draws from such runs")
     if c.int8:
         with users_values():
             model.quantize()

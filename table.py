@@ -31,7 +31,16 @@ from typing import Any
 from measures import search
 from measures.find import find_measure
 from measures.jobs import Run, prepare_data, show_commands, split, used_by, words_of
-from measures.measure import Measure, evaluate, exit_code, kept_rows, measure_runs, show, table_rows
+from measures.measure import (
+    Measure,
+    evaluate,
+    exit_code,
+    kept_rows,
+    measure_runs,
+    show,
+    table_rows,
+    training_of,
+)
 from measures.search import Search, best_of, flags_of, keys_of, trials_in, trials_of
 from measures.store import OURS, Row, Store
 from runtime import checkpoint
@@ -41,7 +50,7 @@ from runtime.errors import UserError
 from runtime.files import foreign
 from runtime.workers import Stopped, train_all
 
-NONE_FINISHED = "partial = True: no run of this table is finished"
+NONE_FINISHED = "no run of this table is finished"
 
 
 # -----------------------------------------------------------------------------
@@ -143,7 +152,7 @@ def table(c: TableConfig, store: Store) -> int:
     rows = kept_rows(store, measure, settings)
     done = without_folder(runs, rows, store)
     if c.commands:
-        show_commands(*in_order([r for r in runs if r.out.name not in done and not r.finished]))
+        show_commands(*in_order([r for r in runs if r.out.name not in done and not r.over]))
         return 0
     if done:
         print(
@@ -154,14 +163,19 @@ def table(c: TableConfig, store: Store) -> int:
     if not c.partial:
         done = trained(runs, done, rows, c, store)
     finished = [r for r in runs if r.out.name not in done and r.finished]
+    diverged = [r for r in runs if r.out.name not in done and r.diverged]
     if not finished and not done:
-        raise UserError(NONE_FINISHED)
+        names = ", ".join(r.out.name for r in diverged)
+        raise UserError(NONE_FINISHED + f"; diverged: {names}" * bool(diverged))
     code = 0
     if finished:
         at = [f"{r.out.name}={checkpoint.find(r.out, measure.which)}" for r in finished]
         session = measure.open(replace(asked, checkpoints=at))
-        code = exit_code(measure_runs(measure, session, store, {r.out.name: r.fields for r in runs}))
-    shown = [r.out.name for r in runs if r.out.name in done or r in finished]
+        new = measure_runs(measure, session, store, {r.out.name: r.fields for r in runs})
+        lost = [diverged_row(measure, session.settings, run) for run in diverged]
+        store.put(lost)
+        code = exit_code([*new, *lost])
+    shown = [r.out.name for r in runs if r.out.name in done or r in finished or (finished and r in diverged)]
     rows = {row["name"]: row for row in table_rows(store, measure)}
     ordered = [rows[name] for name in shown] + [row for row in rows.values() if row.get("reference")]
     store.put(ordered)  # first in the file, in the order of the table
@@ -169,15 +183,26 @@ def table(c: TableConfig, store: Store) -> int:
     return code
 
 
+def diverged_row(measure: Measure, settings: dict[str, Any], run: Run) -> Row:
+    """The row of a run whose training diverged: it stands in the table with its reason."""
+    ended = run.ended()
+    assert ended
+    common = {"measure": measure.name, "definition": measure.definition, "settings": settings}
+    return {
+        **{**common, "name": run.out.name, **run.fields, "training": training_of(ended.config)},
+        "problem": f"its training diverged: {ended.why}",
+    }
+
+
 def trained(runs: list[Run], done: set[str], rows: dict[str, Row], c: TableConfig, store: Store) -> set[str]:
     """Trains what is neither done nor finished; names of the runs that still need no folder. Stopped at a
     signal."""
     prepare_data([r for r in runs if r.out.name not in done and not r.finished])
     for part in in_order(runs):
-        train_all([r for r in part if r.out.name not in done], c.jobs)
-        done = without_folder(
-            runs, rows, store
-        )  # a row is of other weights than a source that was trained anew
+        todo = [r for r in part if r.out.name not in done and not r.diverged]
+        train_all(todo, c.jobs, lambda run, code: code == 0 or bool(run.diverged))
+        # a row may be of other weights than a source that was trained anew
+        done = without_folder(runs, rows, store)
     return done
 
 

@@ -2,7 +2,7 @@
 
     python bench/perfect.py [--texts=20] [--length=100] [--out=bench/perfect.json]
 
-The exact conditionals of data/synthetic stand where a model would. The paper's figure (appendix 0.B) is of
+The exact conditionals of labs/synthetic stand where a model would. The paper's figure (appendix 0.B) is of
 the best of all orders; a sampler has as many as it is given.
 """
 
@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 from bench.common import write
-from data.synthetic.tasks import TASKS, Task
 from evaluation.any_order import FREE, Exact
 from evaluation.samplers import ANY
+from labs.synthetic.tasks import TASKS, Task
 
 SHOWN = [name for name in ANY if name.startswith(("burst", "speculative"))]
 

@@ -22,7 +22,6 @@ from data.tokenizers import GPT2Tokenizer, Tokenizer, WordTokenizer, bpe_size, g
 from data.tokens import TokenFile, open_tokens, write_tokens
 from runtime.errors import UserError
 from runtime.files import locked, remove_leftovers, write_json
-from runtime.places import INSTALLED
 
 BATCH = 2**18  # characters of text that are read, and tokenised, at a time
 # Share of a text's lines that may not come back from its tokens. With more, what a model is asked about is
@@ -347,14 +346,13 @@ def summary(folder: Path) -> str:
 def main(prepare: Callable[..., Path], folder: Path, c: PrepareConfig) -> int:
     """What the command of a prepare.py does; its exit code: 0, or 130 for Ctrl-C.
 
-    folder     the corpus' own, where prepared folders go by default: folder/TOKENIZER, see
-               PrepareConfig.folder_name; an installed nanoHeads has them in data/ of the current folder
+    folder     the corpus' own; its prepared folders are by default data/CORPUS/TOKENIZER, see
+               PrepareConfig.folder_name
     c          all but `out` is given to `prepare`
     """
     options = dict(vars(c))
     bpe_size(options["tokenizer"])  # before any download
-    home = DATA / folder.name if INSTALLED else folder
-    out = Path(options.pop("out") or home / c.folder_name())
+    out = Path(options.pop("out") or DATA / folder.name / c.folder_name())
     try:
         print(summary(prepare(out, **options)))
         print(f"prepared {out}", file=sys.stderr)

@@ -58,7 +58,7 @@ def found_path(kept: str, run: str | Path) -> Path:
     if not folder.is_dir():
         raise FileNotFoundError(
             f"the token files of {run} are not in {folder} any more: say where they are with --data=FOLDER, "
-            f"or prepare them again (data/{Path(kept).parent.name}/prepare.py)"
+            f"or prepare them again ({program_of(Path(kept).parent.name)})"
         )
     return folder
 
@@ -87,24 +87,36 @@ def is_prepared(folder: Path, tokenizer: str, source: str = "") -> bool:
         return False
 
 
+def program_of(dataset: str) -> str:
+    """The prepare.py of a corpus, as one names it from the project's folder."""
+    known = corpora()
+    return known[dataset].relative_to(CODE).as_posix() if dataset in known else "its prepare.py"
+
+
+def corpora() -> dict[str, Path]:
+    """The program of each corpus by its name: data/NAME/prepare.py, or labs/NAME/prepare.py of a lab."""
+    found = [path for home in ("data", "labs") for path in CODE.glob(f"{home}/*/prepare.py")]
+    return {path.parent.name: path for path in sorted(found, key=lambda path: path.parent.name)}
+
+
 def corpus_of(dataset: str) -> ModuleType:
-    """The module data/DATASET/prepare.py, which says all that is known of a corpus. UserError if there is
-    none."""
-    known = sorted(path.parent.name for path in CODE.glob("data/*/prepare.py"))
+    """The module prepare.py of a corpus, which says all that is known of it. UserError if there is none."""
+    known = corpora()
     if dataset not in known:
         near = difflib.get_close_matches(dataset, known, 1)
         guess = f", did you mean {near[0]!r}?" if near else ""
         raise UserError(f"unknown dataset {dataset!r}{guess} (known: {', '.join(known)})")
-    return importlib.import_module(f"data.{dataset}.prepare")
+    return importlib.import_module(f"{known[dataset].parents[1].name}.{dataset}.prepare")
 
 
-def measured_by(dataset: str) -> str:
-    """The program that measures models of a corpus which is no text (its MEASURED_BY).
+def constant_of(dataset: str, name: str) -> str:
+    """What the prepare.py of a corpus that is no text says of its models: MEASURE, the measure of them, or
+    SAMPLER, the program that draws from them.
 
-    "" for text, which a corpus that is not here is taken for.
+    "" where it says nothing, and for a corpus that is not here.
     """
     with suppress(UserError):
-        return getattr(corpus_of(dataset), "MEASURED_BY", "")
+        return getattr(corpus_of(dataset), name, "")
     return ""
 
 
@@ -130,7 +142,7 @@ def folder_of(dataset: str, tokenizer: str, source: str = "", root: str | Path =
 def prepared(dataset: str, tokenizer: str, source: str = "", root: str | Path = DATA) -> Path:
     """The folder of a corpus (see `folder_of`), prepared first unless it is whole.
 
-    dataset    a folder of data/ that has a prepare.py: "wikitext103", "demo", "text", "grammar", "mazes", ...
+    dataset    a folder of data/ or labs/ with a prepare.py: "wikitext103", "demo", "text", "grammar", ...
     tokenizer  "gpt2", "bytes", "bpe<vocabulary size>" or the path of a tokenizer.json; "words" for corpora
                that have words of their own: all but the first three
     source     where the text comes from; "" takes what is prepared already, else the corpus' default

@@ -14,13 +14,11 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from config.defaults import TrainConfig
-from evaluation.classification import COLUMNS
-from evaluation.groups import marks
-from evaluation.intervals import student_interval, summarise
+from evaluation.intervals import student_interval
+from labs.classes import measure as classes
 from measures.search import best_of, best_so_far, trials_of
 from measures.store import Store
 from measures.text import summary_of
-from measures.views import grouped
 from model import GPTConfig
 from runtime.configurator import read_config
 from runtime.profile import PEAK_FLOPS, flops_per_token
@@ -332,23 +330,16 @@ def configured(row: str) -> Entry:
     return read_config(ROOT / "config" / f"{row}.py")
 
 
-# tables of classifiers, and their images: where these cannot be had, digits take their place
-CLASSIFIED = {name: name for name in ("mnist", "cifar10", "cifar100")}
-CLASSIFIED |= {"mnist_brief": "mnist", "mnist_brief_tuned": "mnist"}
+CLASSIFIED = ("mnist", "cifar10", "cifar100", "mnist_brief", "mnist_brief_tuned")  # tables of classifiers
 
 
 def classified() -> dict[str, dict[str, Row]]:
     """The lines of these tables; none of one that results/ does not have."""
-    return {name: classes(name, images) for name, images in CLASSIFIED.items()}
-
-
-def classes(name: str, images: str) -> dict[str, Row]:
-    """The lines of a table of classifiers of these images, marked if they cannot be told from the best."""
-    found = [r | {"gain": r["training"]["gain"]} for r in stored(name, "classes")]
-    found = [r for r in found if r["settings"]["images"] == images]
-    seeds = {label: {r["seed"]: r for r in same} for label, same in grouped(found).items()}
-    best = marks(seeds, {}, COLUMNS) if seeds else {}
-    return {row: Row({**summarise(row, same, COLUMNS), **best[row]}) for row, same in seeds.items()}
+    found = {name: stored(name, "classes") for name in CLASSIFIED}
+    return {
+        name: {r["name"]: Row(r) for r in (classes.summary_of(runs) if runs else [])}
+        for name, runs in found.items()
+    }
 
 
 # steps of training on mazes -> the table. 32 sequences a step, of 100,000

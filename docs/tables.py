@@ -7,10 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from bench import report
-from data.synthetic.tasks import TASKS
-from docs import climbs, gallery, sources
+from docs import gallery, sources
 from docs.sources import ROOT, Entry, Row
-from evaluation.classification import PUBLISHED
+from labs.classes.judge import PUBLISHED
+from labs.climbs import errors as climbs
+from labs.synthetic.tasks import TASKS
 from measures.find import find_measure
 from runtime.errors import UserError
 

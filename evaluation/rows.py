@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from data.held_out import HeldOut, Truth, open_held_out
 from data.orders import MASKED
-from data.prepared import folder_of, found_path, measured_by, tokenizer_of
+from data.prepared import constant_of, folder_of, found_path, tokenizer_of
 from data.tokenizers import Tokenizer
 from data.tokens import TokenFile, open_tokens
 from evaluation import metrics
@@ -76,7 +76,7 @@ def check_together(
         if c.get("order") == MASKED and not masked:
             raise UserError(
                 f"{path} is masked diffusion, which has no next token to score from left to right: leave it "
-                "out, and see python eval_orders.py"
+                "out, and see python table.py --measure=orders"
             )
 
 
@@ -97,9 +97,10 @@ def check_text(path: Path, dataset: str, given: int = 0) -> None:
 
     given  tokens at the start of each sequence that are never predicted: no text has such
     """
-    if program := measured_by(dataset) or ("eval_orders.py" if given else ""):
+    if measure := constant_of(dataset, "MEASURE") or ("orders" if given else ""):
         raise UserError(
-            f"{path} is of {dataset}, whose sequences are no text: python {program} measures such runs"
+            f"{path} is of {dataset}, whose sequences are no text: "
+            f"python table.py --measure={measure} measures such runs"
         )
 
 

@@ -39,6 +39,7 @@ class Ended(NamedTuple):
 
     config: dict[str, Any]
     nll: float | None  # that it was judged by, in nats a token; None: it diverged
+    why: str = ""  # it diverged
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,17 @@ class Run:
         return {"row": self.row, "overlay": self.overlay, "seed": self.seed}
 
     @property
+    def diverged(self) -> str:
+        """Why its training ended before its end; "" if it did not. What diverged is over: it would again."""
+        ended = self.ended()
+        return ended.why if ended and ended.nll is None else ""
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left to train."""
+        return self.finished or bool(self.diverged)
+
+    @property
     def finished(self) -> bool:
         """Whether it is trained to its end. UserError if it is not the run that is asked for."""
         ended = self.ended()
@@ -117,7 +129,7 @@ class Run:
         """
         last = (entries(self.out) or [{}])[-1]
         if "diverged" in last and not self.differs(last["config"]):  # there may be no checkpoint of it
-            return Ended(last["config"], None)
+            return Ended(last["config"], None, str(last["diverged"]))
         if not self.started:
             return None
         ckpt = checkpoint.load(checkpoint.find(self.out, "last"), weights=False, run=True, classifier=True)

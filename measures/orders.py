@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from data.held_out import HeldOut, open_held_out
 from data.prepared import found_path, given_of
+from data.sequences import Sequences
 from evaluation import figures
 from evaluation.metrics import perplexity
 from evaluation.orders import KINDS, Asker, Questions, divergence, middle_bits, questions, spread, templates
@@ -33,7 +34,7 @@ from evaluation.samplers import points
 from evaluation.sampling import weight_draws
 from evaluation.scoring import score
 from evaluation.settings import run_seed
-from evaluation.two_sided import Answers, Sequences, is_known, two_sided
+from evaluation.two_sided import is_known, two_sided
 from measures.measure import Entry, Subject, entries
 from measures.store import Row
 from measures.views import View, grouped, mean, paragraphs, problems, table
@@ -149,7 +150,7 @@ class OrdersSession:
         if not self.truth:
             return []
         judged = self.truth.judge(spread(self.data.ids, self.c.texts, self.length))
-        if self.data.given and isinstance(self.truth, Sequences | Answers):
+        if self.data.given and isinstance(self.truth, Sequences):
             # no order changes it, and no model has less on average
             whole = spread(self.data.ids, len(self.data.ids), self.length)
             judged["nll"] = float(self.truth.nats(whole).mean())
@@ -219,8 +220,8 @@ def check_gaps(c: OrdersConfig, length: int) -> None:
 
 def no_truth(corpus: str, length: int) -> UserError:
     return UserError(
-        "--samplers needs a corpus whose truth is known (data/grammar, or whole sequences of data/synthetic, "
-        f"data/mazes or simulated data/climbs), not {corpus} in windows of {length} tokens: leave it out"
+        "--samplers needs a corpus whose truth is known (data/grammar, or whole sequences of labs/synthetic, "
+        f"labs/mazes or simulated labs/climbs), not {corpus} in windows of {length} tokens: leave it out"
     )
 
 

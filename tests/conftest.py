@@ -16,12 +16,16 @@ import torch
 import train
 import training.text
 from data.corpus import Split, prepare_splits
+from evaluation import figures
 
 # Under nohup SIGHUP is ignored, in the background of a script SIGINT, and programs go on after it: the tests
 # are of what they do otherwise
 for number, usual in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, usual)
+
+if not Path(__file__).parents[1].joinpath("labs").is_dir():
+    collect_ignore = ["labs"]  # the rest works without them
 
 VOCAB = 300
 TINY = dict(
@@ -119,6 +123,20 @@ def trainer(token_folder, monkeypatch):
         return made
 
     return make
+
+
+@pytest.fixture
+def said(monkeypatch) -> list[str]:
+    """The text of each figure that is written."""
+    said, write = [], figures.write
+
+    def writing(fig, path):
+        titles = [ax.get_title() for ax in fig.axes]
+        said.append("\n".join([*titles, fig.get_supxlabel()]))
+        return write(fig, path)
+
+    monkeypatch.setattr(figures, "write", writing)
+    return said
 
 
 def same_tensors(a: dict, b: dict) -> bool:

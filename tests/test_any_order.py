@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from data.synthetic.tasks import TASKS
 from evaluation.any_order import FREE, Exact, MaskedReader, Reader
 from evaluation.filling import burst, diffusion, one_by_one, shuffled, speculative
 from evaluation.sampling import truncate
+from labs.synthetic.tasks import TASKS
 from tests.test_orders import V, log_p, model_of
 
 T = 8

@@ -18,11 +18,12 @@ import torch
 
 from data.grammar.grammar import Settings
 from data.grammar.grammar import build as build_language
-from data.mazes import prepare as mazes
-from data.mazes.mazes import WORDS
+from data.sequences import lines
 from docs import build, gallery, sources
 from docs.tables import ADAM, at_equal_fit, classify_brief_table, classify_table
 from heads import HEADS
+from labs.mazes import prepare as mazes
+from labs.mazes.mazes import WORDS
 from measures.store import Store
 
 REPO = Path(__file__).resolve().parents[1]
@@ -84,15 +85,15 @@ def test_numbers_print_as_intervals_and_spans():
 
 
 def test_tables_of_classifiers_are_filled_in_when_they_are_there(tmp_path, monkeypatch):
-    def rows(images):
-        common = {"measure": "classes", "definition": 1, "settings": {"images": images}, "row": "taylor_2"}
+    def rows():
+        common = {"measure": "classes", "definition": 1, "settings": {"images": "mnist"}, "row": "taylor_2"}
         for seed, accuracy in ((2, 98.0), (3, 99.0)):
             run = {"name": f"taylor_2-{seed}", "seed": seed, "accuracy": accuracy, "training": {"gain": 2.0}}
             yield common | run
 
     (tmp_path / "results").mkdir()
-    for name, images in (("mnist", "mnist"), ("mnist_brief_tuned", "mnist"), ("cifar10", "digits")):
-        Store(tmp_path / f"results/{name}.jsonl").put(rows(images))
+    for name in ("mnist", "mnist_brief_tuned"):
+        Store(tmp_path / f"results/{name}.jsonl").put(rows())
     monkeypatch.setattr(sources, "ROOT", tmp_path)
     n = {"classified": sources.classified()}
     assert "| `taylor_2` | 99.54 | 98.50 ± 6.35 | 86.86 | - |" in classify_table(n)
@@ -270,7 +271,7 @@ def test_what_is_claimed_of_mazes_holds():
 def test_the_truths_nll_of_mazes_is_that_of_all_test_mazes(name):
     settings = mazes.Settings.parse("height=7 width=7 walls=3")  # of config/tables/mazes_small.py
     maze, ids = settings.mazes(), {word: i for i, word in enumerate(WORDS)}
-    words = "".join(mazes.sequences(maze, settings.test, (settings.seed, 3))).split()[:-1]
+    words = "".join(lines(maze, settings.test, (settings.seed, 3))).split()[:-1]
     nats = -maze.log_prob(np.array([ids[word] for word in words]).reshape(settings.test, -1))
     assert sources.truth_nll(name) == pytest.approx(nats.mean(), rel=1e-12)
 
@@ -338,7 +339,7 @@ def test_commands_name_what_exists(page):
     targets = re.findall(r"^([\w./-]+):", (REPO / "Makefile").read_text(), re.M)
     for words in commands(page):
         for word in words:
-            if re.fullmatch(r"(bench|config|data|docs|heads|tests)/[\w./-]+\.(py|sh)|\w+\.py", word):
+            if re.fullmatch(r"(bench|config|data|docs|heads|labs|tests)/[\w./-]+\.(py|sh)|\w+\.py", word):
                 assert (REPO / word).is_file() or word in MADE, words
         if words[0] == "make":
             assert {w for w in words[1:] if "=" not in w} <= {*targets}, words

@@ -17,25 +17,22 @@ NO_COMMANDS = ("__main__.py", "model.py")
 PROGRAMS = [
     *(path.name for path in sorted(ROOT.glob("*.py")) if path.name not in NO_COMMANDS),
     *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("data/*/prepare.py"))),
-    *(f"docs/{name}.py" for name in ("climbs", "mazes", "random_walk")),
+    *(
+        str(path.relative_to(ROOT))
+        for path in sorted(ROOT.glob("labs/*/*.py"))
+        if "Program(" in path.read_text()
+    ),
 ]
 REFUSED = [  # what configurations refuse by themselves
     *("train.py --head=nonsense", "train.py --trunk=nonsense", "train.py --dtype=int7", "train.py --order=x"),
     *("train.py --max_steps=0", "train.py --optimizer=lion", "train.py no_config.py"),
     *("train.py config/mnist.py --head=nonsense", "augment.py --labels=x"),
-    "classify_table.py --rows=x --jobs=0",
-    *(
-        "sample.py out/x --temperature=-1",
-        "sample_image_tokens.py out/x --cfg=0",
-        "export.py out/x y --seed=-1",
-    ),
-    "eval_images.py out/x --classifier=y --images=1",
+    *("sample.py out/x --temperature=-1", "export.py out/x y --seed=-1"),
     *(
         "eval_diversity.py out/x --protocol=x",
         "eval_diversity.py out/x --halves=1",
         "table.py --rows=[]",
         "table.py --jobs=0 config/tables/heads.py",
-        "embeddings.py results/x",
         "report.py x --prompts=0",
     ),
 ]

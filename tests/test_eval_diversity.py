@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY, train_in_process
-from evaluation.tables import cells, number_strings, strict, write_files
 
 from data.prepared import load_tokenizer
 from data.tokens import open_tokens

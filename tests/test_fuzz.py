@@ -17,6 +17,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import classify_table
 import eval_orders
 import frontier
 import numpy as np
@@ -26,33 +27,31 @@ import tqdm
 import tune
 from conftest import TINY, train_in_process
 from safetensors.torch import load, save
-from test_classify import made, write_mnist
 
 import augment
-import classify_table
-import data.climbs.prepare
 import data.demo.prepare
 import data.grammar.prepare
-import data.image_tokens.prepare
-import data.mazes.prepare
-import data.synthetic.prepare
 import data.text.prepare
 import data.wikitext103.prepare
-import embeddings
 import eval_diversity
-import eval_images
 import evaluation.rows
 import evaluation.texts
 import export
+import labs.climbs.prepare
+import labs.embeddings.draw
+import labs.image_tokens.prepare
+import labs.images.sample
+import labs.mazes.prepare
+import labs.synthetic.prepare
 import report
 import sample
-import sample_image_tokens
 import table
 import train
 import training.text
 from data.prepared import prepared
 from evaluation import figures
 from runtime.configurator import cli
+from tests.labs.test_classes import made, write_mnist
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = {
@@ -63,20 +62,20 @@ PROGRAMS = {
     "eval": eval_diversity.main,
     "frontier": frontier.main,
     "orders": eval_orders.main,
-    "embeddings": embeddings.main,
-    "images": eval_images.main,
-    "sample_images": sample_image_tokens.main,
+    "embeddings": labs.embeddings.draw.main,
+    "images": lambda argv: table.main(["--measure=images", *argv]),
+    "sample_images": labs.images.sample.main,
     "report": report.main,
     "figures": lambda argv: print(*figures.draw(Path(argv[0]))),
     "table": table.main,
     "tune": tune.main,
     "export": export.main,
-    "climbs": data.climbs.prepare.command,
+    "climbs": labs.climbs.prepare.command,
     "demo": data.demo.prepare.command,
     "grammar": data.grammar.prepare.command,
-    "mazes": data.mazes.prepare.command,
-    "synthetic": data.synthetic.prepare.command,
-    "image_tokens": data.image_tokens.prepare.command,
+    "mazes": labs.mazes.prepare.command,
+    "synthetic": labs.synthetic.prepare.command,
+    "image_tokens": labs.image_tokens.prepare.command,
     "text": data.text.prepare.command,
     "wiki": data.wikitext103.prepare.command,
 }
@@ -154,7 +153,7 @@ def whole(token_folder, tmp_path_factory) -> Path:
         assert augment.main(LABELS.split()) == 0
         assert eval_diversity.main([*EVAL.split(), "--out=results/e"]) == 0
         assert frontier.main(FRONTIER.split()) == 0
-        shape = data.images.sets.KINDS["mnist"].shape
+        shape = labs.classes.sets.KINDS["mnist"].shape
         write_mnist(folder / "images", made(60, shape, 10, 0), made(20, shape, 10, 1))
         assert train.main(RECLASSIFY.removesuffix(" --resume").split()) == 0
         train_all = lambda runs, *_, **__: [train.main(list(run.arguments)) for run in runs]
@@ -609,9 +608,9 @@ CASES = [
             ("results/e --scorer=run --texts=0", {}, "texts = 0"),
             ("results/e --scorer=run", {}, "needs at least 10"),
             (["results/e", "--scorer=run", "--rows=['other']"], {}, "no texts of 'other'; it has "),
-            ("results/none --scorer=run", {}, "results/none.json"),
+            ("results/none --scorer=run", {}, "results/none.samples has no texts"),
             ("results/e --scorer=run", {"results/e.samples/human.jsonl": "[1"}, "human.jsonl"),
-            *[("results/e --scorer=run", {"results/e.json": bad}, "results/e.json") for bad in NOT_JSON],
+            *[("results/e --scorer=run", {"results/e.jsonl": bad}, "results/e.jsonl") for bad in NOT_JSON],
         )
     ],
     *[
@@ -921,7 +920,7 @@ CASES = [
         ]
     ],
     # tables and figures
-    *[("eval", f"{EVAL} --out=results/e", {"results/e.json": bad}, "results/e.json") for bad in NOT_JSON],
+    *[("eval", f"{EVAL} --out=results/e", {"results/e.jsonl": bad}, "results/e.jsonl") for bad in NOT_JSON],
     *[
         ("eval", f"{EVAL} --out=results/e", {"results/e.json": row(**{k: v})}, "results/e")
         for k, v in (("name", "../x"), ("name", ["x"]), ("ppl_tok", "low"), ("name", 7))

@@ -77,16 +77,14 @@ def test_trains_and_samples_with_the_base_packages_alone(nanoheads, site, tmp_pa
     "arguments, packages, extras",
     [
         (["eval_diversity", "out/x"], "scipy, tabulate and sacrebleu are", "tables"),
-        (["eval_images", "out/x"], "scipy, tabulate and matplotlib are", "tables"),
         (
             ["table", "config/tables/heads.py"],
             "scipy, tabulate, sacrebleu, matplotlib and optuna are",
             "tables",
         ),
-        (["classify_table", "config/tables/mnist.py"], "scipy, tabulate and sacrebleu are", "tables"),
         (["report", "results/heads"], "jinja2, scipy, tabulate, matplotlib and sacrebleu are", "tables"),
         (
-            ["embeddings", "results/heads", "--scorer=x"],
+            ["labs/embeddings/draw", "results/heads", "--scorer=x"],
             "scikit-learn, scipy, tabulate, sacrebleu and matplotlib are",
             "tables,images",
         ),

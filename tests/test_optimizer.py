@@ -70,8 +70,8 @@ def test_a_state_of_another_model_is_refused(run, tiny, tmp_path, harm):
 
 
 def test_an_unknown_optimizer_is_named(run, tiny):
-    with pytest.raises(UserError, match="optimizer = 'sgd': use one of adamw, muon"):
-        run(tiny(optimizer="sgd"))
+    with pytest.raises(UserError, match="optimizer = 'lion': use one of adamw, muon, adam, sgd"):
+        run(tiny(optimizer="lion"))
 
 
 def test_a_float16_training_steps_both(run, tiny):

@@ -9,11 +9,12 @@ from conftest import TINY, train_in_process
 
 import train
 from data.grammar.two_sided import ForwardBackward
-from data.synthetic.tasks import TASKS
+from data.sequences import Sequences
 from evaluation.any_order import FREE
 from evaluation.orders import KINDS, Asker, divergence, middle_bits, questions, spread
 from evaluation.samplers import points
-from evaluation.two_sided import Language, Sequences, pair_shares
+from evaluation.two_sided import Language, pair_shares
+from labs.synthetic.tasks import TASKS
 from measures import orders
 from measures.measure import measure_runs
 from measures.orders import OrdersMeasure

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from docs import climbs
 from evaluation.settings import TableConfig
+from labs.climbs import errors as climbs
 from measures import search
 from measures.find import find_measure
 from measures.store import Store

@@ -8,8 +8,6 @@ import shutil
 import numpy as np
 import pytest
 from conftest import TINY, train_in_process
-from evaluation.summary import write_summary
-from evaluation.tables import json_table, scored_otherwise, strict
 
 from data.labels import Settings as LabelSettings
 from eval_diversity import main

@@ -1,8 +1,9 @@
 """What a run is trained on, and what judges it: a corpus of tokens (training/text.py), or a lab's."""
 
 import importlib
-import importlib.util
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from runtime.places import CODE
 
 if TYPE_CHECKING:  # what imports torch: a command line is read without it
     from collections.abc import Callable
@@ -14,9 +15,6 @@ if TYPE_CHECKING:  # what imports torch: a command line is read without it
     from runtime.processes import Processes
     from training.evaluator import Evaluator
 
-# dataset -> the module whose class `Task` trains on it. Every other one is a corpus of tokens. A module that
-# is not there is missed by nothing else
-LABS = dict.fromkeys(("digits", "mnist", "cifar10", "cifar100"), "data.images.task")
 TEXT = "training.text"
 
 
@@ -83,11 +81,13 @@ class Lab(Task, Protocol):
 
 
 def lab_of(dataset: str) -> type[Lab] | None:
-    """The lab that trains on `dataset`; None where that is text, or where the lab is not there."""
-    name = LABS.get(dataset, "")
-    if not name or importlib.util.find_spec(name.rpartition(".")[0]) is None:
-        return None
-    return importlib.import_module(name).Task
+    """The lab whose DATASETS have `dataset` (labs/NAME/task.py); None where that is text, or where the lab is
+    not there."""
+    for path in sorted(CODE.glob("labs/*/task.py")):
+        lab = f"labs.{path.parent.name}"
+        if dataset in importlib.import_module(lab).DATASETS:
+            return importlib.import_module(f"{lab}.task").Task
+    return None
 
 
 def task_of(dataset: str) -> type[Task]:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from data.images.sets import KINDS, open_images
-from evaluation.classification import COLUMNS, PUBLISHED, judge
 from evaluation.groups import marks
 from evaluation.intervals import Runs, differences, summarise
+from labs.classes.judge import COLUMNS, PUBLISHED, judge
+from labs.classes.sets import KINDS, open_images
 from measures.measure import Entry, Subject, entries
 from measures.store import Row
 from measures.views import View, grouped, markdown, paragraphs, problems, sheet_of, with_intervals

@@ -1,0 +1,109 @@
+"""Training on labelled images: the classes are the vocabulary, an image is the context of one label."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from config.defaults import TrainConfig
+from data.batches import Source
+from evaluation.provenance import commit
+from heads import Weights
+from labs.classes.batches import ImageSource
+from labs.classes.cnn import USUAL, width
+from labs.classes.judge import Judged, judge
+from labs.classes.sets import KINDS, open_images
+from model import LanguageModel
+from runtime import checkpoint
+from runtime.errors import UserError, users_values
+from runtime.files import write_json
+from runtime.logs import strict
+from runtime.processes import Processes
+from training.evaluator import Evaluator
+from training.task import Evaluation
+
+RESULT = "test.json"  # in the run's folder: what `best` does on the test images
+# settings that images decide, or that have no meaning for them
+DECIDED = {
+    **{"trunk": "cnn", "tokenizer": checkpoint.CLASSES, "tied": False},
+    **{"block_size": 1, "n_layer": 1, "n_head": 1, "dropout": 0.0},
+    **{"order": "left_to_right", "curriculum": "", "labels": "true", "micro_batch": 0, "eval_windows": 0},
+}
+
+
+class Task:
+    """A set of images, judged by accuracy on its validation images and, where it is equal, by NLL. See
+    training.task.Task."""
+
+    judged_by = ("error", "nll")  # per cent; nats an image
+    tokenizer = None
+
+    def __init__(self, config: TrainConfig, procs: Processes):
+        if procs.world > 1:
+            raise UserError(f"dataset = {config.dataset!r} under torchrun: images are for one process")
+        self.config = config
+        self.images = open_images(config.dataset, config.source)
+        classes, self.size = self.images.kind.classes, len(self.images.train)
+        self.info: dict[str, Any] = {
+            "vocab_size": classes,
+            "tokenizer_fingerprint": f"{classes} classes",
+            "data": config.dataset,
+            "data_sha256": self.images.sha256,
+            "train_tokens": self.size,
+        }
+
+    @staticmethod
+    def settle(config: TrainConfig) -> TrainConfig:
+        shape, usual = KINDS[config.dataset].shape, vars(TrainConfig())
+        args = {"layers": USUAL, "shape": list(shape), **config.trunk_args}
+        with users_values():
+            decided: dict[str, Any] = {**DECIDED, "n_embd": width(args["layers"], shape)}
+        given = {key: getattr(config, key) for key in decided} | {"shape": args["shape"]}
+        for key, value in {**decided, "shape": list(shape)}.items():
+            if given[key] not in (usual.get(key), value):
+                raise UserError(f"{key} = {given[key]!r} with dataset = {config.dataset!r}: leave it out")
+        return replace(config, **decided, trunk_args=args)
+
+    @staticmethod
+    def vocabulary(config: TrainConfig) -> int:
+        return KINDS[config.dataset].classes
+
+    def source(self, model: LanguageModel, procs: Processes) -> Source:
+        c = self.config
+        return ImageSource(self.images.train, model.head.head, c.batch_size, c.seed)
+
+    def evaluate(self, evaluator: Evaluator, last: bool) -> Evaluation:
+        found = self.judged(evaluator, "validation")
+        values = (100 - found.accuracy, found.nll)
+        logged = {f"val_{key}": value for key, value in found._asdict().items()}
+        return Evaluation(values, values, f"validation {found}", logged)
+
+    def judged(self, evaluator: Evaluator, split: str) -> Judged:
+        """Of the images of a split. Stopped at a signal."""
+        e = evaluator
+
+        def work(draws: list[Weights]) -> Judged:
+            images = getattr(self.images, split)
+            return judge(e.model, images, e.procs.device, e.config.dtype, draws, e.until_stopped)
+
+        return e.shared(work)
+
+    def test(self, evaluator: Evaluator, judged: tuple[float, ...], say: Callable[[str], None]) -> None:
+        """What the best checkpoint does on the test images: said, and written to RESULT."""
+        best = checkpoint.load(checkpoint.find(evaluator.out, "best"), classifier=True)
+        checkpoint.restore(evaluator.model, best)
+        found, step = self.judged(evaluator, "test"), best.progress["step"]
+        chosen = {"val_accuracy": 100 - judged[0], "val_nll": judged[1]}
+        values = {**found._asdict(), **chosen, "best_step": step, "commit": commit()}
+        result = {"name": self.config.name, **{k: strict(v) for k, v in values.items()}}
+        write_json(evaluator.out / RESULT, {**result, "training": best.config})
+        say(f"test: {found}, of step {step}; {evaluator.out}")
+
+    def greeting(self, source: Source) -> str:
+        d = self.images
+        return (
+            f"{d.name}: {len(d.train):,} images, {len(d.validation):,} for validation, {len(d.test):,} for "
+            "the test"
+        )
+
+    def best(self, judged: tuple[float, ...], model: LanguageModel) -> str:
+        return f"accuracy {100 - judged[0]:.2f}%, NLL {judged[1]:.4f}"

@@ -1,0 +1,129 @@
+"""Climbs out of ADS-B records: JSON as the `traffic` library writes it (Olive 2019), a list of records.
+
+A record has a timestamp (ms since 1970), icao24 and callsign, and vertical_rate (ft/min) or null. What else
+it has is not read.
+"""
+
+import hashlib
+import json
+import math
+import reprlib
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from data.corpus import reading
+from data.prepared import SPLITS
+from labs.climbs.rates import LENGTH, STEP, tokens_of
+from runtime.errors import UserError
+
+COLUMNS = ("timestamp", "icao24", "callsign", "vertical_rate")
+LARGEST = 1e15  # of a number: 30,000 years in ms
+LONGEST_GAP = 30  # seconds without a rate that are filled in, by a straight line
+CLIMBING = 300  # ft/min
+LEVEL = 15  # steps, two minutes, that a climb may be interrupted, and that are kept of what follows it
+HEIGHT = 5000  # ft that a climb gains at least
+HELD_OUT = 0.1  # share of the aircraft, of validation and of test
+STRIDE = {"train": 1, "validation": 8, "test": 8}  # steps between the starts of two windows of a climb
+
+
+class Climb(NamedTuple):
+    aircraft: str  # its icao24
+    rates: np.ndarray  # (n,) ft/min, means over STEP seconds
+    filled: int  # of its seconds that have no rate of their own
+
+
+def read_climbs(path: Path) -> list[Climb]:
+    """All climbs of the records at `path`, .json or .json.gz. UserError for anything else."""
+    with reading(path) as file:
+        try:
+            records = json.load(file)
+        except UnicodeDecodeError:
+            raise  # `reading` says it
+        except (ValueError, RecursionError) as error:  # also a number of 5,000 digits
+            raise UserError(f"{path} is not a whole file of JSON ({error}): download it again") from None
+    if not isinstance(records, list) or not records or not all(isinstance(r, dict) for r in records):
+        raise UserError(f'{path} is not a list of ADS-B records: give it as [{{"timestamp": ...}}, ...]')
+    missing = [name for name in COLUMNS if not any(name in r for r in records)]
+    if missing:
+        raise UserError(f"{path} has no column {', '.join(missing)}: its records need {', '.join(COLUMNS)}")
+    flights: dict[tuple[str, str], list[dict]] = defaultdict(list)
+    for record in records:
+        check(record, path)
+        flights[str(record.get("icao24")), str(record.get("callsign"))].append(record)
+    return [climb for key, flight in flights.items() for climb in climbs_of(key[0], flight)]
+
+
+def check(record: dict, path: Path) -> None:
+    """UserError naming `path` and what a record has in place of a number or of a name. NaN is no rate, as
+    null is."""
+    value: Any
+    for name in ("timestamp", "vertical_rate"):
+        value = record.get(name)
+        unknown = value is None or (isinstance(value, float) and not math.isfinite(value))
+        if not unknown and not (type(value) in (int, float) and abs(value) < LARGEST):
+            raise UserError(
+                f"{path}: {name} = {reprlib.repr(value)} is not a number: give ms of a timestamp, and ft/min "
+                "of a vertical_rate, or null"
+            )
+    for name in ("icao24", "callsign"):
+        value = record.get(name)
+        if isinstance(value, (list, dict)) or not str(value).isprintable():
+            raise UserError(f"{path}: {name} = {reprlib.repr(value)} is not a name: give text or null")
+
+
+def climbs_of(aircraft: str, flight: list[dict]) -> list[Climb]:
+    """The climbs of a flight's records, which may have any order.
+
+    A climb begins with a step of CLIMBING or more. It ends where LEVEL steps have none, where no rate is
+    known for more than LONGEST_GAP seconds, or with the records. It gains HEIGHT at least.
+    """
+    time, rate = (np.array([r.get(name) for r in flight], float) for name in ("timestamp", "vertical_rate"))
+    known = (np.abs(time) < LARGEST) & np.isfinite(rate)
+    seconds, first = np.unique((time[known] // 1000).astype(np.int64), return_index=True)
+    found = []
+    for part in np.split(np.arange(len(seconds)), np.flatnonzero(np.diff(seconds) > LONGEST_GAP + 1) + 1):
+        at = seconds[part]
+        steps = (at[-1] + 1 - at[0]) // STEP if len(at) else 0
+        if not steps:
+            continue
+        whole = at[0] + np.arange(steps * STEP)
+        rates = np.interp(whole, at, rate[known][first[part]]).reshape(steps, STEP).mean(1)
+        empty = ~np.isin(whole, at).reshape(steps, STEP)
+        up = np.flatnonzero(rates >= CLIMBING)
+        for run in np.split(up, np.flatnonzero(np.diff(up) > LEVEL) + 1):
+            if len(run) and rates[run[0] : run[-1] + 1].sum() * STEP / 60 >= HEIGHT:
+                steps_of = slice(run[0], run[-1] + 1 + LEVEL)
+                found.append(Climb(aircraft, rates[steps_of], int(empty[steps_of].sum())))
+    return found
+
+
+def windows_of(climbs: list[Climb], stride: int) -> np.ndarray:
+    """The tokens (n, LENGTH) of the windows of all climbs, `stride` steps after one another."""
+    rows = [
+        tokens_of(climb.rates[start : start + LENGTH])
+        for climb in climbs
+        for start in range(0, len(climb.rates) - LENGTH + 1, stride)
+    ]
+    return np.array(rows, np.int64).reshape(-1, LENGTH)
+
+
+def splits_of(path: Path, climbs: list[Climb]) -> dict[str, np.ndarray]:
+    """The windows of each split. No aircraft, and so no flight, stands in two of them: which one it stands in
+    is by a hash of its icao24. UserError naming `path` for too few."""
+    long = [climb for climb in climbs if len(climb.rates) >= LENGTH]
+    aircraft = sorted({c.aircraft for c in long}, key=lambda name: hashlib.sha256(name.encode()).digest())
+    count = max(1, round(HELD_OUT * len(aircraft)))
+    if len(aircraft) < 3:
+        raise UserError(
+            f"{path} has {len(long)} climbs of {LENGTH * STEP} seconds that gain {HEIGHT:,} ft, of "
+            f"{len(aircraft)} aircraft: too few for three splits, give it more records"
+        )
+    bounds = {"train": (2 * count, None), "validation": (0, count), "test": (count, 2 * count)}
+    own = {split: set(aircraft[slice(*bounds[split])]) for split in SPLITS}
+    return {
+        split: windows_of([climb for climb in long if climb.aircraft in own[split]], STRIDE[split])
+        for split in SPLITS
+    }

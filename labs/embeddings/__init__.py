@@ -1,0 +1,1 @@
+"""Where the texts of a table's rows lie beside human ones: t-SNE of their embeddings."""

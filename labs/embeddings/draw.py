@@ -1,0 +1,93 @@
+"""Where the texts of a table's rows lie beside human ones: t-SNE of their embeddings by a language model.
+
+    python labs/embeddings/draw.py results/heads_250 --scorer out/baseline-small
+
+Writes TABLE.embeddings.png, which report.py then shows. TABLE is the name of a table's store without its
+ending; the texts lie in TABLE.samples, as many of each row as the text measure's --texts_kept. The scorer is
+a run or a folder of transformers, as that of eval_diversity.py, and embeds a text as the mean of its hidden
+states. It should know the language well, and be no row of the table. The number at each panel is the
+leave-one-out accuracy of nearest neighbours among as many human texts and texts of the row, in the embeddings
+themselves: .5 where they cannot be told apart.
+"""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from runtime.configurator import check_seed
+from runtime.door import Program
+from runtime.errors import UserError
+
+
+@dataclass
+class EmbeddingsConfig:
+    # fmt: off
+    table: str                      # results/NAME: the table with the texts
+    scorer: str = ""                # needed: a run, or a folder of transformers
+    rows: list[str] = field(default_factory=list)  # empty: all but unigram noise and the loop
+    texts: int = 200                # of each row, the first ones
+    seed: int = 0                   # of t-SNE
+    device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
+    # fmt: on
+
+    def check(self) -> None:
+        """UserError naming the value that cannot work."""
+        if not self.scorer:
+            raise UserError("--scorer is missing: the run or the folder that embeds, --scorer=out/NAME")
+        if self.texts < 1:
+            raise UserError(f"texts = {self.texts}: must be at least 1")
+        check_seed(self.seed)
+
+
+program = Program(
+    __name__, __doc__, EmbeddingsConfig, "sklearn", "scipy", "tabulate", "sacrebleu", "matplotlib"
+)
+
+from tqdm import tqdm
+
+from evaluation.scorer import open_scorer
+from labs.embeddings.tsne import HUMAN, check_rows, draw, embed
+from measures.store import Store
+from measures.text import TextMeasure
+from measures.views import read_texts, samples_file
+from runtime.configurator import cli
+from runtime.device import get_device
+from runtime.files import beside, check_writable, foreign
+
+
+def texts_of(c: EmbeddingsConfig) -> dict[str, list[str]]:
+    """row -> its texts, the human ones first. UserError for a row that the table has no texts of."""
+    table = Path(c.table)
+    rows = Store(beside(table, ".jsonl")).rows(TextMeasure.name)
+    known = {row["name"]: bool(row.get("reference")) for row in rows}
+    asked = c.rows or [name for name, reference in known.items() if not reference]
+    out = {}
+    for name in dict.fromkeys((HUMAN, *asked)):
+        file = samples_file(table, name)
+        if name not in known or not file.is_file():
+            having = ", ".join(n for n in known if samples_file(table, n).is_file())
+            raise UserError(
+                f"{beside(table, '.samples')} has no texts of {name!r}; it has {having or 'none'}"
+            )
+        with foreign(file, "texts, a JSON string a line: make the table again"):
+            out[name] = [text for text in read_texts(file) if text.strip()][: c.texts]
+    return out
+
+
+@program
+def main(c: EmbeddingsConfig) -> int:
+    texts, out = texts_of(c), beside(Path(c.table), ".embeddings")
+    check_rows(texts)
+    check_writable(beside(out, ".png"))
+    scorer = open_scorer(c.scorer, get_device(c.device))
+    bar = tqdm(texts.items(), desc=f"embedded by {scorer.name}", leave=False)
+    for path in draw({name: embed(scorer, of_row) for name, of_row in bar}, out, c.seed):
+        print(f"wrote {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    cli(main)()

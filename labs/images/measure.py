@@ -1,0 +1,313 @@
+"""The images measure: how good the images are that models of labs/image_tokens draw.
+
+    python train.py config/mnist_brief.py --source=DIR                  the classifier, once
+    python table.py --measure=images out/*-mnist_tokens-* --classifier=out/mnist_brief --out=results/images
+
+bits         -log2 p of the held-out codes given the class: a code, and a pixel of the image
+FD           Frechet distance between features of sampled and held-out images (ours: before the last layer of
+             the classifier, so no FID, and only rows of one classifier can be compared)
+precision    per cent of sampled images within the manifold of held-out ones, recall the reverse
+             (Kynkaanniemi et al. 2019, 3 neighbours)
+accuracy     per cent whose class the classifier finds to be the one asked for
+
+for each scale of classifier-free guidance. The rows below are other held-out images, the same through the
+tokenizer, and uniform noise of codes. Means over the seeds of a row, with 95% intervals by Student's t.
+OUT.samples/RUN.png: images by class (down) and guidance (four each).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from data.held_out import open_held_out
+from evaluation.orders import Asker
+from evaluation.rows import check_comparable, check_together, corpus_folder
+from evaluation.sampling import weight_draws
+from evaluation.scoring import score
+from evaluation.settings import run_seed
+from labs.classes.sets import ImageSet
+from labs.image_tokens.prepare import FILES, read_source
+from labs.images.guidance import sample_codes, what_is_drawn
+from labs.images.quality import NEIGHBOURS, grid, halves, judged, seen, write_png
+from measures.measure import Entry, Subject, entries
+from measures.store import Row
+from measures.views import View, grouped, mean, paragraphs, problems, samples_file, table
+from model import LanguageModel
+from runtime import checkpoint
+from runtime.configurator import check_seed
+from runtime.device import float64_device, get_device, get_dtype, settle_dtype
+from runtime.errors import UserError
+from runtime.values import check_cfg, check_sampling
+
+TITLES = {"fd": "FD (our CNN)", "precision": "precision", "recall": "recall", "accuracy": "accuracy"}
+SHOWN = (10, 4)  # classes, and images of each at a point, in the picture of a run
+
+
+@dataclass
+class ImagesConfig:
+    # fmt: off
+    checkpoints: list[str]          # [NAME=]RUN ...: out folders of training runs, or checkpoints in them
+    classifier: str = ""            # the out folder of a run of train.py on the same images
+    split: Literal["validation", "test"] = "test"
+    images: int = 2000              # sampled at each point, and real ones they are compared with
+    cfg: list[float] = field(default_factory=lambda: [1.0, 2.0, 3.0, 4.0])  # scales of guidance; 1: none
+    temperatures: list[float] = field(default_factory=lambda: [1.0])    # of log p, after the guidance
+    top_k: list[int] = field(default_factory=lambda: [0])               # likewise; 0: all
+    samples: int = 8                # weight draws of Bayesian rows
+    seed: int = 1337                # of what is sampled
+    data: str = ""                  # the prepared data folder; empty: the one of the first run
+    device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
+    dtype: str = "float32"          # of matrix products: float32, bfloat16, float16, or auto
+    out: str = ""                   # writes OUT.jsonl, OUT.md and OUT.samples/RUN.png
+    #                                 rows of other runs, and of unchanged ones, in it are kept
+    # fmt: on
+
+    def check(self) -> None:
+        """UserError naming the value that cannot work."""
+        if not self.classifier:
+            raise UserError(
+                "classifier = '': its features are what images are compared by; train one on the same "
+                "images (python train.py config/mnist_brief.py) and give --classifier=out/mnist_brief"
+            )
+        for key, least in (("images", NEIGHBOURS + 1), ("samples", 1)):
+            if getattr(self, key) < least:
+                raise UserError(f"{key} = {getattr(self, key)}: must be at least {least}")
+        if not self.points:
+            raise UserError("cfg, temperatures and top_k: give at least one value of each")
+        for p in self.points:
+            check_cfg(p.cfg)
+            check_sampling(p.temperature, p.top_k, 1.0)
+        check_seed(self.seed)
+
+    @property
+    def points(self) -> list["Point"]:
+        return [Point(*p) for p in product(self.cfg, self.temperatures, self.top_k)]
+
+
+class Point(NamedTuple):
+    """How images are drawn."""
+
+    cfg: float
+    temperature: float
+    top_k: int
+
+    def __str__(self) -> str:
+        hot = f", temperature {self.temperature:g}" * (self.temperature != 1)
+        return f"{self.cfg:g}{hot}" + f", top {self.top_k}" * (self.top_k > 0)
+
+
+# -----------------------------------------------------------------------------
+# The classifier
+
+
+def open_classifier(path: str, images: str) -> checkpoint.Checkpoint:
+    """The best checkpoint of a classifier, without its weights. UserError if it is none or of another set of
+    images."""
+    ckpt = checkpoint.load(checkpoint.find(path), weights=False, classifier=True)
+    if ckpt.config["tokenizer"] != checkpoint.CLASSES:
+        raise UserError(
+            f"--classifier={path} is no classifier: give the out folder of one (python train.py "
+            "config/mnist_brief.py)"
+        )
+    if ckpt.config.get("dataset") != images:
+        raise other_images(path, ckpt, images)
+    return ckpt
+
+
+def other_images(path: str, ckpt: checkpoint.Checkpoint, images: str) -> UserError:
+    return UserError(
+        f"--classifier={path} was trained on {ckpt.config.get('dataset')!a}, not on these images of "
+        f"{images}: give one that was"
+    )
+
+
+def load_classifier(path: str, images: ImageSet) -> LanguageModel:
+    """The model of `open_classifier`, on the CPU. UserError if its images are not these."""
+    ckpt = open_classifier(path, images.name)
+    shape = ckpt.config.get("trunk_args", {}).get("shape")
+    if ckpt.config.get("data_sha256") != images.sha256 or shape != list(images.kind.shape):
+        raise other_images(path, ckpt, images.name)
+    return checkpoint.load_model(path, classifier=True)[0]
+
+
+# -----------------------------------------------------------------------------
+# The measure
+
+
+class ImagesSession:
+    """The runs that are asked for, and the images that theirs are compared with."""
+
+    def __init__(self, c: ImagesConfig):
+        """UserError for all that cannot be measured, before any work."""
+        self.c, self.device = c, get_device(c.device)
+        self.dtype = settle_dtype(c.dtype, self.device).name
+        runs = entries(c.checkpoints)
+        for entry in runs:
+            what_is_drawn(entry.ckpt, c.data, any(scale != 1 for scale in c.cfg))
+        check_comparable(runs)
+        self.subjects: Sequence[Subject] = runs
+        folder, self.layout, codec = what_is_drawn(runs[0].ckpt, c.data)
+        if codec is None:
+            raise UserError(
+                f"{folder} holds another program's codes, whose images are not here: "
+                "python table.py --measure=orders scores them"
+            )
+        self.codec, self.data = codec, open_held_out(folder / f"{c.split}.bin")
+        images = read_source(self.data.info["source"]).open()
+        self.classifier = load_classifier(c.classifier, images)
+        real, self.others = halves(getattr(images, c.split), c.images)  # as many, with nothing in common
+        if len(real) <= NEIGHBOURS:
+            raise UserError(f"the {c.split} split has too few images: {len(real)} in each half of it")
+        if c.out:
+            samples_file(Path(c.out), "")  # UserError if pictures would be written through a link
+        self.real, self.labels = seen(self.classifier, real.pixels), real.labels
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return settings_of(self.c) | {"dtype": self.dtype, "corpus": self.data.info["sha256"]}
+
+    def whole(self, row: Row) -> bool:
+        return True
+
+    def references(self) -> list[Row]:
+        """Other held-out images, the same through the tokenizer, and uniform noise of codes."""
+        codec, rng = self.codec, np.random.default_rng(self.c.seed)
+        noise = rng.integers(codec.codes, size=(len(self.labels), math.prod(codec.grid)))
+        through = codec.decode(codec.encode(self.others.pixels))
+        made = {
+            "other held-out images": (self.others.pixels, self.others.labels),
+            "the same through the tokenizer": (through, self.others.labels),
+            "uniform noise of codes": (codec.decode(noise), self.labels),
+        }
+        rows = [{"name": name, **self._judged(pixels, labels)} for name, (pixels, labels) in made.items()]
+        classifier = Path(self.c.classifier).name
+        rows[0]["about"] = {"images": len(self.labels), "classifier": classifier, "codes": self.layout.codes}
+        return rows
+
+    def numbers(self, subject: Subject) -> Row:
+        """All that is measured of one run. A picture of its images goes to OUT.samples."""
+        assert isinstance(subject, Entry)
+        c = self.c
+        model, ckpt = checkpoint.load_model(subject.path, device=self.device, dtype=get_dtype(self.dtype))
+        draws = weight_draws(model, ckpt.config, c.samples, c.seed, self.dtype)
+        s = score(model, self.data.ids, 0, draws, self.device, self.dtype, given=self.data.given)
+        per_pixel = math.prod(self.codec.grid) / math.prod(self.codec.shape[1:])
+        row: Row = {}
+        for end, nll in (("", s.nll), ("_eps", s.eps_nll)):
+            bits = nll / s.tokens / math.log(2)
+            row |= {f"bits_code{end}": bits, f"bits_pixel{end}": bits * per_pixel}
+        row |= {"zeros": s.zeros, "points": []}
+        strips = []
+        for point in c.points:
+            asker = Asker(model, draws, self.device, self.dtype)
+            pixels = self._drawn(point, asker, run_seed(c.seed, ckpt.config), subject.name)
+            row["points"].append({**point._asdict(), **self._judged(pixels, self.labels)})
+            strips.append(strip(pixels, self.labels))
+        if c.out:
+            picture = samples_file(Path(c.out), subject.name).with_suffix(".png")
+            write_png(picture, np.concatenate(strips, 1))
+        return row
+
+    def _judged(self, pixels: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+        return judged(self.real, seen(self.classifier, pixels), labels)
+
+    def _drawn(self, point: "Point", asker: Asker, seed: int, name: str) -> np.ndarray:
+        """Pixels of images of the classes `labels`, the same ones again for the same run and settings."""
+
+        def bar(batches: Any) -> Any:
+            return tqdm(batches, desc=f"{name}: guidance {point}", leave=False)
+
+        codes = sample_codes(
+            asker.model,
+            asker.draws,
+            self.layout,
+            self.labels,
+            point.cfg,
+            (point.temperature, point.top_k, 1.0),
+            torch.Generator(float64_device(asker.device)).manual_seed(seed),
+            asker.device,
+            asker.dtype,
+            bar,
+        )
+        return self.codec.decode(codes)
+
+
+def strip(pixels: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """A picture of a few images of each class, a row a class."""
+    classes, each = np.unique(labels)[: SHOWN[0]], SHOWN[1]
+    chosen = np.concatenate([np.resize(np.flatnonzero(labels == i), each) for i in classes])
+    return np.pad(grid(pixels[chosen], len(classes), each), ((0, 0), (0, 8), (0, 0)), constant_values=255)
+
+
+def settings_of(c: ImagesConfig) -> dict[str, Any]:
+    """What two rows must share to stand in one table, as far as the flags say it."""
+    keys = ("split", "images", "cfg", "temperatures", "top_k", "samples", "seed")
+    known = {key: getattr(c, key) for key in keys} | ({"dtype": c.dtype} if c.dtype != "auto" else {})
+    return known | {"classifier": checkpoint.weights_digest(checkpoint.find(c.classifier))}
+
+
+class ImagesMeasure:
+    """See measures.measure.Measure."""
+
+    name, definition, config = "images", 1, ImagesConfig
+
+    def check(self, c: ImagesConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        for run in wanted:
+            if run["dataset"] != "image_tokens":
+                raise UserError(f"dataset = {run['dataset']!r}: --measure=images is of image tokens alone")
+        check_together([(Path(w["out_dir"]), w) for w in wanted], corpus_folder)
+        for source in (read_source(run["source"]) for run in wanted):
+            if source.images == FILES:
+                raise UserError(f"source = {str(source)!r}: another program's codes have no images to judge")
+            if not source.settings.drop and any(scale != 1 for scale in c.cfg):
+                raise UserError(
+                    f"cfg = {c.cfg} with drop=0 in source: give --cfg=[1], or images with drop=10"
+                )
+            open_classifier(c.classifier, source.images)
+        return settings_of(c)
+
+    def open(self, c: ImagesConfig) -> ImagesSession:
+        return ImagesSession(c)
+
+    def view(self, rows: list[Row]) -> View:
+        """The held-out codes, then what is drawn at each point: a line for each row."""
+        groups, keys = grouped(rows), ("bits_code", "bits_pixel", "bits_code_eps")
+        held_out = [
+            [name, str(len(runs)), *(mean([r[k] for r in runs]) for k in keys)]
+            for name, runs in groups.items()
+        ]
+        drawn = []
+        for name, runs in groups.items():
+            for same in zip(*(r["points"] for r in runs)):
+                point = str(Point(*(same[0][k] for k in Point._fields)))
+                drawn.append([name, point, *(mean([p[k] for p in same]) for k in TITLES)])
+        references = [r for r in rows if r.get("reference")]
+        drawn += [[r["name"], "", *(f"{r[k]:.4g}" for k in TITLES)] for r in references]
+        head = ["", "runs", "bits a code", "bits a pixel", "bits a code, eps"]
+        tables = [table(head, held_out), table(["", "guidance", *TITLES.values()], drawn)]
+        return View(paragraphs(*tables, explained(rows), problems(rows)))
+
+    def draw(self, rows: list[Row], out: Path) -> list[Path]:
+        return []
+
+
+def explained(rows: list[Row]) -> str:
+    """The line under the tables."""
+    about = next((r["about"] for r in rows if "about" in r), None)
+    if about is None:
+        return ""
+    return (
+        f"{about['images']} images a point, against as many of the {rows[0]['settings']['split']} split, "
+        f"with the features of {about['classifier']}; {about['codes']} codes, so uniform noise has "
+        f"{math.log2(about['codes']):.4g} bits a code. eps: of (p + 1e-6) / (1 + 1e-6 V)."
+    )
+
+
+MEASURE = ImagesMeasure()

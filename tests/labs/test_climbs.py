@@ -1,0 +1,399 @@
+"""Climbs: the truth of the simulated ones, climbs out of records, and the errors of runs."""
+
+import gzip
+import json
+import math
+import shutil
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY, train_in_process
+
+import train
+from data.held_out import open_held_out
+from data.orders import arranged
+from data.prepared import SPLITS, folder_of, load_tokenizer, prepared, unusual
+from data.sequences import UNKNOWN, Chain, Sequences
+from data.tokens import open_tokens
+from evaluation.any_order import FREE, reader_of
+from evaluation.orders import Asker
+from evaluation.two_sided import two_sided
+from labs.climbs import errors as page
+from labs.climbs import prepare as climbs
+from labs.climbs import records, simulated
+from labs.climbs.rates import HIGHEST, LENGTH, LOWEST, RATES, WORDS, tokens_of
+from labs.climbs.rest import can_be_asked, density, nats, written
+from labs.climbs.simulated import Climbs, near
+from measures.store import Store
+from runtime.errors import UserError
+from tests.test_orders import log_p, model_of
+
+SIZES = "simulated length=8 train=30 validation=6 test=12"
+
+
+def asker(model) -> Asker:
+    return Asker(model, model.head.draws(1, 0, torch.float64), "cpu", "float32")
+
+
+# ---- the truth -----------------------------------------------------------------------------------
+
+
+def small_chain() -> Chain:
+    """Four hidden states that show three tokens, some steps impossible."""
+    rng = np.random.default_rng(0)
+    step = rng.random((4, 4)) * (rng.random((4, 4)) < 0.7) + np.eye(4)
+    first = np.array([0.5, 0.3, 0.2, 0.0])
+    return Chain(5, ["a", "b", "c"], first, step / step.sum(1, keepdims=True), np.array([0, 1, 1, 2]))
+
+
+@pytest.fixture(scope="module")
+def enumerated() -> tuple[Chain, np.ndarray, np.ndarray]:
+    """The chain, all sequences of its tokens (V^T, T), and the probability of each: a sum over all paths."""
+    chain = small_chain()
+    every = np.array(list(product(range(3), repeat=5)))
+    p = np.zeros(len(every))
+    for path in product(range(4), repeat=5):
+        of_path = chain.first[path[0]] * math.prod(chain.step[a, b] for a, b in pairwise(path))
+        p[(chain.token[list(path)] == every).all(1)] += of_path
+    return chain, every, p
+
+
+@pytest.mark.parametrize("given", [1, 2])
+def test_what_is_given_is_not_counted(enumerated, given):
+    chain, every, p = enumerated
+    begins = (every[:, None, :given] == every[None, :, :given]).all(2)
+    possible = p > 0
+    expected = np.log((begins @ p)[possible] / p[possible])
+    truth = Sequences(chain, given)
+    np.testing.assert_allclose(truth.nats(every[possible]), expected, rtol=1e-12)
+    begun = begins @ p > 0
+    judged = truth.judge(every[begun])
+    assert judged["validity"] == possible[begun].mean()
+    assert judged["true_nll"] == pytest.approx(expected.mean())
+
+
+def test_a_chain_by_enumeration(enumerated):
+    chain, every, p = enumerated
+    assert p.sum() == pytest.approx(1) and (p == 0).any()
+    with np.errstate(divide="ignore"):
+        np.testing.assert_allclose(chain.log_prob(every), np.log(p), rtol=1e-12)
+    rng = np.random.default_rng(1)
+    for known in product([False, True], repeat=5):
+        rows = np.where(known, chain.sample(3, rng), UNKNOWN)
+        agree = ((rows[:, None] == every) | (rows[:, None] == UNKNOWN)).all(2) * p
+        np.testing.assert_allclose(chain.log_evidence(rows), np.log(agree.sum(1)), rtol=1e-12, atol=1e-14)
+        exact = np.stack([agree @ (every == v) for v in range(3)], 2) / agree.sum(1)[:, None, None]
+        np.testing.assert_allclose(np.exp(chain.log_probs(rows)), exact, rtol=1e-12, atol=1e-14)
+
+
+def test_samples_of_a_chain(enumerated):
+    chain, every, p = enumerated
+    x = chain.sample(20_000, np.random.default_rng(2))
+    counts = np.bincount(x @ 3 ** np.arange(5)[::-1], minlength=len(every))
+    assert not counts[p == 0].any()
+    expected = p[p > 0] * len(x)
+    statistic, freedom = ((counts[p > 0] - expected) ** 2 / expected).sum(), (p > 0).sum() - 1
+    assert abs(statistic - freedom) < 5 * math.sqrt(2 * freedom)
+
+
+def test_simulated_climbs_are_possible_and_keep_the_chain_rule():
+    task = Climbs(20)
+    np.testing.assert_allclose(task.step.sum(1), 1)
+    assert task.first.sum() == pytest.approx(1)
+    rng = np.random.default_rng(3)
+    x = task.sample(4, rng)
+    assert task.valid(x).all()
+    tokens, total, rows = np.full_like(x, UNKNOWN), np.zeros(4), np.arange(4)
+    for at in rng.permuted(np.tile(np.arange(20), (4, 1)), axis=1).T:
+        total += task.log_probs(tokens)[rows, at, x[rows, at]]
+        tokens[rows, at] = x[rows, at]
+    assert total == pytest.approx(task.log_prob(x), rel=1e-10)
+    x[0, 7] = (x[0, 6] + 30) % task.V  # no aircraft does that in eight seconds
+    assert not task.valid(x)[0]
+
+
+def test_the_least_climb_does_not_underflow():
+    task = Climbs(Climbs.LONGEST)
+    with np.errstate(divide="ignore"):
+        first, step = -np.log2(task.first), -np.log2(task.step)
+    bits = np.where(np.isinf(first), -1, first)  # of the least probable path to each state, -1: none
+    for _ in range(task.T - 1):
+        bits = np.where((bits[:, None] >= 0) & np.isfinite(step), bits[:, None] + step, -1).max(0)
+    assert 900 < bits.max() < 1022
+    with pytest.raises(UserError, match=r"length = 101: .* use at most 100"):
+        Climbs(Climbs.LONGEST + 1)
+
+
+def test_noise_is_cut_off_and_never_empty():
+    quietest = min(phase.noise for phase in simulated.PHASES.values())
+    p = near(np.linspace(0, 4000, 77), quietest)
+    np.testing.assert_allclose(p.sum(1), 1)
+    assert (p[0] > 0).sum() <= 2 * simulated.CUT * quietest / 128 + 1
+
+
+# ---- records -------------------------------------------------------------------------------------
+
+
+def flight(aircraft: str, rates: np.ndarray, start: int = 1_600_000_000) -> list[dict]:
+    """A record a second."""
+    return [
+        {"timestamp": (start + i) * 1000, "icao24": aircraft, "callsign": "X1", "vertical_rate": r}
+        for i, r in enumerate(rates.tolist())
+    ]
+
+
+def climb_of(seconds: int = 700, rate: float = 1800.0) -> np.ndarray:
+    """A minute of level flight, then a climb, then two and a half minutes of level flight."""
+    return np.concatenate((np.zeros(60), np.full(seconds, rate), np.zeros(150)))
+
+
+def test_a_climb_is_cut_out_of_a_flight():
+    [climb] = records.climbs_of("a", flight("a", climb_of()))
+    assert climb.rates[0] == 900  # it begins in the step that is half level
+    assert (climb.rates[1:88] == 1800).all() and (climb.rates[88:] == 0).all()
+    assert (len(climb.rates), climb.filled) == (88 + records.LEVEL, 0)
+    assert not records.climbs_of("a", flight("a", climb_of(rate=250.0)))
+    assert not records.climbs_of("a", flight("a", climb_of(seconds=120)))  # 3,600 ft
+    assert not records.climbs_of("a", flight("a", -climb_of()))
+
+
+def test_rates_are_filled_in_and_long_gaps_end_a_climb():
+    whole = flight("a", climb_of())
+    shuffled = [whole[i] for i in np.random.default_rng(0).permutation(len(whole))]
+    [climb], [same] = records.climbs_of("a", whole), records.climbs_of("a", shuffled)
+    assert (climb.rates == same.rates).all()
+    for n, record in enumerate(whole):
+        if 200 <= n < 230:
+            record["vertical_rate"] = None
+    [filled] = records.climbs_of("a", whole)
+    assert filled.filled == 30 and (filled.rates == climb.rates).all()
+    whole[230]["vertical_rate"] = math.nan  # a second more
+    parts = records.climbs_of("a", whole)
+    assert len(parts) == 1 and len(parts[0].rates) < len(climb.rates)  # the part before it is too low
+
+
+def test_rates_as_tokens():
+    assert tokens_of(np.array([-9000.0, -256, 0, 63, 65, 9000])).tolist() == [0, 0, 2, 2, 3, len(RATES) - 1]
+    assert (tokens_of(RATES) == np.arange(len(RATES))).all()
+    assert [float(word) for word in WORDS] == RATES.tolist()
+    assert (RATES[0], RATES[-1]) == (LOWEST, HIGHEST)
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A file of twelve flights, whose rates differ."""
+    path = tmp_path / "flights.json.gz"
+    rows = [r for n in range(12) for r in flight(f"a{n}", climb_of(rate=1000.0 + 128 * n))]
+    path.write_bytes(gzip.compress(json.dumps(rows).encode()))
+    return path
+
+
+def test_splits_are_by_aircraft(source, tmp_path, capsys):
+    folder = prepared("climbs", "words", str(source), tmp_path)
+    assert folder.name == "words-flights"
+    assert "12 climbs of 12 aircraft; 0 of their" in capsys.readouterr().err
+    seen = {}
+    for split, aircraft in zip(SPLITS, (10, 1, 1)):
+        held = open_held_out(folder / f"{split}.bin")
+        assert held.given == 1 and held.info["length"] == LENGTH
+        rows = held.ids[:-1].reshape(-1, LENGTH)
+        seen[split] = set(np.median(rows, 1))  # each aircraft climbs at a rate of its own
+        starts = (88 + records.LEVEL - LENGTH) // records.STRIDE[split] + 1
+        assert len(seen[split]) == aircraft and len(rows) == aircraft * starts
+        assert two_sided(held, "climbs", LENGTH) is None  # nobody knows it
+    assert len(set.union(*seen.values())) == 12
+
+
+DAMAGE = {
+    "cut short": (lambda b: b[: len(b) // 2], "not a whole gzip file"),
+    "no json": (lambda b: gzip.compress(gzip.decompress(b)[:-100]), "not a whole file of JSON"),
+    "no list": (lambda b: gzip.compress(b'{"a": 1}'), "not a list of ADS-B records"),
+    "nothing": (lambda b: gzip.compress(b"[]"), "not a list of ADS-B records"),
+    "no column": (
+        lambda b: gzip.compress(gzip.decompress(b).replace(b"vertical_rate", b"rate")),
+        "no column vertical_rate: its records need timestamp, icao24, callsign, vertical_rate",
+    ),
+    "no number": (lambda b: gzip.compress(gzip.decompress(b).replace(b"1000.0", b'"up"')), "is not a number"),
+    "few": (
+        lambda b: gzip.compress(json.dumps(flight("a", climb_of())).encode()),
+        "1 climbs of 512 seconds .* of 1 aircraft: too few for three splits",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_files_that_cannot_be_used(source, tmp_path, damage):
+    change, says = DAMAGE[damage]
+    source.write_bytes(change(source.read_bytes()))
+    with pytest.raises(UserError, match=says) as caught:
+        climbs.prepare(tmp_path / "words", "words", str(source))
+    assert "\n" not in str(caught.value) and not (tmp_path / "words").exists()
+
+
+def test_another_file_in_its_place_is_refused(source, tmp_path):
+    out = tmp_path / "words"
+    climbs.prepare(out, "words", str(source))
+    assert climbs.prepare(out, "words", str(source)) == out
+    rows = [r for n in range(12) for r in flight(f"a{n}", climb_of(rate=2000.0 + 128 * n))]
+    source.write_bytes(gzip.compress(json.dumps(rows).encode()))
+    with pytest.raises(UserError, match="made from another text than .* now has: use --force"):
+        climbs.prepare(out, "words", str(source))
+    assert climbs.prepare(out, "words", str(source), force=True) == out
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nosuch"):
+        climbs.prepare(tmp_path / "words", "words", str(tmp_path / "nosuch.json.gz"))
+
+
+# ---- the simulated corpus ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Read only."""
+    return prepared("climbs", "words", SIZES, tmp_path_factory.mktemp("data"))
+
+
+def test_the_simulated_corpus(folder):
+    assert folder == folder_of("climbs", "words", SIZES, folder.parents[1])
+    assert folder.name == "words-simulated-length=8-train=30-validation=6-test=12"
+    assert load_tokenizer(folder).words == WORDS
+    for split, count in zip(SPLITS, (30, 6, 12)):
+        held = open_held_out(folder / f"{split}.bin")
+        truth = two_sided(held, "climbs", 8)
+        assert isinstance(truth, Sequences) and two_sided(held, "climbs", 16) is None
+        rows = held.ids[:-1].reshape(count, 8).astype(int)
+        whole = -Climbs(8).log_prob(rows).mean()
+        assert truth.judge(rows)["validity"] == 1 and truth.judge(rows)["true_nll"] < whole - 1
+    assert unusual("climbs", str(open_tokens(folder / "test.bin").info["source"])) == SIZES[10:]
+    assert unusual("climbs", "/home/me/flights.json.gz") == ""
+
+
+@pytest.mark.parametrize(
+    "wrong, says",
+    [
+        ("simulated x=1", "'x=1' is not a setting of the simulated climbs"),
+        ("simulated length=101", "length = 101 must be at most 100"),
+        ("simulated train=0", "train = 0 must be at least 1"),
+    ],
+)
+def test_wrong_sources(tmp_path, wrong, says):
+    with pytest.raises(UserError, match=says):
+        climbs.prepare(tmp_path / "words", "words", wrong)
+    with pytest.raises(UserError, match="tokenizer = 'gpt2'.*their rates"):
+        climbs.prepare(tmp_path / "words", "gpt2", "simulated")
+    assert not list(tmp_path.iterdir())
+
+
+# ---- the rest of a climb -------------------------------------------------------------------------
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("order", ["left_to_right", "any", "masked"])
+def test_nats_of_the_rest(order):
+    """Against a forward pass for each token; in any order along the known places, then the others."""
+    model = model_of(order, length=6, vocab=5)
+    who, rng = asker(model), np.random.default_rng(0)
+    whole = torch.from_numpy(rng.integers(0, 5, (3, 6)))
+    known = torch.tensor([True, True, False, False, order != "left_to_right", False])
+    text, want = torch.where(known, whole, FREE), 0.0
+    for place in (~known).nonzero().flatten().tolist():
+        if order == "left_to_right":
+            p = log_p(model, whole[:, :place])[:, -1].exp()
+        elif order == "any":
+            path = np.tile([0, 1, 4, 2, 3, 5], (3, 1))
+            read, positions, _ = map(torch.from_numpy, arranged(whole.numpy(), path, 5))
+            p = log_p(model, read, positions)[:, [0, 1, 4, 2, 3, 5].index(place)].exp()
+        else:
+            p = density(who, text)[:, place]
+        want -= p.gather(1, whole[:, place : place + 1]).log().sum().item()
+        text[:, place] = whole[:, place]
+    text = torch.where(known, whole, FREE)
+    assert nats(who, text, whole) == pytest.approx(want / int((~known).sum() * 3), rel=1e-5)
+    filled = written(who, text, seed=1)
+    assert (filled[:, known] == whole[:, known]).all() and (filled >= 0).all()
+
+
+@torch.no_grad()
+def test_the_density_of_known_and_unknown_places():
+    who = asker(model_of("any", length=6, vocab=5))
+    text = torch.tensor([[FREE, 3, FREE, FREE, 0, FREE]])
+    p = density(who, text)
+    torch.testing.assert_close(p.sum(2), torch.ones(1, 6, dtype=torch.float64))
+    assert p[0, 1, 3] == p[0, 4, 0] == 1
+    # a place is asked apart from the others: what stands at another free one makes no difference
+    alone = reader_of(who.model, text, who.draws).each(torch.tensor([[2]])).row(torch.tensor([0]))
+    torch.testing.assert_close(p[:, 2], alone, rtol=1e-5, atol=1e-7)
+
+
+def test_a_left_to_right_model_can_be_told_the_start_alone():
+    who = asker(model_of("left_to_right", length=6, vocab=5))
+    for row, can in (([1, 2, FREE], True), ([1, FREE, 2], False), ([FREE, 1, 2], False), ([FREE] * 3, False)):
+        assert can_be_asked(who, torch.tensor([row])) == can
+    assert can_be_asked(asker(model_of("any", length=6, vocab=5)), torch.tensor([[1, FREE, 2]]))
+
+
+def test_errors_of_the_exact_posterior():
+    """Of a truth that is asked as a model would be: what samples say, and what is said without them."""
+    task = Climbs(8)
+    x = torch.from_numpy(task.sample(400, np.random.default_rng(4)))
+    for name, known in page.parts_of(8, 1).items():
+        found = page.of_truth(task, page.Asked(x, {}, task), known)
+        # what is asked about is the truth's own, so its error is its spread: sample^2 = 2 mean^2
+        assert found["sample"] / found["mean"] == pytest.approx(math.sqrt(2), rel=0.1), name
+        assert found["nll"] > 0
+    whole = page.of_truth(task, page.Asked(x, {}, task), np.arange(8) < 1)["nll"]
+    first = np.where(np.arange(8) < 1, x.numpy(), UNKNOWN)
+    want = (task.log_evidence(first) - task.log_prob(x.numpy())).mean() / 7
+    assert whole == pytest.approx(want)
+
+
+def test_the_error_of_the_mean_does_not_depend_on_how_many_samples(monkeypatch):
+    """A model whose futures are noise around a mean of 0."""
+    x = torch.full((200, 8), 2)  # 0 ft/min
+    monkeypatch.setattr(page, "can_be_asked", lambda *_: True)
+    monkeypatch.setattr(page, "nats", lambda *_: 0.0)
+    rng = torch.Generator().manual_seed(0)
+    noise = lambda who, text, seed: torch.randint(1, 6, text.shape, generator=rng)  # around 128 ft/min
+    monkeypatch.setattr(page, "written", noise)
+    who = asker(model_of("left_to_right", length=8, vocab=5))
+    for samples in (2, 20):
+        found = page.of_model(who, page.Asked(x, {}, None), np.arange(8) < 1, samples, 0)
+        assert found["mean"] == pytest.approx(128, rel=0.1)
+        assert found["sample"] == pytest.approx(128 * math.sqrt(1 + 2), rel=0.05)
+
+
+def test_the_command(folder, tmp_path, capsys, said):
+    runs = []
+    for order in ("left_to_right", "random", "masked"):
+        runs.append(tmp_path / order)
+        sizes = TINY | dict(block_size=8, dataset="climbs", tokenizer="words", name=order, order=order)
+        assert train_in_process(train.TrainConfig(**sizes, out_dir=str(runs[-1])), folder) == 0
+    out = tmp_path / "rest"
+    capsys.readouterr()
+    flags = ["--windows=10", "--samples=2", "--device=cpu", f"--out={out}"]
+    assert page.main([*map(str, runs), *flags]) == 0
+    assert capsys.readouterr().out.strip() == out.with_suffix(".md").read_text().strip()
+    rows = {r["name"]: r for r in Store(out.with_suffix(".jsonl")).rows("rest")}
+    assert rows.keys() == {"truth", "left_to_right", "random", "masked"} and rows["truth"]["reference"]
+    assert rows["random"]["row"] == "random" and rows["random"]["training"]["order"] == "random"
+    later = {name: r["parts"]["10% and a later place"].keys() for name, r in rows.items()}
+    assert later["random"] == later["masked"] == {*page.COLUMNS} and not later["left_to_right"]
+    assert "one pass" not in rows["left_to_right"]["parts"]["50%"]
+    assert out.with_suffix(".png").stat().st_size > 1000
+    whole = said[1]
+    assert "green: real" in whole and "10 of each" in whole and "masked" in whole and "truth" not in whole
+    for flag, says in (("--climb=10", "climb = 10: there are 10"), ("--samples=1", "samples = 1: must be")):
+        with pytest.raises(UserError, match=says):
+            page.main([str(runs[1]), *flags, flag])
+    moved = tmp_path / "moved"
+    shutil.copytree(folder, moved)
+    assert page.main([str(runs[0]), *flags, f"--data={moved}"]) == 0
+
+
+def test_runs_of_another_corpus_are_refused(trained):
+    with pytest.raises(UserError, match="was trained on .*: give runs of config/climbs.py"):
+        page.main([str(trained)])

@@ -1,0 +1,90 @@
+"""Embeddings of texts, the test of neighbours among them, and their picture."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from evaluation.scorer import open_scorer
+from labs.embeddings import draw as program
+from labs.embeddings.tsne import draw, embed, neighbour_accuracy
+from measures.store import Store
+from measures.views import samples_file
+from runtime.errors import UserError
+
+
+def cloud(n: int, at: float, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(at, 1, (n, 5)).astype(np.float32)
+
+
+def test_neighbours_tell_what_can_be_told_apart():
+    assert neighbour_accuracy(cloud(200, 0, 1), cloud(200, 0, 2)) == pytest.approx(0.5, abs=0.1)
+    assert neighbour_accuracy(cloud(200, 0, 1), cloud(200, 50, 2)) == 1
+    a = cloud(50, 0, 1)
+    assert neighbour_accuracy(a, a + 1e-6) == 0  # a copy's nearest neighbour is what it is a copy of
+    # by hand: of 0, 1 | 3, 10, nearest are 1, 0 | 1, 3
+    assert neighbour_accuracy(np.array([[0.0], [1]]), np.array([[3.0], [10]])) == 3 / 4
+
+
+@torch.no_grad()
+def test_a_text_is_the_mean_of_its_hidden_states(trained):
+    scorer = open_scorer(str(trained), torch.device("cpu"))
+    found = embed(scorer, ["a text", "another text of more words " * 50])
+    ids = torch.tensor(scorer.encode("a text"))
+    np.testing.assert_allclose(found[0], scorer.hidden(ids).mean(0).numpy(), rtol=1e-5)
+    assert found.shape == (2, scorer.hidden(ids).shape[1]) and np.isfinite(found).all()
+
+
+def test_the_picture_is_a_function_of_its_seed(tmp_path, said):
+    rows = {"human": cloud(30, 0, 1), "near": cloud(40, 0, 2), "far": cloud(30, 9, 3)}
+    (made,) = draw(rows, tmp_path / "a")
+    assert made.name == "a.png" and made.read_bytes() == draw(rows, tmp_path / "b")[0].read_bytes()
+    assert "30 of each" in said[0] and "far\n1-NN accuracy 1.00" in said[0]
+    assert "t-SNE keeps who is near whom" in said[0]
+
+
+@pytest.mark.parametrize(
+    "rows, says",
+    [
+        ({"human": cloud(30, 0, 1)}, "another to lie beside"),
+        ({"a": cloud(30, 0, 1), "b": cloud(30, 0, 1)}, "needs 'human'"),
+        ({"human": cloud(30, 0, 1), "b": cloud(9, 0, 1)}, "row b has 9"),
+    ],
+)
+def test_too_little_is_named(rows, says, tmp_path):
+    with pytest.raises(UserError, match=says):
+        draw(rows, tmp_path / "a")
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    """A table of two rows and two references, and its texts."""
+    rng = np.random.default_rng(0)
+    common = {"measure": "text", "definition": 1, "settings": {}}
+    names = {"human": True, "loop": True, "a": False, "b&c": False}
+    rows = [common | {"name": name, "reference": reference} for name, reference in names.items()]
+    Store(tmp_path / "t.jsonl").put(rows)
+    for name in names:
+        texts = [" ".join(rng.choice(["sea", "star", "tent"], 8)) for _ in range(12)]
+        file = samples_file(tmp_path / "t", name)
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("".join(json.dumps(t) + "\n" for t in texts))
+    return tmp_path / "t"
+
+
+def test_the_command(table, trained, capsys, said):
+    assert program.main([str(table), f"--scorer={trained}", "--device=cpu", "--texts=11"]) == 0
+    assert f"wrote {table}.embeddings.png" in capsys.readouterr().out
+    assert "11 of each" in said[0] and "b&c" in said[0] and "loop" not in said[0]
+    assert program.main([str(table), f"--scorer={trained}", "--device=cpu", "--rows=['loop']"]) == 0
+    assert "loop" in said[1] and "b&c" not in said[1]
+
+
+def test_a_table_without_texts_says_which_rows_have_some(table, trained):
+    samples_file(table, "a").unlink()
+    with pytest.raises(UserError, match="t.samples has no texts of 'a'; it has [^a]*human"):
+        program.main([str(table), f"--scorer={trained}"])
+    with pytest.raises(UserError, match="nosuch.samples has no texts of 'human'; it has none"):
+        program.main([str(table.with_name("nosuch")), f"--scorer={trained}"])

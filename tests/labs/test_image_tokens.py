@@ -1,0 +1,457 @@
+"""Images as tokens: the corpus, its tokenizers, the dropped classes, guidance, samples. No data."""
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY, train_in_process
+
+import labs.image_tokens.prepare as corpus
+import sample as text_sampler
+import train
+from data.batches import TextSource, Windows
+from data.tokens import open_tokens
+from labs.classes.sets import Images, ImageSet
+from labs.image_tokens.codecs import VQ, Patches, make_codec, read_codec, save_codec
+from labs.image_tokens.files import open_files
+from labs.image_tokens.prepare import Layout, prepare, read_source
+from labs.images import sample
+from labs.images.guidance import guided, only_codes, sample_codes
+from labs.images.quality import grid
+from model import build
+from runtime.errors import UserError
+
+SMALL = TINY | dict(dataset="image_tokens", tokenizer="words", block_size=17, max_steps=2, eval_interval=2)
+LOSSLESS = "digits patches codes=6"
+
+
+def made(count: int, seed: int) -> Images:
+    """Images of 8 x 8 made of six different patches of 2 x 2."""
+    rng = np.random.default_rng(seed)
+    patches = np.array(
+        [[0, 0, 0, 0], [255] * 4, [0, 255, 0, 255], [255, 0, 255, 0], [0, 0, 255, 255], [99] * 4]
+    )
+    at = rng.integers(6, size=(count, 4, 4))
+    pixels = patches[at].reshape(count, 4, 4, 2, 2).transpose(0, 1, 3, 2, 4).reshape(count, 1, 8, 8)
+    return Images(pixels.astype(np.uint8), np.arange(count, dtype=np.int64) % 10)
+
+
+@pytest.fixture(scope="session")
+def images() -> ImageSet:
+    return ImageSet("digits", made(80, 0), made(20, 1), made(40, 2))
+
+
+@pytest.fixture
+def here(images, monkeypatch):
+    """The made images take the digits' place."""
+    monkeypatch.setattr(corpus, "open_images", lambda *_: images)
+
+
+@pytest.fixture(scope="session")
+def folder(images, tmp_path_factory) -> Path:
+    """A prepared folder of them. Read only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus, "open_images", lambda *_: images)
+        return prepare(tmp_path_factory.mktemp("images") / "words", "words", LOSSLESS)
+
+
+@pytest.fixture(scope="session")
+def run(folder, tmp_path_factory) -> Path:
+    """The out folder of a tiny model of these images. Read only."""
+    out = tmp_path_factory.mktemp("runs") / "images-1"
+    config = train.TrainConfig(**SMALL | dict(name="images-1", seed=1, out_dir=str(out)))
+    assert train_in_process(config, folder) == 0
+    return out
+
+
+# ---- tokenizers
+
+
+def test_patches_come_back_from_their_codes(images):
+    codec = make_codec("patches", (1, 8, 8), 2, 6, seed=0).requires_grad_(False)
+    codec.fit(images.train.pixels, 0, 0)
+    codes = codec.encode(images.test.pixels)
+    assert codes.shape == (40, 16) and codes.min() >= 0 and codes.max() < 6
+    assert np.array_equal(codec.decode(codes), images.test.pixels)
+
+
+def test_codes_are_in_raster_order_and_colours_stay_together():
+    pixels = np.zeros((1, 3, 4, 4), np.uint8)
+    pixels[0, 1, :2, 2:] = 255  # the second patch is green
+    codec = Patches((3, 4, 4), 2, 2)
+    codec.codebook[1, 4:8] = 1
+    assert codec.encode(pixels).tolist() == [[0, 1, 0, 0]]
+    assert np.array_equal(codec.decode(codec.encode(pixels)), pixels)
+
+
+def test_vq_learns_codes_and_comes_back_from_its_files(images, tmp_path):
+    before, after = (make_codec("vq", (1, 8, 8), 2, 6, seed=0) for _ in range(2))
+    before.fit(images.train.pixels, 0, 1)
+    after.fit(images.train.pixels, 0, 60)
+
+    def error(codec: VQ) -> float:
+        rebuilt = codec.decode(codec.encode(images.test.pixels)).astype(float)
+        return np.square(rebuilt - images.test.pixels).mean()
+
+    assert error(after) < 0.8 * error(before)
+    assert len(np.unique(after.encode(images.test.pixels))) > 2
+    save_codec(after, tmp_path, {"source": "x"})
+    again, record = read_codec(tmp_path)
+    assert record["source"] == "x"
+    assert np.array_equal(again.encode(images.test.pixels), after.encode(images.test.pixels))
+
+
+def test_where_the_images_lie(images, tmp_path, monkeypatch):
+    """A prepared folder serves whoever does not say where; another place or other images are refused."""
+    monkeypatch.setattr(corpus, "open_images", lambda *_: images)
+    out, here = tmp_path / "words", f"{LOSSLESS} in={tmp_path}"
+    prepare(out, "words", here)
+    monkeypatch.setattr(corpus, "open_images", lambda *_: pytest.fail("it needs no images"))
+    assert prepare(out, "words", LOSSLESS) == out
+    with pytest.raises(UserError, match="prepared from .*: leave in= out to use it as it is"):
+        prepare(out, "words", f"{LOSSLESS} in={tmp_path / 'other'}")
+    monkeypatch.setattr(corpus, "open_images", lambda *_: images)
+    assert prepare(out, "words", here) == out
+    monkeypatch.setattr(corpus, "open_images", lambda *_: images._replace(train=made(80, 5)))
+    with pytest.raises(UserError, match="made of other images than .* now has: --force starts over"):
+        prepare(out, "words", here)
+    assert prepare(out, "words", here, force=True) == out
+
+
+@pytest.mark.parametrize(
+    "name, change", [("codec.safetensors", b"x"), ("codec.json", b"{"), ("codec.json", b"[]")]
+)
+def test_a_damaged_codec_is_named(folder, tmp_path, name, change):
+    for file in ("codec.safetensors", "codec.json"):
+        (tmp_path / file).write_bytes((folder / file).read_bytes())
+    (tmp_path / name).write_bytes(change)
+    with pytest.raises(UserError, match="codec"):
+        read_codec(tmp_path)
+
+
+@pytest.mark.parametrize("kind, patch", [("patches", 3), ("vq", 3), ("vq", 1)])
+def test_patches_that_do_not_fit_are_refused(kind, patch):
+    with pytest.raises(UserError, match=f"patch = {patch}"):
+        make_codec(kind, (1, 8, 8), patch, 4, 0)
+
+
+# ---- the corpus
+
+
+def test_a_sequence_is_a_class_and_its_codes(folder, images):
+    codec, _ = read_codec(folder)
+    tokens = open_tokens(folder / "test.bin")
+    rows = tokens.ids[:-1].reshape(40, 17).astype(int)
+    assert np.array_equal(rows[:, 0], 6 + images.test.labels)
+    assert np.array_equal(codec.decode(rows[:, 1:]), images.test.pixels)
+    assert tokens.info["vocab_size"] == 6 + 10 + 1 and tokens.ids[-1] == 16
+    assert [tokens.info[k] for k in ("length", "given", "dropped", "absent")] == [17, 1, 0.1, 16]
+
+
+def test_a_whole_folder_is_taken_as_it_is(folder, monkeypatch):
+    monkeypatch.setattr(corpus, "open_images", lambda *_: pytest.fail("opened"))
+    assert prepare(folder, "words", LOSSLESS) == folder
+
+
+def test_another_tokenizer_is_not_mixed_in(folder):
+    with pytest.raises(UserError, match="was prepared from source"):
+        prepare(folder, "words", "digits patches codes=5")
+
+
+def test_a_folder_of_images_that_is_none_leaves_nothing_behind(tmp_path):
+    for folder in (tmp_path / "nosuch", tmp_path):
+        with pytest.raises(FileNotFoundError, match=str(folder)):
+            prepare(tmp_path / "x", "words", f"mnist vq in={folder}")
+    assert not list(tmp_path.glob("x/*"))
+
+
+@pytest.mark.parametrize(
+    "source, says",
+    [
+        ("nist vq", "'nist' is not one of"),
+        ("digits jpeg", "'jpeg' is no tokenizer"),
+        ("digits vq codes=x", "codes=x"),
+        ("digits vq codes=1", "codes = 1"),
+        ("digits vq drop=100", "drop = 100"),
+        ("digits vq classes=3", "classes"),
+        ("files codes=4 in=x", "classes"),
+        ("files codes=4 classes=3", "in=DIR"),
+    ],
+)
+def test_a_source_that_is_none_is_refused(source, says):
+    with pytest.raises(UserError, match=says):
+        read_source(source)
+
+
+def test_a_folder_with_spaces_is_a_source():
+    assert read_source("mnist vq codes=8 in=/some dir/x y").folder == "/some dir/x y"
+
+
+# ---- the dropped class
+
+
+class NoLabels:
+    online = False
+
+    def targets(self, indices, x, y):
+        from heads import HEADS
+
+        return HEADS["softmax"](17).targets(x, y)
+
+
+def source_of(folder: Path, **more) -> TextSource:
+    return TextSource(Windows(open_tokens(folder / "train.bin"), 17), NoLabels(), 8, 3, **more)
+
+
+def test_the_class_is_dropped_in_its_share_and_nothing_else(folder):
+    source = source_of(folder)
+    batches = [source.batch(step, 0) for step in range(200)]
+    first = torch.stack([b.tokens[:, 0] for b in batches])
+    assert (first == 16).float().mean().item() == pytest.approx(0.1, abs=0.03)
+    assert set(first.unique().tolist()) == {*range(6, 17)}
+    assert all(int(b.tokens[:, 1:].max()) < 6 for b in batches)
+    assert all(len(b.targets.ids) == 8 * 16 and int(b.targets.ids.max()) < 6 for b in batches)
+    again = source_of(folder)
+    assert all(torch.equal(again.batch(s, 0).tokens, batches[s].tokens) for s in (0, 7, 199))
+
+
+def test_processes_drop_what_one_would(folder):
+    whole = source_of(folder).batch(5, 0).tokens
+    halves = [source_of(folder, rank=r, world=2).batch(5, 0).tokens for r in (0, 1)]
+    assert torch.equal(whole[0::2], halves[0]) and torch.equal(whole[1::2], halves[1])
+
+
+def test_without_drop_every_sequence_has_its_class(images, here, tmp_path):
+    folder = prepare(tmp_path / "all", "words", LOSSLESS + " drop=0")
+    assert all((source_of(folder).batch(step, 0).tokens[:, 0] < 16).all() for step in range(50))
+
+
+# ---- guidance
+
+
+def test_guidance_of_softmax_is_guidance_of_logits():
+    a, b = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0)).unbind(0)
+    expected = (b + 2.5 * (a - b)).log_softmax(1)
+    torch.testing.assert_close(guided(a.log_softmax(1), b.log_softmax(1), 2.5), expected)
+    torch.testing.assert_close(guided(a.log_softmax(1), b.log_softmax(1), 1.0), a.log_softmax(1))
+
+
+def test_guidance_of_exact_zeros():
+    p, q = torch.tensor([[0.5, 0.3, 0.0, 0.2]]), torch.tensor([[0.25, 0.0, 0.75, 0.0]])
+    # .5 (.5 / .25), and what has no probability without the class keeps its own
+    expected = torch.tensor([[1.0, 0.3, 0.0, 0.2]]) / 1.5
+    torch.testing.assert_close(guided(p.log(), q.log(), 2.0).exp(), expected)
+    torch.testing.assert_close(guided(p.log(), q.log(), 1.0).exp(), p)
+
+
+GAIN = {"softmax": 15.0, "sparsemax": 3.0}  # at which several codes are probable
+
+
+def tiny_model(head: str, order: str = "left_to_right") -> torch.nn.Module:
+    torch.manual_seed(0)
+    size = dict(vocab_size=6, block_size=3, n_layer=1, n_head=2, n_embd=16, dropout=0.0, order=order)
+    return build({**size, "head": head, "head_args": {}, "tied": False, "gain": GAIN[head]}).eval()
+
+
+def distribution(model, label: int, layout: Layout, scale: float) -> dict[tuple[int, int], float]:
+    """p of each image of two codes, by the formula, from the model's own conditionals."""
+
+    def step(*codes: int) -> np.ndarray:
+        p, q = (
+            model.log_probs(torch.tensor([[first, *codes]]))[0, -1, : layout.codes].exp().double().numpy()
+            for first in (layout.codes + label, layout.none)
+        )
+        powered = np.where(q > 0, p * (p / np.where(q > 0, q, 1)) ** (scale - 1), p)
+        return powered / powered.sum()
+
+    first = step()
+    pairs = itertools.product(range(layout.codes), repeat=2)
+    return {(i, j): first[i] * step(i)[j] if first[i] else 0.0 for i, j in pairs}
+
+
+@pytest.mark.parametrize("head", ["softmax", "sparsemax"])
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+def test_samples_have_the_probabilities_of_the_formula(head, scale):
+    model, layout = tiny_model(head), Layout(codes=3, classes=2)
+    expected = distribution(model, 1, layout, scale)
+    n, generator = 4000, torch.Generator().manual_seed(0)
+    draws = model.head.draws(1, 0)
+    codes = sample_codes(model, draws, layout, np.ones(n, int), scale, (1.0, 0, 1.0), generator)
+    for pair, p in expected.items():
+        share = (codes == pair).all(1).mean()
+        assert share == pytest.approx(p, abs=4 * np.sqrt(p * (1 - p) / n) + 1e-6)
+
+
+def test_guidance_moves_the_samples():
+    """The test above would pass if the scale did nothing and the formula were as wrong."""
+    model, layout = tiny_model("softmax"), Layout(3, 2)
+    one, two = (distribution(model, 1, layout, scale) for scale in (1.0, 2.0))
+    assert max(abs(one[pair] - two[pair]) for pair in one) > 0.05
+
+
+def test_a_class_is_never_a_code():
+    log_p = torch.full((2, 6), -30.0)
+    log_p[:, 4] = 0.0  # the model is sure that a class comes next
+    p = only_codes(log_p.log_softmax(1), 3, 1.0).exp()
+    assert p[:, 3:].sum() == 0 and p[:, :3].sum(1) == pytest.approx(1)
+
+
+def test_a_model_of_any_order_draws_from_left_to_right():
+    model, layout = tiny_model("softmax", "random"), Layout(3, 2)
+    how, generator = (1.0, 0, 1.0), torch.Generator().manual_seed(0)
+    codes = sample_codes(model, model.head.draws(1, 0), layout, np.arange(10) % 2, 2.0, how, generator)
+    assert codes.shape == (10, 2) and codes.max() < 3
+
+
+# ---- labs/images/sample.py
+
+
+def test_sample_hands_over_and_draws_a_picture(run, tmp_path, capsys):
+    from matplotlib.image import imread
+
+    out = tmp_path / "sub.png"
+    argv = [str(run), "--class", "7", "--cfg", "2.0", "--grid", "3x2", f"--out={out}", "--device=cpu"]
+    assert sample.main(argv) == 0
+    side = 8 * 8 + 1  # each pixel 8 times, and a line
+    assert imread(out).shape[:2] == (3 * side - 1, 2 * side - 1)
+    assert "guidance 2" in capsys.readouterr().err
+    assert sample.main([str(run), "--help"]) == 0
+    assert "--cfg" in capsys.readouterr().out and "    class: list[int]" in sample_help(run, capsys)
+
+
+def sample_help(run: Path, capsys) -> str:
+    sample.main([str(run), "--help"])
+    return capsys.readouterr().out
+
+
+def test_codes_are_written_and_the_same_again(run, tmp_path):
+    files = [tmp_path / "a.npy", tmp_path / "b.npy"]
+    for out in files:
+        assert sample.main([str(run), "--grid=2x5", f"--out={out}", "--device=cpu"]) == 0
+    a, b = map(np.load, files)
+    assert a.shape == (10, 16) and a.max() < 6 and np.array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    "flag, says",
+    [
+        ("class=10", "class = 10"),
+        ("class=-1", "class = -1"),
+        ("class=x", "class"),
+        ("cfg=0.5", "cfg = 0.5"),
+        ("cfg=1e999", "cfg must lie between"),
+        ("grid=8", "grid = '8'"),
+        ("grid=0x3", "grid = '0x3'"),
+        ("grid=99999x99999", "at most"),
+        ("out=x.jpg", ".png"),
+        ("temperature=-1", "temperature"),
+        ("data=nosuch", "nosuch"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(run, flag, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((UserError, OSError), match=says):
+        sample.main([str(run), f"--{flag}", "--device=cpu"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_always_saw_its_class_is_not_guided(here, tmp_path):
+    folder = prepare(tmp_path / "all", "words", LOSSLESS + " drop=0")
+    config = train.TrainConfig(**SMALL | dict(name="x", out_dir=str(tmp_path / "run"), max_steps=1))
+    assert train_in_process(config, folder) == 0
+    out = f"--out={tmp_path / 'x.npy'}"
+    with pytest.raises(UserError, match="cannot be guided"):
+        sample.main([str(tmp_path / "run"), "--cfg=2", out, "--device=cpu"])
+    assert sample.main([str(tmp_path / "run"), "--grid=1x2", out, "--device=cpu"]) == 0
+
+
+def test_each_sampler_names_what_it_draws_from(run, trained):
+    with pytest.raises(UserError, match="not on image tokens"):
+        sample.main([str(trained), "--device=cpu"])
+    with pytest.raises(UserError, match="is of image_tokens, no text: python labs/images/sample.py draws"):
+        text_sampler.main([str(run), "--device=cpu"])
+
+
+def test_a_picture_is_made_of_its_images_in_their_places():
+    pixels = np.zeros((6, 1, 64, 64), np.uint8)
+    pixels[4] = 7  # second row, second column
+    picture = grid(pixels, 2, 3)
+    assert picture.shape == (2 * 65 - 1, 3 * 65 - 1, 1)
+    assert (picture[65:, 65:129] == 7).all() and picture[:64, :64].max() == 0
+
+
+# ---- codes of another program
+
+
+@pytest.fixture
+def files(tmp_path) -> Path:
+    folder = tmp_path / "with spaces"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    np.save(folder / "train_codes.npy", rng.integers(5, size=(60, 4), dtype=np.uint16))
+    np.save(folder / "train_labels.npy", rng.integers(3, size=60))
+    return folder
+
+
+def test_files_become_a_corpus_that_trains(files, tmp_path, monkeypatch):
+    folder = prepare(tmp_path / "words", "words", f"files codes=5 classes=3 in={files}")
+    train_ids, held_out = (open_tokens(folder / f"{s}.bin").ids[:-1] for s in ("train", "validation"))
+    rows = np.concatenate((train_ids.reshape(-1, 5), held_out.reshape(-1, 5))).astype(int)
+    every = np.column_stack((5 + np.load(files / "train_labels.npy"), np.load(files / "train_codes.npy")))
+    assert sorted(map(tuple, rows)) == sorted(map(tuple, every)) and len(held_out) == 5
+    assert not (folder / "test.bin").exists()
+    flags = dict(name="x", out_dir=str(tmp_path / "run"), block_size=5, max_steps=1, head="gs_softmax_f1")
+    assert train_in_process(train.TrainConfig(**SMALL | flags), folder) == 0
+    out = tmp_path / "codes.npy"
+    with pytest.raises(UserError, match="another program"):
+        sample.main([str(tmp_path / "run"), f"--out={tmp_path / 'x.png'}", "--device=cpu"])
+    assert sample.main([str(tmp_path / "run"), "--cfg=2", "--grid=3x2", f"--out={out}", "--device=cpu"]) == 0
+    assert np.load(out).shape == (6, 4) and np.load(out).max() < 5
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def other(values: np.ndarray):
+    return lambda path: np.save(path, values, allow_pickle=True)
+
+
+@pytest.mark.parametrize(
+    "name, change, says",
+    [
+        ("train_codes", cut, "cut short"),
+        ("train_labels", cut, "cut short"),
+        ("train_codes", lambda path: path.write_bytes(b""), "cut short"),
+        ("train_codes", other(np.array([{}])), "no array of numbers"),
+        ("train_codes", other(np.zeros((60, 4))), "float64"),
+        ("train_codes", other(np.zeros(60, int)), r"\(60,\)"),
+        ("train_codes", other(np.zeros((0, 4), int)), r"\(0, 4\)"),
+        ("train_codes", other(np.full((60, 4), 5)), "code 5, and codes = 5"),
+        ("train_codes", other(np.full((60, 4), -1)), "code -1"),
+        ("train_labels", other(np.full(60, 3)), "label 3, and classes = 3"),
+        ("train_labels", other(np.zeros(59, int)), "60 images"),
+        ("train_labels", lambda path: path.unlink(), "is missing"),
+        ("test_codes", other(np.zeros((5, 4), int)), "test_labels.npy is missing"),
+    ],
+)
+def test_files_that_are_wrong_are_named(files, tmp_path, name, change, says):
+    change(files / f"{name}.npy")
+    with pytest.raises((UserError, OSError), match=says):
+        prepare(tmp_path / "words", "words", f"files codes=5 classes=3 in={files}")
+    assert not (tmp_path / "words").exists()
+
+
+def test_splits_of_another_size_are_refused(files):
+    np.save(files / "test_codes.npy", np.zeros((5, 3), int))
+    np.save(files / "test_labels.npy", np.zeros(5, int))
+    with pytest.raises(UserError, match="3 codes an image"):
+        open_files(files, 5, 3)
+
+
+def test_the_record_of_a_folder_makes_it_again(folder):
+    source = json.loads((folder / "meta.json").read_text())["source"]
+    assert str(read_source(source)) == source

@@ -1,0 +1,227 @@
+"""The images measure: Frechet distance, precision and recall where they are known, and rows of a tiny run."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from scipy.linalg import sqrtm
+from test_image_tokens import LOSSLESS, SMALL, folder, here, images, run  # noqa: F401
+
+import train
+from evaluation.settings import TableConfig
+from labs.classes.sets import Images
+from labs.image_tokens.prepare import prepare
+from labs.images.measure import MEASURE, TITLES, ImagesConfig, load_classifier
+from labs.images.quality import Seen, frechet, halves, judged, moments, precision_recall
+from measures.jobs import Run
+from measures.measure import evaluate
+from measures.store import Store
+from runtime.configurator import configure
+from runtime.errors import UserError
+
+
+def test_frechet_is_scipys(seed=0):
+    rng = np.random.default_rng(seed)
+    a = rng.normal(size=(300, 5)) @ rng.normal(size=(5, 5))
+    b = rng.normal(size=(200, 5)) @ rng.normal(size=(5, 5)) + 1
+    (m, S), (n, T) = moments(a), moments(b)
+    expected = np.square(m - n).sum() + np.trace(S + T - 2 * sqrtm(S @ T).real)
+    assert frechet(a, b) == pytest.approx(expected, rel=1e-9)
+    assert frechet(a, a) == pytest.approx(0, abs=1e-9)
+
+
+def test_frechet_of_known_gaussians():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(200_000, 2)), rng.normal(size=(200_000, 2)) * [3, 1] + [0, 2]
+    assert frechet(a, b) == pytest.approx(2**2 + (3 - 1) ** 2, rel=0.02)
+
+
+def test_frechet_where_features_do_not_vary():
+    """A ReLU that is never on: a covariance of less than full rank."""
+    a = np.column_stack((np.arange(10.0), np.zeros(10)))
+    assert frechet(a, a + [0, 3]) == pytest.approx(9)
+
+
+def test_precision_and_recall_by_hand():
+    real = np.array([[0.0], [1], [2], [10]])  # with k = 1 balls of radius 1, 1, 1 and 8
+    made = np.array([[0.5], [-1.0], [-1.5], [30]])  # radius 1.5, .5, .5 and 29.5
+    # inside the real manifold, [-1, 3] and [2, 18]: .5 and -1
+    # inside the made one, [-1, 2], [-1.5, -.5], [-2, -1], [.5, 59.5]: all four
+    assert precision_recall(real, made, 1) == (50.0, 100.0)
+    assert precision_recall(made, real, 1) == (100.0, 50.0)
+
+
+def test_judged_of_the_same_images():
+    rng = np.random.default_rng(0)
+    same = Seen(rng.normal(size=(20, 3)), np.arange(20) % 4)
+    got = judged(same, same, np.arange(20) % 2)
+    assert got["fd"] == pytest.approx(0, abs=1e-9)
+    assert (got["precision"], got["recall"], got["accuracy"]) == (100, 100, 50)
+
+
+def test_halves_have_no_image_in_common():
+    eleven = Images(np.arange(11, dtype=np.uint8).reshape(11, 1, 1, 1), np.arange(11))
+    a, b = halves(eleven, 100)
+    assert len(a) == len(b) == 5 and not set(a.labels) & set(b.labels)
+    assert len(halves(eleven, 3)[0]) == 3
+
+
+# ---- the measure
+
+
+def measure(*argv: str) -> int:
+    """As table.py --measure=images does."""
+    c = configure(MEASURE.config, list(argv))
+    c.check()
+    return evaluate(MEASURE, c)
+
+
+@pytest.fixture(scope="module")
+def classifier(images, tmp_path_factory):  # noqa: F811
+    out = tmp_path_factory.mktemp("classifier") / "cnn"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("labs.classes.task.open_images", lambda *_: images)
+        patch.setattr(train, "on_stop", lambda *_: None)
+        flags = ["config/digits.py", "--max_steps=5", "--trunk_args.layers=Conv[3x3,4] ReLU FC[6] ReLU"]
+        assert train.main([*flags, "--device=cpu", f"--out_dir={out}"]) == 0
+    return out
+
+
+def test_a_table_has_its_rows_and_keeps_them(run, here, classifier, tmp_path, capsys):  # noqa: F811
+    out = tmp_path / "results/t"
+    argv = [f"a-1={run}", f"--classifier={classifier}", "--images=12", "--cfg=1,2", "--device=cpu"]
+    assert measure(*argv, f"--out={out}") == 0
+    rows = Store(out.with_suffix(".jsonl")).rows("images")
+    (row,), references = ([r for r in rows if r.get("reference", False) == f] for f in (False, True))
+    assert row["name"] == "a-1" and [p["cfg"] for p in row["points"]] == [1, 2]
+    assert row["bits_pixel"] == pytest.approx(row["bits_code"] / 4)
+    exact, through, noise = references
+    # the tokenizer loses nothing of these images
+    assert all(exact[key] == through[key] for key in TITLES) and noise["fd"] != exact["fd"]
+    text = out.with_suffix(".md").read_text()
+    assert "FD (our CNN)" in text and "uniform noise of codes" in text
+    assert (out.with_name("t.samples") / "a-1.png").stat().st_size > 100
+    capsys.readouterr()
+    assert measure(*argv, f"--out={out}") == 0
+    assert "kept from" in capsys.readouterr().err
+    with pytest.raises(UserError, match="rows of other settings"):
+        measure(*argv, "--images=10", f"--out={out}")
+
+
+def test_more_than_one_temperature_and_cut_is_a_point_each(run, here, classifier, capsys):  # noqa: F811
+    argv = [f"a-1={run}", f"--classifier={classifier}", "--images=8", "--cfg=1", "--device=cpu"]
+    assert measure(*argv, "--temperatures=0.9,1", "--top_k=0,2") == 0
+    told = capsys.readouterr().out
+    assert all(f"| {point} " in told for point in ("1", "1, temperature 0.9", "1, temperature 0.9, top 2"))
+
+
+@pytest.mark.parametrize(
+    "flag, says",
+    [
+        ("classifier=", "train.py config/mnist_brief.py"),
+        ("classifier=nosuch", "nosuch"),
+        ("images=3", "images = 3"),
+        ("cfg=0", "cfg = 0"),
+        ("cfg=[]", "at least one"),
+        ("temperatures=-1", "temperature = -1"),
+        ("top_k=-1", "top_k"),
+        ("samples=0", "samples = 0"),
+        ("data=nosuch", "nosuch"),
+    ],
+)
+def test_what_cannot_be_measured_is_said(run, here, classifier, flag, says):  # noqa: F811
+    with pytest.raises((UserError, OSError), match=says):
+        measure(str(run), f"--classifier={classifier}", "--device=cpu", f"--{flag}")
+
+
+@pytest.mark.parametrize("layers", ["{}x9999999999", "FC[999999999]", "FC[999999999] FC[6]", 7])
+def test_sizes_of_a_foreign_classifier_are_checked(classifier, images, tmp_path, layers):  # noqa: F811
+    """Before anything of such a size is made."""
+    shutil.copytree(classifier, tmp_path / "cnn")
+    path = tmp_path / "cnn/best/config.json"
+    changed = {"trunk_args": {"layers": layers, "shape": [1, 8, 8]}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    says = "is no layer|does not fit its configuration|they end with|give a line of layers"
+    with pytest.raises(UserError, match=says):
+        load_classifier(str(tmp_path / "cnn"), images)
+
+
+def test_a_linked_folder_of_samples_is_not_written_through(run, here, classifier, tmp_path):  # noqa: F811
+    (tmp_path / "t.samples").symlink_to(tmp_path)
+    with pytest.raises(UserError, match="t.samples is a link"):
+        measure(str(run), f"--classifier={classifier}", "--images=8", f"--out={tmp_path / 't'}")
+
+
+def test_a_run_is_no_classifier_and_text_no_images(run, here, classifier, trained):  # noqa: F811
+    with pytest.raises(UserError, match="is no classifier"):
+        measure(str(run), f"--classifier={run}", "--device=cpu")
+    with pytest.raises(UserError, match="not on image tokens"):
+        measure(str(trained), f"--classifier={classifier}", "--device=cpu")
+
+
+def test_a_classifier_of_other_images_is_refused(run, images, classifier, monkeypatch):  # noqa: F811
+    other = images._replace(test=images.validation)
+    monkeypatch.setattr("labs.image_tokens.prepare.open_images", lambda *_: other)
+    with pytest.raises(UserError, match="not on these images"):
+        measure(str(run), f"--classifier={classifier}", "--device=cpu")
+
+
+def check(classifier, overlay: str, flags: str = "") -> None:
+    """What table.py checks of a row before any training."""
+    c = ImagesConfig([], classifier=str(classifier))
+    MEASURE.check(c, [Run.make("baseline", 1, TableConfig(overlay=overlay, flags=flags)).wanted])
+
+
+def test_other_data_are_refused_before_any_training(classifier):
+    with pytest.raises(UserError, match="image tokens alone"):
+        check(classifier, "tiny")
+    with pytest.raises(UserError, match="train.py config/mnist_brief.py"):
+        ImagesConfig([]).check()
+
+
+@pytest.mark.parametrize(
+    "flags, says",
+    [
+        ("--order=masked", "masked diffusion, which has no next token"),
+        ("--source='digits vq drop=0'", "with drop=0"),
+        ("--source='files codes=9 classes=2 in=DIR'", "no images to judge"),
+        ("--source='cifar10 vq'", "was trained on 'digits', not on these images of cifar10"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_before_any_training(classifier, flags, says):
+    with pytest.raises(UserError, match=says):
+        check(classifier, "mnist_tokens", flags)
+
+
+def test_the_tables_are_made_of_rows_alone():
+    common = {"settings": {"split": "test"}, "overlay": "mnist_tokens", "training": {"head": "softmax"}}
+    drawn = {"cfg": 2.0, "temperature": 0.9, "top_k": 0, "precision": 88.0, "recall": 61.0, "accuracy": 97.5}
+    bits = {"bits_code": 2.0, "bits_pixel": 0.125, "bits_code_eps": 2.5}
+    seeds = [
+        {**common, **bits, "name": f"a-{seed}", "row": "a", "seed": seed, "points": [{**drawn, "fd": fd}]}
+        for seed, fd in ((1, 7.0), (2, 9.0))
+    ]
+    noise = {"fd": 191.28718, "precision": 53.95, "recall": 0.8, "accuracy": 10.25}
+    about = {"images": 12, "classifier": "cnn", "codes": 64}
+    reference = {**common, **noise, "name": "uniform noise of codes", "reference": True, "about": about}
+    text = MEASURE.view([*seeds, reference]).markdown
+    bits_row, last, *_ = (part.splitlines()[-1] for part in text.split("\n\n"))
+    assert cells(bits_row) == ["a", "2", "2", "0.125", "2.5"]
+    assert cells(last) == ["uniform noise of codes", "", "191.3", "53.95", "0.8", "10.25"]
+    point = next(line for line in text.splitlines() if "temperature" in line)
+    assert cells(point) == ["a", "2, temperature 0.9", "8 ± 13", "88", "61", "97.5"]
+    assert "12 images a point, against as many of the test split, with the features of cnn" in text
+    assert "uniform noise has 6 bits a code" in text
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_codes_of_another_tokenizer_are_refused(run, images, classifier, tmp_path, monkeypatch):  # noqa: F811
+    other = images._replace(train=images.validation)
+    monkeypatch.setattr("labs.image_tokens.prepare.open_images", lambda *_: other)
+    folder = prepare(tmp_path / "words", "words", LOSSLESS)  # noqa: F811
+    with pytest.raises(UserError, match="holds other codes"):
+        measure(str(run), f"--classifier={classifier}", "--device=cpu", f"--data={folder}")

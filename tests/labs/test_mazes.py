@@ -1,0 +1,355 @@
+"""Mazes: how they are drawn, which answers are right, their exact distributions, the corpus."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from conftest import TINY, train_in_process
+
+import train
+from data.batches import Windows
+from data.corpus import summary
+from data.held_out import open_held_out
+from data.prepared import SPLITS, folder_of, load_tokenizer, prepared, unusual
+from evaluation.two_sided import two_sided
+from labs.mazes import draw as page
+from labs.mazes import prepare as mazes
+from labs.mazes.mazes import FREE, GOAL, PATH, START, UNKNOWN, WALL, WORDS, Answers, Mazes
+from measures.orders import OrdersConfig, OrdersSession, tables
+from measures.views import mean
+from runtime.errors import UserError
+
+Cell = tuple[int, int]
+SMALL = Mazes(5, 7, walls=2, distance=3)
+
+
+def grid(text: str) -> np.ndarray:
+    return np.array([[WORDS.index(cell) for cell in line.split()] for line in text.strip().splitlines()])
+
+
+def sequence(maze: str, answer: str) -> np.ndarray:
+    """(1, T)"""
+    return np.concatenate((grid(maze), grid(answer))).reshape(1, -1)
+
+
+def next_to(maze: np.ndarray, cell: Cell) -> Iterator[Cell]:
+    for down, right in ((0, 1), (1, 0), (0, -1), (-1, 0)):
+        row, column = cell[0] + down, cell[1] + right
+        if 0 <= row < maze.shape[0] and 0 <= column < maze.shape[1] and maze[row, column] != WALL:
+            yield row, column
+
+
+def one(maze: np.ndarray, kind: int) -> Cell:
+    [(row, column)] = np.argwhere(maze == kind)
+    return int(row), int(column)
+
+
+def every_answer(maze: np.ndarray) -> np.ndarray:
+    """One for each shortest path, (n, cells): all paths from the start, a step longer each time."""
+    paths, goal = [[one(maze, START)]], one(maze, GOAL)
+    while not any(path[-1] == goal for path in paths):
+        paths = [[*path, cell] for path in paths for cell in next_to(maze, path[-1]) if cell not in path]
+    out = []
+    for path in paths:
+        if path[-1] == goal:
+            answer = maze.copy()
+            for cell in path[1:-1]:
+                answer[cell] = PATH
+            out.append(answer.ravel())
+    return np.array(out)
+
+
+@pytest.fixture(scope="module")
+def some() -> list[tuple[np.ndarray, np.ndarray]]:
+    """Small mazes (cells,), and all answers of each (n, cells)."""
+    drawn = SMALL.halves(SMALL.sample(12, np.random.default_rng(0)))[0]
+    found = [(maze.ravel(), every_answer(maze)) for maze in drawn]
+    assert {len(answers) for _, answers in found} > {1, 4}
+    return found
+
+
+# ---- drawing ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sizes", [(13, 21, 15, 6), (9, 11, 4, 8), (5, 3, 2, 2), (3, 3, 1, 1), (5, 5, 0, 1)])
+def test_every_maze_is_one(sizes):
+    task = Mazes(*sizes)
+    x = task.sample(150, np.random.default_rng(1))
+    assert x.shape == (150, 2 * sizes[0] * sizes[1]) and task.valid(x).all()
+    for maze in task.halves(x)[0]:
+        assert (maze == START).sum() == (maze == GOAL).sum() == 1 and PATH not in maze
+        assert not (maze[::2, ::2] == WALL).any()  # between posts alone
+        reached, now, steps = {one(maze, START)}, [one(maze, START)], {}
+        while now:
+            steps |= dict.fromkeys(now, len(set(steps.values())))
+            now = list({cell for old in now for cell in next_to(maze, old)} - reached)
+            reached |= set(now)
+        assert len(reached) == (maze != WALL).sum()  # every free cell
+        assert steps[one(maze, GOAL)] >= sizes[3]
+    assert np.array_equal(x, task.sample(150, np.random.default_rng(1)))
+
+
+def test_walls_begin_apart_and_are_straight():
+    walls = Mazes(13, 21, walls=15)._walls(200, np.random.default_rng(2))
+    posts = walls[:, 1::2, 1::2].sum((1, 2))
+    assert posts.min() >= 15 and posts.max() <= 60  # each begins at a post of its own
+    walls = Mazes(13, 21, walls=1)._walls(200, np.random.default_rng(3))
+    assert (np.minimum(walls.any(1).sum(1), walls.any(2).sum(1)) == 1).all()
+    cells = walls.sum((1, 2))
+    assert cells.min() == 2 and cells.max() == 13  # one step into the border; six steps
+
+
+def test_a_distance_that_no_maze_has():
+    with pytest.raises(ValueError, match="distance = 40: none of 10,.* mazes of 5 x 7 cells"):
+        Mazes(5, 7, 2, distance=40).sample(1, np.random.default_rng(0))
+
+
+def test_all_shortest_paths_are_equally_likely(monkeypatch):
+    """Chi-square of the answers of each start and goal between the same walls, five standard deviations. For
+    equal probabilities its mean and variance are exact for any numbers."""
+    wall = SMALL._walls(1, np.random.default_rng(1))
+    monkeypatch.setattr(SMALL, "_walls", lambda n, rng: np.repeat(wall, n, 0))
+    x = SMALL.sample(4000, np.random.default_rng(4))
+    counts: dict[tuple, list[int]] = {}
+    for row, n in Counter(map(tuple, x.tolist())).items():
+        counts.setdefault(row[:35], []).append(n)
+    answers = {row[:35]: round(math.exp(-p)) for row, p in zip(map(tuple, x.tolist()), SMALL.log_prob(x))}
+    surplus = variance = 0.0
+    for maze, seen in counts.items():
+        n, k = sum(seen), answers[maze]
+        assert len(seen) <= k
+        surplus += k / n * sum(c * c for c in seen) - n - (k - 1)
+        variance += 2 * (k - 1) * (n - 1) / n
+    assert max(answers.values()) > 4 and abs(surplus) < 5 * math.sqrt(variance)
+
+
+# ---- judging ---------------------------------------------------------------------------------------
+
+MAZE = """
+S . . . .
+. # # # .
+. . . . G
+"""
+
+
+@pytest.mark.parametrize(
+    "answer, solved, optimal",
+    [
+        ("S . . . . \n * # # # . \n * * * * G", True, True),
+        ("S * * * * \n . # # # * \n . . . . G", True, True),
+        ("S . . . . \n . # # # . \n . . . . G", False, False),  # no path
+        ("S . . . . \n * # # # . \n * * . * G", False, False),  # a gap
+        ("S * . . . \n * # # # . \n * * * * G", False, False),  # a branch
+        ("S . * . . \n * # # # . \n * * * * G", False, False),  # more is drawn
+        ("S * * * * \n * # # # * \n * * * * G", False, False),  # both ways
+        ("S . . . . \n * # # . . \n * * * * G", False, False),  # a wall is gone
+        ("S . . . . \n * # # # . \n * * * G .", False, False),  # another goal
+        (". . . . . \n S # # # . \n * * * * G", False, False),  # another start
+    ],
+)
+def test_which_answers_are_right(answer, solved, optimal):
+    found = Mazes(3, 5, 1).solved(sequence(MAZE, answer))
+    assert [found[0][0], found[1][0]] == [solved, optimal]
+    assert Mazes(3, 5, 1).valid(sequence(MAZE, answer))[0] == optimal
+
+
+def test_longer_paths_are_solved_but_not_optimal():
+    maze = ". . . . .\n . # . # .\n S . . . G"
+    around = "* * * * *\n * # . # *\n S . . . G"
+    found = Mazes(3, 5, 1).solved(sequence(maze, around))
+    assert (found[0][0], found[1][0]) == (True, False)
+    assert Mazes(3, 5, 1).log_prob(sequence(maze, around))[0] == -math.inf
+
+
+@pytest.mark.parametrize(
+    "maze",
+    [
+        "S . G . G\n . . . . .\n . . . . .",
+        "S . . . .\n . . . . .\n . . . . .",
+        "S # G . .\n # # . . .\n . . . . .",
+        "S * G . .\n . . . . .\n . . . . .",
+    ],
+)
+def test_what_is_no_maze_has_no_answer(maze):
+    task = Mazes(3, 5, 1)
+    x = sequence(maze, maze)
+    assert not any(found[0] for found in task.solved(x)) and not task.valid(x)[0]
+    with pytest.raises(ValueError, match="row 0: its known tokens cannot stand"):
+        task.log_probs(x)
+
+
+# ---- exact distributions ---------------------------------------------------------------------------
+
+
+def test_log_probs_by_enumeration(some):
+    """Of any known cells; rows that agree with no answer are refused."""
+    rng = np.random.default_rng(5)
+    refused = 0
+    for maze, answers in some:
+        for share in (0, 0.1, 0.3, 0.8, 1):
+            truth = answers[rng.integers(len(answers))]
+            wrong = np.where((maze == FREE) & (rng.random(35) < 0.03), rng.choice([FREE, PATH], 35), truth)
+            for cells in (truth, wrong):
+                known = np.where(rng.random(35) < share, cells, UNKNOWN)
+                row = np.concatenate((maze, known))[None]
+                agree = answers[((known == UNKNOWN) | (known == answers)).all(1)]
+                if not len(agree):
+                    refused += 1
+                    with pytest.raises(ValueError, match="row 0: its known tokens cannot stand"):
+                        SMALL.log_probs(row)
+                    continue
+                expected = (agree[..., None] == np.arange(5)).mean(0)
+                found = np.exp(SMALL.log_probs(row)[0])
+                np.testing.assert_allclose(found[35:], expected, rtol=1e-12, atol=1e-14)
+                assert np.array_equal(found[:35], np.eye(5)[maze])
+    assert refused > 2
+
+
+def test_answers_have_their_probabilities(some):
+    for maze, answers in some:
+        rows = np.concatenate((np.tile(maze, (len(answers), 1)), answers), 1)
+        assert SMALL.log_prob(rows) == pytest.approx(-math.log(len(answers)))
+
+
+def test_chain_rule_in_any_order():
+    """log p(answer | maze) is the sum of log p(cell | maze, those before it in the order)."""
+    task, rng = Mazes(7, 9, walls=3), np.random.default_rng(6)
+    x = task.sample(5, rng)
+    half, rows = task.T // 2, np.arange(5)
+    order = half + rng.permuted(np.tile(np.arange(half), (5, 1)), axis=1)
+    tokens, total = np.concatenate((x[:, :half], np.full((5, half), UNKNOWN)), 1), np.zeros(5)
+    for at in order.T:
+        total += task.log_probs(tokens)[rows, at, x[rows, at]]
+        tokens[rows, at] = x[rows, at]
+    assert total == pytest.approx(task.log_prob(x), rel=1e-9)
+
+
+def test_a_maze_that_is_not_known_whole():
+    x = SMALL.sample(2, np.random.default_rng(7))
+    x[1, 3] = UNKNOWN
+    with pytest.raises(ValueError, match="row 1: its maze has unknown cells"):
+        SMALL.log_probs(x)
+    assert SMALL.valid(x).tolist() == [True, False]
+
+
+# ---- the corpus ------------------------------------------------------------------------------------
+
+SOURCE = "height=5 width=7 walls=2 distance=3 train=30 validation=4 test=3"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Prepared. Read only."""
+    return prepared("mazes", "words", SOURCE, tmp_path_factory.mktemp("data"))
+
+
+def test_a_corpus_that_has_no_official_text_says_nothing_of_one(folder):
+    assert [line.split()[0] for line in summary(folder).splitlines()] == list(SPLITS)
+    assert all(line.endswith(" bytes") for line in summary(folder).splitlines())
+
+
+def test_windows_are_mazes_with_their_answers(folder):
+    assert folder.name == "words-height=5-width=7-walls=2-distance=3-train=30-validation=4-test=3"
+    assert load_tokenizer(folder).words == WORDS
+    seen = []
+    for split, many in zip(SPLITS, (30, 4, 3)):
+        held = open_held_out(folder / f"{split}.bin")
+        windows = Windows(held.tokens, 70)
+        x, _ = windows.get(np.arange(len(windows)))
+        assert x.shape == (many, 70) and held.given == windows.given == 35 and SMALL.valid(x.numpy()).all()
+        seen.append(x.numpy())
+    assert len(np.unique(np.concatenate(seen), axis=0)) == 37  # splits do not repeat
+    with pytest.raises(ValueError, match="block_size = 64: .* sequences of 70 tokens"):
+        Windows(held.tokens, 64)
+
+
+def test_the_truth_of_a_split(folder):
+    held = open_held_out(folder / "test.bin")
+    truth = two_sided(held, "mazes", 70)
+    assert isinstance(truth, Answers) and two_sided(held, "mazes", 35) is None
+    x = held.ids[:210].reshape(3, 70).astype(int)
+    entropy = np.mean([math.log(len(every_answer(row[:35].reshape(5, 7)))) for row in x])
+    session = SimpleNamespace(truth=truth, data=held, length=70, c=OrdersConfig([], texts=2))
+    (reference,) = OrdersSession.references(session)
+    found = reference["judgements"]
+    assert found["nll"] == pytest.approx(entropy) and found["judged"] == 2  # of all, not of the judged
+    one_table = tables(
+        [{"name": "a", "row": "a", "seed": 1, "nll": 2.0, "left_1": 0.5, "nll_own": 3.0}], found
+    )[0]
+    assert one_table.splitlines()[-1].replace(" ", "") == f"|truth||{mean([entropy])}||{mean([entropy])}|"
+    assert truth.judge(x) == {"solved": 1, "optimal": 1, "true_nll": pytest.approx(entropy), "judged": 3}
+    x[0, 35:] = x[0, :35]  # no path
+    assert truth.judge(x)["solved"] == pytest.approx(2 / 3)
+    assert math.isnan(truth.judge(x[:1])["true_nll"])
+    x[:, 40] = UNKNOWN
+    asked = x == UNKNOWN
+    np.testing.assert_allclose(np.exp(truth.log_probs(x[1:], asked[1:])).sum(1), 1)
+
+
+def test_prepare_says_how_many_test_mazes_are_in_the_train_split(tmp_path, capsys):
+    source = "height=3 width=5 walls=0 distance=4 train=12 validation=1 test=40"
+    folder = prepared("mazes", "words", source, tmp_path)
+    train, test = (open_held_out(folder / f"{split}.bin").ids[:-1].reshape(-1, 30) for split in SPLITS[::2])
+    seen = {tuple(row[:15]) for row in train}
+    share = np.mean([tuple(row[:15]) in seen for row in test])
+    assert 0 < share < 1
+    assert f"{share:.1%} of the mazes of the test split are in the train split" in capsys.readouterr().err
+
+
+def test_a_corpus_is_a_function_of_its_settings(folder, tmp_path):
+    def ids(source: str) -> np.ndarray:
+        return np.array(
+            open_held_out(mazes.prepare(tmp_path / source[-6:], "words", source) / "train.bin").ids
+        )
+
+    known = open_held_out(folder / "train.bin").ids
+    assert np.array_equal(ids(SOURCE), known)
+    assert not np.array_equal(ids(f"{SOURCE} seed=2"), known)
+
+
+def test_names_of_folders(tmp_path):
+    assert folder_of("mazes", "words", "", tmp_path) == tmp_path / "mazes/words"
+    assert mazes.folder_name("words", "walls=4 height=13") == "words-walls=4"
+    assert unusual("mazes", str(mazes.Settings.parse("seed=2 train=7"))) == "seed=2 train=7"
+
+
+@pytest.mark.parametrize(
+    "source, says",
+    [
+        ("stairs", "'stairs' is not a setting of the mazes"),
+        ("height=8", "height = 8: must be odd"),
+        ("width=1", "width = 1 must be at least 3"),
+        ("width=53", "width = 53 must be at most 51"),
+        ("height=3 width=3 distance=9", "distance = 9: none of"),
+    ],
+)
+def test_wrong_sources(tmp_path, source, says):
+    with pytest.raises(ValueError, match=says) as caught:
+        mazes.prepare(tmp_path / "words", "words", source)
+    assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("order", ["left_to_right", "random", "masked"])
+def test_the_picture_of_mazes_being_filled_in(order, folder, tmp_path, capsys, said):
+    sizes = TINY | dict(block_size=70, dataset="mazes", tokenizer="words", name=order, order=order)
+    run, out = tmp_path / order, tmp_path / "filled"
+    assert train_in_process(train.TrainConfig(**sizes, out_dir=str(run)), folder) == 0
+    capsys.readouterr()
+    assert page.main([str(run), "--mazes=2", f"--data={folder}", f"--out={out}"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed.keys() == {"solved", "optimal"} and len(printed["solved"]) == 2
+    assert "exact density" in said[0] and ("model's density" in said[0]) == (order != "left_to_right")
+    with pytest.raises(UserError, match="--sampler=x: this model has"):
+        page.main([str(run), "--sampler=x", f"--data={folder}", f"--out={out}"])
+    other = prepared("mazes", "words", SOURCE.replace("width=7", "width=5"), tmp_path)
+    with pytest.raises(UserError, match="sequences of 70 tokens, these mazes 50"):
+        page.main([str(run), f"--data={other}", f"--out={out}"])
+
+
+def test_no_other_tokenizer(tmp_path):
+    with pytest.raises(ValueError, match="tokenizer = 'gpt2'.*use 'words'"):
+        mazes.prepare(tmp_path / "words", "gpt2", SOURCE)

@@ -1,0 +1,427 @@
+"""The synthetic tasks: exact distributions given any known tokens, the paper's burst steps, the corpus."""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from itertools import pairwise, permutations, product
+
+import numpy as np
+import pytest
+from conftest import TINY, train_in_process
+
+import train
+from data.batches import Windows
+from data.held_out import open_held_out
+from data.prepared import SPLITS, folder_of, load_tokenizer, prepared, unusual
+from data.tokens import open_tokens
+from labs.synthetic import prepare as synthetic
+from labs.synthetic import random_walk as page
+from labs.synthetic.tasks import TASKS, UNKNOWN, Permutation, Product, Step, Task, Walk, distinct
+from measures.store import Store
+from runtime.errors import UserError
+
+STARTS = (1, 3, 4)
+MOVES = {1: Fraction(2, 5), -1: Fraction(2, 5), 0: Fraction(1, 5)}
+SMALL: dict[str, Task] = {
+    "product": Product(5, 0.3),
+    "step": Step(7, 3),
+    "permutation": Permutation(4),
+    "walk": Walk(4, STARTS),
+}
+
+
+def of_product(x: tuple[int, ...]) -> float:
+    return 0.3 ** sum(x) * 0.7 ** (len(x) - sum(x))
+
+
+def of_step(x: tuple[int, ...]) -> float:
+    text = "".join(map(str, x))
+    return 1 / 5 if text.strip("0") == "111" else 0.0
+
+
+def of_permutation(x: tuple[int, ...]) -> float:
+    return 1 / 24 if x in permutations(range(4)) else 0.0
+
+
+def of_walk(x: tuple[int, ...]) -> float:
+    """Values, not tokens: the least is the lowest start less three steps."""
+    values = [v + min(STARTS) - 3 for v in x]
+    p = Fraction(values[0] in STARTS, len(STARTS))
+    for a, b in pairwise(values):
+        p *= MOVES.get(b - a, 0)
+    return float(p)
+
+
+LAWS: dict[str, Callable[[tuple[int, ...]], float]] = {
+    "product": of_product,
+    "step": of_step,
+    "permutation": of_permutation,
+    "walk": of_walk,
+}
+
+
+@pytest.fixture(scope="module", params=list(SMALL))
+def small(request) -> tuple[Task, np.ndarray, np.ndarray]:
+    """A short task, all sequences of its tokens (V^T, T), and the probability of each, written down anew."""
+    task, law = SMALL[request.param], LAWS[request.param]
+    every = list(product(range(task.V), repeat=task.T))
+    return task, np.array(every), np.array([law(x) for x in every])
+
+
+@pytest.fixture(scope="module", params=list(TASKS))
+def task(request) -> Task:
+    """A task as the paper has it: 100 tokens."""
+    return TASKS[request.param](100)
+
+
+def hidden(x: np.ndarray, rng: np.random.Generator, share: float = 0.5) -> np.ndarray:
+    return np.where(rng.random(x.shape) < share, UNKNOWN, x)
+
+
+# ---- distributions -------------------------------------------------------------------------------
+
+
+def test_sequences_have_their_probabilities(small):
+    task, every, p = small
+    assert p.sum() == pytest.approx(1)
+    with np.errstate(divide="ignore"):
+        assert task.log_prob(every) == pytest.approx(np.log(p))
+    assert np.array_equal(task.valid(every), p > 0)
+
+
+def masks(T: int) -> Iterator[np.ndarray]:
+    yield from (np.array(known) for known in product([False, True], repeat=T))
+
+
+def test_log_probs_by_enumeration(small):
+    """For every set of known positions, and sequences that are possible."""
+    task, every, p = small
+    rng = np.random.default_rng(0)
+    for known in masks(task.T):
+        rows = np.where(known, task.sample(4, rng), UNKNOWN)
+        agree = ((rows[:, None] == every) | ~known).all(2) * p  # (4, V^T)
+        weights = np.stack([agree @ (every == v) for v in range(task.V)], 2)
+        with np.errstate(divide="ignore"):
+            expected = np.log(weights / agree.sum(1)[:, None, None])
+        np.testing.assert_allclose(task.log_probs(rows), expected, rtol=1e-12, atol=1e-14)
+
+
+def test_impossible_rows_are_named(small):
+    """What is refused is what enumeration says: rows of any tokens, known or not."""
+    task, every, p = small
+    rng = np.random.default_rng(1)
+    refused = 0
+    for row in hidden(every[rng.integers(len(every), size=100)], rng, 0.4):
+        rows = np.stack((np.full(task.T, UNKNOWN), row))
+        if (((row == every) | (row == UNKNOWN)).all(1) * p).sum() > 0:
+            assert np.isfinite(task.log_probs(rows).max(2)).all()
+            continue
+        refused += 1
+        with pytest.raises(ValueError, match="row 1: its known tokens cannot stand"):
+            task.log_probs(rows)
+    assert (refused == 0) == isinstance(task, Product)
+
+
+def test_chain_rule_in_any_order(task):
+    """log p(x) is the sum of log p(x_i | those before it in the order)."""
+    rng = np.random.default_rng(2)
+    x = task.sample(5, rng)
+    order = rng.permuted(np.tile(np.arange(task.T), (5, 1)), axis=1)
+    tokens, total, rows = np.full_like(x, UNKNOWN), np.zeros(5), np.arange(5)
+    for at in order.T:
+        total += task.log_probs(tokens)[rows, at, x[rows, at]]
+        tokens[rows, at] = x[rows, at]
+    assert total == pytest.approx(task.log_prob(x), rel=1e-12)
+    assert np.exp(task.log_probs(x)).sum(2) == pytest.approx(1)
+    assert np.array_equal(task.log_probs(x).argmax(2), x)
+
+
+def test_distributions_sum_to_1(task):
+    rng = np.random.default_rng(3)
+    tokens = hidden(task.sample(8, rng), rng, 0.9)
+    log_p = task.log_probs(tokens)
+    assert log_p.shape == (8, 100, task.V) and log_p.dtype == np.float64
+    assert np.abs(np.exp(log_p).sum(2) - 1).max() < 1e-12
+
+
+@pytest.mark.parametrize(
+    "tokens, says",
+    [
+        (np.zeros((2, 99), int), r"shape \(2, 99\): give \(B, 100\)"),
+        (np.zeros(100, int), "shape"),
+        (np.full((2, 100), -2), r"row 0: token -2 is not in 0 \.\. 1"),
+        (np.eye(3, 100, dtype=int) * 2, r"row 0: token 2 is not"),
+    ],
+)
+def test_tokens_that_are_none(tokens, says):
+    for ask in (Step(100).log_probs, Step(100).valid):
+        with pytest.raises(ValueError, match=says):
+            ask(tokens)
+
+
+def test_samples(small):
+    """Frequencies by chi-square, five standard deviations; and a sample is a function of the seed."""
+    task, every, p = small
+    x = task.sample(20_000, np.random.default_rng(4))
+    place = task.V ** np.arange(task.T)[::-1]
+    counts = np.bincount(x @ place, minlength=len(every))
+    assert not counts[p == 0].any()
+    expected = p[p > 0] * len(x)
+    statistic, freedom = ((counts[p > 0] - expected) ** 2 / expected).sum(), len(expected) - 1
+    assert abs(statistic - freedom) < 5 * math.sqrt(2 * freedom)
+    assert np.array_equal(x, task.sample(20_000, np.random.default_rng(4)))
+
+
+def test_long_samples_are_valid(task):
+    x = task.sample(200, np.random.default_rng(5))
+    assert x.shape == (200, 100) and x.dtype == np.int64 and task.valid(x).all()
+    unknown = x.copy()
+    unknown[0, 50] = UNKNOWN
+    assert not task.valid(unknown)[0]
+
+
+@pytest.mark.parametrize(
+    "task, x",
+    [
+        (Step(6, 2), [0, 1, 0, 1, 0, 0]),
+        (Step(6, 2), [0, 1, 1, 1, 0, 0]),
+        (Step(6, 2), [0] * 6),
+        (Permutation(3), [0, 2, 2]),
+        (Walk(3), [2, 4, 4]),
+        (Walk(3), [3, 3, 3]),  # from 101
+    ],
+)
+def test_what_is_not_valid(task, x):
+    assert not task.valid(np.array([x]))[0]
+
+
+# ---- the walk in closed form ---------------------------------------------------------------------
+
+
+def by_paths(a: int, b: int, n: int) -> Fraction:
+    """P(X_n = b | X_0 = a), the paper's eq. 3, by how many of the n steps do not move: o.
+
+    The paper has u = n - o + b - a steps up. It is half of that, as u + d = n - o and u - d = b - a.
+    """
+    total = Fraction(0)
+    for o in range(n + 1):
+        u, odd = divmod(n - o + b - a, 2)
+        d = n - o - u
+        if odd or u < 0 or d < 0:
+            continue
+        total += math.comb(n, o) * math.comb(n - o, u) * Fraction(2, 5) ** (u + d) * Fraction(1, 5) ** o
+    return total
+
+
+def walk_given(known: dict[int, int], at: int) -> np.ndarray:
+    """p(x_at = v | known) of the walk of 100 tokens (V,), `known` as {position: value}."""
+    walk = Walk(100)
+    tokens = np.full((1, 100), UNKNOWN)
+    for position, value in known.items():
+        tokens[0, position] = value - walk.low
+    return np.exp(walk.log_probs(tokens)[0, at])
+
+
+@pytest.mark.parametrize("position, value, at", [(0, 120, 1), (0, 120, 7), (30, 127, 99), (98, 140, 99)])
+def test_forwards_in_time(position, value, at):
+    """Eq. 3: later values, given one value."""
+    p = walk_given({position: value}, at)
+    expected = [by_paths(value, int(word), at - position) for word in Walk(100).words]
+    np.testing.assert_allclose(p, np.array(expected, float), rtol=1e-12)
+    values = np.arange(len(p)) + Walk(100).low
+    assert p @ (values - value) ** 2 == pytest.approx(0.8 * (at - position))  # the variance of eq. 2
+
+
+@pytest.mark.parametrize("position, value, at", [(10, 123, 0), (10, 125, 9), (50, 125, 10), (99, 160, 98)])
+def test_backwards_in_time(position, value, at):
+    """Eq. 4: earlier values, given one value. The four starts compete.
+
+    The paper counts paths there. They have to be weighted: one of more steps that move is more probable.
+    """
+    starts = (100, 120, 130, 140)
+    p = walk_given({position: value}, at)
+    words = [int(word) for word in Walk(100).words]
+    before = [sum(by_paths(start, x, at) for start in starts) for x in words]
+    joint = [b * by_paths(x, value, position - at) for b, x in zip(before, words)]
+    expected = [x / sum(by_paths(start, value, position) for start in starts) for x in joint]
+    assert sum(expected) == 1
+    np.testing.assert_allclose(p, np.array(expected, float), rtol=1e-12)
+
+
+def test_between_two_values():
+    """A bridge: what lies outside of the two values changes nothing."""
+    p = walk_given({20: 118, 60: 130}, 33)
+    joint = [by_paths(118, int(x), 13) * by_paths(int(x), 130, 27) for x in Walk(100).words]
+    np.testing.assert_allclose(p, np.array([x / sum(joint) for x in joint], float), rtol=1e-12)
+    assert walk_given({0: 100, 20: 118, 60: 130, 99: 100}, 33) == pytest.approx(p, rel=1e-12)
+
+
+def test_the_longest_walk_does_not_underflow():
+    walk = Walk(Walk.LONGEST)
+    still = np.full((1, walk.T), walk.starts[0])  # the least probable of all sequences
+    straight = walk.starts[-1] + np.arange(walk.T)[None]
+    for x in (still, straight):
+        assert np.array_equal(walk.log_probs(x).argmax(2), x)
+    ends = np.where(np.isin(np.arange(walk.T), (0, walk.T - 1)), straight, UNKNOWN)
+    assert np.array_equal(walk.log_probs(ends).argmax(2), straight)
+    with pytest.raises(ValueError, match="length = 401.*at most 400"):
+        Walk(Walk.LONGEST + 1)
+
+
+# ---- burst steps of a perfect model --------------------------------------------------------------
+
+
+def stirling(n: int, k: int) -> int:
+    """Of the second kind."""
+    return sum((-1) ** i * math.comb(k, i) * (k - i) ** n for i in range(k + 1)) // math.factorial(k)
+
+
+@pytest.mark.parametrize("T", [1, 2, 7, 100])
+def test_distinct_classes(T):
+    """Eq. 9, and the mean of eq. 8, with whole numbers."""
+    exact = [Fraction(math.comb(T, k) * math.factorial(k) * stirling(T, k), T**T) for k in range(T + 1)]
+    p = distinct(T, T)
+    np.testing.assert_allclose(p, np.array(exact, float), rtol=1e-11)
+    repeated = Fraction((T - 1) ** T, T ** (T - 1))
+    assert T - p @ np.arange(T + 1) == pytest.approx(float(repeated))
+
+
+def test_distinct_classes_of_other_numbers():
+    assert distinct(2, 4) == pytest.approx([0, 1 / 4, 3 / 4, 0, 0])
+    assert distinct(0, 2) == pytest.approx([1, 0, 0])
+
+
+def passes(m: int) -> dict[int, Fraction]:
+    """P(number of passes) for m tokens left, from all m^m draws of a pass."""
+    if m == 0:
+        return {0: Fraction(1)}
+    total: dict[int, Fraction] = {}
+    for draws in product(range(m), repeat=m):
+        for n, p in passes(m - len(set(draws))).items():
+            total[n + 1] = total.get(n + 1, Fraction(0)) + p / m**m
+    return total
+
+
+@pytest.mark.parametrize("T", [1, 2, 3, 4])
+def test_burst_steps_of_a_short_permutation(T):
+    law = passes(T)
+    mean = sum(n * p for n, p in law.items())
+    variance = sum(n * n * p for n, p in law.items()) - mean**2
+    assert Permutation(T).burst_steps() == pytest.approx((float(mean), math.sqrt(variance), False))
+
+
+def test_burst_steps_of_the_paper():
+    """Appendix 0.B: 1, at most 3, 5.2 +- 0.6."""
+    steps = {name: make(100).burst_steps() for name, make in TASKS.items()}
+    assert (steps["product"], steps["step"], steps["walk"]) == ((1, 0, False), (3, 0, True), None)
+    mean, std, at_most = steps["permutation"]
+    assert (round(mean, 1), round(std, 1), at_most) == (5.2, 0.6, False)
+
+
+# ---- the corpus ----------------------------------------------------------------------------------
+
+SIZES = "train=30 validation=4 test=3"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Prepared folders. Read only."""
+    root = tmp_path_factory.mktemp("data")
+    for name in TASKS:
+        prepared("synthetic", "words", f"{name} {SIZES}", root)
+    return root
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_windows_are_sequences(root, name):
+    folder = folder_of("synthetic", "words", f"{name} {SIZES}", root)
+    assert folder.name == f"words-{name}-train=30-validation=4-test=3"
+    task = synthetic.task_of(open_tokens(folder / "train.bin").info["source"])
+    assert type(task) is type(TASKS[name](100)) and load_tokenizer(folder).words == task.words
+    seen = []
+    for split, count in zip(SPLITS, (30, 4, 3)):
+        held = open_held_out(folder / f"{split}.bin")
+        assert len(held.ids) == 100 * count + 1 and held.words == len(held.ids) and held.truth is None
+        windows = Windows(held.tokens, 100)
+        x, y = windows.get(np.arange(len(windows)))
+        assert x.shape == (count, 100) and task.valid(x.numpy()).all()
+        assert np.array_equal(y[:, :-1], x[:, 1:])
+        seen.append(x.numpy())
+    assert name == "step" or len(np.unique(np.concatenate(seen), axis=0)) == 37  # splits do not repeat
+
+
+def test_a_corpus_is_a_function_of_its_settings(root, tmp_path):
+    def ids(source: str) -> np.ndarray:
+        folder = synthetic.prepare(tmp_path / source.replace(" ", "-"), "words", source)
+        return np.array(open_tokens(folder / "train.bin").ids)
+
+    known = open_tokens(folder_of("synthetic", "words", f"walk {SIZES}", root) / "train.bin").ids
+    assert np.array_equal(ids(f"walk {SIZES}"), known)
+    assert not np.array_equal(ids(f"walk {SIZES} seed=2"), known)
+
+
+def test_names_of_folders():
+    assert synthetic.folder_name("words", "") == "words-product"
+    assert synthetic.folder_name("words", "walk seed=2 length=100") == "words-walk-seed=2"
+    record = f"walk {synthetic.Settings.parse('seed=2 train=7')}"
+    assert unusual("synthetic", record) == "seed=2 train=7"
+    assert synthetic.task_of("permutation length=12").T == 12
+
+
+@pytest.mark.parametrize(
+    "source, says",
+    [
+        ("stairs", "'stairs' is not a task; give one of product, step"),
+        ("seed=2", "'seed=2' is not a task"),
+        ("walk sede=2", "'sede=2' is not a setting of the synthetic tasks"),
+        ("walk train=0", "train = 0 must be at least 1"),
+        ("product length=1", "length = 1 must be at least 2"),
+        ("product length=10001", "length = 10001 must be at most 10000"),
+        ("step length=9", "length = 9: a step of 10 ones does not fit"),
+        ("walk length=401", "at most 400"),
+    ],
+)
+def test_wrong_sources(tmp_path, source, says):
+    with pytest.raises(ValueError, match=says) as caught:
+        synthetic.prepare(tmp_path / "words", "words", source)
+    assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_another_task_is_refused(root):
+    folder = folder_of("synthetic", "words", f"step {SIZES}", root)
+    with pytest.raises(ValueError, match="was prepared from source 'step"):
+        synthetic.prepare(folder, "words", f"product {SIZES}")
+    with pytest.raises(ValueError, match="tokenizer = 'gpt2'.*its own words"):
+        synthetic.prepare(folder, "gpt2", "step")
+
+
+# ---- the figure of the walk ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["left_to_right", "random"])
+def test_the_figure_of_the_walk(order, tmp_path, capsys, said):
+    folder = prepared("synthetic", "words", "walk length=12 train=20 validation=2 test=40", tmp_path)
+    sizes = TINY | dict(block_size=12, dataset="synthetic", tokenizer="words", name=order, order=order)
+    run, out = tmp_path / order, tmp_path / "walk"
+    assert train_in_process(train.TrainConfig(**sizes, out_dir=str(run)), folder) == 0
+    asked = [str(run), f"--data={folder}", f"--out={out}", "--place=3"]
+    walks = open_tokens(folder / "test.bin").ids[:480].reshape(40, 12)
+    value = int(np.bincount(walks[:, 3]).argmax()) + Walk(12).low
+    capsys.readouterr()
+    if order == "left_to_right":
+        with pytest.raises(UserError, match="left"):
+            page.main([*asked, f"--value={value}"])
+        return
+    assert page.main([*asked, f"--value={value}"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["walks"] == (walks[:, 3] == value - Walk(12).low).sum() and found["kl_after"] > 0
+    [row] = Store(tmp_path / "walk.jsonl").rows("walk")
+    assert found.items() <= row.items() and row["settings"]["place"] == 3 and row["name"] == order
+    assert f"test split ({found['walks']} walks)" in said[0]
+    for wrong, says in (
+        ("--place=12", "place = 12: walks have the places 0 to 11"),
+        ("--value=7", "value = 7: no walk"),
+    ):
+        with pytest.raises(UserError, match=says):
+            page.main([*asked, wrong])

@@ -1,0 +1,57 @@
+"""The core never imports a lab: without labs/ all else works."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+BESIDE = ("labs", "tests", "docs", "bench", "results", "out", ".venv")  # what is not the core
+CORE = sorted(
+    path
+    for path in (*ROOT.glob("*.py"), *ROOT.glob("*/**/*.py"))
+    if path.relative_to(ROOT).parts[0] not in BESIDE
+)
+names = lambda path: path.relative_to(ROOT).as_posix()
+
+
+def imported(path: Path) -> set[str]:
+    """The first names of all that a file imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").partition(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("path", CORE, ids=names)
+def test_the_core_imports_no_lab(path):
+    assert "labs" not in imported(path)
+
+
+def test_the_core_is_there():
+    assert {"train.py", "heads/softmax.py", "measures/orders.py"} <= {names(path) for path in CORE}
+
+
+def test_it_can_be_imported_without_labs():
+    modules = [
+        names(path).removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+        for path in CORE
+        if path.parent.name != "config" and path.name != "__main__.py"
+    ]
+    program = """
+import importlib, sys
+sys.modules["labs"] = None  # so that an import of it fails
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] == "labs":
+            raise
+"""
+    done = subprocess.run([sys.executable, "-c", program, *modules], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
