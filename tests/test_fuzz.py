@@ -17,14 +17,10 @@ import sys
 import warnings
 from pathlib import Path
 
-import classify_table
-import eval_orders
-import frontier
 import numpy as np
 import pytest
 import torch
 import tqdm
-import tune
 from conftest import TINY, train_in_process
 from safetensors.torch import load, save
 
@@ -43,13 +39,14 @@ import labs.image_tokens.prepare
 import labs.images.sample
 import labs.mazes.prepare
 import labs.synthetic.prepare
+import measures.jobs
+import measures.search
 import report
 import sample
 import table
 import train
 import training.text
 from data.prepared import prepared
-from evaluation import figures
 from runtime.configurator import cli
 from tests.labs.test_classes import made, write_mnist
 
@@ -57,18 +54,16 @@ ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = {
     "train": train.main,
     "augment": augment.main,
-    "classify_table": classify_table.main,
     "sample": sample.main,
     "eval": eval_diversity.main,
-    "frontier": frontier.main,
-    "orders": eval_orders.main,
+    "frontier": lambda argv: table.main(["--measure=frontier", *argv]),
+    "orders": lambda argv: table.main(["--measure=orders", *argv]),
     "embeddings": labs.embeddings.draw.main,
     "images": lambda argv: table.main(["--measure=images", *argv]),
     "sample_images": labs.images.sample.main,
     "report": report.main,
-    "figures": lambda argv: print(*figures.draw(Path(argv[0]))),
     "table": table.main,
-    "tune": tune.main,
+    "tune": lambda argv: table.main(["--search", *argv]),
     "export": export.main,
     "climbs": labs.climbs.prepare.command,
     "demo": data.demo.prepare.command,
@@ -100,8 +95,7 @@ IMAGES = "--dataset=mnist --source=images --trunk_args.layers=FC[4] --batch_size
 IMAGES += " --device=cpu --dtype=float32"
 CLASSIFY = f"{IMAGES} --name=x --out_dir=new"
 RECLASSIFY = f"{IMAGES} --name=classes --out_dir=classes --resume"
-CLASS_TABLE = ["--name=c", "--rows=['softmax']", "--seeds=[2]", f"--flags={IMAGES}"]
-REPORT = "results/e results/c run --device=cpu --prompts=1 --prompt_tokens=6 --new_tokens=3 --out=new.html"
+REPORT = "results/e run --device=cpu --prompts=1 --prompt_tokens=6 --new_tokens=3 --out=new.html"
 RECORD = {"timestamp": 0, "icao24": "a", "callsign": "b", "vertical_rate": 2000}
 NOVELS = "--tokenizer=bpe270 --source=novels --out=new"
 
@@ -152,14 +146,10 @@ def whole(token_folder, tmp_path_factory) -> Path:
             patch.setattr(module, "prepared", lambda *_: folder / BPE)
         assert augment.main(LABELS.split()) == 0
         assert eval_diversity.main([*EVAL.split(), "--out=results/e"]) == 0
-        assert frontier.main(FRONTIER.split()) == 0
+        assert PROGRAMS["frontier"](FRONTIER.split()) == 0
         shape = labs.classes.sets.KINDS["mnist"].shape
         write_mnist(folder / "images", made(60, shape, 10, 0), made(20, shape, 10, 1))
         assert train.main(RECLASSIFY.removesuffix(" --resume").split()) == 0
-        train_all = lambda runs, *_, **__: [train.main(list(run.arguments)) for run in runs]
-        patch.setattr(classify_table, "train_all", train_all)
-        assert classify_table.main(CLASS_TABLE) == 0
-    shutil.rmtree(folder / "out")  # of the table of classifiers, which keeps its results
     (folder / "config").symlink_to(ROOT / "config")
     (folder / "prompts.txt").write_text("the\n")
     (folder / "text").mkdir()
@@ -170,25 +160,6 @@ def whole(token_folder, tmp_path_factory) -> Path:
         (folder / f"novels/{name}.txt").write_text(f"some words of {name}\n" * 40)
     (folder / "novels/rows.jsonl").write_text('{"text": "a row of words"}\n' * 3)
     (folder / "novels/packed.txt.gz").write_bytes(gzip.compress(b"packed words\n" * 40))
-    curve = [{"step": step, "val_nll": 1.0, "val_ppl_eps": 3.0} for step in (1, 2)]
-    settings = eval_diversity.settings_of(eval_diversity.program.read(["run", *EVALUATE.split()]), 128)
-    trained = {"init_from": "", "max_steps": 1}
-    (folder / "results/t.runs.json").write_text(
-        json.dumps(
-            {
-                "settings": vars(settings),
-                "rows": [{"name": "baseline-tiny-1", "training": trained, "curve": curve}],
-            }
-        )
-    )
-    (folder / "results/t.json").write_text(
-        json.dumps(
-            {
-                "settings": {"table": {"evaluate": EVALUATE}},
-                "rows": [{"name": "baseline", "runs": ["baseline-tiny-1"]}],
-            }
-        )
-    )
     return folder
 
 
@@ -233,10 +204,10 @@ def call(whole, tmp_path, monkeypatch, capfd):
         without_bars(monkeypatch)
         monkeypatch.delenv("TRACEBACK", raising=False)
         monkeypatch.setattr("data.prepared.ROOT", folder)
-        monkeypatch.setattr(evaluation.runs, "DATA", folder / "data")
-        for module in (training.text, augment, evaluation.runs):
+        monkeypatch.setattr(measures.jobs, "DATA", folder / "data")
+        for module in (training.text, augment, measures.jobs):
             monkeypatch.setattr(module, "prepared", lambda *a: prepared(*a, root=folder / "data"))
-        for module in (table, tune, classify_table):
+        for module in (table, measures.search):
             monkeypatch.setattr(module, "train_all", no_training)
         monkeypatch.setattr(
             sys, "argv", [program, *(arguments.split() if isinstance(arguments, str) else arguments)]
@@ -292,12 +263,11 @@ def twice(value: object) -> object:
 
 
 def row(**keys):
-    """A table's JSON whose first row has other values."""
+    """A store whose first row has other values."""
 
     def edit(old):
-        content = json.loads(old)
-        content["rows"][0].update(keys)
-        return json.dumps(content)
+        first, *others = old.decode().split("\n")
+        return "\n".join([json.dumps({**json.loads(first), **keys}), *others])
 
     return edit
 
@@ -333,6 +303,7 @@ def saved(content):
 
 DEEP = "[" * 100_000
 NOT_JSON = ["", "{", "[]", "null", "7", '"x"', DEEP, b"\xff\xfe", '{"a": ' + "9" * 5000 + "}"]
+NO_ROWS = NOT_JSON[1:]  # an empty file is a store without rows
 NAMES = [
     "/etc/x",
     "../../x",
@@ -461,23 +432,6 @@ CASES = [
     ),
     ("train", RECLASSIFY, {"classes/last/optimizer.pt": b"\x80\x04cos\nsystem\n."}, "optimizer.pt"),
     *[
-        ("classify_table", [*CLASS_TABLE, flag], {}, says)
-        for flag, says in (
-            ("--rows=['softmax --learning_rate=1e308']", "learning_rate must lie between"),
-            ("--rows=['../x']", "name"),
-            ("--rows=['a \\'b']", "cannot be split"),
-            ("--config=nosuch", "no config file"),
-            ("--jobs=0", "jobs"),
-            ("--gains=[1e308]", "gains must lie between"),
-            ("--results=prompts.txt", "prompts.txt"),
-        )
-    ],
-    *[("classify_table", CLASS_TABLE, {"results/c.runs.json": bad}, "results/c.runs") for bad in NOT_JSON],
-    *[
-        ("classify_table", CLASS_TABLE, {"results/c.runs.json": row(training=bad)}, "results/c.runs")
-        for bad in (None, 7, "x")
-    ],
-    *[
         ("report", arguments, {}, says)
         for arguments, says in (
             ([], "shown is missing"),
@@ -492,12 +446,6 @@ CASES = [
             (["run", "--data=novels"], "novels"),
         )
     ],
-    *[("report", REPORT, {f"results/{n}.json": bad}, f"results/{n}") for bad in NOT_JSON for n in "ec"],
-    *[
-        ("report", REPORT, {"results/e.json": row(**{k: v})}, "results/e")
-        for k, v in (("name", "\x1b[2J"), ("name", "\ud800"), ("ppl_tok", []), ("runs", 7))
-    ],
-    ("report", REPORT, {"results/c.md": b"\xff"}, "results/c.md"),
     *[
         ("text", arguments, damage, says)
         for arguments, damage, says in (
@@ -523,7 +471,6 @@ CASES = [
         for p, a in (("eval", EVAL), ("orders", "run"), ("frontier", FRONTIER))
     ],
     ("embeddings", "/ --scorer=run", {}, "is a folder: give a file's name"),
-    ("figures", [""], {}, "is a folder: give a file's name"),
     ("images", "run --classifier=classes --temperatures=1e308", {}, "temperatures must lie between"),
     ("train", f"{LABELS} --teacher=out/nosuch", {}, "no folder 'out/nosuch'"),
     ("train", f"{LABELS} --candidates=0", {}, "candidates"),
@@ -610,7 +557,7 @@ CASES = [
             (["results/e", "--scorer=run", "--rows=['other']"], {}, "no texts of 'other'; it has "),
             ("results/none --scorer=run", {}, "results/none.samples has no texts"),
             ("results/e --scorer=run", {"results/e.samples/human.jsonl": "[1"}, "human.jsonl"),
-            *[("results/e --scorer=run", {"results/e.jsonl": bad}, "results/e.jsonl") for bad in NOT_JSON],
+            *[("results/e --scorer=run", {"results/e.jsonl": bad}, "results/e.jsonl") for bad in NO_ROWS],
         )
     ],
     *[
@@ -619,10 +566,8 @@ CASES = [
             (f"{FRONTIER} --temperatures -1", "temperature"),
             (f"{FRONTIER} --temperatures x", "temperatures"),
             (f"{FRONTIER} --temperatures=[]", "temperatures"),
-            (EVAL, "--out"),
         )
     ],
-    *[("figures", a, {}, "no file") for a in ("nosuch", "text", "results")],
     ("export", "run", {}, "folder"),
     ("export", "run text", {}, "exists"),
     ("export", "nosuch new", {}, "no checkpoint"),
@@ -920,14 +865,13 @@ CASES = [
         ]
     ],
     # tables and figures
-    *[("eval", f"{EVAL} --out=results/e", {"results/e.jsonl": bad}, "results/e.jsonl") for bad in NOT_JSON],
+    *[("eval", f"{EVAL} --out=results/e", {"results/e.jsonl": bad}, "results/e.jsonl") for bad in NO_ROWS],
     *[
-        ("eval", f"{EVAL} --out=results/e", {"results/e.json": row(**{k: v})}, "results/e")
-        for k, v in (("name", "../x"), ("name", ["x"]), ("ppl_tok", "low"), ("name", 7))
+        ("eval", f"{EVAL} --out=results/e", {"results/e.jsonl": row(**{k: v})}, "results/e")
+        for k, v in (("name", "../x"), ("name", ["x"]), ("settings", 7), ("name", 7))
     ],
-    *[("frontier", FRONTIER, {"results/f.json": bad}, "results/f.json") for bad in NOT_JSON],
-    *[("orders", "run --out=results/o", {"results/o.json": bad}, "results/o.json") for bad in NOT_JSON],
-    ("orders", "run --out=results/o", {"results/o.json": '{"settings": {}, "rows": []}'}, "other settings"),
+    *[("frontier", FRONTIER, {"results/f.jsonl": bad}, "results/f.jsonl") for bad in NO_ROWS],
+    *[("orders", "run --out=results/o", {"results/o.jsonl": bad}, "results/o.jsonl") for bad in NO_ROWS],
     ("orders", "", {}, "checkpoints is missing"),
     ("orders", "nothing", {}, "nothing"),
     ("orders", "run words", {}, "different token files"),
@@ -937,43 +881,13 @@ CASES = [
     ("sample", f"{SAMPLE} --burst --density", {}, "--burst and --density are two ways"),
     ("train", f"{TRAIN} --order=backwards", {}, "order = 'backwards'"),
     ("train", f"{TRAIN} --curriculum=random", {}, "curriculum = 'random'"),
-    ("frontier", FRONTIER, {"results/f.json": '{"settings": {}, "rows": [7]}'}, "results/f.json"),
+    ("frontier", FRONTIER, {"results/f.jsonl": '{"settings": {}, "rows": [7]}'}, "results/f.jsonl"),
     *[
-        ("figures", "results/t", {file: bad}, "results/t")
-        for bad in NOT_JSON
-        for file in ("results/t.json", "results/t.runs.json")
+        (program, TABLE, {"results/t.jsonl": bad}, "results/t.jsonl")
+        for bad in NO_ROWS
+        for program in ("table", "tune")
     ],
-    *[
-        ("figures", "results/t", {"results/t.runs.json": row(**{k: twice(v)})}, "results/t")
-        for k, v in (
-            ("curve", 7),
-            ("curve", [7]),
-            ("curve", [{"step": 1}]),
-            ("curve", [{"step": 1, "val_ppl_eps": "low"}]),
-            ("curve", [{"step": [], "val_ppl_eps": 1}]),
-            ("training", None),
-            ("training", {}),
-        )
-    ],
-    *[("figures", "results/f", {"results/f.json": bad}, "results/f") for bad in NOT_JSON],
-    *[
-        ("figures", "results/f", {"results/f.json": row(**{k: v})}, "results/f")
-        for k, v in (
-            ("points", 7),
-            ("points", [7]),
-            ("points", [{}]),
-            ("name", 7),
-            ("points", [{"self_bleu": "x", "bleu": 1, "temperature": 1}]),
-        )
-    ],
-    *[
-        ("table", TABLE, {f"results/{file}": bad}, "results/t")
-        for bad in NOT_JSON
-        for file in ("t.json", "t.runs.json")
-    ],
-    ("table", TABLE, {"results/t.runs.json": row(training=7)}, "results/t"),
-    *[("tune", TABLE, {"results/t.tune.json": bad}, "results/t.tune") for bad in NOT_JSON],
-    *[("table", [*TABLE, "--tuned"], {"results/t.tune.json": bad}, "seeds") for bad in NOT_JSON[:1]],
+    ("table", [*TABLE, "--tuned"], {}, "seeds"),
     *[
         ("tune", [*TABLE, f"--space={bad}"], {}, "space")
         for bad in ("x", "{}", "{'gain': 1}", "{'n': [1, 2]}")
@@ -1020,12 +934,9 @@ def test_the_commands_that_are_damaged_here_work_when_whole(call):
         ("eval", TRUTH),
         ("frontier", FRONTIER),
         ("orders", "run --out=results/o"),
-        ("figures", "results/t"),
-        ("figures", "results/f"),
         ("export", "run new"),
         ("train", CLASSIFY),
         ("train", RECLASSIFY),
-        ("classify_table", CLASS_TABLE),
         ("report", REPORT),
         ("text", NOVELS),
         ("wiki", "--tokenizer=bpe270 --out=new --source=text"),
@@ -1175,12 +1086,10 @@ def damaged(old: bytes, rng: np.random.Generator) -> bytes:
         ("eval", EVAL, f"{BPE}/te*", 5),
         ("eval", TRUTH, "data/grammar/words/test.truth.npz", 5),
         ("sample", "words --device=cpu --length=2 --prompt=the", "words/best/tokenizer.json", 8),
-        ("figures", "results/t", "results/t*.json", 5),
-        ("frontier", FRONTIER, "results/f.json", 4),
-        ("eval", f"{EVAL} --out=results/e", "results/e.json", 4),
+        ("frontier", FRONTIER, "results/f.jsonl", 4),
+        ("eval", f"{EVAL} --out=results/e", "results/e.jsonl", 4),
         ("train", RECLASSIFY, "classes/*/*", 4),
         ("train", CLASSIFY, "images/*", 4),
-        ("classify_table", CLASS_TABLE, "results/c.runs.json", 4),
         ("report", REPORT.replace("run ", ""), "results/[ce].*[nd]", 3),
         ("text", NOVELS, "novels/[arp]*", 4),
     ],
