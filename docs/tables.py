@@ -8,12 +8,11 @@ from typing import Any
 
 from bench import report
 from docs import gallery, sources
-from docs.sources import ROOT, Entry, Row
+from docs.sources import Entry, Row
 from labs.classes.judge import PUBLISHED
 from labs.climbs import errors as climbs
 from labs.synthetic.tasks import TASKS
 from measures.find import find_measure
-from runtime.errors import UserError
 
 Numbers = dict[str, Any]
 
@@ -318,18 +317,9 @@ def as_written(name: str) -> str:
     found = sources.stored(name, WRITTEN[name])
     if not found:
         return "Not measured yet."
-    parts = markdown_of(name, found).strip().split("\n\n")
+    view = climbs.view if WRITTEN[name] == "rest" else find_measure(WRITTEN[name]).view
+    parts = view(found).markdown.strip().split("\n\n")
     return "\n\n".join(part for part in parts if part[:1] == "|")
-
-
-def markdown_of(name: str, found: list[Entry]) -> str:
-    """The view of the rows of results/NAME.jsonl."""
-    if WRITTEN[name] == "rest":
-        return climbs.view(found).markdown
-    try:
-        return find_measure(WRITTEN[name]).view(found).markdown
-    except UserError:  # without the lab of this measure the committed view is all there is
-        return (ROOT / "results" / f"{name}.md").read_text(encoding="utf-8")
 
 
 # the columns of the synthetic table: a sampler of evaluation/samplers.py -> its heading

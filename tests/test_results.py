@@ -13,12 +13,10 @@ from measures.store import Store
 from measures.text import run_view
 from measures.views import View
 from runtime.configurator import configure
-from runtime.errors import UserError
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 STORES = sorted(RESULTS.glob("*.jsonl"))
 LINE_A_RUN = {"small", "labels", "paper_protocol"}  # tables of eval_diversity.py, one seed
-LABS = {"images": "images", "images_ablation": "images", "mnist_brief": "classes"}  # table -> its measure
 
 
 def views(path: Path) -> dict[str, View]:
@@ -29,7 +27,8 @@ def views(path: Path) -> dict[str, View]:
         f"{name}.tune.md": (search.NAME, search.view),
     }
     made = {file: view(rows) for file, (measure, view) in of.items() if (rows := store.rows(measure))}
-    for measure, view in (("orders", find_measure("orders").view), ("rest", climbs.view)):
+    views_of = {measure: find_measure(measure).view for measure in ("orders", "images", "classes")}
+    for measure, view in (views_of | {"rest": climbs.view}).items():
         if rows := store.rows(measure):
             made[f"{name}.md"] = view(rows)
     return made
@@ -41,20 +40,9 @@ def test_committed_tables_are_made_anew_of_their_rows(path):
         assert (RESULTS / file).read_text(encoding="utf-8") == view.markdown, file
 
 
-@pytest.mark.parametrize("name", LABS)
-def test_committed_tables_of_labs_are_made_anew_of_their_rows(name):
-    try:
-        measure = find_measure(LABS[name])
-    except UserError:
-        pytest.skip(f"labs/{LABS[name]} has no measure.py")
-    made = measure.view(Store(RESULTS / f"{name}.jsonl").rows(measure.name)).markdown
-    assert (RESULTS / f"{name}.md").read_text(encoding="utf-8") == made
-
-
 def test_every_committed_table_has_its_rows():
-    made = {file for path in STORES for file in views(path)} | {f"{name}.md" for name in LABS}
+    made = {file for path in STORES for file in views(path)}
     assert made == {path.name for path in RESULTS.glob("*.md")} - {"README.md"} and len(made) > 25
-    assert all(Store(RESULTS / f"{name}.jsonl").rows(measure) for name, measure in LABS.items())
 
 
 def test_results_are_four_megabytes_at_most():
