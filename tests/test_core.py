@@ -68,6 +68,6 @@ def test_a_corpus_is_found_in_data_and_in_a_lab(tmp_path, monkeypatch):
     assert list(prepared.corpora()) == ["demo", "mine"]
     assert prepared.program_of("mine") == "labs/mine/prepare.py"
     with pytest.raises(
-        ValueError, match=r"unknown dataset 'min', did you mean 'mine'\? \(known: demo, mine\)"
+        ValueError, match=r"'min', did you mean 'mine'\? \(known: demo, mine\)"
     ):
         prepared.corpus_of("min")
