@@ -67,7 +67,5 @@ def test_a_corpus_is_found_in_data_and_in_a_lab(tmp_path, monkeypatch):
     monkeypatch.setattr(prepared, "CODE", tmp_path)
     assert list(prepared.corpora()) == ["demo", "mine"]
     assert prepared.program_of("mine") == "labs/mine/prepare.py"
-    with pytest.raises(
-        ValueError, match=r"'min', did you mean 'mine'\? \(known: demo, mine\)"
-    ):
+    with pytest.raises(ValueError, match=r"'min', did you mean 'mine'\? \(known: demo, mine\)"):
         prepared.corpus_of("min")
