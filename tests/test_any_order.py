@@ -10,7 +10,6 @@ from torch import Tensor
 from evaluation.any_order import FREE, Exact, MaskedReader, Reader
 from evaluation.filling import burst, diffusion, one_by_one, shuffled, speculative
 from evaluation.sampling import truncate
-from labs.synthetic.tasks import TASKS
 from tests.test_orders import V, log_p, model_of
 
 T = 8
@@ -148,7 +147,7 @@ def test_bursts_do_not_keep_the_distribution(toy):
 
 
 def perfect(name: str, count: int, length: int) -> tuple:
-    task = TASKS[name](length)
+    task = pytest.importorskip("labs.synthetic.tasks").TASKS[name](length)
     c = Exact(lambda text: torch.from_numpy(task.log_probs(text.numpy())), torch.full((count, length), FREE))
     return task, c
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from data import prepared
+
 ROOT = Path(__file__).resolve().parents[1]
 BESIDE = ("labs", "tests", "docs", "bench", "results", "out", ".venv")  # what is not the core
 CORE = sorted(
@@ -55,3 +57,15 @@ for name in sys.argv[1:]:
 """
     done = subprocess.run([sys.executable, "-c", program, *modules], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_corpus_is_found_in_data_and_in_a_lab(tmp_path, monkeypatch):
+    for folder in ("data/demo", "labs/mine", "labs/no_corpus"):
+        (tmp_path / folder).mkdir(parents=True)
+    for folder in ("data/demo", "labs/mine"):
+        (tmp_path / folder / "prepare.py").touch()
+    monkeypatch.setattr(prepared, "CODE", tmp_path)
+    assert list(prepared.corpora()) == ["demo", "mine"]
+    assert prepared.program_of("mine") == "labs/mine/prepare.py"
+    with pytest.raises(ValueError, match=r"'min', did you mean 'mine'\? \(known: demo, mine\)"):
+        prepared.corpus_of("min")
