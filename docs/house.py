@@ -10,7 +10,12 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = {"labs": "labs", "tests": "tests", "bench": "bench and docs", "docs": "bench and docs"}  # else the core
+ROOMS = {
+    "labs": "labs",
+    "tests": "tests",
+    "bench": "bench and docs",
+    "docs": "bench and docs",
+}  # else the core
 
 
 def tracked(pattern: str) -> list[Path]:
