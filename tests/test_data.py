@@ -565,7 +565,11 @@ def test_script(wiki: Path, tmp_path: Path) -> None:
     assert wrong.stderr.startswith("prepare.py: error: source")
 
 
-def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_codes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus, "DATA", tmp_path.parent)
+
     def stopped(*_: object, **__: object) -> Path:
         raise KeyboardInterrupt
 

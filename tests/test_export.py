@@ -25,6 +25,7 @@ from evaluation import card
 from evaluation.metrics import bits_per_byte, perplexity
 from evaluation.scoring import score
 from evaluation.settings import run_seed
+from measures.store import Store
 from model import build
 from runtime.checkpoint import load_model, save, weights_digest
 from runtime.errors import UserError
@@ -340,14 +341,14 @@ def test_the_card_says_what_it_is(row, token_folder, tmp_path, monkeypatch):
     text = (row[0] / "README.md").read_text()
     assert "license: cc-by-sa-3.0" in text and "trust_remote_code=True" in text and "PPL" not in text
     write_run(tmp_path / "run", token_folder, head="softmax", dataset="text", order="random", bayesian=True)
-    table = {"rows": [{"weights_sha256": weights_digest(tmp_path / "run" / "best"), "ppl_tok": 12.345}]}
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "one.json").write_text(json.dumps(table))
+    measured = {"measure": "text", "definition": 1, "settings": {}, "name": "run", "ppl_tok": 12.345}
+    measured["weights_sha256"] = weights_digest(tmp_path / "run" / "best")
+    Store(tmp_path / "results" / "one.jsonl").put([measured])
     monkeypatch.setattr(card, "WORK", tmp_path)
     export.export(tmp_path / "run", tmp_path / "hf")
     text = (tmp_path / "hf" / "README.md").read_text()
     assert "| PPL_tok | 12.35 |" in text or "| PPL_tok | 12.34 |" in text
-    assert "results/one.json" in text and "license" not in text.split("---")[1]
+    assert "results/one.jsonl" in text and "license" not in text.split("---")[1]
     assert "8 draws" in text and "the order `random`" in text
 
 

@@ -297,7 +297,7 @@ def test_corpora_of_other_settings_stand_side_by_side(tmp_path, monkeypatch, cap
     name = "words-train=700-validation=600"  # whatever the order
     assert folder_of("grammar", "words", "validation=600 train=700", tmp_path).name == name
     assert folder_of("demo", "bpe300", "anywhere", tmp_path).name == "bpe300"
-    monkeypatch.setattr(grammar, "FOLDER", tmp_path / "grammar")
+    monkeypatch.setattr("data.corpus.DATA", tmp_path)
     assert grammar.command(["--source=validation=600 train=700 test=600"]) == 0
     out = tmp_path / "grammar" / "words-train=700-validation=600-test=600"
     assert is_prepared(out, "words") and [p.name for p in out.parent.iterdir()] == [out.name]

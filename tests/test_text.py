@@ -165,7 +165,7 @@ def test_kept_until_the_folder_changes(books, tmp_path, monkeypatch):
 
 
 def test_folders_stand_side_by_side(books, pile, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(text, "FOLDER", tmp_path / "text")
+    monkeypatch.setattr("data.corpus.DATA", tmp_path)
     assert text.command([f"--source={books}", "--tokenizer=bpe300"]) == 0
     assert prepared("text", "bpe300", f"{pile}/", tmp_path) == tmp_path / "text/bpe300-pile"
     for folder in (books, pile):
