@@ -222,10 +222,10 @@ def table_rows(store: Store, measure: Measure) -> list[Row]:
 
 
 def show(measure: Measure, store: Store, rows: list[Row], out: Path, view: Viewer | None = None) -> None:
-    """Prints the table of `rows`, and writes its views and figures beside OUT."""
+    """Prints the table of `rows`, and writes its views beside OUT, with the figures of the measure's own."""
     with foreign(store.path or out, OURS):
         made = (view or measure.view)(rows)
-        files = measure.draw(rows, out) if store.path else []
+        files = measure.draw(rows, out) if store.path and view is None else []
     print(made.markdown, *left_out(store, measure), *files, sep="\n")
     if store.path:
         made.write(out)
