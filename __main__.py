@@ -10,7 +10,7 @@ nanoHeads' own. Prepared data go to data/ and runs to out/ of the current folder
 
 Some commands need more packages than a training. pip install "nanoheads[EXTRA]" adds them, and EXTRA is
 
-    tables      eval_*, table, classify_table and report
+    tables      eval_diversity, table and report
     hub         data sets and models of the Hugging Face hub; export
     images      scikit-learn's digits; embeddings
     bayes       the Bayesian projection

@@ -210,7 +210,7 @@ def explain(rows: list[Row], columns: tuple[Column, ...]) -> list[str]:
         f"temperature {s.temperature:g}, top_k {s.top_k}, top_p {s.top_p:g}, "
         f"seed {s.seed} and each run's own; block {s.block_size}, stride {s.stride}; "
         f"Bayesian rows: {s.samples} weight samples; {s.dtype}.",
-        *(f"{c.title}: {c.what}{'' if c.shown else ' (in the CSV and the JSON)'}." for c in columns),
+        *(f"{c.title}: {c.what}{'' if c.shown else ' (in the CSV and the rows)'}." for c in columns),
         *([known_truth(about["truth"])] if "truth" in about else []),
         *([about["scorer"]] if "scorer" in about else []),
     ]

@@ -258,7 +258,7 @@ def test_cells():
 def test_a_terminal_shows_no_column_that_no_row_has():
     titles = {c.title for c in ALL}
     assert not any(f"{title}s" in titles for title in titles)  # nobody tells `step` from `steps`
-    there = [{"self_bleu": 1.0, "unigram_entropy": 2.0}, {"step": 1}]  # the entropy: in the CSV and the JSON
+    there = [{"self_bleu": 1.0, "unigram_entropy": 2.0}, {"step": 1}]  # the entropy: in the CSV and the rows
     assert [c.key for c in shown(HONEST, there)] == ["step", "self_bleu"]
 
 
