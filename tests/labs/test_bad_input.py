@@ -13,6 +13,9 @@ import labs.synthetic.prepare
 import table
 import train
 from labs.classes.sets import KINDS
+from measures.find import find_measure
+from measures.store import Store
+from tests import bad_input
 from tests.bad_input import (
     NOT_A_STORE,
     OUT,
@@ -30,7 +33,7 @@ from tests.bad_input import (
 )
 from tests.labs.test_classes import made, write_mnist
 
-pytest_plugins = ["tests.bad_input"]
+call, here = bad_input.call, bad_input.here  # fixtures
 PROGRAMS |= {
     "climbs": labs.climbs.prepare.command,
     "embeddings": labs.embeddings.draw.main,
@@ -206,3 +209,16 @@ def test_the_commands_that_are_damaged_here_work_when_whole(call):
 )
 def test_random_damage_is_refused_or_harmless(call, whole, program, arguments, pattern, times):
     check_random_damage(call, whole, program, arguments, pattern, times)
+
+
+@pytest.mark.parametrize("name", ["classes", "images"])
+def test_runs_that_diverged_stand_in_the_tables(name, whole):
+    """Alone, and in front of others."""
+    measure, place = find_measure(name), {"row": "lost", "overlay": "", "seed": 1, "training": {}}
+    lost = {"name": "lost-1", **place, "settings": {"images": "mnist"}, "problem": "its training diverged"}
+    others = Store(whole / STORE).rows(name)
+    for rows_of in ([lost], [lost, *others]):
+        shown = measure.view(rows_of).markdown
+        assert "lost-1 could not be evaluated: its training diverged" in shown
+    assert measure.which == {"classes": "best", "images": "last"}[name]
+    assert not others or "| classes" in shown
