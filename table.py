@@ -33,6 +33,7 @@ from measures.find import find_measure
 from measures.jobs import Run, prepare_data, show_commands, split, used_by, words_of
 from measures.measure import (
     Measure,
+    check_shown,
     evaluate,
     exit_code,
     kept_rows,
@@ -150,6 +151,7 @@ def table(c: TableConfig, store: Store) -> int:
     asked = flags_of_measure(measure, c, [str(r.out) for r in runs])
     settings = measure.check(asked, [r.wanted for r in runs])  # UserError now, not after the trainings
     rows = kept_rows(store, measure, settings)
+    check_shown(measure, store)
     done = without_folder(runs, rows, store)
     if c.commands:
         show_commands(*in_order([r for r in runs if r.out.name not in done and not r.over]))

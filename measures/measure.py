@@ -221,6 +221,13 @@ def table_rows(store: Store, measure: Measure) -> list[Row]:
     return sorted(rows, key=lambda row: bool(row.get("reference")))
 
 
+def check_shown(measure: Measure, store: Store, view: Viewer | None = None) -> None:
+    """UserError for kept rows that no table can show, before any work for others."""
+    if rows := table_rows(store, measure):
+        with foreign(store.path or Path(), OURS):
+            (view or measure.view)(rows)
+
+
 def show(measure: Measure, store: Store, rows: list[Row], out: Path, view: Viewer | None = None) -> None:
     """Prints the table of `rows`, and writes its views beside OUT, with the figures of the measure's own."""
     with foreign(store.path or out, OURS):
@@ -237,6 +244,7 @@ def evaluate(measure: Measure, c: Any, view: Viewer | None = None) -> int:
     `view`: of the rows, where it is not the measure's own.
     """
     store = Store.beside(c.out)
+    check_shown(measure, store, view)
     rows = measure_runs(measure, measure.open(c), store)
     store.put(rows)  # first in the file, in the order in which they are asked for
     show(measure, store, table_rows(store, measure) if c.out else rows, Path(c.out), view)

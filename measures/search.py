@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import UnionType
 from typing import TYPE_CHECKING
 
 from tabulate import tabulate
@@ -27,7 +28,7 @@ from evaluation.provenance import commit
 from evaluation.settings import TableConfig, other_settings
 from measures.jobs import Ended, Run, data_of, show_commands, uses_first, words_of
 from measures.measure import training_of
-from measures.store import OURS, Row, Store
+from measures.store import OURS, Row, Store, check_fields
 from measures.views import View
 from runtime.errors import UserError
 from runtime.files import foreign
@@ -39,6 +40,8 @@ if TYPE_CHECKING:  # see figures.pyplot
 Point = dict[str, float]  # setting -> value
 Space = dict[str, list[float]]  # setting -> [lowest, highest]
 NAME, DEFINITION = "search", 1
+FIELDS: dict[str, type | UnionType] = {"row": str, "trial": int, "point": dict, "nll": float | int}
+FIELDS |= {"diverged": bool, "vocab_size": int, "training": dict}
 
 
 # -----------------------------------------------------------------------------
@@ -115,8 +118,13 @@ class Trial(Run):
 
 
 def trials_in(store: Store) -> list[Row]:
-    """All trials of the store, of this definition of a search."""
-    return [row for row in store.rows(NAME) if row["definition"] == DEFINITION]
+    """All trials of the store, of this definition of a search. UserError if it has others than ours."""
+    trials = [row for row in store.rows(NAME) if row["definition"] == DEFINITION]
+    with foreign(store.path or Path(), OURS):
+        for row in trials:
+            check_fields(row, FIELDS)
+            check_fields(row["point"], dict.fromkeys(row["point"], float | int))
+    return trials
 
 
 def trials_of(rows: Iterable[Row], row: str, count: int) -> list[Row]:

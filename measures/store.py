@@ -9,9 +9,10 @@ configuration (`training`), the SHA-256 of its weights, and the `settings` of th
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from runtime.errors import UserError
@@ -73,14 +74,18 @@ class Store:
 
 def checked(row: Row) -> Row:
     """`row`. KeyError, TypeError or ValueError if it can be no row of ours."""
-    kinds = {"measure": str, "settings": dict} | ({"training": dict} if "training" in row else {})
-    for key, kind in kinds.items():
-        if not isinstance(row[key], kind):
-            raise TypeError(f"{key} = {row[key]!r} is no {kind.__name__}")
-    if type(row["definition"]) is not int:
-        raise TypeError(f"definition = {row['definition']!r} is no whole number")
+    kinds = {"measure": str, "settings": dict, "definition": int}
+    check_fields(row, kinds | ({"training": dict} if "training" in row else {}))
     check_name(row["name"]) if row.get("reference") else check_row_name(row["name"])  # files have these names
     return row
+
+
+def check_fields(row: Row, kinds: Mapping[str, type | UnionType]) -> None:
+    """KeyError or TypeError if a value of `row` is not of its kind. True is no number."""
+    for key, kind in kinds.items():
+        value = row[key]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise TypeError(f"{key} = {value!r} is no {getattr(kind, '__name__', kind)}")
 
 
 def _encoded(value: Any) -> Any:

@@ -176,7 +176,7 @@ def foreign(path: Path, what: str) -> Iterator[None]:
     """
     try:
         yield
-    except (KeyError, TypeError, AttributeError, IndexError, ArithmeticError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError, StopIteration) as error:
         if isinstance(error, ValueError) and str(path) in str(error):
             raise
         raise UserError(f"{path} is not {what}: {type(error).__name__} {error}") from error

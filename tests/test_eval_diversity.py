@@ -369,6 +369,7 @@ def test_batches_of_texts_change_nothing(trained):
 def test_files(honest, trained, sig):
     assert sorted(p.name for p in honest.parent.iterdir()) == [
         "table.csv",
+        "table.ece.png",
         "table.jsonl",
         "table.md",
         "table.samples",
@@ -438,7 +439,7 @@ def test_unchanged_rows_are_kept(table, trained, sig, monkeypatch, capsys):
     def fail(*args, **kwargs):
         raise AssertionError("sampled or scored again")
 
-    files = lambda: {p.name: p.read_text() for p in table.parent.rglob("*") if p.is_file()}
+    files = lambda: {p.name: p.read_bytes() for p in table.parent.rglob("*") if p.is_file()}
     there, before = rows(table), files()
     monkeypatch.setattr(texts, "generate", fail)
     monkeypatch.setattr(rows_of, "score", fail)
@@ -629,10 +630,10 @@ def test_score_names_nan(trained, token_folder):
     ],
 )
 def test_rows_of_other_settings_are_refused(table, trained, no_work, flag, key):
-    before = {p: p.read_text() for p in table.parent.glob("table.*") if p.is_file()}
+    before = {p: p.read_bytes() for p in table.parent.glob("table.*") if p.is_file()}
     with pytest.raises(ValueError, match=f"rows of other settings .*{key} "):
         main([str(trained), *SMALL, flag, f"--out={table}"])
-    assert {p: p.read_text() for p in table.parent.glob("table.*") if p.is_file()} == before
+    assert {p: p.read_bytes() for p in table.parent.glob("table.*") if p.is_file()} == before
 
 
 def test_other_tokens_are_refused(trained, variant, no_work):

@@ -141,7 +141,7 @@ def open_table(name: Path, prompts: int) -> Table:
             drawn += drawings(name, rows)
             if parts[-1].lines:
                 texts = samples(name, rows, prompts)
-        if trials := store.rows(search.NAME):
+        if trials := search.trials_in(store):
             parts.append(plain_part(search.NAME, search.view(trials).markdown))
             search.draw(trials, beside(out, ".tune"))
         return Table(name.name, parts, [*pictures(out, name), *drawn], texts)

@@ -78,7 +78,9 @@ class ClassesSession:
         judged = judge(model.eval(), self.images, self.device, ckpt.config["dtype"])
         if judged.nll != judged.nll:
             raise checkpoint.Degenerate("its log-probabilities are not numbers")
-        last = checkpoint.load(checkpoint.find(subject.path.parent, "last"), weights=False, classifier=True)
+        last = checkpoint.load(
+            checkpoint.find(subject.ckpt.path.parent, "last"), weights=False, classifier=True
+        )
         chosen = {"val_accuracy": 100 - ckpt.progress["val_error"], "val_nll": ckpt.progress["val_nll"]}
         steps = {"best_step": ckpt.progress["step"], "step": last.progress["step"]}
         return {**judged._asdict(), **chosen, **steps}
@@ -105,10 +107,13 @@ class ClassesMeasure:
         return ClassesSession(c)
 
     def view(self, rows: list[Row]) -> View:
-        summary = summary_of(rows)
+        sound, listed = [r for r in rows if "problem" not in r], problems(rows)
+        if not sound:
+            return View(paragraphs(listed))
+        summary = summary_of(sound)
         table = markdown(COLUMNS, with_intervals(summary, COLUMNS))
-        listed = [f"- {column.title}: {column.what}." for column in COLUMNS]
-        return View(paragraphs(table, *notes(rows), listed + problems(rows)), sheet_of(summary, COLUMNS))
+        listed = [f"- {column.title}: {column.what}." for column in COLUMNS] + listed
+        return View(paragraphs(table, *notes(sound), listed), sheet_of(summary, COLUMNS))
 
     def draw(self, rows: list[Row], out: Path) -> list[Path]:
         return []
@@ -118,16 +123,13 @@ MEASURE = ClassesMeasure()
 
 
 def summary_of(rows: list[Row]) -> list[Row]:
-    """A line a row: means over its seeds, marked where it cannot be told from the best."""
+    """A line a row: means over its seeds, marked where it cannot be told from the best. No row has a
+    problem."""
     published = PUBLISHED.get(rows[0]["settings"]["images"], {})
     runs: dict[str, Runs] = {}
     for label, same in grouped(rows).items():
         more = {"published": published[label]} if label in published else {}
-        sound = {r["seed"]: r | {"gain": r["training"]["gain"]} | more for r in same if "problem" not in r}
-        if sound:
-            runs[label] = sound
-    if not runs:
-        raise UserError("no run of this table could be measured: " + "; ".join(problems(rows)))
+        runs[label] = {r["seed"]: r | {"gain": r["training"]["gain"]} | more for r in same}
     base, marked = next(iter(runs.values())), marks(runs, {}, COLUMNS)
     return [
         {**summarise(label, same, COLUMNS), **differences(same, base, COLUMNS), **marked[label]}

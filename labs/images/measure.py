@@ -256,7 +256,7 @@ def settings_of(c: ImagesConfig) -> dict[str, Any]:
 class ImagesMeasure:
     """See measures.measure.Measure."""
 
-    name, definition, config = "images", 1, ImagesConfig
+    name, definition, which, config = "images", 1, "last", ImagesConfig
 
     def check(self, c: ImagesConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for run in wanted:
@@ -278,7 +278,8 @@ class ImagesMeasure:
 
     def view(self, rows: list[Row]) -> View:
         """The held-out codes, then what is drawn at each point: a line for each row."""
-        groups, keys = grouped(rows), ("bits_code", "bits_pixel", "bits_code_eps")
+        groups = grouped(r for r in rows if "problem" not in r)
+        keys = ("bits_code", "bits_pixel", "bits_code_eps")
         held_out = [
             [name, str(len(runs)), *(mean([r[k] for r in runs]) for k in keys)]
             for name, runs in groups.items()
