@@ -369,7 +369,6 @@ def test_batches_of_texts_change_nothing(trained):
 def test_files(honest, trained, sig):
     assert sorted(p.name for p in honest.parent.iterdir()) == [
         "table.csv",
-        "table.ece.png",
         "table.jsonl",
         "table.md",
         "table.samples",
