@@ -2,9 +2,9 @@
 
     python augment.py config/sig_gpt.py [more configs] [--key=value ...]
 
-builds the store that train.py with the same words would use. Of each training window, m positions are chosen.
+builds the store that train.py with the same words would use. It chooses m positions in each training window.
 At each, the teacher's k most probable tokens are candidates, and those whose perplexity is under a threshold
-stay. The true token is always kept. Source: Shamula et al. 2024, sec. 2.6 and fig. 3.
+stay. The true token always stays. Source: Shamula et al. 2024, sec. 2.6 and fig. 3.
 """
 
 from config.defaults import TrainConfig
@@ -233,7 +233,7 @@ def _build(
 ) -> None:
     """Writes the records of all windows to `path`, going on from what a build that was stopped left."""
     part = path.with_suffix(".part")
-    if path.is_file() and not part.is_file():  # killed before its JSON was written: it may be all there
+    if path.is_file() and not part.is_file():  # killed before it wrote the JSON: all may be there
         path.replace(part)
     done = _done(part, record, len(windows), batch)
     needs, free = (len(windows) - done) * record.itemsize, shutil.disk_usage(path.parent).free
@@ -312,7 +312,7 @@ class Labels:
         self.online = isinstance(self.source, Online)
 
     def targets(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Targets:
-        """Of the windows `indices` (B,) with inputs x and next tokens y (B, T)."""
+        """Targets of the windows `indices` (B,) with inputs x and next tokens y (B, T)."""
         if self.source is None:
             assert self.head is not None
             return self.head.targets(x, y)

@@ -109,7 +109,7 @@ def tokenizer_for_transformers(tokenizer: Tokenizer, context: int, pad: str) -> 
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, context: int, pad: str) -> None:
-    """For AutoTokenizer. A line where GPT-2's own files are not to be had."""
+    """Writes the tokenizer for AutoTokenizer. Prints a line where GPT-2's own files are not to be had."""
     try:
         tokenizer_for_transformers(tokenizer, context, pad).save_pretrained(folder)
     except FileNotFoundError as e:

@@ -44,7 +44,7 @@ class GPTConfig:
     n_head: int = 12
     n_embd: int = 768
     dropout: float = 0.0
-    # not in the repr, by which an augmenter knows its teacher, who reads from left to right
+    # left out of the repr: an augmenter identifies its teacher by it, and a teacher reads from left to right
     order: str = field(default="left_to_right", repr=False)
     sinusoidal: bool = field(default=False, repr=False)  # a fixed double encoding, as in the paper
 
@@ -224,8 +224,8 @@ class Trunk(nn.Module):
 
     @classmethod
     def size(cls, config: GPTConfig, **args: Any) -> Size:
-        """Of such a trunk. Unless it says otherwise, that of GPT-2, which needs of each block 14 C values a
-        token (LayerNorms, q, k, v, attention and MLP) of at least 2 bytes each."""
+        """What such a trunk needs. A trunk without a `size` of its own has GPT-2's: each block keeps 14 C
+        values a token (LayerNorms, q, k, v, attention and MLP) of at least 2 bytes each."""
         kept = 28 * config.block_size * config.n_layer * config.n_embd
         embedding = config.padded_vocab * config.n_embd
         return Size(config.parameters, embedding, kept, "n_layer, n_embd, block_size, the vocabulary")
@@ -285,7 +285,7 @@ class GPT(Trunk):
 
     @property
     def context(self) -> int:
-        # of any order the last token of a block is read by none, for there is no place to predict after it
+        # order "any" never reads the last token of a block: no place is left to predict after it
         return self.config.block_size - (self.config.order == "any")
 
     def forward(
@@ -314,8 +314,8 @@ class GPT(Trunk):
                 tokens, positions = self._left_to_right(tokens, start)
             else:
                 positions = torch.arange(start, start + tokens.shape[1], device=tokens.device)
-        # a tied head gives wte a dense gradient. This one is then added to it row by row, which spares a CPU
-        # another (V, C) to fill and to add
+        # a tied head gives wte a dense gradient. The embedding's sparse one is added to it row by row, so a
+        # CPU need not fill and add another (V, C)
         sparse = self.tied and self.training and tokens.device.type == "cpu"
         x = self.drop(F.embedding(tokens, self.wte.weight, sparse=sparse) + self.wpe(positions))  # (B, T, C)
         x = self._blocks(x, cache, start, mask)
@@ -367,8 +367,8 @@ class GPT(Trunk):
 # -----------------------------------------------------------------------------
 # The language model
 
-# name -> what makes a trunk of a GPTConfig and of trunk_args, or where that stands, if it is a lab's. Its
-# forward(tokens, positions) gives hidden states (B, T, C), as GPT's does; a cache is GPT's own
+# name -> class that makes a trunk from a GPTConfig and trunk_args or, for a lab's, "module:class". Its
+# forward(tokens, positions) gives hidden states (B, T, C), as GPT's does; only GPT has a cache
 TRUNKS: dict[str, type[Trunk] | str] = {"gpt": GPT, "cnn": "labs.classes.cnn:CNN"}
 
 
@@ -436,7 +436,7 @@ class LanguageModel(nn.Module):
                 f"here it has {engine!r}: leave --int8 out"
             )
         with warnings.catch_warnings():
-            # deprecated, and all there is without a compiler: torch._int_mm overflows on CPUs without VNNI
+            # deprecated, but all else needs a compiler: torch._int_mm overflows on CPUs without VNNI
             warnings.simplefilter("ignore")
             try:
                 from torch.ao.quantization import per_channel_dynamic_qconfig, quantize_dynamic

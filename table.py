@@ -203,7 +203,7 @@ def trained(runs: list[Run], done: set[str], rows: dict[str, Row], c: TableConfi
     for part in in_order(runs):
         todo = [r for r in part if r.out.name not in done and not r.diverged]
         train_all(todo, c.jobs, lambda run, code: code == 0 or bool(run.diverged))
-        # a row may be of other weights than a source that was trained anew
+        # a source may have been trained anew: a row that was made with its old weights does not count
         done = without_folder(runs, rows, store)
     return done
 

@@ -154,7 +154,7 @@ class Trainer:
         """Goes on from out_dir/last. UserError if it was another configuration."""
         ckpt = last_of(self.out)
         had = completed(TrainConfig, ckpt.config)
-        # it started from them; whether they have changed since does not matter
+        # the run started from these; whether they have changed since does not matter
         for key in ("init_weights", "init_spent", "teacher_spent"):
             self.model_config[key] = had.get(key)
         self.model_config["curriculum_end"] = end = had.get("curriculum_end")
@@ -170,7 +170,7 @@ class Trainer:
         self.evaluated = self.step if progress["val_nll"] is not None else -1
         others = other_processes(ckpt.config, self.procs.world)
         self.say(f"resumed {ckpt.path} at step {self.step}{extended}{others}")
-        # stopped between the two saves of an evaluation: it was the best
+        # the run stopped between the two saves of an evaluation, whose checkpoint was the best
         if self.procs.main and self.best < self.best_in(saved_best(self.out)):
             self.save("best", tuple(progress[f"val_{name}"] for name in self.task.judged_by))
 
@@ -270,7 +270,7 @@ class Trainer:
         assert self.log is not None
         gain = {"gain": torch.as_tensor(self.model.head.gain).item()} if self.config.learn_gain else {}
         self.log.add(self.step, **found.logged, **gain)
-        self.save("last", found.values)  # first: from `last` alone a run goes on
+        self.save("last", found.values)  # first: a run resumes from `last` only
         if better:
             self.save("best", found.values)
 

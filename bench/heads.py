@@ -77,7 +77,7 @@ class Case:
 
 
 def peak_mb(way: str, head: str, dtype: str, rows: int, dim: int, vocab: int, device: str = "cpu") -> float:
-    """Of one step, in this process, above what was there before it."""
+    """Memory that one step takes in this process at its peak, in MB, beyond what was in use before it."""
     # libraries allocate their own once; what a step of the real size frees might stay with the allocator
     Case(head, dtype, 8, 8, 64, device).step(way)
     case = Case(head, dtype, rows, dim, vocab, device)

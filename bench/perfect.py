@@ -24,7 +24,7 @@ SHOWN = [name for name in ANY if name.startswith(("burst", "speculative"))]
 
 
 def rounds(task: Task, sampler: str, texts: int) -> list[int]:
-    """Of each text, written from nothing."""
+    """How many rounds the sampler takes for each text, which it writes from nothing."""
     text = torch.full((texts, task.T), FREE)
     exact = Exact(lambda known: torch.from_numpy(task.log_probs(known.numpy())), text)
     filled = ANY[sampler](exact, generator=torch.Generator().manual_seed(0))

@@ -167,7 +167,7 @@ def compared(programs: dict[str, Theirs | Ours], steps: int, full: int, rounds: 
 
 
 def written(theirs: Theirs, ours: Ours, data: Path, texts: int, rounds: int) -> list[dict[str, Any]]:
-    """Of each sampler: seconds a text, in turn, rounds or evaluations, and the truth's judgement."""
+    """A row for each sampler: seconds a text, timed in turn, rounds or evaluations, the truth's judgement."""
     held = open_held_out(data / "validation.bin")
     truth, end = two_sided(held, "grammar", 32), held.truth.end
     tokenizer = tokenizer_of(checkpoint.load(checkpoint.find(ours.out, "last"), weights=False))

@@ -12,7 +12,7 @@ learning_rate = 2e-3
 min_lr = 2e-4
 warmup_steps = 60
 eval_interval = 250
-# Of Bayesian rows. This overlay is meant for the first 0.53% of the train split, and the whole text would
-# share the KL. With a weight of 1 perplexity is 1.4x as high.
+# For Bayesian rows: the whole train split would share the KL, but this overlay is meant for its first 0.53%.
+# With a weight of 1 perplexity is 1.4x as high.
 kl_weight = 0.007
 teacher = "out/baseline-small"

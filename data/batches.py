@@ -33,7 +33,7 @@ class Source(Protocol):
     on_device: bool  # whether a batch is computed on the training's device, and so not in a thread beside it
 
     def positions_with_loss(self, step: int) -> int:
-        """Of the whole step, in all processes: what the sum of its losses is divided by."""
+        """Positions of the whole step, in all processes: training divides the sum of the losses by them."""
         ...
 
     def batch(self, step: int, part: int) -> Batch:
@@ -143,7 +143,7 @@ class TextSource:
         x = self._drop(x, step, rows)
         T, given = self.windows.block_size, self.windows.given
         if self.order.name == "left_to_right":
-            if given:  # and what the last token predicts belongs to another sequence
+            if given:  # the last token has no loss either: its next one is another sequence's
                 at = torch.arange(T)
                 y = torch.where((at >= given - 1) & (at < T - 1), y, -1)
             return Batch(x, self.labels.targets(mine, x, y).kept())
@@ -184,9 +184,9 @@ class Loader:
 
     def __init__(self, source: Source, device: torch.device):
         self.source, self.device = source, device
-        # Whatever torch does in this thread it does with one thread of its own: a second team of them beside
-        # the model's slows down both, for good. torch gives their number to each thread that has none yet,
-        # so this one has to have its own first
+        # In the loader's thread torch computes with one thread: a second team of threads beside the model's
+        # would slow down both, for good. torch gives the latest count to each thread that has none yet, so
+        # this thread takes its own before the loader's sets 1
         torch.get_num_threads()
         self.thread = ThreadPoolExecutor(1, "batches", torch.set_num_threads, (1,))
         self.ahead: dict[tuple[int, int], Future[Batch]] = {}  # (step, part) -> the batch to come
@@ -207,7 +207,7 @@ class Loader:
 
     def _load(self, step: int, part: int) -> Batch:
         batch = self.source.batch(step, part)
-        # pinned, so that the copy to a GPU need not wait; contiguous, for a view, such as x, would be copied
+        # pinned, so that the copy to a GPU need not wait; contiguous, because torch copies a view, such as x,
         # through memory that is not pinned
         return _moved(batch, lambda t: t.contiguous().pin_memory()) if self.device.type == "cuda" else batch
 

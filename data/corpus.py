@@ -24,8 +24,8 @@ from runtime.errors import UserError
 from runtime.files import locked, remove_leftovers, write_json
 
 BATCH = 2**18  # characters of text that are read, and tokenised, at a time
-# Share of a text's lines that may not come back from its tokens. With more, what a model is asked about is
-# not that text any more, and neither its words nor its bytes say how long it is.
+# Share of a text's lines that may not come back from its tokens. With more, a model scores another text than
+# the original, whose words and bytes then do not say how long the scored one is.
 CHANGED = 0.01
 
 
@@ -33,8 +33,8 @@ class Split(NamedTuple):
     lines: Callable[[], Iterable[str]]  # starts a fresh pass over the text, line by line, each with its "\n"
     bytes: int | None = None  # UTF-8 size of the text, where it is known before reading
     sha256: str | None = None  # of the text, likewise
-    # Of a text of sequences of `length` tokens: how many at the start of each are given, and never
-    # predicted. 0: a text as others are
+    # A text may be sequences of `length` tokens (0: it is not), each of which begins with `given` tokens that
+    # are given and never predicted
     length: int = 0
     given: int = 0
     # and, for classifier-free guidance: in which share of training sequences the token `absent` takes their

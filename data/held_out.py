@@ -42,7 +42,7 @@ class HeldOut(NamedTuple):
 
     @property
     def info(self) -> dict[str, Any]:
-        """Of its token file."""
+        """The info of its token file."""
         return self.tokens.info
 
     @property
@@ -62,7 +62,7 @@ class HeldOut(NamedTuple):
 
     @property
     def bytes(self) -> int | None:
-        """Of the original text; None for a corpus that is none."""
+        """UTF-8 size of the original text; None for a corpus that is no text."""
         return self.info.get("bytes")
 
 

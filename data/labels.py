@@ -73,7 +73,7 @@ MAGIC = b"NHLABEL2"  # 2: records with checksums
 
 
 def record_dtype(vocab_size: int, m: int, k: int) -> np.dtype:
-    """Of one window's proposals, k at each of m positions."""
+    """The record of one window's proposals, k at each of m positions."""
     # 65535 stands for -1 in 16 bits, which is why a vocabulary of 65536 takes 32
     id_ = "<u2" if vocab_size < 65536 else "<u4"
     return np.dtype(

@@ -112,12 +112,12 @@ class Order:
             raise UserError(f"curriculum_share = {self.share}: must lie between 0 and 1")
 
     def share_at(self, step: int) -> float:
-        """Of the sequences that have the curriculum's order."""
+        """Share of the step's sequences that have the curriculum's order."""
         return self.share * max(0.0, 1 - step / self.steps) if self.curriculum else 0.0
 
     def generators(self, step: int, rows: np.ndarray) -> list[np.random.Generator]:
-        """Of the sequences that are number `rows` (B,) of a step's batch: pure functions of the seed, the
-        step and each number."""
+        """A generator for each of the sequences that are number `rows` (B,) of a step's batch: a pure
+        function of the seed, the step and that number."""
         return [np.random.default_rng((self.seed, 1, step, i)) for i in rows.tolist()]
 
     def paths(self, step: int, rows: np.ndarray, T: int, given: int = 0) -> np.ndarray:

@@ -37,7 +37,7 @@ class Task(ABC):
 
     @abstractmethod
     def _weights(self, tokens: np.ndarray) -> np.ndarray:
-        """In proportion to p(x_i = v | known tokens) (B, T, V); for an impossible row all 0 at some i."""
+        """Proportional to p(x_i = v | known tokens) (B, T, V); an impossible row is all 0 at some i."""
 
     def log_prob(self, sequences: np.ndarray) -> np.ndarray:
         """log p of whole sequences (n, T): (n,), -inf for an impossible one."""

@@ -57,7 +57,7 @@ class PrepareConfig:
     # fmt: on
 
     def folder_name(self) -> str:
-        """Of the folder where `out` is empty."""
+        """Name of the prepared folder if `out` is empty."""
         from data.tokenizers import tokenizer_name
 
         return tokenizer_name(vars(self)["tokenizer"])

@@ -22,8 +22,8 @@ class Tokenizer(Protocol):
 
     name: str  # "gpt2", "bytes", "bpe<vocab_size>", "words" or a file's own: also of the prepared folder
     vocab_size: int  # ids are 0 .. vocab_size - 1
-    # Lines are encoded one by one, and come back from their ids. False: of that nothing is known, so the text
-    # is encoded in long stretches, and somebody counts what does not come back.
+    # Whether lines are encoded one by one, and known to come back from their ids. If not, the text is encoded
+    # in long stretches, and data.corpus counts the lines that do not come back.
     by_line: bool
 
     @property
@@ -67,7 +67,7 @@ class GPT2Tokenizer:
         return self._encoding.decode([self._encoding.eot_token])
 
     def portable(self) -> tokenizers.Tokenizer:
-        """As a model of the tokenizers library."""
+        """The tokenizer as a model of the tokenizers library."""
         from transformers.convert_slow_tokenizer import TikTokenConverter  # seconds to import
 
         encoding = self._encoding
@@ -342,7 +342,7 @@ LONGEST_WORD = 1000  # characters, in the training of a BPE
 
 
 def _runs(*kinds: str) -> re.Pattern[str]:
-    """Of LONGEST_WORD characters or more of one of these kinds."""
+    """Matches LONGEST_WORD characters or more, all of one of these kinds."""
     return re.compile("|".join(f"(?<!{c}){c}{{{LONGEST_WORD},}}" for c in kinds))
 
 

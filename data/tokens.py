@@ -82,7 +82,7 @@ def write_tokens(
         file.seek(0)
         file.write(HEADER.pack(MAGIC, VERSION, dtype.itemsize, count))
         content = {**(info() if callable(info) else info), "vocab_size": vocab_size, "tokens": count}
-        described.unlink(missing_ok=True)  # an older description must not meet the new ids
+        described.unlink(missing_ok=True)  # the new ids never stand beside the old JSON
     write_json(described, content)
     return open_tokens(path)
 

@@ -33,7 +33,7 @@ class Distributions(Protocol):
         ...
 
     def probs(self, tokens: Tensor) -> Tensor:
-        """Of tokens (B, F), one at each place: (B, F), float64."""
+        """The probability of tokens (B, F), one at each place: (B, F), float64."""
         ...
 
     def row(self, at: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ class Distributions(Protocol):
 
 
 class Conditionals(Protocol):
-    """Of a batch of texts, some places of which are known."""
+    """What a model says of the free places of a batch of texts, given the known ones."""
 
     text: Tensor  # (B, T) of ids, FREE where a place is
 
@@ -113,7 +113,7 @@ class Reader:
         text = text.cpu()
         B, T = text.shape
         self.text, self.passes = torch.full_like(text, FREE), 0
-        # what was read last: its place and token. It is read anew with each place that it is to predict
+        # place and token of what was read last. The model reads it anew with each place that it is to predict
         self.place = torch.full((B,), self.trunk.config.block_size)
         self.last = torch.full((B,), self.trunk.config.vocab_size)
         self.read = torch.zeros(B, dtype=torch.long)  # slots of the cache that are filled
@@ -231,8 +231,8 @@ def _sound(log_p: Tensor) -> Tensor:
 
 
 class MaskedReader:
-    """`Conditionals` of masked diffusion: each pass reads the whole text, and gives `each`. `along` more than
-    one place there is none."""
+    """`Conditionals` of masked diffusion: each pass reads the whole text, and gives `each`. It gives
+    `along` for one place only."""
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ class MaskedReader:
     @torch.no_grad()
     def each(self, places: Tensor) -> "Hidden":
         device, c = next(self.model.parameters()).device, self.model.trunk.config
-        # it knows whole blocks alone: what stands after the text is hidden, not absent
+        # the model knows whole blocks only: the places after the text are hidden, not absent
         text = F.pad(self.text, (0, c.block_size - self.text.shape[1]), value=FREE)
         read = torch.where(text == FREE, c.vocab_size, text).to(device)
         with autocast(device, self.dtype):
@@ -287,7 +287,7 @@ class Exact:
             rows.append(self._at(text, at))
             possible = rows[-1][:, 0].gather(1, tokens[:, n : n + 1]) > 0
             free = text.gather(1, at) == FREE
-            # after a token that cannot be, nothing is defined, and nothing is asked
+            # after an impossible token no distribution is defined, and nobody asks for one
             text.scatter_(1, at, torch.where(free & possible, tokens[:, n : n + 1], text.gather(1, at)))
         return Table(torch.cat(rows, 1))
 

@@ -8,7 +8,7 @@ from measures.store import Store
 from runtime.checkpoint import Checkpoint, weights_digest
 from runtime.places import WORK
 
-# corpus -> its licence as the hub names it, and in words. Of another corpus nobody but its user knows
+# corpus -> its licence as the hub names it, and in words. Only its user knows the licence of any other corpus
 LICENCES = {
     "wikitext103": ("cc-by-sa-3.0", "WikiText-103 (Merity et al. 2016), text of Wikipedia: CC BY-SA 3.0"),
     "grammar": ("mit", "sentences of nanoHeads' grammar: MIT"),

@@ -170,15 +170,14 @@ ALL = HONEST + SCORED + TRUTH  # of the honest protocol
 
 
 def columns_of(protocol: str, truth: bool, scorer: bool = False) -> tuple[Column, ...]:
-    """The columns of a protocol's table; `truth`: of a corpus whose exact distributions are known; `scorer`:
-    texts are judged by one."""
+    """The columns of a protocol's table. `truth`: the corpus has known exact distributions; `scorer`: one
+    judges the texts."""
     if protocol == "paper":
         return PAPER
     return HONEST + (SCORED if scorer else ()) + (TRUTH if truth else ())
 
 
 def shown(columns: tuple[Column, ...], rows: Iterable[dict[str, Any]]) -> tuple[Column, ...]:
-    """Those that stand in a terminal and in Markdown, which would be too wide with all of them: of these
-    those that a row has."""
+    """The columns that a terminal and Markdown show, where all would be too wide: those that a row has."""
     there = {key for row in rows for key in row}
     return tuple(c for c in columns if c.shown and c.key in there)

@@ -1,8 +1,8 @@
 """Figures of rows, through matplotlib. They need no checkpoint: they are made of what the rows hold.
 
-Of the curve measure's rows: the learning curve of each head beside softmax and, where the truth is known, its
-way there; of a text that was read several times, what that does (memorisation). Of the frontier measure's:
-quality against diversity over temperatures. Of the text measure's: calibration.
+The curve measure's rows give the learning curve of each head beside softmax and, where the truth is known,
+the head's way there; where a text was read several times, they show what that does (memorisation). The
+frontier measure's rows give quality against diversity over temperatures, the text measure's calibration.
 A group is the runs of one training with several seeds, see measures.views.grouped.
 """
 
@@ -123,8 +123,8 @@ def values(steps: Steps) -> list[float]:
 
 
 def plain_numbers(ax: "Axes") -> None:
-    """At a logarithmic axis whose limits are set: its own labels are powers in TeX, which pyplot() turns
-    off."""
+    """Labels a logarithmic axis, whose limits are set, with plain numbers: matplotlib would label it with
+    powers in TeX, which pyplot() turns off."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     low, high = ax.get_ylim()

@@ -54,7 +54,7 @@ class Candidates(NamedTuple):
 
 
 def candidates(reader: Reader | MaskedReader, tokenizer: Tokenizer, top: int) -> list[Candidates]:
-    """Of each free place of one text, given what is known: one pass for all."""
+    """The candidates of each free place of one text, given what is known: one pass for all."""
     places = (reader.text[0] == FREE).nonzero().T  # (1, F)
     said, out = reader.each(places), []
     for n, place in enumerate(places[0].tolist()):
@@ -99,7 +99,7 @@ def density_table(found: list[Candidates]) -> str:
 
 
 def density_json(found: list[Candidates]) -> dict[str, Any]:
-    """By place: the entropy in nats, and the candidates, the most probable first."""
+    """place -> its entropy in nats, and its candidates, the most probable first."""
     return {
         str(c.place): {
             "entropy": c.entropy,

@@ -37,7 +37,7 @@ class Asker(NamedTuple):
 
 
 def spread(ids: np.ndarray, count: int, length: int) -> np.ndarray:
-    """At most `count` windows (n, length) spread evenly over a text: of those that training would have."""
+    """At most `count` of the windows that training would have, (n, length), spread evenly over a text."""
     whole = len(ids) // length
     if whole < 1:
         raise UserError(f"the split has {len(ids)} tokens, fewer than one window of {length}: use more text")
@@ -61,8 +61,8 @@ def middle_bits(who: Asker, windows: np.ndarray, gap: int, given: int = 0) -> di
     tokens of each: given what stands to the `left` alone, and given `both` sides. A left-to-right model has
     the first alone.
 
-    Of any order what is known is read first, then the middle, both from left to right. Of masked
-    diffusion it is the bound.
+    A model of any order reads what is known first, then the middle, both from left to right. Masked
+    diffusion gives a bound.
     """
     T, size = windows.shape[1], who.model.trunk.config
     first = given + (T - given - gap) // 2
@@ -87,7 +87,7 @@ def middle_bits(who: Asker, windows: np.ndarray, gap: int, given: int = 0) -> di
 
 
 def _plain(tokens: np.ndarray, gap: int) -> Read:
-    """From left to right; the last `gap` tokens count."""
+    """Windows that are read from left to right; the last `gap` tokens count."""
     x = torch.from_numpy(tokens)
     counted = torch.zeros(len(x), x.shape[1] - 1, dtype=torch.bool)
     counted[:, -gap:] = True

@@ -88,7 +88,7 @@ def check_comparable(asked: list[Entry], masked: bool = False) -> None:
 
 
 def corpus_folder(wanted: dict[str, Any]) -> Path:
-    """By what `check_together` knows the token files of a run that is yet to be trained."""
+    """The folder by which `check_together` identifies the token files of a run that is yet to be trained."""
     return folder_of(wanted["dataset"], wanted["tokenizer"], wanted["source"])
 
 
@@ -145,7 +145,7 @@ def open_all(c: TextsConfig, **protocol: Any) -> tuple[list[Entry], Settings, Da
             f"than the checkpoints' ({tokenizer.name})"
         )
     known_by = Corpus(tokenizer.fingerprint, train.info["sha256"], split.info["sha256"])
-    # of any order a model reads one token less: then the others, too, are asked about as many
+    # a model of any order reads one token less than its block: then the other models read no more either
     reads = min(context(e.ckpt.config) for e in asked)
     s = settings(c, reads, known_by, **protocol)
     paper = s.protocol == "paper"
@@ -189,7 +189,7 @@ def recovery(
 ) -> dict[str, Any]:
     """The columns TRUTH but the validity, and what else metrics.Recovery says.
 
-    Of a perfect model without `model`, which comes with its `draws`. {} where the truth is not known.
+    Without a `model` they are a perfect model's. `draws` belong to `model`. {} where the truth is not known.
     """
     if data.truth is None:
         return {}

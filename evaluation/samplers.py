@@ -23,7 +23,7 @@ def left_to_right(c: Conditionals, generator: torch.Generator) -> Filled:
     return one_by_one(c, generator, places=places)
 
 
-# name -> how it fills in a text; of a model of any order, and of masked diffusion
+# name -> sampler that fills in a text: for a model of any order, and for masked diffusion
 ANY: dict[str, Callable[..., Filled]] = {
     "left to right": left_to_right,
     "random order": one_by_one,
@@ -44,8 +44,8 @@ Write = Callable[[Asker, torch.Tensor, torch.Generator], Filled]  # of a batch o
 
 
 def continued(who: Asker, text: torch.Tensor, generator: torch.Generator) -> Filled:
-    """By a model that reads from left to right. The same places of all texts are known, and all at the
-    start."""
+    """Texts as a model continues them that reads from left to right. The known places are the same in all
+    texts, and all at the start."""
     known = int((text[0] != FREE).sum())
     free = text.shape[1] - known
     prompt = text[:, :known].to(who.device)
@@ -72,8 +72,9 @@ def writers(order: str) -> dict[str, Write]:
 def points(
     who: Asker, truth: TwoSided, templates: np.ndarray, seed: int, batch: int = 16
 ) -> list[dict[str, Any]]:
-    """Of each sampler: rounds and model evaluations a text, tokens a pass, seconds a token, and the truth's
-    judgement of what it writes at the FREE places of `templates` (n, T); what it cannot say is left out."""
+    """A row for each sampler: rounds and model evaluations a text, tokens a pass, seconds a token, and the
+    truth's judgement of what it writes at the FREE places of `templates` (n, T). A judgement that
+    is nan is left out."""
     out = []
     count, length = len(templates), int((templates[0] == FREE).sum())
     for name, write in writers(who.order).items():
@@ -85,7 +86,7 @@ def points(
             filled = write(who, text, generator)
             seconds += time.perf_counter() - began
             texts.append(filled.text.cpu().numpy())
-            # a text is done before the last one of its batch is, and sleeps in rounds that fill others
+            # a text may be done before the last one of its batch, and idles in the rounds that fill others
             own = [len(set(row) - {0}) for row in filled.rank.tolist()]
             rounds += own
             passes += [n * filled.passes / filled.rounds for n in own]

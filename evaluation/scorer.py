@@ -167,7 +167,7 @@ def generative_perplexity(nll: list[tuple[float, int]]) -> float:
 def features(scorer: Scorer, texts: list[str]) -> np.ndarray:
     """(n, C) float32: the hidden state at the last token of each text, which stands alone, without prompt.
 
-    Of a text longer than the scorer's context its first tokens count, as in mauve-text.
+    If a text is longer than the scorer's context, its first tokens count, as in mauve-text.
     """
     rows = []
     for i, text in enumerate(texts):
@@ -190,7 +190,7 @@ def mauve(human: np.ndarray, texts: np.ndarray) -> float:
 
 
 def mauve_version() -> str:
-    """Of the package; "" where it is not installed."""
+    """Version of the package; "" where it is not installed."""
     try:
         return version(MAUVE)
     except PackageNotFoundError:
@@ -217,7 +217,7 @@ class Judge:
         """The columns of a row with these texts, and where they come from.
 
         No generative perplexity without `prompts`. `interval`: half of its 95% interval over the texts, too,
-        for a reference. MAUVE has none over texts: of fewer texts it is another number.
+        for a reference. MAUVE has no such interval: with fewer texts it is another number.
         """
         texts = [cut(t, self.words) for t in texts]
         out: dict[str, Any] = {"scorer": self.origin}

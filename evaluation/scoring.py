@@ -18,9 +18,9 @@ from runtime.checkpoint import Degenerate
 from runtime.device import autocast, to_float64
 from runtime.errors import UserError
 
-# Of the eps-perplexity (Martins et al. 2020, arXiv 2004.02644): what each token's probability is raised by
-# before they are normalised. They tune it for each model; here it is one for all rows, so a token that a head
-# rules out costs each of them the same 13.8 nats
+# What the eps-perplexity (Martins et al. 2020, arXiv 2004.02644) adds to each token's probability before it
+# normalises them. They tune it for each model; here all rows have the same one, so a token that a head rules
+# out costs each of them the same 13.8 nats
 EPSILON = 1e-6
 
 
@@ -32,7 +32,7 @@ class Score(NamedTuple):
     eps_nll: float
     ece: float  # expected calibration error of the most probable token; nan unless asked for
     sparsemax: float  # mean of p_t + (1 - |p|^2) / 2, 0 to 1; nan unless asked for
-    part: int = 0  # how many windows of the text it is of; 0: of all
+    part: int = 0  # how many windows of the text were scored; 0: all
 
 
 def windows(count: int, block_size: int, stride: int) -> list[tuple[int, int]]:
@@ -264,10 +264,10 @@ class Window(NamedTuple):
 def document_windows(ends: np.ndarray, block_size: int) -> list[Window]:
     """The windows over documents whose last tokens are at `ends`.
 
-    The truth knows all tokens before a position; a model knows its window. For both to speak of the same
-    context, a window starts at the end token before a document and counts as many whole documents as it
-    holds: each token is scored once, with all of its document in view. Of a document longer than the block
-    the first block_size tokens count. The first document of the text has nothing before it and is not scored.
+    The truth knows all tokens before a position; a model knows its window. To give both the same context, a
+    window starts at the end token before a document and counts as many whole documents as it holds: each
+    token is scored once, with all of its document in view. If a document is longer than the block, its first
+    block_size tokens count. The first document of the text has nothing before it and is not scored.
     """
     out, i = [], 0
     while i < len(ends) - 1:

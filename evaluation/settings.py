@@ -192,7 +192,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Corpus:
-    """By what a table knows its texts; "" where they are not prepared yet."""
+    """The hashes by which a table identifies its texts; "" where they are not prepared yet."""
 
     tokenizer: str = ""  # fingerprint
     train: str = ""  # SHA-256 of the training text

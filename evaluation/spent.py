@@ -14,7 +14,7 @@ NOTHING: Counts = {"steps": 0, "train_tokens": 0, "teacher_tokens": 0}
 
 
 def spent(config: dict[str, Any], progress: dict[str, Any]) -> Counts:
-    """Of a run at a checkpoint, by what it has recorded: the columns of these names."""
+    """What a run has spent at a checkpoint, by its own records: the columns of these names."""
     before = _of_other(config, "init_from", "init_weights", "init_spent")
     teacher = _of_other(config, "teacher", "teacher_weights", "teacher_spent")
     found = {
@@ -29,7 +29,7 @@ def spent(config: dict[str, Any], progress: dict[str, Any]) -> Counts:
 
 
 def spent_by(name: str) -> Counts | None:
-    """Of the run `name`, a folder, for a run that builds on it; None if it is none of ours."""
+    """What the run in the folder `name` spent, for a run that builds on it; None if it is none of ours."""
     if not name or not is_run(name):
         return None
     ckpt = load(find(name), weights=False)

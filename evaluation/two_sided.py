@@ -17,7 +17,7 @@ from data.sequences import mean
 
 
 class TwoSided(Protocol):
-    """Of windows (n, T)."""
+    """The truth of windows (n, T)."""
 
     def log_probs(self, text: np.ndarray, asked: np.ndarray) -> np.ndarray:
         """log p (m, V) of the tokens at the m places `asked` (n, T), given what is known of each `text`

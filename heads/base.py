@@ -40,7 +40,7 @@ class Targets(NamedTuple):
         return self.ids[:, 0]
 
     def kept(self) -> "Targets":
-        """Without the positions that have no loss."""
+        """These targets without the positions that have no loss."""
         has_loss = self.token >= 0
         if has_loss.all():
             return self

@@ -40,8 +40,8 @@ def block_rows(vocab_size: int, device: str) -> int:
 
 
 def sizes(count: int, vocab_size: int, device: str, chunk: int = 0, block: int = 0) -> Sizes:
-    """For `count` rows of logits over `vocab_size` tokens; a `chunk` or `block` that is not 0 is taken as it
-    is."""
+    """The sizes for `count` rows of logits over `vocab_size` tokens. A `chunk` or `block` other than 0 is
+    taken as it is."""
     rows, few = chunk_rows(vocab_size, device), block_rows(vocab_size, device)
     if device != "cpu":
         return Sizes(chunk or rows, block or few, 2**31, 1)

@@ -60,7 +60,7 @@ class SparseSoftmax(Head):
 def threshold(x: Tensor, q: float) -> Tensor:
     """tau (N, 1) with sum_i max(x_i - tau, 0)^q = 1, for q >= 1.
 
-    tau is at least max_i x_i - 1, so an x_i below that does not count. Of trained logits few are left.
+    tau is at least max_i x_i - 1, so an x_i below that does not count. Few trained logits are above it.
     """
     low = x.amax(1, keepdim=True) - 1
     near = x > low

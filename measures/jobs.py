@@ -38,7 +38,7 @@ class Ended(NamedTuple):
     """What a training that is over left."""
 
     config: dict[str, Any]
-    nll: float | None  # that it was judged by, in nats a token; None: it diverged
+    nll: float | None  # that judged the run, in nats a token; None: it diverged
     why: str = ""  # it diverged
 
 
@@ -149,7 +149,7 @@ class Run:
     def chosen(self) -> dict[str, Any]:
         """What makes this training: the settings that are not train.py's defaults. For JSON.
 
-        Of another run that it starts from the name alone: no place of one machine.
+        Another run that it starts from stands there by its name alone: its path belongs to one machine.
         """
         ignored = RESUMABLE - {"max_steps"} | {"name"}
         defaults, wanted = asdict(TrainConfig()), self.wanted
@@ -187,7 +187,7 @@ REMEDY = "move it away, or give another --runs folder"
 
 
 def named(config: dict[str, Any], key: str) -> Any:
-    """A value of a configuration; of another run and of a tokenizer.json its name alone."""
+    """A value of a configuration; another run and a tokenizer.json are there by their names alone."""
     if key == "tokenizer":
         return tokenizer_name(config[key])
     return run_folder(config[key]).name if key in ("teacher", "init_from") else config[key]
@@ -202,7 +202,7 @@ def run_folder(path: str) -> Path:
 def weights_of(run: str, rows: dict[str, Row]) -> str | None:
     """SHA-256 of the weights that start or teach others from `run`.
 
-    Of its folder, or of its row where the folder is gone; None if neither is there.
+    From its folder or, where the folder is gone, from its row; None if neither is there.
     """
     if not run:
         return None

@@ -80,8 +80,8 @@ class Measure(Protocol[C]):
         ...
 
     def check(self, c: C, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Before any training: the settings as far as they are known. UserError for what cannot be measured
-        of runs of these configurations."""
+        """The settings as far as they are known before any training. UserError for what cannot be measured of
+        runs of these configurations."""
         ...
 
     def open(self, c: C) -> Session:
@@ -115,8 +115,8 @@ class Entry(NamedTuple):
 
 
 def entries(arguments: list[str], classifier: bool = False) -> list[Entry]:
-    """Of PATH, under the name of its run, and NAME=PATH; runs of classifiers, too, if `classifier`. UserError
-    for a name that no row can have."""
+    """The runs that `arguments` ask for: PATH, under the name of its run, or NAME=PATH. If `classifier`, they
+    may be classifiers. UserError for a name that no row can have."""
     out = []
     for argument in arguments:
         name, path = named_path(argument)

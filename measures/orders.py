@@ -1,16 +1,16 @@
 """The orders measure: how well models know a text in any order.
 
-ppl          from left to right, each token given one at least: what the text measure scores. Not of
-             synthetic sequences, which stand apart from each other
-ppl random   in a random order, whole windows from the start token; of masked diffusion a bound
+ppl          from left to right, each token given one at least: what the text measure scores. Synthetic
+             sequences have none, for they stand apart from each other
+ppl random   in a random order, whole windows from the start token; for masked diffusion a bound
 ppl own      in the order that it was trained in
 bits, left   a token of the middle 1, 4, 16, 64 of a window, given what stands to the left
-bits, both   given both sides. Of masked diffusion a bound
+bits, both   given both sides; for masked diffusion a bound
 KL           KL(truth || model) in nats of the place after the first 10, 50, 90% of a window (next), of places
              in a gap with 10, 50, 90% around it (middle), and with as many known anywhere (random)
 
-Of sequences that begin with tokens which are given all of this is of the rest, and there is nll
-(ltr, random, own), nats a sequence, instead of perplexities. `--samplers`: what each sampler writes from
+Where sequences begin with tokens that are given, all of this is about the rest, and nll (ltr, random, own),
+nats a sequence, takes the place of the perplexities. `--samplers`: what each sampler writes from
 nothing, or from what is given, against the truth, and the model evaluations it takes.
 """
 
@@ -78,8 +78,8 @@ class OrdersConfig:
 
 
 def perplexities(who: Asker, own: str, data: HeldOut, title: str, apart: bool) -> dict[str, float]:
-    """In all orders; of sequences that begin with what is given, nats a sequence. `apart`: windows are
-    sequences that have nothing to do with each other."""
+    """Perplexities in all orders or, for sequences that begin with what is given, nats a sequence. `apart`:
+    windows are sequences that have nothing to do with each other."""
     kind, given = "nll" if data.given else "ppl", data.given
 
     def of(order: str) -> float:

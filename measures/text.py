@@ -163,7 +163,7 @@ class TextMeasure:
         for config in wanted:
             check_text(Path(config["out_dir"]), config["dataset"])
         check_together([(Path(w["out_dir"]), w) for w in wanted], corpus_folder)
-        reads = min(context(config) for config in wanted)  # of any order one token less than a block
+        reads = min(context(config) for config in wanted)  # a model of any order: its block less 1
         train = data_of(wanted[0], c.data) or ""
         s = settings(c, reads, Corpus(train=train), **of_protocol(c))
         return {

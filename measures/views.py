@@ -60,8 +60,8 @@ def problems(rows: list[Row]) -> list[str]:
 
 
 def mean(values: list[float]) -> str:
-    """With its 95% interval over seeds, where there are several: two digits of it, and as many places of the
-    mean."""
+    """The mean and, where there are several seeds, its 95% interval over them: two digits of the interval,
+    and as many places of the mean."""
     if not values:
         return "-"
     middle, half = statistics.fmean(values), student_interval(values)

@@ -246,7 +246,7 @@ def load(
         part = "model.safetensors"
         tensors = load_file(path / part) if weights else {}
         part = "optimizer.pt"
-        with warnings.catch_warnings(action="ignore"):  # of odd pickles, which are then refused
+        with warnings.catch_warnings(action="ignore"):  # about odd pickles, which torch then refuses
             state = torch.load(path / part, map_location="cpu", weights_only=True) if optimizer else None
     except NoLanguageModel:
         raise

@@ -329,7 +329,7 @@ def cli(main: Callable[[list[str]], int | None]) -> Callable[[], None]:
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         for name in ("stdout", "stderr"):
-            if getattr(sys, name) is None:  # closed (>&-): what goes there, goes nowhere
+            if getattr(sys, name) is None:  # closed (>&-): what is printed is dropped
                 setattr(sys, name, open(os.devnull, "w"))
         for stream in (sys.stdout, sys.stderr):
             # a terminal that has not all characters shows a code, instead of ending the program

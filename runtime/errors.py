@@ -21,8 +21,8 @@ class UserError(ValueError):
 
 @contextmanager
 def users_values(before: str = "", remedy: str = "") -> Iterator[None]:
-    """For values that a user gave, handed to code that knows nothing of users (model.py, heads/, metrics):
-    its ValueError becomes a UserError, with what is to be said before and behind it."""
+    """A context for code that gets a user's values and knows nothing of users (model.py, heads/, metrics).
+    Its ValueError becomes a UserError, with `before` in front of its message and `remedy` behind it."""
     try:
         yield
     except UserError:

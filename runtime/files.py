@@ -56,8 +56,8 @@ def remove_leftovers(folder: Path, name: str = "*", age: float = 0) -> None:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A binary file that takes the name `path` once it is whole and on disk; before, `path` stays as it was.
 
-    Of two processes that write at the same time, the later one's file stays, whole. A process that reads the
-    file in order to add to it holds `locked` all the while.
+    If two processes write at the same time, the later one's file stays, whole. A process that reads the file
+    in order to add to it holds `locked` all the while.
     """
     temporary = unfinished(path)
     try:
@@ -68,7 +68,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         os.replace(temporary, path)
     except BaseException as error:  # also Ctrl-C and a full disk: nothing half-written stays
         temporary.unlink(missing_ok=True)
-        # one without a number says all there is to say in a message of its own
+        # an error without a number has a message of its own, which says enough
         if isinstance(error, OSError) and error.errno and error.filename in (None, str(temporary)):
             # "No space left on device" does not say for which file, or names the temporary one
             error.filename, error.filename2 = str(path), None
@@ -170,9 +170,9 @@ def check_text(content: Any) -> None:
 
 @contextmanager
 def foreign(path: Path, what: str) -> Iterator[None]:
-    """For code that reads a JSON of ours which somebody may have changed.
+    """A context for code that reads a JSON of ours which somebody may have changed.
 
-    What it does not find there becomes a ValueError that names the file.
+    If the code does not find there what it expects, a ValueError names the file.
     """
     try:
         yield

@@ -33,7 +33,7 @@ def silent() -> bool:
             return
         found.append(True)
 
-    # to look a name up knows no time limit
+    # a look-up of a name takes no time limit, so it has a thread of its own
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(SECONDS)
@@ -58,7 +58,7 @@ def load(name: str, configuration: str = "") -> Any:
     from datasets import load_dataset  # seconds to import, and only needed here
     from huggingface_hub.utils import logging
 
-    logging.set_verbosity_error()  # of a network that is not there, one error is enough
+    logging.set_verbosity_error()  # one error is enough if there is no network
     try:
         return load_dataset(name, configuration) if configuration else load_dataset(name)
     except ConnectionError:

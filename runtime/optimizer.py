@@ -11,7 +11,7 @@ from runtime.checkpoint import Checkpoint
 from runtime.device import capabilities, native
 from runtime.errors import UserError
 
-# name -> what its state holds of a parameter, each as large as that
+# name -> the tensors of its state for each parameter, each as large as the parameter
 MOMENTS = ("exp_avg", "exp_avg_sq")
 STATE = {"AdamW": MOMENTS, "Adam": MOMENTS, "Muon": ("momentum_buffer",), "SGD": ("momentum_buffer",)}
 

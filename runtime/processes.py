@@ -24,7 +24,7 @@ def on_stop(handler: Callable[[int, FrameType | None], None]) -> dict[signal.Sig
     """Lets `handler` answer what asks a process to stop: Ctrl-C, SIGTERM, a closed terminal (SIGHUP). The
     handlers before, by signal."""
     numbers = (signal.SIGINT, signal.SIGTERM, *filter(None, [getattr(signal, "SIGHUP", None)]))
-    # one that is ignored stays so: under nohup, or in the background of a script, it is to go on
+    # an ignored signal stays ignored: under nohup, or in the background of a script, the process is to go on
     before: dict[signal.Signals, Handler] = {
         number: signal.getsignal(number) for number in numbers if signal.getsignal(number) != signal.SIG_IGN
     }
@@ -105,8 +105,8 @@ class Processes:
         return DistributedDataParallel(model, index, broadcast_buffers=False, gradient_as_bucket_view=True)
 
     def alone(self, model: nn.Module, alone: bool) -> AbstractContextManager:
-        """For one forward and backward of a `parallel` model: whether its gradients stay in this process, to
-        be sent with those of the passes to come."""
+        """A context for one forward and backward of a `parallel` model. If `alone`, its gradients stay in
+        this process, which sends them with those of a later pass."""
         return model.no_sync() if alone and isinstance(model, DistributedDataParallel) else nullcontext()
 
     def first(self, work: Callable[[], T]) -> T:

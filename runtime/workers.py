@@ -108,7 +108,7 @@ def train_all(
             failed.append(run.out.name)
 
     with stopping(Trainings()) as trainings, ThreadPoolExecutor(at_a_time) as pool:
-        each = map if at_a_time == 1 else pool.map  # an error in a thread would not keep it from the next run
+        each = map if at_a_time == 1 else pool.map  # an error ends `map`, but not the pool's queue
         list(each(train, range(1, len(todo) + 1), todo))
     if trainings.stopped:
         raise Stopped(trainings.stopped)

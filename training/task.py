@@ -55,7 +55,7 @@ class Task(Protocol):
         ...
 
     def evaluate(self, evaluator: "Evaluator", last: bool) -> Evaluation:
-        """Of the validation split. `last`: it is the evaluation at max_steps. Stopped at a signal."""
+        """Evaluates the validation split. `last`: it is the evaluation at max_steps. Stopped at a signal."""
         ...
 
     def greeting(self, source: "Source") -> str:

@@ -86,8 +86,8 @@ class Task:
         return self.judge(s, by, more, model.head.head.sparse)
 
     def score(self, evaluator: Evaluator, order: str, part: int = 0) -> Score:
-        """Of so many windows of the validation split, 0: of all, see `score`. Stopped, in all processes, if a
-        signal came in one."""
+        """The score of `part` windows of the validation split (0: all of them), see evaluation.scoring.score.
+        Stopped, in all processes, if a signal came in one."""
         procs = evaluator.procs
 
         def work(draws: list[Weights]) -> Score:
@@ -105,8 +105,8 @@ class Task:
         return s._replace(nll=nll, tokens=int(tokens), zeros=int(zeros), eps_nll=eps_nll)
 
     def other_orders(self, evaluator: Evaluator, own: Score) -> dict[str, float]:
-        """For the log, of a model of any order: its perplexity from left to right and in random order, each
-        window from the start token on. `own`: the score in the order that it is trained in."""
+        """What the log says of a model of any order: its perplexity from left to right and in random order,
+        each window from the start token on. `own`: the score in the order that it is trained in."""
         if evaluator.model.trunk.config.order != "any":
             return {}
         scores = {
@@ -122,14 +122,14 @@ class Task:
         windows: Callable[[np.ndarray], list[Window]],
         prefix: str = "",
     ) -> dict[str, Any]:
-        """For the log, where the truth is known: how far the model is from it (metrics.Recovery).
+        """What the log says where the truth is known: how far the model is from it (metrics.Recovery).
 
         Above all its mass on the observed token, on valid alternatives, and on the rest: so one sees in the
         log how a head moves the alternatives. Over the first `windows` of the split, the same at every
         evaluation. `prefix`: of the names. Stopped as in `score`.
         """
         (tokens, truth), procs = split, evaluator.procs
-        if truth is None or self.config.order == MASKED:  # which has no distribution of the next token
+        if truth is None or self.config.order == MASKED:  # masked diffusion: no next token
             return {}
         ids = tokens.ids
         plan = windows(np.flatnonzero(ids == truth.end))[:TRUTH_WINDOWS]

@@ -1,7 +1,7 @@
 # The rest of a climb by left-to-right, any-order and masked models, against the exact truth:
 #     python table.py config/tables/climbs.py --jobs=2
 #     python labs/climbs/errors.py out/climbs/*-climbs-*         # squared errors in ft/min, and the figure
-# Of ADS-B records: climbs_real.py
+# The same table of recorded climbs (ADS-B): climbs_real.py
 rows = ["baseline", "sigma_gpt", "sigma_gpt_random", "masked_diffusion"]
 overlay = "climbs"
 seeds = [1, 2, 3]

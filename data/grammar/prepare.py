@@ -70,8 +70,8 @@ def unusual(source: str) -> str:
 
 
 def folder_name(tokenizer: str, source: str) -> str:
-    """Of a prepared folder, see data.prepared.folder_of: words-seed=2-train=500000. UserError for a wrong
-    `source`."""
+    """Name of a prepared folder, see data.prepared.folder_of: words-seed=2-train=500000. UserError for a
+    wrong `source`."""
     return "-".join([tokenizer, *Settings.parse(source).unusual()])
 
 
@@ -103,7 +103,7 @@ def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) ->
                 file=sys.stderr,
             )
 
-    # the digest: a folder written by other rules is refused, not given the truth of these
+    # with the digest: a folder that other rules wrote is refused, and does not get the truth of these rules
     return prepare_splits(
         out,
         tokenizer,

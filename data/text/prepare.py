@@ -211,7 +211,7 @@ def measured(name: str, lines: Lines) -> Split:
 
 
 def folder_name(tokenizer: str, source: str) -> str:
-    """Of a prepared folder, see data.prepared.folder_of: bpe4096-novels for a source /home/me/novels."""
+    """Name of a prepared folder, see data.prepared.folder_of: bpe4096-novels for a source /home/me/novels."""
     name = Path(source).expanduser().resolve().name if source else ""
     name = re.sub(r"\.(txt|jsonl|parquet)(\.gz)?$", "", name).replace(":", "-")
     return f"{tokenizer}-{name}" if name else tokenizer

@@ -151,7 +151,7 @@ Drawn = tuple[Tensor, Tensor, Tensor | None, Tensor]  # ids (B, P + new); -log p
 def forwards(
     model: LanguageModel, start: Tensor, new: int, draws: Draws, generator: torch.Generator, dtype: str
 ) -> Drawn:
-    """From left to right, as texts of the table are."""
+    """Draws texts from left to right, as the table's texts are drawn."""
     tokens, nll, unsure = [], [], []
     for token, hidden in generate(model, start, new, draws, generator=generator, dtype=dtype):
         with autocast(start.device, dtype):
@@ -168,7 +168,7 @@ def forwards(
 def filled(
     model: LanguageModel, start: Tensor, new: int, draws: Draws, generator: torch.Generator, dtype: str
 ) -> Drawn:
-    """In random order, a token a pass; of masked diffusion in as many rounds as there are tokens."""
+    """Draws texts in random order, a token a pass; masked diffusion takes as many rounds as tokens."""
     free = torch.full((len(start), new), FREE, device=start.device)
     kept = Kept(reader_of(model, torch.cat((start, free), 1), draws, dtype=dtype))
     sampler = partial(diffusion, steps=new) if model.trunk.config.order == MASKED else one_by_one

@@ -27,5 +27,5 @@ class ImageSource:
     def of(self, images: Images) -> Batch:
         """These images as pixels (B, channels, height, width) and their labels' targets."""
         labels = torch.from_numpy(images.labels)[:, None]  # (B, 1): one position an image
-        # what a head asks of the text before a token, it asks of the image's own label: there is no other
+        # heads that look at the text before a token get the image's own label: there is no other text
         return Batch(torch.from_numpy(np.ascontiguousarray(images.pixels)), self.head.targets(labels, labels))

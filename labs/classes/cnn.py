@@ -61,7 +61,7 @@ def items(text: str) -> Iterator[Item]:
 
 
 class Shape(NamedTuple):
-    """Of what a layer gives: an image, or where it is `flat` only `channels` numbers."""
+    """Shape of a layer's output: an image or, if it is `flat`, just `channels` numbers."""
 
     channels: int
     height: int = 1

@@ -19,7 +19,7 @@ BATCH = 200  # images scored at a time
 
 
 class Judged(NamedTuple):
-    """Of some images: all by the distribution that the head would sample from."""
+    """What a head does on some images, all by the distribution that the head would sample from."""
 
     accuracy: float  # percent whose most probable class is the right one
     nll: float  # -log p of the right class, nats an image; inf where one got probability 0
@@ -39,7 +39,7 @@ def judge(
     draws: list[Weights] | None = None,
     progress: Callable[[Iterable], Iterable] = iter,
 ) -> Judged:
-    """Of a model in eval mode; nan if its probabilities are not numbers. `draws`: see OutputHead.draws."""
+    """Judges a model in eval mode: nan if its probabilities are no numbers. `draws`: OutputHead.draws."""
     calibration, right, nll, zeros = Calibration(), 0, 0.0, 0
     draws = draws or model.head.draws(1, 0)
     for start in progress(range(0, len(images), BATCH)):

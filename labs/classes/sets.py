@@ -5,7 +5,7 @@
     cifar10    data_batch_1.bin to data_batch_5.bin, test_batch.bin
     cifar100   train.bin, test.bin
 
-Of CIFAR the binary version is read: the "python" one, which torchvision unpacks, holds pickles, and to read a
+CIFAR is read in its binary version: the "python" one, which torchvision unpacks, holds pickles, and to read a
 pickle is to run what is in it. Files lie in the folder of `source` or where torchvision puts them below it.
 Without a source they come from the Hugging Face hub; nothing takes their place where that cannot be had.
 """
@@ -67,7 +67,7 @@ class ImageSet(NamedTuple):
 
     @property
     def sha256(self) -> str:
-        """Of all pixels and labels."""
+        """SHA-256 of all pixels and labels."""
         digest = hashlib.sha256()
         for split in (self.train, self.validation, self.test):
             digest.update(split.pixels.data)
@@ -253,8 +253,8 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
 
 
 def read_cifar(path: Path, label_bytes: int) -> Images:
-    """A file of CIFAR's binary version: of each image the label (of CIFAR-100 the coarse one, then the fine
-    one, which is taken) and 3 x 32 x 32 bytes. UserError if it is not whole.
+    """A file of CIFAR's binary version: for each image its label and 3 x 32 x 32 bytes. CIFAR-100 has a
+    coarse label and then a fine one, which is taken. UserError if the file is not whole.
 
     Source: Krizhevsky 2009, "Learning multiple layers of features from tiny images".
     """

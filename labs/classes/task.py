@@ -78,7 +78,7 @@ class Task:
         return Evaluation(values, values, f"validation {found}", logged)
 
     def judged(self, evaluator: Evaluator, split: str) -> Judged:
-        """Of the images of a split. Stopped at a signal."""
+        """The model's figures on the images of a split. Stopped at a signal."""
         e = evaluator
 
         def work(draws: list[Weights]) -> Judged:

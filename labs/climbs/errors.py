@@ -118,7 +118,7 @@ def rms(square: np.ndarray) -> float:
 
 
 def of_model(who: Asker, a: Asked, known: np.ndarray, samples: int, seed: int) -> dict[str, float]:
-    """COLUMNS, as far as the model has them."""
+    """The model's COLUMNS, as far as it has them."""
     text = known_of(a.windows, known)
     if not can_be_asked(who, text):
         return {}
@@ -134,7 +134,7 @@ def of_model(who: Asker, a: Asked, known: np.ndarray, samples: int, seed: int) -
 
 
 def of_truth(task: Chain, a: Asked, known: np.ndarray) -> dict[str, float]:
-    """The exact posterior's. The error of a sample is its expectation: no sample is drawn."""
+    """The exact posterior's COLUMNS. The error of a sample is its expectation: no sample is drawn."""
     text, whole = known_of(a.windows, known).numpy(), a.windows.numpy()
     p = np.exp(task.log_probs(text))[:, ~known]
     error = (p @ RATES - RATES[whole[:, ~known]]) ** 2
@@ -209,7 +209,7 @@ def draw(columns: dict[str, list[Panel | None]], whole: Tensor, knowns: list[np.
 
 
 def draw_whole(whole: dict[str, np.ndarray], windows: Tensor, out: Path) -> None:
-    """Of each row's whole climbs (n, T), tokens, and those of the split; nothing of too few."""
+    """Draws t-SNE of each row's whole climbs (n, T), tokens, and of the split's, if these are enough."""
     if len(windows) >= tsne.LEAST:
         rows = {
             name: RATES[climbs].astype(float) for name, climbs in ({"real": windows.numpy()} | whole).items()

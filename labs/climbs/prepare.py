@@ -92,7 +92,7 @@ def given(source: str) -> int:
 
 
 def truth(source: str, length: int) -> Sequences | None:
-    """Of simulated climbs of `length` tokens; None of other windows, and of recorded climbs."""
+    """The truth of simulated climbs of `length` tokens; None for other windows, and for recorded climbs."""
     climbs = climbs_of(source)
     return Sequences(climbs, GIVEN) if climbs and climbs.T == length else None
 
@@ -104,7 +104,7 @@ def unusual(source: str) -> str:
 
 
 def folder_name(tokenizer: str, source: str) -> str:
-    """Of a prepared folder, see data.prepared.folder_of: words-simulated-seed=2, words-FILE."""
+    """Name of a prepared folder, see data.prepared.folder_of: words-simulated-seed=2, words-FILE."""
     settings = read_source(source)
     if settings is None:
         return f"{tokenizer}-{Path(source).expanduser().name.partition('.')[0]}"

@@ -14,7 +14,7 @@ from evaluation.samplers import writers
 from runtime.device import autocast, float64_device
 
 BATCH = 256  # texts
-# trunk -> of the samplers that keep the model's distribution the one that is its own
+# trunk -> its usual sampler among those that keep the model's distribution
 SAMPLER = {"left_to_right": "left to right", "any": "random order", "masked": "a token a pass"}
 
 
@@ -29,7 +29,8 @@ def can_be_asked(who: Asker, text: Tensor) -> bool:
 def nats(who: Asker, text: Tensor, whole: Tensor) -> float:
     """-log p(rest | known) in nats a token, of texts whose rest is known to be that of `whole` (n, T).
 
-    By the chain rule from left to right. Of masked diffusion it is no bound, and takes a pass a token.
+    By the chain rule from left to right. It is no bound for masked diffusion either, which takes a pass a
+    token.
     """
     total = 0.0
     for part, right in zip(text.split(BATCH), whole.split(BATCH)):

@@ -65,8 +65,8 @@ def check_rows(rows: Mapping[str, Sized], real: str = HUMAN) -> None:
 
 def draw(rows: dict[str, np.ndarray], path: Path, seed: int = 0, real: str = HUMAN) -> list[Path]:
     """PATH.png of embeddings (n, C) by row, one of them `real`: a panel a row, real sequences
-    green, the row's blue, all others grey, as in sigma-GPTs (arXiv 2404.09562), figure 4. Of a longer row the
-    first count, so that each has as many."""
+    green, the row's blue, all others grey, as in sigma-GPTs (arXiv 2404.09562), figure 4. Each row
+    shows as many sequences as the shortest one has: its first."""
     check_rows(rows, real)
     n = min(map(len, rows.values()))
     rows = {name: e[:n] for name, e in rows.items()}

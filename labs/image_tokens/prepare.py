@@ -169,8 +169,8 @@ def unusual(source: str) -> str:
 
 
 def folder_name(tokenizer: str, source: str) -> str:
-    """Of a prepared folder, see data.prepared.folder_of: words-mnist-vq-codes=128. UserError for a wrong
-    source."""
+    """Name of a prepared folder, see data.prepared.folder_of: words-mnist-vq-codes=128. UserError for a
+    wrong source."""
     s = read_source(source)
     return "-".join(filter(None, [tokenizer, s.images, s.tokenizer, *s.settings.unusual()]))
 

@@ -91,8 +91,8 @@ class Drawn(NamedTuple):
 
 
 def what_is_drawn(ckpt: Checkpoint, data: str = "", guided: bool = False) -> Drawn:
-    """UserError if these tokens are no images', or if a model cannot be `guided`, for no token of its
-    training stood for no class."""
+    """UserError if these tokens are no images', or if a model cannot be `guided` because no token of its
+    training stands for "no class"."""
     c = ckpt.config
     if c.get("dataset") != "image_tokens":
         raise UserError(f"{ckpt.path} was trained on {c.get('dataset')}, not on image tokens")

@@ -25,8 +25,8 @@ class Seen(NamedTuple):
 
 @torch.no_grad()
 def seen(classifier: LanguageModel, pixels: np.ndarray) -> Seen:
-    """Of pixels (N, channels, height, width), uint8. `classifier`: of load_classifier, in eval mode, on the
-    CPU."""
+    """What the classifier sees in pixels (N, channels, height, width), uint8. load_classifier gives the
+    `classifier`: in eval mode, on the CPU."""
     head: OutputHead = classifier.head
     draws, features, guesses = head.draws(1, 0), [], []
     for start in range(0, len(pixels), BATCH):

@@ -154,12 +154,12 @@ class Shortest(NamedTuple):
 
     from_start: np.ndarray  # steps from the start, -1 where there is no way
     to_goal: np.ndarray
-    on: np.ndarray  # the cells of all shortest paths; none where a maze is not one
+    on: np.ndarray  # the cells of all shortest paths; none where the grid is no maze
 
 
 def shortest_paths(maze: np.ndarray) -> Shortest:
-    """Of mazes of any tokens. Not one: a maze without exactly one start and one goal that can be reached, and
-    one with tokens that mazes do not have."""
+    """The shortest paths of grids of any tokens. A grid is a maze if it has exactly one start, exactly one
+    goal, which can be reached, and no token that mazes do not have."""
     start, goal = maze == START, maze == GOAL
     known = np.isin(maze, (FREE, WALL, START, GOAL)).all((1, 2))
     fine = known & (start.sum((1, 2)) == 1) & (goal.sum((1, 2)) == 1)

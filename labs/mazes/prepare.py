@@ -88,7 +88,7 @@ def given(source: str) -> int:
 
 
 def truth(source: str, length: int) -> Answers | None:
-    """Of sequences of `length` tokens; None of other windows."""
+    """The truth of sequences of `length` tokens; None for windows of another length."""
     mazes = mazes_of(source)
     return Answers(mazes, mazes.T // 2) if mazes.T == length else None
 
@@ -99,7 +99,7 @@ def unusual(source: str) -> str:
 
 
 def folder_name(tokenizer: str, source: str) -> str:
-    """Of a prepared folder, see data.prepared.folder_of: words-walls=4. UserError for a wrong source."""
+    """Name of a prepared folder, see data.prepared.folder_of: words-walls=4. UserError for a wrong source."""
     return "-".join([tokenizer, *Settings.parse(source).unusual()])
 
 

@@ -85,7 +85,7 @@ def task_of(source: str) -> Task:
 
 
 def truth(source: str, length: int) -> Sequences | None:
-    """Of sequences of `length` tokens; None of other windows."""
+    """The truth of sequences of `length` tokens; None for windows of another length."""
     task = task_of(source)
     return Sequences(task) if task.T == length else None
 
@@ -96,7 +96,8 @@ def unusual(source: str) -> str:
 
 
 def folder_name(tokenizer: str, source: str) -> str:
-    """Of a prepared folder, see data.prepared.folder_of: words-walk-seed=2. UserError for a wrong source."""
+    """Name of a prepared folder, see data.prepared.folder_of: words-walk-seed=2. UserError for a wrong
+    source."""
     name, settings = read_source(source)
     return "-".join([tokenizer, name, *settings.unusual()])
 

@@ -33,7 +33,7 @@ class PaperTask(Task):
     """One of the paper's."""
 
     def burst_steps(self) -> BurstSteps | None:
-        """Of a perfect model; None where the paper gives no figure."""
+        """The passes that a perfect model needs; None where the paper gives no figure."""
         return None
 
 
