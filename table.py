@@ -87,7 +87,8 @@ def runs_of(c: TableConfig, store: Store) -> list[Run]:
     trained."""
     if c.tuned and c.tune_seed in c.seeds:
         raise UserError(
-            f"seeds = {c.seeds}: the rows were tuned at seed {c.tune_seed}, a tuned table needs others"
+            f"seeds = {c.seeds}: the rows were tuned at seed {c.tune_seed}, a tuned table needs others; "
+            "--tuned=False makes the untuned table"
         )
     points = best_points(c, store) if c.tuned else {}
     runs = []

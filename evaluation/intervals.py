@@ -68,12 +68,15 @@ def summarise(name: str, runs: Runs, columns: tuple[Column, ...]) -> dict[str, A
 
 
 def text_intervals(texts: list[str], halves: int) -> dict[str, float]:
-    """`<key>_ci` of each text metric, for texts without a training; {} where a half has fewer than two."""
-    if len(texts) < 4:
-        return {}
-    return {
-        f"{key}_ci": half_sampling_interval(texts, metric, halves) for key, metric in TEXT_METRICS.items()
-    }
+    """`<key>_ci` of each text metric, for texts that no training stands behind; nan where a half of them is
+    too short for a metric."""
+    out = {}
+    for key, metric in TEXT_METRICS.items():
+        try:
+            out[f"{key}_ci"] = half_sampling_interval(texts, metric, halves)
+        except ValueError:
+            out[f"{key}_ci"] = math.nan
+    return out
 
 
 def differences(runs: Runs, base: Runs, columns: tuple[Column, ...]) -> dict[str, float]:

@@ -63,13 +63,21 @@ class Store:
             return {}
         with foreign(self.path, OURS):
             # not splitlines(), which also splits at a U+2028 within a text
-            lines = [line for line in read_text(self.path).split("\n") if line]
-            try:
-                rows = [json.loads(line, object_hook=_decoded, parse_constant=_refused) for line in lines]
-            except RecursionError:
-                raise ValueError("brackets in brackets") from None
+            lines = enumerate(read_text(self.path).split("\n"), 1)
+            rows = [parsed(line, number) for number, line in lines if line]
             check_text(rows)
             return {(row["measure"], row["name"]): row for row in map(checked, rows)}
+
+
+def parsed(line: str, number: int) -> Row:
+    """The row of a line of the file. ValueError naming the line."""
+    try:
+        return json.loads(line, object_hook=_decoded, parse_constant=_refused)
+    except (ValueError, RecursionError) as error:
+        why = "brackets in brackets" if isinstance(error, RecursionError) else str(error)
+        raise ValueError(
+            f"line {number} is damaged ({why}); delete that line, and the same command makes its row again"
+        ) from None
 
 
 def checked(row: Row) -> Row:

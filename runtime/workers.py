@@ -114,4 +114,6 @@ def train_all(
         raise Stopped(trainings.stopped)
     if failed:
         names = ", ".join(failed)
-        raise ChildProcessError(f"{names} failed, see the messages above; the other runs are kept")
+        raise ChildProcessError(
+            f"{names} failed, see the messages above; the other runs are kept, and the same command goes on"
+        )

@@ -379,3 +379,9 @@ def test_a_training_records_what_it_builds_on(trained, token_folder, tmp_path):
     }  # an older version's, found by its folder
     assert spent(bare, {"step": 4, "tokens": 4 * block}) == of(first, "last")
     assert spent(bare | {"init_weights": "0" * 64}, {"step": 4, "tokens": 4 * block}) == {}
+
+
+def test_halves_that_are_too_short_for_a_metric_have_no_interval():
+    texts = ["a b c d e f"] + ["a b"] * 5  # most halves have no 4-gram
+    intervals = text_intervals(texts, 20)
+    assert math.isnan(intervals["seq_rep_4_ci"]) and math.isfinite(intervals["self_bleu_ci"])
