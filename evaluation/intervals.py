@@ -68,9 +68,11 @@ def summarise(name: str, runs: Runs, columns: tuple[Column, ...]) -> dict[str, A
 
 
 def text_intervals(texts: list[str], halves: int) -> dict[str, float]:
-    """`<key>_ci` of each text metric, for texts that no training stands behind; nan where a half of them is
-    too short for a metric."""
-    out = {}
+    """`<key>_ci` of each text metric, for texts without a training: nan where a half is too short for the
+    metric; {} where a half has fewer than two texts."""
+    out: dict[str, float] = {}
+    if len(texts) < 4:
+        return out
     for key, metric in TEXT_METRICS.items():
         try:
             out[f"{key}_ci"] = half_sampling_interval(texts, metric, halves)
