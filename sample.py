@@ -133,10 +133,17 @@ from heads import BayesianProjection, Weights
 from model import LanguageModel
 from runtime.checkpoint import Checkpoint, Degenerate, load_model
 from runtime.configurator import cli
-from runtime.device import Precision, autocast, float64_device, get_device, get_dtype, settle_dtype
+from runtime.device import (
+    Precision,
+    autocast,
+    check_fits,
+    float64_device,
+    get_device,
+    get_dtype,
+    settle_dtype,
+)
 from runtime.errors import users_values
 from runtime.files import read_text
-from runtime.memory import check_fits
 
 
 class Stream:

@@ -49,7 +49,7 @@ from runtime.configurator import cli
 from runtime.door import read
 from runtime.errors import UserError
 from runtime.files import foreign
-from runtime.workers import Stopped, train_all
+from runtime.workers import TrainingsStopped, train_all
 
 NONE_FINISHED = "no run of this table is finished"
 
@@ -147,7 +147,8 @@ def still_needed(runs: list[Run], done: set[str]) -> set[str]:
 
 
 def table(c: TableConfig, store: Store) -> int:
-    """Trains what is not there, measures it, and writes the views; the exit code. Stopped at a signal."""
+    """Trains what is not there, measures it, and writes the views; the exit code. TrainingsStopped at a
+    signal."""
     measure, runs = find_measure(c.measure), runs_of(c, store)
     asked = flags_of_measure(measure, c, [str(r.out) for r in runs])
     settings = measure.check(asked, [r.wanted for r in runs])  # UserError now, not after the trainings
@@ -198,8 +199,8 @@ def diverged_row(measure: Measure, settings: dict[str, Any], run: Run) -> Row:
 
 
 def trained(runs: list[Run], done: set[str], rows: dict[str, Row], c: TableConfig, store: Store) -> set[str]:
-    """Trains what is neither done nor finished; names of the runs that still need no folder. Stopped at a
-    signal."""
+    """Trains what is neither done nor finished; names of the runs that still need no folder.
+    TrainingsStopped at a signal."""
     prepare_data([r for r in runs if r.out.name not in done and not r.finished])
     for part in in_order(runs):
         todo = [r for r in part if r.out.name not in done and not r.diverged]
@@ -215,7 +216,7 @@ def flags_of_measure(measure: Measure, c: TableConfig, runs: list[str]) -> Any:
 
 
 def searched(c: TableConfig, store: Store) -> int:
-    """The search of --search; the exit code. Stopped at a signal."""
+    """The search of --search; the exit code. TrainingsStopped at a signal."""
     trials = Search(c, store)
     if c.commands:
         trials.commands()
@@ -238,7 +239,7 @@ def main(c: TableConfig | Measuring) -> int:
     store = Store.beside(Path(c.results) / c.name)
     try:
         return searched(c, store) if c.search else table(c, store)
-    except Stopped as e:
+    except TrainingsStopped as e:
         print("stopped; what is trained is saved: run it again to go on", file=sys.stderr)
         return 128 + e.args[0]
 

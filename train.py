@@ -43,11 +43,10 @@ from evaluation.spent import spent_by
 from model import trunk_size
 from runtime import checkpoint
 from runtime.configurator import cli, completed
-from runtime.device import autocast
+from runtime.device import autocast, check_fits, training_bytes
 from runtime.errors import UserError
 from runtime.gpt2 import refuse_missing_path
-from runtime.logs import Log, Tracker, duration, start_trackio, start_wandb
-from runtime.memory import check_fits, training_bytes
+from runtime.logs import Log, duration, start_trackers
 from runtime.optimizer import iteration_dtype, load_optimizer, make_optimizer, set_learning_rate
 from runtime.processes import Processes, on_stop
 from runtime.profile import Profile, flops_per_token, peak_flops
@@ -61,9 +60,8 @@ from runtime.resume import (
     settle_dtype,
     start_from,
 )
-from training.evaluator import Evaluator, Stopped
-from training.seeds import derived_seed
-from training.task import Evaluation, task_of
+from training.evaluator import Evaluator, Interrupted, derived_seed
+from training.task import task_of
 
 SMALLEST_SCALE = 1.0  # of a float16 run's loss: a gradient that overflows even so is too large for float16
 STOPPING = b"\nstopping after this step, to save; Ctrl-C again stops at once and loses the steps since then\n"
@@ -73,40 +71,81 @@ class Diverged(RuntimeError):
     """The loss or the gradient is not a finite number."""
 
 
+@program
+def main(config: TrainConfig) -> int:
+    """Trains, and leaves a run in out_dir; the exit code."""
+    procs = Processes(config.device)
+    out = Path(config.out_dir)
+    with checkpoint.in_use(out) if procs.main else contextlib.nullcontext():
+        refuse_before_data(config, procs)
+        trainer = Trainer(config, procs)
+        if procs.main:
+            trainer.log = Log(out, trainer.step, start_trackers(config, trainer.model_config))
+        trainer.say(trainer.greeting())
+        on_stop(trainer.on_signal)
+        code = trainer.run()
+        trainer.close()
+        procs.close()
+        return code
+
+
+def refuse_before_data(config: TrainConfig, procs: Processes) -> None:
+    """UserError for what can be known before the corpus is prepared, which may take a download."""
+    out = Path(config.out_dir)
+    if config.resume:
+        last = last_of(out, optimizer=False)
+        # what "auto" means and where the cosine ends is settled later
+        settled_later = {k for k, v in asdict(config).items() if k == "lr_decay_steps" or v == "auto"}
+        now = asdict(config) | {"tokenizer": tokenizer_name(config.tokenizer)}
+        given = {k: v for k, v in now.items() if k not in settled_later}
+        refuse_other_run(out, completed(TrainConfig, last.config), given)
+    elif checkpoint.begun(out):
+        raise UserError(
+            f"{out} holds a run already: --resume goes on with it, --out_dir=... starts another, or delete it"
+        )
+    for name in (config.init_from, config.teacher if config.labels != "true" else ""):
+        if name:
+            refuse_missing_path(name)
+    refuse_too_large(config, task_of(config.dataset).vocabulary(config), procs)
+
+
+def refuse_too_large(config: TrainConfig, vocab_size: int, procs: Processes) -> None:
+    """UserError if a training of this size cannot fit, by what it needs at the least."""
+    c, share = config, max(1, config.batch_size // procs.world)
+    size = trunk_size({**asdict(c), "vocab_size": vocab_size})
+    parameters = size.parameters + (c.bayesian + (not c.tied)) * size.embedding
+    needed = training_bytes(parameters, size.kept * min(c.micro_batch or share, share), c.batch_size)
+    training = (
+        f"training {size.parameters:,} parameters with batch_size = {c.batch_size}, "
+        f"micro_batch = {c.micro_batch}"
+    )
+    check_fits(needed, procs.device, training, f"{size.settings}, batch_size or micro_batch")
+
+
 class Trainer:
     """A run: model, optimizer, task and where it stands."""
 
     def __init__(self, config: TrainConfig, procs: Processes):
-        self.config, self.procs, self.out = config, procs, Path(config.out_dir)
-        self.stop = 0  # the signal that asked for the end
+        self.procs, self.out = procs, Path(config.out_dir)
         # a bar that is written into a file is a line for each time that it moves
         self.shows_bar = bool(config.bar and procs.main and sys.stderr and sys.stderr.isatty())
-        self.step, self.tokens = 0, 0
-        self.evaluated = -1  # the last step that was
+        self.signal = 0  # the signal that asked for the end
         self.log: Log | None = None  # of the first process
-        self._check_before_data()
-        begun = None
-        if config.resume:
-            begun = last_of(self.out, optimizer=False).config["dtype"]
-        self.precision = settle_dtype(config.dtype, begun, procs, self.say)
+        begun_in = last_of(self.out, optimizer=False).config["dtype"] if config.resume else None
+        self.precision = settle_dtype(config.dtype, begun_in, procs, self.say)
         self.config = replace(config, dtype=self.precision.name)
         self.task = task_of(config.dataset)(self.config, procs)
+        self.step, self.tokens = 0, 0
+        self.evaluated = -1  # the last step that was
         self.best = tuple(math.inf for _ in self.task.judged_by)  # Evaluation.judged of the best so far
         self._make_model()
-        self.evaluator = Evaluator(self.model, self.config, procs, lambda: bool(self.stop))
-        if self.config.resume:
-            self.restore()
+        self._make_optimizer()
+        if config.resume:
+            self._restore()
         self.parallel = procs.parallel(self.model)
+        self.evaluator = Evaluator(self.model, self.config, procs, lambda: bool(self.signal))
         self.profile = Profile(config.profile and procs.main, self.out, procs.device, self.say)
         self.peak = peak_flops(procs.device, self.config.dtype) if config.trunk == "gpt" else None
-
-    def _check_before_data(self) -> None:
-        """UserError for what can be known before the corpus is prepared, which may take a download."""
-        c = self.config
-        for name in (c.init_from, c.teacher if c.labels != "true" else ""):
-            if name:
-                refuse_missing_path(name)
-        self.check_fits(task_of(c.dataset).vocabulary(c))
 
     def _make_model(self) -> None:
         c, procs = self.config, self.procs
@@ -118,77 +157,143 @@ class Trainer:
             "init_weights": None,
             "init_spent": None,
         }
-        self.check_fits(self.task.info["vocab_size"])
+        refuse_too_large(c, self.task.info["vocab_size"], procs)
         torch.manual_seed(c.seed)
         self.model = checkpoint.build(self.model_config)
         self.source = self.task.source(self.model, procs)
         self.model_config |= self.task.info
         self.loader = Loader(self.source, procs.device)
         if c.init_from and not c.resume:
-            words, self.model_config["init_weights"] = start_from(c.init_from, self.model, self.model_config)
+            sentence, self.model_config["init_weights"] = start_from(
+                c.init_from, self.model, self.model_config
+            )
             self.model_config["init_spent"] = spent_by(c.init_from)
-            self.say(words)
+            self.say(sentence)
         self.model.to(procs.device)
-        self.optimizer = make_optimizer(
-            *(self.model, c.optimizer, c.learning_rate, (c.beta1, c.beta2), c.weight_decay, c.readout_lr),
-            dtype=iteration_dtype(c.dtype, procs.device),
-        )
-        # float16 holds nothing below 6e-8: the loss is scaled so that its gradients do not vanish there
-        self.scaler = torch.amp.GradScaler(procs.device.type, enabled=c.dtype == "float16")
         if c.compile and procs.device.type == "cuda":
             self.model.compile()
 
-    def check_fits(self, vocab_size: int) -> None:
-        """UserError if a training of this size cannot fit, by what it needs at the least."""
-        c, share = self.config, max(1, self.config.batch_size // self.procs.world)
-        size = trunk_size({**asdict(c), "vocab_size": vocab_size})
-        parameters = size.parameters + (c.bayesian + (not c.tied)) * size.embedding
-        needed = training_bytes(parameters, size.kept * min(c.micro_batch or share, share), c.batch_size)
-        what = (
-            f"training {size.parameters:,} parameters with batch_size = {c.batch_size}, "
-            f"micro_batch = {c.micro_batch}"
+    def _make_optimizer(self) -> None:
+        c, device = self.config, self.procs.device
+        self.optimizer = make_optimizer(
+            *(self.model, c.optimizer, c.learning_rate, (c.beta1, c.beta2), c.weight_decay, c.readout_lr),
+            dtype=iteration_dtype(c.dtype, device),
         )
-        check_fits(needed, self.procs.device, what, f"{size.settings}, batch_size or micro_batch")
+        # float16 holds nothing below 6e-8: the loss is scaled so that its gradients do not vanish there
+        self.scaler = torch.amp.GradScaler(device.type, enabled=c.dtype == "float16")
 
-    def restore(self) -> None:
+    def _restore(self) -> None:
         """Goes on from out_dir/last. UserError if it was another configuration."""
-        ckpt = last_of(self.out)
-        had = completed(TrainConfig, ckpt.config)
+        last = last_of(self.out)
+        before = completed(TrainConfig, last.config)
         # the run started from these; whether they have changed since does not matter
         for key in ("init_weights", "init_spent", "teacher_spent"):
-            self.model_config[key] = had.get(key)
-        self.model_config["curriculum_end"] = end = had.get("curriculum_end")
+            self.model_config[key] = before.get(key)
+        self.model_config["curriculum_end"] = end = before.get("curriculum_end")
         if end and isinstance(self.source, TextSource):
             self.source.order = replace(self.source.order, steps=end)
-        self.config, extended = adopt_schedule(self.config, ckpt)
-        self.model_config["lr_decay_steps"] = had["lr_decay_steps"] = self.config.lr_decay_steps
-        refuse_other_run(self.out, had, self.model_config)
-        checkpoint.restore(self.model, ckpt)
-        load_optimizer(self.optimizer, self.scaler, ckpt)
-        progress = ckpt.progress
-        self.step, self.tokens, self.best = progress["step"], progress["tokens"], self.best_in(progress)
+        self.config, extended = adopt_schedule(self.config, last)
+        self.model_config["lr_decay_steps"] = before["lr_decay_steps"] = self.config.lr_decay_steps
+        refuse_other_run(self.out, before, self.model_config)
+        checkpoint.restore(self.model, last)
+        load_optimizer(self.optimizer, self.scaler, last)
+        progress = last.progress
+        self.step, self.tokens, self.best = progress["step"], progress["tokens"], self._best_in(progress)
         self.evaluated = self.step if progress["val_nll"] is not None else -1
-        others = other_processes(ckpt.config, self.procs.world)
-        self.say(f"resumed {ckpt.path} at step {self.step}{extended}{others}")
+        others = other_processes(last.config, self.procs.world)
+        self.say(f"resumed {last.path} at step {self.step}{extended}{others}")
         # the run stopped between the two saves of an evaluation, whose checkpoint was the best
-        if self.procs.main and self.best < self.best_in(saved_best(self.out)):
+        if self.procs.main and self.best < self._best_in(saved_best(self.out)):
             self.save("best", tuple(progress[f"val_{name}"] for name in self.task.judged_by))
 
-    def best_in(self, progress: dict[str, Any]) -> tuple[float, ...]:
+    def _best_in(self, progress: dict[str, Any]) -> tuple[float, ...]:
         """What the best checkpoint was judged by, when `progress` was written down."""
         return tuple(progress.get(f"best_val_{name}", math.inf) for name in self.task.judged_by)
 
-    def say(self, text: str) -> None:
-        if not self.procs.main:
-            return
-        try:
-            tqdm.write(text) if self.shows_bar else print(text, flush=True)
-        except OSError:  # the terminal, or what read the lines, is gone: save and stop, as at its signal
-            self.stop = self.stop or getattr(signal, "SIGHUP", signal.SIGTERM)
-            # what is still to be written goes nowhere
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    def greeting(self) -> str:
+        """The run in one line."""
+        c = self.config
+        parameters = sum(p.numel() for p in self.model.parameters()) / 1e6
+        head = f"{c.head} {c.head_args or ''}{' with Bayesian weights' if c.bayesian else ''}"
+        if c.gain != 1 or c.learn_gain:
+            head += f", {'learned from ' * c.learn_gain}gain {c.gain:g}"
+        return (
+            f"{c.name}: {parameters:.1f}M parameters, head {head}, {self.task.greeting(self.source)}; "
+            f"{self.procs.device}, {self.precision.name} ({self.precision.reason})"
+        )
 
-    # -- one step ----------------------------------------------------------
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Asks the loop to save and stop; a second Ctrl-C interrupts at once."""
+        self.signal = number
+        with contextlib.suppress(OSError):  # after SIGHUP there is no terminal
+            os.write(2, STOPPING)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    # -- the loop ----------------------------------------------------------
+
+    def run(self) -> int:
+        """Trains until max_steps, a signal, or divergence; the exit code."""
+        c = self.config
+        self.began, self.first = time.perf_counter(), self.step
+        hidden = not self.shows_bar
+        self.bar = tqdm(total=c.max_steps, initial=self.step, unit="step", desc=c.name, disable=hidden)
+        self.model.train()
+        try:
+            while True:
+                if self.evaluation_due() and self.evaluated != self.step and not self.stopped():
+                    self.evaluate_and_save()
+                if self.stopped():
+                    return self.leave()
+                if self.step == c.max_steps:
+                    break
+                t = time.perf_counter()
+                loss = self.train_step()
+                self.report(loss, c.batch_size * c.block_size / (time.perf_counter() - t))
+        except Diverged as e:
+            return self.give_up(e)
+        finally:
+            self.bar.close()
+            self.profile.close()
+        return self.finish()
+
+    def evaluation_due(self) -> bool:
+        c, step = self.config, self.step
+        if step == c.max_steps:
+            return True
+        if c.eval_steps:
+            return step in c.eval_steps
+        return step > 0 and step % c.eval_interval == 0
+
+    def stopped(self) -> bool:
+        """Whether a signal asked any process to stop."""
+        return bool(self.procs.sum(torch.tensor(self.signal, device=self.procs.device)).item())
+
+    def evaluate_and_save(self) -> None:
+        """A signal leaves the evaluation to the resumed run."""
+        with contextlib.suppress(Interrupted):
+            evaluation = self.task.evaluate(self.evaluator, last=self.step == self.config.max_steps)
+            if any(map(math.isnan, evaluation.values)):
+                raise Diverged(f"step {self.step}: the validation NLL is not a number")
+            self.evaluated = self.step
+            if self.log:  # in the first process
+                better, self.best = evaluation.judged < self.best, min(self.best, evaluation.judged)
+                self.say(f"step {self.step}: {evaluation.sentence}{' (best)' * better}")
+                learned = {"gain": torch.as_tensor(self.model.head.gain).item()}
+                self.log.add(self.step, **evaluation.logged, **(learned if self.config.learn_gain else {}))
+                self.save("last", evaluation.values)  # first: a run resumes from `last` only
+                if better:
+                    self.save("best", evaluation.values)
+        self.procs.sum(torch.zeros((), device=self.procs.device))  # the others wait until it is saved
+
+    def save(self, which: str, values: tuple[float, ...] | None) -> None:
+        """`values`: Evaluation.values of this step; None where there was no evaluation."""
+        progress: dict[str, Any] = {"step": self.step, "tokens": self.tokens}
+        for i, name in enumerate(self.task.judged_by):
+            progress |= {f"val_{name}": values and values[i], f"best_val_{name}": self.best[i]}
+        state = self.optimizer.state_dict() | {"scaler": self.scaler.state_dict()}  # {} unless in float16
+        optimizer = state if which == "last" else None
+        tokenizer = self.task.tokenizer
+        checkpoint.save(self.out / which, self.model, self.model_config, progress, optimizer, tokenizer)
 
     def train_step(self) -> float:
         """One optimizer step; the mean loss over the whole batch in nats a position. Losses are summed and
@@ -197,7 +302,9 @@ class Trainer:
         torch.manual_seed(derived_seed(c.seed, 1, self.step, procs.rank))  # dropout
         set_learning_rate(self.optimizer, learning_rate(c, self.step))
         count = self.source.positions_with_loss(self.step)
-        self.backward_kl()
+        kl = self.model.head.projection.kl()  # of Bayesian weights: one share for each training token
+        if kl is not None:
+            self.scaler.scale(c.kl_weight * kl / self.task.size).backward()
         total = torch.zeros((), device=procs.device)
         for part, batch in enumerate(self.loader.batches(self.step)):
             # one draw of Bayesian weights a step, the same in every micro-batch and process
@@ -216,12 +323,6 @@ class Trainer:
         self.tokens += c.batch_size * c.block_size
         self.profile.step()
         return mean
-
-    def backward_kl(self) -> None:
-        """The gradient of the KL of Bayesian weights, in each process: one share for each training token."""
-        kl = self.model.head.projection.kl()
-        if kl is not None:
-            self.scaler.scale(self.config.kl_weight * kl / self.task.size).backward()
 
     def update(self, loss: Tensor) -> float:
         """The optimizer's step with the gradients as they are; the mean `loss` as a number.
@@ -250,76 +351,29 @@ class Trainer:
             )
         return mean
 
-    # -- evaluation --------------------------------------------------------
+    def report(self, loss: float, speed: float) -> None:
+        """A line (or the bar) and a log entry of the step just done."""
+        c, lr = self.config, learning_rate(self.config, self.step - 1)
+        self.bar.update(1)
+        self.bar.set_postfix_str(f"loss {loss:.3f}, {speed:,.0f} tok/s")
+        if self.step % c.log_interval and self.step != c.max_steps:
+            return
+        entry = {"loss": loss, "lr": lr, "tokens": self.tokens, "tokens_per_s": round(speed, 1)}
+        line = f"step {self.step}/{c.max_steps}: loss {loss:.4f}, lr {lr:.2e}, {speed:,.0f} tok/s"
+        if self.peak:
+            mfu = speed * flops_per_token(self.model.trunk.config) / self.procs.world / self.peak
+            entry["mfu"] = round(mfu, 4)
+            line += f", MFU {mfu:.1%}"
+        if not self.shows_bar:
+            a_step = (time.perf_counter() - self.began) / (self.step - self.first)
+            self.say(f"{line}, ETA {duration(a_step * (c.max_steps - self.step))}")
+        if self.log:
+            self.log.add(self.step, **entry)
 
-    def evaluate_and_save(self) -> None:
-        """A signal leaves the evaluation to the resumed run."""
-        with contextlib.suppress(Stopped):
-            found = self.task.evaluate(self.evaluator, last=self.step == self.config.max_steps)
-            if any(map(math.isnan, found.values)):
-                raise Diverged(f"step {self.step}: the validation NLL is not a number")
-            self.evaluated = self.step
-            if self.procs.main:
-                self.judge(found)
-        self.procs.sum(torch.zeros((), device=self.procs.device))  # the others wait until it is saved
+    # -- the end -----------------------------------------------------------
 
-    def judge(self, found: Evaluation) -> None:
-        """Says, logs and saves what an evaluation found."""
-        better, self.best = found.judged < self.best, min(self.best, found.judged)
-        self.say(f"step {self.step}: {found.said}{' (best)' * better}")
-        assert self.log is not None
-        gain = {"gain": torch.as_tensor(self.model.head.gain).item()} if self.config.learn_gain else {}
-        self.log.add(self.step, **found.logged, **gain)
-        self.save("last", found.values)  # first: a run resumes from `last` only
-        if better:
-            self.save("best", found.values)
-
-    def save(self, which: str, values: tuple[float, ...] | None) -> None:
-        """`values`: Evaluation.values of this step; None where there was no evaluation."""
-        progress: dict[str, Any] = {"step": self.step, "tokens": self.tokens}
-        for i, name in enumerate(self.task.judged_by):
-            progress |= {f"val_{name}": values and values[i], f"best_val_{name}": self.best[i]}
-        state = self.optimizer.state_dict() | {"scaler": self.scaler.state_dict()}  # {} unless in float16
-        optimizer = state if which == "last" else None
-        tokenizer = self.task.tokenizer
-        checkpoint.save(self.out / which, self.model, self.model_config, progress, optimizer, tokenizer)
-
-    # -- the loop ----------------------------------------------------------
-
-    def evaluation_due(self) -> bool:
-        c, step = self.config, self.step
-        if step == c.max_steps:
-            return True
-        if c.eval_steps:
-            return step in c.eval_steps
-        return step > 0 and step % c.eval_interval == 0
-
-    def run(self) -> int:
-        """Trains until max_steps, a signal, or divergence; the exit code."""
-        c = self.config
-        self.began, self.first = time.perf_counter(), self.step
-        hidden = not self.shows_bar
-        self.bar = tqdm(total=c.max_steps, initial=self.step, unit="step", desc=c.name, disable=hidden)
-        self.model.train()
-        try:
-            while True:
-                if self.evaluation_due() and self.evaluated != self.step and not self.stopped():
-                    self.evaluate_and_save()
-                if self.stopped():
-                    return self.leave()
-                if self.step == c.max_steps:
-                    break
-                t = time.perf_counter()
-                loss = self.train_step()
-                self.report(loss, c.batch_size * c.block_size / (time.perf_counter() - t))
-        except Diverged as e:
-            self.say(f"stopped at {e}; {self.last_good()}; try a lower learning_rate or a longer warm-up")
-            if self.log:  # with the configuration: there may be no checkpoint that has it
-                self.log.add(self.step, diverged=str(e), config=self.model_config)
-            return 1
-        finally:
-            self.bar.close()
-            self.profile.close()
+    def finish(self) -> int:
+        """Says what the run has come to, and tests the best checkpoint; the exit code."""
         best = self.task.best(self.best, self.model)
         self.say(
             f"done: {self.step} steps, {self.tokens:,} tokens, {duration(time.perf_counter() - self.began)}; "
@@ -329,110 +383,40 @@ class Trainer:
             self.task.test(self.evaluator, self.best, self.say)
         return 0
 
-    def last_good(self) -> str:
-        if not (self.out / "last").is_dir():
-            return "there is no checkpoint yet"
-        last = checkpoint.load(checkpoint.find(self.out, "last"), classifier=True)
-        return f"the last good checkpoint is {last.path} (step {last.progress['step']})"
-
-    def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Asks the loop to save and stop; a second Ctrl-C interrupts at once."""
-        self.stop = number
-        with contextlib.suppress(OSError):  # after SIGHUP there is no terminal
-            os.write(2, STOPPING)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
     def leave(self) -> int:
         """Saves after a signal; the exit code."""
         if self.procs.main and self.step and self.evaluated != self.step:
             self.save("last", None)
         saved = f", saved {self.out / 'last'}; --resume goes on" if self.step else ": nothing to save yet"
         self.say(f"stopped by a signal at step {self.step}{saved}")
-        return 128 + (self.stop or signal.SIGTERM)
+        return 128 + (self.signal or signal.SIGTERM)
+
+    def give_up(self, error: Diverged) -> int:
+        """Names the last good checkpoint; the exit code."""
+        good = "there is no checkpoint yet"
+        if (self.out / "last").is_dir():
+            last = checkpoint.load(checkpoint.find(self.out, "last"), classifier=True)
+            good = f"the last good checkpoint is {last.path} (step {last.progress['step']})"
+        self.say(f"stopped at {error}; {good}; try a lower learning_rate or a longer warm-up")
+        if self.log:  # with the configuration: there may be no checkpoint that has it
+            self.log.add(self.step, diverged=str(error), config=self.model_config)
+        return 1
 
     def close(self) -> None:
         self.loader.close()
         if self.log:
             self.log.close()
 
-    def report(self, loss: float, speed: float) -> None:
-        """A line (or the bar) and a log entry of the step just done."""
-        c, lr = self.config, learning_rate(self.config, self.step - 1)
-        self.bar.update(1)
-        self.bar.set_postfix_str(f"loss {loss:.3f}, {speed:,.0f} tok/s")
-        if self.step % c.log_interval and self.step != c.max_steps:
+    def say(self, text: str) -> None:
+        """Prints `text`, in the first process."""
+        if not self.procs.main:
             return
-        entry = {"loss": loss, "lr": lr, "tokens": self.tokens, "tokens_per_s": round(speed, 1)}
-        said = f"step {self.step}/{c.max_steps}: loss {loss:.4f}, lr {lr:.2e}, {speed:,.0f} tok/s"
-        if self.peak:
-            mfu = speed * flops_per_token(self.model.trunk.config) / self.procs.world / self.peak
-            entry["mfu"] = round(mfu, 4)
-            said += f", MFU {mfu:.1%}"
-        if not self.shows_bar:
-            a_step = (time.perf_counter() - self.began) / (self.step - self.first)
-            self.say(f"{said}, ETA {duration(a_step * (c.max_steps - self.step))}")
-        if self.log:
-            self.log.add(self.step, **entry)
-
-    def stopped(self) -> bool:
-        """Whether a signal asked any process to stop."""
-        return bool(self.procs.sum(torch.tensor(self.stop, device=self.procs.device)).item())
-
-    def greeting(self) -> str:
-        """The run in one line."""
-        c = self.config
-        parameters = sum(p.numel() for p in self.model.parameters()) / 1e6
-        head = f"{c.head} {c.head_args or ''}{' with Bayesian weights' if c.bayesian else ''}"
-        if c.gain != 1 or c.learn_gain:
-            head += f", {'learned from ' * c.learn_gain}gain {c.gain:g}"
-        return (
-            f"{c.name}: {parameters:.1f}M parameters, head {head}, {self.task.greeting(self.source)}; "
-            f"{self.procs.device}, {self.precision.name} ({self.precision.reason})"
-        )
-
-
-def check_out(config: TrainConfig) -> None:
-    """UserError if the run's folder holds what a new run would overwrite, or another run than the one to be
-    resumed: known before the corpus is prepared."""
-    out = Path(config.out_dir)
-    if config.resume:
-        last = last_of(out, optimizer=False)
-        # what "auto" means and where the cosine ends is settled later
-        settled_later = {k for k, v in asdict(config).items() if k == "lr_decay_steps" or v == "auto"}
-        now = asdict(config) | {"tokenizer": tokenizer_name(config.tokenizer)}
-        given = {k: v for k, v in now.items() if k not in settled_later}
-        refuse_other_run(out, completed(TrainConfig, last.config), given)
-    elif checkpoint.begun(out):
-        raise UserError(
-            f"{out} holds a run already: --resume goes on with it, --out_dir=... starts another, or delete it"
-        )
-
-
-@program
-def main(config: TrainConfig) -> int:
-    procs = Processes(config.device)
-    out = Path(config.out_dir)
-    with checkpoint.in_use(out) if procs.main else contextlib.nullcontext():
-        check_out(config)
-        trainer = Trainer(config, procs)
-        if procs.main:
-            trainer.log = Log(out, trainer.step, trackers(config, trainer.model_config))
-        trainer.say(trainer.greeting())
-        on_stop(trainer.on_signal)
-        code = trainer.run()
-        trainer.close()
-        procs.close()
-        return code
-
-
-def trackers(c: TrainConfig, settings: dict[str, Any]) -> list[Tracker]:
-    """Those that the run asks for, started with its `settings`."""
-    started: list[Tracker] = []
-    if c.wandb:
-        started.append(start_wandb(c.wandb_project, c.name, settings, Path(c.out_dir)))
-    if c.trackio:
-        started.append(start_trackio(c.wandb_project, c.name, settings))
-    return started
+        try:
+            tqdm.write(text) if self.shows_bar else print(text, flush=True)
+        except OSError:  # the terminal, or what read the lines, is gone: save and stop, as at its signal
+            self.signal = self.signal or getattr(signal, "SIGHUP", signal.SIGTERM)
+            # what is still to be written goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

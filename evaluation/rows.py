@@ -35,9 +35,8 @@ from heads import Weights
 from measures.measure import Entry, entries
 from model import LanguageModel, context
 from runtime.checkpoint import Degenerate, load_model
-from runtime.device import get_device, get_dtype, settle_dtype
+from runtime.device import check_fits, get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
-from runtime.memory import check_fits
 from runtime.names import REFERENCES, check_apart
 
 TRAIN_WINDOWS = 200  # that the paper's protocol scores

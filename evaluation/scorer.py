@@ -23,9 +23,8 @@ from evaluation.intervals import half_sampling_interval
 from evaluation.scoring import windows
 from evaluation.texts import cut
 from runtime.checkpoint import find, is_run, load_model, weights_digest
-from runtime.device import to_float64
+from runtime.device import check_fits, to_float64
 from runtime.errors import UserError
-from runtime.memory import check_fits
 
 HALVES = 200  # of a reference's texts, for its interval
 DRAWS = 8  # of the weights of a Bayesian scorer

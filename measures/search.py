@@ -337,8 +337,8 @@ class Search:
         }
 
     def train(self, trials: list[Trial]) -> None:
-        """Those that are not over. Stopped at a signal; ChildProcessError at the first that fails: a trial
-        that diverged is over, too, and any other failure would be the next one's as well."""
+        """Those that are not over. TrainingsStopped at a signal; ChildProcessError at the first that fails: a
+        trial that diverged is over, too, and any other failure would be the next one's as well."""
         todo = [t for t in trials if not self.is_over(t)]
         train_all(todo, self.c.jobs, lambda trial, code: self.is_over(trial), go_on=False)
 

@@ -24,9 +24,9 @@ from torch import Tensor
 from model import GPTConfig, LanguageModel, trunk_config, trunk_size
 from model import build as new_model
 from runtime.configurator import coerce
+from runtime.device import check_model
 from runtime.errors import UserError, users_values
 from runtime.files import locked, read_json, sync_folder
-from runtime.memory import check_model
 from runtime.names import check_row_name
 
 # What is read of config.json and progress.json, and of which type: anybody may have written them

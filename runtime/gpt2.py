@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from model import GPT, GPTConfig
+from runtime.device import check_model
 from runtime.errors import UserError
 from runtime.hub import offline
-from runtime.memory import check_model
 
 if TYPE_CHECKING:
     from transformers import GPT2Config

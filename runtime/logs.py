@@ -6,9 +6,12 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from runtime.files import replacing
+
+if TYPE_CHECKING:
+    from config.defaults import TrainConfig
 
 
 class Tracker(Protocol):
@@ -66,6 +69,16 @@ def entries(out: Path) -> list[dict[str, Any]]:
 def evaluations(out: Path) -> list[dict[str, Any]]:
     """The entries that evaluations of the whole validation split wrote: one of a part cannot be compared."""
     return [e for e in entries(out) if "val_nll" in e and "val_windows" not in e]
+
+
+def start_trackers(c: "TrainConfig", settings: dict[str, Any]) -> list[Tracker]:
+    """Those that the run asks for, started with its `settings`."""
+    started: list[Tracker] = []
+    if c.wandb:
+        started.append(start_wandb(c.wandb_project, c.name, settings, Path(c.out_dir)))
+    if c.trackio:
+        started.append(start_trackio(c.wandb_project, c.name, settings))
+    return started
 
 
 def start_trackio(project: str, name: str, config: dict[str, Any]) -> Tracker:

@@ -36,7 +36,7 @@ class Job(Protocol):
 J = TypeVar("J", bound=Job)
 
 
-class Stopped(Exception):
+class TrainingsStopped(Exception):
     """A signal, its number in args, ended the trainings."""
 
 
@@ -87,7 +87,7 @@ def train_all(
     ended  called with a run's exit code once it is over: whether all is well with it
     go_on  whether the others are trained after one has failed
 
-    ChildProcessError naming those that failed, once the others are over; Stopped at a signal.
+    ChildProcessError naming those that failed, once the others are over; TrainingsStopped at a signal.
     """
     todo = [r for r in runs if not r.finished]
     failed: list[str] = []
@@ -111,7 +111,7 @@ def train_all(
         each = map if at_a_time == 1 else pool.map  # an error ends `map`, but not the pool's queue
         list(each(train, range(1, len(todo) + 1), todo))
     if trainings.stopped:
-        raise Stopped(trainings.stopped)
+        raise TrainingsStopped(trainings.stopped)
     if failed:
         names = ", ".join(failed)
         raise ChildProcessError(

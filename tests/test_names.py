@@ -4,7 +4,7 @@ import pytest
 
 from measures.views import csv_text
 from model import GPT, GPTConfig
-from runtime.memory import available, check_fits, training_bytes
+from runtime.device import available, check_fits, training_bytes
 from runtime.names import check_apart, check_row_name
 
 

@@ -526,7 +526,7 @@ def test_a_signal_stops_the_trainings_and_waits_for_them(tmp_path, monkeypatch, 
     before = [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
     thread = threading.Thread(target=send)
     thread.start()
-    with pytest.raises(workers.Stopped) as e:
+    with pytest.raises(workers.TrainingsStopped) as e:
         workers.train_all(runs, jobs)
     thread.join()
     assert e.value.args == (number,) and not runs[jobs].out.exists()

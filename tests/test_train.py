@@ -25,7 +25,7 @@ from data.prepared import prepared
 from data.tokens import open_tokens
 from evaluation.scoring import Score
 from model import GPT, GPTConfig
-from runtime import checkpoint, device
+from runtime import checkpoint, device, logs
 from runtime.gpt2 import to_gpt2
 from runtime.logs import evaluations
 
@@ -338,7 +338,7 @@ def test_wrong_evaluation_steps(flag, says):
 def test_best_is_the_best(run, tiny, monkeypatch):
     values = iter([3.0, 2.0, 4.0])
     monkeypatch.setattr(
-        training.text.Task,
+        training.text.TextTask,
         "score",
         lambda self, evaluator, order, part: Score(next(values), 1, 0, 1.0, math.nan, math.nan),
     )
@@ -360,7 +360,7 @@ def test_best_is_the_best(run, tiny, monkeypatch):
 def test_best_is_remembered_by_a_resume(run, tiny, monkeypatch):
     values = iter([1.0, 2.0])
     monkeypatch.setattr(
-        training.text.Task,
+        training.text.TextTask,
         "score",
         lambda self, evaluator, order, part: Score(next(values), 1, 0, 1.0, math.nan, math.nan),
     )
@@ -481,7 +481,7 @@ def test_the_best_is_saved_by_the_resume_if_it_was_not_before(run, tiny, monkeyp
     """Though no later evaluation is as good."""
     values = iter([2.0, 1.0, 3.0])
     monkeypatch.setattr(
-        training.text.Task,
+        training.text.TextTask,
         "score",
         lambda self, evaluator, order, part: Score(next(values), 1, 0, 1.0, math.nan, math.nan),
     )
@@ -979,7 +979,7 @@ def test_trackers_only_if_asked_for(run, tiny, monkeypatch, tracker):
     assert getattr(train.TrainConfig(), tracker) is False
     asked, fake = [], Fake()
     start = lambda project, name, config, *out: asked.append(config) or fake
-    monkeypatch.setattr(train, f"start_{tracker}", start)
+    monkeypatch.setattr(logs, f"start_{tracker}", start)
     assert run(tiny(max_steps=1)) == 0 and not asked
     c = tiny(max_steps=2, **{tracker: True}, out_dir=tiny().out_dir + "2")
     assert run(c) == 0 and len(asked) == 1 and asked[0]["vocab_size"] == VOCAB and fake.finished

@@ -22,13 +22,13 @@ class Evaluation(NamedTuple):
     """What an evaluation finds. The best checkpoint is the one whose `judged` is least. A value that is nan
     ends the training."""
 
-    judged: tuple[float, ...]  # Task.judged_by has their names
+    judged: tuple[float, ...]  # TrainingTask.judged_by has their names
     values: tuple[float, ...]  # the same of all that was scored, as a checkpoint keeps them
-    said: str  # on the terminal
+    sentence: str  # for the terminal
     logged: dict[str, Any]  # in log.jsonl
 
 
-class Task(Protocol):
+class TrainingTask(Protocol):
     """What a run is trained on and how it is judged. Losses, steps, checkpoints and signals are train.py's.
 
     info       what the run's configuration says of the data: vocab_size, tokenizer_fingerprint, data_sha256
@@ -55,7 +55,7 @@ class Task(Protocol):
         ...
 
     def evaluate(self, evaluator: "Evaluator", last: bool) -> Evaluation:
-        """Evaluates the validation split. `last`: it is the evaluation at max_steps. Stopped at a signal."""
+        """Evaluates the validation split. Interrupted at a signal. `last`: this is the one at max_steps."""
         ...
 
     def greeting(self, source: "Source") -> str:
@@ -71,7 +71,7 @@ class Task(Protocol):
         ...
 
 
-class Lab(Task, Protocol):
+class Lab(TrainingTask, Protocol):
     """A task that decides some of the settings."""
 
     @staticmethod
@@ -90,9 +90,9 @@ def lab_of(dataset: str) -> type[Lab] | None:
     return None
 
 
-def task_of(dataset: str) -> type[Task]:
+def task_of(dataset: str) -> type[TrainingTask]:
     """The class of the task that trains on `dataset`."""
-    return lab_of(dataset) or importlib.import_module(TEXT).Task
+    return lab_of(dataset) or importlib.import_module(TEXT).TextTask
 
 
 def settled(config: "TrainConfig") -> "TrainConfig":

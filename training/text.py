@@ -35,8 +35,8 @@ from training.task import Evaluation
 TRUTH_WINDOWS = 128  # of a split, in the log of a corpus whose truth is known
 
 
-class Task:
-    """A corpus of tokens, judged by the NLL of its validation split. See training.task.Task."""
+class TextTask:
+    """A corpus of tokens, judged by the NLL of its validation split. See training.task.TrainingTask."""
 
     judged_by = ("nll",)
 
@@ -74,20 +74,20 @@ class Task:
 
     def evaluate(self, evaluator: Evaluator, last: bool) -> Evaluation:
         c, model = self.config, evaluator.model
-        own, reads = "" if c.order == "left_to_right" else c.order, model.trunk.context
-        by = self.score(evaluator, own, c.eval_windows)
+        order, context = "" if c.order == "left_to_right" else c.order, model.trunk.context
+        judged_by = self.score(evaluator, order, c.eval_windows)
         # what a run ends with can be compared with any other run
-        s = self.score(evaluator, own) if by.part and last else by
+        s = self.score(evaluator, order) if judged_by.part and last else judged_by
         more = self.other_orders(evaluator, s)
-        more |= self.recovery(evaluator, self.val, lambda ends: document_windows(ends, reads))
+        more |= self.recovery(evaluator, self.val, lambda ends: document_windows(ends, context))
         # the same of text that the model has been trained on shows what it has learnt by heart
-        trained_on = lambda ends: training_windows(ends, c.block_size, reads)
+        trained_on = lambda ends: training_windows(ends, c.block_size, context)
         more |= self.recovery(evaluator, self.train_text, trained_on, "train_")
-        return self.judge(s, by, more, model.head.head.sparse)
+        return self.judge(s, judged_by, more, model.head.head.sparse)
 
     def score(self, evaluator: Evaluator, order: str, part: int = 0) -> Score:
         """The score of `part` windows of the validation split (0: all of them), see evaluation.scoring.score.
-        Stopped, in all processes, if a signal came in one."""
+        Interrupted, in all processes, if a signal came in one."""
         procs = evaluator.procs
 
         def work(draws: list[Weights]) -> Score:
@@ -104,13 +104,13 @@ class Task:
         nll, tokens, zeros, eps_nll = procs.sums([s.nll, s.tokens, s.zeros, s.eps_nll])
         return s._replace(nll=nll, tokens=int(tokens), zeros=int(zeros), eps_nll=eps_nll)
 
-    def other_orders(self, evaluator: Evaluator, own: Score) -> dict[str, float]:
+    def other_orders(self, evaluator: Evaluator, trained: Score) -> dict[str, float]:
         """What the log says of a model of any order: its perplexity from left to right and in random order,
-        each window from the start token on. `own`: the score in the order that it is trained in."""
+        each window from the start token on. `trained`: the score in the order that it is trained in."""
         if evaluator.model.trunk.config.order != "any":
             return {}
         scores = {
-            name: own if name == self.config.order else self.score(evaluator, name, own.part)
+            name: trained if name == self.config.order else self.score(evaluator, name, trained.part)
             for name in ("left_to_right", "random")
         }
         return {f"val_ppl_{name}": perplexity(s.nll, s.tokens) for name, s in scores.items()}
@@ -126,7 +126,7 @@ class Task:
 
         Above all its mass on the observed token, on valid alternatives, and on the rest: so one sees in the
         log how a head moves the alternatives. Over the first `windows` of the split, the same at every
-        evaluation. `prefix`: of the names. Stopped as in `score`.
+        evaluation. `prefix`: of the names. Interrupted as in `score`.
         """
         (tokens, truth), procs = split, evaluator.procs
         if truth is None or self.config.order == MASKED:  # masked diffusion: no next token
@@ -135,34 +135,37 @@ class Task:
         plan = windows(np.flatnonzero(ids == truth.end))[:TRUTH_WINDOWS]
 
         def work(draws: list[Weights]) -> Recovery:
-            what = (evaluator.model, ids, plan[evaluator.share], draws, procs.device, evaluator.config.dtype)
-            return recover(document_blocks(*what, progress=evaluator.until_stopped), ids, truth)
+            blocks = document_blocks(
+                *(evaluator.model, ids, plan[evaluator.share], draws, procs.device, evaluator.config.dtype),
+                progress=evaluator.until_stopped,
+            )
+            return recover(blocks, ids, truth)
 
-        found = evaluator.shared(work)
-        found.set_totals(procs.sums(found.totals()))
-        return described(found, prefix)
+        recovery = evaluator.shared(work)
+        recovery.set_totals(procs.sums(recovery.totals()))
+        return described(recovery, prefix)
 
-    def judge(self, s: Score, by: Score, more: dict[str, Any], sparse: bool) -> Evaluation:
-        """What an evaluation found: the score `s`. The checkpoint is judged `by` that of the same windows in
-        all evaluations; a `sparse` head has no finite NLL to be best by, and is judged by PPL_eps."""
+    def judge(self, s: Score, judged_by: Score, more: dict[str, Any], sparse: bool) -> Evaluation:
+        """The evaluation with the score `s`. The checkpoint is judged by the score `judged_by` of the windows
+        that all evaluations have; a `sparse` head has no finite NLL, and is judged by PPL_eps."""
         nll, eps_nll = s.nll / s.tokens, s.eps_nll / s.tokens
         if math.isnan(nll):
             return Evaluation((nll,), (nll,), "", {})
-        judged = (by.eps_nll if sparse else by.nll) / by.tokens
+        judged = (judged_by.eps_nll if sparse else judged_by.nll) / judged_by.tokens
         ppl, ppl_eps = perplexity(nll, 1), perplexity(eps_nll, 1)
         where = f", {s.part} windows of it," * bool(s.part)
-        said = f"validation{where} {nll:.4f} nats/token, perplexity {ppl:.2f}"
-        said += f", PPL_eps {ppl_eps:.2f}" * (sparse and eps_nll != nll)
+        line = f"validation{where} {nll:.4f} nats/token, perplexity {ppl:.2f}"
+        line += f", PPL_eps {ppl_eps:.2f}" * (sparse and eps_nll != nll)
         if self.config.order != "left_to_right":
-            said += f" in {self.config.order} order" if self.config.order != MASKED else " at most (NELBO)"
+            line += f" in {self.config.order} order" if self.config.order != MASKED else " at most (NELBO)"
         for name in ("left_to_right", "random"):
             if name != self.config.order and f"val_ppl_{name}" in more:
-                said += f", {name.replace('_', ' ')} {more[f'val_ppl_{name}']:.2f}"
-        if by.part and not s.part:
-            said += f"; its {by.part} windows of all evaluations {judged:.4f}"
-        part = {"val_windows": s.part} if s.part else {"val_nll_windows": judged} if by.part else {}
-        logged = {"val_nll": nll, "val_ppl": ppl, "val_ppl_eps": ppl_eps, **part, **more}
-        return Evaluation((judged,), (nll,), said, logged)
+                line += f", {name.replace('_', ' ')} {more[f'val_ppl_{name}']:.2f}"
+        if judged_by.part and not s.part:
+            line += f"; its {judged_by.part} windows of all evaluations {judged:.4f}"
+        windows = {"val_windows": s.part} if s.part else {"val_nll_windows": judged} if judged_by.part else {}
+        logged = {"val_nll": nll, "val_ppl": ppl, "val_ppl_eps": ppl_eps, **windows, **more}
+        return Evaluation((judged,), (nll,), line, logged)
 
     def test(self, evaluator: Evaluator, judged: tuple[float, ...], say: Callable[[str], None]) -> None:
         """Nothing: eval_diversity.py scores the test split."""
@@ -171,8 +174,8 @@ class Task:
 
     def greeting(self, source: Source) -> str:
         c, info, data = self.config, self.train.info, self.info["data"]
-        odd = unusual(c.dataset, info["source"])
-        data += f", prepared with {odd}, not with the standard settings" if odd else ""
+        changed = unusual(c.dataset, info["source"])
+        data += f", prepared with {changed}, not with the standard settings" if changed else ""
         data += ", not the whole official split" if info["complete"] is False else ""
         order = f"order {c.order}"
         if c.curriculum:

@@ -32,7 +32,7 @@ DECIDED = {
 
 class Task:
     """A set of images, judged by accuracy on its validation images and, where it is equal, by NLL. See
-    training.task.Task."""
+    training.task.TrainingTask."""
 
     judged_by = ("error", "nll")  # per cent; nats an image
     tokenizer = None
@@ -78,7 +78,7 @@ class Task:
         return Evaluation(values, values, f"validation {found}", logged)
 
     def judged(self, evaluator: Evaluator, split: str) -> Judged:
-        """The model's figures on the images of a split. Stopped at a signal."""
+        """The model's figures on the images of a split. Interrupted at a signal."""
         e = evaluator
 
         def work(draws: list[Weights]) -> Judged:

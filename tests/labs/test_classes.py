@@ -527,7 +527,7 @@ def test_what_cannot_be_is_refused(flags, run, layers, changes, says, tmp_path):
     "layers, changes", [("FC[99999999]", {}), ("Pad[99999]", {}), (LAYERS, dict(batch_size=10**18))]
 )
 def test_what_does_not_fit_is_refused_before_it_is_made(flags, run, tmp_path, monkeypatch, layers, changes):
-    monkeypatch.setattr("runtime.memory.available", lambda device: 2**34)
+    monkeypatch.setattr("runtime.device.available", lambda device: 2**34)
     monkeypatch.setattr("labs.classes.task.open_images", lambda *_: pytest.fail("it went on"))
     with pytest.raises(UserError, match="needs at least .* lower the sizes in layers, batch_size"):
         run(flags(layers, **changes))
