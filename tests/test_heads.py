@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from pathlib import Path
+from itertools import permutations, product
 
 import pytest
 import torch
@@ -99,13 +99,9 @@ def output_head(
     return make_head(name, V, nn.Parameter(torch.randn(64, C)), args, bayesian).to(dtype)
 
 
-class _Loss(nn.Module):
-    def __init__(self, head: Head):
-        super().__init__()
-        self.head = head
-
-    def forward(self, z, targets):
-        return self.head.loss(z, targets)
+def gradients(hidden: torch.Tensor, oh: OutputHead) -> list[torch.Tensor]:
+    """Those of the hidden states and of all parameters; 0 for what a loss does not touch."""
+    return [hidden.grad, *(torch.zeros_like(p) if p.grad is None else p.grad for p in oh.parameters())]
 
 
 # -----------------------------------------------------------------------------
@@ -114,10 +110,9 @@ class _Loss(nn.Module):
 
 @heads
 def test_gradcheck(name, args):
-    head, targets = HEADS[name](V, **args).double(), random_targets(5, name=name)
-    z = (
-        3 * torch.randn(5, V, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    ).requires_grad_()
+    head, targets = HEADS[name](V, **args).double(), random_targets(3, name=name)
+    z = 3 * torch.randn(3, V, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    z.requires_grad_()
     if name not in OWN_GRADIENT:
         assert torch.autograd.gradcheck(lambda z: head.loss(z, targets), (z,))
         return
@@ -137,8 +132,7 @@ def test_log_probs_sum_to_one(name, args):
 
 
 @heads
-@pytest.mark.parametrize("chunk", [1, 3, 1000])
-@pytest.mark.parametrize("bayesian", [False, True], ids=["point", "bayesian"])
+@pytest.mark.parametrize("chunk, bayesian", [(3, False), (1000, True)], ids=["point", "bayesian"])
 def test_chunked_equals_unchunked(name, args, chunk, bayesian):
     """Value and every gradient, in float64, rows not a multiple of the chunk."""
     n, grads, values = 10, [], []
@@ -155,20 +149,17 @@ def test_chunked_equals_unchunked(name, args, chunk, bayesian):
             loss = oh.head.loss(project(hidden, weights, oh.head), targets).sum()
         (loss * 0.7).backward()
         values.append(loss.item())
-        # what a loss does not touch has no gradient, or 0
-        grads.append(
-            [hidden.grad, *(torch.zeros_like(p) if p.grad is None else p.grad for p in oh.parameters())]
-        )
+        grads.append(gradients(hidden, oh))
     assert values[0] == pytest.approx(values[1], rel=1e-12)
     for a, b in zip(*grads):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
-@heads
-def test_only_some_inputs_need_gradients(name, args):
+@pytest.mark.parametrize("name", ["softmax", "taylor"], ids=["closed form", "autograd"])
+def test_only_some_inputs_need_gradients(name):
     """A frozen projection still gives the hidden states their gradient, and the loss alone needs none."""
-    oh = output_head(name, args, dtype=torch.float64).requires_grad_(False)
-    targets, hidden = random_targets(4, name=name), torch.randn(4, C, dtype=torch.float64, requires_grad=True)
+    oh = output_head(name, {}, dtype=torch.float64).requires_grad_(False)
+    targets, hidden = random_targets(4), torch.randn(4, C, dtype=torch.float64, requires_grad=True)
     chunked_loss(hidden, oh.projection.draw(), oh.head, targets, 3).backward()
     reference = hidden.detach().clone().requires_grad_()
     oh.head.loss(project(reference, oh.projection.draw(), oh.head), targets).sum().backward()
@@ -208,43 +199,26 @@ def test_a_closed_form_is_the_loss(name, args, scale, shift):
 
 def test_heads_of_the_speed_table_have_a_closed_form():
     """Without one the loss is right, too, and half as fast on a CPU: these heads are README's speed."""
-    assert {name for name, _ in CLOSED_FORMS} >= {
-        "softmax",
-        "label_smoothing",
-        "sigmoid",
-        "gs_softmax_f1",
-        "gs_softmax_f2",
-        "sigsoftmax",
-        "sm_softmax",
-        "am_softmax",
-    }
+    table = {"softmax", "label_smoothing", "sigmoid", "gs_softmax_f1", "gs_softmax_f2", "sigsoftmax"}
+    assert {name for name, _ in CLOSED_FORMS} >= table | {"sm_softmax", "am_softmax"}
 
 
-@pytest.mark.parametrize("name, args", CLOSED_FORMS, ids=ids(CLOSED_FORMS))
-def test_heads_need_no_closed_forms(name, args, monkeypatch):
-    """With the registry emptied, training has the same losses and gradients but for rounding."""
-    found = []
+@pytest.mark.parametrize("name", ["softmax", "sigmoid"])
+def test_heads_need_no_closed_forms(name, monkeypatch):
+    """With the registry emptied, training has the same losses and gradients but for rounding. Rows have
+    weights."""
+    results = []
     for closed in (True, False):
         if not closed:
             monkeypatch.setattr(chunked, "IN_PLACE", {})
-        oh, targets = output_head(name, args), random_targets(10, name=name)
+        oh, targets = output_head(name, {}), random_targets(10)
         targets = targets._replace(weights=torch.linspace(0.5, 1.5, 10))
         hidden = torch.randn(10, C, generator=torch.Generator().manual_seed(3)).requires_grad_()
         loss = chunked_loss(hidden, oh.projection.draw(), oh.head, targets, 3)
         loss.backward()
-        found.append([loss.detach(), hidden.grad, *(p.grad for p in oh.parameters())])
-    for ours, plain in zip(*found):
+        results.append([loss.detach(), *gradients(hidden, oh)])
+    for ours, plain in zip(*results):
         torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
-
-
-def test_only_two_lines_of_heads_know_of_the_closed_forms():
-    """Who deletes closed_forms.py deletes them, too."""
-    files = [path for path in Path(chunked.__file__).parent.glob("*.py") if path.name != "closed_forms.py"]
-    code = [line for path in files for line in path.read_text(encoding="utf-8").splitlines()]
-    assert [line.split("  #")[0] for line in code if "CLOSED_FORMS" in line or "from .closed" in line] == [
-        "from .closed_forms import CLOSED_FORMS",
-        "IN_PLACE.update(CLOSED_FORMS)",
-    ]
 
 
 def test_a_subclass_does_not_inherit_anothers_closed_form():
@@ -263,17 +237,14 @@ def test_a_subclass_does_not_inherit_anothers_closed_form():
     torch.testing.assert_close(*(torch.autograd.grad(loss, hidden)[0] for loss in (ours, want)))
 
 
-@pytest.mark.parametrize(
-    "name, args", [("softmax", {}), ("gs_softmax_f1", {}), ("taylor", {"n": 6}), ("entmax15", {})]
-)
-def test_any_number_of_threads_gives_the_same_bits(name, args):
-    """Chunks belong to threads, but what is added up, and in which order, does not depend on who was
-    first."""
-    vocab, n, found = 20_000, 300, []
-    targets, before = random_targets(n, vocab, name=name), torch.get_num_threads()
+@pytest.mark.parametrize("name", ["softmax", "entmax15"], ids=["closed form", "autograd"])
+def test_any_number_of_threads_gives_the_same_bits(name):
+    """Chunks belong to threads, but the sums and their order do not depend on which thread was first."""
+    vocab, n, results = 20_000, 300, []
+    targets, before = random_targets(n, vocab), torch.get_num_threads()
     for workers in (1, 2, 5):
         torch.manual_seed(0)
-        oh = make_head(name, vocab, nn.Parameter(0.1 * torch.randn(vocab, C)), args)
+        oh = make_head(name, vocab, nn.Parameter(0.1 * torch.randn(vocab, C)))
         hidden = torch.randn(n, C, requires_grad=True)
         try:
             torch.set_num_threads(workers)
@@ -283,9 +254,9 @@ def test_any_number_of_threads_gives_the_same_bits(name, args):
         finally:
             torch.set_num_threads(before)
         loss.backward()
-        found.append([loss.detach(), hidden.grad, *(p.grad for p in oh.parameters())])
-    for other in found[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(found[0], other))
+        results.append([loss.detach(), *gradients(hidden, oh)])
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other))
 
 
 def test_no_rows_no_loss_no_gradient():
@@ -298,6 +269,7 @@ def test_no_rows_no_loss_no_gradient():
 @heads
 @pytest.mark.parametrize("scale", [1e4, -1e4, 0.0])
 def test_extreme_logits_stay_finite(name, args, scale):
+    """At scale 0 all tokens tie."""
     head, targets = HEADS[name](V, **args), random_targets(8, name=name)
     z = torch.zeros(8, V)
     z[torch.arange(8), torch.arange(8)] = scale
@@ -308,32 +280,22 @@ def test_extreme_logits_stay_finite(name, args, scale):
     lp = head.log_probs(z.detach())
     assert not lp.isnan().any() and torch.allclose(lp.exp().sum(1), torch.ones(8), atol=1e-5)
     assert head.sparse or lp.isfinite().all()
+    assert scale or torch.allclose(lp, torch.tensor(-math.log(V)), atol=1e-5)
     if isinstance(head, Entmax) and scale > 0:
         assert (lp == -math.inf).sum() == 8 * (V - 1)
-
-
-@heads
-def test_ties_share_alike(name, args):
-    lp = HEADS[name](V, **args).log_probs(torch.full((2, V), -3.0))
-    assert torch.allclose(lp, torch.full((2, V), -math.log(V)), atol=1e-5)
 
 
 @heads
 def test_padded_vocabulary_has_no_probability(name, args):
     """Rows of the embedding beyond V change neither loss nor probabilities, and get no gradient."""
     oh, targets, hidden = output_head(name, args), random_targets(6, name=name), torch.randn(6, C)
+    scores = lambda: (oh.log_probs(hidden, oh.draws(1, 0)), oh.loss(hidden, targets)[0])
+    before = scores()
     with torch.no_grad():
-        before = (
-            oh.log_probs(hidden, oh.draws(1, 0)),
-            chunked_loss(hidden, oh.projection.draw(), oh.head, targets),
-        )
         oh.projection.weight[V:] += 100
-        after = (
-            oh.log_probs(hidden, oh.draws(1, 0)),
-            chunked_loss(hidden, oh.projection.draw(), oh.head, targets),
-        )
-    assert before[0].shape == (6, V) and torch.equal(before[0], after[0]) and torch.equal(before[1], after[1])
-    chunked_loss(hidden, oh.projection.draw(), oh.head, targets).backward()
+    log_p, loss = scores()
+    assert log_p.shape == (6, V) and torch.equal(before[0], log_p) and torch.equal(before[1], loss)
+    loss.backward()
     assert oh.projection.weight.grad[:V].abs().sum() > 0 and not oh.projection.weight.grad[V:].any()
 
 
@@ -354,11 +316,7 @@ def test_low_precision_is_as_good_as_plain_pytorch(name, args, dtype):
             else:
                 loss = oh.head.loss(project(h, oh.projection.draw(), oh.head), targets).sum()
         loss.backward()
-        return [
-            loss.detach(),
-            h.grad,
-            *(torch.zeros_like(p) if p.grad is None else p.grad for p in oh.parameters()),
-        ]
+        return [loss.detach(), *gradients(h, oh)]
 
     exact, plain, ours = run("float32"), run("plain"), run("chunked")
     for e, p, o in zip(exact, plain, ours):
@@ -390,7 +348,7 @@ def test_bf16_hidden_states_and_weights(name, args):
     hidden = torch.randint(-2, 3, (40, C), generator=g).float()
     oh = output_head(name, args)
     oh.projection.weight.data = torch.randint(-2, 3, (64, C), generator=g).float() / 2
-    targets, found = random_targets(40, name=name), []
+    targets, results = random_targets(40, name=name), []
     for dtype in (torch.float32, torch.bfloat16):
         oh.zero_grad()
         h = hidden.to(dtype, copy=True).requires_grad_()
@@ -399,8 +357,8 @@ def test_bf16_hidden_states_and_weights(name, args):
             lp = oh.log_probs(h.detach(), oh.draws(1, 0, dtype))
         loss.backward()
         assert loss.dtype == lp.dtype == torch.float32 and h.grad.dtype == dtype and count == 40
-        found.append((loss.detach(), lp.exp(), h.grad.float(), oh.projection.weight.grad))
-    (loss, p, *grads), (low_loss, low_p, *low_grads) = found
+        results.append((loss.detach(), lp.exp(), h.grad.float(), oh.projection.weight.grad))
+    (loss, p, *grads), (low_loss, low_p, *low_grads) = results
     # what is rounded: the gradients of logits and hidden states and, for cosines, the vectors of length 1
     exact = 2e-2 if oh.head.cosine else 1e-5
     torch.testing.assert_close(low_loss, loss, rtol=exact, atol=0)
@@ -411,7 +369,7 @@ def test_bf16_hidden_states_and_weights(name, args):
 
 @heads
 def test_sampling_frequencies_match_log_probs(name, args):
-    """Chi-square of 20,000 texts of one token, by `generate`; the threshold is the 1 - 1e-6 quantile at 30
+    """Chi-square of 5,000 texts of one token, by `generate`; the threshold is the 1 - 1e-6 quantile at 30
     degrees of freedom."""
     from evaluation.sampling import generate
     from model import GPT, GPTConfig, LanguageModel
@@ -420,7 +378,7 @@ def test_sampling_frequencies_match_log_probs(name, args):
     trunk = GPT(GPTConfig(V, 4, 1, 1, 8))
     trunk.wte.weight.data.normal_(std=0.5)
     model = LanguageModel(trunk, make_head(name, V, trunk.wte.weight, args)).eval()
-    draws, n = model.head.draws(1, 0), 20_000
+    draws, n = model.head.draws(1, 0), 5000
     prompt = torch.ones(n, 1, dtype=torch.long)
     ((token, hidden),) = generate(model, prompt, 1, draws, generator=torch.Generator().manual_seed(7))
     with torch.no_grad():
@@ -432,17 +390,11 @@ def test_sampling_frequencies_match_log_probs(name, args):
     assert ((drawn - n * p).square() / (n * p)).sum() < 82
 
 
-@heads
-def test_temperature_is_a_power_of_p(name, args):
-    from evaluation.sampling import truncate
-
-    lp = HEADS[name](V, **args).log_probs(2 * torch.randn(3, V))
-    q = lp.exp() ** (1 / 0.7)
-    torch.testing.assert_close(truncate(lp, 0.7), q / q.sum(1, keepdim=True), rtol=1e-4, atol=1e-7)
+DATA = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)  # how often the tokens 0, 1 and 2 come
 
 
-def learned(head: Head, data: torch.Tensor) -> torch.Tensor:
-    """p (V,) where free logits come to rest under the loss's gradient.
+def learned(head: Head) -> torch.Tensor:
+    """p (V,) where free logits come to rest under the gradient of DATA's mean loss.
 
     Rprop uses the gradient's signs alone and lengthens its steps while they stay. So the result is what a
     head is trained towards; how fast it would get there, a matter of its slope, plays no part.
@@ -450,9 +402,9 @@ def learned(head: Head, data: torch.Tensor) -> torch.Tensor:
     head = head.double()
     z = torch.full((1, V), head.bias or 0.0, dtype=torch.float64, requires_grad=True)
     opt = torch.optim.Rprop([z], lr=0.1, step_sizes=(1e-12, 100.0))
-    for _ in range(300):
+    for _ in range(150):
         opt.zero_grad()
-        head.loss(z.expand(len(data), V), Targets.single(data)).mean().backward()
+        (DATA @ head.loss(z.expand(3, V), Targets.single(torch.arange(3)))).backward()
         opt.step()
     return head.log_probs(z.detach()).exp()[0]
 
@@ -461,7 +413,7 @@ def learned(head: Head, data: torch.Tensor) -> torch.Tensor:
 def test_the_true_token_alone_is_learned(name, args):
     """Training the logits ends at the data's distribution: a head whose loss and log_probs disagreed would
     have another."""
-    check_learned(name, args, learned(HEADS[name](V, **args), torch.tensor([0] * 6 + [1] * 3 + [2])))
+    check_learned(name, args, learned(HEADS[name](V, **args)))
 
 
 class Asinh(HEADS["softmax"]):
@@ -479,10 +431,9 @@ class AsinhWrong(Asinh):
 
 
 def test_a_slow_head_is_right_and_a_wrong_one_is_not():
-    data = torch.tensor([0] * 6 + [1] * 3 + [2])
-    check_learned("asinh", {}, learned(Asinh(V), data))
+    check_learned("asinh", {}, learned(Asinh(V)))
     with pytest.raises(AssertionError):
-        check_learned("asinh", {}, learned(AsinhWrong(V), data))
+        check_learned("asinh", {}, learned(AsinhWrong(V)))
 
 
 def check_learned(name: str, args: dict, p: torch.Tensor) -> None:
@@ -495,7 +446,7 @@ def check_learned(name: str, args: dict, p: torch.Tensor) -> None:
     else:
         assert p[0] > p[1] > p[2] > p[3:].max()
     if name not in NOT_PROPER and not (name == "sigmoid" and args):
-        torch.testing.assert_close(p[:3], torch.tensor([0.6, 0.3, 0.1], dtype=p.dtype), atol=0.01, rtol=0)
+        torch.testing.assert_close(p[:3], DATA, atol=0.01, rtol=0)
 
 
 # -----------------------------------------------------------------------------
@@ -636,38 +587,12 @@ def test_loss_and_distribution_are_the_papers_formulas(name, args):
         torch.testing.assert_close(ours, theirs, **near)
 
 
-def test_label_smoothing_is_eq_1():
-    """Against dense targets, and against torch, whose eps spreads over all V: eps_torch = eps V / (V - 1)."""
+def test_label_smoothing_is_torchs():
+    """torch's eps spreads over all V: eps_torch = eps V / (V - 1)."""
     z, t, eps = torch.randn(9, V), torch.randint(V, (9,)), 0.1
-    y = torch.full((9, V), eps / (V - 1)).scatter(1, t[:, None], 1 - eps)
     loss = HEADS["label_smoothing"](V, eps).loss(z, Targets.single(t))
-    torch.testing.assert_close(loss, -(y * F.log_softmax(z, 1)).sum(1))
-    torch.testing.assert_close(
-        loss, F.cross_entropy(z, t, reduction="none", label_smoothing=eps * V / (V - 1))
-    )
-
-
-@pytest.mark.parametrize("w, lam", [(1.0, 0.0), (20.0, 0.0), (1.0, 2.0)])
-def test_sigmoid_is_binary_cross_entropy(w, lam):
-    """Sparse labels against torch's dense ones; the sum regulariser is on probabilities."""
-    z, targets = 3 * torch.randn(9, V), random_targets(9)
-    y = torch.zeros(9, V + 1).scatter(
-        1, targets.ids.where(targets.ids >= 0, torch.tensor(V)), targets.values
-    )[:, :V]
-    want = (
-        F.binary_cross_entropy_with_logits(z, y, reduction="none", pos_weight=torch.full((V,), w)).sum(1)
-        + lam * (z.sigmoid().sum(1) - 1) ** 2
-    )
-    torch.testing.assert_close(HEADS["sigmoid"](V, w, lam).loss(z, targets), want)
-
-
-@pytest.mark.parametrize("name", ["gs_softmax_f1", "gs_softmax_f2"])
-def test_the_range_factor_cancels(name):
-    """GS-Softmax, table 4: alpha F / sum alpha F = F / sum F, so as written alpha changes nothing."""
-    z, targets = torch.randn(9, V, dtype=torch.float64), random_targets(9)
-    one, ten = HEADS[name](V), HEADS[name](V, alpha=10.0)
-    torch.testing.assert_close(one.log_probs(z), ten.log_probs(z))
-    torch.testing.assert_close(one.loss(z, targets), ten.loss(z, targets))
+    want = F.cross_entropy(z, t, reduction="none", label_smoothing=eps * V / (V - 1))
+    torch.testing.assert_close(loss, want)
 
 
 @pytest.mark.parametrize("name", ["sigmoid", "gs_softmax_f1", "gs_softmax_f2"])
@@ -707,17 +632,6 @@ def test_autocast_lowers_the_projection_alone():
     assert seen == [torch.float32] * 2
 
 
-@pytest.mark.parametrize("n", [2, 4, 6, 8, 10])
-def test_taylor_normalises_its_polynomial(n):
-    head, z = HEADS["taylor"](V, n).double(), 2 * torch.randn(9, V, dtype=torch.float64)
-    f = sum(z**i / math.factorial(i) for i in range(n + 1))
-    torch.testing.assert_close(head.log_probs(z).exp(), f / f.sum(1, keepdim=True))
-    targets = random_targets(9)
-    torch.testing.assert_close(
-        head.loss(z, targets), -head.log_probs(z).gather(1, targets.ids[:, :1]).squeeze(1)
-    )
-
-
 @pytest.mark.parametrize("name", ["taylor", "taylor_inf", "sm_taylor"])
 @pytest.mark.parametrize("n", [1, 3, 9])
 def test_odd_taylor_orders_are_refused(name, n):
@@ -725,30 +639,6 @@ def test_odd_taylor_orders_are_refused(name, n):
     assert sum((-10.0) ** i / math.factorial(i) for i in range(n + 1)) < 0
     with pytest.raises(ValueError, match=f"n = {n}: an odd f_n is negative.*even"):
         HEADS[name](V, n=n)
-
-
-@pytest.mark.parametrize("name, m", [("sm_softmax", 0.6), ("sm_taylor", 0.6), ("am_softmax", 0.6)])
-def test_margins_lower_the_true_token_in_the_loss_alone(name, m):
-    z, targets = torch.randn(9, V, dtype=torch.float64), random_targets(9)
-    with_m, without = HEADS[name](V, m=m).double(), HEADS[name](V, m=0.0).double()
-    lowered = z - m * F.one_hot(targets.token, V)
-    torch.testing.assert_close(
-        with_m.loss(z, targets), -with_m.log_probs(lowered).gather(1, targets.ids[:, :1]).squeeze(1)
-    )
-    torch.testing.assert_close(with_m.log_probs(z), without.log_probs(z))
-    torch.testing.assert_close(
-        without.loss(z, targets), -without.log_probs(z).gather(1, targets.ids[:, :1]).squeeze(1)
-    )
-
-
-def test_soft_margin_probabilities_do_not_sum_to_one():
-    """Banerjee et al. 2021, eq. 8, for all i at once."""
-    z = torch.randn(9, V)
-    e, lowered = z.exp(), (z - 0.6).exp()
-    assert (lowered / (lowered + e.sum(1, keepdim=True) - e)).sum(1).max() < 0.9
-    loss = HEADS["sm_softmax"](V).loss
-    p = torch.stack([loss(z, Targets.single(torch.full((9,), i))).neg().exp() for i in range(V)], 1)
-    torch.testing.assert_close(p, lowered / (lowered + e.sum(1, keepdim=True) - e))
 
 
 def test_am_softmax_is_of_cosines():
@@ -768,85 +658,36 @@ def test_am_softmax_is_of_cosines():
     torch.testing.assert_close(blocks, want, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("args", [{"top_k": 5}, {"top_p": 0.7}], ids=["top_k", "top_p"])
-def test_sparse_softmax_is_truncated_softmax(args):
-    from evaluation.sampling import truncate
-
-    head, z, targets = HEADS["sparse_softmax"](V, **args), 2 * torch.randn(20, V), random_targets(20)
-    torch.testing.assert_close(head.log_probs(z).exp(), truncate(z.log_softmax(1), **args))
-    inside = head.log_probs(z).gather(1, targets.ids[:, :1]).squeeze(1)
-    torch.testing.assert_close(head.loss(z, targets)[inside > -math.inf], -inside[inside > -math.inf])
-    assert (inside == -math.inf).any() and head.loss(z, targets).isfinite().all()
-
-
 def test_sparse_softmax_finds_the_same_top_p_as_sorting():
     from evaluation.sampling import truncate
 
     z = 0.5 * torch.randn(3, 5000, dtype=torch.float64)
-    torch.testing.assert_close(
-        HEADS["sparse_softmax"](5000, top_p=0.9).log_probs(z).exp(), truncate(z.log_softmax(1), top_p=0.9)
-    )
+    p = HEADS["sparse_softmax"](5000, top_p=0.9).log_probs(z).exp()
+    torch.testing.assert_close(p, truncate(z.log_softmax(1), top_p=0.9))
 
 
-@pytest.mark.parametrize("scale", [0.01, 1.0, 8.0])
+@pytest.mark.parametrize("scale", [0.01, 8.0])
 @pytest.mark.parametrize(
-    "name, args, alpha",
-    [
-        ("sparsemax", {}, 2.0),
-        ("entmax15", {}, 1.5),
-        ("entmax", {"alpha": 1.25}, 1.25),
-        ("entmax", {"alpha": 1.8}, 1.8),
-    ],
+    "name, args, alpha", [("sparsemax", {}, 2.0), ("entmax15", {}, 1.5), ("entmax", {"alpha": 1.8}, 1.8)]
 )
-@pytest.mark.parametrize("vocab", [V, 3000])
-def test_entmax_is_the_librarys(name, args, alpha, scale, vocab):
+def test_entmax_is_the_librarys(name, args, alpha, scale):
     """Probabilities, Fenchel-Young loss and its gradient, float64; supports below and above the solver's
-    first guess of 128."""
-    import entmax
-
-    z = (
-        scale * torch.randn(7, vocab, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    ).requires_grad_()
-    head, t = HEADS[name](vocab, **args), torch.arange(7)
-    p, loss = {
-        2.0: (entmax.sparsemax, entmax.sparsemax_loss),
-        1.5: (entmax.entmax15, entmax.entmax15_loss),
-    }.get(
-        alpha,
-        (
-            lambda z: entmax.entmax_bisect(z, alpha, n_iter=100),
-            lambda z, t: entmax.entmax_bisect_loss(z, t, alpha, 100),
-        ),
-    )
-    torch.testing.assert_close(head.log_probs(z).exp(), p(z), rtol=1e-9, atol=1e-9)
-    ours, theirs = head.loss(z, Targets.single(t)), loss(z, t)
-    theirs = theirs[0] if isinstance(theirs, tuple) else theirs
-    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(
-        *(torch.autograd.grad(l.sum(), z, retain_graph=True)[0] for l in (ours, theirs)), rtol=1e-9, atol=1e-9
-    )
-
-
-def test_entmax_near_1_is_softmax():
-    z, targets = torch.randn(9, V, dtype=torch.float64), random_targets(9)
-    near, softmax = HEADS["entmax"](V, 1.0001), HEADS["softmax"](V)
-    torch.testing.assert_close(near.log_probs(z), softmax.log_probs(z), rtol=0, atol=5e-3)
-    torch.testing.assert_close(near.loss(z, targets), softmax.loss(z, targets), rtol=0, atol=5e-3)
-
-
-def test_gumbel_perturb_max_is_softmax():
-    z, targets = torch.randn(9, V), random_targets(9)
-    gumbel, softmax = HEADS["perturb_max"](V, "gumbel"), HEADS["softmax"](V)
-    assert torch.equal(gumbel.log_probs(z), softmax.log_probs(z)) and torch.equal(
-        gumbel.loss(z, targets), softmax.loss(z, targets)
-    )
+    first guess of 128. At V tokens test_loss_and_distribution_are_the_papers_formulas has it."""
+    vocab, t = 3000, torch.arange(7)
+    g = torch.Generator().manual_seed(0)
+    z = (scale * torch.randn(7, vocab, dtype=torch.float64, generator=g)).requires_grad_()
+    head = HEADS[name](vocab, **args)
+    ours, p = head.loss(z, Targets.single(t)), head.log_probs(z).exp()
+    theirs, want = library_entmax(z, t, alpha)
+    near = dict(rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(p, want, **near)
+    torch.testing.assert_close(ours, theirs, **near)
+    torch.testing.assert_close(*(torch.autograd.grad(l.sum(), z)[0] for l in (ours, theirs)), **near)
 
 
 def test_exponential_perturb_max_is_permute_and_flip():
     """McKenna & Sheldon 2020, algorithm 1: in a random order of the tokens, the first whose coin of
     probability e^(z_i - max z) falls on heads."""
-    from itertools import permutations
-
     z = torch.tensor([[0.0, -0.3, -1.0, 0.0, -2.5], [0.1, 5.0, 4.0, 4.9, -20.0]], dtype=torch.float64)
     want = torch.zeros_like(z)
     orders = list(permutations(range(5)))
@@ -859,38 +700,6 @@ def test_exponential_perturb_max_is_permute_and_flip():
     torch.testing.assert_close(
         HEADS["perturb_max"](5, "exponential").log_probs(z).exp(), want, rtol=1e-10, atol=0
     )
-
-
-@pytest.mark.parametrize(
-    "noise, sampler",
-    [("normal", torch.randn), ("exponential", lambda *shape: torch.empty(*shape).exponential_())],
-)
-def test_perturb_max_is_the_argmax_of_noisy_logits(noise, sampler):
-    torch.manual_seed(0)
-    z, n = torch.randn(1, V), 200_000
-    drawn = (z + sampler(n, V)).argmax(1).bincount(minlength=V)
-    p = HEADS["perturb_max"](V, noise).log_probs(z).exp()[0]
-    assert ((drawn - n * p).square() / (n * p)).sum() < 82
-
-
-@pytest.mark.parametrize(
-    "vocab, scale, tolerance", [(2, 1.0, 1e-5), (V, 3.0, 1e-5), (50257, 2.0, 1e-5), (50257, 0.0, 2e-3)]
-)
-@pytest.mark.parametrize("noise", ["normal", "exponential"])
-def test_perturb_max_integrates_to_one(noise, vocab, scale, tolerance):
-    """The loss's p_t, which nothing normalises: their sum over a small vocabulary; in a large one some of
-    them against log_probs."""
-    torch.manual_seed(0)
-    head, z = HEADS["perturb_max"](vocab, noise), scale * torch.randn(1, vocab)
-    if vocab <= V:
-        t = torch.arange(vocab)
-        assert head.loss(z.expand(vocab, -1), Targets.single(t)).neg().exp().sum().item() == pytest.approx(
-            1, abs=tolerance
-        )
-        return
-    t = z.argsort(descending=True)[0, [0, 10, 1000]]
-    p = head.loss(z.expand(3, -1), Targets.single(t)).neg()
-    torch.testing.assert_close(p, head.log_probs(z)[0, t], rtol=0, atol=tolerance + 1e-4)
 
 
 def normal_perturb_max(z: torch.Tensor) -> tuple[torch.Tensor, Callable[[int], torch.Tensor]]:
@@ -909,8 +718,10 @@ def normal_perturb_max(z: torch.Tensor) -> tuple[torch.Tensor, Callable[[int], t
     return (log_G + log_h).logsumexp(0) + math.log(step), gradient
 
 
-@pytest.mark.parametrize("row", ["ties", "ties between bins", "flat", "wide", "peaked", "spread of 1e4"])
-@pytest.mark.parametrize("vocab", [2, V, 4096, 50257])
+ROWS = ["ties", "ties between bins", "flat", "wide", "peaked", "spread of 1e4"]
+
+
+@pytest.mark.parametrize("vocab, row", [*product((2, 4096), ROWS), (50257, "ties"), (50257, "wide")])
 def test_normal_perturb_max_is_its_integral(vocab, row):
     """In float32. The targets: a token drawn from p, and the least probable of those with p > 1e-20."""
     torch.manual_seed(0)
@@ -943,16 +754,6 @@ def test_normal_perturb_max_is_its_integral(vocab, row):
         assert (
             grad[0] - exact
         ).norm() <= 1e-4 * exact.norm() + 1e-12 and grad.sum().abs() <= 1e-6 * exact.norm() + 1e-12
-
-
-def test_stop_gradient_on_softmax_is_cross_entropys_gradient_with_a_meaningless_value():
-    z, targets = torch.randn(40, V, requires_grad=True), random_targets(40)
-    ours, plain = (
-        HEADS["stop_gradient"](V).loss(z, targets),
-        F.cross_entropy(z, targets.token, reduction="none"),
-    )
-    torch.testing.assert_close(*(torch.autograd.grad(l.sum(), z)[0] for l in (ours, plain)))
-    assert (ours < 0).any() and (ours > 0).any()  # no likelihood
 
 
 def test_unlikelihood_against_a_loop():
