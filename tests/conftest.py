@@ -5,9 +5,11 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models are tiny: threads only get in each other's way
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import contextlib
 import io
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -77,17 +79,23 @@ def token_folder(tmp_path_factory) -> Path:
     return prepare_folder(tmp_path_factory.mktemp("corpus") / f"bpe{VOCAB}", f"bpe{VOCAB}")
 
 
+@contextlib.contextmanager
+def handlers_kept() -> Iterator[None]:
+    """Restores the handlers of the signals that a training answers."""
+    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for s, handler in before.items():
+            signal.signal(s, handler)
+
+
 def train_in_process(config: train.TrainConfig, folder: Path) -> int:
     """train.main on `folder`'s tokens; signal handlers as they were."""
-    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     flags = [f"--{k}={v}" for k, v in vars(config).items()]
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, handlers_kept():
         patch.setattr(training.text, "prepared", lambda *_: folder)
-        try:
-            return train.main(flags)
-        finally:
-            for s, handler in before.items():
-                signal.signal(s, handler)
+        return train.main(flags)
 
 
 @pytest.fixture(scope="session")

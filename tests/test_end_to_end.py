@@ -2,37 +2,27 @@
 
 import csv
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from conftest import handlers_kept
+
+import eval_diversity
+import sample
+import train
+from runtime.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
-SIZE = [
-    "config/tiny.py",
-    "--tokenizer=bpe400",
-    "--block_size=32",
-    "--n_layer=1",
-    "--n_embd=32",
-    "--n_head=2",
-    "--batch_size=8",
-    "--max_steps=20",
-    "--warmup_steps=2",
-    "--eval_interval=10",
-    "--log_interval=5",
-    "--dtype=float32",
-]
+SIZE = """config/tiny.py --tokenizer=bpe400 --block_size=32 --n_layer=1 --n_embd=32 --n_head=2 --batch_size=8
+    --max_steps=20 --warmup_steps=2 --eval_interval=10 --log_interval=5 --dtype=float32""".split()
 
 
 def run(*command, code: int = 0) -> subprocess.CompletedProcess:
+    """A process of its own: it takes seconds to import torch, so most tests call main()."""
     done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        [sys.executable, *map(str, command)], cwd=ROOT, capture_output=True, encoding="utf-8"
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done
@@ -41,15 +31,11 @@ def run(*command, code: int = 0) -> subprocess.CompletedProcess:
 @pytest.fixture(scope="module")
 def out(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("out")
-    run("train.py", "config/baseline.py", *SIZE, f"--out_dir={out}/baseline")
-    run(
-        "train.py",
-        "config/bayes_sig_gpt.py",
-        *SIZE,
-        f"--out_dir={out}/bayes",
-        f"--teacher={out}/baseline",
-        "--candidates=5",
-    )
+    labels = [f"--teacher={out}/baseline", "--candidates=5"]
+    with handlers_kept(), pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        assert train.main(["config/baseline.py", *SIZE, f"--out_dir={out}/baseline"]) == 0
+        assert train.main(["config/bayes_sig_gpt.py", *SIZE, f"--out_dir={out}/bayes", *labels]) == 0
     return out
 
 
@@ -57,61 +43,40 @@ def test_training_learns_and_logs(out):
     for row in ("baseline", "bayes"):
         log = [json.loads(line) for line in (out / row / "log.jsonl").read_text().splitlines()]
         losses, val = [e["loss"] for e in log if "loss" in e], [e["val_nll"] for e in log if "val_nll" in e]
-        assert (
-            [e["step"] for e in log if "loss" in e] == [5, 10, 15, 20]
-            and losses[-1] < losses[0]
-            and len(val) == 2
-            and val[1] < val[0] < 6.0
-        )  # log 400 = 5.99
+        assert [e["step"] for e in log if "loss" in e] == [5, 10, 15, 20]
+        assert losses[-1] < losses[0] and len(val) == 2 and val[1] < val[0] < 6.0  # log 400 = 5.99
 
 
-def test_samples_repeat_by_seed(out):
-    command = ["sample.py", out / "baseline", "--prompt", "The class", "--length", "40", "--seed"]
-    one = run(*command, 1).stdout
-    assert one.startswith("The class") and one == run(*command, 1).stdout != run(*command, 2).stdout
-    greedy = run(*command[:-1], "--temperature", "0").stdout
-    assert greedy == run(*command[:-1], "--temperature", "0", "--no_cache", "--seed", "9").stdout
+def test_samples_repeat_by_seed(out, capsys):
+    """Also in a process of its own."""
+    flags = [str(out / "baseline"), "--prompt", "The class", "--length", "40"]
+
+    def sampled(*more: str) -> str:
+        assert sample.main([*flags, *more]) == 0
+        return capsys.readouterr().out
+
+    one = run("sample.py", *flags, "--seed", "1").stdout
+    assert one.startswith("The class") and one == sampled("--seed", "1") != sampled("--seed", "2")
+    greedy = sampled("--temperature", "0")
+    assert greedy == sampled("--temperature", "0", "--no_cache", "--seed", "9")
 
 
-def test_uncertainty_and_prompt_files(out, tmp_path):
+def test_uncertainty_and_prompt_files(out, tmp_path, capsys):
     (tmp_path / "prompts.txt").write_text("The class\nAn object\n")
-    text = run(
-        "sample.py",
-        out / "bayes",
-        "--prompts",
-        tmp_path / "prompts.txt",
-        "--num_samples",
-        "2",
-        "--length",
-        "3",
-        "--uncertainty",
-    ).stdout
+    flags = f"--prompts {tmp_path}/prompts.txt --num_samples 2 --length 3 --uncertainty".split()
+    assert sample.main([str(out / "bayes"), *flags]) == 0
+    text = capsys.readouterr().out
     assert text.count("--- prompt") == 4 and text.count("epistemic") == 4 and "prompt 2, sample 2" in text
 
 
-def test_table(out, tmp_path):
-    shown = run(
-        "eval_diversity.py",
-        out / "baseline",
-        out / "bayes",
-        "--split",
-        "validation",
-        "--texts",
-        "4",
-        "--prompt_tokens",
-        "8",
-        "--new_tokens",
-        "24",
-        "--words",
-        "24",
-        "--halves=2",
-        "--out",
-        tmp_path / "t",
-    ).stdout
+def test_table(out, tmp_path, capsys):
+    flags = "--split validation --texts 4 --prompt_tokens 8 --new_tokens 24 --words 24 --halves=2".split()
+    runs = [str(out / "baseline"), str(out / "bayes")]
+    assert eval_diversity.main([*runs, *flags, "--out", str(tmp_path / "t")]) == 0
+    shown = capsys.readouterr().out
     rows = {r["name"]: r for r in csv.DictReader((tmp_path / "t.csv").open())}
-    assert list(rows) == ["baseline-tiny", "bayes_sig_gpt-tiny", "human", "unigram noise", "loop"] and all(
-        name in shown for name in rows
-    )
+    assert list(rows) == ["baseline-tiny", "bayes_sig_gpt-tiny", "human", "unigram noise", "loop"]
+    assert all(name in shown for name in rows)
     assert 100 < float(rows["baseline-tiny"]["ppl_tok"]) < 400 and rows["human"]["ppl_tok"] == ""
     assert float(rows["loop"]["seq_rep_4"]) > float(rows["human"]["seq_rep_4"])
     stored = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
@@ -121,21 +86,18 @@ def test_table(out, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command, says",
+    "main, flags, says",
     [
-        (
-            ["train.py", "config/baseline.py", "--learning_rat=1"],
-            "unknown key 'learning_rat'; did you mean 'learning_rate'",
-        ),
-        (
-            ["train.py", "config/baseline.py", "--head=sofmax", *SIZE, "--out_dir={tmp}/x"],
-            "unknown head 'sofmax'",
-        ),
-        (["sample.py", "{tmp}/nothing"], "no checkpoint in"),
-        (["sample.py", "{out}/baseline", "--prompt", "word " * 50], "shorten it"),
-        (["eval_diversity.py", "{out}/baseline", "--new_tokens", "60"], "ask for shorter texts"),
+        (sample.main, ["--prompt", "word " * 50], "shorten it"),
+        (eval_diversity.main, ["--new_tokens", "60"], "ask for shorter texts"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(out, tmp_path, command, says):
-    done = run(*(c.format(out=out, tmp=tmp_path) for c in command), code=2)
-    assert says in done.stderr and done.stderr.count("\n") == 1 and not list(tmp_path.iterdir())
+def test_a_mistake_that_the_run_shows(out, main, flags, says):
+    with pytest.raises(UserError, match=says):
+        main([str(out / "baseline"), *flags])
+
+
+def test_a_mistake_is_one_line_and_exit_code_2(tmp_path):
+    """train.py's: test_train.py."""
+    done = run("sample.py", tmp_path / "nothing", code=2)
+    assert "no checkpoint in" in done.stderr and done.stderr.count("\n") == 1 and not list(tmp_path.iterdir())
