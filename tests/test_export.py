@@ -15,6 +15,7 @@ import pytest
 import tiktoken
 import torch
 from conftest import VOCAB, synthetic_text
+from safetensors import SafetensorError
 from scipy.stats import chisquare
 
 import export
@@ -38,6 +39,8 @@ LENGTH = 12  # after a prompt of 4: transformers' GPT-2 has no window that moves
 def folder(trained, tmp_path_factory):
     folder = tmp_path_factory.mktemp("export") / "gpt2"
     assert export.main([str(trained), str(folder)]) == 0
+    with pytest.raises(UserError, match="exists"):
+        export.export(trained, folder)
     return folder
 
 
@@ -64,8 +67,6 @@ def test_its_logits_are_ours(theirs, ours):
     x = torch.randint(VOCAB, (5, 16), generator=torch.Generator().manual_seed(1))
     logits = ours.trunk(x) @ ours.head.projection.weight[:VOCAB].t()
     torch.testing.assert_close(theirs(x).logits, logits, atol=1e-5, rtol=0)
-    log_p = ours.head.log_probs(ours.trunk(x).flatten(0, 1), ours.head.draws(1, 0))
-    torch.testing.assert_close(theirs(x).logits.log_softmax(-1).flatten(0, 1), log_p, atol=1e-5, rtol=0)
 
 
 def test_its_greedy_text_is_ours(theirs, ours):
@@ -76,6 +77,29 @@ def test_its_greedy_text_is_ours(theirs, ours):
     got = theirs.generate(x, attention_mask=torch.ones_like(x), max_new_tokens=LENGTH, do_sample=False)
     assert torch.equal(got, torch.cat((x, want), 1))
     assert len(set(want.flatten().tolist())) > 5  # not one token over and over
+
+
+@torch.no_grad()
+def test_the_gain_goes_into_the_last_layer_norm(token_folder, tmp_path):
+    from transformers import GPT2LMHeadModel
+
+    write_run(tmp_path / "run", token_folder, head="softmax", gain=3.0)
+    export.export(tmp_path / "run", tmp_path / "gpt2")
+    x = texts(2, 9)
+    theirs = GPT2LMHeadModel.from_pretrained(tmp_path / "gpt2")(x).logits.log_softmax(-1)
+    torch.testing.assert_close(load_model(tmp_path / "run")[0].log_probs(x), theirs, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", [OSError, SafetensorError])
+def test_an_export_onto_a_full_disk_leaves_nothing(trained, tmp_path, monkeypatch, kind):
+    def full(model, folder, end, pad):
+        (folder / "config.json").write_text("{}")
+        raise kind(28, "No space left on device")
+
+    monkeypatch.setattr(export, "to_gpt2", full)
+    with pytest.raises(OSError, match="could not write.*No space left on device"):
+        export.export(trained, tmp_path / "gpt2")
+    assert not list(tmp_path.iterdir())
 
 
 @torch.no_grad()
@@ -139,7 +163,6 @@ ROWS = {
     "bayesian": dict(head="sigsoftmax", bayesian=True, prior_sigma=0.1, gain=4.0),
     "random": dict(head="softmax", order="random", sinusoidal=True, gain=4.0),
     "fractal, bayesian": dict(head="am_softmax", order="fractal", bayesian=True),
-    "untied": dict(head="softmax", tied=False),
 }
 DRAWS, SEED = 3, 7
 
@@ -268,10 +291,10 @@ def test_what_transformers_saves_loads_again(row, tmp_path):
     assert {p.name for p in folder.glob("*.py")} == {p.name for p in (tmp_path / "again").glob("*.py")}
 
 
-def test_gradients_flow(token_folder, tmp_path):
-    write_run(tmp_path / "run", token_folder, head="sigmoid")
-    export.export(tmp_path / "run", tmp_path / "hf")
-    theirs, x = loaded(tmp_path / "hf").train(), texts(2, 8)
+def test_gradients_flow(row):
+    if row[2].head.head.sparse:
+        pytest.skip("the log of an exact zero has no gradient")
+    theirs, x = copy.deepcopy(row[1]).train(), texts(2, 8)
     theirs(x, labels=x).loss.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in theirs.parameters())
 

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 
-from export import export
 from heads import HEADS, Targets, make_head, project
-from runtime.checkpoint import build, load_model, save
+from runtime.checkpoint import load_model
 
 V, C, N = 31, 12, 9
 
@@ -59,20 +57,6 @@ def test_a_learned_gain_has_its_gradient(name):
     assert oh.log_gain.grad.item() == pytest.approx((around[0] - around[1]) / (2 * eps), rel=1e-4)
 
 
-def test_a_gain_is_one_over_the_temperature():
-    hidden, targets = rows()
-    a, _ = made("softmax", 4.0).loss(hidden, targets)
-    plain = made("softmax")
-    logits = project(hidden, plain.projection.draw(), plain.head)
-    torch.testing.assert_close(a, F.cross_entropy(logits / 0.25, targets.token, reduction="sum"))
-
-
-def test_a_gain_of_one_changes_no_bit():
-    hidden, targets = rows()
-    losses = [made("softmax", **how).loss(hidden, targets)[0] for how in ({}, {"gain": 1.0})]
-    assert torch.equal(*losses)
-
-
 @pytest.mark.parametrize("gain", [0.0, -1.0, math.inf, math.nan])
 def test_a_gain_that_cannot_be_is_refused(gain, tiny):
     with pytest.raises(ValueError, match=f"gain = {gain}: must be positive and finite"):
@@ -106,17 +90,3 @@ def test_a_learned_gain_has_no_weight_decay(trainer, tiny):
     t = trainer(tiny(learn_gain=True, weight_decay=0.3))
     group = next(g for g in t.optimizer.param_groups if g["weight_decay"] == 0)
     assert any(p is t.model.head.log_gain for p in group["params"])
-
-
-def test_an_export_has_the_gain_in_its_last_layer_norm(tmp_path):
-    from transformers import GPT2LMHeadModel
-
-    sizes = dict(vocab_size=300, block_size=16, n_layer=1, n_head=2, n_embd=32, dropout=0.0)
-    config = sizes | dict(head="softmax", head_args={}, bayesian=False, prior_sigma=0.02, gain=3.0)
-    about = dict(name="x", tokenizer="gpt2", tokenizer_fingerprint="gpt2")
-    model = build(config)
-    save(tmp_path / "run" / "best", model, config | about, {"step": 1, "val_nll": None})
-    export(tmp_path / "run", tmp_path / "gpt2")
-    x = torch.randint(300, (2, 9))
-    theirs = GPT2LMHeadModel.from_pretrained(tmp_path / "gpt2")(x).logits.log_softmax(-1)
-    torch.testing.assert_close(model.eval().log_probs(x), theirs, atol=1e-5, rtol=0)
