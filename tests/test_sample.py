@@ -27,20 +27,8 @@ def tiny(
 ) -> LanguageModel:
     """A random model with opinions; the noise of Bayesian weights is as large as the weights."""
     torch.manual_seed(0)
-    model = build(
-        dict(
-            vocab_size=vocab,
-            block_size=block,
-            n_layer=2,
-            n_head=2,
-            n_embd=16,
-            dropout=0.1,
-            head=head,
-            head_args={},
-            bayesian=bayesian,
-            prior_sigma=0.5,
-        )
-    ).eval()
+    size = dict(vocab_size=vocab, block_size=block, n_layer=2, n_head=2, n_embd=16, dropout=0.1)
+    model = build(size | dict(head=head, head_args={}, bayesian=bayesian, prior_sigma=0.5)).eval()
     with torch.no_grad():
         for k, p in model.named_parameters():
             p.fill_(math.log(0.3)) if k.endswith("log_sigma") else p.add_(spread * torch.randn(p.shape))
@@ -52,19 +40,11 @@ def prompt(batch: int, length: int) -> torch.Tensor:
 
 
 def sampled(
-    model: LanguageModel, start: torch.Tensor, length: int, seed: int = 0, samples: int = 3, **how
+    model: LanguageModel, start: torch.Tensor, length: int, seed: int = 0, **how
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """New tokens (B, length) and the hidden states (B, length, C) they came from."""
-    steps = list(
-        generate(
-            model,
-            start,
-            length,
-            model.head.draws(samples, 7),
-            generator=torch.Generator().manual_seed(seed),
-            **how,
-        )
-    )
+    how["generator"] = torch.Generator().manual_seed(seed)
+    steps = list(generate(model, start, length, model.head.draws(3, 7), **how))
     return torch.stack([t for t, _ in steps], 1), torch.stack([h for _, h in steps], 1)
 
 
@@ -99,22 +79,17 @@ def expected(weights: list[float]) -> torch.Tensor:
         (dict(top_p=0.74), [2, 1, 0, 0, 0]),
         (dict(top_p=0.76), [4, 2, 1, 0, 0]),
         (dict(top_p=0.99), [8, 4, 2, 1, 1]),
-        (
-            dict(top_k=3, top_p=0.8),
-            [2, 1, 0, 0, 0],
-        ),  # top_p is of what top_k left: 6/7 is beyond 0.8, 3/4 would not be
-        (
-            dict(temperature=0.5, top_p=0.9),
-            [4, 1, 0, 0, 0],
-        ),  # and of what the temperature made: 64/86 < 0.9 < 80/86
+        # top_p is of what top_k left: 6/7 is beyond 0.8, 3/4 would not be
+        (dict(top_k=3, top_p=0.8), [2, 1, 0, 0, 0]),
+        # and of what the temperature made: 64/86 < 0.9 < 80/86
+        (dict(temperature=0.5, top_p=0.9), [4, 1, 0, 0, 0]),
     ],
     ids=str,
 )
 def test_truncate_by_hand(how, weights):
     p = truncate(P.log(), **how)
-    torch.testing.assert_close(
-        p, expected(weights), rtol=1e-3 if how.get("temperature") == 1e4 else 1e-5, atol=1e-6
-    )
+    rtol = 1e-3 if how.get("temperature") == 1e4 else 1e-5
+    torch.testing.assert_close(p, expected(weights), rtol=rtol, atol=1e-6)
     assert ((p > 0) == (expected(weights) > 0)).all()
 
 
@@ -131,10 +106,8 @@ def test_truncate_works_row_by_row_and_sums_to_one():
         p = truncate(log_p, **how)
         torch.testing.assert_close(p.sum(1), torch.ones(20))
         torch.testing.assert_close(p, torch.cat([truncate(row[None], **how) for row in log_p]))
-        left, right = (
-            log_p.masked_fill(p == 0, math.inf).min(1).values,
-            log_p.masked_fill(p > 0, -math.inf).max(1).values,
-        )
+        left = log_p.masked_fill(p == 0, math.inf).min(1).values
+        right = log_p.masked_fill(p > 0, -math.inf).max(1).values
         assert (left > right).all()  # what stays is more probable than what goes
         assert "top_k" not in how or ((p > 0).sum(1) <= how["top_k"]).all()
     assert torch.equal(log_p, kept)
@@ -142,14 +115,7 @@ def test_truncate_works_row_by_row_and_sums_to_one():
 
 def test_truncate_keeps_exact_zeros():
     log_p = torch.tensor([[0.75, 0.0, 0.25, 0.0]]).log()
-    for how in (
-        {},
-        dict(temperature=1.0, top_k=3),
-        dict(top_p=0.9),
-        dict(temperature=5.0),
-        dict(temperature=0.2),
-        dict(temperature=0),
-    ):
+    for how in ({}, dict(top_k=3), dict(top_p=0.9), dict(temperature=5.0), dict(temperature=0)):
         p = truncate(log_p, **how)
         assert p.isfinite().all() and p[0, 1] == p[0, 3] == 0 and p.sum().item() == pytest.approx(1)
 
@@ -194,12 +160,12 @@ def test_settings_that_cannot_be_sampled_with(setting, value):
 )
 @pytest.mark.parametrize("bayesian", [False, True], ids=["point", "bayesian"])
 def test_cached_equals_uncached(head, block, start, how, bayesian):
-    """Token for token over 200 tokens, many times past block_size, three texts at once."""
+    """Token for token over 60 tokens, some times past block_size, three texts at once."""
     model = tiny(head, block, bayesian)
     (a, ha), (b, hb) = (
-        sampled(model, prompt(3, start), 200, cached=cached, **how) for cached in (True, False)
+        sampled(model, prompt(3, start), 60, cached=cached, **how) for cached in (True, False)
     )
-    assert a.shape == (3, 200) and torch.equal(a, b)
+    assert a.shape == (3, 60) and torch.equal(a, b)
     torch.testing.assert_close(ha, hb, rtol=0, atol=5e-5)
     assert len({tuple(row) for row in a.tolist()}) == 3 or block == 1
 
@@ -233,19 +199,9 @@ def test_the_context_is_at_least_half_a_block(monkeypatch):
     tokens, _ = sampled(model, prompt(2, 5), 40, cached=False)
     text = torch.cat((prompt(2, 5), tokens), 1)
     lengths = [x.shape[1] for x in seen]
-    assert lengths == [
-        *range(5, 13),
-        *range(7, 13),
-        *range(7, 13),
-        *range(7, 13),
-        *range(7, 13),
-        *range(7, 13),
-        7,
-        8,
-    ]
-    assert all(
-        torch.equal(x, text[:, 5 + i - x.shape[1] : 5 + i]) for i, x in enumerate(seen)
-    )  # the last tokens, in order
+    assert lengths == [*range(5, 13), *list(range(7, 13)) * 5, 7, 8]
+    # the last tokens, in order
+    assert all(torch.equal(x, text[:, 5 + i - x.shape[1] : 5 + i]) for i, x in enumerate(seen))
 
 
 @torch.no_grad()
@@ -256,9 +212,8 @@ def test_temperature_0_is_argmax():
         text = torch.cat((text, lp.argmax(1, keepdim=True)), 1)
     state = torch.random.get_rng_state()
     greedy, _ = sampled(model, prompt(2, 4), 8, temperature=0)
-    assert torch.equal(greedy, text[:, 4:]) and torch.equal(
-        sampled(model, prompt(2, 4), 8, top_k=1)[0], greedy
-    )
+    assert torch.equal(greedy, text[:, 4:])
+    assert torch.equal(sampled(model, prompt(2, 4), 8, top_k=1)[0], greedy)
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
@@ -272,8 +227,7 @@ def test_samples_are_a_function_of_the_seed():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("bayesian", [False, True], ids=["point", "bayesian"])
-@pytest.mark.parametrize("head", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("head, bayesian", [("softmax", True), ("sigmoid", False)])
 def test_first_tokens_come_as_often_as_scored(head, bayesian):
     """Chi-square within 5 standard deviations; the softmax of a sigmoid's logits would be far off."""
     N, model = 30_000, tiny(head, bayesian=bayesian, spread=0.2)
@@ -282,25 +236,19 @@ def test_first_tokens_come_as_often_as_scored(head, bayesian):
 
     def deviation(p: torch.Tensor) -> float:
         rare = N * p < 5  # pooled
-        e, o = (
-            torch.cat((N * p[~rare], N * p[rare].sum()[None])),
-            torch.cat((counts[~rare], counts[rare].sum()[None])),
-        )
+        e = torch.cat((N * p[~rare], N * p[rare].sum()[None]))
+        o = torch.cat((counts[~rare], counts[rare].sum()[None]))
         e, o = (e, o) if rare.any() else (e[:-1], o[:-1])
         df = len(e) - 1
         return (((o - e) ** 2 / e).sum().item() - df) / math.sqrt(2 * df)
 
     hidden, draws = model.trunk(start)[:, -1], model.head.draws(3, 7)
     assert abs(deviation(model.head.log_probs(hidden, draws)[0].double().exp())) < 5
-    one = (
-        model.head.log_probs(hidden, draws[:1])[0]
-        if bayesian
-        else torch.log_softmax(hidden @ model.trunk.wte.weight[:V].t(), 1)[0]
-    )
-    if (
-        bayesian or head == "sigmoid"
-    ):  # one draw of three, or another head's distribution, is another distribution
-        assert deviation(one.double().exp()) > 20
+    # one draw of three, or another head's distribution, is another distribution
+    softmax = torch.log_softmax(hidden @ model.trunk.wte.weight[:V].t(), 1)
+    other = model.head.log_probs(hidden, draws[:1]) if bayesian else softmax
+    if bayesian or head == "sigmoid":
+        assert deviation(other[0].double().exp()) > 20
 
 
 @pytest.mark.parametrize("length", [0, 13])
@@ -333,15 +281,10 @@ def test_entropies_by_definition(head):
 @torch.no_grad()
 def test_point_weights_have_no_epistemic_uncertainty():
     model = tiny()
-    total, aleatoric, epistemic = entropies(
-        model, model.trunk(prompt(4, 6)).flatten(0, 1), model.head.draws(8, 2)
-    )
-    assert (
-        (epistemic == 0).all()
-        and torch.equal(total, aleatoric)
-        and (0 < total).all()
-        and (total < math.log(V)).all()
-    )
+    hidden = model.trunk(prompt(4, 6)).flatten(0, 1)
+    total, aleatoric, epistemic = entropies(model, hidden, model.head.draws(8, 2))
+    assert (epistemic == 0).all() and torch.equal(total, aleatoric)
+    assert (0 < total).all() and (total < math.log(V)).all()
 
 
 def test_entropies_with_exact_zeros():
@@ -353,12 +296,8 @@ def test_entropies_with_exact_zeros():
     model.head.head = One(V)
     hidden = torch.randn(5, 16, generator=torch.Generator().manual_seed(0))
     total, aleatoric, epistemic = entropies(model, hidden, model.head.draws(8, 2))
-    assert (
-        (aleatoric == 0).all()
-        and torch.equal(total, epistemic)
-        and total.isfinite().all()
-        and (total > 0.1).any()
-    )
+    assert (aleatoric == 0).all() and torch.equal(total, epistemic)
+    assert total.isfinite().all() and (total > 0.1).any()
 
 
 # ---- text --------------------------------------------------------------------------------------------------
@@ -400,26 +339,23 @@ def test_a_stream_prints_everything_in_the_end(tokenizer, capsys):
         assert outs[-1] == tokenizer.decode(ids) and all(outs[-1].startswith(out) for out in outs)
 
 
-def prompts(path=None, prompt="a") -> list[str]:
-    return read_prompts(prompt, path)
-
-
 def test_read_prompts(tmp_path):
-    assert prompts() == ["a"]
+    """They end at line feeds only: str.splitlines would also split at form feeds, U+0085 and U+2028. A mark
+    before the first one is no text."""
+    assert read_prompts("a", None) == ["a"]
     file = tmp_path / "prompts.txt"
-    file.write_bytes("Ünï one\n\n two \r\nthree".encode())
-    assert prompts(str(file)) == ["Ünï one", " two ", "three"]
+    for text, want in (
+        ("Ünï one\n\n two \r\nthree", ["Ünï one", " two ", "three"]),
+        ("one\x0cpage\u2028still one\ntwo\n", ["one\x0cpage\u2028still one", "two"]),
+        ("\ufeffone\ntwo\ufeff\n", ["one", "two\ufeff"]),
+    ):
+        file.write_bytes(text.encode())
+        assert read_prompts("a", str(file)) == want
     file.write_text("\n\n")
     with pytest.raises(ValueError, match="prompts.txt: the file holds no prompt"):
-        prompts(str(file))
+        read_prompts("a", str(file))
     with pytest.raises(FileNotFoundError):
-        prompts(str(tmp_path / "none.txt"))
-
-
-def test_prompts_end_at_line_feeds_only(tmp_path):
-    """str.splitlines would also split at form feeds, U+0085 and U+2028."""
-    (tmp_path / "p").write_text("one\x0cpage\u2028still one\ntwo\n", encoding="utf-8")
-    assert prompts(str(tmp_path / "p")) == ["one\x0cpage\u2028still one", "two"]
+        read_prompts("a", str(tmp_path / "none.txt"))
 
 
 # ---- the command -------------------------------------------------------------------------------------------
@@ -429,21 +365,9 @@ def test_prompts_end_at_line_feeds_only(tmp_path):
 def run(request, tokenizer, tmp_path_factory):
     """An out folder with the checkpoint of an untrained model, block 12."""
     out = tmp_path_factory.mktemp("run")
-    config = dict(
-        vocab_size=264,
-        block_size=12,
-        n_layer=1,
-        n_head=2,
-        n_embd=16,
-        dropout=0.0,
-        head="sigmoid",
-        head_args={},
-        bayesian=request.param,
-        prior_sigma=0.5,
-        name="tiny",
-        tokenizer="bpe264",
-        tokenizer_fingerprint=tokenizer.fingerprint,
-    )
+    config = dict(vocab_size=264, block_size=12, n_layer=1, n_head=2, n_embd=16, dropout=0.0)
+    config |= dict(head="sigmoid", head_args={}, bayesian=request.param, prior_sigma=0.5)
+    config |= dict(name="tiny", tokenizer="bpe264", tokenizer_fingerprint=tokenizer.fingerprint)
     torch.manual_seed(0)
     checkpoint.save(out / "best", build(config), config, {"step": 3}, None, tokenizer)
     return out, request.param
@@ -461,18 +385,14 @@ def test_the_command(run, capsys):
     text = command(out, capsys)
     assert text.startswith("the 日") and len(text) > 20
     assert command(out, capsys, "--no_cache") == text and command(out, capsys, "--seed=2") != text
-    assert command(out, capsys, "--num_samples=2", "--temperature=0") == "".join(
-        f"--- sample {i}\n{command(out, capsys, '--temperature=0')}" for i in (1, 2)
-    )
-    rows = [
-        line.split()[-3:]
-        for line in command(out, capsys, "--uncertainty").rpartition("(nats)\n")[2].splitlines()
-    ]
-    numbers = torch.tensor([[float(x) for x in row] for row in rows])
+    greedy = command(out, capsys, "--temperature=0")
+    two = command(out, capsys, "--num_samples=2", "--temperature=0")
+    assert two == f"--- sample 1\n{greedy}--- sample 2\n{greedy}"
+    table = command(out, capsys, "--uncertainty").rpartition("(nats)\n")[2]
+    numbers = torch.tensor([[float(x) for x in line.split()[-3:]] for line in table.splitlines()])
     assert numbers.shape == (40, 3) and (numbers[:, 2] > 0).any() == bayesian
-    torch.testing.assert_close(
-        numbers[:, 0], numbers[:, 1] + numbers[:, 2], rtol=0, atol=0.011
-    )  # printed with two digits
+    # printed with two digits
+    torch.testing.assert_close(numbers[:, 0], numbers[:, 1] + numbers[:, 2], rtol=0, atol=0.011)
 
 
 @pytest.mark.parametrize(
@@ -512,11 +432,6 @@ def test_mistakes_are_one_line(run, flags, said):
     assert said in str(e.value) and "\n" not in str(e.value)
 
 
-def test_a_mark_before_the_first_prompt_is_no_text(tmp_path):
-    (tmp_path / "p").write_text("one\ntwo\ufeff\n", encoding="utf-8-sig")
-    assert prompts(str(tmp_path / "p")) == ["one", "two\ufeff"]
-
-
 @pytest.mark.parametrize("flags", [[], ["--temperature=0"], ["--num_samples=2"]], ids=str)
 def test_probabilities_that_are_not_numbers_are_an_error(run, monkeypatch, flags):
     """Though the weights are finite."""
@@ -528,9 +443,8 @@ def test_probabilities_that_are_not_numbers_are_an_error(run, monkeypatch, flags
         head.log_probs = lambda hidden, draws: torch.full((len(hidden), 264), math.nan)
 
     monkeypatch.setattr(sample.LanguageModel, "__init__", broken)
-    with pytest.raises(
-        ValueError, match=f"{out / 'best'} cannot be used: its log-probabilities are not numbers"
-    ):
+    refused = f"{out / 'best'} cannot be used: its log-probabilities are not numbers"
+    with pytest.raises(ValueError, match=refused):
         sample.main([str(out), "--device=cpu", *flags])
 
 
