@@ -1,6 +1,5 @@
 """The teacher's proposals against a naive twin, the labels made of them, and the store that keeps them."""
 
-import dataclasses
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import TINY, VOCAB, prepare_folder, train_in_process
+from conftest import VOCAB, prepare_folder, train_in_process
 
 import augment
 from augment import (
@@ -28,7 +27,7 @@ from augment import (
 from data.batches import Windows
 from data.tokens import open_tokens
 from heads import Sigmoid
-from train import TrainConfig
+from runtime import device
 
 T = 16
 
@@ -36,9 +35,8 @@ T = 16
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory):
     """A token file of this module's own: the stores lie beside it."""
-    return open_tokens(
-        prepare_folder(tmp_path_factory.mktemp("augment") / f"bpe{VOCAB}", f"bpe{VOCAB}") / "train.bin"
-    )
+    folder = prepare_folder(tmp_path_factory.mktemp("augment") / f"bpe{VOCAB}", f"bpe{VOCAB}")
+    return open_tokens(folder / "train.bin")
 
 
 @pytest.fixture(scope="module")
@@ -47,15 +45,8 @@ def teacher(trained, tokens):
 
 
 def make_teacher(path, tokens, block=T, **changes) -> Teacher:
-    has = (
-        dict(
-            tokenizer=tokens.info["tokenizer"],
-            fingerprint=tokens.info["fingerprint"],
-            vocab_size=tokens.info["vocab_size"],
-        )
-        | changes
-    )
-    return Teacher(str(path), block_size=block, **has)
+    vocabulary = {key: tokens.info[key] for key in ("tokenizer", "fingerprint", "vocab_size")}
+    return Teacher(str(path), block_size=block, **vocabulary | changes)
 
 
 @pytest.fixture(autouse=True)
@@ -69,18 +60,9 @@ def save_gpt2(folder, vocab=VOCAB, block=T):
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=vocab,
-            n_positions=block,
-            n_layer=1,
-            n_head=2,
-            n_embd=16,
-            bos_token_id=0,
-            eos_token_id=0,
-            initializer_range=0.5,
-        )
-    ).eval()
+    size = dict(vocab_size=vocab, n_positions=block, n_layer=1, n_head=2, n_embd=16)
+    config = GPT2Config(**size, bos_token_id=0, eos_token_id=0, initializer_range=0.5)
+    model = GPT2LMHeadModel(config).eval()
     model.save_pretrained(folder)
     return model
 
@@ -108,9 +90,8 @@ def test_proposals_are_the_top_k_at_the_chosen_positions(teacher, tokens):
 def test_more_candidates_than_tokens(teacher, tokens):
     x, y = Windows(tokens, T).get(np.array([0]))
     p = propose(teacher, np.array([0]), x, y, Settings(candidates=1000, positions=2.0))
-    assert sorted(p.ids[0, 0]) == list(range(VOCAB)) and p.probs[0].astype(float).sum(1) == pytest.approx(
-        1, abs=1e-2
-    )
+    assert sorted(p.ids[0, 0]) == list(range(VOCAB))
+    assert p.probs[0].astype(float).sum(1) == pytest.approx(1, abs=1e-2)
 
 
 @torch.no_grad()
@@ -137,9 +118,8 @@ def test_perplexity_threshold_against_brute_force(teacher, tokens, form):
     assert (kept.positions == every.positions).all() and (kept.probs == every.probs).all()
     assert 0.3 < (kept.ids < 0).mean() < 0.7
     np.testing.assert_array_equal(kept.ids, np.where(ppl > threshold, -1, every.ids))
-    exact = np.sort(
-        ppl.ravel()
-    )  # each gap between neighbours as a threshold drops exactly those above: the values themselves agree
+    # each gap between neighbours as a threshold drops exactly those above: the values themselves agree
+    exact = np.sort(ppl.ravel())
     for at in (5, 40, 70):
         cut = float(exact[at : at + 2].mean())
         assert (propose(teacher, indices, x, y, Settings(7, 6.0, cut, form)).ids >= 0).sum() == at + 1
@@ -147,21 +127,18 @@ def test_perplexity_threshold_against_brute_force(teacher, tokens, form):
 
 def test_full_perplexity_values(teacher, tokens):
     x, y = Windows(tokens, T).get(np.array([4]))
-    p = propose(
-        teacher, np.array([4]), x, y, Settings(candidates=9, positions=T * 1.0)
-    )  # more than one batch, and the last position
-    got = augment._full_perplexity(
-        teacher, x, y, torch.from_numpy(p.positions.astype(np.int64)), torch.from_numpy(p.ids)
-    )
+    # more than one batch, and the last position
+    p = propose(teacher, np.array([4]), x, y, Settings(candidates=9, positions=T * 1.0))
+    positions = torch.from_numpy(p.positions.astype(np.int64))
+    got = augment._full_perplexity(teacher, x, y, positions, torch.from_numpy(p.ids))
     np.testing.assert_allclose(got, brute_force(teacher, x, y, p.positions, p.ids, "full"), rtol=1e-4)
 
 
 def test_positions_are_a_function_of_seed_and_window():
     s = Settings(positions=0.25)
     together = choose_positions(np.arange(50), T, s)
-    assert (
-        together.shape == (50, 4) and (np.diff(together.astype(int), axis=1) > 0).all() and together.max() < T
-    )
+    assert together.shape == (50, 4) and together.max() < T
+    assert (np.diff(together.astype(int), axis=1) > 0).all()
     np.testing.assert_array_equal(choose_positions(np.array([31]), T, s)[0], together[31])
     assert not np.array_equal(choose_positions(np.arange(50), T, Settings(positions=0.25, seed=1)), together)
     assert set(together.ravel()) == set(range(T))  # every position has its turn
@@ -175,21 +152,22 @@ def test_m_as_share_and_as_number():
             Settings(positions=p).count(16)
 
 
+NAN = float("nan")
+
+
 @pytest.mark.parametrize(
-    "wrong",
+    "key, values",
     [
-        dict(candidates=0),
-        dict(positions=0.0),
-        dict(positions=-1.0),
-        dict(positions=float("nan")),
-        dict(ppl_threshold=-1.0),
-        dict(ppl_threshold=float("nan")),
-        dict(ppl_form="half"),
+        ("candidates", [0]),
+        ("positions", [0.0, -1.0, NAN]),
+        ("ppl_threshold", [-1.0, NAN]),
+        ("ppl_form", ["half"]),
     ],
 )
-def test_settings_that_cannot_be(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        Settings(**wrong)
+def test_settings_that_cannot_be(key, values):
+    for value in values:
+        with pytest.raises(ValueError, match=key):
+            Settings(**{key: value})
 
 
 # ---- labels ------------------------------------------------------------------------------------------------
@@ -237,13 +215,9 @@ def test_sparse_bce_is_dense_bce(teacher, tokens, soft, keep_true, weight):
                 assert dense[n, i] == 0  # no label twice
                 dense[n, i] = v
     assert (t.ids < 0).any() and (t.ids[:, 1:] >= 0).any()
-    logits = (
-        torch.randn(len(dense), VOCAB, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 3
-    )
-    want = F.binary_cross_entropy_with_logits(
-        logits, dense, pos_weight=torch.tensor(weight), reduction="none"
-    ).sum(1)
-    torch.testing.assert_close(Sigmoid(VOCAB, pos_weight=weight).loss(logits, t), want)
+    logits = 3 * torch.randn(dense.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    bce = torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor(weight), reduction="none")
+    torch.testing.assert_close(Sigmoid(VOCAB, pos_weight=weight).loss(logits, t), bce(logits, dense).sum(1))
 
 
 # ---- the store ---------------------------------------------------------------------------------------------
@@ -260,9 +234,7 @@ def test_store_equals_online(teacher, tokens, settings):
     store, windows = build_store(tokens, teacher, T, settings), Windows(tokens, T)
     assert len(store.records) == len(windows)
     order = np.random.default_rng(0).permutation(len(windows))
-    for indices in np.split(
-        order, range(8, len(order), 8)
-    ):  # another order and batch than the store was built in
+    for indices in np.split(order, range(8, len(order), 8)):  # not the order and batch of the store
         x, y = windows.get(indices)
         stored, online = (s.proposals(indices, x, y) for s in (store, Online(teacher, settings)))
         assert same(make_targets(y, stored, soft=True), make_targets(y, online, soft=True))
@@ -288,9 +260,8 @@ def test_an_interrupted_build_goes_on(teacher, tokens, monkeypatch):
         build_store(tokens, teacher, T, SETTINGS)
     assert not path.exists() and not path.with_suffix(".json").exists()
     with open(path.with_suffix(".part"), "ab") as f:
-        f.write(
-            b"?" * (augment.record_dtype(VOCAB, 8, 6).itemsize + 3)
-        )  # what a kill leaves: some records of a batch, and a piece of one
+        # what a kill leaves: some records of a batch, and a piece of one
+        f.write(b"?" * (augment.record_dtype(VOCAB, 8, 6).itemsize + 3))
     done = list(calls)
     calls.clear()
     monkeypatch.setattr(augment, "propose", until(-1))
@@ -307,12 +278,8 @@ def test_garbage_in_a_part_is_done_again(teacher, tokens, monkeypatch):
     whole, size = path.read_bytes(), augment.record_dtype(VOCAB, 8, 6).itemsize
     path.unlink(), path.with_suffix(".json").unlink()
     begin = len(augment.MAGIC)
-    swapped = (
-        whole[:begin]
-        + whole[begin + size : begin + 2 * size]
-        + whole[begin : begin + size]
-        + whole[begin + 2 * size :]
-    )
+    one, two = begin + size, begin + 2 * size
+    swapped = whole[:begin] + whole[one:two] + whole[begin:one] + whole[two:]
     flipped = bytearray(whole)
     flipped[begin + 40 * size + 5] ^= 1
     for part, first in (
@@ -337,12 +304,9 @@ def test_one_wrong_bit_in_a_store_is_found_when_it_is_opened(teacher, tokens):
     path = build_store(tokens, teacher, T, SETTINGS).path
     whole = path.read_bytes()
     path.write_bytes(whole[:-9] + bytes([whole[-9] ^ 4]) + whole[-8:])
-    with pytest.raises(
-        ValueError,
-        match=f"is damaged: the record of window {len(Windows(tokens, T)) - 1} is not what was written",
-    ):
+    last = len(Windows(tokens, T)) - 1
+    with pytest.raises(ValueError, match=f"is damaged: the record of window {last} is not what was written"):
         build_store(tokens, teacher, T, SETTINGS)
-    path.write_bytes(whole)
 
 
 def test_a_part_needs_only_the_rest_of_the_disk(teacher, tokens, monkeypatch):
@@ -376,88 +340,71 @@ def test_damaged_stores_are_refused(teacher, tokens):
         Store(path, identity(tokens, teacher, T, SETTINGS), VOCAB)
 
 
-@pytest.mark.parametrize(
-    "key, other",
-    [
-        ("corpus", "0" * 64),
-        ("tokens", 5),
-        ("tokenizer", "x"),
-        ("block_size", 8),
-        ("teacher", "0" * 64),
-        ("dtype", "bfloat16"),
-        ("candidates", 7),
-        ("positions", 0.25),
-        ("ppl_threshold", 81.0),
-        ("ppl_form", "full"),
-        ("seed", 1),
-    ],
-)
-def test_a_store_of_something_else_is_never_opened(teacher, tokens, key, other):
+OTHERS = dict(corpus="0" * 64, tokens=5, tokenizer="x", block_size=8, teacher="0" * 64, dtype="bfloat16")
+OTHERS |= dict(candidates=7, positions=0.25, ppl_threshold=81.0, ppl_form="full", seed=1)
+
+
+def test_a_store_of_something_else_is_never_opened(teacher, tokens):
+    """It has another name, and is refused under this one."""
     want = identity(tokens, teacher, T, SETTINGS)
     path = build_store(tokens, teacher, T, SETTINGS).path
-    changed = want | {key: other}
-    assert key in want and store_path(tokens, changed) != path == store_path(
-        tokens, want
-    )  # it has another name,
-    with pytest.raises(ValueError, match=f"made with another {key}"):  # and is refused under this one
-        Store(path, changed, VOCAB)
+    assert want.keys() == OTHERS.keys() and path == store_path(tokens, want)
+    for key, other in OTHERS.items():
+        changed = want | {key: other}
+        assert store_path(tokens, changed) != path
+        with pytest.raises(ValueError, match=f"made with another {key}"):
+            Store(path, changed, VOCAB)
+    path.with_suffix(".json").write_text(json.dumps(changed | {"windows": 1, "m": 8, "k": 6}))
     with pytest.raises(ValueError, match=f"made with another {key}"):
-        path.with_suffix(".json").write_text(json.dumps(changed | {"windows": 1, "m": 8, "k": 6}))
         build_store(tokens, teacher, T, SETTINGS)
 
 
-def test_two_processes_build_one_store_once(teacher, tokens, monkeypatch):
+@pytest.fixture
+def waits(monkeypatch) -> threading.Event:
+    """Set once a build says that it waits for another."""
+    event = threading.Event()
+    write = lambda text: event.set() if "another process is building" in text else None
+    monkeypatch.setattr(augment.tqdm, "write", write)
+    return event
+
+
+def test_two_processes_build_one_store_once(teacher, tokens, monkeypatch, waits):
     """The second waits for the first, and opens what it made."""
-    calls, second, said = [], ThreadPoolExecutor(1), threading.Event()
-    monkeypatch.setattr(
-        augment.tqdm, "write", lambda text: said.set() if "another process is building" in text else None
-    )
+    calls, second = [], ThreadPoolExecutor(1)
 
     def proposing(*args):
         if not calls:
             calls.append(second.submit(build_store, tokens, teacher, T, SETTINGS, batch=4))
-            assert said.wait(60)
+            assert waits.wait(60)
         calls.append(len(args[1]))
         return propose(*args)
 
     monkeypatch.setattr(augment, "propose", proposing)
     store = build_store(tokens, teacher, T, SETTINGS, batch=4)
     windows, (other, *built) = len(Windows(tokens, T)), calls
-    assert (
-        np.array_equal(other.result(60).records, store.records)
-        and sum(built) == len(store.records) == windows
-    )
+    assert np.array_equal(other.result(60).records, store.records)
+    assert sum(built) == len(store.records) == windows
     assert not store_path(tokens, identity(tokens, teacher, T, SETTINGS)).with_suffix(".part").exists()
 
 
-def test_who_waited_goes_on_where_the_first_was_stopped(teacher, tokens, monkeypatch):
+def test_who_waited_goes_on_where_the_first_was_stopped(teacher, tokens, monkeypatch, waits):
     """It opened the part before the first wrote to it, and must look at its length after that."""
-    settings, calls, second, said = (
-        dataclasses.replace(SETTINGS, seed=SETTINGS.seed + 77),
-        [],
-        ThreadPoolExecutor(1),
-        threading.Event(),
-    )
-    monkeypatch.setattr(
-        augment.tqdm, "write", lambda text: said.set() if "another process is building" in text else None
-    )
+    calls, second = [], ThreadPoolExecutor(1)
 
     def proposing(*args):
         calls.append(args[1][0])
         if len(calls) == 1:
-            calls[0] = second.submit(build_store, tokens, teacher, T, settings, batch=4)
-            assert said.wait(60)
+            calls[0] = second.submit(build_store, tokens, teacher, T, SETTINGS, batch=4)
+            assert waits.wait(60)
         elif len(calls) == 2:
             raise RuntimeError("stopped")
         return propose(*args)
 
     monkeypatch.setattr(augment, "propose", proposing)
     with pytest.raises(RuntimeError, match="stopped"):
-        build_store(tokens, teacher, T, settings, batch=4)
-    store = calls[0].result(60)
-    assert [int(w) for w in calls[2:]] == list(range(4, len(Windows(tokens, T)), 4)) and len(
-        store.records
-    ) == len(Windows(tokens, T))
+        build_store(tokens, teacher, T, SETTINGS, batch=4)
+    store, windows = calls[0].result(60), len(Windows(tokens, T))
+    assert [int(w) for w in calls[2:]] == list(range(4, windows, 4)) and len(store.records) == windows
 
 
 @pytest.mark.parametrize("vocab, kind", [(65535, "<u2"), (65536, "<u4")])
@@ -502,44 +449,24 @@ def test_teachers_that_do_not_fit(trained, tmp_path, tokens):
         make_teacher(tmp_path / "empty", tokens)
 
 
-def test_training_uses_the_store(trained, tokens, tiny):
+def test_training_uses_the_store(trained, tokens, tiny, tmp_path):
     """Labels by store and by the online teacher give the same run."""
     weights = []
     for store in (True, False):
-        config = tiny(
-            head="sigmoid",
-            labels="soft",
-            teacher=str(trained),
-            candidates=5,
-            label_store=store,
-            max_steps=2,
-            out_dir=tiny().out_dir + str(store),
-        )
-        assert train_in_process(config, tokens.path.parent) == 0
-        weights.append(tiny().out_dir + str(store))
-    a, b = (open(f"{w}/last/model.safetensors", "rb").read() for w in weights)
-    assert a == b
+        out = tmp_path / str(store)
+        labels = dict(head="sigmoid", labels="soft", teacher=str(trained), candidates=5, label_store=store)
+        assert train_in_process(tiny(**labels, max_steps=2, out_dir=str(out)), tokens.path.parent) == 0
+        weights.append((out / "last" / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
     assert len(list(tokens.path.parent.glob("train.labels-*.bin"))) == 1
 
 
 @pytest.mark.parametrize("dtype, settled", [("float32", "float32"), ("auto", "bfloat16")])
 def test_the_command_builds_the_store_that_training_opens(trained, tokens, tiny, monkeypatch, dtype, settled):
     """With "auto": on a CPU that has bfloat16."""
-    from runtime import device
-
     monkeypatch.setattr(device, "capabilities", lambda *_: {"avx512_bf16": True})
     monkeypatch.setattr(augment, "prepared", lambda *_: tokens.path.parent)
-    config = TrainConfig(
-        **TINY
-        | dict(
-            head="sigmoid",
-            labels="soft",
-            teacher=str(trained),
-            candidates=5,
-            out_dir=tiny().out_dir,
-            dtype=dtype,
-        )
-    )
+    config = tiny(head="sigmoid", labels="soft", teacher=str(trained), candidates=5, dtype=dtype)
     assert not augment.main([f"--{k}={v}" for k, v in vars(config).items()])
     teacher = make_teacher(trained, tokens, dtype=settled)
     assert store_path(tokens, identity(tokens, teacher, T, config.label_settings())).is_file()
