@@ -108,8 +108,8 @@ class Teacher:
         head = self.model.head.head
         settings = sorted((k, v) for k, v in vars(head).items() if isinstance(v, (int, float, str)))
         gain = self.model.head.fixed_gain  # a learned one is among the weights
-        said = repr((self.model.trunk.config, type(head).__name__, settings)) + f" gain {gain}" * (gain != 1)
-        digest = hashlib.sha256(said.encode())
+        about = (self.model.trunk.config, type(head).__name__, settings)
+        digest = hashlib.sha256((repr(about) + f" gain {gain}" * (gain != 1)).encode())
         for name, p in sorted(self.model.state().items()):
             digest.update(name.encode())
             digest.update(p.cpu().numpy().data)
@@ -278,8 +278,8 @@ def _done(part: Path, record: np.dtype, windows: int, batch: int) -> int:
         return 0
     count = min(windows, (part.stat().st_size - len(MAGIC)) // record.itemsize)
     records = np.memmap(part, record, "r", len(MAGIC), (count,)) if count else np.zeros(0, record)
-    found = sound(records, f"checking {part.name}")
-    return found if found == windows else found // batch * batch
+    whole = sound(records, f"checking {part.name}")
+    return whole if whole == windows else whole // batch * batch
 
 
 class Labels:

@@ -89,7 +89,7 @@ class SampleConfig:
         if self.orders > 1 and not self.burst:
             raise UserError(f"orders = {self.orders}: they are those that --burst tries; give --burst, too")
         if self.save and not self.density:
-            raise UserError(f"save = {self.save!r}: it is for what --density finds; give --density, too")
+            raise UserError(f"save = {self.save!r}: it is for the result of --density; give --density, too")
         if self.save and self.prompts:
             raise UserError(
                 f"save = {self.save!r}: it is of one text; give --prompt or --infill, not --prompts"
@@ -221,8 +221,8 @@ def check_memory(model: LanguageModel, texts: int, samples: int, length: int, de
     drawn = samples * isinstance(model.head.projection, BayesianProjection)
     needed = texts * (4 * c.n_layer * c.n_embd * min(length, c.block_size) + 20 * c.vocab_size)
     needed += 4 * drawn * c.vocab_size * c.n_embd
-    what = f"sampling {texts} texts at a time" + f" with {samples} draws of the weights" * bool(drawn)
-    check_fits(needed, device, what, "num_samples, length or samples")
+    work = f"sampling {texts} texts at a time" + f" with {samples} draws of the weights" * bool(drawn)
+    check_fits(needed, device, work, "num_samples, length or samples")
 
 
 def introduce(c: SampleConfig, ckpt: Checkpoint, dtype: Precision, draws: Sequence[Weights]) -> None:
@@ -267,7 +267,7 @@ def main(c: SampleConfig) -> int:
             prompt = torch.tensor([ids] * c.num_samples, device=device)
             write_samples(c, model, tokenizer, prompt, draws, generator, dtype.name, title)
     except Degenerate as e:
-        raise Degenerate(e.what, ckpt.path) from None
+        raise Degenerate(e.reason, ckpt.path) from None
     n = c.length * c.num_samples * len(prompts)
     print(f"{n} tokens, {n / (time.perf_counter() - began):,.0f} tokens/s", file=sys.stderr)
     return 0
@@ -339,9 +339,9 @@ def filler(c: SampleConfig, order: str) -> Callable[..., Filled]:
     """The sampler that is asked for. UserError if a model of this order does not have it."""
     masked = order == MASKED
     if masked and (c.burst or c.speculative):
-        odd = "burst" if c.burst else "speculative"
+        flag = "burst" if c.burst else "speculative"
         raise UserError(
-            f"--{odd} is for a model of any order; this is masked diffusion: give --steps instead"
+            f"--{flag} is for a model of any order; this is masked diffusion: give --steps instead"
         )
     if c.steps and not masked:
         raise UserError(
@@ -419,18 +419,18 @@ def fill(
                 file=sys.stderr,
             )
     except Degenerate as e:
-        raise Degenerate(e.what, ckpt.path) from None
+        raise Degenerate(e.reason, ckpt.path) from None
     return 0
 
 
 def show_density(
     c: SampleConfig, conditionals: Reader | MaskedReader, ids: list[int], tokenizer: Tokenizer
 ) -> None:
-    found = gaps.candidates(conditionals, tokenizer, c.top)
-    print(gaps.density_table(found))
+    candidates = gaps.candidates(conditionals, tokenizer, c.top)
+    print(gaps.density_table(candidates))
     if c.save:
         words = ["" if i == FREE else tokenizer.decode([i]) for i in ids]
-        print(f"wrote {', '.join(map(str, gaps.save_density(found, words, c.save)))}", file=sys.stderr)
+        print(f"wrote {', '.join(map(str, gaps.save_density(candidates, words, c.save)))}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def refuse_before_data(config: TrainConfig, procs: Processes) -> None:
 
 
 def refuse_too_large(config: TrainConfig, vocab_size: int, procs: Processes) -> None:
-    """UserError if a training of this size cannot fit, by what it needs at the least."""
+    """UserError if a training of this size needs more memory than there is."""
     c, share = config, max(1, config.batch_size // procs.world)
     size = trunk_size({**asdict(c), "vocab_size": vocab_size})
     parameters = size.parameters + (c.bayesian + (not c.tied)) * size.embedding

@@ -200,7 +200,7 @@ def measure_runs(
             try:
                 row |= session.numbers(subject)
             except Degenerate as error:
-                row["problem"] = error.what
+                row["problem"] = error.reason
             store.put([row])
         out.append(row)
     return [*out, *references]

@@ -118,7 +118,7 @@ class TextSession:
             row |= measured(text_metrics, texts, self.s.loops, self.s.words)
             row |= measured(self.judge.numbers, texts, prompts) if self.judge else {}
         except Degenerate as error:
-            row["problem"] = error.what  # the model's other numbers stand
+            row["problem"] = error.reason  # the model's other numbers stand
         return row
 
     def references(self) -> list[Row]:

@@ -63,14 +63,13 @@ def build(config: dict[str, Any]) -> LanguageModel:
 class Degenerate(UserError):
     """A model whose weights or probabilities are not numbers, or whose texts cannot be measured.
 
-    `what` is wrong with it, without its path.
+    `reason`: what is wrong with it, without its path.
     """
 
-    def __init__(self, what: str, path: Path | None = None):
-        super().__init__(
-            f"the checkpoint {path} cannot be used: {what}; use another one or train again" if path else what
-        )
-        self.what = what
+    def __init__(self, reason: str, path: Path | None = None):
+        checkpoint = f"the checkpoint {path} cannot be used: {reason}; use another one or train again"
+        super().__init__(checkpoint if path else reason)
+        self.reason = reason
 
 
 class NoLanguageModel(UserError):
@@ -246,7 +245,7 @@ def load(
         part = "model.safetensors"
         tensors = load_file(path / part) if weights else {}
         part = "optimizer.pt"
-        with warnings.catch_warnings(action="ignore"):  # about odd pickles, which torch then refuses
+        with warnings.catch_warnings(action="ignore"):  # about pickles that torch then refuses
             state = torch.load(path / part, map_location="cpu", weights_only=True) if optimizer else None
     except NoLanguageModel:
         raise
@@ -275,13 +274,13 @@ def load_model(
     ckpt = load(find(path, which), classifier=classifier)
     size = {k: ckpt.config[k] for k in _MODEL}
     with users_values():
-        asked = trunk_size(ckpt.config).parameters
-    there = sum(w.numel() for w in ckpt.weights.values())
-    if asked > 4 * there:  # before it is built: a foreign config.json can ask for any size
+        expected = trunk_size(ckpt.config).parameters
+    stored = sum(w.numel() for w in ckpt.weights.values())
+    if expected > 4 * stored:  # before it is built: a foreign config.json can ask for any size
         raise UserError(
             f"the checkpoint {ckpt.path} does not fit its configuration: "
-            f"{', '.join(f'{k} = {v}' for k, v in size.items())} means {asked:,} parameters, "
-            f"its weights have {there:,}"
+            f"{', '.join(f'{k} = {v}' for k, v in size.items())} means {expected:,} parameters, "
+            f"its weights have {stored:,}"
         )
     model = build(ckpt.config)
     restore(model, ckpt)
@@ -294,14 +293,14 @@ def restore(model: LanguageModel, ckpt: Checkpoint) -> None:
 
     ValueError naming the first tensor that does not fit, Degenerate one that holds nan or inf.
     """
-    own = model.tensors()
-    if own.keys() != ckpt.weights.keys():
-        odd = sorted(own.keys() ^ ckpt.weights.keys())
+    tensors = model.tensors()
+    if tensors.keys() != ckpt.weights.keys():
+        different = sorted(tensors.keys() ^ ckpt.weights.keys())
         raise UserError(
-            f"the checkpoint {ckpt.path} does not fit its configuration: {odd[0]} is missing or extra"
+            f"the checkpoint {ckpt.path} does not fit its configuration: {different[0]} is missing or extra"
         )
     with torch.no_grad():
-        for k, p in own.items():
+        for k, p in tensors.items():
             w, wrong = ckpt.weights[k], ""
             if not w.is_floating_point():
                 wrong = f"of {w.dtype}"

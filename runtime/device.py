@@ -147,8 +147,8 @@ def emulation(dtype: str, device: torch.device, has: Mapping[str, Any] | None = 
     """A warning of a `dtype` that the device emulates; "" if it computes it."""
     if native(dtype, device, capabilities(device) if has is None else has):
         return ""
-    what = "GPU" if device.type == "cuda" else "CPU"
-    return f"{dtype} is emulated on this {what}: matrix products are slower than in float32"
+    unit = "GPU" if device.type == "cuda" else "CPU"
+    return f"{dtype} is emulated on this {unit}: matrix products are slower than in float32"
 
 
 def settle_dtype(name: str, device: torch.device) -> Precision:
@@ -195,12 +195,12 @@ def available(device: torch.device | str) -> int | None:
         return None
 
 
-def check_fits(needed: float, device: torch.device | str, what: str, lower: str) -> None:
-    """ValueError if `what` needs more bytes than `device` has, saying which settings to `lower`."""
+def check_fits(needed: float, device: torch.device | str, work: str, lower: str) -> None:
+    """ValueError if `work` needs more bytes than `device` has, saying which settings to `lower`."""
     free = available(device)
     if free is not None and needed > free:
         raise UserError(
-            f"{what} needs at least {needed / 1e9:,.1f} GB, {torch.device(device)} has "
+            f"{work} needs at least {needed / 1e9:,.1f} GB, {torch.device(device)} has "
             f"{free / 1e9:,.1f} GB available: lower {lower}"
         )
 
@@ -213,5 +213,5 @@ def training_bytes(parameters: int, kept: int, batch_size: int) -> int:
 
 def check_model(size: "Size", device: torch.device | str = "cpu", each: int = 4) -> None:
     """ValueError if a model of this size, `each` bytes a parameter, does not fit."""
-    what = f"a model of {size.parameters:,} parameters"
-    check_fits(each * size.parameters, device, what, size.settings)
+    work = f"a model of {size.parameters:,} parameters"
+    check_fits(each * size.parameters, device, work, size.settings)

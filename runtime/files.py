@@ -159,8 +159,8 @@ def check_text(content: Any) -> None:
     """ValueError for a string in what a JSON file holds that has control characters but line ends and tabs,
     which a terminal would obey, or half of a surrogate pair, which cannot be written again."""
     if isinstance(content, str):
-        if odd := CONTROL.search(content):
-            raise UserError(f"a string in it has the character {odd[0]!a}")
+        if match := CONTROL.search(content):
+            raise UserError(f"a string in it has the character {match[0]!a}")
     elif isinstance(content, (dict, list)):
         for part in content:
             check_text(part)
@@ -169,7 +169,7 @@ def check_text(content: Any) -> None:
 
 
 @contextmanager
-def foreign(path: Path, what: str) -> Iterator[None]:
+def foreign(path: Path, kind: str) -> Iterator[None]:
     """A context for code that reads a JSON of ours which somebody may have changed.
 
     If the code does not find there what it expects, a ValueError names the file.
@@ -179,4 +179,4 @@ def foreign(path: Path, what: str) -> Iterator[None]:
     except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError, StopIteration) as error:
         if isinstance(error, ValueError) and str(path) in str(error):
             raise
-        raise UserError(f"{path} is not {what}: {type(error).__name__} {error}") from error
+        raise UserError(f"{path} is not {kind}: {type(error).__name__} {error}") from error

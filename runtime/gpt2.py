@@ -81,9 +81,9 @@ def from_gpt2(name: str, dropout: float = 0.0) -> GPT:
         why = str(e).splitlines()[0] if str(e) else type(e).__name__
         raise UserError(f"cannot load a GPT2LMHeadModel {name!r} from {where}: {why}") from e
     for key, want in SUPPORTED.items():
-        found = getattr(config, key)
-        if found != want and not (key == "n_inner" and found == 4 * config.n_embd):
-            raise UserError(f"{name!r} has {key} = {found!r}; this trunk computes {want!r} only")
+        value = getattr(config, key)
+        if value != want and not (key == "n_inner" and value == 4 * config.n_embd):
+            raise UserError(f"{name!r} has {key} = {value!r}; this trunk computes {want!r} only")
     sizes = (config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd)
     model = GPT(GPTConfig(*sizes, dropout))
     source = hf.transformer.state_dict()

@@ -21,7 +21,7 @@ def endpoint() -> str:
 
 def silent() -> bool:
     """Whether nothing answers at the hub's address. An error of HTTP or of a certificate is an answer."""
-    found = []
+    answers = []
 
     def ask() -> None:
         try:
@@ -31,13 +31,13 @@ def silent() -> bool:
                 return
         except OSError:
             return
-        found.append(True)
+        answers.append(True)
 
     # a look-up of a name takes no time limit, so it has a thread of its own
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(SECONDS)
-    return not found
+    return not answers
 
 
 def offline() -> bool:

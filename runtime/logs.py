@@ -56,14 +56,14 @@ def entries(out: Path) -> list[dict[str, Any]]:
     path = out / "log.jsonl"
     if not path.is_file():
         return []
-    found = []
+    lines = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         # skips a line that is damaged, or cut short by a full disk or a power cut
         with contextlib.suppress(ValueError, RecursionError):
             entry = json.loads(line, parse_constant=str)
             if isinstance(entry, dict) and type(entry.get("step")) is int:
-                found.append(entry)
-    return found
+                lines.append(entry)
+    return lines
 
 
 def evaluations(out: Path) -> list[dict[str, Any]]:

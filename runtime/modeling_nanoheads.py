@@ -120,7 +120,7 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
         return logits.unflatten(0, hidden.shape[:2])
 
     def _hidden(
-        self, tokens: Tensor, places: Tensor, seen: Tensor, theirs: TheirCache | None, past: int
+        self, tokens: Tensor, places: Tensor, seen: Tensor, past_cache: TheirCache | None, past: int
     ) -> Tensor:
         """Hidden states (B, T, C) of tokens (B, T) at `places` (B, T), after `past` tokens in the cache.
 
@@ -143,21 +143,22 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
             places = torch.stack((standing, following), -1)
             seen = torch.cat((seen[:, :past], torch.ones_like(seen[:, :1]), seen[:, past:]), 1)
         slots = torch.arange(seen.shape[1], device=seen.device)
-        own = slots[past:, None]
-        mask = (slots <= own) & seen[:, None] | (slots == own)  # (B, T, past + T); padding sees itself
+        new_slots = slots[past:, None]
+        # (B, T, past + T); padding sees itself
+        mask = (slots <= new_slots) & seen[:, None] | (slots == new_slots)
         if first:
             mask[:, 0] = slots == past
-        if theirs is None:
+        if past_cache is None:
             return trunk(tokens, places, mask=mask)[:, first:]
         cache = Cache(trunk, len(tokens), trunk.wte.weight.dtype, seen.shape[1])
         cache.length = past
         layers = range(trunk.config.n_layer)
         for i in layers if past else ():
-            layer: Any = theirs.layers[i]
+            layer: Any = past_cache.layers[i]
             cache.kv[i, 0, :, :, :past] = layer.keys[:, :, :past]
             cache.kv[i, 1, :, :, :past] = layer.values[:, :, :past]
         hidden = trunk(tokens, places, cache, mask)[:, first:]
         new = slice(past + first, seen.shape[1])
         for i in layers:
-            theirs.update(cache.kv[i, 0, :, :, new], cache.kv[i, 1, :, :, new], i)
+            past_cache.update(cache.kv[i, 0, :, :, new], cache.kv[i, 1, :, :, new], i)
         return hidden

@@ -37,16 +37,16 @@ def torchrun() -> tuple[int, int]:
     """(rank, number of processes) by torchrun's variables; (0, 1) without it. ValueError if only some of them
     are there: left over, or set by hand."""
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    said = {n: os.environ[n] for n in (*names, "LOCAL_RANK") if n in os.environ}
-    shown = " ".join(f"{k}={v}" for k, v in said.items())
+    given = {n: os.environ[n] for n in (*names, "LOCAL_RANK") if n in os.environ}
+    shown = " ".join(f"{k}={v}" for k, v in given.items())
     try:
         numbers = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "MASTER_PORT": 1}
-        rank, world, _, _ = (int(said.get(n, default)) for n, default in numbers.items())
+        rank, world, _, _ = (int(given.get(n, default)) for n, default in numbers.items())
     except ValueError:
         raise UserError(
             f"the environment has {shown}: torchrun sets numbers; start it with torchrun, or unset them"
         ) from None
-    missing = [n for n in names if n not in said]
+    missing = [n for n in names if n not in given]
     if (rank, world) != (0, 1) and (missing or not 0 <= rank < world):
         raise UserError(
             f"the environment has {shown}{', but no ' + ', '.join(missing) if missing else ''}: "
@@ -92,8 +92,8 @@ class Processes:
         try:
             yield
         except RuntimeError as e:
-            of_the_network = isinstance(e, dist.DistError) or any(n in str(e) for n in ("gloo", "NCCL"))
-            if self.world == 1 or not of_the_network:
+            network = isinstance(e, dist.DistError) or any(n in str(e) for n in ("gloo", "NCCL"))
+            if self.world == 1 or not network:
                 raise
             raise OSError(f"another process has stopped, see its message ({str(e).splitlines()[0]})") from e
 

@@ -109,13 +109,13 @@ class Profile:
         def line(name: str, ms: float, more: str = "") -> str:
             return f"  {name[:28]:<28} {ms / self.STEPS:9.1f} ms {ms / total:6.1%}{more}"
 
-        def all_of(e: FunctionEventAvg) -> float:
+        def total_time(e: FunctionEventAvg) -> float:
             return (e.device_time_total if cuda else e.cpu_time_total) / 1e3
 
-        def own(e: FunctionEventAvg) -> float:
+        def self_time(e: FunctionEventAvg) -> float:
             return (e.self_device_time_total if cuda else e.self_cpu_time_total) / 1e3
 
-        phases = {name: all_of(events[name]) for name in self.PHASES if name in events}
+        phases = {name: total_time(events[name]) for name in self.PHASES if name in events}
         lines = [
             f"where a step goes, mean of {self.STEPS} "
             f"({total / self.STEPS:.1f} ms each, with the profiler's own cost)"
@@ -125,6 +125,6 @@ class Profile:
         operations = [
             e for name, e in events.items() if name not in phases and not name.startswith("Profiler")
         ]
-        for e in sorted(operations, key=own, reverse=True)[:10]:
-            lines.append(line(e.key, own(e), f"  {e.count // self.STEPS} calls"))
+        for e in sorted(operations, key=self_time, reverse=True)[:10]:
+            lines.append(line(e.key, self_time(e), f"  {e.count // self.STEPS} calls"))
         self.say("\n".join([*lines, f"  trace: {self.folder / 'trace.json'}"]))

@@ -60,9 +60,9 @@ def adopt_schedule(c: S, ckpt: Checkpoint) -> tuple[S, str]:
     A resumed run keeps the end of its cosine. Only a finished one can be given more steps after that end, or
     another end. UserError for a change that would make the steps done so far those of another schedule.
     """
-    had, step = ckpt.config, ckpt.progress["step"]
-    end = had["lr_decay_steps"] or had["max_steps"]
-    finished = step >= had["max_steps"]
+    before, step = ckpt.config, ckpt.progress["step"]
+    end = before["lr_decay_steps"] or before["max_steps"]
+    finished = step >= before["max_steps"]
     if c.max_steps < step:
         raise UserError(
             f"max_steps = {c.max_steps}, but the run is at step {step} already: give at least as many, "
@@ -72,17 +72,17 @@ def adopt_schedule(c: S, ckpt: Checkpoint) -> tuple[S, str]:
     if given:
         new = c.lr_decay_steps
     else:
-        new = end if finished or had["lr_decay_steps"] else c.max_steps
+        new = end if finished or before["lr_decay_steps"] else c.max_steps
     if new != end and not finished:
-        key = "lr_decay_steps" if given or had["lr_decay_steps"] else "max_steps"
+        key = "lr_decay_steps" if given or before["lr_decay_steps"] else "max_steps"
         raise UserError(
             f"{key} = {new}, but the run's learning rate decays until {key} = {end}: keep it "
             f"(--lr_decay_steps={end} with another --max_steps goes on at min_lr after it), or finish the "
             "run, which can then be extended"
         )
-    explicit = given or had["lr_decay_steps"] or new != c.max_steps
+    explicit = given or before["lr_decay_steps"] or new != c.max_steps
     now = replace(c, lr_decay_steps=new if explicit else 0)
-    if not finished or (c.max_steps == had["max_steps"] and new == end):
+    if not finished or (c.max_steps == before["max_steps"] and new == end):
         return now, ""
     return now, f"; it was finished and goes on to step {c.max_steps}: {_extension(now, step, end, new)}"
 
@@ -108,26 +108,26 @@ def _extension(c: Schedule, step: int, end: int, new: int) -> str:
 # Going on
 
 
-def refuse_other_run(out: Path, had: dict[str, Any], now: dict[str, Any]) -> None:
-    """UserError if the run in `out`, whose configuration is `had`, is not the one that `now` asks to
+def refuse_other_run(out: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """UserError if the run in `out`, whose configuration is `before`, is not the one that `now` asks to
     resume."""
-    odd = [key for key, value in now.items() if key not in RESUMABLE and had.get(key) != value]
-    if odd:
-        changes = ", ".join(f"{key} was {had.get(key)!r} and is now {now[key]!r}" for key in odd)
+    changed = [key for key, value in now.items() if key not in RESUMABLE and before.get(key) != value]
+    if changed:
+        changes = ", ".join(f"{key} was {before.get(key)!r} and is now {now[key]!r}" for key in changed)
         raise UserError(
             f"cannot resume {out}: {changes}; leave that out, or start another run from these weights "
             f"(--init_from={out / 'last'} with a new --out_dir, without --resume)"
         )
 
 
-def other_processes(had: dict[str, Any], world: int) -> str:
+def other_processes(before: dict[str, Any], world: int) -> str:
     """What a resumed run is told of a number of processes that has changed; "" if it has not."""
-    before = had.get("processes")
-    if before in (None, world):
+    begun_with = before.get("processes")
+    if begun_with in (None, world):
         return ""
-    dropout = " and draws other dropout masks" if had["dropout"] else ""
+    dropout = " and draws other dropout masks" if before["dropout"] else ""
     return (
-        f"; with {world} process{'es' * (world > 1)}, begun with {before}: each step has the same batch, "
+        f"; with {world} process{'es' * (world > 1)}, begun with {begun_with}: each step has the same batch, "
         f"but adds up its losses in another order{dropout}"
     )
 
@@ -188,7 +188,7 @@ def start_from(name: str, model: LanguageModel, config: dict[str, Any]) -> tuple
                 f"init_from = {name!r} was trained with another tokenizer ({ckpt.config['tokenizer']}) than "
                 f"{config['tokenizer']}"
             )
-        had = ckpt.config.get("order", "left_to_right")
+        order = ckpt.config.get("order", "left_to_right")
         weights, digest = ckpt.weights, checkpoint.weights_digest(ckpt.path)
     else:
         trunk = from_gpt2(name)
@@ -197,26 +197,26 @@ def start_from(name: str, model: LanguageModel, config: dict[str, Any]) -> tuple
                 f"init_from = {name!r} has a vocabulary of {trunk.config.vocab_size} tokens, the corpus "
                 f"{config['vocab_size']}: prepare it with GPT-2's tokenizer"
             )
-        had, weights = "left_to_right", {f"trunk.{k}": p.detach() for k, p in trunk.named_parameters()}
+        order, weights = "left_to_right", {f"trunk.{k}": p.detach() for k, p in trunk.named_parameters()}
     fixed = digest is not None and ckpt.config.get("sinusoidal", False)
-    if reading(had) != reading(config["order"]) or fixed != config["sinusoidal"]:
+    if reading(order) != reading(config["order"]) or fixed != config["sinusoidal"]:
         raise UserError(
-            f"init_from = {name!r} reads in the order {had!r}, this configuration in {config['order']!r}; "
+            f"init_from = {name!r} reads in the order {order!r}, this configuration in {config['order']!r}; "
             f"sinusoidal is {fixed} there, {config['sinusoidal']} here: positions are encoded otherwise, "
             "start from a run of this kind"
         )
-    own = dict(model.named_parameters())
+    parameters = dict(model.named_parameters())
     wpe, block = weights.get("trunk.wpe.weight"), config["block_size"]
     if wpe is not None and len(wpe) > block:  # a longer block serves a shorter one
         weights["trunk.wpe.weight"] = wpe[:block]
-    fits = {k for k, p in own.items() if k in weights and weights[k].shape == p.shape}
-    if any(k.startswith("trunk.") for k in own.keys() - fits):
+    fits = {k for k, p in parameters.items() if k in weights and weights[k].shape == p.shape}
+    if any(k.startswith("trunk.") for k in parameters.keys() - fits):
         raise UserError(
             f"init_from = {name!r} has another size than this configuration: give its n_layer, n_head, "
             "n_embd, block_size and vocabulary"
         )
     with torch.no_grad():
         for k in fits:
-            own[k].copy_(weights[k])
-    new = ", ".join(sorted(own.keys() - fits))
+            parameters[k].copy_(weights[k])
+    new = ", ".join(sorted(parameters.keys() - fits))
     return f"started from {name}" + (f"; as initialised: {new}" if new else ""), digest

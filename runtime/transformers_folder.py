@@ -70,11 +70,11 @@ def to_transformers(
             "AutoModelForCausalLM": f"{name}.NanoHeadsForCausalLM",
         },
     )
-    theirs = NanoHeadsForCausalLM(written)
-    own = dict(lm.named_parameters())
-    for key, p in theirs.lm.named_parameters():
-        p.copy_(own[key])
+    exported = NanoHeadsForCausalLM(written)
+    parameters = dict(lm.named_parameters())
+    for key, p in exported.lm.named_parameters():
+        p.copy_(parameters[key])
     for i, drawn in enumerate(draws):
-        theirs.drawn[i] = drawn.weight
-    theirs.save_pretrained(folder)
+        exported.drawn[i] = drawn.weight
+    exported.save_pretrained(folder)
     write_code(folder)

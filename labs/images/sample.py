@@ -133,7 +133,7 @@ def main(c: SampleImagesConfig) -> int:
     try:
         codes = sample_codes(model, draws, layout, labels, c.cfg, how, generator, device, dtype.name)
     except Degenerate as e:
-        raise Degenerate(e.what, ckpt.path) from None
+        raise Degenerate(e.reason, ckpt.path) from None
     write(c, codes, codec)
     each = len(codes) / (time.perf_counter() - began)
     print(f"{c.out}: {len(codes)} images, {each:,.1f} images/s", file=sys.stderr)
