@@ -34,9 +34,9 @@ def chunk_rows(vocab_size: int, device: str) -> int:
 
 
 def block_rows(vocab_size: int, device: str) -> int:
-    """Rows of logits for a head's arithmetic: on a CPU a megabyte, which its caches hold; on a GPU all there
-    are."""
-    return max(1, 2 * 160_000 // vocab_size) if device == "cpu" else chunk_rows(vocab_size, device)
+    """Rows of logits for a head's arithmetic: on a CPU two megabytes, which its caches hold; on a GPU all
+    there are."""
+    return max(1, 2**19 // vocab_size) if device == "cpu" else chunk_rows(vocab_size, device)
 
 
 def sizes(count: int, vocab_size: int, device: str, chunk: int = 0, block: int = 0) -> Sizes:
@@ -45,9 +45,7 @@ def sizes(count: int, vocab_size: int, device: str, chunk: int = 0, block: int =
     rows, few = chunk_rows(vocab_size, device), block_rows(vocab_size, device)
     if device != "cpu":
         return Sizes(chunk or rows, block or few, 2**31, 1)
-    # half the rows, for each thread has a chunk of its own; and more chunks than threads, so that no thread
-    # is idle for long
-    rows, few = min(rows // 2, max(64, -(-count // 8))), max(1, few // 2)
+    rows = min(rows, max(64, -(-count // 4)))  # more chunks than threads, so that no thread is idle for long
     # to wake the threads takes longer than work of a fraction of a millisecond
     workers = torch.get_num_threads() if count * vocab_size >= 2**22 else 1
     return Sizes(chunk or rows, block or few, 2048, workers)
