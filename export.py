@@ -68,7 +68,7 @@ def is_gpt2(model: LanguageModel) -> bool:
     plain_softmax = isinstance(head, Softmax) and type(head).link is Softmax.link and not head.cosine
     plain = projection.bias is None and not isinstance(projection, BayesianProjection)
     tied = projection.weight is trunk.embedding
-    return trunk.config.order == "left_to_right" and plain_softmax and plain and tied
+    return type(trunk) is GPT and trunk.config.order == "left_to_right" and plain_softmax and plain and tied
 
 
 def unused_token(tokenizer: Tokenizer) -> str:

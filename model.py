@@ -158,18 +158,38 @@ def short_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = True) -> Ten
     return (torch.softmax(scores, -1) @ v).view(B, nh, T, hs)
 
 
+Rotation = tuple[Tensor, Tensor]  # cosines and sines (..., T, hs / 2) of the angles of each token's place
+
+
+def rotated(x: Tensor, rotation: Rotation) -> Tensor:
+    """RMS-normed queries or keys (B, nh, T, hs), turned by their places: RoPE, Su et al. 2021, arXiv
+    2104.09864, on QK-norm, Henry et al. 2020, arXiv 2010.04245."""
+    a, b = F.rms_norm(x, x.shape[-1:]).chunk(2, -1)
+    cos, sin = (part.to(x.dtype) for part in rotation)
+    return torch.cat((a * cos - b * sin, a * sin + b * cos), -1)
+
+
 class Attention(nn.Module):
-    def __init__(self, config: GPTConfig):
+    def __init__(self, config: GPTConfig, bias: bool = True):
         super().__init__()
         self.n_head, self.dropout = config.n_head, config.dropout
         self.causal = config.order != "masked"
-        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
-        self.c_proj = nn.Linear(config.n_embd, config.n_embd)
+        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias)
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias)
 
-    def forward(self, x: Tensor, kv: Tensor | None, start: int | Tensor, mask: Tensor | None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        kv: Tensor | None,
+        start: int | Tensor,
+        mask: Tensor | None,
+        rotation: Rotation | None,
+    ) -> Tensor:
         B, T, C = x.shape
         qkv = self.c_attn(x).view(B, T, 3, self.n_head, C // self.n_head)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, nh, T, hs)
+        if rotation is not None:
+            q, k = rotated(q, rotation), rotated(k, rotation)
         causal = self.causal and T > 1 and mask is None
         if isinstance(start, Tensor):
             # one new token, at a position that a CUDA graph reads anew each time: no shape may depend on it
@@ -202,18 +222,49 @@ class MLP(nn.Module):
         return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
 
 
+class SquaredReLU(nn.Module):
+    """An MLP with max(x, 0)^2 and no biases. Source: So et al. 2021, arXiv 2109.08668."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=False)
+        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c_proj(F.relu(self.c_fc(x)).square())
+
+
 class Block(nn.Module):
     def __init__(self, config: GPTConfig):
         super().__init__()
-        self.ln_1 = nn.LayerNorm(config.n_embd)
+        self.ln_1: nn.Module = nn.LayerNorm(config.n_embd)
         self.attn = Attention(config)
-        self.ln_2 = nn.LayerNorm(config.n_embd)
-        self.mlp = MLP(config)
+        self.ln_2: nn.Module = nn.LayerNorm(config.n_embd)
+        self.mlp: nn.Module = MLP(config)
         self.drop = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, kv: Tensor | None, start: int | Tensor, mask: Tensor | None) -> Tensor:
-        x = x + self.drop(self.attn(self.ln_1(x), kv, start, mask))
+    def forward(
+        self,
+        x: Tensor,
+        kv: Tensor | None,
+        start: int | Tensor,
+        mask: Tensor | None,
+        rotation: Rotation | None = None,
+    ) -> Tensor:
+        x = x + self.drop(self.attn(self.ln_1(x), kv, start, mask, rotation))
         return x + self.drop(self.mlp(self.ln_2(x)))
+
+
+class ModernBlock(Block):
+    """RMSNorm without weights, attention with rotated queries and keys, squared ReLU; no biases."""
+
+    def __init__(self, config: GPTConfig):
+        nn.Module.__init__(self)
+        self.ln_1 = nn.RMSNorm(config.n_embd, elementwise_affine=False)
+        self.attn = Attention(config, bias=False)
+        self.ln_2 = nn.RMSNorm(config.n_embd, elementwise_affine=False)
+        self.mlp = SquaredReLU(config)
+        self.drop = nn.Dropout(config.dropout)
 
 
 class Trunk(nn.Module):
@@ -262,7 +313,7 @@ class GPT(Trunk):
         )
         self.drop = nn.Dropout(config.dropout)
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
-        self.ln_f = nn.LayerNorm(config.n_embd)
+        self.ln_f: nn.Module = nn.LayerNorm(config.n_embd)
         self.init_weights()
 
     @torch.no_grad()
@@ -317,8 +368,8 @@ class GPT(Trunk):
         # a tied head gives wte a dense gradient. The embedding's sparse one is added to it row by row, so a
         # CPU need not fill and add another (V, C)
         sparse = self.tied and self.training and tokens.device.type == "cpu"
-        x = self.drop(F.embedding(tokens, self.wte.weight, sparse=sparse) + self.wpe(positions))  # (B, T, C)
-        x = self._blocks(x, cache, start, mask)
+        x = self._placed(F.embedding(tokens, self.wte.weight, sparse=sparse), positions)  # (B, T, C)
+        x = self._blocks(self.drop(x), cache, start, mask, self._rotation(positions))
         if cache is not None:
             cache.length += tokens.shape[1]
         return x[:, first:]
@@ -352,16 +403,72 @@ class GPT(Trunk):
         places = position
         if self.config.order == "any":
             places = torch.stack((position - 1, position), -1)[None]
-        return self._blocks(self.wte(tokens) + self.wpe(places), cache, position)
+        x = self._placed(self.wte(tokens), places)
+        return self._blocks(x, cache, position, None, self._rotation(places))
+
+    def _placed(self, x: Tensor, positions: Tensor) -> Tensor:
+        """The embedded tokens (B, T, C) with where they stand."""
+        return x + self.wpe(positions)
+
+    def _rotation(self, positions: Tensor) -> Rotation | None:
+        """By which queries and keys are turned; None: not at all."""
+        return None
 
     def _blocks(
-        self, x: Tensor, cache: Cache | None, start: int | Tensor, mask: Tensor | None = None
+        self,
+        x: Tensor,
+        cache: Cache | None,
+        start: int | Tensor,
+        mask: Tensor | None,
+        rotation: Rotation | None,
     ) -> Tensor:
         if mask is not None:
             mask = mask[:, None]  # the same of all attention heads
         for i, block in enumerate(self.h):
-            x = block(x, cache.kv[i] if cache is not None else None, start, mask)
+            x = block(x, cache.kv[i] if cache is not None else None, start, mask, rotation)
         return self.ln_f(x)
+
+
+class Modern(GPT):
+    """The trunk of today's small models, from left to right: rotary positions, RMSNorm without weights (also
+    of the embedded tokens), normed queries and keys, squared ReLU, no biases. `tied = False` belongs to it.
+
+    Sources: modded-nanogpt (Jordan et al. 2024) and nanochat (Karpathy 2025), see also `rotated`.
+    """
+
+    def __init__(self, config: GPTConfig):
+        nn.Module.__init__(self)
+        self.size(config)
+        self.config = config
+        self.wte = nn.Embedding(config.padded_vocab, config.n_embd)
+        self.drop = nn.Dropout(config.dropout)
+        self.h = nn.ModuleList(ModernBlock(config) for _ in range(config.n_layer))
+        self.ln_f = nn.RMSNorm(config.n_embd, elementwise_affine=False)
+        self.init_weights()
+
+    @classmethod
+    def size(cls, config: GPTConfig, **args: Any) -> Size:
+        """ValueError if there is no such trunk."""
+        if config.order != "left_to_right":
+            raise ValueError(f"trunk = 'modern' reads from left to right, not in the order {config.order!r}")
+        if config.n_embd // config.n_head % 2:
+            raise ValueError(
+                f"n_embd = {config.n_embd}, n_head = {config.n_head}: trunk = 'modern' turns pairs of "
+                "numbers, and a head has an odd number of them; choose others"
+            )
+        embedding = config.padded_vocab * config.n_embd
+        return super().size(config)._replace(parameters=embedding + 12 * config.n_layer * config.n_embd**2)
+
+    def _placed(self, x: Tensor, positions: Tensor) -> Tensor:
+        return F.rms_norm(x, x.shape[-1:])
+
+    def _rotation(self, positions: Tensor) -> Rotation:
+        half = self.config.n_embd // self.config.n_head // 2
+        rates = 10000 ** (-torch.arange(half, device=positions.device) / half)
+        angles = (positions[..., None] * rates)[
+            ..., None, :, :
+        ]  # (..., 1, T, hs / 2): the same for all heads
+        return angles.cos(), angles.sin()
 
 
 # -----------------------------------------------------------------------------
@@ -369,7 +476,7 @@ class GPT(Trunk):
 
 # name -> class that makes a trunk from a GPTConfig and trunk_args or, for a lab's, "module:class". Its
 # forward(tokens, positions) gives hidden states (B, T, C), as GPT's does; only GPT has a cache
-TRUNKS: dict[str, type[Trunk] | str] = {"gpt": GPT, "cnn": "labs.classes.cnn:CNN"}
+TRUNKS: dict[str, type[Trunk] | str] = {"gpt": GPT, "modern": Modern, "cnn": "labs.classes.cnn:CNN"}
 
 
 class LanguageModel(nn.Module):

@@ -41,7 +41,7 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.lm = build(config.run)
         self.trunk.tied = False  # no sparse gradients, which train.py alone asks for
-        places = self.trunk.wpe
+        places = getattr(self.trunk, "wpe", None)
         if isinstance(places, DoubleEncoding) and places.sinusoidal:
             # stored with the weights, because transformers builds a model without data
             places.register_buffer("table", places.table)
