@@ -32,8 +32,9 @@ LEADS = torch.linspace(-5, 20, 501, dtype=torch.float64)
 # What is drawn: a row of config/ for each head, and each setting that changes a curve
 ROWS = (
     "baseline temperature smooth_gpt_10 sig_gpt sig_gpt_pw gs_softmax_f1 gs_softmax_f2 sigsoftmax "
-    "taylor_2 taylor_6 taylor_inf sm_softmax sm_taylor am_softmax sparse_softmax_k sparsemax entmax15 entmax "
-    "perturb_normal perturb_exponential confidence_penalty unlikelihood smooth_accuracy stop_gradient"
+    "sigmoid_cap stablemax taylor_2 taylor_6 taylor_inf sm_softmax sm_taylor am_softmax sparse_softmax_k "
+    "sparsemax entmax15 entmax perturb_normal perturb_exponential confidence_penalty unlikelihood "
+    "smooth_accuracy power_loss brier spherical stop_gradient"
 ).split()
 # an overlay of config/ -> V there
 WORDS = {"brief": V, "grammar": 2903}

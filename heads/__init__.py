@@ -23,12 +23,31 @@ from .base import Head, Targets, cross_entropy, with_gradient
 from .chunked import IN_PLACE, block_rows, chunk_rows, chunked_loss
 from .closed_forms import CLOSED_FORMS
 from .margin import AMSoftmax, SMSoftmax
-from .objectives import ConfidencePenalty, SmoothAccuracy, SoftTargets, StopGradient, Unlikelihood, ZLoss
+from .objectives import (
+    Brier,
+    ConfidencePenalty,
+    PowerLoss,
+    SmoothAccuracy,
+    SoftTargets,
+    Spherical,
+    StopGradient,
+    Unlikelihood,
+    ZLoss,
+)
 from .output import OutputHead
 from .perturb import PerturbMax
 from .projection import BayesianProjection, Projection, Weights, logits_of, project
 from .sigmoid import Sigmoid
-from .softmax import GSSoftmaxF1, GSSoftmaxF2, LabelSmoothing, SigSoftmax, SoftCap, Softmax
+from .softmax import (
+    GSSoftmaxF1,
+    GSSoftmaxF2,
+    LabelSmoothing,
+    SigmoidCap,
+    SigSoftmax,
+    SoftCap,
+    Softmax,
+    StableMax,
+)
 from .sparse import Entmax, Entmax15, Sparsemax, SparseSoftmax
 from .taylor import SMTaylor, Taylor, TaylorInf
 
@@ -40,6 +59,8 @@ HEADS: dict[str, type[Head]] = {
     "gs_softmax_f2": GSSoftmaxF2,
     "sigsoftmax": SigSoftmax,
     "softcap": SoftCap,
+    "sigmoid_cap": SigmoidCap,
+    "stablemax": StableMax,
     "taylor": Taylor,
     "taylor_inf": TaylorInf,
     "sm_softmax": SMSoftmax,
@@ -53,6 +74,9 @@ HEADS: dict[str, type[Head]] = {
     "confidence_penalty": ConfidencePenalty,
     "unlikelihood": Unlikelihood,
     "smooth_accuracy": SmoothAccuracy,
+    "power_loss": PowerLoss,
+    "brier": Brier,
+    "spherical": Spherical,
     "z_loss": ZLoss,
     "soft_targets": SoftTargets,
     "stop_gradient": StopGradient,

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .base import Head, Targets, at, cross_entropy
+from .base import Head, Targets, at, check_positive, cross_entropy
 from .softmax import Softmax
 
 
@@ -130,6 +130,47 @@ class SmoothAccuracy(Softmax):
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
         return -cross_entropy(logits, targets.token).neg().exp()
+
+
+class PowerLoss(Softmax):
+    """L = (1 - p_t^alpha) / alpha: -log p_t where alpha is near 0, `SmoothAccuracy` at alpha = 1.
+
+    Its gradient p_t^alpha (p - onehot(t)) counts a position the less the less probable its token is. Of data
+    q its minimum is p ~ q^(1 / (1 - alpha)), and from alpha = 1 on all mass on the most probable token.
+    Source: Li et al. 2025, arXiv 2510.00526, for fine-tuning.
+    """
+
+    def __init__(self, vocab_size: int, alpha: float = 0.5):
+        super().__init__(vocab_size)
+        check_positive(alpha=alpha)
+        self.alpha = alpha
+
+    def loss(self, logits: Tensor, targets: Targets) -> Tensor:
+        # not expm1, whose gradient torch takes as its value + 1: 0 where p_t is small
+        return (1 - (-self.alpha * cross_entropy(logits, targets.token)).exp()) / self.alpha
+
+
+class Brier(Softmax):
+    """L = sum_v (p_v - y_v)^2 with y = onehot(t): a strictly proper score, bounded by 2.
+
+    Source: Brier 1950, "Verification of forecasts expressed in terms of probability".
+    """
+
+    def loss(self, logits: Tensor, targets: Targets) -> Tensor:
+        p = torch.softmax(logits, 1)
+        return p.square().sum(1) - 2 * at(p, targets.token) + 1
+
+
+class Spherical(Softmax):
+    """L = 1 - p_t / |p|: a strictly proper score, bounded by 1.
+
+    Source: Gneiting and Raftery 2007, "Strictly proper scoring rules, prediction, and estimation", sec. 4.1.
+    """
+
+    def loss(self, logits: Tensor, targets: Targets) -> Tensor:
+        # of e^(z - max z), whose normaliser cancels
+        scores = (logits - logits.amax(1, keepdim=True).detach()).exp()
+        return 1 - at(scores, targets.token) / scores.norm(dim=1)
 
 
 class StopGradient(Head):

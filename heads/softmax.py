@@ -54,6 +54,36 @@ class SoftCap(Softmax):
         return self.cap * torch.tanh(z / self.cap)
 
 
+class SigmoidCap(Softmax):
+    """u(z) = cap sigma((z + shift) / width): logits between 0 and cap. At z = 0 the slope is cap / (4 width).
+
+    Source: the records of modded-nanogpt (Jordan et al. 2024, github.com/KellerJordan/modded-nanogpt). They
+    first have 30 sigma(z / 7.5) = 15 + 15 tanh(z / 15), which is `SoftCap` at 15, for a constant cancels;
+    later 23 sigma((z + 5) / 7.5), which saturates sooner above than below.
+    """
+
+    def __init__(self, vocab_size: int, cap: float = 23.0, shift: float = 5.0, width: float = 7.5):
+        super().__init__(vocab_size)
+        check_positive(cap=cap, width=width)
+        if not math.isfinite(shift):
+            raise ValueError(f"shift = {shift}: must be finite")
+        self.cap, self.shift, self.width = cap, shift, width
+
+    def link(self, z: Tensor) -> Tensor:
+        return self.cap * torch.sigmoid((z + self.shift) / self.width)
+
+
+class StableMax(Softmax):
+    """F(z) = z + 1 from 0 on and 1 / (1 - z) below, that is u(z) = sign(z) log(1 + |z|).
+
+    Without a bias, as its source has it: a confident prediction needs a logit of about V.
+    Source: Prieto et al. 2025, arXiv 2501.04697, section 4.
+    """
+
+    def link(self, z: Tensor) -> Tensor:
+        return z.relu().log1p() - (-z.clamp(max=0)).log1p()
+
+
 class SigSoftmax(Softmax):
     """u(z) = z + log sigma(z), that is F(z) = e^z sigma(z).
 

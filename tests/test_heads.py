@@ -47,6 +47,8 @@ VARIANTS = [(name, {}) for name in HEADS] + [
     ("perturb_max", {"noise": "exponential"}),
     ("confidence_penalty", {"beta": 0.5}),
     ("softcap", {"cap": 12.0}),
+    ("sigmoid_cap", {"cap": 30.0, "shift": 0.0}),
+    ("power_loss", {"alpha": 0.2}),
     ("z_loss", {"alpha": 0.1}),
     ("unlikelihood", {"alpha": 0.3}),
     ("stop_gradient", {"of": "entmax15"}),
@@ -71,6 +73,7 @@ NOT_PROPER = (
     "am_softmax",
     "confidence_penalty",
     "smooth_accuracy",
+    "power_loss",
 )
 
 
@@ -523,6 +526,10 @@ def plain(name: str, args: dict, z: torch.Tensor, targets: Targets) -> tuple[tor
         "gs_softmax_f1": lambda: z.sigmoid(),
         "gs_softmax_f2": lambda: torch.where(z < 0, z.exp(), 1 + z),
         "sigsoftmax": lambda: z.exp() * z.sigmoid(),
+        "sigmoid_cap": lambda: (
+            args.get("cap", 23.0) * torch.sigmoid((z + args.get("shift", 5.0)) / 7.5)
+        ).exp(),
+        "stablemax": lambda: torch.where(z < 0, 1 / (1 - z), 1 + z),
         "taylor": lambda: polynomial(z, args.get("n", 2)),
         "taylor_inf": lambda: polynomial(z, args.get("n", 2)),
     }
@@ -564,6 +571,14 @@ def plain(name: str, args: dict, z: torch.Tensor, targets: Targets) -> tuple[tor
         return nll(softmax) - args.get("alpha", 1.0) * ((1 - softmax).log() * avoid).sum(1), softmax
     if name == "smooth_accuracy":
         return -(softmax * onehot).sum(1), softmax
+    p_t = (softmax * onehot).sum(1)
+    if name == "power_loss":
+        alpha = args.get("alpha", 0.5)
+        return (1 - p_t**alpha) / alpha, softmax
+    if name == "brier":
+        return ((softmax - onehot) ** 2).sum(1), softmax
+    if name == "spherical":
+        return 1 - p_t / (softmax**2).sum(1).sqrt(), softmax
     if name == "stop_gradient":
         _, p = plain(args.get("of", "softmax"), {}, z, targets)
         return ((p.detach() - onehot) * z).sum(1), p
@@ -585,6 +600,12 @@ def test_loss_and_distribution_are_the_papers_formulas(name, args):
     if name != "taylor_inf":
         ours, theirs = (torch.autograd.grad(l.sum(), z)[0] for l in (loss, want[0]))
         torch.testing.assert_close(ours, theirs, **near)
+
+
+def test_the_first_sigmoid_cap_is_a_tanh_cap():
+    z = 20 * torch.randn(9, V)
+    caps = HEADS["sigmoid_cap"](V, cap=30.0, shift=0.0, width=7.5), HEADS["softcap"](V, cap=15.0)
+    torch.testing.assert_close(caps[0].log_probs(z), caps[1].log_probs(z))
 
 
 def test_label_smoothing_is_torchs():

@@ -15,6 +15,8 @@ rows = [
     "unlikelihood",
     "z_loss",
     "softcap",
+    "sigmoid_cap",
+    "stablemax",
     "gs_softmax_f1",
     "gs_softmax_f2",
     "sigsoftmax",
@@ -38,6 +40,9 @@ rows = [
     "sparse_softmax_k --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4",
     "sparse_softmax_p --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4",
     "smooth_accuracy --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4",
+    "power_loss --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4",
+    "brier --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4",
+    "spherical --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4",
     "stop_gradient --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4",
 ]
 overlay = "brief"

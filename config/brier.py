@@ -1,0 +1,2 @@
+# Softmax trained by the Brier score, for fine-tuning.
+head = "brier"

@@ -1,0 +1,2 @@
+# Softmax trained by the spherical score, for fine-tuning.
+head = "spherical"
