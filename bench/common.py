@@ -1,5 +1,6 @@
-"""What the benchmarks share: programs that take turns, where they ran, their JSON."""
+"""What the benchmarks share: their arguments, programs that take turns, where they ran, their JSON."""
 
+import argparse
 import importlib.util
 import json
 import os
@@ -18,25 +19,47 @@ import torch
 
 from runtime.device import ISA_VARIABLE, capabilities, choose_dtype
 
+median = statistics.median
+
+
+def arguments(doc: str, rounds: int = 0, device: bool = False) -> argparse.ArgumentParser:
+    """The arguments that benchmarks share: --out and, for those that are timed, --rounds and --device."""
+    p = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if rounds:
+        p.add_argument("--rounds", type=int, default=rounds, help="timed runs of each program")
+    if device:
+        p.add_argument("--device", default="cpu")
+    p.add_argument("--out", type=Path, help="the JSON to write")
+    return p
+
 
 def sync(device: str | torch.device) -> None:
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
 
 
+def timed(program: Callable[[], Any], device: str | torch.device = "cpu") -> float:
+    """Seconds of one run."""
+    sync(device)
+    start = time.perf_counter()
+    program()
+    sync(device)
+    return time.perf_counter() - start
+
+
 def turns(
     programs: dict[str, Callable[[], Any]], rounds: int, warmup: int = 1, device: str = "cpu"
 ) -> dict[str, list[float]]:
-    """Seconds of each run of each program. They take turns, so that a slow minute of the machine hits all."""
+    """Seconds of each run of each program. They take turns, so that a slow minute of the machine hits all.
+
+    A program in a process of its own (`Served`) times itself.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in programs}
     for i in range(warmup + rounds):
         for name, program in programs.items():
-            sync(device)
-            start = time.perf_counter()
-            program()
-            sync(device)
+            run = program.step() if isinstance(program, Served) else timed(program, device)
             if i >= warmup:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(run)
         print(".", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return seconds
@@ -55,12 +78,16 @@ class Served:
         )
         self.ask("ready")
 
-    def ask(self, what: str) -> Any:
-        print(what, file=self.process.stdin, flush=True)
+    def ask(self, request: str) -> Any:
+        print(request, file=self.process.stdin, flush=True)
         answer = self.process.stdout.readline()
         if not answer:
             raise SystemExit(f"{' '.join(self.process.args[1:])} died, see its message above")
         return json.loads(answer)
+
+    def step(self) -> float:
+        """Seconds of one step, by the program's own clock."""
+        return self.ask("step")
 
     def close(self) -> Any:
         """What the program has to report; its process ends."""
@@ -74,33 +101,9 @@ def serve(make: Callable[[], Any], device: str = "cpu") -> None:
     """The other end: `make()` has step() and report(). Whatever the program prints goes to stderr."""
     answers, sys.stdout = sys.stdout, sys.stderr
     program = make()
+    answer = {"ready": lambda: None, "step": lambda: timed(program.step, device), "report": program.report}
     for line in sys.stdin:
-        result: Any = None
-        if line == "step\n":
-            sync(device)
-            start = time.perf_counter()
-            program.step()
-            sync(device)
-            result = time.perf_counter() - start
-        elif line == "report\n":
-            result = program.report()
-        print(json.dumps(result), file=answers, flush=True)
-
-
-def serve_turns(programs: dict[str, Served], rounds: int, warmup: int) -> dict[str, list[float]]:
-    """As `turns`, for programs in processes of their own."""
-    seconds: dict[str, list[float]] = {name: [] for name in programs}
-    for i in range(warmup + rounds):
-        for name, program in programs.items():
-            s = program.ask("step")
-            if i >= warmup:
-                seconds[name].append(s)
-        print(".", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
-    return seconds
-
-
-median = statistics.median
+        print(json.dumps(answer[line.strip()]()), file=answers, flush=True)
 
 
 def peak_mb(device: str) -> float:
@@ -122,22 +125,9 @@ def resident_mb(key: str) -> float:
 
 # The features that decide how fast a CPU multiplies matrices
 CAPABILITIES = (
-    "avx2",
-    "avx512_f",
-    "avx512_vnni",
-    "avx512_bf16",
-    "avx512_fp16",
-    "amx_int8",
-    "amx_bf16",
-    "amx_fp16",
-    "neon",
-    "dot",
-    "i8mm",
-    "fp16_arith",
-    "bf16",
-    "sve",
-    "sve_bf16",
-)
+    "avx2 avx512_f avx512_vnni avx512_bf16 avx512_fp16 amx_int8 amx_bf16 amx_fp16 "
+    "neon dot i8mm fp16_arith bf16 sve sve_bf16"
+).split()
 HIDING = ("ATEN_CPU_CAPABILITY", ISA_VARIABLE, "MKL_ENABLE_INSTRUCTIONS")  # variables that hide some of it
 
 
@@ -162,32 +152,32 @@ def machine(device: str = "cpu") -> dict[str, Any]:
     }
 
 
-def load_module(path: Path, name: str) -> ModuleType:
-    """The module in the file `path`, whatever else is called so."""
-    spec = importlib.util.spec_from_file_location(name, path)
+def nanogpt(checkout: Path) -> ModuleType:
+    """The module in model.py of a checkout of karpathy/nanoGPT; ours has the same name."""
+    spec = importlib.util.spec_from_file_location("nanogpt_model", checkout / "model.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look themselves up there
+    sys.modules[spec.name] = module  # dataclasses look themselves up there
     spec.loader.exec_module(module)
     return module
 
 
-def skipped(what: str, remedy: str) -> None:
-    print(f"skipped: {what} ({remedy})", file=sys.stderr)
+def skipped(program: str, remedy: str) -> None:
+    print(f"skipped: {program} ({remedy})", file=sys.stderr)
 
 
-def shown(value: Any) -> Any:
-    """An argument or setting as the JSON has it: of an absolute path the last component alone."""
+def without_places(value: Any) -> Any:
+    """An argument or setting as the JSON has it: an absolute path becomes its last component."""
     if not isinstance(value, (str, Path)):
         return value
     flag, equals, path = str(value).rpartition("=")
     return flag + equals + (Path(path).name if Path(path).is_absolute() else path)
 
 
-def write(path: Path | None, settings: dict[str, Any], results: Any, device: str = "cpu") -> None:
-    """Writes the JSON of a run, with the command that made it; nothing if no --out was given."""
-    if not path:
+def write(args: argparse.Namespace, settings: list[str], results: Any, **more: Any) -> None:
+    """Writes --out, the JSON of a run: its command, machine, some of its settings and its results."""
+    if not args.out:
         return
-    command = " ".join(["python", f"bench/{Path(sys.argv[0]).name}", *map(shown, sys.argv[1:])])
-    settings = {key: shown(value) for key, value in settings.items()}
-    content = {"command": command, "machine": machine(device), **settings, "results": results}
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    command = " ".join(["python", f"bench/{Path(sys.argv[0]).name}", *map(without_places, sys.argv[1:])])
+    content = {"command": command, "machine": machine(getattr(args, "device", "cpu"))}
+    content |= {key: without_places(getattr(args, key)) for key in settings} | more
+    args.out.write_text(json.dumps(content | {"results": results}, indent=1) + "\n")

@@ -108,16 +108,16 @@ part torch 60 "$python" -c 'import torch; print(torch.__version__, torch.__confi
 part tests 900 "$python" -m pytest -m gpu -p no:cacheprovider
 if [ "$size" = tiny ]; then
     part training 300 "$python" bench/training.py --device "$device" --size tiny --data random --windows 16 \
-        --rounds 1 --what --out "$out/training.json"
+        --rounds 1 --rows --out "$out/training.json"
     part sampling 300 "$python" bench/sampling.py --device "$device" --size tiny --tokens 5 --batches 1 2 \
         --rounds 1 --out "$out/sampling.json"
-    part heads 300 "$python" bench/heads.py --device "$device" --rows 16 --dim 8 --vocab 70 --repeats 1 \
+    part heads 300 "$python" bench/heads.py --device "$device" --rows 16 --dim 8 --vocab 70 --rounds 1 \
         --heads sigmoid --dtypes float32 --out "$out/heads.json"
 else
     part training 960 "$python" bench/training.py --device "$device" --size 124M --data "$data" --rounds 20 \
         ${beside[@]+"${beside[@]}"} --out "$out/training.json"
     part training-1024 480 "$python" bench/training.py --device "$device" --size 124M-1024 --data "$data" \
-        --rounds 20 --what ${beside[@]+"${beside[@]}"} --out "$out/training-1024.json"
+        --rounds 20 --rows ${beside[@]+"${beside[@]}"} --out "$out/training-1024.json"
     part sampling 480 "$python" bench/sampling.py --device "$device" --batches 1 64 \
         ${beside[@]+"${beside[@]}"} --out "$out/sampling.json"
     part heads 480 "$python" bench/heads.py --device "$device" --rows 8192 --dim 768 --out "$out/heads.json"

@@ -1,7 +1,7 @@
 """The chunked head against materialised logits: seconds and peak memory of forward and backward.
 
     python bench/heads.py [--heads softmax sigmoid] [--dtypes bfloat16] [--rows 2048] [--dim 384]
-                          [--vocab 50257] [--repeats 5] [--device cpu] [--out bench/heads.json]
+                          [--vocab 50257] [--rounds 5] [--device cpu] [--out bench/heads.json]
 
 plain         F.cross_entropy of logits, what everybody does: the base of all ratios
 materialised  the head's own loss, of all logits at once
@@ -14,10 +14,9 @@ On a GPU the head's loss is compiled, as in train.py, and memory is what torch's
 """
 
 import argparse
-import statistics
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -26,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bench.common import dtypes, resident_mb, sync, write
+from bench.common import arguments, dtypes, median, resident_mb, turns, write
 from heads import HEADS, OutputHead, Targets, chunked_loss, make_head, project
 from runtime.device import DTYPES, autocast
 
@@ -65,15 +64,10 @@ class Case:
         for p in (self.hidden, *self.oh.parameters()):
             p.grad = torch.ones_like(p)  # written: its pages count as taken before the run
 
-    def step(self, way: str) -> float:
-        """Seconds."""
-        sync(self.device)
-        start = time.perf_counter()
+    def step(self, way: str) -> None:
         with autocast(self.device, self.dtype):
             total = loss(way, self.oh, self.hidden, self.targets)
         total.backward()
-        sync(self.device)
-        return time.perf_counter() - start
 
 
 def peak_mb(way: str, head: str, dtype: str, rows: int, dim: int, vocab: int, device: str = "cpu") -> float:
@@ -101,16 +95,14 @@ def peak_in_a_process(
     return float(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
 
 
-def measure(head: str, dtype: str, ways: list[str], repeats: int, size: tuple) -> list[dict]:
+def measure(head: str, dtype: str, ways: list[str], rounds: int, size: tuple) -> list[dict]:
     """Median seconds and peak memory of each way; the first step of each warms up."""
     case = Case(head, dtype, *size)
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
-    for way in ways * (repeats + 1):
-        seconds[way].append(case.step(way))
+    seconds = turns({way: partial(case.step, way) for way in ways}, rounds, 1, case.device)
     del case
     results = []
     for way in ways:
-        r = {"dtype": dtype, "head": head, "way": way, "seconds": statistics.median(seconds[way][1:])}
+        r = {"dtype": dtype, "head": head, "way": way, "seconds": median(seconds[way])}
         results.append({**r, "peak_mb": peak_in_a_process(way, head, dtype, *size)})
     return results
 
@@ -127,8 +119,8 @@ def show(r: dict, base: dict) -> None:
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("rows", 2048), ("dim", 384), ("vocab", 50257), ("repeats", 5)):
+    p = arguments(__doc__, rounds=5, device=True)
+    for name, default in (("rows", 2048), ("dim", 384), ("vocab", 50257)):
         p.add_argument(f"--{name}", type=int, default=default)
     p.add_argument(
         "--heads",
@@ -140,9 +132,7 @@ def main() -> None:
     p.add_argument(
         "--dtypes", nargs="+", choices=DTYPES, help="default: float32, and what auto takes on the device"
     )
-    p.add_argument("--device", default="cpu")
     p.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
-    p.add_argument("--out", type=Path)
     p.add_argument("--peak", nargs=3, metavar=("WAY", "HEAD", "DTYPE"), help=argparse.SUPPRESS)
     args = p.parse_args()
     size = (args.rows, args.dim, args.vocab, args.device)
@@ -156,12 +146,11 @@ def main() -> None:
             ways = [w for w in args.ways if head == "softmax" or w in ("materialised", "chunked")]
             if not hasattr(nn, "LinearCrossEntropyOptions"):
                 ways = [w for w in ways if w != "linear_ce"]
-            for r in measure(head, dtype, ways, args.repeats, size):
+            for r in measure(head, dtype, ways, args.rounds, size):
                 base = base or r
                 show(r, base)
                 results.append(r)
-    settings = {key: getattr(args, key) for key in ("repeats", "rows", "dim", "vocab")}
-    write(args.out, {"labels": LABELS, **settings}, results, args.device)
+    write(args, ["rounds", "rows", "dim", "vocab"], results, labels=LABELS)
 
 
 if __name__ == "__main__":

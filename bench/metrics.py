@@ -11,7 +11,6 @@ Medians count. sacreBLEU takes minutes for 1,000 texts, so it gets two smaller t
   them would take is extrapolated
 """
 
-import argparse
 import math
 import sys
 import time
@@ -23,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 import sacrebleu
 
-from bench.common import median, turns, write
+from bench.common import arguments, median, timed, turns, write
 from evaluation.diversity import self_bleu_sacre
 
 VOCAB = 20000
@@ -50,8 +49,6 @@ def sacrebleus(texts: list[str], some: int) -> tuple[list[float], float]:
 def compare(texts: list[str], whole: int, some: int) -> dict:
     scores, seconds = sacrebleus(texts[:whole], whole)
     theirs, value = math.fsum(scores) / whole, self_bleu_sacre(texts[:whole])
-    start = time.perf_counter()
-    self_bleu_sacre(texts[:whole])
     result = {
         "program": "sacrebleu",
         "set": whole,
@@ -59,7 +56,7 @@ def compare(texts: list[str], whole: int, some: int) -> dict:
         "ours": value,
         "equal": theirs == value,
         "seconds": seconds,
-        "our_seconds": time.perf_counter() - start,
+        "our_seconds": timed(partial(self_bleu_sacre, texts[:whole])),
     }
     _, seconds = sacrebleus(texts, some)
     result |= {
@@ -80,13 +77,11 @@ def compare(texts: list[str], whole: int, some: int) -> dict:
 
 
 def main() -> int:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = arguments(__doc__, rounds=5)
     p.add_argument("--texts", type=int, nargs="+", default=[1000, 10000])
     p.add_argument("--words", type=int, default=200)
-    p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--set", type=int, default=100, help="texts that sacreBLEU compares with one another")
     p.add_argument("--some", type=int, default=10, help="texts that sacreBLEU compares with all others")
-    p.add_argument("--out", type=Path)
     args = p.parse_args()
     results = []
     for N in args.texts:
@@ -102,7 +97,7 @@ def main() -> int:
             )
     texts = zipf_texts(min(args.texts), args.words)
     results.append(compare(texts, min(args.set, len(texts)), min(args.some, len(texts))))
-    write(args.out, {"rounds": args.rounds, "vocab": VOCAB}, results)
+    write(args, ["rounds"], results, vocab=VOCAB)
     return 0 if results[-1]["equal"] else 1
 
 

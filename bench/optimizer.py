@@ -6,7 +6,6 @@ Steps of the parameters of a model of config/OVERLAY.py with made-up gradients, 
 The programs take turns; medians count.
 """
 
-import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from torch import Tensor, nn
 
-from bench.common import dtypes, median, turns, write
+from bench.common import arguments, dtypes, median, turns, write
 from config.defaults import TrainConfig
 from model import build
 from runtime.optimizer import iteration_dtype, make_optimizer
@@ -47,10 +46,8 @@ def programs(config: TrainConfig, dtype: str) -> dict[str, Callable[[], None]]:
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = arguments(__doc__, rounds=9)
     p.add_argument("--overlay", default="brief")
-    p.add_argument("--rounds", type=int, default=9)
-    p.add_argument("--out", type=Path)
     args = p.parse_args()
     config = TrainConfig.read(["config/baseline.py", f"config/{args.overlay}.py"])
     results = []
@@ -60,7 +57,7 @@ def main() -> None:
             over = median([s / a for s, a in zip(values, seconds["adamw"])])
             results.append({"dtype": dtype, "program": name, "seconds": median(values), "over_adamw": over})
             print(f"{dtype}, {name}: {1000 * median(values):.2f} ms, {over:.1f} times AdamW's")
-    write(args.out, {"overlay": args.overlay, "rounds": args.rounds}, results)
+    write(args, ["overlay", "rounds"], results)
 
 
 if __name__ == "__main__":

@@ -13,43 +13,35 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import train
-from bench.common import dtypes, median, turns, write
+from bench.common import arguments, dtypes, median, turns, write
 from config.defaults import TrainConfig
+
+ORDERS = ("left_to_right", "random")
 
 
 def trainer(config: list[str], order: str, dtype: str, out: str) -> train.Trainer:
-    flags = [
-        "config/baseline.py",
-        *config,
-        f"--order={order}",
-        f"--dtype={dtype}",
-        f"--out_dir={out}/{order}",
-    ]
-    made = train.Trainer(TrainConfig.read(flags), train.Processes("cpu"))
-    made.model.train()
-    return made
+    flags = [f"--order={order}", f"--dtype={dtype}", f"--out_dir={out}/{order}"]
+    trainer = train.Trainer(TrainConfig.read(["config/baseline.py", *config, *flags]), train.Processes("cpu"))
+    trainer.model.train()
+    return trainer
 
 
-def main(argv: list[str]) -> None:
-    own = {"rounds": "30", "out": ""}
-    rest = []
-    for argument in argv:
-        key, _, value = argument.removeprefix("--").partition("=")
-        own.update({key: value}) if key in own else rest.append(argument)
-    found = []
+def main() -> None:
+    args, args.config = arguments(__doc__, rounds=30).parse_known_args()
+    results = []
     for dtype in dtypes():
         with tempfile.TemporaryDirectory() as out:
-            made = {order: trainer(rest, order, dtype, out) for order in ("left_to_right", "random")}
-            programs = {order: t.train_step for order, t in made.items()}
-            seconds = turns(programs, int(own["rounds"]), warmup=5)
-            for t in made.values():
+            trainers = {order: trainer(args.config, order, dtype, out) for order in ORDERS}
+            programs = {order: t.train_step for order, t in trainers.items()}
+            seconds = turns(programs, args.rounds, warmup=5)
+            for t in trainers.values():
                 t.close()
-        pairs = [b / a for a, b in zip(seconds["left_to_right"], seconds["random"])]
+        ratio = median([b / a for a, b in zip(*seconds.values())])
         step = {order: median(s) for order, s in seconds.items()}
-        found.append({"dtype": dtype, "seconds_a_step": step, "ratio": median(pairs)})
-        print(f"{dtype}: {step['random']:.4f} s / {step['left_to_right']:.4f} s, ratio {median(pairs):.3f}")
-    write(Path(own["out"]) if own["out"] else None, {"config": rest, "rounds": int(own["rounds"])}, found)
+        results.append({"dtype": dtype, "seconds_a_step": step, "ratio": ratio})
+        print(f"{dtype}: {step['random']:.4f} s / {step['left_to_right']:.4f} s, ratio {ratio:.3f}")
+    write(args, ["config", "rounds"], results)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -6,7 +6,6 @@ The exact conditionals of labs/synthetic stand where a model would. The paper's 
 the best of all orders; a sampler has as many as it is given.
 """
 
-import argparse
 import statistics
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
-from bench.common import write
+from bench.common import arguments, write
 from evaluation.any_order import FREE, Exact
 from evaluation.samplers import ANY
 from labs.synthetic.tasks import TASKS, Task
@@ -32,20 +31,19 @@ def rounds(task: Task, sampler: str, texts: int) -> list[int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--texts", type=int, default=20)
-    parser.add_argument("--length", type=int, default=100)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
-    found: dict[str, dict[str, list[int]]] = {}
+    p = arguments(__doc__)
+    p.add_argument("--texts", type=int, default=20)
+    p.add_argument("--length", type=int, default=100)
+    args = p.parse_args()
+    results: dict[str, dict[str, list[int]]] = {}
     for name, make in TASKS.items():
         task = make(args.length)
         if task.burst_steps() is None:  # nothing to set it beside, and hours
             continue
-        found[name] = {sampler: rounds(task, sampler, args.texts) for sampler in SHOWN}
-        for sampler, r in found[name].items():
+        results[name] = {sampler: rounds(task, sampler, args.texts) for sampler in SHOWN}
+        for sampler, r in results[name].items():
             print(f"{name}, {sampler}: {statistics.fmean(r):.2f} ({min(r)} to {max(r)})", flush=True)
-    write(args.out, {"texts": args.texts, "length": args.length}, found)
+    write(args, ["texts", "length"], results)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from bench.common import dtypes, load_module, median, peak_mb, skipped, turns, write
+from bench.common import arguments, dtypes, median, nanogpt, peak_mb, skipped, turns, write
 from evaluation.sampling import generate
 from heads import make_head
 from model import GPT, GPTConfig, LanguageModel
@@ -83,7 +83,7 @@ def run_transformers(hf: Any, prompt: torch.Tensor, tokens: int) -> None:
 
 
 def nanogpt_model(path: Path, config: GPTConfig, device: str) -> nn.Module:
-    module: Any = load_module(path / "model.py", "nanogpt_model")
+    module: Any = nanogpt(path)
     c = config
     sizes = {"block_size": c.block_size, "n_layer": c.n_layer, "n_head": c.n_head, "n_embd": c.n_embd}
     gpt = module.GPT(module.GPTConfig(vocab_size=c.padded_vocab, dropout=0.0, bias=True, **sizes))
@@ -140,24 +140,20 @@ def measure(args: argparse.Namespace, batch: int) -> list[dict]:
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = arguments(__doc__, rounds=5, device=True)
     p.add_argument("--nanogpt", type=Path)
     p.add_argument("--size", choices=SIZES, default="124M")
     p.add_argument("--batches", type=int, nargs="+", default=[1, 16])
     p.add_argument("--tokens", type=int, default=500)
-    p.add_argument("--device", default="cpu")
     p.add_argument(
         "--dtypes",
         nargs="+",
         choices=("float32", "bfloat16"),
         help="what the device computes; on a GPU what auto takes",
     )
-    p.add_argument("--rounds", type=int, default=5)
-    p.add_argument("--out", type=Path)
     args = p.parse_args()
     results = [r for batch in args.batches for r in measure(args, batch)]
-    settings = {key: getattr(args, key) for key in ("size", "tokens", "rounds")}
-    write(args.out, {**settings, "peak_mb": peak_mb(args.device)}, results, args.device)
+    write(args, ["size", "tokens", "rounds"], results, peak_mb=peak_mb(args.device))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Whole training steps: rows of the table, labels stored and online, micro-batches; and nanoGPT.
+"""Whole training steps: rows of the table, labels stored and online; and nanoGPT.
 
     python bench/training.py [--data data/wikitext103/gpt2] [--nanogpt DIR] [--size 30M] [--device cpu]
                              [--rounds 7] [--out bench/training.json]
@@ -30,7 +30,7 @@ import torch
 
 import train
 import training.text
-from bench.common import Served, dtypes, load_module, median, peak_mb, serve, serve_turns, skipped, write
+from bench.common import Served, arguments, dtypes, median, nanogpt, peak_mb, serve, skipped, turns, write
 from data.batches import batch_indices
 from data.tokenizers import GPT2Tokenizer
 from data.tokens import open_tokens, write_tokens
@@ -47,16 +47,8 @@ SIZES = {
     "124M-1024": dict(n_layer=12, n_head=12, n_embd=768, block_size=1024, batch_size=12),
     "tiny": dict(n_layer=1, n_head=2, n_embd=32, block_size=32, batch_size=8),
 }
-ROWS = (
-    "baseline",
-    "smooth_gpt",
-    "bayes_gpt",
-    "gs_softmax_f1",
-    "gs_softmax_f2",
-    "sig_gpt",
-    "sig_gpt_sum",
-    "sig_gpt_pw",
-)
+ROWS = "smooth_gpt bayes_gpt gs_softmax_f1 gs_softmax_f2 sig_gpt sig_gpt_sum sig_gpt_pw".split()
+ONLINE = "sig_gpt, online"  # its teacher proposes at each step; else labels are stored
 LR = 3e-4
 
 
@@ -185,22 +177,18 @@ def random_part(windows: int, block_size: int, folder: Path) -> Path:
 def make_program(name: str, args: argparse.Namespace, folder: Path) -> Ours | NanoGPT:
     """The program called `name`.
 
-    That is a row of the table, "sig_gpt, online", "baseline, N micro-batches" or "nanoGPT, MODE".
+    That is a row of the table, "sig_gpt, online" or "nanoGPT, MODE".
     """
     training.text.prepared = lambda *_: folder
     base, _, how = name.partition(", ")
     teacher = folder / "teacher"
     make = partial(Ours, size=args.size, device=args.device, folder=folder, teacher=teacher)
     if base == "nanoGPT":
-        module = load_module(args.nanogpt / "model.py", "nanogpt_model")
         # our weights and windows, on the CPU: the peak memory of a GPU is to be nanoGPT's alone
-        return NanoGPT(module, Ours("baseline", args.size, "cpu", folder, teacher), how, args.device)
-    if how == "online":
-        return make(base, label_store=False)
-    if how:
-        micro = SIZES[args.size]["batch_size"]
-        return make(base, batch_size=micro * int(how.split()[0]), micro_batch=micro)
-    return make(base)
+        return NanoGPT(
+            nanogpt(args.nanogpt), Ours("baseline", args.size, "cpu", folder, teacher), how, args.device
+        )
+    return make(base, label_store=False) if how == "online" else make(base)
 
 
 def save_teacher(args: argparse.Namespace, folder: Path) -> None:
@@ -212,23 +200,14 @@ def save_teacher(args: argparse.Namespace, folder: Path) -> None:
 
 
 def parse() -> argparse.Namespace:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = arguments(__doc__, rounds=7, device=True)
     p.add_argument(
         "--data", type=Path, default=Path("data/wikitext103/gpt2"), help="a prepared folder, or: random"
     )
     p.add_argument("--nanogpt", type=Path)
     p.add_argument("--size", choices=SIZES, default="30M")
-    p.add_argument(
-        "--what",
-        nargs="*",
-        choices=("rows", "micro"),
-        default=["rows"],
-        help="beside the baseline and nanoGPT: the table's rows; batches of 1 to 8 micro-batches",
-    )
-    p.add_argument("--device", default="cpu")
+    p.add_argument("--rows", nargs="*", default=[*ROWS, ONLINE], help="beside the baseline and nanoGPT")
     p.add_argument("--windows", type=int, default=128, help="windows of the train split that are used")
-    p.add_argument("--rounds", type=int, default=7)
-    p.add_argument("--out", type=Path)
     p.add_argument("--serve", help=argparse.SUPPRESS)
     p.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     return p.parse_args()
@@ -252,7 +231,7 @@ def main() -> None:
         subprocess.run([sys.executable, *again, "--serve", "teacher"], check=True)
         for group in together:
             programs = {name: Served(name, again, **environment(name)) for name in group}
-            seconds |= serve_turns(programs, args.rounds, 2)
+            seconds |= turns(programs, args.rounds, 2)
             reports |= {name: program.close() for name, program in programs.items()}
     results: list[dict] = []
     for name in names:
@@ -263,7 +242,7 @@ def main() -> None:
             r["mfu"] = r["tokens_per_s"] * r["flops_per_token"] / r["peak"]
         results.append(r)
         show(r)
-    write(args.out, {"size": args.size, "rounds": args.rounds, "data": str(args.data)}, results, args.device)
+    write(args, ["size", "rounds", "data"], results)
 
 
 def environment(name: str) -> dict[str, str]:
@@ -288,11 +267,7 @@ def programs_of(args: argparse.Namespace, on_gpu: bool) -> list[str]:
         names += [f"nanoGPT, {mode}" for mode in (["compiled"] if on_gpu else dtypes())]
     else:
         skipped("nanoGPT", "give --nanogpt DIR, a checkout of karpathy/nanoGPT")
-    if "rows" in args.what:
-        names += [*ROWS[1:], "sig_gpt, online"]
-    if "micro" in args.what:
-        names += [f"baseline, {n} micro-batches" for n in (1, 2, 4, 8)]
-    return names
+    return names + args.rows
 
 
 if __name__ == "__main__":

@@ -17,19 +17,17 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(HERE))
 
-from bench.common import Served, median, serve_turns, write
+from bench.common import Served, arguments, median, turns, write
 from bench.training import SIZES, random_part
 
 ROWS = ("baseline", "bayes_gpt", "gs_softmax_f1", "sig_gpt", "unlikelihood")
 
 
 def parse() -> argparse.Namespace:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = arguments(__doc__, rounds=9)
     p.add_argument("other", type=Path, help="another checkout of this repository")
     p.add_argument("--rows", nargs="+", default=list(ROWS))
     p.add_argument("--size", choices=SIZES, default="30M")
-    p.add_argument("--rounds", type=int, default=9)
-    p.add_argument("--out", type=Path)
     return p.parse_args()
 
 
@@ -52,7 +50,7 @@ def main() -> None:
         subprocess.run([sys.executable, *program(checkouts["before"]), "--serve", "teacher"], check=True)
         for row in args.rows:
             programs = {when: Served(row, program(checkout)) for when, checkout in checkouts.items()}
-            seconds = serve_turns(programs, args.rounds, 2)
+            seconds = turns(programs, args.rounds, 2)
             losses = {when: p.close()["losses"] for when, p in programs.items()}
             ratios = [now / before for before, now in zip(seconds["before"], seconds["now"])]
             result = {
@@ -65,7 +63,7 @@ def main() -> None:
             results.append(result)
             print(result, flush=True)
     commits = {when: commit(checkout) for when, checkout in checkouts.items()}
-    write(args.out, {"size": args.size, "rounds": args.rounds, **commits}, results, "cpu")
+    write(args, ["size", "rounds"], results, **commits)
 
 
 if __name__ == "__main__":

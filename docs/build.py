@@ -3,56 +3,111 @@
     python docs/build.py --write     writes them
     python docs/build.py --check     exits 1 if a file is not what its template and the numbers give
 
-In a template, {{NAME:FORMAT}} is a number of docs/sources.py or a table of docs/tables.py.
+A template is one of Jinja. {{EXPRESSION:FORMAT}} is a number: the expression may use the functions of
+docs/sources.py, the format is Python's. docs/templates/tables.jinja has the tables of several pages.
 """
 
 import argparse
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from jinja2 import Environment, StrictUndefined, TemplateError
+
 from docs import gallery, sources
-from docs.sources import ROOT, Differences, Span
-from docs.tables import Numbers, blocks, fits
+from docs.sources import ROOT, Rows, Span, Values
+from labs.classes.judge import PUBLISHED
+from labs.synthetic.tasks import TASKS
 
 TEMPLATES = ROOT / "docs" / "templates"
-PLACE = re.compile(r"\{\{(.+?)\}\}")
+PLACE = re.compile(r"\{\{(.+?)(?::(\+?,?(?:\.\d+)?[defg%]|,))?\}\}")
 
 
-def all_numbers() -> Numbers:
-    """Whatever a template may name."""
-    n = sources.numbers()
-    n["slope"] = {row: gallery.slope_of(row) for row in gallery.ROWS}
-    n["gain_slope"] = {row: gallery.start_slope(row, gain) for row, gain in gallery.GAIN_HEADS.items()}
-    n["gain_of"] = gallery.GAIN_HEADS
-    found = n["search"]["heads_250"]
-    n["tuned_slope"] = {row: gallery.start_slope(row, at.gain) for row, at in found.items()}
-    slopes, gains = n["tuned_slope"].values(), [at.gain for at in found.values()]
-    n["grammar_slope"] = Span(
-        gallery.start_slope(row, at.gain, "grammar") for row, at in n["search"]["grammar"].items()
+def form(value: Any, spec: str) -> str:
+    return format(value, spec)
+
+
+def table(head: list[str], left: int = 1) -> str:
+    """The first two lines of a table whose first `left` columns are text and the others numbers."""
+    rule = ["---" if i < left else "---:" for i in range(len(head))]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in (head, rule))
+
+
+def cell(rows: Rows, key: str, spec: str) -> str:
+    """The number, or "-" where the row has none."""
+    return format(getattr(rows, key), spec) if any(e.get(key) is not None for e in rows.entries) else "-"
+
+
+def ranked(models: dict[str, Rows], key: str) -> list[tuple[str, Rows]]:
+    """The rows, lowest first."""
+    return sorted(models.items(), key=lambda item: getattr(item[1], key).mean)
+
+
+def star(name: str, row: str, key: str) -> str:
+    """A mark for a row that cannot be told from the best."""
+    return " *" if sources.summary(name)[row].entries[0].get(f"{key}_best") else ""
+
+
+def best(run: str) -> Values:
+    """The lowest validation perplexity of a run of results/single_runs.jsonl, or of a row of them."""
+    return sources.curves("single_runs")[run].curve.val_ppl.lowest
+
+
+def means(values: dict[str, Values], rows: Iterable[str]) -> Span:
+    return Span(values[row].mean for row in rows)
+
+
+def slopes(name: str, overlay: str = "brief") -> Span:
+    """The slopes at the start at each row's best point."""
+    return Span(gallery.start_slope(row, at.gain, overlay) for row, at in sources.search(name).items())
+
+
+def gain_slope(row: str) -> float:
+    return gallery.start_slope(row, gallery.GAIN_HEADS[row])
+
+
+def environment() -> Environment:
+    env = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    env.filters |= {"form": form, "cell": cell, "ranked": ranked}
+    shared = (
+        "rows",
+        "curves",
+        "classified",
+        "ratios",
+        "search",
+        "fits",
+        "written",
+        "bench",
+        "full_size",
+        "hours",
     )
-    n["best_at"] = SimpleNamespace(slope=Span(slopes), gain=Span(gains))
-    n["grammar_diff"] = {row: Differences(r) for row, r in n["grammar"].items()}
-    softmax, gain = (n["seeds"][name].mean for name in ("softmax", "gain 4"))
-    n["below"] = SimpleNamespace(gain=1 - gain / softmax)
-    others = {row: ratio for row, ratio in n["ratio_1000"].items() if row != "baseline"}
-    n["best_ratio"] = min(ratio.mean for ratio in others.values())
-    n["am_behind"] = others["am_softmax"].mean - 1
-    n["at_am_rate"] = Span(
-        n["single"][f"4,000 steps, am_softmax's learning rate, {seed}"].val_ppl[4000] for seed in (2, 3, 4)
-    )
-    n["once_behind"] = n["ratio_at"]["heads_once"]["am_softmax"].mean - 1
-    n["order_1000"] = Span(ratio.mean for ratio in n["ratio_1000"].values())
-    n["order_250"] = Span(n["tuned_ratio"][row].mean for row in n["ratio_1000"])
-    n["fit"] = fits(n["memorised"])
-    n["blocks"] = blocks(n)
-    return n
+    env.globals |= {name: getattr(sources, name) for name in shared}
+    env.globals |= {"table": table, "star": star, "best": best, "means": means, "span": Span}
+    env.globals |= {"slope": gallery.slope_of, "start_slope": gallery.start_slope, "slopes": slopes}
+    env.globals |= {"gain_slope": gain_slope, "gains_of": gallery.GAIN_HEADS}
+    env.globals |= {"published": PUBLISHED, "tasks": TASKS, "peaks": sources.PEAK_FLOPS}
+    macros = env.from_string(formatted((TEMPLATES / "tables.jinja").read_text(encoding="utf-8"))).module
+    env.globals |= {"tuned": macros.tuned}
+    return env
+
+
+def formatted(text: str) -> str:
+    """{{EXPRESSION:FORMAT}} as Jinja has it."""
+    return PLACE.sub(lambda m: f'{{{{ ({m[1]})|form("{m[2]}") }}}}' if m[2] else m[0], text)
+
+
+def render(text: str, env: Environment) -> str:
+    """The template with its places filled in. ValueError for a place that names nothing."""
+    try:
+        return env.from_string(formatted(text)).render()
+    except (TemplateError, AttributeError, KeyError, TypeError, ValueError) as e:
+        raise ValueError(f"a place names no number: {type(e).__name__}: {e}") from None
 
 
 WIDTH = 110
@@ -73,23 +128,11 @@ def filled(item: str) -> str:
 def wrapped(text: str) -> str:
     """Markdown whose prose is filled to WIDTH: numbers have not the length of their names."""
     out, fenced = [], False
-    for block in text.split("\n\n"):
-        verbatim = fenced or block.lstrip("\n").startswith(VERBATIM)
+    for block in re.split(r"\n{2,}", text):
+        verbatim = fenced or block.startswith(VERBATIM)
         fenced ^= block.count("```") % 2 == 1
         out.append(block if verbatim else "\n".join(map(filled, re.split(r"\n(?=- )", block))))
     return "\n\n".join(out).rstrip("\n") + "\n"
-
-
-def render(text: str, numbers: Numbers) -> str:
-    """The template with its places filled in. ValueError for a place that names nothing."""
-
-    def fill(place: re.Match[str]) -> str:
-        try:
-            return f"{{{place[1]}}}".format_map(numbers)
-        except (KeyError, AttributeError, IndexError, ValueError, TypeError) as e:
-            raise ValueError(f"{place[0]} names no number: {type(e).__name__}: {e}") from None
-
-    return PLACE.sub(fill, text)
 
 
 def page_of(template: Path) -> Path:
@@ -103,12 +146,12 @@ def shown(path: Path) -> str:
 
 def pages() -> Iterator[tuple[Path, str]]:
     """Each page that has a template, and what it should say."""
-    numbers = all_numbers()
+    env = environment()
     for template in sorted(TEMPLATES.glob("*.md")):
         note = f"<!-- Made by docs/build.py (make docs): edit {shown(template)} -->\n\n"
         text = template.read_text(encoding="utf-8")
         try:
-            yield page_of(template), note + wrapped(render(text, numbers))
+            yield page_of(template), note + wrapped(render(text, env))
         except ValueError as e:
             raise ValueError(f"{template.name}: {e}") from None
 

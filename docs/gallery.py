@@ -12,7 +12,7 @@ import math
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,10 +21,9 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from config.defaults import TrainConfig
-from docs.sources import ROOT, by_row, configured, curves, interval, ratios, runs, single_runs, stored
+from docs.sources import ROOT, Rows, configured, curves, ratios, rows, search
 from evaluation.figures import panels, plain_numbers, pyplot, write
 from heads import HEADS, Head, Targets
-from measures.search import trials_of
 from model import LanguageModel, build
 
 V = 4096  # the vocabulary of the small tables
@@ -39,8 +38,6 @@ ROWS = (
 # an overlay of config/ -> V there
 WORDS = {"brief": V, "grammar": 2903}
 PLACES = 128  # of a fresh model, at which its slope is measured
-
-Curves = dict[int, list[dict[str, Any]]]  # seed -> the evaluations during its training
 
 
 class Curve(NamedTuple):
@@ -145,13 +142,21 @@ GAIN_HEADS["am_softmax"] = 20 / math.sqrt(configured("brief")["n_embd"])
 
 def gain_figure(path: Path) -> list[Path]:
     """Validation perplexity after 1,000 steps against the slope at the start; a line for softmax's gains."""
-    single = single_runs()
-    softmax = [(run.gain, run.best) for run in single.values() if run.gain and run.seed == 1]
+    single = curves("single_runs")
+    softmax = single.having("gain").where(seed=1)
+    ppl = [min(e["val_ppl"] for e in run["curve"]) for run in softmax.entries]
     fig, ax = pyplot().subplots(figsize=(6, 3), layout="constrained")
     ax.plot(
-        *zip(*sorted(softmax)), color="0.4", marker="o", lw=1.5, label="softmax, its logits times a constant"
+        *zip(*sorted(zip(softmax.gain, ppl))),
+        color="0.4",
+        marker="o",
+        lw=1.5,
+        label="softmax, its logits times a constant",
     )
-    points = {row: (start_slope(row, gain), single[f"{row}, 1"].best) for row, gain in GAIN_HEADS.items()}
+    points = {
+        row: (start_slope(row, gain), single[f"{row}, 1"].curve.val_ppl.lowest.mean)
+        for row, gain in GAIN_HEADS.items()
+    }
     ax.plot(*zip(*points.values()), color="tab:blue", marker="s", ls="", label="other heads")
     for row, point in points.items():
         ax.annotate(row, point, (8, 4), textcoords="offset points", va="center")
@@ -171,23 +176,21 @@ def trials_figure(name: str, path: Path) -> list[Path]:
     A star is a head's best trial. Heads with exact zeros are left out: the slope at the start says nothing of
     them.
     """
-    trials = stored(name, "search")
-    rows = [row for row in by_row(trials) if not head_of(row).sparse]
+    searched = {row: at for row, at in search(name).items() if not head_of(row).sparse}
     fig, axes = pyplot().subplots(1, 2, figsize=(8, 3.2), sharey=True, layout="constrained")
     colours = pyplot().get_cmap("tab20").colors
-    for i, row in enumerate(rows):
-        of_row = [t for t in trials_of(trials, row, len(trials)) if math.isfinite(t["nll"])]
-        gains, ppl = [t["point"]["gain"] for t in of_row], [math.exp(t["nll"]) for t in of_row]
+    for i, (row, at) in enumerate(searched.items()):
+        gains, ppl = zip(*[(gain, ppl) for gain, ppl in zip(at.gains, at.ppl) if math.isfinite(ppl)])
         colour = "black" if row == "baseline" else colours[i % len(colours)]
         for ax, x in zip(axes, (gains, [start_slope(row, gain) for gain in gains])):
             ax.plot(x, ppl, color=colour, marker="o", ms=3, ls="", label=row)
             best = min(range(len(ppl)), key=ppl.__getitem__)
             ax.plot(x[best], ppl[best], color=colour, marker="*", ms=9, ls="")
-    for ax, what in zip(axes, ("gain", "slope d log p / d(h w) of the fresh model")):
+    for ax, label in zip(axes, ("gain", "slope d log p / d(h w) of the fresh model")):
         ax.set_xscale("log", base=2)
         ax.xaxis.set_major_formatter("{x:g}")
         ax.set_yscale("log")
-        ax.set_xlabel(what)
+        ax.set_xlabel(label)
     plain_numbers(axes[0])
     axes[0].set_ylabel("validation perplexity")
     axes[1].legend(fontsize=6, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
@@ -209,21 +212,23 @@ def budgets_figure(path: Path) -> list[Path]:
     """Test perplexity over tuned softmax's of the same seed, with the 95% interval, against the tokens seen.
     Thin: the validation perplexities during these trainings."""
     fig, ax = pyplot().subplots(figsize=(7.5, 4), layout="constrained")
-    rows = [row for row in dict.fromkeys(row for name in BUDGETS for row in runs(name)) if row != "baseline"]
-    colour = {row: pyplot().get_cmap("tab10")(i % 10) for i, row in enumerate(rows)}
+    others = [
+        row for row in dict.fromkeys(r for name in BUDGETS for r in rows(name).models) if row != "baseline"
+    ]
+    colour = {row: pyplot().get_cmap("tab10")(i % 10) for i, row in enumerate(others)}
     ax.axhline(1, color="0.6", lw=1)
     for name, (title, marker, line) in BUDGETS.items():
-        of, course = runs(name), curves(name)
+        course = curves(name).models
         ax.plot([], [], color="0.3", marker=marker, lw=0.8, ls=line, label=title)
-        for row, ratio in ratios(of, "ppl_eps").items():
+        for row, ratio in ratios(name).items():
             if row == "baseline":
                 continue
-            a_step = next(r["train_tokens"] / r["steps"] for r in of[row].values())
-            at, over = curve_over(course["baseline"], course[row], a_step)
+            run = rows(name)[row].entries[0]
+            at, over = curve_over(course["baseline"], course[row], run["train_tokens"] / run["steps"])
             ax.plot(at, over, color=colour[row], lw=0.8, alpha=0.6, ls=line)
-            ends = at[-1] * 1.03 ** (rows.index(row) - len(rows) / 2)  # side by side
+            ends = at[-1] * 1.03 ** (others.index(row) - len(others) / 2)  # side by side
             ax.errorbar(ends, ratio.mean, ratio.half, color=colour[row], marker=marker, ms=5, lw=1.2)
-    for row in rows:
+    for row in others:
         ax.plot([], [], color=colour[row], label=row)
     ax.set_xscale("log")
     ax.set_xticks([0.25e6, 0.5e6, 1e6, 2e6, 4e6], ["0.25M", "0.5M", "1M", "2M", "4M"])
@@ -234,16 +239,12 @@ def budgets_figure(path: Path) -> list[Path]:
     return write(fig, path)
 
 
-def curve_over(base: Curves, row: Curves, a_step: float) -> tuple[list[float], list[float]]:
+def curve_over(base: Rows, row: Rows, a_step: float) -> tuple[list[float], list[float]]:
     """Training tokens at the evaluations, of `a_step` tokens a step, and there the mean over the seeds of
     validation perplexity over the baseline's."""
-    shared = sorted(base.keys() & row.keys())
-    at = [e["step"] * a_step for e in row[shared[0]]]
-    over = [
-        interval(row[s][i]["val_ppl_eps"] / base[s][i]["val_ppl_eps"] for s in shared).mean
-        for i in range(len(at))
-    ]
-    return at, over
+    steps = list(dict.fromkeys(e["step"] for e in row.curve.entries))
+    base_at, row_at = ({step: runs.curve[step].val_ppl_eps for step in steps} for runs in (base, row))
+    return [step * a_step for step in steps], [(row_at[step] / base_at[step]).mean for step in steps]
 
 
 def main() -> None:
