@@ -4,7 +4,7 @@
     python docs/build.py --check     exits 1 if a file is not what its template and the numbers give
 
 A template is one of Jinja. {{EXPRESSION:FORMAT}} is a number: the expression may use the functions of
-docs/sources.py, the format is Python's. docs/templates/tables.jinja has the tables of several pages.
+docs/sources.py and of environment(), the format is Python's.
 """
 
 import argparse
@@ -92,8 +92,6 @@ def environment() -> Environment:
     env.globals |= {"slope": gallery.slope_of, "start_slope": gallery.start_slope, "slopes": slopes}
     env.globals |= {"gain_slope": gain_slope, "gains_of": gallery.GAIN_HEADS}
     env.globals |= {"published": PUBLISHED, "tasks": TASKS, "peaks": sources.PEAK_FLOPS}
-    macros = env.from_string(formatted((TEMPLATES / "tables.jinja").read_text(encoding="utf-8"))).module
-    env.globals |= {"tuned": macros.tuned}
     return env
 
 
