@@ -74,4 +74,4 @@ def test_committed_trials_are_those_that_the_command_asks_for(argv, monkeypatch)
     rows = {row["name"]: row for row in store.rows(search.NAME)}
     trials = [trial for row in c.rows for trial in search.Search(c, store).shared(row)]
     assert len(trials) == 4 * len(c.rows)
-    assert not [odd for trial in trials if (odd := trial.differs(rows[trial.out.name]["training"], rows))]
+    assert not any(trial.differs(rows[trial.out.name]["training"], rows) for trial in trials)
