@@ -125,9 +125,8 @@ def save(
             tokenizer.save(aside)
         for name, content in (("config", config), ("progress", progress)):
             (aside / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    if (
-        path.exists()
-    ):  # where only `old` is left (killed between these renames), it stays until the new one has its name
+    # where only `old` is left (killed between these renames), it stays until the new one has its name
+    if path.exists():
         shutil.rmtree(old, ignore_errors=True)
         path.rename(old)
     aside.rename(path)
@@ -184,7 +183,7 @@ def is_run(path: str | Path) -> bool:
 
 def _typed(content: Any, file: str, needed: dict[str, type], others: dict[str, type]) -> dict[str, Any]:
     """`content` of a JSON file, if it has all keys `needed`, and these and `others`, where it has them, are
-    of their type. Else ValueError."""
+    of their type. Else UserError."""
     if not isinstance(content, dict):
         raise UserError(f"{file} holds a {type(content).__name__}, not a dict")
     out = dict(content)
@@ -231,10 +230,13 @@ def load(
     run: bool = False,
     classifier: bool = False,
 ) -> Checkpoint:
-    """Reads a checkpoint folder onto the CPU, with or without its tensors. ValueError if a file of it is
-    missing, cut short or not what it should be;
-    of a `run`, with all that training writes (a checkpoint to sample from needs less). NoLanguageModel if it
-    is a classifier's, unless it may be a `classifier`."""
+    """Reads a checkpoint folder onto the CPU, with or without its tensors.
+
+    run         its configuration has all that training writes; to sample from it takes less
+    classifier  it may be a classifier's; else NoLanguageModel if it is one
+
+    UserError if a file is missing, cut short or damaged.
+    """
     path = Path(path)
     part = ""
     try:
@@ -270,7 +272,7 @@ def load_model(
     classifier: bool = False,
 ) -> tuple[LanguageModel, Checkpoint]:
     """The model of a run's checkpoint, in eval mode on `device`, for matrix products in `dtype` (see
-    LanguageModel.lower); it may be a `classifier`. ValueError if its weights do not fit its configuration."""
+    LanguageModel.lower); it may be a `classifier`. UserError if its weights do not fit its configuration."""
     ckpt = load(find(path, which), classifier=classifier)
     size = {k: ckpt.config[k] for k in _MODEL}
     with users_values():
@@ -291,7 +293,7 @@ def load_model(
 def restore(model: LanguageModel, ckpt: Checkpoint) -> None:
     """Copies the checkpoint's weights into `model`.
 
-    ValueError naming the first tensor that does not fit, Degenerate one that holds nan or inf.
+    UserError naming the first tensor that does not fit, Degenerate one that holds nan or inf.
     """
     tensors = model.tensors()
     if tensors.keys() != ckpt.weights.keys():
@@ -321,7 +323,7 @@ def weights_digest(path: Path) -> str:
 
 @contextlib.contextmanager
 def in_use(folder: Path) -> Iterator[None]:
-    """Holds `folder` for this process; ValueError if another one holds it. The lock goes with the process,
+    """Holds `folder` for this process; UserError if another one holds it. The lock goes with the process,
     however it ends."""
     try:
         with contextlib.ExitStack() as stack:

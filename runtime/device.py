@@ -44,7 +44,7 @@ def get_device(name: str) -> torch.device:
     """ "auto" (a CUDA GPU if there is one, else the CPU), "cpu", "cuda", "cuda:1" or "mps".
 
     Under torchrun "auto" and "cuda" are the process's own GPU. "mps" (Apple's GPU) is never chosen by "auto",
-    because nobody has run it yet. ValueError for a device that is not there.
+    because nobody has run it yet. UserError for a device that is not there.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -126,7 +126,7 @@ def choose_dtype(name: str, device: torch.device, has: Mapping[str, Any] | None 
     """The dtype that `name` means on a device with the capabilities `has` (None: its own), and why.
 
     "auto": bfloat16 where the device computes it; else float16 on a CUDA GPU, float32 on a CPU. On MPS
-    float32: nothing else has been tried there. ValueError for an unknown name, and for 16 bits on MPS.
+    float32: nothing else has been tried there. UserError for an unknown name, and for 16 bits on MPS.
     """
     check_dtype(name)
     if device.type == "mps":
@@ -160,7 +160,7 @@ def settle_dtype(name: str, device: torch.device) -> Precision:
 
 
 def get_dtype(name: str) -> torch.dtype:
-    """The torch.dtype of one of DTYPES; ValueError for another name."""
+    """The torch.dtype of one of DTYPES; UserError for another name."""
     if name not in DTYPES:
         raise UserError(f"dtype = {name!r}: use {CHOICES}")
     return getattr(torch, name)
@@ -196,7 +196,7 @@ def available(device: torch.device | str) -> int | None:
 
 
 def check_fits(needed: float, device: torch.device | str, work: str, lower: str) -> None:
-    """ValueError if `work` needs more bytes than `device` has, saying which settings to `lower`."""
+    """UserError if `work` needs more bytes than `device` has, saying which settings to `lower`."""
     free = available(device)
     if free is not None and needed > free:
         raise UserError(
@@ -212,6 +212,6 @@ def training_bytes(parameters: int, kept: int, batch_size: int) -> int:
 
 
 def check_model(size: "Size", device: torch.device | str = "cpu", each: int = 4) -> None:
-    """ValueError if a model of this size, `each` bytes a parameter, does not fit."""
+    """UserError if a model of this size, `each` bytes a parameter, does not fit."""
     work = f"a model of {size.parameters:,} parameters"
     check_fits(each * size.parameters, device, work, size.settings)

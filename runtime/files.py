@@ -128,7 +128,7 @@ def check_writable(path: Path) -> None:
 
 
 def read_text(path: Path) -> str:
-    """The text of a UTF-8 file. ValueError naming it if it is not UTF-8."""
+    """The text of a UTF-8 file. UserError naming it if it is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -140,7 +140,7 @@ def read_json(path: Path, strict: bool = False) -> Any:
     """The content of a JSON file, whose strings can be printed. `strict` refuses the NaN and Infinity that
     Python's JSON may hold.
 
-    ValueError naming the file, whatever is wrong with it.
+    UserError naming the file, whatever is wrong with it.
     """
 
     def refuse(number: str) -> float:
@@ -156,7 +156,7 @@ def read_json(path: Path, strict: bool = False) -> Any:
 
 
 def check_text(content: Any) -> None:
-    """ValueError for a string in what a JSON file holds that has control characters but line ends and tabs,
+    """UserError for a string in what a JSON file holds that has control characters but line ends and tabs,
     which a terminal would obey, or half of a surrogate pair, which cannot be written again."""
     if isinstance(content, str):
         if match := CONTROL.search(content):
@@ -172,7 +172,7 @@ def check_text(content: Any) -> None:
 def foreign(path: Path, kind: str) -> Iterator[None]:
     """A context for code that reads a JSON of ours which somebody may have changed.
 
-    If the code does not find there what it expects, a ValueError names the file.
+    If the code does not find there what it expects, a UserError names the file.
     """
     try:
         yield

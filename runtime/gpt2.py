@@ -28,7 +28,7 @@ SUPPORTED = {
 
 
 def refuse_missing_path(name: str) -> None:
-    """ValueError for a name that can only be a folder here, and is none.
+    """UserError for a name that can only be a folder here, and is none.
 
     The hub does not have it either, but would be asked for half a minute.
     """
@@ -48,7 +48,7 @@ def refuse_missing_path(name: str) -> None:
 
 
 def check_size(config: "GPT2Config") -> None:
-    """ValueError if a transformers configuration, which may ask for anything, is of no GPT-2 that fits."""
+    """UserError if a transformers configuration, which may ask for anything, is of no GPT-2 that fits."""
     sizes: list[Any] = [config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd]
     if not all(type(n) is int for n in sizes):
         raise UserError(f"its sizes are {sizes}, not whole numbers")
@@ -58,7 +58,7 @@ def check_size(config: "GPT2Config") -> None:
 def from_gpt2(name: str, dropout: float = 0.0) -> GPT:
     """The trunk of a `GPT2LMHeadModel`: a hub name ("gpt2") or a folder that `save_pretrained` wrote.
 
-    ValueError if it cannot be loaded or is a variant of GPT-2 that this trunk does not compute.
+    UserError if it cannot be loaded or is a variant of GPT-2 that this trunk does not compute.
     """
     refuse_missing_path(name)
     if not Path(name).is_dir():

@@ -34,7 +34,7 @@ def on_stop(handler: Callable[[int, FrameType | None], None]) -> dict[signal.Sig
 
 
 def torchrun() -> tuple[int, int]:
-    """(rank, number of processes) by torchrun's variables; (0, 1) without it. ValueError if only some of them
+    """(rank, number of processes) by torchrun's variables; (0, 1) without it. UserError if only some of them
     are there: left over, or set by hand."""
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     given = {n: os.environ[n] for n in (*names, "LOCAL_RANK") if n in os.environ}

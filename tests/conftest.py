@@ -7,6 +7,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import contextlib
 import io
+import json
 import re
 import signal
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import train
 import training.text
@@ -149,6 +151,24 @@ def said(monkeypatch) -> list[str]:
 
     monkeypatch.setattr(figures, "write", writing)
     return said
+
+
+def weights(out: str | Path, which: str = "last") -> dict[str, torch.Tensor]:
+    """A run's stored weights."""
+    return load_file(Path(out) / which / "model.safetensors")
+
+
+def progress(out: str | Path, which: str = "last") -> dict:
+    return json.loads((Path(out) / which / "progress.json").read_text())
+
+
+def log(out: str | Path) -> list[dict]:
+    return [json.loads(line) for line in (Path(out) / "log.jsonl").read_text().splitlines()]
+
+
+def curve(out: str | Path, key: str = "loss") -> list[float]:
+    """The values of a key in a run's log."""
+    return [entry[key] for entry in log(out) if key in entry]
 
 
 def same_tensors(a: dict, b: dict) -> bool:

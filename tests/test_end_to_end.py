@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import handlers_kept
+from conftest import curve, handlers_kept, log
 
 import eval_diversity
 import sample
@@ -41,9 +41,8 @@ def out(tmp_path_factory) -> Path:
 
 def test_training_learns_and_logs(out):
     for row in ("baseline", "bayes"):
-        log = [json.loads(line) for line in (out / row / "log.jsonl").read_text().splitlines()]
-        losses, val = [e["loss"] for e in log if "loss" in e], [e["val_nll"] for e in log if "val_nll" in e]
-        assert [e["step"] for e in log if "loss" in e] == [5, 10, 15, 20]
+        losses, val = curve(out / row), curve(out / row, "val_nll")
+        assert [e["step"] for e in log(out / row) if "loss" in e] == [5, 10, 15, 20]
         assert losses[-1] < losses[0] and len(val) == 2 and val[1] < val[0] < 6.0  # log 400 = 5.99
 
 

@@ -1,11 +1,10 @@
 """The gain of the logits, z = g h W^T + b: any head at any gain, fixed or learned."""
 
-import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
+from conftest import log
 
 from heads import HEADS, Targets, make_head, project
 from runtime.checkpoint import load_model
@@ -75,18 +74,12 @@ def test_a_run_keeps_its_gain(how, run, tiny, trained):
     model, _ = load_model(c.out_dir, "last")
     learned = model.head.log_gain is not None
     assert learned == ("learn_gain" in how)
-    log = [json.loads(line) for line in (Path(c.out_dir) / "log.jsonl").read_text().splitlines()]
+    last = log(c.out_dir)[-1]
     if learned:
         assert 0 < abs(float(model.head.gain) - 2.0) < 0.1
-        assert log[-1]["gain"] == pytest.approx(float(model.head.gain))
+        assert last["gain"] == pytest.approx(float(model.head.gain))
     else:
-        assert model.head.gain == 4.0 and "gain" not in log[-1]
+        assert model.head.gain == 4.0 and "gain" not in last
     c.gain = 3.0
     with pytest.raises(ValueError, match="gain was .* and is now 3.0"):
         run(c)
-
-
-def test_a_learned_gain_has_no_weight_decay(trainer, tiny):
-    t = trainer(tiny(learn_gain=True, weight_decay=0.3))
-    group = next(g for g in t.optimizer.param_groups if g["weight_decay"] == 0)
-    assert any(p is t.model.head.log_gain for p in group["params"])

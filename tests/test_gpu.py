@@ -17,13 +17,8 @@ def test_chunked_loss(name):
         torch.manual_seed(0)
         oh = make_head(name, 1000, nn.Parameter(torch.randn(1024, 64))).to(device)
         hidden = torch.randn(300, 64).to(device).requires_grad_()
-        loss = chunked_loss(
-            hidden,
-            oh.projection.draw(),
-            oh.head,
-            Targets.single(torch.arange(300)).moved(lambda t: t.to(device)),
-            128,
-        )
+        targets = Targets.single(torch.arange(300)).moved(lambda t: t.to(device))
+        loss = chunked_loss(hidden, oh.projection.draw(), oh.head, targets, 128)
         loss.backward()
         grads.append([loss.detach().cpu(), hidden.grad.cpu(), oh.projection.weight.grad.cpu()])
     for a, b in zip(*grads):
@@ -47,39 +42,15 @@ def test_sampling_with_a_cuda_graph_equals_sampling_without(dtype):
     from runtime.checkpoint import build
 
     torch.manual_seed(0)
-    model = (
-        build(
-            dict(
-                vocab_size=1000,
-                block_size=64,
-                n_layer=2,
-                n_head=2,
-                n_embd=64,
-                dropout=0.0,
-                head="softmax",
-                head_args={},
-                bayesian=False,
-                prior_sigma=0.02,
-            )
-        )
-        .eval()
-        .cuda()
-    )
+    size = dict(vocab_size=1000, block_size=64, n_layer=2, n_head=2, n_embd=64, dropout=0.0)
+    softmax = dict(head="softmax", head_args={}, bayesian=False, prior_sigma=0.02)
+    model = build(size | softmax).eval().cuda()
     prompt = torch.randint(1000, (3, 10), device="cuda")
     runs = []
     for cached in (True, False):
         draws = model.head.draws(1, 0, getattr(torch, dtype))
-        steps = list(
-            generate(
-                model,
-                prompt,
-                100,
-                draws,
-                generator=torch.Generator("cuda").manual_seed(0),
-                cached=cached,
-                dtype=dtype,
-            )
-        )
+        how = dict(generator=torch.Generator("cuda").manual_seed(0), cached=cached, dtype=dtype)
+        steps = list(generate(model, prompt, 100, draws, **how))
         runs.append((torch.stack([t for t, _ in steps], 1), torch.stack([h for _, h in steps], 1)))
     (a, ha), (b, hb) = runs
     if dtype == "float32":
@@ -120,7 +91,7 @@ def test_distributions_of_any_order():
     from evaluation.filling import shuffled
     from tests.test_orders import model_of, text
 
-    found = []
+    results = []
     for device in ("cpu", "cuda"):
         model = model_of().float().to(device)
         known = torch.from_numpy(text(16)).view(2, 8).clone()
@@ -130,6 +101,6 @@ def test_distributions_of_any_order():
         tokens = torch.ones_like(places)
         q = reader.along(places, tokens)
         reader.accept(q, places, tokens, torch.tensor([1, 2]))
-        found.append((q.probs(tokens), reader.each(places).row(torch.tensor([3, 3]))))
-    for a, b in zip(*found):
+        results.append((q.probs(tokens), reader.each(places).row(torch.tensor([3, 3]))))
+    for a, b in zip(*results):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)

@@ -1,12 +1,10 @@
 """That training learns: minutes of CPU time. Run with: make test-slow."""
 
-import json
 import math
-from pathlib import Path
 from statistics import mean
 
 import pytest
-from conftest import TINY, VOCAB, train_in_process
+from conftest import TINY, VOCAB, curve, log, train_in_process
 
 from data.prepared import prepared
 from heads import HEADS
@@ -21,8 +19,7 @@ FAST = dict(learning_rate=1e-2, min_lr=1e-3, log_interval=100)
 
 
 def evaluations(config: TrainConfig) -> list[dict]:
-    log = map(json.loads, (Path(config.out_dir) / "log.jsonl").read_text().splitlines())
-    return [entry for entry in log if "val_nll" in entry]
+    return [entry for entry in log(config.out_dir) if "val_nll" in entry]
 
 
 @pytest.mark.parametrize("bayesian", [False, True], ids=["point", "bayesian"])
@@ -41,8 +38,7 @@ def test_fine_tuning_raises_the_accuracy(tiny, run, trained):
     another head's run it rises by half."""
     config = tiny(head=FINE_TUNING, init_from=str(trained), max_steps=100, learning_rate=3e-3)
     assert run(config) == 0
-    log = map(json.loads, (Path(config.out_dir) / "log.jsonl").read_text().splitlines())
-    accuracy = [-entry["loss"] for entry in log if "loss" in entry]
+    accuracy = [-loss for loss in curve(config.out_dir)]
     assert mean(accuracy[-10:]) > 1.5 * mean(accuracy[:10])
 
 

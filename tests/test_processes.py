@@ -9,8 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import TINY, VOCAB, prepare_folder, same_tensors, train_in_process
-from safetensors.torch import load_file
+from conftest import (
+    TINY,
+    VOCAB,
+    curve,
+    log,
+    prepare_folder,
+    progress,
+    same_tensors,
+    train_in_process,
+    weights,
+)
 from two_processes import LABELS, configs, resumed
 
 import augment
@@ -59,19 +68,6 @@ def alone(tokens, tmp_path_factory) -> Path:
     return whole / "run"
 
 
-def weights(run: Path) -> dict:
-    return load_file(run / "last" / "model.safetensors")
-
-
-def curve(run: Path, key: str = "loss") -> list[float]:
-    log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    return [entry[key] for entry in log if key in entry]
-
-
-def progress(run: Path) -> dict:
-    return json.loads((run / "last" / "progress.json").read_text())
-
-
 def assert_same_but_for_rounding(run: Path, other: Path) -> None:
     """Sums over two processes are rounded otherwise than those of one, and Adam divides small gradients by
     themselves, so a few weights move by more than the rounding."""
@@ -114,8 +110,7 @@ def test_two_processes_train_as_one_in_float16(out, tokens, trained):
 def test_only_one_process_prints_and_logs(out):
     printed = (out / "printed.txt").read_text()
     assert printed.count("step 6/6") == 5  # one line for each run that gets there
-    log = [json.loads(line) for line in (out / "noisy" / "log.jsonl").read_text().splitlines()]
-    assert [entry["step"] for entry in log if "loss" in entry] == [1, 2, 3, 4, 5, 6]
+    assert [entry["step"] for entry in log(out / "noisy") if "loss" in entry] == [1, 2, 3, 4, 5, 6]
 
 
 def test_process_0_chooses_the_dtype_for_all(seen):
