@@ -148,6 +148,7 @@ def test_a_padding_token_is_one_that_no_text_has(tmp_path):
     model.save(str(tmp_path / "tokenizer.json"))
     assert export.unused_token(read_tokenizer(tmp_path / "tokenizer.json")) == "[PAD]"
     assert export.unused_token(GPT2Tokenizer()) == "<|endoftext|>"
+    assert export.id_of("<|endoftext|>", GPT2Tokenizer()) == 50256
     assert export.unused_token(WordTokenizer.of(["a", "b"])) == ""
 
 
