@@ -46,9 +46,9 @@ from data.tokenizers import (
     SavedTokenizer,
     Tokenizer,
 )
-from evaluation.card import card
 from evaluation.settings import run_seed
 from heads import BayesianProjection, Softmax
+from measures.card import card
 from model import GPT, LanguageModel
 from runtime.checkpoint import load_model, writing
 from runtime.configurator import cli

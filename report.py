@@ -53,19 +53,19 @@ program = Program(__name__, __doc__, ReportConfig, "jinja2", "scipy", "tabulate"
 
 from data.held_out import HeldOut, open_held_out
 from data.prepared import found_path, tokenizer_of
-from evaluation.report.page import render
-from evaluation.report.runs import Machine, Runs, examine, spread_places
-from evaluation.report.tables import open_table, table_path
-from evaluation.rows import check_comparable
 from evaluation.texts import held_out_prompts
-from measures.measure import Entry, entries
+from measures.measure import NamedRun, open_runs
+from measures.report.page import render
+from measures.report.runs import Machine, Runs, examine, spread_places
+from measures.report.tables import open_table, table_path
+from measures.text_numbers import check_comparable
 from model import context
 from runtime.configurator import cli
 from runtime.device import get_device, settle_dtype
 from runtime.files import replacing
 
 
-def apart(shown: list[str]) -> tuple[list[Path], list[Entry]]:
+def apart(shown: list[str]) -> tuple[list[Path], list[NamedRun]]:
     """(names of tables, runs). UserError for what is neither."""
     tables, runs = [], []
     for argument in shown:
@@ -73,7 +73,7 @@ def apart(shown: list[str]) -> tuple[list[Path], list[Entry]]:
             tables.append(table)
             continue
         try:
-            runs += entries([argument])
+            runs += open_runs([argument])
         except FileNotFoundError:
             raise UserError(
                 f"{argument!r} is neither a table nor a run: there is no {argument}.jsonl, and no checkpoint "
@@ -82,7 +82,7 @@ def apart(shown: list[str]) -> tuple[list[Path], list[Entry]]:
     return tables, runs
 
 
-def opened(c: ReportConfig, runs: list[Entry]) -> HeldOut:
+def opened(c: ReportConfig, runs: list[NamedRun]) -> HeldOut:
     """The split that all runs are asked about. UserError for runs that cannot stand side by side."""
     check_comparable(runs, masked=True)
     folder = Path(c.data).expanduser() if c.data else found_path(runs[0].ckpt.config["data"], runs[0].path)
@@ -97,7 +97,7 @@ def opened(c: ReportConfig, runs: list[Entry]) -> HeldOut:
     return split
 
 
-def examined(c: ReportConfig, runs: list[Entry], split: HeldOut) -> Runs:
+def examined(c: ReportConfig, runs: list[NamedRun], split: HeldOut) -> Runs:
     device = get_device(c.device)
     machine = Machine(device, settle_dtype(c.dtype, device).name, c.samples, c.seed)
     prompts = held_out_prompts(split.ids, c.prompts, c.prompt_tokens, c.new_tokens)

@@ -7,7 +7,7 @@
 Trains each row with each seed (train.py; a stopped one resumes) and measures all runs as they are at the end
 of training: no row has several chances to be best by validation. results/NAME.jsonl has a line for each run
 and measure; results/NAME.md and the figures are views of it: per row the mean over seeds, with a 95%
-interval. What training decides has Student's t over the seeds; see evaluation/intervals.py.
+interval. What training decides has Student's t over the seeds; see measures/summary.py.
 
 --search trains each row at the points of a search (`space`: learning rate and gain) at one seed, and keeps
 the trials in the same file; measures/search.py says how it chooses them. --tuned then trains fresh seeds at

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from config.defaults import TrainConfig
-from evaluation.intervals import student_interval
+from evaluation.statistics import student_interval
 from labs.classes import measure as classes
 from labs.climbs import errors as climbs
 from measures.find import find_measure

@@ -19,8 +19,8 @@ from tqdm import tqdm
 from data.orders import MASKED
 from data.prepared import tokenizer_of
 from evaluation import metrics
-from evaluation.intervals import half_sampling_interval
 from evaluation.scoring import windows
+from evaluation.statistics import half_sampling_interval
 from evaluation.texts import cut
 from runtime.checkpoint import find, is_run, load_model, weights_digest
 from runtime.device import check_fits, to_float64

@@ -11,21 +11,27 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from evaluation import diversity, figures
-from evaluation.rows import check_text, check_together, corpus_folder, open_all, other_texts, validity
 from evaluation.settings import TextsConfig, check_settings, of_run, settings
 from evaluation.texts import cut, decode, measured, sample_texts
-from measures.measure import Entry, Subject
+from measures.checks import check_planned, check_text
+from measures.measure import Measure, NamedRun, Session
 from measures.store import Row
-from measures.views import View, grouped, paragraphs, problems, table
+from measures.summary import grouped
+from measures.text_numbers import open_all, other_texts, validity
+from measures.views import Grid, View, problems
 from model import context
 from runtime.checkpoint import load_model
 from runtime.device import get_dtype
 from runtime.errors import UserError
+
+if TYPE_CHECKING:  # see figures.pyplot
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 KEYS = {"self_bleu": "Self-BLEU", "bleu": "BLEU", "distinct_4": "Distinct-4", "seq_rep_4": "seq-rep-4"}
 KEYS |= {"validity": "validity"}
@@ -46,31 +52,24 @@ class FrontierConfig(TextsConfig):
             raise UserError("temperatures = []: give at least one, as in --temperatures=0.5,1.0")
 
 
-class FrontierSession:
+class FrontierSession(Session):
     """The runs that are asked for, and the human texts that theirs are compared with."""
 
     def __init__(self, c: FrontierConfig):
         """UserError for all that cannot be measured, before any work."""
         self.c = c
         runs, self.s, self.data, self.device = open_all(c)
-        self.subjects: Sequence[Subject] = runs
+        self.subjects: Sequence[NamedRun] = runs
         for t in c.temperatures:
             check_settings(replace(self.s, temperature=t))
         self.human = other_texts(self.data, self.s)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return settings_of(vars(self.s), self.c)
-
-    def whole(self, row: Row) -> bool:
-        return True
+        self.settings = settings_of(vars(self.s), c)
 
     def references(self) -> list[Row]:
         return [{"name": "human", **self._point(self.data.prompts.human)}]
 
-    def numbers(self, subject: Subject) -> Row:
+    def numbers(self, subject: NamedRun) -> Row:
         """ "points", one for each temperature."""
-        assert isinstance(subject, Entry)
         model, ckpt = load_model(subject.path, device=self.device, dtype=get_dtype(self.s.dtype))
         points = []
         for t in self.c.temperatures:
@@ -102,26 +101,21 @@ def quality(texts: list[str], human: list[str]) -> dict[str, float]:
     }
 
 
-def settings_of(of_texts: dict[str, Any], c: FrontierConfig) -> dict[str, Any]:
+def settings_of(text_settings: dict[str, Any], c: FrontierConfig) -> dict[str, Any]:
     """What two rows must share: the text measure's settings, with the temperatures."""
-    shared = {k: v for k, v in of_texts.items() if k not in ("temperature", "stride")}
+    shared = {k: v for k, v in text_settings.items() if k not in ("temperature", "stride")}
     return shared | {"temperatures": c.temperatures}
 
 
-class FrontierMeasure:
-    """See measures.measure.Measure."""
-
-    name, definition, which, config = "frontier", 1, "last", FrontierConfig
+class FrontierMeasure(Measure):
+    name, config, session = "frontier", FrontierConfig, FrontierSession
 
     def check(self, c: FrontierConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for config in wanted:
             check_text(Path(config["out_dir"]), config["dataset"])
-        check_together([(Path(w["out_dir"]), w) for w in wanted], corpus_folder)
+        check_planned(wanted)
         known = vars(settings(c, min(context(config) for config in wanted)))
         return {k: v for k, v in settings_of(known, c).items() if v != ""}
-
-    def open(self, c: FrontierConfig) -> FrontierSession:
-        return FrontierSession(c)
 
     def view(self, rows: list[Row]) -> View:
         """A line a run and temperature."""
@@ -131,10 +125,42 @@ class FrontierMeasure:
             for p in points:
                 cells = (f"{p[k]:.4g}" if k in p else "-" for k in KEYS)
                 lines.append([row["name"], f"{p['temperature']:g}" if "temperature" in p else "", *cells])
-        return View(paragraphs(table(["", "temperature", *KEYS.values()], lines), *problems(rows)))
+        return View([Grid(["", "temperature", *KEYS.values()], lines), *problems(rows)])
 
     def draw(self, rows: list[Row], out: Path) -> list[Path]:
         """OUT.png: a panel a row."""
         groups = grouped(r for r in rows if r.get("points"))
         human = next((r for r in rows if r["name"] == "human"), {})
-        return figures.write(figures.frontier(groups, human), out) if groups else []
+        return figures.write(frontier(groups, human), out) if groups else []
+
+
+def frontier(groups: dict[str, list[Row]], human: Row) -> "Figure":
+    """A panel a group: a curve a seed over temperatures, T = 1 marked, and human text.
+
+    The row named baseline, else the first, stands behind the others.
+    """
+    key, title = "bleu", "BLEU against held-out human text"
+    if "validity" in human:
+        key = title = "validity"
+    base = figures.BASELINE if figures.BASELINE in groups else next(iter(groups))
+    fig, axes = figures.panels([name for name in groups if name != base] or [base], 1.8)
+    for ax, name in axes:
+        for runs, colour in ((groups[base], figures.BASELINE_COLOUR), (groups[name], "tab:blue")):
+            for run in runs:
+                trade_off(ax, [q for q in run["points"] if key in q], key, colour)
+        ax.plot(human["self_bleu"], human[key], color="tab:red", marker="*", ms=9, ls="")
+    temperatures = [q["temperature"] for q in groups[base][0]["points"]]
+    fig.supxlabel(
+        f"Self-BLEU (lower: more diverse); temperatures {temperatures[0]:g} to {temperatures[-1]:g}, "
+        f"the dot is 1; grey: {base}; star: human text"
+    )
+    fig.supylabel(title)
+    return fig
+
+
+def trade_off(ax: "Axes", points: list[dict[str, float]], key: str, colour: str) -> None:
+    """A curve of `key` over Self-BLEU, with a dot where the temperature is 1."""
+    x, y = ([float(q[k]) for q in points] for k in ("self_bleu", key))
+    ax.plot(x, y, color=colour, lw=1.2, marker=".", ms=3)
+    one = [q for q in points if q["temperature"] == 1]
+    ax.plot([q["self_bleu"] for q in one], [q[key] for q in one], color=colour, marker="o", ms=5, ls="")

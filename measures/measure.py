@@ -8,10 +8,9 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 from config.defaults import TrainConfig
-from evaluation.provenance import commit, versions
 from evaluation.settings import other_settings
 from evaluation.spent import spent
 from measures.store import OURS, Row, Store
@@ -21,10 +20,10 @@ from runtime.configurator import completed
 from runtime.errors import UserError
 from runtime.files import foreign
 from runtime.names import check_apart, named_path
+from runtime.provenance import commit, versions
 
 Viewer = Callable[[list[Row]], View]
 PLACES = ("data", "source", "out_dir")  # of a run's configuration: of one machine, nobody else's
-C = TypeVar("C", contravariant=True)
 
 
 class Subject(Protocol):
@@ -42,63 +41,56 @@ class Subject(Protocol):
         ...
 
 
-class Session(Protocol):
+class Session:
     """A measure with its data open: everything that can be wrong with what was asked has been found."""
 
-    @property
-    def subjects(self) -> Sequence[Subject]: ...
+    subjects: Sequence[Any]  # of a Subject each
+    settings: dict[str, Any]  # what two rows must share to stand in one table
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What two rows must share to stand in one table."""
-        ...
+    def __init__(self, c: Any):
+        """UserError for all that cannot be measured, before any work."""
 
     def whole(self, row: Row) -> bool:
         """Whether nothing of a kept row is missing that could be measured now."""
-        ...
+        return True
 
     def references(self) -> list[Row]:
         """Rows that no run stands behind: human text, noise, the truth. They have a name each."""
-        ...
+        return []
 
-    def numbers(self, subject: Subject) -> Row:
+    def numbers(self, subject: Any) -> Row:
         """The numbers of one row. Degenerate if the model's are not numbers."""
-        ...
+        raise NotImplementedError
 
 
-class Measure(Protocol[C]):
-    """`definition` is a number that the author raises when the measure's numbers change their meaning;
-    `which` checkpoint of a run a table measures: "last" is the end of training, "best" has chances."""
+class Measure:
+    """What is the same for all runs: the flags, the session that they open, and the views of its rows."""
 
     name: str
-    definition: int
-    which: str
+    config: type  # a dataclass of its flags, evaluation.settings.TextsConfig or another
+    session: type[Session]  # made of an instance of `config`
+    definition = 1  # raised by the author when the measure's numbers change their meaning
+    which = "last"  # the checkpoint of a run that a table measures: the end of training; "best" has chances
 
-    @property
-    def config(self) -> type:
-        """A dataclass of its flags, evaluation.settings.TextsConfig or another."""
-        ...
-
-    def check(self, c: C, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def check(self, c: Any, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """The settings as far as they are known before any training. UserError for what cannot be measured of
         runs of these configurations."""
-        ...
+        return {}
 
-    def open(self, c: C) -> Session:
-        """UserError for all that cannot be measured, before any work."""
-        ...
+    def open(self, c: Any) -> Session:
+        return self.session(c)
 
     def view(self, rows: list[Row]) -> View:
         """The table, made of rows alone."""
-        ...
+        raise NotImplementedError
 
     def draw(self, rows: list[Row], out: Path) -> list[Path]:
         """The files of the table's figures, whose names begin with OUT."""
-        ...
+        return []
 
 
-class Entry(NamedTuple):
-    """A run that is asked for."""
+class NamedRun(NamedTuple):
+    """A run with the name of its row."""
 
     name: str
     path: Path  # as given: a run, or a checkpoint
@@ -114,14 +106,14 @@ class Entry(NamedTuple):
         return {**fields, "checkpoint": str(self.path), "step": progress["step"], **spent(c, progress)}
 
 
-def entries(arguments: list[str], classifier: bool = False) -> list[Entry]:
+def open_runs(arguments: list[str], classifier: bool = False) -> list[NamedRun]:
     """The runs that `arguments` ask for: PATH, under the name of its run, or NAME=PATH. If `classifier`, they
     may be classifiers. UserError for a name that no row can have."""
     out = []
     for argument in arguments:
         name, path = named_path(argument)
         ckpt = load(find(path), weights=False, run=True, classifier=classifier)
-        out.append(Entry(name or ckpt.config["name"], path, ckpt))
+        out.append(NamedRun(name or ckpt.config["name"], path, ckpt))
     return out
 
 
@@ -182,9 +174,8 @@ def measure_runs(
     """
     kept, out = kept_rows(store, measure, session.settings), []
     names = [subject.name for subject in session.subjects]
-    check_apart(
-        [*(kept.keys() - {*names}), *names], "give one another, as in other=RUN"
-    )  # files have these names
+    # files have these names
+    check_apart([*(kept.keys() - {*names}), *names], "give one another, as in other=RUN")
     common = {"measure": measure.name, "definition": measure.definition, "settings": session.settings}
     references = [row for row in kept.values() if row.get("reference")]
     if not (references and all(map(session.whole, references))):
@@ -209,10 +200,13 @@ def measure_runs(
 def exit_code(rows: Iterable[Row]) -> int:
     """1, with a line that names them, if some runs could not be measured."""
     rows = [row for row in rows if not row.get("reference")]
-    bad = [f"{row['name']} ({row['problem']})" for row in rows if "problem" in row]
-    if bad:
-        print(f"{len(bad)} of {len(rows)} models could not be evaluated: {'; '.join(bad)}", file=sys.stderr)
-    return 1 if bad else 0
+    failed = [f"{row['name']} ({row['problem']})" for row in rows if "problem" in row]
+    if failed:
+        print(
+            f"{len(failed)} of {len(rows)} models could not be evaluated: {'; '.join(failed)}",
+            file=sys.stderr,
+        )
+    return 1 if failed else 0
 
 
 def table_rows(store: Store, measure: Measure) -> list[Row]:

@@ -23,21 +23,22 @@ from typing import Any, Literal
 
 from tqdm import tqdm
 
-from data.held_out import HeldOut, open_held_out
-from data.prepared import found_path, given_of
+from data.held_out import HeldOut
+from data.prepared import given_of
 from data.sequences import Sequences
 from evaluation import figures
 from evaluation.metrics import perplexity
 from evaluation.orders import KINDS, Asker, Questions, divergence, middle_bits, questions, spread, templates
-from evaluation.rows import check_comparable, check_together, corpus_folder
 from evaluation.samplers import points
 from evaluation.sampling import weight_draws
 from evaluation.scoring import score
 from evaluation.settings import run_seed
 from evaluation.two_sided import is_known, two_sided
-from measures.measure import Entry, Subject, entries
+from measures.checks import check_comparable, check_planned, open_split
+from measures.measure import Measure, NamedRun, Session, open_runs
 from measures.store import Row
-from measures.views import View, grouped, mean, paragraphs, problems, table
+from measures.summary import grouped
+from measures.views import Grid, View, mean, problems
 from runtime.checkpoint import load_model
 from runtime.configurator import check_seed
 from runtime.device import get_device, get_dtype, settle_dtype
@@ -102,31 +103,27 @@ def perplexities(who: Asker, own: str, data: HeldOut, title: str, apart: bool) -
     return found | {f"{kind}_random": random, f"{kind}_own": random if own == "random" else of(own)}
 
 
-class OrdersSession:
+class OrdersSession(Session):
     """The runs that are asked for, and what they are asked about."""
 
     def __init__(self, c: OrdersConfig):
         """UserError for all that cannot be measured, before any work."""
         self.c, self.device = c, get_device(c.device)
         self.dtype = settle_dtype(c.dtype, self.device).name
-        runs = entries(c.checkpoints)
+        runs = open_runs(c.checkpoints)
         check_comparable(runs, masked=True)
-        self.subjects: Sequence[Subject] = runs
-        folder = Path(c.data) if c.data else found_path(runs[0].ckpt.config["data"], runs[0].path)
-        self.data = open_held_out(folder / f"{c.split}.bin")
+        self.subjects: Sequence[NamedRun] = runs
+        self.data = open_split(runs, c.data, c.split)
         self.length = runs[0].ckpt.config["block_size"]  # of windows
         check_gaps(c, self.length - self.data.given)
         self.gaps = c.gaps or [g for g in (1, 4, 16, 64) if g <= self.length - self.data.given - 2]
         self.truth = two_sided(self.data, runs[0].ckpt.config["dataset"], self.length)
         if c.samplers and self.truth is None:
-            raise no_truth(str(folder), self.length)
-        self._asked: dict[tuple[str, float], Questions] | None = None
-
-    @property
-    def settings(self) -> dict[str, Any]:
+            raise no_truth(str(self.data.path.parent), self.length)
         settled = {"gaps": self.gaps, "dtype": self.dtype}
-        of_data = {"block_size": self.length, "corpus": self.data.info["sha256"]}
-        return settings_of(self.c) | settled | of_data
+        corpus = {"block_size": self.length, "corpus": self.data.info["sha256"]}
+        self.settings = settings_of(c) | settled | corpus
+        self._asked: dict[tuple[str, float], Questions] | None = None
 
     @property
     def truths(self) -> dict[tuple[str, float], Questions]:
@@ -141,9 +138,6 @@ class OrdersSession:
             }
         return self._asked
 
-    def whole(self, row: Row) -> bool:
-        return True
-
     def references(self) -> list[Row]:
         """What the truth has itself: the judgement of real texts and, of sequences that begin with what is
         given, its `nll` over the whole split."""
@@ -156,9 +150,8 @@ class OrdersSession:
             judged["nll"] = float(self.truth.nats(whole).mean())
         return [{"name": "truth", "judgements": judged}]
 
-    def numbers(self, subject: Subject) -> Row:
+    def numbers(self, subject: NamedRun) -> Row:
         """All that is measured of one run."""
-        assert isinstance(subject, Entry)
         c, data = self.c, self.data
         model, ckpt = load_model(subject.path, device=self.device, dtype=get_dtype(self.dtype))
         draws = weight_draws(model, ckpt.config, c.samples, c.seed, self.dtype)
@@ -185,13 +178,11 @@ def settings_of(c: OrdersConfig) -> dict[str, Any]:
     return {k: v for k, v in vars(c).items() if k not in ignored}
 
 
-class OrdersMeasure:
-    """See measures.measure.Measure."""
-
-    name, definition, which, config = "orders", 1, "last", OrdersConfig
+class OrdersMeasure(Measure):
+    name, config, session = "orders", OrdersConfig, OrdersSession
 
     def check(self, c: OrdersConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        check_together([(Path(w["out_dir"]), w) for w in wanted], corpus_folder, masked=True)
+        check_planned(wanted, masked=True)
         for run in wanted:
             corpus = run["dataset"], run["source"]
             check_gaps(c, run["block_size"] - given_of(*corpus))
@@ -199,13 +190,10 @@ class OrdersMeasure:
                 raise no_truth(" ".join(corpus).strip(), run["block_size"])
         return settings_of(c)
 
-    def open(self, c: OrdersConfig) -> OrdersSession:
-        return OrdersSession(c)
-
     def view(self, rows: list[Row]) -> View:
         truth = judgements(rows)
         samplers = [sampler_table(rows, truth)] if any("samplers" in r for r in rows) else []
-        return View(paragraphs(*tables(rows, truth), *samplers, *note(rows, truth), *problems(rows)))
+        return View([*tables(rows, truth), *samplers, *note(rows, truth), *problems(rows)])
 
     def draw(self, rows: list[Row], out: Path) -> list[Path]:
         """OUT.samplers.png, where samplers were measured."""
@@ -225,7 +213,7 @@ def no_truth(corpus: str, length: int) -> UserError:
     )
 
 
-def tables(rows: list[Row], truth: dict[str, float]) -> list[str]:
+def tables(rows: list[Row], truth: dict[str, float]) -> list[Grid]:
     """Perplexities and middles, then the distances to the truth: a line for each training, and one for the
     truth's own nll."""
     beginnings = ("ppl", "nll", "left_", "both_", "kl_")
@@ -239,7 +227,7 @@ def tables(rows: list[Row], truth: dict[str, float]) -> list[str]:
         if "nll" in truth and any(k.startswith("nll") for k in own):
             lines.append(["truth", "", *(mean([truth["nll"]]) if k.startswith("nll") else "" for k in own)])
         if own:
-            out.append(table(["", "runs", *(k.replace("_", " ") for k in own)], lines))
+            out.append(Grid(["", "runs", *(k.replace("_", " ") for k in own)], lines))
     return out
 
 
@@ -252,7 +240,7 @@ def columns_of(truth: dict[str, float]) -> list[str]:
     return [k for k in truth if k not in ("judged", "nll")]
 
 
-def sampler_table(rows: list[Row], truth: dict[str, float]) -> str:
+def sampler_table(rows: list[Row], truth: dict[str, float]) -> Grid:
     judged, lines = columns_of(truth), []
     keys = ["rounds", "evaluations", "tokens_a_pass", "ms_a_token", *judged, "judged"]
     for name, runs in grouped(rows).items():
@@ -260,7 +248,7 @@ def sampler_table(rows: list[Row], truth: dict[str, float]) -> str:
             said = [p | {"ms_a_token": 1000 * p["seconds_a_token"]} for p in same]
             lines.append([name, same[0]["sampler"], *(mean([p[k] for p in said if k in p]) for k in keys)])
     lines.append(["truth", "", "", "", "", "", *(f"{truth[k]:.4g}" for k in (*judged, "judged"))])
-    return table(["", "sampler", *(k.replace("_", " ") for k in keys)], lines)
+    return Grid(["", "sampler", *(k.replace("_", " ") for k in keys)], lines)
 
 
 # order of training -> the samplers that write in it, where not all do
@@ -328,8 +316,8 @@ EXPLAINED = {
 }
 
 
-def note(rows: list[Row], truth: dict[str, float]) -> list[str]:
+def note(rows: list[Row], truth: dict[str, float]) -> list[str | list[str]]:
     """What stands under the tables, about the columns that they have."""
     keys = {k for r in rows for k in r} | (truth.keys() if any("samplers" in r for r in rows) else set())
     columns = [f"- {text}" for of, text in EXPLAINED.items() if any(k.startswith(of) for k in keys)]
-    return ["Mean ± half of the 95% interval: Student's t over the runs.", "\n".join(columns)]
+    return ["Mean ± half of the 95% interval: Student's t over the runs.", columns]

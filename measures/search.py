@@ -20,18 +20,16 @@ from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING
 
-from tabulate import tabulate
-
 from config.defaults import TrainConfig
 from evaluation import figures
-from evaluation.provenance import commit
 from evaluation.settings import TableConfig, other_settings
 from measures.jobs import Ended, Run, data_of, show_commands, uses_first, words_of
 from measures.measure import training_of
 from measures.store import OURS, Row, Store, check_fields
-from measures.views import View
+from measures.views import Grid, View
 from runtime.errors import UserError
 from runtime.files import foreign
+from runtime.provenance import commit
 from runtime.workers import train_all
 
 if TYPE_CHECKING:  # see figures.pyplot
@@ -175,7 +173,7 @@ def best_value(best: Row | None, trials: list[Row], key: str) -> str:
 
 
 def view(rows: list[Row]) -> View:
-    """The search as Markdown: a line a row, its best point, and what the trials bought."""
+    """The search: a line a row, its best point, and what the trials bought."""
     space, design = rows[0]["settings"]["space"], rows[0]["settings"]["design"]
     design = min(design, 1 + max(r["trial"] for r in rows))
     draws = [2**k for k in range(design.bit_length()) if 2**k <= design]
@@ -191,8 +189,7 @@ def view(rows: list[Row]) -> View:
         enough = [n for n in draws if n <= len(shared)]
         line += [f"{expected_perplexity(shared, n):.1f}" for n in enough]
         body.append(line + ["-"] * (len(draws) - len(enough)))
-    table = tabulate(body, header, tablefmt="pipe", disable_numparse=True)
-    return View(f"{table}\n\n{NOTE}\n")
+    return View([Grid(header, body, "pipe"), NOTE])
 
 
 NOTE = (

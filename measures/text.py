@@ -8,39 +8,34 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evaluation import figures
-from evaluation.columns import ALL, PAPER, Column, shown
-from evaluation.groups import LEAST_SEEDS, marks
-from evaluation.intervals import Runs, differences, summarise, text_intervals
-from evaluation.rows import (
-    check_text,
-    check_together,
-    corpus_folder,
+from evaluation.scorer import MAUVE, Judge, open_scorer, scorer_digest
+from evaluation.settings import Corpus, EvaluationConfig, PaperConfig, Settings, settings
+from evaluation.statistics import LEAST_SEEDS
+from evaluation.texts import cut, decode, measured, text_metrics
+from measures.checks import check_planned, check_text, renamed
+from measures.columns import ALL, PAPER, Column, shown
+from measures.jobs import data_of
+from measures.measure import Measure, NamedRun, Session, Subject
+from measures.store import Row
+from measures.summary import summarise
+from measures.text_files import Texts, apart, fitting
+from measures.text_numbers import (
     model_numbers,
     open_all,
     other_texts,
     reference_row,
-    renamed,
+    text_intervals,
     validity,
 )
-from evaluation.scorer import MAUVE, Judge, open_scorer, scorer_digest
-from evaluation.settings import Corpus, EvaluationConfig, PaperConfig, Settings, settings
-from evaluation.text_files import Texts, apart, fitting
-from evaluation.texts import cut, decode, measured, text_metrics
-from measures.jobs import data_of
-from measures.measure import Entry, Subject
-from measures.store import Row
 from measures.views import (
+    Grid,
     View,
-    beside,
     cells,
     csv_text,
-    grouped,
-    markdown,
     number,
-    paragraphs,
     problems,
     samples_file,
     sheet_of,
@@ -49,9 +44,12 @@ from measures.views import (
 from model import context
 from runtime.checkpoint import Degenerate
 from runtime.errors import UserError
-from runtime.files import check_writable
+from runtime.files import beside, check_writable
 from runtime.files import replacing as whole_file
 from runtime.names import REFERENCES, check_apart
+
+if TYPE_CHECKING:  # see figures.pyplot
+    from matplotlib.figure import Figure
 
 
 def of_protocol(c: EvaluationConfig) -> dict[str, Any]:
@@ -66,7 +64,7 @@ def check_place(c: EvaluationConfig) -> None:
         check_writable(samples_file(Path(c.out), "human"))
 
 
-class TextSession:
+class TextSession(Session):
     """The runs and files of texts that are asked for, and the data that they are measured on."""
 
     def __init__(self, c: EvaluationConfig):
@@ -78,10 +76,11 @@ class TextSession:
                 "meant; give one run, too"
             )
         self.c = c
-        entries, self.s, self.data, self.device = open_all(replace(c, checkpoints=runs), **of_protocol(c))
-        asked: list[Entry | Texts] = [*entries, *(fitting(file, self.s) for file in files)]
-        check_apart([*REFERENCES, *(one.name for one in asked)], renamed(asked[-1].path))
-        self.subjects: Sequence[Subject] = asked
+        named, self.s, self.data, self.device = open_all(replace(c, checkpoints=runs), **of_protocol(c))
+        subjects: list[NamedRun | Texts] = [*named, *(fitting(file, self.s) for file in files)]
+        check_apart([*REFERENCES, *(subject.name for subject in subjects)], renamed(subjects[-1].path))
+        self.subjects: Sequence[Subject] = subjects
+        self.settings = vars(self.s)
         check_place(c)
         self.judge: Judge | None = None
         if c.scorer:
@@ -89,10 +88,6 @@ class TextSession:
             self.judge = Judge(open_scorer(c.scorer, self.device), self.s.scorer, self.s.words, others)
             if self.judge.human is None:
                 print(f"MAUVE is left out: pip install {MAUVE}, and run this again", file=sys.stderr)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return vars(self.s)
 
     def whole(self, row: Row) -> bool:
         """Whether nothing of a kept row is missing: its texts, or MAUVE, where the package was not installed
@@ -102,13 +97,12 @@ class TextSession:
         )
         return has_texts and not (self.judge and self.judge.lacks(row))
 
-    def numbers(self, subject: Subject) -> Row:
+    def numbers(self, subject: NamedRun | Texts) -> Row:
         """The numbers of a run, or of a file of texts; its texts go to OUT.samples."""
         if isinstance(subject, Texts):
             prompts, texts = subject.prompts, subject.texts
             row: Row = {"file": subject.path.name}
         else:
-            assert isinstance(subject, Entry)
             row, new = model_numbers(subject.path, subject.name, self.data, self.s, self.device)
             prompts = self.data.prompt_texts
             texts = decode(self.data.tokenizer, self.data.prompts.prompt, new, self.s)
@@ -153,25 +147,18 @@ class TextSession:
                 file.write((json.dumps(text, ensure_ascii=False) + "\n").encode())
 
 
-class TextMeasure:
-    """See measures.measure.Measure."""
-
-    name, definition, which, config = "text", 1, "last", PaperConfig
+class TextMeasure(Measure):
+    name, config, session = "text", PaperConfig, TextSession
 
     def check(self, c: EvaluationConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
         check_place(c)
         for config in wanted:
             check_text(Path(config["out_dir"]), config["dataset"])
-        check_together([(Path(w["out_dir"]), w) for w in wanted], corpus_folder)
+        check_planned(wanted)
         reads = min(context(config) for config in wanted)  # a model of any order: its block less 1
         train = data_of(wanted[0], c.data) or ""
         s = settings(c, reads, Corpus(train=train), **of_protocol(c))
-        return {
-            k: v for k, v in vars(s).items() if v != ""
-        }  # not all hashes are known before the runs are there
-
-    def open(self, c: EvaluationConfig) -> TextSession:
-        return TextSession(c)
+        return {k: v for k, v in vars(s).items() if v != ""}  # hashes may be known with the runs alone
 
     def view(self, rows: list[Row]) -> View:
         return summary_view(rows)
@@ -181,7 +168,7 @@ class TextMeasure:
         if not any("ece" in r for r in rows):
             return []
         calibrated = [r for r in summary_of(rows) if "ece" in r]
-        return figures.write(figures.calibration(calibrated), beside(out, ".ece"))
+        return figures.write(calibration(calibrated), beside(out, ".ece"))
 
 
 # -----------------------------------------------------------------------------
@@ -234,8 +221,8 @@ def run_view(rows: list[Row]) -> View:
     seen, (protocol, *listed) = shown(columns, rows), explain(rows, columns)
     keys = [c.key for c in columns]
     sheet = [["name", *keys], *([r["name"], *(r.get(k, "") for k in keys)] for r in rows)]
-    table = markdown(seen, cells(rows, seen))
-    return View(paragraphs(table, [protocol, SINGLE], ["- " + n for n in listed]), csv_text(sheet))
+    table = Grid.of_columns(seen, cells(rows, seen))
+    return View([table, [protocol, SINGLE], ["- " + n for n in listed]], csv_text(sheet))
 
 
 SINGLE = (
@@ -244,26 +231,9 @@ SINGLE = (
 )
 
 
-def summary_of(rows: list[Row], columns: tuple[Column, ...] | None = None) -> list[Row]:
-    """A row a training: means over its seeds with intervals, differences to the first row, and marks of what
-    cannot be told from the best (evaluation/groups.py); the references last, alone if there is no run."""
-    columns = columns or tuple(c for c in columns_in(rows) if c.key != "step")
-    runs: dict[str, Runs] = {}
-    for label, same in grouped(rows).items():
-        if sound := {r["seed"]: r for r in same if "problem" not in r}:
-            runs[label] = sound
-    references = [r for r in rows if r.get("reference")]
-    if not runs:
-        return references
-    base, human = next(iter(runs.values())), next(r for r in references if r["name"] == "human")
-    marked = marks(runs, human, columns)
-    return [
-        *(
-            {**summarise(label, same, columns), **differences(same, base, columns), **marked[label]}
-            for label, same in runs.items()
-        ),
-        *references,
-    ]
+def summary_of(rows: list[Row]) -> list[Row]:
+    """A row a training, over its seeds; the references last."""
+    return summarise(rows, tuple(c for c in columns_in(rows) if c.key != "step"))
 
 
 def summary_view(rows: list[Row]) -> View:
@@ -274,11 +244,19 @@ def summary_view(rows: list[Row]) -> View:
     protocol, *listed = explain(rows, columns)
     models = [r for r in summary if not r.get("reference")]
     if not models:
-        return View(paragraphs(problems(rows)))
-    said = [seeds_note(models), MARKS.format(first=models[0]["name"], worse=worse(models))]
+        return View([problems(rows)])
+    marked = MARKS.format(first=models[0]["name"], worse=worse(models))
     listed = ["- " + note for note in (*listed, *problems(rows))]
-    table, seeds = markdown(seen, with_intervals(summary, seen)), markdown(*by_seed(models, columns))
-    return View(paragraphs(table, *said, seeds, protocol, listed), sheet_of(summary, columns))
+    table = Grid.of_columns(seen, with_intervals(summary, seen))
+    parts: list[Grid | str | list[str]] = [
+        table,
+        seeds_note(models),
+        marked,
+        by_seed(models, columns),
+        protocol,
+        listed,
+    ]
+    return View(parts, sheet_of(summary, columns))
 
 
 def seeds_note(models: list[Row]) -> str:
@@ -305,12 +283,12 @@ MARKS = (
 
 
 def worse(models: list[Row]) -> str:
-    bad = [r["name"] for r in models if r["quality_worse"]]
-    return f"; not among them: {', '.join(bad)}" if bad else ""
+    names = [r["name"] for r in models if r["quality_worse"]]
+    return f"; not among them: {', '.join(names)}" if names else ""
 
 
-def by_seed(models: list[Row], columns: tuple[Column, ...]) -> tuple[tuple[Column, ...], list[list[str]]]:
-    """A small table, its columns and its cells: the value of each seed for the main columns."""
+def by_seed(models: list[Row], columns: tuple[Column, ...]) -> Grid:
+    """A small table: the value of each seed for the main columns."""
     known = {c.key: c for c in columns}
     main = [known[next(k for k in keys if k in known)] for keys in MAIN if any(k in known for k in keys)]
     seeds = sorted({seed for r in models for seed in r["seeds"]})
@@ -320,4 +298,22 @@ def by_seed(models: list[Row], columns: tuple[Column, ...]) -> tuple[tuple[Colum
         return "-" if value is None else number(value, column.form)
 
     head = tuple(c._replace(title=f"{c.title}, seed {seed}") for c in main for seed in seeds)
-    return head, [[r["name"], *(cell(r, c, seed) for c in main for seed in seeds)] for r in models]
+    return Grid.of_columns(
+        head, [[r["name"], *(cell(r, c, seed) for c in main for seed in seeds)] for r in models]
+    )
+
+
+def calibration(rows: list[Row]) -> "Figure":
+    """The expected calibration error of each row of a summary, with its interval where there are several
+    seeds."""
+    fig, ax = figures.pyplot().subplots(figsize=(6, 0.18 * len(rows) + 0.6), layout="constrained")
+    for at, row in enumerate(rows):
+        half = row.get("ece_ci", math.nan)
+        ax.errorbar(
+            row["ece"], at, xerr=half if math.isfinite(half) else None, color="tab:blue", marker="o", ms=3
+        )
+    ax.set_yticks(range(len(rows)), [r["name"] for r in rows])
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set_xlim(left=0)
+    ax.set_xlabel("expected calibration error; 0 is calibrated")
+    return fig

@@ -1,58 +1,22 @@
-"""Views of rows: groups of seeds, cells, Markdown, CSV, and what a terminal shows. None is ever read back."""
+"""Views of rows: cells, tables as Markdown, CSV, and what a terminal shows. None is ever read back."""
 
 import csv
 import io
 import json
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tabulate import tabulate
 
-from evaluation.columns import Column
-from evaluation.intervals import student_interval
+from evaluation.statistics import student_interval
+from measures.columns import Column
 from measures.store import Row
 from runtime.errors import UserError
 from runtime.files import beside, replacing
 from runtime.names import file_stem
-from runtime.resume import RESUMABLE
-
-# -----------------------------------------------------------------------------
-# Groups: the runs of one training with several seeds
-
-# what differs between the seeds of one training, and what follows from it
-OF_SEED = {"seed", "name", "teacher", "teacher_sha256", "teacher_weights", "teacher_spent"}
-OF_SEED |= {"init_from", "init_weights", "init_spent"} | RESUMABLE - {"max_steps"}
-
-
-def grouped(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """The runs of each training, under the name of its row, in the order in which they came.
-
-    Seeds of one training have one configuration. Where one row name stands for several, their overlays tell
-    them apart; where these do not, each run stands by itself under its own name.
-    """
-    rows = [row for row in rows if not row.get("reference")]
-    for label in ("{row}", "{row}-{overlay}"):
-        groups: dict[str, list[Row]] = {}
-        for row in rows:
-            groups.setdefault(label.format_map(row), []).append(row)
-        if all(map(one_training, groups.values())):
-            return groups
-    out: dict[str, list[Row]] = {}
-    for name, same in groups.items():
-        out |= {name: same} if one_training(same) else {row["name"]: [row] for row in same}
-    return out
-
-
-def one_training(rows: list[Row]) -> bool:
-    """Whether these are seeds of one training, each there once."""
-    kinds = {
-        json.dumps({k: v for k, v in row.get("training", {}).items() if k not in OF_SEED}, sort_keys=True)
-        for row in rows
-    }
-    return len(kinds) == 1 and len({row["seed"] for row in rows}) == len(rows)
 
 
 def problems(rows: list[Row]) -> list[str]:
@@ -71,20 +35,8 @@ def mean(values: list[float]) -> str:
     return f"{middle:.{places}f} ± {half:.{places}f}"
 
 
-def table(head: list[str], lines: list[list[str]]) -> str:
-    return tabulate(lines, head, tablefmt="github", disable_numparse=True)
-
-
 # -----------------------------------------------------------------------------
 # Cells
-
-
-def distance(row: Row, human: Row, column: Column) -> float:
-    """How far a row is from the best value that the column could have; the least is the best."""
-    value = row[column.key]
-    if column.best == "human":
-        return abs(value - human[column.key])
-    return -value if column.best == "high" else value
 
 
 def number(value: float, form: str) -> str:
@@ -97,8 +49,8 @@ def number(value: float, form: str) -> str:
 def cells(rows: list[Row], columns: tuple[Column, ...]) -> list[list[str]]:
     """The table's cells, a list a row, the row's name first.
 
-    A text metric shows its distance to human; a star stands where the row has <key>_best: see groups.py. A
-    row with a problem says so.
+    A text metric shows its distance to human; a star stands where the row has <key>_best (summary.marks).
+    A row with a problem says so.
     """
     human = next((r for r in rows if r["name"] == "human"), {})
     out = [[r["name"] + (f" ({r['problem']})" if "problem" in r else "")] for r in rows]
@@ -115,23 +67,6 @@ def cells(rows: list[Row], columns: tuple[Column, ...]) -> list[list[str]]:
     return out
 
 
-def header(columns: tuple[Column, ...]) -> list[str]:
-    return ["", *(c.title for c in columns)]
-
-
-def markdown(columns: tuple[Column, ...], body: list[list[str]]) -> str:
-    """The table as Markdown, its columns aligned in the source too."""
-    lines = [header(columns), *body]
-    width = [max(len(line[i]) for line in lines) for i in range(len(columns) + 1)]
-
-    def bars(line: list[str]) -> str:
-        numbers = [cell.rjust(w) for cell, w in zip(line[1:], width[1:])]
-        return "| " + " | ".join([line[0].ljust(width[0]), *numbers]) + " |"
-
-    rule = bars(["-" * width[0], *("-" * (w - 1) + ":" for w in width[1:])])
-    return "\n".join([bars(lines[0]), rule, *map(bars, body)])
-
-
 def with_intervals(summary: list[Row], columns: tuple[Column, ...]) -> list[list[str]]:
     """The cells of the summary, an interval behind each mean."""
     body = cells(summary, columns)
@@ -145,14 +80,60 @@ def with_intervals(summary: list[Row], columns: tuple[Column, ...]) -> list[list
 
 
 # -----------------------------------------------------------------------------
-# Files
+# Views
+
+
+class Grid(NamedTuple):
+    """A table: its header, and the cells of each line. `style`: one of tabulate's, or "numbers": all columns
+    but the first are aligned to the right."""
+
+    head: Sequence[str]
+    lines: list[list[str]]
+    style: str = "github"
+
+    @classmethod
+    def of_columns(cls, columns: tuple[Column, ...], lines: list[list[str]]) -> "Grid":
+        return cls(["", *(c.title for c in columns)], lines, "numbers")
+
+    @property
+    def markdown(self) -> str:
+        """The table as Markdown, its columns aligned in the source too."""
+        if self.style != "numbers":
+            return tabulate(self.lines, self.head, tablefmt=self.style, disable_numparse=True)
+        width = [max(map(len, cells)) for cells in zip(self.head, *self.lines)]
+
+        def bars(line: Sequence[str]) -> str:
+            numbers = [cell.rjust(w) for cell, w in zip(line[1:], width[1:])]
+            return "| " + " | ".join([line[0].ljust(width[0]), *numbers]) + " |"
+
+        rule = bars(["-" * width[0], *("-" * (w - 1) + ":" for w in width[1:])])
+        return "\n".join([bars(self.head), rule, *map(bars, self.lines)])
 
 
 class View(NamedTuple):
     """A table as it is read: by people, and by a spreadsheet."""
 
-    markdown: str
+    parts: Sequence[Grid | str | list[str]]  # tables, paragraphs and lists of lines; empty ones are left out
     sheet: str = ""  # CSV; "" where there is none
+
+    @property
+    def markdown(self) -> str:
+        """The parts with an empty line between two."""
+        texts = [
+            p.markdown if isinstance(p, Grid) else p if isinstance(p, str) else "\n".join(p)
+            for p in self.parts
+        ]
+        return "\n\n".join(text for text in texts if text) + "\n"
+
+    @property
+    def grids(self) -> list[Grid]:
+        return [part for part in self.parts if isinstance(part, Grid)]
+
+    @property
+    def notes(self) -> list[str]:
+        """The lines that are no table."""
+        texts = [[p] if isinstance(p, str) else p for p in self.parts if not isinstance(p, Grid)]
+        return [line for lines in texts for line in lines if line]
 
     def write(self, out: Path) -> None:
         """OUT.md and OUT.csv, each whole or not at all."""
@@ -161,12 +142,6 @@ class View(NamedTuple):
             if text:
                 with replacing(beside(out, end)) as file:
                     file.write(text.encode())
-
-
-def paragraphs(*parts: str | list[str]) -> str:
-    """Markdown of tables and of paragraphs, of which one may be a list of lines; empty ones are left out."""
-    texts = ["\n".join(part) if isinstance(part, list) else part for part in parts]
-    return "\n\n".join(text for text in texts if text) + "\n"
 
 
 def samples_file(out: Path, name: str) -> Path:

@@ -78,3 +78,11 @@ def test_a_room_that_shares_its_name_with_a_benchmark_is_a_package():
     rooms = {path.parent for path in CORE if path.parent.name in scripts}
     assert {room.name for room in rooms} >= {"heads", "training"}
     assert all((room / "__init__.py").is_file() for room in rooms)
+
+
+def test_data_flows_one_way():
+    """What scores and samples knows of no table: measures/ imports evaluation/, and not the reverse."""
+    above = {"measures", "table", "eval_diversity", "report"}
+    # settings.py reads the flags of table.py: the measure's name decides which
+    rooms = [path for path in CORE if path.parent.name == "evaluation" and path.name != "settings.py"]
+    assert len(rooms) > 10 and not [path.name for path in rooms if imported(path) & above]

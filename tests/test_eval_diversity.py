@@ -16,16 +16,16 @@ from data.prepared import load_tokenizer
 from data.tokens import open_tokens
 from eval_diversity import main, program
 from evaluation import diversity, texts
-from evaluation import rows as rows_of
-from evaluation.columns import ALL, HONEST, PAPER, shown
-from evaluation.rows import model_numbers
 from evaluation.scoring import score
 from evaluation.settings import of_run
 from evaluation.texts import common_words, held_out_prompts, reference_texts, sample_texts, text_metrics
 from measures import text as measure
-from measures.measure import entries
+from measures import text_numbers
+from measures.columns import ALL, HONEST, PAPER, shown
+from measures.measure import open_runs
 from measures.store import Store
 from measures.text import TextMeasure, TextSession
+from measures.text_numbers import model_numbers
 from measures.views import cells, read_texts, samples_file
 from runtime.checkpoint import Degenerate, load_model
 from runtime.errors import UserError
@@ -72,7 +72,7 @@ def no_work(monkeypatch):
         raise AssertionError("work was done")
 
     monkeypatch.setattr(texts, "generate", fail)
-    monkeypatch.setattr(rows_of, "score", fail)
+    monkeypatch.setattr(text_numbers, "score", fail)
     monkeypatch.setattr(measure, "reference_row", fail)
 
 
@@ -441,7 +441,7 @@ def test_unchanged_rows_are_kept(table, trained, sig, monkeypatch, capsys):
     files = lambda: {p.name: p.read_bytes() for p in table.parent.rglob("*") if p.is_file()}
     there, before = rows(table), files()
     monkeypatch.setattr(texts, "generate", fail)
-    monkeypatch.setattr(rows_of, "score", fail)
+    monkeypatch.setattr(text_numbers, "score", fail)
     assert main([str(trained), str(sig), *SMALL, f"--out={table}"]) == 0
     assert files() == before
     assert capsys.readouterr().err.count("kept from") == 2
@@ -508,7 +508,7 @@ def test_a_changed_configuration_is_another_row(table, variant, monkeypatch):
 
 def test_a_row_gets_the_name_it_is_given(trained, variant, tmp_path):
     odd = variant("a=b", name="odd")
-    assert [(e.name, e.path) for e in entries([f"x={trained}", str(trained), str(odd), f"y={odd}"])] == [
+    assert [(e.name, e.path) for e in open_runs([f"x={trained}", str(trained), str(odd), f"y={odd}"])] == [
         ("x", trained),
         ("baseline", trained),
         ("odd", odd),
@@ -574,9 +574,9 @@ def test_a_model_of_no_numbers_is_a_row_that_says_so(trained, variant, tmp_path,
 def test_a_model_that_samples_white_space(trained, variant, tmp_path, monkeypatch, token_folder):
     """Its perplexity stands; its texts have none of their numbers."""
     blank = load_tokenizer(token_folder).encode("\n")[0]
-    real = rows_of.sample_texts
+    real = text_numbers.sample_texts
     monkeypatch.setattr(
-        rows_of,
+        text_numbers,
         "sample_texts",
         lambda model, prompts, s, device, title: (
             np.full((len(prompts), s.new_tokens), blank)
@@ -599,7 +599,9 @@ def test_a_model_that_samples_white_space(trained, variant, tmp_path, monkeypatc
 def test_probabilities_that_are_not_numbers(trained, monkeypatch, tmp_path):
     from evaluation.scoring import Score
 
-    monkeypatch.setattr(rows_of, "score", lambda *a, **k: Score(math.nan, 1, 0, math.nan, math.nan, math.nan))
+    monkeypatch.setattr(
+        text_numbers, "score", lambda *a, **k: Score(math.nan, 1, 0, math.nan, math.nan, math.nan)
+    )
     assert main([str(trained), *PAPER_SMALL, f"--out={tmp_path / 't'}"]) == 1
     assert rows(tmp_path / "t")["baseline"]["problem"] == "its log-probabilities are not numbers"
 
@@ -665,7 +667,7 @@ def test_a_new_row_shares_no_file_with_a_kept_one(trained, tmp_path, honest):
 def test_home_is_found_behind_a_name(trained, monkeypatch):
     monkeypatch.setenv("HOME", str(trained.parent))
     for argument, name in ((f"~/{trained.name}", "baseline"), (f"x=~/{trained.name}", "x")):
-        (entry,) = entries([argument])
+        (entry,) = open_runs([argument])
         assert (entry.name, entry.path) == (name, trained)
 
 

@@ -22,10 +22,10 @@ import export
 import sample
 from data.prepared import load_tokenizer, tokenizer_of
 from data.tokenizers import BPETokenizer, GPT2Tokenizer, WordTokenizer, byte_level, byte_vocab, read_tokenizer
-from evaluation import card
 from evaluation.metrics import bits_per_byte, perplexity
 from evaluation.scoring import score
 from evaluation.settings import run_seed
+from measures import card
 from measures.store import Store
 from model import build
 from runtime.checkpoint import load_model, save, weights_digest

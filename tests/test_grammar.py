@@ -20,9 +20,7 @@ from data.grammar.truth import write_truth
 from data.held_out import open_held_out, open_truth, truth_path
 from data.prepared import folder_of, is_prepared, load_tokenizer, prepared
 from data.tokens import open_tokens
-from evaluation.columns import HONEST, TRUTH, shown
 from evaluation.metrics import Recovery
-from evaluation.rows import validity
 from evaluation.scoring import (
     described,
     document_blocks,
@@ -31,8 +29,10 @@ from evaluation.scoring import (
     training_windows,
     truth_blocks,
 )
+from measures.columns import HONEST, TRUTH, shown
 from measures.store import Store
 from measures.text import TextMeasure
+from measures.text_numbers import validity
 from runtime.checkpoint import load_model
 from train import TrainConfig
 from training.text import TRUTH_WINDOWS

@@ -16,9 +16,9 @@ from data.prepared import load_tokenizer
 from data.tokens import open_tokens
 from eval_diversity import main
 from evaluation import scorer as scorers
-from evaluation.columns import HONEST, SCORED
 from evaluation.scorer import continuation_nll, features, generative_perplexity, open_scorer, scorer_digest
 from evaluation.texts import cut, held_out_prompts
+from measures.columns import HONEST, SCORED
 from measures.store import Store
 from measures.views import read_texts, samples_file
 from runtime.checkpoint import load_model, weights_digest

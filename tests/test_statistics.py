@@ -11,21 +11,16 @@ from conftest import TINY, train_in_process
 
 from data.labels import Settings as LabelSettings
 from eval_diversity import main
-from evaluation.columns import Column
-from evaluation.groups import group, holm, marks, paired_p, worse
-from evaluation.intervals import (
-    differences,
-    half_sampling_interval,
-    student_interval,
-    summarise,
-    text_intervals,
-)
 from evaluation.settings import other_settings
 from evaluation.spent import spent
+from evaluation.statistics import best_group, half_sampling_interval, holm, paired_p, student_interval
 from evaluation.texts import common_words, cut, text_metrics
+from measures.columns import Column
 from measures.store import Store
+from measures.summary import differences, grouped, marks, means, worse
 from measures.text import summary_of, summary_view
-from measures.views import grouped, read_texts, samples_file
+from measures.text_numbers import text_intervals
+from measures.views import read_texts, samples_file
 from runtime.checkpoint import find, load
 from train import TrainConfig
 
@@ -49,12 +44,12 @@ def test_intervals_of_text_metrics_cover_both_variances(seeds, between):
     tables, texts = 2000, 40
     column = Column("length", "length", ".1f", "human", "")
     within = 20 / math.sqrt(texts)  # of the mean of exponential lengths of mean 20, which are skewed, too
-    means = 20 + between * within * rng.standard_normal((tables, seeds, 1))
-    lengths = means + rng.exponential(20, (tables, seeds, texts)) - 20
+    centres = 20 + between * within * rng.standard_normal((tables, seeds, 1))
+    lengths = centres + rng.exponential(20, (tables, seeds, texts)) - 20
     hits = 0
     for values in lengths.mean(2).tolist():
         runs = {seed: {"name": "", "length": value} for seed, value in enumerate(values)}
-        s = summarise("row", runs, (column,))
+        s = means("row", runs, (column,))
         hits += abs(s["length"] - 20) < s["length_ci"]
     assert 0.93 <= hits / tables <= 0.975
 
@@ -85,12 +80,12 @@ def test_half_sampling_keeps_the_order_of_the_texts():
 
 def test_summary_of_a_row():
     runs = {s: {"name": f"r-{s}", "ppl_eps": 10.0 + s, "self_bleu": 5.0 * s, "steps": 7} for s in (1, 2, 4)}
-    s = summarise("r", runs, (PPL, BLEU, STEPS))
+    s = means("r", runs, (PPL, BLEU, STEPS))
     assert s["ppl_eps"] == pytest.approx(10 + 7 / 3) and s["ppl_eps_seeds"] == [11, 12, 14]
     assert s["self_bleu_ci"] == pytest.approx(student_interval([5.0, 10.0, 20.0]))
     assert s["seeds"] == [1, 2, 4] and s["runs"] == ["r-1", "r-2", "r-4"]
     assert s["steps"] == 7 and "steps_ci" not in s  # a plain number
-    assert math.isnan(summarise("r", {1: runs[1]}, (BLEU,))["self_bleu_ci"])  # one run says nothing of others
+    assert math.isnan(means("r", {1: runs[1]}, (BLEU,))["self_bleu_ci"])  # one run says nothing of others
 
 
 def test_student_interval():
@@ -133,7 +128,7 @@ def test_the_best_row_keeps_its_star():
     for _ in range(tables):
         values = rng.standard_normal((8, 5))
         values[7] += 20
-        found = group({str(i): dict(enumerate(row)) for i, row in enumerate(values.tolist())})
+        found = best_group({str(i): dict(enumerate(row)) for i, row in enumerate(values.tolist())})
         kept += "0" in found
         far += "7" in found
     assert kept / tables >= 0.95 and far / tables <= 0.01
@@ -145,9 +140,9 @@ def test_no_star_within_noise_and_none_for_few_seeds():
     worse = {1: 15.0, 2: 16.1, 3: 17.0}
     few = {"one": {1: 1.0}, "two": {1: 1.0, 2: 1.1}, "inf": {1: 1.0, 2: 1.0, 3: math.inf}}
     rows = {"base": base, "noisy": noisy, "worse": worse, **few}
-    assert group(rows) == {"base", "noisy"}
-    assert group({**rows, "elsewhere": {7: 9.9, 8: 13.0, 9: 13.0}}) == {"base", "noisy"}  # no pairs
-    assert group(few) == set()
+    assert best_group(rows) == {"base", "noisy"}
+    assert best_group({**rows, "elsewhere": {7: 9.9, 8: 13.0, 9: 13.0}}) == {"base", "noisy"}  # no pairs
+    assert best_group(few) == set()
 
 
 def runs_of(ppl: list[float], bleu: list[float]) -> dict[int, dict]:

@@ -20,7 +20,7 @@ from data.prepared import prepared
 from evaluation.settings import Measuring
 from measures.find import find_measure
 from measures.jobs import Run
-from measures.measure import entries, kept_rows, left_out, table_rows, unchanged
+from measures.measure import kept_rows, left_out, open_runs, table_rows, unchanged
 from measures.store import Store
 from measures.text import TextMeasure, run_view, summary_view
 from runtime import checkpoint, workers
@@ -103,7 +103,7 @@ def test_a_run_knows_its_row(trained, capsys):
     c = TrainConfig.read(files)
     assert (c.row, c.overlay, c.name) == ("sig_gpt", "small-tiny", "x")
     assert TrainConfig.read([*files, "--row=mine"]).row == "mine"
-    (entry,) = entries([f"other={trained}"])
+    (entry,) = open_runs([f"other={trained}"])
     assert entry.facts()["row"] == "other" and entry.facts()["overlay"] == ""
     assert entry.ckpt.config.keys() >= {"row", "overlay"}
 
@@ -165,7 +165,7 @@ def test_committed_rows_are_those_of_their_table():
 
 def test_what_is_not_recorded_has_its_default(trained):
     """On both sides: in the comparison with what is asked for, and with a run that is there."""
-    (entry,) = entries([str(trained)])
+    (entry,) = open_runs([str(trained)])
     identity = entry.identity()
     old = {**identity, "training": {k: v for k, v in identity["training"].items() if k != "optimizer"}}
     assert unchanged(old, identity) and unchanged(identity, identity)

@@ -11,9 +11,9 @@ from data.tokens import open_tokens
 from eval_diversity import main
 from evaluation import scorer as scorers
 from evaluation.diversity import TEXT_METRICS
-from evaluation.text_files import apart, open_texts
 from evaluation.texts import held_out_prompts
 from measures.store import Store
+from measures.text_files import apart, open_texts
 from measures.views import read_texts, samples_file
 from runtime.errors import UserError
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from evaluation.columns import Column
 from evaluation.metrics import Calibration
 from heads import Weights
 from labs.classes.sets import Images
+from measures.columns import Column
 from model import LanguageModel
 from runtime.device import autocast
 

@@ -10,16 +10,14 @@ differ by the gain of their logits before they differ by anything else: --search
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
-from evaluation.groups import marks
-from evaluation.intervals import Runs, differences, summarise
 from labs.classes.judge import COLUMNS, PUBLISHED, judge
 from labs.classes.sets import KINDS, open_images
-from measures.measure import Entry, Subject, entries
+from measures.measure import Measure, NamedRun, Session, open_runs
 from measures.store import Row
-from measures.views import View, grouped, markdown, paragraphs, problems, sheet_of, with_intervals
+from measures.summary import grouped, summarise
+from measures.views import Grid, View, problems, sheet_of, with_intervals
 from runtime import checkpoint
 from runtime.device import get_device
 from runtime.errors import UserError
@@ -38,18 +36,18 @@ class ClassesConfig:
     # fmt: on
 
 
-class ClassesSession:
+class ClassesSession(Session):
     """The classifiers that are asked for, and the images that they are asked about."""
 
     def __init__(self, c: ClassesConfig):
         """UserError for what are no classifiers of the same images."""
         self.c, self.device = c, get_device(c.device)
-        runs = entries(c.checkpoints, classifier=True)
+        runs = open_runs(c.checkpoints, classifier=True)
         check_apart(entry.name for entry in runs)
         for entry in runs:
             if entry.ckpt.config["tokenizer"] != checkpoint.CLASSES:
                 raise UserError(f"{entry.path} is a language model's run: --measure=text measures such")
-        self.subjects: Sequence[Subject] = runs
+        self.subjects: Sequence[NamedRun] = runs
         first = runs[0]
         for entry in runs:
             if entry.ckpt.config["data_sha256"] != first.ckpt.config["data_sha256"]:
@@ -59,21 +57,10 @@ class ClassesSession:
         if images.sha256 != first.ckpt.config["data_sha256"]:
             raise UserError(f"{first.path} was trained on other images of {images.name}: give its --source")
         self.images = getattr(images, c.split)
+        self.settings = {"split": c.split, "images": first.ckpt.config["dataset"]}
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        dataset = self.subjects[0].identity()["training"]["dataset"]
-        return {"split": self.c.split, "images": dataset}
-
-    def whole(self, row: Row) -> bool:
-        return True
-
-    def references(self) -> list[Row]:
-        return []
-
-    def numbers(self, subject: Subject) -> Row:
+    def numbers(self, subject: NamedRun) -> Row:
         """Accuracy, NLL and calibration; and what chose the checkpoint: the same on validation images."""
-        assert isinstance(subject, Entry)
         model, ckpt = checkpoint.load_model(subject.path, device=self.device, classifier=True)
         judged = judge(model.eval(), self.images, self.device, ckpt.config["dtype"])
         if judged.nll != judged.nll:
@@ -86,10 +73,8 @@ class ClassesSession:
         return {**judged._asdict(), **chosen, **steps}
 
 
-class ClassesMeasure:
-    """See measures.measure.Measure."""
-
-    name, definition, which, config = "classes", 1, "best", ClassesConfig
+class ClassesMeasure(Measure):
+    name, which, config, session = "classes", "best", ClassesConfig, ClassesSession
 
     def check(self, c: ClassesConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
         sets = {(config["dataset"], config["source"]) for config in wanted}
@@ -103,20 +88,14 @@ class ClassesMeasure:
             )
         return {"split": c.split, "images": wanted[0]["dataset"]}
 
-    def open(self, c: ClassesConfig) -> ClassesSession:
-        return ClassesSession(c)
-
     def view(self, rows: list[Row]) -> View:
         sound, listed = [r for r in rows if "problem" not in r], problems(rows)
         if not sound:
-            return View(paragraphs(listed))
+            return View([listed])
         summary = summary_of(sound)
-        table = markdown(COLUMNS, with_intervals(summary, COLUMNS))
+        table = Grid.of_columns(COLUMNS, with_intervals(summary, COLUMNS))
         listed = [f"- {column.title}: {column.what}." for column in COLUMNS] + listed
-        return View(paragraphs(table, *notes(sound), listed), sheet_of(summary, COLUMNS))
-
-    def draw(self, rows: list[Row], out: Path) -> list[Path]:
-        return []
+        return View([table, *notes(sound), listed], sheet_of(summary, COLUMNS))
 
 
 MEASURE = ClassesMeasure()
@@ -126,15 +105,16 @@ def summary_of(rows: list[Row]) -> list[Row]:
     """A line a row: means over its seeds, marked where it cannot be told from the best. No row has a
     problem."""
     published = PUBLISHED.get(rows[0]["settings"]["images"], {})
-    runs: dict[str, Runs] = {}
-    for label, same in grouped(rows).items():
-        more = {"published": published[label]} if label in published else {}
-        runs[label] = {r["seed"]: r | {"gain": r["training"]["gain"]} | more for r in same}
-    base, marked = next(iter(runs.values())), marks(runs, {}, COLUMNS)
-    return [
-        {**summarise(label, same, COLUMNS), **differences(same, base, COLUMNS), **marked[label]}
-        for label, same in runs.items()
-    ]
+    return summarise(
+        [
+            row
+            | {"gain": row["training"]["gain"]}
+            | ({"published": published[label]} if label in published else {})
+            for label, same in grouped(rows).items()
+            for row in same
+        ],
+        COLUMNS,
+    )
 
 
 def notes(rows: list[Row]) -> list[str]:

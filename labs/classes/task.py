@@ -6,7 +6,6 @@ from typing import Any
 
 from config.defaults import TrainConfig
 from data.batches import Source
-from evaluation.provenance import commit
 from heads import Weights
 from labs.classes.batches import ImageSource
 from labs.classes.cnn import USUAL, width
@@ -18,6 +17,7 @@ from runtime.errors import UserError, users_values
 from runtime.files import write_json
 from runtime.logs import strict
 from runtime.processes import Processes
+from runtime.provenance import commit
 from training.evaluator import Evaluator
 from training.task import Evaluation
 

@@ -59,14 +59,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.held_out import open_held_out
-from data.prepared import found_path
 from data.sequences import Chain, Sequences
 from evaluation import figures
 from evaluation.any_order import FREE, Exact
 from evaluation.orders import Asker, spread
-from evaluation.provenance import commit
-from evaluation.rows import check_comparable
 from evaluation.samplers import left_to_right
 from evaluation.sampling import weight_draws
 from evaluation.settings import run_seed
@@ -74,13 +70,16 @@ from evaluation.two_sided import two_sided
 from labs.climbs.rates import RATES, STEP
 from labs.climbs.rest import can_be_asked, density, nats, written
 from labs.embeddings import tsne
-from measures.measure import Entry, entries
+from measures.checks import check_comparable, open_split
+from measures.measure import NamedRun, open_runs
 from measures.store import Row, Store
-from measures.views import View, grouped, mean, paragraphs, table
+from measures.summary import grouped
+from measures.views import Grid, View, mean
 from runtime.checkpoint import load_model
 from runtime.configurator import cli
 from runtime.device import get_device
 from runtime.files import beside
+from runtime.provenance import commit
 
 COLUMNS = ("nll", "mean", "sample", "one pass")
 SHOWN = ("10%", "10% and a later place")  # what is known in the rows of the figure
@@ -153,8 +152,8 @@ def view(rows: list[Row]) -> View:
         for name, runs in groups.items():
             found = [r["parts"][part] for r in runs]
             lines.append([name, str(len(runs)), *(mean([f[c] for f in found if c in f]) for c in COLUMNS)])
-        tables.append(table([f"known: {part}", "runs", *COLUMNS], lines))
-    return View(paragraphs(*tables))
+        tables.append(Grid([f"known: {part}", "runs", *COLUMNS], lines))
+    return View(tables)
 
 
 # -----------------------------------------------------------------------------
@@ -221,15 +220,14 @@ def draw_whole(whole: dict[str, np.ndarray], windows: Tensor, out: Path) -> None
 # The command
 
 
-def opened(c: ClimbsConfig) -> tuple[list[Entry], Asked]:
+def opened(c: ClimbsConfig) -> tuple[list[NamedRun], Asked]:
     """UserError for all that cannot be measured, before any work."""
-    runs = entries(c.checkpoints)
+    runs = open_runs(c.checkpoints)
     check_comparable(runs, masked=True)
     config = runs[0].ckpt.config
     if config["dataset"] != "climbs":
         raise UserError(f"{runs[0].path} was trained on {config['dataset']}: give runs of config/climbs.py")
-    folder = Path(c.data) if c.data else found_path(config["data"], runs[0].path)
-    data = open_held_out(folder / f"{c.split}.bin")
+    data = open_split(runs, c.data, c.split)
     T = config["block_size"]
     windows = torch.from_numpy(spread(data.ids, c.windows, T))
     if c.climb >= len(windows):

@@ -28,7 +28,6 @@ from tqdm import tqdm
 
 from data.held_out import open_held_out
 from evaluation.orders import Asker
-from evaluation.rows import check_comparable, check_together, corpus_folder
 from evaluation.sampling import weight_draws
 from evaluation.scoring import score
 from evaluation.settings import run_seed
@@ -36,9 +35,11 @@ from labs.classes.sets import ImageSet
 from labs.image_tokens.prepare import FILES, read_source
 from labs.images.guidance import sample_codes, what_is_drawn
 from labs.images.quality import NEIGHBOURS, grid, halves, judged, seen, write_png
-from measures.measure import Entry, Subject, entries
+from measures.checks import check_comparable, check_planned
+from measures.measure import Measure, NamedRun, Session, open_runs
 from measures.store import Row
-from measures.views import View, grouped, mean, paragraphs, problems, samples_file, table
+from measures.summary import grouped
+from measures.views import Grid, View, mean, problems, samples_file
 from model import LanguageModel
 from runtime import checkpoint
 from runtime.configurator import check_seed
@@ -141,18 +142,18 @@ def load_classifier(path: str, images: ImageSet) -> LanguageModel:
 # The measure
 
 
-class ImagesSession:
+class ImagesSession(Session):
     """The runs that are asked for, and the images that theirs are compared with."""
 
     def __init__(self, c: ImagesConfig):
         """UserError for all that cannot be measured, before any work."""
         self.c, self.device = c, get_device(c.device)
         self.dtype = settle_dtype(c.dtype, self.device).name
-        runs = entries(c.checkpoints)
+        runs = open_runs(c.checkpoints)
         for entry in runs:
             what_is_drawn(entry.ckpt, c.data, any(scale != 1 for scale in c.cfg))
         check_comparable(runs)
-        self.subjects: Sequence[Subject] = runs
+        self.subjects: Sequence[NamedRun] = runs
         folder, self.layout, codec = what_is_drawn(runs[0].ckpt, c.data)
         if codec is None:
             raise UserError(
@@ -167,14 +168,8 @@ class ImagesSession:
             raise UserError(f"the {c.split} split has too few images: {len(real)} in each half of it")
         if c.out:
             samples_file(Path(c.out), "")  # UserError if pictures would be written through a link
+        self.settings = settings_of(c) | {"dtype": self.dtype, "corpus": self.data.info["sha256"]}
         self.real, self.labels = seen(self.classifier, real.pixels), real.labels
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return settings_of(self.c) | {"dtype": self.dtype, "corpus": self.data.info["sha256"]}
-
-    def whole(self, row: Row) -> bool:
-        return True
 
     def references(self) -> list[Row]:
         """Other held-out images, the same through the tokenizer, and uniform noise of codes."""
@@ -191,9 +186,8 @@ class ImagesSession:
         rows[0]["about"] = {"images": len(self.labels), "classifier": classifier, "codes": self.layout.codes}
         return rows
 
-    def numbers(self, subject: Subject) -> Row:
+    def numbers(self, subject: NamedRun) -> Row:
         """All that is measured of one run. A picture of its images goes to OUT.samples."""
-        assert isinstance(subject, Entry)
         c = self.c
         model, ckpt = checkpoint.load_model(subject.path, device=self.device, dtype=get_dtype(self.dtype))
         draws = weight_draws(model, ckpt.config, c.samples, c.seed, self.dtype)
@@ -253,16 +247,14 @@ def settings_of(c: ImagesConfig) -> dict[str, Any]:
     return known | {"classifier": checkpoint.weights_digest(checkpoint.find(c.classifier))}
 
 
-class ImagesMeasure:
-    """See measures.measure.Measure."""
-
-    name, definition, which, config = "images", 1, "last", ImagesConfig
+class ImagesMeasure(Measure):
+    name, config, session = "images", ImagesConfig, ImagesSession
 
     def check(self, c: ImagesConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for run in wanted:
             if run["dataset"] != "image_tokens":
                 raise UserError(f"dataset = {run['dataset']!r}: --measure=images is of image tokens alone")
-        check_together([(Path(w["out_dir"]), w) for w in wanted], corpus_folder)
+        check_planned(wanted)
         for source in (read_source(run["source"]) for run in wanted):
             if source.images == FILES:
                 raise UserError(f"source = {str(source)!r}: another program's codes have no images to judge")
@@ -272,9 +264,6 @@ class ImagesMeasure:
                 )
             open_classifier(c.classifier, source.images)
         return settings_of(c)
-
-    def open(self, c: ImagesConfig) -> ImagesSession:
-        return ImagesSession(c)
 
     def view(self, rows: list[Row]) -> View:
         """The held-out codes, then what is drawn at each point: a line for each row."""
@@ -292,11 +281,8 @@ class ImagesMeasure:
         references = [r for r in rows if r.get("reference")]
         drawn += [[r["name"], "", *(f"{r[k]:.4g}" for k in TITLES)] for r in references]
         head = ["", "runs", "bits a code", "bits a pixel", "bits a code, eps"]
-        tables = [table(head, held_out), table(["", "guidance", *TITLES.values()], drawn)]
-        return View(paragraphs(*tables, explained(rows), problems(rows)))
-
-    def draw(self, rows: list[Row], out: Path) -> list[Path]:
-        return []
+        tables = [Grid(head, held_out), Grid(["", "guidance", *TITLES.values()], drawn)]
+        return View([*tables, explained(rows), problems(rows)])
 
 
 def explained(rows: list[Row]) -> str:

@@ -41,14 +41,14 @@ from evaluation.orders import Asker
 from labs.climbs.rest import density
 from labs.synthetic.prepare import task_of
 from labs.synthetic.tasks import Walk
-from measures.measure import Entry
+from measures.measure import NamedRun
 from measures.store import Store
 from runtime.checkpoint import load_model
 from runtime.configurator import cli
 from runtime.errors import UserError
 
 
-def opened(c: WalkConfig) -> tuple[Entry, Walk, np.ndarray, Asker, np.ndarray]:
+def opened(c: WalkConfig) -> tuple[NamedRun, Walk, np.ndarray, Asker, np.ndarray]:
     """The run, the walk, the test split's sequences (n, T), the model, what is known of a sequence (T,)."""
     model, ckpt = load_model(c.run, "last")
     if ckpt.config["dataset"] != "synthetic":
@@ -66,7 +66,7 @@ def opened(c: WalkConfig) -> tuple[Entry, Walk, np.ndarray, Asker, np.ndarray]:
     if not (rows[:, c.place] == text[c.place]).any():
         raise UserError(f"value = {c.value}: no walk of the test split is there at place {c.place}")
     who = Asker(model, model.head.draws(1, 0), "cpu", "float32")
-    return Entry(ckpt.config["name"], Path(c.run), ckpt), task, rows, who, text
+    return NamedRun(ckpt.config["name"], Path(c.run), ckpt), task, rows, who, text
 
 
 @program

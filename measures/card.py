@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from evaluation.columns import HONEST
+from measures.columns import HONEST
 from measures.store import Store
 from runtime.checkpoint import Checkpoint, weights_digest
 from runtime.places import WORK

@@ -3,21 +3,20 @@ texts. All is made of the rows of the store but the pictures and texts that lie 
 
 import base64
 import glob
-import math
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from evaluation.columns import HONEST, Column
 from evaluation.texts import cut
 from measures import search
+from measures.columns import HONEST
 from measures.find import find_measure
 from measures.measure import Measure, left_out, table_rows
 from measures.store import OURS, Row, Store
-from measures.text import TextMeasure, columns_in, run_view, summary_of, summary_view
-from measures.views import grouped, number, read_texts, samples_file
+from measures.summary import grouped
+from measures.text import TextMeasure, run_view, summary_of
+from measures.views import Grid, View, read_texts, samples_file
 from runtime.errors import UserError
 from runtime.files import beside, foreign
 from runtime.names import file_stem
@@ -45,52 +44,12 @@ CAPTIONS = {
 }
 
 
-class Cell(NamedTuple):
-    sort: str  # the number as it is, for sorting; "" where there is none
-    text: str
-    half: str = ""  # of the 95% interval
-    distance: str = ""  # to human text
-    best: bool = False  # cannot be told from the best of its column
-    seeds: str = ""  # the value of each
-
-
-class Line(NamedTuple):
-    """A row of the text measure."""
-
-    name: str
-    problem: str
-    reference: bool
-    cells: list[Cell]
-    seeds: list[tuple[str, list[str]]]  # (which one, its values); none of a row of one run
-
-
-class Plain(NamedTuple):
-    """A table as the measure's view has it."""
-
-    head: list[str]
-    lines: list[list[tuple[str, str]]]  # (the number that a cell begins with, for sorting; its text)
-
-
-class Notes(NamedTuple):
-    """What stands under the tables in the measure's view."""
-
-    paragraphs: list[str]
-    columns: list[str]
-
-
 class Part(NamedTuple):
     """What the table says of one measure."""
 
     measure: str
-    columns: tuple[Column, ...]  # of the `lines`
-    lines: list[Line]  # of the text measure; the others have `plain` tables
-    plain: list[Plain]
-    notes: Notes
-
-    @property
-    def marked(self) -> bool:
-        """Whether there are groups that cannot be told apart."""
-        return any(cell.best for line in self.lines for cell in line.cells)
+    grids: list[Grid]
+    notes: list[str]
 
 
 class Figure(NamedTuple):
@@ -104,7 +63,7 @@ class Sample(NamedTuple):
     text: str
 
 
-class Table(NamedTuple):
+class ReportedTable(NamedTuple):
     name: str
     parts: list[Part]
     figures: list[Figure]
@@ -119,7 +78,7 @@ def table_path(path: Path) -> Path | None:
     return name if beside(name, ".jsonl").is_file() else None
 
 
-def open_table(name: Path, prompts: int) -> Table:
+def open_table(name: Path, prompts: int) -> ReportedTable:
     """A table of a page. UserError if its store is none of ours or is damaged, or if one of its measures is
     not there."""
     path = beside(name, ".jsonl")
@@ -134,104 +93,34 @@ def open_table(name: Path, prompts: int) -> Table:
     with foreign(path, OURS), TemporaryDirectory() as folder:
         out = Path(folder) / name.name
         for measure in measures:
-            rows = table_rows(store, measure)
-            parts.append(part(measure, rows, left_out(store, measure)))
+            rows, others = table_rows(store, measure), left_out(store, measure)
+            view = view_of(measure, rows) if rows else View([])
+            parts.append(Part(measure.name, view.grids, [*others, *view.notes]))
             if rows:
                 measure.draw(rows, out)
-            drawn += drawings(name, rows)
-            if parts[-1].lines:
+                drawn += drawings(name, rows)
+            if rows and measure.name == TextMeasure.name:
                 texts = samples(name, rows, prompts)
         if trials := search.trials_in(store):
-            parts.append(plain_part(search.NAME, search.view(trials).markdown))
+            view = search.view(trials)
+            parts.append(Part(search.NAME, view.grids, view.notes))
             search.draw(trials, beside(out, ".tune"))
-        return Table(name.name, parts, [*pictures(out, name), *drawn], texts)
+        return ReportedTable(name.name, parts, [*pictures(out, name), *drawn], texts)
 
 
-def part(measure: Measure, rows: list[Row], others: list[str]) -> Part:
-    """`others`: lines about rows that stand in no table."""
-    if not rows:
-        return Part(measure.name, (), [], [], Notes(others, []))
-    if measure.name == TextMeasure.name:
-        return text_part(rows, others)
-    return plain_part(measure.name, measure.view(rows).markdown, others)
+def view_of(measure: Measure, rows: list[Row]) -> View:
+    """The measure's view. A text table has a line for each run, as long as no row has several seeds."""
+    if measure.name == TextMeasure.name and not has_seeds(rows):
+        return run_view(rows)
+    return measure.view(rows)
 
 
-# -----------------------------------------------------------------------------
-# Cells of the text measure
-
-
-def text_rows(rows: list[Row]) -> list[Row]:
-    """What a line is of: a training's means over its seeds, where any has several; else a run."""
-    sound = grouped(r for r in rows if "problem" not in r)
-    return summary_of(rows) if any(len(runs) > 1 for runs in sound.values()) else rows
-
-
-def text_part(rows: list[Row], others: list[str]) -> Part:
-    summary = text_rows(rows)
-    of_runs = summary is rows
-    columns = tuple(c for c in columns_in(rows) if of_runs or c.key != "step")
-    human = next((r for r in rows if r["name"] == "human"), {})
-    lines = [line(r, columns, human) for r in summary]
-    under = (run_view if of_runs else summary_view)(rows).markdown
-    return plain_part(TextMeasure.name, under, others)._replace(columns=columns, lines=lines, plain=[])
-
-
-def line(row: Row, columns: tuple[Column, ...], human: Row) -> Line:
-    """A row with the values of its seeds."""
-
-    def value(column: Column, at: int) -> str:
-        of_seed = row.get(column.key + "_seeds", {at: None})[at]
-        return number(math.nan if of_seed is None else of_seed, column.form)
-
-    seeds = [
-        (f"seed {seed}", [value(c, at) for c in columns]) for at, seed in enumerate(row.get("seeds", []))
-    ]
-    cells = []
-    for i, c in enumerate(columns):
-        said = "; ".join(f"{seed}: {values[i]}" for seed, values in seeds)
-        cells.append(cell(row, c, human, said))
-    return Line(row["name"], row.get("problem", ""), bool(row.get("reference")), cells, seeds)
-
-
-def cell(row: Row, column: Column, human: Row, seeds: str) -> Cell:
-    value = row.get(column.key, math.nan)
-    if math.isnan(value):
-        return Cell("", "-")
-    half = row.get(column.key + "_ci", math.nan)
-    far = ""
-    if column.best == "human" and row is not human and column.key in human:
-        far = format(value - human[column.key], "+" + column.form)
-    return Cell(
-        repr(value),
-        number(value, column.form),
-        format(half, column.form) if math.isfinite(half) else "",
-        far,
-        bool(row.get(column.key + "_best")),
-        seeds,
-    )
-
-
-# -----------------------------------------------------------------------------
-# Views
-
-
-def plain_part(measure: str, markdown: str, others: list[str] | None = None) -> Part:
-    """The tables and notes of a view that has just been made."""
-    plain, columns, said = [], [], others or []
-    for paragraph in re.split(r"\n\s*\n", markdown.strip()):
-        lines = paragraph.splitlines()
-        if paragraph.startswith("|"):
-            head, _, *body = ([c.strip() for c in row.strip("|").split("|")] for row in lines)
-            plain.append(Plain(head, [[(leading_number(c), c) for c in cells] for cells in body]))
-        elif paragraph.startswith("- "):
-            columns += [line.removeprefix("- ") for line in lines]
-        else:
-            said = [*said, *lines]
-    return Part(measure, (), [], plain, Notes(said, columns))
+def has_seeds(rows: list[Row]) -> bool:
+    return any(len(runs) > 1 for runs in grouped(r for r in rows if "problem" not in r).values())
 
 
 def leading_number(text: str) -> str:
-    """The number that `text` begins with, "" if it begins with none."""
+    """The number that `text` begins with, by which a column is sorted; "" if it begins with none."""
     first, *_ = text.split() or [""]
     try:
         return repr(float(first))
@@ -278,7 +167,7 @@ def samples(name: Path, rows: list[Row], prompts: int) -> list[list[Sample]]:
     """
     words, of_rows = rows[0]["settings"]["words"], {}
     files = {r["name"] for r in rows if "texts_sha256" in r}
-    for row in sorted(text_rows(rows), key=lambda r: r["name"] != "human"):
+    for row in sorted(summary_of(rows) if has_seeds(rows) else rows, key=lambda r: r["name"] != "human"):
         run = row.get("runs", [row["name"]])[0]
         path = samples_file(name, run)
         if run not in files and path.is_file():

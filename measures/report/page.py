@@ -5,8 +5,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from evaluation.report.runs import Runs, Token
-from evaluation.report.tables import Table
+from measures.report.runs import Runs, Token
+from measures.report.tables import ReportedTable, leading_number
 
 HERE = Path(__file__).parent
 
@@ -33,7 +33,7 @@ def described(token: Token) -> str:
     return ", ".join(said)
 
 
-def render(tables: list[Table], runs: Runs | None) -> str:
+def render(tables: list[ReportedTable], runs: Runs | None) -> str:
     """The page. Everything in it is escaped but for our own style and script."""
     env = Environment(
         loader=FileSystemLoader(HERE),
@@ -42,6 +42,6 @@ def render(tables: list[Table], runs: Runs | None) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters |= {"described": described}
+    env.filters |= {"described": described, "leading_number": leading_number}
     env.globals |= {"shades": shades, "style": inlined("style.css"), "script": inlined("script.js")}
     return env.get_template("page.html").render(tables=tables, runs=runs) + "\n"

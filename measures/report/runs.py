@@ -17,7 +17,7 @@ from evaluation.sampling import entropies, generate, weight_draws
 from evaluation.scoring import Window, document_blocks, document_windows
 from evaluation.texts import Prompts
 from heads import Weights
-from measures.measure import Entry
+from measures.measure import NamedRun
 from model import LanguageModel
 from runtime.checkpoint import load_model
 from runtime.device import autocast, float64_device, get_dtype
@@ -94,7 +94,7 @@ class Runs(NamedTuple):
 
 
 def examine(
-    asked: list[Entry],
+    asked: list[NamedRun],
     split: HeldOut,
     tokenizer: Tokenizer,
     prompts: Prompts,

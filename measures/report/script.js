@@ -13,7 +13,7 @@ theme.addEventListener("click", () => dress(root.dataset.theme !== "dark"));
 system.addEventListener("change", () => dress(system.matches));
 dress(system.matches);
 
-// A row and its seeds are a tbody, and move together. The third click brings the table's own order back.
+// A row is a tbody. The third click brings the table's own order back.
 const NEXT = { none: "ascending", ascending: "descending", descending: "none" };
 const names = new Intl.Collator("en", { numeric: true });
 
@@ -41,14 +41,6 @@ for (const table of document.querySelectorAll("table.sortable")) {
       if (order !== "none") bodies.sort((a, b) => compare(key(a, column), key(b, column), sign));
       table.append(...bodies);
     });
-  });
-}
-
-for (const button of document.querySelectorAll(".unfold")) {
-  button.addEventListener("click", () => {
-    const open = button.getAttribute("aria-expanded") !== "true";
-    button.setAttribute("aria-expanded", open);
-    for (const row of button.closest("tbody").querySelectorAll(".seed")) row.hidden = !open;
   });
 }
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,16 +10,16 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from data.held_out import HeldOut, Truth, open_held_out
-from data.orders import MASKED
-from data.prepared import constant_of, folder_of, found_path, tokenizer_of
+from data.held_out import HeldOut, Truth
+from data.prepared import tokenizer_of
 from data.tokenizers import Tokenizer
 from data.tokens import TokenFile, open_tokens
 from evaluation import metrics
-from evaluation.columns import NUCLEUS, PUBLISHED
+from evaluation.diversity import TEXT_METRICS
 from evaluation.sampling import truncate
 from evaluation.scoring import described, document_blocks, document_windows, recover, score, truth_blocks
 from evaluation.settings import Corpus, Settings, TextsConfig, of_run, settings
+from evaluation.statistics import half_sampling_interval
 from evaluation.texts import (
     Prompts,
     common_words,
@@ -32,75 +31,19 @@ from evaluation.texts import (
     text_metrics,
 )
 from heads import Weights
-from measures.measure import Entry, entries
+from measures.checks import check_comparable, check_text, data_folder, open_split
+from measures.columns import NUCLEUS, PUBLISHED
+from measures.measure import NamedRun, open_runs
 from model import LanguageModel, context
 from runtime.checkpoint import Degenerate, load_model
 from runtime.device import check_fits, get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
-from runtime.names import REFERENCES, check_apart
 
 TRAIN_WINDOWS = 200  # that the paper's protocol scores
 
 
 # -----------------------------------------------------------------------------
-# What is asked for
-
-
-def renamed(path: Path) -> str:
-    """What to do where two rows have one name."""
-    return f"give one another, as in other={path}"
-
-
-def check_together(
-    runs: list[tuple[Path, dict[str, Any]]], tokens: Callable[[dict[str, Any]], Any], masked: bool = False
-) -> None:
-    """UserError if two runs, (path, configuration), cannot stand in one table, trained or yet to be trained.
-
-    tokens  what their token files are known by
-    masked  whether those of masked diffusion can be measured, too
-    """
-    first, base = runs[0]
-    for path, c in runs:
-        if tokens(c) != tokens(base):
-            raise UserError(
-                f"{path} ({c['dataset']}, {c['tokenizer']}) and {first} "
-                f"({base['dataset']}, {base['tokenizer']}) are trained on different token files: "
-                "their rows cannot stand in one table"
-            )
-        if c["block_size"] != base["block_size"]:
-            raise UserError(
-                f"{path} has block_size = {c['block_size']}, {first} has {base['block_size']}: "
-                "contexts of different length cannot stand in one table"
-            )
-        if c.get("order") == MASKED and not masked:
-            raise UserError(
-                f"{path} is masked diffusion, which has no next token to score from left to right: leave it "
-                "out, and see python table.py --measure=orders"
-            )
-
-
-def check_comparable(asked: list[Entry], masked: bool = False) -> None:
-    """UserError if two of the rows cannot stand in one table. `masked`: of masked diffusion, too."""
-    configs = [(e.path, e.ckpt.config) for e in asked]
-    check_together(configs, itemgetter("tokenizer_fingerprint", "data_sha256"), masked)
-    check_apart([*REFERENCES, *(e.name for e in asked)], renamed(asked[-1].path))
-
-
-def corpus_folder(wanted: dict[str, Any]) -> Path:
-    """The folder by which `check_together` identifies the token files of a run that is yet to be trained."""
-    return folder_of(wanted["dataset"], wanted["tokenizer"], wanted["source"])
-
-
-def check_text(path: Path, dataset: str, given: int = 0) -> None:
-    """UserError if what the run `path` is of is no text, with the program that measures it.
-
-    given  tokens at the start of each sequence that are never predicted: no text has such
-    """
-    if measure := constant_of(dataset, "MEASURE") or ("orders" if given else ""):
-        raise UserError(
-            f"{path} is of {dataset}, whose sequences are no text: "
-            f"python table.py --measure={measure} measures such runs"
-        )
+# Runs and data
 
 
 class Data(NamedTuple):
@@ -119,47 +62,40 @@ class Data(NamedTuple):
         return [self.tokenizer.decode(row) for row in self.prompts.prompt.tolist()]
 
 
-def open_all(c: TextsConfig, **protocol: Any) -> tuple[list[Entry], Settings, Data, torch.device]:
+def open_all(c: TextsConfig, **protocol: Any) -> tuple[list[NamedRun], Settings, Data, torch.device]:
     """The rows that are asked for, their settings, and the data that they are measured on.
 
     `protocol` are the further arguments of `settings`. All that can be wrong is found here, before any work.
     """
     device = get_device(c.device)
     c = replace(c, dtype=settle_dtype(c.dtype, device).name)
-    asked = entries(c.checkpoints)
-    check_comparable(asked)
-    for _, path, ckpt in asked:
+    runs = open_runs(c.checkpoints)
+    check_comparable(runs)
+    for _, path, ckpt in runs:
         check_text(path, ckpt.config["dataset"])
         if ckpt.config["bayesian"]:
-            drawn = 4 * c.samples * ckpt.config["vocab_size"] * ckpt.config["n_embd"]
-            check_fits(drawn, device, f"{c.samples} draws of the weights of {path}", "samples")
-    first = asked[0].ckpt
-    folder = Path(c.data) if c.data else found_path(first.config["data"], asked[0].path)
-    train, split = open_tokens(folder / "train.bin"), open_held_out(folder / f"{c.split}.bin")
-    check_text(asked[0].path, first.config["dataset"], split.given)
+            size = 4 * c.samples * ckpt.config["vocab_size"] * ckpt.config["n_embd"]
+            check_fits(size, device, f"{c.samples} draws of the weights of {path}", "samples")
+    first = runs[0].ckpt
+    train, split = open_tokens(data_folder(runs, c.data) / "train.bin"), open_split(runs, c.data, c.split)
+    check_text(runs[0].path, first.config["dataset"], split.given)
     tokenizer = tokenizer_of(first)
-    if split.info["fingerprint"] != tokenizer.fingerprint:
-        raise UserError(
-            f"{split.path} was made with another tokenizer ({split.info['tokenizer']}) "
-            f"than the checkpoints' ({tokenizer.name})"
-        )
-    known_by = Corpus(tokenizer.fingerprint, train.info["sha256"], split.info["sha256"])
+    hashes = Corpus(tokenizer.fingerprint, train.info["sha256"], split.info["sha256"])
     # a model of any order reads one token less than its block: then the other models read no more either
-    reads = min(context(e.ckpt.config) for e in asked)
-    s = settings(c, reads, known_by, **protocol)
+    s = settings(c, min(context(run.ckpt.config) for run in runs), hashes, **protocol)
     paper = s.protocol == "paper"
     if paper:  # has no columns for it
         split = split._replace(truth=None)
     if paper and s.train != first.config["data_sha256"]:
         raise UserError(
-            f"{train.path} is not what {asked[0].path} was trained on, "
+            f"{train.path} is not what {runs[0].path} was trained on, "
             "and the paper's protocol scores training text: leave out --data"
         )
     seed = s.seed if paper else None
     prompts = held_out_prompts(split.ids, s.texts, s.prompt_tokens, s.new_tokens, seed)
     if not (paper or s.words):
         s = replace(s, words=common_words(decode(tokenizer, prompts.prompt, prompts.human, s)))
-    return asked, s, Data(train, split, tokenizer, prompts), device
+    return runs, s, Data(train, split, tokenizer, prompts), device
 
 
 def other_texts(data: Data, s: Settings) -> list[str]:
@@ -227,8 +163,8 @@ def model_numbers(
     Degenerate if its probabilities are not numbers.
     """
     model, ckpt = load_model(path, device=device, dtype=get_dtype(s.dtype))
-    own = of_run(s, ckpt.config)
-    draws = model.head.draws(s.samples, own.seed)
+    seeded = of_run(s, ckpt.config)
+    draws = model.head.draws(s.samples, seeded.seed)
 
     def bar(steps: Iterable) -> Iterable:
         return tqdm(steps, desc=f"{name}: scoring", leave=False)
@@ -243,7 +179,7 @@ def model_numbers(
     else:
         row = held_out_numbers(model, data, s, draws, device, bar)
         row |= recovery(data, s, model, draws, device, bar)
-    return row, sample_texts(model, data.prompts.prompt, own, device, name)
+    return row, sample_texts(model, data.prompts.prompt, seeded, device, name)
 
 
 def train_perplexity(
@@ -300,3 +236,17 @@ def reference_row(name: str, data: Data, s: Settings) -> tuple[dict[str, Any], l
     numbers = text_metrics(texts, s.loops, s.words) | validity(data, new)
     row = {"name": name, **numbers, **perfect}
     return row, texts
+
+
+def text_intervals(texts: list[str], halves: int) -> dict[str, float]:
+    """`<key>_ci` of each text metric, for texts without a training: nan where a half is too short for the
+    metric; {} where a half has fewer than two texts."""
+    out: dict[str, float] = {}
+    if len(texts) < 4:
+        return out
+    for key, metric in TEXT_METRICS.items():
+        try:
+            out[f"{key}_ci"] = half_sampling_interval(texts, metric, halves)
+        except ValueError:
+            out[f"{key}_ci"] = math.nan
+    return out

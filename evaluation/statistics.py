@@ -1,0 +1,91 @@
+"""Statistics of a few values: 95% intervals of a mean, and which of several cannot be told from the best.
+
+Pure functions on numbers; nothing else of this project is imported.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+from scipy import stats
+
+T = TypeVar("T")
+ALPHA = 0.05
+LEAST_SEEDS = 3  # of a row that is marked: two pairs can hardly tell perplexities of 40 and 1,600 apart
+
+
+def student_interval(values: list[float]) -> float:
+    """Half of the 95% interval of the mean, from the spread of `values`; nan for a single one."""
+    n = len(values)
+    if n < 2 or not all(map(math.isfinite, values)):
+        return math.nan
+    return float(stats.t.ppf(0.975, n - 1)) * statistics.stdev(values) / math.sqrt(n)
+
+
+def half_sampling_interval(
+    texts: Sequence[T], metric: Callable[[list[T]], float], halves: int, seed: int = 0
+) -> float:
+    """Half of the 95% interval of `metric` of texts (or of what is known of each) that no training stands
+    behind: the references'.
+
+    The texts stand for all that could have been sampled. The spread of a statistic over random halves, drawn
+    without replacement, is that of the statistic of the whole over new samples: (m/n) / (1 - m/n) = 1 at
+    m = n/2. A text is never drawn twice: whatever counts repetition among texts (Self-BLEU, self-repetition,
+    the compression ratio) would punish one that no model wrote.
+    Source: Politis, Romano & Wolf 1999, the bootstrap without replacement.
+    """
+    rng = np.random.default_rng(seed)
+    # in their order, because gzip sees what is near
+    picks = [np.sort(rng.permutation(len(texts))[: len(texts) // 2]) for _ in range(halves)]
+    return 1.96 * float(np.std([metric([texts[i] for i in pick]) for pick in picks], ddof=1))
+
+
+def paired_p(a: dict[int, float], b: dict[int, float]) -> float:
+    """The p-value of "a's mean is at most b's", by their common seeds; nan for fewer than two."""
+    d = [a[seed] - b[seed] for seed in a if seed in b]
+    n = len(d)
+    if n < 2:
+        return math.nan
+    mean, spread = statistics.fmean(d), statistics.stdev(d)
+    if spread:
+        t = mean / spread * math.sqrt(n)
+    else:  # all differences are the same one
+        t = math.copysign(math.inf, mean) if mean else 0.0
+    return float(stats.t.sf(t, n - 1))
+
+
+def holm(p: dict[str, float], alpha: float = ALPHA) -> set[str]:
+    """The names whose p-values are rejected: the smallest ones, up to the first that is too large.
+
+    The k-th smallest of m is compared with alpha / (m - k + 1). Source: Holm 1979.
+    """
+    rejected: set[str] = set()
+    for k, name in enumerate(sorted(p, key=p.__getitem__)):
+        if p[name] > alpha / (len(p) - k):
+            break
+        rejected.add(name)
+    return rejected
+
+
+def best_group(distances: dict[str, dict[int, float]]) -> set[str]:
+    """The names that cannot be told from the best, of each row's distance to the best value by seed.
+
+    The row of least mean is the reference. Every other row is compared with it by a paired t-test over the
+    seeds that both have, one-sided, and Holm's procedure corrects for the number of rows. The group holds the
+    rows that are not rejected. Whichever row is truly best, any one of the others takes its place with a
+    share of the 5% at most, so the best row is in the group with 95%. The group says which rows may be best,
+    not that all of them are equal. Source: subset selection, Gupta 1965.
+
+    A row that shares fewer than LEAST_SEEDS with the reference is never in it, nor is one with a distance
+    that is not finite.
+    """
+    many = {name: d for name, d in distances.items() if len(d) >= LEAST_SEEDS}
+    sound = {name: d for name, d in many.items() if all(map(math.isfinite, d.values()))}
+    if not sound:
+        return set()
+    best = min(sound, key=lambda name: statistics.fmean(sound[name].values()))
+    paired = {n: d for n, d in sound.items() if n != best and len(d.keys() & sound[best]) >= LEAST_SEEDS}
+    p = {name: paired_p(d, sound[best]) for name, d in paired.items()}
+    return {best, *p} - holm(p)

@@ -1,0 +1,91 @@
+"""Which runs can stand in one table: of one corpus and tokenizer, of one length of context, with names of
+their own."""
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from data.held_out import HeldOut, open_held_out
+from data.orders import MASKED
+from data.prepared import constant_of, folder_of, found_path
+from measures.measure import NamedRun
+from runtime.errors import UserError
+from runtime.names import REFERENCES, check_apart
+
+
+def renamed(path: Path) -> str:
+    """What to do where two rows have one name."""
+    return f"give one another, as in other={path}"
+
+
+def check_together(
+    runs: list[tuple[Path, dict[str, Any]]], tokens: Callable[[dict[str, Any]], Any], masked: bool = False
+) -> None:
+    """UserError if two runs, (path, configuration), cannot stand in one table, trained or yet to be trained.
+
+    tokens  what their token files are known by
+    masked  whether those of masked diffusion can be measured, too
+    """
+    first, base = runs[0]
+    for path, c in runs:
+        if tokens(c) != tokens(base):
+            raise UserError(
+                f"{path} ({c['dataset']}, {c['tokenizer']}) and {first} "
+                f"({base['dataset']}, {base['tokenizer']}) are trained on different token files: "
+                "their rows cannot stand in one table"
+            )
+        if c["block_size"] != base["block_size"]:
+            raise UserError(
+                f"{path} has block_size = {c['block_size']}, {first} has {base['block_size']}: "
+                "contexts of different length cannot stand in one table"
+            )
+        if c.get("order") == MASKED and not masked:
+            raise UserError(
+                f"{path} is masked diffusion, which has no next token to score from left to right: leave it "
+                "out, and see python table.py --measure=orders"
+            )
+
+
+def check_comparable(runs: Sequence[NamedRun], masked: bool = False) -> None:
+    """UserError if two of the rows cannot stand in one table. `masked`: of masked diffusion, too."""
+    configs = [(run.path, run.ckpt.config) for run in runs]
+    check_together(configs, itemgetter("tokenizer_fingerprint", "data_sha256"), masked)
+    check_apart([*REFERENCES, *(run.name for run in runs)], renamed(runs[-1].path))
+
+
+def check_planned(configs: Sequence[dict[str, Any]], masked: bool = False) -> None:
+    """`check_comparable` of runs that are yet to be trained. Their token files are known by their folder."""
+
+    def folder(config: dict[str, Any]) -> Path:
+        return folder_of(config["dataset"], config["tokenizer"], config["source"])
+
+    check_together([(Path(config["out_dir"]), config) for config in configs], folder, masked)
+
+
+def check_text(path: Path, dataset: str, given: int = 0) -> None:
+    """UserError if what the run `path` is of is no text, with the program that measures it.
+
+    given  tokens at the start of each sequence that are never predicted: no text has such
+    """
+    if measure := constant_of(dataset, "MEASURE") or ("orders" if given else ""):
+        raise UserError(
+            f"{path} is of {dataset}, whose sequences are no text: "
+            f"python table.py --measure={measure} measures such runs"
+        )
+
+
+def data_folder(runs: Sequence[NamedRun], data: str) -> Path:
+    """The folder that --data names, or else that of the first run."""
+    return Path(data).expanduser() if data else found_path(runs[0].ckpt.config["data"], runs[0].path)
+
+
+def open_split(runs: Sequence[NamedRun], data: str, split: str) -> HeldOut:
+    """The split that the runs are measured on. UserError if another tokenizer made it."""
+    held_out, config = open_held_out(data_folder(runs, data) / f"{split}.bin"), runs[0].ckpt.config
+    if held_out.info["fingerprint"] != config["tokenizer_fingerprint"]:
+        raise UserError(
+            f"{held_out.path} was made with another tokenizer ({held_out.info['tokenizer']}) than the "
+            f"checkpoints' ({config['tokenizer']})"
+        )
+    return held_out
