@@ -51,14 +51,14 @@ class ReportConfig:
 
 program = Program(__name__, __doc__, ReportConfig, "jinja2", "scipy", "tabulate", "matplotlib", "sacrebleu")
 
-from data.held_out import HeldOut, open_held_out
-from data.prepared import found_path, tokenizer_of
+from data.held_out import HeldOut
+from data.prepared import tokenizer_of
 from evaluation.texts import held_out_prompts
+from measures.checks import check_comparable, open_split
 from measures.measure import NamedRun, open_runs
 from measures.report.page import render
-from measures.report.runs import Machine, Runs, examine, spread_places
+from measures.report.runs import ReportedRuns, SamplingSettings, examine, spread_places
 from measures.report.tables import open_table, table_path
-from measures.text_numbers import check_comparable
 from model import context
 from runtime.configurator import cli
 from runtime.device import get_device, settle_dtype
@@ -85,24 +85,21 @@ def apart(shown: list[str]) -> tuple[list[Path], list[NamedRun]]:
 def opened(c: ReportConfig, runs: list[NamedRun]) -> HeldOut:
     """The split that all runs are asked about. UserError for runs that cannot stand side by side."""
     check_comparable(runs, masked=True)
-    folder = Path(c.data).expanduser() if c.data else found_path(runs[0].ckpt.config["data"], runs[0].path)
-    split = open_held_out(folder / f"{c.split}.bin")
-    if split.info["fingerprint"] != runs[0].ckpt.config["tokenizer_fingerprint"]:
-        raise UserError(f"{split.path} was made with another tokenizer than the runs': give --data")
-    reads, asked = min(context(e.ckpt.config) for e in runs), c.prompt_tokens + c.new_tokens
-    if asked > reads:
+    split = open_split(runs, c.data, c.split)
+    reads, needs = min(context(run.ckpt.config) for run in runs), c.prompt_tokens + c.new_tokens
+    if needs > reads:
         raise UserError(
-            f"prompt_tokens + new_tokens = {asked}: these models read {reads} tokens; ask for fewer"
+            f"prompt_tokens + new_tokens = {needs}: these models read {reads} tokens; ask for fewer"
         )
     return split
 
 
-def examined(c: ReportConfig, runs: list[NamedRun], split: HeldOut) -> Runs:
+def examined(c: ReportConfig, runs: list[NamedRun], split: HeldOut) -> ReportedRuns:
     device = get_device(c.device)
-    machine = Machine(device, settle_dtype(c.dtype, device).name, c.samples, c.seed)
+    settings = SamplingSettings(device, settle_dtype(c.dtype, device).name, c.samples, c.seed)
     prompts = held_out_prompts(split.ids, c.prompts, c.prompt_tokens, c.new_tokens)
-    places = spread_places(split, min(context(e.ckpt.config) for e in runs), c.contexts)
-    return examine(runs, split, tokenizer_of(runs[0].ckpt), prompts, places, machine)
+    places = spread_places(split, min(context(run.ckpt.config) for run in runs), c.contexts)
+    return examine(runs, split, tokenizer_of(runs[0].ckpt), prompts, places, settings)
 
 
 @program

@@ -34,6 +34,7 @@ from measures.jobs import Run, prepare_data, show_commands, split, used_by, word
 from measures.measure import (
     Measure,
     check_shown,
+    common_fields,
     evaluate,
     exit_code,
     kept_rows,
@@ -66,10 +67,10 @@ def best_points(c: TableConfig, store: Store) -> dict[str, list[str]]:
     points, missing = {}, []
     for row in c.rows:
         name, *flags = words_of(row)
-        fixed, own = keys_of(flags), trials_of(trials, name, c.trials)
-        best, count = best_of(own), c.trials if c.space.keys() - keys_of(flags) else 1
-        if best is None or len(own) < count:
-            missing.append(f"{name} ({len(own)} of {count} trials)")
+        fixed, row_trials = keys_of(flags), trials_of(trials, name, c.trials)
+        best, count = best_of(row_trials), c.trials if c.space.keys() - fixed else 1
+        if best is None or len(row_trials) < count:
+            missing.append(f"{name} ({len(row_trials)} of {count} trials)")
         else:
             points[name] = flags_of({k: v for k, v in best["point"].items() if k not in fixed}, fixed)
     if missing:
@@ -150,13 +151,13 @@ def table(c: TableConfig, store: Store) -> int:
     """Trains what is not there, measures it, and writes the views; the exit code. TrainingsStopped at a
     signal."""
     measure, runs = find_measure(c.measure), runs_of(c, store)
-    asked = flags_of_measure(measure, c, [str(r.out) for r in runs])
-    settings = measure.check(asked, [r.wanted for r in runs])  # UserError now, not after the trainings
+    config = config_of_measure(measure, c, [str(r.out) for r in runs])
+    settings = measure.check(config, [r.wanted for r in runs])  # UserError now, not after the trainings
     rows = kept_rows(store, measure, settings)
     check_shown(measure, store)
     done = without_folder(runs, rows, store)
     if c.commands:
-        show_commands(*in_order([r for r in runs if r.out.name not in done and not r.over]))
+        show_commands(*in_order([r for r in runs if r.out.name not in done and not r.ended()]))
         return 0
     if done:
         print(
@@ -174,7 +175,7 @@ def table(c: TableConfig, store: Store) -> int:
     code = 0
     if finished:
         at = [f"{r.out.name}={checkpoint.find(r.out, measure.which)}" for r in finished]
-        session = measure.open(replace(asked, checkpoints=at))
+        session = measure.open(replace(config, checkpoints=at))
         new = measure_runs(measure, session, store, {r.out.name: r.fields for r in runs})
         lost = [diverged_row(measure, session.settings, run) for run in diverged]
         store.put(lost)
@@ -191,11 +192,8 @@ def diverged_row(measure: Measure, settings: dict[str, Any], run: Run) -> Row:
     """The row of a run whose training diverged: it stands in the table with its reason."""
     ended = run.ended()
     assert ended
-    common = {"measure": measure.name, "definition": measure.definition, "settings": settings}
-    return {
-        **{**common, "name": run.out.name, **run.fields, "training": training_of(ended.config)},
-        "problem": f"its training diverged: {ended.why}",
-    }
+    problem = {"problem": f"its training diverged: {ended.why}", "training": training_of(ended.config)}
+    return {**common_fields(measure, settings), "name": run.out.name, **run.fields, **problem}
 
 
 def trained(runs: list[Run], done: set[str], rows: dict[str, Row], c: TableConfig, store: Store) -> set[str]:
@@ -210,7 +208,7 @@ def trained(runs: list[Run], done: set[str], rows: dict[str, Row], c: TableConfi
     return done
 
 
-def flags_of_measure(measure: Measure, c: TableConfig, runs: list[str]) -> Any:
+def config_of_measure(measure: Measure, c: TableConfig, runs: list[str]) -> Any:
     """The measure's own configuration. UserError for a flag in `evaluate` that it does not take."""
     return read(measure.config, [*runs, *split(c.evaluate), f"--out={Path(c.results) / c.name}"])
 

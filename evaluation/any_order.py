@@ -59,9 +59,9 @@ class Conditionals(Protocol):
         stand."""
         ...
 
-    def accept(self, said: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
-        """Makes the first `count` (B,) of places (B, F) known. `said`: what `along` gave for these places,
-        and for the same tokens but the last of them."""
+    def accept(self, distributions: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
+        """Makes the first `count` (B,) of places (B, F) known. `distributions`: what `along` gave for these
+        places, and for the same tokens but the last of them."""
         ...
 
 
@@ -128,34 +128,36 @@ class Reader:
 
     def each(self, places: Tensor) -> "Hidden":
         n = places.shape[1]
-        own, tokens = (t[:, None].expand(-1, n) for t in (self.place, self.last))
-        return self._pass(tokens, own, places, torch.eye(n, dtype=torch.bool))
+        predicting, tokens = (t[:, None].expand(-1, n) for t in (self.place, self.last))
+        return self._pass(tokens, predicting, places, torch.eye(n, dtype=torch.bool))
 
     def along(self, places: Tensor, tokens: Tensor) -> "Hidden":
         n = places.shape[1]
-        own = torch.cat((self.place[:, None], places[:, :-1]), 1)
+        predicting = torch.cat((self.place[:, None], places[:, :-1]), 1)
         read = torch.cat((self.last[:, None], tokens[:, :-1]), 1)
-        return self._pass(read, own, places, torch.ones(n, n, dtype=torch.bool).tril())
+        return self._pass(read, predicting, places, torch.ones(n, n, dtype=torch.bool).tril())
 
     @torch.no_grad()
-    def _pass(self, tokens: Tensor, own: Tensor, following: Tensor, seen: Tensor) -> "Hidden":
+    def _pass(self, tokens: Tensor, predicting: Tensor, following: Tensor, seen: Tensor) -> "Hidden":
         """Reads tokens (B, F) after the cache, each with the place that it predicts; `seen` (F, F): which of
         them see which. They leave no trace in the cache."""
         start, (B, n) = self.cache.length, tokens.shape
         filled = torch.arange(start) < self.read[:, None]  # (B, start)
         mask = torch.cat((filled[:, None].expand(-1, n, -1), seen.expand(B, -1, -1)), 2)
-        read, places, mask = (t.to(self.device) for t in (tokens, torch.stack((own, following), -1), mask))
+        read, places, mask = (
+            t.to(self.device) for t in (tokens, torch.stack((predicting, following), -1), mask)
+        )
         with autocast(self.device, self.dtype):
             hidden = self.trunk(read, places, self.cache, mask)
         self.cache.length = start
         self.passes += 1
         return Hidden(self, hidden, self.cache.kv[:, :, :, :, start : start + n].clone())
 
-    def accept(self, said: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
-        assert isinstance(said, Hidden) and said.kv is not None
+    def accept(self, distributions: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
+        assert isinstance(distributions, Hidden) and distributions.kv is not None
         rows, at = _put(self.text, places, tokens, count)
         row, slot, number = (t.to(self.device) for t in (rows, self.read[rows] + at, at))
-        self.cache.kv[:, :, row, :, slot] = said.kv[:, :, row, :, number]
+        self.cache.kv[:, :, row, :, slot] = distributions.kv[:, :, row, :, number]
         self.read = self.read + count
         self.cache.length = int(self.read.max())
         last = (count - 1).clamp(min=0)[:, None]
@@ -261,7 +263,7 @@ class MaskedReader:
         assert places.shape[1] == 1
         return self.each(places)
 
-    def accept(self, said: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
+    def accept(self, distributions: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
         _put(self.text, places, tokens, count)
 
 
@@ -275,11 +277,11 @@ class Exact:
     def __init__(self, log_probs: Callable[[Tensor], Tensor], text: Tensor):
         self.log_probs, self.text, self.passes = log_probs, text.clone(), 0
 
-    def each(self, places: Tensor) -> "Table":
+    def each(self, places: Tensor) -> "Probabilities":
         self.passes += 1
-        return Table(self._at(self.text, places))
+        return Probabilities(self._at(self.text, places))
 
-    def along(self, places: Tensor, tokens: Tensor) -> "Table":
+    def along(self, places: Tensor, tokens: Tensor) -> "Probabilities":
         self.passes += 1
         text, rows = self.text.clone(), []
         for n in range(places.shape[1]):
@@ -289,9 +291,9 @@ class Exact:
             free = text.gather(1, at) == FREE
             # after an impossible token no distribution is defined, and nobody asks for one
             text.scatter_(1, at, torch.where(free & possible, tokens[:, n : n + 1], text.gather(1, at)))
-        return Table(torch.cat(rows, 1))
+        return Probabilities(torch.cat(rows, 1))
 
-    def accept(self, said: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
+    def accept(self, distributions: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
         _put(self.text, places, tokens, count)
 
     def _at(self, text: Tensor, places: Tensor) -> Tensor:
@@ -299,7 +301,7 @@ class Exact:
         return p.gather(1, places[:, :, None].expand(-1, -1, p.shape[2]))
 
 
-class Table(NamedTuple):
+class Probabilities(NamedTuple):
     """`Distributions` as probabilities (B, F, V)."""
 
     p: Tensor
@@ -314,6 +316,6 @@ class Table(NamedTuple):
     def row(self, at: Tensor) -> Tensor:
         return self.p[torch.arange(len(at)), at]
 
-    def picked(self, better: Tensor, other: Distributions) -> "Table":
-        assert isinstance(other, Table)
-        return Table(torch.where(better[:, None, None], other.p, self.p))
+    def picked(self, better: Tensor, other: Distributions) -> "Probabilities":
+        assert isinstance(other, Probabilities)
+        return Probabilities(torch.where(better[:, None, None], other.p, self.p))

@@ -215,9 +215,9 @@ def _check_bleu(lengths: np.ndarray, has_references: bool) -> None:
             f"self-BLEU of {N} text(s): it compares each text with the others and needs at least 2 texts"
         )
     if not lengths.any():
-        what, least = ("BLEU", "one") if has_references else ("self-BLEU", "at least 2")
+        metric, least = ("BLEU", "one") if has_references else ("self-BLEU", "at least 2")
         raise ValueError(
-            f"{what} of {N} texts, all of them empty: it needs {least} with something to compare"
+            f"{metric} of {N} texts, all of them empty: it needs {least} with something to compare"
         )
 
 

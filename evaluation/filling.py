@@ -53,9 +53,9 @@ def one_by_one(
     for n in range(places.shape[1]):
         at = places[:, n : n + 1]
         count = free.gather(1, at)[:, 0].long()
-        said = c.along(at, torch.zeros_like(at))
-        tokens, _ = said.draw(generator)
-        c.accept(said, at, tokens, count)
+        distributions = c.along(at, torch.zeros_like(at))
+        tokens, _ = distributions.draw(generator)
+        c.accept(distributions, at, tokens, count)
         rank.scatter_(1, at, torch.where(count[:, None] > 0, n + 1, rank.gather(1, at)))
         watch(c.text, rank)
     return Filled(c.text, rank, places.shape[1], places.shape[1])
@@ -80,9 +80,9 @@ def diffusion(
             continue
         count = now.sum(1)
         places = (~now).int().argsort(dim=1, stable=True)[:, : int(count.max())]
-        said = c.each(places)
-        tokens, _ = said.draw(generator)
-        c.accept(said, places, tokens, count)
+        distributions = c.each(places)
+        tokens, _ = distributions.draw(generator)
+        c.accept(distributions, places, tokens, count)
         passes += 1
         rank = torch.where(now, steps - n + 1, rank)
         watch(c.text, rank)
@@ -139,17 +139,17 @@ def _in_bursts(
         each = c.each(places)
         tokens, p = each.draw(generator)
         if places.shape[1] == 1:
-            said, kept, count = each, places, left
+            distributions, kept, count = each, places, left
         else:
             u = uniform(p.shape, generator)
             number = torch.arange(p.shape[1]).expand_as(places)
             draft = _Draft(places, tokens, p, u, number)
-            said, draft, count = _best_order(c, draft, left, orders, generator)
+            distributions, draft, count = _best_order(c, draft, left, orders, generator)
             if exact:
-                draft, count = _with_residual(each, said, draft, left, count, generator)
+                draft, count = _with_residual(each, distributions, draft, left, count, generator)
             kept, tokens, passes = draft.places, draft.tokens, passes + orders
         passes += 1
-        c.accept(said, kept, tokens, count)
+        c.accept(distributions, kept, tokens, count)
         rows, at = firsts(count)
         rank[rows, kept[rows, at]] = rounds
         watch(c.text, rank)
@@ -183,7 +183,7 @@ def _best_order(
 
 def _with_residual(
     each: Distributions,
-    said: Distributions,
+    distributions: Distributions,
     draft: _Draft,
     left: Tensor,
     count: Tensor,
@@ -192,7 +192,7 @@ def _with_residual(
     """The draft with the first rejected token drawn anew from max(q - p, 0), and one more (B,) accepted where
     there is one."""
     at = count.clamp(max=draft.p.shape[1] - 1)
-    p, q = each.row(draft.number.gather(1, at[:, None])[:, 0]), said.row(at)
+    p, q = each.row(draft.number.gather(1, at[:, None])[:, 0]), distributions.row(at)
     rest = (q - p).clamp(min=0)
     rest = torch.where(rest.sum(1, keepdim=True) > 0, rest, q)  # p and q differ by their rounding alone
     rejected = count < left

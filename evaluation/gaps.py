@@ -56,9 +56,9 @@ class Candidates(NamedTuple):
 def candidates(reader: Reader | MaskedReader, tokenizer: Tokenizer, top: int) -> list[Candidates]:
     """The candidates of each free place of one text, given what is known: one pass for all."""
     places = (reader.text[0] == FREE).nonzero().T  # (1, F)
-    said, out = reader.each(places), []
+    distributions, out = reader.each(places), []
     for n, place in enumerate(places[0].tolist()):
-        p = said.row(torch.tensor([n], device=places.device))[0]
+        p = distributions.row(torch.tensor([n], device=places.device))[0]
         best = p.topk(min(top, len(p)))
         names = [tokenizer.decode([i]) for i in best.indices.tolist()]
         entropy = float(torch.special.entr(p).sum())
@@ -88,39 +88,39 @@ def coloured(ids: list[int], rank: list[int], tokenizer: Tokenizer) -> str:
     return "".join(out)
 
 
-def density_table(found: list[Candidates]) -> str:
+def density_table(densities: list[Candidates]) -> str:
     from tabulate import tabulate  # here: sampling needs it for nothing else
 
     rows = [
         [c.place, f"{c.entropy:.2f}", *(f"{token!r} {p:.3f}" for token, p in zip(c.tokens, c.probs))]
-        for c in found
+        for c in densities
     ]
-    return tabulate(rows, ["place", "nats", *(f"{i + 1}" for i in range(len(found[0].tokens)))])
+    return tabulate(rows, ["place", "nats", *(f"{i + 1}" for i in range(len(densities[0].tokens)))])
 
 
-def density_json(found: list[Candidates]) -> dict[str, Any]:
+def density_json(densities: list[Candidates]) -> dict[str, Any]:
     """place -> its entropy in nats, and its candidates, the most probable first."""
     return {
         str(c.place): {
             "entropy": c.entropy,
             "candidates": [{"token": t, "p": p} for t, p in zip(c.tokens, c.probs)],
         }
-        for c in found
+        for c in densities
     }
 
 
-def save_density(found: list[Candidates], words: list[str], save: str) -> list[Path]:
+def save_density(densities: list[Candidates], words: list[str], save: str) -> list[Path]:
     """Writes `save`.json and the picture `save`.png: the candidates of each place of the text, whose
     tokens are `words`, by their probability."""
     path = Path(save)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(beside(path, ".json"), density_json(found))
-    top = len(found[0].tokens)
+    write_json(beside(path, ".json"), density_json(densities))
+    top = len(densities[0].tokens)
     plt = figures.pyplot()
     fig, ax = plt.subplots(figsize=(max(4, 0.75 * len(words)), 0.5 + 0.3 * top))
     ax.set_axis_off()
     ax.set(xlim=(-0.5, len(words) - 0.5), ylim=(top - 0.5, -0.5))
-    at = {c.place: c for c in found}
+    at = {c.place: c for c in densities}
     for place, word in enumerate(words):
         if place not in at:
             ax.text(place, 0, word.strip(), ha="center", va="center", weight="bold")

@@ -48,8 +48,8 @@ class Calibration:
                 f"confidence {p[wrong][0]} is not in 0..1: give probabilities, not logits or their logs"
             )
         if not np.isin(hit, (0, 1)).all():
-            odd = hit[~np.isin(hit, (0, 1))][0]
-            raise ValueError(f"correct holds {odd}: give True/False or 1/0, such as prediction == target")
+            other = hit[~np.isin(hit, (0, 1))][0]
+            raise ValueError(f"correct holds {other}: give True/False or 1/0, such as prediction == target")
         bins = len(self.count)
         b = np.clip(np.searchsorted(self.edges, p) - 1, 0, bins - 1)
         self.count += np.bincount(b, minlength=bins)

@@ -56,7 +56,7 @@ def templates(windows: np.ndarray, given: int) -> np.ndarray:
     return text
 
 
-def middle_bits(who: Asker, windows: np.ndarray, gap: int, given: int = 0) -> dict[str, float]:
+def middle_bits(asker: Asker, windows: np.ndarray, gap: int, given: int = 0) -> dict[str, float]:
     """Bits a token of the middle `gap` tokens of windows (n, T), or of what comes after the first `given`
     tokens of each: given what stands to the `left` alone, and given `both` sides. A left-to-right model has
     the first alone.
@@ -64,23 +64,23 @@ def middle_bits(who: Asker, windows: np.ndarray, gap: int, given: int = 0) -> di
     A model of any order reads what is known first, then the middle, both from left to right. Masked
     diffusion gives a bound.
     """
-    T, size = windows.shape[1], who.model.trunk.config
+    T, size = windows.shape[1], asker.model.trunk.config
     first = given + (T - given - gap) // 2
-    sides = ["left"] if who.order == "left_to_right" else ["left", "both"]
+    sides = ["left"] if asker.order == "left_to_right" else ["left", "both"]
 
     def bits(side: str) -> float:
         stop = T if side == "both" else first + gap
 
         def read(part: list[int]) -> Read:
-            if who.order == "left_to_right":
+            if asker.order == "left_to_right":
                 return _plain(windows[part, :stop], gap)
-            if who.order == MASKED:
+            if asker.order == MASKED:
                 numbers = np.array(part)
                 return _hidden(windows[numbers % len(windows)], numbers, first, gap, side, size.vocab_size)
             return _gap_last(windows[part, :stop], first, gap, size)
 
-        plan = list(range(len(windows) * (ROUNDS if who.order == MASKED else 1)))
-        s = scored(who.model, plan, read, who.draws, who.device, who.dtype)
+        plan = list(range(len(windows) * (ROUNDS if asker.order == MASKED else 1)))
+        s = scored(asker.model, plan, read, asker.draws, asker.device, asker.dtype)
         return float(s.nll / s.tokens / np.log(2))
 
     return {side: bits(side) for side in sides}
@@ -147,32 +147,32 @@ def questions(truth: TwoSided, windows: np.ndarray, known: float, kind: str, giv
         text[row, at] = window[at]
         free = np.flatnonzero(text[row] == FREE)
         places.append(free[:1] if kind == "next" else np.sort(rng.choice(free, min(ASKED, len(free)), False)))
-    asked = np.zeros(text.shape, bool)
-    np.put_along_axis(asked, np.stack(places), True, 1)
-    log_p = truth.log_probs(text, asked)
+    compared = np.zeros(text.shape, bool)
+    np.put_along_axis(compared, np.stack(places), True, 1)
+    log_p = truth.log_probs(text, compared)
     return Questions(text, np.stack(places), log_p.reshape(n, -1, log_p.shape[1]))
 
 
-def divergence(who: Asker, q: Questions, batch: int = 32) -> dict[str, float]:
+def divergence(asker: Asker, q: Questions, batch: int = 32) -> dict[str, float]:
     """KL(truth || model) in nats and total variation, means over the places that are asked for."""
     kl, tv = [], []
     for i in range(0, len(q.text), batch):
         text, places, log_p = (torch.from_numpy(a[i : i + batch]) for a in q)
-        m = _answers(who, text, places)
+        m = _answers(asker, text, places)
         p = log_p.exp()
         kl.append(torch.where(p > 0, p * (log_p - m.log()), 0.0).sum(2))
         tv.append((p - m).abs().sum(2) / 2)
     return {"kl": float(torch.cat(kl).mean()), "tv": float(torch.cat(tv).mean())}
 
 
-def _answers(who: Asker, text: Tensor, places: Tensor) -> Tensor:
+def _answers(asker: Asker, text: Tensor, places: Tensor) -> Tensor:
     """The model's distributions (B, F, V) at places (B, F), float64."""
     B, F = places.shape
-    if who.order == "left_to_right":
+    if asker.order == "left_to_right":
         assert F == 1
         known = int((text[0] != FREE).sum())  # the same of all rows, and all to the left
-        with torch.no_grad(), autocast(who.device, who.dtype):
-            hidden = who.model.trunk(text[:, :known].to(who.device))[:, -1]
-            return who.model.head.log_probs(hidden, who.draws).cpu().double().exp()[:, None]
-    said = reader_of(who.model, text, who.draws, dtype=who.dtype).each(places)
-    return torch.stack([said.row(torch.full((B,), n)) for n in range(F)], 1)
+        with torch.no_grad(), autocast(asker.device, asker.dtype):
+            hidden = asker.model.trunk(text[:, :known].to(asker.device))[:, -1]
+            return asker.model.head.log_probs(hidden, asker.draws).cpu().double().exp()[:, None]
+    distributions = reader_of(asker.model, text, asker.draws, dtype=asker.dtype).each(places)
+    return torch.stack([distributions.row(torch.full((B,), n)) for n in range(F)], 1)

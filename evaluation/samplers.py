@@ -43,13 +43,13 @@ MASKED: dict[str, Callable[..., Filled]] = {
 Write = Callable[[Asker, torch.Tensor, torch.Generator], Filled]  # of a batch of texts (B, T)
 
 
-def continued(who: Asker, text: torch.Tensor, generator: torch.Generator) -> Filled:
+def continued(asker: Asker, text: torch.Tensor, generator: torch.Generator) -> Filled:
     """Texts as a model continues them that reads from left to right. The known places are the same in all
     texts, and all at the start."""
     known = int((text[0] != FREE).sum())
     free = text.shape[1] - known
-    prompt = text[:, :known].to(who.device)
-    new = generate(who.model, prompt, free, who.draws, generator=generator, dtype=who.dtype)
+    prompt = text[:, :known].to(asker.device)
+    new = generate(asker.model, prompt, free, asker.draws, generator=generator, dtype=asker.dtype)
     written = torch.cat((text[:, :known], torch.stack([token.cpu() for token, _ in new], 1)), 1)
     rank = (torch.arange(text.shape[1]) - known + 1).clamp(min=0).expand_as(text)
     return Filled(written, rank, free, free)
@@ -61,8 +61,8 @@ def writers(order: str) -> dict[str, Write]:
         return {"left to right": continued}
 
     def by(sampler: Callable[..., Filled]) -> Write:
-        def write(who: Asker, text: torch.Tensor, generator: torch.Generator) -> Filled:
-            return sampler(reader_of(who.model, text, who.draws, dtype=who.dtype), generator=generator)
+        def write(asker: Asker, text: torch.Tensor, generator: torch.Generator) -> Filled:
+            return sampler(reader_of(asker.model, text, asker.draws, dtype=asker.dtype), generator=generator)
 
         return write
 
@@ -70,30 +70,30 @@ def writers(order: str) -> dict[str, Write]:
 
 
 def points(
-    who: Asker, truth: TwoSided, templates: np.ndarray, seed: int, batch: int = 16
+    asker: Asker, truth: TwoSided, templates: np.ndarray, seed: int, batch: int = 16
 ) -> list[dict[str, Any]]:
     """A row for each sampler: rounds and model evaluations a text, tokens a pass, seconds a token, and the
     truth's judgement of what it writes at the FREE places of `templates` (n, T). A judgement that
     is nan is left out."""
     out = []
     count, length = len(templates), int((templates[0] == FREE).sum())
-    for name, write in writers(who.order).items():
-        generator = torch.Generator(float64_device(who.device)).manual_seed(seed)
+    for name, write in writers(asker.order).items():
+        generator = torch.Generator(float64_device(asker.device)).manual_seed(seed)
         texts, rounds, passes, seconds = [], [], [], 0.0
         for start in range(0, count, batch):
             text = torch.from_numpy(templates[start : start + batch])
             began = time.perf_counter()
-            filled = write(who, text, generator)
+            filled = write(asker, text, generator)
             seconds += time.perf_counter() - began
             texts.append(filled.text.cpu().numpy())
             # a text may be done before the last one of its batch, and idles in the rounds that fill others
-            own = [len(set(row) - {0}) for row in filled.rank.tolist()]
-            rounds += own
-            passes += [n * filled.passes / filled.rounds for n in own]
+            text_rounds = [len(set(row) - {0}) for row in filled.rank.tolist()]
+            rounds += text_rounds
+            passes += [n * filled.passes / filled.rounds for n in text_rounds]
         mean = float(np.mean(passes))
-        said = {"sampler": name, "rounds": float(np.mean(rounds)), "evaluations": mean}
-        said["tokens_a_pass"] = length / mean
-        said["seconds_a_token"] = seconds / count / length
+        row = {"sampler": name, "rounds": float(np.mean(rounds)), "evaluations": mean}
+        row["tokens_a_pass"] = length / mean
+        row["seconds_a_token"] = seconds / count / length
         judged = truth.judge(np.concatenate(texts))
-        out.append(said | {k: v for k, v in judged.items() if not math.isnan(v)})
+        out.append(row | {k: v for k, v in judged.items() if not math.isnan(v)})
     return out

@@ -17,7 +17,7 @@ def spent(config: dict[str, Any], progress: dict[str, Any]) -> Counts:
     """What a run has spent at a checkpoint, by its own records: the columns of these names."""
     before = _of_other(config, "init_from", "init_weights", "init_spent")
     teacher = _of_other(config, "teacher", "teacher_weights", "teacher_spent")
-    found = {
+    counts = {
         "steps": _sum(progress["step"], before.get("steps")),
         "train_tokens": _sum(progress.get("tokens"), before.get("train_tokens")),
         "teacher_tokens": _sum(
@@ -25,7 +25,7 @@ def spent(config: dict[str, Any], progress: dict[str, Any]) -> Counts:
             *(teacher.get("train_tokens"), teacher.get("teacher_tokens")),
         ),
     }
-    return {k: v for k, v in found.items() if v is not None}
+    return {k: v for k, v in counts.items() if v is not None}
 
 
 def spent_by(name: str) -> Counts | None:

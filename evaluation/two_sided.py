@@ -52,8 +52,8 @@ class Language(NamedTuple):
         states, words = states[judged], texts[judged]
         allowed = self.machine.allows(states, words)
         p = self.machine.probs(states[allowed])[np.arange(allowed.sum()), words[allowed]]
-        found = {"validity": mean(allowed), "true_nll": mean(-np.log(p)), "judged": len(allowed)}
-        return found | {"pair_tv": self._pair_tv(texts)}
+        judgement = {"validity": mean(allowed), "true_nll": mean(-np.log(p)), "judged": len(allowed)}
+        return judgement | {"pair_tv": self._pair_tv(texts)}
 
     def _pair_tv(self, texts: np.ndarray) -> float:
         M = self.machine

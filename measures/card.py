@@ -31,8 +31,8 @@ def committed_row(digest: str) -> dict[str, Any] | None:
 
 def results(row: dict[str, Any]) -> str:
     """A row as a table."""
-    there = [c for c in HONEST if isinstance(row.get(c.key), (int, float))]
-    lines = [f"| {c.title} | {row[c.key]:{c.form}} | {c.what} |".replace("|p|", r"\|p\|") for c in there]
+    known = [c for c in HONEST if isinstance(row.get(c.key), (int, float))]
+    lines = [f"| {c.title} | {row[c.key]:{c.form}} | {c.what} |".replace("|p|", r"\|p\|") for c in known]
     head = f"As committed in results/{row['table']} of nanoHeads, on the corpus' test split:"
     return "\n".join([head, "", "| metric | value | what it is |", "| --- | ---: | --- |", *lines])
 
@@ -41,7 +41,7 @@ def card(ckpt: Checkpoint, plain: bool, samples: int, seed: int) -> str:
     """README.md of the export of `ckpt`. `plain`: as a GPT2LMHeadModel. Else with code of its own, and with
     `samples` stored draws of Bayesian weights."""
     config = ckpt.config
-    licence, said = LICENCES.get(config.get("dataset", ""), ("", "a text whose licence its user knows"))
+    licence, trained_on = LICENCES.get(config.get("dataset", ""), ("", "a text whose licence its user knows"))
     metadata = ["library_name: transformers", "pipeline_tag: text-generation", "tags: [nanoheads]"]
     if licence:
         metadata.append(f"license: {licence}")
@@ -50,8 +50,8 @@ def card(ckpt: Checkpoint, plain: bool, samples: int, seed: int) -> str:
     if config.get("dataset") == "wikitext103":
         metadata.append("datasets: [Salesforce/wikitext]")
     asks = "" if plain else ", trust_remote_code=True"
-    what = f"A GPT-2 with the output head `{config['head']}`, trained by nanoHeads"
-    about = [f"{what} for {ckpt.progress['step']:,} steps. Trained on {said}."]
+    model = f"A GPT-2 with the output head `{config['head']}`, trained by nanoHeads"
+    about = [f"{model} for {ckpt.progress['step']:,} steps. Trained on {trained_on}."]
     if not plain:
         about.append(
             "`logits` are the head's normalised log-probabilities of the next token, in float32. The code in "

@@ -179,5 +179,5 @@ def columns_of(protocol: str, truth: bool, scorer: bool = False) -> tuple[Column
 
 def shown(columns: tuple[Column, ...], rows: Iterable[dict[str, Any]]) -> tuple[Column, ...]:
     """The columns that a terminal and Markdown show, where all would be too wide: those that a row has."""
-    there = {key for row in rows for key in row}
-    return tuple(c for c in columns if c.shown and c.key in there)
+    known = {key for row in rows for key in row}
+    return tuple(c for c in columns if c.shown and c.key in known)

@@ -4,15 +4,16 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from config.defaults import TrainConfig
 from data.prepared import DATA, folder_of, prepared
 from data.tokenizers import tokenizer_name
 from data.tokens import open_tokens
+from evaluation.settings import TableConfig
 from measures.store import Row
 from runtime import checkpoint
 from runtime.configurator import completed
@@ -23,15 +24,6 @@ from runtime.resume import RESUMABLE
 from training.task import lab_of
 
 PLACEHOLDERS = ("{runs}", "{overlay}", "{seed}", "{first}", "{gain}")
-
-
-class Asked(Protocol):
-    """What a run is given by its table."""
-
-    runs: str
-    config: str
-    overlay: str
-    flags: str
 
 
 class Ended(NamedTuple):
@@ -62,7 +54,7 @@ class Run:
         cls,
         row: str,
         seed: int,
-        c: Asked,
+        c: TableConfig,
         first: "Run | None" = None,
         point_flags: Sequence[str] = (),
         end: str = "",
@@ -74,9 +66,9 @@ class Run:
         `end` of its name; `more`: fields of a subclass.
         """
         name, *flags = words_of(row)
-        if odd := [k for k in re.findall(r"\{\w+\}", row) if k not in PLACEHOLDERS]:
+        if unknown := [k for k in re.findall(r"\{\w+\}", row) if k not in PLACEHOLDERS]:
             raise UserError(
-                f"rows: {row!r} has {odd[0]}, of which nothing is known: "
+                f"rows: {row!r} has {unknown[0]}, of which nothing is known: "
                 f"{', '.join(PLACEHOLDERS)} are filled in"
             )
         if first is None and uses_first(row):
@@ -112,11 +104,6 @@ class Run:
         return ended.why if ended and ended.nll is None else ""
 
     @property
-    def over(self) -> bool:
-        """Whether there is nothing left to train."""
-        return self.finished or bool(self.diverged)
-
-    @property
     def finished(self) -> bool:
         """Whether it is trained to its end. UserError if it is not the run that is asked for."""
         ended = self.ended()
@@ -133,33 +120,18 @@ class Run:
         if not self.started:
             return None
         ckpt = checkpoint.load(checkpoint.find(self.out, "last"), weights=False, run=True, classifier=True)
-        self.refuse_other(ckpt.config)
-        step, asked = ckpt.progress["step"], self.wanted["max_steps"]
-        if step > asked:
-            raise UserError(f"{self.out} was trained for {step} steps, not {asked}: {REMEDY}")
-        if step < asked or ckpt.progress["val_nll"] is None:  # a signal came before its evaluation
+        if difference := self.differs(ckpt.config):
+            raise UserError(f"{self.out} was trained with another {difference}: {REMEDY}")
+        step, steps = ckpt.progress["step"], self.wanted["max_steps"]
+        if step > steps:
+            raise UserError(f"{self.out} was trained for {step} steps, not {steps}: {REMEDY}")
+        if step < steps or ckpt.progress["val_nll"] is None:  # a signal came before its evaluation
             return None
         return Ended(ckpt.config, ckpt.progress["best_val_nll"])
 
     @property
     def wanted(self) -> dict[str, Any]:
         return vars(TrainConfig.read(list(self.arguments)))
-
-    @property
-    def chosen(self) -> dict[str, Any]:
-        """What makes this training: the settings that are not train.py's defaults. For JSON.
-
-        Another run that it starts from stands there by its name alone: its path belongs to one machine.
-        """
-        ignored = RESUMABLE - {"max_steps"} | {"name"}
-        defaults, wanted = asdict(TrainConfig()), self.wanted
-        odd = {k: v for k, v in wanted.items() if k not in ignored and v != defaults[k]}
-        return {k: named(odd, k) for k in odd}
-
-    def refuse_other(self, config: dict[str, Any]) -> None:
-        """UserError if a training of this configuration is not the one that is asked for."""
-        if odd := self.differs(config):
-            raise UserError(f"{self.out} was trained with another {odd}: {REMEDY}")
 
     def differs(self, config: dict[str, Any], rows: dict[str, Row] | None = None) -> str:
         """The first key in which a configuration is not what the table asks for, with both values; or "".
@@ -169,24 +141,23 @@ class Run:
         """
         want, config = self.wanted, completed(TrainConfig, config)
         # a run may have taken whatever "auto" was where it was begun
-        asked = [k for k in want if k not in RESUMABLE and want[k] != "auto"]
-        odd = [k for k in asked if named(config, k) != named(want, k)]
-        if odd:
-            return f"{odd[0]} ({config[odd[0]]!r}, not {want[odd[0]]!r})"
+        keys = [k for k in want if k not in RESUMABLE and want[k] != "auto"]
+        if different := [k for k in keys if portable(config, k) != portable(want, k)]:
+            return f"{different[0]} ({config[different[0]]!r}, not {want[different[0]]!r})"
         for key, recorded in (("teacher", "teacher_weights"), ("init_from", "init_weights")):
-            had, now = config.get(recorded), weights_of(want[key], rows or {})
-            if had and now and had != now:
-                return f"{key} (one with the weights {had[:12]}, {want[key]} now has {now[:12]})"
-        had, now = config.get("data_sha256"), data_of(want)
-        if had and now and had != now:
-            return f"data (text {had[:12]}, now {now[:12]})"
+            before, now = config.get(recorded), weights_of(want[key], rows or {})
+            if before and now and before != now:
+                return f"{key} (one with the weights {before[:12]}, {want[key]} now has {now[:12]})"
+        before, now = config.get("data_sha256"), data_of(want)
+        if before and now and before != now:
+            return f"data (text {before[:12]}, now {now[:12]})"
         return ""
 
 
 REMEDY = "move it away, or give another --runs folder"
 
 
-def named(config: dict[str, Any], key: str) -> Any:
+def portable(config: dict[str, Any], key: str) -> Any:
     """A value of a configuration; another run and a tokenizer.json are there by their names alone."""
     if key == "tokenizer":
         return tokenizer_name(config[key])
@@ -195,8 +166,8 @@ def named(config: dict[str, Any], key: str) -> Any:
 
 def run_folder(path: str) -> Path:
     """The folder of the run that a teacher's path, or that of weights to start from, means."""
-    found = Path(path)
-    return found.parent if found.name in ("last", "best") else found
+    folder = Path(path)
+    return folder.parent if folder.name in ("last", "best") else folder
 
 
 def weights_of(run: str, rows: dict[str, Row]) -> str | None:
@@ -207,8 +178,8 @@ def weights_of(run: str, rows: dict[str, Row]) -> str | None:
     if not run:
         return None
     try:
-        found = checkpoint.find(run)
-        return _digest(found, (found / "model.safetensors").stat().st_mtime_ns)
+        weights = checkpoint.find(run)
+        return _digest(weights, (weights / "model.safetensors").stat().st_mtime_ns)
     except OSError:
         return rows.get(run_folder(run).name, {}).get("weights_sha256")
 
@@ -224,9 +195,9 @@ def data_of(config: dict[str, Any], folder: str = "") -> str | None:
     None as long as it is not prepared.
     """
     try:
-        asked = (config["dataset"], config["tokenizer"], config["source"])
-        found = Path(folder) if folder else folder_of(*asked, DATA)
-        return open_tokens(found / "train.bin").info["sha256"]
+        corpus = (config["dataset"], config["tokenizer"], config["source"])
+        path = Path(folder) if folder else folder_of(*corpus, DATA)
+        return open_tokens(path / "train.bin").info["sha256"]
     except (OSError, ValueError, KeyError):
         return None
 

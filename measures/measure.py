@@ -138,12 +138,17 @@ def unchanged(row: Row, identity: Row) -> bool:
     return all(recorded.get(key) == value for key, value in identity.items())
 
 
+def common_fields(measure: Measure, settings: dict[str, Any]) -> Row:
+    """What all rows of a measure say in one table."""
+    return {"measure": measure.name, "definition": measure.definition, "settings": settings}
+
+
 def kept_rows(store: Store, measure: Measure, settings: dict[str, Any]) -> dict[str, Row]:
     """The rows of a measure that can stand beside new ones, by name: those of its definition.
 
     UserError if they have other settings.
     """
-    kept = {row["name"]: row for row in store.rows(measure.name) if row["definition"] == measure.definition}
+    kept = {row["name"]: row for row in table_rows(store, measure)}
     for row in kept.values():
         if differences := other_settings(row["settings"], settings):
             raise UserError(
@@ -176,7 +181,7 @@ def measure_runs(
     names = [subject.name for subject in session.subjects]
     # files have these names
     check_apart([*(kept.keys() - {*names}), *names], "give one another, as in other=RUN")
-    common = {"measure": measure.name, "definition": measure.definition, "settings": session.settings}
+    common = common_fields(measure, session.settings)
     references = [row for row in kept.values() if row.get("reference")]
     if not (references and all(map(session.whole, references))):
         references = [{**common, "reference": True, **row} for row in session.references()]

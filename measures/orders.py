@@ -78,29 +78,40 @@ class OrdersConfig:
         check_seed(self.seed)
 
 
-def perplexities(who: Asker, own: str, data: HeldOut, title: str, apart: bool) -> dict[str, float]:
+def perplexities(asker: Asker, trained_in: str, data: HeldOut, title: str, apart: bool) -> dict[str, float]:
     """Perplexities in all orders or, for sequences that begin with what is given, nats a sequence. `apart`:
     windows are sequences that have nothing to do with each other."""
     kind, given = "nll" if data.given else "ppl", data.given
 
-    def of(order: str) -> float:
+    def in_order(order: str) -> float:
         def bar(batches: Any) -> Any:
             return tqdm(batches, desc=f"{title}: {order or 'left to right'}", leave=False)
 
-        what = (who.model, data.ids, 0, who.draws, who.device, who.dtype)
-        s = score(*what, progress=bar, order=order, given=given)
+        s = score(
+            asker.model,
+            data.ids,
+            draws=asker.draws,
+            device=asker.device,
+            dtype=asker.dtype,
+            progress=bar,
+            order=order,
+            given=given,
+        )
         if given:
-            return s.nll / s.tokens * (who.model.trunk.config.block_size - given)
+            return s.nll / s.tokens * (asker.model.trunk.config.block_size - given)
         return perplexity(s.nll, s.tokens)
 
-    if own == "masked":
-        bound = of("masked")
+    if trained_in == "masked":
+        bound = in_order("masked")
         return {f"{kind}_random": bound, f"{kind}_own": bound}
-    found = {} if apart and not given else {kind: of("")}
-    if own == "left_to_right":
-        return found
-    random = of("random")
-    return found | {f"{kind}_random": random, f"{kind}_own": random if own == "random" else of(own)}
+    forwards = {} if apart and not given else {kind: in_order("")}
+    if trained_in == "left_to_right":
+        return forwards
+    random = in_order("random")
+    return forwards | {
+        f"{kind}_random": random,
+        f"{kind}_own": random if trained_in == "random" else in_order(trained_in),
+    }
 
 
 class OrdersSession(Session):
@@ -123,20 +134,20 @@ class OrdersSession(Session):
         settled = {"gaps": self.gaps, "dtype": self.dtype}
         corpus = {"block_size": self.length, "corpus": self.data.info["sha256"]}
         self.settings = settings_of(c) | settled | corpus
-        self._asked: dict[tuple[str, float], Questions] | None = None
+        self._truths: dict[tuple[str, float], Questions] | None = None
 
     @property
     def truths(self) -> dict[tuple[str, float], Questions]:
         """The places at which a distribution is compared with the truth; {} where it is not known."""
-        if self._asked is None:
+        if self._truths is None:
             windows = spread(self.data.ids, self.c.truth_windows, self.length)
-            self._asked = {
+            self._truths = {
                 (kind, share): questions(self.truth, windows, share, kind, self.data.given)
                 for kind in KINDS
                 for share in (self.c.known if self.truth else ())
                 if self.truth
             }
-        return self._asked
+        return self._truths
 
     def references(self) -> list[Row]:
         """What the truth has itself: the judgement of real texts and, of sequences that begin with what is
@@ -155,19 +166,19 @@ class OrdersSession(Session):
         c, data = self.c, self.data
         model, ckpt = load_model(subject.path, device=self.device, dtype=get_dtype(self.dtype))
         draws = weight_draws(model, ckpt.config, c.samples, c.seed, self.dtype)
-        who = Asker(model, draws, self.device, self.dtype)
-        own = ckpt.config.get("order", "left_to_right")
-        row: Row = perplexities(who, own, data, subject.name, isinstance(self.truth, Sequences))
+        asker = Asker(model, draws, self.device, self.dtype)
+        trained_in = ckpt.config.get("order", "left_to_right")
+        row: Row = perplexities(asker, trained_in, data, subject.name, isinstance(self.truth, Sequences))
         windows = spread(data.ids, c.windows, self.length)
         for gap in self.gaps:
-            for side, bits in middle_bits(who, windows, gap, data.given).items():
+            for side, bits in middle_bits(asker, windows, gap, data.given).items():
                 row[f"{side}_{gap}"] = bits
         for (kind, share), q in self.truths.items():
-            if kind == "next" or who.order != "left_to_right":
-                row[f"kl_{kind}_{share:.0%}"] = divergence(who, q)["kl"]
-        if c.samplers and self.truth and (who.order != "left_to_right" or data.given):
+            if kind == "next" or asker.order != "left_to_right":
+                row[f"kl_{kind}_{share:.0%}"] = divergence(asker, q)["kl"]
+        if c.samplers and self.truth and (asker.order != "left_to_right" or data.given):
             begun = templates(spread(data.ids, c.texts, self.length), data.given)
-            row["samplers"] = points(who, self.truth, begun, run_seed(c.seed, ckpt.config))
+            row["samplers"] = points(asker, self.truth, begun, run_seed(c.seed, ckpt.config))
         return row
 
 
@@ -219,15 +230,15 @@ def tables(rows: list[Row], truth: dict[str, float]) -> list[Grid]:
     beginnings = ("ppl", "nll", "left_", "both_", "kl_")
     keys = list(dict.fromkeys(k for r in rows for k in r if k.startswith(beginnings)))
     out = []
-    for own in ([k for k in keys if not k.startswith("kl_")], [k for k in keys if k.startswith("kl_")]):
+    for part in ([k for k in keys if not k.startswith("kl_")], [k for k in keys if k.startswith("kl_")]):
         lines = [
-            [name, str(len(runs)), *(mean([r[k] for r in runs if k in r]) for k in own)]
+            [name, str(len(runs)), *(mean([r[k] for r in runs if k in r]) for k in part)]
             for name, runs in grouped(rows).items()
         ]
-        if "nll" in truth and any(k.startswith("nll") for k in own):
-            lines.append(["truth", "", *(mean([truth["nll"]]) if k.startswith("nll") else "" for k in own)])
-        if own:
-            out.append(Grid(["", "runs", *(k.replace("_", " ") for k in own)], lines))
+        if "nll" in truth and any(k.startswith("nll") for k in part):
+            lines.append(["truth", "", *(mean([truth["nll"]]) if k.startswith("nll") else "" for k in part)])
+        if part:
+            out.append(Grid(["", "runs", *(k.replace("_", " ") for k in part)], lines))
     return out
 
 
@@ -245,8 +256,8 @@ def sampler_table(rows: list[Row], truth: dict[str, float]) -> Grid:
     keys = ["rounds", "evaluations", "tokens_a_pass", "ms_a_token", *judged, "judged"]
     for name, runs in grouped(rows).items():
         for same in zip(*(r["samplers"] for r in runs if "samplers" in r)):
-            said = [p | {"ms_a_token": 1000 * p["seconds_a_token"]} for p in same]
-            lines.append([name, same[0]["sampler"], *(mean([p[k] for p in said if k in p]) for k in keys)])
+            timed = [p | {"ms_a_token": 1000 * p["seconds_a_token"]} for p in same]
+            lines.append([name, same[0]["sampler"], *(mean([p[k] for p in timed if k in p]) for k in keys)])
     lines.append(["truth", "", "", "", "", "", *(f"{truth[k]:.4g}" for k in (*judged, "judged"))])
     return Grid(["", "sampler", *(k.replace("_", " ") for k in keys)], lines)
 
@@ -257,8 +268,8 @@ OF_ORDER = {"left_to_right": ["left to right"], "conditional": ["left to right"]
 
 def in_own_order(row: Row) -> list[dict[str, Any]]:
     """What samplers write of a run in an order that it was trained in."""
-    own = OF_ORDER.get(row.get("training", {}).get("order", ""))
-    return [p for p in row.get("samplers", []) if own is None or p["sampler"] in own]
+    samplers = OF_ORDER.get(row.get("training", {}).get("order", ""))
+    return [p for p in row.get("samplers", []) if samplers is None or p["sampler"] in samplers]
 
 
 def draw(rows: list[Row], truth: dict[str, float], out: Path) -> list[Path]:
@@ -268,13 +279,13 @@ def draw(rows: list[Row], truth: dict[str, float], out: Path) -> list[Path]:
     keys = columns_of(truth)
     having = {}
     for name, runs in grouped(rows).items():
-        if found := [own for r in runs if (own := in_own_order(r))]:
-            having[name] = found
-    names = dict.fromkeys(p["sampler"] for found in having.values() for p in found[0])
+        if points_of_runs := [samplers for r in runs if (samplers := in_own_order(r))]:
+            having[name] = points_of_runs
+    names = dict.fromkeys(p["sampler"] for runs in having.values() for p in runs[0])
     marker = dict(zip(names, itertools.cycle("osD^v<>PX*hd")))
     fig, axes = plt.subplots(1, len(keys), figsize=(4 * len(keys), 4), layout="constrained")
-    for number, found in enumerate(having.values()):
-        for same in zip(*found):
+    for number, run_points in enumerate(having.values()):
+        for same in zip(*run_points):
             x = statistics.fmean(p["evaluations"] for p in same)
             for ax, key in zip(axes, keys):
                 values = [p[key] for p in same if key in p]
@@ -319,5 +330,5 @@ EXPLAINED = {
 def note(rows: list[Row], truth: dict[str, float]) -> list[str | list[str]]:
     """What stands under the tables, about the columns that they have."""
     keys = {k for r in rows for k in r} | (truth.keys() if any("samplers" in r for r in rows) else set())
-    columns = [f"- {text}" for of, text in EXPLAINED.items() if any(k.startswith(of) for k in keys)]
+    columns = [f"- {text}" for key, text in EXPLAINED.items() if any(k.startswith(key) for k in keys)]
     return ["Mean ± half of the 95% interval: Student's t over the runs.", columns]

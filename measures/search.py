@@ -127,8 +127,8 @@ def trials_in(store: Store) -> list[Row]:
 
 def trials_of(rows: Iterable[Row], row: str, count: int) -> list[Row]:
     """The row's trials among the first `count`, in their order."""
-    own = [r for r in rows if r["row"] == row and r["trial"] < count]
-    return sorted(own, key=lambda r: r["trial"])
+    trials = [r for r in rows if r["row"] == row and r["trial"] < count]
+    return sorted(trials, key=lambda r: r["trial"])
 
 
 def best_of(trials: list[Row]) -> Row | None:
@@ -261,10 +261,11 @@ class Search:
         self.c, self.store = c, store
         keys = ("overlay", "flags", "tune_seed", "space", "design")
         self.settings = {key: getattr(c, key) for key in keys}
-        for row in trials_in(store):
-            if odd := other_settings(row["settings"], self.settings):
+        kept = trials_in(store)
+        for row in kept:
+            if differences := other_settings(row["settings"], self.settings):
                 raise UserError(
-                    f"{store.path} holds trials of other settings ({'; '.join(odd)}): "
+                    f"{store.path} holds trials of other settings ({'; '.join(differences)}): "
                     "use those settings, or another --name"
                 )
         lead = self.shared(c.rows[0])
@@ -274,10 +275,10 @@ class Search:
         for trial in every:
             trial.wanted
         now = data_of(lead[0].wanted)
-        had = next((row["training"].get("data_sha256") for row in trials_in(store)), None)
-        if now and had and now != had:
+        before = next((row["training"].get("data_sha256") for row in kept), None)
+        if now and before and now != before:
             raise UserError(
-                f"{store.path} holds trials of another training text ({had[:12]}, now {now[:12]}): "
+                f"{store.path} holds trials of another training text ({before[:12]}, now {now[:12]}): "
                 "use another --name"
             )
 
@@ -296,20 +297,18 @@ class Search:
         return Trial.make(row, c.tune_seed, c, first, flags, f"-t{index:02d}", index=index, point=point)
 
     def shared(self, row: str, first: Run | None = None) -> list[Trial]:
-        """A row's trials at the points that all rows share."""
+        """A row's trials at the points that all rows share; one where nothing is searched."""
         c, space = self.c, self.space(row)
         at = points(c.space, min(c.design, c.trials) if space else 1)
-        own = [{key: value for key, value in point.items() if key in space} for point in at]
-        return [self.trial(row, first, i, point) for i, point in enumerate(own)]
+        row_points = [{key: value for key, value in point.items() if key in space} for point in at]
+        return [self.trial(row, first, i, point) for i, point in enumerate(row_points)]
 
-    def further(self, row: str, first: Run | None, index: int) -> Trial | None:
-        """Trial number `index`, which follows from those before it; None where nothing is searched."""
-        space = self.space(row)
-        if not space:
-            return None
-        known = {t["trial"]: t["point"] for t in self.trials(row)}
-        before = [t for t in self.trials(row) if t["trial"] < index]
-        return self.trial(row, first, index, known.get(index) or propose(space, before))
+    def further(self, row: str, first: Run | None, index: int) -> Trial:
+        """Trial number `index` of a row, which follows from those before it."""
+        trials = self.trials(row)
+        known = {t["trial"]: t["point"] for t in trials}
+        before = [t for t in trials if t["trial"] < index]
+        return self.trial(row, first, index, known.get(index) or propose(self.space(row), before))
 
     def is_over(self, trial: Trial) -> bool:
         """Whether the store has this trial; it is put there if its training is over."""
@@ -333,30 +332,36 @@ class Search:
             **{"commit": commit(), "command": " ".join(sys.argv)},
         }
 
-    def train(self, trials: list[Trial]) -> None:
-        """Those that are not over. TrainingsStopped at a signal; ChildProcessError at the first that fails: a
-        trial that diverged is over, too, and any other failure would be the next one's as well."""
-        todo = [t for t in trials if not self.is_over(t)]
-        train_all(todo, self.c.jobs, lambda trial, code: self.is_over(trial), go_on=False)
+    def to_do(self, rows: list[str], first: Run | None = None) -> list[Trial]:
+        """Those that can be started now: at the shared points, or the one after a row's others."""
+        todo = []
+        for row in rows:
+            shared = self.shared(row, first)
+            waiting = [trial for trial in shared if not self.is_over(trial)]
+            for index in range(len(shared), self.c.trials if self.space(row) else 0):
+                if not waiting:
+                    trial = self.further(row, first, index)
+                    waiting = [] if self.is_over(trial) else [trial]
+            todo += waiting
+        return todo
 
-    def search(self, rows: list[str], first: Run | None = None) -> None:
-        """All trials of these rows: those at the shared points, then one of each row at a time."""
-        self.train([t for row in rows for t in self.shared(row, first)])
-        for index in range(self.c.design, self.c.trials):
-            further = [self.further(row, first, index) for row in rows]
-            self.train([t for t in further if t])
+    def train(self, rows: list[str], first: Run | None = None) -> None:
+        """All trials of these rows. TrainingsStopped at a signal; ChildProcessError at the first that fails: a
+        trial that diverged is over, too, and any other failure would be the next one's as well."""
+        while todo := self.to_do(rows, first):
+            train_all(todo, self.c.jobs, lambda trial, code: self.is_over(trial), go_on=False)
 
     def run(self) -> None:
         """All trials; the first row's before those of the rows that start from its best one."""
         later = [row for row in self.c.rows if uses_first(row)]
         if later:
-            self.search(self.c.rows[:1])
-        self.search([row for row in self.c.rows if row not in later])
+            self.train(self.c.rows[:1])
+        self.train([row for row in self.c.rows if row not in later])
         if later:
             first = self.best_of_first()
             if self.to_do(later, first):
                 train_all([first])  # whose folder they need, if it is not there any more
-            self.search(later, first)
+            self.train(later, first)
 
     def best_of_first(self) -> Trial:
         """The first row's best trial. UserError if it has none."""
@@ -367,21 +372,6 @@ class Search:
                 f"all trials of {words_of(row)[0]} diverged, and others start from the best of them"
             )
         return self.trial(row, None, best["trial"], best["point"])
-
-    def to_do(self, rows: list[str], first: Run | None = None) -> list[Trial]:
-        """Those that can be started now: at the shared points, or the one after a row's others."""
-        todo = []
-        for row in rows:
-            shared = self.shared(row, first)
-            waiting = [t for t in shared if not self.is_over(t)]
-            index = len(shared)
-            while not waiting and index < self.c.trials:
-                trial = self.further(row, first, index)
-                if trial is None:
-                    break
-                waiting, index = [trial] if not self.is_over(trial) else [], index + 1
-            todo += waiting
-        return todo
 
     def commands(self) -> None:
         """Prints a line for each trial that is still to do and that can be started now."""

@@ -58,22 +58,22 @@ def apart(arguments: list[str]) -> tuple[list[Texts], list[str]]:
 def open_texts(name: str, path: Path) -> Texts:
     """UserError naming the file, and its line."""
     check_row_name(name)
-    content, found = read_text(path), []
+    content, texts = read_text(path), []
     if path.suffix == ".txt":
         for text in re.split(r"\n(?:[^\S\n]*\n)+", content.strip("\n")):
-            found.append(Text(text, None))
+            texts.append(Text(text, None))
     else:
         for at, line in enumerate(content.split("\n"), 1):
             if line.strip():
-                found.append(read_line(line, f"{path}, line {at}"))
-    found = [t for t in found if t.text.strip()]
-    prompts = [t.prompt for t in found if t.prompt is not None]
-    if prompts and len(prompts) < len(found):
+                texts.append(read_line(line, f"{path}, line {at}"))
+    texts = [t for t in texts if t.text.strip()]
+    prompts = [t.prompt for t in texts if t.prompt is not None]
+    if prompts and len(prompts) < len(texts):
         raise UserError(
-            f"{path}: {len(prompts)} of {len(found)} texts have a prompt; give all of them one, or none"
+            f"{path}: {len(prompts)} of {len(texts)} texts have a prompt; give all of them one, or none"
         )
     digest = hashlib.sha256(content.encode(errors="replace")).hexdigest()
-    return Texts(name, path, [t.text for t in found], prompts, digest)
+    return Texts(name, path, [t.text for t in texts], prompts, digest)
 
 
 def read_line(line: str, where: str) -> Text:
@@ -82,8 +82,8 @@ def read_line(line: str, where: str) -> Text:
         row: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where} is not JSON ({error})") from None
-    found = row if isinstance(row, dict) else {"text": row}
-    text, prompt = found.get("text"), found.get("prompt")
+    fields = row if isinstance(row, dict) else {"text": row}
+    text, prompt = fields.get("text"), fields.get("prompt")
     if not isinstance(text, str) or not isinstance(prompt, str | None):
         raise UserError(f'{where}: give {{"text": "..."}}, with "prompt": "..." beside it or not')
     return Text(text, prompt)

@@ -137,13 +137,13 @@ def test_the_truth_is_no_distance_from_itself(machine, monkeypatch):
     words = np.concatenate(machine.sample(200, np.random.default_rng(0)))
     q = questions(Language(machine), spread(words, 6, 20), 0.5, "random")
     p = torch.from_numpy(np.exp(q.log_p))
-    monkeypatch.setattr("evaluation.orders._answers", lambda who, text, places: p)
-    who = Asker(None, [], "cpu", "float32")
-    assert divergence(who, q) == {"kl": pytest.approx(0, abs=1e-12), "tv": pytest.approx(0, abs=1e-12)}
+    monkeypatch.setattr("evaluation.orders._answers", lambda asked, text, places: p)
+    asked = Asker(None, [], "cpu", "float32")
+    assert divergence(asked, q) == {"kl": pytest.approx(0, abs=1e-12), "tv": pytest.approx(0, abs=1e-12)}
     uniform = torch.full_like(p, 1 / p.shape[2])
-    monkeypatch.setattr("evaluation.orders._answers", lambda who, text, places: uniform)
+    monkeypatch.setattr("evaluation.orders._answers", lambda asked, text, places: uniform)
     entropy = -(p * p.clamp(min=1e-300).log()).sum(2).mean().item()
-    assert divergence(who, q)["kl"] == pytest.approx(np.log(p.shape[2]) - entropy)
+    assert divergence(asked, q)["kl"] == pytest.approx(np.log(p.shape[2]) - entropy)
 
 
 @torch.no_grad()
@@ -261,7 +261,7 @@ def test_runs_sample_with_seeds_of_their_own(runs, token_folder, monkeypatch):
     """Or the interval over them would lack what sampling varies."""
     seeds, vocab = [], load(find(runs / "random-1")).config["vocab_size"]
 
-    def seen(who, truth, begun, seed):
+    def seen(asked, truth, begun, seed):
         seeds.append(seed)
         return []
 
@@ -354,8 +354,8 @@ def test_a_left_to_right_model_in_another_dtype(machine):
     model.lower(torch.bfloat16)
     words = np.concatenate(machine.sample(100, np.random.default_rng(1)))
     q = questions(Language(machine), spread(words, 4, 11), 0.5, "next")
-    who = Asker(model, model.head.draws(1, 0, torch.bfloat16), "cpu", "bfloat16")
-    assert divergence(who, q)["kl"] > 0
+    asked = Asker(model, model.head.draws(1, 0, torch.bfloat16), "cpu", "bfloat16")
+    assert divergence(asked, q)["kl"] > 0
 
 
 def test_a_share_that_leaves_nothing_free_leaves_one_place(machine):

@@ -23,7 +23,7 @@ from evaluation.texts import held_out_prompts
 from measures import search
 from measures.measure import open_runs
 from measures.report.page import render
-from measures.report.runs import BEFORE, Machine, examine, pieces, shown_word, spread_places
+from measures.report.runs import BEFORE, SamplingSettings, examine, pieces, shown_word, spread_places
 from measures.report.tables import CAPTIONS, ReportedTable, data_url, open_table
 from measures.store import Store
 from measures.text import TextMeasure
@@ -241,8 +241,8 @@ def examined(folder, trained_runs):
     split, asked = open_held_out(folder / "test.bin"), open_runs([str(p) for p in trained_runs])
     prompts = held_out_prompts(split.ids, 2, 6, NEW)
     places = spread_places(split, 31, 3)
-    machine = Machine(torch.device("cpu"), "float32", 3, 0)
-    return split, places, examine(asked, split, tokenizer_of(asked[0].ckpt), prompts, places, machine)
+    settings = SamplingSettings(torch.device("cpu"), "float32", 3, 0)
+    return split, places, examine(asked, split, tokenizer_of(asked[0].ckpt), prompts, places, settings)
 
 
 def ids_of(examined, run: str, at: int) -> tuple[torch.Tensor, list]:
@@ -306,14 +306,10 @@ def test_next_words_stand_beside_the_truth(examined, trained_runs):
         *words, alternatives, forbidden = context.words
         valid, observed = truth > 0, int(split.ids[at])
         assert [w.text for w in words if w.observed] == [shown_word(tokenizer, observed)]
-        due = (
-            truth[valid].sum() - truth[observed],
-            float(said[torch.from_numpy(valid)].sum() - said[observed]),
-        )
+        on_valid = torch.from_numpy(valid)
+        due = truth[valid].sum() - truth[observed], float(said[on_valid].sum() - said[observed])
         assert alternatives.probabilities[:2] == pytest.approx(due, abs=1e-4)
-        assert forbidden.probabilities[:2] == pytest.approx(
-            (0, float(said[~torch.from_numpy(valid)].sum())), abs=1e-4
-        )
+        assert forbidden.probabilities[:2] == pytest.approx((0, float(said[~on_valid].sum())), abs=1e-4)
         assert words[0].probabilities[0] == truth.max()
 
 

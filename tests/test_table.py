@@ -22,7 +22,7 @@ from measures.find import find_measure
 from measures.jobs import Run
 from measures.measure import kept_rows, left_out, open_runs, table_rows, unchanged
 from measures.store import Store
-from measures.text import TextMeasure, run_view, summary_view
+from measures.text import TextMeasure
 from runtime import checkpoint, workers
 from runtime.configurator import configure
 from table import TableConfig
@@ -65,10 +65,7 @@ def test_a_run_fills_in_its_seed():
         (["--tuned", "--seeds=[1]"], "tuned at seed 1, a tuned table needs others"),
         (["--measure=orders", "--evaluate=--gaps=[400]"], r"gaps = .400."),
         (["--measure=orders", "--evaluate=--samplers"], "--samplers needs .* not wikitext103"),
-        (
-            ["--measure=frontier", "--evaluate=--temperatures=[]"],
-            "temperatures = .., give|temperatures = ..:",
-        ),
+        (["--measure=frontier", "--evaluate=--temperatures=[]"], "temperatures = ..:"),
         (["--overlay=mazes", "--measure=orders", "--evaluate=--gaps=150"], "windows of 99 tokens"),
         (["--overlay=mazes"], "is of mazes, .* no text"),
         (
@@ -117,40 +114,19 @@ def test_measures_of_a_run_are_shown(trained, capsys, monkeypatch, tmp_path):
     assert [end.strip() for _, end in lines] == ["0.5", "1", "30", "60"] and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["text", "orders", "frontier", "curve"])
-def test_every_measure_is_one(name):
-    measure = find_measure(name)
-    assert measure.name == name and measure.definition >= 1
-    assert {f.name for f in measure.config.__dataclass_fields__.values()} >= {"checkpoints", "out"}
-
-
 @pytest.mark.parametrize("files", [["heads"], ["heads", "grammar"], ["memorise"], ["orders"]])
 def test_the_committed_tables_are_sound(files, tmp_path):
     c = asked(*files, tuned=False, results=str(tmp_path))  # whether or not its search is made
     runs = runs_of(c)
     assert len(runs) == len(c.rows) * len(c.seeds)
     measure = find_measure(c.measure)
-    config = table.flags_of_measure(measure, c, [str(r.out) for r in runs])
+    config = table.config_of_measure(measure, c, [str(r.out) for r in runs])
     assert measure.check(config, [r.wanted for r in runs])
 
 
 # ---- the committed rows ------------------------------------------------------------------------------------
 
 
-TABLES = [path.stem for path in sorted(RESULTS.glob("*.jsonl")) if Store(path).rows("text")]
-
-
-@pytest.mark.skipif(not TABLES, reason="results/ has no rows in this form")
-@pytest.mark.parametrize("name", TABLES)
-def test_committed_views_are_made_of_their_rows(name):
-    rows = table_rows(Store(RESULTS / f"{name}.jsonl"), TextMeasure())
-    view = summary_view if any(row.get("overlay") for row in rows) else run_view  # of eval_diversity.py
-    tables = [line for line in view(rows).markdown.splitlines() if line.startswith("|")]
-    shown = (RESULTS / f"{name}.md").read_text().splitlines()
-    assert [line for line in shown if line.startswith("|")] == tables
-
-
-@pytest.mark.skipif(not (RESULTS / "heads.jsonl").is_file(), reason="results/ has no rows in this form")
 def test_committed_rows_are_those_of_their_table():
     """What an earlier version did not record is the default, and no difference; of another optimizer it is
     one, or a table of it would keep those rows."""
@@ -158,9 +134,8 @@ def test_committed_rows_are_those_of_their_table():
     rows = {row["name"]: row for row in Store(RESULTS / "heads.jsonl").rows("text") if "training" in row}
     for flags, says in ((c.flags, ""), (f"{c.flags} --optimizer=muon", "optimizer ('adamw', not 'muon')")):
         runs = [run for run in runs_of(replace(c, flags=flags)) if run.out.name in rows]
-        assert len(runs) == len(rows) and {
-            run.differs(rows[run.out.name]["training"], rows) for run in runs
-        } == {says}
+        assert len(runs) == len(rows)
+        assert {run.differs(rows[run.out.name]["training"], rows) for run in runs} == {says}
 
 
 def test_what_is_not_recorded_has_its_default(trained):
@@ -211,7 +186,7 @@ def whole(token_folder, tmp_path, monkeypatch):
     Path("config").mkdir()
     tiny = TINY | dict(block_size=96, eval_interval=3)
     Path("config/tinytable.py").write_text("".join(f"{k} = {v!r}\n" for k, v in tiny.items()))
-    text = "--split=validation --texts=6 --prompt_tokens=6 --new_tokens=80 --halves=5"
+    text = "--split=validation --texts=6 --prompt_tokens=6 --new_tokens=30 --halves=2"
 
     def make(**changes):
         config = dict(rows=["baseline", "smooth_gpt"], overlay="tinytable", seeds=[1, 2])
@@ -272,11 +247,8 @@ def test_a_partial_table_and_its_commands(whole, capsys):
     assert make(commands=True, rows=["smooth_gpt", "sig_gpt --teacher={first}"]) == 0 and len(trained) == 3
     out, err = capsys.readouterr()
     lines = out.splitlines()
-    assert [line.split("--name=")[1].split()[0] for line in lines] == [
-        "smooth_gpt-tinytable-2",
-        "sig_gpt-tinytable-1",
-        "sig_gpt-tinytable-2",
-    ]
+    names = [line.split("--name=")[1].split()[0] for line in lines]
+    assert names == ["smooth_gpt-tinytable-2", "sig_gpt-tinytable-1", "sig_gpt-tinytable-2"]
     assert all(line.startswith("python train.py config/") for line in lines)
     assert "the first 1 lines must be finished" in err
 
@@ -345,10 +317,10 @@ def test_a_source_that_is_trained_anew_decides_what_is_kept(whole, monkeypatch):
 
     monkeypatch.setattr(workers.Trainings, "run", on_another_machine)
     assert make(rows=three, seeds=[1]) == 0 and len(trained) == 5
-    starts = {
+    weights = [
         rows()[f"{head}-tinytable-1"]["training"]["init_weights"] for head in ("stop_gradient", "smooth_gpt")
-    }
-    assert len(starts) == 1
+    ]
+    assert weights[0] == weights[1]
 
 
 def test_a_failed_run_is_named_and_a_stopped_table_goes_on(whole, monkeypatch, capsys):
@@ -413,7 +385,7 @@ def test_another_run_in_its_folder_is_refused(whole):
 def test_rows_of_other_settings_or_of_another_text_are_refused_before_training(whole, token_folder):
     make, trained, folder = whole
     assert make(rows=["baseline"], seeds=[1]) == 0
-    other = f"--split=validation --texts=7 --prompt_tokens=6 --new_tokens=80 --data={token_folder}"
+    other = f"--split=validation --texts=7 --prompt_tokens=6 --new_tokens=30 --data={token_folder}"
     with pytest.raises(ValueError, match="rows of other settings .*texts 6, now 7"):
         make(evaluate=other)
     changed = [r | {"settings": r["settings"] | {"train": "0" * 64}} for r in rows().values()]
@@ -512,10 +484,9 @@ def test_a_signal_stops_the_trainings_and_waits_for_them(tmp_path, monkeypatch, 
     )
     runs = [Run("r", "", i, tmp_path / f"r{i}", (str(tmp_path / f"r{i}"),)) for i in range(jobs + 1)]
     real = workers.subprocess.Popen
+    program = [sys.executable, "-c", code]
     monkeypatch.setattr(
-        workers.subprocess,
-        "Popen",
-        lambda command, env: real([sys.executable, "-c", code, command[2]], env=env),
+        workers.subprocess, "Popen", lambda command, env: real([*program, command[2]], env=env)
     )
 
     def send():

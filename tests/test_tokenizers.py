@@ -255,7 +255,7 @@ def test_train_sample_and_export(which, file, source, tmp_path, monkeypatch, cap
     assert tokenizer_of(ckpt).fingerprint == tokenizer.fingerprint
     flags = [f"--{key}={value}" for key, value in (settings | dict(max_steps=3, lr_decay_steps=2)).items()]
     run = Run("run", "", 0, Path("run"), (*flags, "--name=run", "--out_dir=run"))
-    assert not run.differs(ckpt.config) and run.chosen["tokenizer"] == tokenizer.name
+    assert not run.differs(ckpt.config)
     file.unlink()  # nothing needs it any more
     capsys.readouterr()
     assert sample.main(["run", "--prompt=Two\n\nWords", "--length=5", "--device=cpu"]) == 0

@@ -5,7 +5,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from measures.report.runs import Runs, Token
+from measures.report.runs import ReportedRuns, Token
 from measures.report.tables import ReportedTable, leading_number
 
 HERE = Path(__file__).parent
@@ -19,21 +19,21 @@ def inlined(name: str) -> Markup:
 def shades(token: Token, scale: dict[str, float]) -> str:
     """The shades of a token, from 0 to 1, as a style."""
     values = {"nll": token.nll, "epistemic": token.epistemic or 0.0, "rank": float(token.rank)}
-    said = (f"--{k}:{min(1.0, max(0.0, v / scale[k])):.2f}" for k, v in values.items() if scale[k] > 0)
-    return ";".join(said)
+    shade = (f"--{k}:{min(1.0, max(0.0, v / scale[k])):.2f}" for k, v in values.items() if scale[k] > 0)
+    return ";".join(shade)
 
 
 def described(token: Token) -> str:
     """What a token says of itself."""
-    said = [f"-log p {token.nll:.2f}"]
+    parts = [f"-log p {token.nll:.2f}"]
     if token.epistemic is not None:
-        said.append(f"epistemic {token.epistemic:.3f}")
+        parts.append(f"epistemic {token.epistemic:.3f}")
     if token.rank:
-        said.append(f"round {token.rank}")
-    return ", ".join(said)
+        parts.append(f"round {token.rank}")
+    return ", ".join(parts)
 
 
-def render(tables: list[ReportedTable], runs: Runs | None) -> str:
+def render(tables: list[ReportedTable], runs: ReportedRuns | None) -> str:
     """The page. Everything in it is escaped but for our own style and script."""
     env = Environment(
         loader=FileSystemLoader(HERE),

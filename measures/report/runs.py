@@ -26,8 +26,8 @@ WORDS = 8  # of a context, by the truth's probability
 BEFORE = 40  # words of a context that are shown, at most
 
 
-class Machine(NamedTuple):
-    """Where and how the models are asked."""
+class SamplingSettings(NamedTuple):
+    """Where and how texts are drawn."""
 
     device: torch.device
     dtype: str
@@ -83,7 +83,7 @@ class Context(NamedTuple):
     words: list[Word]
 
 
-class Runs(NamedTuple):
+class ReportedRuns(NamedTuple):
     """What all runs say."""
 
     names: list[str]
@@ -94,28 +94,28 @@ class Runs(NamedTuple):
 
 
 def examine(
-    asked: list[NamedRun],
+    named: list[NamedRun],
     split: HeldOut,
     tokenizer: Tokenizer,
     prompts: Prompts,
     places: list[Window],
-    machine: Machine,
-) -> Runs:
+    settings: SamplingSettings,
+) -> ReportedRuns:
     """All runs after all `prompts`, and at all `places` of the split (see `spread_places`)."""
     texts = [tokenizer.decode(p) for p in prompts.prompt.tolist()]
     humans = [tokenizer.decode(h) for h in prompts.human.tolist()]
     shown = [Prompt(text, human, []) for text, human in zip(texts, humans)]
-    said: dict[str, np.ndarray] = {}
-    for entry in asked:
-        model, ckpt = load_model(entry.path, device=machine.device, dtype=get_dtype(machine.dtype))
-        draws = weight_draws(model, ckpt.config, machine.samples, machine.seed, machine.dtype)
+    distributions: dict[str, np.ndarray] = {}
+    for run in named:
+        model, ckpt = load_model(run.path, device=settings.device, dtype=get_dtype(settings.dtype))
+        draws = weight_draws(model, ckpt.config, settings.samples, settings.seed, settings.dtype)
         about = f"{ckpt.config['head']}, step {ckpt.progress['step']}"
-        for prompt, tokens in zip(shown, continued(model, prompts, draws, tokenizer, machine)):
-            prompt.continued.append(Continuation(entry.name, about, tokens))
+        for prompt, tokens in zip(shown, continued(model, prompts, draws, tokenizer, settings)):
+            prompt.continued.append(Continuation(run.name, about, tokens))
         if split.truth and ckpt.config.get("order") != MASKED:
-            said[entry.name] = next_words(model, split, places, draws, machine)
-    contexts = beside_truth(split, split.truth, places, said, tokenizer) if split.truth else []
-    return Runs([e.name for e in asked], shown, list(said), contexts, darkest(shown))
+            distributions[run.name] = next_words(model, split, places, draws, settings)
+    contexts = beside_truth(split, split.truth, places, distributions, tokenizer) if split.truth else []
+    return ReportedRuns([run.name for run in named], shown, list(distributions), contexts, darkest(shown))
 
 
 def darkest(prompts: list[Prompt]) -> dict[str, float]:
@@ -130,18 +130,18 @@ def darkest(prompts: list[Prompt]) -> dict[str, float]:
 
 
 def continued(
-    model: LanguageModel, prompts: Prompts, draws: Draws, tokenizer: Tokenizer, machine: Machine
+    model: LanguageModel, prompts: Prompts, draws: Draws, tokenizer: Tokenizer, settings: SamplingSettings
 ) -> list[list[Token]]:
     """The tokens after each prompt."""
-    generator = torch.Generator(float64_device(machine.device)).manual_seed(machine.seed)
-    start, new = torch.from_numpy(prompts.prompt).to(machine.device), prompts.human.shape[1]
-    how = forwards if model.trunk.config.order == "left_to_right" else filled
-    text, nll, unsure, rank = how(model, start, new, draws, generator, machine.dtype)
+    generator = torch.Generator(float64_device(settings.device)).manual_seed(settings.seed)
+    start, new = torch.from_numpy(prompts.prompt).to(settings.device), prompts.human.shape[1]
+    drawn = forwards if model.trunk.config.order == "left_to_right" else filled
+    text, nll, unsure, rank = drawn(model, start, new, draws, generator, settings.dtype)
     out = []
     for n, ids in enumerate(text.tolist()):
-        of_text = pieces(tokenizer, ids)[-new:]
+        new_pieces = pieces(tokenizer, ids)[-new:]
         epistemic = [None] * new if unsure is None else unsure[n].tolist()
-        out.append([Token(*t) for t in zip(of_text, nll[n].tolist(), epistemic, rank[n].tolist())])
+        out.append([Token(*t) for t in zip(new_pieces, nll[n].tolist(), epistemic, rank[n].tolist())])
     return out
 
 
@@ -189,11 +189,11 @@ class Kept:
     def along(self, places: Tensor, tokens: Tensor) -> Distributions:
         return self.c.along(places, tokens)
 
-    def accept(self, said: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
+    def accept(self, distributions: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
         accepted = torch.arange(places.shape[1]) < count[:, None]
-        p = torch.where(accepted, said.probs(tokens), self.p.gather(1, places))
+        p = torch.where(accepted, distributions.probs(tokens), self.p.gather(1, places))
         self.p.scatter_(1, places, p)
-        self.c.accept(said, places, tokens, count)
+        self.c.accept(distributions, places, tokens, count)
 
 
 def pieces(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
@@ -227,15 +227,19 @@ def spread_places(split: HeldOut, reads: int, count: int) -> list[Window]:
 
 
 def next_words(
-    model: LanguageModel, split: HeldOut, places: list[Window], draws: Draws, machine: Machine
+    model: LanguageModel, split: HeldOut, places: list[Window], draws: Draws, settings: SamplingSettings
 ) -> np.ndarray:
     """The model's p (places, V)."""
-    blocks = document_blocks(model, split.ids, places, draws, machine.device, machine.dtype)
+    blocks = document_blocks(model, split.ids, places, draws, settings.device, settings.dtype)
     return torch.cat([log_p.exp().cpu() for _, log_p in blocks]).double().numpy()
 
 
 def beside_truth(
-    split: HeldOut, truth: Truth, places: list[Window], said: dict[str, np.ndarray], tokenizer: Tokenizer
+    split: HeldOut,
+    truth: Truth,
+    places: list[Window],
+    distributions: dict[str, np.ndarray],
+    tokenizer: Tokenizer,
 ) -> list[Context]:
     """For each place the truth's most probable words and the observed one, then all alternatives to that and
     all that cannot be, each with its probability by the truth and by all runs."""
@@ -243,7 +247,7 @@ def beside_truth(
     for n, (start, target, _) in enumerate(places):
         at = start + 1 + target
         observed = int(split.ids[at])
-        p = np.stack([truth.probs(np.array([at]))[0], *(q[n] for q in said.values())])
+        p = np.stack([truth.probs(np.array([at]))[0], *(q[n] for q in distributions.values())])
         valid = p[0] > 0
         top = [int(i) for i in p[0].argsort()[::-1][:WORDS] if valid[i]]
         listed = list(dict.fromkeys([*top, observed]))

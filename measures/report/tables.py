@@ -141,8 +141,8 @@ def pictures(*names: Path) -> Iterator[Figure]:
     measures have drawn now, and the others that lie beside it."""
     files: dict[str, Path] = {}
     for name in reversed(names):
-        there = name.parent.glob(f"{glob.escape(name.name)}.*")
-        files |= {path.stem: path for path in there if path.suffix == ".png"}
+        beside_table = name.parent.glob(f"{glob.escape(name.name)}.*")
+        files |= {path.stem: path for path in beside_table if path.suffix == ".png"}
     for stem, path in sorted(files.items()):
         caption = next((text for end, text in CAPTIONS.items() if stem.endswith("." + end)), stem)
         yield Figure(caption, data_url(path))
