@@ -24,7 +24,7 @@ from measures import search
 from measures.measure import open_runs
 from measures.report.page import render
 from measures.report.runs import BEFORE, SamplingSettings, examine, pieces, shown_word, spread_places
-from measures.report.tables import CAPTIONS, ReportedTable, data_url, open_table
+from measures.report.tables import CAPTIONS, ReportedTable, data_url, leading_number, open_table
 from measures.store import Store
 from measures.text import TextMeasure
 from runtime.checkpoint import load_model
@@ -132,6 +132,17 @@ def test_a_table_on_a_page(seeds):
     assert evil[0][1] == EVIL and human[1] == ({"data-v": ""}, "-") and human[3][1] == "10.00 ± 0.50"
     (by_seed,) = (r for r in page.rows if r[0][1] == "baseline" and r[1:] != base[1:])
     assert [text for _, text in by_seed[1:4]] == ["41.00", "42.00", "43.00"]
+
+
+def test_a_column_is_sorted_by_the_number_that_a_cell_begins_with():
+    cells = {
+        "13.00 ± 2.48 (+3.00) *": "13.0",
+        "65,536,000": "65536000.0",
+        "-1.5e-05": "-1.5e-05",
+        "inf": "inf",
+    }
+    assert {cell: leading_number(cell) for cell in cells} == cells
+    assert leading_number("-") == leading_number("") == leading_number("random order") == ""
 
 
 def test_nothing_given_becomes_code_and_nothing_is_asked_of_a_network(seeds):

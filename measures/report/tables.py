@@ -123,7 +123,7 @@ def leading_number(text: str) -> str:
     """The number that `text` begins with, by which a column is sorted; "" if it begins with none."""
     first, *_ = text.split() or [""]
     try:
-        return repr(float(first))
+        return repr(float(first.replace(",", "")))
     except ValueError:
         return ""
 
