@@ -93,7 +93,7 @@ def test_cached_equals_uncached_along_any_path():
 
 # ---- exactness, by enumeration -----------------------------------------------------------------------------
 
-SMALL_T, SMALL_V, DRAWS = 3, 3, 60_000
+SMALL_T, SMALL_V, DRAWS = 3, 3, 20_000
 
 
 def law(model) -> dict[tuple, float]:
@@ -111,9 +111,9 @@ def law(model) -> dict[tuple, float]:
     return out
 
 
-def distance(model, sample, draws: int = DRAWS) -> float:
+def distance(toy, sample, draws: int = DRAWS) -> float:
     """Total variation between `draws` texts and the law."""
-    want = law(model)
+    model, want = toy
     text = torch.full((draws, SMALL_T), FREE)
     filled = sample(reader(model, text), G().manual_seed(2)).text
     counts = dict.fromkeys(want, 0)
@@ -124,15 +124,15 @@ def distance(model, sample, draws: int = DRAWS) -> float:
 
 @pytest.fixture(scope="module")
 def toy():
-    return model_of(length=SMALL_T, vocab=SMALL_V)
+    """(a small model, its law)."""
+    model = model_of(length=SMALL_T, vocab=SMALL_V)
+    return model, law(model)
 
 
-NOISE = 0.012  # of 27 frequencies of 60,000 draws: .0085 expected at most
+NOISE = 0.02  # of 27 frequencies of 20,000 draws: .015 expected at most
 
 
-@pytest.mark.parametrize(
-    "sample", [lambda r, g: one_by_one(r, g), speculative], ids=["one_by_one", "speculative"]
-)
+@pytest.mark.parametrize("sample", [one_by_one, speculative])
 def test_what_is_exact(toy, sample):
     assert distance(toy, sample) < NOISE
 
@@ -169,7 +169,7 @@ def test_all_texts_are_valid_and_take_few_rounds(name, sample):
 
 
 def test_more_orders_take_fewer_rounds():
-    one, ten = (burst(perfect("permutation", 20, 40)[1], n, G().manual_seed(0)).rounds for n in (1, 10))
+    one, ten = (burst(perfect("permutation", 20, 24)[1], n, G().manual_seed(0)).rounds for n in (1, 10))
     assert ten < one
 
 
@@ -257,18 +257,17 @@ def test_a_step_of_diffusion_fills_places_apart_from_each_other():
     alone = log_p(model, torch.full((1, SMALL_T), SMALL_V))[0].exp()
     product_ = torch.einsum("a,b,c->abc", *alone).flatten()
     assert (shares(diffusion(reader_(), 1, G().manual_seed(0))) - product_).abs().sum() / 2 < 0.03
-    many, one = diffusion(reader_(), 20, G().manual_seed(1)), one_by_one(reader_(), G().manual_seed(2))
-    assert (shares(many) - shares(one)).abs().sum() / 2 < 0.03 and 0.04 < (
-        shares(one) - product_
-    ).abs().sum() / 2
+    many, one = diffusion(reader_(), 12, G().manual_seed(1)), one_by_one(reader_(), G().manual_seed(2))
+    assert (
+        (shares(many) - shares(one)).abs().sum() / 2 < 0.03 < (shares(one) - product_).abs().sum() / 2 - 0.01
+    )
 
 
 def test_whether_is_uniform_over_the_steps():
     model = model_of("masked")
     text = torch.full((3000, T), FREE)
-    rank = diffusion(
-        MaskedReader(model, text, model.head.draws(1, 0, torch.float64)), 5, G().manual_seed(0)
-    ).rank
+    masked = MaskedReader(model, text, model.head.draws(1, 0, torch.float64))
+    rank = diffusion(masked, 5, G().manual_seed(0)).rank
     np.testing.assert_allclose(np.bincount(rank.flatten())[1:] / rank.numel(), 0.2, atol=0.02)
 
 

@@ -46,24 +46,21 @@ def random_texts(seed: int) -> list[list[str]]:
 
 def test_self_bleu_sacre_is_sacrebleu_to_the_last_bit():
     values = []
-    for seed in range(300):
+    for seed in range(150):
         texts = [" ".join(text) for text in random_texts(seed)]
         values.append(diversity.self_bleu_sacre(texts))
         assert values[-1] == sacre_self_bleu(texts), (seed, texts)
-    assert len(set(values)) > 150
+    assert len(set(values)) > 75
 
 
 def test_bleu_sacre_is_sacrebleu_to_the_last_bit():
     values = []
-    for seed in range(300):
+    for seed in range(150):
         texts, references = ([" ".join(text) for text in random_texts(s)] for s in (seed, seed + 1000))
         values.append(diversity.bleu_sacre(texts, references))
-        assert values[-1] == mean([sacrebleu.sentence_bleu(text, references).score for text in texts]), (
-            seed,
-            texts,
-            references,
-        )
-    assert len(set(values)) > 100
+        want = mean([sacrebleu.sentence_bleu(text, references).score for text in texts])
+        assert values[-1] == want, (seed, texts, references)
+    assert len(set(values)) > 50
 
 
 def test_self_bleu_sacre_tokenizes_as_sacrebleu():
@@ -84,18 +81,7 @@ def test_13a_tokens_are_sacrebleus():
     """Anything can stand beside anything: what becomes of a word must not depend on its neighbours."""
     parts = [
         *"ab7.,-&;'!/~\n\t \r\x1c\x85\u00a0\u2028é٣",
-        "-\n",
-        "<skipped>",
-        "<skip",
-        "ped>",
-        "&quot;",
-        "&amp;",
-        "lt;",
-        "&gt;",
-        "a.",
-        ", ",
-        "3.5",
-        " " * 3,
+        *("-\n", "<skipped>", "<skip", "ped>", "&quot;", "&amp;", "lt;", "&gt;", "a.", ", ", "3.5", " " * 3),
     ]
     rng = random.Random(0)
     for _ in range(300):
@@ -113,11 +99,8 @@ def test_13a_tokens_are_sacrebleus():
         [["a"], ["a"]],  # too short for the higher orders
         [list("aaaa"), list("aa"), list("a")],  # one owner, the second largest count matters
         [list("aab"), list("aac"), list("a")],  # two owners
-        [
-            list("abcde"),
-            list("abc"),
-            list("abcdefg"),
-        ],  # 3 and 7 are equally close to 5: the shorter, no penalty
+        # 3 and 7 are equally close to 5: the shorter, no penalty
+        [list("abcde"), list("abc"), list("abcdefg")],
         [list("abcdefg"), list("abc"), list("abc")],  # a copy is as close as can be
     ],
 )
@@ -136,7 +119,7 @@ def test_self_bleu_known_values():
     assert diversity.self_bleu_sacre(["a", "a b c"]) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_self_bleu_does_not_depend_on_the_order_of_the_texts(seed):
     texts = [" ".join(t) for t in random_texts(seed)]
     shuffled = random.Random(seed).sample(texts, len(texts))
@@ -149,37 +132,10 @@ def test_any_token_is_taken(metric):
     texts = [[0, 1, 0, 2, 0, 1], [0, 1, 0, 2, 3], [4, 0, 1, 0]]
     expected = metric(texts, 2)
     assert 0 < expected < 2
-    for kind in (
-        tuple,
-        np.array,
-        torch.tensor,
-        lambda text: [f"w{t}" for t in text],
-        lambda text: [(t, None) for t in text],
-    ):
+    for kind in (tuple, np.array, torch.tensor, lambda text: [(f"w{t}", None) for t in text]):
         assert metric([kind(text) for text in texts], 2) == expected
     square = [text[:4] for text in texts]
     assert metric(torch.tensor(square), 2) == metric(np.array(square), 2) == metric(square, 2)
-
-
-@pytest.mark.parametrize(
-    "call, message",
-    [
-        (lambda: diversity.distinct_n([["a"], "a b"]), "text 1 is the string 'a b'.*split"),
-        (lambda: diversity.distinct_n([["a"], ["a"]], n=0), "order 0.*at least 1"),
-        (lambda: diversity.self_bleu_sacre([]), "0 text.*at least 2"),
-        (lambda: diversity.self_bleu_sacre(["a b"]), "1 text.*at least 2"),
-        (lambda: diversity.self_bleu_sacre("a b"), "string 'a b'.*list"),
-        (lambda: diversity.self_bleu_sacre(["", " \n"]), "all of them empty"),
-        (lambda: diversity.self_bleu_sacre(["a b", ["a", "b"]]), "text 1 is a list.*raw string"),
-        (lambda: diversity.bleu_sacre(["a b"], []), "0 references"),
-        (lambda: diversity.bleu_sacre([], ["a b"]), "0 text.*at least one"),
-        (lambda: diversity.bleu_sacre(["", ""], ["a b"]), "2 texts, all of them empty"),
-        (lambda: diversity.bleu_sacre(["a b"], "a b"), "string 'a b'.*list"),
-    ],
-)
-def test_errors(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
 
 
 # ---- repetition and vocabulary -------------------------------------------------------------------
@@ -188,9 +144,7 @@ def test_errors(call, message):
 def test_distinct_n_by_hand():
     assert diversity.distinct_n([list("abab")], n=1) == 2 / 4
     assert diversity.distinct_n([list("abab")], n=2) == 2 / 4  # ab, ba, ab over 4 tokens
-    assert (
-        diversity.distinct_n([list("ab"), list("cd")], n=2) == 2 / 4
-    )  # bc crosses the texts and does not count
+    assert diversity.distinct_n([list("ab"), list("cd")], n=2) == 2 / 4  # bc crosses the texts
     assert diversity.distinct_n([list("abcde"), list("abcdf"), []]) == 3 / 10  # abcd is shared
     assert diversity.distinct_n([list("abc")]) == 0  # no 4-gram
     assert diversity.distinct_n([range(1000)]) == 997 / 1000
@@ -201,9 +155,8 @@ def test_seq_rep_n_by_hand():
     assert diversity.seq_rep_n([list("aaaaaaaa")]) == pytest.approx(1 - 1 / 5)
     assert diversity.seq_rep_n([list("abab")], n=2) == pytest.approx(1 / 3)
     # Each text counts by itself: what two share is no repetition. The short and the empty one are left out.
-    assert diversity.seq_rep_n(
-        [list("aaaaaaaa"), list("abcde"), list("abcde"), list("abc"), []]
-    ) == pytest.approx((4 / 5) / 3)
+    texts = [list("aaaaaaaa"), list("abcde"), list("abcde"), list("abc"), []]
+    assert diversity.seq_rep_n(texts) == pytest.approx((4 / 5) / 3)
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -211,20 +164,16 @@ def test_distinct_and_seq_rep_are_their_definitions(seed):
     texts, n = [*random_texts(seed), ["x", "y", "x", "y", "x", "y"]], 1 + seed % 5
     grams = [[tuple(text[i : i + n]) for i in range(len(text) - n + 1)] for text in texts]
     assert diversity.distinct_n(texts, n) == len(set().union(*grams)) / sum(map(len, texts))
-    assert diversity.seq_rep_n(texts, n) == pytest.approx(
-        mean([1 - len(set(g)) / len(g) for g in grams if g]), abs=1e-15
-    )
+    expected = mean([1 - len(set(g)) / len(g) for g in grams if g])
+    assert diversity.seq_rep_n(texts, n) == pytest.approx(expected, abs=1e-15)
 
 
 def test_zipf_coefficient():
-    exact = [
-        [i for i in range(1, 13) for _ in range(27720 // i)]
-    ]  # 27720 = lcm(1..12): frequency exactly ~ 1/rank
+    exact = [[i for i in range(1, 13) for _ in range(27720 // i)]]  # 27720 = lcm(1..12): exactly ~ 1/rank
     assert diversity.zipf_coefficient(exact) == pytest.approx(1, abs=1e-12)
     assert diversity.zipf_coefficient([["a"], ["b", "c"]]) == pytest.approx(0, abs=1e-12)
-    assert diversity.zipf_coefficient([list("aa"), list("ab"), list("a")]) == pytest.approx(
-        2
-    )  # 4 and 1: log 4 / log 2
+    # 4 and 1: log 4 / log 2
+    assert diversity.zipf_coefficient([list("aa"), list("ab"), list("a")]) == pytest.approx(2)
 
 
 def test_zipf_coefficient_is_a_line_over_at_most_5000_ranks():
@@ -290,21 +239,28 @@ def test_compression_ratio_orders_texts():
 @pytest.mark.parametrize(
     "call, message",
     [
+        (lambda: diversity.distinct_n([["a"], "a b"]), "text 1 is the string 'a b'.*split"),
+        (lambda: diversity.distinct_n([["a"], ["a"]], n=0), "order 0.*at least 1"),
+        (lambda: diversity.self_bleu_sacre([]), "0 text.*at least 2"),
+        (lambda: diversity.self_bleu_sacre(["a b"]), "1 text.*at least 2"),
+        (lambda: diversity.self_bleu_sacre("a b"), "string 'a b'.*list"),
+        (lambda: diversity.self_bleu_sacre(["", " \n"]), "all of them empty"),
+        (lambda: diversity.self_bleu_sacre(["a b", ["a", "b"]]), "text 1 is a list.*raw string"),
+        (lambda: diversity.bleu_sacre(["a b"], []), "0 references"),
+        (lambda: diversity.bleu_sacre([], ["a b"]), "0 text.*at least one"),
+        (lambda: diversity.bleu_sacre(["", ""], ["a b"]), "2 texts, all of them empty"),
+        (lambda: diversity.bleu_sacre(["a b"], "a b"), "string 'a b'.*list"),
         (lambda: diversity.distinct_n([[], []]), "distinct-4 of 2 .*at least one token"),
-        (lambda: diversity.distinct_n(["a b"]), "text 0 is the string"),
-        (lambda: diversity.distinct_n([["a"]], n=0), "order 0"),
         (lambda: diversity.seq_rep_n([list("abc"), []]), "longest of 3 tokens.*at least 4"),
         (lambda: diversity.seq_rep_n([]), "0 text"),
         (lambda: diversity.zipf_coefficient([["a", "a"]]), "1 different word"),
         (lambda: diversity.zipf_coefficient([]), "0 different word"),
         (lambda: diversity.unigram_entropy([[], []]), "entropy of 2 .*at least one token"),
         (lambda: diversity.self_repetition([["a"]]), "1 text.*at least 2"),
-        (lambda: diversity.self_repetition([["a"], ["a"]], n=0), "order 0"),
-        (lambda: diversity.compression_ratio("a b"), "string 'a b'.*list"),
         (lambda: diversity.compression_ratio([["a"]]), "text 0 is a list.*raw string"),
         (lambda: diversity.compression_ratio([]), "nothing"),
     ],
 )
-def test_text_errors(call, message):
+def test_errors(call, message):
     with pytest.raises(ValueError, match=message):
         call()

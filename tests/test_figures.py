@@ -115,9 +115,8 @@ def test_figures_of_curves(tmp_path, truth, ends):
         for r in runs(truth)[2:]
     ]
     made = CurveMeasure().draw(runs(truth) + tuned, tmp_path / "x.curves")
-    assert made == [tmp_path / f"x.curves{end}.png" for end in ends] and sorted(made) == sorted(
-        tmp_path.iterdir()
-    )
+    assert made == [tmp_path / f"x.curves{end}.png" for end in ends]
+    assert sorted(made) == sorted(tmp_path.iterdir())
     if not truth:
         before = made[0].read_bytes()
         CurveMeasure().draw(runs(truth), tmp_path / "x.curves")

@@ -27,12 +27,8 @@ def test_the_space_before_a_gap_is_the_gaps(token_folder):
     from data.prepared import load_tokenizer
 
     tokenizer = load_tokenizer(token_folder)
-    assert gaps.with_gaps("the <2> sea", tokenizer, 99) == [
-        *tokenizer.encode("the"),
-        FREE,
-        FREE,
-        *tokenizer.encode(" sea"),
-    ]
+    expected = [*tokenizer.encode("the"), FREE, FREE, *tokenizer.encode(" sea")]
+    assert gaps.with_gaps("the <2> sea", tokenizer, 99) == expected
 
 
 @pytest.mark.parametrize(
@@ -167,11 +163,7 @@ def test_density(filled_in, capsys, tmp_path):
 @pytest.mark.parametrize(
     "order, flags, says",
     [
-        (
-            "left_to_right",
-            ["--infill=the <3>"],
-            "reads from left to right, it cannot see what stands after a gap",
-        ),
+        ("left_to_right", ["--infill=the <3>"], "reads from left to right, it cannot see what stands after"),
         ("random", ["--infill=the"], "has no gap"),
         ("random", ["--speculative", "--burst"], "--speculative and --burst are two ways"),
         ("random", ["--steps=3"], "steps = 3: they are those of masked diffusion"),

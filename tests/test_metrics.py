@@ -15,16 +15,14 @@ from evaluation import metrics
 def test_ece_by_hand():
     # Bins of width 1/2. (0, .5] has .5 and .25: accuracy 1/2, confidence .375.
     # (.5, 1] has .75 and 1: accuracy 1/2, confidence .875.
-    assert metrics.ece([0.5, 0.25, 0.75, 1.0], [1, 0, 0, 1], bins=2) == pytest.approx(
-        0.5 * 0.125 + 0.5 * 0.375
-    )
+    by_hand = 0.5 * 0.125 + 0.5 * 0.375
+    assert metrics.ece([0.5, 0.25, 0.75, 1.0], [1, 0, 0, 1], bins=2) == pytest.approx(by_hand)
     assert metrics.ece([1.0, 1.0, 0.0], [True, True, False]) == 0
     assert metrics.ece([1.0], [0]) == 1
     assert metrics.ece([[0.9], [0.9]], [[1], [0]], bins=1) == pytest.approx(0.4)
     # Over and under within one bin cancel, across bins they do not.
-    assert metrics.ece([0.45, 0.55], [0, 1], bins=1) == pytest.approx(0) and metrics.ece(
-        [0.45, 0.55], [0, 1], bins=2
-    ) == pytest.approx(0.45)
+    assert metrics.ece([0.45, 0.55], [0, 1], bins=1) == pytest.approx(0)
+    assert metrics.ece([0.45, 0.55], [0, 1], bins=2) == pytest.approx(0.45)
 
 
 def test_ece_bins_are_open_below_and_closed_above():
@@ -90,9 +88,8 @@ def test_probability_errors(call, message):
 
 def test_perplexity_and_bits_per_byte():
     assert metrics.perplexity(0.0, 7) == 1
-    assert metrics.perplexity(10 * math.log(50257), 10) == pytest.approx(
-        50257
-    )  # the uniform distribution: the vocabulary
+    # the uniform distribution: the vocabulary
+    assert metrics.perplexity(10 * math.log(50257), 10) == pytest.approx(50257)
     assert metrics.perplexity(math.inf, 10) == math.inf
     assert metrics.perplexity(1e6, 1) == math.inf  # beyond the largest float, not an OverflowError
     assert metrics.perplexity(-1e-8, 1) == pytest.approx(1)  # rounding of a sure prediction

@@ -85,9 +85,8 @@ def test_a_run_scores_as_its_export_does(trained, token_folder, tmp_path):
     own, theirs = (open_scorer(str(path), CPU) for path in (trained, tmp_path / "gpt2"))
     assert own.context == theirs.context == 16
     for prompt, text in (("a", " b c"), *PAIRS):  # the last of them are longer than the context
-        assert continuation_nll(own, prompt, text) == pytest.approx(
-            continuation_nll(theirs, prompt, text), rel=1e-5
-        )
+        expected = pytest.approx(continuation_nll(theirs, prompt, text), rel=1e-5)
+        assert continuation_nll(own, prompt, text) == expected
     texts = ["a b c", "d e"]
     np.testing.assert_allclose(features(own, texts), features(theirs, texts), rtol=1e-4, atol=1e-5)
 
@@ -99,10 +98,8 @@ def test_a_run_is_scored_by_hand(trained, token_folder):
     ids = torch.tensor(before + after)
     logits = model.trunk(ids[None, :-1])[0] @ model.trunk.wte.weight[:300].T
     expected = F.cross_entropy(logits[len(before) - 1 :], ids[len(before) :], reduction="sum").item()
-    assert continuation_nll(open_scorer(str(trained), CPU), "a", " b c") == (
-        pytest.approx(expected, rel=1e-5),
-        len(after),
-    )
+    got = continuation_nll(open_scorer(str(trained), CPU), "a", " b c")
+    assert got == (pytest.approx(expected, rel=1e-5), len(after))
 
 
 class Counting:
@@ -121,9 +118,9 @@ class Counting:
         return -ids[1:].double()
 
 
-@pytest.mark.parametrize("context", [1, 2, 5, 8, 100])
-@pytest.mark.parametrize("prompt", [1, 4, 5, 6, 17])
-@pytest.mark.parametrize("new", [0, 1, 5, 16, 40])
+@pytest.mark.parametrize("context", [1, 2, 5, 100])
+@pytest.mark.parametrize("prompt", [1, 5, 17])
+@pytest.mark.parametrize("new", [0, 1, 40])
 def test_each_token_of_a_text_counts_once_however_long_it_is(context, prompt, new):
     scorer, text = Counting(context, []), "".join(chr(97 + i) for i in range(new))
     assert continuation_nll(scorer, "p" * prompt, text) == (sum(map(ord, text)), new)
@@ -279,19 +276,16 @@ def test_a_folder_with_code_of_its_own_is_not_run(trained, folder, tmp_path, no_
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_folder_that_asks_for_any_size_is_refused_before_it_is_built(folder, tmp_path):
-    out = Path(shutil.copytree(folder, tmp_path / "large"))
+@pytest.mark.parametrize(
+    "change, says",
+    [({"vocab_size": 10**12}, "GB available"), ({"n_layer": 3}, "its weights lack transformer.h.2")],
+    ids=["any size, before it is built", "without some weights"],
+)
+def test_a_folder_of_another_model_is_refused(folder, tmp_path, change, says):
+    out = Path(shutil.copytree(folder, tmp_path / "other"))
     config = json.loads((out / "config.json").read_text())
-    (out / "config.json").write_text(json.dumps(config | {"vocab_size": 10**12}))
-    with pytest.raises(UserError, match="GB available"):
-        open_scorer(str(out), CPU)
-
-
-def test_a_folder_without_some_weights_is_refused(folder, tmp_path):
-    out = Path(shutil.copytree(folder, tmp_path / "deeper"))
-    config = json.loads((out / "config.json").read_text())
-    (out / "config.json").write_text(json.dumps(config | {"n_layer": 3}))
-    with pytest.raises(UserError, match=r"its weights lack transformer.h.2"):
+    (out / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(UserError, match=says):
         open_scorer(str(out), CPU)
 
 

@@ -175,7 +175,7 @@ def start(token_folder, tmp_path, monkeypatch):
 
     def start(*flags, **changes):
         asked = dict(name="mini", overlay="mini", rows=["baseline", "smooth_gpt"], trials=2, design=2)
-        texts = f"--texts=6 --prompt_tokens=6 --new_tokens=80 --halves=5 --data={token_folder}"
+        texts = f"--texts=6 --prompt_tokens=6 --new_tokens=30 --halves=2 --data={token_folder}"
         asked |= dict(evaluate=texts) | changes
         return table.main([*flags, *(f"--{k}={v}" for k, v in asked.items())])
 

@@ -41,7 +41,7 @@ def test_intervals_of_text_metrics_cover_both_variances(seeds, between):
     `between`: the standard deviation of the trainings' means over that of a run's value given its training.
     """
     rng = np.random.default_rng(seeds)
-    tables, texts = 2000, 40
+    tables, texts = 1000, 40
     column = Column("length", "length", ".1f", "human", "")
     within = 20 / math.sqrt(texts)  # of the mean of exponential lengths of mean 20, which are skewed, too
     centres = 20 + between * within * rng.standard_normal((tables, seeds, 1))
@@ -166,13 +166,10 @@ def test_nearness_to_human_is_not_quality():
     assert [name for name in ROWS if found[name]["self_bleu_best"]] == ["baseline", "same", "better"]
     assert [name for name in ROWS if found[name]["ppl_eps_best"]] == ["better"]
     assert found["sparse"] == {"quality_worse": True, "ppl_eps_best": False, "self_bleu_best": False}
-    equal = {
-        name: runs_of([180.0, 181.0, 182.0], [r["self_bleu"] for r in ROWS[name].values()]) for name in ROWS
-    }
+    bleu = {name: [r["self_bleu"] for r in runs.values()] for name, runs in ROWS.items()}
+    equal = {name: runs_of([180.0, 181.0, 182.0], values) for name, values in bleu.items()}
     assert marks(equal, HUMAN, (BLEU,))["sparse"]["self_bleu_best"]  # it was its quality alone
-
-
-def test_the_first_row_is_the_standard():
+    # the first row is the standard
     rows = {"sparse": ROWS["sparse"], "baseline": ROWS["baseline"]}
     assert worse(rows) == set()
     assert marks(rows, HUMAN, (BLEU,))["sparse"]["self_bleu_best"]
@@ -187,11 +184,8 @@ SETTINGS |= {"top_p": 1.0, "samples": 8, "block_size": 16, "stride": 16, "seed":
 
 def row_of(row: str, seed: int, **fields) -> dict:
     common = {"measure": "text", "definition": 1, "settings": SETTINGS, "name": f"{row}-small-{seed}"}
-    return (
-        common
-        | {"row": row, "overlay": "small", "seed": seed, "steps": 100, "training": {"head": row}}
-        | fields
-    )
+    run = {"row": row, "overlay": "small", "seed": seed, "steps": 100, "training": {"head": row}}
+    return common | run | fields
 
 
 def test_the_summary_says_what_it_marks():
@@ -274,9 +268,8 @@ def test_the_number_of_words_is_a_setting(trained, tmp_path):
     assert "cut to their first 5 words" in (tmp_path / "t.md").read_text()
     whole = [json.loads(x) for x in (tmp_path / "t.samples/baseline.jsonl").read_text().split("\n")[:-1]]
     assert any(len(t.split()) > 5 for t in whole)  # they are stored whole
-    assert (
-        row["distinct_4"] == text_metrics(whole, 1, 5)["distinct_4"] != text_metrics(whole, 1)["distinct_4"]
-    )
+    cut_short, uncut = text_metrics(whole, 1, 5)["distinct_4"], text_metrics(whole, 1)["distinct_4"]
+    assert row["distinct_4"] == cut_short != uncut
     assert row["short_texts"] == sum(len(t.split()) < 5 for t in whole)
     with pytest.raises(ValueError, match="rows of other settings .*words 5, now "):
         main([str(trained), *SMALL, f"--out={out}"])
@@ -326,9 +319,8 @@ def test_what_a_run_has_spent():
     before = {"steps": 100, "train_tokens": 2000, "teacher_tokens": 30}
     started = RUN | {"init_from": "gone", "init_weights": "0", "init_spent": before}
     assert spent(started, PROGRESS) == {"steps": 107, "train_tokens": 2140, "teacher_tokens": 30}
-    taught = (
-        RUN | LABELS | {"labels": "soft", "teacher": "gone", "teacher_weights": "0", "teacher_spent": before}
-    )
+    taught = RUN | LABELS | {"labels": "soft", "teacher": "gone"}
+    taught |= {"teacher_weights": "0", "teacher_spent": before}
     assert spent(taught, PROGRESS) == {"steps": 7, "train_tokens": 140, "teacher_tokens": 100 + 2030}
     assert spent(taught | {"label_store": False}, PROGRESS)["teacher_tokens"] == 140 + 2030
     full = taught | {"ppl_threshold": 9.0, "ppl_form": "full"}  # once more with each candidate put in
@@ -363,15 +355,12 @@ def test_a_training_records_what_it_builds_on(trained, token_folder, tmp_path):
     of = lambda path, which: (lambda c: spent(c.config, c.progress))(load(find(path, which), weights=False))
     block = TINY["block_size"] * TINY["batch_size"]
     base_steps = load(find(trained), weights=False).progress["step"]
-    assert of(first, "last") == {
-        "steps": base_steps + 4,
-        "train_tokens": (base_steps + 4) * block,
-        "teacher_tokens": (base_steps + 4) * block,
-    }
+    tokens = (base_steps + 4) * block
+    expected = {"steps": base_steps + 4, "train_tokens": tokens, "teacher_tokens": tokens}
+    assert of(first, "last") == expected
     config = load(find(first, "last"), weights=False).config
-    bare = {
-        k: v for k, v in config.items() if not k.endswith("_spent")
-    }  # an older version's, found by its folder
+    # an older version's, found by its folder
+    bare = {k: v for k, v in config.items() if not k.endswith("_spent")}
     assert spent(bare, {"step": 4, "tokens": 4 * block}) == of(first, "last")
     assert spent(bare | {"init_weights": "0" * 64}, {"step": 4, "tokens": 4 * block}) == {}
 

@@ -52,11 +52,7 @@ def test_rows_of_several_measures_stand_in_one_file(tmp_path):
 @pytest.mark.parametrize(
     "text",
     [
-        "x",
-        "[]",
-        "3",
-        '{"rows": []}',
-        "[" * 100_000,
+        *("x", "[]", "3", '{"rows": []}', "[" * 100_000),
         json.dumps(row("a", x=1)).replace("1}", "NaN}"),
         json.dumps(row("a"))[:-5],
         json.dumps(row("../a")),
