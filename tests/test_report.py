@@ -379,6 +379,11 @@ def test_runs_of_two_corpora_are_refused(trained_runs, trained, tmp_path):
         report.main([str(trained_runs[0]), str(trained), f"--out={tmp_path / 'r.html'}"])
 
 
+def test_data_of_another_tokenizer_are_refused(trained_runs, token_folder, tmp_path):
+    with pytest.raises(ValueError, match="was made with another tokenizer"):
+        report.main([str(trained_runs[0]), f"--data={token_folder}", f"--out={tmp_path / 'r.html'}"])
+
+
 # ---- in a browser: apt-get install chromium; pip install playwright
 
 
