@@ -346,8 +346,8 @@ class Search:
         return todo
 
     def train(self, rows: list[str], first: Run | None = None) -> None:
-        """All trials of these rows. TrainingsStopped at a signal; ChildProcessError at the first that fails: a
-        trial that diverged is over, too, and any other failure would be the next one's as well."""
+        """All trials of these rows. TrainingsStopped at a signal; ChildProcessError at the first that fails:
+        a trial that diverged is over, too, and any other failure would be the next one's as well."""
         while todo := self.to_do(rows, first):
             train_all(todo, self.c.jobs, lambda trial, code: self.is_over(trial), go_on=False)
 
