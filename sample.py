@@ -123,7 +123,7 @@ import torch
 from torch import Tensor
 
 from data.orders import MASKED, ORDERS
-from data.prepared import constant_of, tokenizer_of
+from data.prepared import sampler_of, tokenizer_of
 from data.tokenizers import Tokenizer
 from evaluation import gaps
 from evaluation.any_order import FREE, MaskedReader, Reader, check_fills, reader_of
@@ -247,7 +247,7 @@ def main(c: SampleConfig) -> int:
     device = get_device(c.device)
     dtype = precision(c, device)
     model, ckpt = load_model(c.checkpoint, c.which, device, get_dtype(dtype.name))
-    if sampler := constant_of(dataset := ckpt.config.get("dataset", ""), "SAMPLER"):
+    if sampler := sampler_of(dataset := ckpt.config.get("dataset", "")):
         raise UserError(f"{ckpt.path} is of {dataset}, no text: python {sampler} draws from such runs")
     if c.int8:
         with users_values():

@@ -15,14 +15,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 from bench.common import arguments, write
+from data.sequences import SequenceTask
 from evaluation.any_order import FREE, Exact
 from evaluation.samplers import ANY
-from labs.synthetic.tasks import TASKS, Task
+from labs.synthetic.tasks import TASKS
 
 SHOWN = [name for name in ANY if name.startswith(("burst", "speculative"))]
 
 
-def rounds(task: Task, sampler: str, texts: int) -> list[int]:
+def rounds(task: SequenceTask, sampler: str, texts: int) -> list[int]:
     """How many rounds the sampler takes for each text, which it writes from nothing."""
     text = torch.full((texts, task.T), FREE)
     exact = Exact(lambda known: torch.from_numpy(task.log_probs(known.numpy())), text)

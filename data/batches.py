@@ -108,7 +108,7 @@ class TextSource:
     From left to right the first token of a window is given and the one after it is predicted. In another
     `order` all tokens of the window itself are. Where more are given (`Windows.given`), only the rest of the
     window is predicted, in any order; and a corpus can ask that in a share of the sequences a token which
-    says nothing takes their place (data.corpus.Split.dropped).
+    says nothing takes their place (data.splits.Split.dropped).
     """
 
     def __init__(

@@ -1,204 +1,152 @@
-"""What every prepare.py shares: from named splits of lines to a prepared folder, and the command line."""
+"""Corpora: a folder with a prepare.py says what its splits are made of, here is what all of them share.
 
-import gzip
-import hashlib
-import os
+From the flags of a prepare.py to the prepared folder (data/prepared.py): the tokenizer, the token files, the
+record, what is kept and what is refused.
+"""
+
 import sys
-import zlib
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
-import numpy as np
-from tqdm import tqdm
-
-from data.prepared import DATA, SPLITS, load_tokenizer, read_meta
+from data.prepared import DATA, SPLITS, is_prepared, load_tokenizer, read_meta
 from data.settings import PrepareConfig
-from data.tokenizers import GPT2Tokenizer, Tokenizer, WordTokenizer, bpe_size, given_tokenizer, train_bpe
-from data.tokens import TokenFile, open_tokens, write_tokens
+from data.splits import Split, read_batches, tokenise_split
+from data.tokenizers import (
+    GPT2Tokenizer,
+    Tokenizer,
+    WordTokenizer,
+    bpe_size,
+    given_tokenizer,
+    tokenizer_name,
+    train_bpe,
+)
+from data.tokens import open_tokens
 from runtime.errors import UserError
 from runtime.files import locked, remove_leftovers, write_json
 
-BATCH = 2**18  # characters of text that are read, and tokenised, at a time
-# Share of a text's lines that may not come back from its tokens. With more, a model scores another text than
-# the original, whose words and bytes then do not say how long the scored one is.
-CHANGED = 0.01
+if TYPE_CHECKING:
+    from evaluation.two_sided import TwoSided
+
+Config = TypeVar("Config", bound=PrepareConfig)
 
 
-class Split(NamedTuple):
-    lines: Callable[[], Iterable[str]]  # starts a fresh pass over the text, line by line, each with its "\n"
-    bytes: int | None = None  # UTF-8 size of the text, where it is known before reading
-    sha256: str | None = None  # of the text, likewise
-    # A text may be sequences of `length` tokens (0: it is not), each of which begins with `given` tokens that
-    # are given and never predicted
-    length: int = 0
-    given: int = 0
-    # and, for classifier-free guidance: in which share of training sequences the token `absent` takes their
-    # place. Training draws anew at each visit which ones (data.batches.TextSource)
-    dropped: float = 0.0
-    absent: int = -1
+class Contents(NamedTuple):
+    """What a prepared folder is made of."""
+
+    source: str  # where the text comes from, for the record: a folder of another source is refused
+    splits: Mapping[str, Split]
+    words: Sequence[str] = ()  # the vocabulary, of a corpus that has words of its own
+    # of each split, what the info of the whole official one says ("words", "sha256", ...)
+    official: Mapping[str, Mapping[str, Any]] | None = None
+    # writes what else belongs to the folder, all or nothing: called when the splits are whole, before the
+    # folder says that it is
+    finish: Callable[[], None] | None = None
 
 
-@contextmanager
-def reading(path: Path) -> Iterator[IO[str]]:
-    """A UTF-8 file, or a .gz of one, byte for byte: only "\\n" ends a line, "\\r" is a character in it.
+class Corpus(ABC, Generic[Config]):
+    """What a prepare.py says of its corpus: `corpus` in it is an instance of a subclass.
 
-    UserError naming it when what is read turns out to be damaged.
+    file    the prepare.py; its folder names the corpus
+    config  what its command takes
     """
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8", newline="\n") as file:
-        try:
-            yield file
-        except UnicodeDecodeError as error:
+
+    own_words: ClassVar[bool] = (
+        False  # whether the corpus brings its vocabulary, and takes no other tokenizer
+    )
+    measure: ClassVar[str] = ""  # `--measure` of its models, where they write no text
+    sampler: ClassVar[str] = ""  # the program that draws from its models, where sample.py does not
+
+    def __init__(self, file: str, config: type[Config]):
+        self.name, self.config = Path(file).resolve().parent.name, config
+
+    @abstractmethod
+    def contents(self, c: Config) -> Contents:
+        """What the folder `c.out` is to be made of. UserError for a source that cannot be had."""
+
+    def lasting_source(self, c: Config) -> str | None:
+        """The record's source where that cannot have changed: a folder that is whole is not made again, and
+        the source not read. "" is any source. None: it is read, and compared with what the folder holds."""
+        return None
+
+    def folder_name(self, tokenizer: str, source: str) -> str:
+        """Name of the prepared folder in data/CORPUS. UserError for a wrong `source`."""
+        return tokenizer
+
+    def unusual_settings(self, source: str) -> str:
+        """Which settings in the record's `source` are not the standard ones; "" if none."""
+        return ""
+
+    def given(self, source: str) -> int:
+        """How many tokens at the start of each sequence are given, and never predicted."""
+        return 0
+
+    def truth(self, source: str, length: int) -> "TwoSided | None":
+        """The exact distributions of sequences of `length` tokens; None where nobody knows them."""
+        return None
+
+    def prepare(
+        self, out: str | Path, tokenizer: str, source: str = "", force: bool = False, **options: Any
+    ) -> Path:
+        """The corpus, tokenised into the folder `out`. What is whole is kept; see `prepare_splits`.
+
+        tokenizer  "gpt2", "bytes", the path of a tokenizer.json, or "bpe<vocabulary size>": trained on the
+                   train split; or "words" of a corpus that has words of its own
+        source     where its text comes from, or its settings; "" for the standard ones
+        options    the other fields of its configuration
+        """
+        self._check(tokenizer, source)
+        if source:
+            options["source"] = source
+        c = self.config(out=str(out), tokenizer=tokenizer, force=force, **options)  # type: ignore[call-arg]
+        lasting = self.lasting_source(c)
+        if lasting is not None and not force and is_prepared(Path(out), tokenizer, lasting):
+            return Path(out)
+        return prepare_splits(out, tokenizer, self.contents(c), force)
+
+    def _check(self, tokenizer: str, source: str) -> None:
+        """UserError for a tokenizer or a source that the corpus does not take."""
+        words = WordTokenizer.name
+        if self.own_words and tokenizer != words:
             raise UserError(
-                f"{path} is not UTF-8 text ({error.reason} at byte {error.start} of a block): "
-                "convert it, or download it again"
-            ) from None
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise UserError(f"{path} is not a whole gzip file ({error}): download it again") from None
+                f"tokenizer = {tokenizer!r}: {self.name} is made of words of its own: use {words!r}"
+            )
+        if not self.own_words and tokenizer == words:
+            raise UserError(
+                f"tokenizer {tokenizer!r}: {self.name} has no word list of its own: "
+                "use gpt2, bytes, bpe<vocabulary size> or a tokenizer.json"
+            )
+        if source and "source" not in {field.name for field in fields(self.config)}:
+            raise UserError(f"the corpus {self.name} takes no source, not {source!r}: leave it empty")
+
+    def command(self, c: Config) -> int:
+        """What the command of its prepare.py does; its exit code: 0, or 130 for Ctrl-C."""
+        options = dict(vars(c))
+        bpe_size(options["tokenizer"])  # before any download
+        folder = self.folder_name(tokenizer_name(options["tokenizer"]), options.get("source", ""))
+        out = Path(options.pop("out") or DATA / self.name / folder)
+        try:
+            print(summary(self.prepare(out, **options)))
+            print(f"prepared {out}", file=sys.stderr)
+        except KeyboardInterrupt:
+            print("stopped; run it again to go on: whole splits are kept", file=sys.stderr)
+            return 130
+        return 0
 
 
-def file_lines(path: Path) -> Iterator[str]:
-    """The lines of the file at `path`, see `reading`. One of more than BATCH characters comes in pieces."""
-    with reading(path) as file:
-        yield from bounded_lines(file)
+def prepare_splits(out: str | Path, tokenizer: str, contents: Contents, force: bool = False) -> Path:
+    """Tokenise `contents` into the folder `out`, which becomes a prepared folder. What is whole is kept.
 
-
-def bounded_lines(file: IO[str]) -> Iterator[str]:
-    """The lines of `file`; one of more than BATCH characters in pieces of at most three times as many.
-
-    A piece ends before a space if it has one: tokenizers join a space to the word behind it.
-    """
-    rest = ""
-    while line := rest + file.readline(BATCH):
-        rest = ""
-        if len(line) >= BATCH and not line.endswith("\n"):
-            end = len(line[: line.rfind(" ") + 1].rstrip(" "))
-            if end > 0:
-                line, rest = line[:end], line[end:]
-        yield line
-
-
-def take(lines: Iterator[str]) -> list[str]:
-    """The next lines, about BATCH characters of them; [] at the end."""
-    batch, size = [], 0
-    for line in lines:
-        batch.append(line)
-        size += len(line)
-        if size >= BATCH:
-            break
-    return batch
-
-
-def read_batches(split: Split, label: str) -> Iterator[list[str]]:
-    """The lines of `split` in lists that fit in memory, with a progress bar in bytes on stderr."""
-    lines = iter(split.lines())
-    with tqdm(total=split.bytes, desc=label, unit="B", unit_scale=True, disable=None) as bar:
-        while batch := take(lines):
-            yield batch
-            bar.update(sum(len(line.encode()) for line in batch))
-
-
-def encode_batch(tokenizer: Tokenizer, lines: list[str]) -> tuple[np.ndarray, int]:
-    """Ids of `lines`, and how many of the lines do not come back from them."""
-    if tokenizer.by_line:
-        return tokenizer.encode_each(lines), 0
-    text = "".join(lines)
-    ids = tokenizer.encode_each([text])
-    was, now = text.split("\n"), tokenizer.decode(ids).split("\n")
-    if len(was) != len(now):  # line ends are among what is lost
-        return ids, len(lines)
-    return ids, sum(a != b for a, b in zip(was, now))
-
-
-def tokenise_split(
-    path: Path, split: Split, tokenizer: Tokenizer, source: str, official: Mapping[str, Any] | None = None
-) -> TokenFile:
-    """Tokenise `split` into the token file `path`, counting and hashing the text on the way.
-
-    Its info has no "words" and "bytes" where the tokens do not hold the text: see CHANGED.
-
-    official  what the info of the whole official split says ("words", "sha256", ...); "complete" is whether
-              all of it agrees, None when there is nothing to compare with
-    """
-    counts = {"words": 0, "lines": 0, "bytes": 0, "changed_lines": 0}
-    sha256 = hashlib.sha256()
-
-    def arrays() -> Iterator[np.ndarray]:
-        cores = os.cpu_count() or 1
-        pending: deque[Future[tuple[np.ndarray, int]]] = deque()
-
-        def next_ids() -> np.ndarray:
-            ids, changed = pending.popleft().result()
-            counts["changed_lines"] += changed
-            return ids
-
-        with ThreadPoolExecutor(cores) as pool:
-            for lines in read_batches(split, path.stem):
-                pending.append(pool.submit(encode_batch, tokenizer, lines))
-                text = "".join(lines)
-                raw = text.encode()
-                sha256.update(raw)
-                counts["words"] += len(text.split())
-                counts["lines"] += raw.count(b"\n")
-                counts["bytes"] += len(raw)
-                if len(pending) > 2 * cores:  # memory stays bounded, and no core waits for this loop
-                    yield next_ids()
-            while pending:
-                yield next_ids()
-
-    def info() -> dict[str, Any]:
-        seen = {**counts, "sha256": sha256.hexdigest()}
-        complete = all(seen[key] == value for key, value in official.items()) if official else None
-        if counts["changed_lines"] > CHANGED * counts["lines"]:
-            del seen["words"], seen["bytes"]
-        return {
-            "tokenizer": tokenizer.name,
-            "fingerprint": tokenizer.fingerprint,
-            **seen,
-            **({"length": split.length, "given": split.given} if split.given else {}),
-            **({"dropped": split.dropped, "absent": split.absent} if split.dropped else {}),
-            "source": source,
-            "complete": complete,
-        }
-
-    return write_tokens(path, arrays(), tokenizer.vocab_size, info)
-
-
-def prepare_splits(
-    out: Path,
-    tokenizer: str,
-    source: str,
-    splits: Mapping[str, Split],
-    official: Mapping[str, Mapping[str, Any]] | None = None,
-    force: bool = False,
-    own: Tokenizer | None = None,
-    beside: Callable[[], None] | None = None,
-) -> Path:
-    """Tokenise `splits` into the folder `out`, which becomes a prepared folder. What is whole is kept.
-
-    tokenizer  "gpt2", "bytes", the path of a tokenizer.json, or "bpe<vocabulary size>": trained on the train
-               split; or the name of `own`
-    source     what the record says; a folder prepared from another one is refused (UserError) unless
-               `force`, which starts over
-    official   per split, see tokenise_split
-    own        the tokenizer that a corpus brings with it
-    beside     writes what else belongs to the folder, all or nothing: called when the splits are whole,
-               before the folder says that it is
+    A folder that was prepared from another source or with another tokenizer is refused (UserError) unless
+    `force`, which starts over.
     """
     bpe_size(tokenizer)
-    own = own or given_tokenizer(tokenizer)
-    if own is None and tokenizer == WordTokenizer.name:
-        raise UserError(
-            f"tokenizer {tokenizer!r}: this corpus has no word list of its own: "
-            "use gpt2, bytes, bpe<vocabulary size> or a tokenizer.json"
-        )
-    tokenizer = own.name if own else tokenizer
-    out, official = Path(out), official or {}
+    out, splits, source = Path(out), contents.splits, contents.source
+    ready = WordTokenizer.of(list(contents.words)) if contents.words else given_tokenizer(tokenizer)
+    tokenizer = ready.name if ready else tokenizer
     with locked(out / ".lock"):  # the others (ranks of one run) wait, then find it whole
         remove_leftovers(out)
         if force:
@@ -208,19 +156,19 @@ def prepare_splits(
         # says whose the folder is, before anything else is in it
         if not meta.items() <= read_meta(out).items():
             write_json(out / "meta.json", meta)
-        coder = _get_tokenizer(out, tokenizer, source, splits, own)
+        coder = _get_tokenizer(out, tokenizer, source, splits, ready)
         complete = {}
         for name, split in splits.items():
-            path = out / f"{name}.bin"
+            path, official = out / f"{name}.bin", (contents.official or {}).get(name, {})
             info = _whole_info(path, coder.fingerprint)
             if info is None:
-                info = tokenise_split(path, split, coder, source, official.get(name)).info
+                info = tokenise_split(path, split, coder, source, official).info
             complete[name] = info["complete"]
             if complete[name] is False:
-                print(f"{name} is partial: {_compare(info, official.get(name, {}))}", file=sys.stderr)
-            _say_changed(name, info)
-        if beside:
-            beside()
+                print(f"{name} is partial: {_compare(info, official)}", file=sys.stderr)
+            _report_changed_lines(name, info)
+        if contents.finish:
+            contents.finish()
         write_json(
             out / "meta.json",
             {
@@ -258,7 +206,7 @@ def _compare(info: Mapping[str, Any], official: Mapping[str, Any]) -> str:
     )
 
 
-def _say_changed(name: str, info: Mapping[str, Any]) -> None:
+def _report_changed_lines(name: str, info: Mapping[str, Any]) -> None:
     """A line on stderr where the text of a split does not come back from its tokens."""
     changed = info.get("changed_lines", 0)
     if not changed:
@@ -300,32 +248,32 @@ def _refuse_other(out: Path, tokenizer: str, source: str, splits: Mapping[str, S
 
 
 def _get_tokenizer(
-    out: Path, name: str, source: str, splits: Mapping[str, Split], own: Tokenizer | None = None
+    out: Path, name: str, source: str, splits: Mapping[str, Split], ready: Tokenizer | None = None
 ) -> Tokenizer:
     """The tokenizer `name`: gpt2, or the one that `out` holds.
 
-    Where it holds none: the corpus' own, or one trained on the train split, saved there.
+    Where it holds none: `ready`, or one trained on the train split, saved there.
     """
     if name == "gpt2":
         return GPT2Tokenizer()
     if (out / "tokenizer.json").is_file():
-        found = load_tokenizer(out)
-        if found.name != name or (own and found.fingerprint != own.fingerprint):
-            another = "another " if found.name == name else ""
+        saved = load_tokenizer(out)
+        if saved.name != name or (ready and saved.fingerprint != ready.fingerprint):
+            another = "another " if saved.name == name else ""
             raise UserError(
-                f"{out / 'tokenizer.json'} is {another}{found.name}, not {name}: "
+                f"{out / 'tokenizer.json'} is {another}{saved.name}, not {name}: "
                 "use --force, or another --out"
             )
-        return found
-    if own is not None:
-        own.save(out)
-        return own
+        return saved
+    if ready is not None:
+        ready.save(out)
+        return ready
     if "train" not in splits:
         raise UserError(
             f"{name} is trained on the train split, which {source} lacks: add it, or use --tokenizer gpt2"
         )
     vocab_size = bpe_size(name)
-    assert vocab_size is not None  # all others are the corpus' own, or given
+    assert vocab_size is not None  # all others are ready
     trained = train_bpe(chain.from_iterable(read_batches(splits["train"], name)), vocab_size)
     trained.save(out)
     return trained
@@ -341,22 +289,3 @@ def summary(folder: Path) -> str:
         sizes = " ".join(f"{info[unit]:>12,} {unit}" for unit in units)
         rows.append(f"{split:<10} {sizes}  {complete}".rstrip())
     return "\n".join(rows)
-
-
-def main(prepare: Callable[..., Path], folder: Path, c: PrepareConfig) -> int:
-    """What the command of a prepare.py does; its exit code: 0, or 130 for Ctrl-C.
-
-    folder     the corpus' own; its prepared folders are by default data/CORPUS/TOKENIZER, see
-               PrepareConfig.folder_name
-    c          all but `out` is given to `prepare`
-    """
-    options = dict(vars(c))
-    bpe_size(options["tokenizer"])  # before any download
-    out = Path(options.pop("out") or DATA / folder.name / c.folder_name())
-    try:
-        print(summary(prepare(out, **options)))
-        print(f"prepared {out}", file=sys.stderr)
-    except KeyboardInterrupt:
-        print("stopped; run it again to go on: whole splits are kept", file=sys.stderr)
-        return 130
-    return 0

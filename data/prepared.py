@@ -10,7 +10,6 @@ import importlib
 import json
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from data.tokenizers import GPT2Tokenizer, Tokenizer, bpe_size, read_tokenizer, tokenizer_name
@@ -95,35 +94,28 @@ def program_of(dataset: str) -> str:
 
 def corpora() -> dict[str, Path]:
     """The program of each corpus by its name: data/NAME/prepare.py, or labs/NAME/prepare.py of a lab."""
-    found = [path for home in ("data", "labs") for path in CODE.glob(f"{home}/*/prepare.py")]
-    return {path.parent.name: path for path in sorted(found, key=lambda path: path.parent.name)}
+    programs = [path for home in ("data", "labs") for path in CODE.glob(f"{home}/*/prepare.py")]
+    return {path.parent.name: path for path in sorted(programs, key=lambda path: path.parent.name)}
 
 
-def corpus_of(dataset: str) -> ModuleType:
-    """The module prepare.py of a corpus, which says all that is known of it. UserError if there is none."""
+def corpus_of(dataset: str) -> Any:
+    """The data.corpus.Corpus in the prepare.py of a corpus. UserError if there is none of this name."""
     known = corpora()
     if dataset not in known:
         near = difflib.get_close_matches(dataset, known, 1)
         guess = f", did you mean {near[0]!r}?" if near else ""
         raise UserError(f"unknown dataset {dataset!r}{guess} (known: {', '.join(known)})")
-    return importlib.import_module(f"{known[dataset].parents[1].name}.{dataset}.prepare")
+    return importlib.import_module(f"{known[dataset].parents[1].name}.{dataset}.prepare").corpus
 
 
-def constant_of(dataset: str, name: str) -> str:
-    """What the prepare.py of a corpus that is no text says of its models: MEASURE, the measure of them, or
-    SAMPLER, the program that draws from them.
-
-    "" where it says nothing, and for a corpus that is not here.
-    """
-    with suppress(UserError):
-        return getattr(corpus_of(dataset), name, "")
-    return ""
+def measure_of(dataset: str) -> str:
+    """The measure of a corpus' models; "" for text, and for a corpus that is not here."""
+    return corpus_of(dataset).measure if dataset in corpora() else ""
 
 
-def given_of(dataset: str, source: str) -> int:
-    """How many tokens at the start of each sequence of a corpus are given, and never predicted."""
-    corpus = corpus_of(dataset)
-    return corpus.given(source) if hasattr(corpus, "given") else 0
+def sampler_of(dataset: str) -> str:
+    """The program that draws from a corpus' models; "" for sample.py, and for a corpus that is not here."""
+    return corpus_of(dataset).sampler if dataset in corpora() else ""
 
 
 def folder_of(dataset: str, tokenizer: str, source: str = "", root: str | Path = DATA) -> Path:
@@ -132,10 +124,7 @@ def folder_of(dataset: str, tokenizer: str, source: str = "", root: str | Path =
     So a corpus of other settings stands beside the standard one: data/grammar/words-train=50000. ValueError
     for an unknown dataset or setting.
     """
-    corpus = corpus_of(dataset)
-    name = tokenizer_name(tokenizer)
-    if hasattr(corpus, "folder_name"):
-        name = corpus.folder_name(name, source)
+    name = corpus_of(dataset).folder_name(tokenizer_name(tokenizer), source)
     return Path(root) / dataset / name
 
 
@@ -159,13 +148,6 @@ def prepared(dataset: str, tokenizer: str, source: str = "", root: str | Path = 
     if not is_prepared(folder, tokenizer, source):
         corpus_of(dataset).prepare(folder, tokenizer, source)
     return folder
-
-
-def unusual(dataset: str, source: str) -> str:
-    """Which of a generated corpus' settings, in the `source` of its record, are not the standard ones; "" if
-    none."""
-    corpus = corpus_of(dataset)
-    return corpus.unusual(source) if hasattr(corpus, "unusual") else ""
 
 
 def tokenizer_of(ckpt: "Checkpoint") -> Tokenizer:

@@ -17,7 +17,7 @@ DRAWN = 1024  # sequences at a time
 JUDGED = 64  # likewise: a chain keeps T x states numbers of each
 
 
-class Task(ABC):
+class SequenceTask(ABC):
     """Sequences of T tokens out of V. `words` are the tokens as text."""
 
     def __init__(self, T: int, words: list[str]):
@@ -79,7 +79,7 @@ class Task(ABC):
         return (tokens[..., None] == np.arange(self.V)) | (tokens[..., None] == UNKNOWN)
 
 
-class Chain(Task):
+class Chain(SequenceTask):
     """What a Markov chain shows whose states are hidden, each of which shows one token.
 
     first (N,)     p(state of the first place)
@@ -144,7 +144,7 @@ def _scaled(message: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return message / np.where(total > 0, total, 1), np.log(total[:, 0])
 
 
-def lines(task: Task, count: int, seed: tuple[int, ...]) -> Iterator[str]:
+def lines(task: SequenceTask, count: int, seed: tuple[int, ...]) -> Iterator[str]:
     """A split of `count` sequences as text, a space behind each, and the first word of one more: the last
     window needs a token behind it."""
     rng, left, words = np.random.default_rng(seed), count, np.array(task.words)
@@ -163,7 +163,7 @@ class Sequences:
     The first `given` tokens of each are given; of a Chain that is.
     """
 
-    task: Task
+    task: SequenceTask
     given: int = 0
 
     def nats(self, texts: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ class Tokenizer(Protocol):
     name: str  # "gpt2", "bytes", "bpe<vocab_size>", "words" or a file's own: also of the prepared folder
     vocab_size: int  # ids are 0 .. vocab_size - 1
     # Whether lines are encoded one by one, and known to come back from their ids. If not, the text is encoded
-    # in long stretches, and data.corpus counts the lines that do not come back.
+    # in long stretches, and data.splits counts the lines that do not come back.
     by_line: bool
 
     @property

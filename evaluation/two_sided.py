@@ -78,10 +78,9 @@ def is_known(dataset: str, source: str, length: int) -> bool:
 
 
 def truth_of(dataset: str, source: str, length: int) -> TwoSided | None:
-    """The truth of sequences of `length` tokens: what `truth` of the corpus' prepare.py says of its record
-    `source`; None where nobody knows it."""
-    corpus = corpus_of(dataset)
-    return corpus.truth(source, length) if hasattr(corpus, "truth") else None
+    """The truth of sequences of `length` tokens of a corpus whose record says `source`; None where nobody
+    knows it."""
+    return corpus_of(dataset).truth(source, length)
 
 
 def two_sided(data: HeldOut, dataset: str, length: int) -> TwoSided | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from data.held_out import HeldOut, open_held_out
 from data.orders import MASKED
-from data.prepared import constant_of, folder_of, found_path
+from data.prepared import folder_of, found_path, measure_of
 from measures.measure import NamedRun
 from runtime.errors import UserError
 from runtime.names import REFERENCES, check_apart
@@ -68,7 +68,7 @@ def check_text(path: Path, dataset: str, given: int = 0) -> None:
 
     given  tokens at the start of each sequence that are never predicted: no text has such
     """
-    if measure := constant_of(dataset, "MEASURE") or ("orders" if given else ""):
+    if measure := measure_of(dataset) or ("orders" if given else ""):
         raise UserError(
             f"{path} is of {dataset}, whose sequences are no text: "
             f"python table.py --measure={measure} measures such runs"

@@ -24,7 +24,7 @@ from typing import Any, Literal
 from tqdm import tqdm
 
 from data.held_out import HeldOut
-from data.prepared import given_of
+from data.prepared import corpus_of
 from data.sequences import Sequences
 from evaluation import figures
 from evaluation.metrics import perplexity
@@ -196,7 +196,7 @@ class OrdersMeasure(Measure):
         check_planned(wanted, masked=True)
         for run in wanted:
             corpus = run["dataset"], run["source"]
-            check_gaps(c, run["block_size"] - given_of(*corpus))
+            check_gaps(c, run["block_size"] - corpus_of(run["dataset"]).given(run["source"]))
             if c.samplers and not is_known(*corpus, run["block_size"]):
                 raise no_truth(" ".join(corpus).strip(), run["block_size"])
         return settings_of(c)

@@ -100,7 +100,7 @@ def fill(folder: Path, token_folder: Path) -> None:
         patch.chdir(folder)
         without_bars(patch)
         patch.setattr("data.prepared.ROOT", folder)
-        data.grammar.prepare.prepare(folder / "data/grammar/words", "words", GRAMMAR)
+        data.grammar.prepare.corpus.prepare(folder / "data/grammar/words", "words", GRAMMAR)
         runs = {
             "run": dict(dataset="demo", max_steps=3, eval_interval=1),
             "words": dict(dataset="grammar", tokenizer="words", max_steps=2, eval_interval=2),

@@ -20,7 +20,8 @@ from safetensors.torch import load_file
 
 import train
 import training.text
-from data.corpus import Split, prepare_splits
+from data.corpus import Contents, prepare_splits
+from data.splits import Split
 from evaluation import figures
 
 # Under nohup SIGHUP is ignored, in the background of a script SIGINT, and programs go on after it: the tests
@@ -72,7 +73,7 @@ def prepare_folder(folder: Path, tokenizer: str, seed: int = 0) -> Path:
         name: Split(lambda text=text: io.StringIO(text, newline="\n"), len(text.encode()))
         for name, text in texts.items()
     }
-    return prepare_splits(folder, tokenizer, "synthetic", splits)
+    return prepare_splits(folder, tokenizer, Contents("synthetic", splits))
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ Real text is read only where the environment names it.
 
 import errno
 import hashlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -16,8 +17,9 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from data import corpus, tokenizers, tokens
-from data.demo import prepare as demo
+from data import corpus, splits, tokenizers, tokens
+from data.demo.prepare import DemoConfig, demo_texts
+from data.demo.prepare import corpus as demo
 from data.prepared import is_prepared, load_tokenizer, prepared, read_meta
 from data.tokenizers import BPETokenizer, GPT2Tokenizer, WordTokenizer, short_words, train_bpe
 from data.tokens import open_tokens, write_tokens
@@ -93,6 +95,10 @@ def to_parquet(wiki: Path, folder: Path, shards: int = 2) -> Path:
                 part = pyarrow.table({"text": rows[i * len(rows) // shards : (i + 1) * len(rows) // shards]})
                 pyarrow.parquet.write_table(part, folder / f"{split}-{i:05}-of-{shards:05}.parquet")
     return folder
+
+
+def stopped(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
 
 
 def content(folder: Path) -> dict[str, object]:
@@ -337,7 +343,7 @@ def test_gpt2_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = prepared("demo", "bpe300", root=tmp_path)
     assert folder == tmp_path / "demo" / "bpe300"
-    tokenizer, texts = load_tokenizer(folder), demo.demo_texts()
+    tokenizer, texts = load_tokenizer(folder), demo_texts()
     for split, text in texts.items():
         ids, info, _ = open_tokens(folder / f"{split}.bin")
         assert tokenizer.decode(ids) == text and info["sha256"] == hashlib.sha256(text.encode()).hexdigest()
@@ -376,10 +382,10 @@ def test_unknown_names(tmp_path: Path, dataset: str, tokenizer: str, says: str) 
 
 
 def test_wiki_folder(wiki: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = wikitext.prepare(tmp_path / "out", "bpe270", str(wiki))
+    out = wikitext.corpus.prepare(tmp_path / "out", "bpe270", str(wiki))
     tokenizer = load_tokenizer(out)
     valid = (wiki / "wiki.valid.tokens").read_bytes()
-    assert [line.encode() for line in corpus.file_lines(wiki / "wiki.valid.tokens")] == [
+    assert [line.encode() for line in splits.file_lines(wiki / "wiki.valid.tokens")] == [
         line + b"\n" for line in valid.split(b"\n")[:-1]
     ]
     assert tokenizer.decode(open_tokens(out / "validation.bin").ids).encode() == valid
@@ -401,25 +407,25 @@ def test_whole_splits_are_kept(wiki: Path, tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(corpus, "tokenise_split", second_fails)
     with pytest.raises(KeyboardInterrupt):
-        wikitext.prepare(out, "bpe270", str(wiki))
+        wikitext.corpus.prepare(out, "bpe270", str(wiki))
     assert not is_prepared(out, "bpe270")
-    wikitext.prepare(out, "bpe270", str(wiki))
+    wikitext.corpus.prepare(out, "bpe270", str(wiki))
     assert is_prepared(out, "bpe270") and done == ["train", "validation", "validation", "test"]
-    wikitext.prepare(out, "bpe270", str(wiki), force=True)
+    wikitext.corpus.prepare(out, "bpe270", str(wiki), force=True)
     assert done[4:] == ["train", "validation", "test"]
 
 
 def test_another_source_is_refused(wiki: Path, tmp_path: Path) -> None:
-    out, other = wikitext.prepare(tmp_path / "out", "bpe270", str(wiki)), tmp_path / "other"
+    out, other = wikitext.corpus.prepare(tmp_path / "out", "bpe270", str(wiki)), tmp_path / "other"
     other.mkdir()
     (other / "wiki.train.tokens").write_text(TEXT * 3, newline="\n")
     for tokenizer, source, says in (("bpe270", other, "from source"), ("bpe271", wiki, "from tokenizer")):
         with pytest.raises(ValueError, match=says + ".*--force"):
-            wikitext.prepare(out, tokenizer, str(source))
+            wikitext.corpus.prepare(out, tokenizer, str(source))
     (wiki / "wiki.train.tokens").write_text(TEXT * 9, newline="\n")
     with pytest.raises(ValueError, match="now has"):
-        wikitext.prepare(out, "bpe270", str(wiki))
-    wikitext.prepare(out, "bpe270", str(other), force=True)
+        wikitext.corpus.prepare(out, "bpe270", str(wiki))
+    wikitext.corpus.prepare(out, "bpe270", str(other), force=True)
     assert open_tokens(out / "train.bin").info["source"] == str(other)
     assert not (out / "test.bin").exists()
 
@@ -428,23 +434,23 @@ def test_partial_and_missing_train(wiki: Path, tmp_path: Path) -> None:
     whole = wiki / "wiki.train.tokens"
     (wiki / "wiki.train.head.tokens").write_bytes(whole.read_bytes())
     with pytest.raises(ValueError, match="wiki.train.head.tokens, wiki.train.tokens"):
-        wikitext.prepare(tmp_path / "out", "bpe270", str(wiki))
+        wikitext.corpus.prepare(tmp_path / "out", "bpe270", str(wiki))
     whole.unlink()
-    out = wikitext.prepare(tmp_path / "out", "bpe270", str(wiki))
+    out = wikitext.corpus.prepare(tmp_path / "out", "bpe270", str(wiki))
     assert open_tokens(out / "train.bin").info["complete"] is False
     (wiki / "wiki.train.head.tokens").unlink()
     with pytest.raises(ValueError, match="train split"):
-        wikitext.prepare(tmp_path / "none", "bpe270", str(wiki))
+        wikitext.corpus.prepare(tmp_path / "none", "bpe270", str(wiki))
     out.joinpath("tokenizer.json").rename(
         tmp_path / "none" / "tokenizer.json"
     )  # a tokenizer of one's own will do
-    out = wikitext.prepare(tmp_path / "none", "bpe270", str(wiki))
+    out = wikitext.corpus.prepare(tmp_path / "none", "bpe270", str(wiki))
     assert read_meta(out)["missing"] == ["train"] and is_prepared(out, "bpe270")
 
 
 def test_the_first_lines_of_train(wiki: Path, tmp_path: Path) -> None:
     text = (wiki / "wiki.train.tokens").read_bytes().split(b"\n")[:-1]
-    out = wikitext.prepare(tmp_path / "out", "bpe270", str(wiki), lines=7)
+    out = wikitext.corpus.prepare(tmp_path / "out", "bpe270", str(wiki), lines=7)
     read = load_tokenizer(out).decode(open_tokens(out / "train.bin").ids).encode()
     assert read == b"".join(line + b"\n" for line in text[:7])
     assert open_tokens(out / "train.bin").info["complete"] is False and is_prepared(out, "bpe270")
@@ -454,28 +460,28 @@ def test_the_first_lines_of_train(wiki: Path, tmp_path: Path) -> None:
         20,
     ]
     with pytest.raises(UserError, match="was prepared from source '.*, 7 lines of train'.*--force"):
-        wikitext.prepare(out, "bpe270", str(wiki))
+        wikitext.corpus.prepare(out, "bpe270", str(wiki))
     assert len(text) == 10
     for wrong in (-1, 11):
         with pytest.raises(UserError, match=f"lines = {wrong}: "):
-            wikitext.prepare(tmp_path / "none", "bpe270", str(wiki), lines=wrong)
+            wikitext.corpus.prepare(tmp_path / "none", "bpe270", str(wiki), lines=wrong)
     (wiki / "wiki.train.tokens").unlink()
     with pytest.raises(UserError, match="lines = 7: .* has no train split"):
-        wikitext.prepare(tmp_path / "none", "bpe270", str(wiki), lines=7)
+        wikitext.corpus.prepare(tmp_path / "none", "bpe270", str(wiki), lines=7)
 
 
 def test_bad_sources(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="neither"):
-        wikitext.prepare(tmp_path / "out", "bpe270", str(tmp_path))
+        wikitext.corpus.prepare(tmp_path / "out", "bpe270", str(tmp_path))
     (tmp_path / "train-0.parquet").write_text("no")
     with pytest.raises(ValueError, match="train-0.parquet is not a parquet file"):
-        wikitext.prepare(tmp_path / "out", "bpe270", str(tmp_path))
+        wikitext.corpus.prepare(tmp_path / "out", "bpe270", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="not a folder"):
-        wikitext.prepare(tmp_path / "out", "bpe270", str(tmp_path / "nowhere"))
+        wikitext.corpus.prepare(tmp_path / "out", "bpe270", str(tmp_path / "nowhere"))
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "wiki.train.tokens").write_bytes(b"caf\xe9 \n")
     with pytest.raises(ValueError, match="not UTF-8"):
-        wikitext.prepare(tmp_path / "out", "bpe270", str(tmp_path / "bad"))
+        wikitext.corpus.prepare(tmp_path / "out", "bpe270", str(tmp_path / "bad"))
     with pytest.raises(ValueError, match="no source"):
         demo.prepare(tmp_path / "out", "bpe270", "somewhere")
 
@@ -483,8 +489,8 @@ def test_bad_sources(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", [".", wikitext.CONFIG])
 def test_parquet_equals_text(wiki: Path, tmp_path: Path, place: str) -> None:
     to_parquet(wiki, tmp_path / "hub" / place)
-    ours = wikitext.prepare(tmp_path / "a", "bpe270", str(tmp_path / "hub"))
-    theirs = wikitext.prepare(tmp_path / "b", "bpe270", str(wiki))
+    ours = wikitext.corpus.prepare(tmp_path / "a", "bpe270", str(tmp_path / "hub"))
+    theirs = wikitext.corpus.prepare(tmp_path / "b", "bpe270", str(wiki))
     a, b = content(ours), content(theirs)
     assert a == b and len(a) == 8
 
@@ -502,12 +508,12 @@ def test_hub(wiki: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr(wikitext, "HUB", str(tmp_path / "hub"))
     ours, theirs = (
-        wikitext.prepare(tmp_path / "a", "bpe270"),
-        wikitext.prepare(tmp_path / "b", "bpe270", str(wiki)),
+        wikitext.corpus.prepare(tmp_path / "a", "bpe270"),
+        wikitext.corpus.prepare(tmp_path / "b", "bpe270", str(wiki)),
     )
     assert content(ours) == content(theirs)
     monkeypatch.setattr(wikitext, "hub_splits", lambda: pytest.fail("asked the hub for what is there"))
-    wikitext.prepare(ours, "bpe270")
+    wikitext.corpus.prepare(ours, "bpe270")
 
 
 def test_hub_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -518,7 +524,7 @@ def test_hub_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(datasets, "load_dataset", fails)
     with pytest.raises(OSError, match="no route.*--source=DIR.*wiki.train.tokens, wiki.valid.tokens"):
-        wikitext.prepare(tmp_path / "out", "bpe270")
+        wikitext.corpus.prepare(tmp_path / "out", "bpe270")
     assert not (tmp_path / "out").exists()
 
 
@@ -535,7 +541,7 @@ def test_a_silent_hub_is_not_asked_again_and_again(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")  # where nobody listens
     monkeypatch.setattr(datasets, "load_dataset", offline)
     with pytest.raises(OSError, match="127.0.0.1:1 does not answer, and no earlier download.*--source=DIR"):
-        wikitext.prepare(tmp_path / "out", "bpe270")
+        wikitext.corpus.prepare(tmp_path / "out", "bpe270")
     for key in hub.OFFLINE:
         monkeypatch.setenv(key, "")
     with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:  # which knows no method: an answer
@@ -565,27 +571,43 @@ def test_script(wiki: Path, tmp_path: Path) -> None:
     assert wrong.stderr.startswith("prepare.py: error: source")
 
 
-def test_exit_codes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(corpus, "DATA", tmp_path.parent)
-
-    def stopped(*_: object, **__: object) -> Path:
-        raise KeyboardInterrupt
-
-    assert corpus.main(stopped, tmp_path, wikitext.WikitextConfig()) == 130
+def test_exit_codes(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(corpus, "DATA", tmp_path)
     with pytest.raises(ValueError, match="unknown tokenizer 'gpt4'"):  # before anything else
-        corpus.main(stopped, tmp_path, wikitext.WikitextConfig(tokenizer="gpt4"))
-    assert corpus.main(demo.prepare, tmp_path, demo.DemoConfig(tokenizer="bpe300")) == 0
-    assert is_prepared(tmp_path / "bpe300", "bpe300")
+        wikitext.command(["--tokenizer=gpt4"])
+    assert demo.command(DemoConfig(tokenizer="bpe300")) == 0
+    assert is_prepared(tmp_path / "demo/bpe300", "bpe300")
     assert capsys.readouterr().out.startswith("train ")
+    monkeypatch.setattr(corpus, "prepare_splits", stopped)
+    assert demo.command(DemoConfig()) == 130
+
+
+def test_the_corpus_of_the_docs(tmp_path, monkeypatch) -> None:
+    """The whole program on the page, from its --help to a prepared folder."""
+    page = (ROOT / "docs/your_own_text.md").read_text()
+    program = tmp_path / "data/proverbs/prepare.py"
+    program.parent.mkdir(parents=True)
+    program.write_text(page.partition("```python\n")[2].partition("```")[0])
+    spec = importlib.util.spec_from_file_location("proverbs", program)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "proverbs", module)
+    spec.loader.exec_module(module)
+    lines = [f"proverb {i} .\n" for i in range(500)]
+    (tmp_path / "proverbs.txt").write_text("".join(lines))
+    monkeypatch.setattr(corpus, "DATA", tmp_path / "data")
+    assert module.command([f"--source={tmp_path / 'proverbs.txt'}"]) == 0
+    tokenizer, folder = load_tokenizer(tmp_path / "data/proverbs/bytes"), tmp_path / "data/proverbs/bytes"
+    for split, part in {"train": lines[200:], "validation": lines[:100], "test": lines[100:200]}.items():
+        assert tokenizer.decode(open_tokens(folder / f"{split}.bin").ids) == "".join(part)
+    with pytest.raises(UserError, match="proverbs has no word list of its own"):
+        module.command(["--tokenizer=words"])
 
 
 # ---- the official text ---------------------------------------------------------------------------
 
 
 def test_official_counts(official: Path, gpt2: GPT2Tokenizer, tmp_path: Path) -> None:
-    out = wikitext.prepare(tmp_path / "a", "gpt2", str(official))
+    out = wikitext.corpus.prepare(tmp_path / "a", "gpt2", str(official))
     counts = {
         "validation": (1_142_309, 3_760, 213_886, 249_735),
         "test": (1_281_077, 4_358, 241_211, 285_234),
@@ -597,7 +619,7 @@ def test_official_counts(official: Path, gpt2: GPT2Tokenizer, tmp_path: Path) ->
         text = (official / f"wiki.{wikitext.NAMES[split]}.tokens").read_bytes().decode()
         assert ids.tolist() == gpt2.encode(text)  # line by line is the whole text at once
     to_parquet(official, tmp_path / "hub" / wikitext.CONFIG)
-    assert content(wikitext.prepare(tmp_path / "b", "gpt2", str(tmp_path / "hub"))) == content(out)
+    assert content(wikitext.corpus.prepare(tmp_path / "b", "gpt2", str(tmp_path / "hub"))) == content(out)
 
 
 def test_prepared_says_damage(tmp_path):

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 import torch
 
-from data.grammar.grammar import Settings
+from data.grammar.grammar import GrammarSettings
 from data.grammar.grammar import build as build_language
 from data.sequences import lines
 from docs import build, gallery, sources
 from docs.build import best
 from docs.sources import Values, at_equal_fit, curves, ratios, rows, search
 from heads import HEADS
-from labs.mazes import prepare as mazes
 from labs.mazes.mazes import WORDS
+from labs.mazes.prepare import corpus as mazes
 
 REPO = Path(__file__).resolve().parents[1]
 PAGES = sorted([*REPO.glob("*.md"), *(REPO / "docs").glob("*.md"), REPO / "results" / "README.md"])
@@ -282,8 +282,9 @@ def test_what_is_claimed_of_mazes_holds():
 
 @pytest.mark.parametrize("name", ["mazes_small", "mazes_small_20000"])
 def test_the_truths_nll_of_mazes_is_that_of_all_test_mazes(name):
-    settings = mazes.Settings.parse("height=7 width=7 walls=3")  # of config/tables/mazes_small.py
-    maze, ids = settings.mazes(), {word: i for i, word in enumerate(WORDS)}
+    source = "height=7 width=7 walls=3"  # of config/tables/mazes_small.py
+    settings, maze = mazes.settings.parse(source), mazes.task(source)
+    ids = {word: i for i, word in enumerate(WORDS)}
     words = "".join(lines(maze, settings.test, (settings.seed, 3))).split()[:-1]
     nats = -maze.log_prob(np.array([ids[word] for word in words]).reshape(settings.test, -1))
     assert rows(name, "orders").truth.judgements.nll.mean == pytest.approx(nats.mean(), rel=1e-12)
@@ -431,7 +432,7 @@ def test_a_fresh_models_logits_are_not_equal():
 
 
 def test_the_known_language_has_as_many_words():
-    assert gallery.WORDS["grammar"] == len(build_language(Settings())[0])
+    assert gallery.WORDS["grammar"] == len(build_language(GrammarSettings())[0])
 
 
 def test_figures_are_drawn(tmp_path, monkeypatch):

@@ -45,7 +45,7 @@ def write_parquet(path: Path, content: list[dict[str, Any]]) -> Path:
 
 def prepare(tmp_path: Path, source: Path | str, **options: Any) -> dict[str, str]:
     """The text of each split of the source, from its tokens."""
-    out = text.prepare(tmp_path / "out", "bytes", str(source), **options)
+    out = text.corpus.prepare(tmp_path / "out", "bytes", str(source), **options)
     tokenizer = load_tokenizer(out)
     return {split: tokenizer.decode(open_tokens(out / f"{split}.bin").ids) for split in SPLITS}
 
@@ -155,7 +155,7 @@ def test_a_single_document_is_cut(name, tmp_path, capsys):
     assert shares == pytest.approx([0.9, 0.05, 0.05], abs=0.005)
     assert all(part.endswith("\n") for part in splits.values())
     assert "a single document: 0% to 90% train, 90% to 95% validation" in capsys.readouterr().err
-    assert text.folder_name("bytes", str(source)) == "bytes-one"
+    assert text.corpus.folder_name("bytes", str(source)) == "bytes-one"
 
 
 # ---- the hub
@@ -191,7 +191,7 @@ def test_configuration_and_column(hub, tmp_path):
     hub("small", "body", train=TEXTS)
     splits = prepare(tmp_path, f"{NAME}:small", column="body")
     assert sorted(numbers(*splits.values())) == list(range(200))
-    assert text.folder_name("gpt2", f"{NAME}:small") == "gpt2-something-small"
+    assert text.corpus.folder_name("gpt2", f"{NAME}:small") == "gpt2-something-small"
     with pytest.raises(UserError, match=r"cannot be had from the hub.*other"):
         prepare(tmp_path, f"{NAME}:other")
     with pytest.raises(
@@ -284,7 +284,7 @@ def test_two_sources_of_one_name(tmp_path, monkeypatch):
     """rows.jsonl and rows.parquet in one folder: the remedy is said before the second is read."""
     first = write_json(tmp_path / "rows.jsonl", rows(TEXTS))
     second = write_parquet(tmp_path / "rows.parquet", rows(TEXTS))
-    assert text.folder_name("bytes", str(first)) == text.folder_name("bytes", str(second))
+    assert text.corpus.folder_name("bytes", str(first)) == text.corpus.folder_name("bytes", str(second))
     prepare(tmp_path, first)
     monkeypatch.setattr(text, "measured", lambda *_: pytest.fail("read it"))
     with pytest.raises(UserError, match="rows.jsonl', not '.*rows.parquet': rename one .*--force.*--out"):

@@ -14,7 +14,7 @@ import eval_diversity
 from data import corpus
 from data.batches import Windows
 from data.grammar import prepare as grammar
-from data.grammar.grammar import RULES, Settings, build, places
+from data.grammar.grammar import RULES, GrammarSettings, build, places
 from data.grammar.machine import UNKNOWN, Machine
 from data.grammar.truth import write_truth
 from data.held_out import open_held_out, open_truth, truth_path
@@ -65,7 +65,7 @@ NAMES = [
 
 @pytest.fixture(scope="module")
 def language() -> tuple[list[str], Machine]:
-    return build(Settings.parse(SOURCE))
+    return build(GrammarSettings.parse(SOURCE))
 
 
 @pytest.fixture(scope="module")
@@ -172,11 +172,10 @@ def test_generated_words_are_allowed_and_entropies_agree(machine, documents):
 def test_a_sample_is_a_function_of_the_seed(machine):
     a, b, c = (one_stream(machine.sample(50, np.random.default_rng(seed))) for seed in (1, 1, 2))
     assert np.array_equal(a, b) and not np.array_equal(a, c)
-    words, again = build(Settings.parse(SOURCE))
-    assert (
-        again.digest == machine.digest != build(Settings.parse(SOURCE.replace("seed=3", "seed=4")))[1].digest
-    )
-    assert build(Settings.parse(SOURCE.replace("train=6000", "train=7000")))[0] == words
+    built = lambda old="", new="": build(GrammarSettings.parse(SOURCE.replace(old, new)))
+    words, again = built()
+    assert again.digest == machine.digest != built("seed=3", "seed=4")[1].digest
+    assert built("train=6000", "train=7000")[0] == words
 
 
 def test_parse(machine, documents):
@@ -250,7 +249,7 @@ def test_what_breaks_the_rules_is_forbidden(machine, documents):
 
 
 def test_synonyms_are_interchangeable_and_words_are_zipfian():
-    words, machine = build(Settings())
+    words, machine = build(GrammarSettings())
     assert len(set(words)) == len(words) and 2000 < len(words) < 5000
     nouns = machine.lexicon[:, machine.first[3] : machine.first[4]]
     same = (nouns[:, 1:] == nouns[:, :-1]).all(0)  # neighbours that no theme tells apart
@@ -274,10 +273,9 @@ def files(folder) -> dict[str, bytes]:
 def test_prepared(folder):
     assert folder.name == "words-" + SOURCE.replace(" ", "-") and is_prepared(folder, "words")
     tokenizer, meta = load_tokenizer(folder), json.loads((folder / "meta.json").read_text())
-    words, machine = build(Settings.parse(SOURCE))
-    assert (
-        tokenizer.words == words and meta["source"] == f"{Settings.parse(SOURCE)} language={machine.digest}"
-    )
+    settings = GrammarSettings.parse(SOURCE)
+    words, machine = build(settings)
+    assert tokenizer.words == words and meta["source"] == f"{settings} language={machine.digest}"
     for split, least in (("train", 6000), ("validation", 1500), ("test", 1500)):
         file = open_tokens(folder / f"{split}.bin")
         assert least <= len(file.ids) < least + 130 and file.ids[-1] == machine.end
@@ -341,12 +339,12 @@ def test_truth_round_trip(folder, truth, machine):
 
 def test_a_folder_without_the_truth_of_its_train_split(folder, tmp_path):
     """As an earlier version prepared it: it is whole as it is, and prepare.py adds what is missing."""
-    out = grammar.prepare(tmp_path / "words", "words", SOURCE)
+    out = grammar.corpus.prepare(tmp_path / "words", "words", SOURCE)
     added = truth_path(out / "train.bin")
     added.unlink()
     assert is_prepared(out, "words") and open_truth(open_tokens(out / "train.bin")) is None
     written = (out / "train.bin").stat().st_mtime_ns
-    grammar.prepare(out, "words", SOURCE)
+    grammar.corpus.prepare(out, "words", SOURCE)
     assert added.is_file() and (out / "train.bin").stat().st_mtime_ns == written
 
 
@@ -365,10 +363,10 @@ def test_stopped_and_resumed(folder, tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(place, name, replacement)
             with pytest.raises(KeyboardInterrupt):
-                grammar.prepare(out, "words", SOURCE)
+                grammar.corpus.prepare(out, "words", SOURCE)
         assert not is_prepared(out, "words") and not list(out.glob("*.tmp")) and not list(out.glob("*.npz"))
     written = (out / "train.bin").stat().st_mtime_ns
-    grammar.prepare(out, "words", SOURCE)
+    grammar.corpus.prepare(out, "words", SOURCE)
     assert (out / "train.bin").stat().st_mtime_ns == written
     same = lambda a, b: a.keys() == b.keys() and all(a[k] == b[k] for k in a if not k.endswith(".npz"))
     assert same(files(out), files(folder))
@@ -391,27 +389,27 @@ def test_stopped_and_resumed(folder, tmp_path, monkeypatch):
 )
 def test_wrong_settings(tmp_path, source, says):
     with pytest.raises(ValueError, match=says) as caught:
-        grammar.prepare(tmp_path / "words", "words", source)
+        grammar.corpus.prepare(tmp_path / "words", "words", source)
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
 
 
 def test_wrong_folders(folder, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="tokenizer = 'bpe300'.*'words'"):
-        grammar.prepare(tmp_path / "bpe300", "bpe300")
+        grammar.corpus.prepare(tmp_path / "bpe300", "bpe300")
     with pytest.raises(ValueError, match="tokenizer 'words'.*no word list"):
         prepared("demo", "words", root=tmp_path)
     assert not list(tmp_path.iterdir())
     with pytest.raises(ValueError, match="was prepared from source .*--force"):
-        grammar.prepare(folder, "words", SOURCE.replace("seed=3", "seed=4"))
+        grammar.corpus.prepare(folder, "words", SOURCE.replace("seed=3", "seed=4"))
     monkeypatch.setitem(
         RULES, "object", ((0.3, ""), (0.5, "np"), (0.2, "adverb"))
     )  # the same settings, another language
     with pytest.raises(ValueError, match="was prepared from source .*--force"):
-        grammar.prepare(folder, "words", SOURCE)
+        grammar.corpus.prepare(folder, "words", SOURCE)
 
 
 def test_wrong_truth_files(tmp_path):
-    folder = grammar.prepare(tmp_path / "words", "words", SOURCE)
+    folder = grammar.corpus.prepare(tmp_path / "words", "words", SOURCE)
     tokens, path = open_tokens(folder / "validation.bin"), truth_path(folder / "validation.bin")
     whole = path.read_bytes()
     for content, says in (
@@ -423,7 +421,7 @@ def test_wrong_truth_files(tmp_path):
         with pytest.raises(ValueError, match=f"validation.truth.npz .*{says}.*--force"):
             open_truth(tokens)
     with pytest.raises(ValueError, match="is not text of this grammar"):
-        write_truth(tokens, build(Settings.parse(SOURCE.replace("nouns=12", "nouns=13")))[1])
+        write_truth(tokens, build(GrammarSettings.parse(SOURCE.replace("nouns=12", "nouns=13")))[1])
 
 
 # ---- scoring against the truth -------------------------------------------------------------------
@@ -700,7 +698,7 @@ def test_the_log_of_a_run_has_the_masses_on_its_train_split(run, folder):
 
 
 def test_a_run_on_a_folder_without_the_truth_of_its_train_split(tmp_path):
-    folder = grammar.prepare(tmp_path / "words", "words", SOURCE)
+    folder = grammar.corpus.prepare(tmp_path / "words", "words", SOURCE)
     truth_path(folder / "train.bin").unlink()
     out = str(tmp_path / "run")
     changes = dict(name="x", dataset="grammar", tokenizer="words", out_dir=out, block_size=64, max_steps=2)

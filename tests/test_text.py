@@ -15,7 +15,7 @@ import augment
 import eval_diversity
 import train
 import training.text
-from data import corpus
+from data import corpus, splits
 from data.prepared import SPLITS, is_prepared, load_tokenizer, prepared, read_meta
 from data.text import prepare as text
 from data.tokens import open_tokens
@@ -35,7 +35,7 @@ def write(path: Path, content: str | bytes) -> Path:
 
 
 def prepare(tmp_path: Path, source: Path, **options: bool) -> Path:
-    return text.prepare(tmp_path / "out", "bpe300", str(source), **options)
+    return text.corpus.prepare(tmp_path / "out", "bpe300", str(source), **options)
 
 
 def split_texts(folder: Path) -> dict[str, str]:
@@ -119,8 +119,8 @@ def test_the_split_is_the_same_elsewhere(pile, tmp_path):
         raw = path.read_bytes()
         name = path.relative_to(pile).as_posix().removesuffix(".gz")
         write(tmp_path / "elsewhere" / name, gzip.decompress(raw) if path.suffix == ".gz" else raw)
-    here = text.prepare(tmp_path / "a", "bpe300", str(pile))
-    there = text.prepare(tmp_path / "b", "bpe300", str(tmp_path / "elsewhere"))
+    here = text.corpus.prepare(tmp_path / "a", "bpe300", str(pile))
+    there = text.corpus.prepare(tmp_path / "b", "bpe300", str(tmp_path / "elsewhere"))
     assert split_texts(here) == split_texts(there)
 
 
@@ -135,9 +135,9 @@ def test_three_documents(tmp_path, large):
 
 
 def test_long_lines_come_in_pieces(monkeypatch):
-    monkeypatch.setattr(corpus, "BATCH", 50)
+    monkeypatch.setattr(splits, "BATCH", 50)
     content = "short\n" + "word  and " * 40 + "x" * 300 + " " * 120 + "end\n" + "y" * 49 + "\n" + "z " * 30
-    pieces = list(corpus.bounded_lines(io.StringIO(content, newline="\n")))
+    pieces = list(splits.bounded_lines(io.StringIO(content, newline="\n")))
     assert "".join(pieces) == content and pieces[0] == "short\n"
     assert max(map(len, pieces)) <= 150
     words = content.split()
@@ -153,7 +153,7 @@ def test_kept_until_the_folder_changes(books, tmp_path, monkeypatch):
     out = prepare(tmp_path, books)
     with monkeypatch.context() as patch:
         patch.setattr(corpus, "tokenise_split", lambda *_: pytest.fail("tokenised a second time"))
-        assert prepare(tmp_path, books) == text.prepare(out, "bpe300", "") == out
+        assert prepare(tmp_path, books) == text.corpus.prepare(out, "bpe300", "") == out
     assert is_prepared(out, "bpe300", os.path.relpath(books))
     write(books / "test/t.txt", "Another\n\n")  # of the same size
     with pytest.raises(UserError, match=r"test.bin was made from another text .*--force .*--out"):
@@ -229,9 +229,9 @@ def test_wrong_sources(books, tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere is not there: give a folder"):
         prepare(tmp_path, tmp_path / "nowhere")
     with pytest.raises(UserError, match="--source=FOLDER"):
-        text.prepare(tmp_path / "out", "bpe300", "")
+        text.corpus.prepare(tmp_path / "out", "bpe300", "")
     with pytest.raises(UserError, match="no word list"):
-        text.prepare(tmp_path / "out", "words", str(books))
+        text.corpus.prepare(tmp_path / "out", "words", str(books))
     assert not (tmp_path / "out").exists()
 
 

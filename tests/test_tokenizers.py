@@ -14,10 +14,11 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 import export
 import sample
 import train
-from data.corpus import prepare_splits
+from data.corpus import Contents, prepare_splits
 from data.held_out import open_held_out
 from data.prepared import folder_of, is_prepared, load_tokenizer, prepared, tokenizer_of
-from data.text import prepare as text
+from data.text.prepare import command
+from data.text.prepare import corpus as text
 from data.tokenizers import (
     ByteTokenizer,
     FileTokenizer,
@@ -212,7 +213,7 @@ def test_files_that_are_no_tokenizer(file, tmp_path, source):
         with pytest.raises(UserError, match=says) as caught:
             text.prepare(tmp_path / "out", str(tmp_path / name), str(source))
         assert "\n" not in str(caught.value)
-    for asked in (text.command, lambda flags: train.main([*flags, "--dataset=text"])):
+    for asked in (command, lambda flags: train.main([*flags, "--dataset=text"])):
         with pytest.raises(FileNotFoundError, match="nowhere.json is not there"):
             asked([f"--source={source}", f"--tokenizer={tmp_path / 'nowhere.json'}"])
     assert not (tmp_path / "out").exists()
@@ -231,7 +232,7 @@ def test_another_file_is_refused(file, source, tmp_path):
     other = written(tmp_path / "other.json", byte_level(TEXT[::-1]))
     for tokenizer in (str(other), "bytes", "bpe270"):
         with pytest.raises(UserError, match="was prepared from tokenizer .*--force"):
-            prepare_splits(out, tokenizer, str(source), {})
+            prepare_splits(out, tokenizer, Contents(str(source), {}))
 
 
 # ---- through the house

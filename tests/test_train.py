@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 import train
 import training.text
 from data.batches import Windows, batch_indices
-from data.prepared import prepared
+from data.prepared import corpus_of, prepared
 from data.tokens import open_tokens
 from evaluation.scoring import Score
 from model import GPT, GPTConfig
@@ -471,13 +471,10 @@ def test_fewer_steps_than_are_done_are_refused(run, tiny):
 
 
 def test_another_corpus_than_the_standard_one_is_said():
-    from data.grammar.grammar import Settings
-
-    unusual = training.text.unusual
-    assert unusual("grammar", f"{Settings()} language=abc") == ""
-    assert unusual("demo", "pydoc_data.topics of Python 3.11") == ""
-    other = "seed=2 train=500000"
-    assert unusual("grammar", f"{Settings.parse(other)} language=abc") == other
+    grammar = corpus_of("grammar")
+    records = [f"{grammar.settings.parse(text)} language=abc" for text in ("", "seed=2 train=500000")]
+    assert [grammar.unusual_settings(record) for record in records] == ["", "seed=2 train=500000"]
+    assert corpus_of("demo").unusual_settings("pydoc_data.topics of Python 3.11") == ""
 
 
 def test_resume_with_a_retrained_teacher_is_refused(run, tiny, trained, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import chisquare
 
-from data.grammar.grammar import Settings, build
+from data.grammar.grammar import GrammarSettings, build
 from data.grammar.machine import UNKNOWN, Machine, Tables
 from data.grammar.truth import Truth
 from data.grammar.two_sided import MASKED, ForwardBackward
@@ -55,7 +55,7 @@ def small() -> ForwardBackward:
 @pytest.fixture(scope="module")
 def language() -> Machine:
     """The standard language."""
-    return build(Settings())[1]
+    return build(GrammarSettings())[1]
 
 
 def texts(machine: Machine, length: int = T) -> np.ndarray:

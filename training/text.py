@@ -11,7 +11,7 @@ from config.defaults import TrainConfig
 from data.batches import Source, TextSource, Windows
 from data.held_out import HeldOut, open_held_out, open_truth
 from data.orders import MASKED
-from data.prepared import kept_path, load_tokenizer, prepared, unusual
+from data.prepared import corpus_of, kept_path, load_tokenizer, prepared
 from data.tokenizers import bpe_size
 from data.tokens import open_tokens
 from evaluation.metrics import Recovery, perplexity
@@ -174,7 +174,7 @@ class TextTask:
 
     def greeting(self, source: Source) -> str:
         c, info, data = self.config, self.train.info, self.info["data"]
-        changed = unusual(c.dataset, info["source"])
+        changed = corpus_of(c.dataset).unusual_settings(info["source"])
         data += f", prepared with {changed}, not with the standard settings" if changed else ""
         data += ", not the whole official split" if info["complete"] is False else ""
         order = f"order {c.order}"

@@ -27,11 +27,9 @@ import io
 import platform
 from functools import partial
 
-from data.corpus import Split, main, prepare_splits
+from data.corpus import Contents, Corpus
+from data.splits import Split
 from runtime.configurator import cli
-from runtime.errors import UserError
-
-FOLDER = Path(__file__).resolve().parent
 
 
 def demo_texts() -> dict[str, str]:
@@ -44,28 +42,20 @@ def demo_texts() -> dict[str, str]:
     return {split: "\n\n".join(topics[topic] for topic in chosen) for split, chosen in names.items()}
 
 
-def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) -> Path:
-    """Tokenise the corpus into the folder `out`, see data.corpus.prepare_splits. It has no other source."""
-    if source:
-        raise UserError(
-            f"the demo corpus takes no source, not {source!r}: leave it empty, or use wikitext103"
-        )
-    texts = demo_texts()
-    # StringIO with newline="\n" splits at "\n" alone, as files do
-    # str.splitlines would also split at form feeds
-    splits = {
-        name: Split(partial(io.StringIO, text, newline="\n"), len(text.encode()))
-        for name, text in texts.items()
-    }
-    # the topics change from one Python to the next, so the version is part of where the text comes from
-    origin = f"pydoc_data.topics of Python {platform.python_version()}"
-    return prepare_splits(out, tokenizer, origin, splits, force=force)
+class DemoCorpus(Corpus[DemoConfig]):
+    def contents(self, c: DemoConfig) -> Contents:
+        # StringIO with newline="\n" splits at "\n" alone, as files do
+        # str.splitlines would also split at form feeds
+        splits = {
+            name: Split(partial(io.StringIO, text, newline="\n"), len(text.encode()))
+            for name, text in demo_texts().items()
+        }
+        # the topics change from one Python to the next, so the version is part of where the text comes from
+        return Contents(f"pydoc_data.topics of Python {platform.python_version()}", splits)
 
 
-@program
-def command(c: DemoConfig) -> int:
-    return main(prepare, FOLDER, c)
-
+corpus = DemoCorpus(__file__, DemoConfig)
+command = program(corpus.command)
 
 if __name__ == "__main__":
     cli(command)()

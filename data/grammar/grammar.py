@@ -86,7 +86,7 @@ SYNONYMS = 4  # at most
 
 
 @dataclass(frozen=True)
-class Settings(GeneratorSettings):
+class GrammarSettings(GeneratorSettings):
     """Everything that decides the corpus. As text it is the `source` of a folder: "seed=1 train=2000000
     ..."."""
 
@@ -183,7 +183,7 @@ def _open_class(concepts: int, themes: int, themed: bool, rng: np.random.Generat
     return np.repeat(p / synonyms, synonyms, axis=1)
 
 
-def _classes(s: Settings) -> list[tuple[str, list[str], np.ndarray]]:
+def _classes(s: GrammarSettings) -> list[tuple[str, list[str], np.ndarray]]:
     """(class, its words, P(word | class, theme) (X, words)) of all classes, the end last."""
     rng, X = np.random.default_rng((s.seed, 0)), s.themes
     open_classes = {
@@ -214,7 +214,7 @@ def _classes(s: Settings) -> list[tuple[str, list[str], np.ndarray]]:
     return [*out, ("end", [END], np.ones((X, 1)))]
 
 
-def build(s: Settings) -> tuple[list[str], Machine]:
+def build(s: GrammarSettings) -> tuple[list[str], Machine]:
     """The words (V,) and the machine of the language: a pure function of the settings.
 
     The sizes of the splits do not matter.

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data.corpus import bounded_lines, file_lines, reading
+from data.splits import bounded_lines, file_lines, reading
 from runtime.errors import UserError
 from runtime.hub import load
 from runtime.packages import not_installed
@@ -37,30 +37,30 @@ def find_files(source: Path) -> dict[str, Path]:
         if not source.name.endswith(ENDINGS):
             raise UserError(f"source {source} is no {', '.join(ENDINGS)}: convert it, or rename it if it is")
         return {source.name.removesuffix(".gz"): source}
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for path in source.rglob("*"):
         inside = path.relative_to(source)
         hidden = any(part.startswith(".") for part in inside.parts)
         if hidden or not path.name.endswith(ENDINGS) or not path.is_file():
             continue
         name = inside.as_posix().removesuffix(".gz")
-        if name in found:
+        if name in files:
             raise UserError(f"source {source} has both {name} and {name}.gz: keep one")
-        found[name] = path
-    return dict(sorted(found.items()))
+        files[name] = path
+    return dict(sorted(files.items()))
 
 
-def of_files(files: Mapping[str, Path], column: str) -> Iterator[Document]:
-    """The documents of `files`, which `find_files` gave. `column`: of the rows of those that have rows."""
+def file_documents(files: Mapping[str, Path], column: str) -> Iterator[Document]:
+    """The documents of `files`, which `find_files` gave. `column`: the text of those that have rows."""
     for name, path in files.items():
         if path.name.endswith((".txt", ".txt.gz")):
             yield Document(hashlib.sha256(os.fsencode(name)).digest(), file_lines(path))
         else:
             rows = parquet_rows if path.suffix == ".parquet" else json_rows
-            yield from of_rows(rows(path, column))
+            yield from row_documents(rows(path, column))
 
 
-def of_rows(texts: Iterable[str]) -> Iterator[Document]:
+def row_documents(texts: Iterable[str]) -> Iterator[Document]:
     """A document for each text."""
     for text in texts:
         lines = bounded_lines(io.StringIO(text, newline="\n"))
@@ -125,14 +125,14 @@ def parquet_rows(path: Path, column: str) -> Iterator[str]:
         raise UserError(f"{path} cannot be read as parquet ({error}, after row {n}): get it again") from None
 
 
-def on_hub(source: str, column: str) -> dict[str, Documents]:
+def hub_documents(source: str, column: str) -> dict[str, Documents]:
     """The documents of each split of a data set on the Hugging Face hub, downloaded once into its cache.
 
     source  owner/name, or owner/name:configuration
     """
     name, _, configuration = source.partition(":")
     try:
-        found = load(name, configuration)
+        hub = load(name, configuration)
     except ImportError:
         raise UserError(f"source {source!r}: {not_installed('datasets')}") from None
     except Exception as error:  # of a dozen kinds
@@ -143,14 +143,14 @@ def on_hub(source: str, column: str) -> dict[str, Documents]:
         ) from None
 
     def rows(split: str) -> Iterator[str]:
-        check_column(column, found[split].column_names, f"{source}, split {split},")
+        check_column(column, hub[split].column_names, f"{source}, split {split},")
         n = 0
-        for batch in found[split].select_columns(column).iter(ROWS):
+        for batch in hub[split].select_columns(column).iter(ROWS):
             for value in batch[column]:
                 n += 1
                 yield checked(value, column, f"{source}, split {split}, row {n}")
 
     def documents(split: str) -> Iterator[Document]:
-        return of_rows(rows(split))
+        return row_documents(rows(split))
 
-    return {str(split): partial(documents, split) for split in found}
+    return {str(split): partial(documents, split) for split in hub}

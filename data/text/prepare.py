@@ -36,9 +36,6 @@ class TextConfig(PrepareConfig):
     column: str = "text"            # of rows: of .jsonl, .parquet and the hub
     # fmt: on
 
-    def folder_name(self) -> str:
-        return folder_name(tokenizer_name(self.tokenizer), self.source)
-
 
 program = Program(__name__, __doc__, TextConfig)
 
@@ -50,14 +47,21 @@ from functools import partial
 import numpy as np
 from tqdm import tqdm
 
-from data.corpus import Split, main, prepare_splits, read_batches
-from data.prepared import SPLITS, is_prepared, read_meta
-from data.text.documents import ENDINGS, ON_HUB, Document, Documents, find_files, of_files, on_hub
-from data.tokenizers import tokenizer_name
+from data.corpus import Contents, Corpus
+from data.prepared import SPLITS, read_meta
+from data.splits import Split, read_batches
+from data.text.documents import (
+    ENDINGS,
+    ON_HUB,
+    Document,
+    Documents,
+    file_documents,
+    find_files,
+    hub_documents,
+)
 from runtime.configurator import cli
 from runtime.errors import UserError
 
-FOLDER = Path(__file__).resolve().parent
 HELD_OUT = 0.01  # share of the bytes, of validation and of test
 PARTS = {"train": (0, 0.9), "validation": (0.9, 0.95), "test": (0.95, 1)}  # of a single document
 RANGES = 2**22  # of keys; 36 MB
@@ -92,8 +96,8 @@ def split_by_name(source: Path, files: dict[str, Path]) -> dict[str, dict[str, P
         return name.partition("/")[0]
 
     def file(name: str) -> str:
-        found = FILE_OF_SPLIT.fullmatch(name.rpartition("/")[2])
-        return found[1] if found else ""
+        match = FILE_OF_SPLIT.fullmatch(name.rpartition("/")[2])
+        return match[1] if match else ""
 
     has_folders = any((source / split).is_dir() for split in SPLITS)
     split_of = folder if has_folders else file
@@ -171,25 +175,27 @@ def local_splits(source: Path, column: str) -> dict[str, Lines]:
     files = find_files(source)
     chosen = split_by_name(source, files)
     if chosen is None:
-        return split_by_document(str(source), partial(of_files, files, column), ["validation", "test"])
-    return {split: partial(joined, partial(of_files, files, column)) for split, files in chosen.items()}
+        return split_by_document(str(source), partial(file_documents, files, column), ["validation", "test"])
+    return {split: partial(joined, partial(file_documents, files, column)) for split, files in chosen.items()}
 
 
 def hub_splits(source: str, column: str) -> dict[str, Lines]:
     """The lines of each split of a data set on the hub: its own, and what it lacks out of the others."""
-    found = on_hub(source, column)
-    if "train" not in found:  # then whatever there is, is divided
-        found = {"train": partial(chained, list(found.values()))}
-    elif unused := found.keys() - set(SPLITS):
+    documents = hub_documents(source, column)
+    if "train" not in documents:  # then whatever there is, is divided
+        documents = {"train": partial(chained, list(documents.values()))}
+    elif unused := documents.keys() - set(SPLITS):
         print(f"not read: the splits {', '.join(sorted(unused))} of {source}", file=sys.stderr)
-    own: dict[str, Lines] = {split: partial(joined, found[split]) for split in SPLITS if split in found}
-    missing = [split for split in SPLITS if split not in own]
+    ready: dict[str, Lines] = {
+        split: partial(joined, documents[split]) for split in SPLITS if split in documents
+    }
+    missing = [split for split in SPLITS if split not in ready]
     if not missing:
-        return own
+        return ready
     print(
         f"{source} has no split {' and '.join(missing)}: taken by document from the others", file=sys.stderr
     )
-    return own | split_by_document(source, found["train"], missing)
+    return ready | split_by_document(source, documents["train"], missing)
 
 
 def chained(pools: list[Documents]) -> Iterator[Document]:
@@ -210,54 +216,55 @@ def measured(name: str, lines: Lines) -> Split:
     return Split(lines, size, sha256.hexdigest())
 
 
-def folder_name(tokenizer: str, source: str) -> str:
-    """Name of a prepared folder, see data.prepared.folder_of: bpe4096-novels for a source /home/me/novels."""
-    name = Path(source).expanduser().resolve().name if source else ""
-    name = re.sub(r"\.(txt|jsonl|parquet)(\.gz)?$", "", name).replace(":", "-")
-    return f"{tokenizer}-{name}" if name else tokenizer
+class TextCorpus(Corpus[TextConfig]):
+    def folder_name(self, tokenizer: str, source: str) -> str:
+        """bpe4096-novels for a source /home/me/novels."""
+        name = Path(source).expanduser().resolve().name if source else ""
+        name = re.sub(r"\.(txt|jsonl|parquet)(\.gz)?$", "", name).replace(":", "-")
+        return f"{tokenizer}-{name}" if name else tokenizer
+
+    def lasting_source(self, c: TextConfig) -> str | None:
+        """Without a source, whatever the folder was prepared from will do."""
+        return None if c.source else ""
+
+    def contents(self, c: TextConfig) -> Contents:
+        if not c.source:
+            raise UserError("dataset text is your own text: say where it is with --source=FOLDER")
+        path = Path(c.source).expanduser().resolve()
+        if path.exists():
+            source, lines = str(path), local_splits(path, c.column)
+        elif ON_HUB.fullmatch(c.source):
+            source, lines = c.source, hub_splits(c.source, c.column)
+        else:
+            raise FileNotFoundError(
+                f"source {c.source} is not there: give a folder or a file of text, or owner/name of a data "
+                "set on the hub"
+            )
+        if not c.force:
+            refuse_other_source(Path(c.out), source)  # before all of the text is read
+        splits = {split: measured(split, lines[split]) for split in SPLITS}
+        empty = [split for split, text in splits.items() if not text.bytes]
+        if empty:
+            raise UserError(
+                f"source {source} has no text for {' and '.join(empty)}: give it more, or put some into the "
+                "folders train/, validation/ and test/, all three"
+            )
+        return Contents(source, splits)
 
 
-def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False, column: str = "text") -> Path:
-    """Tokenise the text of `source` into `out`; see data.corpus.prepare_splits.
-
-    source  a file or a folder, or a data set on the hub; "" takes what `out` holds, if that is whole
-    column  of its rows, where it has rows
-    """
-    if not source:
-        if not force and is_prepared(Path(out), tokenizer):
-            return Path(out)
-        raise UserError("dataset text is your own text: say where it is with --source=FOLDER")
-    path = Path(source).expanduser().resolve()
-    if path.exists():
-        source, chosen = str(path), local_splits(path, column)
-    elif ON_HUB.fullmatch(source):
-        chosen = hub_splits(source, column)
-    else:
-        raise FileNotFoundError(
-            f"source {source} is not there: give a folder or a file of text, or owner/name of a data set on "
-            "the hub"
-        )
-    held = read_meta(Path(out)).get("source", source)
-    if held != source and not force:  # before all of the text is read
+def refuse_other_source(out: Path, source: str) -> None:
+    """UserError if the folder `out` was prepared from another source."""
+    before = read_meta(out).get("source", source)
+    if before != source:
         raise UserError(
-            f"{out} was prepared from source {held!r}, not {source!r}: rename one of the two (a prepared "
+            f"{out} was prepared from source {before!r}, not {source!r}: rename one of the two (a prepared "
             "folder has its source's name, without .txt, .jsonl or .parquet), or run data/text/prepare.py "
             "with --force to replace it, or with another --out"
         )
-    splits = {split: measured(split, chosen[split]) for split in SPLITS}
-    empty = [split for split, text in splits.items() if not text.bytes]
-    if empty:
-        raise UserError(
-            f"source {source} has no text for {' and '.join(empty)}: give it more, or put some into the "
-            "folders train/, validation/ and test/, all three"
-        )
-    return prepare_splits(out, tokenizer, source, splits, force=force)
 
 
-@program
-def command(c: TextConfig) -> int:
-    return main(prepare, FOLDER, c)
-
+corpus = TextCorpus(__file__, TextConfig)
+command = program(corpus.command)
 
 if __name__ == "__main__":
     cli(command)()

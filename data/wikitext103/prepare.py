@@ -35,13 +35,12 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from data.corpus import Split, file_lines, main, prepare_splits
-from data.prepared import is_prepared
+from data.corpus import Contents, Corpus
+from data.splits import Split, file_lines
 from runtime.configurator import cli
 from runtime.errors import UserError
 from runtime.hub import load
 
-FOLDER = Path(__file__).resolve().parent
 HUB, CONFIG = "Salesforce/wikitext", "wikitext-103-v1"
 FILES = (
     "wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens, or with the hub's train-*.parquet, "
@@ -117,16 +116,16 @@ def local_splits(folder: Path) -> dict[str, Split]:
     for split, short in NAMES.items():
         texts = sorted([*folder.glob(f"wiki.{short}.tokens"), *folder.glob(f"wiki.{short}.*.tokens")])
         places = [sorted(place.glob(f"{split}-*.parquet")) for place in (folder, folder / CONFIG)]
-        found = [[text] for text in texts] + [shards for shards in places if shards]
-        if len(found) > 1:
-            names = ", ".join(str(files[0].relative_to(folder)) for files in found)
+        candidates = [[text] for text in texts] + [shards for shards in places if shards]
+        if len(candidates) > 1:
+            names = ", ".join(str(files[0].relative_to(folder)) for files in candidates)
             raise UserError(
                 f"source {folder} has more than one candidate for the {split} split: {names}: keep one"
             )
         if texts:
             splits[split] = Split(partial(file_lines, texts[0]), texts[0].stat().st_size)
-        elif found:
-            splits[split] = Split(partial(parquet_lines, found[0]))
+        elif candidates:
+            splits[split] = Split(partial(parquet_lines, candidates[0]))
     if not splits:
         raise FileNotFoundError(
             f"source {folder} has neither wiki.{{train,valid,test}}.tokens nor "
@@ -149,31 +148,35 @@ def beginning(split: Split, count: int) -> Split:
     return Split(lines)
 
 
-def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False, lines: int = 0) -> Path:
-    """Tokenise WikiText-103 into the folder `out`; see data.corpus.prepare_splits.
+class WikitextCorpus(Corpus[WikitextConfig]):
+    def lasting_source(self, c: WikitextConfig) -> str | None:
+        """The hub's text, which cannot have changed, and need not be asked for."""
+        return None if c.source else record_of(c)
 
-    source  "" for the hub, or a local folder
-    lines   of the train split, from its start; 0: all
-    """
-    if lines < 0:
-        raise UserError(f"lines = {lines}: must be at least 1, or 0 for all")
-    folder = Path(source).expanduser().resolve() if source else None
-    record = str(folder or HUB) + f", {lines} lines of train" * (lines > 0)
-    # spares the hub, which cannot have changed
-    if folder is None and not force and is_prepared(Path(out), tokenizer, record):
-        return Path(out)
-    splits = local_splits(folder) if folder else hub_splits()
-    if lines:
-        if "train" not in splits:
-            raise UserError(f"lines = {lines}: {source} has no train split")
-        splits["train"] = beginning(splits["train"], lines)
-    return prepare_splits(out, tokenizer, record, splits, OFFICIAL, force)
+    def contents(self, c: WikitextConfig) -> Contents:
+        record, folder = record_of(c), source_folder(c)
+        splits = local_splits(folder) if folder else hub_splits()
+        if c.lines:
+            if "train" not in splits:
+                raise UserError(f"lines = {c.lines}: {c.source} has no train split")
+            splits["train"] = beginning(splits["train"], c.lines)
+        return Contents(record, splits, official=OFFICIAL)
 
 
-@program
-def command(c: WikitextConfig) -> int:
-    return main(prepare, FOLDER, c)
+def source_folder(c: WikitextConfig) -> Path | None:
+    """None for the hub."""
+    return Path(c.source).expanduser().resolve() if c.source else None
 
+
+def record_of(c: WikitextConfig) -> str:
+    """What the record says of where the text comes from."""
+    if c.lines < 0:
+        raise UserError(f"lines = {c.lines}: must be at least 1, or 0 for all")
+    return str(source_folder(c) or HUB) + f", {c.lines} lines of train" * (c.lines > 0)
+
+
+corpus = WikitextCorpus(__file__, WikitextConfig)
+command = program(corpus.command)
 
 if __name__ == "__main__":
     cli(command)()

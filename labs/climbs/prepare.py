@@ -17,24 +17,21 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from data.settings import PrepareConfig
+from data.settings import GeneratorSettings, PrepareConfig
 from runtime.door import Program
 
 SIMULATED = "simulated"
 
 
 @dataclass
-class ClimbsConfig(PrepareConfig):
+class ClimbsPrepareConfig(PrepareConfig):
     # fmt: off
     tokenizer: str = "words"        # no other: the words are rates in ft/min
     source: str = SIMULATED         # simulated, then settings such as "seed=2"; or a file of ADS-B records
     # fmt: on
 
-    def folder_name(self) -> str:
-        return folder_name(self.tokenizer, self.source)
 
-
-program = Program(__name__, __doc__, ClimbsConfig)
+program = Program(__name__, __doc__, ClimbsPrepareConfig)
 
 import hashlib
 from collections.abc import Iterator
@@ -43,25 +40,20 @@ from typing import ClassVar
 
 import numpy as np
 
-from data.corpus import Split, main, prepare_splits
-from data.prepared import SPLITS
+from data.corpus import Contents
+from data.generated import SequenceCorpus
 from data.sequences import Sequences
-from data.sequences import lines as drawn
-from data.settings import GeneratorSettings
-from data.tokenizers import WordTokenizer
+from data.splits import Split
 from labs.climbs.rates import LENGTH, STEP, WORDS
 from labs.climbs.records import read_climbs, splits_of
 from labs.climbs.simulated import Climbs
 from runtime.configurator import cli
-from runtime.errors import UserError
 
-FOLDER = Path(__file__).resolve().parent
 GIVEN = 1  # tokens at the start of a sequence: the rate at which the climb begins
-MEASURE = "orders"  # rates are no text
 
 
 @dataclass(frozen=True)
-class Settings(GeneratorSettings):
+class ClimbSettings(GeneratorSettings):
     """What decides a simulated corpus. train, validation and test are in sequences."""
 
     corpus = "the simulated climbs"
@@ -75,64 +67,41 @@ class Settings(GeneratorSettings):
     test: int = 1000
 
 
-def read_source(source: str) -> Settings | None:
-    """The settings of simulated climbs; None where `source` is a file. UserError for wrong settings."""
-    name, _, settings = (source.strip() or SIMULATED).partition(" ")
-    return Settings.parse(settings) if name == SIMULATED else None
+class ClimbCorpus(SequenceCorpus[ClimbsPrepareConfig, ClimbSettings]):
+    """Simulated climbs, or those that a file has, of which nobody knows the distributions."""
 
+    def read_source(self, source: str) -> tuple[list[str], ClimbSettings]:
+        _, _, settings = source.strip().partition(" ")
+        return [SIMULATED], self.settings.parse(settings)
 
-def climbs_of(source: str) -> Climbs | None:
-    """The exact distributions of the climbs whose record says `source`; None where nobody knows them."""
-    settings = read_source(source)
-    return Climbs(settings.length) if settings else None
+    def task(self, source: str) -> Climbs:
+        _, settings = self.read_source(source)
+        return Climbs(settings.length)
 
+    def given(self, source: str) -> int:
+        return GIVEN
 
-def given(source: str) -> int:
-    return GIVEN
+    def truth(self, source: str, length: int) -> Sequences | None:
+        return super().truth(source, length) if is_simulated(source) else None
 
+    def unusual_settings(self, source: str) -> str:
+        return super().unusual_settings(source) if is_simulated(source) else ""
 
-def truth(source: str, length: int) -> Sequences | None:
-    """The truth of simulated climbs of `length` tokens; None for other windows, and for recorded climbs."""
-    climbs = climbs_of(source)
-    return Sequences(climbs, GIVEN) if climbs and climbs.T == length else None
-
-
-def unusual(source: str) -> str:
-    """The settings in the record of a prepared folder that are not the standard ones."""
-    settings = read_source(source)
-    return " ".join(settings.unusual()) if settings else ""
-
-
-def folder_name(tokenizer: str, source: str) -> str:
-    """Name of a prepared folder, see data.prepared.folder_of: words-simulated-seed=2, words-FILE."""
-    settings = read_source(source)
-    if settings is None:
+    def folder_name(self, tokenizer: str, source: str) -> str:
+        if is_simulated(source):
+            return super().folder_name(tokenizer, source)
         return f"{tokenizer}-{Path(source).expanduser().name.partition('.')[0]}"
-    return "-".join([tokenizer, SIMULATED, *settings.unusual()])
+
+    def contents(self, c: ClimbsPrepareConfig) -> Contents:
+        if is_simulated(c.source):
+            return super().contents(c)
+        path = Path(c.source).expanduser().resolve()
+        return Contents(str(path), recorded(path), WORDS)
 
 
-def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) -> Path:
-    """Simulate climbs, or cut them out of a file's records, into `out`; see data.corpus.prepare_splits."""
-    if tokenizer != WordTokenizer.name:
-        raise UserError(
-            f"tokenizer = {tokenizer!r}: climbs are words, their rates: use {WordTokenizer.name!r}"
-        )
-    settings = read_source(source)
-    if settings:
-        source, splits = f"{SIMULATED} {settings}", simulated(settings)
-    else:
-        path = Path(source).expanduser().resolve()
-        source, splits = str(path), recorded(path)
-    return prepare_splits(Path(out), tokenizer, source, splits, force=force, own=WordTokenizer.of(WORDS))
-
-
-def simulated(settings: Settings) -> dict[str, Split]:
-    task = Climbs(settings.length)
-
-    def lines(split: str) -> Iterator[str]:
-        return drawn(task, getattr(settings, split), (settings.seed, 1 + SPLITS.index(split)))
-
-    return {split: Split(partial(lines, split), length=settings.length, given=GIVEN) for split in SPLITS}
+def is_simulated(source: str) -> bool:
+    """Whether `source` is settings of simulated climbs, and not a file."""
+    return (source.strip() or SIMULATED).partition(" ")[0] == SIMULATED
 
 
 def recorded(path: Path) -> dict[str, Split]:
@@ -146,25 +115,23 @@ def recorded(path: Path) -> dict[str, Split]:
         f"their {seconds:,} seconds have no rate of their own and are filled in",
         file=sys.stderr,
     )
-    return {name: of_rows(rows) for name, rows in windows.items()}
+    return {name: recorded_split(rows) for name, rows in windows.items()}
 
 
-def of_rows(rows: np.ndarray) -> Split:
-    digest = hashlib.sha256("".join(text(rows)).encode()).hexdigest()  # so that another file is refused
-    return Split(partial(text, rows), sha256=digest, length=LENGTH, given=GIVEN)
+def recorded_split(rows: np.ndarray) -> Split:
+    digest = hashlib.sha256("".join(row_lines(rows)).encode()).hexdigest()  # so that another file is refused
+    return Split(partial(row_lines, rows), sha256=digest, length=LENGTH, given=GIVEN)
 
 
-def text(rows: np.ndarray) -> Iterator[str]:
+def row_lines(rows: np.ndarray) -> Iterator[str]:
     """Sequences as text, and the first word of one more, as Windows reads it."""
     for row in rows:
         yield " ".join([WORDS[i] for i in row]) + " "
     yield WORDS[rows[0, 0]]
 
 
-@program
-def command(c: ClimbsConfig) -> int:
-    return main(prepare, FOLDER, c)
-
+corpus = ClimbCorpus(__file__, ClimbsPrepareConfig, ClimbSettings)
+command = program(corpus.command)
 
 if __name__ == "__main__":
     cli(command)()

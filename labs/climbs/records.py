@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data.corpus import reading
 from data.prepared import SPLITS
+from data.splits import reading
 from labs.climbs.rates import LENGTH, STEP, tokens_of
 from runtime.errors import UserError
 

@@ -20,7 +20,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from data.settings import PrepareConfig
+from data.settings import GeneratorSettings, PrepareConfig
 from runtime.door import Program
 
 DEFAULT = "digits vq"
@@ -33,9 +33,6 @@ class ImageTokensConfig(PrepareConfig):
     source: str = DEFAULT           # IMAGES vq or IMAGES patches, then settings such as "codes=128 in=DIR"
     # fmt: on
 
-    def folder_name(self) -> str:
-        return folder_name(self.tokenizer, self.source)
-
 
 program = Program(__name__, __doc__, ImageTokensConfig)
 
@@ -46,9 +43,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from data.corpus import Split, main, prepare_splits
+from data.corpus import Contents
+from data.generated import GeneratedCorpus
 from data.prepared import SPLITS, is_prepared, read_meta
-from data.settings import GeneratorSettings
+from data.splits import Split
 from data.tokenizers import WordTokenizer
 from labs.classes.sets import KINDS, ImageSet, open_images
 from labs.image_tokens.codecs import CODECS, Codec, grid_of, make_codec, read_codec, save_codec
@@ -57,18 +55,15 @@ from runtime.configurator import cli
 from runtime.errors import UserError
 from runtime.files import locked
 
-FOLDER = Path(__file__).resolve().parent
 FILES = "files"
 AT_ONCE = 1000  # images
 GIVEN = 1  # tokens at the start of a sequence: the class
-SAMPLER = "labs/images/sample.py"
-MEASURE = "images"  # or orders, for other programs' codes: they are no text
 USUAL = {"digits": (2, 300)}  # patch and steps of small images
 LARGER = (4, 1000)  # ... and of others
 
 
 @dataclass(frozen=True)
-class Settings(GeneratorSettings):
+class ImageTokenSettings(GeneratorSettings):
     """What decides a corpus of image tokens, beside the images and the tokenizer."""
 
     corpus = "the image tokens"
@@ -83,12 +78,12 @@ class Settings(GeneratorSettings):
     classes: int = 0  # of files; of images it is known
 
 
-class Source(NamedTuple):
+class ImageSource(NamedTuple):
     """What `--source` says."""
 
     images: str  # in KINDS, or FILES
     tokenizer: str  # in CODECS; "" of files
-    settings: Settings
+    settings: ImageTokenSettings
     folder: str  # "": none was given
 
     def __str__(self) -> str:
@@ -112,7 +107,7 @@ class Source(NamedTuple):
         return open_images(self.images, self.folder)
 
 
-def read_source(source: str) -> Source:
+def read_source(source: str) -> ImageSource:
     """What `source` says; UserError for what is no source."""
     text, _, folder = (source.strip() or DEFAULT).partition(" in=")
     images, *rest = text.split()
@@ -121,12 +116,14 @@ def read_source(source: str) -> Source:
     tokenizer = "" if images == FILES else rest.pop(0) if rest and "=" not in rest[0] else "vq"
     if images != FILES and tokenizer not in CODECS:
         raise UserError(f"source {source!r}: {tokenizer!r} is no tokenizer; give {' or '.join(CODECS)}")
-    settings = Settings.parse(" ".join(rest))
+    settings = ImageTokenSettings.parse(" ".join(rest))
     if (images == FILES) != bool(settings.classes) or (images == FILES and not folder):
         raise UserError(
             f"source {source!r}: files need classes=NUMBER and in=DIR, and of images the classes are known"
         )
-    return Source(images, tokenizer, settings, str(Path(folder).expanduser().absolute()) if folder else "")
+    return ImageSource(
+        images, tokenizer, settings, str(Path(folder).expanduser().absolute()) if folder else ""
+    )
 
 
 # -----------------------------------------------------------------------------
@@ -159,22 +156,6 @@ def layout_of(source: str) -> Layout:
     return Layout(s.settings.codes, s.classes)
 
 
-def given(source: str) -> int:
-    return GIVEN
-
-
-def unusual(source: str) -> str:
-    """The settings in the record of a prepared folder that are not the standard ones."""
-    return " ".join(read_source(source).settings.unusual())
-
-
-def folder_name(tokenizer: str, source: str) -> str:
-    """Name of a prepared folder, see data.prepared.folder_of: words-mnist-vq-codes=128. UserError for a
-    wrong source."""
-    s = read_source(source)
-    return "-".join(filter(None, [tokenizer, s.images, s.tokenizer, *s.settings.unusual()]))
-
-
 # -----------------------------------------------------------------------------
 # The corpus
 
@@ -191,7 +172,7 @@ def sequences(layout: Layout, chunks: Callable[[], Chunks]) -> Iterator[str]:
     yield words[layout.none]
 
 
-def codec_of(out: Path, s: Source, images: Callable[[], ImageSet], force: bool) -> Codec:
+def codec_of(out: Path, s: ImageSource, images: Callable[[], ImageSet], force: bool) -> Codec:
     """The one that `out` holds of this source, or a new one, fitted to the train images and saved there."""
     made_of = str(s).partition(" in=")[0]
     with locked(out / ".codec.lock"):
@@ -207,7 +188,7 @@ def codec_of(out: Path, s: Source, images: Callable[[], ImageSet], force: bool) 
         return read_codec(out)[0]
 
 
-def of_images(out: Path, s: Source, force: bool) -> tuple[int, dict[str, Callable[[], Chunks]]]:
+def image_chunks(out: Path, s: ImageSource, force: bool) -> tuple[int, dict[str, Callable[[], Chunks]]]:
     """Codes an image, and the splits of a set of images. They are read only where something is to be made."""
     places = prod(grid_of(KINDS[s.images].shape, s.patch))
     make_codec(s.tokenizer, KINDS[s.images].shape, s.patch, s.settings.codes, 0)  # UserError before any work
@@ -225,20 +206,20 @@ def of_images(out: Path, s: Source, force: bool) -> tuple[int, dict[str, Callabl
     return places, {split: partial(chunks, split) for split in SPLITS}
 
 
-def settled(out: Path, s: Source) -> Source:
+def settled(out: Path, s: ImageSource) -> ImageSource:
     """`s`, or what `out` was prepared from if that is the same but for the images' folder, which `s` lacks.
 
     UserError if `s` names another folder, or if there are other images in it now.
     """
-    was = str(read_meta(out).get("source", ""))
-    if s.images == FILES or was.partition(" in=")[0] != str(s).partition(" in=")[0]:
+    record = str(read_meta(out).get("source", ""))
+    if s.images == FILES or record.partition(" in=")[0] != str(s).partition(" in=")[0]:
         return s
-    held = read_source(was)
+    recorded = read_source(record)
     if not s.folder:
-        return held
-    if s.folder != held.folder:
+        return recorded
+    if s.folder != recorded.folder:
         raise UserError(
-            f"{out} was prepared from {was!r}: leave in= out to use it as it is, or prepare.py --force to "
+            f"{out} was prepared from {record!r}: leave in= out to use it as it is, or prepare.py --force to "
             "start over (or with another --out)"
         )
     if is_prepared(out, WordTokenizer.name) and read_codec(out)[1].get("images_sha256") != s.open().sha256:
@@ -246,44 +227,48 @@ def settled(out: Path, s: Source) -> Source:
     return s
 
 
-def of_files(s: Source) -> tuple[int, dict[str, Callable[[], Chunks]]]:
-    """The same of codes that are there already."""
-    found = open_files(Path(s.folder), s.settings.codes, s.settings.classes)
+def file_chunks(s: ImageSource) -> tuple[int, dict[str, Callable[[], Chunks]]]:
+    """Codes an image, and the splits of codes that are there already."""
+    files = open_files(Path(s.folder), s.settings.codes, s.settings.classes)
 
     def chunks(split: str) -> Chunks:
-        part = found[split]
+        part = files[split]
         for start in range(0, len(part.rows), AT_ONCE):
             rows = part.rows[start : start + AT_ONCE]
             yield part.codes[rows], part.labels[rows]
 
-    return found["train"].codes.shape[1], {split: partial(chunks, split) for split in found}
+    return files["train"].codes.shape[1], {split: partial(chunks, split) for split in files}
 
 
-def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) -> Path:
-    """Make images into tokens in the folder `out`; see data.corpus.prepare_splits.
+class ImageTokenCorpus(GeneratedCorpus[ImageTokensConfig, ImageTokenSettings]):
+    measure = "images"  # or orders, for other programs' codes: they are no text
+    sampler = "labs/images/sample.py"
 
-    source  see above
-    """
-    if tokenizer != WordTokenizer.name:
-        raise UserError(
-            f"tokenizer = {tokenizer!r}: image tokens are words of their own: use {WordTokenizer.name!r}, "
-            "and say vq or patches in --source"
-        )
-    s, out = read_source(source), Path(out)
-    s = s if force else settled(out, s)
-    layout = Layout(s.settings.codes, s.classes)
-    places, chunks = of_files(s) if s.images == FILES else of_images(out, s, force)
-    drop = s.settings.drop / 100
-    made: dict[str, Any] = {"length": places + GIVEN, "given": GIVEN, "dropped": drop, "absent": layout.none}
-    splits = {split: Split(partial(sequences, layout, some), **made) for split, some in chunks.items()}
-    own = WordTokenizer.of(layout.words)
-    return prepare_splits(out, tokenizer, str(s), splits, force=force, own=own)
+    def read_source(self, source: str) -> tuple[list[str], ImageTokenSettings]:
+        s = read_source(source)
+        return [name for name in (s.images, s.tokenizer) if name], s.settings
+
+    def given(self, source: str) -> int:
+        return GIVEN
+
+    def contents(self, c: ImageTokensConfig) -> Contents:
+        s, out = read_source(c.source), Path(c.out)
+        s = s if c.force else settled(out, s)
+        layout = Layout(s.settings.codes, s.classes)
+        places, chunks = file_chunks(s) if s.images == FILES else image_chunks(out, s, c.force)
+        drop = s.settings.drop / 100
+        shape: dict[str, Any] = {
+            "length": places + GIVEN,
+            "given": GIVEN,
+            "dropped": drop,
+            "absent": layout.none,
+        }
+        splits = {split: Split(partial(sequences, layout, some), **shape) for split, some in chunks.items()}
+        return Contents(str(s), splits, layout.words)
 
 
-@program
-def command(c: ImageTokensConfig) -> int:
-    return main(prepare, FOLDER, c)
-
+corpus = ImageTokenCorpus(__file__, ImageTokensConfig, ImageTokenSettings)
+command = program(corpus.command)
 
 if __name__ == "__main__":
     cli(command)()

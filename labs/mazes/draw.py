@@ -58,7 +58,7 @@ from evaluation.filling import Filled
 from evaluation.orders import Asker, spread, templates
 from evaluation.samplers import writers
 from labs.mazes.mazes import FREE, GOAL, PATH, START, WALL, WORDS, Mazes
-from labs.mazes.prepare import mazes_of
+from labs.mazes.prepare import corpus
 from runtime.checkpoint import load_model
 from runtime.configurator import cli
 
@@ -122,7 +122,7 @@ def filled_in(c: MazesConfig) -> tuple[Mazes, np.ndarray, Asker, Filled]:
         raise UserError(f"{c.run} was not trained on mazes: give a run of config/mazes.py")
     data = Path(c.data) if c.data else found_path(ckpt.config["data"], Path(c.run))
     tokens = open_tokens(data / "test.bin")
-    task = mazes_of(str(tokens.info["source"]))
+    task = corpus.task(str(tokens.info["source"]))
     if task.T != (length := ckpt.config["block_size"]):
         raise UserError(f"{c.run} has sequences of {length} tokens, these mazes {task.T}: give its own")
     who = Asker(model, model.head.draws(1, 0), "cpu", "float32")

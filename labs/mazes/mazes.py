@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.sequences import UNKNOWN, Sequences, Task, mean
+from data.sequences import UNKNOWN, Sequences, SequenceTask, mean
 from runtime.errors import UserError
 
 WORDS = [".", "#", "S", "G", "*"]
@@ -33,7 +33,7 @@ FREE, WALL, START, GOAL, PATH = range(len(WORDS))
 TRIES = 10_000  # mazes that are drawn before it is said that none has a goal so far away
 
 
-class Mazes(Task):
+class Mazes(SequenceTask):
     """Mazes of height x width cells and their answers. All distributions are given the maze: `log_prob` is of
     the answer, and each row of `log_probs` has its whole maze known."""
 

@@ -2,12 +2,11 @@
 
     python labs/mazes/prepare.py [--source="height=9 width=11 walls=4 seed=2"] [--out=DIR] [--force]
 
-`--source` has the Settings that are not the standard ones, and so has the folder's name,
+`--source` has the settings that are not the standard ones, and so has the folder's name,
 words-height=9-width=11-walls=4-seed=2. See labs.mazes.mazes for how mazes are drawn.
 
 Sequences lie back to back: block_size is their length, twice the cells of a maze. The maze is given
-(data.corpus.Split): first in every order, without a loss, never scored. One token more stands at the end, as
-the last window needs it.
+(data.splits.Split): first in every order, without a loss, never scored.
 """
 
 import sys
@@ -17,45 +16,34 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from data.settings import PrepareConfig
+from data.settings import GeneratorSettings, PrepareConfig
 from runtime.door import Program
 
 
 @dataclass
-class MazesConfig(PrepareConfig):
+class MazesPrepareConfig(PrepareConfig):
     # fmt: off
     tokenizer: str = "words"        # no other: each kind of cell is a word
     source: str = ""                # settings such as "height=9 width=11 walls=4"; empty: the standard ones
     # fmt: on
 
-    def folder_name(self) -> str:
-        return folder_name(self.tokenizer, self.source)
 
+program = Program(__name__, __doc__, MazesPrepareConfig)
 
-program = Program(__name__, __doc__, MazesConfig)
-
-from dataclasses import asdict
 from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
-from data.corpus import Split, main, prepare_splits
-from data.prepared import SPLITS
-from data.sequences import lines
-from data.settings import GeneratorSettings
-from data.tokenizers import WordTokenizer
+from data.corpus import Contents
+from data.generated import SequenceCorpus
 from data.tokens import open_tokens
-from labs.mazes.mazes import WORDS, Answers, Mazes
+from labs.mazes.mazes import Answers, Mazes
 from runtime.configurator import cli
-from runtime.errors import UserError
-
-FOLDER = Path(__file__).resolve().parent
-MEASURE = "orders"  # with --samplers: cells are no text
 
 
 @dataclass(frozen=True)
-class Settings(GeneratorSettings):
+class MazeSettings(GeneratorSettings):
     """What decides a corpus of mazes. train, validation and test are in mazes."""
 
     corpus = "the mazes"
@@ -71,62 +59,27 @@ class Settings(GeneratorSettings):
     validation: int = 1000
     test: int = 1000
 
-    def mazes(self) -> Mazes:
-        """UserError for a side that is even."""
-        return Mazes(self.height, self.width, self.walls, self.distance)
+
+class MazeCorpus(SequenceCorpus[MazesPrepareConfig, MazeSettings]):
+    exact = Answers
+
+    def task(self, source: str) -> Mazes:
+        s = self.settings.parse(source)
+        return Mazes(s.height, s.width, s.walls, s.distance)
+
+    def given(self, source: str) -> int:
+        """The cells of a maze, which its answer comes after."""
+        return self.task(source).T // 2
+
+    def contents(self, c: MazesPrepareConfig) -> Contents:
+        # mazes that cannot be drawn are refused before anything is written
+        self.task(c.source).sample(1, np.random.default_rng(0))
+        return super().contents(c)._replace(finish=partial(report_repeated, Path(c.out)))
 
 
-def mazes_of(source: str) -> Mazes:
-    """The mazes with their exact distributions. `source` is the user's, or what the record of a prepared
-    folder says."""
-    return Settings.parse(source).mazes()
-
-
-def given(source: str) -> int:
-    """The cells of a maze, which its answer comes after."""
-    return mazes_of(source).T // 2
-
-
-def truth(source: str, length: int) -> Answers | None:
-    """The truth of sequences of `length` tokens; None for windows of another length."""
-    mazes = mazes_of(source)
-    return Answers(mazes, mazes.T // 2) if mazes.T == length else None
-
-
-def unusual(source: str) -> str:
-    """The settings in the record of a prepared folder that are not the standard ones."""
-    return " ".join(Settings.parse(source).unusual())
-
-
-def folder_name(tokenizer: str, source: str) -> str:
-    """Name of a prepared folder, see data.prepared.folder_of: words-walls=4. UserError for a wrong source."""
-    return "-".join([tokenizer, *Settings.parse(source).unusual()])
-
-
-def prepare(out: Path, tokenizer: str, source: str = "", force: bool = False) -> Path:
-    """Generate a corpus of mazes into the folder `out`; see data.corpus.prepare_splits.
-
-    source  settings, "key=number" with spaces between; the others have their defaults
-    """
-    if tokenizer != WordTokenizer.name:
-        raise UserError(
-            f"tokenizer = {tokenizer!r}: mazes are made of words for their cells: use {WordTokenizer.name!r}"
-        )
-    settings = Settings.parse(source)
-    mazes = settings.mazes()
-    mazes.sample(1, np.random.default_rng(0))  # what cannot be drawn is said before anything is written
-    splits = {
-        split: Split(
-            partial(lines, mazes, asdict(settings)[split], (settings.seed, 1 + i)),
-            length=mazes.T,
-            given=given(source),
-        )
-        for i, split in enumerate(SPLITS)
-    }
-    own = WordTokenizer.of(WORDS)
-    folder = prepare_splits(Path(out), tokenizer, str(settings), splits, force=force, own=own)
-    print(f"{repeated(folder):.1%} of the mazes of the test split are in the train split", file=sys.stderr)
-    return folder
+def report_repeated(folder: Path) -> None:
+    share = repeated(folder)
+    print(f"{share:.1%} of the mazes of the test split are in the train split", file=sys.stderr)
 
 
 def repeated(folder: Path) -> float:
@@ -143,10 +96,8 @@ def _mazes_in(path: Path) -> np.ndarray:
     return np.ascontiguousarray(rows).view(f"V{given * rows.itemsize}").ravel()
 
 
-@program
-def command(c: MazesConfig) -> int:
-    return main(prepare, FOLDER, c)
-
+corpus = MazeCorpus(__file__, MazesPrepareConfig, MazeSettings)
+command = program(corpus.command)
 
 if __name__ == "__main__":
     cli(command)()

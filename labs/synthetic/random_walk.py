@@ -39,7 +39,7 @@ from evaluation import figures
 from evaluation.any_order import FREE
 from evaluation.orders import Asker
 from labs.climbs.rest import density
-from labs.synthetic.prepare import task_of
+from labs.synthetic.prepare import corpus
 from labs.synthetic.tasks import Walk
 from measures.measure import NamedRun
 from measures.store import Store
@@ -55,7 +55,7 @@ def opened(c: WalkConfig) -> tuple[NamedRun, Walk, np.ndarray, Asker, np.ndarray
         raise UserError(f"{c.run} was not trained on the walk: give a run of --source=walk")
     data = Path(c.data) if c.data else found_path(ckpt.config["data"], Path(c.run))
     tokens = open_tokens(data / "test.bin")
-    task = task_of(str(tokens.info["source"]))
+    task = corpus.task(str(tokens.info["source"]))
     if not isinstance(task, Walk):
         raise UserError(f"{c.run} was not trained on the walk: give a run of --source=walk")
     if not 0 <= c.place < task.T:

@@ -14,15 +14,15 @@ from conftest import TINY, train_in_process
 import train
 from data.held_out import open_held_out
 from data.orders import arranged
-from data.prepared import SPLITS, folder_of, load_tokenizer, prepared, unusual
+from data.prepared import SPLITS, folder_of, load_tokenizer, prepared
 from data.sequences import UNKNOWN, Chain, Sequences
 from data.tokens import open_tokens
 from evaluation.any_order import FREE, reader_of
 from evaluation.orders import Asker
 from evaluation.two_sided import two_sided
 from labs.climbs import errors as page
-from labs.climbs import prepare as climbs
 from labs.climbs import records, simulated
+from labs.climbs.prepare import corpus as climbs
 from labs.climbs.rates import HIGHEST, LENGTH, LOWEST, RATES, WORDS, tokens_of
 from labs.climbs.rest import can_be_asked, density, nats, written
 from labs.climbs.simulated import Climbs, near
@@ -268,8 +268,8 @@ def test_the_simulated_corpus(folder):
         rows = held.ids[:-1].reshape(count, 8).astype(int)
         whole = -Climbs(8).log_prob(rows).mean()
         assert truth.judge(rows)["validity"] == 1 and truth.judge(rows)["true_nll"] < whole - 1
-    assert unusual("climbs", str(open_tokens(folder / "test.bin").info["source"])) == SIZES[10:]
-    assert unusual("climbs", "/home/me/flights.json.gz") == ""
+    assert climbs.unusual_settings(str(open_tokens(folder / "test.bin").info["source"])) == SIZES[10:]
+    assert climbs.unusual_settings("/home/me/flights.json.gz") == ""
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_the_simulated_corpus(folder):
 def test_wrong_sources(tmp_path, wrong, says):
     with pytest.raises(UserError, match=says):
         climbs.prepare(tmp_path / "words", "words", wrong)
-    with pytest.raises(UserError, match="tokenizer = 'gpt2'.*their rates"):
+    with pytest.raises(UserError, match="tokenizer = 'gpt2'.*words of its own"):
         climbs.prepare(tmp_path / "words", "gpt2", "simulated")
     assert not list(tmp_path.iterdir())
 

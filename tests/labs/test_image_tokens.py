@@ -9,7 +9,6 @@ import pytest
 import torch
 from conftest import TINY, train_in_process
 
-import labs.image_tokens.prepare as corpus
 import sample as text_sampler
 import train
 from data.batches import TextSource, Windows
@@ -17,7 +16,7 @@ from data.tokens import open_tokens
 from labs.classes.sets import Images, ImageSet
 from labs.image_tokens.codecs import VQ, Patches, make_codec, read_codec, save_codec
 from labs.image_tokens.files import open_files
-from labs.image_tokens.prepare import Layout, prepare, read_source
+from labs.image_tokens.prepare import Layout, corpus, read_source
 from labs.images import sample
 from labs.images.guidance import guided, only_codes, sample_codes
 from labs.images.quality import grid
@@ -47,15 +46,15 @@ def images() -> ImageSet:
 @pytest.fixture
 def here(images, monkeypatch):
     """The made images take the digits' place."""
-    monkeypatch.setattr(corpus, "open_images", lambda *_: images)
+    monkeypatch.setattr("labs.image_tokens.prepare.open_images", lambda *_: images)
 
 
 @pytest.fixture(scope="session")
 def folder(images, tmp_path_factory) -> Path:
     """A prepared folder of them. Read only."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus, "open_images", lambda *_: images)
-        return prepare(tmp_path_factory.mktemp("images") / "words", "words", LOSSLESS)
+        patch.setattr("labs.image_tokens.prepare.open_images", lambda *_: images)
+        return corpus.prepare(tmp_path_factory.mktemp("images") / "words", "words", LOSSLESS)
 
 
 @pytest.fixture(scope="session")
@@ -106,19 +105,20 @@ def test_vq_learns_codes_and_comes_back_from_its_files(images, tmp_path):
 
 def test_where_the_images_lie(images, tmp_path, monkeypatch):
     """A prepared folder serves whoever does not say where; another place or other images are refused."""
-    monkeypatch.setattr(corpus, "open_images", lambda *_: images)
+    monkeypatch.setattr("labs.image_tokens.prepare.open_images", lambda *_: images)
     out, here = tmp_path / "words", f"{LOSSLESS} in={tmp_path}"
-    prepare(out, "words", here)
-    monkeypatch.setattr(corpus, "open_images", lambda *_: pytest.fail("it needs no images"))
-    assert prepare(out, "words", LOSSLESS) == out
+    corpus.prepare(out, "words", here)
+    monkeypatch.setattr("labs.image_tokens.prepare.open_images", lambda *_: pytest.fail("it needs no images"))
+    assert corpus.prepare(out, "words", LOSSLESS) == out
     with pytest.raises(UserError, match="prepared from .*: leave in= out to use it as it is"):
-        prepare(out, "words", f"{LOSSLESS} in={tmp_path / 'other'}")
-    monkeypatch.setattr(corpus, "open_images", lambda *_: images)
-    assert prepare(out, "words", here) == out
-    monkeypatch.setattr(corpus, "open_images", lambda *_: images._replace(train=made(80, 5)))
+        corpus.prepare(out, "words", f"{LOSSLESS} in={tmp_path / 'other'}")
+    monkeypatch.setattr("labs.image_tokens.prepare.open_images", lambda *_: images)
+    assert corpus.prepare(out, "words", here) == out
+    changed = images._replace(train=made(80, 5))
+    monkeypatch.setattr("labs.image_tokens.prepare.open_images", lambda *_: changed)
     with pytest.raises(UserError, match="made of other images than .* now has: --force starts over"):
-        prepare(out, "words", here)
-    assert prepare(out, "words", here, force=True) == out
+        corpus.prepare(out, "words", here)
+    assert corpus.prepare(out, "words", here, force=True) == out
 
 
 @pytest.mark.parametrize(
@@ -152,19 +152,19 @@ def test_a_sequence_is_a_class_and_its_codes(folder, images):
 
 
 def test_a_whole_folder_is_taken_as_it_is(folder, monkeypatch):
-    monkeypatch.setattr(corpus, "open_images", lambda *_: pytest.fail("opened"))
-    assert prepare(folder, "words", LOSSLESS) == folder
+    monkeypatch.setattr("labs.image_tokens.prepare.open_images", lambda *_: pytest.fail("opened"))
+    assert corpus.prepare(folder, "words", LOSSLESS) == folder
 
 
 def test_another_tokenizer_is_not_mixed_in(folder):
     with pytest.raises(UserError, match="was prepared from source"):
-        prepare(folder, "words", "digits patches codes=5")
+        corpus.prepare(folder, "words", "digits patches codes=5")
 
 
 def test_a_folder_of_images_that_is_none_leaves_nothing_behind(tmp_path):
     for folder in (tmp_path / "nosuch", tmp_path):
         with pytest.raises(FileNotFoundError, match=str(folder)):
-            prepare(tmp_path / "x", "words", f"mnist vq in={folder}")
+            corpus.prepare(tmp_path / "x", "words", f"mnist vq in={folder}")
     assert not list(tmp_path.glob("x/*"))
 
 
@@ -225,7 +225,7 @@ def test_processes_drop_what_one_would(folder):
 
 
 def test_without_drop_every_sequence_has_its_class(images, here, tmp_path):
-    folder = prepare(tmp_path / "all", "words", LOSSLESS + " drop=0")
+    folder = corpus.prepare(tmp_path / "all", "words", LOSSLESS + " drop=0")
     assert all((source_of(folder).batch(step, 0).tokens[:, 0] < 16).all() for step in range(50))
 
 
@@ -359,7 +359,7 @@ def test_what_cannot_be_drawn_is_said(run, flag, says, tmp_path, monkeypatch):
 
 
 def test_a_model_that_always_saw_its_class_is_not_guided(here, tmp_path):
-    folder = prepare(tmp_path / "all", "words", LOSSLESS + " drop=0")
+    folder = corpus.prepare(tmp_path / "all", "words", LOSSLESS + " drop=0")
     config = train.TrainConfig(**SMALL | dict(name="x", out_dir=str(tmp_path / "run"), max_steps=1))
     assert train_in_process(config, folder) == 0
     out = f"--out={tmp_path / 'x.npy'}"
@@ -397,7 +397,7 @@ def files(tmp_path) -> Path:
 
 
 def test_files_become_a_corpus_that_trains(files, tmp_path, monkeypatch):
-    folder = prepare(tmp_path / "words", "words", f"files codes=5 classes=3 in={files}")
+    folder = corpus.prepare(tmp_path / "words", "words", f"files codes=5 classes=3 in={files}")
     train_ids, held_out = (open_tokens(folder / f"{s}.bin").ids[:-1] for s in ("train", "validation"))
     rows = np.concatenate((train_ids.reshape(-1, 5), held_out.reshape(-1, 5))).astype(int)
     every = np.column_stack((5 + np.load(files / "train_labels.npy"), np.load(files / "train_codes.npy")))
@@ -441,7 +441,7 @@ def other(values: np.ndarray):
 def test_files_that_are_wrong_are_named(files, tmp_path, name, change, says):
     change(files / f"{name}.npy")
     with pytest.raises((UserError, OSError), match=says):
-        prepare(tmp_path / "words", "words", f"files codes=5 classes=3 in={files}")
+        corpus.prepare(tmp_path / "words", "words", f"files codes=5 classes=3 in={files}")
     assert not (tmp_path / "words").exists()
 
 

@@ -11,7 +11,7 @@ from test_image_tokens import LOSSLESS, SMALL, folder, here, images, run  # noqa
 import train
 from evaluation.settings import TableConfig
 from labs.classes.sets import Images
-from labs.image_tokens.prepare import prepare
+from labs.image_tokens.prepare import corpus as image_tokens
 from labs.images.measure import MEASURE, TITLES, ImagesConfig, load_classifier
 from labs.images.quality import Seen, frechet, halves, judged, moments, precision_recall
 from measures.jobs import Run
@@ -222,6 +222,6 @@ def cells(line: str) -> list[str]:
 def test_codes_of_another_tokenizer_are_refused(run, images, classifier, tmp_path, monkeypatch):  # noqa: F811
     other = images._replace(train=images.validation)
     monkeypatch.setattr("labs.image_tokens.prepare.open_images", lambda *_: other)
-    folder = prepare(tmp_path / "words", "words", LOSSLESS)  # noqa: F811
+    folder = image_tokens.prepare(tmp_path / "words", "words", LOSSLESS)  # noqa: F811
     with pytest.raises(UserError, match="holds other codes"):
         measure(str(run), f"--classifier={classifier}", "--device=cpu", f"--data={folder}")

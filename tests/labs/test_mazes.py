@@ -14,11 +14,11 @@ import train
 from data.batches import Windows
 from data.corpus import summary
 from data.held_out import open_held_out
-from data.prepared import SPLITS, folder_of, load_tokenizer, prepared, unusual
+from data.prepared import SPLITS, folder_of, load_tokenizer, prepared
 from evaluation.two_sided import two_sided
 from labs.mazes import draw as page
-from labs.mazes import prepare as mazes
 from labs.mazes.mazes import FREE, GOAL, PATH, START, UNKNOWN, WALL, WORDS, Answers, Mazes
+from labs.mazes.prepare import corpus as mazes
 from measures.orders import OrdersConfig, OrdersSession, tables
 from measures.views import mean
 from runtime.errors import UserError
@@ -314,7 +314,7 @@ def test_a_corpus_is_a_function_of_its_settings(folder, tmp_path):
 def test_names_of_folders(tmp_path):
     assert folder_of("mazes", "words", "", tmp_path) == tmp_path / "mazes/words"
     assert mazes.folder_name("words", "walls=4 height=13") == "words-walls=4"
-    assert unusual("mazes", str(mazes.Settings.parse("seed=2 train=7"))) == "seed=2 train=7"
+    assert mazes.unusual_settings(str(mazes.settings.parse("seed=2 train=7"))) == "seed=2 train=7"
 
 
 @pytest.mark.parametrize(

@@ -13,17 +13,18 @@ from conftest import TINY, train_in_process
 import train
 from data.batches import Windows
 from data.held_out import open_held_out
-from data.prepared import SPLITS, folder_of, load_tokenizer, prepared, unusual
+from data.prepared import SPLITS, folder_of, load_tokenizer, prepared
+from data.sequences import SequenceTask
 from data.tokens import open_tokens
-from labs.synthetic import prepare as synthetic
 from labs.synthetic import random_walk as page
-from labs.synthetic.tasks import TASKS, UNKNOWN, Permutation, Product, Step, Task, Walk, distinct
+from labs.synthetic.prepare import corpus as synthetic
+from labs.synthetic.tasks import TASKS, UNKNOWN, Permutation, Product, Step, Walk, distinct
 from measures.store import Store
 from runtime.errors import UserError
 
 STARTS = (1, 3, 4)
 MOVES = {1: Fraction(2, 5), -1: Fraction(2, 5), 0: Fraction(1, 5)}
-SMALL: dict[str, Task] = {
+SMALL: dict[str, SequenceTask] = {
     "product": Product(5, 0.3),
     "step": Step(7, 3),
     "permutation": Permutation(4),
@@ -62,7 +63,7 @@ LAWS: dict[str, Callable[[tuple[int, ...]], float]] = {
 
 
 @pytest.fixture(scope="module", params=list(SMALL))
-def small(request) -> tuple[Task, np.ndarray, np.ndarray]:
+def small(request) -> tuple[SequenceTask, np.ndarray, np.ndarray]:
     """A short task, all sequences of its tokens (V^T, T), and the probability of each, written down anew."""
     task, law = SMALL[request.param], LAWS[request.param]
     every = list(product(range(task.V), repeat=task.T))
@@ -70,7 +71,7 @@ def small(request) -> tuple[Task, np.ndarray, np.ndarray]:
 
 
 @pytest.fixture(scope="module", params=list(TASKS))
-def task(request) -> Task:
+def task(request) -> SequenceTask:
     """A task as the paper has it: 100 tokens."""
     return TASKS[request.param](100)
 
@@ -337,7 +338,7 @@ def root(tmp_path_factory):
 def test_windows_are_sequences(root, name):
     folder = folder_of("synthetic", "words", f"{name} {SIZES}", root)
     assert folder.name == f"words-{name}-train=30-validation=4-test=3"
-    task = synthetic.task_of(open_tokens(folder / "train.bin").info["source"])
+    task = synthetic.task(open_tokens(folder / "train.bin").info["source"])
     assert type(task) is type(TASKS[name](100)) and load_tokenizer(folder).words == task.words
     seen = []
     for split, count in zip(SPLITS, (30, 4, 3)):
@@ -364,9 +365,9 @@ def test_a_corpus_is_a_function_of_its_settings(root, tmp_path):
 def test_names_of_folders():
     assert synthetic.folder_name("words", "") == "words-product"
     assert synthetic.folder_name("words", "walk seed=2 length=100") == "words-walk-seed=2"
-    record = f"walk {synthetic.Settings.parse('seed=2 train=7')}"
-    assert unusual("synthetic", record) == "seed=2 train=7"
-    assert synthetic.task_of("permutation length=12").T == 12
+    record = f"walk {synthetic.settings.parse('seed=2 train=7')}"
+    assert synthetic.unusual_settings(record) == "seed=2 train=7"
+    assert synthetic.task("permutation length=12").T == 12
 
 
 @pytest.mark.parametrize(
@@ -392,7 +393,7 @@ def test_a_folder_of_another_task_is_refused(root):
     folder = folder_of("synthetic", "words", f"step {SIZES}", root)
     with pytest.raises(ValueError, match="was prepared from source 'step"):
         synthetic.prepare(folder, "words", f"product {SIZES}")
-    with pytest.raises(ValueError, match="tokenizer = 'gpt2'.*its own words"):
+    with pytest.raises(ValueError, match="tokenizer = 'gpt2'.*words of its own"):
         synthetic.prepare(folder, "gpt2", "step")
 
 

@@ -1,0 +1,81 @@
+"""Corpora that a program makes up: settings are their source, and their words are their own.
+
+Their `--source` is the settings that are not the standard ones, "seed=2 train=50000", and so is the end of
+the prepared folder's name: folders of several settings stand side by side.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, ClassVar, Generic, TypeVar
+
+from data.corpus import Config, Contents, Corpus
+from data.prepared import SPLITS
+from data.sequences import Sequences, SequenceTask, lines
+from data.settings import GeneratorSettings
+from data.splits import Split
+
+Settings = TypeVar("Settings", bound=GeneratorSettings)
+
+
+class GeneratedCorpus(Corpus[Config], Generic[Config, Settings]):
+    """A corpus of words of its own, which `settings` decide. The record has all of them."""
+
+    own_words = True
+
+    def __init__(self, file: str, config: type[Config], settings: type[Settings]):
+        super().__init__(file, config)
+        self.settings = settings
+
+    def read_source(self, source: str) -> tuple[Sequence[str], Settings]:
+        """The names with which `source` begins, and its settings. `source` is the user's, or the record's.
+
+        UserError for what is no source of this corpus.
+        """
+        return (), self.settings.parse(source)
+
+    def folder_name(self, tokenizer: str, source: str) -> str:
+        names, settings = self.read_source(source)
+        return "-".join([tokenizer, *names, *settings.unusual()])
+
+    def unusual_settings(self, source: str) -> str:
+        return " ".join(self.read_source(source)[1].unusual())
+
+
+class SequenceCorpus(GeneratedCorpus[Config, Settings]):
+    """Sequences of a task whose distributions are known, back to back, with nothing between them.
+
+    Windows of block_size = T are whole sequences. One token more stands at the end, as the last window needs
+    it: it begins a sequence that is not there.
+    """
+
+    measure = "orders"  # sequences that stand apart from each other are no text
+    exact: ClassVar[type[Sequences]] = Sequences  # the truth of a task
+
+    @abstractmethod
+    def task(self, source: str) -> SequenceTask:
+        """The task with its exact distributions. `source` is the user's, or the record's."""
+
+    def truth(self, source: str, length: int) -> Sequences | None:
+        task = self.task(source)
+        return self.exact(task, self.given(source)) if task.T == length else None
+
+    def contents(self, c: Config) -> Contents:
+        source = vars(c)["source"]
+        task, (names, settings) = self.task(source), self.read_source(source)
+        splits = drawn_splits(partial(lines, task), settings, length=task.T, given=self.given(source))
+        return Contents(" ".join([*names, str(settings)]), splits, task.words)
+
+
+def drawn_splits(
+    draw: Callable[[int, tuple[int, ...]], Iterator[str]], settings: GeneratorSettings, **shape: int
+) -> dict[str, Split]:
+    """The splits of a generated corpus: `draw(size, seed)` writes one, with random numbers of its own.
+
+    shape  what else the `Split` says
+    """
+    values: dict[str, Any] = vars(settings)
+    return {
+        split: Split(partial(draw, values[split], (values["seed"], 1 + i)), **shape)  # type: ignore[arg-type]
+        for i, split in enumerate(SPLITS)
+    }
