@@ -29,9 +29,9 @@ from tqdm import tqdm
 from data.batches import Windows
 from data.labels import (
     MAGIC,
+    LabelStore,
     Proposals,
     Settings,
-    Store,
     checksums,
     choose_positions,
     make_targets,
@@ -202,7 +202,7 @@ def build_store(
     settings: Settings,
     batch: int = 16,
     want: dict | None = None,
-) -> Store:
+) -> LabelStore:
     """Opens the store of these settings, building it first if it is not there.
 
     A build that was stopped goes on where it stopped. Memory is that of one batch of windows. If another
@@ -212,7 +212,7 @@ def build_store(
     path, V = store_path(tokens, want), tokens.info["vocab_size"]
     meta = path.with_suffix(".json")
     if meta.is_file():
-        return Store(path, want, V)
+        return LabelStore(path, want, V)
     windows = Windows(tokens, block_size)
     m, k = settings.count(block_size), min(settings.candidates, V)
     record = record_dtype(V, m, k)
@@ -225,7 +225,7 @@ def build_store(
         if not meta.is_file():  # else it was finished meanwhile
             _build(path, teacher, windows, settings, record, batch)
             write_json(meta, {**want, "teacher_name": teacher.name, "windows": len(windows), "m": m, "k": k})
-    return Store(path, want, V)
+    return LabelStore(path, want, V)
 
 
 def _build(
@@ -295,10 +295,10 @@ class Labels:
         tokens: TokenFile,
         device: torch.device,
         head: Head | None = None,
-        first: Callable[[Callable[[], Store]], Store] = lambda work: work(),
+        first: Callable[[Callable[[], LabelStore]], LabelStore] = lambda work: work(),
     ):
         self.config, self.head = config, head
-        self.source: Store | Online | None = None
+        self.source: LabelStore | Online | None = None
         self.teacher, self.teacher_weights = None, None  # what the labels depend on, as digests
         if config.labels != "true":
             info, block = tokens.info, config.block_size
@@ -332,7 +332,7 @@ def main(config: TrainConfig) -> int:
     config = replace(config, label_store=True, dtype=settle_dtype(config.dtype, device).name)
     tokens = open_tokens(prepared(config.dataset, config.tokenizer, config.source) / "train.bin")
     store = Labels(config, tokens, device).source
-    assert isinstance(store, Store)
+    assert isinstance(store, LabelStore)
     _, m, k = store.records["ids"].shape
     print(
         f"{store.path}: {len(store.records):,} windows, {m} positions of each, {k} candidates at each, "

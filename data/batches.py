@@ -2,7 +2,7 @@
 rank).
 
 A source yields inputs, positions and targets. Text windows are one; a grammar's, images' or mazes' can be
-others: what `Loader` needs is the four members of `Source`.
+others: what `Loader` needs is the four members of `BatchSource`.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ class Batch(NamedTuple):
     positions: Tensor | None = None  # where each token stands, as the trunk takes them; None: 0, 1, ...
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Training batches."""
 
     parts: int  # micro-batches of a step, in each process
@@ -182,7 +182,7 @@ class TextSource:
 class Loader:
     """A step's batches on the `device`. A thread loads the one to come while the model works on this one."""
 
-    def __init__(self, source: Source, device: torch.device):
+    def __init__(self, source: BatchSource, device: torch.device):
         self.source, self.device = source, device
         # In the loader's thread torch computes with one thread: a second team of threads beside the model's
         # would slow down both, for good. torch gives the latest count to each thread that has none yet, so

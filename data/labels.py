@@ -1,7 +1,7 @@
 """Multi-label targets: what a teacher proposed at each position of a window, and how that becomes labels.
 
-The proposals of a corpus are stored beside its token file, one record a window, see `Store`; augment.py makes
-them. Source: Shamula et al. 2024, sec. 2.6 and fig. 3.
+The proposals of a corpus are stored beside its token file, one record a window, see `LabelStore`; augment.py
+makes them. Source: Shamula et al. 2024, sec. 2.6 and fig. 3.
 """
 
 import hashlib
@@ -100,42 +100,42 @@ def sound(records: np.ndarray, title: str, at_once: int = 256) -> int:
     return len(records)
 
 
-class Store:
+class LabelStore:
     """Proposals read from a file.
 
     UserError if it is missing, cut short or damaged, or was made by another teacher, corpus or setting. Every
     record is checked when the file is opened, not in the middle of a training.
     """
 
-    def __init__(self, path: Path, want: dict, vocab_size: int):
-        self.path, self.vocab_size, self.block_size = path, vocab_size, want["block_size"]
+    def __init__(self, path: Path, identity: dict, vocab_size: int):
+        self.path, self.vocab_size, self.block_size = path, vocab_size, identity["block_size"]
         try:
-            has = read_json(path.with_suffix(".json"))
-            sizes = [has[key] for key in ("windows", "m", "k")]
+            saved = read_json(path.with_suffix(".json"))
+            sizes = [saved[key] for key in ("windows", "m", "k")]
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             raise UserError(
                 f"no whole label store {path}: delete it, and build it with python augment.py"
             ) from None
-        odd = [k for k in want if has.get(k) != want[k]]
-        if odd:
+        different = [k for k in identity if saved.get(k) != identity[k]]
+        if different:
             raise UserError(
-                f"the label store {path} was made with another {odd[0]} "
-                f"({has.get(odd[0])!r}, not {want[odd[0]]!r}): delete it and build this one"
+                f"the label store {path} was made with another {different[0]} "
+                f"({saved.get(different[0])!r}, not {identity[different[0]]!r}): delete it and build this one"
             )
-        most = (want["tokens"] - 1) // want["block_size"], want["block_size"], vocab_size
+        most = (identity["tokens"] - 1) // identity["block_size"], identity["block_size"], vocab_size
         if not all(type(n) is int and 0 < n <= high for n, high in zip(sizes, most)) or sizes[0] != most[0]:
             raise UserError(
                 f"the label store {path} is damaged: its JSON gives windows, m, k as {sizes}: "
                 f"delete it and build it again"
             )
-        kind = record_dtype(vocab_size, has["m"], has["k"])
-        size = len(MAGIC) + has["windows"] * kind.itemsize
+        kind = record_dtype(vocab_size, saved["m"], saved["k"])
+        size = len(MAGIC) + saved["windows"] * kind.itemsize
         if not path.is_file() or path.stat().st_size != size or path.open("rb").read(len(MAGIC)) != MAGIC:
             raise UserError(
                 f"the label store {path} is cut short or damaged, or an earlier version's "
                 f"({size} bytes expected): delete it and build it again"
             )
-        self.records = np.memmap(path, kind, "r", len(MAGIC), (has["windows"],))
+        self.records = np.memmap(path, kind, "r", len(MAGIC), (saved["windows"],))
         whole = sound(self.records, f"checking {path.name}")
         if whole < len(self.records):
             raise UserError(
@@ -158,6 +158,6 @@ class Store:
         return Proposals(r["positions"], ids, r["probs"])
 
 
-def store_path(tokens: TokenFile, want: dict) -> Path:
-    key = hashlib.sha256(json.dumps(want, sort_keys=True).encode()).hexdigest()[:12]
+def store_path(tokens: TokenFile, identity: dict) -> Path:
+    key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
     return tokens.path.with_name(f"{tokens.path.stem}.labels-{key}.bin")

@@ -72,9 +72,9 @@ def arranged(tokens: np.ndarray, path: np.ndarray, start: int, place: int = 0) -
     """`tokens` (B, T) along `path` (B, T). `start`: id of the start token; it stands at `place`, the model's
     block_size (0: T)."""
     targets = np.take_along_axis(tokens, path, 1)
-    read, own = np.roll(targets, 1, 1), np.roll(path, 1, 1)
-    read[:, 0], own[:, 0] = start, place or tokens.shape[1]
-    return Arranged(read, np.stack((own, path), 2), targets)
+    read, places = np.roll(targets, 1, 1), np.roll(path, 1, 1)
+    read[:, 0], places[:, 0] = start, place or tokens.shape[1]
+    return Arranged(read, np.stack((places, path), 2), targets)
 
 
 @dataclass(frozen=True)
@@ -98,16 +98,16 @@ class Order:
             self._check_curriculum()
 
     def _check_curriculum(self) -> None:
-        said = f"curriculum = {self.curriculum!r}"
+        value = f"curriculum = {self.curriculum!r}"
         if self.curriculum not in ORDERS:
-            raise UserError(f"{said}: use one of {', '.join(ORDERS)}, or none")
+            raise UserError(f"{value}: use one of {', '.join(ORDERS)}, or none")
         if self.name == "left_to_right":
             raise UserError(
-                f"{said} with order = 'left_to_right': that trunk reads no other order; give the order that "
+                f"{value} with order = 'left_to_right': that trunk reads no other order; give the order that "
                 "the training is to end with, such as --order=random"
             )
         if self.name == MASKED:
-            raise UserError(f"{said} with order = {MASKED!r}: masked diffusion has no order; leave it out")
+            raise UserError(f"{value} with order = {MASKED!r}: masked diffusion has no order; leave it out")
         if not 0 <= self.share <= 1:
             raise UserError(f"curriculum_share = {self.share}: must lie between 0 and 1")
 
@@ -126,8 +126,8 @@ class Order:
         share = self.share_at(step)
 
         def path(rng: np.random.Generator) -> np.ndarray:
-            begins = self.curriculum and rng.random() < share
-            rest = ORDERS[self.curriculum if begins else self.name](T - given, rng)
+            by_curriculum = self.curriculum and rng.random() < share
+            rest = ORDERS[self.curriculum if by_curriculum else self.name](T - given, rng)
             return np.concatenate((np.arange(given), given + rest))
 
         return np.stack([path(rng) for rng in self.generators(step, rows)])

@@ -55,9 +55,3 @@ class PrepareConfig:
     out: str = ""                   # the prepared folder; empty: data/CORPUS/TOKENIZER
     force: bool = False             # start over, whatever the folder holds
     # fmt: on
-
-    def folder_name(self) -> str:
-        """Name of the prepared folder if `out` is empty."""
-        from data.tokenizers import tokenizer_name
-
-        return tokenizer_name(vars(self)["tokenizer"])

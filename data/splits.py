@@ -44,8 +44,8 @@ def reading(path: Path) -> Iterator[IO[str]]:
 
     UserError naming it when what is read turns out to be damaged.
     """
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8", newline="\n") as file:
+    open_file = gzip.open if path.suffix == ".gz" else open
+    with open_file(path, "rt", encoding="utf-8", newline="\n") as file:
         try:
             yield file
         except UnicodeDecodeError as error:
@@ -104,10 +104,10 @@ def encode_batch(tokenizer: Tokenizer, lines: list[str]) -> tuple[np.ndarray, in
         return tokenizer.encode_each(lines), 0
     text = "".join(lines)
     ids = tokenizer.encode_each([text])
-    was, now = text.split("\n"), tokenizer.decode(ids).split("\n")
-    if len(was) != len(now):  # line ends are among what is lost
+    before, after = text.split("\n"), tokenizer.decode(ids).split("\n")
+    if len(before) != len(after):  # line ends are among what is lost
         return ids, len(lines)
-    return ids, sum(a != b for a, b in zip(was, now))
+    return ids, sum(a != b for a, b in zip(before, after))
 
 
 def tokenise_split(

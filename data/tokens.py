@@ -66,7 +66,7 @@ def write_tokens(
     """
     path = Path(path)
     dtype, count = id_dtype(vocab_size), 0
-    described = path.with_suffix(".json")
+    info_path = path.with_suffix(".json")
     with replacing(path) as file:
         file.write(bytes(HEADER.size))  # no magic yet: what a crash leaves is not a token file
         for ids in arrays:
@@ -82,8 +82,8 @@ def write_tokens(
         file.seek(0)
         file.write(HEADER.pack(MAGIC, VERSION, dtype.itemsize, count))
         content = {**(info() if callable(info) else info), "vocab_size": vocab_size, "tokens": count}
-        described.unlink(missing_ok=True)  # the new ids never stand beside the old JSON
-    write_json(described, content)
+        info_path.unlink(missing_ok=True)  # the new ids never stand beside the old JSON
+    write_json(info_path, content)
     return open_tokens(path)
 
 
@@ -107,9 +107,9 @@ def open_tokens(path: str | Path) -> TokenFile:
         raise UserError(f"{path} has version {version}, this code reads version {VERSION}: {again}")
     if width not in (2, 4) or not count:
         raise UserError(f"{path} has a damaged header ({width} bytes per id, {count} ids): {again}")
-    expected, found = HEADER.size + width * count, path.stat().st_size
-    if found != expected:
-        raise UserError(f"{path} should have {expected} bytes and has {found}: {again}")
+    expected, size = HEADER.size + width * count, path.stat().st_size
+    if size != expected:
+        raise UserError(f"{path} should have {expected} bytes and has {size}: {again}")
     info = _read_info(path.with_suffix(".json"), width, count, again)
     tokens = TokenFile(np.memmap(path, f"<u{width}", "r", offset=HEADER.size, shape=(count,)), info, path)
     check_ids(tokens, tokens.ids[:SCANNED])
@@ -133,13 +133,13 @@ def _read_info(path: Path, width: int, count: int, again: str) -> dict[str, Any]
     try:
         info = {"complete": None} | read_json(path)
         tokens, vocab_size = info["tokens"], info["vocab_size"]
-        odd = [key for key, kind in INFO.items() if key in info and type(info[key]) is not kind]
+        wrong = [key for key, kind in INFO.items() if key in info and type(info[key]) is not kind]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} does not describe a token file ({error!r}): {again}") from None
     if vocab_size < 1:
-        odd.append("vocab_size")
-    if odd:
-        raise UserError(f"{path} does not describe a token file ({odd[0]} = {info[odd[0]]!r}): {again}")
+        wrong.append("vocab_size")
+    if wrong:
+        raise UserError(f"{path} does not describe a token file ({wrong[0]} = {info[wrong[0]]!r}): {again}")
     if tokens != count:
         raise UserError(f"{path} says {tokens} tokens, its token file has {count}: {again}")
     if id_dtype(vocab_size).itemsize != width:

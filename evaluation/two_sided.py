@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from data.grammar.machine import UNKNOWN, Machine
-from data.grammar.truth import Truth
+from data.grammar.truth import GrammarTruth
 from data.grammar.two_sided import ForwardBackward
 from data.held_out import HeldOut
 from data.prepared import corpus_of
@@ -85,6 +85,6 @@ def truth_of(dataset: str, source: str, length: int) -> TwoSided | None:
 
 def two_sided(data: HeldOut, dataset: str, length: int) -> TwoSided | None:
     """The truth of windows of a split; None where nobody knows it."""
-    if isinstance(data.truth, Truth):
+    if isinstance(data.truth, GrammarTruth):
         return Language(data.truth.machine)
     return truth_of(dataset, str(data.info.get("source", "")), length)

@@ -12,10 +12,10 @@ from conftest import VOCAB, prepare_folder, train_in_process
 
 import augment
 from augment import (
+    LabelStore,
     Online,
     Proposals,
     Settings,
-    Store,
     Teacher,
     build_store,
     choose_positions,
@@ -337,7 +337,7 @@ def test_damaged_stores_are_refused(teacher, tokens):
     path.write_bytes(whole)
     path.with_suffix(".json").write_text(meta[:40])
     with pytest.raises(ValueError, match="no whole label store"):
-        Store(path, identity(tokens, teacher, T, SETTINGS), VOCAB)
+        LabelStore(path, identity(tokens, teacher, T, SETTINGS), VOCAB)
 
 
 OTHERS = dict(corpus="0" * 64, tokens=5, tokenizer="x", block_size=8, teacher="0" * 64, dtype="bfloat16")
@@ -353,7 +353,7 @@ def test_a_store_of_something_else_is_never_opened(teacher, tokens):
         changed = want | {key: other}
         assert store_path(tokens, changed) != path
         with pytest.raises(ValueError, match=f"made with another {key}"):
-            Store(path, changed, VOCAB)
+            LabelStore(path, changed, VOCAB)
     path.with_suffix(".json").write_text(json.dumps(changed | {"windows": 1, "m": 8, "k": 6}))
     with pytest.raises(ValueError, match=f"made with another {key}"):
         build_store(tokens, teacher, T, SETTINGS)

@@ -7,7 +7,7 @@ from scipy.stats import chisquare
 
 from data.grammar.grammar import GrammarSettings, build
 from data.grammar.machine import UNKNOWN, Machine, Tables
-from data.grammar.truth import Truth
+from data.grammar.truth import GrammarTruth
 from data.grammar.two_sided import MASKED, ForwardBackward
 
 T = 5
@@ -279,7 +279,7 @@ def test_a_prefix_alone_gives_the_next_token_probabilities(language):
     """Of the language that ships: where no token after it is known, the truth of the next token."""
     documents = language.sample(4, np.random.default_rng(0))
     ids = np.concatenate(documents)
-    truth = Truth(language, language.parse_stream(ids), {})
+    truth = GrammarTruth(language, language.parse_stream(ids), {})
     positions = np.array([0, 1, 7, len(documents[0]), len(documents[0]) + 9])
     rows = np.tile(ids[: positions.max() + 3], (len(positions), 1))
     rows[np.arange(rows.shape[1]) >= positions[:, None]] = MASKED

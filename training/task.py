@@ -9,7 +9,7 @@ if TYPE_CHECKING:  # what imports torch: a command line is read without it
     from collections.abc import Callable
 
     from config.defaults import TrainConfig
-    from data.batches import Source
+    from data.batches import BatchSource
     from model import LanguageModel
     from runtime.checkpoint import Saveable
     from runtime.processes import Processes
@@ -50,7 +50,7 @@ class TrainingTask(Protocol):
         """The least that the vocabulary can be, as far as it is known before the data are there."""
         ...
 
-    def source(self, model: "LanguageModel", procs: "Processes") -> "Source":
+    def source(self, model: "LanguageModel", procs: "Processes") -> "BatchSource":
         """Its training batches; `info` is complete afterwards."""
         ...
 
@@ -58,7 +58,7 @@ class TrainingTask(Protocol):
         """Evaluates the validation split. Interrupted at a signal. `last`: this is the one at max_steps."""
         ...
 
-    def greeting(self, source: "Source") -> str:
+    def greeting(self, source: "BatchSource") -> str:
         """What the run is trained on, in words."""
         ...
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from augment import Labels
 from config.defaults import TrainConfig
-from data.batches import Source, TextSource, Windows
+from data.batches import BatchSource, TextSource, Windows
 from data.held_out import HeldOut, open_held_out, open_truth
 from data.orders import MASKED
 from data.prepared import corpus_of, kept_path, load_tokenizer, prepared
@@ -62,7 +62,7 @@ class TextTask:
     def vocabulary(config: TrainConfig) -> int:
         return bpe_size(config.tokenizer) or 1
 
-    def source(self, model: LanguageModel, procs: Processes) -> Source:
+    def source(self, model: LanguageModel, procs: Processes) -> BatchSource:
         c = self.config
         labels = Labels(c, self.train, procs.device, model.head.head, procs.first)
         self.info |= {"teacher_sha256": labels.teacher, "teacher_weights": labels.teacher_weights}
@@ -172,7 +172,7 @@ class TextTask:
 
     # -- words -------------------------------------------------------------
 
-    def greeting(self, source: Source) -> str:
+    def greeting(self, source: BatchSource) -> str:
         c, info, data = self.config, self.train.info, self.info["data"]
         changed = corpus_of(c.dataset).unusual_settings(info["source"])
         data += f", prepared with {changed}, not with the standard settings" if changed else ""

@@ -228,8 +228,8 @@ def build(s: GrammarSettings) -> tuple[list[str], Machine]:
         for name, (p, to) in out.items():
             c = names.index(name)
             syntax[q, c], after[q, c] = p, to
-    words = [word for _, own, _ in classes for word in own]
-    klass = np.repeat(np.arange(len(classes)), [len(own) for _, own, _ in classes])
+    words = [word for _, words, _ in classes for word in words]
+    klass = np.repeat(np.arange(len(classes)), [len(words) for _, words, _ in classes])
     theme = np.full(len(words), -1)
     theme[: s.themes] = np.arange(s.themes)  # the vocatives
     lexicon = np.hstack([p for _, _, p in classes])

@@ -21,7 +21,7 @@ from runtime.files import replacing
 KIND = "grammar"  # the folder of this module, by which data.held_out finds it
 
 
-class Truth(NamedTuple):
+class GrammarTruth(NamedTuple):
     """A data.held_out.Truth."""
 
     machine: Machine
@@ -64,7 +64,7 @@ def describe(machine: Machine, states: np.ndarray) -> dict[str, Any]:
     }
 
 
-def write_truth(tokens: TokenFile, machine: Machine) -> Truth:
+def write_truth(tokens: TokenFile, machine: Machine) -> GrammarTruth:
     """Parses the split and writes its truth beside it, all or nothing. UserError if the grammar forbids one
     of its tokens."""
     ids = np.asarray(tokens.ids, np.int64)
@@ -79,10 +79,10 @@ def write_truth(tokens: TokenFile, machine: Machine) -> Truth:
     arrays = {"kind": np.array(KIND), "info": np.array(json.dumps(info)), **machine.tables._asdict()}
     with replacing(truth_path(tokens.path)) as file:
         np.savez_compressed(file, states=states.astype(np.uint32), **arrays)
-    return Truth(machine, states, info)
+    return GrammarTruth(machine, states, info)
 
 
-def read_truth(tokens: TokenFile, path: Path) -> Truth:
+def read_truth(tokens: TokenFile, path: Path) -> GrammarTruth:
     """The truth of a token file from `path`. UserError when it is damaged, or belongs to other tokens."""
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -91,18 +91,18 @@ def read_truth(tokens: TokenFile, path: Path) -> Truth:
         if states.dtype != np.uint32:
             raise ValueError("states of another type")
         states = states.astype(np.int64)
-        had, machine = (info["sha256"], info["tokens"], len(states)), Machine(tables)
+        sizes, machine = (info["sha256"], info["tokens"], len(states)), Machine(tables)
         _check(machine, states, tokens.info["vocab_size"])
         float(info["entropy"]), math.exp(info["entropy_rate"])
     except Exception as error:  # a damaged zip raises a kind of its own for each of its parts
         raise UserError(
             f"{path} is not a truth file ({type(error).__name__}): prepare the corpus again, with --force"
         ) from None
-    if had != (tokens.info["sha256"], len(tokens.ids), len(tokens.ids)):
+    if sizes != (tokens.info["sha256"], len(tokens.ids), len(tokens.ids)):
         raise UserError(
             f"{path} belongs to other tokens than {tokens.path.name}: prepare the corpus again, with --force"
         )
-    return Truth(machine, states, info)
+    return GrammarTruth(machine, states, info)
 
 
 def _check(machine: Machine, states: np.ndarray, vocab_size: int) -> None:

@@ -215,9 +215,9 @@ class ForwardBackward:
             if i in wanted:
                 kept[i] = beta
         if not (first * beta).any():
-            what = f"document of {len(row)} tokens" if whole else "text"
+            kind = f"document of {len(row)} tokens" if whole else "text"
             raise UserError(
-                f"row {b}: the grammar has no {what} with these known tokens: change them, or mask some"
+                f"row {b}: the grammar has no {kind} with these known tokens: change them, or mask some"
             )
         return kept
 

@@ -1,4 +1,4 @@
-"""Batches of images for training: a `Source` of data/batches.py. A label is a token, an image has one."""
+"""Batches of images for training: a `BatchSource` of data/batches.py. A label is a token."""
 
 import numpy as np
 import torch

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from config.defaults import TrainConfig
-from data.batches import Source
+from data.batches import BatchSource
 from heads import Weights
 from labs.classes.batches import ImageSource
 from labs.classes.cnn import USUAL, width
@@ -67,7 +67,7 @@ class Task:
     def vocabulary(config: TrainConfig) -> int:
         return KINDS[config.dataset].classes
 
-    def source(self, model: LanguageModel, procs: Processes) -> Source:
+    def source(self, model: LanguageModel, procs: Processes) -> BatchSource:
         c = self.config
         return ImageSource(self.images.train, model.head.head, c.batch_size, c.seed)
 
@@ -98,7 +98,7 @@ class Task:
         write_json(evaluator.out / RESULT, {**result, "training": best.config})
         say(f"test: {found}, of step {step}; {evaluator.out}")
 
-    def greeting(self, source: Source) -> str:
+    def greeting(self, source: BatchSource) -> str:
         d = self.images
         return (
             f"{d.name}: {len(d.train):,} images, {len(d.validation):,} for validation, {len(d.test):,} for "

@@ -78,7 +78,7 @@ class ImageTokenSettings(GeneratorSettings):
     classes: int = 0  # of files; of images it is known
 
 
-class ImageSource(NamedTuple):
+class ImageTokenSource(NamedTuple):
     """What `--source` says."""
 
     images: str  # in KINDS, or FILES
@@ -107,7 +107,7 @@ class ImageSource(NamedTuple):
         return open_images(self.images, self.folder)
 
 
-def read_source(source: str) -> ImageSource:
+def read_source(source: str) -> ImageTokenSource:
     """What `source` says; UserError for what is no source."""
     text, _, folder = (source.strip() or DEFAULT).partition(" in=")
     images, *rest = text.split()
@@ -121,7 +121,7 @@ def read_source(source: str) -> ImageSource:
         raise UserError(
             f"source {source!r}: files need classes=NUMBER and in=DIR, and of images the classes are known"
         )
-    return ImageSource(
+    return ImageTokenSource(
         images, tokenizer, settings, str(Path(folder).expanduser().absolute()) if folder else ""
     )
 
@@ -172,7 +172,7 @@ def sequences(layout: Layout, chunks: Callable[[], Chunks]) -> Iterator[str]:
     yield words[layout.none]
 
 
-def codec_of(out: Path, s: ImageSource, images: Callable[[], ImageSet], force: bool) -> Codec:
+def codec_of(out: Path, s: ImageTokenSource, images: Callable[[], ImageSet], force: bool) -> Codec:
     """The one that `out` holds of this source, or a new one, fitted to the train images and saved there."""
     made_of = str(s).partition(" in=")[0]
     with locked(out / ".codec.lock"):
@@ -188,7 +188,7 @@ def codec_of(out: Path, s: ImageSource, images: Callable[[], ImageSet], force: b
         return read_codec(out)[0]
 
 
-def image_chunks(out: Path, s: ImageSource, force: bool) -> tuple[int, dict[str, Callable[[], Chunks]]]:
+def image_chunks(out: Path, s: ImageTokenSource, force: bool) -> tuple[int, dict[str, Callable[[], Chunks]]]:
     """Codes an image, and the splits of a set of images. They are read only where something is to be made."""
     places = prod(grid_of(KINDS[s.images].shape, s.patch))
     make_codec(s.tokenizer, KINDS[s.images].shape, s.patch, s.settings.codes, 0)  # UserError before any work
@@ -206,7 +206,7 @@ def image_chunks(out: Path, s: ImageSource, force: bool) -> tuple[int, dict[str,
     return places, {split: partial(chunks, split) for split in SPLITS}
 
 
-def settled(out: Path, s: ImageSource) -> ImageSource:
+def settled(out: Path, s: ImageTokenSource) -> ImageTokenSource:
     """`s`, or what `out` was prepared from if that is the same but for the images' folder, which `s` lacks.
 
     UserError if `s` names another folder, or if there are other images in it now.
@@ -227,7 +227,7 @@ def settled(out: Path, s: ImageSource) -> ImageSource:
     return s
 
 
-def file_chunks(s: ImageSource) -> tuple[int, dict[str, Callable[[], Chunks]]]:
+def file_chunks(s: ImageTokenSource) -> tuple[int, dict[str, Callable[[], Chunks]]]:
     """Codes an image, and the splits of codes that are there already."""
     files = open_files(Path(s.folder), s.settings.codes, s.settings.classes)
 
