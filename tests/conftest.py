@@ -93,12 +93,12 @@ def handlers_kept() -> Iterator[None]:
             signal.signal(s, handler)
 
 
-def train_in_process(config: train.TrainConfig, folder: Path) -> int:
-    """train.main on `folder`'s tokens; signal handlers as they were."""
+def train_in_process(config: train.TrainConfig, folder: Path, main=train.main) -> int:
+    """train.main, or another `main`, on `folder`'s tokens; signal handlers as they were."""
     flags = [f"--{k}={v}" for k, v in vars(config).items()]
     with pytest.MonkeyPatch.context() as patch, handlers_kept():
         patch.setattr(training.text, "prepared", lambda *_: folder)
-        return train.main(flags)
+        return main(flags)
 
 
 @pytest.fixture(scope="session")
