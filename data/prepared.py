@@ -99,13 +99,19 @@ def corpora() -> dict[str, Path]:
 
 
 def corpus_of(dataset: str) -> Any:
-    """The data.corpus.Corpus in the prepare.py of a corpus. UserError if there is none of this name."""
+    """The data.corpus.Corpus in the prepare.py of a corpus. UserError if there is none."""
     known = corpora()
     if dataset not in known:
         near = difflib.get_close_matches(dataset, known, 1)
         guess = f", did you mean {near[0]!r}?" if near else ""
         raise UserError(f"unknown dataset {dataset!r}{guess} (known: {', '.join(known)})")
-    return importlib.import_module(f"{known[dataset].parents[1].name}.{dataset}.prepare").corpus
+    module = importlib.import_module(f"{known[dataset].parents[1].name}.{dataset}.prepare")
+    if not hasattr(module, "corpus"):
+        raise UserError(
+            f"{known[dataset]} has no `corpus`: give it one, a data.corpus.Corpus, "
+            "as docs/your_own_text.md shows"
+        )
+    return module.corpus
 
 
 def measure_of(dataset: str) -> str:

@@ -135,57 +135,30 @@ def test_bad_ids_are_refused(tmp_path: Path, ids: list[int]) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_missing(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="prepare.py"):
-        open_tokens(tmp_path / "train.bin")
-
-
-def damage(path: Path, how: str) -> None:
-    raw, described = path.read_bytes(), path.with_suffix(".json")
-    info = json.loads(described.read_text())
-    if how in ("truncated", "longer", "foreign", "version", "header", "empty"):
-        path.write_bytes(
-            {
-                "truncated": raw[:-1],
-                "longer": raw + b"x",
-                "foreign": b"PK" + raw[2:],
-                "empty": b"",
-                "version": raw[:8] + b"\2" + raw[9:],
-                "header": raw[:12] + b"\3" + raw[13:],
-            }[how]
-        )
-    elif how == "no json":
-        described.unlink()
-    else:
-        described.write_text(
-            {
-                "corrupt": "{",
-                "list": "[]",
-                "count": json.dumps({**info, "tokens": 9}),
-                "dtype": json.dumps({**info, "vocab_size": 70000}),
-            }[how]
-        )
-
-
-@pytest.mark.parametrize(
-    "how, says",
-    [
-        ("truncated", "should have 38 bytes and has 37"),
-        ("longer", "has 39"),
-        ("foreign", "not a token file"),
-        ("empty", "not a token file"),
-        ("version", "version 2"),
-        ("header", "damaged header"),
-        ("no json", "json is missing"),
-        ("corrupt", "does not describe"),
-        ("list", "does not describe"),
-        ("count", "9 tokens"),
-        ("dtype", "70000"),
-    ],
-)
-def test_damage_is_named(tmp_path: Path, how: str, says: str) -> None:
+@pytest.mark.parametrize("raw, info, says", [
+    (None, None, "train.bin is missing"),
+    (lambda raw: raw[:-1], None, "should have 38 bytes and has 37"),
+    (lambda raw: raw + b"x", None, "has 39"),
+    (lambda raw: b"PK" + raw[2:], None, "not a token file"),
+    (lambda raw: b"", None, "not a token file"),
+    (lambda raw: raw[:8] + b"\2" + raw[9:], None, "version 2"),
+    (lambda raw: raw[:12] + b"\3" + raw[13:], None, "damaged header"),
+    (lambda raw: raw, None, "json is missing"),
+    (lambda raw: raw, "{", "does not describe"),
+    (lambda raw: raw, "[]", "does not describe"),
+    (lambda raw: raw, '{"tokens": 9, "vocab_size": 300}', "9 tokens"),
+    (lambda raw: raw, '{"tokens": 3, "vocab_size": 70000}', "70000"),
+])  # fmt: skip
+def test_damage_is_named(tmp_path: Path, raw, info: str | None, says: str) -> None:
+    """`raw` changes the token file, or there is none; `info` is in the place of its JSON. None removes it if
+    the file itself is whole."""
     path = write_tokens(tmp_path / "train.bin", [np.arange(3)], 300, {}).path
-    damage(path, how)
+    whole, described = path.read_bytes(), path.with_suffix(".json")
+    path.unlink() if raw is None else path.write_bytes(raw(whole))
+    if info is not None:
+        described.write_text(info)
+    elif path.is_file() and path.read_bytes() == whole:
+        described.unlink()
     with pytest.raises((ValueError, FileNotFoundError), match=says) as caught:
         open_tokens(path)
     assert "\n" not in str(caught.value) and "prepare" in str(caught.value)
@@ -554,19 +527,14 @@ def test_a_silent_hub_is_not_asked_again_and_again(tmp_path: Path, monkeypatch: 
 
 
 def test_script(wiki: Path, tmp_path: Path) -> None:
-    def run(*options: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "data/wikitext103/prepare.py", "--tokenizer", "bpe270", *options],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-        )
-
-    done = run("--source", str(wiki), "--out", str(tmp_path / "out"))
-    assert done.returncode == 0
+    program = [sys.executable, "data/wikitext103/prepare.py"]
+    command = [*program, "--tokenizer=bpe270", f"--out={tmp_path / 'out'}"]
+    run = lambda source: subprocess.run(
+        [*command, f"--source={source}"], cwd=ROOT, capture_output=True, text=True
+    )
+    done, wrong = run(wiki), run(tmp_path)
+    assert done.returncode == 0 and is_prepared(tmp_path / "out", "bpe270") and "partial" in done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["train", "validation", "test"]
-    assert "partial" in done.stderr and is_prepared(tmp_path / "out", "bpe270")
-    wrong = run("--source", str(tmp_path), "--out", str(tmp_path / "out2"))
     assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1
     assert wrong.stderr.startswith("prepare.py: error: source")
 
