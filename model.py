@@ -6,9 +6,9 @@ Sources: Radford et al. 2019, "Language Models are Unsupervised Multitask Learne
 Courdier, Fleuret 2024, arXiv 2404.09562 (sigma-GPT).
 """
 
+import importlib
 import inspect
 import math
-import pkgutil
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -268,7 +268,7 @@ class ModernBlock(Block):
 
 
 class Trunk(nn.Module):
-    """Tokens -> hidden states: what every entry of TRUNKS is."""
+    """Tokens -> hidden states: what every trunk is."""
 
     config: GPTConfig  # padded_vocab and n_embd are those of what the head reads
     tied = False  # whether an output projection shares the embedding (LanguageModel says so)
@@ -474,9 +474,9 @@ class Modern(GPT):
 # -----------------------------------------------------------------------------
 # The language model
 
-# name -> class that makes a trunk from a GPTConfig and trunk_args or, for a lab's, "module:class". Its
-# forward(tokens, positions) gives hidden states (B, T, C), as GPT's does; only GPT has a cache
-TRUNKS: dict[str, type[Trunk] | str] = {"gpt": GPT, "modern": Modern, "cnn": "labs.classes.cnn:CNN"}
+# name -> class that makes a trunk from a GPTConfig and trunk_args; a lab's is TRUNK of labs/NAME/trunk.py.
+# Its forward(tokens, positions) gives hidden states (B, T, C), as GPT's does; only GPT has a cache
+TRUNKS: dict[str, type[Trunk]] = {"gpt": GPT, "modern": Modern}
 
 
 class LanguageModel(nn.Module):
@@ -588,10 +588,9 @@ def trunk_class(config: dict[str, Any]) -> type[Trunk]:
     take."""
     name, args = config.get("trunk", "gpt"), config.get("trunk_args", {})
     try:
-        made = TRUNKS[name]
-        trunk = pkgutil.resolve_name(made) if isinstance(made, str) else made
-    except (KeyError, ImportError):
-        raise ValueError(f"unknown trunk {name!r}; known: {', '.join(TRUNKS)}") from None
+        trunk = TRUNKS.get(name) or importlib.import_module(f"labs.{name}.trunk").TRUNK
+    except ImportError:
+        raise ValueError(f"unknown trunk {name!r}; known: {', '.join(TRUNKS)}, and those of labs") from None
     try:
         inspect.signature(trunk).bind(None, **args)
     except TypeError as error:

@@ -9,6 +9,7 @@ from data.orders import Order
 from runtime.configurator import check_seed, configure
 from runtime.errors import UserError
 from runtime.names import check_row_name
+from runtime.places import labs_with
 from runtime.values import OPTIMIZERS, check_dtype, check_head, check_one_of, registered
 from training.task import settled
 
@@ -29,7 +30,7 @@ class TrainConfig:
     tokenizer: str = "gpt2"         # bpeN: N tokens of the train split; bytes, words, or a tokenizer.json
     source: str = ""                # where the text or the images are; empty: their public home
     # model: GPT-2 124M with the paper's block
-    trunk: str = "gpt"              # a name in model.TRUNKS
+    trunk: str = "gpt"              # a name in model.TRUNKS, or a lab with a trunk.py
     trunk_args: dict = field(default_factory=dict)  # what it takes beside the sizes
     block_size: int = 512
     n_layer: int = 12
@@ -136,7 +137,7 @@ class TrainConfig:
         yield from self._label_problems()
         yield from _refusals(
             lambda: check_one_of("optimizer", self.optimizer, OPTIMIZERS),
-            lambda: check_one_of("trunk", self.trunk, registered("model", "TRUNKS")),
+            lambda: check_one_of("trunk", self.trunk, [*registered("model", "TRUNKS"), *labs_with("trunk")]),
             lambda: check_head(self.head),
             lambda: check_row_name(self.name),
             lambda: check_seed(self.seed),

@@ -18,7 +18,6 @@ from typing import Any
 from config.defaults import TrainConfig
 from evaluation.statistics import student_interval
 from labs.classes import measure as classes
-from labs.climbs import errors as climbs
 from measures.find import find_measure
 from measures.search import best_of, best_so_far, trials_of
 from measures.store import Store
@@ -254,7 +253,7 @@ def fits() -> dict[str, Span]:
 
 def written(name: str, measure: str) -> str:
     """The tables of results/NAME.jsonl as they stand there, without what stands under them."""
-    view = climbs.view if measure == "rest" else find_measure(measure).view
+    view = find_measure(measure).view
     paragraphs = view(stored(name, measure)).markdown.strip().split("\n\n")
     return "\n\n".join(part for part in paragraphs if part[:1] == "|")
 

@@ -5,7 +5,7 @@ import importlib
 
 from measures.measure import Measure
 from runtime.errors import UserError
-from runtime.places import CODE
+from runtime.places import labs_with
 
 CORE = {
     "text": ("measures.text", "TextMeasure"),
@@ -20,7 +20,7 @@ def find_measure(name: str) -> Measure:
     if name in CORE:
         module, cls = CORE[name]
         return getattr(importlib.import_module(module), cls)()
-    labs = [path.parent.name for path in sorted(CODE.glob("labs/*/measure.py"))]
+    labs = labs_with("measure")
     if name not in labs:
         known = [*CORE, *labs]
         near = difflib.get_close_matches(name, known, 1)

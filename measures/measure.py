@@ -106,13 +106,14 @@ class NamedRun(NamedTuple):
         return {**fields, "checkpoint": str(self.path), "step": progress["step"], **spent(c, progress)}
 
 
-def open_runs(arguments: list[str], classifier: bool = False) -> list[NamedRun]:
+def open_runs(arguments: list[str], classifier: bool = False, which: str = "best") -> list[NamedRun]:
     """The runs that `arguments` ask for: PATH, under the name of its run, or NAME=PATH. If `classifier`, they
-    may be classifiers. UserError for a name that no row can have."""
+    may be classifiers. `which` checkpoint is meant by a run's folder. UserError for a name that no row can
+    have."""
     out = []
     for argument in arguments:
         name, path = named_path(argument)
-        ckpt = load(find(path), weights=False, run=True, classifier=classifier)
+        ckpt = load(find(path, which), weights=False, run=True, classifier=classifier)
         out.append(NamedRun(name or ckpt.config["name"], path, ckpt))
     return out
 

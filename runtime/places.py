@@ -9,6 +9,11 @@ INSTALLED = not (CODE / "pyproject.toml").is_file()
 WORK = Path.cwd() if INSTALLED else CODE
 
 
+def labs_with(part: str) -> list[str]:
+    """The names of the labs that have labs/NAME/`part`.py: see labs/__init__.py."""
+    return sorted(path.parent.name for path in CODE.glob(f"labs/*/{part}.py"))
+
+
 def find(path: str | Path) -> Path:
     """`path`, if it is there from the current folder; else what has that path in the code, if that is."""
     own = CODE / path

@@ -101,6 +101,12 @@ def train_in_process(config: train.TrainConfig, folder: Path, main=train.main) -
         return main(flags)
 
 
+def train_on(folder: Path, out: Path, **changes: object) -> None:
+    """Trains a tiny run on `folder`'s tokens, of a corpus of words, under the name of its folder `out`."""
+    config = train.TrainConfig(**TINY | dict(tokenizer="words", name=out.name, out_dir=str(out)) | changes)
+    assert train_in_process(config, folder) == 0
+
+
 @pytest.fixture(scope="session")
 def trained(token_folder, tmp_path_factory) -> Path:
     """The out folder of a tiny softmax run, 60 steps. Read only."""

@@ -29,7 +29,7 @@ REPO = Path(__file__).resolve().parents[1]
 PAGES = sorted([*REPO.glob("*.md"), *(REPO / "docs").glob("*.md"), REPO / "results" / "README.md"])
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 # Files that a reader makes by following the page
-MADE = {"heads/asinh.py", "config/asinh.py"}
+MADE = {"heads/asinh.py", "config/asinh.py"} | {"config/dice.py"}
 
 
 def ids(page: Path) -> str:

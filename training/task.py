@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from runtime.places import CODE
+from runtime.places import labs_with
 
 if TYPE_CHECKING:  # what imports torch: a command line is read without it
     from collections.abc import Callable
@@ -83,10 +83,9 @@ class Lab(TrainingTask, Protocol):
 def lab_of(dataset: str) -> type[Lab] | None:
     """The lab whose DATASETS have `dataset` (labs/NAME/task.py); None where that is text, or where the lab is
     not there."""
-    for path in sorted(CODE.glob("labs/*/task.py")):
-        lab = f"labs.{path.parent.name}"
-        if dataset in importlib.import_module(lab).DATASETS:
-            return importlib.import_module(f"{lab}.task").Task
+    for lab in labs_with("task"):
+        if dataset in importlib.import_module(f"labs.{lab}").DATASETS:
+            return importlib.import_module(f"labs.{lab}.task").TASK
     return None
 
 

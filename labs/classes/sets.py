@@ -15,7 +15,7 @@ import hashlib
 import math
 import zlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -265,8 +265,3 @@ def read_cifar(path: Path, label_bytes: int) -> Images:
     rows = np.frombuffer(data, np.uint8).reshape(-1, row)
     pixels = np.ascontiguousarray(rows[:, label_bytes:]).reshape(-1, 3, 32, 32)
     return Images(pixels, rows[:, label_bytes - 1].astype(np.int64))
-
-
-def public(images: ImageSet) -> dict[str, Any]:
-    """What a run's configuration says of its data."""
-    return {"images": images.name, "data_sha256": images.sha256, "train_images": len(images.train)}

@@ -8,9 +8,9 @@ from config.defaults import TrainConfig
 from data.batches import BatchSource
 from heads import Weights
 from labs.classes.batches import ImageSource
-from labs.classes.cnn import USUAL, width
 from labs.classes.judge import Judged, judge
 from labs.classes.sets import KINDS, open_images
+from labs.cnn.trunk import USUAL, width
 from model import LanguageModel
 from runtime import checkpoint
 from runtime.errors import UserError, users_values
@@ -30,7 +30,7 @@ DECIDED = {
 }
 
 
-class Task:
+class ClassesTask:
     """A set of images, judged by accuracy on its validation images and, where it is equal, by NLL. See
     training.task.TrainingTask."""
 
@@ -107,3 +107,6 @@ class Task:
 
     def best(self, judged: tuple[float, ...], model: LanguageModel) -> str:
         return f"accuracy {100 - judged[0]:.2f}%, NLL {judged[1]:.4f}"
+
+
+TASK = ClassesTask

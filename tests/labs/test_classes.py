@@ -8,7 +8,6 @@ import math
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -25,10 +24,11 @@ from config.defaults import TrainConfig
 from evaluation.settings import TableConfig
 from heads import HEADS, make_head
 from labs.classes import sets
-from labs.classes.cnn import CNN, items, width
 from labs.classes.judge import PUBLISHED, Judged, judge
 from labs.classes.measure import summary_of
 from labs.classes.sets import KINDS, Images, open_images
+from labs.cnn.trunk import CNN, items, width
+from measures.find import find_measure
 from measures.jobs import Run
 from measures.store import Store
 from model import GPTConfig, LanguageModel
@@ -562,19 +562,14 @@ def test_a_classifier_of_an_earlier_version_says_what_to_do(flags, run, tmp_path
         run([*flags(max_steps=1), "--resume"])
 
 
-def test_training_on_text_knows_nothing_of_images():
-    code = (
-        "import sys, train, training.text, sample, table;"
-        "print([m for m in sys.modules if 'images' in m or 'classif' in m])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout == "[]\n", done.stderr
-
-
 def test_without_the_lab_its_names_are_unknown(monkeypatch):
-    monkeypatch.setattr("training.task.CODE", Path("nowhere"))
+    monkeypatch.setattr("runtime.places.CODE", Path("nowhere"))
     with pytest.raises(UserError, match="unknown dataset 'mnist'"):
         train.Trainer(TrainConfig(dataset="mnist"), train.Processes("cpu"))
+    with pytest.raises(UserError, match="trunk = 'cnn': use one of gpt;"):
+        TrainConfig(trunk="cnn").check()
+    with pytest.raises(UserError, match="measure = 'classes': use one of text, orders, frontier, curve$"):
+        find_measure("classes")
 
 
 # ---- the table

@@ -3,15 +3,14 @@
 import gzip
 import json
 import math
-import shutil
 from itertools import pairwise, product
 
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, train_in_process
+from conftest import train_on
 
-import train
+import table
 from data.held_out import open_held_out
 from data.orders import arranged
 from data.prepared import SPLITS, folder_of, load_tokenizer, prepared
@@ -19,13 +18,15 @@ from data.sequences import UNKNOWN, Chain, Sequences
 from data.tokens import open_tokens
 from evaluation.any_order import FREE, reader_of
 from evaluation.orders import Asker
+from evaluation.settings import TableConfig
 from evaluation.two_sided import two_sided
-from labs.climbs import errors as page
 from labs.climbs import records, simulated
 from labs.climbs.prepare import corpus as climbs
 from labs.climbs.rates import HIGHEST, LENGTH, LOWEST, RATES, WORDS, tokens_of
-from labs.climbs.rest import can_be_asked, density, nats, written
 from labs.climbs.simulated import Climbs, near
+from labs.rest import measure as rest
+from labs.rest.rest import can_be_asked, density, rest_nats, sample_rest
+from measures.jobs import Run
 from measures.store import Store
 from runtime.errors import UserError
 from tests.test_orders import log_p, model_of
@@ -312,8 +313,8 @@ def test_nats_of_the_rest(order):
         want -= p.gather(1, whole[:, place : place + 1]).log().sum().item()
         text[:, place] = whole[:, place]
     text = torch.where(known, whole, FREE)
-    assert nats(who, text, whole) == pytest.approx(want / int((~known).sum() * 3), rel=1e-5)
-    filled = written(who, text, seed=1)
+    assert rest_nats(who, text, whole) == pytest.approx(want / int((~known).sum() * 3), rel=1e-5)
+    filled = sample_rest(who, text, seed=1)
     assert (filled[:, known] == whole[:, known]).all() and (filled >= 0).all()
 
 
@@ -340,60 +341,91 @@ def test_errors_of_the_exact_posterior():
     """Of a truth that is asked as a model would be: what samples say, and what is said without them."""
     task = Climbs(8)
     x = torch.from_numpy(task.sample(400, np.random.default_rng(4)))
-    for name, known in page.parts_of(8, 1).items():
-        found = page.of_truth(task, page.Asked(x, {}, task), known)
+    errors = {name: rest.truth_errors(task, x, known) for name, known in rest.parts_of(8, 1).items()}
+    for name, of_part in errors.items():
         # what is asked about is the truth's own, so its error is its spread: sample^2 = 2 mean^2
-        assert found["sample"] / found["mean"] == pytest.approx(math.sqrt(2), rel=0.1), name
-        assert found["nll"] > 0
-    whole = page.of_truth(task, page.Asked(x, {}, task), np.arange(8) < 1)["nll"]
+        assert of_part["sample"] / of_part["mean"] == pytest.approx(math.sqrt(2), rel=0.1), name
     first = np.where(np.arange(8) < 1, x.numpy(), UNKNOWN)
     want = (task.log_evidence(first) - task.log_prob(x.numpy())).mean() / 7
-    assert whole == pytest.approx(want)
+    assert errors["the first rate"]["nll"] == pytest.approx(want)
 
 
-def test_the_error_of_the_mean_does_not_depend_on_how_many_samples(monkeypatch):
+@pytest.mark.parametrize("samples", [2, 20])
+def test_the_error_of_the_mean_does_not_depend_on_how_many_samples(samples, monkeypatch):
     """A model whose futures are noise around a mean of 0."""
     x = torch.full((200, 8), 2)  # 0 ft/min
-    monkeypatch.setattr(page, "can_be_asked", lambda *_: True)
-    monkeypatch.setattr(page, "nats", lambda *_: 0.0)
+    monkeypatch.setattr(rest, "rest_nats", lambda *_: 0.0)
     rng = torch.Generator().manual_seed(0)
-    noise = lambda who, text, seed: torch.randint(1, 6, text.shape, generator=rng)  # around 128 ft/min
-    monkeypatch.setattr(page, "written", noise)
-    who = asker(model_of("left_to_right", length=8, vocab=5))
-    for samples in (2, 20):
-        found = page.of_model(who, page.Asked(x, {}, None), np.arange(8) < 1, samples, 0)
-        assert found["mean"] == pytest.approx(128, rel=0.1)
-        assert found["sample"] == pytest.approx(128 * math.sqrt(1 + 2), rel=0.05)
+    noise = lambda asker, text, seed: torch.randint(1, 6, text.shape, generator=rng)  # around 128 ft/min
+    monkeypatch.setattr(rest, "sample_rest", noise)
+    model = asker(model_of("left_to_right", length=8, vocab=5))
+    errors = rest.model_errors(model, x, np.arange(8) < 1, samples, 0)
+    assert errors["mean"] == pytest.approx(128, rel=0.1)
+    assert errors["sample"] == pytest.approx(128 * math.sqrt(1 + 2), rel=0.05)
 
 
-def test_the_command(folder, tmp_path, capsys, said):
-    runs = []
+@pytest.fixture(scope="module")
+def runs(folder, tmp_path_factory) -> list[str]:
+    """A run on climbs for each order. Read only."""
+    out = tmp_path_factory.mktemp("runs")
     for order in ("left_to_right", "random", "masked"):
-        runs.append(tmp_path / order)
-        sizes = TINY | dict(block_size=8, dataset="climbs", tokenizer="words", name=order, order=order)
-        assert train_in_process(train.TrainConfig(**sizes, out_dir=str(runs[-1])), folder) == 0
+        train_on(folder, out / order, dataset="climbs", block_size=8, order=order)
+    return [str(path) for path in sorted(out.iterdir())]
+
+
+FLAGS = ["--measure=rest", "--windows=10", "--samples=2", "--device=cpu"]
+
+
+def test_the_measure(runs, tmp_path, capsys, said):
     out = tmp_path / "rest"
-    capsys.readouterr()
-    flags = ["--windows=10", "--samples=2", "--device=cpu", f"--out={out}"]
-    assert page.main([*map(str, runs), *flags]) == 0
-    assert capsys.readouterr().out.strip() == out.with_suffix(".md").read_text().strip()
+    assert table.main([*runs, *FLAGS, f"--out={out}"]) == 0
+    shown = capsys.readouterr().out
     rows = {r["name"]: r for r in Store(out.with_suffix(".jsonl")).rows("rest")}
     assert rows.keys() == {"truth", "left_to_right", "random", "masked"} and rows["truth"]["reference"]
     assert rows["random"]["row"] == "random" and rows["random"]["training"]["order"] == "random"
     later = {name: r["parts"]["10% and a later place"].keys() for name, r in rows.items()}
-    assert later["random"] == later["masked"] == {*page.COLUMNS} and not later["left_to_right"]
+    assert later["random"] == later["masked"] == {*rest.COLUMNS} and not later["left_to_right"]
     assert "one pass" not in rows["left_to_right"]["parts"]["50%"]
-    assert out.with_suffix(".png").stat().st_size > 1000
-    whole = said[1]
+    assert out.with_suffix(".md").read_text().strip() in shown and f"{out}.png" in shown
+    futures, whole = said
+    assert futures.startswith("exact\n") and "left_to_right" in futures
     assert "green: real" in whole and "10 of each" in whole and "masked" in whole and "truth" not in whole
+
+
+def test_figures_are_drawn_of_kept_arrays(runs, tmp_path, capsys, said, monkeypatch):
+    """Where nobody knows the truth, and of climbs too few for t-SNE."""
+    monkeypatch.setattr(rest, "two_sided", lambda *_: None)
+    out, kept = tmp_path / "rest", tmp_path / "rest.samples/left_to_right.safetensors"
+    flags = [runs[0], *FLAGS, "--windows=3", f"--out={out}"]
+    assert table.main(flags) == 0 and said == ["left_to_right\n\n"]
+    [row] = Store(out.with_suffix(".jsonl")).rows("rest")
+    assert table.main(flags) == 0 and "left_to_right: kept from" in capsys.readouterr().err
+    kept.unlink()
+    assert rest.MEASURE.draw([row], out) == []
+    assert table.main(flags) == 0 and "kept from" not in capsys.readouterr().err and kept.is_file()
+    kept.write_bytes(b"x")
+    with pytest.raises(
+        UserError, match=r"left_to_right.safetensors is damaged \(.*\): delete it, and measure"
+    ):
+        rest.MEASURE.draw([row], out)
+
+
+def test_a_run_is_measured_as_it_is_at_the_end_of_training(runs):
+    [run] = rest.RestSession(rest.RestConfig([runs[0]])).subjects
+    assert run.ckpt.path.name == "last"
+
+
+def test_what_cannot_be_measured_is_refused(runs, trained):
     for flag, says in (("--climb=10", "climb = 10: there are 10"), ("--samples=1", "samples = 1: must be")):
         with pytest.raises(UserError, match=says):
-            page.main([str(runs[1]), *flags, flag])
-    moved = tmp_path / "moved"
-    shutil.copytree(folder, moved)
-    assert page.main([str(runs[0]), *flags, f"--data={moved}"]) == 0
-
-
-def test_runs_of_another_corpus_are_refused(trained):
+            table.main([runs[1], *FLAGS, flag])
     with pytest.raises(UserError, match="was trained on .*: give runs of config/climbs.py"):
-        page.main([str(trained)])
+        table.main([str(trained), *FLAGS])
+    with pytest.raises(UserError, match=r"was trained on demo: give runs of config/climbs.py"):
+        rest.MEASURE.check(rest.RestConfig([]), [Run.make("baseline", 1, TableConfig(overlay="tiny")).wanted])
+
+
+def test_the_table_of_a_run_that_could_not_be_measured():
+    common = {"name": "a", "row": "a", "overlay": "", "seed": 1, "training": {}}
+    shown = rest.MEASURE.view([common | {"problem": "its training diverged"}]).markdown
+    assert shown == "a could not be evaluated: its training diverged\n"

@@ -1,24 +1,27 @@
 """The synthetic tasks: exact distributions given any known tokens, the paper's burst steps, the corpus."""
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import pairwise, permutations, product
+from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, train_in_process
+from conftest import train_on
 
-import train
+import table
 from data.batches import Windows
 from data.held_out import open_held_out
 from data.prepared import SPLITS, folder_of, load_tokenizer, prepared
 from data.sequences import SequenceTask
 from data.tokens import open_tokens
-from labs.synthetic import random_walk as page
+from evaluation.settings import TableConfig
 from labs.synthetic.prepare import corpus as synthetic
 from labs.synthetic.tasks import TASKS, UNKNOWN, Permutation, Product, Step, Walk, distinct
+from labs.walk.measure import WalkConfig
+from measures.find import find_measure
+from measures.jobs import Run
 from measures.store import Store
 from runtime.errors import UserError
 
@@ -397,32 +400,53 @@ def test_a_folder_of_another_task_is_refused(root):
         synthetic.prepare(folder, "gpt2", "step")
 
 
-# ---- the figure of the walk ------------------------------------------------------------------------
+# ---- the walk measure ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("order", ["left_to_right", "random"])
-def test_the_figure_of_the_walk(order, tmp_path, capsys, said):
-    folder = prepared("synthetic", "words", "walk length=12 train=20 validation=2 test=40", tmp_path)
-    sizes = TINY | dict(block_size=12, dataset="synthetic", tokenizer="words", name=order, order=order)
-    run, out = tmp_path / order, tmp_path / "walk"
-    assert train_in_process(train.TrainConfig(**sizes, out_dir=str(run)), folder) == 0
-    asked = [str(run), f"--data={folder}", f"--out={out}", "--place=3"]
-    walks = open_tokens(folder / "test.bin").ids[:480].reshape(40, 12)
-    value = int(np.bincount(walks[:, 3]).argmax()) + Walk(12).low
-    capsys.readouterr()
-    if order == "left_to_right":
-        with pytest.raises(UserError, match="left"):
-            page.main([*asked, f"--value={value}"])
-        return
-    assert page.main([*asked, f"--value={value}"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["walks"] == (walks[:, 3] == value - Walk(12).low).sum() and found["kl_after"] > 0
+@pytest.fixture(scope="module")
+def walks(tmp_path_factory) -> tuple[Path, np.ndarray]:
+    """A folder of walks of 12 places, with those of the test split (40, 12). Read only."""
+    source = "walk length=12 train=20 validation=2 test=40"
+    folder = prepared("synthetic", "words", source, tmp_path_factory.mktemp("walks"))
+    return folder, open_tokens(folder / "test.bin").ids[:480].reshape(40, 12)
+
+
+def test_the_walk_measure(walks, tmp_path, capsys, said):
+    (folder, rows), out = walks, tmp_path / "walk"
+    train_on(folder, tmp_path / "random", dataset="synthetic", block_size=12, order="random")
+    value = int(np.bincount(rows[:, 3]).argmax()) + Walk(12).low
+    flags = ["--measure=walk", str(tmp_path / "random"), f"--out={out}", "--place=3"]
+    assert table.main([*flags, f"--value={value}"]) == 0
     [row] = Store(tmp_path / "walk.jsonl").rows("walk")
-    assert found.items() <= row.items() and row["settings"]["place"] == 3 and row["name"] == order
-    assert f"test split ({found['walks']} walks)" in said[0]
+    assert row["walks"] == (rows[:, 3] == value - Walk(12).low).sum() and row["settings"]["place"] == 3
+    kl = [f"{row[key]:.4g}" for key in ("kl_before", "kl_after")]
+    assert min(map(float, kl)) > 0 and f"| random | {kl[0]}" in capsys.readouterr().out.replace("   ", "")
+    assert said == [f"exact\ntest split ({row['walks']} walks)\nrandom\n"]
     for wrong, says in (
         ("--place=12", "place = 12: walks have the places 0 to 11"),
         ("--value=7", "value = 7: no walk"),
     ):
         with pytest.raises(UserError, match=says):
-            page.main([*asked, wrong])
+            table.main([*flags, wrong])
+
+
+@pytest.mark.parametrize(
+    "source, changes, says",
+    [
+        ("walk", dict(), "reads from left to right alone"),
+        ("step", dict(order="random"), "was not trained on the walk"),
+        ("walk", dict(order="random", dataset="demo"), "was not trained on the walk"),
+    ],
+)
+def test_runs_that_are_of_no_walk_are_refused(source, changes, says, tmp_path):
+    folder = prepared("synthetic", "words", f"{source} length=12 train=20 validation=2 test=2", tmp_path)
+    train_on(folder, tmp_path / "run", **dict(dataset="synthetic", block_size=12, max_steps=1) | changes)
+    with pytest.raises(UserError, match=says):
+        table.main(["--measure=walk", str(tmp_path / "run")])
+
+
+def test_planned_walks_are_checked_before_any_training():
+    planned = Run.make("sigma_gpt_random", 1, TableConfig(overlay="synthetic", flags="--source=walk")).wanted
+    assert find_measure("walk").check(WalkConfig([]), [planned]) == {"place": 50, "value": 120}
+    with pytest.raises(UserError, match="reads from left to right alone"):
+        find_measure("walk").check(WalkConfig([]), [planned | {"order": "left_to_right"}])

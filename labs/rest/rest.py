@@ -18,15 +18,15 @@ BATCH = 256  # texts
 SAMPLER = {"left_to_right": "left to right", "any": "random order", "masked": "a token a pass"}
 
 
-def can_be_asked(who: Asker, text: Tensor) -> bool:
+def can_be_asked(asker: Asker, text: Tensor) -> bool:
     """Whether a model can be given what is known of `text`."""
     known = text != FREE
     is_start = bool((known[:, 1:] <= known[:, :-1]).all() and known[:, 0].all())
-    return who.order != "left_to_right" or is_start
+    return asker.order != "left_to_right" or is_start
 
 
 @torch.no_grad()
-def nats(who: Asker, text: Tensor, whole: Tensor) -> float:
+def rest_nats(asker: Asker, text: Tensor, whole: Tensor) -> float:
     """-log p(rest | known) in nats a token, of texts whose rest is known to be that of `whole` (n, T).
 
     By the chain rule from left to right. It is no bound for masked diffusion either, which takes a pass a
@@ -34,30 +34,30 @@ def nats(who: Asker, text: Tensor, whole: Tensor) -> float:
     """
     total = 0.0
     for part, right in zip(text.split(BATCH), whole.split(BATCH)):
-        said = _continued if who.order == "left_to_right" else _filled_in
-        total -= float(said(who, part, right).sum())
+        log_p = _log_p_after if asker.order == "left_to_right" else _log_p_between
+        total -= float(log_p(asker, part, right).sum())
     return total / int((text == FREE).sum())
 
 
-def _continued(who: Asker, text: Tensor, whole: Tensor) -> Tensor:
-    """log p (n * F,)."""
+def _log_p_after(asker: Asker, text: Tensor, whole: Tensor) -> Tensor:
+    """log p (n * F,) of the tokens after what is known, from left to right."""
     known = int((text[0] != FREE).sum())
-    with autocast(who.device, who.dtype):
-        hidden = who.model.trunk(whole[:, :-1].to(who.device))[:, known - 1 :]
-        log_p = who.model.head.log_probs(hidden.flatten(0, 1), who.draws).cpu().double()
+    with autocast(asker.device, asker.dtype):
+        hidden = asker.model.trunk(whole[:, :-1].to(asker.device))[:, known - 1 :]
+        log_p = asker.model.head.log_probs(hidden.flatten(0, 1), asker.draws).cpu().double()
     return log_p.gather(1, whole[:, known:].reshape(-1, 1))
 
 
-def _filled_in(who: Asker, text: Tensor, whole: Tensor) -> Tensor:
-    """log p (n, F)."""
-    c = reader_of(who.model, text, who.draws, dtype=who.dtype)
-    places, out = free_places(text), []
-    for at in places.split(1 if who.order == "masked" else places.shape[1], 1):
+def _log_p_between(asker: Asker, text: Tensor, whole: Tensor) -> Tensor:
+    """log p (n, F) of the tokens at the free places, of a model of any order or of masked diffusion."""
+    reader = reader_of(asker.model, text, asker.draws, dtype=asker.dtype)
+    places, log_p = free_places(text), []
+    for at in places.split(1 if asker.order == "masked" else places.shape[1], 1):
         tokens = whole.gather(1, at)
-        said = c.along(at, tokens)
-        out.append(said.probs(tokens).log())
-        c.accept(said, at, tokens, torch.full((len(at),), at.shape[1]))
-    return torch.cat(out, 1)
+        conditionals = reader.along(at, tokens)
+        log_p.append(conditionals.probs(tokens).log())
+        reader.accept(conditionals, at, tokens, torch.full((len(at),), at.shape[1]))
+    return torch.cat(log_p, 1)
 
 
 def free_places(text: Tensor) -> Tensor:
@@ -66,21 +66,21 @@ def free_places(text: Tensor) -> Tensor:
     return (~free).int().argsort(dim=1, stable=True)[:, : int(free.sum(1).max())]
 
 
-def written(who: Asker, text: Tensor, seed: int) -> Tensor:
+def sample_rest(asker: Asker, text: Tensor, seed: int) -> Tensor:
     """Texts (n, T) whose free places the model filled in."""
-    generator = torch.Generator(float64_device(who.device)).manual_seed(seed)
-    write = writers(who.order)[SAMPLER[who.order]]
-    return torch.cat([write(who, part, generator).text.cpu() for part in text.split(BATCH)])
+    generator = torch.Generator(float64_device(asker.device)).manual_seed(seed)
+    sampler = writers(asker.order)[SAMPLER[asker.order]]
+    return torch.cat([sampler(asker, part, generator).text.cpu() for part in text.split(BATCH)])
 
 
 @torch.no_grad()
-def density(who: Asker, text: Tensor) -> Tensor:
+def density(asker: Asker, text: Tensor) -> Tensor:
     """p (n, T, V) of each place, float64, given all that is known, in one pass; a known token has all of it.
     UserError of a left-to-right model."""
-    p = torch.zeros(*text.shape, who.model.head.head.vocab_size, dtype=torch.float64)
+    p = torch.zeros(*text.shape, asker.model.head.head.vocab_size, dtype=torch.float64)
     p.scatter_(2, text.clamp(min=0)[:, :, None], (text != FREE).double()[:, :, None])
     places, rows = free_places(text), torch.arange(len(text))
-    said = reader_of(who.model, text, who.draws, dtype=who.dtype).each(places)
+    each = reader_of(asker.model, text, asker.draws, dtype=asker.dtype).each(places)
     for n in range(places.shape[1]):
-        p[rows, places[:, n]] = said.row(torch.full((len(text),), n))
+        p[rows, places[:, n]] = each.row(torch.full((len(text),), n))
     return p

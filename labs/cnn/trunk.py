@@ -250,3 +250,6 @@ def initialise(trunk: nn.Module, he: bool = False) -> None:
                 init.xavier_uniform_(module.weight)
             assert module.bias is not None
             init.zeros_(module.bias)
+
+
+TRUNK = CNN

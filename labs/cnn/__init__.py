@@ -1,0 +1,1 @@
+"""A convolutional network as a trunk, made from a line of text."""

@@ -1,0 +1,1 @@
+"""How well models know the rest of a climb, given parts of it: a measure."""

@@ -1,0 +1,45 @@
+"""docs/add_a_lab.md, followed to the letter in a copy of the core that has no other lab."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from measures.store import Store
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("config", "data", "evaluation", "heads", "measures", "runtime", "training")
+
+
+def copy_core(to: Path) -> None:
+    for path in (*ROOT.glob("*.py"), *(p for room in ROOMS for p in (ROOT / room).rglob("*.py"))):
+        copy = to / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
+    shutil.copy(ROOT / "pyproject.toml", to)
+
+
+def test_the_page_makes_a_lab_that_trains_and_is_measured(tmp_path):
+    page = (ROOT / "docs" / "add_a_lab.md").read_text(encoding="utf-8")
+    files = re.findall(r"^\*\*\d\. [^*]*\*\*, `([\w/.]+)`:\n\n```python\n(.*?)```", page, re.M | re.S)
+    assert [name for name, _ in files] == ["labs/dice/prepare.py", "labs/dice/measure.py", "config/dice.py"]
+    copy_core(tmp_path)
+    for name, code in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(code, encoding="utf-8")
+    commands = re.findall(r"^    (python .*)$", page, re.M)
+    train, dice, orders, table = commands
+    script = "\n".join(
+        ["set -e", train + " --device=cpu --dtype=float32", dice, orders, table + " --commands"]
+    )
+    place = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": ""}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=os.environ | place, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    [row] = Store(tmp_path / "out/dice.jsonl").rows("dice")
+    assert 0 < row["tv"] < 0.15
+    assert done.stdout.count("train.py config/baseline.py config/dice.py") == 3  # the table's, one a seed
+    assert "kl next" in (tmp_path / "out/dice_orders.md").read_text()
