@@ -29,9 +29,9 @@ from tqdm import tqdm
 from data.batches import Windows
 from data.labels import (
     MAGIC,
+    LabelSettings,
     LabelStore,
     Proposals,
-    Settings,
     checksums,
     choose_positions,
     make_targets,
@@ -132,7 +132,9 @@ class Teacher:
 
 
 @torch.no_grad()
-def propose(teacher: Teacher, indices: np.ndarray, x: Tensor, y: Tensor, settings: Settings) -> Proposals:
+def propose(
+    teacher: Teacher, indices: np.ndarray, x: Tensor, y: Tensor, settings: LabelSettings
+) -> Proposals:
     """The teacher's proposals for the windows `indices` with inputs x and next tokens y (B, T)."""
     positions = choose_positions(indices, x.shape[1], settings)
     x, y = x.to(teacher.device), y.to(teacher.device)
@@ -172,7 +174,7 @@ def _full_perplexity(
     return out.view(B, m, k)
 
 
-def identity(tokens: TokenFile, teacher: Teacher, block_size: int, settings: Settings) -> dict:
+def identity(tokens: TokenFile, teacher: Teacher, block_size: int, settings: LabelSettings) -> dict:
     """Everything the proposals depend on. Equal identities, equal labels."""
     return {
         "corpus": tokens.info["sha256"],
@@ -188,7 +190,7 @@ def identity(tokens: TokenFile, teacher: Teacher, block_size: int, settings: Set
 class Online:
     """The same proposals, computed at each step by the teacher."""
 
-    def __init__(self, teacher: Teacher, settings: Settings):
+    def __init__(self, teacher: Teacher, settings: LabelSettings):
         self.teacher, self.settings = teacher, settings
 
     def proposals(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Proposals:
@@ -199,7 +201,7 @@ def build_store(
     tokens: TokenFile,
     teacher: Teacher,
     block_size: int,
-    settings: Settings,
+    settings: LabelSettings,
     batch: int = 16,
     want: dict | None = None,
 ) -> LabelStore:
@@ -229,7 +231,7 @@ def build_store(
 
 
 def _build(
-    path: Path, teacher: Teacher, windows: Windows, settings: Settings, record: np.dtype, batch: int
+    path: Path, teacher: Teacher, windows: Windows, settings: LabelSettings, record: np.dtype, batch: int
 ) -> None:
     """Writes the records of all windows to `path`, going on from what a build that was stopped left."""
     part = path.with_suffix(".part")

@@ -8,24 +8,19 @@ AutoModelForCausalLM.from_pretrained("FOLDER", trust_remote_code=True). See docs
 
 from dataclasses import dataclass
 
-from runtime.configurator import check_seed
 from runtime.door import Program
 from runtime.errors import UserError
+from runtime.values import Positive, Seed
 
 
 @dataclass
 class ExportConfig:
     # fmt: off
-    run: str             # the out folder of a training run, or one checkpoint in it
-    folder: str          # the new folder
-    samples: int = 8     # weight draws of a Bayesian projection, stored in the folder
-    seed: int = 1337     # of these draws: those of eval_diversity.py and sample.py with the same two options
+    run: str                 # the out folder of a training run, or one checkpoint in it
+    folder: str              # the new folder
+    samples: Positive = 8    # weight draws of a Bayesian projection, stored in the folder
+    seed: Seed = 1337        # of these draws: eval_diversity.py's and sample.py's with the same two options
     # fmt: on
-
-    def check(self) -> None:
-        check_seed(self.seed)
-        if self.samples < 1:
-            raise UserError(f"samples = {self.samples}: must be at least 1")
 
 
 program = Program(__name__, __doc__, ExportConfig, "transformers")

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from runtime.configurator import check_seed
 from runtime.door import Program
 from runtime.errors import UserError
 from runtime.files import check_writable
+from runtime.values import Dtype, Natural, Positive, Seed
 
 
 @dataclass
@@ -26,26 +26,21 @@ class ReportConfig:
     # fmt: off
     shown: list[str]                # TABLE ... [NAME=]RUN ...: tables, and out folders of training runs
     out: str = "report.html"        # the file to write
-    prompts: int = 3                # whose continuations are shown
+    prompts: Positive = 3           # whose continuations are shown
     # of runs
     split: Literal["validation", "test"] = "test"
     data: str = ""                  # the prepared data folder; empty: the one of the first run
-    prompt_tokens: int = 28
-    new_tokens: int = 60
-    contexts: int = 6               # places at which runs stand beside the truth, where it is known
-    samples: int = 8                # weight draws of Bayesian rows
-    seed: int = 1337                # of what is drawn
+    prompt_tokens: Positive = 28
+    new_tokens: Positive = 60
+    contexts: Natural = 6           # places at which runs stand beside the truth, where it is known
+    samples: Positive = 8           # weight draws of Bayesian rows
+    seed: Seed = 1337               # of what is drawn
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
-    dtype: str = "float32"          # of matrix products: float32, bfloat16, float16, or auto
+    dtype: Dtype = "float32"        # of matrix products: float32, bfloat16, float16, or auto
     # fmt: on
 
     def check(self) -> None:
         """UserError naming the value that cannot work."""
-        for key in ("prompts", "prompt_tokens", "new_tokens", "contexts", "samples"):
-            least = 0 if key == "contexts" else 1
-            if getattr(self, key) < least:
-                raise UserError(f"{key} = {getattr(self, key)}: must be at least {least}")
-        check_seed(self.seed)
         check_writable(Path(self.out))
 
 

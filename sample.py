@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from runtime.configurator import Text, check_seed
 from runtime.door import Program
 from runtime.errors import UserError
-from runtime.values import check_sampling
+from runtime.values import Dtype, Natural, NonNegative, Positive, PositiveShare, Seed, Text
 
-FILLS = ("random", "left_to_right", "fractal")  # orders in which a text is filled in
+Fills = Literal["", "random", "left_to_right", "fractal"]  # orders in which a text is filled in
 
 
 @dataclass
@@ -31,29 +30,29 @@ class SampleConfig:
     # what is written
     prompt: Text = "\n"             # text to continue
     prompts: str = ""               # a file with one prompt a line, instead of --prompt
-    num_samples: int = 1            # texts for each prompt
-    length: int = 200               # new tokens of each text
-    temperature: float = 1.0        # 0 is greedy
-    top_k: int = 0                  # the most probable tokens that may be drawn; 0: all
-    top_p: float = 1.0              # or the smallest set of them with this mass
-    seed: int = 1337                # of the text; with the run's own, of Bayesian weights
-    samples: int = 8                # weight draws of a Bayesian projection, kept for the whole run
+    num_samples: Positive = 1       # texts for each prompt
+    length: Positive = 200          # new tokens of each text
+    temperature: NonNegative = 1.0  # 0 is greedy
+    top_k: Natural = 0              # the most probable tokens that may be drawn; 0: all
+    top_p: PositiveShare = 1.0      # or the smallest set of them with this mass
+    seed: Seed = 1337               # of the text; with the run's own, of Bayesian weights
+    samples: Positive = 8           # weight draws of a Bayesian projection, kept for the whole run
     uncertainty: bool = False       # total, aleatoric and epistemic, of each token, in nats
     # any order
     infill: Text = ""               # a text with gaps instead of a prompt: "The river <5> of the city"
-    order: str = ""                 # in which places are filled in, a token a pass: random (the default),
+    order: Fills = ""               # in which places are filled in, a token a pass: random (the default),
     #                                 left_to_right or fractal
     speculative: bool = False       # many tokens a pass, with the distribution of one a pass
     burst: bool = False             # many tokens a pass by the paper's rule, which changes the distribution
-    orders: int = 1                 # that --burst tries in each round
-    steps: int = 0                  # rounds of masked diffusion; 0: a token a pass
+    orders: Positive = 1            # that --burst tries in each round
+    steps: Natural = 0              # rounds of masked diffusion; 0: a token a pass
     density: bool = False           # of all gaps at once, instead of text
-    top: int = 5                    # candidates of a place that --density shows
+    top: Positive = 5               # candidates of a place that --density shows
     save: str = ""                  # --density also as SAVE.json and SAVE.png
     # machine
     which: Literal["best", "last"] = "best"  # checkpoint of the run
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
-    dtype: str = "auto"             # of matrix products: float32, bfloat16, float16, or auto
+    dtype: Dtype = "auto"           # of matrix products: float32, bfloat16, float16, or auto
     int8: bool = False              # int8 weights in the trunk: faster on an x86 CPU without bfloat16;
     #                                 what is sampled is then close to, no longer exactly what is scored, and
     #                                 depends a little on the texts sampled beside it, and on the cache
@@ -62,27 +61,6 @@ class SampleConfig:
 
     def check(self) -> None:
         """UserError naming the value that cannot work."""
-        check_sampling(self.temperature, self.top_k, self.top_p)
-        for key in ("num_samples", "length", "samples", "orders", "top"):
-            if getattr(self, key) < 1:
-                raise UserError(f"{key} = {getattr(self, key)}: must be at least 1")
-        check_seed(self.seed)
-        self._check_filling()
-
-    @property
-    def fills(self) -> bool:
-        """Whether a flag asks for places that are filled in, and not for text from left to right."""
-        return bool(self.infill or self._ways)
-
-    @property
-    def _ways(self) -> list[str]:
-        return [k for k in ("order", "speculative", "burst", "density", "steps") if getattr(self, k)]
-
-    def _check_filling(self) -> None:
-        if self.order not in ("", *FILLS):
-            raise UserError(f"order = {self.order!r}: use one of {', '.join(FILLS)}")
-        if self.steps < 0:
-            raise UserError(f"steps = {self.steps}: must be 0 or positive")
         how = self._ways
         if len(how) > 1:
             raise UserError(f"--{how[0]} and --{how[1]} are two ways to fill in a gap: give one of them")
@@ -101,6 +79,15 @@ class SampleConfig:
                 raise UserError(f"--infill has its text and its gaps already: leave --{key} out")
         if self.fills:
             self.check_filled()
+
+    @property
+    def fills(self) -> bool:
+        """Whether a flag asks for places that are filled in, and not for text from left to right."""
+        return bool(self.infill or self._ways)
+
+    @property
+    def _ways(self) -> list[str]:
+        return [k for k in ("order", "speculative", "burst", "density", "steps") if getattr(self, k)]
 
     def check_filled(self) -> None:
         """UserError for what only text from left to right has."""
@@ -175,8 +162,7 @@ def check_int8(device: torch.device, dtype: str) -> None:
 
 def precision(c: SampleConfig, device: torch.device) -> Precision:
     """The dtype of the matrix products, and why. UserError if --int8 cannot have it."""
-    auto = "float32" if c.int8 else "auto"
-    settled = settle_dtype(auto if c.dtype == "auto" else c.dtype, device)
+    settled = settle_dtype("float32" if c.int8 and c.dtype == "auto" else c.dtype, device)
     if c.int8:
         check_int8(device, settled.name)
     return settled

@@ -1,17 +1,28 @@
 """The one screen of defaults: what `python train.py` does unless a config file or a flag says otherwise."""
 
-import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from data.label_settings import Settings
-from data.orders import Order
-from runtime.configurator import check_seed, configure
+from data.label_settings import LabelSettings
+from runtime.configurator import configure
 from runtime.errors import UserError
 from runtime.names import check_row_name
 from runtime.places import labs_with
-from runtime.values import OPTIMIZERS, check_dtype, check_head, check_one_of, registered
+from runtime.values import Dtype, Field, Natural, NonNegative, Positive, Seed, registered, typed
 from training.task import settled
+
+if TYPE_CHECKING:  # which imports numpy
+    from data.orders import Order
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+OrderName = Literal["left_to_right", "random", "fractal", "conditional", "masked"]
+Curriculum = Literal["", "left_to_right", "random", "fractal", "conditional"]
+Labels = Literal["true", "hard", "soft"]
+PplForm = Literal["prefix", "full"]
+Optimizer = Literal["adamw", "muon", "adam", "sgd"]
 
 
 @dataclass
@@ -22,7 +33,7 @@ class TrainConfig:
     row: str = ""                   # of a table; empty: the first config file
     overlay: str = ""               # of the row; empty: the other config files, joined
     out_dir: str = ""               # empty: out/<name>
-    seed: int = 1337                # of initialisation, data order, dropout, weight noise, label positions
+    seed: Seed = 1337               # of initialisation, data order, dropout, weight noise, label positions
     resume: bool = False            # go on from out_dir/last
     init_from: str = ""             # weights to start from: a GPT-2 hub name or folder, or one of our runs
     # data
@@ -32,16 +43,16 @@ class TrainConfig:
     # model: GPT-2 124M with the paper's block
     trunk: str = "gpt"              # a name in model.TRUNKS, or a lab with a trunk.py
     trunk_args: dict = field(default_factory=dict)  # what it takes beside the sizes
-    block_size: int = 512
-    n_layer: int = 12
-    n_head: int = 12
-    n_embd: int = 768
-    dropout: float = 0.0
+    block_size: Positive = 512
+    n_layer: Positive = 12
+    n_head: Positive = 12
+    n_embd: Positive = 768
+    dropout: Decay = 0.0
     # generation order
-    order: str = "left_to_right"    # or random, fractal, conditional (any order), masked (diffusion)
-    curriculum: str = ""            # the order that some sequences have at first, such as "left_to_right"
-    curriculum_share: float = 0.5   # their share at the start; it falls linearly to 0
-    curriculum_steps: int = 0       # ... until this step; 0: the end of the cosine
+    order: OrderName = "left_to_right"  # or random, fractal, conditional (any order), masked (diffusion)
+    curriculum: Curriculum = ""     # the order that some sequences have at first, such as "left_to_right"
+    curriculum_share: Share = 0.5   # their share at the start; it falls linearly to 0
+    curriculum_steps: Natural = 0   # ... until this step; 0: the end of the cosine
     sinusoidal: bool = False        # any order's two positions are sines and cosines; False: learned
     # output head
     head: str = "softmax"           # a name in heads.HEADS
@@ -51,44 +62,44 @@ class TrainConfig:
     tied: bool = True               # the projection's weights are the token embedding; False: their own
     bayesian: bool = False          # the projection's weights have a distribution
     prior_sigma: float = 0.02       # their prior is N(0, prior_sigma^2)
-    kl_weight: float = 1.0          # beta of eq. 2; the KL counts once per pass over the training tokens
+    kl_weight: NonNegative = 1.0    # beta of eq. 2; the KL counts once per pass over the training tokens
     # labels
-    labels: str = "true"            # the "true" token alone; or with a teacher's proposals, "hard" or "soft"
+    labels: Labels = "true"         # the "true" token alone; or with a teacher's proposals, "hard" or "soft"
     teacher: str = "gpt2"           # a hub name, a transformers folder, or one of our runs; same vocabulary
-    candidates: int = 50            # k: tokens proposed at a position
+    candidates: Positive = 50       # k: tokens proposed at a position
     positions: float = 0.5          # of each window: a share up to 1, a number above
-    ppl_threshold: float = 0.0      # drop proposals of a higher perplexity; 0: none
-    ppl_form: str = "prefix"        # perplexity up to the proposal, or of the "full" window with it put in
-    label_weight: float = 1.0       # a proposal's label: this, times the teacher's probability if soft
+    ppl_threshold: NonNegative = 0.0    # drop proposals of a higher perplexity; 0: none
+    ppl_form: PplForm = "prefix"    # perplexity up to the proposal, or of the "full" window with it put in
+    label_weight: NonNegative = 1.0     # a proposal's label: this, times the teacher's probability if soft
     keep_true: bool = True          # False: proposals replace the true token, as the published code did
     label_store: bool = True        # proposals computed once and stored beside the token file; False: online
     # optimisation
-    optimizer: str = "adamw"        # or "muon": of the trunk's matrices, AdamW of all else; "adam", "sgd"
-    batch_size: int = 12            # windows a step, over all processes
-    micro_batch: int = 0            # windows at a time; 0: a process's whole share
-    max_steps: int = 100_000
-    learning_rate: float = 6e-4     # peak; reached by a linear warm-up, then a cosine down to min_lr
-    min_lr: float = 6e-5
-    readout_lr: float = 0.0         # peak for the embedding and the output projection; 0: learning_rate
-    warmup_steps: int = 2000
-    lr_decay_steps: int = 0         # end of the cosine; 0: max_steps
-    weight_decay: float = 0.1       # of matrices; biases, LayerNorms and Bayesian weights have none
-    beta1: float = 0.9
-    beta2: float = 0.95
-    grad_clip: float = 1.0          # norm of the whole gradient; 0: off
+    optimizer: Optimizer = "adamw"  # or "muon": of the trunk's matrices, AdamW of all else; "adam", "sgd"
+    batch_size: Positive = 12       # windows a step, over all processes
+    micro_batch: Natural = 0        # windows at a time; 0: a process's whole share
+    max_steps: Positive = 100_000
+    learning_rate: NonNegative = 6e-4   # peak; reached by a linear warm-up, then a cosine down to min_lr
+    min_lr: NonNegative = 6e-5
+    readout_lr: NonNegative = 0.0   # peak for the embedding and the output projection; 0: learning_rate
+    warmup_steps: Natural = 2000
+    lr_decay_steps: Natural = 0     # end of the cosine; 0: max_steps
+    weight_decay: NonNegative = 0.1     # of matrices; biases, LayerNorms and Bayesian weights have none
+    beta1: Decay = 0.9
+    beta2: Decay = 0.95
+    grad_clip: NonNegative = 1.0    # norm of the whole gradient; 0: off
     # evaluation and logs
-    eval_interval: int = 1000       # steps between evaluations of the validation split, with a checkpoint
-    eval_steps: list[int] = field(default_factory=list)  # evaluations at these steps and the last one instead
-    eval_windows: int = 0           # of it, evenly spread, in all evaluations but the last; 0: all of them
-    eval_samples: int = 4           # weight draws of a Bayesian projection in them
-    log_interval: int = 1           # steps between lines of the terminal and of log.jsonl
+    eval_interval: Positive = 1000  # steps between evaluations of the validation split, with a checkpoint
+    eval_steps: list[Positive] = field(default_factory=list)  # instead: at these steps, and the last one
+    eval_windows: Natural = 0       # of it, evenly spread, in all evaluations but the last; 0: all of them
+    eval_samples: Positive = 4      # weight draws of a Bayesian projection in them
+    log_interval: Positive = 1      # steps between lines of the terminal and of log.jsonl
     bar: bool = False               # a progress bar instead of lines, where stderr is a terminal
     wandb: bool = False             # also log to Weights & Biases; offline when it cannot be reached
     trackio: bool = False           # also log to Trackio, on this machine: `trackio show` opens its page
     wandb_project: str = "nanoheads"    # project of both
     # machine
     device: str = "auto"            # cuda where there is one, else cpu; "mps" if asked for
-    dtype: str = "auto"             # of matrix products; auto: bfloat16 if the device has it, see device.py
+    dtype: Dtype = "auto"           # of matrix products; auto: bfloat16 if the device has it, see device.py
     compile: bool = True            # torch.compile the trunk and the head's arithmetic (on a GPU only)
     profile: bool = False           # say where three steps spend their time, and write out_dir/trace.json
     # fmt: on
@@ -109,59 +120,44 @@ class TrainConfig:
         _refuse(self._problems())
         _refuse(self._problems_of_model())
 
-    def generation_order(self) -> Order:
+    def generation_order(self) -> "Order":
+        from data.orders import Order
+
         steps = self.curriculum_steps or self.lr_decay_steps or self.max_steps
         return Order(self.order, self.curriculum, self.curriculum_share, max(1, steps), self.seed)
 
-    def label_settings(self) -> Settings:
-        return Settings(self.candidates, self.positions, self.ppl_threshold, self.ppl_form, self.seed)
+    def label_settings(self) -> LabelSettings:
+        return LabelSettings(self.candidates, self.positions, self.ppl_threshold, self.ppl_form, self.seed)
 
     def _problems(self) -> Iterator[str]:
-        for key in ("batch_size", "max_steps", "eval_interval", "eval_samples", "log_interval"):
-            if getattr(self, key) < 1:
-                yield f"{key} = {getattr(self, key)}: must be at least 1"
-        if min(self.eval_steps, default=1) < 1:
-            yield f"eval_steps = {self.eval_steps}: each must be at least 1"
-        for key in (
-            *("learning_rate", "min_lr", "warmup_steps", "lr_decay_steps", "curriculum_steps"),
-            *("readout_lr", "weight_decay", "grad_clip", "kl_weight", "micro_batch", "label_weight"),
-            "eval_windows",
-        ):
-            if not 0 <= getattr(self, key) < math.inf:
-                yield f"{key} = {getattr(self, key)}: must be at least 0 and finite"
+        """Fields that cannot have their value, and values that cannot stand together."""
+        yield from _refusals(*(partial(typed, f.name, getattr(self, f.name), f.type) for f in fields(self)))
+        yield from _refusals(partial(check_row_name, self.name))
+        if self.trunk not in (known := [*registered("model", "TRUNKS"), *labs_with("trunk")]):
+            yield f"trunk = {self.trunk!r}: use one of {', '.join(known)}"
+        if self.head not in (known := registered("heads", "HEADS")):
+            yield f"unknown head {self.head!r}; known: {', '.join(known)}"
         if self.readout_lr and not self.learning_rate:
             yield f"readout_lr = {self.readout_lr} with learning_rate = 0: its schedule is a share of it"
-        for key in ("beta1", "beta2"):
-            if not 0 <= getattr(self, key) < 1:
-                yield f"{key} = {getattr(self, key)}: must be in [0, 1)"
-        yield from self._label_problems()
-        yield from _refusals(
-            lambda: check_one_of("optimizer", self.optimizer, OPTIMIZERS),
-            lambda: check_one_of("trunk", self.trunk, [*registered("model", "TRUNKS"), *labs_with("trunk")]),
-            lambda: check_head(self.head),
-            lambda: check_row_name(self.name),
-            lambda: check_seed(self.seed),
-            lambda: check_dtype(self.dtype),
-            self.label_settings,
-            self.generation_order,
-        )
-
-    def _problems_of_model(self) -> Iterator[str]:
-        """What the trunk and the head themselves refuse. Their import takes seconds, so this comes last."""
-        yield from self._unlabelled()
-        yield from _refusals(self._smallest_trunk, self._smallest_head)
-
-    def _label_problems(self) -> Iterator[str]:
-        if self.labels not in ("true", "hard", "soft"):
-            yield f"labels = {self.labels!r}: use 'true', 'hard' or 'soft'"
+        if self.curriculum and self.order in ("left_to_right", "masked"):
+            yield (
+                f"curriculum = {self.curriculum!r} with order = {self.order!r}: give the order that the "
+                "training is to end with, such as --order=random, or leave the curriculum out"
+            )
+        if not (0 < self.positions <= 1 or (self.positions > 1 and self.positions % 1 == 0)):
+            yield f"positions = {self.positions}: give a share in (0, 1] or a whole number of positions"
         if self.labels != "true" and self.label_weight > 1:
             yield f"label_weight = {self.label_weight}: a label value is at most 1"
-
         if self.labels != "true" and self.order != "left_to_right":
             yield (
                 f"labels = {self.labels!r} with order = {self.order!r}: a teacher proposes what may follow "
                 "the text to the left; use labels = 'true' or order = 'left_to_right'"
             )
+
+    def _problems_of_model(self) -> Iterator[str]:
+        """What the trunk and the head themselves refuse. Their import takes seconds, so this comes last."""
+        yield from self._unlabelled()
+        yield from _refusals(self._smallest_trunk, self._smallest_head)
 
     def _unlabelled(self) -> Iterator[str]:
         from heads import HEADS
@@ -202,8 +198,8 @@ class TrainConfig:
 
 
 def _refuse(problems: Iterator[str]) -> None:
-    if found := list(problems):
-        raise UserError("; ".join(found))
+    if text := "; ".join(problems):
+        raise UserError(text)
 
 
 def _refusals(*checks: Callable[[], object]) -> Iterator[str]:

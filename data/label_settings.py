@@ -1,13 +1,12 @@
 """What decides a teacher's proposals (data/labels.py), apart from torch."""
 
-import math
 from dataclasses import dataclass
 
 from runtime.errors import UserError
 
 
 @dataclass(frozen=True)
-class Settings:
+class LabelSettings:
     """What decides the proposals (and so belongs to a store's identity)."""
 
     candidates: int = 50  # k: tokens proposed at a position, the teacher's most probable
@@ -15,19 +14,6 @@ class Settings:
     ppl_threshold: float = 0.0  # proposals of a higher perplexity are dropped; 0: none is
     ppl_form: str = "prefix"  # of the window up to the candidate, or of the "full" window with it put in
     seed: int = 1337  # of the choice of positions
-
-    def __post_init__(self) -> None:
-        if self.candidates < 1:
-            raise UserError(f"candidates = {self.candidates}: the teacher must propose at least 1 token")
-        share, number = 0 < self.positions <= 1, 1 < self.positions < math.inf
-        if not share and not (number and self.positions == int(self.positions)):
-            raise UserError(
-                f"positions = {self.positions}: give a share in (0, 1] or a whole number of positions"
-            )
-        if not self.ppl_threshold >= 0:
-            raise UserError(f"ppl_threshold = {self.ppl_threshold}: must be positive, or 0 for none")
-        if self.ppl_form not in ("prefix", "full"):
-            raise UserError(f"ppl_form = {self.ppl_form!r}: use 'prefix' or 'full'")
 
     def count(self, block_size: int) -> int:
         """m for windows of `block_size`."""

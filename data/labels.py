@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from data.label_settings import Settings
+from data.label_settings import LabelSettings
 from data.tokens import TokenFile
 from heads import Targets
 from runtime.errors import UserError
@@ -30,7 +30,7 @@ class Proposals(NamedTuple):
     probs: np.ndarray  # (B, m, k), float16
 
 
-def choose_positions(indices: np.ndarray, block_size: int, settings: Settings) -> np.ndarray:
+def choose_positions(indices: np.ndarray, block_size: int, settings: LabelSettings) -> np.ndarray:
     """The m augmented positions of the windows `indices` (B,): (B, m), a pure function of (seed, window)."""
     m = settings.count(block_size)
 

@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from runtime.errors import UserError
-
 
 def left_to_right(T: int, rng: np.random.Generator) -> np.ndarray:
     return np.arange(T)
@@ -57,7 +55,6 @@ ORDERS: dict[str, Callable[[int, np.random.Generator], np.ndarray]] = {
     "conditional": conditional,
 }
 MASKED = "masked"  # masked diffusion: which places are hidden, and no order among them
-NAMES = (*ORDERS, MASKED)
 
 
 class Arranged(NamedTuple):
@@ -90,26 +87,6 @@ class Order:
     share: float = 0.5
     steps: int = 1
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.name not in NAMES:
-            raise UserError(f"order = {self.name!r}: use one of {', '.join(NAMES)}")
-        if self.curriculum:
-            self._check_curriculum()
-
-    def _check_curriculum(self) -> None:
-        value = f"curriculum = {self.curriculum!r}"
-        if self.curriculum not in ORDERS:
-            raise UserError(f"{value}: use one of {', '.join(ORDERS)}, or none")
-        if self.name == "left_to_right":
-            raise UserError(
-                f"{value} with order = 'left_to_right': that trunk reads no other order; give the order that "
-                "the training is to end with, such as --order=random"
-            )
-        if self.name == MASKED:
-            raise UserError(f"{value} with order = {MASKED!r}: masked diffusion has no order; leave it out")
-        if not 0 <= self.share <= 1:
-            raise UserError(f"curriculum_share = {self.share}: must lie between 0 and 1")
 
     def share_at(self, step: int) -> float:
         """Share of the step's sequences that have the curriculum's order."""

@@ -4,10 +4,10 @@ import hashlib
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-from runtime.configurator import check_seed, configure, help_text
+from runtime.configurator import configure, help_text
 from runtime.door import read
 from runtime.errors import UserError
-from runtime.values import check_sampling
+from runtime.values import AtLeast2, Dtype, Natural, NonNegative, Positive, PositiveShare, Seed
 
 NEIGHBOURS = 3  # k of the manifolds of images
 LEAST_WORDS = 4  # a text is not cut to fewer: the metrics count 4-grams
@@ -22,18 +22,18 @@ class TextsConfig:
     split: Literal["train", "validation", "test"] = "test"  # held out; train in the paper's protocol alone
     data: str = ""                  # the prepared data folder; empty: the one of the first run
     # what is sampled
-    texts: int = 100                # of each row
-    prompt_tokens: int = 50         # 0: the whole block
-    new_tokens: int = 200
-    words: int = 0                  # the first of each text, which are measured; 0: as many as 95% of the
+    texts: Positive = 100           # of each row
+    prompt_tokens: Natural = 50     # 0: the whole block
+    new_tokens: Positive = 200
+    words: Natural = 0              # the first of each text, which are measured; 0: as many as 95% of the
     #                                 human continuations have. Shorter texts stay as they are
-    top_k: int = 0                  # the most probable tokens that may be drawn; 0: all
-    top_p: float = 1.0              # or the smallest set of them with this mass
-    samples: int = 8                # weight draws of Bayesian rows
-    seed: int = 1337                # what is drawn depends on it and on the run's own training seed
+    top_k: Natural = 0              # the most probable tokens that may be drawn; 0: all
+    top_p: PositiveShare = 1.0      # or the smallest set of them with this mass
+    samples: Positive = 8           # weight draws of Bayesian rows
+    seed: Seed = 1337               # what is drawn depends on it and on the run's own training seed
     # machine
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
-    dtype: str = "float32"          # of matrix products: float32, bfloat16, float16, or auto
+    dtype: Dtype = "float32"        # of matrix products: float32, bfloat16, float16, or auto
     # fmt: on
 
 
@@ -42,25 +42,18 @@ class EvaluationConfig(TextsConfig):
     # fmt: off
     # the protocol
     protocol: Literal["honest", "paper"] = "honest"
-    loops: int = 1                  # groups that the texts are measured in; their mean is reported
-    temperature: float = 1.0        # 0 is greedy
-    stride: int = 0                 # of the scoring windows; 0: min(512, block_size)
+    loops: Positive = 1             # groups that the texts are measured in; their mean is reported
+    temperature: NonNegative = 1.0  # 0 is greedy
+    stride: Natural = 0             # of the scoring windows; 0: min(512, block_size)
     # what the texts are judged by
     scorer: str = ""                # a run, or a folder of transformers: generative perplexity and,
     #                                 where the package mauve-text is installed, MAUVE by its hidden states
     # the table
     out: str = ""                   # writes OUT.jsonl, its views OUT.md and OUT.csv, and OUT.samples/
     #                                 rows of unchanged checkpoints in it are kept
-    texts_kept: int = 12            # texts of each row in OUT.samples; 0: all
-    halves: int = 200               # random halves of the references' texts, for their intervals
+    texts_kept: Natural = 12        # texts of each row in OUT.samples; 0: all
+    halves: AtLeast2 = 200          # random halves of the references' texts, for their intervals
     # fmt: on
-
-    def check(self) -> None:
-        """UserError for what cannot work."""
-        if self.halves < 2:
-            raise UserError(f"halves = {self.halves}: must be at least 2")
-        if self.texts_kept < 0:
-            raise UserError(f"texts_kept = {self.texts_kept}: must be at least 0, which keeps all")
 
 
 @dataclass
@@ -68,20 +61,18 @@ class PaperConfig(EvaluationConfig):
     # fmt: off
     # with --protocol paper
     split: Literal["train", "validation", "test"] = "train"
-    loops: int = 10
-    prompt_tokens: int = 0
-    new_tokens: int = 500
-    temperature: float = 0.8
-    top_k: int = 200
+    loops: Positive = 10
+    prompt_tokens: Natural = 0
+    new_tokens: Positive = 500
+    temperature: NonNegative = 0.8
+    top_k: Natural = 200
     # fmt: on
 
     @classmethod
     def read(cls, argv: list[str]) -> EvaluationConfig:
         """The configuration of a command line: with these defaults if it asks for the paper's protocol."""
         c = configure(EvaluationConfig, argv)
-        c = configure(cls, argv) if c.protocol == "paper" else c
-        c.check()
-        return c
+        return configure(cls, argv) if c.protocol == "paper" else c
 
 
 class Measuring(NamedTuple):
@@ -100,18 +91,18 @@ class TableConfig:
     config: str = ""                                # of all rows, which then are names; empty: config/ROW.py
     overlay: str = "small"                          # a config file laid over each row
     flags: str = ""                                 # of train.py, given to each row before its own
-    seeds: list[int] = field(default_factory=lambda: [1, 2, 3])
+    seeds: list[Seed] = field(default_factory=lambda: [1, 2, 3])
     partial: bool = False                           # trains nothing: a table of the runs that are finished
     commands: bool = False                          # trains nothing: prints one line a run that is to do
-    jobs: int = 1                                   # trainings at a time, each with its share of the cores
+    jobs: Positive = 1                              # trainings at a time, each with its share of the cores
     # the search of each row's own settings
     search: bool = False                            # searches, in place of making the table
     tuned: bool = False                             # the table: each row at its best point of the search
     tuning: str = ""                                # the file with the trials; empty: the table's own
     space: dict = field(default_factory=lambda: {"learning_rate": [1e-3, 8e-3], "gain": [0.5, 16]})
     #                                                 key -> [lowest, highest], on a log scale
-    trials: int = 16                                # of each row
-    design: int = 8                                 # of these, at points that all rows share
+    trials: Positive = 16                           # of each row
+    design: Positive = 8                            # of these, at points that all rows share
     tune_seed: int = 1                              # of all trials; the table's seeds are others
     # the table
     measure: str = "text"                           # or orders, frontier, curve, a lab's
@@ -136,9 +127,6 @@ class TableConfig:
 
     def check(self) -> None:
         """UserError for what neither a table nor a search can be asked for."""
-        for key in ("jobs", "trials", "design"):
-            if getattr(self, key) < 1:
-                raise UserError(f"{key} = {getattr(self, key)}: must be at least 1")
         if not self.rows or not self.seeds:
             raise UserError(
                 "rows and seeds: a table needs at least one of each; give the file that has them first: "
@@ -240,8 +228,6 @@ def settings(
 
 def check_settings(s: Settings) -> None:
     """UserError naming the setting that cannot work."""
-    check_sampling(s.temperature, s.top_k, s.top_p)
-    check_seed(s.seed)
     paper = s.protocol == "paper"
     if paper != (s.split == "train"):
         right = (
@@ -254,25 +240,20 @@ def check_settings(s: Settings) -> None:
         raise UserError(f"words = {s.words}: the paper's protocol cuts no text; leave --words out")
     if paper and s.scorer:
         raise UserError("the paper's protocol has no columns for a scorer; leave --scorer out")
-    if s.words < 0 or 0 < s.words < LEAST_WORDS:
+    if 0 < s.words < LEAST_WORDS:
         raise UserError(
             f"words = {s.words}: at least {LEAST_WORDS}, the metrics count {LEAST_WORDS}-grams; 0 chooses"
         )
-    if s.loops < 1:
-        raise UserError(f"loops = {s.loops}: must be at least 1")
-    if min(s.texts // s.loops // 2, s.prompt_tokens, s.new_tokens, s.samples) < 1:
-        raise UserError(
-            f"texts = {s.texts}, prompt_tokens = {s.prompt_tokens}, new_tokens = {s.new_tokens}, "
-            f"samples = {s.samples}: at least 2 texts a loop, and 1 of the others"
-        )
+    if s.texts < 2 * s.loops:
+        raise UserError(f"texts = {s.texts} with loops = {s.loops}: give at least 2 texts a loop")
     # the paper's texts go on beyond the block
     what, needs = "prompt_tokens + new_tokens", s.prompt_tokens + s.new_tokens
     if paper:
         what, needs = "prompt_tokens", s.prompt_tokens
     if needs > s.block_size:
         raise UserError(f"{what} = {needs} do not fit block_size = {s.block_size}: ask for shorter texts")
-    if not 1 <= s.stride <= s.block_size:
-        raise UserError(f"stride = {s.stride}: must lie between 1 and block_size = {s.block_size}")
+    if s.stride > s.block_size:
+        raise UserError(f"stride = {s.stride}: must be at most block_size = {s.block_size}")
 
 
 def other_settings(had: dict, now: dict) -> list[str]:

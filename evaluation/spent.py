@@ -6,7 +6,7 @@ A run that starts from another one, or learns from its labels, has also spent wh
 import contextlib
 from typing import Any
 
-from data.labels import Settings
+from data.labels import LabelSettings
 from runtime.checkpoint import find, is_run, load, weights_digest
 
 Counts = dict[str, Any]  # steps, train_tokens, teacher_tokens; without those that are not known
@@ -62,7 +62,8 @@ def _label_tokens(config: dict[str, Any], progress: dict[str, Any]) -> int | Non
         return 0
     try:
         block = config["block_size"]
-        settings = Settings(*(config[k] for k in ("candidates", "positions", "ppl_threshold", "ppl_form")))
+        keys = ("candidates", "positions", "ppl_threshold", "ppl_form")
+        settings = LabelSettings(**{key: config[key] for key in keys})
         stored, seen = (config["train_tokens"] - 1) // block, progress["step"] * config["batch_size"]
         windows = stored if config["label_store"] else seen
         return int(windows * settings.reads(block, config["vocab_size"]))

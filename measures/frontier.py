@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from measures.views import Grid, View, problems
 from model import context
 from runtime.checkpoint import load_model
 from runtime.device import get_dtype
-from runtime.errors import UserError
+from runtime.values import Field, NonNegative
 
 if TYPE_CHECKING:  # see figures.pyplot
     from matplotlib.axes import Axes
@@ -35,21 +35,17 @@ if TYPE_CHECKING:  # see figures.pyplot
 
 KEYS = {"self_bleu": "Self-BLEU", "bleu": "BLEU", "distinct_4": "Distinct-4", "seq_rep_4": "seq-rep-4"}
 KEYS |= {"validity": "validity"}
+Temperatures = Annotated[list[NonNegative], Field(min_length=1)]
 
 
 @dataclass
 class FrontierConfig(TextsConfig):
     # fmt: off
     # the frontier
-    temperatures: list[float] = field(default_factory=lambda: [0.5, 0.75, 1.0, 1.25, 1.5])
+    temperatures: Temperatures = field(default_factory=lambda: [0.5, 0.75, 1.0, 1.25, 1.5])
     out: str = ""                   # writes OUT.jsonl, OUT.md and OUT.png
     #                                 points of unchanged checkpoints in it are kept
     # fmt: on
-
-    def check(self) -> None:
-        """UserError for what cannot work."""
-        if not self.temperatures:
-            raise UserError("temperatures = []: give at least one, as in --temperatures=0.5,1.0")
 
 
 class FrontierSession(Session):

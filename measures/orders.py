@@ -19,7 +19,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from tqdm import tqdm
 
@@ -40,10 +40,12 @@ from measures.store import Row
 from measures.summary import grouped
 from measures.views import Grid, View, mean, problems
 from runtime.checkpoint import load_model
-from runtime.configurator import check_seed
 from runtime.device import get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
 from runtime.files import beside
+from runtime.values import Dtype, Field, Positive, Seed
+
+Between = Annotated[float, Field(gt=0, lt=1)]
 
 
 @dataclass
@@ -52,30 +54,19 @@ class OrdersConfig:
     checkpoints: list[str]          # [NAME=]RUN ...: out folders of training runs, or checkpoints in them
     split: Literal["validation", "test"] = "validation"
     data: str = ""                  # the prepared data folder; empty: the one of the first run
-    windows: int = 512              # of which middles are asked
-    gaps: list[int] = field(default_factory=list)  # tokens of a middle; empty: 1, 4, 16, 64 as they fit
-    truth_windows: int = 256        # in which a distribution is compared with the truth
-    known: list[float] = field(default_factory=lambda: [0.1, 0.5, 0.9])  # shares of a window
+    windows: Positive = 512         # of which middles are asked
+    gaps: list[Positive] = field(default_factory=list)  # tokens of a middle; empty: 1, 4, 16, 64 as they fit
+    truth_windows: Positive = 256   # in which a distribution is compared with the truth
+    known: list[Between] = field(default_factory=lambda: [0.1, 0.5, 0.9])  # shares of a window
     samplers: bool = False          # also what each sampler writes; for a corpus whose truth is known
-    texts: int = 500                # of each sampler
-    samples: int = 8                # weight draws of Bayesian rows
-    seed: int = 1337                # of what is sampled
+    texts: Positive = 500           # of each sampler
+    samples: Positive = 8           # weight draws of Bayesian rows
+    seed: Seed = 1337               # of what is sampled
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
-    dtype: str = "float32"          # of matrix products: float32, bfloat16, float16, or auto
+    dtype: Dtype = "float32"        # of matrix products: float32, bfloat16, float16, or auto
     out: str = ""                   # writes OUT.jsonl, OUT.md and, of samplers, OUT.samplers.png
     #                                 rows of other runs, and of unchanged ones, in it are kept
     # fmt: on
-
-    def check(self) -> None:
-        """UserError naming the value that cannot work."""
-        for key in ("windows", "truth_windows", "texts", "samples"):
-            if getattr(self, key) < 1:
-                raise UserError(f"{key} = {getattr(self, key)}: must be at least 1")
-        if min(self.gaps, default=1) < 1:
-            raise UserError(f"gaps = {self.gaps}: each must be at least 1 token")
-        if not all(0 < share < 1 for share in self.known):
-            raise UserError(f"known = {self.known}: each share must lie between 0 and 1")
-        check_seed(self.seed)
 
 
 def perplexities(asker: Asker, trained_in: str, data: HeldOut, title: str, apart: bool) -> dict[str, float]:

@@ -8,7 +8,6 @@ loads with weights_only=True.
 import contextlib
 import hashlib
 import json
-import reprlib
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -23,11 +22,11 @@ from torch import Tensor
 
 from model import GPTConfig, LanguageModel, trunk_config, trunk_size
 from model import build as new_model
-from runtime.configurator import coerce
 from runtime.device import check_model
 from runtime.errors import UserError, users_values
 from runtime.files import locked, read_json, sync_folder
 from runtime.names import check_row_name
+from runtime.values import Dtype, Natural, typed
 
 # What is read of config.json and progress.json, and of which type: anybody may have written them
 _ORDER = {"order": str, "sinusoidal": bool}
@@ -45,9 +44,10 @@ _RUN = {
     "init_from": str,
     "max_steps": int,
     "lr_decay_steps": int,
-    "dtype": str,
+    "dtype": Dtype,
 }
 _PROGRESS = {"tokens": int, "best_val_nll": float}
+_SCORED = {"val_nll": float | None}
 _JUDGED = {"best_val_error": float}  # a classifier's
 CLASSES = "classes"  # what stands for the tokenizer of a classifier
 
@@ -181,7 +181,7 @@ def is_run(path: str | Path) -> bool:
     return path.is_dir() and ((path / "progress.json").is_file() or not (path / "config.json").is_file())
 
 
-def _typed(content: Any, file: str, needed: dict[str, type], others: dict[str, type]) -> dict[str, Any]:
+def _typed(content: Any, file: str, needed: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
     """`content` of a JSON file, if it has all keys `needed`, and these and `others`, where it has them, are
     of their type. Else UserError."""
     if not isinstance(content, dict):
@@ -193,11 +193,9 @@ def _typed(content: Any, file: str, needed: dict[str, type], others: dict[str, t
         if key not in content:
             raise UserError(f"{file} has no {key!r}")
         try:
-            out[key] = coerce(content[key], kind)
-        except TypeError:
-            raise UserError(
-                f"{file} has {key} = {reprlib.repr(content[key])}, which is not a {kind.__name__}"
-            ) from None
+            out[key] = typed(key, content[key], kind)
+        except UserError as error:
+            raise UserError(f"{file} has {error}") from None
     return out
 
 
@@ -213,14 +211,8 @@ def _read_config(path: Path, run: bool, classifier: bool) -> dict[str, Any]:
 
 
 def _read_progress(path: Path, run: bool) -> dict[str, Any]:
-    needed = {"step": int} | (_PROGRESS if run else {})
-    progress = _typed(read_json(path), "progress.json", needed, _PROGRESS | _JUDGED)
-    if progress["step"] < 0 or not isinstance(progress.get("val_nll"), (float, int, type(None))):
-        raise UserError(
-            f"progress.json has step = {progress['step']!r}, val_nll = "
-            f"{reprlib.repr(progress.get('val_nll'))}"
-        )
-    return progress
+    needed = {"step": Natural} | (_PROGRESS if run else {})
+    return _typed(read_json(path), "progress.json", needed, _PROGRESS | _JUDGED | _SCORED)
 
 
 def load(

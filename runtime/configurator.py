@@ -2,11 +2,13 @@
 
 The dataclass says all that a command takes: a field is a flag, `--key=value` or `--key value`, and a field
 without a default is a positional argument. A dataclass without those takes config files. A config file holds
-lines `key = literal` and comments, nothing else: it is parsed, never executed. All problems are gathered into
-one UserError. Every command is wrapped by `cli`, which turns a user's mistake into one line.
+lines `key = literal` and comments, nothing else: it is parsed, never executed. pydantic checks each value
+against the type of its field (runtime/values.py). All problems are gathered into one UserError. Every command
+is wrapped by `cli`, which turns a user's mistake into one line.
 """
 
 import ast
+import contextlib
 import difflib
 import errno
 import functools
@@ -17,19 +19,18 @@ import re
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_origin
 
 from runtime.errors import UserError, printable
 from runtime.names import check_name
 from runtime.packages import not_installed
 from runtime.places import CODE, find
+from runtime.values import Text, typed, unusable
 
 T = TypeVar("T")
 LINE = 1200  # characters of an error
-LARGEST = 1e30  # of a float: float32 holds it, and many times as much
-SEEDS = 2**63  # torch takes no seed from here on, numpy none below 0
 NANOGPT = {  # its names, where ours are not alike -> ours
     "gradient_accumulation_steps": "micro_batch",
     "max_new_tokens": "length",
@@ -38,13 +39,10 @@ NANOGPT = {  # its names, where ours are not alike -> ours
     "decay_lr": "min_lr",
 }
 SIGPIPE = getattr(signal, "SIGPIPE", 13)  # Windows has none
-Text = Annotated[
-    str, "not a path"
-]  # kept as it is, where a plain str beginning with "~/" is in the home folder
 
 
 # -----------------------------------------------------------------------------
-# Values
+# Files and flags
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
@@ -85,175 +83,104 @@ def read_config(path: str | Path) -> dict[str, Any]:
     return values
 
 
-def coerce(value: Any, kind: Any) -> Any:
-    """`value` as `kind`, TypeError if it is another type.
+def read_flags(argv: list[str], kinds: dict[str, Any]) -> tuple[list[str], list[tuple[str, Any]]]:
+    """What is no flag; and (key, value) of each flag.
 
-    An int passes for a float, nothing else is converted. In a str "~/" is the home folder. `kind` is a type,
-    Literal["a", "b"], list[type] or Text.
-    """
-    if get_origin(kind) is Literal:
-        if value in get_args(kind):
-            return value
-        raise TypeError
-    if get_origin(kind) is list:
-        return [coerce(v, get_args(kind)[0]) for v in coerce(value, list)]
-    if kind is Text and isinstance(value, str):
-        return value
-    if kind is float and type(value) is int and abs(value) < 2**1023:
-        return float(value)
-    if kind is str and isinstance(value, str):
-        return os.path.expanduser(value) if value.startswith("~/") else value
-    if type(value) is not kind:
-        raise TypeError
-    return value
-
-
-def _from_text(text: str, kind: Any) -> Any:
-    """What the text of a flag means to a field of this kind: the text itself, or a literal.
-
-    A list may go without its brackets: 1,2 is [1, 2], and 1 is [1].
-    """
-    if kind in (str, Text) or get_origin(kind) is Literal:
-        return text
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        value = text  # a bare word is a string
-    if kind is list or get_origin(kind) is list:
-        return list(value) if isinstance(value, (list, tuple)) else [value]
-    return value
-
-
-def unusable(value: Any) -> str:
-    """Why no setting of any command can be `value`, or hold it; "" if one can."""
-    if isinstance(value, str) and ("\0" in value or any("\ud800" <= c <= "\udfff" for c in value)):
-        return "holds a NUL or half of a surrogate pair, which no path and no UTF-8 text has"
-    if isinstance(value, int) and abs(value) > SEEDS:
-        return "must lie between -2**63 and 2**63"
-    if isinstance(value, float) and not abs(value) <= LARGEST:
-        return f"must lie between -{LARGEST:g} and {LARGEST:g}"
-    if isinstance(value, dict):
-        value = [*value.keys(), *value.values()]
-    held = value if isinstance(value, (list, tuple, set)) else ()
-    return next(filter(None, map(unusable, held)), "")
-
-
-def _wanted(kind: Any) -> str:
-    """How to say `kind` to a user."""
-    if kind is Text:
-        kind = str
-    if get_origin(kind) is Literal:
-        return " or ".join(map(repr, get_args(kind)))
-    return f"a {str(kind) if get_origin(kind) else kind.__name__}"
-
-
-# -----------------------------------------------------------------------------
-# Arguments
-
-
-def _split(argv: list[str], kinds: dict[str, Any]) -> tuple[list[str], list[tuple[str, str, str | None]]]:
-    """What is no flag, and of each flag (as it was written, key, text of its value or None).
-
-    The value of a flag stands behind "=" or is the next argument. A bool needs none.
+    The value stands behind "=" or is the next argument, MISSING where neither is there. A bool needs none:
+    `--key` is True. The text is a literal, except where `kinds` has a string or a choice of strings. A list
+    may go without its brackets.
     """
     arguments, flags, left = [], [], argv[::-1]
     while left:
-        written = left.pop()
-        if not written.startswith("-"):
-            arguments.append(written)
+        argument = left.pop()
+        if not argument.startswith("-"):
+            arguments.append(argument)
             continue
-        key, equals, value = written.removeprefix("--").partition("=")
+        key, equals, text = argument.removeprefix("--").partition("=")
         key += "_" * keyword.iskeyword(key)  # --class is the field class_
-        text = value if equals else None
-        is_bool = kinds.get(key) is bool
-        if not equals and not is_bool and left and not left[-1].startswith("--"):
-            text = left.pop()
-            written = f"{written} {text}"
-        flags.append((written, key, text))
+        kind: Any = kinds.get(key)
+        if get_origin(kind) is Annotated:
+            kind = kind.__origin__
+        value: Any = text
+        if not equals and kind is bool:
+            value = True
+        elif not equals:
+            value = left.pop() if left and not left[-1].startswith("--") else MISSING
+        if isinstance(value, str) and kind is not str and get_origin(kind) is not Literal:
+            with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+                value = ast.literal_eval(value)  # a bare word is a string
+        if get_origin(kind) is list and value is not MISSING:
+            value = list(value) if isinstance(value, (list, tuple)) else [value]
+        flags.append((key, value))
     return arguments, flags
 
 
-def _positional(defaults: type, arguments: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """The values of the fields without a default, from the arguments that are no flags, and what is wrong.
-
-    A list takes all arguments that are left, at least one.
-    """
-    values, problems, left = {}, [], list(arguments)
-    for f in (f for f in fields(defaults) if _is_positional(f)):
+def _positional(kinds: dict[str, Any], arguments: list[str]) -> tuple[list[tuple[str, Any]], list[str]]:
+    """(field, value) from the arguments that are no flags, and what is wrong with them. A list takes all that
+    are left, at least one."""
+    values, problems, left = [], [], arguments
+    for key, kind in kinds.items():
         if not left:
-            problems.append(f"{f.name} is missing: --help says what it is")
-        elif get_origin(f.type) is list:
-            values[f.name], left = coerce(left, f.type), []
-        else:
-            values[f.name] = coerce(left.pop(0), f.type)
+            problems.append(f"{key} is missing: --help says what it is")
+            continue
+        taken = len(left) if get_origin(kind) is list else 1
+        values.append((key, left if get_origin(kind) is list else left[0]))
+        left = left[taken:]
     if left:
         problems.append(f"unexpected argument {left[0]!r}: --help lists the arguments")
     return values, problems
 
 
-def _is_positional(f: Field) -> bool:
-    return f.default is MISSING and f.default_factory is MISSING
+def _at_home(value: Any) -> Any:
+    """`value` with the home folder for "~/" at the start of a path."""
+    if isinstance(value, list):
+        return [_at_home(v) for v in value]
+    return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
 
 
-def _problem(where: str, key: str, value: Any, kind: Any) -> str:
-    """What to say of a value that is not of its kind."""
-    if where == f"--{key}":
-        return f"{where}: give its value, too: {where}=VALUE"
-    if get_origin(kind) is Literal:
-        return f"{where}: {key} = {value!r}: give {_wanted(kind)}"
-    return f"{where}: {key} = {value!r} is a {type(value).__name__}; give {_wanted(kind)}"
-
-
-def _other_programs(config: str) -> list[str]:
-    """The programs that the comments of a config file give it to, where this program is none of them."""
-    path = find(config)
-    commands = re.compile(rf"^# *python (\S+\.py) .*\b{re.escape(path.name)}\b", re.M)
-    programs = dict.fromkeys(commands.findall(path.read_text(encoding="utf-8")))
-    return [] if _program() in programs else list(programs)
+def _set(values: dict[str, Any], key: str, value: Any, kinds: dict[str, Any]) -> None:
+    """Sets values[key], or one entry of it. UserError if `kinds` has no such key, or not with this value."""
+    key, _, entry = key.partition(".")
+    kind = kinds.get(key)
+    if kind is None:
+        near = [NANOGPT[key]] if NANOGPT.get(key) in kinds else difflib.get_close_matches(key, kinds, 1)
+        hint = f"did you mean {near[0]!r}?" if near else "--help lists the keys"
+        raise UserError(f"unknown key {key!r}; {hint}")
+    if value is MISSING:
+        raise UserError(f"--{key}: give its value, too: --{key}=VALUE")
+    if entry and kind is not dict:
+        raise UserError(f"{key} has no entry {entry!r}: give --{key}=VALUE")
+    if reason := unusable(value):
+        raise UserError(f"{key} {reason}")
+    if entry:
+        value = {**values.get(key, {}), entry: value}
+    values[key] = typed(key, value if kind is Text else _at_home(value), kind)
 
 
 def configure(defaults: type[T], argv: list[str]) -> T:
     """An instance of the dataclass `defaults` from `argv`.
 
     Positional arguments are the fields without a default; a dataclass that has none takes config files, which
-    apply in order. Flags apply after all files: `--key=value` or `--key value`; `--key` alone means True, and
-    `--key.name=value` sets one entry of a dict. An empty `name` field becomes the config files' stems, joined
-    by "-"; an empty `row` is the first of them, an empty `overlay` the others, joined. UserError lists every
-    unknown key (with the nearest match), every wrong type and what is missing.
+    apply in order. Flags apply after all files; `--key.name=value` sets one entry of a dict. An empty `name`
+    field becomes the config files' stems, joined by "-"; an empty `row` is the first of them, an empty
+    `overlay` the others, joined. UserError lists every unknown key (with the nearest match), every value that
+    its field cannot have, and what is missing.
     """
     assert is_dataclass(defaults)
-    kinds = {f.name: f.type for f in fields(defaults) if not _is_positional(f)}
-    arguments, flags = _split(argv, kinds)
-    values: dict[str, Any] = {}
-    problems: list[str] = []
-    files: list[str] = []
-    if len(kinds) < len(fields(defaults)):
-        values, problems = _positional(defaults, arguments)
-    else:
-        files = arguments
-    said = [(path, key, value) for path in files for key, value in read_config(path).items()]
-    for written, key, text in flags:
-        kind = kinds.get(key)
-        said.append((written, key, True if text is None else _from_text(text, kind)))
-    for where, key, value in said:
-        key, _, entry = key.partition(".")
-        if key not in kinds:
-            if where in files and (others := _other_programs(where)):
-                problems.append(f"{where} is for {' and '.join(others)}: {key!r} is no key of {_program()}")
-                break
-            near = [NANOGPT[key]] if NANOGPT.get(key) in kinds else difflib.get_close_matches(key, kinds, 1)
-            hint = f"did you mean {near[0]!r}?" if near else "--help lists the keys"
-            problems.append(f"{where}: unknown key {key!r}; {hint}")
-        elif entry and kinds[key] is not dict:
-            problems.append(f"{where}: {key} is {_wanted(kinds[key])}, it has no entry {entry!r}")
-        elif wrong := unusable(value):
-            problems.append(f"{where}: {key} {wrong}")
-        else:
-            value = {**values.get(key, {}), entry: value} if entry else value
-            try:
-                values[key] = coerce(value, kinds[key])
-            except TypeError:
-                problems.append(_problem(where, key, value, kinds[key]))
+    required = [f for f in fields(defaults) if f.default is MISSING and f.default_factory is MISSING]
+    positional = {f.name: f.type for f in required}
+    kinds = {f.name: f.type for f in fields(defaults) if f not in required}
+    arguments, flags = read_flags(argv, kinds)
+    files = [] if positional else arguments
+    given, problems = _positional(positional, arguments) if positional else ([], [])
+    settings = [(f"{path}: ", key, value) for path in files for key, value in read_config(path).items()]
+    settings += [("", key, value) for key, value in flags]
+    values = {key: _at_home(value) for key, value in given}
+    for where, key, value in settings:
+        try:
+            _set(values, key, value, kinds)
+        except UserError as error:
+            problems.append(f"{where}{error}")
     if "name" in kinds:
         stems = [Path(f).stem for f in files]
         values["name"] = values.get("name") or "-".join(stems) or "run"
@@ -262,8 +189,8 @@ def configure(defaults: type[T], argv: list[str]) -> T:
             values["overlay"] = values.get("overlay") or "-".join(stems[1:])
         try:
             check_name(values["name"])
-        except ValueError as e:
-            problems.append(str(e))
+        except UserError as error:
+            problems.append(str(error))
     if problems:
         raise UserError("; ".join(problems))
     return defaults(**values)
@@ -295,13 +222,6 @@ def help_text(defaults: type) -> str:
             if not line.startswith(("class ", "@", "    # fmt:")):
                 body.append(re.sub(r"^(    \w+)_:", r"\1:", line))  # class_ is the flag --class
     return "\n".join(body).rstrip()
-
-
-def check_seed(seed: int) -> int:
-    """`seed`, if torch and numpy both take it. ValueError if not."""
-    if not 0 <= seed < SEEDS:
-        raise UserError(f"seed = {seed}: must lie between 0 and 2**63 - 1")
-    return seed
 
 
 # -----------------------------------------------------------------------------

@@ -7,13 +7,15 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from runtime.errors import UserError
-from runtime.values import CHOICES, DTYPES, check_dtype
+from runtime.values import Dtype
+
+DTYPES = get_args(Dtype)[1:]  # without "auto"
 
 if TYPE_CHECKING:
     from model import Size
@@ -32,7 +34,7 @@ ISA_WORDS = ("BF16", "FP16", "AMX", "ALL", "DEFAULT")
 
 
 class Precision(NamedTuple):
-    name: str  # one of DTYPES, never "auto"
+    name: Dtype  # never "auto"
     reason: str  # why this one, in a short phrase
 
 
@@ -122,13 +124,12 @@ def native(dtype: str, device: torch.device, has: Mapping[str, Any]) -> str:
     return f"this CPU has {feature}" if feature else ""
 
 
-def choose_dtype(name: str, device: torch.device, has: Mapping[str, Any] | None = None) -> Precision:
+def choose_dtype(name: Dtype, device: torch.device, has: Mapping[str, Any] | None = None) -> Precision:
     """The dtype that `name` means on a device with the capabilities `has` (None: its own), and why.
 
     "auto": bfloat16 where the device computes it; else float16 on a CUDA GPU, float32 on a CPU. On MPS
-    float32: nothing else has been tried there. UserError for an unknown name, and for 16 bits on MPS.
+    float32: nothing else has been tried there. UserError for 16 bits on MPS.
     """
-    check_dtype(name)
     if device.type == "mps":
         if name not in ("auto", "float32"):
             raise UserError(f"dtype = {name!r}: on mps only float32 is supported; use --dtype=float32")
@@ -151,7 +152,7 @@ def emulation(dtype: str, device: torch.device, has: Mapping[str, Any] | None = 
     return f"{dtype} is emulated on this {unit}: matrix products are slower than in float32"
 
 
-def settle_dtype(name: str, device: torch.device) -> Precision:
+def settle_dtype(name: Dtype, device: torch.device) -> Precision:
     """`choose_dtype` for a program. It warns on stderr of a dtype that is emulated here."""
     chosen = choose_dtype(name, device)
     if warning := emulation(chosen.name, device):
@@ -162,7 +163,7 @@ def settle_dtype(name: str, device: torch.device) -> Precision:
 def get_dtype(name: str) -> torch.dtype:
     """The torch.dtype of one of DTYPES; UserError for another name."""
     if name not in DTYPES:
-        raise UserError(f"dtype = {name!r}: use {CHOICES}")
+        raise UserError(f"dtype = {name!r}: use {', '.join(DTYPES)}")
     return getattr(torch, name)
 
 

@@ -121,8 +121,8 @@ def make_optimizer(
     readout_lr: float = 0.0,
     dtype: torch.dtype = torch.float32,
 ) -> torch.optim.Optimizer:
-    """One of OPTIMIZERS. Weight decay is for matrices: biases and LayerNorms have none, nor have weights with
-    a prior, which holds them already.
+    """One of config.defaults.Optimizer. Weight decay is for matrices: biases and LayerNorms have none, nor
+    have weights with a prior, which holds them already.
 
     "muon" orthogonalises the steps of the trunk's linear layers, in `dtype`. Its steps have the size of
     AdamW's, so both have the same learning rate. Embeddings and the output projection stay with AdamW; where

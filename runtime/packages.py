@@ -6,7 +6,7 @@ from runtime.places import INSTALLED
 
 # extra of pyproject.toml -> its packages, by the names that Python imports; "": those of a training
 EXTRAS = {
-    "": ("torch", "numpy", "safetensors", "filelock", "tiktoken", "tokenizers", "tqdm"),
+    "": ("torch", "numpy", "safetensors", "filelock", "tiktoken", "tokenizers", "tqdm", "pydantic"),
     "tables": ("scipy", "sacrebleu", "matplotlib", "tabulate", "jinja2", "optuna"),
     "hub": ("datasets", "transformers", "pyarrow"),
     "bayes": ("torchbnn",),

@@ -16,6 +16,7 @@ from runtime.device import DTYPES, Precision, choose_dtype, emulation
 from runtime.errors import UserError
 from runtime.gpt2 import from_gpt2
 from runtime.processes import Processes
+from runtime.values import Dtype
 
 # keys that a resumed run may change: none of them changes what a step computes, but for the rounding of
 # another device, and of sums over another number of processes
@@ -152,7 +153,9 @@ def saved_best(out: Path) -> dict[str, Any]:
     return {}
 
 
-def settle_dtype(dtype: str, begun: str | None, procs: Processes, say: Callable[[str], None]) -> Precision:
+def settle_dtype(
+    dtype: Dtype, begun: Dtype | None, procs: Processes, say: Callable[[str], None]
+) -> Precision:
     """What the asked-for `dtype` means: rank 0 decides for all processes, by its own device.
 
     With "auto" a resumed run keeps the dtype `begun`. `say` is told on rank 0 that a dtype is emulated there.

@@ -1,15 +1,63 @@
-"""Values of flags that several commands take, checked without importing torch, which takes seconds."""
+"""Types of the fields of configurations, and the check of a value against one. Without torch, whose import
+takes seconds."""
 
 import ast
+import functools
 import sys
-from collections.abc import Iterable
+from typing import Annotated, Any, Literal
 
 from runtime.errors import UserError
+from runtime.packages import EXTRAS, missing, not_installed
 from runtime.places import CODE
 
-DTYPES = ("float32", "bfloat16", "float16")  # of matrix products
-CHOICES = "'float32', 'bfloat16' or 'float16'"
-OPTIMIZERS = ("adamw", "muon", "adam", "sgd")  # of train.py
+try:
+    from pydantic import Field, TypeAdapter, ValidationError
+except ModuleNotFoundError:  # the first package that a command imports
+    sys.exit(f"error: {not_installed(*missing(*EXTRAS['']))}")
+
+LARGEST = 1e30  # of a float: float32 holds it, and many times as much
+
+Text = Annotated[str, Field(description="not a path")]  # in a plain str "~/" is the home folder
+Positive = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+AtLeast2 = Annotated[int, Field(ge=2)]
+PositiveShare = Annotated[float, Field(gt=0, le=1)]  # a share that is not 0, such as top_p's mass
+Seed = Annotated[int, Field(ge=0, lt=2**63)]  # torch takes none from there on, numpy none below 0
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]  # of matrix products
+
+OUR_WORDS = {  # for pydantic's
+    "Input should": "must",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+}
+adapter = functools.cache(TypeAdapter)
+
+
+def typed(key: str, value: Any, kind: Any) -> Any:
+    """`value` as a field of this kind has it: an int as a float where that is asked for, nothing else is
+    converted. UserError that names `key`, if the field cannot have it."""
+    try:
+        return adapter(kind).validate_python(value, strict=True)
+    except ValidationError as error:
+        message = error.errors(include_url=False)[0]["msg"]
+        for words, ours in OUR_WORDS.items():
+            message = message.replace(words, ours)
+        raise UserError(f"{key} = {value!r}: {message}") from None
+
+
+def unusable(value: Any) -> str:
+    """Why no setting of any command can be `value`, or hold it; "" if one can."""
+    if isinstance(value, str) and ("\0" in value or any("\ud800" <= c <= "\udfff" for c in value)):
+        return "holds a NUL or half of a surrogate pair, which no path and no UTF-8 text has"
+    if isinstance(value, int) and abs(value) > 2**63:
+        return "must lie between -2**63 and 2**63"
+    if isinstance(value, float) and not abs(value) <= LARGEST:
+        return f"must lie between -{LARGEST:g} and {LARGEST:g}"
+    if isinstance(value, dict):
+        value = [*value.keys(), *value.values()]
+    held = value if isinstance(value, (list, tuple, set)) else ()
+    return next(filter(None, map(unusable, held)), "")
 
 
 def registered(module: str, registry: str) -> list[str]:
@@ -26,38 +74,3 @@ def registered(module: str, registry: str) -> list[str]:
             case ast.AnnAssign(target=ast.Name(name), value=ast.Dict(keys=keys)) if name == registry:
                 return [ast.literal_eval(key) for key in keys if key]
     raise LookupError(f"{module} has no dict {registry}")
-
-
-def check_one_of(key: str, value: str, known: Iterable[str]) -> None:
-    """UserError if `value` is none of the `known` names."""
-    if value not in known:
-        raise UserError(f"{key} = {value!r}: use one of {', '.join(known)}")
-
-
-def check_head(name: str) -> None:
-    """UserError if there is no such head."""
-    known = registered("heads", "HEADS")
-    if name not in known:
-        raise UserError(f"unknown head {name!r}; known: {', '.join(known)}")
-
-
-def check_dtype(name: str) -> None:
-    """UserError if no matrix product is in this dtype."""
-    if name not in ("auto", *DTYPES):
-        raise UserError(f"dtype = {name!r}: use 'auto', {CHOICES}")
-
-
-def check_sampling(temperature: float, top_k: int, top_p: float) -> None:
-    """UserError naming the setting that cannot be sampled with."""
-    if not 0 <= temperature < float("inf"):
-        raise UserError(f"temperature = {temperature}: must be 0 (greedy) or positive")
-    if top_k < 0:
-        raise UserError(f"top_k = {top_k}: must be 0 (off) or positive")
-    if not 0 < top_p <= 1:
-        raise UserError(f"top_p = {top_p}: must lie in (0, 1]")
-
-
-def check_cfg(scale: float) -> None:
-    """UserError if it is no scale of classifier-free guidance."""
-    if not 1 <= scale < float("inf"):
-        raise UserError(f"cfg = {scale}: must be 1, no guidance, or more")

@@ -12,10 +12,10 @@ from conftest import VOCAB, prepare_folder, train_in_process
 
 import augment
 from augment import (
+    LabelSettings,
     LabelStore,
     Online,
     Proposals,
-    Settings,
     Teacher,
     build_store,
     choose_positions,
@@ -28,6 +28,8 @@ from data.batches import Windows
 from data.tokens import open_tokens
 from heads import Sigmoid
 from runtime import device
+from runtime.errors import UserError
+from train import TrainConfig
 
 T = 16
 
@@ -77,7 +79,7 @@ def naive_log_probs(teacher, x):
 def test_proposals_are_the_top_k_at_the_chosen_positions(teacher, tokens):
     indices = np.array([3, 0, 7])
     x, y = Windows(tokens, T).get(indices)
-    p = propose(teacher, indices, x, y, Settings(candidates=5, positions=0.5))
+    p = propose(teacher, indices, x, y, LabelSettings(candidates=5, positions=0.5))
     assert p.positions.shape == (3, 8) and p.ids.shape == p.probs.shape == (3, 8, 5)
     lp = naive_log_probs(teacher, x)
     for b in range(3):
@@ -89,7 +91,7 @@ def test_proposals_are_the_top_k_at_the_chosen_positions(teacher, tokens):
 
 def test_more_candidates_than_tokens(teacher, tokens):
     x, y = Windows(tokens, T).get(np.array([0]))
-    p = propose(teacher, np.array([0]), x, y, Settings(candidates=1000, positions=2.0))
+    p = propose(teacher, np.array([0]), x, y, LabelSettings(candidates=1000, positions=2.0))
     assert sorted(p.ids[0, 0]) == list(range(VOCAB))
     assert p.probs[0].astype(float).sum(1) == pytest.approx(1, abs=1e-2)
 
@@ -111,10 +113,10 @@ def brute_force(teacher, x, y, positions, ids, form):
 def test_perplexity_threshold_against_brute_force(teacher, tokens, form):
     indices = np.array([2, 5])
     x, y = Windows(tokens, T).get(indices)
-    every = propose(teacher, indices, x, y, Settings(candidates=7, positions=6.0))
+    every = propose(teacher, indices, x, y, LabelSettings(candidates=7, positions=6.0))
     ppl = brute_force(teacher, x, y, every.positions, every.ids, form)
     threshold = float(np.median(ppl)) * 1.0001
-    kept = propose(teacher, indices, x, y, Settings(7, 6.0, threshold, form))
+    kept = propose(teacher, indices, x, y, LabelSettings(7, 6.0, threshold, form))
     assert (kept.positions == every.positions).all() and (kept.probs == every.probs).all()
     assert 0.3 < (kept.ids < 0).mean() < 0.7
     np.testing.assert_array_equal(kept.ids, np.where(ppl > threshold, -1, every.ids))
@@ -122,52 +124,42 @@ def test_perplexity_threshold_against_brute_force(teacher, tokens, form):
     exact = np.sort(ppl.ravel())
     for at in (5, 40, 70):
         cut = float(exact[at : at + 2].mean())
-        assert (propose(teacher, indices, x, y, Settings(7, 6.0, cut, form)).ids >= 0).sum() == at + 1
+        assert (propose(teacher, indices, x, y, LabelSettings(7, 6.0, cut, form)).ids >= 0).sum() == at + 1
 
 
 def test_full_perplexity_values(teacher, tokens):
     x, y = Windows(tokens, T).get(np.array([4]))
     # more than one batch, and the last position
-    p = propose(teacher, np.array([4]), x, y, Settings(candidates=9, positions=T * 1.0))
+    p = propose(teacher, np.array([4]), x, y, LabelSettings(candidates=9, positions=T * 1.0))
     positions = torch.from_numpy(p.positions.astype(np.int64))
     got = augment._full_perplexity(teacher, x, y, positions, torch.from_numpy(p.ids))
     np.testing.assert_allclose(got, brute_force(teacher, x, y, p.positions, p.ids, "full"), rtol=1e-4)
 
 
 def test_positions_are_a_function_of_seed_and_window():
-    s = Settings(positions=0.25)
+    s = LabelSettings(positions=0.25)
     together = choose_positions(np.arange(50), T, s)
     assert together.shape == (50, 4) and together.max() < T
     assert (np.diff(together.astype(int), axis=1) > 0).all()
     np.testing.assert_array_equal(choose_positions(np.array([31]), T, s)[0], together[31])
-    assert not np.array_equal(choose_positions(np.arange(50), T, Settings(positions=0.25, seed=1)), together)
+    assert not np.array_equal(
+        choose_positions(np.arange(50), T, LabelSettings(positions=0.25, seed=1)), together
+    )
     assert set(together.ravel()) == set(range(T))  # every position has its turn
     assert len({tuple(r) for r in together.tolist()}) > 25
 
 
 def test_m_as_share_and_as_number():
-    assert [Settings(positions=p).count(16) for p in (0.5, 1.0, 0.25, 2.0, 16.0)] == [8, 16, 4, 2, 16]
+    assert [LabelSettings(positions=p).count(16) for p in (0.5, 1.0, 0.25, 2.0, 16.0)] == [8, 16, 4, 2, 16]
     for p in (0.01, 17.0):
         with pytest.raises(ValueError, match=f"positions = {p}.*block_size = 16"):
-            Settings(positions=p).count(16)
+            LabelSettings(positions=p).count(16)
 
 
-NAN = float("nan")
-
-
-@pytest.mark.parametrize(
-    "key, values",
-    [
-        ("candidates", [0]),
-        ("positions", [0.0, -1.0, NAN]),
-        ("ppl_threshold", [-1.0, NAN]),
-        ("ppl_form", ["half"]),
-    ],
-)
-def test_settings_that_cannot_be(key, values):
-    for value in values:
-        with pytest.raises(ValueError, match=key):
-            Settings(**{key: value})
+@pytest.mark.parametrize("positions", [0.0, -1.0, 1.5, float("nan")])
+def test_positions_are_a_share_or_a_whole_number(positions):
+    with pytest.raises(UserError, match=f"positions = {positions}: give a share"):
+        TrainConfig(name="x", positions=positions).check()
 
 
 # ---- labels ------------------------------------------------------------------------------------------------
@@ -207,7 +199,7 @@ def test_labels_as_published():
 def test_sparse_bce_is_dense_bce(teacher, tokens, soft, keep_true, weight):
     indices = np.arange(4)
     x, y = Windows(tokens, T).get(indices)
-    t = make_targets(y, propose(teacher, indices, x, y, Settings(6, 0.5, 60.0)), soft, 0.7, keep_true)
+    t = make_targets(y, propose(teacher, indices, x, y, LabelSettings(6, 0.5, 60.0)), soft, 0.7, keep_true)
     dense = torch.zeros(len(t.ids), VOCAB, dtype=torch.float64)
     for n in range(len(dense)):
         for i, v in zip(t.ids[n].tolist(), t.values[n].tolist()):
@@ -222,14 +214,14 @@ def test_sparse_bce_is_dense_bce(teacher, tokens, soft, keep_true, weight):
 
 # ---- the store ---------------------------------------------------------------------------------------------
 
-SETTINGS = Settings(candidates=6, positions=0.5, ppl_threshold=80.0)
+SETTINGS = LabelSettings(candidates=6, positions=0.5, ppl_threshold=80.0)
 
 
 def same(a, b) -> bool:
     return torch.equal(a.ids, b.ids) and torch.equal(a.values, b.values)
 
 
-@pytest.mark.parametrize("settings", [SETTINGS, Settings(4, 3.0), Settings(3, 2.0, 80.0, "full")])
+@pytest.mark.parametrize("settings", [SETTINGS, LabelSettings(4, 3.0), LabelSettings(3, 2.0, 80.0, "full")])
 def test_store_equals_online(teacher, tokens, settings):
     store, windows = build_store(tokens, teacher, T, settings), Windows(tokens, T)
     assert len(store.records) == len(windows)
@@ -425,7 +417,7 @@ def test_a_transformers_folder_is_a_teacher(tmp_path, tokens):
     hf = save_gpt2(tmp_path / "gpt2")
     teacher = make_teacher(tmp_path / "gpt2", tokens)
     x, y = Windows(tokens, T).get(np.array([1]))
-    p = propose(teacher, np.array([1]), x, y, Settings(5, 4.0))
+    p = propose(teacher, np.array([1]), x, y, LabelSettings(5, 4.0))
     with torch.no_grad():
         values, ids = hf(x).logits[0, p.positions[0].astype(int)].softmax(-1).topk(5)
     assert p.ids[0].tolist() == ids.tolist()

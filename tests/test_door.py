@@ -79,12 +79,13 @@ def test_nothing_is_imported_above_the_door_that_is_not_needed_there(program):
     assert not {name.partition(".")[0] for name in names} & {"torch", "numpy", "heads", "model", "tqdm"}
 
 
-def test_a_package_that_is_missing_is_said_before_flags_are_read():
-    code = "import sys, runpy; sys.modules['torch'] = None; sys.argv = ['train.py', '--nonsense']; "
-    code += f"sys.path.insert(0, {str(ROOT)!r}); runpy.run_path('train.py', run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr == "train.py: error: torch is not installed, which this needs: pip install .\n"
+@pytest.mark.parametrize("package, code, who", [("torch", 2, "train.py: "), ("pydantic", 1, "")])
+def test_a_package_that_is_missing_is_said_before_flags_are_read(package, code, who):
+    run = f"import sys, runpy; sys.modules[{package!r}] = None; sys.argv = ['train.py', '--nonsense']; "
+    run += f"sys.path.insert(0, {str(ROOT)!r}); runpy.run_path('train.py', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", run], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == code
+    assert done.stderr == f"{who}error: {package} is not installed, which this needs: pip install .\n"
 
 
 def test_registered_names_are_those_of_the_imported_dicts(monkeypatch):

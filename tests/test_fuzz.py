@@ -88,7 +88,7 @@ CASES = [
         f"tokenizer=bpe{'9' * 5000} dataset=../x head_args=7 head_args.x=1 head_args={'[' * 5000} "
         "device=tpu dtype=int8 name=a/b max_steps=1e9 order=backwards curriculum=random", {
             "learning_rat=1": "did you mean", "n_layer=100000000": "lower n_layer",
-            "n_embd=100000000": "lower n_layer", "beta1=1": "beta1 = 1.0",
+            "n_embd=100000000": "lower n_layer", "beta1=1": "beta1 = 1: must be less than 1",
             "tokenizer=bpe999999999": "too large", "source=/nosuch": "", "head=hexmax": "hexmax",
             "init_from=resume": "--resume goes on with out_dir",
             "init_from=out/nosuch": "no folder 'out/nosuch'",
@@ -137,7 +137,7 @@ CASES = [
         for arguments, says in (
             ([*SAMPLE.split(), "--prompt=\udcff"], "not UTF-8"), ("", "checkpoint is missing"),
             ("run text", "unexpected argument 'text'"), ("run --length", "--length=VALUE"),
-            ("run --lenght 3 --tempreature=x", "did you mean 'length'?; --tempreature=x: unknown key"),
+            ("run --lenght 3 --tempreature=x", "did you mean 'length'?; unknown key 'tempreature'"),
             ("nosuch", "nosuch"), ("text", "no checkpoint"),
             ("run --device=cpu '--infill=<3>'", "reads from left to right"),
         )
@@ -183,7 +183,7 @@ CASES = [
             "rows=['baseline', 'baseline']": "twice",
             "rows=['baseline --teacher={sed}']": "{sed}", "rows=['baseline --seed={seed']": "seed",
             "seeds=['x']": "seeds", "seeds=[1.5]": "seeds", "seeds=[-1]": "seed", "seeds=[]": "seeds",
-            "jobs=0": "jobs", "evaluate=--nosuch=1": "--nosuch", "evaluate='": "quotation",
+            "jobs=0": "jobs", "evaluate=--nosuch=1": "'nosuch'", "evaluate='": "quotation",
             "overlay=../x": "name",
             "halves=1": "halves", "results=prompts.txt": "prompts.txt",
             "measure=nosuch": "measure = 'nosuch'",

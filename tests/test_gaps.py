@@ -168,7 +168,7 @@ def test_density(filled_in, capsys, tmp_path):
         ("random", ["--speculative", "--burst"], "--speculative and --burst are two ways"),
         ("random", ["--steps=3"], "steps = 3: they are those of masked diffusion"),
         ("random", ["--orders=3", "--speculative"], "orders = 3: they are those that --burst tries"),
-        ("random", ["--infill=<3>", "--order=sideways"], "order = 'sideways': use one of"),
+        ("random", ["--infill=<3>", "--order=sideways"], "order = 'sideways': must be ''"),
         ("random", ["--order=fractal", "--speculative"], "--order and --speculative are two ways"),
         ("random", ["--infill=<3>", "--length=7"], "leave --length out"),
         ("random", ["--density", "--num_samples=2"], "--density draws nothing"),

@@ -70,7 +70,7 @@ def test_a_state_of_another_model_is_refused(run, tiny, tmp_path, harm):
 
 
 def test_an_unknown_optimizer_is_named(run, tiny):
-    with pytest.raises(UserError, match="optimizer = 'lion': use one of adamw, muon, adam, sgd"):
+    with pytest.raises(UserError, match="optimizer = 'lion': must be 'adamw', 'muon', 'adam' or 'sgd'"):
         run(tiny(optimizer="lion"))
 
 

@@ -4,13 +4,14 @@ import copy
 import math
 import re
 from itertools import combinations
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from config.defaults import TrainConfig
+from config.defaults import Curriculum, OrderName, TrainConfig
 from data.batches import TextSource, Windows
 from data.orders import MASKED, ORDERS, Order, arranged, masked
 from data.tokens import write_tokens
@@ -141,10 +142,10 @@ def test_numbers_of_hidden_places_are_uniform_and_even(batch, T):
 @pytest.mark.parametrize(
     "settings, says",
     [
-        ({"order": "backwards"}, "order = 'backwards': use one of left_to_right, random, fractal, cond"),
-        ({"order": "random", "curriculum": "masked"}, "curriculum = 'masked': use one of"),
-        ({"curriculum": "random"}, "reads no other order; give the order"),
-        ({"order": "masked", "curriculum": "random"}, "masked diffusion has no order"),
+        ({"order": "backwards"}, "order = 'backwards': must be 'left_to_right', 'random', 'fractal', 'cond"),
+        ({"order": "random", "curriculum": "masked"}, "curriculum = 'masked': must be ''"),
+        ({"curriculum": "random"}, "with order = 'left_to_right': give the order"),
+        ({"order": "masked", "curriculum": "random"}, "with order = 'masked': give the order"),
         ({"order": "random", "curriculum": "fractal", "curriculum_share": 1.5}, "curriculum_share = 1.5"),
         ({"order": "random", "curriculum_steps": -1}, "curriculum_steps = -1"),
         (
@@ -159,6 +160,11 @@ def test_numbers_of_hidden_places_are_uniform_and_even(batch, T):
 def test_orders_that_cannot_be_are_refused(settings, says):
     with pytest.raises(ValueError, match=re.escape(says)):
         TrainConfig(name="x", **settings).check()
+
+
+def test_all_orders_can_be_asked_for():
+    assert get_args(OrderName) == (*ORDERS, MASKED)
+    assert get_args(Curriculum) == ("", *ORDERS)
 
 
 # ---- the trunk ---------------------------------------------------------------------------------------------

@@ -286,8 +286,8 @@ def test_runs_sample_with_seeds_of_their_own(runs, token_folder, monkeypatch):
     "flags, says",
     [
         (["--gaps=[1,15]"], "gaps = [1, 15]: these models read windows of 16 tokens"),
-        (["--gaps=[0]"], "gaps = [0]: each must be at least 1 token"),
-        (["--known=[0.5,1]"], "known = [0.5, 1.0]: each share must lie between 0 and 1"),
+        (["--gaps=[0]"], "gaps = [0]: must be at least 1"),
+        (["--known=[0.5,1]"], "known = [0.5, 1]: must be less than 1"),
         (["--windows=0"], "windows = 0: must be at least 1"),
         (["--samplers"], "--samplers needs a corpus whose truth is known"),
     ],

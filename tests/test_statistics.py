@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import TINY, train_in_process
 
-from data.labels import Settings as LabelSettings
+from data.label_settings import LabelSettings
 from eval_diversity import main
 from evaluation.settings import other_settings
 from evaluation.spent import spent

@@ -20,7 +20,7 @@ from data.tokens import open_tokens
 from runtime import device
 
 HALF = dict(max_steps=3, lr_decay_steps=6)
-LABELS = augment.Settings(candidates=6, positions=0.5, seed=77)  # of a store that no run here opens
+LABELS = augment.LabelSettings(candidates=6, positions=0.5, seed=77)  # of a store that no run here opens
 
 
 def configs(out: Path, teacher: str) -> dict[str, train.TrainConfig]:

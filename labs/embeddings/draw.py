@@ -17,9 +17,9 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from runtime.configurator import check_seed
 from runtime.door import Program
 from runtime.errors import UserError
+from runtime.values import Positive, Seed
 
 
 @dataclass
@@ -28,8 +28,8 @@ class EmbeddingsConfig:
     table: str                      # results/NAME: the table with the texts
     scorer: str = ""                # needed: a run, or a folder of transformers
     rows: list[str] = field(default_factory=list)  # empty: all but unigram noise and the loop
-    texts: int = 200                # of each row, the first ones
-    seed: int = 0                   # of t-SNE
+    texts: Positive = 200           # of each row, the first ones
+    seed: Seed = 0                  # of t-SNE
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
     # fmt: on
 
@@ -37,9 +37,6 @@ class EmbeddingsConfig:
         """UserError naming the value that cannot work."""
         if not self.scorer:
             raise UserError("--scorer is missing: the run or the folder that embeds, --scorer=out/NAME")
-        if self.texts < 1:
-            raise UserError(f"texts = {self.texts}: must be at least 1")
-        check_seed(self.seed)
 
 
 program = Program(

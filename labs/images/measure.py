@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from evaluation.scoring import score
 from evaluation.settings import run_seed
 from labs.classes.sets import ImageSet
 from labs.image_tokens.prepare import FILES, read_source
+from labs.images import Guidance
 from labs.images.guidance import sample_codes, what_is_drawn
 from labs.images.quality import NEIGHBOURS, grid, halves, judged, seen, write_png
 from measures.checks import check_comparable, check_planned
@@ -42,12 +43,12 @@ from measures.summary import grouped
 from measures.views import Grid, View, mean, problems, samples_file
 from model import LanguageModel
 from runtime import checkpoint
-from runtime.configurator import check_seed
 from runtime.device import float64_device, get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
-from runtime.values import check_cfg, check_sampling
+from runtime.values import Dtype, Field, Natural, NonNegative, Positive, Seed
 
 TITLES = {"fd": "FD (our CNN)", "precision": "precision", "recall": "recall", "accuracy": "accuracy"}
+Sampled = Annotated[int, Field(gt=NEIGHBOURS)]
 SHOWN = (10, 4)  # classes, and images of each at a point, in the picture of a run
 
 
@@ -57,15 +58,15 @@ class ImagesConfig:
     checkpoints: list[str]          # [NAME=]RUN ...: out folders of training runs, or checkpoints in them
     classifier: str = ""            # the out folder of a run of train.py on the same images
     split: Literal["validation", "test"] = "test"
-    images: int = 2000              # sampled at each point, and real ones they are compared with
-    cfg: list[float] = field(default_factory=lambda: [1.0, 2.0, 3.0, 4.0])  # scales of guidance; 1: none
-    temperatures: list[float] = field(default_factory=lambda: [1.0])    # of log p, after the guidance
-    top_k: list[int] = field(default_factory=lambda: [0])               # likewise; 0: all
-    samples: int = 8                # weight draws of Bayesian rows
-    seed: int = 1337                # of what is sampled
+    images: Sampled = 2000          # sampled at each point, and real ones they are compared with
+    cfg: list[Guidance] = field(default_factory=lambda: [1.0, 2.0, 3.0, 4.0])  # scales of guidance; 1: none
+    temperatures: list[NonNegative] = field(default_factory=lambda: [1.0])  # of log p, after the guidance
+    top_k: list[Natural] = field(default_factory=lambda: [0])   # likewise; 0: all
+    samples: Positive = 8           # weight draws of Bayesian rows
+    seed: Seed = 1337               # of what is sampled
     data: str = ""                  # the prepared data folder; empty: the one of the first run
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
-    dtype: str = "float32"          # of matrix products: float32, bfloat16, float16, or auto
+    dtype: Dtype = "float32"        # of matrix products: float32, bfloat16, float16, or auto
     out: str = ""                   # writes OUT.jsonl, OUT.md and OUT.samples/RUN.png
     #                                 rows of other runs, and of unchanged ones, in it are kept
     # fmt: on
@@ -77,15 +78,8 @@ class ImagesConfig:
                 "classifier = '': its features are what images are compared by; train one on the same "
                 "images (python train.py config/mnist_brief.py) and give --classifier=out/mnist_brief"
             )
-        for key, least in (("images", NEIGHBOURS + 1), ("samples", 1)):
-            if getattr(self, key) < least:
-                raise UserError(f"{key} = {getattr(self, key)}: must be at least {least}")
         if not self.points:
             raise UserError("cfg, temperatures and top_k: give at least one value of each")
-        for p in self.points:
-            check_cfg(p.cfg)
-            check_sampling(p.temperature, p.top_k, 1.0)
-        check_seed(self.seed)
 
     @property
     def points(self) -> list["Point"]:

@@ -17,11 +17,11 @@ from typing import Literal
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from runtime.configurator import check_seed
+from labs.images import Guidance
 from runtime.door import Program
 from runtime.errors import UserError
 from runtime.files import check_writable
-from runtime.values import check_cfg, check_sampling
+from runtime.values import Dtype, Natural, NonNegative, Positive, PositiveShare, Seed
 
 
 @dataclass
@@ -29,28 +29,23 @@ class SampleImagesConfig:
     # fmt: off
     checkpoint: str                 # the out folder of a training run, or one checkpoint in it
     class_: list[int] = field(default_factory=list)     # of the rows of the grid, in turn; empty: all classes
-    cfg: float = 1.0                # scale of classifier-free guidance; 1: none
+    cfg: Guidance = 1.0             # scale of classifier-free guidance; 1: none
     grid: str = "10x8"              # rows x columns of images
     out: str = "grid.png"           # a picture, or their codes as .npy
-    temperature: float = 1.0        # 0 is greedy
-    top_k: int = 0                  # the most probable codes that may be drawn; 0: all
-    top_p: float = 1.0              # or the smallest set of them with this mass
-    seed: int = 1337
-    samples: int = 8                # weight draws of a Bayesian projection, kept for the whole run
+    temperature: NonNegative = 1.0  # 0 is greedy
+    top_k: Natural = 0              # the most probable codes that may be drawn; 0: all
+    top_p: PositiveShare = 1.0      # or the smallest set of them with this mass
+    seed: Seed = 1337
+    samples: Positive = 8           # weight draws of a Bayesian projection, kept for the whole run
     data: str = ""                  # the prepared data folder; empty: the run's
     # machine
     which: Literal["best", "last"] = "best"  # checkpoint of the run
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
-    dtype: str = "auto"             # of matrix products: float32, bfloat16, float16, or auto
+    dtype: Dtype = "auto"           # of matrix products: float32, bfloat16, float16, or auto
     # fmt: on
 
     def check(self) -> None:
         """UserError naming the value that cannot work."""
-        check_sampling(self.temperature, self.top_k, self.top_p)
-        check_cfg(self.cfg)
-        check_seed(self.seed)
-        if self.samples < 1:
-            raise UserError(f"samples = {self.samples}: must be at least 1")
         self.size
         if Path(self.out).suffix not in (".png", ".npy"):
             raise UserError(f"out = {self.out!r}: give a name that ends with .png or, for codes, .npy")

@@ -15,30 +15,26 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from runtime.configurator import check_seed
 from runtime.door import Program
 from runtime.errors import UserError
 from runtime.files import check_writable
+from runtime.values import Positive, Seed
 
 
 @dataclass
 class MazesConfig:
     # fmt: off
     run: str                        # the out folder of a run on mazes
-    mazes: int = 3                  # of the test split, one a line
+    mazes: Positive = 3             # of the test split, one a line
     sampler: str = ""               # as measures/orders.py names it; empty: "random order", or the first
-    moments: int = 3                # at which an unfinished answer is shown
-    seed: int = 1                   # of the sample
+    moments: Positive = 3           # at which an unfinished answer is shown
+    seed: Seed = 1                  # of the sample
     data: str = ""                  # the prepared data folder; empty: the one of the run
     out: str = "results/mazes.filled"   # writes OUT.png
     # fmt: on
 
     def check(self) -> None:
         """UserError naming the value that cannot work."""
-        for key in ("mazes", "moments"):
-            if getattr(self, key) < 1:
-                raise UserError(f"{key} = {getattr(self, key)}: must be at least 1")
-        check_seed(self.seed)
         check_writable(Path(f"{self.out}.png"))
 
 
