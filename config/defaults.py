@@ -110,14 +110,13 @@ class TrainConfig:
         value that cannot work."""
         config = configure(cls, argv)
         config.out_dir = config.out_dir or f"out/{config.name}"
-        _refuse(config._problems())
         config = settled(config)  # which imports a lab, and with it torch
         _refuse(config._problems_of_model())
         return config
 
     def check(self) -> None:
         """UserError naming every value that cannot work."""
-        _refuse(self._problems())
+        _refuse(self.problems())
         _refuse(self._problems_of_model())
 
     def generation_order(self) -> "Order":
@@ -129,7 +128,7 @@ class TrainConfig:
     def label_settings(self) -> LabelSettings:
         return LabelSettings(self.candidates, self.positions, self.ppl_threshold, self.ppl_form, self.seed)
 
-    def _problems(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str]:
         """Fields that cannot have their value, and values that cannot stand together."""
         yield from _refusals(*(partial(typed, f.name, getattr(self, f.name), f.type) for f in fields(self)))
         yield from _refusals(partial(check_row_name, self.name))

@@ -164,7 +164,7 @@ def configure(defaults: type[T], argv: list[str]) -> T:
     apply in order. Flags apply after all files; `--key.name=value` sets one entry of a dict. An empty `name`
     field becomes the config files' stems, joined by "-"; an empty `row` is the first of them, an empty
     `overlay` the others, joined. UserError lists every unknown key (with the nearest match), every value that
-    its field cannot have, and what is missing.
+    its field cannot have, what is missing, and what `defaults.problems` says of values that stand together.
     """
     assert is_dataclass(defaults)
     required = [f for f in fields(defaults) if f.default is MISSING and f.default_factory is MISSING]
@@ -191,8 +191,10 @@ def configure(defaults: type[T], argv: list[str]) -> T:
             check_name(values["name"])
         except UserError as error:
             problems.append(str(error))
+    if together := getattr(defaults, "problems", None):  # a refused value has its default there
+        problems += together(defaults(**values))
     if problems:
-        raise UserError("; ".join(problems))
+        raise UserError("; ".join(dict.fromkeys(problems)))
     return defaults(**values)
 
 

@@ -56,22 +56,7 @@ from tests.bad_input import (
 
 call, here, whole = bad_input.call, bad_input.here, bad_input.whole  # fixtures
 BIG = "9" * 25
-NAMES = [
-    "/etc/x",
-    "../../x",
-    "a/b",
-    "a\\b",
-    "",
-    " ",
-    ".x",
-    "=1+1",
-    "+x",
-    "-x",
-    "@x",
-    "a|b",
-    "a\nb",
-    "a\x1b[2J",
-]
+NAMES = [*r"/etc/x ../../x a/b a\b .x =1+1 +x -x @x a|b".split(), "", " ", "a\nb", "a\x1b[2J"]
 NAMES += ["x" * 500, "\u202ex", "human", "unigram_noise", "unigram noise", "LOOP", 7, None, ["x"]]
 STORE, ORDERS = "results/e.jsonl", MEASURES["orders"]
 EVALUATED = [MEASURES[name] for name in ("text", "frontier", "orders")]  # read as the curve measure's are
@@ -407,54 +392,45 @@ def process(*command, code: int = 2, **environment) -> subprocess.CompletedProce
     return done
 
 
-def test_a_prompt_that_is_not_utf8_and_a_terminal_that_is_not(whole):
+def test_a_prompt_that_is_not_utf8(whole):
     assert b"not UTF-8" in process("sample.py", str(whole / "run"), "--prompt", b"\xff").stderr
-    shown = process(
-        "-c",
-        "import sys; from runtime.configurator import cli; cli(lambda argv: print('\\u65e5'))()",
-        code=0,
-        PYTHONIOENCODING="ascii",
-    ).stdout
-    assert shown == b"\\u65e5\n"
 
 
-def test_ctrl_c_during_imports_has_no_traceback():
-    code = (
-        "import os, signal, time; from runtime import configurator; configurator.quiet_imports(); "
-        "os.kill(os.getpid(), signal.SIGINT); time.sleep(9)"
-    )
-    assert process("-c", code, code=-signal.SIGINT).stderr == b""  # which a shell shows as 130
+COMMAND = "import os, signal, sys, time; from runtime.configurator import cli, quiet_imports; "
+CTRL_C = "os.kill(os.getpid(), signal.SIGINT)"
+ON_STOP = "from runtime.processes import on_stop; on_stop(lambda *_: print('stopping')); "
 
 
-def test_an_ignored_ctrl_c_stays_ignored():
-    """As a script's background jobs inherit it."""
-    code = (
-        "import os, signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
-        "from runtime import configurator; configurator.quiet_imports(); "
-        "from runtime.processes import on_stop; on_stop(lambda *_: print('stopping')); "
-        "configurator.cli(lambda argv: os.kill(os.getpid(), signal.SIGINT) or print('went on'))()"
-    )
-    assert process("-c", code, code=0).stdout == b"went on\n"
+@pytest.mark.parametrize(
+    "code, environment, returns, shown",
+    [
+        ("cli(lambda argv: print('\\u65e5'))()", {"PYTHONIOENCODING": "ascii"}, 0, b"\\u65e5\n"),
+        (f"quiet_imports(); {CTRL_C}; time.sleep(9)", {}, -signal.SIGINT, b""),  # a shell shows it as 130
+        (
+            f"signal.signal(signal.SIGINT, signal.SIG_IGN); quiet_imports(); {ON_STOP}"
+            f"cli(lambda argv: {CTRL_C} or print('went on'))()",
+            *({}, 0, b"went on\n"),
+        ),
+    ],
+    ids=["a terminal without all characters", "Ctrl-C in imports", "ignored, as in a script's background"],
+)
+def test_a_process_has_no_traceback(code, environment, returns, shown):
+    done = process("-c", COMMAND + code, code=returns, **environment)
+    assert (done.stdout, done.stderr) == (shown, b"")
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-"])
-def test_a_closed_stdout_or_stderr_is_no_mistake(closed):
-    code = "import sys; from runtime.configurator import cli; cli(lambda argv: print(1, file=sys.stderr))()"
-    done = subprocess.run(
-        ["bash", "-c", f'{sys.executable} -c "{code}" {closed}'], cwd=ROOT, capture_output=True
-    )
-    assert done.returncode == 0 and done.stdout == b""
-    assert done.stderr == (b"1\n" if closed == ">&-" else b"")
-
-
-def test_a_reader_that_has_gone_is_no_mistake():
-    code = "import sys; from runtime.configurator import cli; cli(lambda argv: print('x' * 10**6))()"
-    done = subprocess.run(
-        ["bash", "-c", f'set -o pipefail; {sys.executable} -c "{code}" | head -c 1'],
-        cwd=ROOT,
-        capture_output=True,
-    )
-    assert done.returncode == 128 + signal.SIGPIPE and done.stderr == b""
+@pytest.mark.parametrize(
+    "prints, redirect, want",
+    [
+        ("print(1, file=sys.stderr)", ">&-", (0, b"", b"1\n")),
+        ("print(1, file=sys.stderr)", "2>&-", (0, b"", b"")),
+        ("print('x' * 10**6)", "| head -c 1", (128 + signal.SIGPIPE, b"x", b"")),
+    ],
+)
+def test_a_closed_stream_is_no_mistake(prints, redirect, want):
+    line = f'set -o pipefail; {sys.executable} -c "{COMMAND}cli(lambda argv: {prints})()" {redirect}'
+    done = subprocess.run(["bash", "-c", line], cwd=ROOT, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == want
 
 
 @pytest.mark.parametrize(
