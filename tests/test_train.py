@@ -800,7 +800,7 @@ def test_init_from_another_vocabulary_is_refused(trainer, tiny, tmp_path):
         ("--candidates=0", ["candidates"]),
         ("--ppl_form=half", ["ppl_form"]),
         ("--eval_steps=[25,0]", ["eval_steps", "must be at least 1"]),
-        ("--eval_steps=[2.5]", ["eval_steps", "list[int]"]),
+        ("--eval_steps=[2.5]", ["eval_steps", "must be a valid integer"]),
     ],
 )
 def test_what_cannot_work_is_said_at_once(flags, says):
