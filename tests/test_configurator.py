@@ -258,7 +258,7 @@ def test_every_row_fits_every_overlay(path):
     for overlay in OVERLAYS:
         config = TrainConfig.read([str(path), str(ROOT / "config" / f"{overlay}.py")])
         assert config.name == f"{path.stem}-{overlay}" and config.out_dir == f"out/{path.stem}-{overlay}"
-        assert (config.head, config.head_args) == (row["head"], row.get("head_args", {}))
+        assert (config.head, config.head_args) == (row.get("head", "softmax"), row.get("head_args", {}))
         assert config.n_embd == read_config(ROOT / "config" / f"{overlay}.py")["n_embd"]
 
 
