@@ -49,9 +49,9 @@ from measures.store import Row
 from measures.summary import grouped
 from measures.views import Grid, View, mean, problems
 from runtime.checkpoint import load_model
-from runtime.configurator import check_seed
 from runtime.device import get_device
 from runtime.errors import UserError
+from runtime.values import AtLeast2, Natural, Positive, Seed
 
 COLUMNS = ("nll", "mean", "sample", "one pass")
 DRAWN = ("10%", "10% and a later place")  # what is known in the lines of the figure
@@ -63,22 +63,15 @@ class RestConfig:
     # fmt: off
     checkpoints: list[str]          # [NAME=]RUN ...: out folders of training runs on climbs
     split: Literal["validation", "test"] = "test"
-    windows: int = 50               # climbs, evenly over the split
-    samples: int = 20               # of the rest of each; the document has as many
-    climb: int = 0                  # which of them the figure shows
+    windows: Positive = 50          # climbs, evenly over the split
+    samples: AtLeast2 = 20          # of the rest of each; the document has as many
+    climb: Natural = 0              # which of them the figure shows
     data: str = ""                  # the prepared data folder; empty: the one of the first run
-    seed: int = 1337                # of the samples
+    seed: Seed = 1337               # of the samples
     device: str = "auto"
     out: str = ""                   # writes OUT.jsonl, OUT.md, OUT.png and OUT.embeddings.png
     #                                 rows of unchanged checkpoints in it are kept
     # fmt: on
-
-    def check(self) -> None:
-        """UserError naming the value that cannot work."""
-        for key, least in (("windows", 1), ("samples", 2), ("climb", 0)):
-            if getattr(self, key) < least:
-                raise UserError(f"{key} = {getattr(self, key)}: must be at least {least}")
-        check_seed(self.seed)
 
 
 def parts_of(T: int, given: int) -> dict[str, np.ndarray]:
