@@ -291,13 +291,6 @@ def resettled(of: str):
     return rows(of, settings=lambda had: had | {next(iter(had)): "other"})
 
 
-def without(name: str):
-    """A store without the rows of this name."""
-    return lambda old: "".join(
-        line + "\n" for line in old.decode().split("\n") if line and json.loads(line)["name"] != name
-    )
-
-
 # files that are no store, whoever reads them
 NOT_A_STORE = [
     *("{", "[]", "null", "7", '"x"', DEEP, b"\xff\xfe", '{"a": ' + "9" * 5000 + "}", '{"rows": []}'),

@@ -367,6 +367,8 @@ def test_flags_of_commands_exist():
                 continue
             flags = [word for word in words[words.index(script) :] if word.startswith("--")]
             measure = next((flag for flag in flags if flag.startswith("--measure=")), "")
+            if measure == "--measure=dice":  # the lab of add_a_lab.md, whose own test runs its commands
+                continue
             for name in {re.split(r"[=.]", flag[2:])[0] for flag in flags} - {"help", "measure"}:
                 assert re.search(rf"\b{name}\b", help_of(script, measure)), (page.name, words)
                 seen += 1

@@ -51,7 +51,6 @@ from tests.bad_input import (
     rows,
     saved,
     tensors,
-    without,
 )
 
 call, here, whole = bad_input.call, bad_input.here, bad_input.whole  # fixtures
@@ -330,7 +329,6 @@ CASES = [
         )
         for value in values for program, arguments in readers
     ],
-    *[(p, a, {STORE: without("human")}, STORE) for p, a in (("table", TABLE), ("table", MEASURES["text"]))],
     ("report", REPORT, {STORE: rows("curve", measure="nosuch")}, "measure = 'nosuch'"),
     ("report", REPORT, {"results/e.samples/run.jsonl": "[1"}, "run.jsonl"),
 ]
