@@ -7,9 +7,13 @@ n_head = 3
 n_embd = 192
 batch_size = 4
 max_steps = 1000
-learning_rate = 2e-3
-min_lr = 2e-4
-warmup_steps = 60
+# What each of these buys: results/recipe.md
+optimizer = "muon"
+learning_rate = 4e-3
+min_lr = 4e-4
+readout_lr = 1.6e-2
+warmup_steps = 20
+beta2 = 0.99  # at 1,024 tokens a step .95 would forget after 14 thousand tokens
 eval_interval = 250
 kl_weight = 0.007  # see small.py
 teacher = "out/baseline-brief"

@@ -19,7 +19,7 @@ from evaluation.figures import BASELINE, BASELINE_COLOUR, WIDTH, panels, plain_n
 from measures.measure import Measure, NamedRun, Session, open_runs
 from measures.store import Row
 from measures.summary import grouped
-from measures.views import Grid, View
+from measures.views import Grid, View, mean, problems
 from runtime.files import beside
 from runtime.logs import evaluations
 
@@ -51,11 +51,15 @@ class CurveMeasure(Measure):
     name, config, session = "curve", CurveConfig, CurveSession
 
     def view(self, rows: list[Row]) -> View:
-        """Validation perplexity at each evaluation."""
-        lines = [
-            [row["name"], str(e["step"]), f"{e['val_ppl']:.2f}"] for row in rows for e in row.get("curve", [])
-        ]
-        return View([Grid(["", "step", "validation perplexity"], lines)])
+        """Validation perplexity at each evaluation: mean over the seeds of a training, and that of each."""
+        lines = []
+        for name, runs in grouped(row for row in rows if "curve" in row).items():
+            for step, seeds in curves({name: runs}, itemgetter("val_ppl"))[name].items():
+                each = ", ".join(f"{value:.2f}" for value in seeds)
+                lines.append([name, str(step), str(len(seeds)), mean(seeds), each])
+        header = ["", "step", "seeds", "validation perplexity", "of each seed"]
+        note = "± is half of the 95% interval over the seeds, by Student's t."
+        return View([Grid(header, lines), note, *problems(rows)])
 
     def draw(self, rows: list[Row], out: Path) -> list[Path]:
         """OUT.png and others of runs that trained from scratch, none without such. The others started from a

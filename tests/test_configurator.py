@@ -18,7 +18,10 @@ ROOT = Path(__file__).resolve().parents[1]
 # all but the screen of defaults, which is no configuration, and those of images
 CONFIGS = [p for p in sorted((ROOT / "config").glob("*.py")) if p.stem != "defaults"]
 CONFIGS = [p for p in CONFIGS if "trunk_args" not in read_config(p)]
-OVERLAYS = ("brief", "climbs", "grammar", "mazes", "memorise", "orders", "small", "synthetic", "tiny")
+OVERLAYS = (
+    *("brief", "brief_adamw", "climbs", "grammar", "mazes", "memorise", "orders", "small"),
+    *("synthetic", "tiny"),
+)
 OVERLAYS += ("image_tokens", "image_tokens_gpu", "mnist_tokens")
 
 ROWS = [p for p in CONFIGS if p.stem not in OVERLAYS]

@@ -45,7 +45,7 @@ rows = [
     "spherical --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4",
     "stop_gradient --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4",
 ]
-overlay = "brief"
+overlay = "brief_adamw"
 seeds = [2, 3, 4, 5, 6]
 tuned = True
 runs = "out/heads"
