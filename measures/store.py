@@ -55,7 +55,9 @@ class Store:
             others = {key: row for key, row in self._read().items() if key not in new}
             with replacing(self.path) as file:
                 for row in (*new.values(), *others.values()):
-                    line = json.dumps(_encoded(row), ensure_ascii=False, allow_nan=False)
+                    line = json.dumps(
+                        _encoded(row), separators=(",", ":"), ensure_ascii=False, allow_nan=False
+                    )
                     file.write(f"{line}\n".encode())
 
     def _read(self) -> dict[tuple[str, str], Row]:
