@@ -21,7 +21,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from config.defaults import TrainConfig
-from docs.sources import ROOT, Rows, configured, curves, ratios, rows, search
+from docs.sources import ROOT, Rows, configured, curves, ratios, rows, search, stored
 from evaluation.figures import panels, plain_numbers, pyplot, write
 from heads import HEADS, Head, Targets
 from model import LanguageModel, build
@@ -197,6 +197,67 @@ def trials_figure(name: str, path: Path) -> list[Path]:
     return write(fig, path)
 
 
+# tables of the forest plot -> their panel's title
+FOREST = {"heads_250": "after 250 steps", "heads": "after 1,000 steps"}
+FARTHEST = 1.36  # ratio of the forest plot: what lies beyond is a number
+TUNED, UNTUNED = "#0072B2", "#D55E00"  # blue and vermilion of Okabe and Ito, which all eyes tell apart
+
+
+def untuned(name: str) -> dict[str, float]:
+    """Each row's validation perplexity over softmax's, one seed, where all rows have the settings that are
+    softmax's best among the points that they share."""
+    searched = search(name)
+    design = stored(name, "search")[0]["settings"]["design"]
+    base = searched["baseline"].ppl[:design]
+    best = min(range(len(base)), key=base.__getitem__)
+    return {row: at.ppl[best] / base[best] for row, at in searched.items()}
+
+
+def forest_figure(path: Path) -> list[Path]:
+    """One line a row: its perplexity over softmax's, at its own best settings with the 95% interval over five
+    seeds, and at softmax's settings."""
+    order = sorted(ratios("heads_250"), key=lambda row: ratios("heads_250")[row].mean, reverse=True)
+    order.remove("baseline")
+    fig, axes = pyplot().subplots(1, 2, figsize=(8, 3.2), sharey=True, layout="constrained")
+    for ax, (name, title) in zip(axes, FOREST.items()):
+        tuned, equal = ratios(name), untuned(name)
+        ax.axvline(1, color="0.6", lw=1)
+        for y, row in enumerate(order):
+            if row not in tuned:
+                ax.annotate(
+                    "not in this table", (1, y), (8, 0), textcoords="offset points", va="center", color="0.5"
+                )
+                continue
+            ax.plot(min(equal[row], FARTHEST), y, color=UNTUNED, marker="D", ms=6, mfc="none", ls="")
+            if equal[row] > FARTHEST:
+                far = f"{equal[row]:.2f} \N{RIGHTWARDS ARROW}"
+                ax.annotate(far, (FARTHEST, y), (-8, 0), textcoords="offset points", ha="right", va="center")
+            ax.errorbar(tuned[row].mean, y, xerr=tuned[row].half, color=TUNED, marker="o", ms=5, capsize=3)
+            shown = f"{tuned[row]:.3f}"
+            ax.annotate(
+                shown, (1, y), xycoords=("axes fraction", "data"), va="center", fontsize=8, color=TUNED
+            )
+        ax.set_title(title, fontsize=10)
+        ax.set_xlabel("perplexity over softmax's")
+        ax.tick_params(axis="y", length=0)
+        ax.set_xlim(0.96, FARTHEST + 0.02)
+        ax.set_ylim(-0.6, len(order) - 0.4)
+        ax.spines[["top", "right", "left"]].set_visible(False)
+    axes[0].set_yticks(range(len(order)), order)
+    axes[0].plot([], [], color=TUNED, marker="o", ms=5, label="tuned: test, five seeds, 95% interval")
+    axes[0].plot(
+        [],
+        [],
+        color=UNTUNED,
+        marker="D",
+        mfc="none",
+        ls="",
+        label="at softmax's settings: validation, one seed",
+    )
+    fig.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+    return write(fig, path)
+
+
 # tuned tables -> what they are called, their marker, and the line of their trainings
 BUDGETS = {
     "heads_250": ("WikiText-103, 250 steps", "o", "-"),
@@ -252,6 +313,7 @@ def main() -> None:
     for name in ("heads_250", "heads"):
         made += trials_figure(name, ROOT / "results" / f"{name}.trials")
     made += budgets_figure(ROOT / "results" / "heads.budgets")
+    made += forest_figure(ROOT / "results" / "heads.forest")
     print(*made, sep="\n")
 
 

@@ -331,6 +331,18 @@ def test_what_is_claimed_of_memorising_holds():
 # ---- links and commands
 
 
+def test_the_recipe():
+    """README and findings: what each part of the recipe buys, and that the parts which cost do."""
+    ends = {row: runs.curve[1000].val_ppl.mean for row, runs in curves("recipe").models.items()}
+    whole = ends.pop("recipe")
+    assert all(ppl > whole for row, ppl in ends.items() if row != "modern") and ends["modern"] < 0.8 * whole
+    before = ends["before"]
+    assert all(ends[f"before_{part}"] < before for part in ("muon", "readout", "beta2_99"))
+    assert all(ends[f"before_{part}"] > before for part in ("warmup_20", "gain_0.6"))
+    assert before - ends["before_muon"] > 2 * (before - ends["before_readout"])  # Muon is the largest part
+    assert ends["adamw"] > before  # a warm-up of 20 steps is too short for AdamW
+
+
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_relative_links_lead_somewhere(page):
     links = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link]
@@ -441,8 +453,9 @@ def test_figures_are_drawn(tmp_path, monkeypatch):
     monkeypatch.setattr(gallery, "ROWS", ["baseline", "entmax", "am_softmax"])
     made = gallery.heads_figure(tmp_path / "heads") + gallery.gain_figure(tmp_path / "gain")
     made += gallery.trials_figure("heads_250", tmp_path / "trials")
-    made += gallery.budgets_figure(tmp_path / "budgets")
-    assert {"heads.png", "gain.png", "trials.png", "budgets.png"} <= {path.name for path in made}
+    made += gallery.budgets_figure(tmp_path / "budgets") + gallery.forest_figure(tmp_path / "forest")
+    drawn = {"heads.png", "gain.png", "trials.png", "budgets.png", "forest.png"}
+    assert drawn <= {path.name for path in made}
     assert all(path.stat().st_size > 1000 for path in made)
 
 
