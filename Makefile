@@ -46,7 +46,7 @@ lint: .venv/done
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
 
-# README.md and docs/, with the numbers of results/ and bench/. `python docs/gallery.py` draws their two figures.
+# README.md and docs/, with the numbers of results/ and bench/. `python docs/gallery.py` draws their figures.
 docs: .venv/done
 	$(PY) docs/build.py --write
 
@@ -56,10 +56,10 @@ docs: .venv/done
 	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	touch $@
 
-# All heads, each tuned (make tune) and with five fresh seeds, on WikiText-103's head: days, resumable. Prepare the data first, see config/tables/heads.py. TABLE=grammar: on the known language.
+# All heads, each tuned (make tune) and with five fresh seeds, on WikiText-103's head: days, resumable. Prepare the data first, see config/tables/main.py. TABLE=grammar: on the known language.
 # Rows that results/ has are done: move its files away to train them again.
-TABLE ?= heads
-OVERLAY := $(if $(filter heads,$(TABLE)),brief,$(TABLE))
+TABLE ?= main
+OVERLAY := $(if $(filter main,$(TABLE)),brief,$(if $(filter grammar,$(TABLE)),grammar,brief_adamw))
 table: .venv/done
 	$(PY) table.py config/tables/heads.py $(if $(filter-out heads,$(TABLE)),config/tables/$(TABLE).py) --jobs=2
 	@set --; for run in out/$(TABLE)/*-$(OVERLAY)-2; do \

@@ -5,6 +5,7 @@
 docs/heads.png    p and the loss's slope of each head over the true token's lead: see docs/heads.md
 results/gain.png  perplexity against the slope of log p at the start: see docs/findings.md
 results/NAME.trials.png  the same of all trials of a search
+results/heads.forest.png  each head's perplexity over softmax's, tuned and at equal settings
 results/heads.budgets.png  each head's perplexity over tuned softmax's, against the tokens that were seen
 """
 
@@ -215,7 +216,7 @@ def untuned(name: str) -> dict[str, float]:
 
 def forest_figure(path: Path) -> list[Path]:
     """One line a row: its perplexity over softmax's, at its own best settings with the 95% interval over five
-    seeds, and at softmax's settings."""
+    seeds, and at the shared point of the search that is softmax's best."""
     order = sorted(ratios("heads_250"), key=lambda row: ratios("heads_250")[row].mean, reverse=True)
     order.remove("baseline")
     fig, axes = pyplot().subplots(1, 2, figsize=(8, 3.2), sharey=True, layout="constrained")
@@ -252,7 +253,7 @@ def forest_figure(path: Path) -> list[Path]:
         marker="D",
         mfc="none",
         ls="",
-        label="at softmax's settings: validation, one seed",
+        label="at softmax's best shared point: validation, one seed",
     )
     fig.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     return write(fig, path)

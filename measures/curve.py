@@ -64,7 +64,8 @@ class CurveMeasure(Measure):
     def draw(self, rows: list[Row], out: Path) -> list[Path]:
         """OUT.png and others of runs that trained from scratch, none without such. The others started from a
         trained baseline: their steps are not the same ones. One evaluation is no curve."""
-        groups = grouped(r for r in rows if len(r["curve"]) > 1 and not r["training"]["init_from"])
+        trained = [row for row in rows if "curve" in row and not row["training"]["init_from"]]
+        groups = grouped(row for row in trained if len(row["curve"]) > 1)
         drawn = learning(groups) if groups else ()
         return [file for end, fig in drawn for file in write(fig, beside(out, end))]
 

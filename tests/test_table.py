@@ -18,9 +18,10 @@ import table
 from config.defaults import TrainConfig
 from data.prepared import prepared
 from evaluation.settings import Measuring
+from measures.curve import CurveConfig
 from measures.find import find_measure
 from measures.jobs import Run
-from measures.measure import kept_rows, left_out, open_runs, table_rows, unchanged
+from measures.measure import kept_rows, left_out, measure_runs, open_runs, table_rows, unchanged
 from measures.store import Store
 from measures.text import TextMeasure
 from runtime import checkpoint, workers
@@ -103,6 +104,15 @@ def test_a_run_knows_its_row(trained, capsys):
     (entry,) = open_runs([f"other={trained}"])
     assert entry.facts()["row"] == "other" and entry.facts()["overlay"] == ""
     assert entry.ckpt.config.keys() >= {"row", "overlay"}
+
+
+def test_a_training_that_diverged_has_no_curve_and_stands_in_its_table(trained, tmp_path):
+    measure = find_measure("curve")
+    [row] = measure_runs(measure, measure.open(CurveConfig([str(trained)])), Store(None))
+    row |= {"row": "sound"}
+    lost = {k: v for k, v in row.items() if k != "curve"} | {"name": "x", "problem": "its training diverged"}
+    assert "x could not be evaluated: its training diverged" in measure.view([row, lost]).markdown
+    assert [path.name for path in measure.draw([row, lost], tmp_path / "t")] == ["t.png"]
 
 
 def test_measures_of_a_run_are_shown(trained, capsys, monkeypatch, tmp_path):

@@ -4,7 +4,7 @@
 #     python data/wikitext103/prepare.py --tokenizer=bpe4096 --lines=9703
 #     python table.py config/tables/recipe.py --jobs=2
 #     python table.py config/tables/recipe.py --name=recipe_250 --runs=out/recipe_250 \
-#         --flags="--eval_interval=250 --gain=0.6 --max_steps=250" --jobs=2
+#         --flags="--eval_interval=250 --gain=0.6 --max_steps=250" --seeds=1 --jobs=2
 name = "recipe"
 config = "baseline"
 overlay = "brief"
