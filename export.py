@@ -125,7 +125,9 @@ def export(path: str | Path, folder: str | Path, samples: int = 8, seed: int = 1
     model, ckpt = load_model(path)
     trunk, config = model.trunk, ckpt.config
     if not isinstance(trunk, GPT):
-        raise UserError(f"{ckpt.path} has the trunk {config['trunk']!r}: only GPT-2's can be exported")
+        raise UserError(
+            f"{ckpt.path} has the trunk {config['trunk']!r}: only 'gpt' and 'modern' can be exported"
+        )
     if trunk.config.order == MASKED:
         raise UserError(f"{ckpt.path} has the order {MASKED!r}: masked diffusion predicts no next token")
     tokenizer, aside, plain = tokenizer_of(ckpt), unfinished(folder), is_gpt2(model)

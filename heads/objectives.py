@@ -153,6 +153,7 @@ class PowerLoss(Softmax):
 class Brier(Softmax):
     """L = sum_v (p_v - y_v)^2 with y = onehot(t): a strictly proper score, bounded by 2.
 
+    Its gradient vanishes where p_t does, so this is for fine-tuning (`init_from`).
     Source: Brier 1950, "Verification of forecasts expressed in terms of probability".
     """
 
@@ -164,6 +165,7 @@ class Brier(Softmax):
 class Spherical(Softmax):
     """L = 1 - p_t / |p|: a strictly proper score, bounded by 1.
 
+    Its gradient vanishes where p_t does, so this is for fine-tuning (`init_from`).
     Source: Gneiting and Raftery 2007, "Strictly proper scoring rules, prediction, and estimation", sec. 4.1.
     """
 

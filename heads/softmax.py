@@ -55,8 +55,9 @@ class SoftCap(Softmax):
 
 
 class SigmoidCap(Softmax):
-    """u(z) = cap sigma((z + shift) / width): logits between 0 and cap. At z = 0 the slope is cap / (4 width).
+    """u(z) = cap sigma((z + shift) / width): logits between 0 and cap.
 
+    The slope is largest at z = -shift: cap / (4 width).
     Source: the records of modded-nanogpt (Jordan et al. 2024, github.com/KellerJordan/modded-nanogpt). They
     first have 30 sigma(z / 7.5) = 15 + 15 tanh(z / 15), which is `SoftCap` at 15, for a constant cancels;
     later 23 sigma((z + 5) / 7.5), which saturates sooner above than below.

@@ -192,6 +192,7 @@ def start_from(name: str, model: LanguageModel, config: dict[str, Any]) -> tuple
                 f"{config['tokenizer']}"
             )
         order = ckpt.config.get("order", "left_to_right")
+        shape = ckpt.config.get("trunk", "gpt"), ckpt.config["n_head"]
         weights, digest = ckpt.weights, checkpoint.weights_digest(ckpt.path)
     else:
         trunk = from_gpt2(name)
@@ -200,7 +201,14 @@ def start_from(name: str, model: LanguageModel, config: dict[str, Any]) -> tuple
                 f"init_from = {name!r} has a vocabulary of {trunk.config.vocab_size} tokens, the corpus "
                 f"{config['vocab_size']}: prepare it with GPT-2's tokenizer"
             )
+        shape = "gpt", trunk.config.n_head
         order, weights = "left_to_right", {f"trunk.{k}": p.detach() for k, p in trunk.named_parameters()}
+    # names and shapes of tensors do not tell: modern's are some of gpt's, and no shape depends on n_head
+    if shape != (wanted := (config.get("trunk", "gpt"), config["n_head"])):
+        raise UserError(
+            f"init_from = {name!r} has trunk = {shape[0]!r} and n_head = {shape[1]}, this configuration "
+            f"{wanted[0]!r} and {wanted[1]}: give those, or start from a run of this kind"
+        )
     fixed = digest is not None and ckpt.config.get("sinusoidal", False)
     if reading(order) != reading(config["order"]) or fixed != config["sinusoidal"]:
         raise UserError(

@@ -768,6 +768,16 @@ def gpt2_folder(path, vocab=VOCAB, block=16) -> GPT:
     return trunk
 
 
+def test_init_from_another_trunk_is_refused(trainer, tiny, trained):
+    """Whose tensors have the same names and shapes, or some of them."""
+    for changes, there in (
+        ({"trunk": "modern", "tied": False}, "'modern' and 2"),
+        ({"n_head": 4}, "'gpt' and 4"),
+    ):
+        with pytest.raises(ValueError, match=f"has trunk = 'gpt' and n_head = 2, this configuration {there}"):
+            trainer(tiny(init_from=str(trained), **changes))
+
+
 def test_init_from_a_transformers_folder(trainer, tiny, tmp_path):
     want = dict(gpt2_folder(tmp_path / "gpt2").named_parameters())
     t = trainer(tiny(init_from=str(tmp_path / "gpt2")))
