@@ -589,9 +589,7 @@ def trunk_class(config: dict[str, Any]) -> type[Trunk]:
     name, args = config.get("trunk", "gpt"), config.get("trunk_args", {})
     try:
         trunk = TRUNKS.get(name) or importlib.import_module(f"labs.{name}.trunk").TRUNK
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "labs":
-            raise  # a package that the lab needs
+    except ImportError:
         raise ValueError(f"unknown trunk {name!r}; known: {', '.join(TRUNKS)}, and those of labs") from None
     try:
         inspect.signature(trunk).bind(None, **args)

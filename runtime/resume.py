@@ -203,11 +203,10 @@ def start_from(name: str, model: LanguageModel, config: dict[str, Any]) -> tuple
             )
         shape = "gpt", trunk.config.n_head
         order, weights = "left_to_right", {f"trunk.{k}": p.detach() for k, p in trunk.named_parameters()}
-    # names and shapes of tensors do not tell: modern's are some of gpt's, and no shape depends on n_head
-    if shape != (wanted := (config.get("trunk", "gpt"), config["n_head"])):
+    if shape != (wanted := (config.get("trunk", "gpt"), config["n_head"])):  # which no tensor's shape tells
         raise UserError(
-            f"init_from = {name!r} has trunk = {shape[0]!r} and n_head = {shape[1]}, this configuration "
-            f"{wanted[0]!r} and {wanted[1]}: give those, or start from a run of this kind"
+            f"init_from = {name!r} has the trunk and n_head {shape}, this configuration {wanted}: give "
+            "those, or start from a run of this kind"
         )
     fixed = digest is not None and ckpt.config.get("sinusoidal", False)
     if reading(order) != reading(config["order"]) or fixed != config["sinusoidal"]:

@@ -209,7 +209,7 @@ def test_a_table_of_before_had_no_scorer(trained, folder, tmp_path, capsys, no_m
     out = tmp_path / "t"
     assert main([str(trained), *SMALL, f"--out={out}"]) == 0
     path = tmp_path / "t.jsonl"
-    path.write_text(path.read_text().replace(', "scorer": ""', ""))
+    path.write_text(path.read_text().replace(',"scorer":""', ""))
     assert "scorer" not in rows(out)["baseline"]["settings"]
     assert main([str(trained), *SMALL, f"--out={out}"]) == 0 and "kept from" in capsys.readouterr().err
     with pytest.raises(UserError, match="scorer ''"):
