@@ -136,7 +136,8 @@ class PowerLoss(Softmax):
     """L = (1 - p_t^alpha) / alpha: -log p_t where alpha is near 0, `SmoothAccuracy` at alpha = 1.
 
     Its gradient p_t^alpha (p - onehot(t)) counts a position the less the less probable its token is. Of data
-    q its minimum is p ~ q^(1 / (1 - alpha)), and from alpha = 1 on all mass on the most probable token.
+    q its minimum is p ~ q^(1 / (1 - alpha)), and from alpha = 1 on all mass on the most probable token. In
+    float32 the value, not the gradient, loses its digits below alpha = 1e-4.
     Source: Li et al. 2025, arXiv 2510.00526, for fine-tuning.
     """
 

@@ -147,8 +147,9 @@ class RestSession(Session):
         for run in runs:
             check_dataset(run.path, run.ckpt.config["dataset"])
         check_comparable(runs, masked=True)
-        self.subjects, self.settings = runs, settings_of(c)
         data, T = open_split(runs, c.data, c.split), runs[0].ckpt.config["block_size"]
+        self.subjects = runs
+        self.settings = settings_of(c) | {"block_size": T, "corpus": data.info["sha256"]}
         self.windows = torch.from_numpy(spread(data.ids, c.windows, T))  # (n, T)
         if c.climb >= len(self.windows):
             raise UserError(f"climb = {c.climb}: there are {len(self.windows)}; the first is 0")

@@ -65,8 +65,8 @@ class WalkSession(Session):
         for run in runs:
             check_walk(run.path, run.ckpt.config["dataset"], run.ckpt.config["order"])
         check_comparable(runs, masked=True)
-        self.subjects, self.settings = runs, settings_of(c)
         tokens = open_tokens(data_folder(runs, c.data) / "test.bin")
+        self.subjects, self.settings = runs, settings_of(c) | {"corpus": tokens.info["sha256"]}
         walk = corpus.task(str(tokens.info["source"]))
         if not isinstance(walk, Walk):
             raise UserError(f"{runs[0].path} was not trained on the walk: give a run of --source=walk")

@@ -390,6 +390,11 @@ def test_the_measure(runs, tmp_path, capsys, said):
     futures, whole = said
     assert futures.startswith("exact\n") and "left_to_right" in futures
     assert "green: real" in whole and "10 of each" in whole and "masked" in whole and "truth" not in whole
+    Store(out.with_suffix(".jsonl")).put(
+        [row | {"settings": row["settings"] | {"corpus": "another"}} for row in rows.values()]
+    )
+    with pytest.raises(UserError, match="rows of other settings .corpus 'another'"):  # other climbs
+        table.main([*runs, *FLAGS, f"--out={out}"])
 
 
 def test_figures_are_drawn_of_kept_arrays(runs, tmp_path, capsys, said, monkeypatch):
