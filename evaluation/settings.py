@@ -101,6 +101,7 @@ class TableConfig:
     tuning: str = ""                                # the file with the trials; empty: the table's own
     space: dict = field(default_factory=lambda: {"learning_rate": [1e-3, 8e-3], "gain": [0.5, 16]})
     #                                                 key -> [lowest, highest], on a log scale
+    own_space: dict = field(default_factory=dict)   # row -> what is searched for it alone
     trials: Positive = 16                           # of each row
     design: Positive = 8                            # of these, at points that all rows share
     tune_seed: int = 1                              # of all trials; the table's seeds are others

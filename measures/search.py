@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from config.defaults import TrainConfig
 from evaluation import figures
@@ -29,6 +29,7 @@ from measures.store import OURS, Row, Store, check_fields
 from measures.views import Grid, View
 from runtime.errors import UserError
 from runtime.files import foreign
+from runtime.places import find
 from runtime.provenance import commit
 from runtime.workers import train_all
 
@@ -46,17 +47,18 @@ FIELDS |= {"diverged": bool, "vocab_size": int, "training": dict}
 # Points
 
 
-def points(space: Space, count: int) -> list[Point]:
+def points(space: Space, count: int, beside: int = 0) -> list[Point]:
     """The first `count` points of the search: a scrambled Sobol sequence, on a log scale in each setting.
 
-    A pure function of the space: the first 8 of 16 points are the 8 of 8.
+    A pure function of the space: the first 8 of 16 points are the 8 of 8. `beside`: how many settings of
+    another space these are to be independent of; the sequence's first dimensions are left to them.
     """
     from scipy.stats import qmc
 
     if not space:
         return [{}] * count
     powers = math.ceil(math.log2(count))  # Sobol points are balanced in powers of two
-    drawn = qmc.Sobol(len(space), scramble=True, rng=0).random_base2(powers)[:count]
+    drawn = qmc.Sobol(beside + len(space), scramble=True, rng=0).random_base2(powers)[:count, beside:]
 
     def value(key: str, x: float) -> float:
         low, high = space[key]
@@ -177,13 +179,18 @@ def view(rows: list[Row]) -> View:
     space, design = rows[0]["settings"]["space"], rows[0]["settings"]["design"]
     design = min(design, 1 + max(r["trial"] for r in rows))
     draws = [2**k for k in range(design.bit_length()) if 2**k <= design]
-    header = ["", "trials", "diverged", *space, "validation PPL", *(f"best of {n}" for n in draws)]
+    own = any(row["settings"].get("own_space") for row in rows)
+    header = ["", "trials", "diverged", *space, *["its own"] * own, "validation PPL"]
+    header += [f"best of {n}" for n in draws]
     body = []
     for row in dict.fromkeys(r["row"] for r in rows):
         trials = trials_of(rows, row, len(rows))
         best = best_of(trials)
         line = [row, str(len(trials)), str(sum(t["diverged"] for t in trials))]
         line += [best_value(best, trials, key) for key in space]
+        keys = trials[0]["settings"].get("own_space", {})
+        values = [f"{key.rpartition('.')[2]} {best_value(best, trials, key)}" for key in keys]
+        line += [", ".join(values) or "-"] * own
         line.append(f"{math.exp(best['nll']):.1f}" if best else "-")
         shared = [t for t in trials if t["trial"] < design]
         enough = [n for n in draws if n <= len(shared)]
@@ -252,18 +259,24 @@ def write_views(store: Store, out: Path) -> str:
 # The search itself
 
 
+def space_of(row: str, c: TableConfig) -> Space:
+    """What is searched for a row: the table's space and its own; what its flags set is fixed."""
+    name, *flags = words_of(row)
+    fixed = keys_of(flags)
+    return {key: v for key, v in (c.space | c.own_space.get(name, {})).items() if key not in fixed}
+
+
 class Search:
     """The trials of a table's rows: what is asked for, and the store with those that are over."""
 
     def __init__(self, c: TableConfig, store: Store):
         """UserError for what cannot be searched, of any row, and for trials of other settings or text."""
         check_space(c.space)
+        check_own_space(c)
         self.c, self.store = c, store
-        keys = ("overlay", "flags", "tune_seed", "space", "design")
-        self.settings = {key: getattr(c, key) for key in keys}
         kept = trials_in(store)
         for row in kept:
-            if differences := other_settings(row["settings"], self.settings):
+            if differences := other_settings({"own_space": {}} | row["settings"], self.settings(row["row"])):
                 raise UserError(
                     f"{store.path} holds trials of other settings ({'; '.join(differences)}): "
                     "use those settings, or another --name"
@@ -282,10 +295,10 @@ class Search:
                 "use another --name"
             )
 
-    def space(self, row: str) -> Space:
-        """What is searched for a row: its own flags are fixed."""
-        fixed = keys_of(words_of(row)[1:])
-        return {key: limits for key, limits in self.c.space.items() if key not in fixed}
+    def settings(self, name: str) -> dict[str, Any]:
+        """What two trials of a row must share."""
+        keys = ("overlay", "flags", "tune_seed", "space", "design")
+        return {key: getattr(self.c, key) for key in keys} | {"own_space": self.c.own_space.get(name, {})}
 
     def trials(self, row: str) -> list[Row]:
         return trials_of(trials_in(self.store), words_of(row)[0], self.c.trials)
@@ -298,9 +311,10 @@ class Search:
 
     def shared(self, row: str, first: Run | None = None) -> list[Trial]:
         """A row's trials at the points that all rows share; one where nothing is searched."""
-        c, space = self.c, self.space(row)
-        at = points(c.space, min(c.design, c.trials) if space else 1)
-        row_points = [{key: value for key, value in point.items() if key in space} for point in at]
+        c, space, own = self.c, space_of(row, self.c), self.c.own_space.get(words_of(row)[0], {})
+        count = min(c.design, c.trials) if space else 1
+        at = zip(points(c.space, count), points(own, count, beside=len(c.space)))
+        row_points = [{key: v for key, v in (shared | own).items() if key in space} for shared, own in at]
         return [self.trial(row, first, i, point) for i, point in enumerate(row_points)]
 
     def further(self, row: str, first: Run | None, index: int) -> Trial:
@@ -308,7 +322,7 @@ class Search:
         trials = self.trials(row)
         known = {t["trial"]: t["point"] for t in trials}
         before = [t for t in trials if t["trial"] < index]
-        return self.trial(row, first, index, known.get(index) or propose(self.space(row), before))
+        return self.trial(row, first, index, known.get(index) or propose(space_of(row, self.c), before))
 
     def is_over(self, trial: Trial) -> bool:
         """Whether the store has this trial; it is put there if its training is over."""
@@ -325,7 +339,7 @@ class Search:
     def row_of(self, trial: Trial, ended: Ended) -> Row:
         """What the store says of a trial that is over."""
         return {
-            **{"measure": NAME, "definition": DEFINITION, "settings": self.settings},
+            **{"measure": NAME, "definition": DEFINITION, "settings": self.settings(trial.row)},
             **{"name": trial.out.name, **trial.fields, "trial": trial.index, "point": trial.point},
             **{"nll": math.inf if ended.nll is None else ended.nll, "diverged": ended.nll is None},
             **{"vocab_size": ended.config["vocab_size"], "training": training_of(ended.config)},
@@ -338,7 +352,7 @@ class Search:
         for row in rows:
             shared = self.shared(row, first)
             waiting = [trial for trial in shared if not self.is_over(trial)]
-            for index in range(len(shared), self.c.trials if self.space(row) else 0):
+            for index in range(len(shared), self.c.trials if space_of(row, self.c) else 0):
                 if not waiting:
                     trial = self.further(row, first, index)
                     waiting = [] if self.is_over(trial) else [trial]
@@ -398,12 +412,30 @@ class Search:
 
 def check_space(space: dict) -> None:
     """UserError naming what cannot be searched."""
-    numbers = {key for key, value in vars(TrainConfig()).items() if isinstance(value, float)}
     if not space:
         raise UserError("space = {}: give a setting to search, such as learning_rate = [1e-3, 8e-3]")
+    check_limits("space", space)
+
+
+def check_own_space(c: TableConfig) -> None:
+    """UserError for a row that there is not, and for what cannot be searched."""
+    for name, space in c.own_space.items():
+        if not c.config and not find(f"config/{name}.py").is_file():
+            raise UserError(f"own_space: there is no row {name!r}, that is no config/{name}.py")
+        if not isinstance(space, dict):
+            raise UserError(f"own_space: {name} = {space!r}: give a dict such as {{'head_args.m': [0.1, 1]}}")
+        check_limits(f"own_space of {name}", space)
+        if twice := space.keys() & c.space.keys():
+            raise UserError(f"own_space of {name}: {min(twice)!r} is in the space of all rows")
+
+
+def check_limits(where: str, space: dict) -> None:
+    """UserError naming what is no float of train.py, or entry of a dict of it, or has no range."""
+    defaults = vars(TrainConfig())
     for key, limits in space.items():
-        if key not in numbers:
-            raise UserError(f"space: {key!r} is no setting of train.py that is a float")
+        name, _, entry = key.partition(".")
+        if not isinstance(defaults.get(name), dict if entry else float):
+            raise UserError(f"{where}: {key!r} is no setting of train.py that is a float")
         numeric = isinstance(limits, (list, tuple)) and all(type(v) in (int, float) for v in limits)
         if not numeric or len(limits) != 2 or not 0 < limits[0] < limits[1] < float("inf"):
-            raise UserError(f"space: {key} = {limits!r}: give [lowest, highest], both above 0")
+            raise UserError(f"{where}: {key} = {limits!r}: give [lowest, highest], both above 0")

@@ -66,6 +66,22 @@ def test_every_row_has_the_same_points_and_its_own_flags_win():
     assert only.point == {} and only.out == Path("out/baseline-small-1-t00")
 
 
+def test_a_row_can_have_a_constant_of_its_own():
+    """It is searched beside what all rows have, whose points stay the same."""
+    c = TableConfig(rows=["baseline", "am_softmax", "smooth_gpt --head_args.eps=0.1"])
+    c.own_space = {"am_softmax": {"head_args.m": [0.1, 10]}, "smooth_gpt": {"head_args.eps": [0.01, 0.1]}}
+    trials = Search(c, NO_STORE)
+    plain, own, fixed = ([t.wanted for t in trials.shared(row)] for row in c.rows)
+    for key in SPACE:
+        assert [w[key] for w in plain] == [w[key] for w in own] == [w[key] for w in fixed]
+    assert {w["head_args"]["eps"] for w in fixed} == {0.1}
+    margin = np.log10([w["head_args"]["m"] for w in own])
+    assert np.histogram(margin, bins=8, range=(-1, 1))[0].tolist() == [1] * 8
+    for key in SPACE:  # in each half of the shared setting, it takes both halves of its own
+        low = [w[key] < np.median([w[key] for w in own]) for w in own]
+        assert 1 <= sum(np.array(low) & (margin < 0)) <= 3
+
+
 def test_the_further_trials_follow_from_those_before():
     """They close in on the best point of a bowl, and are the same for the same trials."""
 
@@ -98,6 +114,10 @@ def test_the_further_trials_follow_from_those_before():
         (dict(space={"gain": [0, 1]}), r"gain = \[0, 1\]"),
         (dict(space={"gain": 3}), "gain = 3"),
         (dict(flags="--no_such=1"), "no_such"),
+        (dict(own_space={"am_sofmax": {}}), "there is no row 'am_sofmax'"),
+        (dict(own_space={"am_softmax": 3}), "am_softmax = 3: give a dict"),
+        (dict(own_space={"am_softmax": {"head_args": [1, 2]}}), "'head_args' is no setting"),
+        (dict(own_space={"am_softmax": {"gain": [1, 2]}}), "in the space of all rows"),
     ],
 )
 def test_mistakes_are_found_before_any_training(tmp_path, change, says):
@@ -106,7 +126,9 @@ def test_mistakes_are_found_before_any_training(tmp_path, change, says):
         table.main(["--search", "--commands", *(f"--{k}={v}" for k, v in flags.items())])
 
 
-@pytest.mark.parametrize("files", [["heads"], ["heads", "heads_250"], ["heads", "grammar"]])
+@pytest.mark.parametrize(
+    "files", [["heads"], ["heads", "heads_250"], ["heads", "grammar"], ["heads", "main"]]
+)
 def test_the_committed_searches_are_sound(files, tmp_path):
     c = configure(TableConfig, [f"config/tables/{f}.py" for f in files])
     assert Search(c, Store(tmp_path / "x.jsonl")).shared(c.rows[0])
@@ -144,6 +166,11 @@ def test_the_views_name_the_best_point_and_the_edges(tmp_path):
     # one that diverged counts as a uniform distribution
     assert cells[6] == f"{math.exp((2 + 1 + math.log(100) + 1.5) / 4):.1f}" and len(cells) == 9
     assert other.split("|")[7].strip() == f"{math.e:.1f}" and other.split("|")[8].strip() == "-"
+    own = {"settings": {"space": SPACE, "design": 4, "own_space": {"head_args.m": [0.1, 1]}}}
+    own |= {"point": points(SPACE, 1)[0] | {"head_args.m": 0.35}}
+    store.put([*trials_in(store), entry("margin", 0, 1.0, **own)])
+    head, _, *lines = search.write_views(store, tmp_path / "x.tune").split("\n\n")[0].splitlines()
+    assert [line.split("|")[6].strip() for line in (head, *lines)] == ["its own", "-", "-", "m 0.35"]
     store.put([entry("baseline", 0, 2.0, point=3)])
     with pytest.raises(ValueError, match="x.jsonl is not a file of rows of this program"):
         search.write_views(store, tmp_path / "x.tune")
