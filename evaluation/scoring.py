@@ -30,9 +30,12 @@ class Score(NamedTuple):
     zeros: int  # of these, how many have probability 0
     # sum over tokens of -log((p + EPSILON) / (1 + EPSILON V)), nats: finite for heads with exact zeros, too
     eps_nll: float
-    ece: float  # expected calibration error of the most probable token; nan unless asked for
-    sparsemax: float  # mean of p_t + (1 - |p|^2) / 2, 0 to 1; nan unless asked for
     part: int = 0  # how many windows of the text were scored; 0: all
+
+
+def with_epsilon(log_p: Tensor, vocab_size: int) -> Tensor:
+    """log((p + EPSILON) / (1 + EPSILON V)) of log p, in any shape."""
+    return ((log_p.exp() + EPSILON) / (1 + EPSILON * vocab_size)).log()
 
 
 def windows(count: int, block_size: int, stride: int) -> list[tuple[int, int]]:
@@ -172,7 +175,7 @@ def score(
     device: torch.device | str = "cpu",
     dtype: str = "float32",
     batch: int = 16,
-    details: bool = False,
+    each: Callable[[Tensor, Tensor], None] | None = None,
     progress: Callable[[Iterable], Iterable] = iter,
     share: slice = slice(None),
     order: str = "",
@@ -186,9 +189,9 @@ def score(
     masked diffusion it is the NELBO, a bound on the NLL. Where the text is of sequences of which some tokens
     are `given`, the others are scored, each given these at least. `draws`: see OutputHead.draws. float32
     log-probabilities whatever `dtype` the matrix products have. The model must be in eval mode. A token of
-    probability 0 makes the NLL inf and is counted; it is never clamped. `details`: ECE and sparsemax score,
-    too, and Degenerate if a log-probability is nan. `part`: score so many windows in place of all, see
-    `spread`; `share`: which of them, for one of several processes.
+    probability 0 makes the NLL inf and is counted; it is never clamped. `each` is called with the
+    log-probabilities (n, V) and targets (n,) of every block, see evaluation/calibration.py. `part`: score so
+    many windows in place of all, see `spread`; `share`: which of them, for one of several processes.
     """
     if model.trunk.config.order == MASKED and order != MASKED:
         raise UserError(
@@ -201,7 +204,7 @@ def score(
     else:
         plan, read = along(model, ids, order) if order else left_to_right(model, ids, stride)
     chosen = spread(plan, part)
-    s = scored(model, chosen[share], read, draws, device, dtype, batch, details, progress)
+    s = scored(model, chosen[share], read, draws, device, dtype, batch, each, progress)
     return s._replace(part=len(chosen) if len(chosen) < len(plan) else 0)
 
 
@@ -214,12 +217,12 @@ def scored(
     device: torch.device | str = "cpu",
     dtype: str = "float32",
     batch: int = 16,
-    details: bool = False,
+    each: Callable[[Tensor, Tensor], None] | None = None,
     progress: Callable[[Iterable], Iterable] = iter,
 ) -> Score:
     """`score` of the windows `plan`, as `read` gives some of them."""
     V = model.head.head.vocab_size
-    nll, eps_nll, count, zeros, sparsemax, cal = 0.0, 0.0, 0.0, 0, 0.0, Calibration()
+    nll, eps_nll, count, zeros = 0.0, 0.0, 0.0, 0
     for i in progress(range(0, len(plan), batch)):
         r = read(plan[i : i + batch]).to(device)
         with autocast(device, dtype):
@@ -230,23 +233,18 @@ def scored(
             for rows, lp in model.head.log_prob_blocks(hidden, draws):
                 t = target[rows]
                 lp_t[rows] = lp.gather(1, t[:, None]).squeeze(1)
-                if details:
-                    top, arg = lp.max(1)
-                    if top.isnan().any():
-                        raise Degenerate("its log-probabilities are not numbers")
-                    sparsemax += (lp_t[rows].exp() + (1 - (2 * lp).exp().sum(1)) / 2).sum().item()
-                    cal.add(top.exp().cpu().numpy(), (arg == t).cpu().numpy())
+                if each:
+                    each(lp, t)
         lp_t = to_float64(lp_t)
         zeros += int((lp_t == -math.inf).sum())
-        eps_lp = ((lp_t.exp() + EPSILON) / (1 + EPSILON * V)).log()
+        eps_lp = with_epsilon(lp_t, V)
         if r.weights is None:
             nll, eps_nll, count = nll - lp_t.sum().item(), eps_nll - eps_lp.sum().item(), count + len(lp_t)
         else:
             w = to_float64(r.weights[r.scored])
             nll, eps_nll = nll - (w * lp_t).sum().item(), eps_nll - (w * eps_lp).sum().item()
             count += w.sum().item()
-    ece, mean = (cal.ece(), sparsemax / count) if details else (math.nan, math.nan)
-    return Score(nll, round(count), zeros, eps_nll, ece, mean)
+    return Score(nll, round(count), zeros, eps_nll)
 
 
 # -----------------------------------------------------------------------------

@@ -19,5 +19,5 @@ own_space = {
     "sig_gpt_sum": {"head_args.sum_weight": [0.01, 100]},
     "sig_gpt_pw": {"head_args.pos_weight": [2, 5000]},
 }
-trials = 16
+trials = 12
 design = 8
