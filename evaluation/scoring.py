@@ -11,10 +11,9 @@ from torch import Tensor
 
 from data.held_out import Truth
 from data.orders import MASKED, Order, arranged
-from evaluation.metrics import Calibration, Recovery
+from evaluation.metrics import Recovery
 from heads import Weights
 from model import GPTConfig, LanguageModel
-from runtime.checkpoint import Degenerate
 from runtime.device import autocast, to_float64
 from runtime.errors import UserError
 

@@ -15,6 +15,7 @@ from data.prepared import tokenizer_of
 from data.tokenizers import Tokenizer
 from data.tokens import TokenFile, open_tokens
 from evaluation import metrics
+from evaluation.calibration import Calibrated, fitted_temperature
 from evaluation.diversity import TEXT_METRICS
 from evaluation.sampling import truncate
 from evaluation.scoring import described, document_blocks, document_windows, recover, score, truth_blocks
@@ -49,6 +50,7 @@ TRAIN_WINDOWS = 200  # that the paper's protocol scores
 class Data(NamedTuple):
     train: TokenFile
     split: HeldOut
+    validation: HeldOut | None  # where there is one, a temperature is fitted to it
     tokenizer: Tokenizer
     prompts: Prompts
 
@@ -95,7 +97,9 @@ def open_all(c: TextsConfig, **protocol: Any) -> tuple[list[NamedRun], Settings,
     prompts = held_out_prompts(split.ids, s.texts, s.prompt_tokens, s.new_tokens, seed)
     if not (paper or s.words):
         s = replace(s, words=common_words(decode(tokenizer, prompts.prompt, prompts.human, s)))
-    return runs, s, Data(train, split, tokenizer, prompts), device
+    there = split.path.with_name("validation.bin").is_file()
+    validation = open_split(runs, c.data, "validation") if there else None
+    return runs, s, Data(train, split, validation, tokenizer, prompts), device
 
 
 def other_texts(data: Data, s: Settings) -> list[str]:
@@ -211,17 +215,18 @@ def held_out_numbers(
     bar: Callable[[Iterable], Iterable],
 ) -> dict[str, Any]:
     """Perplexities and calibration on the whole held-out split."""
-    split = data.split
-    r = score(model, split.ids, s.stride, draws, device, s.dtype, details=True, progress=bar)
+    split, validation = data.split, data.validation
+    tau = fitted_temperature(model, validation.ids, draws, device, s.dtype) if validation else None
+    calibrated = Calibrated(tau)
+    r = score(model, split.ids, s.stride, draws, device, s.dtype, each=calibrated, progress=bar)
     row = {"ppl_tok": metrics.perplexity(r.nll, r.tokens)}
     if split.words:
         row["ppl_word"] = metrics.perplexity(r.nll, split.words)
     if split.bytes:
         row["bits_per_byte"] = metrics.bits_per_byte(r.nll, split.bytes)
     return row | {
-        "ece": r.ece,
         "ppl_eps": metrics.perplexity(r.eps_nll, r.tokens),
-        "sparsemax_score": r.sparsemax,
+        **calibrated.numbers(),
         "nll": r.nll,
         "tokens": r.tokens,
         "zero_probability_tokens": r.zeros,

@@ -16,6 +16,7 @@ from data.prepared import load_tokenizer
 from data.tokens import open_tokens
 from eval_diversity import main, program
 from evaluation import diversity, texts
+from evaluation.calibration import Calibrated, fitted_temperature
 from evaluation.scoring import score
 from evaluation.settings import of_run
 from evaluation.texts import common_words, held_out_prompts, reference_texts, sample_texts, text_metrics
@@ -188,21 +189,22 @@ def test_text_metrics_are_means_over_loops():
 
 def test_cells():
     text = dict(distinct_4=0.5, seq_rep_4=0.1, zipf=1.0)
-    keys = ("name", *(c.key for c in HONEST[:8]))
+    plain = [c for c in HONEST if "fitted" not in c.key]
+    keys = ("name", *(c.key for c in plain[:8]))
     table = [
         dict(zip(keys, ("low", 1000, 20.0, math.inf, 1.0, math.nan, 20.0, 0.4, 10.0))) | text,
         dict(zip(keys, ("near", 900, 30.0, 50.0, 1.5, math.nan, 19.0, 0.3, 28.0))) | text,
         dict(name="human", reference=True, self_bleu=25.0, **text),
         dict(name="loop", reference=True, self_bleu=25.5, **text),
     ]
-    low, near, human, loop = cells(table, HONEST)
+    low, near, human, loop = cells(table, plain)
     # single runs have no star: one run does not tell rows apart
     assert low[:9] == ["low", "1000", "20.00", "inf", "1.000", "-", "20.00", "0.4000", "10.00 (-15.00)"]
     assert near[:9] == ["near", "900", "30.00", "50.00", "1.500", "-", "19.00", "0.3000", "28.00 (+3.00)"]
     assert human[:9] == ["human", *"-------", "25.00"]
     assert loop[8] == "25.50 (+0.50)"
     assert low[9] == near[9] == "0.5000 (+0.0000)"
-    assert all(len(line) == 1 + len(HONEST) for line in (low, near, human, loop))
+    assert all(len(line) == 1 + len(plain) for line in (low, near, human, loop))
 
 
 def test_a_terminal_shows_no_column_that_no_row_has():
@@ -232,9 +234,11 @@ def test_perplexity_columns(honest, trained, sig, token_folder):
         r = rows(honest)[path.name]
         model, _ = load_model(path)
         own = of_run(settings(str(path), *SMALL)[0], read_config(path))
-        again = score(model, ids, 0, model.head.draws(8, own.seed), details=True)
-        assert r["nll"] == again.nll and r["ece"] == again.ece and r["zero_probability_tokens"] == 0
-        assert r["sparsemax_score"] == again.sparsemax
+        draws, validation = model.head.draws(8, own.seed), open_tokens(token_folder / "validation.bin").ids
+        calibrated = Calibrated(fitted_temperature(model, validation, draws))
+        again = score(model, ids, 0, draws, each=calibrated)
+        assert r["nll"] == again.nll and r["zero_probability_tokens"] == 0
+        assert r == r | calibrated.numbers()
         assert r["ppl_eps"] == pytest.approx(math.exp(again.eps_nll / again.tokens))
         assert r["tokens"] == len(ids) - 1 == info["tokens"] - 1
         assert r["ppl_tok"] == pytest.approx(math.exp(r["nll"] / r["tokens"]))
@@ -485,9 +489,7 @@ def test_a_model_that_samples_white_space(trained, variant, tmp_path, monkeypatc
 def test_probabilities_that_are_not_numbers(trained, monkeypatch, tmp_path):
     from evaluation.scoring import Score
 
-    monkeypatch.setattr(
-        text_numbers, "score", lambda *a, **k: Score(math.nan, 1, 0, math.nan, math.nan, math.nan)
-    )
+    monkeypatch.setattr(text_numbers, "score", lambda *a, **k: Score(math.nan, 1, 0, math.nan))
     assert main([str(trained), *PAPER_SMALL, f"--out={tmp_path / 't'}"]) == 1
     assert rows(tmp_path / "t")["baseline"]["problem"] == "its log-probabilities are not numbers"
 
@@ -496,7 +498,7 @@ def test_score_names_nan(trained, token_folder):
     model, _ = load_model(trained)
     model.trunk.ln_f.weight.fill_(math.nan)
     with pytest.raises(Degenerate, match="log-probabilities are not numbers"):
-        score(model, open_tokens(token_folder / "test.bin").ids[:100], details=True)
+        score(model, open_tokens(token_folder / "test.bin").ids[:100], each=Calibrated())
 
 
 # ---- refusals ----------------------------------------------------------------------------------------------

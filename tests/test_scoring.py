@@ -6,8 +6,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize_scalar
 
 from evaluation import metrics
+from evaluation.calibration import Calibrated, fitted_temperature
 from evaluation.scoring import EPSILON, score, spread, windows
 from heads import OutputHead, Projection, Softmax, project
 from model import LanguageModel
@@ -106,7 +108,7 @@ def test_score_equals_one_token_at_a_time(name, count, stride, batch):
     model, ids = tiny(name), text(count)
     s = score(model, ids, stride, batch=batch)
     nll = target_nll(naive(model, ids, stride), ids)
-    assert (s.tokens, s.zeros) == (count - 1, nll.isinf().sum()) and math.isnan(s.ece)
+    assert (s.tokens, s.zeros) == (count - 1, nll.isinf().sum())
     assert s.zeros == 0 or model.head.head.sparse
     assert s.nll == pytest.approx(nll.sum().item(), rel=2e-6)
 
@@ -142,11 +144,13 @@ def test_progress_sees_every_batch():
 
 
 def test_projecting_in_parts_changes_nothing(monkeypatch):
-    whole = score(tiny(), text(60), 5, details=True)
+    each = Calibrated(0.8), Calibrated(0.8)
+    whole = score(tiny(), text(60), 5, each=each[0])
     monkeypatch.setattr("heads.output.chunk_rows", lambda *_: 3)
     monkeypatch.setattr("heads.output.block_rows", lambda *_: 2)
-    parts = score(tiny(), text(60), 5, details=True)
+    parts = score(tiny(), text(60), 5, each=each[1])
     assert parts == pytest.approx(whole, rel=1e-6)
+    assert each[1].numbers() == pytest.approx(each[0].numbers(), rel=1e-6)
 
 
 class Top5(Softmax):
@@ -160,13 +164,16 @@ def test_tokens_of_probability_zero_are_counted_and_never_clamped():
     model, ids = tiny(), text(50)
     model.head.head = Top5(V)
     nll = target_nll(naive(model, ids, 3), ids)
-    s = score(model, ids, 3, details=True)
+    calibrated = Calibrated()
+    s = score(model, ids, 3, each=calibrated)
     assert s.nll == math.inf and s.tokens == 49 and s.zeros == nll.isinf().sum() and 0 < s.zeros < 49
-    assert 0 <= s.ece <= 1
+    numbers = calibrated.numbers()
+    assert 0 <= numbers["ece"] <= 1 and numbers.keys() == {"ece", "sparsemax_score"}
     p, t = naive(model, ids, 3).exp().double(), torch.from_numpy(ids[1:].astype(np.int64))
     p_t, eps = p.gather(1, t[:, None]).squeeze(1), EPSILON
     assert s.eps_nll == pytest.approx(-((p_t + eps) / (p + eps).sum(1)).log().sum().item(), rel=1e-5)
-    assert s.sparsemax == pytest.approx((p_t + (1 - (p * p).sum(1)) / 2).mean().item(), rel=1e-5)
+    mean = (p_t + (1 - (p * p).sum(1)) / 2).mean().item()
+    assert numbers["sparsemax_score"] == pytest.approx(mean, rel=1e-5)
     for t in range(1, T + 1):  # a text of possible tokens only
         lp = naive(model, ids[: t + 1], 8)[-1]
         ids[t] = lp.topk(5).indices[t % 5]
@@ -183,8 +190,35 @@ def test_ece_is_that_of_all_tokens_at_once(name):
     ids[1::3] = lp.argmax(1)[::3].numpy()  # some hits; changes later contexts, so:
     confidence, best = naive(model, ids, 5).max(1)
     expected = metrics.ece(confidence.exp().numpy(), best.numpy() == ids[1:])
-    assert score(model, ids, 5, batch=4, details=True).ece == pytest.approx(expected, abs=1e-6)
+    calibrated = Calibrated()
+    score(model, ids, 5, batch=4, each=calibrated)
+    assert calibrated.numbers()["ece"] == pytest.approx(expected, abs=1e-6)
     assert expected > 0.05
+
+
+@pytest.mark.parametrize("name, scale", [("softmax", 40), ("sigmoid", 40), ("entmax15", 12)])
+def test_the_fitted_temperature_is_the_best_one(name, scale):
+    """PPL_eps and ECE at it are those of p^(1/tau), and no temperature near it has a lower PPL_eps."""
+    model, ids = tiny(name), text(300)
+    with torch.no_grad():
+        model.head.projection.weight *= scale  # far too sure
+    tau = fitted_temperature(model, ids, model.head.draws(1, 0))
+    lp, t = naive(model, ids, T).double(), torch.from_numpy(ids[1:].astype(np.int64))
+
+    def perplexity_at(temperature):
+        p = (lp / temperature).softmax(1)
+        return -((p.gather(1, t[:, None]) + EPSILON) / (1 + EPSILON * V)).log().mean().item(), p
+
+    best, p = perplexity_at(tau)
+    near = minimize_scalar(lambda x: perplexity_at(2**x)[0], bounds=(-3, 3), method="bounded").fun
+    assert tau > 1.5 and best == pytest.approx(near, abs=2e-3)
+    calibrated = Calibrated(tau)
+    score(model, ids, T, each=calibrated)
+    numbers = calibrated.numbers()
+    assert numbers["ppl_fitted"] == pytest.approx(math.exp(best), rel=1e-5)
+    expected = metrics.ece(p.max(1).values.numpy(), (p.argmax(1) == t).numpy())
+    assert numbers["ece_fitted"] == pytest.approx(expected, abs=1e-6)
+    assert numbers["fitted_temperature"] == tau
 
 
 # ---- Bayesian projections ----------------------------------------------------------------------------------
@@ -227,7 +261,7 @@ def test_scoring_disturbs_nothing(name, bayesian):
     for seed in (1, 2):
         torch.manual_seed(seed)
         state, numpy_state = torch.random.get_rng_state(), str(np.random.get_state())
-        results.append(score(model, ids, 3, model.head.draws(2, 5), details=True))
+        results.append(score(model, ids, 3, model.head.draws(2, 5), each=Calibrated()))
         assert torch.equal(torch.random.get_rng_state(), state) and str(np.random.get_state()) == numpy_state
     assert results[0] == results[1]  # nor does the global generator change the score
     assert all(torch.equal(p, before[k]) for k, p in model.state_dict().items())

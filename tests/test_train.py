@@ -289,7 +289,7 @@ def test_what_best_is_judged_by_stays(run, tiny):
 def scores_are(monkeypatch, *nll: float) -> None:
     """What the evaluations find, in turn."""
     values = iter(nll)
-    score = lambda self, evaluator, order, part: Score(next(values), 1, 0, 1.0, math.nan, math.nan)
+    score = lambda self, evaluator, order, part: Score(next(values), 1, 0, 1.0)
     monkeypatch.setattr(training.text.TextTask, "score", score)
 
 
