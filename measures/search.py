@@ -154,6 +154,18 @@ def expected_best(values: Sequence[float], draws: int) -> float:
     return sum(v * (above[i] - above[i + 1]) for i, v in enumerate(sorted(values)))
 
 
+def search_error(values: Sequence[float]) -> float:
+    """Standard error of the lowest value: what it varies by if the trials are drawn anew (bootstrap, exact).
+
+    A search that was nearly as good at several points has a small one; where one trial is far ahead, nobody
+    knows what the next ones would have found.
+    """
+    lowest, n = min(values), len(values)
+    excess = [v - lowest for v in values]
+    mean, square = expected_best(excess, n), expected_best([e**2 for e in excess], n)
+    return math.sqrt(max(0.0, square - mean**2))
+
+
 def expected_perplexity(trials: list[Row], draws: int) -> float:
     """exp of the expected lowest NLL: a geometric mean, in which a trial that is far off counts by its
     logarithm."""
@@ -180,7 +192,7 @@ def view(rows: list[Row]) -> View:
     design = min(design, 1 + max(r["trial"] for r in rows))
     draws = [2**k for k in range(design.bit_length()) if 2**k <= design]
     own = any(row["settings"].get("own_space") for row in rows)
-    header = ["", "trials", "diverged", *space, *["its own"] * own, "validation PPL"]
+    header = ["", "trials", "diverged", *space, *["its own"] * own, "validation PPL", "± of the search"]
     header += [f"best of {n}" for n in draws]
     body = []
     for row in dict.fromkeys(r["row"] for r in rows):
@@ -191,7 +203,9 @@ def view(rows: list[Row]) -> View:
         keys = trials[0]["settings"].get("own_space", {})
         values = [f"{key.rpartition('.')[2]} {best_value(best, trials, key)}" for key in keys]
         line += [", ".join(values) or "-"] * own
-        line.append(f"{math.exp(best['nll']):.1f}" if best else "-")
+        ppl = math.exp(best["nll"]) if best else math.nan
+        error = 1.96 * search_error(losses(trials)) * ppl if len(trials) > 1 else math.nan
+        line += [f"{value:.1f}" if math.isfinite(value) else "-" for value in (ppl, error)]
         shared = [t for t in trials if t["trial"] < design]
         enough = [n for n in draws if n <= len(shared)]
         line += [f"{expected_perplexity(shared, n):.1f}" for n in enough]
@@ -202,7 +216,8 @@ def view(rows: list[Row]) -> View:
 NOTE = (
     "Best point of each row by the validation perplexity at the end of training, at one seed "
     "(PPL_eps of heads with exact zeros). (lowest), (highest): of the values that were tried; a better one "
-    "may lie beyond. best of n: expected validation perplexity of the best of n trials, drawn with "
+    "may lie beyond. ± of the search: 1.96 standard errors of the best trial, if the trials are drawn anew "
+    "(bootstrap). best of n: expected validation perplexity of the best of n trials, drawn with "
     "replacement from those at the points that all rows share (Dodge et al. 2019, arXiv 1909.03004), the "
     "exponential of the expected NLL; a trial that diverged counts as a uniform distribution. The row's "
     "further trials go where a Gaussian process expects an improvement. -: not searched, or too few "

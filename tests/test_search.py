@@ -15,7 +15,16 @@ import train
 from config.defaults import TrainConfig
 from measures import search
 from measures.measure import training_of
-from measures.search import Search, best_of, expected_best, points, propose, trials_in, trials_of
+from measures.search import (
+    Search,
+    best_of,
+    expected_best,
+    points,
+    propose,
+    search_error,
+    trials_in,
+    trials_of,
+)
 from measures.store import Store
 from runtime import workers
 from runtime.configurator import configure
@@ -145,6 +154,13 @@ def test_expected_best_is_the_mean_over_all_draws():
     assert expected_best(values, 1000) == pytest.approx(1.0)
 
 
+def test_the_error_of_a_search_is_the_bootstrap_s():
+    values = [5.0, 5.1, 5.3, 6.0]
+    lowest = [min(drawn) for drawn in itertools.product(values, repeat=4)]
+    assert search_error(values) == pytest.approx(np.std(lowest), rel=1e-9)
+    assert search_error([5.0, 5.0, 9.0]) < search_error([5.0, 8.0, 9.0]) and search_error([5.0]) == 0
+
+
 def entry(row: str, trial: int, nll: float, **changes) -> dict:
     """A row of the store."""
     settings = {"space": SPACE, "design": 4}
@@ -164,8 +180,8 @@ def test_the_views_name_the_best_point_and_the_edges(tmp_path):
     cells = [cell.strip() for cell in base.split("|")[1:-1]]
     assert cells[:6] == ["baseline", "4", "1", "0.00449", "0.726 (lowest)", f"{math.e:.1f}"]
     # one that diverged counts as a uniform distribution
-    assert cells[6] == f"{math.exp((2 + 1 + math.log(100) + 1.5) / 4):.1f}" and len(cells) == 9
-    assert other.split("|")[7].strip() == f"{math.e:.1f}" and other.split("|")[8].strip() == "-"
+    assert cells[7] == f"{math.exp((2 + 1 + math.log(100) + 1.5) / 4):.1f}" and len(cells) == 10
+    assert other.split("|")[8].strip() == f"{math.e:.1f}" and other.split("|")[9].strip() == "-"
     own = {"settings": {"space": SPACE, "design": 4, "own_space": {"head_args.m": [0.1, 1]}}}
     own |= {"point": points(SPACE, 1)[0] | {"head_args.m": 0.35}}
     store.put([*trials_in(store), entry("margin", 0, 1.0, **own)])
