@@ -45,6 +45,7 @@ SIZES = {
     "30M": dict(n_layer=6, n_head=6, n_embd=384, block_size=256, batch_size=8),
     "124M": dict(n_layer=12, n_head=12, n_embd=768, block_size=512, batch_size=12),
     "124M-1024": dict(n_layer=12, n_head=12, n_embd=768, block_size=1024, batch_size=12),
+    "1.7M": dict(n_layer=2, n_head=3, n_embd=192, block_size=256, batch_size=4),  # the tables', see brief.py
     "tiny": dict(n_layer=1, n_head=2, n_embd=32, block_size=32, batch_size=8),
 }
 ROWS = "smooth_gpt bayes_gpt gs_softmax_f1 gs_softmax_f2 sig_gpt sig_gpt_sum sig_gpt_pw".split()
