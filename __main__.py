@@ -25,7 +25,8 @@ from pathlib import Path
 
 VERSION = "0.1.0"
 HERE = Path(__file__).resolve().parent
-COMMANDS = {path.stem: path for path in sorted(HERE.glob("*.py")) if path.stem not in ("__main__", "model")}
+NO_COMMANDS = ("__init__", "__main__", "model")
+COMMANDS = {path.stem: path for path in sorted(HERE.glob("*.py")) if path.stem not in NO_COMMANDS}
 CORPORA = {path.parent.name: path for home in ("data", "labs") for path in HERE.glob(f"{home}/*/prepare.py")}
 LABS = {path.relative_to(HERE).with_suffix("").as_posix(): path for path in HERE.glob("labs/*/*.py")}
 

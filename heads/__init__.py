@@ -13,15 +13,18 @@ never materialises the logits of a whole batch: see `chunked_loss`.
     chunked.py     the loss of many rows, in chunks        taylor.py     polynomials in place of exp
     tasks.py       the threads that compute the chunks     margin.py     the true token's logit, lowered
     output.py      loss and predictive distribution        sparse.py     exact zeros
-    closed_forms.py  optional: faster on a CPU             perturb.py    argmax of noisy logits
-                                                           objectives.py softmax, other losses than -log p_t
+    linear_loss.py for the models of others                perturb.py    argmax of noisy logits
+    closed_forms.py  optional: faster on a CPU             objectives.py softmax, other losses than -log p_t
 """
+
+import difflib
 
 import torch.nn as nn
 
 from .base import Head, Targets, cross_entropy, with_gradient
 from .chunked import IN_PLACE, block_rows, chunk_rows, chunked_loss
 from .closed_forms import CLOSED_FORMS
+from .linear_loss import linear_loss, log_probs
 from .margin import AMSoftmax, SMSoftmax
 from .objectives import (
     Brier,
@@ -84,6 +87,17 @@ HEADS: dict[str, type[Head]] = {
 IN_PLACE.update(CLOSED_FORMS)  # optional: without this line and its import all heads work, slower on a CPU
 
 
+def named_head(name: str, vocab_size: int, args: dict | None = None) -> Head:
+    """The head called `name` in HEADS, made with `args`. ValueError for an unknown head or argument."""
+    if name not in HEADS:
+        near = "".join(f"did you mean {close!r}? " for close in difflib.get_close_matches(name, HEADS, 1))
+        raise ValueError(f"unknown head {name!r}; {near}known: {', '.join(HEADS)}")
+    try:
+        return HEADS[name](vocab_size, **(args or {}))
+    except TypeError as e:
+        raise ValueError(f"head {name!r} does not take head_args = {args}: {e}") from None
+
+
 def make_head(
     name: str,
     vocab_size: int,
@@ -98,14 +112,9 @@ def make_head(
 
     `gain`, fixed or learned: see OutputHead.
 
-    ValueError for an unknown head or argument, naming the known ones.
+    ValueError for an unknown head or argument.
     """
-    if name not in HEADS:
-        raise ValueError(f"unknown head {name!r}; known: {', '.join(HEADS)}")
-    try:
-        head = HEADS[name](vocab_size, **(args or {}))
-    except TypeError as e:
-        raise ValueError(f"head {name!r} does not take head_args = {args}: {e}") from None
+    head = named_head(name, vocab_size, args)
     projection = Projection(weight, vocab_size, head.bias)
     if bayesian:
         projection = BayesianProjection(weight, vocab_size, head.bias, prior_sigma)

@@ -220,12 +220,19 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative(grad)
         if ctx.grads is None:
             raise RuntimeError("chunked_loss keeps its gradients for one backward only")
         # scaled in place: a copy would be another (V, C)
         grads, ctx.grads = [g if g is None else g.mul_(grad) for g in ctx.grads], None
         d_hidden, d_weight, d_bias, *d_params = grads
         return d_hidden, d_weight, d_bias, None, None, None, None, None, *d_params
+
+
+def refuse_second_derivative(grad: Tensor) -> None:
+    """RuntimeError in a backward that is to be differentiated: the gradient would be taken for a constant."""
+    if torch.is_grad_enabled():
+        raise RuntimeError("a loss in chunks has no second derivative: call backward without create_graph")
 
 
 def _sum(parts: Iterable[Tensor | None]) -> Tensor | None:

@@ -27,7 +27,7 @@ from labs.mazes.prepare import corpus as mazes
 
 REPO = Path(__file__).resolve().parents[1]
 PAGES = sorted([*REPO.glob("*.md"), *(REPO / "docs").glob("*.md"), REPO / "results" / "README.md"])
-LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+LINK = re.compile(r'(?<!")\]\(([^)#]+)(?:#[^)]*)?\)')  # HEADS["name"](V) is none
 # Files that a reader makes by following the page
 MADE = {"heads/asinh.py", "config/asinh.py"} | {"config/dice.py"}
 

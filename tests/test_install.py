@@ -27,9 +27,11 @@ def site(tmp_path_factory):
     def ignored(folder, names):  # what git ignores, and so the build does
         return [n for n in names if n == "__pycache__" or (Path(folder) / n / "train.bin").exists()]
 
-    for name in PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]:
+    wheel = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+    for name, to in wheel["force-include"].items():
+        shutil.copytree(ROOT / name, site / "nanoheads" / to.strip("/"), ignore=ignored)
+    for name in wheel["only-include"]:
         target = site / "nanoheads" / name
-        target.parent.mkdir(exist_ok=True)
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, target, ignore=ignored)
         else:
@@ -56,9 +58,25 @@ def nanoheads(site, tmp_path):
 
 def test_every_command_of_the_checkout_is_installed(site):
     installed = {path.name for path in (site / "nanoheads").glob("*.py")}
-    assert installed == {path.name for path in ROOT.glob("*.py")}
+    assert installed == {"__init__.py"} | {path.name for path in ROOT.glob("*.py")}
     scripts = PYPROJECT["project"]["scripts"]
     assert scripts == {"nanoheads": "nanoheads.__main__:main"}
+
+
+def test_the_package_gives_heads_and_their_losses_alone(site, tmp_path):
+    """It imports nothing before they are used, then torch and, of ours, heads/ alone."""
+    code = f"""import sys; sys.path[0] = {str(site)!r}
+import nanoheads
+assert not [name for name in sys.modules if name.startswith(("torch", "numpy", "nanoheads."))]
+from nanoheads import HEADS, linear_loss, log_probs
+ours = [name.split(".")[1] for name in sys.modules if name.startswith("nanoheads.")]
+assert {{*ours}} == {{"heads"}} and not {{"heads", *{OPTIONAL!r}}} & {{*sys.modules}}
+import torch
+loss = linear_loss(torch.ones(2, 3), torch.zeros(4, 3), torch.tensor([0, 3]), head="entmax15")
+assert 0.66 < loss < 0.67 and "entmax15" in HEADS and not hasattr(nanoheads, "train")"""
+    done = subprocess.run([sys.executable, "-B", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (site / "nanoheads" / "py.typed").is_file()
 
 
 def test_trains_and_samples_with_the_base_packages_alone(nanoheads, site, tmp_path):

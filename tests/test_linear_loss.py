@@ -1,0 +1,341 @@
+"""linear_loss and log_probs: the loss and the distribution of anybody's hidden states and weights."""
+
+import re
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import heads
+from heads import HEADS, Targets, linear_loss, log_probs
+
+V, C = 31, 7  # odd on purpose
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "linear_loss.md"
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=g, dtype=torch.float64).to(dtype).requires_grad_()
+
+
+def inputs(*shape: int, dtype: torch.dtype = torch.float32) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
+    """(hidden (..., C), weight, bias), and ids (...)."""
+    ids = torch.randint(V, shape, generator=torch.Generator().manual_seed(3))
+    return (
+        random(*shape, C, dtype=dtype),
+        random(V, C, seed=1, dtype=dtype),
+        random(V, seed=2, dtype=dtype),
+    ), ids
+
+
+def with_gradients(loss: Tensor, tensors: tuple[Tensor, ...]) -> list[Tensor]:
+    """The loss, and the gradients of a weighted sum of it."""
+    weights = torch.linspace(0.5, 2, loss.numel(), dtype=loss.dtype).view(loss.shape)
+    return [loss.detach(), *torch.autograd.grad(loss, tensors, weights, retain_graph=True)]
+
+
+def assert_equal(ours: list[Tensor], plain: list[Tensor], error: float = 1e-6) -> None:
+    """To `error`, relative to the norm."""
+    for x, y in zip(ours, plain, strict=True):
+        assert x.shape == y.shape and torch.equal(x.isnan(), y.isnan())
+        x, y = x.double().nan_to_num(), y.double().nan_to_num()
+        assert (x - y).norm() <= error * y.norm()
+
+
+# ---- as materialised logits
+
+
+@pytest.mark.parametrize("dtype, error", [(torch.float32, 1e-6), (torch.float64, 1e-12)], ids=["32", "64"])
+@pytest.mark.parametrize("name", HEADS)
+def test_any_head_equals_materialised_logits(name, dtype, error):
+    """In each reduction: the loss and its gradients; and the distribution."""
+    tensors, ids = inputs(4, 5, dtype=dtype)
+    ids[0, 1] = ids[3] = -100
+    kept, head, (hidden, weight, bias) = ids != -100, HEADS[name](V), tensors
+    h, w = (F.normalize(hidden, dim=-1) * C**0.5, F.normalize(weight)) if head.cosine else (hidden, weight)
+    z = F.linear(1.3 * h, w, bias)
+    each = head.loss(z[kept], Targets.single(ids[kept]))
+    plain = each.mean(), each.sum(), each.new_zeros(4, 5).masked_scatter(kept, each)
+    for reduction, expected in zip(REDUCTIONS, plain):
+        loss = linear_loss(hidden, weight, ids, name, bias, 1.3, reduction)
+        assert loss.dtype == dtype
+        assert_equal(with_gradients(loss, tensors), with_gradients(expected, tensors), error)
+    p = log_probs(hidden, weight, name, bias, 1.3).exp()
+    assert not p.requires_grad
+    torch.testing.assert_close(p, head.log_probs(z.flatten(0, 1)).exp().view(4, 5, V).detach())
+
+
+SOME, ALL, NONE = [0, 3, 9], [*range(12)], []
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("index", [-100, -1, 0, 999])
+@pytest.mark.parametrize(
+    "shape, ignored", [((12,), SOME), ((12,), ALL), ((12,), NONE), ((0,), NONE), ((), NONE)]
+)
+def test_softmax_is_cross_entropy(shape, ignored, index, reduction):
+    """As F.cross_entropy where nothing, something or everything is ignored, for no position, and for one."""
+    tensors, ids = inputs(*shape)
+    if shape:
+        ids[ignored] = index
+    hidden, weight, bias = tensors
+    plain = F.cross_entropy(F.linear(*tensors), ids, reduction=reduction, ignore_index=index)
+    ours = linear_loss(hidden, weight, ids, bias=bias, reduction=reduction, ignore_index=index)
+    assert_equal(with_gradients(ours, tensors), with_gradients(plain, tensors))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("shape", [(1,), (3, 1, 2), (300,)])
+def test_layouts_and_chunks(shape, reduction, monkeypatch):
+    """Tensors that are not contiguous, ids of int32, more rows than a chunk has."""
+    monkeypatch.setattr(sys.modules[linear_loss.__module__], "chunk_rows", lambda *size: 64)
+    hidden, weight = random(C, *shape).movedim(0, -1), random(C, V, seed=1).T
+    ids = inputs(*shape, 2)[1].int()[..., 0]
+    ours = linear_loss(hidden, weight, ids, reduction=reduction)
+    plain = F.cross_entropy((hidden @ weight.T).view(-1, V), ids.long().flatten(), reduction=reduction)
+    assert_equal(
+        with_gradients(ours, (hidden, weight)), with_gradients(plain.view(ours.shape), (hidden, weight))
+    )
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("autocast", [False, True])
+def test_half_precision(dtype, autocast, reduction):
+    """float32 losses, from inputs of `dtype` or products under autocast, no worse than plain PyTorch's."""
+    exact, ids = inputs(40)
+    low = exact if autocast else tuple(t.detach().to(dtype).requires_grad_() for t in exact)
+    with torch.autocast("cpu", dtype, enabled=autocast):
+        ours = linear_loss(*low[:2], ids, bias=low[2], reduction=reduction)
+        plain = F.cross_entropy(F.linear(*low).float(), ids, reduction=reduction)
+    exact = [t.detach().float().requires_grad_() for t in low]
+    want = with_gradients(F.cross_entropy(F.linear(*exact), ids, reduction=reduction), tuple(exact))
+    assert ours.dtype == torch.float32
+    for o, p, w in zip(with_gradients(ours, low), with_gradients(plain, low), want):
+        assert o.dtype == p.dtype and (o - w).norm() <= 1.1 * (p - w).norm() + 1e-3 * w.norm()
+
+
+# Labels of several tokens, the first of them repeated nowhere: position 2 has none
+IDS = torch.tensor([[4, 30, 0], [7, -1, -1], [-1, -1, -1], [1, 2, -1]])
+VALUES = torch.tensor([[1.0, 0.5, 0.25], [1.0, -1.0, -1.0], [9.0, 9.0, 9.0], [0.75, 0.25, 3.0]])
+
+
+def dense(dtype: torch.dtype) -> Tensor:
+    return torch.zeros(4, V + 1, dtype=dtype).scatter(1, IDS % (V + 1), VALUES.to(dtype))[:, :V]
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("name", ["soft_targets", "sigmoid"])
+def test_labels_of_several_tokens(name, reduction):
+    tensors, _ = inputs(2, 2)
+    hidden, weight, bias = tensors
+    z, y = F.linear(*tensors).view(4, V), dense(torch.float32)
+    if name == "sigmoid":
+        each = F.binary_cross_entropy_with_logits(z, y, reduction="none").sum(1)
+    else:
+        each = F.cross_entropy(z, y / y.sum(1, keepdim=True).clamp(min=1e-9), reduction="none")
+    each = each * torch.tensor([1.0, 1.0, 0.0, 1.0])
+    plain = {"mean": each.sum() / 3, "sum": each.sum(), "none": each.view(2, 2)}[reduction]
+    target = IDS.view(2, 2, 3), VALUES.view(2, 2, 3)
+    ours = linear_loss(hidden, weight, target, name, bias, reduction=reduction)
+    assert_equal(with_gradients(ours, tensors), with_gradients(plain, tensors))
+
+
+def test_tokens_to_avoid():
+    """unlikelihood reads them from labels of value -1, though it has one true token."""
+    (hidden, weight, _), ids = inputs(4)
+    pair = torch.stack((ids, (ids + 1) % V), 1), torch.tensor([[1.0, -1.0]]).expand(4, 2)
+    z = hidden @ weight.T
+    avoided = 1 - z.softmax(1)[range(4), pair[0][:, 1]]
+    plain = F.cross_entropy(z, ids) - avoided.log().mean()
+    assert_equal([linear_loss(hidden, weight, pair, "unlikelihood").detach()], [plain.detach()])
+
+
+@pytest.mark.parametrize("name", ["softmax", "entmax15", "am_softmax", "sigmoid"])
+def test_gradcheck(name):
+    """Of each position's loss; what the other reductions add up is compared above, in float64, too."""
+    (hidden, weight, bias), ids = inputs(4, dtype=torch.float64)
+    tensors = hidden, weight, bias, torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    target = (IDS, VALUES) if name == "sigmoid" else ids
+
+    def losses(hidden: Tensor, weight: Tensor, bias: Tensor, gain: Tensor) -> Tensor:
+        return linear_loss(hidden, weight, target, name, bias, gain, "none")
+
+    assert torch.autograd.gradcheck(losses, tensors, fast_mode=True)
+    _, *grads = with_gradients(losses(*tensors).sum(), tensors)
+    _, *summed = with_gradients(linear_loss(hidden, weight, target, name, bias, tensors[3], "sum"), tensors)
+    assert_equal(summed, grads, 1e-12)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_a_second_derivative_is_refused(reduction):
+    (hidden, weight, _), ids = inputs(4)
+    loss = linear_loss(hidden, weight, ids, "entmax15", reduction=reduction)
+    with pytest.raises(RuntimeError, match="no second derivative: call backward without create_graph"):
+        torch.autograd.grad(loss.sum(), hidden, create_graph=True)
+
+
+def test_without_gradients():
+    (hidden, weight, _), ids = inputs(4)
+    for reduction in REDUCTIONS:
+        with torch.no_grad():
+            loss = linear_loss(hidden, weight, ids, reduction=reduction)
+        assert not loss.requires_grad
+        assert_equal([loss], [F.cross_entropy(hidden @ weight.T, ids, reduction=reduction).detach()])
+
+
+# ---- a head of one's own
+
+
+class Tempered(nn.Module):
+    """Softmax at a temperature that is learned."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(0.5))
+
+    def loss(self, logits: Tensor, targets: Targets) -> Tensor:
+        return F.cross_entropy(self.scale * logits, targets.token, reduction="none")
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_a_module_is_a_head_whose_parameters_learn(reduction):
+    (hidden, weight, _), ids = inputs(6)
+    head = Tempered()
+    tensors = hidden, weight, head.scale
+    plain = F.cross_entropy(head.scale * (hidden @ weight.T), ids, reduction=reduction)
+    ours = linear_loss(hidden, weight, ids, head, reduction=reduction)
+    assert_equal(with_gradients(ours, tensors), with_gradients(plain, tensors))
+
+
+def test_an_instance_has_its_arguments_and_a_name_the_default():
+    (hidden, weight, _), ids = inputs(6)
+    for head, eps in ((HEADS["label_smoothing"](V, eps=0.3), 0.3), ("label_smoothing", 0.05)):
+        plain = F.cross_entropy(hidden @ weight.T, ids, label_smoothing=eps * V / (V - 1))
+        assert_equal([linear_loss(hidden, weight, ids, head).detach()], [plain.detach()])
+
+
+# ---- mistakes
+
+
+class Mean:
+    def loss(self, logits: Tensor, targets: Targets) -> Tensor:
+        return F.cross_entropy(logits, targets.token)
+
+
+def changed(ids: Tensor, value: int) -> Tensor:
+    return ids.index_fill(0, torch.tensor([2]), value)
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        (dict(reduction="avg"), "reduction = 'avg': use 'mean', 'sum' or 'none'"),
+        (dict(head="entmax_15"), "unknown head 'entmax_15'; did you mean 'entmax15'?"),
+        (dict(head="hinge"), "unknown head 'hinge'; known: softmax, "),
+        (dict(head=heads.Softmax), "an instance with loss"),
+        (dict(head=F.cross_entropy), "an instance with loss"),
+        (dict(head=heads.Softmax(V + 1)), "the head has vocab_size = 32, not 31"),
+        (dict(head=Mean()), r"Mean.loss returns \(\) for 4 rows: it has to return \(4,\)"),
+        (dict(weight=torch.zeros(V, C + 1)), r"hidden \(4, 7\), weight \(31, 8\): give \(\.\.\., C\) and"),
+        (dict(weight=torch.zeros(C)), r"weight \(7,\)"),
+        (dict(bias=torch.zeros(C)), r"bias \(7,\): give a bias of \(31,\)"),
+        (dict(target=torch.zeros(5, dtype=torch.long)), r"target \(5,\) .* hidden \(4, 7\): give ids \(4,\)"),
+        (dict(target=torch.zeros(4, V)), r"target \(4, 31\) of torch.float32 .*: give ids \(4,\)"),
+        (dict(target=torch.zeros(4)), r"target \(4,\) of torch.float32"),
+        (dict(target=lambda ids: changed(ids, V)), "target has the id 31: give ids from 0 to 30"),
+        (dict(target=lambda ids: changed(ids, -1)), "target has the id -1: "),
+        (dict(target=(IDS, VALUES)), "this head reads one id a position"),
+        (dict(target=(IDS, VALUES[:, :2]), head="sigmoid"), r"target \(4, 3\) .*, \(4, 2\) .*ids \(4, 3\)"),
+        (dict(target=(IDS[:2], VALUES[:2]), head="sigmoid"), r"target \(2, 3\).*give ids \(4, 3\)"),
+        (dict(target=(IDS.flip(1), VALUES), head="sigmoid"), "labels behind padding"),
+        (dict(target=(IDS + 1, VALUES), head="sigmoid"), "target has the id 31"),
+    ],
+)
+def test_mistakes_are_named(change, says):
+    (hidden, weight, _), ids = inputs(4)
+    given = dict(hidden=hidden, weight=weight, target=ids) | change
+    if isinstance(given["target"], Callable):
+        given["target"] = given["target"](ids)
+    with pytest.raises(ValueError, match=says):
+        linear_loss(**given)
+
+
+# ---- docs/linear_loss.md, and other people's programs
+
+
+def code(section: str, language: str = "python") -> str:
+    """The blocks of a section of the page."""
+    text = PAGE.read_text(encoding="utf-8").partition(f"# {section}\n")[2].partition("\n## ")[0]
+    return "\n".join(re.findall(rf"^```{language}\n(.*?)```", text, re.M | re.S))
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs code of the page with these names; nanoheads is heads/ here, as in an installed package."""
+    monkeypatch.setitem(sys.modules, "nanoheads", heads)
+    path = tmp_path / "page.py"
+
+    def run(code: str, **names: object) -> dict:
+        path.write_text(f"import torch\nfrom nanoheads import HEADS, linear_loss, log_probs\n{code}")
+        return runpy.run_path(str(path), names)
+
+    return run
+
+
+def test_the_page(run):
+    (hidden, weight, bias), target = inputs(2)
+    names = dict(hidden=hidden, weight=weight, bias=bias, target=target)
+    first = run(code("Any head's loss in your own model"), **names)
+    assert first["loss"] > 0 and first["log_p"].shape == (2, V)
+    p_t = F.softmax(hidden @ weight.T, 1)[range(2), target]
+    focal = run(code("A head of your own"), **names)["loss"]
+    assert_equal([focal.detach()], [(-((1 - p_t) ** 2) * p_t.log()).mean().detach()])
+    assert run(code("Labels of several tokens"), **names)["loss"] > 0
+
+
+def test_the_lines_for_nanogpt(run):
+    lines = code("nanoGPT", "diff").splitlines()
+    added = [line[1:].strip() for line in lines if line.startswith("+") and not line.startswith("+++")]
+    model, (hidden, _, _), ids = nn.Linear(C, V, bias=False), *inputs(2, 3)
+    model.lm_head, ids[0, 0] = model, -1
+    done = run("\n".join(added), self=model, x=hidden, targets=ids)
+    assert done["loss"].ndim == 0 and done["logits"].shape == (2, 1, V)
+
+
+def test_a_transformers_model_learns_with_entmax(run):
+    """The page's lines, in steps of AdamW on one batch; then text, drawn from the head."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=50, n_positions=16, n_embd=16, n_layer=1, n_head=2, eos_token_id=0, bos_token_id=0
+    )
+    model = transformers.GPT2LMHeadModel(config)
+    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-2), []
+    ids = torch.randint(1, 50, (4, 16))
+    train, draw = re.split(r"(?=^entmax = )", code("The lm head of a transformers model"), flags=re.M)
+    for _ in range(8):
+        loss = run(train, model=model, input_ids=ids, labels=ids)["loss"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0] and losses == sorted(losses, reverse=True)
+    assert run(draw, model=model, input_ids=ids[:, :4])["text"].shape == (4, 9)
+
+
+@pytest.mark.slow  # torch.compile takes seconds
+def test_compiled_programs():
+    def step(hidden: Tensor, weight: Tensor, bias: Tensor, reduction: str) -> Tensor:
+        return 2 * linear_loss(hidden.tanh(), weight, ids, "entmax15", bias, reduction=reduction)
+
+    tensors, ids = inputs(6)
+    for reduction in REDUCTIONS:
+        ours, eager = (f(*tensors, reduction) for f in (torch.compile(step), step))
+        assert_equal(with_gradients(ours, tensors), with_gradients(eager, tensors))
