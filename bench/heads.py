@@ -1,7 +1,7 @@
 """The chunked head against materialised logits: seconds and peak memory of forward and backward.
 
     python bench/heads.py [--heads softmax sigmoid] [--dtypes bfloat16] [--rows 2048] [--dim 384]
-                          [--vocab 50257] [--rounds 5] [--device cpu] [--out bench/heads.json]
+                          [--vocab 50257 ...] [--rounds 5] [--device cpu] [--out bench/heads.json]
 
 plain         F.cross_entropy of logits, what everybody does: the base of all ratios
 materialised  the head's own loss, of all logits at once
@@ -17,6 +17,7 @@ import argparse
 import subprocess
 import sys
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -97,12 +98,13 @@ def peak_in_a_process(
 
 def measure(head: str, dtype: str, ways: list[str], rounds: int, size: tuple) -> list[dict]:
     """Median seconds and peak memory of each way; the first step of each warms up."""
+    vocab = size[2]
     case = Case(head, dtype, *size)
     seconds = turns({way: partial(case.step, way) for way in ways}, rounds, 1, case.device)
     del case
     results = []
     for way in ways:
-        r = {"dtype": dtype, "head": head, "way": way, "seconds": median(seconds[way])}
+        r = {"dtype": dtype, "vocab": vocab, "head": head, "way": way, "seconds": median(seconds[way])}
         results.append({**r, "peak_mb": peak_in_a_process(way, head, dtype, *size)})
     return results
 
@@ -111,7 +113,7 @@ def show(r: dict, base: dict) -> None:
     """Prints a result, and what it is of `base`, plain softmax."""
     time_ratio, memory_ratio = r["seconds"] / base["seconds"], r["peak_mb"] / max(base["peak_mb"], 1)
     print(
-        f"{r['dtype']:9} {r['head']:16} {r['way']:13} "
+        f"{r['dtype']:9} {r['vocab']:7,} {r['head']:16} {r['way']:13} "
         f"{r['seconds']:6.3f} s ({time_ratio:.2f}x of plain softmax), "
         f"{r['peak_mb']:6.0f} MB ({memory_ratio:.0%})",
         flush=True,
@@ -120,8 +122,9 @@ def show(r: dict, base: dict) -> None:
 
 def main() -> None:
     p = arguments(__doc__, rounds=5, device=True)
-    for name, default in (("rows", 2048), ("dim", 384), ("vocab", 50257)):
+    for name, default in (("rows", 2048), ("dim", 384)):
         p.add_argument(f"--{name}", type=int, default=default)
+    p.add_argument("--vocab", type=int, nargs="+", default=[50257], help="each of them in turn")
     p.add_argument(
         "--heads",
         nargs="+",
@@ -135,13 +138,13 @@ def main() -> None:
     p.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     p.add_argument("--peak", nargs=3, metavar=("WAY", "HEAD", "DTYPE"), help=argparse.SUPPRESS)
     args = p.parse_args()
-    size = (args.rows, args.dim, args.vocab, args.device)
+    sizes = [(args.rows, args.dim, vocab, args.device) for vocab in args.vocab]
     if args.peak:
-        print(peak_mb(args.peak[0], *args.peak[1:], *size))
+        print(peak_mb(args.peak[0], *args.peak[1:], *sizes[0]))
         return
     results = []
-    for dtype in args.dtypes or dtypes(args.device):
-        base = None  # plain softmax: the first of a dtype
+    for dtype, size in product(args.dtypes or dtypes(args.device), sizes):
+        base = None  # plain softmax: the first of a dtype and size
         for head in args.heads:
             ways = [w for w in args.ways if head == "softmax" or w in ("materialised", "chunked")]
             if not hasattr(nn, "LinearCrossEntropyOptions"):
