@@ -14,17 +14,18 @@ not. A masked diffusion model fills in a token a pass, or many at a time with --
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from evaluation.decoding import Decoding, Penalties, drawn_by, penalties_in_use
 from runtime.door import Program
 from runtime.errors import UserError
-from runtime.values import Dtype, Natural, NonNegative, Positive, PositiveShare, Seed, Text
+from runtime.values import Dtype, Natural, Positive, Seed, Text
 
 Fills = Literal["", "random", "left_to_right", "fractal"]  # orders in which a text is filled in
 
 
-@dataclass
-class SampleConfig:
+@dataclass(frozen=True)
+class SampleConfig(Penalties, Decoding):
     # fmt: off
     checkpoint: str                 # the out folder of a training run, or one checkpoint in it
     # what is written
@@ -32,9 +33,6 @@ class SampleConfig:
     prompts: str = ""               # a file with one prompt a line, instead of --prompt
     num_samples: Positive = 1       # texts for each prompt
     length: Positive = 200          # new tokens of each text
-    temperature: NonNegative = 1.0  # 0 is greedy
-    top_k: Natural = 0              # the most probable tokens that may be drawn; 0: all
-    top_p: PositiveShare = 1.0      # or the smallest set of them with this mass
     seed: Seed = 1337               # of the text; with the run's own, of Bayesian weights
     samples: Positive = 8           # weight draws of a Bayesian projection, kept for the whole run
     uncertainty: bool = False       # total, aleatoric and epistemic, of each token, in nats
@@ -91,7 +89,7 @@ class SampleConfig:
 
     def check_filled(self) -> None:
         """UserError for what only text from left to right has."""
-        for key in ("uncertainty", "no_cache"):
+        for key in ("uncertainty", "no_cache", *penalties_in_use(self)):
             if getattr(self, key):
                 raise UserError(
                     f"--{key} is for text from left to right: leave it out where gaps are filled in"
@@ -115,7 +113,8 @@ from data.tokenizers import Tokenizer
 from evaluation import gaps
 from evaluation.any_order import FREE, MaskedReader, Reader, check_fills, reader_of
 from evaluation.filling import Filled, burst, diffusion, one_by_one, speculative, unwatched
-from evaluation.sampling import entropies, generate, truncate, weight_draws
+from evaluation.sampling import entropies, generate, weight_draws
+from evaluation.truncation import truncate
 from heads import BayesianProjection, Weights
 from model import LanguageModel
 from runtime.checkpoint import Checkpoint, Degenerate, load_model
@@ -220,7 +219,7 @@ def introduce(c: SampleConfig, ckpt: Checkpoint, dtype: Precision, draws: Sequen
         )
     print(
         f"{ckpt.path}: step {ckpt.progress['step']}, head {ckpt.config['head']}; "
-        f"temperature {c.temperature:g}, top_k {c.top_k}, top_p {c.top_p:g}, seed {c.seed}; "
+        f"{drawn_by(c)}, seed {c.seed}; "
         f"{dtype.name}: {dtype.reason}",
         file=sys.stderr,
     )
@@ -277,9 +276,9 @@ def write_samples(
     if stream:
         for token in ids:
             stream.add(token)
-    how = (c.temperature, c.top_k, c.top_p, generator, not c.no_cache, dtype)
+    how: dict[str, Any] = {"generator": generator, "cached": not c.no_cache, "dtype": dtype, "penalties": c}
     columns, unsure = [], []
-    for n, (token, hidden) in enumerate(generate(model, prompt, c.length, draws, *how)):
+    for n, (token, hidden) in enumerate(generate(model, prompt, c.length, draws, c, **how)):
         columns.append(token)
         if stream:
             stream.add(int(token), last=n == c.length - 1)
@@ -383,7 +382,7 @@ def fill(
     texts = texts_to_fill(c, tokenizer, model.trunk.config.block_size)
     check_memory(model, c.num_samples, c.samples, 2 * max(map(len, texts)), device)
     draws = weight_draws(model, ckpt.config, c.samples, c.seed, dtype.name)
-    cut = partial(truncate, temperature=c.temperature, top_k=c.top_k, top_p=c.top_p)
+    cut = partial(truncate, c=c)
     generator = torch.Generator(float64_device(device)).manual_seed(c.seed)
     introduce(c, ckpt, dtype, draws)
     try:

@@ -30,6 +30,7 @@ import torch
 from torch import nn
 
 from bench.common import arguments, dtypes, median, nanogpt, peak_mb, skipped, turns, write
+from evaluation.decoding import Decoding
 from evaluation.sampling import generate
 from heads import make_head
 from model import GPT, GPTConfig, LanguageModel
@@ -53,7 +54,8 @@ def ours(config: GPTConfig, device: str, dtype: str, int8: bool = False) -> Lang
 def run_ours(model: LanguageModel, dtype: str, prompt: torch.Tensor, tokens: int) -> None:
     draws = model.head.draws(1, 0, getattr(torch, dtype))
     generator = torch.Generator(prompt.device).manual_seed(0)
-    for _ in generate(model, prompt, tokens, draws, TEMPERATURE, TOP_K, generator=generator, dtype=dtype):
+    decoding = Decoding(temperature=TEMPERATURE, top_k=TOP_K)
+    for _ in generate(model, prompt, tokens, draws, decoding, generator, dtype=dtype):
         pass
 
 

@@ -10,35 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from evaluation.decoding import AS_SCORED, NO_PENALTIES, Decoding, Penalties
 from evaluation.settings import run_seed
+from evaluation.truncation import penalised, truncate
 from heads import Weights
 from model import GPT, Cache, LanguageModel
 from runtime.checkpoint import Degenerate
 from runtime.device import autocast, get_dtype, to_float64
 from runtime.errors import UserError
-
-
-def truncate(log_p: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Tensor:
-    """log p (N, V) -> probabilities (N, V) at `temperature`, p^(1/tau) normalised, then cut.
-
-    top_k  keeps the most probable tokens, 0 all of them; ties with the last one stay
-    top_p  keeps the smallest set of at least this mass (Holtzman et al. 2020)
-
-    Temperature 0 is all mass on the most probable token.
-    """
-    if temperature == 0:
-        return torch.zeros_like(log_p).scatter_(1, log_p.argmax(1, keepdim=True), 1.0)
-    # from the maximum, so that nothing overflows; below 1e-30 it is greedy in float32 anyhow
-    p = torch.softmax((log_p - log_p.max(1, keepdim=True).values) / max(temperature, 1e-30), dim=-1)
-    if 0 < top_k < p.shape[1]:
-        kth = p.topk(top_k).values[:, -1:]
-        p = p.masked_fill(p < kth, 0)
-    if top_p < 1:
-        ordered, at = p.sort(descending=True, stable=True)
-        ordered = ordered / ordered.sum(1, keepdim=True)
-        beyond = ordered.cumsum(1) - ordered >= top_p  # the token that crosses top_p stays
-        p = p.masked_fill(torch.zeros_like(beyond).scatter_(1, at, beyond), 0)
-    return p / p.sum(1, keepdim=True)
 
 
 def weight_draws(
@@ -57,13 +36,12 @@ def generate(
     prompt: Tensor,
     length: int,
     draws: list[Weights],
-    temperature: float = 1.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
+    decoding: Decoding = AS_SCORED,
     generator: torch.Generator | None = None,
     cached: bool = True,
     dtype: str = "float32",
     blend: Callable[[Tensor], Tensor] | None = None,
+    penalties: Penalties = NO_PENALTIES,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields `length` times the next tokens (B,) and the hidden states (B, C) that they were drawn from.
 
@@ -74,7 +52,7 @@ def generate(
 
     `blend` makes one distribution of several contexts (classifier-free guidance): log p (B, V) -> (N, V) of
     the texts that are drawn, where text i is in the rows i, N + i, 2 N + i, ... of the prompt. The tokens are
-    then (N,).
+    then (N,), and no penalties go with it.
 
     UserError if the prompt is longer than the block. Degenerate if the log-probabilities are not numbers:
     found at the first token or at the end, so that a GPU need not wait for an answer at each token.
@@ -112,8 +90,8 @@ def generate(
         sound &= log_p.amax(1).isfinite().all()
         if n in (0, length - 1) and not sound:
             raise Degenerate("its log-probabilities are not numbers")
-        p = truncate(log_p, temperature, top_k, top_p)
-        token = draw(p, generator) if temperature else p.argmax(1, keepdim=True)
+        p = truncate(penalised(log_p, text, n, penalties), decoding)
+        token = draw(p, generator) if decoding.temperature else p.argmax(1, keepdim=True)
         text = torch.cat((text, token.repeat(len(text) // len(token), 1)), 1)
         yield token[:, 0], hidden
 

@@ -1,20 +1,21 @@
 """What a table is made with: the flags of table.py and of the text measure, and what its rows share."""
 
 import hashlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple
 
+from evaluation.decoding import AS_SCORED, Decoding, refuse_penalties
 from runtime.configurator import configure, help_text
 from runtime.door import read
 from runtime.errors import UserError
-from runtime.values import AtLeast2, Dtype, Natural, NonNegative, Positive, PositiveShare, Seed
+from runtime.values import AtLeast2, Dtype, Natural, NonNegative, Positive, Seed
 
 NEIGHBOURS = 3  # k of the manifolds of images
 LEAST_WORDS = 4  # a text is not cut to fewer: the metrics count 4-grams
 
 
-@dataclass
-class TextsConfig:
+@dataclass(frozen=True)
+class TextsConfig(Decoding):
     # fmt: off
     checkpoints: list[str]          # [NAME=]RUN ...: out folders of training runs, or checkpoints in them,
     #                                 and the names of their rows
@@ -27,8 +28,6 @@ class TextsConfig:
     new_tokens: Positive = 200
     words: Natural = 0              # the first of each text, which are measured; 0: as many as 95% of the
     #                                 human continuations have. Shorter texts stay as they are
-    top_k: Natural = 0              # the most probable tokens that may be drawn; 0: all
-    top_p: PositiveShare = 1.0      # or the smallest set of them with this mass
     samples: Positive = 8           # weight draws of Bayesian rows
     seed: Seed = 1337               # what is drawn depends on it and on the run's own training seed
     # machine
@@ -36,14 +35,18 @@ class TextsConfig:
     dtype: Dtype = "float32"        # of matrix products: float32, bfloat16, float16, or auto
     # fmt: on
 
+    @classmethod
+    def read(cls, argv: list[str]) -> Any:
+        refuse_penalties(argv)
+        return configure(cls, argv)
 
-@dataclass
+
+@dataclass(frozen=True)
 class EvaluationConfig(TextsConfig):
     # fmt: off
     # the protocol
     protocol: Literal["honest", "paper"] = "honest"
     loops: Positive = 1             # groups that the texts are measured in; their mean is reported
-    temperature: NonNegative = 1.0  # 0 is greedy
     stride: Natural = 0             # of the scoring windows; 0: min(512, block_size)
     # what the texts are judged by
     scorer: str = ""                # a run, or a folder of transformers: generative perplexity and,
@@ -56,7 +59,7 @@ class EvaluationConfig(TextsConfig):
     # fmt: on
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class PaperConfig(EvaluationConfig):
     # fmt: off
     # with --protocol paper
@@ -69,9 +72,9 @@ class PaperConfig(EvaluationConfig):
     # fmt: on
 
     @classmethod
-    def read(cls, argv: list[str]) -> EvaluationConfig:
+    def read(cls, argv: list[str]) -> Any:
         """The configuration of a command line: with these defaults if it asks for the paper's protocol."""
-        c = configure(EvaluationConfig, argv)
+        c = EvaluationConfig.read(argv)
         return configure(cls, argv) if c.protocol == "paper" else c
 
 
@@ -155,7 +158,7 @@ def measure_of(argv: list[str]) -> tuple[Any, list[str]]:
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(Decoding):
     """What two rows must share to stand in one table."""
 
     protocol: str
@@ -168,9 +171,6 @@ class Settings:
     prompt_tokens: int
     new_tokens: int
     words: int  # of each text that are measured; 0: all of them, or not known before the texts are
-    temperature: float
-    top_k: int
-    top_p: float
     samples: int  # weight draws of Bayesian rows
     block_size: int  # context of the models
     stride: int  # of the scoring windows
@@ -194,7 +194,6 @@ def settings(
     corpus: Corpus = Corpus(),
     protocol: str = "honest",
     loops: int = 1,
-    temperature: float = 1.0,
     stride: int = 0,
     scorer: str = "",
 ) -> Settings:
@@ -213,9 +212,7 @@ def settings(
         prompt_tokens=c.prompt_tokens or block_size,
         new_tokens=c.new_tokens,
         words=c.words,
-        temperature=temperature,
-        top_k=c.top_k,
-        top_p=c.top_p,
+        **{f.name: getattr(c, f.name) for f in fields(Decoding)},
         samples=c.samples,
         block_size=block_size,
         stride=stride or min(512, block_size),
@@ -260,10 +257,10 @@ def check_settings(s: Settings) -> None:
 def other_settings(had: dict, now: dict) -> list[str]:
     """Each key of `now` that has another value in `had`, with both values; `words` only where it is known.
 
-    An older version, which does not name a scorer, had none.
+    An older version, which does not name a scorer or a cut, had none.
     """
     known = {k: v for k, v in now.items() if k != "words" or v}
-    had = {"scorer": "", **had}
+    had = {"scorer": "", **vars(AS_SCORED), **had}
     return [f"{k} {had.get(k)!r}, now {v!r}" for k, v in known.items() if had.get(k) != v]
 
 

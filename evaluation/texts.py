@@ -53,14 +53,13 @@ def sample_texts(
     """(n, new_tokens) ids sampled after each prompt; s.seed is the run's own, see `of_run`."""
     draws = model.head.draws(s.samples, s.seed, get_dtype(s.dtype))
     generator = torch.Generator(float64_device(device)).manual_seed(s.seed)
-    cuts = (s.temperature, s.top_k, s.top_p)
     total = len(prompts) * s.new_tokens
     out = []
     with tqdm(total=total, unit="tok", unit_scale=True, desc=f"{title}: sampling", leave=False) as bar:
         for part in np.split(prompts, range(batch, len(prompts), batch)):
             columns = []
             start = torch.from_numpy(part).to(device)
-            for token, _ in generate(model, start, s.new_tokens, draws, *cuts, generator, dtype=s.dtype):
+            for token, _ in generate(model, start, s.new_tokens, draws, s, generator, dtype=s.dtype):
                 columns.append(token)
                 bar.update(len(part))
             out.append(torch.stack(columns, 1).cpu().numpy())

@@ -1,4 +1,4 @@
-"""The frontier measure: text quality against diversity over sampling temperatures.
+"""The frontier measure: text quality against diversity over sampling temperatures, or over a cut's values.
 
 A temperature trades quality for diversity, so two heads compare by their curves, not by one point of each
 (Caccia et al. 2020, arXiv 1811.02549). Diversity is Self-BLEU. Quality is BLEU against human texts of the
@@ -9,14 +9,15 @@ measure's.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from evaluation import diversity, figures
-from evaluation.settings import TextsConfig, check_settings, of_run, settings
+from evaluation.decoding import AS_SCORED, Decoding
+from evaluation.settings import TextsConfig, of_run, settings
 from evaluation.texts import cut, decode, measured, sample_texts
 from measures.checks import check_planned, check_text
 from measures.measure import Measure, NamedRun, Session
@@ -27,7 +28,8 @@ from measures.views import Grid, View, problems
 from model import context
 from runtime.checkpoint import load_model
 from runtime.device import get_dtype
-from runtime.values import Field, NonNegative
+from runtime.errors import UserError
+from runtime.values import typed
 
 if TYPE_CHECKING:  # see figures.pyplot
     from matplotlib.axes import Axes
@@ -35,17 +37,30 @@ if TYPE_CHECKING:  # see figures.pyplot
 
 KEYS = {"self_bleu": "Self-BLEU", "bleu": "BLEU", "distinct_4": "Distinct-4", "seq_rep_4": "seq-rep-4"}
 KEYS |= {"validity": "validity"}
-Temperatures = Annotated[list[NonNegative], Field(min_length=1)]
+KINDS = {f.name: f.type for f in fields(Decoding)}
+TEMPERATURES = [0.5, 0.75, 1.0, 1.25, 1.5]
 
 
-@dataclass
+@dataclass(frozen=True)
 class FrontierConfig(TextsConfig):
     # fmt: off
     # the frontier
-    temperatures: Temperatures = field(default_factory=lambda: [0.5, 0.75, 1.0, 1.25, 1.5])
+    over: str = "temperature"       # what differs from point to point: temperature, top_k, min_p, ...
+    values: list[int | float] = field(default_factory=list)  # its values; empty: temperatures .5 to 1.5
     out: str = ""                   # writes OUT.jsonl, OUT.md and OUT.png
     #                                 points of unchanged checkpoints in it are kept
     # fmt: on
+
+    @property
+    def points(self) -> list[dict[str, Any]]:
+        """What each point has of its own: {over: value}. UserError for a value that it cannot have."""
+        if self.over not in KINDS:
+            raise UserError(f"over = {self.over!r}: give one of {', '.join(KINDS)}")
+        if not self.values and self.over != "temperature":
+            raise UserError(f"over = {self.over!r}: give its values, too: --values=...")
+        if (fixed := getattr(self, self.over)) != getattr(AS_SCORED, self.over):
+            raise UserError(f"{self.over} = {fixed}: the frontier is over it; give --values=... instead")
+        return [{self.over: typed(self.over, v, KINDS[self.over])} for v in self.values or TEMPERATURES]
 
 
 class FrontierSession(Session):
@@ -56,8 +71,6 @@ class FrontierSession(Session):
         self.c = c
         runs, self.s, self.data, self.device = open_all(c)
         self.subjects: Sequence[NamedRun] = runs
-        for t in c.temperatures:
-            check_settings(replace(self.s, temperature=t))
         self.human = other_texts(self.data, self.s)
         self.settings = settings_of(vars(self.s), c)
 
@@ -65,14 +78,14 @@ class FrontierSession(Session):
         return [{"name": "human", **self._point(self.data.prompts.human)}]
 
     def numbers(self, subject: NamedRun) -> Row:
-        """ "points", one for each temperature."""
+        """ "points", one for each of `values`."""
         model, ckpt = load_model(subject.path, device=self.device, dtype=get_dtype(self.s.dtype))
         points = []
-        for t in self.c.temperatures:
-            warm = replace(of_run(self.s, ckpt.config), temperature=t)
-            title = f"{subject.name} at {t:g}"
-            new = sample_texts(model, self.data.prompts.prompt, warm, self.device, title)
-            points.append({"temperature": t, **self._point(new)})
+        for point in self.c.points:
+            s = replace(of_run(self.s, ckpt.config), **point)
+            title = f"{subject.name} at {point[self.c.over]:g}"
+            new = sample_texts(model, self.data.prompts.prompt, s, self.device, title)
+            points.append({**point, **self._point(new)})
         return {"points": points}
 
     def _point(self, new: np.ndarray) -> dict[str, float]:
@@ -98,9 +111,14 @@ def quality(texts: list[str], human: list[str]) -> dict[str, float]:
 
 
 def settings_of(text_settings: dict[str, Any], c: FrontierConfig) -> dict[str, Any]:
-    """What two rows must share: the text measure's settings, with the temperatures."""
-    shared = {k: v for k, v in text_settings.items() if k not in ("temperature", "stride")}
-    return shared | {"temperatures": c.temperatures}
+    """What two rows must share: the text measure's settings, with "temperatures" or "min_ps" or ..."""
+    shared = {k: v for k, v in text_settings.items() if k not in (c.over, "stride")}
+    return shared | {f"{c.over}s": [point[c.over] for point in c.points]}
+
+
+def varied(rows: list[Row]) -> str:
+    """What differs from point to point of a row."""
+    return next((key for key in KINDS if f"{key}s" in rows[0]["settings"]), "temperature")
 
 
 class FrontierMeasure(Measure):
@@ -114,24 +132,24 @@ class FrontierMeasure(Measure):
         return {k: v for k, v in settings_of(known, c).items() if v != ""}
 
     def view(self, rows: list[Row]) -> View:
-        """A line a run and temperature."""
-        lines = []
+        """A line a run and point."""
+        lines, over = [], varied(rows)
         for row in rows:
             points = row.get("points", [row] if row.get("reference") else [])
             for p in points:
                 cells = (f"{p[k]:.4g}" if k in p else "-" for k in KEYS)
-                lines.append([row["name"], f"{p['temperature']:g}" if "temperature" in p else "", *cells])
-        return View([Grid(["", "temperature", *KEYS.values()], lines), *problems(rows)])
+                lines.append([row["name"], f"{p[over]:g}" if over in p else "", *cells])
+        return View([Grid(["", over, *KEYS.values()], lines), *problems(rows)])
 
     def draw(self, rows: list[Row], out: Path) -> list[Path]:
         """OUT.png: a panel a row."""
         groups = grouped(r for r in rows if r.get("points"))
         human = next((r for r in rows if r["name"] == "human"), {})
-        return figures.write(frontier(groups, human), out) if groups else []
+        return figures.write(frontier(groups, human, varied(rows)), out) if groups else []
 
 
-def frontier(groups: dict[str, list[Row]], human: Row) -> "Figure":
-    """A panel a group: a curve a seed over temperatures, T = 1 marked, and human text.
+def frontier(groups: dict[str, list[Row]], human: Row, over: str) -> "Figure":
+    """A panel a group: a curve a seed over the values of `over`, a dot where it does nothing, and human text.
 
     The row named baseline, else the first, stands behind the others.
     """
@@ -143,20 +161,20 @@ def frontier(groups: dict[str, list[Row]], human: Row) -> "Figure":
     for ax, name in axes:
         for runs, colour in ((groups[base], figures.BASELINE_COLOUR), (groups[name], "tab:blue")):
             for run in runs:
-                trade_off(ax, [q for q in run["points"] if key in q], key, colour)
+                trade_off(ax, [q for q in run["points"] if key in q], key, colour, over)
         ax.plot(human["self_bleu"], human[key], color="tab:red", marker="*", ms=9, ls="")
-    temperatures = [q["temperature"] for q in groups[base][0]["points"]]
+    values, off = [q[over] for q in groups[base][0]["points"]], getattr(AS_SCORED, over)
     fig.supxlabel(
-        f"Self-BLEU (lower: more diverse); temperatures {temperatures[0]:g} to {temperatures[-1]:g}, "
-        f"the dot is 1; grey: {base}; star: human text"
+        f"Self-BLEU (lower: more diverse); {over}s {values[0]:g} to {values[-1]:g}, "
+        f"the dot is {off:g}; grey: {base}; star: human text"
     )
     fig.supylabel(title)
     return fig
 
 
-def trade_off(ax: "Axes", points: list[dict[str, float]], key: str, colour: str) -> None:
-    """A curve of `key` over Self-BLEU, with a dot where the temperature is 1."""
+def trade_off(ax: "Axes", points: list[dict[str, float]], key: str, colour: str, over: str) -> None:
+    """A curve of `key` over Self-BLEU, with a dot where `over` does nothing."""
     x, y = ([float(q[k]) for q in points] for k in ("self_bleu", key))
     ax.plot(x, y, color=colour, lw=1.2, marker=".", ms=3)
-    one = [q for q in points if q["temperature"] == 1]
-    ax.plot([q["self_bleu"] for q in one], [q[key] for q in one], color=colour, marker="o", ms=5, ls="")
+    off = [q for q in points if q[over] == getattr(AS_SCORED, over)]
+    ax.plot([q["self_bleu"] for q in off], [q[key] for q in off], color=colour, marker="o", ms=5, ls="")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluation import figures
+from evaluation.decoding import drawn_by
 from evaluation.scorer import MAUVE, Judge, open_scorer, scorer_digest
 from evaluation.settings import Corpus, EvaluationConfig, PaperConfig, Settings, settings
 from evaluation.statistics import LEAST_SEEDS
@@ -54,7 +55,7 @@ if TYPE_CHECKING:  # see figures.pyplot
 
 def of_protocol(c: EvaluationConfig) -> dict[str, Any]:
     """The further arguments of `settings`."""
-    same = {k: getattr(c, k) for k in ("protocol", "loops", "temperature", "stride")}
+    same = {k: getattr(c, k) for k in ("protocol", "loops", "stride")}
     return same | {"scorer": scorer_digest(c.scorer) if c.scorer else ""}
 
 
@@ -194,8 +195,7 @@ def explain(rows: list[Row], columns: tuple[Column, ...]) -> list[str]:
     return [
         f"Protocol {s.protocol}: {s.split} split{complete}, tokenizer {about['tokenizer']}; "
         f"{budget}, {s.prompt_tokens} prompt + {s.new_tokens} new tokens{words}, "
-        f"temperature {s.temperature:g}, top_k {s.top_k}, top_p {s.top_p:g}, "
-        f"seed {s.seed} and each run's own; block {s.block_size}, stride {s.stride}; "
+        f"{drawn_by(s)}, seed {s.seed} and each run's own; block {s.block_size}, stride {s.stride}; "
         f"Bayesian rows: {s.samples} weight samples; {s.dtype}.",
         *(f"{c.title}: {c.what}{'' if c.shown else ' (in the CSV and the rows)'}." for c in columns),
         *([known_truth(about["truth"])] if "truth" in about else []),

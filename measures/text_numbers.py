@@ -16,8 +16,8 @@ from data.tokenizers import Tokenizer
 from data.tokens import TokenFile, open_tokens
 from evaluation import metrics
 from evaluation.calibration import Calibrated, fitted_temperature
+from evaluation.decoding import Decoding
 from evaluation.diversity import TEXT_METRICS
-from evaluation.sampling import truncate
 from evaluation.scoring import described, document_blocks, document_windows, recover, score, truth_blocks
 from evaluation.settings import Corpus, Settings, TextsConfig, of_run, settings
 from evaluation.statistics import half_sampling_interval
@@ -31,6 +31,7 @@ from evaluation.texts import (
     sample_texts,
     text_metrics,
 )
+from evaluation.truncation import truncate
 from heads import Weights
 from measures.checks import check_comparable, check_text, data_folder, open_split
 from measures.columns import NUCLEUS, PUBLISHED
@@ -139,7 +140,7 @@ def recovery(
     else:
         assert draws is not None
         blocks = document_blocks(model, ids, plan, draws, device, s.dtype, progress=progress)
-    r = recover(blocks, ids, data.truth, lambda log_p: truncate(log_p, top_p=NUCLEUS) > 0)
+    r = recover(blocks, ids, data.truth, lambda log_p: truncate(log_p, Decoding(top_p=NUCLEUS)) > 0)
     return described(r)
 
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from evaluation.any_order import FREE, Exact, MaskedReader, Reader
+from evaluation.decoding import Decoding
 from evaluation.filling import burst, diffusion, one_by_one, shuffled, speculative
-from evaluation.sampling import truncate
+from evaluation.truncation import truncate
 from tests.test_orders import V, log_p, model_of
 
 T = 8
@@ -219,7 +220,7 @@ def test_heads_cuts_and_draws_keep_the_distribution():
     for more, cut in (
         (dict(head="sparsemax"), None),
         (dict(bayesian=True, prior_sigma=0.5), None),
-        ({}, lambda log_p: truncate(log_p, temperature=1.5, top_k=2)),
+        ({}, lambda log_p: truncate(log_p, Decoding(temperature=1.5, top_k=2))),
     ):
         model = model_of(length=SMALL_T, vocab=SMALL_V, **more)
         draws = model.head.draws(3, 0, torch.float64)

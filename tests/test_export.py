@@ -22,9 +22,11 @@ import export
 import sample
 from data.prepared import load_tokenizer, tokenizer_of
 from data.tokenizers import BPETokenizer, GPT2Tokenizer, WordTokenizer, byte_level, byte_vocab, read_tokenizer
+from evaluation.decoding import Decoding, Penalties
 from evaluation.metrics import bits_per_byte, perplexity
 from evaluation.scoring import score
 from evaluation.settings import run_seed
+from evaluation.truncation import penalised, truncate
 from measures import card
 from measures.store import Store
 from model import build
@@ -72,7 +74,7 @@ def test_its_logits_are_ours(theirs, ours):
 def test_its_greedy_text_is_ours(theirs, ours):
     """After any token, for as long as asked: an ordinary token must not end the text."""
     x = prompts()
-    greedy = generate(ours, x, LENGTH, ours.head.draws(1, 0), temperature=0)
+    greedy = generate(ours, x, LENGTH, ours.head.draws(1, 0), Decoding(temperature=0))
     want = torch.stack([token for token, _ in greedy], 1)
     got = theirs.generate(x, attention_mask=torch.ones_like(x), max_new_tokens=LENGTH, do_sample=False)
     assert torch.equal(got, torch.cat((x, want), 1))
@@ -282,6 +284,48 @@ def test_generate_samples_from_our_distribution(row):
     kept = bins[1] > 0
     assert kept.sum() > 5
     assert chisquare(*(b[kept].numpy() for b in bins)).pvalue > 1e-3
+
+
+CUTS = [
+    dict(top_k=5),
+    dict(top_p=0.8),
+    dict(min_p=0.5),
+    dict(typical_p=0.5),
+    dict(epsilon=0.02),
+    dict(eta=0.5),
+]
+CUTS += [dict(temperature=1.5, top_k=50, top_p=0.9, min_p=0.05, typical_p=0.9, epsilon=0.004, eta=0.4)]
+NAMES = {"epsilon": "epsilon_cutoff", "eta": "eta_cutoff", "no_repeat_ngram": "no_repeat_ngram_size"}
+
+
+def drawn_from(model, x: torch.Tensor, **how) -> torch.Tensor:
+    """The distributions (N, V) that transformers draws the next tokens from, after its own processors."""
+    flags = {"temperature": 1.0, "top_k": 0} | {NAMES.get(k, k): v for k, v in how.items()}
+    flags |= dict(do_sample=True, max_new_tokens=1, output_scores=True, return_dict_in_generate=True)
+    return model.generate(x, attention_mask=torch.ones_like(x), **flags).scores[0].softmax(1)
+
+
+@torch.no_grad()
+def test_generate_cuts_and_penalises_as_sample_does(row):
+    _, theirs, ours, draws = row
+    x = texts(4, 6)
+    log_p = ours.log_probs(x, draws)[:, -1]
+    for how in CUTS:
+        want = truncate(log_p, Decoding(**how))
+        torch.testing.assert_close(drawn_from(theirs, x, **how), want, atol=1e-6, rtol=1e-4)
+        assert (want == 0).any()
+    penalties = dict(repetition_penalty=1.5, no_repeat_ngram=1)
+    want = truncate(penalised(log_p, x, 0, Penalties(**penalties)), Decoding(min_p=0.3))
+    torch.testing.assert_close(drawn_from(theirs, x, min_p=0.3, **penalties), want, atol=1e-6, rtol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("how", CUTS, ids=str)
+def test_a_gpt2_cuts_as_sample_does(ours, theirs, how):
+    x = prompts()
+    log_p = ours.log_probs(x, ours.head.draws(1, 0))[:, -1]
+    want = truncate(log_p, Decoding(**how))
+    torch.testing.assert_close(drawn_from(theirs, x, **how), want, atol=1e-6, rtol=1e-4)
 
 
 @torch.no_grad()

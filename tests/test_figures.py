@@ -18,7 +18,7 @@ from measures.text import TextMeasure
 from measures.text_numbers import open_all
 from runtime.configurator import configure
 
-SMALL = ["--texts=6", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--temperatures", "0.5,1.0"]
+SMALL = ["--texts=6", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--values", "0.5,1.0"]
 
 
 # ---- the frontier
@@ -52,15 +52,29 @@ def test_a_point_a_temperature(frontier):
     assert frontier.with_name("x.frontier.png").stat().st_size > 1000
 
 
+def test_a_frontier_over_a_cut(trained, frontier, tmp_path):
+    """min_p = 1 leaves the most probable token, and 0 all of them."""
+    flags = [*SMALL[:-2], "--over=min_p", "--values=1,0", f"--out={tmp_path / 'cut'}"]
+    assert evaluate(FrontierMeasure(), configure(FrontierConfig, [str(trained), *flags])) == 0
+    row = frontier_rows(tmp_path / "cut")["baseline"]
+    greedy, whole = row["points"]
+    assert row["settings"]["min_ps"] == [1, 0] and row["settings"]["temperature"] == 1
+    known = frontier_rows(frontier)["baseline"]["points"][1]
+    assert {**whole, "temperature": 1} == {**known, "min_p": 0} and greedy["self_bleu"] > whole["self_bleu"]
+    assert "| baseline" in (tmp_path / "cut.md").read_text() and "min_p" in (tmp_path / "cut.md").read_text()
+
+
 def test_an_impossible_temperature_is_refused(trained):
     with pytest.raises(ValueError, match="temperature"):
-        FrontierMeasure().open(configure(FrontierConfig, [str(trained), *SMALL, "--temperatures=1,-1"]))
+        FrontierMeasure().open(configure(FrontierConfig, [str(trained), *SMALL, "--values=1,-1"]))
 
 
 def test_a_frontier_has_a_panel_a_row_and_a_curve_a_seed():
     point = lambda t, bleu: {"temperature": t, "self_bleu": 10 / t, "bleu": bleu}
     runs = lambda bleu: [{"points": [point(0.5, bleu + seed), point(1.0, bleu)]} for seed in (1, 2)]
-    fig = frontier_measure.frontier({"a": runs(5), "baseline": runs(7)}, {"self_bleu": 3, "bleu": 4})
+    fig = frontier_measure.frontier(
+        {"a": runs(5), "baseline": runs(7)}, {"self_bleu": 3, "bleu": 4}, "temperature"
+    )
     (ax,) = fig.axes
     curves = [line.get_xydata().tolist() for line in ax.lines[::2]]
     assert curves == [[[20, y + seed], [10, y]] for y in (7, 5) for seed in (1, 2)] + [[[3, 4]]]

@@ -139,8 +139,9 @@ CASES = [
         for p, a, names in (("eval", EVAL, NAMES), ("table", FRONTIER, ["a|b", "human", "LOOP"]))
         for name in names if isinstance(name, str) and name and name[0] != "-" and not set(name) & set("=/")
     ],
-    *flags("table", f"{FRONTIER} {OUT}", "temperatures=x temperatures=[]",
-    {"temperatures=-1": "temperature"}),
+    *flags("table", f"{FRONTIER} {OUT}", "over=x values=x", {
+        "values=-1": "temperature", "over=min_p --values=2": "min_p",
+    }),
     ("table", "--measure=orders", {}, "checkpoints is missing"),
     ("table", "--measure=nosuch run", {}, "measure = 'nosuch'"),
     ("table", "--measure=order run", {}, "did you mean 'orders'"),

@@ -116,6 +116,7 @@ def test_one_seed_one_text(filled_in, capsys):
 
     assert text() == text() != text("--seed=3")
     assert text("--order=fractal") == text("--order=fractal", "--temperature=1")
+    assert text("--min_p=1") == text("--temperature=0") != text()  # a cut acts on each place
 
 
 def test_a_prompt_is_continued_many_tokens_at_a_time(filled_in, capsys):

@@ -680,11 +680,12 @@ def test_am_softmax_is_of_cosines():
 
 
 def test_sparse_softmax_finds_the_same_top_p_as_sorting():
-    from evaluation.sampling import truncate
+    from evaluation.decoding import Decoding
+    from evaluation.truncation import truncate
 
     z = 0.5 * torch.randn(3, 5000, dtype=torch.float64)
     p = HEADS["sparse_softmax"](5000, top_p=0.9).log_probs(z).exp()
-    torch.testing.assert_close(p, truncate(z.log_softmax(1), top_p=0.9))
+    torch.testing.assert_close(p, truncate(z.log_softmax(1), Decoding(top_p=0.9)))
 
 
 @pytest.mark.parametrize("scale", [0.01, 8.0])

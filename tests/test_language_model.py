@@ -10,6 +10,7 @@ from torch import nn
 
 import model as model_module
 from config.defaults import TrainConfig
+from evaluation.decoding import Decoding
 from evaluation.sampling import generate
 from export import export
 from heads import Targets, chunked_loss, make_head
@@ -154,7 +155,7 @@ def test_another_trunk_carries_a_head(cnn, head):
 @torch.no_grad()
 def test_another_trunk_is_sampled_without_a_cache(cnn):
     model, text = made(trunk="cnn", tied=False).eval(), tokens()[0][:, :3]
-    for token, _ in generate(model, text, T - 3, model.head.draws(1, 0), temperature=0):
+    for token, _ in generate(model, text, T - 3, model.head.draws(1, 0), Decoding(temperature=0)):
         assert torch.equal(token, model.log_probs(text)[:, -1].argmax(1))
         text = torch.cat((text, token[:, None]), 1)
 

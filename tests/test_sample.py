@@ -8,7 +8,9 @@ import torch
 import eval_diversity
 import sample
 from data.tokenizers import BPETokenizer, train_bpe
-from evaluation.sampling import draw, entropies, generate, truncate
+from evaluation.decoding import Decoding, Penalties
+from evaluation.sampling import draw, entropies, generate
+from evaluation.truncation import truncate
 from heads import Softmax
 from model import LanguageModel
 from runtime import checkpoint, device
@@ -39,11 +41,11 @@ def prompt(batch: int, length: int) -> torch.Tensor:
 
 
 def sampled(
-    model: LanguageModel, start: torch.Tensor, length: int, seed: int = 0, **how
+    model: LanguageModel, start: torch.Tensor, length: int, seed: int = 0, cached: bool = True, **how
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """New tokens (B, length) and the hidden states (B, length, C) they came from."""
-    how["generator"] = torch.Generator().manual_seed(seed)
-    steps = list(generate(model, start, length, model.head.draws(3, 7), **how))
+    generator, draws = torch.Generator().manual_seed(seed), model.head.draws(3, 7)
+    steps = list(generate(model, start, length, draws, Decoding(**how), generator, cached))
     return torch.stack([t for t, _ in steps], 1), torch.stack([h for _, h in steps], 1)
 
 
@@ -86,7 +88,7 @@ def expected(weights: list[float]) -> torch.Tensor:
     ids=str,
 )
 def test_truncate_by_hand(how, weights):
-    p = truncate(P.log(), **how)
+    p = truncate(P.log(), Decoding(**how))
     rtol = 1e-3 if how.get("temperature") == 1e4 else 1e-5
     torch.testing.assert_close(p, expected(weights), rtol=rtol, atol=1e-6)
     assert ((p > 0) == (expected(weights) > 0)).all()
@@ -102,9 +104,9 @@ def test_truncate_works_row_by_row_and_sums_to_one():
         dict(temperature=0.9, top_k=20, top_p=0.5),
         dict(temperature=0),
     ):
-        p = truncate(log_p, **how)
+        p = truncate(log_p, Decoding(**how))
         torch.testing.assert_close(p.sum(1), torch.ones(20))
-        torch.testing.assert_close(p, torch.cat([truncate(row[None], **how) for row in log_p]))
+        torch.testing.assert_close(p, torch.cat([truncate(row[None], Decoding(**how)) for row in log_p]))
         left = log_p.masked_fill(p == 0, math.inf).min(1).values
         right = log_p.masked_fill(p > 0, -math.inf).max(1).values
         assert (left > right).all()  # what stays is more probable than what goes
@@ -115,13 +117,15 @@ def test_truncate_works_row_by_row_and_sums_to_one():
 def test_truncate_keeps_exact_zeros():
     log_p = torch.tensor([[0.75, 0.0, 0.25, 0.0]]).log()
     for how in ({}, dict(top_k=3), dict(top_p=0.9), dict(temperature=5.0), dict(temperature=0)):
-        p = truncate(log_p, **how)
+        p = truncate(log_p, Decoding(**how))
         assert p.isfinite().all() and p[0, 1] == p[0, 3] == 0 and p.sum().item() == pytest.approx(1)
 
 
 @pytest.mark.parametrize("temperature", [1e-6, 1e-20, 1e-40, 1e-300])
 def test_a_temperature_near_0_is_nearly_greedy(temperature):
-    assert torch.equal(truncate(P.log(), temperature), truncate(P.log(), 0))
+    assert torch.equal(
+        truncate(P.log(), Decoding(temperature=temperature)), truncate(P.log(), Decoding(temperature=0))
+    )
 
 
 # ---- generate ----------------------------------------------------------------------------------------------
@@ -183,6 +187,20 @@ def test_the_context_is_at_least_half_a_block(monkeypatch):
     assert lengths == [*range(5, 13), *list(range(7, 13)) * 5, 7, 8]
     # the last tokens, in order
     assert all(torch.equal(x, text[:, 5 + i - x.shape[1] : 5 + i]) for i, x in enumerate(seen))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_no_ngram_comes_twice(n):
+    """Prompt included, in each text apart."""
+    model, start = tiny(), prompt(3, 8)
+    generator = torch.Generator().manual_seed(0)
+    how = dict(generator=generator, penalties=Penalties(no_repeat_ngram=n))
+    steps = generate(model, start, 50, model.head.draws(1, 0), Decoding(temperature=0.01), **how)
+    text = torch.cat((start, torch.stack([t for t, _ in steps], 1)), 1)
+    for new in text.unfold(1, n, 1).tolist():
+        first = new[: 9 - n]  # of the prompt
+        rest = [tuple(ngram) for ngram in new[9 - n :]]
+        assert len({*rest}) == len(rest) and not {*rest} & {tuple(ngram) for ngram in first}
 
 
 @torch.no_grad()
@@ -367,6 +385,7 @@ def test_the_command(run, capsys):
     assert text.startswith("the 日") and len(text) > 20
     assert command(out, capsys, "--no_cache") == text and command(out, capsys, "--seed=2") != text
     greedy = command(out, capsys, "--temperature=0")
+    assert command(out, capsys, "--min_p=1") == command(out, capsys, "--top_k=1")  # greedy
     two = command(out, capsys, "--num_samples=2", "--temperature=0")
     assert two == f"--- sample 1\n{greedy}--- sample 2\n{greedy}"
     table = command(out, capsys, "--uncertainty").rpartition("(nats)\n")[2]
@@ -402,6 +421,8 @@ def test_the_command_samples_in_16_bits(run, capsys, dtype):
         (["--samples=0"], "samples = 0"),
         (["--top_p=0"], "top_p = 0"),
         (["--top_k=-1"], "top_k = -1"),
+        (["--repetition_penalty=0"], "repetition_penalty = 0"),
+        (["--no_repeat_ngram=2", "--order=random"], "--no_repeat_ngram is for text from left to right"),
         (["--temperature=-1"], "temperature = -1"),
         (["--dtype=half"], "dtype = 'half'"),
         (["--int8", "--dtype=bfloat16"], "--int8 goes with float32"),
@@ -442,7 +463,7 @@ def test_int8_samples_from_nearly_what_is_scored(run, capsys):
     exact, int8 = checkpoint.load_model(out)[0], checkpoint.load_model(out)[0]
     int8.quantize()
     draws = exact.head.draws(3, 7)
-    steps = list(generate(int8, prompt(2, 4), 8, int8.head.draws(3, 7), temperature=0))
+    steps = list(generate(int8, prompt(2, 4), 8, int8.head.draws(3, 7), Decoding(temperature=0)))
     text = torch.cat((prompt(2, 4), torch.stack([t for t, _ in steps], 1)), 1)
     want = exact.head.log_probs(exact.trunk(text[:, :-1])[:, 3:].flatten(0, 1), draws).exp()
     got = int8.head.log_probs(torch.stack([h for _, h in steps], 1).flatten(0, 1), draws).exp()

@@ -66,7 +66,7 @@ def test_a_run_fills_in_its_seed():
         (["--tuned", "--seeds=[1]"], "tuned at seed 1, a tuned table needs others"),
         (["--measure=orders", "--evaluate=--gaps=[400]"], r"gaps = .400."),
         (["--measure=orders", "--evaluate=--samplers"], "--samplers needs .* not wikitext103"),
-        (["--measure=frontier", "--evaluate=--temperatures=[]"], "temperatures = ..:"),
+        (["--measure=frontier", "--evaluate=--over=min_p"], "over = .min_p.: give its values"),
         (["--overlay=mazes", "--measure=orders", "--evaluate=--gaps=150"], "windows of 99 tokens"),
         (["--overlay=mazes"], "is of mazes, .* no text"),
         (
@@ -117,7 +117,7 @@ def test_a_training_that_diverged_has_no_curve_and_stands_in_its_table(trained, 
 
 def test_measures_of_a_run_are_shown(trained, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    texts = ["--texts=6", "--prompt_tokens=4", "--new_tokens=12", "--temperatures=0.5,1", "--device=cpu"]
+    texts = ["--texts=6", "--prompt_tokens=4", "--new_tokens=12", "--values=0.5,1", "--device=cpu"]
     assert table.main(["--measure=frontier", str(trained), *texts]) == 0
     assert table.main(["--measure=curve", str(trained)]) == 0
     lines = [line.split("|")[1:3] for line in capsys.readouterr().out.splitlines() if line.startswith("| b")]

@@ -12,6 +12,7 @@ from torch import Tensor
 from data.orders import MASKED
 from data.prepared import found_path
 from data.tokens import open_tokens
+from evaluation.decoding import Decoding
 from evaluation.sampling import generate
 from heads import Weights
 from labs.image_tokens.codecs import Codec, read_codec
@@ -56,7 +57,7 @@ def sample_codes(
     layout: Layout,
     labels: np.ndarray,
     scale: float,
-    how: tuple[float, int, float],
+    decoding: Decoding,
     generator: torch.Generator,
     device: torch.device | str = "cpu",
     dtype: str = "float32",
@@ -64,7 +65,7 @@ def sample_codes(
 ) -> np.ndarray:
     """Codes (N, places) of new images of the classes `labels` (N,), from left to right.
 
-    `how`: temperature, top_k and top_p, after the guidance. Errors: see `generate`.
+    `decoding` is of what the guidance gives. Errors: see `generate`.
     """
     places = model.trunk.config.block_size - 1
     out = []
@@ -73,7 +74,7 @@ def sample_codes(
         if scale != 1:
             begun = torch.cat((begun, torch.full_like(begun, layout.none)))
         blend = partial(only_codes, codes=layout.codes, scale=scale)
-        tokens = generate(model, begun, places, draws, *how, generator, dtype=dtype, blend=blend)
+        tokens = generate(model, begun, places, draws, decoding, generator, dtype=dtype, blend=blend)
         out.append(torch.stack([token for token, _ in tokens], 1).cpu().numpy())
     return np.concatenate(out)
 

@@ -27,6 +27,7 @@ import torch
 from tqdm import tqdm
 
 from data.held_out import open_held_out
+from evaluation.decoding import Decoding
 from evaluation.orders import Asker
 from evaluation.sampling import weight_draws
 from evaluation.scoring import score
@@ -218,7 +219,7 @@ class ImagesSession(Session):
             self.layout,
             self.labels,
             point.cfg,
-            (point.temperature, point.top_k, 1.0),
+            Decoding(temperature=point.temperature, top_k=point.top_k),
             torch.Generator(float64_device(asker.device)).manual_seed(seed),
             asker.device,
             asker.dtype,

@@ -17,24 +17,22 @@ from typing import Literal
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from evaluation.decoding import Decoding, drawn_by
 from labs.images import Guidance
 from runtime.door import Program
 from runtime.errors import UserError
 from runtime.files import check_writable
-from runtime.values import Dtype, Natural, NonNegative, Positive, PositiveShare, Seed
+from runtime.values import Dtype, Positive, Seed
 
 
-@dataclass
-class SampleImagesConfig:
+@dataclass(frozen=True)
+class SampleImagesConfig(Decoding):
     # fmt: off
     checkpoint: str                 # the out folder of a training run, or one checkpoint in it
     class_: list[int] = field(default_factory=list)     # of the rows of the grid, in turn; empty: all classes
     cfg: Guidance = 1.0             # scale of classifier-free guidance; 1: none
     grid: str = "10x8"              # rows x columns of images
     out: str = "grid.png"           # a picture, or their codes as .npy
-    temperature: NonNegative = 1.0  # 0 is greedy
-    top_k: Natural = 0              # the most probable codes that may be drawn; 0: all
-    top_p: PositiveShare = 1.0      # or the smallest set of them with this mass
     seed: Seed = 1337
     samples: Positive = 8           # weight draws of a Bayesian projection, kept for the whole run
     data: str = ""                  # the prepared data folder; empty: the run's
@@ -118,15 +116,15 @@ def main(c: SampleImagesConfig) -> int:
     labels = labels_of(c, layout)
     print(
         f"{ckpt.path}: step {ckpt.progress['step']}, head {ckpt.config['head']}; guidance {c.cfg:g}, "
-        f"temperature {c.temperature:g}, top_k {c.top_k}, top_p {c.top_p:g}, seed {c.seed}; "
+        f"{drawn_by(c)}, seed {c.seed}; "
         f"{dtype.name}: {dtype.reason}",
         file=sys.stderr,
     )
     draws = weight_draws(model, ckpt.config, c.samples, c.seed, dtype.name)
     generator = torch.Generator(float64_device(device)).manual_seed(c.seed)
-    how, began = (c.temperature, c.top_k, c.top_p), time.perf_counter()
+    began = time.perf_counter()
     try:
-        codes = sample_codes(model, draws, layout, labels, c.cfg, how, generator, device, dtype.name)
+        codes = sample_codes(model, draws, layout, labels, c.cfg, c, generator, device, dtype.name)
     except Degenerate as e:
         raise Degenerate(e.reason, ckpt.path) from None
     write(c, codes, codec)

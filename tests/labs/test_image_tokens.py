@@ -13,6 +13,7 @@ import sample as text_sampler
 import train
 from data.batches import TextSource, Windows
 from data.tokens import open_tokens
+from evaluation.decoding import AS_SCORED
 from labs.classes.sets import Images, ImageSet
 from labs.image_tokens.codecs import VQ, Patches, make_codec, read_codec, save_codec
 from labs.image_tokens.files import open_files
@@ -279,7 +280,7 @@ def test_samples_have_the_probabilities_of_the_formula(head, scale):
     expected = distribution(model, 1, layout, scale)
     n, generator = 4000, torch.Generator().manual_seed(0)
     draws = model.head.draws(1, 0)
-    codes = sample_codes(model, draws, layout, np.ones(n, int), scale, (1.0, 0, 1.0), generator)
+    codes = sample_codes(model, draws, layout, np.ones(n, int), scale, AS_SCORED, generator)
     for pair, p in expected.items():
         share = (codes == pair).all(1).mean()
         assert share == pytest.approx(p, abs=4 * np.sqrt(p * (1 - p) / n) + 1e-6)
@@ -301,8 +302,8 @@ def test_a_class_is_never_a_code():
 
 def test_a_model_of_any_order_draws_from_left_to_right():
     model, layout = tiny_model("softmax", "random"), Layout(3, 2)
-    how, generator = (1.0, 0, 1.0), torch.Generator().manual_seed(0)
-    codes = sample_codes(model, model.head.draws(1, 0), layout, np.arange(10) % 2, 2.0, how, generator)
+    generator = torch.Generator().manual_seed(0)
+    codes = sample_codes(model, model.head.draws(1, 0), layout, np.arange(10) % 2, 2.0, AS_SCORED, generator)
     assert codes.shape == (10, 2) and codes.max() < 3
 
 
@@ -333,6 +334,9 @@ def test_codes_are_written_and_the_same_again(run, tmp_path):
         assert sample.main([str(run), "--grid=2x5", f"--out={out}", "--device=cpu"]) == 0
     a, b = map(np.load, files)
     assert a.shape == (10, 16) and a.max() < 6 and np.array_equal(a, b)
+    for out, flag in zip(files, ("--temperature=0", "--min_p=1")):  # a cut acts on each code
+        assert sample.main([str(run), "--grid=2x5", f"--out={out}", "--device=cpu", flag]) == 0
+    assert np.array_equal(*map(np.load, files)) and not np.array_equal(a, np.load(files[0]))
 
 
 @pytest.mark.parametrize(

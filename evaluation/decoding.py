@@ -1,0 +1,67 @@
+"""How a token is drawn from the distribution that is scored: the flags that every command which draws shares.
+
+Without torch: a command's flags are read before it is imported. evaluation/truncation.py has the formulas.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Annotated
+
+from runtime.errors import UserError
+from runtime.values import Field, Natural, NonNegative, PositiveShare
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Factor = Annotated[float, Field(gt=0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoding:
+    # fmt: off
+    # how a token is drawn: from p^(1/temperature), normalised, among the tokens that all cuts leave
+    # (docs/decoding.md has their formulas and their order)
+    temperature: NonNegative = 1.0  # 0 is greedy
+    top_k: Natural = 0              # the most probable tokens that may be drawn; 0: all
+    top_p: PositiveShare = 1.0      # or the smallest set of them with this mass
+    min_p: Share = 0.0              # or those with this share of the largest probability; 0: all
+    typical_p: PositiveShare = 1.0  # or those of this mass whose -log p is nearest to the entropy
+    epsilon: Share = 0.0            # or those with this probability; 0: all
+    eta: Share = 0.0                # or those with this one, or a lower one where the entropy is high; 0: all
+    top_a: Share = 0.0              # or those with this multiple of the largest p's square; 0: all
+    top_n_sigma: NonNegative = 0.0  # or those whose log p is within this many standard deviations of the
+    #                                 largest; 0: all
+    # fmt: on
+
+
+@dataclass(frozen=True, kw_only=True)
+class Penalties:
+    # fmt: off
+    # penalties on what is written: they depend on the text so far, left to right alone
+    repetition_penalty: Factor = 1.0  # log p of a token that the text has is multiplied by it; 1: none
+    frequency_penalty: float = 0.0    # taken from log p for each time that the token was written
+    presence_penalty: float = 0.0     # taken from log p once, if the token was written
+    no_repeat_ngram: Natural = 0      # no n tokens in a row come twice in the text; 0: they may
+    # fmt: on
+
+
+AS_SCORED, NO_PENALTIES = Decoding(), Penalties()
+
+
+def drawn_by(c: Decoding) -> str:
+    """The settings in words: temperature, top_k and top_p, and each other one that is in use."""
+    usual = ("temperature", "top_k", "top_p")
+    values = {f.name: getattr(c, f.name) for f in fields(Decoding)}
+    used = {k: v for k, v in values.items() if k in usual or v != getattr(AS_SCORED, k)}
+    return ", ".join(f"{k} {format(v, 'g') if isinstance(v, float) else v}" for k, v in used.items())
+
+
+def penalties_in_use(c: Penalties) -> list[str]:
+    return [f.name for f in fields(Penalties) if getattr(c, f.name) != f.default]
+
+
+def refuse_penalties(argv: list[str]) -> None:
+    """UserError for a penalty among the flags of a table."""
+    for flag in argv:
+        if (key := flag.removeprefix("--").partition("=")[0]) in {f.name for f in fields(Penalties)}:
+            raise UserError(
+                f"{key}: a table judges the distribution that is scored, and a penalty changes it with each "
+                "text; leave it out (sample.py has it)"
+            )
