@@ -36,6 +36,7 @@ class SampleConfig(Penalties, Decoding):
     seed: Seed = 1337               # of the text; with the run's own, of Bayesian weights
     samples: Positive = 8           # weight draws of a Bayesian projection, kept for the whole run
     uncertainty: bool = False       # total, aleatoric and epistemic, of each token, in nats
+    show: bool = False              # each token's rank, and the mass that the cuts take, as colours
     # any order
     infill: Text = ""               # a text with gaps instead of a prompt: "The river <5> of the city"
     order: Fills = ""               # in which places are filled in, a token a pass: random (the default),
@@ -89,7 +90,7 @@ class SampleConfig(Penalties, Decoding):
 
     def check_filled(self) -> None:
         """UserError for what only text from left to right has."""
-        for key in ("uncertainty", "no_cache", *penalties_in_use(self)):
+        for key in ("uncertainty", "show", "no_cache", *penalties_in_use(self)):
             if getattr(self, key):
                 raise UserError(
                     f"--{key} is for text from left to right: leave it out where gaps are filled in"
@@ -277,7 +278,7 @@ def write_samples(
         for token in ids:
             stream.add(token)
     how: dict[str, Any] = {"generator": generator, "cached": not c.no_cache, "dtype": dtype, "penalties": c}
-    columns, unsure = [], []
+    columns, unsure, levels = [], [], []
     for n, (token, hidden) in enumerate(generate(model, prompt, c.length, draws, c, **how)):
         columns.append(token)
         if stream:
@@ -285,6 +286,9 @@ def write_samples(
         if c.uncertainty:
             with autocast(prompt.device, dtype):
                 unsure.append(torch.stack(entropies(model, hidden, draws), 1))  # (B, 3)
+        if c.show:
+            with autocast(prompt.device, dtype):
+                levels.append(colour_levels(model.head.log_probs(hidden, draws), token, c))  # (B, 2)
     texts = torch.stack(columns, 1).tolist()  # (B, length)
     for b, new in enumerate(texts):
         if stream:
@@ -293,6 +297,21 @@ def write_samples(
             print(f"--- {title + ', ' if title else ''}sample {b + 1}\n{tokenizer.decode(ids + new)}")
         if c.uncertainty:
             write_uncertainty(tokenizer, new, [u[b].tolist() for u in unsure])
+        if c.show:
+            titles = ("rank: violet 1, red 2048 or more", "mass that the cuts take: violet none, red all")
+            for title, of_text in zip(titles, torch.stack(levels)[:, b].T.tolist()):
+                level = [0] * len(ids) + of_text
+                print(f"[{title}]\n{gaps.coloured(ids + new, level, tokenizer, len(gaps.COLOURS))}")
+
+
+def colour_levels(log_p: Tensor, token: Tensor, c: Decoding) -> Tensor:
+    """Colours (B, 2), from 1 on, of tokens (B,) that were drawn from log p (B, V): by log2 of their rank, and
+    by the mass that the cuts take. The last is of rank 1, and of no mass. Penalties have no part in it."""
+    rank = (log_p > log_p.gather(1, token[:, None])).sum(1) + 1
+    whole = truncate(log_p, Decoding(temperature=c.temperature))
+    taken = whole.masked_fill(truncate(log_p, c) > 0, 0).sum(1)
+    most = len(gaps.COLOURS)
+    return (most - torch.stack((rank.log2(), most * taken), 1).long()).clamp(min=1)
 
 
 def write_uncertainty(tokenizer: Tokenizer, ids: list[int], parts: list[list[float]]) -> None:

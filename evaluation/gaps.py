@@ -70,9 +70,12 @@ def candidates(reader: Reader | MaskedReader, tokenizer: Tokenizer, top: int) ->
 COLOURS = (196, 202, 208, 214, 220, 190, 118, 48, 51, 39, 33, 99)
 
 
-def coloured(ids: list[int], rank: list[int], tokenizer: Tokenizer) -> str:
-    """A text for a terminal: what was filled in has the colour of its round (`rank`), a free place is "_"."""
-    out, known, shown, rounds = [], [], 0, max(rank)
+def coloured(ids: list[int], rank: list[int], tokenizer: Tokenizer, rounds: int = 0) -> str:
+    """A text for a terminal: what was filled in has the colour of its round (`rank`), a free place is "_".
+
+    rounds  of the last colour; 0: the last round that there is
+    """
+    out, known, shown, rounds = [], [], 0, rounds or max(rank)
     for (free, n), run in groupby(zip(ids, rank), lambda pair: (pair[0] == FREE, pair[1])):
         tokens = [i for i, _ in run]
         if free:

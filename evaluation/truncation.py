@@ -28,13 +28,13 @@ def top_p(p: Tensor, mass: float) -> Tensor:
 
 
 def min_p(p: Tensor, share: float) -> Tensor:
-    """p >= share max p. Source: Nguyen et al. 2024, arXiv 2407.01082, sec. 3."""
+    """p >= share max p. Source: Nguyen et al. 2024, arXiv 2407.01082."""
     return p >= share * p.amax(1, keepdim=True)
 
 
 def typical_p(p: Tensor, mass: float) -> Tensor:
     """The smallest set of at least this mass by |-log p - H(p)|, lowest first; ties with the last one stay.
-    The most probable token may go. Source: Meister et al. 2022, arXiv 2202.00666, eq. 11."""
+    The most probable token may go. Source: Meister et al. 2022, arXiv 2202.00666."""
     p = p / p.sum(1, keepdim=True)
     distance = (p.log() + entropy(p)).abs()
     ordered, at = distance.sort(stable=True)
@@ -43,13 +43,13 @@ def typical_p(p: Tensor, mass: float) -> Tensor:
 
 
 def epsilon(p: Tensor, least: float) -> Tensor:
-    """p >= least; else the most probable token. Source: Hewitt et al. 2022, arXiv 2210.15191, sec. 4.1."""
+    """p >= least; else the most probable token. Source: Hewitt et al. 2022, arXiv 2210.15191."""
     p = p / p.sum(1, keepdim=True)
     return p >= p.amax(1, keepdim=True).clamp(max=least)
 
 
 def eta(p: Tensor, least: float) -> Tensor:
-    """p >= min(least, sqrt(least) e^-H(p)). Source: Hewitt et al. 2022, arXiv 2210.15191, eq. 6."""
+    """p >= min(least, sqrt(least) e^-H(p)). Source: Hewitt et al. 2022, arXiv 2210.15191."""
     p = p / p.sum(1, keepdim=True)
     bound = (math.sqrt(least) * torch.exp(-entropy(p))).clamp(max=least)
     return p >= torch.minimum(bound, p.amax(1, keepdim=True))  # max p >= e^-H, but for rounding

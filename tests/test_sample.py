@@ -1,6 +1,7 @@
 """Sampling: the distribution that is scored, cut as asked; the cache never shows; text comes out whole."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from heads import Softmax
 from model import LanguageModel
 from runtime import checkpoint, device
 from runtime.checkpoint import build
-from sample import Stream, read_prompts
+from sample import Stream, colour_levels, read_prompts
 
 V = 61
 
@@ -393,6 +394,21 @@ def test_the_command(run, capsys):
     assert numbers.shape == (40, 3) and (numbers[:, 2] > 0).any() == bayesian
     # printed with two digits
     torch.testing.assert_close(numbers[:, 0], numbers[:, 1] + numbers[:, 2], rtol=0, atol=0.011)
+
+
+def test_show_has_a_colour_for_rank_and_mass(run, capsys):
+    """The prompt has none. Greedy text is of rank 1 throughout, though top_k = 1 takes mass at each token."""
+    rank, mass = command(run[0], capsys, "--top_k=1", "--show").split("]\n")[1:]
+    first = lambda text: text.split("\x1b[")[:2]
+    assert first(rank)[0] == "the 日" and {*re.findall(r"38;5;(\d+)m", rank)} == {"99"}
+    assert first(mass)[0] == "the 日" and "99" not in re.findall(r"38;5;(\d+)m", mass)
+
+
+def test_colour_levels_by_hand():
+    log_p = torch.tensor([[0.5, 0.25, 0.25], [0.9, 0.05, 0.05]]).log()
+    levels = lambda **how: colour_levels(log_p, torch.tensor([0, 2]), Decoding(**how)).tolist()
+    assert levels() == [[12, 12], [11, 12]]
+    assert levels(top_k=1) == [[12, 6], [11, 11]]
 
 
 @pytest.mark.parametrize(
