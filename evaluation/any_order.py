@@ -40,6 +40,14 @@ class Distributions(Protocol):
         """The whole distribution at place number `at` (B,) of each row: (B, V), float64."""
         ...
 
+    def certainty(self, rule: str) -> Tensor:
+        """How sure each is, (B, F), float64: see `certainty`."""
+        ...
+
+    def at(self, numbers: Tensor) -> "Distributions":
+        """Those at places number `numbers` (B, K) of each row."""
+        ...
+
     def picked(self, better: Tensor, other: "Distributions") -> "Distributions":
         """Those of `other` in the rows that are `better` (B,) bool, here these."""
         ...
@@ -63,6 +71,16 @@ class Conditionals(Protocol):
         """Makes the first `count` (B,) of places (B, F) known. `distributions`: what `along` gave for these
         places, and for the same tokens but the last of them."""
         ...
+
+
+def certainty(p: Tensor, rule: str) -> Tensor:
+    """How sure distributions p (N, V) are, (N,): the largest probability (`confidence`, Chang et al. 2022,
+    arXiv 2202.04200), what it is above the second (`margin`, Kim et al. 2025, arXiv 2502.06768), or minus the
+    entropy in nats (`entropy`)."""
+    if rule == "entropy":
+        return -torch.special.entr(p).sum(1)
+    top = p.topk(2, dim=1).values
+    return top[:, 0] - top[:, 1] if rule == "margin" else top[:, 0]
 
 
 def reader_of(
@@ -212,6 +230,18 @@ class Hidden:
         hidden = self.hidden[torch.arange(len(at), device=number.device), number]
         return torch.cat(Hidden(self.reader, hidden[:, None])._blocks(lambda p, rows: p.cpu().double()))
 
+    def certainty(self, rule: str) -> Tensor:
+        parts = self._blocks(lambda p, rows: certainty(p.double(), rule))
+        return torch.cat(parts).cpu().view(self.hidden.shape[:2])
+
+    def at(self, numbers: Tensor) -> "Hidden":
+        numbers = numbers.to(self.hidden.device)
+        row = torch.arange(len(numbers), device=numbers.device)[:, None]
+        kv = None if self.kv is None else self.kv.permute(2, 4, 0, 1, 3, 5)[row, numbers]
+        return Hidden(
+            self.reader, self.hidden[row, numbers], kv if kv is None else kv.permute(2, 3, 0, 4, 1, 5)
+        )
+
     def picked(self, better: Tensor, other: Distributions) -> "Hidden":
         assert isinstance(other, Hidden) and self.kv is not None and other.kv is not None
         better = better.to(self.hidden.device)[:, None, None]
@@ -315,6 +345,12 @@ class Probabilities(NamedTuple):
 
     def row(self, at: Tensor) -> Tensor:
         return self.p[torch.arange(len(at)), at]
+
+    def certainty(self, rule: str) -> Tensor:
+        return certainty(self.p.flatten(0, 1), rule).view(self.p.shape[:2])
+
+    def at(self, numbers: Tensor) -> "Probabilities":
+        return Probabilities(self.p[torch.arange(len(numbers))[:, None], numbers])
 
     def picked(self, better: Tensor, other: Distributions) -> "Probabilities":
         assert isinstance(other, Probabilities)

@@ -1,5 +1,6 @@
 """Samplers that fill in the free places of a batch of texts, given what a model says of some places given
-others (any_order.py): a token a pass, in bursts by the paper's rule, by speculative sampling, by diffusion.
+others (any_order.py): a token a pass, in bursts by the paper's rule, by speculative sampling, by diffusion,
+and where the model is surest first.
 
 Source: Pannatier, Courdier, Fleuret 2024, arXiv 2404.09562 (sigma-GPT).
 """
@@ -10,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from evaluation.any_order import FREE, Conditionals, Distributions, drawn, firsts
+from evaluation.any_order import FREE, Conditionals, Distributions, Reader, drawn, firsts
 
 
 class Filled(NamedTuple):
@@ -20,6 +21,9 @@ class Filled(NamedTuple):
     rank: Tensor  # (B, T) in which round a place was filled, from 1 on; 0 where it was known
     rounds: int
     passes: int  # model evaluations
+    log_p: Tensor | None = (
+        None  # (B,) of what was filled in, in nats, float64; None: the sampler cannot know it
+    )
 
 
 Watch = Callable[[Tensor, Tensor], None]  # is given `text` and `rank` as they are, after each round
@@ -87,6 +91,58 @@ def diffusion(
         rank = torch.where(now, steps - n + 1, rank)
         watch(c.text, rank)
     return Filled(c.text, rank, passes, passes)
+
+
+RULES = ("confidence", "margin", "entropy", "left to right")
+
+
+def surest_first(
+    c: Conditionals,
+    rule: str = "confidence",
+    a_pass: int = 1,
+    bound: float | None = None,
+    generator: torch.Generator | None = None,
+    watch: Watch = unwatched,
+    target: Tensor | None = None,
+) -> Filled:
+    """Fills the `a_pass` free places of which the model is surest (by one of RULES), then asks it again. With
+    a `bound` it fills as many as have entropies whose sum less the largest is at most that many nats, and at
+    least one: an upper bound on what they would tell each other (Ben-Hamu et al. 2025, arXiv 2505.24857).
+
+    Which places come next follows from what is known. So `Filled.log_p` is the exact log probability with
+    which this sampler writes the text, also where it draws several tokens apart from each other. `target`
+    (B, T): its tokens are written in place of draws, which gives their log probability (Turok et al. 2026,
+    arXiv 2603.01367). ValueError for several places a pass with a model of any order, whose cache wants one:
+    `speculative` is made for it.
+    """
+    if rule not in RULES:
+        raise ValueError(f"rule = {rule!r}: use one of {', '.join(RULES)}")
+    if isinstance(c, Reader) and (a_pass > 1 or bound is not None):
+        raise ValueError(f"a_pass = {a_pass}, bound = {bound}: a model of any order takes one place a pass")
+    rank, rounds = torch.zeros_like(c.text), 0
+    log_p = torch.zeros(len(c.text), dtype=torch.float64)
+    while (c.text == FREE).any():
+        rounds, free = rounds + 1, c.text == FREE
+        left = free.sum(1)  # (B,)
+        places = (~free).int().argsort(dim=1, stable=True)[:, : int(left.max())]
+        each = c.each(places)
+        none = torch.arange(places.shape[1]) >= left[:, None]  # no free place
+        sure = -places.double() if rule == "left to right" else each.certainty(rule)
+        order = sure.masked_fill(none, -torch.inf).argsort(dim=1, descending=True, stable=True)
+        count = left.clamp(max=a_pass)
+        if bound is not None:
+            entropy = (-each.certainty("entropy")).masked_fill(none, torch.inf).gather(1, order)
+            told = entropy.cumsum(1) - entropy.cummax(1).values
+            count = torch.minimum(left, (told <= bound).sum(1).clamp(min=1))
+        at = order[:, : int(count.max())]
+        places, surest = places.gather(1, at), each.at(at)
+        tokens = surest.draw(generator)[0] if target is None else target.gather(1, places)
+        counted = torch.arange(at.shape[1]) < count[:, None]
+        log_p += torch.where(counted, surest.probs(tokens).log(), 0.0).sum(1)
+        c.accept(surest, places, tokens, count)
+        rank = torch.where((c.text != FREE) & free, rounds, rank)
+        watch(c.text, rank)
+    return Filled(c.text, rank, rounds, rounds, log_p)
 
 
 def burst(

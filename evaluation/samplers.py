@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from evaluation.any_order import FREE, Conditionals, reader_of
-from evaluation.filling import Filled, burst, diffusion, one_by_one, speculative
+from evaluation.filling import Filled, burst, diffusion, one_by_one, speculative, surest_first
 from evaluation.orders import Asker
 from evaluation.sampling import generate
 from evaluation.two_sided import TwoSided
@@ -31,12 +31,18 @@ ANY: dict[str, Callable[..., Filled]] = {
     "burst, 5 orders": partial(burst, orders=5),
     "burst, 20 orders": partial(burst, orders=20),
     "speculative": speculative,
+    "confidence": surest_first,
 }
 MASKED: dict[str, Callable[..., Filled]] = {
     "a token a pass": one_by_one,
     "8 steps": partial(diffusion, steps=8),
     "32 steps": partial(diffusion, steps=32),
     "128 steps": partial(diffusion, steps=128),
+    "confidence": surest_first,
+    "margin": partial(surest_first, rule="margin"),
+    "entropy": partial(surest_first, rule="entropy"),
+    "confidence, 4 a pass": partial(surest_first, a_pass=4),
+    "entropy, bound 0.5": partial(surest_first, rule="entropy", bound=0.5),
 }
 
 

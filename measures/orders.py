@@ -4,6 +4,8 @@ ppl          from left to right, each token given one at least: what the text me
              sequences have none, for they stand apart from each other
 ppl random   in a random order, whole windows from the start token; for masked diffusion a bound
 ppl own      in the order that it was trained in
+ppl sure     --exact: in the order of confidence, margin or entropy, or from left to right, a place a pass, as
+             samplers write that fill the surest place first; exact for masked diffusion, too
 bits, left   a token of the middle 1, 4, 16, 64 of a window, given what stands to the left
 bits, both   given both sides; for masked diffusion a bound
 KL           KL(truth || model) in nats of the place after the first 10, 50, 90% of a window (next), of places
@@ -21,12 +23,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
+import torch
 from tqdm import tqdm
 
 from data.held_out import HeldOut
 from data.prepared import corpus_of
 from data.sequences import Sequences
 from evaluation import figures
+from evaluation.any_order import reader_of
+from evaluation.filling import RULES, surest_first
 from evaluation.metrics import perplexity
 from evaluation.orders import KINDS, Asker, Questions, divergence, middle_bits, questions, spread, templates
 from evaluation.samplers import points
@@ -43,7 +49,7 @@ from runtime.checkpoint import load_model
 from runtime.device import get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
 from runtime.files import beside
-from runtime.values import Dtype, Field, Positive, Seed
+from runtime.values import Dtype, Field, Natural, Positive, Seed
 
 Between = Annotated[float, Field(gt=0, lt=1)]
 
@@ -60,6 +66,7 @@ class OrdersConfig:
     known: list[Between] = field(default_factory=lambda: [0.1, 0.5, 0.9])  # shares of a window
     samplers: bool = False          # also what each sampler writes; for a corpus whose truth is known
     texts: Positive = 500           # of each sampler
+    exact: Natural = 0              # windows that are scored in the orders of a sampler that is surest first
     samples: Positive = 8           # weight draws of Bayesian rows
     seed: Seed = 1337               # of what is sampled
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
@@ -103,6 +110,26 @@ def perplexities(asker: Asker, trained_in: str, data: HeldOut, title: str, apart
         f"{kind}_random": random,
         f"{kind}_own": random if trained_in == "random" else in_order(trained_in),
     }
+
+
+def surest_perplexities(asker: Asker, windows: np.ndarray, given: int, batch: int = 64) -> dict[str, float]:
+    """Perplexity of windows (n, T) or, where sequences begin with what is given, nats a sequence, as
+    `surest_first` writes them by each of its rules, one place a pass."""
+    kind, free = "nll" if given else "ppl", windows.shape[1] - given
+    out = {}
+    for rule in RULES:
+        nll = 0.0
+        for i in range(0, len(windows), batch):
+            target = torch.from_numpy(windows[i : i + batch])
+            text = torch.from_numpy(templates(windows[i : i + batch], given))
+            reader = reader_of(asker.model, text, asker.draws, dtype=asker.dtype)
+            filled = surest_first(reader, rule, target=target)
+            assert filled.log_p is not None
+            nll -= filled.log_p.sum().item()
+        tokens = len(windows) * free
+        key = f"{kind}_sure_{rule.replace(' ', '_')}"
+        out[key] = nll / len(windows) if given else perplexity(nll, tokens)
+    return out
 
 
 class OrdersSession(Session):
@@ -164,6 +191,8 @@ class OrdersSession(Session):
         for gap in self.gaps:
             for side, bits in middle_bits(asker, windows, gap, data.given).items():
                 row[f"{side}_{gap}"] = bits
+        if c.exact and asker.order != "left_to_right":
+            row |= surest_perplexities(asker, spread(data.ids, c.exact, self.length), data.given)
         for (kind, share), q in self.truths.items():
             if kind == "next" or asker.order != "left_to_right":
                 row[f"kl_{kind}_{share:.0%}"] = divergence(asker, q)["kl"]
@@ -175,7 +204,7 @@ class OrdersSession(Session):
 
 def settings_of(c: OrdersConfig) -> dict[str, Any]:
     """What two rows must share to stand in one table, as far as the flags say it."""
-    unsettled = {k for k in ("gaps", "dtype") if getattr(c, k) in ([], "auto")}
+    unsettled = {k for k in ("gaps", "dtype", "exact") if getattr(c, k) in ([], "auto", 0)}
     ignored = {"checkpoints", "data", "device", "out"} | unsettled
     return {k: v for k, v in vars(c).items() if k not in ignored}
 
@@ -298,6 +327,8 @@ def draw(rows: list[Row], truth: dict[str, float], out: Path) -> list[Path]:
 EXPLAINED = {
     "ppl": "ppl, ppl random, ppl own: perplexity from left to right, each token given one at least; in random"
     " order from the start token; in the order of training. Of masked diffusion a bound.",
+    "ppl_sure": "ppl sure: where the place of which the model is surest comes next, by confidence, margin or"
+    " entropy, or from left to right; exact, of masked diffusion too.",
     "nll": "nll, nll random, nll own: nats a sequence of what is not given, from left to right, in random"
     " order, in the order of training. Of masked diffusion a bound. The truth's is of the whole split, in any"
     " order.",

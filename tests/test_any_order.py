@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from evaluation.any_order import FREE, Exact, MaskedReader, Reader
+from evaluation.any_order import FREE, Exact, MaskedReader, Reader, certainty, reader_of
 from evaluation.decoding import Decoding
-from evaluation.filling import burst, diffusion, one_by_one, shuffled, speculative
+from evaluation.filling import RULES, burst, diffusion, one_by_one, shuffled, speculative, surest_first
 from evaluation.truncation import truncate
 from tests.test_orders import V, log_p, model_of
 
@@ -142,6 +142,57 @@ def test_bursts_do_not_keep_the_distribution(toy):
     """Not to be mistaken for a property of ours: with more orders it is further away."""
     one, five = (distance(toy, lambda r, g: burst(r, n, g), draws=10_000) for n in (1, 5))
     assert 0.04 < one < five - 0.04  # the noise of so few is .02
+
+
+HOW = [(order, {"rule": rule}) for order in ("any", "masked") for rule in RULES]
+HOW += [("masked", how) for how in ({"a_pass": 2}, {"rule": "entropy", "bound": 0.9})]
+
+
+@pytest.mark.parametrize("order, how", HOW)
+def test_a_sampler_that_is_surest_first_knows_its_own_law(order, how):
+    """The probabilities of all texts sum to 1, whether they are written one or several tokens a pass, and
+    its draws come as often."""
+    model = model_of(length=SMALL_T, vocab=SMALL_V, order=order)
+    with torch.no_grad():
+        model.head.projection.weight *= 30  # sure of some places and not of others
+
+    def fill(text: Tensor, **more):
+        return surest_first(reader_of(model, text, model.head.draws(1, 0, torch.float64)), **how, **more)
+
+    texts = torch.tensor(list(product(range(SMALL_V), repeat=SMALL_T)))
+    exact = fill(torch.full_like(texts, FREE), target=texts)
+    assert torch.equal(exact.text, texts)
+    law = exact.log_p.exp()
+    assert law.sum().item() == pytest.approx(1, abs=1e-9) and law.max() > 2 / len(law)
+    draws = DRAWS // 4
+    drawn = fill(torch.full((draws, SMALL_T), FREE), generator=G().manual_seed(4))
+    number = (drawn.text * torch.tensor([SMALL_V**2, SMALL_V, 1])).sum(1)
+    assert (law[number].log() - drawn.log_p).abs().max() < 1e-6
+    assert (torch.bincount(number, minlength=len(law)) / draws - law).abs().sum() / 2 < 2 * NOISE
+
+
+def test_how_sure_a_distribution_is():
+    p = torch.tensor([[0.5, 0.25, 0.25, 0.0], [1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+    entropy = -1.5 * np.log(2)
+    for rule, want in (("confidence", [0.5, 1]), ("margin", [0.25, 1]), ("entropy", [entropy, 0])):
+        assert certainty(p, rule).tolist() == pytest.approx(want)
+
+
+def test_surest_first_by_hand():
+    """The surest place is filled first, what is known stays, and a bound on entropy says how many a pass."""
+    p = torch.tensor([[0.6, 0.4, 0.0], [0.0, 1.0, 0.0], [0.0, 0.1, 0.9], [0.4, 0.3, 0.3]])
+    alike = lambda text: p.log().double().expand(len(text), -1, -1)
+    text = torch.tensor([[FREE] * 4, [FREE, 0, FREE, FREE]])
+    one = surest_first(Exact(alike, text), generator=G().manual_seed(0))
+    assert one.rank.tolist() == [[3, 1, 2, 4], [2, 0, 1, 3]] and one.rounds == one.passes == 4
+    assert one.text[1, 1] == 0 and one.text[0, 1] == 1
+    # entropies 0, .33, .67, 1.09: the first three tell each other .33 at most
+    many = surest_first(Exact(alike, text), "entropy", bound=0.4, generator=G().manual_seed(0))
+    assert many.rank.tolist() == [[1, 1, 1, 2], [1, 0, 1, 2]]
+    with pytest.raises(ValueError, match="rule = 'luck'"):
+        surest_first(Exact(alike, text), "luck")
+    with pytest.raises(ValueError, match="a_pass = 2, bound = None: a model of any order"):
+        surest_first(reader(model_of(), some_text([[]])), a_pass=2)
 
 
 # ---- with a perfect model ----------------------------------------------------------------------------------

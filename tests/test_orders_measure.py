@@ -1,5 +1,6 @@
 """The orders measure: middles, the distance to the two-sided truth, samplers against it, and its table."""
 
+import math
 import re
 
 import numpy as np
@@ -13,10 +14,11 @@ from data.sequences import Sequences
 from evaluation.any_order import FREE
 from evaluation.orders import KINDS, Asker, divergence, middle_bits, questions, spread
 from evaluation.samplers import points
+from evaluation.scoring import score
 from evaluation.two_sided import Language, pair_shares
 from measures import orders
 from measures.measure import measure_runs
-from measures.orders import OrdersMeasure
+from measures.orders import OrdersMeasure, surest_perplexities
 from measures.store import Store
 from measures.views import mean
 from runtime.checkpoint import find, load
@@ -185,7 +187,7 @@ def test_what_the_truth_writes_is_valid_and_has_its_entropy(machine):
 def test_points(machine, order, most):
     model = model_of(order, length=12, vocab=machine.V)
     found = points(asker(model), Language(machine), np.full((5, 12), FREE), seed=0, batch=3)
-    assert len(found) == (6 if order == "any" else 4)
+    assert len(found) == (7 if order == "any" else 9)
     for p in found:
         assert 0 < p["evaluations"] <= most and p["tokens_a_pass"] == pytest.approx(12 / p["evaluations"])
         assert 0 <= p["validity"] <= 1 and p["seconds_a_token"] > 0
@@ -195,6 +197,24 @@ def test_points(machine, order, most):
         assert by["speculative"]["evaluations"] <= 12
     else:
         assert by["8 steps"]["evaluations"] <= 8 and by["a token a pass"]["evaluations"] == 12
+        assert by["confidence, 4 a pass"]["evaluations"] == 3
+
+
+@pytest.mark.parametrize("order", ["any", "masked"])
+def test_exact_perplexities(order):
+    """In batches as one by one, and from left to right that of a model of any order itself."""
+    who = asker(model_of(order, length=5))
+    windows = text(7 * 5).reshape(7, 5)
+    ppl = surest_perplexities(who, windows, 0, batch=3)
+    assert list(ppl) == [f"ppl_sure_{rule}" for rule in ("confidence", "margin", "entropy", "left_to_right")]
+    alone = [surest_perplexities(who, row[None], 0) for row in windows]
+    for key, value in ppl.items():
+        assert value == pytest.approx(math.exp(np.mean([np.log(one[key]) for one in alone])), rel=1e-9)
+    nats = surest_perplexities(who, windows, 2)["nll_sure_left_to_right"]
+    assert 0 < nats < 3 * 5
+    if order == "any":
+        s = score(who.model, windows.ravel(), draws=who.draws, order="left_to_right")
+        assert ppl["ppl_sure_left_to_right"] == pytest.approx(math.exp(s.nll / s.tokens), rel=1e-6)
 
 
 # ---- the table ---------------------------------------------------------------------------------------------
@@ -216,15 +236,16 @@ def test_the_table(runs, token_folder, tmp_path, capsys):
     paths = [str(p) for p in sorted(runs.iterdir())]
     out = tmp_path / "orders"
     flags = ["--measure=orders", f"--data={token_folder}", "--gaps=[1,4]", "--windows=20", f"--out={out}"]
-    assert main([*paths, *flags]) == 0
+    assert main([*paths, *flags, "--exact=2"]) == 0
     table = capsys.readouterr().out
     assert table.strip() == out.with_name("orders.md").read_text().strip()
     explained = [line[2:].partition(":")[0] for line in table.splitlines() if line.startswith("- ")]
-    assert explained == ["ppl, ppl random, ppl own", "left N, both N"]
+    assert explained == ["ppl, ppl random, ppl own", "ppl sure", "left N, both N"]
     rows = {r["name"]: r for r in Store(tmp_path / "orders.jsonl").rows("orders")}
     assert rows["random-1"].keys() >= {"ppl", "ppl_random", "ppl_own", "left_1", "both_1", "left_4", "both_4"}
     assert rows["left_to_right-1"].keys() & {"ppl", "ppl_random", "left_1", "both_1"} == {"ppl", "left_1"}
     assert "ppl" not in rows["masked-1"] and rows["masked-1"]["ppl_random"] == rows["masked-1"]["ppl_own"]
+    assert rows["masked-1"]["ppl_sure_margin"] > 1 and "ppl_sure_margin" not in rows["left_to_right-1"]
     assert rows["fractal-1"]["ppl_own"] != rows["fractal-1"]["ppl_random"]
     (line,) = [x for x in table.splitlines() if x.startswith("| random ")]
     assert line.split("|")[2].strip() == "2" and "±" in line  # two seeds, one row
