@@ -19,9 +19,10 @@ from typing import Any, Literal
 from evaluation.decoding import Decoding, Penalties, drawn_by, penalties_in_use
 from runtime.door import Program
 from runtime.errors import UserError
-from runtime.values import Dtype, Natural, Positive, Seed, Text
+from runtime.values import Dtype, Natural, NonNegative, Positive, Seed, Text
 
-Fills = Literal["", "random", "left_to_right", "fractal"]  # orders in which a text is filled in
+SUREST = "confidence", "margin", "entropy"  # rules by which the place of which the model is surest is next
+Fills = Literal["", "random", "left_to_right", "fractal", "confidence", "margin", "entropy"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,11 @@ class SampleConfig(Penalties, Decoding):
     # any order
     infill: Text = ""               # a text with gaps instead of a prompt: "The river <5> of the city"
     order: Fills = ""               # in which places are filled in, a token a pass: random (the default),
-    #                                 left_to_right or fractal
+    #                                 left_to_right or fractal; or the surest place first, by its confidence,
+    #                                 margin or entropy
+    a_pass: Positive = 1            # tokens of the surest places, of masked diffusion, that are drawn at once
+    entropy_bound: NonNegative = 0  # or as many whose entropies but the largest are this at most, in nats; 0:
+    #                                 as --a_pass says
     speculative: bool = False       # many tokens a pass, with the distribution of one a pass
     burst: bool = False             # many tokens a pass by the paper's rule, which changes the distribution
     orders: Positive = 1            # that --burst tries in each round
@@ -65,6 +70,12 @@ class SampleConfig(Penalties, Decoding):
             raise UserError(f"--{how[0]} and --{how[1]} are two ways to fill in a gap: give one of them")
         if self.orders > 1 and not self.burst:
             raise UserError(f"orders = {self.orders}: they are those that --burst tries; give --burst, too")
+        for key in ("a_pass", "entropy_bound"):
+            if getattr(self, key) != getattr(SampleConfig, key) and self.order not in SUREST:
+                raise UserError(
+                    f"{key} = {getattr(self, key)}: it is of the surest places; give --order=confidence, "
+                    "margin or entropy, too"
+                )
         if self.save and not self.density:
             raise UserError(f"save = {self.save!r}: it is for the result of --density; give --density, too")
         if self.save and self.prompts:
@@ -113,7 +124,7 @@ from data.prepared import sampler_of, tokenizer_of
 from data.tokenizers import Tokenizer
 from evaluation import gaps
 from evaluation.any_order import FREE, MaskedReader, Reader, check_fills, reader_of
-from evaluation.filling import Filled, burst, diffusion, one_by_one, speculative, unwatched
+from evaluation.filling import Filled, burst, diffusion, one_by_one, speculative, surest_first, unwatched
 from evaluation.sampling import entropies, generate, weight_draws
 from evaluation.truncation import truncate
 from heads import BayesianProjection, Weights
@@ -351,6 +362,13 @@ def filler(c: SampleConfig, order: str) -> Callable[..., Filled]:
         raise UserError(
             f"steps = {c.steps}: they are those of masked diffusion; for this model give --speculative"
         )
+    if not masked and (c.a_pass > 1 or c.entropy_bound):
+        raise UserError(
+            "--a_pass and --entropy_bound are for masked diffusion: a model of any order draws many tokens "
+            "a pass with --speculative"
+        )
+    if c.order in SUREST:
+        return partial(surest_first, rule=c.order, a_pass=c.a_pass, bound=c.entropy_bound or None)
     if c.burst:
         return partial(burst, orders=c.orders)
     if c.speculative:
