@@ -3,6 +3,7 @@
     nanoheads COMMAND [arguments]       a command; --help after it says more
     nanoheads prepare CORPUS [...]      the token files of a corpus; --help after it says more
     nanoheads labs/LAB/PROGRAM [...]    a program of a lab, such as labs/images/sample
+    nanoheads data/grammar/score MODEL  how far a model of anybody's is from the known language
     nanoheads --version
 
 In a checkout `python train.py ...` is the same. Config files are found from the current folder, else among
@@ -25,10 +26,11 @@ from pathlib import Path
 
 VERSION = "0.1.0"
 HERE = Path(__file__).resolve().parent
-NO_COMMANDS = ("__init__", "__main__", "model")
+NO_COMMANDS = ("__init__", "__main__", "model", "truth")
 COMMANDS = {path.stem: path for path in sorted(HERE.glob("*.py")) if path.stem not in NO_COMMANDS}
 CORPORA = {path.parent.name: path for home in ("data", "labs") for path in HERE.glob(f"{home}/*/prepare.py")}
-LABS = {path.relative_to(HERE).with_suffix("").as_posix(): path for path in HERE.glob("labs/*/*.py")}
+INNER = (path for pattern in ("labs/*/*.py", "data/*/score.py") for path in HERE.glob(pattern))
+PROGRAMS = {path.relative_to(HERE).with_suffix("").as_posix(): path for path in INNER}
 
 
 def described(known: dict[str, Path]) -> str:
@@ -50,7 +52,7 @@ def main() -> None:
     if name == "--version":
         print(f"nanoheads {VERSION}")
         return
-    kind, known = "command", COMMANDS | LABS
+    kind, known = "command", COMMANDS | PROGRAMS
     if name == "prepare":
         kind, known = "corpus", CORPORA
         name, *arguments = arguments or [""]

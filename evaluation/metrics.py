@@ -11,6 +11,8 @@ from numpy.typing import ArrayLike
 
 # float32 rounding may carry a probability this far above 1, or a mean NLL this far below 0; more is a mistake
 ROUNDING = 1e-6
+NUCLEUS = 0.9  # top_p of the coverage
+EVERY = 8  # the coverage is measured at one position of so many, because it takes sorting
 
 
 # ---- probabilities ----
@@ -207,14 +209,15 @@ class Recovery:
             counts += np.bincount(bins, minlength=len(counts))
 
     def totals(self) -> list[float]:
-        """All that `add` has counted: those of several processes, added up, are those of all positions."""
-        return [self.count, *self.sums.values(), *self.alternatives.ravel(), *self.ratios.ravel()]
+        """All that was added: those of several processes, added up, are those of all positions."""
+        first = (self.count, self.covered, self.judged, *self.sums.values())
+        return [*first, *self.alternatives.ravel(), *self.ratios.ravel()]
 
-    def set_totals(self, totals: Sequence[float]) -> None:
+    def set_totals(self, totals: Sequence[float] | np.ndarray) -> None:
         """Takes the place of what was counted; `totals`: sums of those of several objects."""
-        self.count = int(totals[0])
-        sums, decades = 1 + len(self.sums), self.alternatives.size
-        self.sums = dict(zip(self.SUMS, totals[1:sums]))
+        self.count, self.covered, self.judged = int(totals[0]), totals[1], int(totals[2])
+        sums, decades = 3 + len(self.sums), self.alternatives.size
+        self.sums = dict(zip(self.SUMS, totals[3:sums]))
         self.alternatives = np.reshape(totals[sums : sums + decades], (2, -1))
         self.ratios = np.reshape(totals[sums + decades :], (2, -1))
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from data.held_out import Truth
 from data.orders import MASKED, Order, arranged
-from evaluation.metrics import Recovery
+from evaluation.metrics import EVERY, Recovery
+from evaluation.windows import Window, positions_of, read_windows
 from heads import Weights
 from model import GPTConfig, LanguageModel
 from runtime.device import autocast, to_float64
@@ -249,45 +250,6 @@ def scored(
 # -----------------------------------------------------------------------------
 # Against a known truth (data.held_out.Truth)
 
-EVERY = 8
-
-
-class Window(NamedTuple):
-    start: int  # of the inputs in the text
-    first: int  # the targets first, ..., stop - 1 of the window count
-    stop: int
-
-
-def document_windows(ends: np.ndarray, block_size: int) -> list[Window]:
-    """The windows over documents whose last tokens are at `ends`.
-
-    The truth knows all tokens before a position; a model knows its window. To give both the same context, a
-    window starts at the end token before a document and counts as many whole documents as it holds: each
-    token is scored once, with all of its document in view. If a document is longer than the block, its first
-    block_size tokens count. The first document of the text has nothing before it and is not scored.
-    """
-    out, i = [], 0
-    while i < len(ends) - 1:
-        j = int(np.searchsorted(ends, ends[i] + block_size, "right")) - 1  # the last end among the targets
-        out.append(Window(int(ends[i]), 0, int(ends[j] - ends[i]) if j > i else block_size))
-        i = max(j, i + 1)
-    return out
-
-
-def training_windows(ends: np.ndarray, block_size: int, context: int = 0) -> list[Window]:
-    """The windows that a model is trained on (data.batches.Windows), where a document begins in them.
-
-    As in `document_windows` those targets count that have all of their document in view, from the first new
-    document on. But the windows are those of training: what a model has learnt by heart it may know only
-    there, at these positions. `context`: tokens of each that it reads; 0: block_size.
-    """
-    out = []
-    for start in range(0, int(ends[-1]) + 1 - block_size, block_size):
-        first = int(ends[np.searchsorted(ends, start)]) - start
-        if first < (context or block_size):
-            out.append(Window(start, first, context or block_size))
-    return out
-
 
 @torch.no_grad()
 def document_blocks(
@@ -302,26 +264,21 @@ def document_blocks(
 ) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
     """(positions (n,), the model's log p (n, V) of the tokens there) of all targets that count in the windows
     `plan`, a few rows at a time."""
-    T = model.trunk.context
     for i in progress(range(0, len(plan), batch)):
-        starts, first, stop = np.array(plan[i : i + batch]).T[:, :, None]  # (B, 1) each
-        at = np.arange(T)
-        inputs = starts + at  # (B, T); beyond the text anything will do: nothing that counts sees it
-        tokens = torch.from_numpy(ids[np.minimum(inputs, len(ids) - 1)].astype(np.int64)).to(device)
-        counted = (first <= at) & (at < stop)
+        tokens, counted, positions = read_windows(ids, plan[i : i + batch], model.trunk.context)
         with autocast(device, dtype):
-            hidden = model.trunk(tokens)[torch.from_numpy(counted).to(device)]
+            hidden = model.trunk(torch.from_numpy(tokens).to(device))[torch.from_numpy(counted).to(device)]
             for rows, log_p in model.head.log_prob_blocks(
                 hidden, draws
             ):  # float32, so autocast leaves what is done with it alone
-                yield (inputs[counted] + 1)[rows], log_p
+                yield positions[rows], log_p
 
 
 def truth_blocks(
     truth: Truth, plan: list[Window], rows: int = 256
 ) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
     """`document_blocks` of the truth itself: what a perfect model would give."""
-    positions = np.concatenate([np.arange(w.start + 1 + w.first, w.start + 1 + w.stop) for w in plan])
+    positions = positions_of(plan)
     for part in np.split(positions, range(rows, len(positions), rows)):
         yield part, torch.from_numpy(truth.probs(part)).log()
 

@@ -1,94 +1,12 @@
-"""What a next-token distribution is cut to before a token is drawn from it: pure functions.
-
-p (N, V) are probabilities at their temperature. They need not sum to 1, and are 0 where an earlier cut took
-the token away. A cut says which tokens stay, (N, V), at least one in each row.
-"""
-
-import math
-from collections.abc import Callable
+"""From a next-token distribution to the one that a token is drawn from: a temperature, the cuts of cuts.py in
+their order, and penalties on what is written."""
 
 import torch
 from torch import Tensor
 
+from evaluation.cuts import CUTS, top_n_sigma
 from evaluation.decoding import AS_SCORED, Decoding, Penalties
 from runtime.errors import UserError
-
-
-def top_k(p: Tensor, k: int) -> Tensor:
-    """The k most probable tokens; ties with the last one stay. Source: Fan et al. 2018, arXiv 1805.04833."""
-    return p >= p.topk(min(k, p.shape[1])).values[:, -1:]
-
-
-def top_p(p: Tensor, mass: float) -> Tensor:
-    """The smallest set of at least this mass. Source: Holtzman et al. 2020, arXiv 1904.09751, eq. 2."""
-    ordered, at = p.sort(descending=True, stable=True)
-    ordered = ordered / ordered.sum(1, keepdim=True)
-    beyond = ordered.cumsum(1) - ordered >= mass  # the token that crosses it stays
-    return ~torch.zeros_like(beyond).scatter_(1, at, beyond)
-
-
-def min_p(p: Tensor, share: float) -> Tensor:
-    """p >= share max p. Source: Nguyen et al. 2024, arXiv 2407.01082."""
-    return p >= share * p.amax(1, keepdim=True)
-
-
-def typical_p(p: Tensor, mass: float) -> Tensor:
-    """The smallest set of at least this mass by |-log p - H(p)|, lowest first; ties with the last one stay.
-    The most probable token may go. Source: Meister et al. 2022, arXiv 2202.00666."""
-    p = p / p.sum(1, keepdim=True)
-    distance = (p.log() + entropy(p)).abs()
-    ordered, at = distance.sort(stable=True)
-    last = (p.gather(1, at).cumsum(1) < mass).sum(1, keepdim=True)
-    return distance <= ordered.gather(1, last.clamp(max=p.shape[1] - 1))
-
-
-def epsilon(p: Tensor, least: float) -> Tensor:
-    """p >= least; else the most probable token. Source: Hewitt et al. 2022, arXiv 2210.15191."""
-    p = p / p.sum(1, keepdim=True)
-    return p >= p.amax(1, keepdim=True).clamp(max=least)
-
-
-def eta(p: Tensor, least: float) -> Tensor:
-    """p >= min(least, sqrt(least) e^-H(p)). Source: Hewitt et al. 2022, arXiv 2210.15191."""
-    p = p / p.sum(1, keepdim=True)
-    bound = (math.sqrt(least) * torch.exp(-entropy(p))).clamp(max=least)
-    return p >= torch.minimum(bound, p.amax(1, keepdim=True))  # max p >= e^-H, but for rounding
-
-
-def top_a(p: Tensor, a: float) -> Tensor:
-    """p >= a (max p)^2. Source: RWKV-LM and KoboldAI, which have it without a paper."""
-    p = p / p.sum(1, keepdim=True)
-    return p >= a * p.amax(1, keepdim=True).square()
-
-
-def top_n_sigma(log_p: Tensor, n: float) -> Tensor:
-    """log p >= max log p - n sigma: sigma is their standard deviation over the tokens of p > 0, with V - 1.
-
-    The paper has logits, from which log p differs by a constant, so max - sigma cuts the same tokens. A
-    temperature scales both sides: the cut is the same at any. Source: Tang et al. 2024, arXiv 2411.07641.
-    """
-    known = log_p > -torch.inf
-    count = known.sum(1, keepdim=True)
-    mean = log_p.masked_fill(~known, 0).sum(1, keepdim=True) / count
-    variance = (log_p - mean).masked_fill(~known, 0).square().sum(1, keepdim=True) / (count - 1).clamp(min=1)
-    return log_p >= log_p.amax(1, keepdim=True) - n * variance.sqrt()
-
-
-def entropy(p: Tensor) -> Tensor:
-    """H(p) (N, 1) in nats."""
-    return torch.special.entr(p).sum(1, keepdim=True)
-
-
-# in the order in which they apply, each to what the one before left: transformers' order
-CUTS: dict[str, Callable[..., Tensor]] = {
-    "top_k": top_k,
-    "top_p": top_p,
-    "min_p": min_p,
-    "typical_p": typical_p,
-    "epsilon": epsilon,
-    "eta": eta,
-    "top_a": top_a,
-}
 
 
 def truncate(log_p: Tensor, c: Decoding) -> Tensor:

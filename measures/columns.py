@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from evaluation.metrics import NUCLEUS
 from evaluation.scoring import EPSILON
 
 # Shamula et al. 2024, table 1: perplexity, Self-BLEU, Distinct-4
@@ -103,7 +104,6 @@ SCORED = (  # see scorer.py
         "of the texts and as many human ones of the other held-out split, by hidden states of the scorer",
     ),
 )
-NUCLEUS = 0.9  # top_p of the coverage column
 TRUTH = (  # see metrics.Recovery
     Column(
         "ppl_floor",

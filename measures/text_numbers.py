@@ -18,7 +18,7 @@ from evaluation import metrics
 from evaluation.calibration import Calibrated, fitted_temperature
 from evaluation.decoding import Decoding
 from evaluation.diversity import TEXT_METRICS
-from evaluation.scoring import described, document_blocks, document_windows, recover, score, truth_blocks
+from evaluation.scoring import described, document_blocks, recover, score, truth_blocks
 from evaluation.settings import Corpus, Settings, TextsConfig, of_run, settings
 from evaluation.statistics import half_sampling_interval
 from evaluation.texts import (
@@ -32,9 +32,10 @@ from evaluation.texts import (
     text_metrics,
 )
 from evaluation.truncation import truncate
+from evaluation.windows import document_windows
 from heads import Weights
 from measures.checks import check_comparable, check_text, data_folder, open_split
-from measures.columns import NUCLEUS, PUBLISHED
+from measures.columns import PUBLISHED
 from measures.measure import NamedRun, open_runs
 from model import LanguageModel, context
 from runtime.checkpoint import Degenerate, load_model
@@ -140,7 +141,7 @@ def recovery(
     else:
         assert draws is not None
         blocks = document_blocks(model, ids, plan, draws, device, s.dtype, progress=progress)
-    r = recover(blocks, ids, data.truth, lambda log_p: truncate(log_p, Decoding(top_p=NUCLEUS)) > 0)
+    r = recover(blocks, ids, data.truth, lambda log_p: truncate(log_p, Decoding(top_p=metrics.NUCLEUS)) > 0)
     return described(r)
 
 

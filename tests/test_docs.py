@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from data.grammar.grammar import GrammarSettings
 from data.grammar.grammar import build as build_language
+from data.grammar.prepare import GrammarSettings
 from data.sequences import lines
 from docs import build, gallery, sources
 from docs.build import best

@@ -16,10 +16,9 @@ ROOT = Path(__file__).resolve().parents[1]
 NO_COMMANDS = ("__main__.py", "model.py")
 PROGRAMS = [
     *(path.name for path in sorted(ROOT.glob("*.py")) if path.name not in NO_COMMANDS),
-    *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("data/*/prepare.py"))),
     *(
         str(path.relative_to(ROOT))
-        for path in sorted(ROOT.glob("labs/*/*.py"))
+        for path in sorted([*ROOT.glob("data/*/*.py"), *ROOT.glob("labs/*/*.py")])
         if "Program(" in path.read_text()
     ),
 ]

@@ -11,28 +11,28 @@ import torch
 from conftest import TINY, train_in_process
 
 import eval_diversity
+import export
 from data import corpus
 from data.batches import Windows
 from data.grammar import prepare as grammar
-from data.grammar.grammar import RULES, GrammarSettings, build, places
+from data.grammar.grammar import RULES, build, places
 from data.grammar.machine import UNKNOWN, Machine
+from data.grammar.prepare import GrammarSettings
 from data.grammar.truth import write_truth
 from data.held_out import open_held_out, open_truth, truth_path
-from data.prepared import folder_of, is_prepared, load_tokenizer, prepared
+from data.prepared import SPLITS, folder_of, is_prepared, load_tokenizer, prepared
 from data.tokens import open_tokens
+from evaluation import scoring
 from evaluation.metrics import Recovery
-from evaluation.scoring import (
-    described,
-    document_blocks,
-    document_windows,
-    recover,
-    training_windows,
-    truth_blocks,
-)
+from evaluation.scoring import described, document_blocks, recover, truth_blocks
+from evaluation.windows import document_windows, training_windows
+from measures import text_numbers
 from measures.columns import HONEST, TRUTH, shown
 from measures.store import Store
 from measures.text import TextMeasure
 from measures.text_numbers import validity
+from nanoheads import truth as library
+from nanoheads.truth import Language
 from runtime.checkpoint import load_model
 from train import TrainConfig
 from training.text import TRUTH_WINDOWS
@@ -661,6 +661,27 @@ def test_the_table(run, folder, tmp_path):
     assert {line.count("|") for line in md.splitlines() if line.startswith("|")} == {len(seen) + 2}
     assert set(TRUTH) < set(seen)
     assert eval_diversity.main(argv) == 0  # kept rows
+
+
+def test_an_exported_run_has_the_same_score_in_the_library(run, folder, tmp_path, monkeypatch):
+    """And the library's splits are the prepared ones."""
+    pytest.importorskip("transformers")
+    lang = Language(**vars(GrammarSettings.parse(SOURCE)))
+    for split in SPLITS:
+        assert np.array_equal(getattr(lang, split), open_tokens(folder / f"{split}.bin").ids), split
+    for module in (scoring, library):  # the coverage at every position
+        monkeypatch.setattr(module, "EVERY", 1)
+    model, _ = load_model(run)
+    data = SimpleNamespace(
+        split=SimpleNamespace(ids=lang.test), truth=open_held_out(folder / "test.bin").truth
+    )
+    settings, draws = SimpleNamespace(block_size=64, dtype="float32"), model.head.draws(1, 0)
+    ours = text_numbers.recovery(data, settings, model, draws)
+    export.export(run, tmp_path / "theirs")
+    theirs = lang.score(tmp_path / "theirs", context=64)
+    keys = [c.key for c in TRUTH if c.key != "validity"]
+    assert [theirs[k] for k in keys] == pytest.approx([ours[k] for k in keys], rel=1e-5)
+    assert (theirs["nll"], theirs["tokens"]) == (pytest.approx(ours["document_nll"]), ours["document_tokens"])
 
 
 def test_validity(folder, run):

@@ -58,7 +58,7 @@ def nanoheads(site, tmp_path):
 
 def test_every_command_of_the_checkout_is_installed(site):
     installed = {path.name for path in (site / "nanoheads").glob("*.py")}
-    assert installed == {"__init__.py"} | {path.name for path in ROOT.glob("*.py")}
+    assert installed == {path.name for path in (*ROOT.glob("*.py"), *ROOT.glob("nanoheads/*.py"))}
     scripts = PYPROJECT["project"]["scripts"]
     assert scripts == {"nanoheads": "nanoheads.__main__:main"}
 
@@ -77,6 +77,18 @@ assert 0.66 < loss < 0.67 and "entmax15" in HEADS and not hasattr(nanoheads, "tr
     done = subprocess.run([sys.executable, "-B", "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (site / "nanoheads" / "py.typed").is_file()
+
+
+def test_the_known_language_is_a_library(site, tmp_path):
+    """It needs the base packages alone, and no module of ours stands beside other people's."""
+    code = f"""import sys; sys.path[0] = {str(site)!r}
+sys.modules.update(dict.fromkeys({[name for name in OPTIONAL if name != "scikit-learn"]!r}))
+from nanoheads.truth import Language
+lang = Language(test=500, nouns=9, verbs=9)
+assert lang.score(lang.log_probs)["tv"] < 1e-9
+assert not {{"data", "evaluation", "runtime", "heads"}} & {{*sys.modules}}"""
+    done = subprocess.run([sys.executable, "-B", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_trains_and_samples_with_the_base_packages_alone(nanoheads, site, tmp_path):

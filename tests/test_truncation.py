@@ -7,9 +7,10 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
+from evaluation.cuts import CUTS
 from evaluation.decoding import AS_SCORED, NO_PENALTIES, Decoding, Penalties, drawn_by, penalties_in_use
 from evaluation.settings import PaperConfig, other_settings
-from evaluation.truncation import CUTS, penalised, truncate
+from evaluation.truncation import penalised, truncate
 from measures.frontier import FrontierConfig
 from runtime.configurator import configure
 from runtime.errors import UserError

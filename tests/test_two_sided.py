@@ -5,8 +5,9 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import chisquare
 
-from data.grammar.grammar import GrammarSettings, build
+from data.grammar.grammar import build
 from data.grammar.machine import UNKNOWN, Machine, Tables
+from data.grammar.prepare import GrammarSettings
 from data.grammar.truth import GrammarTruth
 from data.grammar.two_sided import MASKED, ForwardBackward
 

@@ -15,17 +15,9 @@ from data.prepared import corpus_of, kept_path, load_tokenizer, prepared
 from data.tokenizers import bpe_size
 from data.tokens import open_tokens
 from evaluation.metrics import Recovery, perplexity
-from evaluation.scoring import (
-    Score,
-    Window,
-    described,
-    document_blocks,
-    document_windows,
-    recover,
-    score,
-    training_windows,
-)
+from evaluation.scoring import Score, described, document_blocks, recover, score
 from evaluation.spent import spent_by
+from evaluation.windows import Window, document_windows, training_windows
 from heads import Weights
 from model import LanguageModel
 from runtime.processes import Processes

@@ -20,15 +20,13 @@ the same probability everywhere; the classes are Zipfian.
 """
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar
 
 import numpy as np
 
-from data.grammar.machine import Machine, Tables
-from data.settings import GeneratorSettings
-from runtime.errors import UserError
+from .machine import Machine, Tables
 
 # Symbol -> its expansions, (probability, symbols). A symbol without a rule is a class of words.
 # The class of the next word decides between the expansions (the grammar is LL(1)). So the stack of symbols to
@@ -83,18 +81,12 @@ END = "\n"
 OWN = 0.7  # share of the nouns, and of the verbs, that come from the theme's own concepts
 OWN_CONCEPTS = 40  # how many concepts a theme has of its own
 SYNONYMS = 4  # at most
+AT_ONCE = 4096  # documents that are drawn together
 
 
 @dataclass(frozen=True)
-class GrammarSettings(GeneratorSettings):
-    """Everything that decides the corpus. As text it is the `source` of a folder: "seed=1 train=2000000
-    ..."."""
-
-    corpus = "the grammar"
-    # a split needs several documents
-    least: ClassVar[dict[str, int]] = {"seed": 0, "train": 500, "validation": 500, "test": 500}
-    # there are not more words
-    most = dict.fromkeys(("themes", "nouns", "verbs", "adjectives", "adverbs"), 100_000)
+class LanguageSettings:
+    """Everything that decides the language and its splits."""
 
     seed: int = 1
     train: int = 2_000_000  # tokens at least: a split ends with the document that reaches them
@@ -156,7 +148,7 @@ def _stems(count: int, rng: np.random.Generator) -> list[str]:
     syllables = [a + b for a, b in product("bdfgklmnprstvz", "aeiou")]
     stems = ["".join(s) for s in product(syllables, syllables, "bdfgklmnprstvz")]
     if count > len(stems):
-        raise UserError(
+        raise ValueError(
             f"the settings ask for {count} different stems, there are {len(stems)}: "
             "use fewer concepts or themes"
         )
@@ -183,7 +175,7 @@ def _open_class(concepts: int, themes: int, themed: bool, rng: np.random.Generat
     return np.repeat(p / synonyms, synonyms, axis=1)
 
 
-def _classes(s: GrammarSettings) -> list[tuple[str, list[str], np.ndarray]]:
+def _classes(s: LanguageSettings) -> list[tuple[str, list[str], np.ndarray]]:
     """(class, its words, P(word | class, theme) (X, words)) of all classes, the end last."""
     rng, X = np.random.default_rng((s.seed, 0)), s.themes
     open_classes = {
@@ -214,7 +206,7 @@ def _classes(s: GrammarSettings) -> list[tuple[str, list[str], np.ndarray]]:
     return [*out, ("end", [END], np.ones((X, 1)))]
 
 
-def build(s: GrammarSettings) -> tuple[list[str], Machine]:
+def build(s: LanguageSettings) -> tuple[list[str], Machine]:
     """The words (V,) and the machine of the language: a pure function of the settings.
 
     The sizes of the splits do not matter.
@@ -234,3 +226,15 @@ def build(s: GrammarSettings) -> tuple[list[str], Machine]:
     theme[: s.themes] = np.arange(s.themes)  # the vocatives
     lexicon = np.hstack([p for _, _, p in classes])
     return words, Machine(Tables(klass, syntax, after, lexicon, theme))
+
+
+def documents(machine: Machine, tokens: int, seed: tuple[int, ...]) -> Iterator[np.ndarray]:
+    """Documents of ids, until there are at least `tokens` ids of them. `seed`: (that of the settings, 1 + the
+    number of the split)."""
+    rng, count = np.random.default_rng(seed), 0
+    while True:
+        for document in machine.sample(AT_ONCE, rng):
+            yield document
+            count += len(document)
+            if count >= tokens:
+                return

@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from runtime.errors import UserError
-
 UNKNOWN = -1  # the state after a word that the grammar forbids, until the next document begins
 
 
@@ -89,7 +87,7 @@ class Machine:
         """The state (T,) in which each word of `ids` (T,), whole documents one after the other, is chosen."""
         ends = np.flatnonzero(ids == self.end)
         if not len(ends) or ends[-1] != len(ids) - 1:
-            raise UserError(
+            raise ValueError(
                 f"the {len(ids)} tokens do not end with the end of a document (id {self.end}): "
                 "parse whole documents"
             )

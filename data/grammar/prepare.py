@@ -32,30 +32,37 @@ program = Program(__name__, __doc__, GrammarConfig)
 
 from collections.abc import Iterator
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
 from data.corpus import Contents
 from data.generated import GeneratedCorpus, drawn_splits
-from data.grammar.grammar import END, GrammarSettings, build
+from data.grammar.grammar import END, LanguageSettings, build, documents
 from data.grammar.machine import Machine
 from data.grammar.truth import write_truth
 from data.prepared import SPLITS
+from data.settings import GeneratorSettings
 from data.tokens import open_tokens
 from runtime.configurator import cli
+from runtime.errors import users_values
 
-AT_ONCE = 4096  # documents
+
+@dataclass(frozen=True)
+class GrammarSettings(LanguageSettings, GeneratorSettings):
+    """As text they are the `source` of a folder: "seed=1 train=2000000 ..."."""
+
+    corpus = "the grammar"
+    # a split needs several documents
+    least: ClassVar[dict[str, int]] = {"seed": 0, "train": 500, "validation": 500, "test": 500}
+    # there are not more words
+    most = dict.fromkeys(("themes", "nouns", "verbs", "adjectives", "adverbs"), 100_000)
 
 
 def lines(words: list[str], machine: Machine, tokens: int, seed: tuple[int, ...]) -> Iterator[str]:
-    """Documents, one a line, until there are at least `tokens` tokens of them."""
-    rng, count = np.random.default_rng(seed), 0
-    while True:
-        for document in machine.sample(AT_ONCE, rng):
-            yield " ".join([words[i] for i in document[:-1]]) + END
-            count += len(document)
-            if count >= tokens:
-                return
+    """The documents of a split, one a line."""
+    for document in documents(machine, tokens, seed):
+        yield " ".join([words[i] for i in document[:-1]]) + END
 
 
 class GrammarCorpus(GeneratedCorpus[GrammarConfig, GrammarSettings]):
@@ -65,7 +72,8 @@ class GrammarCorpus(GeneratedCorpus[GrammarConfig, GrammarSettings]):
 
     def contents(self, c: GrammarConfig) -> Contents:
         settings = self.settings.parse(c.source)
-        words, machine = build(settings)
+        with users_values():
+            words, machine = build(settings)
         # with the digest: a folder that other rules wrote is refused, and does not get the truth of these
         record = f"{settings} language={machine.digest}"
         splits = drawn_splits(partial(lines, words, machine), settings)

@@ -14,8 +14,9 @@ from data.tokenizers import Tokenizer
 from evaluation.any_order import FREE, Conditionals, Distributions, reader_of
 from evaluation.filling import diffusion, one_by_one
 from evaluation.sampling import entropies, generate, weight_draws
-from evaluation.scoring import Window, document_blocks, document_windows
+from evaluation.scoring import document_blocks
 from evaluation.texts import Prompts
+from evaluation.windows import Window, document_windows
 from heads import Weights
 from measures.measure import NamedRun
 from model import LanguageModel

@@ -1,0 +1,56 @@
+"""How far a model of the known language is from its truth, whoever has trained it: docs/known_language.md.
+
+    python data/grammar/score.py FOLDER        a folder that transformers loads
+    python data/grammar/score.py FILE          log-probabilities (T, V) in a .npy or .safetensors file
+
+Means over the tokens of all documents but the first, each with half of its 95% interval over documents.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from runtime.door import Program
+from runtime.values import AtLeast2, Positive
+
+
+@dataclass
+class ScoreConfig:
+    # fmt: off
+    model: str               # the folder or the file
+    split: Literal["train", "validation", "test"] = "test"
+    source: str = ""         # settings of the language, as of prepare.py: "seed=2 train=500000"
+    context: AtLeast2 = 128  # tokens that the model reads at once
+    batch: Positive = 16     # windows of so many tokens that it reads at a time
+    trust_remote_code: bool = False  # whether code that lies in the folder may run
+    # fmt: on
+
+
+program = Program(__name__, __doc__, ScoreConfig)
+
+from data.grammar.prepare import GrammarSettings
+from measures.columns import ALL, TRUTH
+from nanoheads.truth import Language
+from runtime.configurator import cli
+from runtime.errors import users_values
+
+
+@program
+def main(c: ScoreConfig) -> int:
+    with users_values():
+        language = Language(**vars(GrammarSettings.parse(c.source)))
+        score = language.score(c.model, c.split, c.context, c.batch, c.trust_remote_code)
+    print(f"{score['tokens']:,} tokens of {score['documents']:,} documents, {c.split}, context {c.context}")
+    for column in (*TRUTH, *(column for column in ALL if column.key == "ece")):
+        if column.key in score:
+            half = score[f"{column.key}_ci"]
+            print(f"{column.title:<14}{score[column.key]:9.4f} ± {half:.4f}   {column.what}")
+    return 0
+
+
+if __name__ == "__main__":
+    cli(main)()

@@ -1,0 +1,268 @@
+"""The known language of data/grammar, and how far any model is from its truth: docs/known_language.md."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from tqdm import tqdm
+
+from .data.grammar.grammar import LanguageSettings, build, documents
+from .evaluation.cuts import top_p
+from .evaluation.metrics import EVERY, NUCLEUS, Calibration, Recovery
+from .evaluation.windows import Window, document_windows, positions_of, read_windows
+
+CONTEXT = 128  # tokens, as config/grammar.py has it
+OFF = 1e-3  # how far from 1 a sum of probabilities may be: float16 rounds log-probabilities so far
+DRAWS = 1000  # of the bootstrap
+ROWS = 1024  # of a file that are read at a time
+
+Model = Callable[[Tensor], Any]  # token ids (B, T) int64 -> log p of the token after each (B, T, V)
+Block = tuple[np.ndarray, Tensor]  # positions (n,) in a split, log p (n, V) of the tokens there
+
+
+class Language:
+    """The language: its text, the exact distribution of each next word, and the distance of a model to it.
+
+    settings  those of data/grammar that are not to be the standard ones, such as seed=2 or test=10_000
+    words     the word of each id; the last one, the line's end, ends a document
+    """
+
+    def __init__(self, **settings: int):
+        known = asdict(LanguageSettings())
+        for key, value in settings.items():
+            if key not in known or not isinstance(value, int) or value < (key != "seed"):
+                raise ValueError(
+                    f"{key} = {value!r} is no setting of the language: "
+                    f"give whole numbers above 0 for some of {', '.join(known)}"
+                )
+        self.settings = LanguageSettings(**settings)
+        self.words, self.machine = build(self.settings)
+        self._id = {word: i for i, word in enumerate(self.words)}
+
+    @cached_property
+    def train(self) -> np.ndarray:
+        """Token ids (T,) of documents, one after the other, each with its end token: so are all splits."""
+        return self._split("train")
+
+    @cached_property
+    def validation(self) -> np.ndarray:
+        return self._split("validation")
+
+    @cached_property
+    def test(self) -> np.ndarray:
+        return self._split("test")
+
+    def _split(self, name: str) -> np.ndarray:
+        number = ("train", "validation", "test").index(name)
+        size, seed = getattr(self.settings, name), (self.settings.seed, 1 + number)
+        return np.concatenate(list(documents(self.machine, size, seed)))
+
+    def encode(self, text: str) -> np.ndarray:
+        """The ids (T,) of a text, a document a line. ValueError for a word that the language has not."""
+        words = text.replace("\n", " \n ").split(" ")
+        wrong = [word for word in words if word and word not in self._id]
+        if wrong:
+            raise ValueError(f"{wrong[0]!r} is no word of the language: use those of Language.words")
+        return np.array([self._id[word] for word in words if word], np.int64)
+
+    def decode(self, ids: np.ndarray) -> str:
+        return " ".join(self.words[i] for i in ids).replace(" \n", "\n").replace("\n ", "\n")
+
+    def log_probs(self, tokens: Tensor) -> Tensor:
+        """The truth as a model: log p (B, T, V), float64, of the word after each of `tokens` (B, T).
+
+        Each row begins with a document, or with the end token before one. ValueError where it is no text of
+        the language.
+        """
+        rows = np.asarray(tokens)
+        states = self.machine.step(self.machine.parse(rows).ravel(), rows.ravel()).reshape(rows.shape)
+        if (states < 0).any():
+            b, t = np.argwhere(states < 0)[0]
+            raise ValueError(
+                f"row {b}: the language forbids token {t} ({rows[b, t]}) after those before it: "
+                "begin each row with a document and give text of the language"
+            )
+        p = torch.from_numpy(self.machine.probs(states.ravel()))
+        return p.log().reshape(*rows.shape, -1)
+
+    @torch.no_grad()
+    def score(
+        self,
+        model: Model | str | Path,
+        split: str = "test",
+        context: int = CONTEXT,
+        batch: int = 16,
+        trust_remote_code: bool = False,
+    ) -> dict[str, Any]:
+        """How far a model is from the truth, over all documents of a split but the first.
+
+        model    a function from token ids (B, T) int64 to log-probabilities (B, T, V), torch's or numpy's, of
+                 the token after each; a folder that transformers' AutoModelForCausalLM loads; or a .npy or
+                 .safetensors file (T, V) whose row t has the log-probabilities of the split's token t
+        context  how many tokens the model reads. It sees each document from its start, after the end token of
+                 the one before it; of a longer document the first `context` tokens count
+        batch    how many windows of so many tokens it reads at a time
+        trust_remote_code  whether code that lies in the folder may run
+
+        The names are those of `Recovery.means`, and "ece" (`Calibration`) over the same tokens. Under
+        NAME_ci is half of the 95% interval over documents: 1.96 standard deviations of the number over 1000
+        bootstrap samples of them (Efron 1979); nan where the number is infinite. "coverage" is of sampling
+        with top_p = 0.9, measured at every eighth token.
+        ValueError for what is no model of this language.
+        """
+        if split not in ("train", "validation", "test"):
+            raise ValueError(f"split = {split!r}: use train, validation or test")
+        if context < 2 or batch < 1:
+            raise ValueError(f"context = {context}, batch = {batch}: use at least 2 tokens and 1 window")
+        ids = getattr(self, split)
+        ends = np.flatnonzero(ids == self.machine.end)
+        plan = document_windows(ends, context)
+        if not plan:
+            raise ValueError(f"{split} = {getattr(self.settings, split)} is one document: use more tokens")
+        blocks = self._blocks(model, ids, plan, context, batch, trust_remote_code)
+        totals = self._totals(blocks, ids, ends)
+        count = {"split": split, "context": context, "documents": len(totals)}
+        return with_intervals(totals) | count | {"tokens": int(totals[:, 0].sum())}
+
+    def _blocks(
+        self,
+        model: Model | str | Path,
+        ids: np.ndarray,
+        plan: list[Window],
+        context: int,
+        batch: int,
+        trust_remote_code: bool,
+    ) -> Iterator[Block]:
+        """The model's log-probabilities of all tokens that count, a few windows at a time."""
+        V = len(self.words)
+        if isinstance(model, (str, Path)):
+            if Path(model).suffix in (".npy", ".safetensors"):
+                yield from file_blocks(Path(model), positions_of(plan), (len(ids), V))
+                return
+            model = transformers_model(Path(model), V, context, trust_remote_code)
+        for i in tqdm(range(0, len(plan), batch), desc="scoring", leave=False, disable=None):
+            tokens, counted, at = read_windows(ids, plan[i : i + batch], context)
+            out = model(torch.from_numpy(tokens))
+            log_p = out if isinstance(out, Tensor) else torch.from_numpy(np.array(out))
+            check_shape("the model's array", log_p.shape, (*tokens.shape, V))
+            yield at, log_p[torch.from_numpy(counted)].cpu()
+
+    def _totals(self, blocks: Iterator[Block], ids: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """What is counted in each document (D, K): `Recovery.totals`, and the bins of `Calibration`."""
+        states = self.machine.parse_stream(ids)
+        sums: dict[int, tuple[Recovery, Calibration]] = {}
+        for at, log_p in blocks:
+            log_p = checked(log_p if log_p.dtype == torch.float64 else log_p.float(), at)
+            p, picked, reach = self.machine.probs(states[at]), at % EVERY == 0, np.zeros(log_p.shape, bool)
+            reach[picked] = top_p(log_p[torch.from_numpy(picked)].softmax(1), NUCLEUS).numpy()
+            top, best = log_p.max(1)
+            confidence, right = top.exp().clamp(max=1).numpy(), best.numpy() == ids[at]
+            document = np.searchsorted(ends, at)
+            for n in np.unique(document):
+                rows = document == n
+                recovery, calibration = sums.setdefault(n, (Recovery(), Calibration()))
+                recovery.add(log_p.numpy()[rows], p[rows], ids[at[rows]])
+                recovery.add_coverage(p[rows & picked], reach[rows & picked])
+                calibration.add(confidence[rows], right[rows])
+        return np.array([[*r.totals(), *c.count, *c.confidence, *c.correct] for r, c in sums.values()])
+
+
+def numbers(totals: np.ndarray) -> dict[str, float]:
+    """The numbers of what is counted (K,) in some documents."""
+    recovery, calibration = Recovery(), Calibration()
+    bins = totals[-3 * len(calibration.count) :]
+    recovery.set_totals(totals[: -len(bins)])
+    calibration.count, calibration.confidence, calibration.correct = bins.reshape(3, -1)
+    return recovery.means() | {"ece": calibration.ece()}
+
+
+def with_intervals(totals: np.ndarray) -> dict[str, Any]:
+    """The numbers over all documents, of `totals` (D, K), and under NAME_ci half of their 95% intervals."""
+    D = len(totals)
+    weights = np.random.default_rng(0).multinomial(D, np.full(D, 1 / D), DRAWS).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # 0 times infinity
+        drawn = [numbers(row) for row in weights @ totals]
+        out: dict[str, Any] = {}
+        for name, value in numbers(totals.sum(0)).items():
+            out |= {name: value, f"{name}_ci": 1.96 * float(np.std([n[name] for n in drawn], ddof=1))}
+    return out
+
+
+# -----------------------------------------------------------------------------
+# Models
+
+
+def check_shape(whose: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    if tuple(shape) != wanted:
+        remedy = "give log-probabilities of the token after each, or in a file of each token itself"
+        if shape[-1:] != wanted[-1:]:
+            remedy = f"a model of this language has {wanted[-1]} words (vocab_size), in the order of its ids"
+        raise ValueError(f"{whose} has the shape {tuple(shape)}, not {wanted}: {remedy}")
+
+
+def checked(log_p: Tensor, at: np.ndarray) -> Tensor:
+    """log p (n, V), as it is. ValueError unless its probabilities sum to 1."""
+    total = log_p.exp().sum(1, dtype=torch.float64)
+    wrong = ~((total - 1).abs() <= OFF)  # written so that NaN is wrong
+    if wrong.any():
+        remedy = "give torch.log_softmax(logits.float(), -1), not logits or probabilities"
+        if total[wrong][0].isnan():
+            remedy = "the training has diverged, or the model needs float32"
+        where = f"the model's probabilities of the token at {at[wrong.numpy()][0]}"
+        raise ValueError(f"{where} sum to {total[wrong][0]:.6g}, not to 1: {remedy}")
+    return log_p
+
+
+def transformers_model(folder: Path, V: int, context: int, trust_remote_code: bool) -> Model:
+    """The model in a folder, as a function. ValueError if it cannot be loaded, or reads fewer tokens or
+    another vocabulary."""
+    if not (folder / "config.json").is_file():
+        raise ValueError(
+            f"{folder} is no folder with a transformers model (config.json), nor a .npy or .safetensors "
+            "file: give one of these, or a function"
+        )
+    try:
+        from transformers import AutoModelForCausalLM
+    except ImportError:
+        raise ValueError(f'{folder} needs transformers: pip install "nanoheads[hub]"') from None
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=trust_remote_code
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"transformers cannot load {folder}: {' '.join(str(error).split())}") from None
+    reads = getattr(model.config, "max_position_embeddings", context)
+    if reads < context:
+        raise ValueError(f"context = {context}: {folder} reads {reads} tokens, so use context = {reads}")
+    check_shape(f"the logits of a token in {folder}", (model.config.vocab_size,), (V,))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = model.float().eval().to(device)
+    return lambda tokens: model(tokens.to(device)).logits.log_softmax(-1)
+
+
+def file_blocks(path: Path, positions: np.ndarray, shape: tuple[int, int]) -> Iterator[Block]:
+    """The rows of a file's array of that shape at `positions` (N,). ValueError if it holds none."""
+    try:
+        if path.suffix == ".npy":
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            has, read = array.shape, lambda rows: torch.from_numpy(np.array(array[rows]))
+        else:
+            file = safe_open(path, framework="pt")
+            (name,) = file.keys()
+            part = file.get_slice(name)
+            has, read = tuple(part.get_shape()), lambda rows: part[rows]
+    except FileNotFoundError:
+        raise ValueError(f"{path} is not there: write log-probabilities {shape} to it") from None
+    except Exception as error:  # each format has its own for a damaged file
+        why = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} does not hold one array ({why}): write one {shape} to it") from None
+    check_shape(str(path), has, shape)
+    for at in np.split(positions, range(ROWS, len(positions), ROWS)):
+        rows = read(slice(int(at[0]), int(at[-1]) + 1))
+        yield at, rows[torch.from_numpy(at - at[0])]

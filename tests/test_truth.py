@@ -1,0 +1,176 @@
+"""The known language as a library: a model of anybody's, and how far it is from the truth."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from data.grammar import score
+from data.grammar.grammar import LanguageSettings
+from nanoheads import truth
+from nanoheads.truth import Language
+
+ROOT = Path(__file__).resolve().parents[1]
+SMALL = dict(
+    seed=3, train=6000, validation=1500, test=1500, themes=5, nouns=12, verbs=8, adjectives=6, adverbs=4
+)
+
+
+@pytest.fixture(scope="module")
+def lang():
+    return Language(**SMALL)
+
+
+@pytest.fixture(scope="module")
+def table(lang):
+    """log p of the next word given the last one alone (V, V): a model."""
+    V = len(lang.words)
+    return torch.randn(V, V, generator=torch.Generator().manual_seed(0)).log_softmax(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fewer_draws():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(truth, "DRAWS", 200)
+        yield
+
+
+@pytest.fixture(scope="module")
+def scored(lang, table):
+    return lang.score(lambda tokens: table[tokens])
+
+
+def test_the_truth_is_a_perfect_model(lang):
+    s = lang.score(lang.log_probs, context=64)
+    for key in ("kl_truth_model", "kl_model_truth", "tv", "mass_invalid", "alternatives_error"):
+        assert s[key] == pytest.approx(0, abs=1e-12) and s[f"{key}_ci"] == pytest.approx(0, abs=1e-12), key
+    assert [s["ppl_floor"], s["alternatives"]] == pytest.approx([1, 1])
+    assert 0.9 < s["coverage"] < 1 and s["ece"] < 0.05 and s["ece_ci"] > 0
+    ends = np.flatnonzero(lang.test == lang.machine.end)
+    assert (s["documents"], s["tokens"]) == (len(ends) - 1, len(lang.test) - 1 - ends[0])
+
+
+def test_functions_of_torch_and_numpy_and_files_have_the_same_score(lang, table, scored, tmp_path):
+    assert scored["kl_truth_model"] > 1 and scored["mass_invalid"] > 0.5 and scored["ece"] > 0
+    assert lang.score(lambda tokens: table.double().numpy()[tokens.numpy()], batch=3) == pytest.approx(scored)
+    rows = table[np.roll(lang.test, 1)]  # of each token: what the one before it says
+    np.save(tmp_path / "rows.npy", rows.numpy())
+    save_file({"rows": rows}, tmp_path / "rows.safetensors")
+    assert lang.score(tmp_path / "rows.npy") == lang.score(str(tmp_path / "rows.safetensors"))
+    assert lang.score(tmp_path / "rows.npy") == pytest.approx(scored)
+
+
+def test_the_intervals_are_those_of_means_over_documents(lang, table, scored):
+    """Of a ratio of sums over documents, by the delta method."""
+    documents = np.split(lang.test, np.flatnonzero(lang.test == lang.machine.end) + 1)[1:-1]
+    before = [np.append(lang.machine.end, d[:-1]) for d in documents]
+    sums = np.array([-table[b, d].sum().item() for b, d in zip(before, documents)])
+    lengths = np.array([len(d) for d in documents])
+    nll = sums.sum() / lengths.sum()
+    half = 1.96 * np.std(sums - nll * lengths, ddof=1) / len(sums) ** 0.5 / lengths.mean()
+    assert scored["nll"] == pytest.approx(nll) and scored["nll_ci"] == pytest.approx(half, rel=0.2)
+
+
+def test_a_model_that_rules_out_a_valid_word_is_infinitely_far(lang, table):
+    rows = table.clone()
+    rows[:, 9] = -torch.inf
+    s = lang.score(lambda tokens: rows.log_softmax(1)[tokens])
+    assert s["kl_truth_model"] == np.inf and np.isnan(s["kl_truth_model_ci"])
+    assert s["tv"] < 1 and 0 < s["tv_ci"] < 0.1
+
+
+NO_TOKENS = dict(bos_token_id=None, eos_token_id=None)
+
+
+def model_of(folder, **changes):
+    """An untrained GPT-2 in a folder."""
+    transformers = pytest.importorskip("transformers")
+    size = dict(vocab_size=50, n_positions=128, n_embd=8, n_layer=1, n_head=1, **NO_TOKENS) | changes
+    transformers.GPT2LMHeadModel(transformers.GPT2Config(**size)).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "model, says",
+    [
+        (
+            lambda lang, at: lambda x: torch.randn(*x.shape, len(lang.words)),
+            "sum to .*, not to 1: .*log_softmax",
+        ),
+        (
+            lambda lang, at: lambda x: torch.full((*x.shape, len(lang.words)), torch.nan),
+            "sum to nan.*diverged",
+        ),
+        (lambda lang, at: lambda x: torch.zeros(*x.shape, 7), r"shape \(.*, 7\), not .*vocab_size"),
+        (
+            lambda lang, at: lambda x: np.zeros((len(x), len(lang.words))),
+            "has the shape .*, not .*after each",
+        ),
+        (lambda lang, at: at / "none.npy", "none.npy is not there"),
+        (lambda lang, at: at / "none", "no folder with a transformers model"),
+        (lambda lang, at: at / "array.npy", r"array.npy has the shape \(3, 4\), not "),
+        (lambda lang, at: at / "two.safetensors", "two.safetensors does not hold one array"),
+        (lambda lang, at: model_of(at / "gpt2"), r"has the shape \(50,\), not .*vocab_size"),
+        (lambda lang, at: model_of(at / "gpt2", n_positions=64), "gpt2 reads 64 tokens, so use context = 64"),
+    ],
+)
+def test_what_is_no_model_of_the_language(lang, tmp_path, model, says):
+    np.save(tmp_path / "array.npy", np.zeros((3, 4)))
+    save_file({"a": torch.zeros(1), "b": torch.zeros(1)}, tmp_path / "two.safetensors")
+    with pytest.raises(ValueError, match=says) as caught:
+        lang.score(model(lang, tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "call, says",
+    [
+        (lambda lang: Language(nouns=0), "nouns = 0 is no setting of the language: .*seed, train"),
+        (lambda lang: Language(words=9), "words = 9 is no setting"),
+        (lambda lang: lang.score(None, split="dev"), "split = 'dev': use train"),
+        (lambda lang: lang.score(None, context=1), "context = 1"),
+        (lambda lang: Language(test=1).score(None), "test = 1 is one document: use more"),
+        (lambda lang: lang.encode("the cat"), "'cat' is no word of the language"),
+        (lambda lang: lang.log_probs(torch.zeros(1, 3, dtype=int)), "row 0: the language forbids token 1"),
+    ],
+)
+def test_wrong_arguments(lang, call, says):
+    with pytest.raises(ValueError, match=says):
+        call(lang)
+
+
+def test_text_comes_back(lang):
+    assert np.array_equal(lang.encode(lang.decode(lang.train)), lang.train)
+    assert lang.decode(lang.train).endswith("\n") and lang.decode(lang.test[:2]).count(" ") == 1
+
+
+def test_the_command(lang, table, scored, tmp_path, capsys):
+    np.save(tmp_path / "rows.npy", table[np.roll(lang.test, 1)].numpy())
+    source = " ".join(f"{key}={value}" for key, value in SMALL.items())
+    assert score.main([str(tmp_path / "rows.npy"), f"--source={source}"]) == 0
+    out = capsys.readouterr().out
+    assert f"{scored['tokens']:,} tokens of {scored['documents']} documents, test" in out
+    for title, key in (("KL(p, m)", "kl_truth_model"), ("invalid", "mass_invalid"), ("ECE", "ece")):
+        number = re.escape(f"{scored[key]:.4f} ± {scored[f'{key}_ci']:.4f}")
+        assert re.search(rf"^{re.escape(title)} +{number}   \w", out, re.M)
+
+
+def test_the_page_takes_a_loop_of_somebodys_own_to_its_numbers(tmp_path, monkeypatch, capsys):
+    """In a small language, with three steps."""
+    pytest.importorskip("transformers")
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "known_language.md").read_text(encoding="utf-8")
+    code = re.search(r"```python\n(.*?)```", page, re.S)[1]
+    small = ", ".join(f"{f.name}={SMALL[f.name]}" for f in fields(LanguageSettings))
+    assert code.count("Language()") == 1 and code.count("976") == 2
+    variables = {}
+    exec(code.replace("Language()", f"Language({small})").replace("976", "2"), variables)
+    assert "'kl_truth_model': " in capsys.readouterr().out
+    model, lang = variables["model"].eval(), variables["lang"]
+    with torch.no_grad():
+        again = lang.score(lambda tokens: model(tokens).logits.log_softmax(-1))
+    assert lang.score("mine") == pytest.approx(again) and 0 < again["tv"] < 1
