@@ -1,6 +1,6 @@
 """Tables and runs -> one HTML file that opens in any browser, without a network.
 
-    python report.py results/heads_250 results/grammar --out report.html
+    python report.py results/heads results/grammar --out report.html
     python report.py results/grammar out/baseline-grammar-1 other=out/sig_gpt-grammar-1 --out report.html
 
 A table is the name of its store without its ending: results/NAME of table.py, or --out of eval_diversity.py.

@@ -1,4 +1,4 @@
-# Overlay: brief.py with the recipe that the tables `heads`, `heads_250` and others of results/ have: AdamW.
+# Overlay: brief.py as it was: AdamW at one rate. The row `before` of results/recipe.md.
 # python train.py config/sig_gpt.py config/brief_adamw.py --source=DIR
 tokenizer = "bpe4096"
 block_size = 256

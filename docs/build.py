@@ -22,8 +22,10 @@ from jinja2 import Environment, StrictUndefined, TemplateError
 
 from docs import gallery, sources
 from docs.sources import ROOT, Rows, Span, Values
+from evaluation.settings import TableConfig
 from labs.classes.judge import PUBLISHED
 from labs.synthetic.tasks import TASKS
+from runtime.configurator import configure
 
 TEMPLATES = ROOT / "docs" / "templates"
 PLACE = re.compile(r"\{\{(.+?)(?::(\+?,?(?:\.\d+)?[defg%]|,))?\}\}")
@@ -59,17 +61,10 @@ def best(run: str) -> Values:
     return sources.curves("single_runs")[run].curve.val_ppl.lowest
 
 
-def means(values: dict[str, Values], rows: Iterable[str]) -> Span:
-    return Span(values[row].mean for row in rows)
-
-
-def slopes(name: str, overlay: str = "brief") -> Span:
-    """The slopes at the start at each row's best point."""
-    return Span(gallery.start_slope(row, at.gain, overlay) for row, at in sources.search(name).items())
-
-
-def gain_slope(row: str) -> float:
-    return gallery.start_slope(row, gallery.GAIN_HEADS[row])
+def names(rows: Iterable[str]) -> str:
+    """`a`, `b` and `c`; "none"."""
+    *most, last = [f"`{row}`" for row in rows] or ["none"]
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def environment() -> Environment:
@@ -80,6 +75,8 @@ def environment() -> Environment:
         "curves",
         "classified",
         "ratios",
+        "apart",
+        "standing",
         "search",
         "fits",
         "written",
@@ -88,9 +85,9 @@ def environment() -> Environment:
         "hours",
     )
     env.globals |= {name: getattr(sources, name) for name in shared}
-    env.globals |= {"table": table, "star": star, "best": best, "means": means, "span": Span}
-    env.globals |= {"slope": gallery.slope_of, "start_slope": gallery.start_slope, "slopes": slopes}
-    env.globals |= {"gain_slope": gain_slope, "gains_of": gallery.GAIN_HEADS}
+    env.globals |= {"table": table, "star": star, "best": best, "names": names, "span": Span}
+    env.globals |= {"slope": gallery.slope_of, "untuned": gallery.untuned}
+    env.globals |= {"planned": len(configure(TableConfig, [str(ROOT / "config/tables/heads.py")]).rows)}
     env.globals |= {"published": PUBLISHED, "tasks": TASKS, "peaks": sources.PEAK_FLOPS}
     return env
 

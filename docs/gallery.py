@@ -3,10 +3,8 @@
     python docs/gallery.py
 
 docs/heads.png    p and the loss's slope of each head over the true token's lead: see docs/heads.md
-results/gain.png  perplexity against the slope of log p at the start: see docs/findings.md
-results/NAME.trials.png  the same of all trials of a search
+results/heads.trials.png  validation perplexity of all trials of the search, over each setting
 results/heads.forest.png  each head's perplexity over softmax's, tuned and at equal settings
-results/heads.budgets.png  each head's perplexity over tuned softmax's, against the tokens that were seen
 """
 
 import math
@@ -22,7 +20,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from config.defaults import TrainConfig
-from docs.sources import ROOT, Rows, configured, curves, ratios, rows, search, stored
+from docs.sources import ROOT, configured, ratios, search, stored
 from evaluation.figures import panels, plain_numbers, pyplot, write
 from heads import HEADS, Head, Targets
 from model import LanguageModel, build
@@ -136,70 +134,32 @@ def heads_figure(path: Path) -> list[Path]:
     return write(fig, path)
 
 
-# Heads of results/single_runs.jsonl -> their gain there; 0: that of their config files. AM-softmax had s = 20
-GAIN_HEADS = {"taylor_6": 0.0, "perturb_normal": 0.0}
-GAIN_HEADS["am_softmax"] = 20 / math.sqrt(configured("brief")["n_embd"])
+def trials_figure(path: Path) -> list[Path]:
+    """Validation perplexity of the main table's trials, against each setting that all rows have.
 
-
-def gain_figure(path: Path) -> list[Path]:
-    """Validation perplexity after 1,000 steps against the slope at the start; a line for softmax's gains."""
-    single = curves("single_runs")
-    softmax = single.having("gain").where(seed=1)
-    ppl = [min(e["val_ppl"] for e in run["curve"]) for run in softmax.entries]
-    fig, ax = pyplot().subplots(figsize=(6, 3), layout="constrained")
-    ax.plot(
-        *zip(*sorted(zip(softmax.gain, ppl))),
-        color="0.4",
-        marker="o",
-        lw=1.5,
-        label="softmax, its logits times a constant",
-    )
-    points = {
-        row: (start_slope(row, gain), single[f"{row}, 1"].curve.val_ppl.lowest.mean)
-        for row, gain in GAIN_HEADS.items()
-    }
-    ax.plot(*zip(*points.values()), color="tab:blue", marker="s", ls="", label="other heads")
-    for row, point in points.items():
-        ax.annotate(row, point, (8, 4), textcoords="offset points", va="center")
-    ax.set_xscale("log")
-    ax.set_xticks([0.5, 1, 2, 4, 8, 16], ["0.5", "1", "2", "4", "8", "16"])
-    ax.minorticks_off()
-    ax.set_xlim(0.3, 45)
-    ax.set_xlabel("d log p / d(h w) when training starts")
-    ax.set_ylabel("validation perplexity, 1,000 steps")
-    ax.legend(frameon=False)
-    return write(fig, path)
-
-
-def trials_figure(name: str, path: Path) -> list[Path]:
-    """Validation perplexity of all trials of a search: against the gain, and against the slope at the start.
-
-    A star is a head's best trial. Heads with exact zeros are left out: the slope at the start says nothing of
-    them.
+    A star is a row's best trial.
     """
-    searched = {row: at for row, at in search(name).items() if not head_of(row).sparse}
-    fig, axes = pyplot().subplots(1, 2, figsize=(8, 3.2), sharey=True, layout="constrained")
+    found = {"learning_rate": "learning rate", "readout_lr": "readout's learning rate", "gain": "gain"}
+    fig, axes = pyplot().subplots(1, 3, figsize=(9, 3.2), sharey=True, layout="constrained")
     colours = pyplot().get_cmap("tab20").colors
-    for i, (row, at) in enumerate(searched.items()):
-        gains, ppl = zip(*[(gain, ppl) for gain, ppl in zip(at.gains, at.ppl) if math.isfinite(ppl)])
+    for i, (row, at) in enumerate(search("heads").items()):
         colour = "black" if row == "baseline" else colours[i % len(colours)]
-        for ax, x in zip(axes, (gains, [start_slope(row, gain) for gain in gains])):
-            ax.plot(x, ppl, color=colour, marker="o", ms=3, ls="", label=row)
-            best = min(range(len(ppl)), key=ppl.__getitem__)
-            ax.plot(x[best], ppl[best], color=colour, marker="*", ms=9, ls="")
-    for ax, label in zip(axes, ("gain", "slope d log p / d(h w) of the fresh model")):
-        ax.set_xscale("log", base=2)
-        ax.xaxis.set_major_formatter("{x:g}")
+        for ax, key in zip(axes, found):
+            points = [(point[key], ppl) for point, ppl in zip(at.points, at.ppl) if key in point]
+            points = [(x, ppl) for x, ppl in points if math.isfinite(ppl)]
+            if points:
+                ax.plot(*zip(*points), color=colour, marker="o", ms=3, ls="", label=row)
+                ax.plot(*min(points, key=lambda point: point[1]), color=colour, marker="*", ms=9, ls="")
+    for ax, label in zip(axes, found.values()):
+        ax.set_xscale("log")
         ax.set_yscale("log")
         ax.set_xlabel(label)
     plain_numbers(axes[0])
     axes[0].set_ylabel("validation perplexity")
-    axes[1].legend(fontsize=6, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    axes[-1].legend(fontsize=6, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     return write(fig, path)
 
 
-# tables of the forest plot -> their panel's title
-FOREST = {"heads_250": "after 250 steps", "heads": "after 1,000 steps"}
 FARTHEST = 1.36  # ratio of the forest plot: what lies beyond is a number
 TUNED, UNTUNED = "#0072B2", "#D55E00"  # blue and vermilion of Okabe and Ito, which all eyes tell apart
 
@@ -215,105 +175,47 @@ def untuned(name: str) -> dict[str, float]:
 
 
 def forest_figure(path: Path) -> list[Path]:
-    """One line a row: its perplexity over softmax's, at its own best settings with the 95% interval over five
-    seeds, and at the shared point of the search that is softmax's best."""
-    order = sorted(ratios("heads_250"), key=lambda row: ratios("heads_250")[row].mean, reverse=True)
-    order.remove("baseline")
-    fig, axes = pyplot().subplots(1, 2, figsize=(8, 3.2), sharey=True, layout="constrained")
-    for ax, (name, title) in zip(axes, FOREST.items()):
-        tuned, equal = ratios(name), untuned(name)
-        ax.axvline(1, color="0.6", lw=1)
-        for y, row in enumerate(order):
-            if row not in tuned:
-                ax.annotate(
-                    "not in this table", (1, y), (8, 0), textcoords="offset points", va="center", color="0.5"
-                )
-                continue
+    """One line a row: its perplexity over softmax's, at its own best settings with the 95% interval of five
+    seeds and of the search, and at the shared point of the search that is softmax's best."""
+    tuned, equal = ratios("heads"), untuned("heads")
+    order = sorted(tuned.keys() - {"baseline"}, key=lambda row: tuned[row].mean, reverse=True)
+    fig, ax = pyplot().subplots(figsize=(8, 1.2 + 0.3 * len(order)), layout="constrained")
+    ax.axvline(1, color="0.6", lw=1)
+    for y, row in enumerate(order):
+        if row in equal:
             ax.plot(min(equal[row], FARTHEST), y, color=UNTUNED, marker="D", ms=6, mfc="none", ls="")
             if equal[row] > FARTHEST:
                 far = f"{equal[row]:.2f} \N{RIGHTWARDS ARROW}"
                 ax.annotate(far, (FARTHEST, y), (-8, 0), textcoords="offset points", ha="right", va="center")
-            ax.errorbar(tuned[row].mean, y, xerr=tuned[row].half, color=TUNED, marker="o", ms=5, capsize=3)
-            shown = f"{tuned[row]:.3f}"
-            ax.annotate(
-                shown, (1, y), xycoords=("axes fraction", "data"), va="center", fontsize=8, color=TUNED
-            )
-        ax.set_title(title, fontsize=10)
-        ax.set_xlabel("perplexity over softmax's")
-        ax.tick_params(axis="y", length=0)
-        ax.set_xlim(0.96, FARTHEST + 0.02)
-        ax.set_ylim(-0.6, len(order) - 0.4)
-        ax.spines[["top", "right", "left"]].set_visible(False)
-    axes[0].set_yticks(range(len(order)), order)
-    axes[0].plot([], [], color=TUNED, marker="o", ms=5, label="tuned: test, five seeds, 95% interval")
-    axes[0].plot(
-        [],
-        [],
-        color=UNTUNED,
-        marker="D",
-        mfc="none",
-        ls="",
-        label="at softmax's best shared point: validation, one seed",
+        at, half = tuned[row].mean, tuned[row].half
+        ax.errorbar(min(at, FARTHEST), y, xerr=half, color=TUNED, marker="o", ms=5, capsize=3)
+        ax.annotate(
+            f"{tuned[row]:.3f}",
+            (1, y),
+            xycoords=("axes fraction", "data"),
+            va="center",
+            fontsize=8,
+            color=TUNED,
+        )
+    ax.set_xlabel("perplexity over softmax's")
+    ax.tick_params(axis="y", length=0)
+    right = max(
+        [*(equal.get(row, 1) for row in order), *(tuned[row].mean + tuned[row].half for row in order)]
     )
+    ax.set_xlim(0.94, min(right, FARTHEST) + 0.02)
+    ax.set_ylim(-0.6, len(order) - 0.4)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.set_yticks(range(len(order)), order)
+    ax.plot([], [], color=TUNED, marker="o", ms=5, label="tuned: test, five seeds, 95% interval")
+    shared = "at softmax's best shared point: validation, one seed"
+    ax.plot([], [], color=UNTUNED, marker="D", mfc="none", ls="", label=shared)
     fig.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     return write(fig, path)
 
 
-# tuned tables -> what they are called, their marker, and the line of their trainings
-BUDGETS = {
-    "heads_250": ("WikiText-103, 250 steps", "o", "-"),
-    "heads": ("WikiText-103, 1,000 steps", "s", "-"),
-    "heads_4000": ("4,000 steps, at those points", "D", "-"),
-    "heads_once": ("novels, read once, at those points", "v", ":"),
-    "heads_larger": ("4.2M parameters, at those points", "P", "-."),
-    "grammar": ("the known language", "^", "--"),
-}
-
-
-def budgets_figure(path: Path) -> list[Path]:
-    """Test perplexity over tuned softmax's of the same seed, with the 95% interval, against the tokens seen.
-    Thin: the validation perplexities during these trainings."""
-    fig, ax = pyplot().subplots(figsize=(7.5, 4), layout="constrained")
-    others = [
-        row for row in dict.fromkeys(r for name in BUDGETS for r in rows(name).models) if row != "baseline"
-    ]
-    colour = {row: pyplot().get_cmap("tab10")(i % 10) for i, row in enumerate(others)}
-    ax.axhline(1, color="0.6", lw=1)
-    for name, (title, marker, line) in BUDGETS.items():
-        course = curves(name).models
-        ax.plot([], [], color="0.3", marker=marker, lw=0.8, ls=line, label=title)
-        for row, ratio in ratios(name).items():
-            if row == "baseline":
-                continue
-            run = rows(name)[row].entries[0]
-            at, over = curve_over(course["baseline"], course[row], run["train_tokens"] / run["steps"])
-            ax.plot(at, over, color=colour[row], lw=0.8, alpha=0.6, ls=line)
-            ends = at[-1] * 1.03 ** (others.index(row) - len(others) / 2)  # side by side
-            ax.errorbar(ends, ratio.mean, ratio.half, color=colour[row], marker=marker, ms=5, lw=1.2)
-    for row in others:
-        ax.plot([], [], color=colour[row], label=row)
-    ax.set_xscale("log")
-    ax.set_xticks([0.25e6, 0.5e6, 1e6, 2e6, 4e6], ["0.25M", "0.5M", "1M", "2M", "4M"])
-    ax.minorticks_off()
-    ax.set_xlabel("training tokens")
-    ax.set_ylabel("perplexity over tuned softmax's")
-    ax.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
-    return write(fig, path)
-
-
-def curve_over(base: Rows, row: Rows, a_step: float) -> tuple[list[float], list[float]]:
-    """Training tokens at the evaluations, of `a_step` tokens a step, and there the mean over the seeds of
-    validation perplexity over the baseline's."""
-    steps = list(dict.fromkeys(e["step"] for e in row.curve.entries))
-    base_at, row_at = ({step: runs.curve[step].val_ppl_eps for step in steps} for runs in (base, row))
-    return [step * a_step for step in steps], [(row_at[step] / base_at[step]).mean for step in steps]
-
-
 def main() -> None:
-    made = heads_figure(ROOT / "docs" / "heads") + gain_figure(ROOT / "results" / "gain")
-    for name in ("heads_250", "heads"):
-        made += trials_figure(name, ROOT / "results" / f"{name}.trials")
-    made += budgets_figure(ROOT / "results" / "heads.budgets")
+    made = heads_figure(ROOT / "docs" / "heads")
+    made += trials_figure(ROOT / "results" / "heads.trials")
     made += forest_figure(ROOT / "results" / "heads.forest")
     print(*made, sep="\n")
 

@@ -19,7 +19,7 @@ from config.defaults import TrainConfig
 from evaluation.statistics import student_interval
 from labs.classes import measure as classes
 from measures.find import find_measure
-from measures.search import best_of, best_so_far, trials_of
+from measures.search import best_of, best_so_far, losses, search_error, trials_of
 from measures.store import Store
 from measures.text import summary_of
 from model import GPTConfig
@@ -204,9 +204,38 @@ def classified(name: str) -> Rows:
 
 @cache
 def ratios(name: str, key: str = "ppl_eps") -> dict[str, Values]:
-    """Each row's value over the baseline's of the same seed."""
-    base = getattr(rows(name)["baseline"], key)
-    return {row: getattr(lines, key) / base for row, lines in rows(name).models.items()}
+    """Each row's value over the baseline's of the same seed. The interval of a tuned row contains the errors
+    of both searches."""
+    base, out = getattr(rows(name)["baseline"], key), {}
+    trials = stored(name, "search")
+    error = {
+        row: search_error(losses(trials_of(trials, row, len(trials))))
+        for row in dict.fromkeys(t["row"] for t in trials)
+    }
+    for row, lines in rows(name).models.items():
+        ratio = getattr(lines, key) / base
+        searched = 1.96 * math.hypot(error.get(row, 0), error.get("baseline", 0)) * ratio.mean
+        out[row] = (
+            Values(ratio, ratio.seeds, math.hypot(ratio.half, searched)) if row != "baseline" else ratio
+        )
+    return out
+
+
+def apart(name: str, row: str) -> float:
+    """How far a row's trials are from the baseline's at the shared points, but for the one that is furthest:
+    the largest difference of their perplexities over the baseline's."""
+    base, other = search(name)["baseline"].ppl, search(name)[row].ppl
+    design = stored(name, "search")[0]["settings"]["design"]
+    return sorted(abs(x / y - 1) for x, y in zip(other[:design], base))[-2]
+
+
+def standing(name: str) -> SimpleNamespace:
+    """The rows of a table that are `ahead` of its baseline by perplexity, those `behind`, and those that are
+    `level`: the interval of their ratio holds 1."""
+    each = {row: (r.mean - r.half, r.mean + r.half) for row, r in ratios(name).items() if row != "baseline"}
+    ahead = [row for row, (_, high) in each.items() if high < 1]
+    behind = [row for row, (low, _) in each.items() if low > 1]
+    return SimpleNamespace(ahead=ahead, behind=behind, level=[r for r in each if r not in ahead + behind])
 
 
 @cache
@@ -222,7 +251,10 @@ def search(name: str) -> dict[str, Any]:
         ppl = [math.exp(t["nll"]) for t in of_row]
         bought = dict(enumerate(best_so_far(of_row, design), 1))
         numbers = {"trials": len(of_row), "bought": bought, "ppl": ppl}
-        numbers["gains"] = [t["point"].get("gain") for t in of_row]
+        numbers["points"] = [t["point"] for t in of_row]
+        numbers["error"] = search_error(losses(of_row))
+        constant = {key: best["point"][key] for key in best["settings"].get("own_space", {})}
+        numbers["constant"] = ", ".join(f"{k.rpartition('.')[2]} {v:.2g}" for k, v in constant.items()) or "-"
         out[row] = SimpleNamespace(**best["point"], **numbers, shared_mean=statistics.fmean(ppl[:design]))
     return out
 

@@ -20,7 +20,7 @@ from data.grammar.prepare import GrammarSettings
 from data.sequences import lines
 from docs import build, gallery, sources
 from docs.build import best
-from docs.sources import Values, at_equal_fit, curves, ratios, rows, search
+from docs.sources import Values, apart, at_equal_fit, curves, ratios, rows, search, standing
 from heads import HEADS
 from labs.mazes.mazes import WORDS
 from labs.mazes.prepare import corpus as mazes
@@ -68,7 +68,7 @@ def test_a_page_with_another_number_is_found(tmp_path, monkeypatch, capsys, page
     monkeypatch.setattr(build, "shown", lambda path: path.name)
     assert build.main(["--write"]) == 0 and build.main(["--check"]) == 0
     page = tmp_path / "README.md"
-    ppl = f"{rows('heads_250').baseline.ppl_eps:.1f}"
+    ppl = f"{rows('heads').baseline.ppl_eps:.1f}"
     page.write_text(page.read_text(encoding="utf-8").replace(ppl, "1.0 ± 0.1"), encoding="utf-8")
     assert build.main(["--check"]) == 1
     assert "README.md" in capsys.readouterr().err
@@ -116,73 +116,43 @@ def test_prose_is_filled_and_code_and_tables_are_not():
 
 def test_what_is_claimed_of_the_gain_and_the_optimizer_holds():
     softmax, four = best("softmax, 1").mean, best("gain 4, 1").mean
-    assert all(four < best(f"{row}, 1").mean - 2 for row in ("perturb_normal", "taylor_6"))
-    assert abs(four - best("am_softmax, 1").mean) < 0.5
     small = [curves("single_runs")[f"small, {name}"].curve for name in ("softmax", "gain 4")]
     early, late = ([run[step].val_ppl.mean for run in small] for step in (250, 1000))
     assert early[1] < early[0] and abs(late[1] / late[0] - 1) < 0.01
-    names = ("beta_2 .9", "as tuned", "beta_2 .99", "beta_2 .999", "warm-up 5", "warm-up 75")
-    adam = {
-        name: [best(f"250 steps, {row}, {name}").mean for row in ("baseline", "am_softmax")] for name in names
-    }
-    assert all(abs(x / y - 1) < 0.012 for x, y in adam.values())
-    assert all(0.965 < x / y < 0.975 for x, y in zip(adam["beta_2 .99"], adam["as tuned"]))
     muon = [best(f"muon, gain {gain}").mean for gain in (1, 4)]
-    assert max(muon) < min(found.bought[8] for found in search("heads").values())
     assert abs(muon[0] / muon[1] - 1) < 0.01 and muon[0] < four < softmax
-    with_muon = {row: runs.ppl_eps.mean for row, runs in rows("muon_250").models.items()}
-    assert all(ppl < 0.805 * rows("heads_250")[row].ppl_eps.mean for row, ppl in with_muon.items())
 
 
-def test_what_is_claimed_of_tuned_heads_after_250_steps_holds():
-    tuned, found = ratios("heads_250"), search("heads_250")
-    softmax = found["baseline"]
-    for row in ("perturb_normal", "taylor_6"):  # ahead at the same point, behind at the best
-        assert found[row].ppl[7] < softmax.ppl[7] and tuned[row].mean - tuned[row].half > 1
-    assert tuned["sigsoftmax"].mean - tuned["sigsoftmax"].half > 1
-    assert all(x < y for x, y in zip(*(rows("heads_250")[r].ppl_eps for r in ("am_softmax", "baseline"))))
-    slopes = build.slopes("heads_250")
-    assert 3.5 < min(slopes) and max(slopes) < 6
-    # README: all ahead at a gain of .92, none by 1% at 5.5; at their best one is ahead, three 6 to 11% behind
-    assert all(at.ppl[7] < softmax.ppl[7] for row, at in found.items() if row != "baseline")
-    assert all(at.ppl[4] > 0.99 * softmax.ppl[4] for at in found.values())
-    assert [row for row, r in tuned.items() if r.mean + r.half < 1] == ["am_softmax"]
-    assert [0.06, 0.06, 0.11] == sorted(round(r.mean - 1, 2) for r in tuned.values() if r.mean > 1.02)
-    # 1 trial is a geometric mean
-    assert softmax.bought[1] == pytest.approx(math.prod(softmax.ppl[:8]) ** (1 / 8))
-    assert softmax.shared_mean == pytest.approx(sum(softmax.ppl[:8]) / 8)
-
-
-def test_what_is_claimed_of_tuned_heads_after_1000_steps_holds():
-    heads, ratio = rows("heads"), ratios("heads")
-    for row in ("am_softmax", "taylor_6"):
-        assert all(x > y for x, y in zip(heads[row].ppl_eps, heads.baseline.ppl_eps))
-    assert min(r.mean for r in ratio.values()) == ratio["baseline"].mean == 1
-    for row in ("perturb_normal", "smooth_gpt"):  # a hundredth behind
-        assert ratio[row].mean - ratio[row].half > 1 and round(ratio[row].mean, 2) == 1.01
-    ece = {row: runs.ece.mean for row, runs in heads.models.items()}
-    assert max(ece[row] for row in ("perturb_normal", "taylor_6", "smooth_gpt")) < ece["baseline"]
-    # its search missed a better point: 162.09 untuned
-    assert best("am_softmax, 1").mean < search("heads")["am_softmax"].bought[8] - 1.5
-
-
-def test_what_is_claimed_of_the_later_budgets_holds():
-    once, later = rows("heads_once"), rows("heads_4000")
-    for table, ahead, behind in ((once, "baseline", "am_softmax"), (later, "am_softmax", "baseline")):
-        assert all(x < y for x, y in zip(table[ahead].ppl_eps, table[behind].ppl_eps))
-    am, softmax = (curves("heads_4000")[row].curve for row in ("am_softmax", "baseline"))
-    assert all(x > y for x, y in zip(am[3000].val_ppl_eps, am[4000].val_ppl_eps))
-    assert not any(x > y for x, y in zip(softmax[3000].val_ppl_eps, softmax[4000].val_ppl_eps))
-    at_its_rate = curves("single_runs")["4,000 steps, am_softmax's learning rate"].curve[4000].val_ppl
-    assert min(at_its_rate) > 1.02 * max(am[4000].val_ppl)
-    at_end, at_best = (
-        getattr(am.val_ppl_eps, at) / getattr(softmax.val_ppl_eps, at) for at in ("last", "lowest")
+def test_what_is_claimed_of_tuned_heads_holds():
+    heads, ratio, found = rows("heads"), ratios("heads"), search("heads")
+    assert all(x < y for x, y in zip(heads.sig_gpt.ppl_eps, heads.baseline.ppl_eps))  # in each seed
+    twice = curves("single_runs")["2,000 steps, softmax"].curve[2000].val_ppl.mean
+    assert twice < 0.9 * min(found["sig_gpt"].ppl)
+    at = standing("heads")
+    assert (at.ahead, at.behind, at.level) == (["sig_gpt"], ["gs_softmax_f1", "bayes_gpt"], [])
+    assert ratios("heads", "ppl_fitted")["sig_gpt"].mean < 1 < min(ratio[row].mean for row in at.behind)
+    assert apart("heads", "gs_softmax_f1") < 0.01 and found["gs_softmax_f1"].ppl[0] > 1000
+    assert max(ratio[row].mean for row in at.behind) < 1.02  # a little
+    ece, fitted = (
+        {row: getattr(heads[row], key).mean for row in heads.models} for key in ("ece", "ece_fitted")
     )
-    assert all(end < best < 1 for end, best in zip(at_end, at_best))
-    level, larger = ratios("heads_larger")["am_softmax"], curves("heads_larger")
-    assert abs(level.mean - 1) < level.half
-    assert max(larger.am_softmax.curve[250].val_ppl_eps) < min(larger.baseline.curve[250].val_ppl_eps)
-    assert min(rows("heads_larger").baseline.ppl_eps) > max(rows("heads").baseline.ppl_eps)
+    assert ece["gs_softmax_f1"] < ece["baseline"] / 2 and fitted["gs_softmax_f1"] > 0.8 * fitted["baseline"]
+    gains = [point["gain"] for point in found["sig_gpt"].points]
+    assert found["sig_gpt"].gain == min(gains)
+    kl = sorted(point["kl_weight"] for point in found["bayes_gpt"].points)
+    assert found["bayes_gpt"].points[10]["kl_weight"] in kl[: len(kl) // 2]
+
+
+def test_the_interval_of_a_tuned_row_contains_both_searches():
+    ratio, found = ratios("heads")["sig_gpt"], search("heads")
+    alone = Values(ratio, ratio.seeds).half
+    both = 1.96 * math.hypot(found["sig_gpt"].error, found["baseline"].error) * ratio.mean
+    assert ratio.half == pytest.approx(math.hypot(alone, both)) and ratio.half > alone > 0
+
+
+def test_names_of_rows():
+    assert build.names([]) == "none" and build.names(["a"]) == "`a`"
+    assert build.names(iter("abc")) == "`a`, `b` and `c`"
 
 
 def cannot_be_told_apart(each: Iterable[Values]) -> bool:
@@ -451,10 +421,9 @@ def test_the_known_language_has_as_many_words():
 
 def test_figures_are_drawn(tmp_path, monkeypatch):
     monkeypatch.setattr(gallery, "ROWS", ["baseline", "entmax", "am_softmax"])
-    made = gallery.heads_figure(tmp_path / "heads") + gallery.gain_figure(tmp_path / "gain")
-    made += gallery.trials_figure("heads_250", tmp_path / "trials")
-    made += gallery.budgets_figure(tmp_path / "budgets") + gallery.forest_figure(tmp_path / "forest")
-    drawn = {"heads.png", "gain.png", "trials.png", "budgets.png", "forest.png"}
+    made = gallery.heads_figure(tmp_path / "heads") + gallery.trials_figure(tmp_path / "trials")
+    made += gallery.forest_figure(tmp_path / "forest")
+    drawn = {"heads.png", "trials.png", "forest.png"}
     assert drawn <= {path.name for path in made}
     assert all(path.stat().st_size > 1000 for path in made)
 

@@ -406,7 +406,7 @@ def chromium():
 def file(folder, trained_runs, tmp_path_factory) -> Path:
     """A report of two committed tables and of runs."""
     out = tmp_path_factory.mktemp("report") / "report.html"
-    shown = [str(REPO / "results" / name) for name in ("heads_250", "grammar")]
+    shown = [str(REPO / "results" / name) for name in ("heads", "grammar")]
     flags = ["--prompt_tokens=6", "--new_tokens=20", "--device=cpu", f"--data={folder}", f"--out={out}"]
     assert report.main([*shown, *map(str, trained_runs), *flags]) == 0
     return out

@@ -43,7 +43,7 @@ def test_committed_tables_are_made_anew_of_their_rows(path):
 
 def test_every_committed_table_has_its_rows():
     made = {file for path in STORES for file in views(path)}
-    assert made == {path.name for path in RESULTS.glob("*.md")} - {"README.md"} and len(made) > 25
+    assert made == {path.name for path in RESULTS.glob("*.md")} - {"README.md"} and len(made) > 20
 
 
 def test_results_are_four_megabytes_at_most():
@@ -56,10 +56,7 @@ def test_results_are_four_megabytes_at_most():
     assert not {Path(name).suffix for name in sizes} - {".md", ".jsonl", ".png"}
 
 
-HEADS = [
-    "config/tables/heads.py",
-    '--rows=["baseline","am_softmax","perturb_normal","taylor_6","smooth_gpt"]',
-]
+HEADS = ["config/tables/heads.py", '--rows=["baseline","gs_softmax_f1","bayes_gpt"]']
 ORDERS = ["config/tables/orders.py", "config/tables/orders_grammar.py"]
 ANY_ORDER = '--rows=["baseline","sigma_gpt","sigma_gpt_random","masked_diffusion"]'
 
@@ -74,5 +71,5 @@ def test_committed_trials_are_those_that_the_command_asks_for(argv, monkeypatch)
     store = Store(RESULTS / f"{c.name}.jsonl")
     rows = {row["name"]: row for row in store.rows(search.NAME)}
     trials = [trial for row in c.rows for trial in search.Search(c, store).shared(row)]
-    assert len(trials) == 4 * len(c.rows)
+    assert len(trials) == c.design * len(c.rows)
     assert not any(trial.differs(rows[trial.out.name]["training"], rows) for trial in trials)

@@ -142,7 +142,7 @@ def test_committed_rows_are_those_of_their_table():
     one, or a table of it would keep those rows."""
     c = asked("heads", results=str(RESULTS), partial=True)
     rows = {row["name"]: row for row in Store(RESULTS / "heads.jsonl").rows("text") if "training" in row}
-    for flags, says in ((c.flags, ""), (f"{c.flags} --optimizer=muon", "optimizer ('adamw', not 'muon')")):
+    for flags, says in ((c.flags, ""), (f"{c.flags} --optimizer=adamw", "optimizer ('muon', not 'adamw')")):
         runs = [run for run in runs_of(replace(c, flags=flags)) if run.out.name in rows]
         assert len(runs) == len(rows)
         assert {run.differs(rows[run.out.name]["training"], rows) for run in runs} == {says}

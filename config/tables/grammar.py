@@ -6,3 +6,6 @@ overlay = "grammar"
 evaluate = "--prompt_tokens=28 --new_tokens=100"
 runs = "out/grammar"
 space = {"learning_rate": [2e-3, 12e-3], "gain": [0.7, 8]}
+own_space = {}
+trials = 8
+design = 4
