@@ -75,7 +75,7 @@ def environment() -> Environment:
         "curves",
         "classified",
         "ratios",
-        "apart",
+        "shared_ratios",
         "standing",
         "search",
         "fits",
@@ -86,7 +86,7 @@ def environment() -> Environment:
     )
     env.globals |= {name: getattr(sources, name) for name in shared}
     env.globals |= {"table": table, "star": star, "best": best, "names": names, "span": Span}
-    env.globals |= {"slope": gallery.slope_of, "untuned": gallery.untuned}
+    env.globals |= {"slope": gallery.slope_of}
     env.globals |= {"planned": len(configure(TableConfig, [str(ROOT / "config/tables/heads.py")]).rows)}
     env.globals |= {"published": PUBLISHED, "tasks": TASKS, "peaks": sources.PEAK_FLOPS}
     return env

@@ -20,7 +20,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from config.defaults import TrainConfig
-from docs.sources import ROOT, configured, ratios, search, stored
+from docs.sources import ROOT, configured, ratios, search, shared_ratios
 from evaluation.figures import panels, plain_numbers, pyplot, write
 from heads import HEADS, Head, Targets
 from model import LanguageModel, build
@@ -164,20 +164,12 @@ FARTHEST = 1.36  # ratio of the forest plot: what lies beyond is a number
 TUNED, UNTUNED = "#0072B2", "#D55E00"  # blue and vermilion of Okabe and Ito, which all eyes tell apart
 
 
-def untuned(name: str) -> dict[str, float]:
-    """Each row's validation perplexity over softmax's, one seed, where all rows have the settings that are
-    softmax's best among the points that they share."""
-    searched = search(name)
-    design = stored(name, "search")[0]["settings"]["design"]
-    base = searched["baseline"].ppl[:design]
-    best = min(range(len(base)), key=base.__getitem__)
-    return {row: at.ppl[best] / base[best] for row, at in searched.items()}
-
-
 def forest_figure(path: Path) -> list[Path]:
     """One line a row: its perplexity over softmax's, at its own best settings with the 95% interval of five
     seeds and of the search, and at the shared point of the search that is softmax's best."""
-    tuned, equal = ratios("heads"), untuned("heads")
+    tuned, base, shared = ratios("heads"), search("heads")["baseline"].ppl, shared_ratios("heads")
+    best = min(range(len(shared["baseline"])), key=base.__getitem__)
+    equal = {row: over[best] for row, over in shared.items()}
     order = sorted(tuned.keys() - {"baseline"}, key=lambda row: tuned[row].mean, reverse=True)
     fig, ax = pyplot().subplots(figsize=(8, 1.2 + 0.3 * len(order)), layout="constrained")
     ax.axvline(1, color="0.6", lw=1)
@@ -207,8 +199,8 @@ def forest_figure(path: Path) -> list[Path]:
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.set_yticks(range(len(order)), order)
     ax.plot([], [], color=TUNED, marker="o", ms=5, label="tuned: test, five seeds, 95% interval")
-    shared = "at softmax's best shared point: validation, one seed"
-    ax.plot([], [], color=UNTUNED, marker="D", mfc="none", ls="", label=shared)
+    label = "at softmax's best shared point: validation, one seed"
+    ax.plot([], [], color=UNTUNED, marker="D", mfc="none", ls="", label=label)
     fig.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     return write(fig, path)
 

@@ -221,12 +221,13 @@ def ratios(name: str, key: str = "ppl_eps") -> dict[str, Values]:
     return out
 
 
-def apart(name: str, row: str) -> float:
-    """How far a row's trials are from the baseline's at the shared points, but for the one that is furthest:
-    the largest difference of their perplexities over the baseline's."""
-    base, other = search(name)["baseline"].ppl, search(name)[row].ppl
+@cache
+def shared_ratios(name: str) -> dict[str, Span]:
+    """Each row's validation perplexity over the baseline's, one seed, at each of the points that all rows of
+    the search share."""
     design = stored(name, "search")[0]["settings"]["design"]
-    return sorted(abs(x / y - 1) for x, y in zip(other[:design], base))[-2]
+    base = search(name)["baseline"].ppl
+    return {row: Span(x / y for x, y in zip(at.ppl[:design], base)) for row, at in search(name).items()}
 
 
 def standing(name: str) -> SimpleNamespace:

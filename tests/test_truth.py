@@ -1,6 +1,7 @@
 """The known language as a library: a model of anybody's, and how far it is from the truth."""
 
 import re
+import runpy
 from dataclasses import fields
 from pathlib import Path
 
@@ -160,15 +161,15 @@ def test_the_command(lang, table, scored, tmp_path, capsys):
 
 
 def test_the_page_takes_a_loop_of_somebodys_own_to_its_numbers(tmp_path, monkeypatch, capsys):
-    """In a small language, with three steps."""
+    """In a small language, with two steps."""
     pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "known_language.md").read_text(encoding="utf-8")
     code = re.search(r"```python\n(.*?)```", page, re.S)[1]
     small = ", ".join(f"{f.name}={SMALL[f.name]}" for f in fields(LanguageSettings))
     assert code.count("Language()") == 1 and code.count("976") == 2
-    variables = {}
-    exec(code.replace("Language()", f"Language({small})").replace("976", "2"), variables)
+    Path("loop.py").write_text(code.replace("Language()", f"Language({small})").replace("976", "2"))
+    variables = runpy.run_path("loop.py")
     assert "'kl_truth_model': " in capsys.readouterr().out
     model, lang = variables["model"].eval(), variables["lang"]
     with torch.no_grad():
