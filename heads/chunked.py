@@ -91,6 +91,10 @@ class _Gradients:
         self.buffers = [
             self.hidden.new_empty(min(cut.rows, len(hidden)), kept) for _ in range(min(chunks, spare))
         ]
+        # where a buffer's logits are judged, if its precision is not `work`: fresh memory each time is slower
+        lower = self.dtype != self.work and hidden.device.type == "cpu"
+        shape = (min(cut.block, cut.rows, len(hidden)), self.V)
+        self.scratch = [self.hidden.new_empty(shape, dtype=self.work) for _ in self.buffers if lower]
 
     def tasks(self) -> list[Task]:
         """Each chunk's rows and, once they are done, its share of the weight's gradient, a slice of the
@@ -132,7 +136,8 @@ class _Gradients:
         for i in range(0, len(z), self.cut.block):
             at = rows.start + i
             block = z[i : i + self.cut.block, : self.V]
-            loss, block_params = self.judge(block, self.targets.part(at, at + len(block)))
+            logits = self.scratch[k % len(self.buffers)][: len(block)].copy_(block) if self.scratch else block
+            loss, block_params = self.judge(block, logits, self.targets.part(at, at + len(block)))
             total += loss.sum()
             d_params = [g if d is None else d if g is None else d + g for d, g in zip(d_params, block_params)]
         self.losses[k], self.d_params[k] = total, d_params
@@ -140,11 +145,11 @@ class _Gradients:
         if self.d_hidden is not None:
             self.d_hidden[rows] = z @ self.weight
 
-    def judge(self, z: Tensor, targets: Targets) -> tuple[Tensor, Sequence[Tensor | None]]:
-        """The losses (n,) of products z (n, V), and the gradients of the head's own parameters; that of the
-        logits takes the place of z."""
+    def judge(self, z: Tensor, logits: Tensor, targets: Targets) -> tuple[Tensor, Sequence[Tensor | None]]:
+        """The losses (n,) of products z (n, V), which `logits` holds, too, and the gradients of the head's
+        own parameters; that of the logits takes the place of z."""
         cpu = z.device.type == "cpu"
-        logits = z.detach().to(self.work, copy=not cpu)  # on a CPU in place, where it can be
+        logits = logits.detach().to(self.work, copy=not cpu)  # on a CPU in place
         if self.bias is not None:
             logits += self.bias
         weights = targets.weights
