@@ -7,7 +7,6 @@ results/heads.trials.png  validation perplexity of all trials of the search, ove
 results/heads.forest.png  each head's perplexity over softmax's, tuned and at equal settings
 """
 
-import math
 import sys
 from functools import cache
 from pathlib import Path
@@ -25,6 +24,7 @@ from evaluation.figures import panels, plain_numbers, pyplot, write
 from heads import HEADS, Head, Targets
 from model import LanguageModel, build
 
+FARTHEST = 1.36  # over the best or over softmax's perplexity: what lies beyond is marked at the edge
 V = 4096  # the vocabulary of the small tables
 LEADS = torch.linspace(-5, 20, 501, dtype=torch.float64)
 # What is drawn: a row of config/ for each head, and each setting that changes a curve
@@ -137,30 +137,35 @@ def heads_figure(path: Path) -> list[Path]:
 def trials_figure(path: Path) -> list[Path]:
     """Validation perplexity of the main table's trials, against each setting that all rows have.
 
-    A star is a row's best trial.
+    A star is a row's best trial. A triangle at the top is a trial beyond FARTHEST times the best one's.
     """
     found = {"learning_rate": "learning rate", "readout_lr": "readout's learning rate", "gain": "gain"}
     fig, axes = pyplot().subplots(1, 3, figsize=(9, 3.2), sharey=True, layout="constrained")
     colours = pyplot().get_cmap("tab20").colors
-    for i, (row, at) in enumerate(search("heads").items()):
+    trials = search("heads")
+    best = min(min(at.ppl) for at in trials.values())
+    for i, (row, at) in enumerate(trials.items()):
         colour = "black" if row == "baseline" else colours[i % len(colours)]
         for ax, key in zip(axes, found):
             points = [(point[key], ppl) for point, ppl in zip(at.points, at.ppl) if key in point]
-            points = [(x, ppl) for x, ppl in points if math.isfinite(ppl)]
-            if points:
-                ax.plot(*zip(*points), color=colour, marker="o", ms=3, ls="", label=row)
-                ax.plot(*min(points, key=lambda point: point[1]), color=colour, marker="*", ms=9, ls="")
+            near = [(x, ppl) for x, ppl in points if ppl <= FARTHEST * best]
+            far = [(x, FARTHEST * best) for x, ppl in points if not ppl <= FARTHEST * best]
+            for some, marker in ((near, "o"), (far, "^")):
+                if some:
+                    ax.plot(*zip(*some), color=colour, marker=marker, ms=3, ls="", clip_on=False)
+            ax.plot(
+                *min(points, key=lambda point: point[1]), color=colour, marker="*", ms=9, ls="", label=row
+            )
     for ax, label in zip(axes, found.values()):
         ax.set_xscale("log")
-        ax.set_yscale("log")
+        plain_numbers(ax, "x")
         ax.set_xlabel(label)
-    plain_numbers(axes[0])
+    axes[0].set_ylim(0.99 * best, FARTHEST * best)
     axes[0].set_ylabel("validation perplexity")
     axes[-1].legend(fontsize=6, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     return write(fig, path)
 
 
-FARTHEST = 1.36  # ratio of the forest plot: what lies beyond is a number
 TUNED, UNTUNED = "#0072B2", "#D55E00"  # blue and vermilion of Okabe and Ito, which all eyes tell apart
 
 

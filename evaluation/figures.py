@@ -69,12 +69,13 @@ def panels(names: list[str], height: float) -> tuple["Figure", list[tuple["Axes"
     return fig, list(zip(axes.flat, names))
 
 
-def plain_numbers(ax: "Axes") -> None:
-    """Labels a logarithmic axis, whose limits are set, with plain numbers: matplotlib would label it with
-    powers in TeX, which pyplot() turns off."""
+def plain_numbers(ax: "Axes", which: str = "y") -> None:
+    """Labels a logarithmic axis, "x" or "y", whose limits are set, with plain numbers: matplotlib would label
+    it with powers in TeX, which pyplot() turns off."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    low, high = ax.get_ylim()
-    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
-    ax.yaxis.set_major_formatter("{x:g}")
-    ax.yaxis.set_minor_formatter(NullFormatter())
+    axis = getattr(ax, f"{which}axis")
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())

@@ -180,13 +180,12 @@ def test_memorisation_shows_what_was_logged():
 
 def test_numbers_on_a_log_axis_are_plain():
     """Mathematics in text is off: matplotlib's own labels would show their TeX."""
-    for limits in ((300, 600), (10, 5000)):
+    for which, limits in (("y", (300, 600)), ("y", (10, 5000)), ("x", (2e-3, 8e-3))):
         fig, ((ax, _),) = figures.panels(["x"], 1.6)
-        ax.set_yscale("log")
-        ax.set_ylim(*limits)
-        figures.plain_numbers(ax)
+        ax.set(**{f"{which}scale": "log", f"{which}lim": limits})
+        figures.plain_numbers(ax, which)
         fig.canvas.draw()
-        labels = [t.get_text() for t in ax.get_yticklabels(which="both") if t.get_text()]
+        labels = [t.get_text() for t in getattr(ax, f"get_{which}ticklabels")(which="both") if t.get_text()]
         assert labels and all(float(text) > 0 for text in labels)
         figures.pyplot().close(fig)
 
