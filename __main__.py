@@ -24,7 +24,8 @@ import runpy
 import sys
 from pathlib import Path
 
-VERSION = "0.1.0"
+from nanoheads import __version__
+
 HERE = Path(__file__).resolve().parent
 NO_COMMANDS = ("__init__", "__main__", "model", "truth")
 COMMANDS = {path.stem: path for path in sorted(HERE.glob("*.py")) if path.stem not in NO_COMMANDS}
@@ -50,7 +51,7 @@ def main() -> None:
         print(__doc__, "commands", described(COMMANDS), "", "corpora", described(CORPORA), sep="\n")
         return
     if name == "--version":
-        print(f"nanoheads {VERSION}")
+        print(f"nanoheads {__version__}")
         return
     kind, known = "command", COMMANDS | PROGRAMS
     if name == "prepare":

@@ -12,7 +12,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn as nn
@@ -20,7 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.profiler import record_function
 
-from heads import OutputHead, Targets, Weights, make_head
+if TYPE_CHECKING or not __package__:
+    from heads import OutputHead, Targets, Weights, make_head
+else:  # nanoheads.model, in somebody's program
+    from .heads import OutputHead, Targets, Weights, make_head
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,23 @@
-"""nanoHeads as a library, for the models of others: any output head's loss, and a language of known truth.
+"""nanoHeads as a library, for the models of others.
 
-    from nanoheads import HEADS, linear_loss, log_probs
+    from nanoheads import GPT, GPTConfig, HEADS, Head, Targets, linear_loss, log_probs
     from nanoheads.truth import Language
 
-Nothing is imported before one of these names is used, so that `nanoheads --help` need not wait for torch.
+Any output head's loss and distribution, the trunk, and a language of known truth. Nothing is imported before
+one of these names is used, so that `import nanoheads` and `nanoheads --help` need not wait for torch.
 Installed, the rooms lie in this folder; in a checkout they lie beside it.
 """
 
+import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .heads import HEADS, linear_loss, log_probs
+    from .heads import HEADS, Head, Targets, linear_loss, log_probs
+    from .model import GPT, GPTConfig
 
-__all__ = ["HEADS", "linear_loss", "log_probs"]
+__version__ = "0.1.0"  # of the package too: pyproject.toml reads it here
+__all__ = ["GPT", "HEADS", "GPTConfig", "Head", "Targets", "linear_loss", "log_probs"]
 
 if not (Path(__file__).parent / "heads").is_dir():
     __path__.append(str(Path(__file__).resolve().parents[1]))
@@ -22,6 +26,9 @@ if not (Path(__file__).parent / "heads").is_dir():
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import heads
+    room = "model" if name.startswith("GPT") else "heads"
+    return getattr(importlib.import_module(f".{room}", __name__), name)
 
-    return getattr(heads, name)
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

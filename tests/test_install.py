@@ -5,10 +5,14 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from email import message_from_string
+from email.message import Message
 from pathlib import Path
 
 import pytest
 
+from docs.house import tracked
+from nanoheads import __version__ as VERSION
 from runtime.packages import DISTRIBUTIONS, not_installed
 from runtime.packages import EXTRAS as MODULES
 
@@ -19,24 +23,30 @@ OPTIONAL = [re.match(r"[\w-]+", need)[0] for extra in MODULES if extra for need 
 BASE = [re.match(r"[\w-]+", need)[0] for need in PYPROJECT["project"]["dependencies"]]
 
 
+def hatchling(kind: str, checkout: Path, to: Path) -> Path:
+    """The sdist or wheel that the packager makes of a checkout."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(to)]
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    (made,) = to.glob("*.tar.gz" if kind == "sdist" else "*.whl")
+    return made
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """A folder with the package in it, and nothing else."""
-    site = tmp_path_factory.mktemp("site")
-
-    def ignored(folder, names):  # what git ignores, and so the build does
-        return [n for n in names if n == "__pycache__" or (Path(folder) / n / "train.bin").exists()]
-
-    wheel = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
-    for name, to in wheel["force-include"].items():
-        shutil.copytree(ROOT / name, site / "nanoheads" / to.strip("/"), ignore=ignored)
-    for name in wheel["only-include"]:
-        target = site / "nanoheads" / name
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, target, ignore=ignored)
-        else:
-            shutil.copy(ROOT / name, target)
+    """A folder with the package in it, and nothing else: a wheel, made of the sdist alone."""
+    made, unpacked, site = (tmp_path_factory.mktemp(name) for name in ("made", "unpacked", "site"))
+    shutil.unpack_archive(hatchling("sdist", ROOT, made), unpacked, filter="data")
+    (checkout,) = unpacked.iterdir()
+    shutil.unpack_archive(hatchling("wheel", checkout, made), site, "zip")
     return site
+
+
+@pytest.fixture(scope="module")
+def metadata(site) -> Message:
+    """What a package index is told."""
+    (file,) = site.glob("nanoheads-*.dist-info/METADATA")
+    return message_from_string(file.read_text(encoding="utf-8"))
 
 
 @pytest.fixture
@@ -59,21 +69,49 @@ def nanoheads(site, tmp_path):
 def test_every_command_of_the_checkout_is_installed(site):
     installed = {path.name for path in (site / "nanoheads").glob("*.py")}
     assert installed == {path.name for path in (*ROOT.glob("*.py"), *ROOT.glob("nanoheads/*.py"))}
-    scripts = PYPROJECT["project"]["scripts"]
-    assert scripts == {"nanoheads": "nanoheads.__main__:main"}
+    (scripts,) = site.glob("nanoheads-*.dist-info/entry_points.txt")
+    assert scripts.read_text() == "[console_scripts]\nnanoheads = nanoheads.__main__:main\n"
 
 
-def test_the_package_gives_heads_and_their_losses_alone(site, tmp_path):
-    """It imports nothing before they are used, then torch and, of ours, heads/ alone."""
+def test_the_rooms_are_installed_whole_and_nothing_that_git_ignores(site):
+    rooms = {path.parent for path in (site / "nanoheads").glob("*/*.py")}
+    assert {room.name for room in rooms} >= {"heads", "evaluation", "runtime", "config"}
+    installed = {path.relative_to(site / "nanoheads") for path in site.glob("nanoheads/*/**/*.*")}
+    assert installed <= {path.relative_to(ROOT) for path in tracked("*/*")}
+    assert {path.name for path in site.iterdir()} == {"nanoheads", f"nanoheads-{VERSION}.dist-info"}
+
+
+def test_the_version_stands_in_one_place(site, metadata):
+    """nanoheads.__version__: no other file of the repository names it but the changelog."""
+    assert metadata["Version"] == VERSION and "version" not in PYPROJECT["project"]
+    assert f"## {VERSION}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_an_index_shows_the_readme_without_what_leads_nowhere_there(metadata):
+    text = metadata.get_payload()
+    assert text.startswith("# nanoHeads\n") and "python train.py config/sig_gpt.py" in text
+    assert [link for link in re.findall(r"\]\(([^)]*)\)", text) if not link.startswith("https://")] == []
+    assert "![" not in text and "<!--" not in text and "docs/findings.md" in text
+
+
+def test_the_package_is_a_library(site, tmp_path):
+    """Nothing is imported before a name is used, then torch and, of ours, heads/ and model.py alone."""
     code = f"""import sys; sys.path[0] = {str(site)!r}
 import nanoheads
+assert {{*nanoheads.__all__}} <= {{*dir(nanoheads)}} and nanoheads.__version__ == {VERSION!r}
 assert not [name for name in sys.modules if name.startswith(("torch", "numpy", "nanoheads."))]
 from nanoheads import HEADS, linear_loss, log_probs
-ours = [name.split(".")[1] for name in sys.modules if name.startswith("nanoheads.")]
-assert {{*ours}} == {{"heads"}} and not {{"heads", *{OPTIONAL!r}}} & {{*sys.modules}}
+ours = lambda: {{name.split(".")[1] for name in sys.modules if name.startswith("nanoheads.")}}
+assert ours() == {{"heads"}} and not {{"heads", *{OPTIONAL!r}}} & {{*sys.modules}}
 import torch
 loss = linear_loss(torch.ones(2, 3), torch.zeros(4, 3), torch.tensor([0, 3]), head="entmax15")
-assert 0.66 < loss < 0.67 and "entmax15" in HEADS and not hasattr(nanoheads, "train")"""
+assert 0.66 < loss < 0.67 and "entmax15" in HEADS and not hasattr(nanoheads, "train")
+from nanoheads import GPT, GPTConfig, Head, Targets
+gpt = GPT(GPTConfig(vocab_size=9, block_size=4, n_layer=1, n_head=2, n_embd=8))
+hidden = gpt(torch.tensor([[1, 2, 3]]))
+assert log_probs(hidden, gpt.wte.weight[:9]).exp().sum(-1).sub(1).abs().max() < 1e-5
+assert issubclass(HEADS["softmax"], Head) and Targets.single(torch.ones(2)).token.shape == (2,)
+assert ours() == {{"heads", "model"}} and not {{"heads", "model"}} & {{*sys.modules}}"""
     done = subprocess.run([sys.executable, "-B", "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (site / "nanoheads" / "py.typed").is_file()
@@ -148,7 +186,7 @@ def test_the_extras_of_errors_are_those_of_the_project():
     assert named == {
         extra: {re.match(r"[\w-]+", need)[0] for need in needs}
         for extra, needs in EXTRAS.items()
-        if extra not in ("all", "test", "dev", "browser")
+        if extra not in ("all", "test", "dev", "browser", "site")
     }
     assert EXTRAS["all"] == [f"nanoheads[{','.join(named)}]"], "all of them"
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -163,7 +201,7 @@ def test_names_of_commands(nanoheads):
     assert "    train               Trains a GPT-2 with a chosen output head" in done.stdout
     assert "    mazes               Prepare mazes" in nanoheads("prepare", "--help").stdout
     done = nanoheads("--version")
-    assert done.returncode == 0 and done.stdout == f"nanoheads {PYPROJECT['project']['version']}\n"
+    assert done.returncode == 0 and done.stdout == f"nanoheads {VERSION}\n"
     done = nanoheads("trian")
     assert done.returncode == 2 and "unknown command 'trian': did you mean train?" in done.stderr
     done = nanoheads("prepare", "wikitext")
