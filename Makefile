@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: demo test test-other test-slow coverage table clean
+.PHONY: demo test test-other test-slow coverage table package site clean
 
 # Trains a baseline, a Sig-GPT whose teacher is that baseline, and a GS-Softmax model on an embedded corpus, and compares them in a table and on a page, out/demo.html.
 demo: .venv/done
@@ -49,6 +49,29 @@ lint: .venv/done
 # README.md and docs/, with the numbers of results/ and bench/. `python docs/gallery.py` draws their figures.
 docs: .venv/done
 	$(PY) docs/build.py --write
+
+# The pages of docs/ as a site, out/site/index.html: mkdocs.yml. REPO_URL, of the environment, is where its links to code lead.
+site: out/mkdocs/done
+	NO_MKDOCS_2_WARNING=1 out/mkdocs/bin/mkdocs build
+
+out/mkdocs/done: docs/site.lock
+	$(PYTHON) -m venv out/mkdocs
+	out/mkdocs/bin/python -m pip install --quiet --disable-pip-version-check -r docs/site.lock
+	touch $@
+
+# The sdist and, from it, the wheel, in out/dist; checked, and installed in an empty environment, where it trains, samples and is a library.
+EMPTY := out/empty
+package:
+	rm -rf out/dist $(EMPTY)
+	$(PYTHON) -m venv out/packager
+	out/packager/bin/python -m pip install --quiet --disable-pip-version-check build twine
+	out/packager/bin/python -m build --outdir out/dist
+	out/packager/bin/python -m twine check --strict out/dist/*
+	$(PYTHON) -m venv $(EMPTY)
+	$(EMPTY)/bin/python -m pip install --quiet --disable-pip-version-check out/dist/*.whl
+	cd $(EMPTY) && bin/nanoheads train config/baseline.py config/tiny.py
+	cd $(EMPTY) && bin/nanoheads sample out/baseline-tiny --prompt "The statement" --length 40
+	cd $(EMPTY) && bin/python -c "from nanoheads import GPT, HEADS, linear_loss; from nanoheads.truth import Language"
 
 .venv/done: requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $$($(PYTHON) --version) is too old: Python 3.11 or newer is needed; give one with PYTHON=python3.12" >&2; exit 2; }
