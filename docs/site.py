@@ -1,5 +1,5 @@
-"""The site of docs/, as mkdocs.yml has it: README.md is where it starts, the tables of results/ are pages, and
-a link to anything else of the repository leads there."""
+"""The site of docs/, as mkdocs.yml has it: README.md is where it starts, the tables of results/ are pages,
+and a link to anything else of the repository leads there."""
 
 import posixpath
 import re
@@ -30,9 +30,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     def led(match: re.Match[str]) -> str:
         words, target, anchor = match.groups(default="")
-        if "://" in target:
-            return match[0]
         path = (Path(str(page.file.abs_src_path)).parent / target).resolve()
+        if "://" in target or not path.exists():  # mkdocs names what is not there
+            return match[0]
         if place := at.get(str(path)):
             target = posixpath.relpath(place, posixpath.dirname(page.file.src_uri))
         elif config.repo_url:
