@@ -468,9 +468,7 @@ class Modern(GPT):
     def _rotation(self, positions: Tensor) -> Rotation:
         half = self.config.n_embd // self.config.n_head // 2
         rates = 10000 ** (-torch.arange(half, device=positions.device) / half)
-        angles = (positions[..., None] * rates)[
-            ..., None, :, :
-        ]  # (..., 1, T, hs / 2): the same for all heads
+        angles = (positions[..., None] * rates).unsqueeze(-3)  # (..., 1, T, hs / 2): the same for all heads
         return angles.cos(), angles.sin()
 
 
@@ -619,7 +617,6 @@ def build(config: dict[str, Any]) -> LanguageModel:
         weight = trunk.new_readout()
     elif weight is None:
         raise ValueError(f"the trunk {config['trunk']!r} has no token embedding to share: use tied = False")
-    keys = ("bayesian", "prior_sigma", "gain", "learn_gain")
-    beside = {key: config[key] for key in keys if key in config}
+    beside = {key: config[key] for key in ("bayesian", "prior_sigma", "gain", "learn_gain") if key in config}
     head = make_head(config["head"], size.vocab_size, weight, config["head_args"], **beside)
     return LanguageModel(trunk, head)
