@@ -44,6 +44,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return LINK.sub(led, markdown).replace(" ± ", "\u00a0±\u00a0")  # an interval stays on one line
 
 
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> None:
+    """The theme lists what is below a page's first title: a second one (# The journal), too."""
+    if page.toc.items:
+        first, *others = page.toc.items
+        first.children += others
+
+
 class Columns(Extension):
     """Docstrings name arguments in one column and say what they are in the next: here that is a list."""
 
