@@ -15,10 +15,10 @@ from torch import Tensor
 
 from .base import Targets, add_at, at, cross_entropy_and_gradient
 from .margin import AMSoftmax, SMSoftmax
-from .perturb import sum_log1m
+from .perturb import NOISES, PerturbMax, sum_log1m
 from .sigmoid import Sigmoid
 from .softmax import GSSoftmaxF1, GSSoftmaxF2, LabelSmoothing, SigSoftmax, SoftCap, Softmax
-from .sparse import Entmax, Entmax15, Sparsemax, entmax, entropy
+from .sparse import Entmax, Entmax15, Sparsemax, entmax_loss
 from .taylor import SMTaylor, Taylor, TaylorInf, taylor
 
 # -----------------------------------------------------------------------------
@@ -152,12 +152,11 @@ def sigmoid(head: Sigmoid, z: Tensor, targets: Targets) -> Tensor:
 
 
 def fenchel_young(head: Entmax, z: Tensor, targets: Targets) -> Tensor:
-    """dL/dz = p - onehot(t)."""
-    z -= z.amax(1, keepdim=True)
-    p, root = entmax(z, head.alpha)
-    loss = entropy(p, root, head.alpha) + (p * z).sum(1) - at(z, targets.token)
-    add_at(z.copy_(p), targets.token, -1)
-    return loss
+    return entmax_loss(z, targets.token, head.alpha, out=z)[0]
+
+
+def perturb_max(head: PerturbMax, z: Tensor, targets: Targets) -> Tensor:
+    return NOISES[head.noise][0](z, targets.token, out=z)[0]
 
 
 CLOSED_FORMS: dict[type, Callable[[Any, Tensor, Targets], Tensor]] = {
@@ -176,4 +175,5 @@ CLOSED_FORMS: dict[type, Callable[[Any, Tensor, Targets], Tensor]] = {
     Sparsemax: fenchel_young,
     Entmax15: fenchel_young,
     Entmax: fenchel_young,
+    PerturbMax: perturb_max,
 }

@@ -8,30 +8,34 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Head, Targets, add_at, at, cross_entropy, with_gradient
+from .base import Head, Targets, add_at, at, cross_entropy_and_gradient, with_gradient
 
 # -----------------------------------------------------------------------------
 # Normal noise: F is the distribution function of N(0, 1), and logits are relative to the row's largest.
 #
-# A row needs log F(y - z_v) and the hazard h(y - z_v), which are smooth functions of the scalar z_v. They are
-# tabulated once at BINS values of z in [FLOOR, 0], 1 / PER apart. Each logit takes the Taylor series at the
-# value nearest to it. A sum over the row then needs only the sums, in each bin, of the powers of the logits'
-# distances from that value: a row costs O(V) and two products with a table.
+# A row needs log F(y - z_v) and its derivative in z_v, minus the hazard, which are smooth functions of the
+# scalar z_v. In each cell of z, 1 / 8 wide, log F(y - z) is a polynomial of degree DEGREE about the cell's
+# centre, tabulated once for each y. Bins divide the cells, and each logit takes the bin nearest to it. A sum
+# over the row then needs only the sums, in each bin, of the powers of the logits' distances from it; a bin's
+# sums become a cell's exactly, and a cell's polynomial becomes a bin's. So a row costs O(V) and two products
+# with a small table.
 
-PER = 32  # bins in a unit of z
+PER = 128  # bins in a unit of z
+FINE = 16  # bins in a cell
 FLOOR = -16  # lower logits weigh nothing: 1 - F(LOW - FLOOR) = 1e-9
 LOW = -10  # the lowest point y, where p_t = 1e-20
 BINS = 1 - FLOOR * PER
+CELLS = -(-BINS // FINE)
+DEGREE = 8
 
 
 @functools.lru_cache(maxsize=8)
 def normal_tables(vocab_size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """The points y (Q,) of the integral, and the Taylor coefficients in z at each bin, for each y.
+    """The points y (Q,) of the integral, the coefficients of log F in z (CELLS (DEGREE + 1), Q) for each
+    cell and y, and what moves a polynomial from a cell to its bins (DEGREE + 1, 4, FINE).
 
-    The coefficients are those of log F(y - z) (4 BINS, Q) up to the third, and of h(y - z) (Q, 3 BINS) up to
-    the second. The points fall from where the noisy logits reach if all V logits are as large as the largest.
-
-    The integral is by trapezoids. The largest noisy logit spreads over at least 1 / sqrt(2 log V) = 0.2; for
+    The points fall from where the noisy logits reach if all V logits are as large as the largest. The
+    integral is by trapezoids. The largest noisy logit spreads over at least 1 / sqrt(2 log V) = 0.2; for
     that, steps of 1/8 err by 1e-6. All is in float64, so that nothing underflows, and neither autocast nor
     TF32 touches the products.
     """
@@ -39,12 +43,19 @@ def normal_tables(vocab_size: int, device: torch.device) -> tuple[Tensor, Tensor
         raise ValueError("perturb_max with noise = 'normal' needs float64, which MPS lacks: use --device=cpu")
     top = math.ceil(8 * (math.sqrt(2 * math.log(vocab_size)) + 4))
     y = torch.arange(top, 8 * LOW - 1, -1, dtype=torch.float64, device=device) / 8
-    x = y + torch.arange(BINS, dtype=torch.float64, device=device)[:, None] / PER
-    log_F = torch.special.log_ndtr(x)
-    h = log_hazard(x).exp()
-    d1 = -h * (x + h)  # h'
-    d2 = -d1 * (x + 2 * h) - h  # h''
-    return y, torch.cat((log_F, -h, d1 / 2, -d2 / 6)), torch.cat((h, -d1, d2 / 2)).t().contiguous()
+    middle = (FINE - 1) / 2
+    x = y + (torch.arange(CELLS, dtype=torch.float64, device=device)[:, None] * FINE + middle) / PER
+    h = [log_hazard(x).exp()]  # the Taylor coefficients of the hazard at x, by h' = -h (x + h)
+    for n in range(DEGREE - 1):
+        plus = [h[0] + x, *(c + (m == 1) for m, c in enumerate(h[1:], 1))]
+        h.append(-sum(h[i] * plus[n - i] for i in range(n + 1)) / (n + 1))
+    log_F = [torch.special.log_ndtr(x), *(c * (-1) ** (n + 1) / (n + 1) for n, c in enumerate(h))]
+    # (delta + d)^k = sum_j C(k, j) delta^(k - j) d^j, with delta from the cell's centre to a bin's point
+    delta = (middle - torch.arange(FINE, dtype=torch.float64, device=device)) / PER
+    moved = [
+        [math.comb(k, j) * delta ** max(k - j, 0) for j in range(4)] for k in range(DEGREE + 1)
+    ]  # comb is 0 for j > k
+    return y, torch.stack(log_F, 1).flatten(0, 1), torch.stack([torch.stack(m) for m in moved])
 
 
 def log_hazard(x: Tensor) -> Tensor:
@@ -53,41 +64,44 @@ def log_hazard(x: Tensor) -> Tensor:
 
 
 def nearest(z: Tensor) -> tuple[Tensor, Tensor]:
-    """The bin (N, V) nearest to each logit, and the logit's distance from its point."""
+    """The bin (N, V) nearest to each logit, and, in place of z, the logit's distance from its point."""
     bin = (z * -PER).round_().clamp_(max=BINS - 1)
-    return bin.long(), bin.div_(PER).add_(z)
+    return bin.long(), z.add_(bin, alpha=1 / PER)
 
 
-def log_product(bin: Tensor, d: Tensor, table: Tensor) -> Tensor:
+def log_product(bin: Tensor, d: Tensor, log_F: Tensor, moved: Tensor) -> Tensor:
     """sum_v log F(y - z_v) (N, Q), float64."""
-    sums, power = d.new_zeros(len(d), 4, BINS), torch.ones_like(d)
-    for i in range(4):
-        sums[:, i].scatter_add_(1, bin, power)
-        power.mul_(d)
-    return sums.double().flatten(1) @ table
+    sums, power = d.new_zeros(len(d), 3, CELLS * FINE), torch.ones_like(d)
+    for j in range(3):
+        sums[:, j].scatter_add_(1, bin, power)
+        power *= d
+    sums = sums.double().unflatten(2, (CELLS, FINE))
+    return torch.einsum("njcf,kjf->nck", sums, moved[:, :3]).flatten(1) @ log_F
 
 
-def series(coefficients: Tensor, bin: Tensor, d: Tensor) -> Tensor:
-    """c_0 + c_1 d + c_2 d^2 (N, V), with the coefficients c (N, 3, BINS) of each logit's bin."""
-    c0, c1, c2 = coefficients.to(d.dtype).unbind(1)
-    return c2.gather(1, bin).mul_(d).add_(c1.gather(1, bin)).mul_(d).add_(c0.gather(1, bin))
+def hazards(density: Tensor, log_F: Tensor, moved: Tensor) -> list[Tensor]:
+    """The mean under `density` (N, Q) of the hazard h(y - z), as the series c_0, c_1 and c_2, each (N, bins),
+    about the point of each bin: minus the derivative of log F's, so it fits the loss as it is computed."""
+    mean = (density @ log_F.t()).unflatten(1, (CELLS, DEGREE + 1))
+    return [
+        torch.einsum("nck,kf->ncf", mean, -(j + 1) * moved[:, j + 1]).flatten(1) for j in range(3)
+    ]
 
 
-@with_gradient
-def normal_cross_entropy(z: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
-    """-log p_t (N,), see `PerturbMax`.
+def normal_loss(z: Tensor, token: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """-log p_t (N,), see `PerturbMax`, and its gradient (N, V), the latter in `out` if given, which may be z
+    itself.
 
     Let a(y) be the density that the largest noisy logit is t's and equals y. The gradient is E_a[h(y - z_j)]
-    for j != t; over all j it sums to 0. As the series of h is the derivative of that of log F, this is the
-    gradient of the loss as it is computed.
+    for j != t; over all j it sums to 0.
     """
-    y, log_F, h = normal_tables(z.shape[1], z.device)
-    z = z - z.amax(1, keepdim=True)
+    y, log_F, moved = normal_tables(z.shape[1], z.device)
+    z = torch.sub(z, z.amax(1, keepdim=True), out=out)
     z_t = at(z, token)[:, None].double()
     bin, d = nearest(z.clamp_(min=FLOOR))
-    a = log_product(bin, d, log_F) + log_hazard(y - z_t)
-    mean_h = F.hardshrink(a.softmax(1) @ h, 1e-30)  # products with denormals are slow
-    grad = series(mean_h.unflatten(1, (3, BINS)), bin, d)
+    a = log_product(bin, d, log_F, moved) + log_hazard(y - z_t)
+    c0, c1, _ = (F.hardshrink(c, 1e-30).to(z.dtype) for c in hazards(a.softmax(1), log_F, moved))
+    grad = d.mul_(c1.gather(1, bin)).add_(c0.gather(1, bin))  # hardshrink: products with denormals are slow
     grad = add_at(grad, token, -at(grad, token))
     return (math.log(8) - a.logsumexp(1)).to(z.dtype), add_at(grad, token, -grad.sum(1))
 
@@ -97,16 +111,17 @@ def normal_log_probs(z: Tensor) -> Tensor:
 
     log p is concave, and falls as something between -z^2 / 4 and -z^2 / 2.
     """
-    y, log_F, h = normal_tables(z.shape[1], z.device)
+    y, log_F, moved = normal_tables(z.shape[1], z.device)
     z = z - z.amax(1, keepdim=True)
     bin, d = nearest(z)
-    log_G = log_product(bin, d.clamp(min=-1), log_F)
+    log_G = log_product(bin, d.clamp(min=-1), log_F, moved)
     # the Taylor coefficients of p at each bin, but for a factor, and from them those of log p
-    p, p1, p2 = (log_G.softmax(1) @ h).unflatten(1, (3, BINS)).unbind(1)
+    p, p1, p2 = hazards(log_G.softmax(1), log_F, moved)
     log_factor = log_G.logsumexp(1, keepdim=True) - math.log(8)
     slope = p1 / p
     curve = p2 / p - slope.square() / 2
-    log_p = series(torch.stack((p.log() + log_factor, slope, curve), 1), bin, d)
+    c0, c1, c2 = (c.to(d.dtype).gather(1, bin) for c in (p.log() + log_factor, slope, curve))
+    log_p = c2.mul_(d).add_(c1).mul_(d).add_(c0)
     return log_p.log_softmax(1)  # its sum is 1 but for rounding
 
 
@@ -147,19 +162,19 @@ def exponential_points(z: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
     return q, points, torch.cat(columns, 1)
 
 
-@with_gradient
-def exponential_cross_entropy(z: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
-    """As `normal_cross_entropy`, with the hazard s q / (1 - s q)."""
+def exponential_loss(z: Tensor, token: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """As `normal_loss`, with the hazard s q / (1 - s q)."""
     z = z - z.amax(1, keepdim=True)
     q, points, log_w = exponential_points(z)
-    q_t, grad = at(q, token)[:, None], torch.zeros_like(z)
+    z_t, q_t = at(z, token), at(q, token)[:, None]
+    grad = torch.zeros_like(z) if out is None else out.zero_()
     a = log_w - torch.cat([(s * -q_t).log1p() for s in points], 1)
     for s, w in zip(points, a.softmax(1).split(1, dim=1)):
         if (w > 1e-9).any():
             x = s * q
             grad.addcmul_(x.div_(1 - x), w)
     grad = add_at(grad, token, -at(grad, token))
-    return -(at(z, token) + a.logsumexp(1)), add_at(grad, token, -grad.sum(1))
+    return -(z_t + a.logsumexp(1)), add_at(grad, token, -grad.sum(1))
 
 
 def exponential_log_probs(z: Tensor) -> Tensor:
@@ -176,11 +191,17 @@ def gumbel_log_probs(z: Tensor) -> Tensor:
     return z.log_softmax(1)
 
 
+# noise -> f(z, token, out), as `normal_loss`; log p
 NOISES = {
-    "gumbel": (cross_entropy, gumbel_log_probs),
-    "normal": (normal_cross_entropy, normal_log_probs),
-    "exponential": (exponential_cross_entropy, exponential_log_probs),
+    "gumbel": (cross_entropy_and_gradient, gumbel_log_probs),
+    "normal": (normal_loss, normal_log_probs),
+    "exponential": (exponential_loss, exponential_log_probs),
 }
+
+
+@with_gradient
+def perturbed_loss(z: Tensor, token: Tensor, noise: str) -> tuple[Tensor, Tensor]:
+    return NOISES[noise][0](z, token)
 
 
 class PerturbMax(Head):
@@ -209,7 +230,7 @@ class PerturbMax(Head):
         self.noise = noise
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
-        return NOISES[self.noise][0](logits, targets.token)
+        return perturbed_loss(logits, targets.token, self.noise)
 
     def log_probs(self, logits: Tensor) -> Tensor:
         return NOISES[self.noise][1](logits)

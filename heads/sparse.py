@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Head, Targets, at
+from .base import Head, Targets, add_at, at, with_gradient
 
 
 class SparseSoftmax(Head):
@@ -57,53 +57,72 @@ class SparseSoftmax(Head):
         return F.log_softmax(self.top(logits), dim=-1)
 
 
-def threshold(x: Tensor, q: float) -> Tensor:
-    """tau (N, 1) with sum_i max(x_i - tau, 0)^q = 1, for q >= 1.
-
-    tau is at least max_i x_i - 1, so an x_i below that does not count. Few trained logits are above it.
-    """
-    low = x.amax(1, keepdim=True) - 1
-    near = x > low
-    count = near.sum(1)
-    most = int(count.max())
-    if 4 * most > x.shape[1]:
-        return newton(x, q, low)
-    # (N, most): those of each row, moved to the left
-    row = near.nonzero()[:, 0]
-    first = count.cumsum(0) - count
-    column = torch.arange(len(row), device=x.device) - first[row]
-    few = x.new_full((len(x), most), -math.inf)
-    few[row, column] = x[near]
-    return newton(few, q, low)
-
-
-def newton(x: Tensor, q: float, tau: Tensor) -> Tensor:
-    """The root tau (N, 1) of |max(x - tau, 0)|_q = 1, from a `tau` below it.
+def newton(x: Tensor, q: float, tau: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The root tau (N, 1) of sum_i max(x_i - tau, 0)^q = 1, from a `tau` below it; and, at the root, max(x -
+    tau, 0) (N, V) and its power q.
 
     The q-norm is convex and falls as tau grows, so Newton's method never oversteps the root.
     """
+    r = torch.empty_like(x)
     for _ in range(100):
-        r = (x - tau).relu()
-        below = r.sign() if q == 1 else r.pow(q - 1)  # 0^0 is to be 0
-        norm = (r * below).sum(1, keepdim=True).pow(1 / q)
-        nearer = tau + (norm - 1) * norm.pow(q - 1) / below.sum(1, keepdim=True)
+        torch.sub(x, tau, out=r).relu_()
+        power = r.sign() if q == 1 else r.pow(q - 1)  # 0^0 is to be 0
+        slope = power.sum(1, keepdim=True)
+        power *= r
+        norm = power.sum(1, keepdim=True).pow(1 / q)
+        nearer = tau + (norm - 1) * norm.pow(q - 1) / slope
         if not (nearer > tau).any():
             break
         tau = torch.maximum(tau, nearer)
-    return tau
+    return tau, r, power
 
 
-def entmax(z: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-    """alpha-entmax p (N, V) and p^(alpha - 1), both 0 outside the support."""
-    x = (alpha - 1) * (z - z.amax(1, keepdim=True))
-    root = (x - threshold(x, 1 / (alpha - 1))).relu()
-    p = root.pow(1 / (alpha - 1))
-    return p / p.sum(1, keepdim=True), root
+FOLD = 16  # columns in a group
 
 
-def entropy(p: Tensor, root: Tensor, alpha: float) -> Tensor:
-    """Tsallis's alpha-entropy H(p) (N,), with `root` = p^(alpha - 1)."""
-    return (1 - (p * root).sum(1)) / (alpha * (alpha - 1))
+def entmax(z: Tensor, alpha: float, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """alpha-entmax p (N, V), in `out` if given, which may be z itself; and max_p p z + H(p) (N,), with
+    Tsallis's alpha-entropy H(p) = (1 - sum_i p_i^alpha) / (alpha (alpha - 1)).
+
+    The tau of the largest logits of groups is at most the tau of all. A group whose largest is below it has p
+    = 0, and few groups of trained logits are above.
+    """
+    (N, V), q, start = z.shape, 1 / (alpha - 1), -z.new_ones(len(z), 1)
+    width = V // FOLD
+    if width >= FOLD:
+        groups = z[:, : FOLD * width].unflatten(1, (FOLD, width))  # group i has every width-th column from i
+        tops = groups.amax(1)
+        top = tops.amax(1, keepdim=True)
+        tops = (tops - top) * (alpha - 1)
+        start, *_ = newton(tops, q, start)
+        most = int((tops > start).sum(1).max())
+        if 0 < 4 * most < width:  # 0: these are no numbers
+            first = tops.topk(most, sorted=False).indices
+            columns = (first[:, None] + width * torch.arange(FOLD, device=z.device)[:, None]).flatten(1)
+            rest = torch.arange(FOLD * width, V, device=z.device).expand(N, -1)
+            columns = torch.cat((columns, rest), 1)
+            few, value = entmax(z.gather(1, columns), alpha)
+            p = torch.zeros_like(z) if out is None else out.zero_()
+            return p.scatter_(1, columns, few), value
+    top = z.amax(1, keepdim=True)
+    x = torch.sub(z, top, out=out).mul_(alpha - 1)
+    tau, root, p = newton(x, q, start)
+    total = p.sum(1, keepdim=True)
+    p = torch.mul(p, total.reciprocal(), out=out)
+    mean = root.mul_(p).sum(1)  # of p^(alpha - 1)
+    entropy = (1 - mean) / (alpha * (alpha - 1))
+    return p, entropy + (mean + tau.squeeze(1)) / (alpha - 1) + top.squeeze(1)
+
+
+def entmax_loss(z: Tensor, token: Tensor, alpha: float, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The Fenchel-Young loss max_p p z + H(p) - z_t (N,) and its gradient p - onehot(t) (N, V), the latter in
+    `out` if given, which may be z itself."""
+    z_t = at(z, token)
+    p, value = entmax(z, alpha, out)
+    return value - z_t, add_at(p, token, -1)
+
+
+differentiable_entmax_loss = with_gradient(entmax_loss)
 
 
 class Entmax(Head):
@@ -131,11 +150,9 @@ class Entmax(Head):
         self.alpha = alpha
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
-        z = logits - logits.detach().amax(1, keepdim=True)  # else L is a difference of large numbers
-        with torch.no_grad():  # p maximises p z + H(p), so a change of p does not change L
-            p, root = entmax(z, self.alpha)
-        return entropy(p, root, self.alpha) + (p * z).sum(1) - at(z, targets.token)
+        return differentiable_entmax_loss(logits, targets.token, self.alpha)
 
+    @torch.no_grad()
     def log_probs(self, logits: Tensor) -> Tensor:
         return entmax(logits, self.alpha)[0].log()
 
