@@ -7,6 +7,7 @@ plain         F.cross_entropy of logits, what everybody does: the base of all ra
 materialised  the head's own loss, of all logits at once
 chunked       ours
 linear_ce     torch's own F.linear_cross_entropy with chunking, if this torch has it
+products      the three bare products alone, of the logits and of both gradients: the floor of all ways
 
 Time: the ways of a head take turns in one process, so that a slow minute of the machine hits all of them. The
 median counts. Memory: each has a process, which reports its peak above inputs, parameters and gradients.
@@ -30,7 +31,7 @@ from bench.common import arguments, dtypes, median, resident_mb, turns, write
 from heads import HEADS, OutputHead, Targets, chunked_loss, make_head, project
 from runtime.device import DTYPES, autocast
 
-WAYS = ("plain", "materialised", "chunked", "linear_ce")
+WAYS = ("plain", "materialised", "chunked", "linear_ce", "products")
 LABELS = 51
 
 
@@ -67,8 +68,16 @@ class Case:
 
     def step(self, way: str) -> None:
         with autocast(self.device, self.dtype):
+            if way == "products":
+                return self.products()
             total = loss(way, self.oh, self.hidden, self.targets)
         total.backward()
+
+    @torch.no_grad()
+    def products(self) -> None:
+        weight = self.oh.projection.draw().weight[: self.oh.head.vocab_size]
+        logits = self.hidden @ weight.t()
+        logits @ weight, logits.t() @ self.hidden  # as their gradient, which has the same shape and dtype
 
 
 def peak_mb(way: str, head: str, dtype: str, rows: int, dim: int, vocab: int, device: str = "cpu") -> float:

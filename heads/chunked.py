@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .base import Head, Targets
-from .projection import Weights, amplified, sphere, unit
+from .projection import Weights, across_, amplified, reciprocal_lengths, sphere
 from .tasks import Task, run
 
 # Class of heads -> f(head, logits (N, V), targets): returns `loss` (N,) and overwrites the logits with its
@@ -30,7 +30,7 @@ class Sizes(NamedTuple):
 def chunk_rows(vocab_size: int, device: str) -> int:
     """Rows of logits for one matrix product: never too few for it to be efficient; on a GPU half a
     gigabyte."""
-    return max(256, (2**22 if device == "cpu" else 2**27) // vocab_size)
+    return max(128, (2**22 if device == "cpu" else 2**27) // vocab_size)
 
 
 def block_rows(vocab_size: int, device: str) -> int:
@@ -45,10 +45,12 @@ def sizes(count: int, vocab_size: int, device: str, chunk: int = 0, block: int =
     rows, few = chunk_rows(vocab_size, device), block_rows(vocab_size, device)
     if device != "cpu":
         return Sizes(chunk or rows, block or few, 2**31, 1)
-    rows = min(rows, max(64, -(-count // 4)))  # more chunks than threads, so that no thread is idle for long
     # to wake the threads takes longer than work of a fraction of a millisecond
     workers = torch.get_num_threads() if count * vocab_size >= 2**22 else 1
-    return Sizes(chunk or rows, block or few, 2048, workers)
+    if workers == 1:
+        rows = max(rows, 256)  # faster, and there is one buffer
+    rows = min(rows, max(64, -(-count // 4)))  # more chunks than threads, so that no thread is idle for long
+    return Sizes(chunk or rows, block or few, 4096, workers)
 
 
 class _Gradients:
@@ -73,6 +75,8 @@ class _Gradients:
         # apart
         kept = self.V if hidden.device.type == "cpu" else len(weights.weight)
         self.hidden, self.weight, self.bias = hidden.to(dtype), weights.weight[:kept].to(dtype), weights.bias
+        # unit rows of the weight would be another (V, C): the products are divided by the rows' lengths
+        self.scale = reciprocal_lengths(weights.weight)[: self.V] if head.cosine else None
         self.needed = any(needs)
         self.d_hidden = torch.empty_like(hidden) if needs[0] else None
         self.d_weight = torch.empty_like(weights.weight) if needs[1] else None
@@ -150,6 +154,8 @@ class _Gradients:
         own parameters; that of the logits takes the place of z."""
         cpu = z.device.type == "cpu"
         logits = logits.detach().to(self.work, copy=not cpu)  # on a CPU in place
+        if self.scale is not None:
+            logits *= self.scale
         if self.bias is not None:
             logits += self.bias
         weights = targets.weights
@@ -164,6 +170,8 @@ class _Gradients:
             with torch.enable_grad():
                 loss = weighted(self.head.loss(logits.requires_grad_(), targets), weights)
                 dz, *d_params = torch.autograd.grad(loss.sum(), (logits, *self.params), allow_unused=True)
+        if self.scale is not None:
+            dz *= self.scale
         if dz.data_ptr() != z.data_ptr():
             z.copy_(dz)
         return loss.detach(), d_params
@@ -177,6 +185,8 @@ class _Gradients:
         if self.d_bias is not None:
             d_bias = self.d_bias[part]
             total = z[:, : len(d_bias)].sum(0, dtype=self.work)
+            if self.scale is not None:
+                total /= self.scale[part]
             d_bias.copy_(total if k == 0 else d_bias + total)
 
 
@@ -217,6 +227,8 @@ class _ChunkedLoss(torch.autograd.Function):
         with torch.autocast(hidden.device.type, enabled=False):
             g = _Gradients(hidden, Weights(weight, bias), head, targets, dtype, cut, needs, wanted)
             run(g.tasks(), cut.workers)
+            if head.cosine and g.d_weight is not None:
+                across_(g.d_weight, weight, cut.columns)
         sums = iter([_sum(column) for column in zip(*g.d_params)] or [None] * len(wanted))
         d_params = [next(sums) if need else None for need in needs[3:]]
         ctx.grads = [g.d_hidden, g.d_weight, g.d_bias, *d_params]
@@ -271,7 +283,7 @@ def chunked_loss(
     device = hidden.device.type
     cut = sizes(len(hidden), head.vocab_size, device, chunk, block)
     if head.cosine:
-        hidden, weights = sphere(hidden), weights._replace(weight=unit(weights.weight))
+        hidden = sphere(hidden)
     hidden = amplified(hidden, gain)
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     return _ChunkedLoss.apply(

@@ -6,6 +6,7 @@ one is differentiated by autograd. So all heads work without this file: who dele
 __init__.py, too.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -97,6 +98,16 @@ def gs_softmax_f2(head: GSSoftmaxF2, z: Tensor, targets: Targets) -> Tensor:
 # Taylor softmax: one logarithm a row, where softmax of its link takes one a logit
 
 
+def taylor_(z: Tensor, a: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """`taylor(z, a, n)`, which overwrites z: both by one Horner's rule, in three arrays."""
+    r, q = z.div_(a), 1 / a
+    f, slope = torch.full_like(r, 1 / math.factorial(n)), torch.zeros_like(r)
+    for i in reversed(range(n)):
+        slope.mul_(r).add_(f)
+        f.mul_(r).add_(q ** (n - i) / math.factorial(i))
+    return f, slope
+
+
 def taylor_softmax(head: Taylor, z: Tensor, targets: Targets) -> Tensor:
     """L = log sum_j f_n(z_j) - log f_n(z_t); dL/dz_i = f_n'(z_i) / sum_j f_n(z_j) - [i = t] f_n'(z_t) /
     f_n(z_t). For `TaylorInf` the gradient is what that head passes back.
@@ -104,10 +115,9 @@ def taylor_softmax(head: Taylor, z: Tensor, targets: Targets) -> Tensor:
     Source: Banerjee et al. 2021, eq. 5 and 6.
     """
     n, token = head.n, targets.token
-    a = z.abs().amax(1, keepdim=True).clamp(min=1)
-    f, slope = taylor(z, a, n)  # f_n / a^n and f_n' / a^(n-1)
+    z_t, a = at(z, token), torch.maximum(z.amax(1, keepdim=True), -z.amin(1, keepdim=True)).clamp(min=1)
+    f, slope = taylor_(z, a, n)  # f_n / a^n and f_n' / a^(n-1)
     total = f.sum(1, keepdim=True)
-    z_t = at(z, token)
     a_t = z_t.abs().clamp(min=1)
     f_t, slope_t = taylor(z_t, a_t, n)
     if isinstance(head, TaylorInf):

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -48,7 +49,7 @@ def normal_tables(vocab_size: int, device: torch.device) -> tuple[Tensor, Tensor
     h = [log_hazard(x).exp()]  # the Taylor coefficients of the hazard at x, by h' = -h (x + h)
     for n in range(DEGREE - 1):
         plus = [h[0] + x, *(c + (m == 1) for m, c in enumerate(h[1:], 1))]
-        h.append(-sum(h[i] * plus[n - i] for i in range(n + 1)) / (n + 1))
+        h.append(-torch.stack([h[i] * plus[n - i] for i in range(n + 1)]).sum(0) / (n + 1))
     log_F = [torch.special.log_ndtr(x), *(c * (-1) ** (n + 1) / (n + 1) for n, c in enumerate(h))]
     # (delta + d)^k = sum_j C(k, j) delta^(k - j) d^j, with delta from the cell's centre to a bin's point
     delta = (middle - torch.arange(FINE, dtype=torch.float64, device=device)) / PER
@@ -71,21 +72,19 @@ def nearest(z: Tensor) -> tuple[Tensor, Tensor]:
 
 def log_product(bin: Tensor, d: Tensor, log_F: Tensor, moved: Tensor) -> Tensor:
     """sum_v log F(y - z_v) (N, Q), float64."""
-    sums, power = d.new_zeros(len(d), 3, CELLS * FINE), torch.ones_like(d)
-    for j in range(3):
+    sums = d.new_zeros(len(d), 3, CELLS * FINE)
+    for j, power in enumerate((torch.ones_like(d), d, d.square())):
         sums[:, j].scatter_add_(1, bin, power)
-        power *= d
     sums = sums.double().unflatten(2, (CELLS, FINE))
     return torch.einsum("njcf,kjf->nck", sums, moved[:, :3]).flatten(1) @ log_F
 
 
-def hazards(density: Tensor, log_F: Tensor, moved: Tensor) -> list[Tensor]:
-    """The mean under `density` (N, Q) of the hazard h(y - z), as the series c_0, c_1 and c_2, each (N, bins),
-    about the point of each bin: minus the derivative of log F's, so it fits the loss as it is computed."""
+def hazards(density: Tensor, log_F: Tensor, moved: Tensor, terms: int) -> list[Tensor]:
+    """The mean under `density` (N, Q) of the hazard h(y - z), as the first `terms` coefficients, each (N,
+    bins), of its series about the point of each bin: minus the derivative of log F's, so it fits the loss as
+    it is computed."""
     mean = (density @ log_F.t()).unflatten(1, (CELLS, DEGREE + 1))
-    return [
-        torch.einsum("nck,kf->ncf", mean, -(j + 1) * moved[:, j + 1]).flatten(1) for j in range(3)
-    ]
+    return [(mean @ (-(j + 1) * moved[:, j + 1])).flatten(1) for j in range(terms)]
 
 
 def normal_loss(z: Tensor, token: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -100,8 +99,9 @@ def normal_loss(z: Tensor, token: Tensor, out: Tensor | None = None) -> tuple[Te
     z_t = at(z, token)[:, None].double()
     bin, d = nearest(z.clamp_(min=FLOOR))
     a = log_product(bin, d, log_F, moved) + log_hazard(y - z_t)
-    c0, c1, _ = (F.hardshrink(c, 1e-30).to(z.dtype) for c in hazards(a.softmax(1), log_F, moved))
-    grad = d.mul_(c1.gather(1, bin)).add_(c0.gather(1, bin))  # hardshrink: products with denormals are slow
+    # products with denormals are slow
+    c0, c1 = (F.hardshrink(c, 1e-30).to(z.dtype) for c in hazards(a.softmax(1), log_F, moved, 2))
+    grad = d.mul_(c1.gather(1, bin)).add_(c0.gather(1, bin))
     grad = add_at(grad, token, -at(grad, token))
     return (math.log(8) - a.logsumexp(1)).to(z.dtype), add_at(grad, token, -grad.sum(1))
 
@@ -116,7 +116,7 @@ def normal_log_probs(z: Tensor) -> Tensor:
     bin, d = nearest(z)
     log_G = log_product(bin, d.clamp(min=-1), log_F, moved)
     # the Taylor coefficients of p at each bin, but for a factor, and from them those of log p
-    p, p1, p2 = hazards(log_G.softmax(1), log_F, moved)
+    p, p1, p2 = hazards(log_G.softmax(1), log_F, moved, 3)
     log_factor = log_G.logsumexp(1, keepdim=True) - math.log(8)
     slope = p1 / p
     curve = p2 / p - slope.square() / 2
@@ -192,7 +192,7 @@ def gumbel_log_probs(z: Tensor) -> Tensor:
 
 
 # noise -> f(z, token, out), as `normal_loss`; log p
-NOISES = {
+NOISES: dict[str, tuple[Callable[..., tuple[Tensor, Tensor]], Callable[[Tensor], Tensor]]] = {
     "gumbel": (cross_entropy_and_gradient, gumbel_log_probs),
     "normal": (normal_loss, normal_log_probs),
     "exponential": (exponential_loss, exponential_log_probs),

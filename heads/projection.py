@@ -75,6 +75,20 @@ def unit(x: Tensor) -> Tensor:
     return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)
 
 
+def reciprocal_lengths(x: Tensor) -> Tensor:
+    """1 / |x_v| (V,) of the rows of x (V, C), in float32 at least: what makes unit rows of them."""
+    return x.norm(dim=1, dtype=torch.promote_types(x.dtype, torch.float32)).clamp_(min=1e-12).reciprocal_()
+
+
+@torch.no_grad()
+def across_(gradient: Tensor, x: Tensor, rows: int) -> None:
+    """Takes its part along x off each row of a `gradient` (V, C), in place, `rows` rows at a time: the length
+    of a row of x (V, C) does not matter to its unit row."""
+    for g, w in zip(gradient.split(rows), x.split(rows)):
+        w = unit(w)
+        g -= w * (w * g).sum(1, keepdim=True)
+
+
 def sphere(hidden: Tensor) -> Tensor:
     """Rows of length sqrt(C), as a LayerNorm without parameters leaves them: times unit rows, sqrt(C)
     cosines."""
