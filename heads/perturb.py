@@ -33,7 +33,7 @@ DEGREE = 8
 @functools.lru_cache(maxsize=8)
 def normal_tables(vocab_size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """The points y (Q,) of the integral, the coefficients of log F in z (CELLS (DEGREE + 1), Q) for each
-    cell and y, and what moves a polynomial from a cell to its bins (DEGREE + 1, 4, FINE).
+    cell and y, and what moves a polynomial from a cell to its bins (4, FINE, DEGREE + 1).
 
     The points fall from where the noisy logits reach if all V logits are as large as the largest. The
     integral is by trapezoids. The largest noisy logit spreads over at least 1 / sqrt(2 log V) = 0.2; for
@@ -53,10 +53,11 @@ def normal_tables(vocab_size: int, device: torch.device) -> tuple[Tensor, Tensor
     log_F = [torch.special.log_ndtr(x), *(c * (-1) ** (n + 1) / (n + 1) for n, c in enumerate(h))]
     # (delta + d)^k = sum_j C(k, j) delta^(k - j) d^j, with delta from the cell's centre to a bin's point
     delta = (middle - torch.arange(FINE, dtype=torch.float64, device=device)) / PER
+    powers = [delta ** max(k, 0) for k in range(-3, DEGREE + 1)]
     moved = [
-        [math.comb(k, j) * delta ** max(k - j, 0) for j in range(4)] for k in range(DEGREE + 1)
-    ]  # comb is 0 for j > k
-    return y, torch.stack(log_F, 1).flatten(0, 1), torch.stack([torch.stack(m) for m in moved])
+        torch.stack([math.comb(k, j) * powers[k - j + 3] for k in range(DEGREE + 1)], 1) for j in range(4)
+    ]
+    return y, torch.stack(log_F, 1).flatten(0, 1), torch.stack(moved)
 
 
 def log_hazard(x: Tensor) -> Tensor:
@@ -72,19 +73,23 @@ def nearest(z: Tensor) -> tuple[Tensor, Tensor]:
 
 def log_product(bin: Tensor, d: Tensor, log_F: Tensor, moved: Tensor) -> Tensor:
     """sum_v log F(y - z_v) (N, Q), float64."""
-    sums = d.new_zeros(len(d), 3, CELLS * FINE)
+    sums, moved = d.new_zeros(3, len(d), CELLS * FINE), moved.to(d.dtype)
     for j, power in enumerate((torch.ones_like(d), d, d.square())):
-        sums[:, j].scatter_add_(1, bin, power)
-    sums = sums.double().unflatten(2, (CELLS, FINE))
-    return torch.einsum("njcf,kjf->nck", sums, moved[:, :3]).flatten(1) @ log_F
+        sums[j].scatter_add_(1, bin, power)
+    of_cells = sum(s.unflatten(1, (CELLS, FINE)) @ m for s, m in zip(sums, moved))
+    return of_cells.flatten(1).double() @ log_F
 
 
-def hazards(density: Tensor, log_F: Tensor, moved: Tensor, terms: int) -> list[Tensor]:
+def hazards(
+    density: Tensor, log_F: Tensor, moved: Tensor, terms: int, dtype: torch.dtype = torch.float64
+) -> list[Tensor]:
     """The mean under `density` (N, Q) of the hazard h(y - z), as the first `terms` coefficients, each (N,
     bins), of its series about the point of each bin: minus the derivative of log F's, so it fits the loss as
     it is computed."""
     mean = (density @ log_F.t()).unflatten(1, (CELLS, DEGREE + 1))
-    return [(mean @ (-(j + 1) * moved[:, j + 1])).flatten(1) for j in range(terms)]
+    if dtype != torch.float64:
+        mean, moved = F.hardshrink(mean, 1e-30).to(dtype), moved.to(dtype)  # products with denormals are slow
+    return [(mean @ (-(j + 1) * moved[j + 1]).t()).flatten(1) for j in range(terms)]
 
 
 def normal_loss(z: Tensor, token: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -99,8 +104,7 @@ def normal_loss(z: Tensor, token: Tensor, out: Tensor | None = None) -> tuple[Te
     z_t = at(z, token)[:, None].double()
     bin, d = nearest(z.clamp_(min=FLOOR))
     a = log_product(bin, d, log_F, moved) + log_hazard(y - z_t)
-    # products with denormals are slow
-    c0, c1 = (F.hardshrink(c, 1e-30).to(z.dtype) for c in hazards(a.softmax(1), log_F, moved, 2))
+    c0, c1 = hazards(a.softmax(1), log_F, moved, 2, z.dtype)
     grad = d.mul_(c1.gather(1, bin)).add_(c0.gather(1, bin))
     grad = add_at(grad, token, -at(grad, token))
     return (math.log(8) - a.logsumexp(1)).to(z.dtype), add_at(grad, token, -grad.sum(1))
