@@ -10,13 +10,15 @@ linear_ce     torch's own F.linear_cross_entropy with chunking, if this torch ha
 products      the three bare products alone, of the logits and of both gradients: the floor of all ways
 
 Time: the ways of a head take turns in one process, so that a slow minute of the machine hits all of them. The
-median counts. Memory: each has a process, which reports its peak above inputs, parameters and gradients.
+median counts. cpu_seconds is the least CPU time of a step, of all its threads: other programs change it less.
+Memory: each has a process, which reports its peak above inputs, parameters and gradients.
 On a GPU the head's loss is compiled, as in train.py, and memory is what torch's allocator gave out.
 """
 
 import argparse
 import subprocess
 import sys
+import time
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -109,11 +111,19 @@ def measure(head: str, dtype: str, ways: list[str], rounds: int, size: tuple) ->
     """Median seconds and peak memory of each way; the first step of each warms up."""
     vocab = size[2]
     case = Case(head, dtype, *size)
-    seconds = turns({way: partial(case.step, way) for way in ways}, rounds, 1, case.device)
-    del case
+    cpu: dict[str, list[float]] = {way: [] for way in ways}
+
+    def step(way: str, case: Case = case) -> None:
+        start = time.process_time()
+        case.step(way)
+        cpu[way].append(time.process_time() - start)
+
+    seconds = turns({way: partial(step, way) for way in ways}, rounds, 1, case.device)
+    del case, step
     results = []
     for way in ways:
         r = {"dtype": dtype, "vocab": vocab, "head": head, "way": way, "seconds": median(seconds[way])}
+        r["cpu_seconds"] = min(cpu[way])
         results.append({**r, "peak_mb": peak_in_a_process(way, head, dtype, *size)})
     return results
 
