@@ -69,13 +69,11 @@ def gs_softmax_f1(head: GSSoftmaxF1, z: Tensor, targets: Targets) -> Tensor:
 
     dL/dz_i = s_i (1 - s_i) / sum_v s_v - [i = t] (1 - s_t).
     """
-    s = torch.sigmoid(z)
+    if z.amax(1).amin() < -60:  # sigma has lost its digits
+        return by_slope(head, z, targets, torch.sigmoid(-z))
+    z_t, s = at(z, targets.token), z.sigmoid_()
     total = s.sum(1, keepdim=True)
-    if total.amin() < TINY:
-        return by_slope(head, z, targets, 1 - s)
-    z_t = at(z, targets.token)
-    torch.addcmul(s, s, s, value=-1, out=z)
-    z *= total.reciprocal()
+    s.addcmul_(s, s, value=-1).mul_(total.reciprocal())
     add_at(z, targets.token, -torch.sigmoid(-z_t))
     return total.log().squeeze(1) - F.logsigmoid(z_t)
 
