@@ -96,7 +96,7 @@ def entmax(z: Tensor, alpha: float, out: Tensor | None = None) -> tuple[Tensor, 
         tops = (tops - top) * (alpha - 1)
         start, *_ = newton(tops, q, start)
         most = int((tops > start).sum(1).max())
-        if 0 < 4 * most < width:  # 0: these are no numbers
+        if 4 * most < width and top.isfinite().all():  # else a nan might be in a group that is left out
             first = tops.topk(most, sorted=False).indices
             columns = (first[:, None] + width * torch.arange(FOLD, device=z.device)[:, None]).flatten(1)
             rest = torch.arange(FOLD * width, V, device=z.device).expand(N, -1)

@@ -710,6 +710,16 @@ def test_entmax_is_the_librarys(name, args, alpha, scale):
     torch.testing.assert_close(*(torch.autograd.grad(l.sum(), z)[0] for l in (ours, theirs)), **near)
 
 
+@pytest.mark.parametrize("alpha", [1.25, 2.0])
+def test_entmax_of_a_nan_is_nan(alpha):
+    """Of its row alone, also where entmax looks at the largest logits only: a diverged run must be seen."""
+    z = 8 * torch.randn(5, 3000, generator=torch.Generator().manual_seed(0))
+    z[1, 77] = math.nan
+    head, bad = HEADS["entmax"](3000, alpha), torch.arange(5) == 1
+    assert torch.equal(head.log_probs(z).isnan().all(1), bad)
+    assert torch.equal(head.loss(z, Targets.single(torch.arange(5))).isnan(), bad)
+
+
 def test_exponential_perturb_max_is_permute_and_flip():
     """McKenna & Sheldon 2020, algorithm 1: in a random order of the tokens, the first whose coin of
     probability e^(z_i - max z) falls on heads."""
