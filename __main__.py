@@ -1,13 +1,12 @@
-"""nanoHeads' commands, one name before all: `nanoheads train config/baseline.py` of an installed nanoHeads.
+"""nanoHeads: a GPT whose output head and generation order are choices.
 
-    nanoheads COMMAND [arguments]       a command; --help after it says more
-    nanoheads prepare CORPUS [...]      the token files of a corpus; --help after it says more
-    nanoheads labs/LAB/PROGRAM [...]    a program of a lab, such as labs/images/sample
-    nanoheads data/grammar/score MODEL  how far a model of anybody's is from the known language
-    nanoheads --version
+    nanoheads COMMAND [arguments]       --help after it says more; below each stands an example
 
-In a checkout `python train.py ...` is the same. Config files are found from the current folder, else among
-nanoHeads' own. Prepared data go to data/ and runs to out/ of the current folder.
+COMMANDS
+
+labs/LAB/PROGRAM is a program of a lab, such as labs/images/sample. In a checkout `python train.py ...` is
+`nanoheads train ...`. Config files are found from the current folder, else among nanoHeads' own. Prepared
+data go to data/ and runs to out/ of the current folder. --version says which nanoHeads this is.
 
 Some commands need more packages than a training. pip install "nanoheads[EXTRA]" adds them, and EXTRA is
 
@@ -27,6 +26,13 @@ from pathlib import Path
 from nanoheads import __version__
 
 HERE = Path(__file__).resolve().parent
+# what one wants to do -> the programs for it
+GROUPS = {
+    "train": ("prepare", "train", "augment"),
+    "write": ("sample",),
+    "compare": ("eval_diversity", "table", "report", "data/grammar/score"),
+    "publish": ("export",),
+}
 NO_COMMANDS = ("__init__", "__main__", "model", "truth")
 COMMANDS = {path.stem: path for path in sorted(HERE.glob("*.py")) if path.stem not in NO_COMMANDS}
 CORPORA = {path.parent.name: path for home in ("data", "labs") for path in HERE.glob(f"{home}/*/prepare.py")}
@@ -34,21 +40,40 @@ INNER = (path for pattern in ("labs/*/*.py", "data/*/score.py") for path in HERE
 PROGRAMS = {path.relative_to(HERE).with_suffix("").as_posix(): path for path in INNER}
 
 
-def described(known: dict[str, Path]) -> str:
-    """A line for each: its name, and the first line of its file's docstring."""
+def described(known: dict[str, Path], examples: bool = False) -> str:
+    """For each its name and the first line of its file's docstring; and the first command in there."""
     lines = []
     for name, path in known.items():
         with path.open(encoding="utf-8") as file:
             says = file.readline().strip('"\n ')
+            command = next((line.strip() for line in file if line.strip().startswith("python ")), "")
         lines.append(f"    {name:<20}{says}")
+        if examples:
+            _, _, arguments = command.partition(".py ")
+            lines.append(f"        nanoheads {name} {arguments.partition('   ')[0]}")
     return "\n".join(lines)
+
+
+def grouped() -> str:
+    """All commands by what one wants to do, each with an example; the corpora."""
+    corpora = f"The token files of a corpus: {', '.join(sorted(CORPORA))}"
+    prepare = f"    {'prepare':<20}{corpora}\n        nanoheads prepare grammar"
+    parts = []
+    for purpose, names in GROUPS.items():
+        programs = described({n: (COMMANDS | PROGRAMS)[n] for n in names if n != "prepare"}, examples=True)
+        parts.append("\n".join([purpose, *([prepare] if "prepare" in names else []), programs]))
+    return "\n\n".join(parts)
 
 
 def main() -> None:
     """Runs the command that the first argument names, as a program of its own."""
     name, *arguments = sys.argv[1:] or ["--help"]
-    if name in ("-h", "--help") or [name, *arguments] in (["prepare", "-h"], ["prepare", "--help"]):
-        print(__doc__, "commands", described(COMMANDS), "", "corpora", described(CORPORA), sep="\n")
+    if name in ("-h", "--help"):
+        print(__doc__.replace("COMMANDS\n", grouped() + "\n"))
+        return
+    if name == "prepare" and arguments[:1] in ([], ["-h"], ["--help"]):
+        print("nanoheads prepare CORPUS [--key=value ...]: the token files of a corpus\n")
+        print(described(CORPORA, examples=True).replace("nanoheads ", "nanoheads prepare "))
         return
     if name == "--version":
         print(f"nanoheads {__version__}")

@@ -1,6 +1,6 @@
 """A teacher GPT-2 proposes further next tokens: multi-label targets, stored once beside the token file.
 
-    python augment.py config/sig_gpt.py [more configs] [--key=value ...]
+    python augment.py config/sig_gpt.py config/tiny.py
 
 builds the store that train.py with the same words would use. It chooses m positions in each training window.
 At each, the teacher's k most probable tokens are candidates, and those whose perplexity is under a threshold

@@ -1,6 +1,6 @@
 """The comparison table: checkpoints -> perplexity, calibration and diversity, beside human text.
 
-    python eval_diversity.py out/baseline out/sig_gpt --out results/table
+    python eval_diversity.py out/baseline-tiny out/entmax15-tiny --prompt_tokens=14 --new_tokens=50 --out=two
     python eval_diversity.py best=out/baseline last=out/baseline/last other=elsewhere/baseline
     python eval_diversity.py out/baseline theirs=texts.jsonl --scorer out/large
 

@@ -1,14 +1,16 @@
 """Tables and runs -> one HTML file that opens in any browser, without a network.
 
+    python report.py two out/baseline-tiny out/entmax15-tiny --prompt_tokens=14 --new_tokens=50
     python report.py results/heads results/grammar --out report.html
     python report.py results/grammar out/baseline-grammar-1 other=out/sig_gpt-grammar-1 --out report.html
 
 A table is the name of its store without its ending: results/NAME of table.py, or --out of eval_diversity.py.
-The page shows each of its measures, with groups and seeds, the figures that its rows give, other pictures
-that lie beside it (NAME.*.png), and texts of NAME.samples. A run is its out folder: all runs continue the
-same held-out prompts, each token shaded by -log p (of Bayesian rows also by epistemic uncertainty, of any
-order also by the order of generation), and where the truth is known (data/grammar), their next-word
-distributions stand beside it. Runs need their checkpoints and their corpus.
+A run is its out folder, and needs its checkpoint and its corpus. The page says what was trained on what, for
+how long, and what each row does differently. Where the truth is known (data/grammar) the runs' next-word
+distributions stand beside it. All runs continue the same held-out prompts, each token shaded by -log p (of
+Bayesian rows also by epistemic uncertainty, of any order also by the order of generation). A table follows
+with each of its measures, its groups and seeds, the figures that its rows give, and other pictures that lie
+beside it (NAME.*.png); without runs also texts of NAME.samples.
 """
 
 from dataclasses import dataclass
@@ -32,7 +34,7 @@ class ReportConfig:
     data: str = ""                  # the prepared data folder; empty: the one of the first run
     prompt_tokens: Positive = 28
     new_tokens: Positive = 60
-    contexts: Natural = 6           # places at which runs stand beside the truth, where it is known
+    contexts: Natural = 4           # places at which runs stand beside the truth, where it is known
     samples: Positive = 8           # weight draws of Bayesian rows
     seed: Seed = 1337               # of what is drawn
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
@@ -51,6 +53,7 @@ from data.prepared import tokenizer_of
 from evaluation.texts import held_out_prompts
 from measures.checks import check_comparable, open_split
 from measures.measure import NamedRun, open_runs
+from measures.report.about import opening
 from measures.report.page import render
 from measures.report.runs import ReportedRuns, SamplingSettings, examine, spread_places
 from measures.report.tables import open_table, table_path
@@ -102,7 +105,10 @@ def main(c: ReportConfig) -> int:
     names, runs = apart(c.shown)
     split = opened(c, runs) if runs else None
     tables = [open_table(name, c.prompts) for name in names]
-    page = render(tables, examined(c, runs, split) if split else None)
+    shown = examined(c, runs, split) if split else None
+    judging = next((t.opening.judging for t in tables if t.opening), "")
+    configs = [(run.name, run.ckpt.config) for run in runs]
+    page = render(tables, shown, opening(configs, shown.parameters if shown else (), judging))
     out = Path(c.out)
     with replacing(out) as f:
         f.write(page.encode())

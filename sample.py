@@ -1,5 +1,6 @@
 """Text from a checkpoint.
 
+    python sample.py out/baseline-tiny --num_samples 3
     python sample.py out/sig_gpt --prompt "The history of" --num_samples 3 --temperature 0.9 --top_p 0.95
     python sample.py out/sigma_gpt --infill "The river <5> through the <3> of the city" --speculative
 

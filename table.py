@@ -1,6 +1,6 @@
 """A whole table: rows x seeds, trained, measured, and summarised with intervals. What is done is kept.
 
-    python table.py config/tables/heads.py [--key=value ...]            trains, measures, summarises
+    python table.py config/tables/heads.py                              trains, measures, summarises
     python table.py config/tables/heads.py --search [--key=value ...]   searches each row's own best settings
     python table.py --measure=orders out/sigma_gpt-small [--key=value ...]      measures runs that are there
 

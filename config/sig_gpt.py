@@ -1,5 +1,5 @@
-# Sig-GPT: multi-label sigmoid. Labels: the true token, and the tokens that a pretrained GPT-2 proposes, with
-# its probabilities as their values.
+# Sig-GPT: multi-label sigmoid, a yes or no for each word by itself. Labels: the true token, and the tokens
+# that a teacher proposes, a pretrained GPT-2 or a softmax of ours, with its probabilities as their values.
 head = "sigmoid"
 labels = "soft"
 teacher = "gpt2"

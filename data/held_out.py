@@ -25,9 +25,9 @@ class Truth(Protocol):
         """p(token at position | all tokens before it) (N, V), float64, for positions (N,) of the split."""
         ...
 
-    def judge(self, prompts: np.ndarray, new: np.ndarray) -> np.ndarray:
-        """Whether the language allows the sampled tokens `new` (n, L) after `prompts` (n, P): (J,) bool, of
-        those J tokens that can be judged."""
+    def judge(self, prompts: np.ndarray, new: np.ndarray) -> np.ma.MaskedArray:
+        """Whether the language allows each of the sampled tokens `new` (n, L) after `prompts` (n, P): (n, L)
+        bool, masked where nobody can tell."""
         ...
 
 

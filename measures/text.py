@@ -298,9 +298,8 @@ def by_seed(models: list[Row], columns: tuple[Column, ...]) -> Grid:
         return "-" if value is None else number(value, column.form)
 
     head = tuple(c._replace(title=f"{c.title}, seed {seed}") for c in main for seed in seeds)
-    return Grid.of_columns(
-        head, [[r["name"], *(cell(r, c, seed) for c in main for seed in seeds)] for r in models]
-    )
+    lines = [[r["name"], *(cell(r, c, seed) for c in main for seed in seeds)] for r in models]
+    return Grid.of_columns(head, lines)._replace(about=())  # the table above says it
 
 
 def calibration(rows: list[Row]) -> "Figure":

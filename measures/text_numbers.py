@@ -152,7 +152,7 @@ def validity(data: Data, new: np.ndarray) -> dict[str, float]:
     """
     if data.truth is None:
         return {}
-    allowed = data.truth.judge(data.prompts.prompt, new)
+    allowed = data.truth.judge(data.prompts.prompt, new).compressed()
     share = float(allowed.mean()) if len(allowed) else math.nan
     return {"validity": share, "judged_tokens": len(allowed)}
 

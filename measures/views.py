@@ -90,10 +90,18 @@ class Grid(NamedTuple):
     head: Sequence[str]
     lines: list[list[str]]
     style: str = "github"
+    about: Sequence[str] = ()  # what each column but the first is, where the grid itself knows it
+    best: Sequence[str] = ()  # which of its values is the best, see Column
 
     @classmethod
     def of_columns(cls, columns: tuple[Column, ...], lines: list[list[str]]) -> "Grid":
-        return cls(["", *(c.title for c in columns)], lines, "numbers")
+        return cls(
+            ["", *(c.title for c in columns)],
+            lines,
+            "numbers",
+            [c.what for c in columns],
+            [c.best for c in columns],
+        )
 
     @property
     def markdown(self) -> str:

@@ -37,14 +37,14 @@ class GrammarTruth(NamedTuple):
         """p(token at position | all tokens before it) (N, V), float64, for positions (N,)."""
         return self.machine.probs(self.states[positions])
 
-    def judge(self, prompts: np.ndarray, new: np.ndarray) -> np.ndarray:
-        """Whether the grammar allows the sampled tokens `new` (n, L) after `prompts` (n, P): (J,) bool.
+    def judge(self, prompts: np.ndarray, new: np.ndarray) -> np.ma.MaskedArray:
+        """Whether the grammar allows each of the sampled tokens `new` (n, L) after `prompts` (n, P): (n, L).
 
         A document is judged up to its first forbidden token, and only if its start is in the text.
         """
         states = self.machine.parse(np.concatenate((prompts, new), 1), UNKNOWN)[:, prompts.shape[1] :]
-        judged = states != UNKNOWN
-        return self.machine.allows(states[judged], new[judged])
+        allowed = self.machine.allows(states.ravel(), new.ravel()).reshape(new.shape)
+        return np.ma.array(allowed, mask=states == UNKNOWN)
 
 
 def describe(machine: Machine, states: np.ndarray) -> dict[str, Any]:

@@ -5,10 +5,16 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from measures.report.about import Opening
 from measures.report.runs import ReportedRuns, Token
 from measures.report.tables import ReportedTable, leading_number
 
 HERE = Path(__file__).parent
+BETTER = {
+    "low": "lower is better",
+    "high": "higher is better",
+    "human": "best is what human text has, which (+x) is the distance to",
+}
 
 
 def inlined(name: str) -> Markup:
@@ -25,16 +31,23 @@ def shades(token: Token, scale: dict[str, float]) -> str:
 
 def described(token: Token) -> str:
     """What a token says of itself."""
-    parts = [f"-log p {token.nll:.2f}"]
+    parts = [f"p = {token.p:.3f}, -log p {token.nll:.2f}"]
     if token.epistemic is not None:
         parts.append(f"epistemic {token.epistemic:.3f}")
     if token.rank:
         parts.append(f"round {token.rank}")
+    if token.forbidden:
+        parts.append("the language forbids it here")
     return ", ".join(parts)
 
 
-def render(tables: list[ReportedTable], runs: ReportedRuns | None) -> str:
-    """The page. Everything in it is escaped but for our own style and script."""
+def render(tables: list[ReportedTable], runs: ReportedRuns | None, about: Opening | None = None) -> str:
+    """The page. Everything in it is escaped but for our own style and script.
+
+    about  what is said of the runs. A table's own opening is left out if it is of no others
+    """
+    known = about.names if about else set()
+    tables = [t._replace(opening=None) if t.opening and known >= t.opening.names else t for t in tables]
     env = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
@@ -44,4 +57,5 @@ def render(tables: list[ReportedTable], runs: ReportedRuns | None) -> str:
     )
     env.filters |= {"described": described, "leading_number": leading_number}
     env.globals |= {"shades": shades, "style": inlined("style.css"), "script": inlined("script.js")}
-    return env.get_template("page.html").render(tables=tables, runs=runs) + "\n"
+    env.globals["better"] = BETTER
+    return env.get_template("page.html").render(tables=tables, runs=runs, about=about) + "\n"

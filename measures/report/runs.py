@@ -1,6 +1,7 @@
 """What a report shows of runs, from their checkpoints: what each writes after the same prompts, token by
 token, and next-word distributions beside the truth, where it is known."""
 
+import math
 from functools import partial
 from typing import NamedTuple
 
@@ -44,6 +45,11 @@ class Token(NamedTuple):
     nll: float  # -log p of what was drawn, nats
     epistemic: float | None  # uncertainty before it was drawn, nats; None where weights are points
     rank: int  # in which round it was drawn, from 1 on; 0: from left to right
+    forbidden: bool  # whether a known language has no such word there
+
+    @property
+    def p(self) -> float:
+        return math.exp(-self.nll)
 
 
 class Continuation(NamedTuple):
@@ -72,8 +78,7 @@ class Prompt(NamedTuple):
 
 class Word(NamedTuple):
     text: str
-    observed: bool
-    together: bool  # several words, whose probabilities are summed
+    kind: str  # "observed" in the text; "forbidden" there; "together": several, summed; "" for others
     probabilities: list[float]  # the truth's, then each run's
 
 
@@ -88,6 +93,8 @@ class ReportedRuns(NamedTuple):
     """What all runs say."""
 
     names: list[str]
+    parameters: list[int]
+    split: str
     prompts: list[Prompt]
     judged: list[str]  # the runs that stand beside the truth
     contexts: list[Context]
@@ -107,16 +114,21 @@ def examine(
     humans = [tokenizer.decode(h) for h in prompts.human.tolist()]
     shown = [Prompt(text, human, []) for text, human in zip(texts, humans)]
     distributions: dict[str, np.ndarray] = {}
+    parameters = []
     for run in named:
         model, ckpt = load_model(run.path, device=settings.device, dtype=get_dtype(settings.dtype))
+        parameters.append(sum(p.numel() for p in model.parameters()))
         draws = weight_draws(model, ckpt.config, settings.samples, settings.seed, settings.dtype)
         about = f"{ckpt.config['head']}, step {ckpt.progress['step']}"
-        for prompt, tokens in zip(shown, continued(model, prompts, draws, tokenizer, settings)):
+        for prompt, tokens in zip(shown, continued(model, prompts, split.truth, draws, tokenizer, settings)):
             prompt.continued.append(Continuation(run.name, about, tokens))
         if split.truth and ckpt.config.get("order") != MASKED:
             distributions[run.name] = next_words(model, split, places, draws, settings)
     contexts = beside_truth(split, split.truth, places, distributions, tokenizer) if split.truth else []
-    return ReportedRuns([run.name for run in named], shown, list(distributions), contexts, darkest(shown))
+    names = [run.name for run in named]
+    return ReportedRuns(
+        names, parameters, split.path.stem, shown, list(distributions), contexts, darkest(shown)
+    )
 
 
 def darkest(prompts: list[Prompt]) -> dict[str, float]:
@@ -131,18 +143,27 @@ def darkest(prompts: list[Prompt]) -> dict[str, float]:
 
 
 def continued(
-    model: LanguageModel, prompts: Prompts, draws: Draws, tokenizer: Tokenizer, settings: SamplingSettings
+    model: LanguageModel,
+    prompts: Prompts,
+    truth: Truth | None,
+    draws: Draws,
+    tokenizer: Tokenizer,
+    settings: SamplingSettings,
 ) -> list[list[Token]]:
     """The tokens after each prompt."""
     generator = torch.Generator(float64_device(settings.device)).manual_seed(settings.seed)
     start, new = torch.from_numpy(prompts.prompt).to(settings.device), prompts.human.shape[1]
     drawn = forwards if model.trunk.config.order == "left_to_right" else filled
     text, nll, unsure, rank = drawn(model, start, new, draws, generator, settings.dtype)
+    forbidden = np.zeros((len(text), new), bool)
+    if truth:
+        forbidden = (~truth.judge(prompts.prompt, text[:, -new:].cpu().numpy())).filled(False)
     out = []
     for n, ids in enumerate(text.tolist()):
         new_pieces = pieces(tokenizer, ids)[-new:]
         epistemic = [None] * new if unsure is None else unsure[n].tolist()
-        out.append([Token(*t) for t in zip(new_pieces, nll[n].tolist(), epistemic, rank[n].tolist())])
+        each = zip(new_pieces, nll[n].tolist(), epistemic, rank[n].tolist(), forbidden[n].tolist())
+        out.append([Token(*t) for t in each])
     return out
 
 
@@ -242,22 +263,33 @@ def beside_truth(
     distributions: dict[str, np.ndarray],
     tokenizer: Tokenizer,
 ) -> list[Context]:
-    """For each place the truth's most probable words and the observed one, then all alternatives to that and
-    all that cannot be, each with its probability by the truth and by all runs."""
-    out = []
+    """For each place the truth's most probable words, the observed one and, of the forbidden ones, that in
+    which the runs believe most; then all alternatives to the observed one and all that cannot be. Each has its
+    probability by the truth and by all runs."""
+    out: list[Context] = []
+    if not distributions:
+        return out
     for n, (start, target, _) in enumerate(places):
         at = start + 1 + target
         observed = int(split.ids[at])
         p = np.stack([truth.probs(np.array([at]))[0], *(q[n] for q in distributions.values())])
         valid = p[0] > 0
         top = [int(i) for i in p[0].argsort()[::-1][:WORDS] if valid[i]]
-        listed = list(dict.fromkeys([*top, observed]))
-        words = [Word(shown_word(tokenizer, i), i == observed, False, p[:, i].tolist()) for i in listed]
+        worst = int(np.where(valid, -1, p[1:].sum(0)).argmax())
+        kinds = {i: "observed" if i == observed else "" for i in (*top, observed)}
+        kinds |= {} if valid[worst] else {worst: "forbidden"}
+        words = [Word(shown_word(tokenizer, i), kind, p[:, i].tolist()) for i, kind in kinds.items()]
         others = valid.copy()
         others[observed] = False
-        summed = {f"all {int(others.sum())} valid alternatives": others, "forbidden words": ~valid}
-        words += [Word(title, False, True, p[:, which].sum(1).tolist()) for title, which in summed.items()]
-        before = tokenizer.decode(split.ids[max(start + 1, at - BEFORE) : at].tolist())
+        summed = {
+            f"all {int(others.sum())} other valid words": others,
+            f"all {int((~valid).sum())} forbidden words": ~valid,
+        }
+        words += [Word(title, "together", p[:, which].sum(1).tolist()) for title, which in summed.items()]
+        first = max(start + 1, at - BEFORE)
+        ends = np.flatnonzero(split.ids[first:at] == truth.end)
+        first += int(ends[-1]) + 1 if len(ends) else 0  # what is before its document says nothing of it
+        before = tokenizer.decode(split.ids[first:at].tolist())
         out.append(Context(before, words))
     return out
 

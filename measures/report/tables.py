@@ -13,6 +13,7 @@ from measures import search
 from measures.columns import HONEST
 from measures.find import find_measure
 from measures.measure import Measure, left_out, table_rows
+from measures.report.about import Opening, judged, opening
 from measures.store import OURS, Row, Store
 from measures.summary import grouped
 from measures.text import TextMeasure, run_view, summary_of
@@ -69,6 +70,7 @@ class ReportedTable(NamedTuple):
     parts: list[Part]
     figures: list[Figure]
     samples: list[list[Sample]]  # for each prompt the rows' continuations
+    opening: Opening | None  # None where no row is a training's
 
 
 def table_path(path: Path) -> Path | None:
@@ -91,22 +93,34 @@ def open_table(name: Path, prompts: int) -> ReportedTable:
     parts: list[Part] = []
     drawn: list[Figure] = []
     texts: list[list[Sample]] = []
+    trained: list[Row] = []
+    judging = ""
     with foreign(path, OURS), TemporaryDirectory() as folder:
         out = Path(folder) / name.name
         for measure in measures:
             rows, others = table_rows(store, measure), left_out(store, measure)
             view = view_of(measure, rows) if rows else View([])
-            parts.append(Part(measure.name, view.grids, [*others, *view.notes]))
+            parts.append(Part(measure.name, view.grids, [*others, *further(view)]))
+            trained += [row for row in rows if row.get("training")]
             if rows:
                 measure.draw(rows, out)
                 drawn += drawings(name, rows)
             if rows and measure.name == TextMeasure.name:
-                texts = samples(name, rows, prompts)
+                texts, judging = samples(name, rows, prompts), judged(rows[0]["settings"])
         if trials := search.trials_in(store):
             view = search.view(trials)
-            parts.append(Part(search.NAME, view.grids, view.notes))
+            parts.append(Part(search.NAME, view.grids, further(view)))
             search.draw(trials, beside(out, ".tune"))
-        return ReportedTable(name.name, parts, [*pictures(out, name), *drawn], texts)
+        key = "row" if has_seeds(trained) else "name"
+        first = {row[key]: row["training"] for row in reversed(trained)}
+        about = opening(reversed(first.items()), judging=judging)
+        return ReportedTable(name.name, parts, [*pictures(out, name), *drawn], texts, about)
+
+
+def further(view: View) -> list[str]:
+    """The notes of a view without those that say what its columns are: these stand at the columns."""
+    said = [f"- {title}: {what}." for grid in view.grids for title, what in zip(grid.head[1:], grid.about)]
+    return [note for note in view.notes if note not in said]
 
 
 def view_of(measure: Measure, rows: list[Row]) -> View:
