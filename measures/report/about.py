@@ -78,13 +78,11 @@ def training(configs: list[Config], parameters: Sequence[int]) -> str:
 def each(values: Iterable[Any]) -> str:
     """The different values in words: of many numbers the lowest and the highest."""
     known = list(dict.fromkeys(values))
-    numbers = [v for v in known if isinstance(v, (int, float))]
-    joined, shown = (
-        (" to ", sorted(numbers)[:: len(known) - 1]) if len(numbers) == len(known) > 2 else (" or ", known)
-    )
-    return joined.join(
-        f"{v:,}" if isinstance(v, int) else f"{v:g}" if isinstance(v, float) else v for v in shown
-    )
+    words = {int: "{:,}".format, float: "{:g}".format}
+    texts = [words.get(type(v), str)(v) for v in known]
+    if len(known) > 2 and all(type(v) in words for v in known):
+        return f"{texts[known.index(min(known))]} to {texts[known.index(max(known))]}"
+    return " or ".join(texts)
 
 
 def judged(settings: dict[str, Any]) -> str:

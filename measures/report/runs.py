@@ -264,8 +264,8 @@ def beside_truth(
     tokenizer: Tokenizer,
 ) -> list[Context]:
     """For each place the truth's most probable words, the observed one and, of the forbidden ones, that in
-    which the runs believe most; then all alternatives to the observed one and all that cannot be. Each has its
-    probability by the truth and by all runs."""
+    which the runs believe most; then all alternatives to the observed one and all that cannot be. Each has
+    its probability by the truth and by all runs."""
     out: list[Context] = []
     if not distributions:
         return out
@@ -281,11 +281,8 @@ def beside_truth(
         words = [Word(shown_word(tokenizer, i), kind, p[:, i].tolist()) for i, kind in kinds.items()]
         others = valid.copy()
         others[observed] = False
-        summed = {
-            f"all {int(others.sum())} other valid words": others,
-            f"all {int((~valid).sum())} forbidden words": ~valid,
-        }
-        words += [Word(title, "together", p[:, which].sum(1).tolist()) for title, which in summed.items()]
+        for which, title in ((others, "valid alternatives"), (~valid, "forbidden words")):
+            words.append(Word(f"all {which.sum()} {title}", "together", p[:, which].sum(1).tolist()))
         first = max(start + 1, at - BEFORE)
         ends = np.flatnonzero(split.ids[first:at] == truth.end)
         first += int(ends[-1]) + 1 if len(ends) else 0  # what is before its document says nothing of it
