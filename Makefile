@@ -6,9 +6,9 @@ PY := .venv/bin/python
 
 # Trains three heads on a small language whose exact probabilities are known, and makes a page of them: out/demo.html.
 ROWS := baseline smooth_gpt entmax15
-RUNS := $(ROWS:%=out/%-tiny)
+RUNS := $(foreach row,$(ROWS),$(row)=out/$(row)-tiny)
 demo: .venv/done
-	rm -rf $(RUNS) out/demo.*
+	rm -rf $(ROWS:%=out/%-tiny) out/demo.*
 	for row in $(ROWS); do $(PY) train.py config/$$row.py config/tiny.py --bar || exit 1; done
 	$(PY) eval_diversity.py $(RUNS) --texts 40 --prompt_tokens 14 --new_tokens 50 --out out/demo > out/demo.log
 	$(PY) report.py out/demo $(RUNS) --prompt_tokens 14 --new_tokens 50 --out out/demo.html

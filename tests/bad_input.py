@@ -54,7 +54,7 @@ PROGRAMS: dict[str, Callable] = {
 
 # arguments that make a short and valid command of each program
 TINY = TINY | dict(block_size=64, batch_size=2)
-SIZE = " ".join(f"--{k}={v}" for k, v in TINY.items()) + " --dataset=demo"
+SIZE = " ".join(f"--{k}={v}" for k, v in TINY.items()) + " --dataset=demo --source="
 TRAIN = f"--name=x --out_dir=new {SIZE} --max_steps=1"
 RESUME = f"--name=run --out_dir=run {SIZE} --max_steps=3 --eval_interval=3 --resume"
 LABELS = f"{TRAIN} --head=sigmoid --labels=hard --teacher=run --candidates=3"

@@ -135,7 +135,7 @@ def test_trains_and_samples_with_the_base_packages_alone(nanoheads, site, tmp_pa
     done = nanoheads("train", "config/baseline.py", "config/tiny.py", *size, without=OPTIONAL)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "baseline-tiny" / "last").is_dir()
-    assert (tmp_path / "data" / "demo").is_dir()
+    assert (tmp_path / "data" / "grammar").is_dir()
     done = nanoheads("sample", "out/baseline-tiny", "--length=3", without=OPTIONAL)
     assert done.returncode == 0 and "3 tokens" in done.stdout + done.stderr
     assert sorted(site.rglob("*")) == before, "nothing is written beside the code"
@@ -199,7 +199,10 @@ def test_names_of_commands(nanoheads):
     done = nanoheads()
     assert done.returncode == 0 and "nanoheads train config/baseline.py" in done.stdout
     assert "    train               Trains a GPT-2 with a chosen output head" in done.stdout
-    assert "    mazes               Prepare mazes" in nanoheads("prepare", "--help").stdout
+    corpora = nanoheads("prepare", "--help").stdout
+    assert (
+        "    mazes               Prepare mazes" in corpora and "\n        nanoheads prepare mazes" in corpora
+    )
     done = nanoheads("--version")
     assert done.returncode == 0 and done.stdout == f"nanoheads {VERSION}\n"
     done = nanoheads("trian")
@@ -208,6 +211,26 @@ def test_names_of_commands(nanoheads):
     assert done.returncode == 2 and "unknown corpus 'wikitext': did you mean wikitext103?" in done.stderr
     done = nanoheads("prepare", "grammar", "--help")
     assert done.returncode == 0 and "--source" in done.stdout
+
+
+def test_help_has_each_command_in_a_group_with_an_example_that_it_takes(nanoheads):
+    """A group is what one wants to do. No command stands in two groups or in none."""
+    top = {path.stem for path in ROOT.glob("*.py")} - {"__main__", "model"}
+    groups, seen = nanoheads("--help").stdout.split("\n\nlabs/")[0].split("\n\n")[2:], []
+    assert [group.split("\n")[0] for group in groups] == ["train", "write", "compare", "publish"]
+    for group in groups:
+        _, *lines = group.split("\n")
+        for about, example in zip(lines[::2], lines[1::2], strict=True):
+            name = about.split()[0]
+            assert example.startswith(f"        nanoheads {name} ") and "[" not in example
+            if name in top:
+                assert example.strip().replace(f"nanoheads {name} ", f"python {name}.py ") in (
+                    help_text := nanoheads(name, "--help").stdout
+                )
+                flags = re.findall(r"--(\w+)", example)
+                assert all(re.search(rf"^    {flag}:", help_text, re.M) for flag in flags), flags
+            seen.append(name)
+    assert sorted(seen) == sorted([*top, "prepare", "data/grammar/score"])
 
 
 def test_the_lock_has_all_that_the_project_names():

@@ -16,12 +16,14 @@ from conftest import TINY, train_in_process
 import report
 from config.defaults import TrainConfig
 from data.held_out import open_held_out
-from data.prepared import prepared, tokenizer_of
+from data.prepared import load_tokenizer, prepared, tokenizer_of
 from evaluation.any_order import FREE, reader_of
 from evaluation.sampling import weight_draws
 from evaluation.texts import held_out_prompts
 from measures import search
+from measures.columns import ALL
 from measures.measure import open_runs
+from measures.report.about import corpus_line, first_comment, opening
 from measures.report.page import render
 from measures.report.runs import BEFORE, SamplingSettings, examine, pieces, shown_word, spread_places
 from measures.report.tables import CAPTIONS, ReportedTable, data_url, leading_number, open_table
@@ -123,15 +125,29 @@ def page_of(*tables: ReportedTable) -> Page:
 
 
 def test_a_table_on_a_page(seeds):
+    """Of few rows each number has a line, and says what it is."""
     page = page_of(open_table(seeds, 3))
-    base, evil, human = page.row("baseline"), page.row(EVIL), page.row("human")
-    assert [text for _, text in page.rows[0]] == ["Row", "PPL_tok", "PPL_eps", "Self-BLEU"]
-    assert base[1] == ({"data-v": "42.0", "class": "best"}, "42.00 ± 2.48 *")
-    assert base[3][1] == "13.00 ± 2.48 (+3.00) *"
-    assert evil[1] == ({"data-v": "inf"}, "inf") and "class" not in evil[2][0]
-    assert evil[0][1] == EVIL and human[1] == ({"data-v": ""}, "-") and human[3][1] == "10.00 ± 0.50"
-    (by_seed,) = (r for r in page.rows if r[0][1] == "baseline" and r[1:] != base[1:])
+    assert [text for _, text in page.rows[0]] == ["Number", "baseline", EVIL, "human"]
+    tok, eps, bleu = (page.row(name) for name in ("PPL_tok", "PPL_eps", "Self-BLEU"))
+    assert tok[0][1] == "PPL_tokexp(NLL / tokens); lower is better"
+    assert tok[1:] == [({"class": "best"}, "42.00 ± 2.48 *"), ({}, "inf"), ({}, "-")]
+    assert "class" not in eps[2][0]
+    assert bleu[1][1] == "13.00 ± 2.48 (+3.00) *" and bleu[3][1] == "10.00 ± 0.50"
+    by_seed = page.row("baseline")
     assert [text for _, text in by_seed[1:4]] == ["41.00", "42.00", "43.00"]
+    assert page.row(EVIL)[1][0] == {"data-v": "91.0"}
+
+
+def test_many_rows_stand_below_each_other_and_the_columns_are_explained_under_them(tmp_path):
+    rows = [text_row(f"r{i}", 1, ppl_tok=40.0 + i, self_bleu=3.0) for i in range(9)]
+    table = open_table(table_of(tmp_path, *rows, human_row(self_bleu=4.0)), 1)
+    text = render([table], None)
+    assert [cell for _, cell in Page(text).row("r3-1")] == ["r3-1", "43.00", "3.00 (-1.00)"]
+    assert "<dt>PPL_tok</dt><dd>exp(NLL / tokens); lower is better.</dd>" in text
+    assert text.count("exp(NLL / tokens)") == 1 and "<dt>Self-BLEU</dt>" in text
+    assert [column.what for column in ALL if column.what in text.replace("&#39;", "'")] == [
+        column.what for column in ALL if column.key in ("ppl_tok", "self_bleu")
+    ]
 
 
 def test_a_column_is_sorted_by_the_number_that_a_cell_begins_with():
@@ -167,9 +183,9 @@ def test_texts_are_those_that_the_table_measures(seeds):
 def test_single_runs_stand_by_themselves(tmp_path):
     rows = [text_row("a", 1, step=5, ppl_tok=40.0), text_row("b", 1, problem=f"nan {EVIL}")]
     page = page_of(open_table(table_of(tmp_path, *rows, human_row()), 1))
-    assert [text for _, text in page.rows[0]] == ["Row", "checkpoint", "PPL_tok"]
-    assert [text for _, text in page.row("a-1")] == ["a-1", "5", "40.00"]
-    assert [text for _, text in page.row(f"b-1 (nan {EVIL})")][1:] == ["-", "-"]
+    assert [text for _, text in page.rows[0]] == ["Number", "a-1", f"b-1 (nan {EVIL})", "human"]
+    assert [text for _, text in page.row("checkpoint")][1:] == ["5", "-", "-"]
+    assert [text for _, text in page.row("PPL_tok")][1:] == ["40.00", "-", "-"]
 
 
 def test_the_other_measures_have_the_tables_of_their_views(tmp_path):
@@ -224,7 +240,71 @@ def test_a_file_that_is_no_table_is_refused(tmp_path, content, says):
     assert not (tmp_path / "r.html").exists()
 
 
+# ---- what is said first
+
+
+def test_the_page_opens_with_the_training_and_what_each_row_does_differently():
+    files = ("config/baseline.py", "config/smooth_gpt.py", "config/bayes_gpt.py")
+    configs = [vars(TrainConfig.read([f, "config/tiny.py"])) | {"vocab_size": 420} for f in files]
+    about = opening([("softmax", configs[0]), (EVIL, configs[1]), ("b", configs[2])], [271_000], "Judged.")
+    first, second, third = about.rows
+    assert first.sentence.startswith("Softmax: the usual head") and "GPT-2" not in first.sentence
+    assert first.changes == [] and first.formula.startswith("p = softmax(u(z))")
+    assert second.changes == ["head = label_smoothing", "head_args = {'eps': 0.05}"]
+    assert (
+        third.changes == ["bayesian = True"]
+        and third.sentence == "Bayes-GPT: softmax over a Bayesian projection."
+    )
+    for said in (
+        "a GPT (2 layers, 96 wide, reads 64 tokens, 0.27 million",
+        "250 steps (512,000 tokens)",
+        "420",
+    ):
+        assert said in about.training
+    text = render([], None, about)
+    assert about.training in text and "Judged." in text and EVIL not in text
+    assert (
+        text.index("output head turns the scores into")
+        < text.index(about.training)
+        < text.index("Where to go")
+    )
+    Page(text)
+    slower = [("a", configs[0]), ("b", configs[0] | {"learning_rate": 1e-3, "max_steps": 99})]
+    assert opening(slower).rows[1].changes == ["max_steps = 99", "learning_rate = 0.001"]
+    assert "for 250 or 99 steps" in opening(slower).training and opening([]) is None
+
+
+def test_a_head_and_a_corpus_that_say_nothing_are_named_alone(tmp_path, monkeypatch):
+    """A row of a user's own: its config file lies where the user works, or is not there at all."""
+    assert first_comment("nosuch") == first_comment("../tests/conftest") == "" and corpus_line("x") == "x"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/mine.py").write_text(
+        "# My head.\n# python train.py config/mine.py\nhead = 'softmax'\n"
+    )
+    assert first_comment("mine") == "My head."
+
+
+def test_a_table_says_of_its_rows_what_the_runs_have_not_said(tmp_path):
+    table = open_table(table_of(tmp_path, *(text_row(r, 1, ppl_tok=4.0) for r in ("softmax", "sigmoid"))), 1)
+    assert table.opening.rows[1].changes == ["head = sigmoid"] and table.opening.names == {
+        "softmax-1",
+        "sigmoid-1",
+    }
+    assert "Judged on the test split, and by 2 texts of 8 tokens" in table.opening.judging
+    runs = opening([("softmax-1", {}), ("sigmoid-1", {"head": "sigmoid"})])
+    assert render([table], None, runs).count("head = sigmoid") == 1
+    assert render([table], None, opening([("softmax-1", {})])).count("head = sigmoid") == 1
+    assert render([table], None).count(table.opening.training) == 1
+
+
 # ---- runs
+
+
+def tokenizer_ids(tokens, split) -> np.ndarray:
+    """The ids of what was written, by the vocabulary beside the split."""
+    tokenizer = load_tokenizer(split.path.parent)
+    return np.array(tokenizer.encode("".join(t.text for t in tokens).strip(" ")))
 
 
 @pytest.fixture(scope="module")
@@ -308,20 +388,57 @@ def test_next_words_stand_beside_the_truth(examined, trained_runs):
     assert len(runs.contexts) == len(places) == 3
     for (start, target, stop), context in zip(places, runs.contexts):
         at = start + 1 + target
-        assert stop == target + 1 and context.before == tokenizer.decode(
-            split.ids[max(start + 1, at - BEFORE) : at]
-        )
+        before = split.ids[max(start + 1, at - BEFORE) : at].tolist()
+        while split.truth.end in before:  # the words of its document alone
+            before = before[before.index(split.truth.end) + 1 :]
+        assert stop == target + 1 and context.before == tokenizer.decode(before)
         truth = split.truth.probs(np.array([at]))[0]
         read = torch.from_numpy(split.ids[start:at].astype(np.int64))[None]
         said = model.log_probs(read, weight_draws(model, ckpt.config, 3, 0))[0, -1].exp()
         *words, alternatives, forbidden = context.words
         valid, observed = truth > 0, int(split.ids[at])
-        assert [w.text for w in words if w.observed] == [shown_word(tokenizer, observed)]
+        assert [w.text for w in words if w.kind == "observed"] == [shown_word(tokenizer, observed)]
         on_valid = torch.from_numpy(valid)
         due = truth[valid].sum() - truth[observed], float(said[on_valid].sum() - said[observed])
         assert alternatives.probabilities[:2] == pytest.approx(due, abs=1e-4)
         assert forbidden.probabilities[:2] == pytest.approx((0, float(said[~on_valid].sum())), abs=1e-4)
         assert words[0].probabilities[0] == truth.max()
+        ids = [tokenizer.encode(w.text)[0] if w.text != r"\n" else split.truth.end for w in words]
+        assert [w.probabilities[0] for w in words] == truth[ids].tolist()
+        assert [w.probabilities[1] for w in words] == pytest.approx(said[ids].tolist(), abs=1e-5)
+        (worst,) = (i for i, w in zip(ids, words) if w.kind == "forbidden")
+        believed = np.array(said) * ~valid
+        assert truth[worst] == 0 and believed[worst] > 0 and len(runs.judged) == 2
+
+
+def test_the_pictures_numbers_are_the_truths(examined):
+    """Of each place the page's column "truth" is the truth, word for word."""
+    split, places, runs = examined
+    page = Page(render([], runs))
+    heads = [n for n, row in enumerate(page.rows) if [text for _, text in row[:2]] == ["Next word", "truth"]]
+    assert len(heads) == len(places)
+    for at, (start, target, _), context in zip(heads, places, runs.contexts):
+        truth = split.truth.probs(np.array([start + 1 + target]))[0]
+        shown = [row[1] for row in page.rows[at + 1 : at + 1 + len(context.words)]]
+        assert all(attributes == {"class": "true"} for attributes, _ in shown)
+        listed = [text for _, text in shown[:-2] if text != "0"]
+        best = sorted(truth[truth > 0], reverse=True)[:8]
+        assert listed[: len(best)] == [f"{p:.3f}" for p in best] and shown[-1][1] == "0"
+
+
+def test_a_word_is_marked_where_the_language_forbids_it(examined):
+    split, _, runs = examined
+    machine, prompts, marked = split.truth.machine, held_out_prompts(split.ids, 2, 6, NEW).prompt, 0
+    for at, prompt in enumerate(runs.prompts):
+        for c in prompt.continued:
+            ids = tokenizer_ids(c.tokens, split)
+            states = machine.parse(np.concatenate([prompts[at], ids])[None], -1)[0, 6:]
+            due = [s >= 0 and machine.probs(np.array([s]))[0, i] == 0 for s, i in zip(states, ids)]
+            assert [t.forbidden for t in c.tokens] == due
+            marked += sum(due)
+    page = Page(render([], runs))
+    wrong = [a for tag, a in page.tags if a.get("class") == "token wrong"]
+    assert len(wrong) == marked and all("forbids" in a["title"] for a in wrong)
 
 
 def test_a_report_of_a_table_and_runs(folder, trained_runs, seeds, tmp_path, capsys):
@@ -331,7 +448,7 @@ def test_a_report_of_a_table_and_runs(folder, trained_runs, seeds, tmp_path, cap
     assert report.main([f"{seeds}.jsonl", *runs, f"--out={out}", *flags]) == 0
     assert f"wrote {out}" in capsys.readouterr().out
     page = Page(out.read_text(encoding="utf-8"))
-    tokens = [a for tag, a in page.tags if a.get("class") == "token"]
+    tokens = [a for tag, a in page.tags if a.get("class", "").startswith("token")]
     assert len(tokens) == 2 * 2 * 8 and all("-log p" in a["title"] and "--nll:" in a["style"] for a in tokens)
     shades = [a["value"] for tag, a in page.tags if tag == "input"]
     assert shades == ["nll", "epistemic", "rank"]

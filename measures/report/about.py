@@ -58,19 +58,20 @@ def opening(
 
 
 def training(configs: list[Config], parameters: Sequence[int]) -> str:
-    """The model, the text and the budget in a sentence; where rows differ, each value that there is."""
+    """The model, the text and the budget in two sentences; where rows differ, each value that there is."""
 
     def all_of(key: str) -> str:
         return each(c[key] for c in configs)
 
     size = f", {each(float(f'{n / 1e6:.2g}') for n in parameters)} million parameters" if parameters else ""
-    trunk = f"{all_of('n_layer')} layers, {all_of('n_embd')} wide, reading {all_of('block_size')} tokens"
-    model = f"A GPT ({trunk}{size})" if all_of("trunk") == "gpt" else f"A model ({all_of('trunk')}{size})"
-    text = "; ".join(dict.fromkeys(corpus_line(c["dataset"]) for c in configs))
-    words = f", {all_of('vocab_size')} different tokens" if all("vocab_size" in c for c in configs) else ""
+    shape = f"{all_of('n_layer')} layers, {all_of('n_embd')} wide, reads {all_of('block_size')} tokens"
+    gpt = all_of("trunk") == "gpt"
+    model = f"a GPT ({shape}{size})" if gpt else f"a model with the trunk {all_of('trunk')}{size}"
+    words = f"; {all_of('vocab_size')} different tokens" if all("vocab_size" in c for c in configs) else ""
     spent = each(c["max_steps"] * c["batch_size"] * c["block_size"] for c in configs)
     return (
-        f"{model}, trained on {text}{words}; for {all_of('max_steps')} steps, {spent} tokens, "
+        f"Each row is {model}. It is trained on the corpus {each(corpus_line(c['dataset']) for c in configs)}"
+        f"{words}, for {all_of('max_steps')} steps{f' ({spent} tokens)' if gpt else ''} "
         f"by {all_of('optimizer')} at a learning rate of {all_of('learning_rate')}."
     )
 
@@ -89,20 +90,20 @@ def judged(settings: dict[str, Any]) -> str:
     """How the rows of a table of texts are judged, by their settings."""
     s = Settings(**settings)
     return (
-        f"Judged on the whole {s.split} split, and by {s.texts} texts of {s.new_tokens} tokens after prompts "
-        f"of {s.prompt_tokens} ({drawn_by(s)}); protocol {s.protocol}."
+        f"Judged on the {s.split} split, and by {s.texts} texts of {s.new_tokens} tokens after prompts "
+        f"of {s.prompt_tokens} ({drawn_by(s)}), by the {s.protocol} protocol."
     )
 
 
 def corpus_line(dataset: str) -> str:
     """The name of a corpus and what the docstring of its folder says."""
     program = corpora().get(dataset)
-    about = docstring(program.with_name("__init__.py").read_text(encoding="utf-8")) if program else ""
-    return f"{dataset} ({about[:1].lower()}{about[1:].rstrip('.')})" if about else dataset
-
-
-def docstring(source: str) -> str:
-    return (ast.get_docstring(ast.parse(source)) or "").partition("\n\n")[0].replace("\n", " ")
+    path = program and program.with_name("__init__.py")
+    source = path.read_text(encoding="utf-8") if path and path.is_file() else ""
+    about = (ast.get_docstring(ast.parse(source)) or "").partition("\n\n")[0].replace("\n", " ").rstrip(".")
+    if about[1:].partition(" ")[0].islower() or about[1:2] == " ":  # a word, no name
+        about = about[0].lower() + about[1:]
+    return f"{dataset} ({about})" if about else dataset
 
 
 def first_comment(row: str) -> str:

@@ -8,12 +8,13 @@ from markupsafe import Markup
 from measures.report.about import Opening
 from measures.report.runs import ReportedRuns, Token
 from measures.report.tables import ReportedTable, leading_number
+from runtime.places import INSTALLED
 
 HERE = Path(__file__).parent
 BETTER = {
     "low": "lower is better",
     "high": "higher is better",
-    "human": "best is what human text has, which (+x) is the distance to",
+    "human": "best near human text, to which (+x) is the distance",
 }
 
 
@@ -41,6 +42,16 @@ def described(token: Token) -> str:
     return ", ".join(parts)
 
 
+def command(name: str) -> str:
+    """How a command of ours is called here."""
+    return f"nanoheads {name}" if INSTALLED else f"python {name}.py"
+
+
+def probability(p: float) -> str:
+    """Three places; a zero that is exact has none."""
+    return f"{p:.3f}" if p else "0"
+
+
 def render(tables: list[ReportedTable], runs: ReportedRuns | None, about: Opening | None = None) -> str:
     """The page. Everything in it is escaped but for our own style and script.
 
@@ -55,7 +66,12 @@ def render(tables: list[ReportedTable], runs: ReportedRuns | None, about: Openin
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters |= {"described": described, "leading_number": leading_number}
+    env.filters |= {
+        "described": described,
+        "leading_number": leading_number,
+        "probability": probability,
+        "command": command,
+    }
     env.globals |= {"shades": shades, "style": inlined("style.css"), "script": inlined("script.js")}
     env.globals["better"] = BETTER
     return env.get_template("page.html").render(tables=tables, runs=runs, about=about) + "\n"

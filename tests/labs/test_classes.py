@@ -637,7 +637,7 @@ def test_a_run_that_diverged_is_a_row_that_says_so(make, tmp_path):
 
 def test_a_run_on_text_has_no_classes(make):
     with pytest.raises(UserError, match="is text: --measure=text measures its runs"):
-        make(flags="--dataset=demo", rows=["softmax"], overlay="tiny")
+        make(flags="--dataset=demo --source=", rows=["softmax"], overlay="tiny")
 
 
 @pytest.mark.parametrize("files", [["mnist"], ["mnist", "mnist_brief"]])
