@@ -16,7 +16,8 @@ from runtime.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZE = """config/tiny.py --dataset=demo --source= --tokenizer=bpe400 --block_size=32 --n_layer=1
-    --n_embd=32 --n_head=2 --batch_size=8 --max_steps=20 --warmup_steps=2 --eval_interval=10 --log_interval=5 --dtype=float32""".split()
+    --n_embd=32 --n_head=2 --batch_size=8 --max_steps=20 --warmup_steps=2 --eval_interval=10
+    --log_interval=5 --dtype=float32""".split()
 
 
 def run(*command, code: int = 0) -> subprocess.CompletedProcess:

@@ -263,11 +263,8 @@ def test_the_page_opens_with_the_training_and_what_each_row_does_differently():
         assert said in about.training
     text = render([], None, about)
     assert about.training in text and "Judged." in text and EVIL not in text
-    assert (
-        text.index("output head turns the scores into")
-        < text.index(about.training)
-        < text.index("Where to go")
-    )
+    at = [text.index(part) for part in ("output head turns", about.training, "Where to go next")]
+    assert at == sorted(at)
     Page(text)
     slower = [("a", configs[0]), ("b", configs[0] | {"learning_rate": 1e-3, "max_steps": 99})]
     assert opening(slower).rows[1].changes == ["max_steps = 99", "learning_rate = 0.001"]
@@ -407,7 +404,7 @@ def test_next_words_stand_beside_the_truth(examined, trained_runs):
         assert [w.probabilities[0] for w in words] == truth[ids].tolist()
         assert [w.probabilities[1] for w in words] == pytest.approx(said[ids].tolist(), abs=1e-5)
         (worst,) = (i for i, w in zip(ids, words) if w.kind == "forbidden")
-        believed = np.array(said) * ~valid
+        believed = said.numpy() * ~valid
         assert truth[worst] == 0 and believed[worst] > 0 and len(runs.judged) == 2
 
 
@@ -438,7 +435,7 @@ def test_a_word_is_marked_where_the_language_forbids_it(examined):
             marked += sum(due)
     page = Page(render([], runs))
     wrong = [a for tag, a in page.tags if a.get("class") == "token wrong"]
-    assert len(wrong) == marked and all("forbids" in a["title"] for a in wrong)
+    assert len(wrong) == marked > 0 and all("forbids" in a["title"] for a in wrong)
 
 
 def test_a_report_of_a_table_and_runs(folder, trained_runs, seeds, tmp_path, capsys):
