@@ -258,7 +258,7 @@ def test_the_page_opens_with_the_training_and_what_each_row_does_differently():
     for said in (
         "a GPT (2 layers, 96 wide, reads 64 tokens, 0.27 million",
         "250 steps (512,000 tokens)",
-        "420",
+        "a vocabulary of 420, ",
     ):
         assert said in about.training
     text = render([], None, about)
@@ -520,7 +520,7 @@ def chromium():
 def file(folder, trained_runs, tmp_path_factory) -> Path:
     """A report of two committed tables and of runs."""
     out = tmp_path_factory.mktemp("report") / "report.html"
-    shown = [str(REPO / "results" / name) for name in ("heads", "grammar")]
+    shown = [str(REPO / "results" / name) for name in ("grammar", "heads")]
     flags = ["--prompt_tokens=6", "--new_tokens=20", "--device=cpu", f"--data={folder}", f"--out={out}"]
     assert report.main([*shown, *map(str, trained_runs), *flags]) == 0
     return out

@@ -67,7 +67,8 @@ def training(configs: list[Config], parameters: Sequence[int]) -> str:
     shape = f"{all_of('n_layer')} layers, {all_of('n_embd')} wide, reads {all_of('block_size')} tokens"
     gpt = all_of("trunk") == "gpt"
     model = f"a GPT ({shape}{size})" if gpt else f"a model with the trunk {all_of('trunk')}{size}"
-    words = f"; {all_of('vocab_size')} different tokens" if all("vocab_size" in c for c in configs) else ""
+    sized = all("vocab_size" in c for c in configs)
+    words = f", with a vocabulary of {all_of('vocab_size')}" if sized else ""
     spent = each(c["max_steps"] * c["batch_size"] * c["block_size"] for c in configs)
     return (
         f"Each row is {model}. It is trained on the corpus {each(corpus_line(c['dataset']) for c in configs)}"
