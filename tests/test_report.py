@@ -131,6 +131,9 @@ def test_a_table_on_a_page(seeds):
     tok, eps, bleu = (page.row(name) for name in ("PPL_tok", "PPL_eps", "Self-BLEU"))
     assert tok[0][1] == "PPL_tokexp(NLL / tokens); lower is better"
     assert tok[1:] == [({"class": "best"}, "42.00 ± 2.48 *"), ({}, "inf"), ({}, "-")]
+    assert (
+        render([open_table(seeds, 3)], None).count("inf: somewhere") == 1
+    )  # not of the seeds, where it is not
     assert "class" not in eps[2][0]
     assert bleu[1][1] == "13.00 ± 2.48 (+3.00) *" and bleu[3][1] == "10.00 ± 0.50"
     by_seed = page.row("baseline")
