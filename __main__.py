@@ -19,6 +19,7 @@ Some commands need more packages than a training. pip install "nanoheads[EXTRA]"
 """
 
 import difflib
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -49,8 +50,8 @@ def described(known: dict[str, Path], examples: bool = False) -> str:
             command = next((line.strip() for line in file if line.strip().startswith("python ")), "")
         lines.append(f"    {name:<20}{says}")
         if examples:
-            _, _, arguments = command.partition(".py ")
-            lines.append(f"        nanoheads {name} {arguments.partition('   ')[0]}")
+            program, *_ = re.split(r" {3}| \[", command)  # without a remark, and what may be left out
+            lines.append(f"        nanoheads {name}{program.partition('.py')[2]}")
     return "\n".join(lines)
 
 

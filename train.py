@@ -1,7 +1,6 @@
 """Trains a GPT-2 with a chosen output head, or an image classifier: a configuration -> checkpoints.
 
-    python train.py config/baseline.py config/tiny.py
-    python train.py config/sig_gpt.py [more configs] [--key=value ...]
+    python train.py config/baseline.py config/tiny.py [more configs] [--key=value ...]
     python train.py config/mnist.py --source=DIR
     torchrun --nproc-per-node=2 train.py config/baseline.py
 
