@@ -41,17 +41,15 @@ INNER = (path for pattern in ("labs/*/*.py", "data/*/score.py") for path in HERE
 PROGRAMS = {path.relative_to(HERE).with_suffix("").as_posix(): path for path in INNER}
 
 
-def described(known: dict[str, Path], examples: bool = False) -> str:
-    """For each its name and the first line of its file's docstring; and the first command in there."""
+def described(known: dict[str, Path]) -> str:
+    """For each its name and the first line of its file's docstring; below, the first command in there."""
     lines = []
     for name, path in known.items():
         with path.open(encoding="utf-8") as file:
             says = file.readline().strip('"\n ')
             command = next((line.strip() for line in file if line.strip().startswith("python ")), "")
-        lines.append(f"    {name:<20}{says}")
-        if examples:
-            program, *_ = re.split(r" {3}| \[", command)  # without a remark, and what may be left out
-            lines.append(f"        nanoheads {name}{program.partition('.py')[2]}")
+        program, *_ = re.split(r" {3}| \[", command)  # without a remark, and what may be left out
+        lines += [f"    {name:<20}{says}", f"        nanoheads {name}{program.partition('.py')[2]}"]
     return "\n".join(lines)
 
 
@@ -61,7 +59,7 @@ def grouped() -> str:
     prepare = f"    {'prepare':<20}{corpora}\n        nanoheads prepare grammar"
     parts = []
     for purpose, names in GROUPS.items():
-        programs = described({n: (COMMANDS | PROGRAMS)[n] for n in names if n != "prepare"}, examples=True)
+        programs = described({n: (COMMANDS | PROGRAMS)[n] for n in names if n != "prepare"})
         parts.append("\n".join([purpose, *([prepare] if "prepare" in names else []), programs]))
     return "\n\n".join(parts)
 
@@ -74,7 +72,7 @@ def main() -> None:
         return
     if name == "prepare" and arguments[:1] in ([], ["-h"], ["--help"]):
         print("nanoheads prepare CORPUS [--key=value ...]: the token files of a corpus\n")
-        print(described(CORPORA, examples=True).replace("nanoheads ", "nanoheads prepare "))
+        print(described(CORPORA).replace("nanoheads ", "nanoheads prepare "))
         return
     if name == "--version":
         print(f"nanoheads {__version__}")
