@@ -80,7 +80,7 @@ def main() -> None:
     kind, known = "command", COMMANDS | PROGRAMS
     if name == "prepare":
         kind, known = "corpus", CORPORA
-        name, *arguments = arguments or [""]
+        name, *arguments = arguments
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
         plain = ", ".join(name for name in sorted(known) if "/" not in name)

@@ -4,6 +4,7 @@ for anything; in a browser it sorts, darkens and fits a phone."""
 import json
 import math
 import os
+import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
@@ -272,6 +273,15 @@ def test_the_page_opens_with_the_training_and_what_each_row_does_differently():
     slower = [("a", configs[0]), ("b", configs[0] | {"learning_rate": 1e-3, "max_steps": 99})]
     assert opening(slower).rows[1].changes == ["max_steps = 99", "learning_rate = 0.001"]
     assert "for 250 or 99 steps" in opening(slower).training and opening([]) is None
+
+
+def test_the_demo_asks_for_what_its_models_read():
+    demo = (REPO / "Makefile").read_text().partition("\nROWS := ")[2].partition("\n\n")[0]
+    for row in demo.split("\n")[0].split():
+        c = TrainConfig.read([f"config/{row}.py", "config/tiny.py"])
+        assert first_comment(row) and c.dataset == "grammar"
+    asked = [int(p) + int(n) for p, n in re.findall(r"--prompt_tokens (\d+) --new_tokens (\d+)", demo)]
+    assert len(asked) == 2 and max(asked) <= c.block_size
 
 
 def test_a_head_and_a_corpus_that_say_nothing_are_named_alone(tmp_path, monkeypatch):
