@@ -560,12 +560,15 @@ def opened(chromium, file):
     assert not heard and others == [file.as_uri()] * len(made)
 
 
+FIRST = "#table-1 > div:first-of-type tbody > tr:first-child"  # the rows of the page's first table
+
+
 def names(page) -> list[str]:
-    return page.eval_on_selector_all("#table-1 tbody > tr:first-child > th", "a => a.map(e => e.dataset.v)")
+    return page.eval_on_selector_all(f"{FIRST} > th", "a => a.map(e => e.dataset.v)")
 
 
 def column(page, number: int) -> list[str]:
-    picked = f"#table-1 tbody > tr:first-child > td:nth-child({number})"
+    picked = f"{FIRST} > td:nth-child({number})"
     return page.eval_on_selector_all(picked, "a => a.map(e => e.dataset.v)")
 
 

@@ -157,7 +157,7 @@ def test_what_is_not_recorded_has_its_default(trained):
     assert not unchanged(old | {"weights_sha256": "0"}, identity)
     for key in ("data_sha256", "teacher_weights", "init_weights", "seed", "optimizer"):
         assert not unchanged(old | {"training": old["training"] | {key: "another"}}, identity)
-    run = Run("baseline", "small", 1, Path("out"), ("config/baseline.py", "config/tiny.py"))
+    run = Run("baseline", "small", 1, Path("out"), ("config/baseline.py", "config/small.py"))
     recorded = {k: v for k, v in run.wanted.items() if k != "optimizer"}
     assert run.differs(recorded) == ""
     muon = replace(run, arguments=(*run.arguments, "--optimizer=muon"))
