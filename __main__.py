@@ -31,7 +31,7 @@ HERE = Path(__file__).resolve().parent
 GROUPS = {
     "train": ("prepare", "train", "augment"),
     "write": ("sample",),
-    "compare": ("eval_diversity", "table", "report", "data/grammar/score"),
+    "compare": ("eval_diversity", "table", "report", "truth score"),
     "publish": ("export",),
 }
 NO_COMMANDS = ("__init__", "__main__", "model", "truth")
@@ -39,6 +39,7 @@ COMMANDS = {path.stem: path for path in sorted(HERE.glob("*.py")) if path.stem n
 CORPORA = {path.parent.name: path for home in ("data", "labs") for path in HERE.glob(f"{home}/*/prepare.py")}
 INNER = (path for pattern in ("labs/*/*.py", "data/*/score.py") for path in HERE.glob(pattern))
 PROGRAMS = {path.relative_to(HERE).with_suffix("").as_posix(): path for path in INNER}
+PROGRAMS["truth score"] = PROGRAMS["data/grammar/score"]
 
 
 def described(known: dict[str, Path]) -> str:
@@ -77,6 +78,8 @@ def main() -> None:
     if name == "--version":
         print(f"nanoheads {__version__}")
         return
+    if [name, *arguments[:1]] == ["truth", "score"]:
+        name, *arguments = "truth score", *arguments[1:]
     kind, known = "command", COMMANDS | PROGRAMS
     if name == "prepare":
         kind, known = "corpus", CORPORA

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from evaluation.sampling import draw
+from evaluation.windows import FREE
 from heads import Weights
 from model import GPT, Cache, LanguageModel
 from runtime.checkpoint import Degenerate
@@ -22,7 +23,6 @@ from runtime.device import autocast, get_dtype
 from runtime.errors import UserError
 
 Cut = Callable[[Tensor], Tensor]  # log p (N, V) -> the probabilities (N, V) that are sampled from
-FREE = -1
 
 
 class Distributions(Protocol):

@@ -13,13 +13,12 @@ from torch import Tensor
 from data.orders import MASKED, arranged
 from evaluation.any_order import FREE, reader_of
 from evaluation.scoring import Read, hide, scored
-from evaluation.two_sided import TwoSided
+from evaluation.windows import Questions
 from heads import Weights
 from model import GPTConfig, LanguageModel
 from runtime.device import autocast
 from runtime.errors import UserError
 
-ASKED = 8  # free places of a window at which a distribution is compared with the truth
 ROUNDS = 4  # draws of hidden places of each window, for the bound of masked diffusion
 
 
@@ -47,13 +46,6 @@ def spread(ids: np.ndarray, count: int, length: int) -> np.ndarray:
 
 # -----------------------------------------------------------------------------
 # Middles
-
-
-def templates(windows: np.ndarray, given: int) -> np.ndarray:
-    """Windows (n, T) of which the first `given` tokens are left, and the others FREE."""
-    text = np.full_like(windows, FREE)
-    text[:, :given] = windows[:, :given]
-    return text
 
 
 def middle_bits(asker: Asker, windows: np.ndarray, gap: int, given: int = 0) -> dict[str, float]:
@@ -116,41 +108,6 @@ def _hidden(tokens: np.ndarray, numbers: np.ndarray, first: int, gap: int, side:
 
 # -----------------------------------------------------------------------------
 # The exact truth given both sides
-
-
-class Questions(NamedTuple):
-    """Windows of which some places are known, and the truth at some that are not."""
-
-    text: np.ndarray  # (n, T), FREE where not known
-    places: np.ndarray  # (n, ASKED)
-    log_p: np.ndarray  # (n, ASKED, V)
-
-
-KINDS = ("next", "middle", "random")
-
-
-def questions(truth: TwoSided, windows: np.ndarray, known: float, kind: str, given: int = 0) -> Questions:
-    """A share `known` of the places of each of windows (n, T): those to the left, of which the place after
-    them is asked for (`next`); all but a `middle`; or `random` ones. The first `given` places are known
-    anyway, and the shares are of the others."""
-    text = templates(windows, given)
-    n, T = len(windows), windows.shape[1] - given
-    count, places = min(T - 1, max(1, round(known * T))), []
-    for row, window in enumerate(windows):
-        rng = np.random.default_rng(row)
-        at = np.arange(T)
-        if kind == "middle":
-            at = np.roll(at, -(T - count) - count // 2)  # of the first `count`, half stand to the right
-        elif kind == "random":
-            at = rng.permutation(T)
-        at = given + at[:count]
-        text[row, at] = window[at]
-        free = np.flatnonzero(text[row] == FREE)
-        places.append(free[:1] if kind == "next" else np.sort(rng.choice(free, min(ASKED, len(free)), False)))
-    compared = np.zeros(text.shape, bool)
-    np.put_along_axis(compared, np.stack(places), True, 1)
-    log_p = truth.log_probs(text, compared)
-    return Questions(text, np.stack(places), log_p.reshape(n, -1, log_p.shape[1]))
 
 
 def divergence(asker: Asker, q: Questions, batch: int = 32) -> dict[str, float]:

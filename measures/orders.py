@@ -34,12 +34,13 @@ from evaluation import figures
 from evaluation.any_order import reader_of
 from evaluation.filling import RULES, surest_first
 from evaluation.metrics import perplexity
-from evaluation.orders import KINDS, Asker, Questions, divergence, middle_bits, questions, spread, templates
+from evaluation.orders import Asker, divergence, middle_bits, spread
 from evaluation.samplers import points
 from evaluation.sampling import weight_draws
 from evaluation.scoring import score
 from evaluation.settings import run_seed
 from evaluation.two_sided import is_known, two_sided
+from evaluation.windows import KINDS, Questions, questions, templates
 from measures.checks import check_comparable, check_planned, open_split
 from measures.measure import Measure, NamedRun, Session, open_runs
 from measures.store import Row
@@ -160,7 +161,7 @@ class OrdersSession(Session):
         if self._truths is None:
             windows = spread(self.data.ids, self.c.truth_windows, self.length)
             self._truths = {
-                (kind, share): questions(self.truth, windows, share, kind, self.data.given)
+                (kind, share): questions(self.truth.log_probs, windows, share, kind, self.data.given)
                 for kind in KINDS
                 for share in (self.c.known if self.truth else ())
                 if self.truth

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from .data.grammar.grammar import LanguageSettings, build, documents
 from .evaluation.cuts import top_p
 from .evaluation.metrics import EVERY, NUCLEUS, Calibration, Recovery
-from .evaluation.windows import Window, document_windows, positions_of, read_windows
+from .evaluation.windows import KINDS, Window, document_windows, positions_of, questions, read_windows
 
 CONTEXT = 128  # tokens, as config/grammar.py has it
 OFF = 1e-3  # how far from 1 a sum of probabilities may be: float16 rounds log-probabilities so far
@@ -23,6 +23,7 @@ DRAWS = 1000  # of the bootstrap
 ROWS = 1024  # of a file that are read at a time
 
 Model = Callable[[Tensor], Any]  # token ids (B, T) int64 -> log p of the token after each (B, T, V)
+Filler = Callable[[Tensor], Any]  # the same, -1 where a token is not known -> log p of the token at each
 Block = tuple[np.ndarray, Tensor]  # positions (n,) in a split, log p (n, V) of the tokens there
 
 
@@ -91,6 +92,85 @@ class Language:
         p = torch.from_numpy(self.machine.probs(states.ravel()))
         return p.log().reshape(*rows.shape, -1)
 
+    def fill_log_probs(self, text: Tensor) -> Tensor:
+        """The two-sided truth: log p (B, T, V), float64, of the word at each place of `text` (B, T), -1 where
+        none is known, given all words that are. Rows are cut anywhere from documents one after the other.
+
+        ValueError where the known words of a row are impossible together.
+        """
+        rows = np.asarray(text)
+        out = torch.full((*rows.shape, len(self.words)), -torch.inf, dtype=torch.float64)
+        free = torch.from_numpy(rows < 0)
+        out[free] = torch.from_numpy(self._two_sided(rows, rows < 0))
+        out[~free, torch.from_numpy(rows)[~free]] = 0
+        return out
+
+    @torch.no_grad()
+    def score_filler(
+        self,
+        model: Filler,
+        known: float = 0.5,
+        kind: str = "random",
+        split: str = "test",
+        windows: int = 256,
+        context: int = CONTEXT,
+        batch: int = 16,
+    ) -> dict[str, Any]:
+        """How far a model that fills gaps, in any order, is from the two-sided truth.
+
+        model    a function from texts (B, T) int64, -1 where a word is not known, to log-probabilities
+                 (B, T, V) of the word at each place, given all known ones. Only free places are read
+        known    the share of places that are known
+        kind     which: `random` ones; all but a gap in the `middle`; those to the left, and the `next` one
+                 is asked for
+        windows  how many windows of `context` tokens, evenly spread over the split
+
+        Returns KL(p, m) in nats, infinite where m rules out a possible word, and the total variation
+        distance: means over at most 8 free places of each window, the same for every model, and under
+        NAME_ci half of the 95% interval over windows. ValueError for what is no such model.
+        """
+        if kind not in KINDS or not 0 < known < 1 or windows < 2:
+            raise ValueError(
+                f"kind = {kind!r}, known = {known}, windows = {windows}: use one of {', '.join(KINDS)}, "
+                "a share between 0 and 1, and at least 2 windows"
+            )
+        ids, V = self._known_split(split), len(self.words)
+        if len(ids) < windows * context:
+            raise ValueError(f"windows = {windows}, context = {context}: {split} has {len(ids)} tokens")
+        starts = np.linspace(0, len(ids) // context - 1, windows).astype(int) * context
+        texts = np.stack([ids[s : s + context] for s in starts]).astype(np.int64)
+        asked = questions(self._two_sided, texts, known, kind)
+        sums: dict[str, list[float]] = {"kl_truth_model": [], "tv": []}
+        for i in tqdm(range(0, len(texts), batch), desc="scoring", leave=False, disable=None):
+            text, places, log_p = (torch.from_numpy(part[i : i + batch]) for part in asked)
+            out = model(text)
+            log_m = out if isinstance(out, Tensor) else torch.from_numpy(np.array(out))
+            check_shape("the model's array", log_m.shape, (*text.shape, V))
+            log_m = log_m.cpu().double().gather(1, places[:, :, None].expand(-1, -1, V))
+            checked(log_m.flatten(0, 1), places.flatten().numpy())
+            p = log_p.exp()
+            kl = torch.where(p > 0, p * (log_p - log_m), 0.0).sum(2).mean(1)
+            sums["kl_truth_model"] += kl.tolist()
+            sums["tv"] += ((p - log_m.exp()).abs().sum(2).mean(1) / 2).tolist()
+        score: dict[str, Any] = {"split": split, "context": context, "known": known, "kind": kind}
+        for name, values in sums.items():
+            half = 1.96 * np.std(values, ddof=1) / len(values) ** 0.5 if np.isfinite(values).all() else np.nan
+            score |= {name: float(np.mean(values)), f"{name}_ci": float(half)}
+        return score | {"windows": len(texts), "places": int(asked.places.size)}
+
+    def _two_sided(self, text: np.ndarray, asked: np.ndarray) -> np.ndarray:
+        """log p (m, V) of the words at the m places `asked` (B, T)."""
+        try:
+            from .data.grammar.two_sided import ForwardBackward
+        except ImportError:
+            raise ValueError('the two-sided truth needs scipy: pip install "nanoheads[tables]"') from None
+        return ForwardBackward(self.machine).log_probs(text, asked)
+
+    def _known_split(self, split: str) -> np.ndarray:
+        if split not in ("train", "validation", "test"):
+            raise ValueError(f"split = {split!r}: use train, validation or test")
+        return getattr(self, split)
+
     @torch.no_grad()
     def score(
         self,
@@ -116,11 +196,9 @@ class Language:
         with top_p = 0.9, measured at every eighth token.
         ValueError for what is no model of this language.
         """
-        if split not in ("train", "validation", "test"):
-            raise ValueError(f"split = {split!r}: use train, validation or test")
+        ids = self._known_split(split)
         if context < 2 or batch < 1:
             raise ValueError(f"context = {context}, batch = {batch}: use at least 2 tokens and 1 window")
-        ids = getattr(self, split)
         ends = np.flatnonzero(ids == self.machine.end)
         plan = document_windows(ends, context)
         if not plan:

@@ -22,9 +22,10 @@ from data.sequences import Sequences, lines
 from data.splits import Split
 from data.tokens import open_tokens
 from evaluation.any_order import FREE
-from evaluation.orders import middle_bits, questions, templates
+from evaluation.orders import middle_bits
 from evaluation.samplers import continued
 from evaluation.scoring import score
+from evaluation.windows import questions, templates
 from heads import HEADS
 from labs.synthetic.tasks import TASKS
 from runtime.errors import UserError
@@ -168,7 +169,7 @@ def test_templates_and_questions_leave_what_is_given():
     begun = templates(rows, 5)
     assert (begun[:, :5] == rows[:, :5]).all() and (begun[:, 5:] == FREE).all()
     for kind, share in product(("next", "middle", "random"), (0.3, 0.9)):
-        q = questions(Sequences(TASK), rows, share, kind, 5)
+        q = questions(Sequences(TASK).log_probs, rows, share, kind, 5)
         known = q.text != FREE
         assert known[:, :5].all() and (known[:, 5:].sum(1) == round(share * 7)).all()
         assert (q.text[known] == rows[known]).all() and q.places.min() >= 5

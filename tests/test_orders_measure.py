@@ -12,10 +12,11 @@ import train
 from data.grammar.two_sided import ForwardBackward
 from data.sequences import Sequences
 from evaluation.any_order import FREE
-from evaluation.orders import KINDS, Asker, divergence, middle_bits, questions, spread
+from evaluation.orders import Asker, divergence, middle_bits, spread
 from evaluation.samplers import points
 from evaluation.scoring import score
 from evaluation.two_sided import Language, pair_shares
+from evaluation.windows import KINDS, questions
 from measures import orders
 from measures.measure import measure_runs
 from measures.orders import OrdersMeasure, surest_perplexities
@@ -120,7 +121,7 @@ def test_questions(machine, kind, known):
     rng = np.random.default_rng(0)
     words = np.concatenate(machine.sample(200, rng))
     windows = spread(words, 6, 20)
-    q = questions(Language(machine), windows, known, kind)
+    q = questions(Language(machine).log_probs, windows, known, kind)
     at = q.text != FREE
     assert (at.sum(1) == round(known * 20)).all() and (q.text[at] == windows[at]).all()
     assert (np.take_along_axis(q.text, q.places, 1) == FREE).all()
@@ -137,7 +138,7 @@ def test_questions(machine, kind, known):
 
 def test_the_truth_is_no_distance_from_itself(machine, monkeypatch):
     words = np.concatenate(machine.sample(200, np.random.default_rng(0)))
-    q = questions(Language(machine), spread(words, 6, 20), 0.5, "random")
+    q = questions(Language(machine).log_probs, spread(words, 6, 20), 0.5, "random")
     p = torch.from_numpy(np.exp(q.log_p))
     monkeypatch.setattr("evaluation.orders._answers", lambda asked, text, places: p)
     asked = Asker(None, [], "cpu", "float32")
@@ -154,7 +155,7 @@ def test_a_model_is_asked_what_the_truth_is_asked(machine, order):
     model = model_of(order, length=12, vocab=machine.V)
     words = np.concatenate(machine.sample(100, np.random.default_rng(1)))
     windows = spread(words, 4, 11)
-    q = questions(Language(machine), windows, 0.5, "next" if order == "left_to_right" else "random")
+    q = questions(Language(machine).log_probs, windows, 0.5, "next" if order == "left_to_right" else "random")
     kl = []
     for row, places, log_p_true in zip(q.text, q.places, q.log_p):
         known = [(i, int(t)) for i, t in enumerate(row) if t != FREE]
@@ -320,7 +321,7 @@ def test_what_cannot_be_asked(runs, token_folder, flags, says):
 
 def test_synthetic_sequences_are_judged_one_by_one():
     task = pytest.importorskip("labs.synthetic.tasks").TASKS["permutation"](5)
-    q = questions(Sequences(task), np.array([[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]]), 0.6, "next")
+    q = questions(Sequences(task).log_probs, np.array([[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]]), 0.6, "next")
     np.testing.assert_allclose(np.exp(q.log_p[0, 0]), [0, 0, 0, 0.5, 0.5])
     judged = Sequences(task).judge(np.array([[0, 1, 2, 3, 4], [0, 0, 2, 3, 4]]))
     assert judged["validity"] == 0.5 and judged["true_nll"] == pytest.approx(np.log(120) / 5)
@@ -374,14 +375,14 @@ def test_a_left_to_right_model_in_another_dtype(machine):
     model = model_of("left_to_right", length=12, vocab=machine.V).float()
     model.lower(torch.bfloat16)
     words = np.concatenate(machine.sample(100, np.random.default_rng(1)))
-    q = questions(Language(machine), spread(words, 4, 11), 0.5, "next")
+    q = questions(Language(machine).log_probs, spread(words, 4, 11), 0.5, "next")
     asked = Asker(model, model.head.draws(1, 0, torch.bfloat16), "cpu", "bfloat16")
     assert divergence(asked, q)["kl"] > 0
 
 
 def test_a_share_that_leaves_nothing_free_leaves_one_place(machine):
     words = np.concatenate(machine.sample(100, np.random.default_rng(1)))
-    q = questions(Language(machine), spread(words, 4, 4), 0.99, "random")
+    q = questions(Language(machine).log_probs, spread(words, 4, 4), 0.99, "random")
     assert ((q.text == FREE).sum(1) == 1).all()
     with pytest.raises(ValueError, match="fewer than one window of 40"):
         spread(words[:20], 4, 40)

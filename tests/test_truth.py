@@ -12,6 +12,10 @@ from safetensors.torch import save_file
 
 from data.grammar import score
 from data.grammar.grammar import LanguageSettings
+from evaluation.any_order import reader_of
+from evaluation.orders import Asker, divergence, spread
+from evaluation.windows import questions
+from model import build
 from nanoheads import truth
 from nanoheads.truth import Language
 
@@ -84,6 +88,44 @@ def test_a_model_that_rules_out_a_valid_word_is_infinitely_far(lang, table):
     assert s["tv"] < 1 and 0 < s["tv_ci"] < 0.1
 
 
+@pytest.mark.parametrize("kind", ["random", "middle", "next"])
+def test_the_two_sided_truth_is_a_perfect_filler(lang, kind):
+    s = lang.score_filler(lang.fill_log_probs, kind=kind, windows=5, context=32)
+    assert s["kl_truth_model"] == s["tv"] == s["tv_ci"] == 0 and s["windows"] == 5
+    assert s["places"] == (5 if kind == "next" else 40)
+
+
+def test_the_two_sided_truth_of_the_last_place_is_the_one_from_the_left(lang):
+    """Of rows that begin after the end token, whose own place no other word can have."""
+    ends = np.flatnonzero(lang.test == lang.machine.end)[:4]
+    rows = torch.from_numpy(np.stack([lang.test[e : e + 12] for e in ends]).astype(np.int64))
+    hidden = rows.clone()
+    hidden[:, -1] = -1
+    filled = lang.fill_log_probs(hidden)
+    torch.testing.assert_close(filled[:, -1].exp(), lang.log_probs(rows)[:, -2].exp())
+    assert (filled[:, :-1].argmax(2) == rows[:, :-1]).all()
+
+
+@torch.no_grad()
+def test_a_model_of_any_order_has_the_score_of_our_measure(lang):
+    model = build(
+        dict(vocab_size=len(lang.words), block_size=32, n_layer=1, n_head=1, n_embd=16)
+        | dict(order="random", head="softmax", head_args={}, dropout=0.0)
+    ).eval()
+    draws = model.head.draws(1, 0)
+
+    def fills(text):
+        places = torch.arange(text.shape[1]).expand_as(text)
+        each = reader_of(model, text, draws).each(places)
+        return torch.stack([each.row(torch.full((len(text),), t)) for t in range(text.shape[1])], 1).log()
+
+    asked = questions(lang._two_sided, spread(lang.test, 6, 32), 0.4, "middle")
+    want = divergence(Asker(model, draws, "cpu", "float32"), asked)
+    s = lang.score_filler(fills, known=0.4, kind="middle", windows=6, context=32, batch=4)
+    assert [s["kl_truth_model"], s["tv"]] == pytest.approx([want["kl"], want["tv"]], rel=1e-5)
+    assert s["kl_truth_model"] > 1 and 0 < s["kl_truth_model_ci"] < s["kl_truth_model"]
+
+
 NO_TOKENS = dict(bos_token_id=None, eos_token_id=None)
 
 
@@ -134,6 +176,9 @@ def test_what_is_no_model_of_the_language(lang, tmp_path, model, says):
         (lambda lang: Language(words=9), "words = 9 is no setting"),
         (lambda lang: lang.score(None, split="dev"), "split = 'dev': use train"),
         (lambda lang: lang.score(None, context=1), "context = 1"),
+        (lambda lang: lang.score_filler(None, kind="left"), "kind = 'left'.*random"),
+        (lambda lang: lang.score_filler(None, known=1.0), "known = 1.0"),
+        (lambda lang: lang.score_filler(lambda x: x, windows=2, context=8), r"shape \(2, 8\), not "),
         (lambda lang: Language(test=1).score(None), "test = 1 is one document: use more"),
         (lambda lang: lang.encode("the cat"), "'cat' is no word of the language"),
         (lambda lang: lang.log_probs(torch.zeros(1, 3, dtype=int)), "row 0: the language forbids token 1"),

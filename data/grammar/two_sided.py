@@ -25,8 +25,7 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.sparse import csr_array
 
-from data.grammar.machine import Machine
-from runtime.errors import UserError
+from .machine import Machine
 
 MASKED = -1  # in place of a token that is not known
 DRAWS = 256  # texts that are drawn together: (DRAWS, V) numbers at a time
@@ -71,16 +70,16 @@ class ForwardBackward:
         """log p(x_i = w | all known tokens of the row) (n, V), float64, -inf for impossible words.
 
         `at` (B, T), bool, says which unknown tokens are asked for; None: all of them. The n answers stand in
-        the order of `tokens[at]`. UserError where the known tokens of a row are impossible together.
+        the order of `tokens[at]`. ValueError where the known tokens of a row are impossible together.
         """
         tokens, first = self._prepared(tokens, start, whole)
         asked = tokens == MASKED if at is None else np.asarray(at)
         if asked.shape != tokens.shape or asked.dtype != bool:
-            raise UserError(
+            raise ValueError(
                 f"at must be bool of shape {tokens.shape}, not {asked.dtype} of shape {asked.shape}"
             )
         if (tokens[asked] != MASKED).any():
-            raise UserError(f"at asks for a known token: ask only where the token is {MASKED}")
+            raise ValueError(f"at asks for a known token: ask only where the token is {MASKED}")
         p, n = np.empty((asked.sum(), self.machine.V)), 0
         for b, row in enumerate(tokens):
             positions = np.flatnonzero(asked[b]).tolist()
@@ -93,7 +92,7 @@ class ForwardBackward:
         total = p.sum(1, keepdims=True)
         if (total == 0).any():
             b = np.argwhere(asked)[total.argmin(), 0]
-            raise UserError(
+            raise ValueError(
                 f"row {b}: float64 cannot hold how unlikely its known tokens are together: mask some of them"
             )
         p /= total
@@ -118,7 +117,7 @@ class ForwardBackward:
     ) -> np.ndarray:
         """`tokens` (B, T) with each row's unknown tokens drawn together from p(unknown | known).
 
-        Equal rows get independent draws, and share their messages. UserError as in `log_probs`.
+        Equal rows get independent draws, and share their messages. ValueError as in `log_probs`.
         """
         tokens, first = self._prepared(tokens, start, whole)
         out = np.empty_like(tokens)
@@ -132,20 +131,20 @@ class ForwardBackward:
         return out
 
     def _prepared(self, tokens: np.ndarray, start: int | None, whole: bool) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens as int64, and alpha_0 (Q, X). UserError for what is not a row, a token or a state."""
+        """The tokens as int64, and alpha_0 (Q, X). ValueError for what is not a row, a token or a state."""
         M, tokens = self.machine, np.asarray(tokens)
         if tokens.ndim != 2 or tokens.dtype.kind not in "iu":
-            raise UserError(f"tokens must be integers (B, T), not {tokens.dtype} of shape {tokens.shape}")
+            raise ValueError(f"tokens must be integers (B, T), not {tokens.dtype} of shape {tokens.shape}")
         wrong = np.argwhere((tokens < MASKED) | (tokens >= M.V))
         if len(wrong):
             b, i = wrong[0]
-            raise UserError(
+            raise ValueError(
                 f"row {b}: token {i} is {tokens[b, i]}: use 0 to {M.V - 1}, or {MASKED} for an unknown token"
             )
         if start is not None and not 0 <= start < M.Q * M.X:
-            raise UserError(f"start = {start} is not a state: use 0 to {M.Q * M.X - 1}, or None")
+            raise ValueError(f"start = {start} is not a state: use 0 to {M.Q * M.X - 1}, or None")
         if whole and start:
-            raise UserError(f"start = {start}, but a whole document starts in state 0: leave start out")
+            raise ValueError(f"start = {start}, but a whole document starts in state 0: leave start out")
         first = self.stationary
         if whole or start is not None:
             first = np.zeros((M.Q, M.X))
@@ -209,14 +208,14 @@ class ForwardBackward:
     def _betas(
         self, b: int, row: np.ndarray, first: np.ndarray, whole: bool, wanted: set[int]
     ) -> dict[int, np.ndarray]:
-        """beta_i, each over its sum, of row b for the i in `wanted`. UserError where no text fits the row."""
+        """beta_i, each over its sum, of row b for the i in `wanted`. ValueError where no text fits it."""
         times, kept = range(len(row), -1, -1), {}
         for i, (beta, _) in zip(times, self._backward(row, whole)):
             if i in wanted:
                 kept[i] = beta
         if not (first * beta).any():
             kind = f"document of {len(row)} tokens" if whole else "text"
-            raise UserError(
+            raise ValueError(
                 f"row {b}: the grammar has no {kind} with these known tokens: change them, or mask some"
             )
         return kept

@@ -51,8 +51,9 @@ from data.tokens import open_tokens
 from evaluation import figures
 from evaluation.any_order import reader_of
 from evaluation.filling import Filled
-from evaluation.orders import Asker, spread, templates
+from evaluation.orders import Asker, spread
 from evaluation.samplers import writers
+from evaluation.windows import templates
 from labs.mazes.mazes import FREE, GOAL, PATH, START, WALL, WORDS, Mazes
 from labs.mazes.prepare import corpus
 from runtime.checkpoint import load_model
