@@ -1,11 +1,14 @@
 """Writes a run's best checkpoint as a folder that transformers reads, with its tokenizer and a model card.
 
 python export.py out/baseline FOLDER
+python export.py out/baseline FOLDER --push=USER/NAME [--dry_run]
 
 A plain softmax that reads from left to right becomes a GPT2LMHeadModel. Any other run takes its code along:
-AutoModelForCausalLM.from_pretrained("FOLDER", trust_remote_code=True). See docs/export.md.
+AutoModelForCausalLM.from_pretrained("FOLDER", trust_remote_code=True). --push sends the folder to the Hugging
+Face hub. See docs/export.md.
 """
 
+import re
 from dataclasses import dataclass
 
 from runtime.door import Program
@@ -20,7 +23,17 @@ class ExportConfig:
     folder: str              # the new folder
     samples: Positive = 8    # weight draws of a Bayesian projection, stored in the folder
     seed: Seed = 1337        # of these draws: eval_diversity.py's and sample.py's with the same two options
+    push: str = ""           # USER/NAME of the public model on the Hugging Face hub that the folder becomes
+    private: bool = False    # one that its user alone sees
+    dry_run: bool = False    # with --push: write the folder and print what would be sent
     # fmt: on
+
+    def check(self) -> None:
+        """UserError for a name that the hub cannot have."""
+        if self.push and not re.fullmatch(r"[\w.-]+/[\w.-]+", self.push):
+            raise UserError(f"push = {self.push!r}: give USER/NAME of a model on the hub")
+        if self.dry_run and not self.push:
+            raise UserError("dry_run = True without --push: give the USER/NAME that would be sent to, too")
 
 
 program = Program(__name__, __doc__, ExportConfig, "transformers")
@@ -49,6 +62,7 @@ from runtime.checkpoint import load_model, writing
 from runtime.configurator import cli
 from runtime.files import unfinished
 from runtime.gpt2 import to_gpt2
+from runtime.hub import check_token, endpoint, push
 from runtime.places import CODE
 from runtime.transformers_folder import to_transformers
 
@@ -114,8 +128,11 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, context: int, pad: str) -
 
 
 @torch.no_grad()
-def export(path: str | Path, folder: str | Path, samples: int = 8, seed: int = 1337) -> None:
-    """Writes a run's best checkpoint as a folder for transformers, see ExportConfig.
+def export(
+    path: str | Path, folder: str | Path, samples: int = 8, seed: int = 1337, home: str = "FOLDER"
+) -> None:
+    """Writes a run's best checkpoint as a folder for transformers, see ExportConfig. `home`: where its card
+    says that it is loaded from.
 
     UserError if none can compute it: another trunk, or masked diffusion, which has no next token.
     """
@@ -143,14 +160,27 @@ def export(path: str | Path, folder: str | Path, samples: int = 8, seed: int = 1
             to_transformers(model, config, aside, end, samples, run_seed(seed, config))
             shutil.copy(CODE / "LICENSE", aside)  # of the code
         save_tokenizer(tokenizer, aside, trunk.context, pad)
-        (aside / "README.md").write_text(card(ckpt, plain, samples, seed), encoding="utf-8")
+        (aside / "README.md").write_text(card(ckpt, plain, samples, seed, home), encoding="utf-8")
     aside.rename(folder)
+
+
+def listed(folder: Path) -> list[str]:
+    """A line for each file: its size and name."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [f"{path.stat().st_size:>12,} bytes  {path.relative_to(folder).as_posix()}" for path in files]
 
 
 @program
 def main(c: ExportConfig) -> int:
-    export(c.run, c.folder, c.samples, c.seed)
+    if c.push and not c.dry_run:
+        check_token()
+    export(c.run, c.folder, c.samples, c.seed, c.push or "FOLDER")
     print(f"wrote {c.folder}")
+    if c.dry_run:
+        print(f"would send to {endpoint()}/{c.push}:", *listed(Path(c.folder)), sep="\n  ")
+        print("", (Path(c.folder) / "README.md").read_text(encoding="utf-8"), sep="\n")
+    elif c.push:
+        print(f"sent to {push(c.folder, c.push, c.private)}")
     return 0
 
 

@@ -1,6 +1,7 @@
 """The model card of an exported run: README.md with the metadata that the Hugging Face hub reads."""
 
 import json
+import math
 from typing import Any
 
 from measures.columns import HONEST
@@ -17,7 +18,11 @@ LICENCES = {
     "demo": ("psf-2.0", "the help topics of CPython: PSF License 2.0"),
 }
 _HEAD = ("head", "head_args", "gain", "learn_gain", "tied", "bayesian", "order", "sinusoidal")
-SETTINGS = (*_HEAD, "tokenizer", "vocab_size", "block_size", "n_layer", "n_head", "n_embd")
+_SIZE = ("trunk", "tokenizer", "vocab_size", "block_size", "n_layer", "n_head", "n_embd", "dropout")
+_RATES = ("learning_rate", "min_lr", "readout_lr", "warmup_steps", "weight_decay", "beta2", "grad_clip")
+# not the source, which may be a path of the user's
+_TRAINING = ("dataset", "seed", "optimizer", "batch_size", "max_steps", *_RATES, "labels", "dtype")
+SETTINGS = (*_HEAD, *_SIZE, *_TRAINING)
 
 
 def committed_row(digest: str) -> dict[str, Any] | None:
@@ -33,13 +38,29 @@ def results(row: dict[str, Any]) -> str:
     """A row as a table."""
     known = [c for c in HONEST if isinstance(row.get(c.key), (int, float))]
     lines = [f"| {c.title} | {row[c.key]:{c.form}} | {c.what} |".replace("|p|", r"\|p\|") for c in known]
-    head = f"As committed in results/{row['table']} of nanoHeads, on the corpus' test split:"
-    return "\n".join([head, "", "| metric | value | what it is |", "| --- | ---: | --- |", *lines])
+    s = row["settings"]
+    split = s.get("split", "test")
+    head = f"As committed in results/{row['table']} of nanoHeads, on the corpus' {split} split"
+    if "texts" in s:
+        head += (
+            f", by {s['texts']} texts of {s['prompt_tokens']} given and {s['new_tokens']} new tokens at "
+            f"temperature {s['temperature']:g}, seed {s['seed']}"
+        )
+    return "\n".join([f"{head}:", "", "| metric | value | what it is |", "| --- | ---: | --- |", *lines])
 
 
-def card(ckpt: Checkpoint, plain: bool, samples: int, seed: int) -> str:
+def progress(ckpt: Checkpoint) -> str:
+    """How long the run was trained, and what it was judged by."""
+    tokens, nll = ckpt.progress.get("tokens"), ckpt.progress.get("val_nll")
+    text = f"for {ckpt.progress['step']:,} steps" + (f", {tokens:,} tokens" if tokens else "")
+    if nll is None or not math.isfinite(nll):
+        return f"{text}."
+    return f"{text}; its perplexity on that corpus' validation split is {math.exp(nll):.2f}."
+
+
+def card(ckpt: Checkpoint, plain: bool, samples: int, seed: int, home: str = "FOLDER") -> str:
     """README.md of the export of `ckpt`. `plain`: as a GPT2LMHeadModel. Else with code of its own, and with
-    `samples` stored draws of Bayesian weights."""
+    `samples` stored draws of Bayesian weights. `home`: where it is loaded from, a name on the hub."""
     config = ckpt.config
     licence, trained_on = LICENCES.get(config.get("dataset", ""), ("", "a text whose licence its user knows"))
     metadata = ["library_name: transformers", "pipeline_tag: text-generation", "tags: [nanoheads]"]
@@ -51,7 +72,7 @@ def card(ckpt: Checkpoint, plain: bool, samples: int, seed: int) -> str:
         metadata.append("datasets: [Salesforce/wikitext]")
     asks = "" if plain else ", trust_remote_code=True"
     model = f"A GPT-2 with the output head `{config['head']}`, trained by nanoHeads"
-    about = [f"{model} for {ckpt.progress['step']:,} steps. Trained on {trained_on}."]
+    about = [f"{model} on {trained_on}, {progress(ckpt)}"]
     if not plain:
         about.append(
             "`logits` are the head's normalised log-probabilities of the next token, in float32. The code in "
@@ -72,10 +93,11 @@ def card(ckpt: Checkpoint, plain: bool, samples: int, seed: int) -> str:
         f"""```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-model = AutoModelForCausalLM.from_pretrained("FOLDER"{asks})
-tokenizer = AutoTokenizer.from_pretrained("FOLDER"{asks})
+model = AutoModelForCausalLM.from_pretrained("{home}"{asks})
+tokenizer = AutoTokenizer.from_pretrained("{home}"{asks})
 ```""",
         *([results(row)] if row else []),
+        "How it was made:",
         f"```json\n{json.dumps(settings, indent=1)}\n```",
     ]
     return "\n\n".join(parts) + "\n"

@@ -8,7 +8,7 @@ from runtime.places import INSTALLED
 EXTRAS = {
     "": ("torch", "numpy", "safetensors", "filelock", "tiktoken", "tokenizers", "tqdm", "pydantic"),
     "tables": ("scipy", "sacrebleu", "matplotlib", "tabulate", "jinja2", "optuna"),
-    "hub": ("datasets", "transformers", "pyarrow"),
+    "hub": ("datasets", "transformers", "pyarrow", "huggingface_hub"),
     "bayes": ("torchbnn",),
     "images": ("sklearn",),
     "wandb": ("wandb",),

@@ -1,13 +1,17 @@
 """A run as a transformers folder: what transformers computes and writes from it is what we do."""
 
 import ast
+import base64
 import copy
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -525,3 +529,127 @@ def test_it_runs_where_nanoheads_is_not(token_folder, tmp_path):
     for line, log_p in zip(done.stdout.strip().splitlines(), want, strict=True):
         got = torch.tensor(json.loads(line.replace("-inf", "-Infinity")))
         torch.testing.assert_close(got.exp(), log_p.exp(), atol=1e-6, rtol=1e-4)
+
+
+# -----------------------------------------------------------------------------
+# The hub
+
+
+class Hub(ThreadingHTTPServer):
+    """What of the hub's API takes a model, on this machine. `files` is what the last commit holds."""
+
+    def __init__(self, refuses: int = 0):
+        self.refuses, self.files, self.tokens, self.created = refuses, {}, set(), {}
+        super().__init__(("127.0.0.1", 0), Taker)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Taker(BaseHTTPRequestHandler):
+    server: Hub
+
+    def log_message(self, *_):
+        pass
+
+    def do_POST(self):
+        length = self.headers.get("Content-Length")
+        body = self.rfile.read(int(length)) if length else b"".join(self.chunks())
+        self.server.tokens.add(self.headers.get("Authorization"))
+        if self.server.refuses:
+            return self.answer({"error": "no room"}, self.server.refuses)
+        if self.path == "/api/repos/create":
+            self.server.created = json.loads(body)
+            name = self.server.created["name"]
+            return self.answer({"url": f"{self.server.address}/somebody/{name}"})
+        if self.path.endswith("/preupload/main"):
+            files = [file["path"] for file in json.loads(body)["files"]]
+            modes = [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in files]
+            return self.answer({"files": modes})
+        if self.path.endswith("/commit/main"):
+            lines = map(json.loads, body.splitlines())
+            files = [line["value"] for line in lines if line["key"] == "file"]
+            self.server.files = {file["path"]: base64.b64decode(file["content"]) for file in files}
+            url = f"{self.server.address}/somebody/model/commit/{'0' * 40}"
+            return self.answer({"commitUrl": url, "commitOid": "0" * 40})
+        return self.answer({})  # of the card's metadata, for one
+
+    def do_GET(self):
+        self.answer({"id": "somebody/model", "sha": "0" * 40, "siblings": []})
+
+    do_HEAD = do_GET
+
+    def chunks(self):
+        while size := int(self.rfile.readline(), 16):
+            yield self.rfile.read(size)
+            self.rfile.readline()
+
+    def answer(self, content, status=200):
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+
+def pushed(run, folder, hub, *flags):
+    """`export.py --push` as a program, with this hub and a token."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")}
+    env = kept | {"HF_ENDPOINT": hub.address, "HF_TOKEN": "hf_secret", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    command = [sys.executable, "export.py", str(run), str(folder), "--push=somebody/model", *flags]
+    return subprocess.run(command, cwd=export.CODE, env=env, capture_output=True, text=True, timeout=300)
+
+
+def test_a_pushed_folder_is_on_the_hub(trained, tmp_path):
+    hub = Hub()
+    done = pushed(trained, tmp_path / "hf", hub, "--private")
+    assert done.returncode == 0, done.stderr
+    assert f"sent to {hub.address}/somebody/model" in done.stdout
+    local = {
+        p.relative_to(tmp_path / "hf").as_posix(): p for p in (tmp_path / "hf").rglob("*") if p.is_file()
+    }
+    assert {*hub.files} - {".gitattributes"} == local.keys() and "model.safetensors" in local
+    assert all(hub.files[name] == path.read_bytes() for name, path in local.items())
+    assert hub.tokens == {"Bearer hf_secret"}
+    assert {"name": "model", "organization": "somebody"}.items() <= hub.created.items()
+    assert hub.created.get("private") or hub.created.get("visibility") == "private"
+    card_text = hub.files["README.md"].decode()
+    assert 'AutoModelForCausalLM.from_pretrained("somebody/model")' in card_text
+    assert re.search(r"validation split is \d+\.\d\d\.", card_text) and '"learning_rate": ' in card_text
+
+
+def test_a_hub_that_refuses_leaves_the_folder(trained, tmp_path):
+    done = pushed(trained, tmp_path / "hf", Hub(refuses=403))
+    assert done.returncode == 2 and (tmp_path / "hf" / "config.json").is_file()
+    (line,) = [line for line in done.stderr.splitlines() if "error" in line]
+    assert "did not take somebody/model" in line and f"hf upload somebody/model {tmp_path / 'hf'}" in line
+    assert "hf_secret" not in done.stdout + done.stderr
+
+
+def test_a_dry_run_sends_nothing(trained, tmp_path, capsys):
+    assert export.main([str(trained), str(tmp_path / "hf"), "--push=somebody/model", "--dry_run"]) == 0
+    out = capsys.readouterr().out
+    assert "would send to https://huggingface.co/somebody/model:" in out
+    size = (tmp_path / "hf" / "model.safetensors").stat().st_size
+    assert f"{size:,} bytes  model.safetensors" in out and "library_name: transformers" in out
+
+
+@pytest.mark.parametrize(
+    "flags, says",
+    [
+        (["--push=somebody/model"], "run `hf auth login`, or set HF_TOKEN"),
+        (["--push=model"], "push = 'model': give USER/NAME"),
+        (["--dry_run"], "dry_run = True without --push"),
+    ],
+)
+def test_what_cannot_be_pushed_is_refused_before_any_work(trained, tmp_path, monkeypatch, flags, says):
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
+    with pytest.raises(UserError, match=says):
+        export.main([str(trained), str(tmp_path / "hf"), *flags])
+    assert not (tmp_path / "hf").exists()
