@@ -82,8 +82,8 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Waits until every file of `folder` is on disk."""
-    for f in folder.iterdir():
+    """Waits until every file under `folder` is on disk."""
+    for f in filter(Path.is_file, folder.rglob("*")):
         with open(f, "rb") as fd:
             os.fsync(fd.fileno())
 

@@ -6,6 +6,7 @@ imports are the one thing that is changed.
 """
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import model
 from model import LanguageModel
 
 MODELING = Path(__file__).with_name("modeling_nanoheads.py")
+GENERATE = Path(__file__).with_name("custom_generate.py")
 TRY = r"\1try:\n\1    \2\n\1finally:\n\1    pass"
 # all that says which model it is. Not bayesian: the draws are stored, so the projection is plain
 _MODEL = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "head", "head_args")
@@ -78,3 +80,6 @@ def to_transformers(
         exported.drawn[i] = drawn.weight
     exported.save_pretrained(folder)
     write_code(folder)
+    if size.order == "any":
+        (folder / "custom_generate").mkdir()
+        shutil.copy(GENERATE, folder / "custom_generate" / "generate.py")

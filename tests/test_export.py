@@ -26,6 +26,7 @@ import export
 import sample
 from data.prepared import load_tokenizer, tokenizer_of
 from data.tokenizers import BPETokenizer, GPT2Tokenizer, WordTokenizer, byte_level, byte_vocab, read_tokenizer
+from evaluation.any_order import reader_of
 from evaluation.decoding import Decoding, Penalties
 from evaluation.metrics import bits_per_byte, perplexity
 from evaluation.scoring import score
@@ -34,8 +35,10 @@ from evaluation.truncation import penalised, truncate
 from measures import card
 from measures.store import Store
 from model import build
+from runtime import custom_generate
 from runtime.checkpoint import load_model, save, weights_digest
 from runtime.errors import UserError
+from runtime.modeling_nanoheads import NanoHeadsConfig, NanoHeadsForCausalLM
 from sample import generate
 
 LENGTH = 12  # after a prompt of 4: transformers' GPT-2 has no window that moves on
@@ -529,6 +532,88 @@ def test_it_runs_where_nanoheads_is_not(token_folder, tmp_path):
     for line, log_p in zip(done.stdout.strip().splitlines(), want, strict=True):
         got = torch.tensor(json.loads(line.replace("-inf", "-Infinity")))
         torch.testing.assert_close(got.exp(), log_p.exp(), atol=1e-6, rtol=1e-4)
+
+
+# -----------------------------------------------------------------------------
+# Gaps
+
+GAPS = torch.tensor([[5, -1, 7, -1, -1, 2], [-1, -1, -1, -1, -1, -1], [1, 2, 3, 4, 5, -1]])
+
+
+@pytest.fixture(scope="module")
+def filler(token_folder, tmp_path_factory):
+    """(a folder of a model of any order, the model there, ours)"""
+    at = tmp_path_factory.mktemp("filler")
+    write_run(at / "run", token_folder, **ROWS["random"])
+    export.export(at / "run", at / "hf")
+    return at / "hf", loaded(at / "hf"), load_model(at / "run")[0]
+
+
+@pytest.mark.parametrize("order", custom_generate.ORDERS)
+def test_gaps_are_filled_in(filler, order):
+    _, theirs, _ = filler
+    full, again = (theirs.generate(GAPS, order=order, generator=seeded(3)) for _ in range(2))
+    assert torch.equal(full, again) and ((full >= 0) & (full < VOCAB)).all()
+    assert torch.equal(full[GAPS >= 0], GAPS[GAPS >= 0])
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@torch.no_grad()
+def test_what_it_says_of_gaps_is_what_our_reader_says(filler):
+    _, theirs, ours = filler
+    text, asked, drafted = GAPS[:1], torch.tensor([4, 1, 3]), torch.tensor([9, 8, 6])
+    reader, places = reader_of(ours, text, ours.head.draws(1, 0)), torch.tensor([0, 2, 5])
+    for tokens, theirs_to_ask in ((None, None), (drafted[None], drafted)):
+        said = reader.each(asked[None]) if tokens is None else reader.along(asked[None], tokens)
+        want = torch.stack([said.row(torch.tensor([n]))[0] for n in range(3)])
+        got = custom_generate.ask(theirs, text[0], places, asked, theirs_to_ask)
+        torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_bursts_have_the_distribution_of_a_token_a_pass():
+    """A mixture over both orders of two gaps, summed up."""
+    run = dict(vocab_size=4, block_size=3, n_layer=1, n_head=1, n_embd=8, head="softmax", head_args={})
+    run |= dict(order="random", dropout=0.0, gain=2.0)
+    torch.manual_seed(0)
+    model = NanoHeadsForCausalLM(NanoHeadsConfig(run, vocab_size=4))
+    for p in model.parameters():
+        p.add_(torch.randn_like(p), alpha=0.3)
+    text, known = torch.tensor([-1, 2, -1]), torch.tensor([1])
+    want = torch.zeros(4, 4, dtype=torch.float64)
+    for a, b in ((0, 2), (2, 0)):
+        first = custom_generate.ask(model, text, known, torch.tensor([a]))[0]
+        for token in range(4):
+            asked, drafted = torch.tensor([a, b]), torch.tensor([token, 0])
+            then = custom_generate.ask(model, text, known, asked, drafted)[1]
+            joint = first[token] * then / 2
+            want[token] += joint if a == 0 else 0
+            want[:, token] += joint if a == 2 else 0
+    alone = custom_generate.ask(model, text, known, torch.tensor([0, 2]))
+    assert (want - alone[0][:, None] * alone[1]).abs().sum() > 0.1  # a burst without a check would show
+    for order in ("speculative", "random"):
+        full = custom_generate.generate(text.expand(3000, 3), model, order, seeded(1))
+        counts = torch.bincount(full[:, 0] * 4 + full[:, 2], minlength=16).double()
+        assert chisquare(counts, 3000 * want.flatten() / want.sum()).pvalue > 1e-3
+
+
+def test_text_without_gaps_goes_on_as_ever(filler):
+    from transformers import GenerationMixin
+
+    _, theirs, _ = filler
+    batch = {"input_ids": texts(2, 5), "attention_mask": torch.ones(2, 5, dtype=torch.long)}
+    want = GenerationMixin.generate(theirs, **batch, do_sample=False, max_new_tokens=4)
+    assert torch.equal(theirs.generate(**batch, do_sample=False, max_new_tokens=4), want)
+    with pytest.raises(ValueError, match="a text with gaps takes an order of"):
+        theirs.generate(GAPS, max_new_tokens=4)
+
+
+def test_models_of_one_order_have_no_gaps(row):
+    has = (row[0] / "custom_generate" / "generate.py").is_file()
+    assert has == (row[2].trunk.config.order == "any")
 
 
 # -----------------------------------------------------------------------------

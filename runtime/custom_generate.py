@@ -1,0 +1,87 @@
+"""What `generate` of an exported model of any order does: it fills in gaps, too. export.py writes this file
+into its folder, as custom_generate/generate.py, where transformers takes it in place of its own `generate`.
+
+A gap is a token -1. Source: Pannatier, Courdier, Fleuret 2024, arXiv 2404.09562 (sigma-GPT).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationMixin
+
+GAP = -1
+ORDERS = ("random", "left_to_right", "confidence", "speculative")
+
+
+def generate(
+    input_ids: Tensor | None = None,
+    model: Any = None,
+    order: str = "speculative",
+    generator: torch.Generator | None = None,
+    **kwargs: Any,
+) -> Any:
+    """`input_ids` (B, T) with its gaps filled in, in one of ORDERS; text without gaps goes on as ever, by all
+    that transformers' `generate` takes.
+
+    "random", "left_to_right"  a token a pass
+    "confidence"               the same, first where the model is surest
+    "speculative"              many a pass: all are drawn at once, and kept while they are as probable given
+                               each other. Its texts have the distribution of "random"
+    """
+    if input_ids is None or not (input_ids == GAP).any():
+        return GenerationMixin.generate(model, inputs=input_ids, **kwargs)
+    kwargs.pop("attention_mask", None)
+    if order not in ORDERS or kwargs:
+        raise ValueError(f"{order!r}, {kwargs}: a text with gaps takes an order of {ORDERS} and a generator")
+    with torch.no_grad():
+        return torch.stack([fill(model, row, order, generator) for row in input_ids])
+
+
+def fill(model: Any, text: Tensor, order: str, generator: torch.Generator | None) -> Tensor:
+    """One text (T,), filled in."""
+
+    def draw(p: Tensor) -> Tensor:
+        return torch.multinomial(p, 1, generator=generator)[:, 0]
+
+    text, places = text.clone(), (text != GAP).nonzero()[:, 0]
+    while len(free := (text == GAP).nonzero()[:, 0]):
+        if order in ("random", "speculative"):
+            free = free[torch.randperm(len(free), generator=generator, device=text.device)]
+        asked = free[:1] if order in ("random", "left_to_right") else free
+        p = ask(model, text, places, asked)
+        if order == "confidence":
+            surest = p.amax(1).argmax()[None]
+            asked, p = asked[surest], p[surest]
+        tokens, kept = draw(p), 1
+        if order == "speculative":
+            q, number = ask(model, text, places, asked, tokens), torch.arange(len(asked), device=text.device)
+            u = torch.rand(len(asked), generator=generator, device=text.device, dtype=p.dtype)
+            fails = (u * p[number, tokens] >= q[number, tokens]).nonzero()[:, 0]
+            fails = fails[fails > 0]  # nothing is drawn before the first, so q is p there
+            kept = int(fails[0]) if len(fails) else len(asked)
+            if len(
+                fails
+            ):  # that one is drawn from what p lacks of q: Leviathan et al. 2023, arXiv 2211.17192
+                tokens[kept] = draw((q[kept] - p[kept]).clamp(min=0)[None])[0]
+                kept += 1
+        text[asked[:kept]] = tokens[:kept]
+        places = torch.cat((places, asked[:kept]))
+    return text
+
+
+def ask(model: Any, text: Tensor, places: Tensor, asked: Tensor, drafted: Tensor | None = None) -> Tensor:
+    """p (n, V), float64, of the tokens at places `asked` (n,) given those of `text` at `places`, in this
+    order: each on its own, or given those `drafted` (n,) before it."""
+    size, k, n = model.trunk.config, len(places), len(asked)
+    read = torch.cat((places.new_full((1,), size.vocab_size), text[places]))  # the start token is first
+    standing = torch.cat((places.new_full((1,), size.block_size), places))
+    seen = torch.ones(k + n, k + n, dtype=torch.bool, device=text.device).tril()
+    if drafted is None:
+        seen[k:, k:] = torch.eye(n, dtype=torch.bool, device=text.device)
+        read, standing = (torch.cat((t[:-1], t[-1:].expand(n))) for t in (read, standing))
+    else:
+        read, standing = torch.cat((read, drafted[:-1])), torch.cat((standing, asked[:-1]))
+    following = torch.cat((places, asked))
+    hidden = model.trunk(read[None], torch.stack((standing, following), -1)[None], mask=seen[None])
+    return model._log_probs(hidden[:, k:])[0].double().exp()
