@@ -1,12 +1,15 @@
-"""docs/tour.ipynb, run as a user runs it."""
+"""docs/tour.ipynb, run as a user runs it: in a checkout, and from an installed nanoHeads alone."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import nbformat
 import pytest
+from test_install import site  # noqa: F401
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
 
 
 @pytest.fixture
@@ -22,6 +25,15 @@ def test_is_a_notebook_whose_links_lead_somewhere(tour):
     assert not re.search(r"\\\\[a-z]", text)  # a doubled backslash before a command of TeX is a new line
 
 
+def test_its_badge_opens_it_on_colab(tour):
+    """From the repository that pyproject.toml names, once it names one."""
+    address = r"https://colab\.research\.google\.com/github/([\w-]+/[\w-]+)/blob/main/docs/tour\.ipynb"
+    (repository,) = re.findall(rf"\]\({address}\)", tour.cells[0].source)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = [url for url in project.get("urls", {}).values() if "github.com" in url]
+    assert all(re.search(r"github\.com/([\w-]+/[\w-]+)", url)[1] == repository for url in named)
+
+
 def test_what_is_saved_in_it_is_no_error(tour):
     outputs = [output for cell in tour.cells if cell.cell_type == "code" for output in cell.outputs]
     assert not [o for o in outputs if o.output_type == "error"]
@@ -29,7 +41,8 @@ def test_what_is_saved_in_it_is_no_error(tour):
 
 
 @pytest.mark.slow
-def test_runs(tour, tmp_path, monkeypatch):
+@pytest.mark.parametrize("place", ["checkout", "installed"])
+def test_runs(tour, tmp_path, monkeypatch, request, place):
     from nbclient import NotebookClient
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -37,8 +50,21 @@ def test_runs(tour, tmp_path, monkeypatch):
     for long, short in {"STEPS = 400": "STEPS = 2", "WORDS = 400_000": "WORDS = 20_000"}.items():
         assert long in settings.source
         settings.source = settings.source.replace(long, short)
-    settings.source = settings.source.replace('"out/tour"', repr(str(tmp_path / "tour")))
-    NotebookClient(tour, timeout=600, resources={"metadata": {"path": str(DOCS)}}).execute()
+    at = DOCS
+    if place == "checkout":
+        settings.source = settings.source.replace('"out/tour"', repr(str(tmp_path / "out" / "tour")))
+    else:
+        at = tmp_path
+        monkeypatch.setenv("PYTHONPATH", str(request.getfixturevalue("site")))
+        settings.source += f"\nassert {str(ROOT)!r} not in nanoheads.__file__"
+    NotebookClient(tour, timeout=600, resources={"metadata": {"path": str(at)}}).execute()
     pictures = [o for c in tour.cells for o in c.get("outputs", []) if "image/png" in o.get("data", {})]
     assert len(pictures) == 4
-    assert (tmp_path / "tour" / "table.jsonl").is_file()
+    assert (tmp_path / "out" / "tour" / "table.jsonl").is_file()
+
+
+def test_it_asks_pip_for_the_package_that_there_is(tour):
+    (line,) = [line for line in tour.cells[1].source.splitlines() if "%pip" in line]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    name, extra = re.search(r'"(\w+)\[(\w+)\]"', line).groups()
+    assert name == project["name"] and extra in project["optional-dependencies"]
