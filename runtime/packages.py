@@ -15,7 +15,8 @@ EXTRAS = {
     "trackio": ("trackio",),
     "mauve": ("mauve",),
 }
-DISTRIBUTIONS = {"sklearn": "scikit-learn", "mauve": "mauve-text"}  # where pip has another name
+# where pip has another name
+DISTRIBUTIONS = {"sklearn": "scikit-learn", "mauve": "mauve-text", "huggingface_hub": "huggingface-hub"}
 
 
 def missing(*modules: str) -> list[str]:
