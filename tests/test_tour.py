@@ -1,7 +1,6 @@
 """docs/tour.ipynb, run as a user runs it: in a checkout, and from an installed nanoHeads alone."""
 
 import re
-import tomllib
 from pathlib import Path
 
 import nbformat
@@ -23,15 +22,6 @@ def test_is_a_notebook_whose_links_lead_somewhere(tour):
     links = re.findall(r"\]\(([\w./]+)\)", text)
     assert len(links) >= 3 and all((DOCS / link).is_file() for link in links)
     assert not re.search(r"\\\\[a-z]", text)  # a doubled backslash before a command of TeX is a new line
-
-
-def test_its_badge_opens_it_on_colab(tour):
-    """From the repository that pyproject.toml names, once it names one."""
-    address = r"https://colab\.research\.google\.com/github/([\w-]+/[\w-]+)/blob/main/docs/tour\.ipynb"
-    (repository,) = re.findall(rf"\]\({address}\)", tour.cells[0].source)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    named = [url for url in project.get("urls", {}).values() if "github.com" in url]
-    assert all(re.search(r"github\.com/([\w-]+/[\w-]+)", url)[1] == repository for url in named)
 
 
 def test_what_is_saved_in_it_is_no_error(tour):
