@@ -1,6 +1,7 @@
 """docs/tour.ipynb, run as a user runs it: in a checkout, and from an installed nanoHeads alone."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import nbformat
