@@ -73,6 +73,9 @@ def environment() -> Environment:
     shared = (
         "rows",
         "curves",
+        "decoded",
+        "verdict",
+        "told",
         "classified",
         "ratios",
         "shared_ratios",

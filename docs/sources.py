@@ -18,6 +18,7 @@ from typing import Any
 from config.defaults import TrainConfig
 from evaluation.statistics import student_interval
 from labs.classes import measure as classes
+from measures.decoding import Points, points_of
 from measures.find import find_measure
 from measures.search import best_of, best_so_far, losses, search_error, trials_of
 from measures.store import Store
@@ -282,6 +283,43 @@ def fits() -> dict[str, Span]:
         for row, lines in curves("memorise").models.items()
     }
     return dict(sorted(each.items(), key=lambda item: statistics.fmean(item[1])))
+
+
+class Decoded(Points):
+    """A row of the decoding measure whose numbers are Values."""
+
+    def values(self, *args: Any) -> Values:
+        return Values(super().values(*args), self.seeds)
+
+    def at_entropy(self, *args: Any) -> Values:
+        return Values(super().at_entropy(*args), self.seeds)
+
+    def chosen(self, sampler: str, temperature: float = 1.0, key: str = "tv") -> Values:
+        """A number at the sampler's best value."""
+        return self.values(self.best(sampler, temperature), key)
+
+    def with_value_of(self, other: "Decoded", sampler: str, temperature: float = 1.0) -> Values:
+        """TV at the value that is best for another row."""
+        return self.values(other.best(sampler, temperature))
+
+
+@cache
+def decoded(name: str) -> dict[str, Decoded]:
+    """The rows of the decoding measure, the truth's last."""
+    groups, truth = points_of(stored(name, "decoding"))
+    return {row: Decoded(g.runs) for row, g in (groups | ({"truth": truth} if truth else {})).items()}
+
+
+def verdict(difference: Values, below: str, above: str) -> str:
+    """What the interval of a difference says of its sign."""
+    if not difference or not math.isfinite(difference.half) or abs(difference.mean) <= difference.half:
+        return "cannot be told"
+    return below if difference.mean < 0 else above
+
+
+def told(difference: Values, below: str, above: str) -> str:
+    """Two cells of a table: the difference and its verdict; "-" where it has none."""
+    return f"{difference:+.4f} | {verdict(difference, below, above)}" if difference else "- | -"
 
 
 def written(name: str, measure: str) -> str:

@@ -10,6 +10,7 @@ from runtime.places import labs_with
 CORE = {
     "text": ("measures.text", "TextMeasure"),
     "orders": ("measures.orders", "OrdersMeasure"),
+    "decoding": ("measures.decoding", "DecodingMeasure"),
     "frontier": ("measures.frontier", "FrontierMeasure"),
     "curve": ("measures.curve", "CurveMeasure"),
 }

@@ -102,6 +102,21 @@ def test_numbers_are_paired_by_seed():
     assert curve.lowest == [1, 4] and curve.last == [2, 4]
 
 
+@pytest.mark.parametrize(
+    "difference, cells",
+    [
+        ([-0.2, -0.21, -0.22], "-0.2100 ± 0.0248 | nearer"),
+        ([0.2, 0.21, 0.22], "+0.2100 ± 0.0248 | farther"),
+        ([-0.2, 0.21, 0.22], "+0.0767 ± 0.5953 | cannot be told"),
+        ([-0.2], "-0.2000 | cannot be told"),  # one seed
+        ([0.0, 0.0], "+0.0000 ± 0.0000 | cannot be told"),
+        ([], "- | -"),
+    ],
+)
+def test_a_difference_is_decided_by_its_interval(difference, cells):
+    assert sources.told(Values(difference), "nearer", "farther") == cells
+
+
 def test_prose_is_filled_and_code_and_tables_are_not():
     code, table = "    x  " + 200 * "y", "| a |\n" + "| " + 200 * "b" + " |"
     text = "\n\n".join(["word " * 50, "- item " * 40 + "\n- `" + "in code " * 12 + "`", code, table])
