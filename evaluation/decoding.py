@@ -11,6 +11,7 @@ from runtime.values import Field, Natural, NonNegative, PositiveShare
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Factor = Annotated[float, Field(gt=0)]
+AtLeastOne = Annotated[float, Field(ge=1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,10 @@ class Penalties:
     frequency_penalty: float = 0.0    # taken from log p for each time that the token was written
     presence_penalty: float = 0.0     # taken from log p once, if the token was written
     no_repeat_ngram: Natural = 0      # no n tokens in a row come twice in the text; 0: they may
+    dry_multiplier: NonNegative = 0.0  # times base^(n - allowed), taken from log p of a token that would
+    #                                   repeat n tokens of the text and itself; 0: none
+    dry_base: AtLeastOne = 1.75
+    dry_allowed_length: Natural = 2   # fewer than these may be repeated
     # fmt: on
 
 

@@ -41,6 +41,8 @@ def penalised(log_p: Tensor, text: Tensor, new: int, c: Penalties) -> Tensor:
                 (the definition of OpenAI's API)
     no_repeat_ngram  log p <- -inf where n tokens of the text would come again (Paulus et al. 2017, arXiv
                 1705.04304, sec. 2.5)
+    dry         log p <- log p - multiplier base^(n - allowed) where n >= allowed tokens of the text and this
+                one would come again (p-e-w 2024, oobabooga/text-generation-webui#5677, without its breakers)
 
     UserError if no token is left.
     """
@@ -51,6 +53,10 @@ def penalised(log_p: Tensor, text: Tensor, new: int, c: Penalties) -> Tensor:
         written = text[:, text.shape[1] - new :]
         n = torch.zeros_like(log_p).scatter_add_(1, written, torch.ones_like(written, dtype=log_p.dtype))
         log_p = log_p - c.frequency_penalty * n - c.presence_penalty * (n > 0)
+    if c.dry_multiplier:
+        beyond = repeated(text) - c.dry_allowed_length
+        price = (c.dry_multiplier * c.dry_base ** beyond.to(log_p)).clamp(max=1e30) * (beyond >= 0)
+        log_p = log_p - torch.zeros_like(log_p).scatter_reduce_(1, text, price, "amax")
     if 0 < c.no_repeat_ngram <= text.shape[1]:
         start = text[:, text.shape[1] - c.no_repeat_ngram + 1 :]
         ngrams = text.unfold(1, c.no_repeat_ngram, 1)  # (B, T - n + 1, n)
@@ -64,3 +70,15 @@ def penalised(log_p: Tensor, text: Tensor, new: int, c: Penalties) -> Tensor:
                 f"{c.no_repeat_ngram} tokens of the text; give a larger one or a smaller --length"
             )
     return log_p
+
+
+def repeated(text: Tensor) -> Tensor:
+    """How many tokens before each one of the text (B, T) are also the last ones of the text, (B, T)."""
+    n, same = torch.zeros_like(text), torch.ones_like(text, dtype=torch.bool)
+    for k in range(1, text.shape[1]):
+        same[:, :k] = False  # there are not so many before
+        same[:, k:] &= text[:, :-k] == text[:, -k, None]
+        if not same.any():
+            break
+        n += same
+    return n

@@ -141,6 +141,28 @@ def test_repeated_ngrams_are_those_of_transformers(n):
     assert (want == -math.inf).any() == (n <= 6)
 
 
+@pytest.mark.parametrize("allowed", [0, 1, 2, 5])
+def test_dry_is_its_formula(allowed):
+    """Of each token that was there, its longest repetition counts."""
+    c, want, priced = Penalties(dry_multiplier=0.8, dry_base=2, dry_allowed_length=allowed), some_log_p(), 0
+    for row, text in zip(want, TEXT.tolist()):
+        longest: dict[int, int] = {}
+        for i, token in enumerate(text):
+            n = max(n for n in range(i + 1) if n == 0 or text[i - n : i] == text[-n:])
+            longest[token] = max(longest.get(token, 0), n)
+        for token, n in longest.items():
+            if n >= allowed:
+                row[token] -= 0.8 * 2 ** (n - allowed)
+                priced += 1
+    assert priced == {0: 10, 1: 2, 2: 1, 5: 1}[allowed]
+    torch.testing.assert_close(penalised(some_log_p(), TEXT, 2, c), want, rtol=1e-15, atol=0)
+
+
+def test_dry_of_a_long_loop_is_finite():
+    got = penalised(torch.zeros(1, 3), torch.ones(1, 500, dtype=torch.long), 2, Penalties(dry_multiplier=1.0))
+    assert got.isfinite().all() and truncate(got, AS_SCORED).tolist() == [[0.5, 0.0, 0.5]]
+
+
 @pytest.mark.parametrize("frequency, presence", [(0.5, 0.0), (0.0, 0.25), (0.5, -0.25)])
 def test_frequency_and_presence_count_what_is_new(frequency, presence):
     c, want = Penalties(frequency_penalty=frequency, presence_penalty=presence), some_log_p()

@@ -14,8 +14,8 @@ rows = [
 ]
 overlay = "grammar_muon"
 flags = (
-    "--source='train=500000 validation=20000 test=20000 nouns=100 verbs=40 adjectives=50 adverbs=20 themes=16'"
-    " --batch_size=4 --max_steps=400 --gain=3.4 --eval_interval=400"
+    "--source='train=500000 validation=20000 test=20000 nouns=100 verbs=40 adjectives=50 adverbs=20 themes=16"
+    "' --batch_size=4 --max_steps=400 --gain=3.4 --eval_interval=400"
 )
 seeds = [1, 2, 3]
 measure = "decoding"
