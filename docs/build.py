@@ -74,6 +74,7 @@ def environment() -> Environment:
         "rows",
         "curves",
         "decoded",
+        "dearest",
         "verdict",
         "told",
         "classified",

@@ -292,7 +292,8 @@ class Decoded(Points):
         return Values(super().values(*args), self.seeds)
 
     def at_entropy(self, *args: Any) -> Values:
-        return Values(super().at_entropy(*args), self.seeds)
+        """nan where a run cannot have this entropy."""
+        return Values(super().at_entropy(*args) or [math.nan] * len(self.seeds), self.seeds)
 
     def chosen(self, sampler: str, temperature: float = 1.0, key: str = "tv") -> Values:
         """A number at the sampler's best value."""
@@ -310,16 +311,29 @@ def decoded(name: str) -> dict[str, Decoded]:
     return {row: Decoded(g.runs) for row, g in (groups | ({"truth": truth} if truth else {})).items()}
 
 
+def dearest(name: str, sampler: str, temperature: float) -> tuple[str, Values]:
+    """The row that softmax's best value of a sampler costs most, and that cost in TV."""
+    softmax = decoded(name)["baseline"]
+    costs = {
+        row: g.with_value_of(softmax, sampler, temperature) - g.chosen(sampler, temperature)
+        for row, g in decoded(name).items()
+        if row not in ("baseline", "truth")
+    }
+    return max(costs.items(), key=lambda item: item[1].mean)
+
+
 def verdict(difference: Values, below: str, above: str) -> str:
     """What the interval of a difference says of its sign."""
-    if not difference or not math.isfinite(difference.half) or abs(difference.mean) <= difference.half:
+    if not math.isfinite(difference.half) or abs(difference.mean) <= difference.half:
         return "cannot be told"
     return below if difference.mean < 0 else above
 
 
 def told(difference: Values, below: str, above: str) -> str:
     """Two cells of a table: the difference and its verdict; "-" where it has none."""
-    return f"{difference:+.4f} | {verdict(difference, below, above)}" if difference else "- | -"
+    if math.isnan(difference.mean):
+        return "- | -"
+    return f"{difference:+.4f} | {verdict(difference, below, above)}"
 
 
 def written(name: str, measure: str) -> str:

@@ -110,7 +110,7 @@ def test_numbers_are_paired_by_seed():
         ([-0.2, 0.21, 0.22], "+0.0767 ± 0.5953 | cannot be told"),
         ([-0.2], "-0.2000 | cannot be told"),  # one seed
         ([0.0, 0.0], "+0.0000 ± 0.0000 | cannot be told"),
-        ([], "- | -"),
+        ([math.nan, math.nan], "- | -"),
     ],
 )
 def test_a_difference_is_decided_by_its_interval(difference, cells):
@@ -136,6 +136,18 @@ def test_what_is_claimed_of_the_gain_and_the_optimizer_holds():
     assert early[1] < early[0] and abs(late[1] / late[0] - 1) < 0.01
     muon = [best(f"muon, gain {gain}").mean for gain in (1, 4)]
     assert abs(muon[0] / muon[1] - 1) < 0.01 and muon[0] < four < softmax
+
+
+def test_what_is_claimed_of_cuts_holds():
+    """Temperature 1 is nearest, a mild cut there moves little, and none makes good a higher temperature."""
+    softmax, truth = sources.decoded("decoding")["baseline"], sources.decoded("decoding")["truth"]
+    uncut, heated = (softmax.values(softmax.uncut(t)).mean for t in (1.0, 1.5))
+    assert softmax.best("temperature") == softmax.uncut(1.0)
+    for cut in softmax.settings["cuts"]:
+        assert abs(softmax.chosen(cut).mean - uncut) < 0.01
+        assert uncut < softmax.chosen(cut, 1.5).mean < heated
+        assert truth.best(cut) == truth.uncut(1.0)
+    assert "top_n_sigma" in softmax.points[softmax.best("top_n_sigma")]
 
 
 def test_what_is_claimed_of_tuned_heads_holds():
