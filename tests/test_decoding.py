@@ -228,8 +228,8 @@ def test_a_corpus_without_a_truth_is_refused(trained, runs, folder, tmp_path):
 
 
 def test_a_table_without_a_truth_is_refused_before_any_training(tmp_path):
-    argv = ['--rows=["baseline"]', "--overlay=tiny", "--measure=decoding", f"--runs={tmp_path}/runs"]
-    with pytest.raises(UserError, match="a language whose truth is known .*, not demo"):
+    argv = ['--rows=["baseline"]', "--overlay=brief", "--measure=decoding", f"--runs={tmp_path}/runs"]
+    with pytest.raises(UserError, match="a language whose truth is known .*, not wikitext103"):
         main([*argv, f"--results={tmp_path}", "--name=x"])
     assert not (tmp_path / "runs").exists()
 
