@@ -62,7 +62,8 @@ from runtime.checkpoint import load_model, writing
 from runtime.configurator import cli
 from runtime.files import unfinished
 from runtime.gpt2 import to_gpt2
-from runtime.hub import check_token, endpoint, push
+from runtime.hub import endpoint
+from runtime.hub_push import check_token, push
 from runtime.places import CODE
 from runtime.transformers_folder import to_transformers
 

@@ -15,8 +15,7 @@ EXTRAS = {
     "trackio": ("trackio",),
     "mauve": ("mauve",),
 }
-# where pip has another name
-DISTRIBUTIONS = {"sklearn": "scikit-learn", "mauve": "mauve-text", "huggingface_hub": "huggingface-hub"}
+PIP_NAMES = {"sklearn": "scikit-learn", "mauve": "mauve-text", "huggingface_hub": "huggingface-hub"}
 
 
 def missing(*modules: str) -> list[str]:
@@ -28,8 +27,8 @@ def not_installed(*modules: str) -> str:
     """What to say of these: all their names, and the one command that installs them with their extras."""
     extras = [extra for extra, has in EXTRAS.items() if {*has} & {*modules}]
     ours = {name for extra in extras for name in EXTRAS[extra]}
-    names = [DISTRIBUTIONS.get(name, name) for name in modules]
-    wanted = [DISTRIBUTIONS.get(name, name) for name in modules if name not in ours]
+    names = [PIP_NAMES.get(name, name) for name in modules]
+    wanted = [PIP_NAMES.get(name, name) for name in modules if name not in ours]
     if extras:
         here = "nanoheads" if INSTALLED else "."  # a checkout is named by its folder
         named = ",".join(filter(None, extras))
