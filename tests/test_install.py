@@ -13,7 +13,7 @@ import pytest
 
 from docs.house import tracked
 from nanoheads import __version__ as VERSION
-from runtime.packages import DISTRIBUTIONS, not_installed
+from runtime.packages import PIP_NAMES, not_installed
 from runtime.packages import EXTRAS as MODULES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -54,7 +54,7 @@ def nanoheads(site, tmp_path):
     """Runs `nanoheads` with arguments in an empty folder, where the packages `without` are not installed."""
 
     def run(*arguments, without=()):
-        names = {package: module for module, package in DISTRIBUTIONS.items()}
+        names = {package: module for module, package in PIP_NAMES.items()}
         modules = [names.get(package, package) for package in without]
         absent = f"sys.modules.update(dict.fromkeys({modules!r}))"
         code = (
@@ -187,7 +187,7 @@ def test_a_package_that_is_no_ones(monkeypatch):
 
 
 def test_the_extras_of_errors_are_those_of_the_project():
-    named = {extra: {DISTRIBUTIONS.get(name, name) for name in has} for extra, has in MODULES.items()}
+    named = {extra: {PIP_NAMES.get(name, name) for name in has} for extra, has in MODULES.items()}
     assert named.pop("") == {*BASE}
     assert named == {
         extra: {re.match(r"[\w-]+", need)[0] for need in needs}
