@@ -1,7 +1,7 @@
 # Overlay: mazes of 9 x 11 cells with 4 walls, and a model of 0.5M parameters: about an hour a run on a core.
 # block_size is twice the cells: the maze, which is given, and the maze with its path.
 # The document's size on a GPU: --source="" --block_size=546 --n_layer=12 --n_head=12 --n_embd=768
-#     --learning_rate=6e-4 --min_lr=6e-5 --warmup_steps=2000 --max_steps=100000
+#     --optimizer=adamw --learning_rate=6e-4 --min_lr=6e-5 --warmup_steps=2000 --max_steps=100000
 dataset = "mazes"
 tokenizer = "words"
 source = "height=9 width=11 walls=4"
@@ -11,6 +11,7 @@ n_head = 4
 n_embd = 96
 batch_size = 32
 max_steps = 9000
+optimizer = "muon"
 learning_rate = 3e-3
 min_lr = 3e-4
 warmup_steps = 100
