@@ -2,7 +2,7 @@
 # Each row has the learning rate that is its best of three on the known language (orders_known.py).
 #     python data/wikitext103/prepare.py --tokenizer=bpe4096 --lines=9703
 #     python table.py config/tables/orders_text.py
-rows = ["baseline", "sigma_gpt_random", "sigma_gpt", "masked_diffusion"]
+rows = ["baseline", "sigma_gpt_random", "sigma_gpt"]
 overlay = "orders_text"
 tuned = True
 tuning = "results/orders_known.jsonl"
