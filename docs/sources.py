@@ -204,10 +204,10 @@ def classified(name: str) -> Rows:
 
 
 @cache
-def ratios(name: str, key: str = "ppl_eps") -> dict[str, Values]:
-    """Each row's value over the baseline's of the same seed. The interval of a tuned row contains the errors
-    of both searches."""
-    base, out = getattr(rows(name)["baseline"], key), {}
+def ratios(name: str, key: str = "ppl_eps", below: str = "baseline") -> dict[str, Values]:
+    """Each row's value over that of the row `below` of the same seed. The interval of a tuned row contains
+    the errors of both searches."""
+    base, out = getattr(rows(name)[below], key), {}
     trials = stored(name, "search")
     error = {
         row: search_error(losses(trials_of(trials, row, len(trials))))
@@ -215,10 +215,8 @@ def ratios(name: str, key: str = "ppl_eps") -> dict[str, Values]:
     }
     for row, lines in rows(name).models.items():
         ratio = getattr(lines, key) / base
-        searched = 1.96 * math.hypot(error.get(row, 0), error.get("baseline", 0)) * ratio.mean
-        out[row] = (
-            Values(ratio, ratio.seeds, math.hypot(ratio.half, searched)) if row != "baseline" else ratio
-        )
+        searched = 1.96 * math.hypot(error.get(row, 0), error.get(below, 0)) * ratio.mean
+        out[row] = Values(ratio, ratio.seeds, math.hypot(ratio.half, searched)) if row != below else ratio
     return out
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from docs.house import tracked
 from nanoheads import __version__ as VERSION
-from runtime.packages import PIP_NAMES, not_installed
 from runtime.packages import EXTRAS as MODULES
+from runtime.packages import PIP_NAMES, not_installed
 
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
