@@ -156,7 +156,18 @@ def test_what_is_claimed_of_tuned_heads_holds():
     twice = curves("single_runs")["2,000 steps, softmax"].curve[2000].val_ppl.mean
     assert twice < 0.9 * min(found["sig_gpt"].ppl)
     at = standing("heads")
-    assert (at.ahead, at.behind, at.level) == (["sig_gpt"], ["gs_softmax_f1", "bayes_gpt"], [])
+    assert (at.ahead, at.behind) == (["sig_gpt"], ["gs_softmax_f1", "bayes_gpt"])
+    weights = [
+        (p["head_args.pos_weight"], x) for p, x in zip(found["sig_gpt_pw"].points, found["sig_gpt_pw"].ppl)
+    ]
+    dear = [x for weight, x in sorted(weights) if weight > 20]
+    assert dear == sorted(dear)  # the larger, the dearer
+    labels, sigmoids = (ratios("heads", "ppl_fitted", row) for row in ("baseline", "soft_gpt"))
+    assert (
+        labels["soft_gpt"].mean + labels["soft_gpt"].half
+        < 1
+        < sigmoids["sig_gpt"].mean + sigmoids["sig_gpt"].half
+    )
     assert ratios("heads", "ppl_fitted")["sig_gpt"].mean < 1 < min(ratio[row].mean for row in at.behind)
     *near, far = sorted(shared_ratios("heads")["gs_softmax_f1"])
     assert 0.99 < min(near) and max(near) < 1.01 and far > 10 and found["gs_softmax_f1"].ppl[0] > 1000

@@ -855,7 +855,7 @@ def test_help_lists_the_keys(capsys):
     assert train.main(["--help"]) == 0
     text = capsys.readouterr().out
     assert all(f"    {key}: " in text for key in vars(train.TrainConfig()))
-    assert "python train.py config/sig_gpt.py" in text and "def " not in text
+    assert "python train.py config/baseline.py" in text and "def " not in text
 
 
 @pytest.mark.parametrize("tracker", ["wandb", "trackio"])

@@ -568,7 +568,9 @@ def test_without_the_lab_its_names_are_unknown(monkeypatch):
         train.Trainer(TrainConfig(dataset="mnist"), train.Processes("cpu"))
     with pytest.raises(UserError, match="trunk = 'cnn': use one of gpt, modern$"):
         TrainConfig(trunk="cnn").check()
-    with pytest.raises(UserError, match="measure = 'classes': use one of text, orders, frontier, curve$"):
+    with pytest.raises(
+        UserError, match="measure = 'classes': use one of text, orders, decoding, frontier, curve$"
+    ):
         find_measure("classes")
 
 

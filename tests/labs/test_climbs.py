@@ -426,7 +426,7 @@ def test_what_cannot_be_measured_is_refused(runs, trained):
             table.main([runs[1], *FLAGS, flag])
     with pytest.raises(UserError, match="was trained on .*: give runs of config/climbs.py"):
         table.main([str(trained), *FLAGS])
-    with pytest.raises(UserError, match=r"was trained on demo: give runs of config/climbs.py"):
+    with pytest.raises(UserError, match=r"was trained on grammar: give runs of config/climbs.py"):
         rest.MEASURE.check(rest.RestConfig([]), [Run.make("baseline", 1, TableConfig(overlay="tiny")).wanted])
 
 
