@@ -64,7 +64,7 @@ package:
 	$(PYTHON) -m venv $(EMPTY)
 	$(EMPTY)/bin/python -m pip install --quiet --disable-pip-version-check out/dist/*.whl
 	cd $(EMPTY) && bin/nanoheads train config/baseline.py config/tiny.py
-	cd $(EMPTY) && bin/nanoheads sample out/baseline-tiny --prompt "The statement" --length 40
+	cd $(EMPTY) && bin/nanoheads sample out/baseline-tiny --length 40
 	cd $(EMPTY) && bin/python -c "from nanoheads import GPT, HEADS, linear_loss; from nanoheads.truth import Language"
 
 .venv/done: requirements.lock
