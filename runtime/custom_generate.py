@@ -60,9 +60,8 @@ def fill(model: Any, text: Tensor, order: str, generator: torch.Generator | None
             fails = (u * p[number, tokens] >= q[number, tokens]).nonzero()[:, 0]
             fails = fails[fails > 0]  # nothing is drawn before the first, so q is p there
             kept = int(fails[0]) if len(fails) else len(asked)
-            if len(
-                fails
-            ):  # that one is drawn from what p lacks of q: Leviathan et al. 2023, arXiv 2211.17192
+            # that one is drawn from what p lacks of q: Leviathan et al. 2023, arXiv 2211.17192
+            if len(fails):
                 tokens[kept] = draw((q[kept] - p[kept]).clamp(min=0)[None])[0]
                 kept += 1
         text[asked[:kept]] = tokens[:kept]
