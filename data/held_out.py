@@ -25,6 +25,11 @@ class Truth(Protocol):
         """p(token at position | all tokens before it) (N, V), float64, for positions (N,) of the split."""
         ...
 
+    def chances(self, positions: np.ndarray, new: np.ndarray) -> np.ndarray:
+        """p(token | the split before the position, and the new tokens before it) (n, L) of the tokens `new`
+        (n, L), that stand there in place of the split's; 0 after one that the language forbids."""
+        ...
+
     def judge(self, prompts: np.ndarray, new: np.ndarray) -> np.ma.MaskedArray:
         """Whether the language allows each of the sampled tokens `new` (n, L) after `prompts` (n, P): (n, L)
         bool, masked where nobody can tell."""

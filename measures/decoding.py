@@ -19,13 +19,17 @@ from torch import Tensor
 from tqdm import tqdm
 
 from data.held_out import HeldOut, Truth
+from data.prepared import tokenizer_of
 from evaluation import figures
 from evaluation.decoding import Decoding
 from evaluation.sampling import weight_draws
 from evaluation.scoring import document_blocks, spread, truth_blocks
+from evaluation.settings import run_seed
 from evaluation.truncation import truncate
+from evaluation.two_sided import two_sided
 from evaluation.windows import Window, document_windows
 from measures.checks import check_comparable, check_planned, check_text, open_split
+from measures.decoding_texts import TEXT_NUMBERS, Judge, Sampler, Sizes
 from measures.measure import Measure, NamedRun, Session, open_runs
 from measures.store import Row
 from measures.summary import grouped
@@ -75,6 +79,8 @@ class DecodingConfig:
     data: str = ""                  # the prepared data folder; empty: the one of the first run
     temperatures: list[Temperature] = field(default_factory=lambda: [1.0, 1.5])  # before each cut
     windows: Positive = 16          # of each split, evenly spread
+    contexts: Positive = 512        # whose next four tokens are sampled for BrierLM
+    texts: Positive = 100           # that each sampler writes at its best value, half a block each
     samples: Positive = 8           # weight draws of Bayesian rows
     seed: Seed = 1337               # of these
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
@@ -176,14 +182,20 @@ class DecodingSession(Session):
         self.block_size = min(context(run.ckpt.config) for run in runs)
         self.points = grid(c.temperatures, ALONE, VALUES)
         hashes = {split: data.info["sha256"] for split, data in self.data.items()}
+        sizes = Sizes(c.contexts, c.texts, self.block_size)
+        test, first = self.data["test"], runs[0].ckpt
+        language = two_sided(test, first.config["dataset"], self.block_size)
+        assert language is not None
+        self.judge = Judge(test, language, tokenizer_of(first).decode, sizes)
         self.settings = settings_of(c) | {"block_size": self.block_size, "dtype": self.dtype, **hashes}
 
     def references(self) -> list[Row]:
         """The truth as a model: what a cut takes from it."""
-        return [{"name": "truth", **self._both(lambda data, plan: truth_blocks(truth_of(data), plan))}]
+        numbers = self._both(lambda data, plan: truth_blocks(truth_of(data), plan))
+        return [{"name": "truth", **numbers, "texts": [{"temperature": 1.0, **self.judge.human()}]}]
 
     def numbers(self, subject: NamedRun) -> Row:
-        """Of each split the numbers at each point of `grid`."""
+        """Of each split the numbers at each point of `grid`, and of the texts at those in `chosen`."""
         model, ckpt = load_model(subject.path, device=self.device, dtype=get_dtype(self.dtype))
         draws = weight_draws(model, ckpt.config, self.c.samples, self.c.seed, self.dtype)
 
@@ -193,7 +205,13 @@ class DecodingSession(Session):
 
             return document_blocks(model, data.ids, plan, draws, self.device, self.dtype, progress=bar)
 
-        return self._both(blocks)
+        out = self._both(blocks)
+        texts = []
+        for point in Points([{"settings": self.settings, **out}]).chosen():
+            seed = run_seed(self.c.seed, ckpt.config)
+            sampler = Sampler(model, draws, Decoding(**point), seed, self.device, self.dtype)
+            texts.append(point | self.judge.numbers(sampler))
+        return out | {"texts": texts}
 
     def _both(self, blocks: Callable[[HeldOut, list[Window]], Blocks]) -> Row:
         out: Row = {}
@@ -219,11 +237,14 @@ def no_truth(corpus: str) -> UserError:
 
 def settings_of(c: DecodingConfig) -> dict[str, Any]:
     """What two rows must share to stand in one table, as far as the flags say it."""
-    shared = {key: getattr(c, key) for key in ("temperatures", "windows", "samples", "seed")}
+    shared = {
+        key: getattr(c, key) for key in ("temperatures", "windows", "contexts", "texts", "samples", "seed")
+    }
     return shared | {"alone": ALONE, "cuts": VALUES}
 
 
 class DecodingMeasure(Measure):
+    definition = 2
     name, config, session = "decoding", DecodingConfig, DecodingSession
 
     def check(self, c: DecodingConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -273,6 +294,26 @@ class Points:
         """The point of least TV on the validation split, mean over the runs."""
         tv = {i: statistics.fmean(self.values(i, "tv", "validation")) for i in self.of(sampler, temperature)}
         return min(tv, key=tv.__getitem__)
+
+    def samplers(self, temperature: float) -> list[str]:
+        """Whose best values a table shows after a temperature."""
+        return ["temperature"] * (temperature == 1) + [*self.settings["cuts"]]
+
+    def chosen(self) -> list[dict[str, Any]]:
+        """The settings without a cut and at each sampler's best value, each once."""
+        temperatures = self.settings["temperatures"]
+        each = [self.best(s, t) for t in temperatures for s in self.samplers(t)]
+        return [self.points[i] for i in dict.fromkeys([*map(self.uncut, temperatures), *each])]
+
+    def texts(self, sampler: str, temperature: float, key: str) -> list[float]:
+        """One of TEXT_NUMBERS of the texts that each run writes at its own best value of a sampler; "none":
+        without a cut."""
+        out = []
+        for run in self.runs:
+            alone = Points([run])
+            i = alone.uncut(temperature) if sampler == "none" else alone.best(sampler, temperature)
+            out += [text[key] for text in run["texts"] if alone.points[i].items() <= text.items()][:1]
+        return out
 
     def nearest(self, temperature: float = 1.0) -> str:
         """The cut whose best value has the least TV on the validation split."""
@@ -325,11 +366,21 @@ def points_of(rows: list[Row]) -> tuple[dict[str, Points], Points | None]:
 def best_lines(name: str, g: Points, temperature: float) -> list[list[str]]:
     """No cut, then each sampler at the value that is best for the row."""
     chosen = [("none", g.uncut(temperature))]
-    chosen += [(s, g.best(s, temperature)) for s in ["temperature"] * (temperature == 1) + [*VALUES]]
+    chosen += [(s, g.best(s, temperature)) for s in g.samplers(temperature)]
     return [
         [name, sampler, g.setting(i, sampler), *(mean(g.values(i, key)) for key, _, _ in NUMBERS)]
         for sampler, i in chosen
     ]
+
+
+def text_lines(name: str, g: Points, temperature: float) -> list[list[str]]:
+    """What is written without a cut, and by each sampler at each run's best value."""
+    each = {
+        sampler: [g.texts(sampler, temperature, key) for key, _, _ in TEXT_NUMBERS]
+        for sampler in ("none", *g.samplers(temperature))
+    }
+    shown = {s: values for s, values in each.items() if s == "none" or values != each["none"]}
+    return [[name, sampler, *map(mean, values)] for sampler, values in shown.items() if values[0]]
 
 
 def level_lines(groups: dict[str, Points], temperatures: list[float], entropy: float) -> list[list[str]]:
@@ -352,12 +403,16 @@ def view(rows: list[Row]) -> View:
         for t in temperatures:
             lines = [line for name, g in every.items() for line in best_lines(name, g, t)]
             parts += [f"### After temperature {t:g}", Grid(head, lines, "numbers")]
+        text_head = ["", "sampler", *(title for _, title, _ in TEXT_NUMBERS)]
+        for t in temperatures:
+            lines = [line for name, g in every.items() for line in text_lines(name, g, t)]
+            parts += [f"### What is written after temperature {t:g}", Grid(text_head, lines, "numbers")]
         for h, share in [(share * truth.entropy(), share) for share in SHARES] if truth else []:
             parts += [
                 f"### TV where {share:.0%} of the truth's entropy is left, {h:.3f} nats",
                 Grid(["", *groups], level_lines(groups, temperatures, h), "numbers"),
             ]
-    notes = [f"- {title}: {meaning}." for _, title, meaning in NUMBERS]
+    notes = [f"- {title}: {meaning}." for _, title, meaning in NUMBERS + TEXT_NUMBERS]
     return View([*parts, NOTE, notes, problems(rows)])
 
 
@@ -365,9 +420,10 @@ SHARES = (1.0, 0.9)  # of the truth's entropy, at which samplers are compared
 NOTE = (
     "p: the truth; m: the model's distribution at its temperature; q: what the cut leaves. Test split, mean "
     "over the seeds ± half of its 95% interval (Student's t), at positions that are the same for all rows. "
-    "The value of each sampler is the one of least TV on the validation split of those in "
-    "measures/decoding.py; - where none of them is better there than no cut. At equal entropy the values are "
-    "interpolated; - where a run cannot have it."
+    "The value of each sampler is the one of least TV on the validation split of those "
+    "in measures/decoding.py; - where none of them is better there than no cut. What is written is at the "
+    "value of least TV of each run alone; a sampler without one that is better than no cut is left out. At "
+    "equal entropy the values are interpolated; - where a run cannot have it."
 )
 
 

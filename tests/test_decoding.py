@@ -18,6 +18,7 @@ from evaluation.scoring import document_blocks
 from evaluation.truncation import truncate
 from evaluation.windows import document_windows
 from measures.decoding import ALONE, NUMBERS, VALUES, DecodingMeasure, Points, grid, measured, numbers, place
+from measures.decoding_texts import NGRAM, Contexts, Sampler, brier_lm
 from measures.store import Store
 from runtime.checkpoint import Degenerate, load_model
 from runtime.errors import UserError
@@ -162,12 +163,17 @@ def test_the_view_is_made_anew_of_the_rows(rows, monkeypatch):
     each, out = rows
     written = DecodingMeasure().view(Store(out.with_suffix(".jsonl")).rows("decoding"))
     assert out.with_suffix(".md").read_text(encoding="utf-8") == written.markdown
-    best, heated, level, lower = written.grids
+    best, heated, cool, hot, level, lower = written.grids
     assert len(best.lines) == 2 * (2 + len(VALUES)) and len(heated.lines) == 2 * (1 + len(VALUES))
     tv = [each[name]["test"]["tv"][ALONE.index(1.0)] for name in ("baseline-1", "baseline-2")]
     assert best.lines[0][:3] == ["baseline", "none", "-"]
     assert best.lines[0][3].split(" ± ")[0] == f"{np.mean(tv):.{len(best.lines[0][3].split(' ± ')[0]) - 2}f}"
     assert {line[0] for line in best.lines} == {"baseline", "truth"}
+    brier = [each[name]["texts"][0]["brier_lm"] for name in ("baseline-1", "baseline-2")]
+    assert cool.lines[0][:2] == ["baseline", "none"]
+    assert float(cool.lines[0][2].split(" ± ")[0]) == pytest.approx(np.mean(brier), rel=0.1)
+    assert [line[:2] for line in cool.lines if line[0] == "truth"] == [["truth", "none"]]
+    assert 1 < len(hot.lines) <= 1 + len(VALUES)
 
 
 def test_the_figure_has_a_line_for_each_sampler(rows, tmp_path, monkeypatch):
@@ -176,6 +182,73 @@ def test_the_figure_has_a_line_for_each_sampler(rows, tmp_path, monkeypatch):
     assert DecodingMeasure().draw([*rows[0].values()], tmp_path / "x") == [tmp_path / "x"]
     (ax,) = [ax for ax in drawn[0].axes if ax.get_title()]
     assert ax.get_title() == "baseline" and len(ax.lines) == 2 + len(VALUES)
+
+
+# ---- what is written ----------------------------------------------------------------------------------------
+
+
+def test_brier_lm_is_that_of_all_pairs():
+    """Each 2-gram as often as the sampler writes it."""
+    p = {(0, 0): 0.5, (0, 1): 0.125, (1, 0): 0.125, (1, 1): 0.25}
+    q = {(0, 0): 0.25, (0, 1): 0.5, (1, 0): 0.125, (1, 1): 0.125}
+    want = []
+    for n in (1, 2):
+        laws = [{}, {}]
+        for law, short in zip((p, q), laws):
+            for x, share in law.items():
+                short[x[:n]] = short.get(x[:n], 0) + share
+        want.append(sum(2 * laws[0][x] * laws[1][x] - laws[1][x] ** 2 for x in laws[1]))
+    samples = [x for x, share in q.items() for _ in range(round(8 * share))]
+
+    def steps(law):
+        first = [law[x[0], 0] + law[x[0], 1] for x in samples]
+        return np.array([[a, law[x] / a] for x, a in zip(samples, first)])
+
+    assert brier_lm(steps(q), steps(p)) == pytest.approx(100 * math.prod(want) ** 0.5)
+    surest = np.ones((8, 2))  # always the same tokens, which the truth seldom has
+    assert brier_lm(surest, 0.3 * surest) == 0.0
+
+
+def test_what_a_continuation_has_in_the_truth(folder):
+    test = open_held_out(folder / "test.bin")
+    at = np.array([70, 200, 500])
+    new = np.stack([test.ids[i : i + 6] for i in at]).astype(np.int64)
+    want = np.stack([test.truth.probs(at + i)[np.arange(3), new[:, i]] for i in range(6)], 1)
+    got = test.truth.chances(at, new)
+    assert got == pytest.approx(want) and (got > 0).all()
+    new[1, 2] = np.flatnonzero(test.truth.probs(at[1:2] + 2)[0] == 0)[0]
+    new[1, 3] = test.truth.end
+    got = test.truth.chances(at, new)
+    assert got[[0, 2]] == pytest.approx(want[[0, 2]]) and got[1, :2] == pytest.approx(want[1, :2])
+    assert not got[1, 2:].any()  # a document that ends after a forbidden word makes nothing good
+
+
+@torch.no_grad()
+def test_what_is_written_has_the_probabilities_it_was_drawn_with(runs, folder):
+    test, (model, _) = open_held_out(folder / "test.bin"), load_model(runs[0])
+    near = Contexts.spread(test, 9, 32, NGRAM)
+    assert (near.tokens == test.truth.end).any(1).all()
+    assert (test.ids[near.positions[:, None] + np.arange(NGRAM)] == near.human).all()
+    cut = Decoding(temperature=1.3, top_k=5)
+    sampler = Sampler(model, model.head.draws(1, 0), cut, 7, torch.device("cpu"), "float32")
+    steps = list(sampler.write(near.tokens, NGRAM))
+    whole = torch.cat((torch.from_numpy(near.tokens), torch.stack([token for token, _ in steps], 1)), 1)
+    log_p = model.head.log_probs(model.trunk(whole)[:, -NGRAM - 1 : -1].flatten(0, 1), sampler.draws)
+    want = truncate(log_p, cut).unflatten(0, (-1, NGRAM)).gather(2, whole[:, -NGRAM:, None])[..., 0]
+    got = torch.stack([sampler.probs(hidden, token) for token, hidden in steps], 1)
+    assert got.numpy() == pytest.approx(want.numpy(), rel=1e-4) and (got > 0).all()
+
+
+def test_a_row_has_the_texts_of_its_own_best_values(rows):
+    each, _ = rows
+    row = each["baseline-1"]
+    g = Points([row])
+    assert [
+        {k: text[k] for k in text if k in ("temperature", *VALUES)} for text in row["texts"]
+    ] == g.chosen()
+    assert g.texts("min_p", 1.5, "validity") > g.texts("none", 1.5, "validity")
+    truth = each["truth"]["texts"][0]
+    assert truth["validity"] == 1 and truth["brier_lm"] > row["texts"][0]["brier_lm"]
 
 
 # ---- choosing and judging ----------------------------------------------------------------------------------

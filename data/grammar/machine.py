@@ -61,6 +61,18 @@ class Machine:
         class_fits, word_fits = self.syntax[q, self.klass[words]] > 0, self.lexicon[x, words] > 0
         return (states != UNKNOWN) & class_fits & word_fits
 
+    def chances(self, states: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """p of each word of `rows` (n, L), the first of each chosen in its state (n,), given those before it
+        (n, L); 0 for a forbidden word and for what follows it."""
+        p = np.zeros(rows.shape)
+        for i, words in enumerate(rows.T):
+            allowed = self.allows(states, words)
+            q, x = np.divmod(states[allowed], self.X)
+            p[allowed, i] = self.syntax[q, self.klass[words[allowed]]] * self.lexicon[x, words[allowed]]
+            states = self.step(states, words)
+            states = np.where(allowed, states, UNKNOWN)  # also where a new document would begin
+        return p
+
     def step(self, states: np.ndarray, words: np.ndarray) -> np.ndarray:
         """The states (N,) after each word (N,): UNKNOWN after a forbidden word.
 

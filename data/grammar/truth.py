@@ -37,6 +37,11 @@ class GrammarTruth(NamedTuple):
         """p(token at position | all tokens before it) (N, V), float64, for positions (N,)."""
         return self.machine.probs(self.states[positions])
 
+    def chances(self, positions: np.ndarray, new: np.ndarray) -> np.ndarray:
+        """p(token | the split before the position, and the new tokens before it) (n, L) of the tokens `new`
+        (n, L); 0 after a forbidden one."""
+        return self.machine.chances(self.states[positions], new)
+
     def judge(self, prompts: np.ndarray, new: np.ndarray) -> np.ma.MaskedArray:
         """Whether the grammar allows each of the sampled tokens `new` (n, L) after `prompts` (n, P): (n, L).
 
