@@ -184,7 +184,7 @@ def test_the_figure_has_a_line_for_each_sampler(rows, tmp_path, monkeypatch):
     assert ax.get_title() == "baseline" and len(ax.lines) == 2 + len(VALUES)
 
 
-# ---- what is written ----------------------------------------------------------------------------------------
+# ---- what is written ---------------------------------------------------------------------------------------
 
 
 def test_brier_lm_is_that_of_all_pairs():
