@@ -293,6 +293,9 @@ class Decoded(Points):
         """nan where a run cannot have this entropy."""
         return Values(super().at_entropy(*args) or [math.nan] * len(self.seeds), self.seeds)
 
+    def texts(self, *args: Any) -> Values:
+        return Values(super().texts(*args), self.seeds)
+
     def chosen(self, sampler: str, temperature: float = 1.0, key: str = "tv") -> Values:
         """A number at the sampler's best value."""
         return self.values(self.best(sampler, temperature), key)

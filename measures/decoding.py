@@ -195,7 +195,7 @@ class DecodingSession(Session):
         return [{"name": "truth", **numbers, "texts": [{"temperature": 1.0, **self.judge.human()}]}]
 
     def numbers(self, subject: NamedRun) -> Row:
-        """Of each split the numbers at each point of `grid`, and of the texts at those in `chosen`."""
+        """Of each split the numbers at each point of `grid`, and of the texts at the best ones."""
         model, ckpt = load_model(subject.path, device=self.device, dtype=get_dtype(self.dtype))
         draws = weight_draws(model, ckpt.config, self.c.samples, self.c.seed, self.dtype)
 
@@ -207,7 +207,7 @@ class DecodingSession(Session):
 
         out = self._both(blocks)
         texts = []
-        for point in Points([{"settings": self.settings, **out}]).chosen():
+        for point in Points([{"settings": self.settings, **out}]).best_points():
             seed = run_seed(self.c.seed, ckpt.config)
             sampler = Sampler(model, draws, Decoding(**point), seed, self.device, self.dtype)
             texts.append(point | self.judge.numbers(sampler))
@@ -299,7 +299,7 @@ class Points:
         """Whose best values a table shows after a temperature."""
         return ["temperature"] * (temperature == 1) + [*self.settings["cuts"]]
 
-    def chosen(self) -> list[dict[str, Any]]:
+    def best_points(self) -> list[dict[str, Any]]:
         """The settings without a cut and at each sampler's best value, each once."""
         temperatures = self.settings["temperatures"]
         each = [self.best(s, t) for t in temperatures for s in self.samplers(t)]

@@ -245,7 +245,7 @@ def test_a_row_has_the_texts_of_its_own_best_values(rows):
     g = Points([row])
     assert [
         {k: text[k] for k in text if k in ("temperature", *VALUES)} for text in row["texts"]
-    ] == g.chosen()
+    ] == g.best_points()
     assert g.texts("min_p", 1.5, "validity") > g.texts("none", 1.5, "validity")
     truth = each["truth"]["texts"][0]
     assert truth["validity"] == 1 and truth["brier_lm"] > row["texts"][0]["brier_lm"]
