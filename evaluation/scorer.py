@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,6 +30,7 @@ from runtime.errors import UserError
 HALVES = 200  # of a reference's texts, for its interval
 DRAWS = 8  # of the weights of a Bayesian scorer
 LONGEST = 1024  # tokens that a model reads if its configuration names no limit
+KMEANS = 5  # clusterings that MAUVE is the mean of
 MAUVE = "mauve-text"  # the package, which is optional
 
 
@@ -180,12 +182,15 @@ def features(scorer: Scorer, texts: list[str]) -> np.ndarray:
 def mauve(human: np.ndarray, texts: np.ndarray) -> float:
     """MAUVE of features (n, C): 1 where both are distributed alike, towards 0 where they are not.
 
-    With the settings of mauve-text: n / 10 clusters, scaling factor 5.
+    With the settings of mauve-text: n / 10 clusters, scaling factor 5; the mean over KMEANS seeds of its
+    clustering, which alone moves it as much as a sampler does (krishnap25/mauve#11).
     Source: Pillutla et al. 2021, arXiv 2102.01454.
     """
     from mauve import compute_mauve  # optional
 
-    return float(compute_mauve(p_features=human, q_features=texts).mauve)
+    return fmean(
+        float(compute_mauve(p_features=human, q_features=texts, seed=s).mauve) for s in range(KMEANS)
+    )
 
 
 def mauve_version() -> str:
@@ -206,10 +211,10 @@ class Judge:
 
     def __init__(self, scorer: Scorer, sha256: str, words: int, others: Callable[[], list[str]]):
         self.scorer, self.words = scorer, words
-        self.origin = {"name": scorer.name, "sha256": sha256}
+        self.origin: dict[str, Any] = {"name": scorer.name, "sha256": sha256}
         self.human: np.ndarray | None = None
         if used := mauve_version():
-            self.origin["mauve_text"] = used
+            self.origin |= {"mauve_text": used, "mauve_clusterings": KMEANS}
             self.human = features(scorer, [cut(t, words) for t in others()])
 
     def numbers(self, texts: list[str], prompts: list[str], interval: bool = False) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 A temperature trades quality for diversity, so two heads compare by their curves, not by one point of each
 (Caccia et al. 2020, arXiv 1811.02549). Diversity is Self-BLEU. Quality is BLEU against human texts of the
-other held-out split or, for the language whose truth is known (data/grammar), the share of valid tokens. The
+other held-out split, with a --scorer MAUVE against them or, for the language whose truth is known
+(data/grammar), the share of valid tokens. The
 human continuations of the same prompts are the standard. Texts, prompts and their number are the text
 measure's.
 """
@@ -17,6 +18,7 @@ import numpy as np
 
 from evaluation import diversity, figures
 from evaluation.decoding import AS_SCORED, Decoding
+from evaluation.scorer import Judge, mauve_version, open_scorer, scorer_digest
 from evaluation.settings import TextsConfig, of_run, settings
 from evaluation.texts import cut, decode, measured, sample_texts
 from measures.checks import check_planned, check_text
@@ -29,6 +31,7 @@ from model import context
 from runtime.checkpoint import load_model
 from runtime.device import get_dtype
 from runtime.errors import UserError
+from runtime.packages import not_installed
 from runtime.values import typed
 
 if TYPE_CHECKING:  # see figures.pyplot
@@ -36,7 +39,7 @@ if TYPE_CHECKING:  # see figures.pyplot
     from matplotlib.figure import Figure
 
 KEYS = {"self_bleu": "Self-BLEU", "bleu": "BLEU", "distinct_4": "Distinct-4", "seq_rep_4": "seq-rep-4"}
-KEYS |= {"validity": "validity"}
+KEYS |= {"validity": "validity", "mauve": "MAUVE"}
 KINDS = {f.name: f.type for f in fields(Decoding)}
 TEMPERATURES = [0.5, 0.75, 1.0, 1.25, 1.5]
 
@@ -47,6 +50,7 @@ class FrontierConfig(TextsConfig):
     # the frontier
     over: str = "temperature"       # what differs from point to point: temperature, top_k, min_p, ...
     values: list[int | float] = field(default_factory=list)  # its values; empty: temperatures .5 to 1.5
+    scorer: str = ""                # a run, or a folder of transformers: MAUVE by its hidden states, too
     out: str = ""                   # writes OUT.jsonl, OUT.md and OUT.png
     #                                 points of unchanged checkpoints in it are kept
     # fmt: on
@@ -73,9 +77,13 @@ class FrontierSession(Session):
         self.subjects: Sequence[NamedRun] = runs
         self.human = other_texts(self.data, self.s)
         self.settings = settings_of(vars(self.s), c)
+        self.judge: Judge | None = None
+        if c.scorer:
+            scorer = open_scorer(c.scorer, self.device)
+            self.judge = Judge(scorer, self.settings["scorer"], self.s.words, lambda: self.human)
 
     def references(self) -> list[Row]:
-        return [{"name": "human", **self._point(self.data.prompts.human)}]
+        return [{"name": "human", **self._point(self.data.prompts.human), **self._scorer()}]
 
     def numbers(self, subject: NamedRun) -> Row:
         """ "points", one for each of `values`."""
@@ -86,7 +94,10 @@ class FrontierSession(Session):
             title = f"{subject.name} at {point[self.c.over]:g}"
             new = sample_texts(model, self.data.prompts.prompt, s, self.device, title)
             points.append({**point, **self._point(new)})
-        return {"points": points}
+        return {"points": points, **self._scorer()}
+
+    def _scorer(self) -> Row:
+        return {"scorer": self.judge.origin} if self.judge else {}
 
     def _point(self, new: np.ndarray) -> dict[str, float]:
         """Diversity and quality of the sampled ids (n, new_tokens).
@@ -96,6 +107,8 @@ class FrontierSession(Session):
         data, s = self.data, self.s
         texts = [cut(t, s.words) for t in decode(data.tokenizer, data.prompts.prompt, new, s)]
         values = measured(quality, texts, self.human) | validity(data, new)
+        if self.judge:
+            values["mauve"] = self.judge.numbers(texts, [])["mauve"]
         return {k: v for k, v in values.items() if math.isfinite(v)}
 
 
@@ -113,6 +126,10 @@ def quality(texts: list[str], human: list[str]) -> dict[str, float]:
 def settings_of(text_settings: dict[str, Any], c: FrontierConfig) -> dict[str, Any]:
     """What two rows must share: the text measure's settings, with "temperatures" or "min_ps" or ..."""
     shared = {k: v for k, v in text_settings.items() if k not in (c.over, "stride")}
+    if c.scorer:
+        if not mauve_version():
+            raise UserError(f"scorer = {c.scorer}: {not_installed('mauve')}")
+        shared["scorer"] = scorer_digest(c.scorer)
     return shared | {f"{c.over}s": [point[c.over] for point in c.points]}
 
 
@@ -139,7 +156,9 @@ class FrontierMeasure(Measure):
             for p in points:
                 cells = (f"{p[k]:.4g}" if k in p else "-" for k in KEYS)
                 lines.append([row["name"], f"{p[over]:g}" if over in p else "", *cells])
-        return View([Grid(["", over, *KEYS.values()], lines), *problems(rows)])
+        scorers = {r["scorer"]["name"]: r["scorer"]["sha256"][:12] for r in rows if "scorer" in r}
+        note = [f"MAUVE is by the scorer {name} (weights {digest})." for name, digest in scorers.items()]
+        return View([Grid(["", over, *KEYS.values()], lines), *note, *problems(rows)])
 
     def draw(self, rows: list[Row], out: Path) -> list[Path]:
         """OUT.png: a panel a row."""
@@ -153,9 +172,8 @@ def frontier(groups: dict[str, list[Row]], human: Row, over: str) -> "Figure":
 
     The row named baseline, else the first, stands behind the others.
     """
-    key, title = "bleu", "BLEU against held-out human text"
-    if "validity" in human:
-        key = title = "validity"
+    key = next(key for key in ("mauve", "validity", "bleu") if key in human)
+    title = {"bleu": "BLEU against held-out human text", "mauve": "MAUVE"}.get(key, key)
     base = figures.BASELINE if figures.BASELINE in groups else next(iter(groups))
     fig, axes = figures.panels([name for name in groups if name != base] or [base], 1.8)
     for ax, name in axes:

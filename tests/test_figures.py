@@ -7,6 +7,7 @@ import pytest
 
 from data.tokens import open_tokens
 from evaluation import diversity, figures
+from evaluation import scorer as scorers
 from evaluation.texts import cut, held_out_prompts
 from measures import curve
 from measures import frontier as frontier_measure
@@ -17,6 +18,7 @@ from measures.store import Store
 from measures.text import TextMeasure
 from measures.text_numbers import open_all
 from runtime.configurator import configure
+from runtime.errors import UserError
 
 SMALL = ["--texts=6", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--values", "0.5,1.0"]
 
@@ -62,6 +64,25 @@ def test_a_frontier_over_a_cut(trained, frontier, tmp_path):
     known = frontier_rows(frontier)["baseline"]["points"][1]
     assert {**whole, "temperature": 1} == {**known, "min_p": 0} and greedy["self_bleu"] > whole["self_bleu"]
     assert "| baseline" in (tmp_path / "cut.md").read_text() and "min_p" in (tmp_path / "cut.md").read_text()
+
+
+def test_a_frontier_under_a_scorer(trained, frontier, tmp_path, monkeypatch):
+    """Each point and the human text have MAUVE against human text of the other split, and all else as
+    without it."""
+    compared = iter([0.9, 0.1, 0.2])
+    monkeypatch.setattr(scorers, "mauve_version", lambda: "9.9")
+    monkeypatch.setattr(frontier_measure, "mauve_version", lambda: "9.9")
+    monkeypatch.setattr(scorers, "mauve", lambda human, texts: next(compared))
+    flags = [*SMALL, f"--scorer={trained}", f"--out={tmp_path / 'judged'}"]
+    assert evaluate(FrontierMeasure(), configure(FrontierConfig, [str(trained), *flags])) == 0
+    rows, plain = frontier_rows(tmp_path / "judged"), frontier_rows(frontier)
+    assert rows["human"]["mauve"] == 0.9
+    wanted = [p | {"mauve": m} for p, m in zip(plain["baseline"]["points"], (0.1, 0.2))]
+    assert rows["baseline"]["points"] == wanted and rows["baseline"]["scorer"]["name"] == "baseline"
+    assert "MAUVE is by the scorer baseline" in (tmp_path / "judged.md").read_text()
+    monkeypatch.setattr(frontier_measure, "mauve_version", lambda: "")
+    with pytest.raises(UserError, match="scorer = .*: mauve-text is not installed"):
+        FrontierMeasure().open(configure(FrontierConfig, [str(trained), *flags]))
 
 
 def test_an_impossible_temperature_is_refused(trained):

@@ -3,8 +3,10 @@
 import json
 import math
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -156,6 +158,23 @@ def test_mauve_is_the_packages():
     a, b = rng.normal(size=(2, 200, 8)).astype(np.float32)
     assert scorers.mauve(a, b) > 0.8 and scorers.mauve(a, b + 20) < 0.05
     assert scorers.mauve_version()
+
+
+def test_mauve_is_a_mean_over_clusterings(monkeypatch):
+    seeds = []
+
+    def compute_mauve(p_features, q_features, seed):
+        seeds.append(seed)
+        return SimpleNamespace(mauve=0.1 * seed)
+
+    monkeypatch.setitem(sys.modules, "mauve", SimpleNamespace(compute_mauve=compute_mauve))
+    assert scorers.mauve(np.zeros((2, 1)), np.zeros((2, 1))) == pytest.approx(0.2) and seeds == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
 
 
 # ---- in a table --------------------------------------------------------------------------------------------
