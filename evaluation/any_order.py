@@ -72,6 +72,10 @@ class Conditionals(Protocol):
         places, and for the same tokens but the last of them."""
         ...
 
+    def keep(self, rows: Tensor) -> None:
+        """Goes on with some `rows` (B,) bool of the batch: `text` becomes theirs."""
+        ...
+
 
 def certainty(p: Tensor, rule: str) -> Tensor:
     """How sure distributions p (N, V) are, (N,): the largest probability (`confidence`, Chang et al. 2022,
@@ -181,6 +185,13 @@ class Reader:
         last = (count - 1).clamp(min=0)[:, None]
         self.place = torch.where(count > 0, places.gather(1, last)[:, 0], self.place)
         self.last = torch.where(count > 0, tokens.gather(1, last)[:, 0], self.last)
+
+    def keep(self, rows: Tensor) -> None:
+        self.text, self.place, self.last, self.read = (
+            t[rows] for t in (self.text, self.place, self.last, self.read)
+        )
+        self.cache.kv = self.cache.kv[:, :, rows.to(self.device)]
+        self.cache.length = int(self.read.max())
 
 
 def drawn(p: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -296,6 +307,9 @@ class MaskedReader:
     def accept(self, distributions: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
         _put(self.text, places, tokens, count)
 
+    def keep(self, rows: Tensor) -> None:
+        self.text = self.text[rows]
+
 
 # -----------------------------------------------------------------------------
 # An exact truth's
@@ -325,6 +339,9 @@ class Exact:
 
     def accept(self, distributions: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
         _put(self.text, places, tokens, count)
+
+    def keep(self, rows: Tensor) -> None:
+        self.text = self.text[rows]
 
     def _at(self, text: Tensor, places: Tensor) -> Tensor:
         p = self.log_probs(text).exp()

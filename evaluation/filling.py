@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from evaluation.any_order import FREE, Conditionals, Distributions, Reader, drawn, firsts
+from evaluation.any_order import FREE, Conditionals, Distributions, Reader, drawn
 
 
 class Filled(NamedTuple):
@@ -31,6 +31,33 @@ Watch = Callable[[Tensor, Tensor], None]  # is given `text` and `rank` as they a
 
 def unwatched(text: Tensor, rank: Tensor) -> None:
     pass
+
+
+class Batch:
+    """The texts of a batch while they are filled in, round by round. One that is done takes no part in the
+    passes for the others."""
+
+    def __init__(self, c: Conditionals, watch: Watch):
+        self.c, self.watch, self.rounds = c, watch, 0
+        self.text, self.rank = c.text.clone(), torch.zeros_like(c.text)
+        self.rows = torch.arange(len(c.text))  # those that `c` still has
+
+    def goes_on(self) -> bool:
+        """Whether there is a round to come. `c` goes on with the texts that have a free place."""
+        free = (self.c.text == FREE).any(1)
+        if free.any() and not free.all():
+            self.c.keep(free)
+            self.rows = self.rows[free]
+        self.rounds += int(free.any())
+        return bool(free.any())
+
+    def accept(self, distributions: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
+        free = self.c.text == FREE
+        self.c.accept(distributions, places, tokens, count)
+        filled = free & (self.c.text != FREE)
+        self.rank[self.rows] = torch.where(filled, self.rounds, self.rank[self.rows])
+        self.text[self.rows] = self.c.text
+        self.watch(self.text, self.rank)
 
 
 def uniform(shape: torch.Size, generator: torch.Generator | None) -> Tensor:
@@ -119,10 +146,9 @@ def surest_first(
         raise ValueError(f"rule = {rule!r}: use one of {', '.join(RULES)}")
     if isinstance(c, Reader) and (a_pass > 1 or bound is not None):
         raise ValueError(f"a_pass = {a_pass}, bound = {bound}: a model of any order takes one place a pass")
-    rank, rounds = torch.zeros_like(c.text), 0
-    log_p = torch.zeros(len(c.text), dtype=torch.float64)
-    while (c.text == FREE).any():
-        rounds, free = rounds + 1, c.text == FREE
+    batch, log_p = Batch(c, watch), torch.zeros(len(c.text), dtype=torch.float64)
+    while batch.goes_on():
+        free = c.text == FREE
         left = free.sum(1)  # (B,)
         places = (~free).int().argsort(dim=1, stable=True)[:, : int(left.max())]
         each = c.each(places)
@@ -136,13 +162,11 @@ def surest_first(
             count = torch.minimum(left, (told <= bound).sum(1).clamp(min=1))
         at = order[:, : int(count.max())]
         places, surest = places.gather(1, at), each.at(at)
-        tokens = surest.draw(generator)[0] if target is None else target.gather(1, places)
+        tokens = surest.draw(generator)[0] if target is None else target[batch.rows].gather(1, places)
         counted = torch.arange(at.shape[1]) < count[:, None]
-        log_p += torch.where(counted, surest.probs(tokens).log(), 0.0).sum(1)
-        c.accept(surest, places, tokens, count)
-        rank = torch.where((c.text != FREE) & free, rounds, rank)
-        watch(c.text, rank)
-    return Filled(c.text, rank, rounds, rounds, log_p)
+        log_p[batch.rows] += torch.where(counted, surest.probs(tokens).log(), 0.0).sum(1)
+        batch.accept(surest, places, tokens, count)
+    return Filled(batch.text, batch.rank, batch.rounds, batch.rounds, log_p)
 
 
 def burst(
@@ -187,9 +211,8 @@ class _Draft(NamedTuple):
 def _in_bursts(
     c: Conditionals, orders: int, generator: torch.Generator | None, watch: Watch, exact: bool
 ) -> Filled:
-    rank, rounds, passes = torch.zeros_like(c.text), 0, 0
-    while (c.text == FREE).any():
-        rounds += 1
+    batch, passes = Batch(c, watch), 0
+    while batch.goes_on():
         left = (c.text == FREE).sum(1)  # (B,)
         places = shuffled(c.text, generator)
         each = c.each(places)
@@ -205,11 +228,8 @@ def _in_bursts(
                 draft, count = _with_residual(each, distributions, draft, left, count, generator)
             kept, tokens, passes = draft.places, draft.tokens, passes + orders
         passes += 1
-        c.accept(distributions, kept, tokens, count)
-        rows, at = firsts(count)
-        rank[rows, kept[rows, at]] = rounds
-        watch(c.text, rank)
-    return Filled(c.text, rank, rounds, passes)
+        batch.accept(distributions, kept, tokens, count)
+    return Filled(batch.text, batch.rank, batch.rounds, passes)
 
 
 def _best_order(

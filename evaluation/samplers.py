@@ -92,7 +92,7 @@ def points(
             filled = write(asker, text, generator)
             seconds += time.perf_counter() - began
             texts.append(filled.text.cpu().numpy())
-            # a text may be done before the last one of its batch, and idles in the rounds that fill others
+            # a text may be done before the last one of its batch, and takes no part in the later rounds
             text_rounds = [len(set(row) - {0}) for row in filled.rank.tolist()]
             rounds += text_rounds
             passes += [n * filled.passes / filled.rounds for n in text_rounds]

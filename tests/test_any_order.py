@@ -235,6 +235,30 @@ def test_known_places_stay_and_rows_may_have_none_free():
         assert filled.passes <= T if sample is speculative else True
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("sample", [burst, speculative, surest_first])
+def test_a_text_that_is_done_is_in_no_further_pass(sample):
+    """Each pass is of the texts that have a free place, and says of them what it says of all."""
+    model, text = model_of(), some_text([[0, 3, 5], list(range(T)), [], list(range(1, T))])
+    r, sizes, forward = reader(model, text), [], model.trunk.forward
+
+    def counted(tokens, *rest):
+        sizes.append(len(tokens))
+        return forward(tokens, *rest)
+
+    model.trunk.forward = counted
+    filled = sample(r, generator=G().manual_seed(5))
+    rounds = [len(set(row) - {0}) for row in filled.rank.tolist()]
+    left = [sum(n >= number for n in rounds) for number in range(1, filled.rounds + 1)]
+    assert rounds[1] == 0 and rounds[3] == 1 and left[-1] < 3
+    assert sorted(sizes, reverse=True) == sizes and [*dict.fromkeys(sizes)] == [*dict.fromkeys(left)]
+    if filled.log_p is not None:  # that of the same texts, each in a batch of its own
+        alone = [
+            surest_first(reader(model, text[b : b + 1]), target=filled.text[b : b + 1]) for b in range(4)
+        ]
+        assert filled.log_p.tolist() == pytest.approx([one.log_p.item() for one in alone])
+
+
 def test_one_by_one_along_a_given_path():
     model, text = model_of(), some_text([[2]])
     places = torch.tensor([[7, 0, 1, 3, 6, 5, 4]])

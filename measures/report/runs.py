@@ -204,6 +204,7 @@ class Kept:
     def __init__(self, c: Conditionals):
         self.c, self.text = c, c.text  # the same tensor: it is filled in place
         self.p = torch.ones(c.text.shape, dtype=torch.float64)
+        self.rows = torch.arange(len(c.text))  # of p, that are still filled in
 
     def each(self, places: Tensor) -> Distributions:
         return self.c.each(places)
@@ -213,9 +214,14 @@ class Kept:
 
     def accept(self, distributions: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
         accepted = torch.arange(places.shape[1]) < count[:, None]
-        p = torch.where(accepted, distributions.probs(tokens), self.p.gather(1, places))
-        self.p.scatter_(1, places, p)
+        before = self.p[self.rows]
+        p = torch.where(accepted, distributions.probs(tokens), before.gather(1, places))
+        self.p[self.rows] = before.scatter(1, places, p)
         self.c.accept(distributions, places, tokens, count)
+
+    def keep(self, rows: Tensor) -> None:
+        self.c.keep(rows)
+        self.text, self.rows = self.c.text, self.rows[rows]
 
 
 def pieces(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
