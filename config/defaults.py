@@ -18,8 +18,8 @@ if TYPE_CHECKING:  # which imports numpy
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
-OrderName = Literal["left_to_right", "random", "fractal", "conditional", "masked"]
-Curriculum = Literal["", "left_to_right", "random", "fractal", "conditional"]
+OrderName = Literal["left_to_right", "random", "fractal", "conditional", "fim", "masked"]
+Curriculum = Literal["", "left_to_right", "random", "fractal", "conditional", "fim"]
 Labels = Literal["true", "hard", "soft"]
 PplForm = Literal["prefix", "full"]
 Optimizer = Literal["adamw", "muon", "adam", "sgd"]
@@ -49,7 +49,7 @@ class TrainConfig:
     n_embd: Positive = 768
     dropout: Decay = 0.0
     # generation order
-    order: OrderName = "left_to_right"  # or random, fractal, conditional (any order), masked (diffusion)
+    order: OrderName = "left_to_right"  # or random, fractal, conditional, fim (any order), masked
     curriculum: Curriculum = ""     # the order that some sequences have at first, such as "left_to_right"
     curriculum_share: Share = 0.5   # their share at the start; it falls linearly to 0
     curriculum_steps: Natural = 0   # ... until this step; 0: the end of the cosine

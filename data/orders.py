@@ -37,6 +37,15 @@ def conditional(T: int, rng: np.random.Generator) -> np.ndarray:
     return np.concatenate((given, np.setdiff1d(np.arange(T), given)))
 
 
+def fim(T: int, rng: np.random.Generator) -> np.ndarray:
+    """Fill in the middle: half of the sequences from left to right, the others cut at two random places, their
+    prefix, suffix and middle. Source: Bavarian et al. 2022, arXiv 2207.14255, sec. 3, there with sentinels."""
+    if rng.random() < 0.5:
+        return np.arange(T)
+    a, b = np.sort(rng.integers(T + 1, size=2))
+    return np.concatenate((np.arange(a), np.arange(b, T), np.arange(a, b)))
+
+
 @lru_cache(maxsize=8)
 def _fractal(T: int) -> np.ndarray:
     path, level = [], [(0, T)]
@@ -53,6 +62,7 @@ ORDERS: dict[str, Callable[[int, np.random.Generator], np.ndarray]] = {
     "random": random,
     "fractal": fractal,
     "conditional": conditional,
+    "fim": fim,
 }
 MASKED = "masked"  # masked diffusion: which places are hidden, and no order among them
 

@@ -121,7 +121,7 @@ class SavedTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`."""
-        return self.model.encode(text, add_special_tokens=False).ids
+        return self.encode_each([text]).tolist()
 
     def encode_each(self, texts: list[str]) -> np.ndarray:
         """Ids of each text by itself, one after the other, on all cores."""
@@ -176,10 +176,6 @@ class ByteTokenizer(SavedTokenizer):
     def __init__(self) -> None:
         super().__init__(byte_level(byte_vocab()))
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of `text`."""
-        return list(text.encode())
-
     def encode_each(self, texts: list[str]) -> np.ndarray:
         """Ids of each text, one after the other."""
         return np.frombuffer("".join(texts).encode(), np.uint8).astype(np.int64)
@@ -210,10 +206,6 @@ class FileTokenizer(SavedTokenizer):
     def fingerprint(self) -> str:
         """SHA-256 of all that the file says."""
         return hashlib.sha256(json.dumps(self.content, sort_keys=True).encode()).hexdigest()
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of `text`. ValueError if the tokenizer has none for it."""
-        return self.encode_each([text]).tolist()
 
     def encode_each(self, texts: list[str]) -> np.ndarray:
         """Ids of each text by itself, one after the other. ValueError if the tokenizer has none for it."""
@@ -265,10 +257,6 @@ class WordTokenizer(SavedTokenizer):
         """Word of each id (V,)."""
         vocab = self.model.get_vocab()
         return sorted(vocab, key=vocab.__getitem__)
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of `text`. ValueError for a word that the vocabulary lacks."""
-        return self.encode_each([text]).tolist()
 
     def encode_each(self, texts: list[str]) -> np.ndarray:
         """Ids of each text by itself, one after the other, on all cores.

@@ -284,7 +284,7 @@ def sampler_table(rows: list[Row], truth: dict[str, float]) -> Grid:
 
 
 # order of training -> the samplers that write in it, where not all do
-OF_ORDER = {"left_to_right": ["left to right"], "conditional": ["left to right"], "fractal": []}
+OF_ORDER = {order: ["left to right"] for order in ("left_to_right", "conditional", "fim")} | {"fractal": []}
 
 
 def in_own_order(row: Row) -> list[dict[str, Any]]:

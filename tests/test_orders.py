@@ -82,6 +82,20 @@ def test_conditional_paths_are_two_passes_from_left_to_right():
     assert set(lengths) == set(range(8))
 
 
+def test_fim_paths_are_whole_or_have_their_middle_last():
+    rng, middles = np.random.default_rng(0), []
+    for _ in range(8000):
+        path = ORDERS["fim"](6, rng)
+        turns = np.flatnonzero(np.diff(path) < 0)
+        assert len(turns) <= 1
+        if len(turns):
+            prefix, middle = path[: turns[0] + 1], path[turns[0] + 1 :]
+            assert (np.diff(middle) == 1).all() and (prefix < middle[0]).sum() == middle[0]
+            middles.append((middle[0], middle[-1]))
+    # two of 7 cuts, in either order, of half of the sequences: 2 / 49 each, but those that end with the text
+    assert len(set(middles)) == 15 and len(middles) == pytest.approx(4000 * 30 / 49, abs=130)
+
+
 def test_random_paths_are_uniform():
     rng = np.random.default_rng(0)
     counts = np.unique([ORDERS["random"](4, rng) for _ in range(24_000)], axis=0, return_counts=True)[1]

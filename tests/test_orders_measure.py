@@ -354,7 +354,7 @@ def test_the_figure(tmp_path):
     assert OrdersMeasure().draw([{"name": "b"}], tmp_path / "g") == []
 
 
-@pytest.mark.parametrize("order, drawn", [("random", 2), ("conditional", 1), ("fractal", 0)])
+@pytest.mark.parametrize("order, drawn", [("random", 2), ("conditional", 1), ("fim", 1), ("fractal", 0)])
 def test_the_figure_is_of_orders_that_a_row_was_trained_in(order, drawn):
     samplers = [{"sampler": "left to right"}, {"sampler": "speculative"}]
     row = {"row": "a", "training": {"order": order}, "samplers": samplers}
