@@ -38,8 +38,8 @@ def conditional(T: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def fim(T: int, rng: np.random.Generator) -> np.ndarray:
-    """Fill in the middle: half of the sequences from left to right, the others cut at two random places, their
-    prefix, suffix and middle. Source: Bavarian et al. 2022, arXiv 2207.14255, sec. 3, there with sentinels."""
+    """Fill in the middle: half of the sequences from left to right, the others as prefix, suffix and middle,
+    cut at two random places. Source: Bavarian et al. 2022, arXiv 2207.14255, sec. 3, there with sentinels."""
     if rng.random() < 0.5:
         return np.arange(T)
     a, b = np.sort(rng.integers(T + 1, size=2))
