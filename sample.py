@@ -222,7 +222,7 @@ def check_memory(model: LanguageModel, texts: int, samples: int, length: int, de
     needed = texts * (4 * c.n_layer * c.n_embd * min(length, c.block_size) + 20 * c.vocab_size)
     needed += 4 * drawn * c.vocab_size * c.n_embd
     work = f"sampling {texts} texts at a time" + f" with {samples} draws of the weights" * bool(drawn)
-    check_fits(needed, device, work, "num_samples, length or samples")
+    check_fits(needed, device, work, "num_samples, beams, length or samples")
 
 
 def introduce(c: SampleConfig, ckpt: Checkpoint, dtype: Precision, draws: Sequence[Weights]) -> None:
@@ -272,7 +272,8 @@ def main(c: SampleConfig) -> int:
                 how = {"cached": not c.no_cache, "dtype": dtype.name}
                 text, score = SEARCHES[c.search](model, prompt, c.length, draws, c, **how)
                 print(f"--- {title}\n" * bool(title) + tokenizer.decode(text.tolist()))
-                print(f"{score:.4f} nats: log p of a new token, less the penalties, mean", file=sys.stderr)
+                less = ", less the penalties" * bool(penalties_in_use(c))
+                print(f"mean log p of the new tokens{less}: {score:.4f} nats", file=sys.stderr)
                 continue
             write_samples(c, model, tokenizer, prompt, draws, generator, dtype.name, title)
     except Degenerate as e:

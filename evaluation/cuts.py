@@ -81,13 +81,12 @@ def min_k(log_p: Tensor, tau: float) -> Tensor:
     al. 2026, arXiv 2604.11012.
     """
     ordered = log_p.sort(descending=True).values
-    count = (ordered > -torch.inf).sum(1, keepdim=True)
-    last = ordered.gather(1, count - 1)
+    last = ordered.gather(1, (ordered > -torch.inf).sum(1, keepdim=True) - 1)
     drops = -torch.maximum(ordered, last).diff(append=last)  # none after the last token of p > 0
     cliff = (drops / torch.arange(1, drops.shape[1] + 1, device=drops.device)).argmax(1, keepdim=True) + 1
     flat = (tau / (ordered[:, :1] - last)).floor()  # inf where all are equal
     k = torch.maximum(cliff, flat.clamp(max=drops.shape[1]).long())
-    return log_p >= ordered.gather(1, torch.minimum(k, count) - 1)
+    return log_p >= ordered.gather(1, k - 1)
 
 
 def entropy(p: Tensor) -> Tensor:

@@ -240,8 +240,8 @@ def test_a_bad_value_is_one_line(config, flag, says):
 
 
 @pytest.mark.parametrize("config", [PaperConfig, FrontierConfig])
-@pytest.mark.parametrize("name", [f.name for f in fields(Penalties)])
-def test_a_table_refuses_penalties(config, name):
+@pytest.mark.parametrize("name", [*(f.name for f in fields(Penalties)), "beams", "contrastive"])
+def test_a_table_refuses_penalties_and_searches(config, name):
     with pytest.raises(UserError, match=f"^{name}: a table judges the distribution that is scored"):
         config.read(["run", f"--{name}=2"])
 
