@@ -71,12 +71,32 @@ def top_n_sigma(log_p: Tensor, n: float) -> Tensor:
     return log_p >= log_p.amax(1, keepdim=True) - n * variance.sqrt()
 
 
+def min_k(log_p: Tensor, tau: float) -> Tensor:
+    """The k most probable of the tokens of p > 0, which are 1 to n by falling log p; ties with the k-th stay.
+
+    k = max(i, floor(tau / R)), i the first of largest (log p_i - log p_i+1) / (R i), R = log p_1 - log p_n.
+
+    The paper has logits. log p differs from them by a constant, which cancels in each difference. A
+    temperature does not move i; tau / R, which is for flat distributions, has that of log p. Source: Ding et
+    al. 2026, arXiv 2604.11012.
+    """
+    ordered = log_p.sort(descending=True).values
+    last = ordered.gather(1, (ordered > -torch.inf).sum(1, keepdim=True) - 1)
+    drops = -torch.maximum(ordered, last).diff(append=last)  # none after the last token of p > 0
+    cliff = (drops / torch.arange(1, drops.shape[1] + 1, device=drops.device)).argmax(1, keepdim=True) + 1
+    flat = (tau / (ordered[:, :1] - last)).floor()  # inf where all are equal
+    k = torch.maximum(cliff, flat.clamp(max=drops.shape[1]).long())
+    return log_p >= ordered.gather(1, k - 1)
+
+
 def entropy(p: Tensor) -> Tensor:
     """H(p) (N, 1) in nats."""
     return torch.special.entr(p).sum(1, keepdim=True)
 
 
-# in the order in which they apply, each to what the one before left: transformers' order
+# of log p before the temperature; then of p at its temperature, in transformers' order. Each applies to what
+# the one before left
+COLD_CUTS: dict[str, Callable[..., Tensor]] = {"top_n_sigma": top_n_sigma, "min_k": min_k}
 CUTS: dict[str, Callable[..., Tensor]] = {
     "top_k": top_k,
     "top_p": top_p,

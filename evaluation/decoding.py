@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated
 
 from runtime.errors import UserError
-from runtime.values import Field, Natural, NonNegative, PositiveShare
+from runtime.values import Field, Natural, NonNegative, Positive, PositiveShare
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Factor = Annotated[float, Field(gt=0)]
@@ -29,6 +29,8 @@ class Decoding:
     top_a: Share = 0.0              # or those with this multiple of the largest p's square; 0: all
     top_n_sigma: NonNegative = 0.0  # or those whose log p is within this many standard deviations of the
     #                                 largest; 0: all
+    min_k: NonNegative = 0.0        # or those before the largest fall of log p over rank, but at least
+    #                                 min_k / (the range of log p); 0: all
     # fmt: on
 
 
@@ -47,6 +49,41 @@ class Penalties:
     # fmt: on
 
 
+@dataclass(frozen=True, kw_only=True)
+class Search(Penalties, Decoding):
+    # fmt: off
+    # one text, searched for and not drawn: left to right alone
+    beams: Positive = 1               # texts that are followed, the most probable so far; 1: no search
+    contrastive: Share = 0.0          # the token, of the top_k most probable, with the largest (1 - this) p
+    #                                   - this * (likeness of its hidden state to one before); 0: no search
+    # fmt: on
+
+    @property
+    def search(self) -> str:
+        """The flag that asks for one; "" if none does."""
+        return "beams" if self.beams > 1 else "contrastive" if self.contrastive else ""
+
+    def check_search(self, *others: str) -> None:
+        """UserError for what does not go with a search, `others` of the same configuration among them."""
+        if self.beams > 1 and self.contrastive:
+            raise UserError("--beams and --contrastive are two ways to search for a text: give one of them")
+        if self.contrastive and not self.top_k:
+            raise UserError(
+                f"contrastive = {self.contrastive}: it chooses among the most probable tokens; give their "
+                "number, --top_k=4, too"
+            )
+        keys = [*(f.name for f in fields(Decoding)), *others]
+        if self.contrastive:
+            keys = [*keys, *(f.name for f in fields(Penalties))]
+            keys.remove("top_k")
+        for key in keys if self.search else ():
+            if getattr(self, key) != getattr(type(self), key):
+                raise UserError(
+                    f"{key} = {getattr(self, key)}: --{self.search} searches for one text and draws none; "
+                    "leave one of the two out"
+                )
+
+
 AS_SCORED, NO_PENALTIES = Decoding(), Penalties()
 
 
@@ -63,10 +100,12 @@ def penalties_in_use(c: Penalties) -> list[str]:
 
 
 def refuse_penalties(argv: list[str]) -> None:
-    """UserError for a penalty among the flags of a table."""
+    """UserError for a penalty or a search among the flags of a table."""
+    why = {f.name: "a penalty changes it with each text" for f in fields(Penalties)}
+    why |= dict.fromkeys(("beams", "contrastive"), "a search draws nothing from it")
     for flag in argv:
-        if (key := flag.removeprefix("--").partition("=")[0]) in {f.name for f in fields(Penalties)}:
+        if (key := flag.removeprefix("--").partition("=")[0]) in why:
             raise UserError(
-                f"{key}: a table judges the distribution that is scored, and a penalty changes it with each "
-                "text; leave it out (sample.py has it)"
+                f"{key}: a table judges the distribution that is scored, and {why[key]}; leave it out "
+                "(sample.py has it)"
             )

@@ -14,7 +14,7 @@ from evaluation.decoding import AS_SCORED, NO_PENALTIES, Decoding, Penalties
 from evaluation.settings import run_seed
 from evaluation.truncation import penalised, truncate
 from heads import Weights
-from model import GPT, Cache, LanguageModel
+from model import GPT, Cache, LanguageModel, Trunk
 from runtime.checkpoint import Degenerate
 from runtime.device import autocast, get_dtype, to_float64
 from runtime.errors import UserError
@@ -28,6 +28,50 @@ def weight_draws(
     Every command that samples or scores, and an exported folder, have the same ones for the same options.
     """
     return model.head.draws(samples, run_seed(seed, config), get_dtype(dtype))
+
+
+class Growing:
+    """Reads texts that grow by a token at a time, at most `length` after the prompt (B, P) of ids.
+
+    A context that reaches block_size goes on from its last half. `cached` = False reads the whole context
+    anew for each token: the slow twin, token for token the same. So does a trunk other than GPT, which has no
+    cache. On a GPU the steps between are one CUDA graph.
+
+    UserError if the prompt is longer than the block.
+    """
+
+    def __init__(self, trunk: Trunk, prompt: Tensor, length: int, dtype: str, cached: bool = True):
+        T = trunk.context
+        if not 1 <= prompt.shape[1] <= T:
+            raise UserError(
+                f"the prompt has {prompt.shape[1]} tokens; this model reads 1 to {T} (block_size): shorten it"
+            )
+        self.trunk, self.dtype, self.begin = trunk, dtype, 0
+        self.cache: Cache | None = None
+        if cached and isinstance(trunk, GPT):
+            self.cache = Cache(trunk, len(prompt), get_dtype(dtype), min(T, prompt.shape[1] + length))
+            self.step: Callable[[Tensor], Tensor] = partial(trunk, cache=self.cache)
+            if prompt.device.type == "cuda":
+                self.step = Graph(trunk, self.cache, dtype)
+
+    def read(self, text: Tensor) -> Tensor:
+        """Hidden states (B, n, C) of what is read of text (B, N): its last token, or the context anew."""
+        if text.shape[1] - self.begin > self.trunk.context:
+            self.begin = text.shape[1] - self.trunk.context // 2 - 1
+            if self.cache is not None:
+                self.cache.length = 0
+        with autocast(text.device, self.dtype):
+            if self.cache is None:
+                return self.trunk(text[:, self.begin :])
+            if self.cache.length == 0:
+                return self.trunk(text[:, self.begin :], cache=self.cache)
+            return self.step(text[:, -1:])
+
+    def keep(self, rows: Tensor) -> None:
+        """The texts go on from those of `rows` (B,), each of which may be there more than once."""
+        if self.cache is not None:
+            read = self.cache.kv[..., : self.cache.length, :]
+            read.copy_(read[:, :, rows])  # in place: a CUDA graph has its address
 
 
 @torch.no_grad()
@@ -45,10 +89,7 @@ def generate(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields `length` times the next tokens (B,) and the hidden states (B, C) that they were drawn from.
 
-    `prompt` (B, P) holds ids. The model must be in eval mode. A context that reaches block_size goes on from
-    its last half. `cached` = False reads the whole context anew for each token: the slow twin, token for
-    token the same. So does a trunk other than GPT, which has no cache. On a GPU the steps between are one
-    CUDA graph.
+    `prompt` (B, P) holds ids. The model must be in eval mode. The context is that of Growing, as is `cached`.
 
     `blend` makes one distribution of several contexts (classifier-free guidance): log p (B, V) -> (N, V) of
     the texts that are drawn, where text i is in the rows i, N + i, 2 N + i, ... of the prompt. The tokens are
@@ -57,32 +98,12 @@ def generate(
     UserError if the prompt is longer than the block. Degenerate if the log-probabilities are not numbers:
     found at the first token or at the end, so that a GPU need not wait for an answer at each token.
     """
-    T, device = model.trunk.context, prompt.device
-    if not 1 <= prompt.shape[1] <= T:
-        raise UserError(
-            f"the prompt has {prompt.shape[1]} tokens; this model reads 1 to {T} (block_size): shorten it"
-        )
-    text, begin = prompt, 0
-    cache: Cache | None = None
-    step: Callable[[Tensor], Tensor] = model.trunk
-    if cached and isinstance(model.trunk, GPT):
-        cache = Cache(model.trunk, len(text), get_dtype(dtype), min(T, prompt.shape[1] + length))
-        step = partial(model.trunk, cache=cache)
-        if device.type == "cuda":
-            step = Graph(model.trunk, cache, dtype)
+    text, device = prompt, prompt.device
+    growing = Growing(model.trunk, prompt, length, dtype, cached)
     sound = torch.ones((), dtype=torch.bool, device=device)
     for n in range(length):
-        if text.shape[1] - begin > T:
-            begin = text.shape[1] - T // 2 - 1
-            if cache is not None:
-                cache.length = 0
+        hidden = growing.read(text)[:, -1]
         with autocast(device, dtype):
-            if cache is None:
-                hidden = model.trunk(text[:, begin:])[:, -1]
-            elif cache.length == 0:
-                hidden = model.trunk(text[:, begin:], cache=cache)[:, -1]
-            else:
-                hidden = step(text[:, -1:])[:, -1]
             log_p = model.head.log_probs(hidden, draws)
         if blend is not None:
             log_p = blend(log_p)

@@ -4,7 +4,7 @@ their order, and penalties on what is written."""
 import torch
 from torch import Tensor
 
-from evaluation.cuts import CUTS, top_n_sigma
+from evaluation.cuts import COLD_CUTS, CUTS
 from evaluation.decoding import AS_SCORED, Decoding, Penalties
 from runtime.errors import UserError
 
@@ -12,13 +12,14 @@ from runtime.errors import UserError
 def truncate(log_p: Tensor, c: Decoding) -> Tensor:
     """log p (N, V) -> probabilities (N, V) at the temperature tau, p^(1/tau) normalised, then cut.
 
-    Top-n-sigma is first, since no temperature changes it; then the temperature; then CUTS. Temperature 0 is
+    COLD_CUTS are first, since no temperature changes them; then the temperature; then CUTS. Temperature 0 is
     all mass on the most probable token.
     """
     if c.temperature == 0:
         return torch.zeros_like(log_p).scatter_(1, log_p.argmax(1, keepdim=True), 1.0)
-    if c.top_n_sigma:
-        log_p = log_p.masked_fill(~top_n_sigma(log_p, c.top_n_sigma), -torch.inf)
+    for name, cut in COLD_CUTS.items():
+        if value := getattr(c, name):
+            log_p = log_p.masked_fill(~cut(log_p, value), -torch.inf)
     # from the maximum, so that nothing overflows; below 1e-30 it is greedy in float32 anyhow
     p = torch.softmax((log_p - log_p.max(1, keepdim=True).values) / max(c.temperature, 1e-30), dim=-1)
     for name, cut in CUTS.items():

@@ -182,6 +182,8 @@ def test_density(filled_in, capsys, tmp_path):
         ("random", ["--speculative", "--length=50"], "at most 16 (block_size): give a smaller --length"),
         ("random", ["--order=margin", "--a_pass=2"], "are for masked diffusion: a model of any order"),
         ("masked", ["--entropy_bound=1"], "entropy_bound = 1.0: it is of the surest places"),
+        ("random", ["--beams=2"], "--beams is for a model that reads from left to right alone"),
+        ("masked", ["--contrastive=0.6", "--top_k=4"], "--contrastive is for text from left to right"),
         ("masked", ["--burst"], "this is masked diffusion: give --steps instead"),
         ("masked", ["--prompt=the", "--length=50"], "give a smaller --length"),
     ],

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from evaluation.cuts import CUTS
+from evaluation.cuts import COLD_CUTS, CUTS
 from evaluation.decoding import AS_SCORED, NO_PENALTIES, Decoding, Penalties, drawn_by, penalties_in_use
 from evaluation.settings import PaperConfig, other_settings
 from evaluation.truncation import penalised, truncate
@@ -34,6 +34,7 @@ VALUES = {
     "eta": (3e-4, 0.02, 0.9),
     "top_a": (0.01, 0.2, 1.0),
     "top_n_sigma": (0.3, 1.0, 2.5),
+    "min_k": (1e-6, 3.0, 60.0),
 }
 
 
@@ -93,10 +94,44 @@ def test_a_cut_is_its_formula(source, name):
             torch.testing.assert_close(got, p * kept / (p * kept).sum(), rtol=1e-13, atol=0)
 
 
-def test_top_n_sigma_cuts_the_same_at_any_temperature():
+def k_of(z: list[float], tau: float) -> int:
+    """min-k's k of logits, step by step: sort, weigh each relative drop by 1 / rank, take the largest; but
+    at least as many as the range says."""
+    z = sorted(z, reverse=True)
+    span = z[0] - z[-1]
+    weighed = [(z[i - 1] - z[i]) / span / i for i in range(1, len(z))]
+    return max(weighed.index(max(weighed)) + 1, math.floor(tau / span))
+
+
+@pytest.mark.parametrize("constant", [0.0, -37.5])
+@pytest.mark.parametrize("source", [logits, sparse])
+def test_min_k_is_its_formula(source, constant):
+    """On logits, whose constant does not matter. What has no mass is not there."""
+    kept = {}
+    for tau in VALUES["min_k"]:
+        z, got = source() + constant, truncate(source().log_softmax(1), Decoding(min_k=tau)) > 0
+        some = [[x for x in row if x > -math.inf] for row in z.tolist()]
+        kept[tau] = [min(k_of(row, tau), len(row)) for row in some]
+        for row, mine, k in zip(z, got, kept[tau]):
+            assert torch.equal(mine, row >= row.topk(k).values[-1]), (tau, k)
+    cliff, flat, flatter = kept.values()
+    assert len({*cliff}) > 3 and cliff != flatter
+    assert (cliff != flat) == (source is logits)  # whose first row is the flattest
+
+
+def test_min_k_by_hand():
+    """A fall of 2 after two tokens outweighs one of 0.9 before, and one of 2.7 after the third."""
+    log_p = torch.tensor([[0.0, -0.9, -2.9, -5.6]]).log_softmax(1)
+    kept = lambda tau: (truncate(log_p, Decoding(min_k=tau)) > 0).tolist()
+    assert kept(1.0) == kept(3 * 5.59) == [[True, True, False, False]]
+    assert kept(3 * 5.61) == [[True, True, True, False]]
+
+
+@pytest.mark.parametrize("how", [dict(top_n_sigma=1), dict(min_k=1e-6)], ids=str)
+def test_cuts_of_log_p_are_the_same_at_any_temperature(how):
     """In float32, too, where a low temperature rounds most of the tokens to 0."""
     log_p = logits().float().log_softmax(1)
-    kept = [truncate(log_p, Decoding(temperature=t, top_n_sigma=1)) > 0 for t in (1.0, 3.0, 0.2)]
+    kept = [truncate(log_p, Decoding(temperature=t, **how)) > 0 for t in (1.0, 3.0, 0.2)]
     assert torch.equal(kept[0], kept[1]) and torch.equal(kept[0], kept[2])
     assert 1 < kept[0].sum(1).double().mean() < V / 2
 
@@ -116,7 +151,7 @@ def test_a_cut_leaves_something_and_acts_on_each_row_alone(name):
 
 def test_without_a_cut_nothing_changes():
     torch.testing.assert_close(truncate(sparse(), AS_SCORED), sparse().exp())
-    assert {f.name for f in fields(Decoding)} == {"temperature", "top_n_sigma", *CUTS}
+    assert {f.name for f in fields(Decoding)} == {"temperature", *COLD_CUTS, *CUTS}
 
 
 # ---- penalties on what is written --------------------------------------------------------------------------
@@ -196,6 +231,7 @@ def test_a_text_without_a_token_left_is_refused():
         ("eta=x", "valid number"),
         ("top_a=2", "at most 1"),
         ("top_n_sigma=-0.5", "at least 0"),
+        ("min_k=-3", "at least 0"),
     ],
 )
 def test_a_bad_value_is_one_line(config, flag, says):
@@ -204,8 +240,8 @@ def test_a_bad_value_is_one_line(config, flag, says):
 
 
 @pytest.mark.parametrize("config", [PaperConfig, FrontierConfig])
-@pytest.mark.parametrize("name", [f.name for f in fields(Penalties)])
-def test_a_table_refuses_penalties(config, name):
+@pytest.mark.parametrize("name", [*(f.name for f in fields(Penalties)), "beams", "contrastive"])
+def test_a_table_refuses_penalties_and_searches(config, name):
     with pytest.raises(UserError, match=f"^{name}: a table judges the distribution that is scored"):
         config.read(["run", f"--{name}=2"])
 
