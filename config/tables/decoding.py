@@ -1,7 +1,8 @@
-# What a temperature and the cuts of a distribution do to its distance from the truth: short trainings on the
-# recipe on a small known language, all rows at one gain. 15 s of a core each.
+# What a temperature and the cuts of a distribution do to its distance from the truth: trainings of a minute
+# on a known language, each row at its own learning rate and gain. Some 90 minutes of a core.
+#     python data/grammar/prepare.py
+#     python table.py config/tables/decoding.py --search
 #     python table.py config/tables/decoding.py
-# Longer, and each head at its own gain: --flags="--max_steps=1000" --search, and then --tuned=True
 name = "decoding"
 rows = [
     "baseline",
@@ -13,11 +14,12 @@ rows = [
     "perturb_normal",
 ]
 overlay = "grammar_muon"
-flags = (
-    "--source='train=500000 validation=20000 test=20000 nouns=100 verbs=40 adjectives=50 adverbs=20 themes=16"
-    "' --batch_size=4 --max_steps=400 --gain=3.4 --eval_interval=400"
-)
-seeds = [1, 2, 3]
+flags = "--eval_interval=1000"
+space = {"learning_rate": [2e-3, 8e-3], "gain": [0.5, 8]}
+trials = 4
+design = 4
+tuned = True
+seeds = [2, 3, 4, 5, 6]
 measure = "decoding"
 evaluate = "--windows=8"
 runs = "out/decoding"
