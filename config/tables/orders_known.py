@@ -11,4 +11,4 @@ design = 3
 seeds = [2, 3, 4]
 runs = "out/orders_known"
 measure = "orders"
-evaluate = "--split=test --samplers"
+evaluate = "--split=test"
