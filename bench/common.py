@@ -98,10 +98,21 @@ class Served:
 
 
 def serve(make: Callable[[], Any], device: str = "cpu") -> None:
-    """The other end: `make()` has step() and report(). Whatever the program prints goes to stderr."""
+    """The other end: `make()` has step() and report(), to which this adds the median CPU time of a step, of
+    all threads. Whatever the program prints goes to stderr."""
     answers, sys.stdout = sys.stdout, sys.stderr
-    program = make()
-    answer = {"ready": lambda: None, "step": lambda: timed(program.step, device), "report": program.report}
+    program, cpu = make(), []
+
+    def step() -> float:
+        start = time.process_time()
+        seconds = timed(program.step, device)
+        cpu.append(time.process_time() - start)
+        return seconds
+
+    def report() -> dict[str, Any]:
+        return {**program.report(), "cpu_seconds": median(cpu)}
+
+    answer = {"ready": lambda: None, "step": step, "report": report}
     for line in sys.stdin:
         print(json.dumps(answer[line.strip()]()), file=answers, flush=True)
 

@@ -4,7 +4,8 @@
                              [--rounds 7] [--out bench/training.json]
 
 Each program has a process of its own. They take turns, a step each a round; two rounds warm up, medians
-count. Our rows are `Trainer.train_step` with dtype = "auto": labels, logs and checks included.
+count. cpu_seconds is the median CPU time of a step, of all threads: other programs change it less. Our rows
+are `Trainer.train_step` with dtype = "auto": labels, logs and checks included.
 
 nanoGPT (DIR is a checkout of karpathy/nanoGPT) starts from our weights, sees our windows in our order, and is
 stepped as in its train.py, with the optimizer that it configures. On a CPU it runs uncompiled, as its README
@@ -46,6 +47,7 @@ SIZES = {
     "124M": dict(n_layer=12, n_head=12, n_embd=768, block_size=512, batch_size=12),
     "124M-1024": dict(n_layer=12, n_head=12, n_embd=768, block_size=1024, batch_size=12),
     "1.7M": dict(n_layer=2, n_head=3, n_embd=192, block_size=256, batch_size=4),  # the tables', see brief.py
+    "0.5M": dict(n_layer=2, n_head=4, n_embd=96, block_size=128, batch_size=16),  # and grammar_muon.py
     "tiny": dict(n_layer=1, n_head=2, n_embd=32, block_size=32, batch_size=8),
 }
 ROWS = "smooth_gpt bayes_gpt gs_softmax_f1 gs_softmax_f2 sig_gpt sig_gpt_sum sig_gpt_pw".split()

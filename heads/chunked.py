@@ -47,9 +47,9 @@ def sizes(count: int, vocab_size: int, device: str, chunk: int = 0, block: int =
         return Sizes(chunk or rows, block or few, 2**31, 1)
     # to wake the threads takes longer than work of a fraction of a millisecond
     workers = torch.get_num_threads() if count * vocab_size >= 2**22 else 1
-    if workers == 1:
-        rows = max(rows, 256)  # faster, and there is one buffer
-    rows = min(rows, max(64, -(-count // 4)))  # more chunks than threads, so that no thread is idle for long
+    # more chunks than threads, so that none is idle for long; one thread adds up fewer and longer products
+    rows, least = (rows, 64) if workers > 1 else (max(rows // 2, 256), 512)
+    rows = min(rows, max(least, -(-count // 4)))
     return Sizes(chunk or rows, block or few, 4096, workers)
 
 
@@ -99,6 +99,10 @@ class _Gradients:
         lower = self.dtype != self.work and hidden.device.type == "cpu"
         shape = (min(cut.block, cut.rows, len(hidden)), self.V)
         self.scratch = [self.hidden.new_empty(shape, dtype=self.work) for _ in self.buffers if lower]
+        # and where a slice of the weight's gradient is multiplied before it is added up
+        self.product = None
+        if lower and cut.workers == 1 and self.slices and self.d_weight is not None:
+            self.product = self.hidden.new_empty(min(cut.columns, kept), hidden.shape[1])
 
     def tasks(self) -> list[Task]:
         """Each chunk's rows and, once they are done, its share of the weight's gradient, a slice of the
@@ -181,7 +185,7 @@ class _Gradients:
         rows, z = self.part(k)
         z = z[:, part]
         if self.d_weight is not None:
-            _add_product(self.d_weight[part], z, self.hidden[rows], new=k == 0)
+            _add_product(self.d_weight[part], z, self.hidden[rows], k == 0, self.product)
         if self.d_bias is not None:
             d_bias = self.d_bias[part]
             total = z[:, : len(d_bias)].sum(0, dtype=self.work)
@@ -194,14 +198,17 @@ def weighted(loss: Tensor, weights: Tensor | None) -> Tensor:
     return loss if weights is None else loss * weights
 
 
-def _add_product(total: Tensor, z: Tensor, h: Tensor, new: bool) -> None:
-    """total (v, C) += z^T h, or = if `new`, in total's precision whatever that of z (n, v) and h (n, C)."""
+def _add_product(total: Tensor, z: Tensor, h: Tensor, new: bool, product: Tensor | None) -> None:
+    """total (v, C) += z^T h, or = if `new`, in total's precision whatever that of z (n, v) and h (n, C).
+    `product`: room for z^T h in their precision."""
     if z.dtype == total.dtype:
         torch.addmm(total, z.t(), h, beta=0 if new else 1, out=total)
-    elif new:
-        total.copy_(z.t() @ h)
+        return
+    product = torch.mm(z.t(), h, out=None if product is None else product[: len(total)])
+    if new:
+        total.copy_(product)
     else:
-        total += z.t() @ h
+        total += product
 
 
 class _ChunkedLoss(torch.autograd.Function):

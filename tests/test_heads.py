@@ -327,6 +327,27 @@ def test_low_precision_is_as_good_as_plain_pytorch(name, args, dtype):
         assert (o - e).norm() <= 1.1 * (p - e).norm() + 1e-3 * e.norm()
 
 
+def test_one_thread_adds_up_low_precision_products_in_float32():
+    """Chunks and slices of one thread share one buffer of products: the weight's gradient is that of the same
+    chunks in two threads, to the last bit."""
+    vocab, n, threads, results = 9_000, 500, torch.get_num_threads(), []
+    targets = random_targets(n, vocab)
+    for workers in (1, 2):
+        torch.manual_seed(0)
+        oh = make_head("softmax", vocab, nn.Parameter(0.1 * torch.randn(vocab, C)))
+        hidden = torch.randn(n, C, requires_grad=True)
+        try:
+            torch.set_num_threads(workers)
+            assert sizes(n, vocab, "cpu", 200).workers == workers and sizes(n, vocab, "cpu").columns < vocab
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = chunked_loss(hidden, oh.projection.draw(), oh.head, targets, 200)
+        finally:
+            torch.set_num_threads(threads)
+        loss.backward()
+        results.append([loss.detach(), *gradients(hidden, oh)])
+    assert all(torch.equal(*pair) for pair in zip(*results))
+
+
 @heads
 def test_float32_is_enough_for_a_real_vocabulary(name, args):
     """At V = 50,257 float32's loss, gradient and distribution are those of float64."""
