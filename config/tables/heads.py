@@ -66,6 +66,7 @@ own_space = {
     "am_softmax": {"head_args.m": [0.02, 2]},
     "entmax": {"head_args.alpha": [1.05, 2]},
     "bayes_gpt": {"kl_weight": [7e-4, 7e-2]},
+    "bayes_sig_gpt": {"head_args.pos_weight": [2, 5000], "kl_weight": [7e-4, 7e-2]},
     "sig_gpt_sum": {"head_args.sum_weight": [0.01, 100]},
     "sig_gpt_pw": {"head_args.pos_weight": [2, 5000]},
 }
