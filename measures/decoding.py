@@ -98,6 +98,8 @@ def grid(temperatures: list[float], alone: list[float], cuts: dict[str, list[flo
     return out + [{"temperature": t, cut: value} for t, cut in after for value in cuts[cut]]
 
 
+CHOSEN_BY = ("tv", "entropy")  # and compared by
+
 # -----------------------------------------------------------------------------
 # The numbers at some positions: of q against p, given m; (N, V) each -> (N,) each
 
@@ -155,7 +157,7 @@ def measured(
     if "removed" in means:
         means["removed"] = sums["removed"] / on_forbidden.clamp(min=1e-30)
     return {
-        key: [float(f"{round(x, 9):.5g}") for x in means[key].tolist()]
+        key: [float(f"{round(x, 9):.{5 if key in CHOSEN_BY else 3}g}") for x in means[key].tolist()]
         for key, _, _ in NUMBERS
         if key in means
     }
