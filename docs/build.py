@@ -75,6 +75,7 @@ def environment() -> Environment:
         "curves",
         "decoded",
         "dearest",
+        "frontier",
         "verdict",
         "told",
         "classified",

@@ -20,6 +20,7 @@ from evaluation.statistics import student_interval
 from labs.classes import measure as classes
 from measures.decoding import Points, points_of
 from measures.find import find_measure
+from measures.frontier import varied
 from measures.search import best_of, best_so_far, losses, search_error, trials_of
 from measures.store import Store
 from measures.text import summary_of
@@ -310,6 +311,19 @@ def decoded(name: str) -> dict[str, Decoded]:
     """The rows of the decoding measure, the truth's last."""
     groups, truth = points_of(stored(name, "decoding"))
     return {row: Decoded(g.runs) for row, g in (groups | ({"truth": truth} if truth else {})).items()}
+
+
+def frontier(name: str) -> SimpleNamespace:
+    """A frontier of one row: `points`, (value, its numbers as Values) each, and `human`'s numbers."""
+    rows = stored(name, "frontier")
+    runs = [row for row in rows if "points" in row]
+    over = varied(runs)
+    points = [
+        (each[0][over], SimpleNamespace(**{key: Values([p[key] for p in each]) for key in each[0]}))
+        for each in zip(*(run["points"] for run in runs))
+    ]
+    human = next(row for row in rows if row.get("reference"))
+    return SimpleNamespace(points=points, human=SimpleNamespace(**human), over=over, runs=len(runs))
 
 
 def dearest(name: str, sampler: str, temperature: float) -> tuple[str, Values]:

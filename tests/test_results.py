@@ -27,7 +27,7 @@ def views(path: Path) -> dict[str, View]:
         f"{name}.tune.md": (search.NAME, search.view),
     }
     made = {file: view(rows) for file, (measure, view) in of.items() if (rows := store.rows(measure))}
-    for measure in ("orders", "images", "classes", "rest", "decoding", "curve"):
+    for measure in ("orders", "images", "classes", "rest", "decoding", "frontier", "curve"):
         if measure == "curve" and (name.endswith(".curves") or name == "single_runs"):
             continue  # pages and figures alone read these
         if rows := store.rows(measure):
