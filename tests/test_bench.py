@@ -97,13 +97,14 @@ def test_a_served_program_times_itself_and_takes_turns(tmp_path):
         "class Program:\n"
         "    steps = 0\n"
         "    def step(self): self.steps += 1; print('to stderr')\n"
-        "    def report(self): return self.steps\n"
+        "    def report(self): return {'steps': self.steps}\n"
         "serve(Program)\n"
     )
     programs = {"served": common.Served("served", [str(script)]), "called": lambda: None}
     seconds = common.turns(programs, rounds=3, warmup=2)
     assert [len(times) for times in seconds.values()] == [3, 3] and min(seconds["served"]) >= 0
-    assert programs["served"].close() == 5
+    report = programs["served"].close()
+    assert report["steps"] == 5 and report["cpu_seconds"] >= 0
 
 
 def test_a_machine_is_named_with_what_its_cpu_can_and_what_is_hidden(monkeypatch):

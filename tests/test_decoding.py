@@ -27,6 +27,7 @@ from train import TrainConfig
 
 SOURCE = "seed=3 train=30000 validation=3000 test=3000 nouns=60 verbs=30 adjectives=30 adverbs=10 themes=3"
 KEYS = [key for key, _, _ in NUMBERS]
+DIGITS = 5e-3  # a row has three, and five of what a value is chosen by
 # two positions of four words; the truth forbids the last two words, and then the last
 P = [[0.6, 0.4, 0.0, 0.0], [0.1, 0.2, 0.7, 0.0]]
 M = [[0.5, 0.2, 0.2, 0.1], [0.25, 0.25, 0.25, 0.25]]
@@ -55,16 +56,16 @@ def test_the_numbers_of_one_position_by_hand():
         "lost": 0.0,
         "entropy": -sum(a * math.log(a) for a in q),
     }
-    assert got == pytest.approx(want, rel=1e-4) and [*got] == KEYS
+    assert got == pytest.approx(want, rel=DIGITS) and [*got] == KEYS
 
 
 def test_the_numbers_are_means_over_positions_and_what_is_removed_is_a_share_of_the_mass():
     each = [at_hand(P[i : i + 1], M[i : i + 1]) for i in (0, 1)]
     both = at_hand()
     for key in set(KEYS) - {"removed"}:
-        assert both[key] == pytest.approx(np.mean([e[key] for e in each], 0).tolist(), rel=1e-4), key
+        assert both[key] == pytest.approx(np.mean([e[key] for e in each], 0).tolist(), rel=2 * DIGITS), key
     # of the forbidden .3 and .25 the cut takes .1 and none: all four words of the second tie
-    assert both["removed"] == pytest.approx([0, 0.1 / 0.55], rel=1e-4)
+    assert both["removed"] == pytest.approx([0, 0.1 / 0.55], rel=DIGITS)
     chosen = at_hand(kind=place)
     assert chosen == {key: both[key] for key in ("tv", "entropy")}
 
@@ -135,7 +136,7 @@ def test_a_row_is_what_brute_force_gives(rows, runs, folder, point):
     want |= {"forbidden": forbidden / len(tv), "removed": removed / total}
     i = grid([1.0, 1.5], ALONE, VALUES).index(point)
     got = rows[0]["baseline-1"]["test"]
-    assert {key: got[key][i] for key in want} == pytest.approx(want, rel=1e-3, abs=1e-6)
+    assert {key: got[key][i] for key in want} == pytest.approx(want, rel=DIGITS, abs=1e-6)
     assert len(point) == 1 or min(got["removed"][i], got["lost"][i]) > 0.01
 
 
