@@ -29,7 +29,7 @@ from evaluation.truncation import truncate
 from evaluation.two_sided import two_sided
 from evaluation.windows import Window, document_windows
 from measures.checks import check_comparable, check_planned, check_text, open_split
-from measures.decoding_texts import TEXT_NUMBERS, Judge, Sampler, Sizes
+from measures.decoding_texts import TEXT_NUMBERS, LanguageJudge, Sampler, Sizes
 from measures.measure import Measure, NamedRun, Session, open_runs
 from measures.store import Row
 from measures.summary import grouped
@@ -80,8 +80,8 @@ class DecodingConfig:
     data: str = ""                  # the prepared data folder; empty: the one of the first run
     temperatures: list[Temperature] = field(default_factory=lambda: [1.0, 1.5])  # before each cut
     windows: Positive = 16          # of each split, evenly spread
-    contexts: Positive = 512        # whose next four tokens are sampled for BrierLM
-    texts: Positive = 100           # that each sampler writes at its best value, half a block each
+    contexts: Positive = 512        # at most, whose next four tokens are BrierLM's
+    texts: Positive = 100           # at most, of half a block, that each sampler writes at its best value
     samples: Positive = 8           # weight draws of Bayesian rows
     seed: Seed = 1337               # of these
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
@@ -189,7 +189,7 @@ class DecodingSession(Session):
         test, first = self.data["test"], runs[0].ckpt
         language = two_sided(test, first.config["dataset"], self.block_size)
         assert language is not None
-        self.judge = Judge(test, language, tokenizer_of(first).decode, sizes)
+        self.judge = LanguageJudge(test, language, tokenizer_of(first).decode, sizes)
         self.settings = settings_of(c) | {"block_size": self.block_size, "dtype": self.dtype, **hashes}
 
     def references(self) -> list[Row]:

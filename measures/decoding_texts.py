@@ -22,12 +22,8 @@ NGRAM = 4  # BrierLM's longest n-gram
 
 # what is known of the texts: (key, title, what it is)
 TEXT_NUMBERS = (
-    (
-        "brier_lm",
-        "BrierLM",
-        "geometric mean of the Brier scores of 1 to 4 tokens, times 100; higher is better",
-    ),
-    ("validity", "validity", "share of the words written that the language allows"),
+    ("brier_lm", "BrierLM", "100 times the geometric mean of Brier-n, n = 1 to 4 tokens; higher is better"),
+    ("validity", "validity", "share of allowed words, from the first start of a document in a text on"),
     ("pair_tv", "pair TV", "total variation of pairs of word classes from the language's"),
     ("self_bleu", "Self-BLEU", "of the texts; the truth's is what it should be"),
 )
@@ -61,10 +57,10 @@ def brier_lm(q: np.ndarray, p: np.ndarray) -> float:
     """BrierLM (Shao et al. 2025, arXiv 2510.27688): 100 times the geometric mean of Brier-n, n = 1 to L.
 
     Brier-n is P(x = y) + P(x' = y) - P(x = x') of n-grams x and x' of the sampler and y of the truth, all
-    after one context; 1 less it is the Brier score but for a constant, so the truth has the highest one. The
-    paper counts how often they are equal. Here the laws are known, and Brier-n is the mean over x of
-    2 p(x) - q(x). `q` and `p` (N, L): the probabilities of each token of sampled x (N, L) in the sampler and
-    in the truth, given the tokens before it. 0 where a Brier-n is not positive.
+    after one context. The Brier score is 1 less it, so the truth has the highest one. The paper counts how
+    often they are equal. Here the laws are known, and Brier-n is the mean over x of 2 p(x) - q(x). `q` and
+    `p` (N, L): the probabilities of each token of sampled x (N, L) in the sampler and in the truth, given the
+    tokens before it. 0 where a Brier-n is not positive.
     """
     brier = (2 * p.cumprod(1) - q.cumprod(1)).mean(0)
     return float(100 * np.exp(np.log(brier).mean())) if (brier > 0).all() else 0.0
@@ -93,10 +89,10 @@ class Sampler(NamedTuple):
         return q.gather(1, token[:, None])[:, 0]
 
 
-class Judge:
+class LanguageJudge:
     """What texts of a split's language are worth."""
 
-    def __init__(self, data: HeldOut, language: TwoSided, decode: Callable[[list[int]], str], sizes: "Sizes"):
+    def __init__(self, data: HeldOut, language: TwoSided, decode: Callable[[list[int]], str], sizes: Sizes):
         assert data.truth is not None
         self.truth, self.language, self.decode = data.truth, language, decode
         self.near = Contexts.spread(data, sizes.contexts, sizes.block_size // 2, NGRAM)

@@ -3,9 +3,8 @@
 A temperature trades quality for diversity, so two heads compare by their curves, not by one point of each
 (Caccia et al. 2020, arXiv 1811.02549). Diversity is Self-BLEU. Quality is BLEU against human texts of the
 other held-out split, with a --scorer MAUVE against them or, for the language whose truth is known
-(data/grammar), the share of valid tokens. The
-human continuations of the same prompts are the standard. Texts, prompts and their number are the text
-measure's.
+(data/grammar), the share of valid tokens. The human continuations of the same prompts are the standard.
+Texts, prompts and their number are the text measure's.
 """
 
 import math
