@@ -431,8 +431,8 @@ NOTE = (
 
 
 def figure(groups: dict[str, Points], truth: Points | None) -> "Figure":
-    """A panel a row: TV against entropy over the values of each cut after temperature 1, and over
-    temperatures alone; mean over the seeds. The line is the truth's entropy."""
+    """A panel a row: TV against entropy over the values of each cut after temperature 1, as far as
+    temperatures alone go; mean over the seeds. The line is the truth's entropy."""
     fig, axes = figures.panels(list(groups), 2.2)
     for ax, name in axes:
         g = groups[name]
@@ -443,6 +443,9 @@ def figure(groups: dict[str, Points], truth: Points | None) -> "Figure":
             ax.plot([h for h, _ in at], tv, label=sampler, **alone)
         if truth:
             ax.axvline(truth.entropy(), color="tab:red", lw=0.6, ls=":")
+    alone = [(g, i) for g in groups.values() for i in g.of("temperature", 1.0)]  # panels share their limits
+    axes[0][0].set_xlim(left=min(min(g.values(i, "entropy")) for g, i in alone))
+    axes[0][0].set_ylim(top=max(max(g.values(i)) for g, i in alone))
     axes[-1][0].legend(fontsize=5, frameon=False)
     fig.supxlabel("entropy of what is drawn from, nats; dotted: the truth's")
     fig.supylabel("total variation distance to the truth")
