@@ -443,9 +443,9 @@ def figure(groups: dict[str, Points], truth: Points | None) -> "Figure":
             ax.plot([h for h, _ in at], tv, label=sampler, **alone)
         if truth:
             ax.axvline(truth.entropy(), color="tab:red", lw=0.6, ls=":")
-    alone = [(g, i) for g in groups.values() for i in g.of("temperature", 1.0)]  # panels share their limits
-    axes[0][0].set_xlim(left=min(min(g.values(i, "entropy")) for g, i in alone))
-    axes[0][0].set_ylim(top=max(max(g.values(i)) for g, i in alone))
+    uncut = [(g, i) for g in groups.values() for i in g.of("temperature", 1.0)]  # panels share their limits
+    axes[0][0].set_xlim(left=min(min(g.values(i, "entropy")) for g, i in uncut))
+    axes[0][0].set_ylim(top=max(max(g.values(i)) for g, i in uncut))
     axes[-1][0].legend(fontsize=5, frameon=False)
     fig.supxlabel("entropy of what is drawn from, nats; dotted: the truth's")
     fig.supylabel("total variation distance to the truth")
