@@ -74,22 +74,15 @@ package:
 	$(PY) -m pip install --disable-pip-version-check -r requirements.lock
 	touch $@
 
-# All heads, each tuned (make tune) and with five fresh seeds, on WikiText-103's head: days, resumable. Prepare the data first, see config/tables/main.py. TABLE=grammar: on the known language.
-# Rows that results/ has are done: move its files away to train them again.
-TABLE ?= main
-OVERLAY := $(if $(filter main,$(TABLE)),brief,$(if $(filter grammar,$(TABLE)),grammar,brief_adamw))
-table: .venv/done
-	$(PY) table.py config/tables/heads.py $(if $(filter-out heads,$(TABLE)),config/tables/$(TABLE).py) --jobs=2
-	@set --; for run in out/$(TABLE)/*-$(OVERLAY)-2; do \
-		[ ! -d "$$run" ] || set -- "$$@" "$$(basename "$$run" "-$(OVERLAY)-2")=$$run"; done; \
-		if [ $$# -gt 0 ]; then set -x; \
-		$(PY) table.py --measure=frontier "$$@" $(if $(filter grammar,$(TABLE)),--prompt_tokens 28 --new_tokens 100) --out results/$(TABLE).frontier; \
-		else echo "out/ has no run of this table: its frontier stays as it is"; fi
-
-# Each head's best learning rate and gain by an equal number of trials: hours, resumable. TABLE as above.
+# A table of config/tables, and the search of each row's own settings, which comes first: hours, resumable.
+# Prepare the data first, as the table's file says. TABLE="heads grammar": the second file laid over the first.
 .PHONY: tune
+TABLE ?= heads
 tune: .venv/done
-	$(PY) table.py config/tables/heads.py $(if $(filter-out heads,$(TABLE)),config/tables/$(TABLE).py) --search --jobs=2
+	$(PY) table.py $(TABLE:%=config/tables/%.py) --search --jobs=2
+
+table: .venv/done
+	$(PY) table.py $(TABLE:%=config/tables/%.py) --jobs=2
 
 clean:
 	rm -rf .venv out

@@ -44,7 +44,6 @@ from typing import Any
 
 import torch
 
-from data.orders import MASKED
 from data.prepared import tokenizer_of
 from data.tokenizers import (
     BPETokenizer,
@@ -135,7 +134,7 @@ def export(
     """Writes a run's best checkpoint as a folder for transformers, see ExportConfig. `home`: where its card
     says that it is loaded from.
 
-    UserError if none can compute it: another trunk, or masked diffusion, which has no next token.
+    UserError if none can compute it: another trunk.
     """
     folder = Path(folder)
     if folder.exists():
@@ -146,8 +145,6 @@ def export(
         raise UserError(
             f"{ckpt.path} has the trunk {config['trunk']!r}: only 'gpt' and 'modern' can be exported"
         )
-    if trunk.config.order == MASKED:
-        raise UserError(f"{ckpt.path} has the order {MASKED!r}: masked diffusion predicts no next token")
     tokenizer, aside, plain = tokenizer_of(ckpt), unfinished(folder), is_gpt2(model)
     end = ENDOFTEXT if config["tokenizer"] == "gpt2" and trunk.config.vocab_size > ENDOFTEXT else None
     pad = unused_token(tokenizer) if plain else PAD

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from evaluation.decoding import Decoding, Search, drawn_by, penalties_in_use
 from runtime.door import Program
 from runtime.errors import UserError
-from runtime.values import Dtype, Natural, NonNegative, Positive, Seed, Text
+from runtime.values import Dtype, Natural, NonNegative, Positive, Seed, Share, Text
 
 SUREST = "confidence", "margin", "entropy"  # rules by which the place of which the model is surest is next
 Fills = Literal["", "random", "left_to_right", "fractal", "confidence", "margin", "entropy"]
@@ -51,9 +51,10 @@ class SampleConfig(Search):
     burst: bool = False             # many tokens a pass by the paper's rule, which changes the distribution
     orders: Positive = 1            # that --burst tries in each round
     steps: Natural = 0              # rounds of masked diffusion; 0: a token a pass
+    remask: Share = 0               # the most of what is filled in that one of --steps hides again
     density: bool = False           # of all gaps at once, instead of text
     top: Positive = 5               # candidates of a place that --density shows
-    save: str = ""                  # --density also as SAVE.json and SAVE.png
+    save: str = ""                  # what is filled in, or --density, also as SAVE.json and SAVE.png
     # machine
     which: Literal["best", "last"] = "best"  # checkpoint of the run
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
@@ -78,12 +79,12 @@ class SampleConfig(Search):
                     f"{key} = {getattr(self, key)}: it is of the surest places; give --order=confidence, "
                     "margin or entropy, too"
                 )
-        if self.save and not self.density:
-            raise UserError(f"save = {self.save!r}: it is for the result of --density; give --density, too")
-        if self.save and self.prompts:
-            raise UserError(
-                f"save = {self.save!r}: it is of one text; give --prompt or --infill, not --prompts"
-            )
+        if self.remask and not self.steps:
+            raise UserError(f"remask = {self.remask}: it is of --steps; give how many, too")
+        if self.save and not self.fills:
+            raise UserError(f"save = {self.save!r}: it is for what is filled in; give --infill, too")
+        if self.save and (self.prompts or self.num_samples > 1):
+            raise UserError(f"save = {self.save!r}: it is of one text; leave --prompts and --num_samples out")
         if self.density and self.num_samples > 1:
             raise UserError(f"num_samples = {self.num_samples}: --density draws nothing; leave it out")
         for key in ("prompt", "prompts", "length"):
@@ -121,7 +122,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.orders import MASKED, ORDERS
+from data.orders import BLOCKS, MASKED, ORDERS
 from data.prepared import sampler_of, tokenizer_of
 from data.tokenizers import Tokenizer
 from evaluation import gaps
@@ -384,9 +385,11 @@ def filler(c: SampleConfig, order: str) -> Callable[..., Filled]:
         return partial(surest_first, rule=c.order, a_pass=c.a_pass, bound=c.entropy_bound or None)
     if c.burst:
         return partial(burst, orders=c.orders)
-    if c.speculative:
-        return speculative
-    return partial(diffusion, steps=c.steps) if c.steps else partial(in_order, order=c.order or "random")
+    if c.speculative:  # in blocks, where it was trained in these
+        return partial(speculative, block=BLOCKS.get(order, 0))
+    if c.steps:
+        return partial(diffusion, steps=c.steps, remask=c.remask)
+    return partial(in_order, order=c.order or "random")
 
 
 def in_order(
@@ -428,7 +431,7 @@ def fill(
     """Fills in the gaps of each text, or says what may stand in them."""
     check_fills(model)
     c.check_filled()
-    sampler = filler(c, model.trunk.config.order)
+    sampler = filler(c, ckpt.config.get("order", "left_to_right"))
     texts = texts_to_fill(c, tokenizer, model.trunk.config.block_size)
     check_memory(model, c.num_samples, c.samples, 2 * max(map(len, texts)), device)
     draws = weight_draws(model, ckpt.config, c.samples, c.seed, dtype.name)
@@ -447,6 +450,9 @@ def fill(
             filled = sampler(conditionals, generator=generator, watch=screen or unwatched)
             for b, row in enumerate(filled.text.tolist() if not screen else []):
                 print(f"--- sample {b + 1}\n" * (c.num_samples > 1) + tokenizer.decode(row))
+            if c.save:
+                pieces = gaps.pieces(filled.text[0].tolist(), filled.rank[0].tolist(), tokenizer)
+                show_files(gaps.save_filled(pieces, c.save))
             free, passes, seconds = ids.count(FREE), conditionals.passes, time.perf_counter() - began
             print(
                 f"{passes} model evaluations for {free} tokens of each text, "
@@ -465,7 +471,11 @@ def show_density(
     print(gaps.density_table(candidates))
     if c.save:
         words = ["" if i == FREE else tokenizer.decode([i]) for i in ids]
-        print(f"wrote {', '.join(map(str, gaps.save_density(candidates, words, c.save)))}", file=sys.stderr)
+        show_files(gaps.save_density(candidates, words, c.save))
+
+
+def show_files(paths: list[Path]) -> None:
+    print(f"wrote {', '.join(map(str, paths))}", file=sys.stderr)
 
 
 if __name__ == "__main__":

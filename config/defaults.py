@@ -10,18 +10,17 @@ from runtime.configurator import configure
 from runtime.errors import UserError
 from runtime.names import check_row_name
 from runtime.places import labs_with
-from runtime.values import Dtype, Field, Natural, NonNegative, Positive, Seed, registered, typed
+from runtime.values import Dtype, Field, Natural, NonNegative, Positive, Seed, Share, registered, typed
 from training.task import settled
 
 if TYPE_CHECKING:  # which imports numpy
     from data.orders import Order
 
-Share = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
-OrderName = Literal["left_to_right", "random", "fractal", "conditional", "fim", "masked"]
-Curriculum = Literal["", "left_to_right", "random", "fractal", "conditional", "fim"]
+PathOrder = Literal["left_to_right", "random", "fractal", "conditional", "fim", "blocks_4", "blocks_16"]
+OrderName = Literal[PathOrder, "masked"]
+Curriculum = Literal["", PathOrder]
 Labels = Literal["true", "hard", "soft"]
-PplForm = Literal["prefix", "full"]
 Optimizer = Literal["adamw", "muon", "adam", "sgd"]
 
 
@@ -49,7 +48,7 @@ class TrainConfig:
     n_embd: Positive = 768
     dropout: Decay = 0.0
     # generation order
-    order: OrderName = "left_to_right"  # or random, fractal, conditional, fim (any order), masked
+    order: OrderName = "left_to_right"  # or random, fractal, conditional, fim, blocks_4/16 (any), masked
     curriculum: Curriculum = ""     # the order that some sequences have at first, such as "left_to_right"
     curriculum_share: Share = 0.5   # their share at the start; it falls linearly to 0
     curriculum_steps: Natural = 0   # ... until this step; 0: the end of the cosine
@@ -69,7 +68,7 @@ class TrainConfig:
     candidates: Positive = 50       # k: tokens proposed at a position
     positions: float = 0.5          # of each window: a share up to 1, a number above
     ppl_threshold: NonNegative = 0.0    # drop proposals of a higher perplexity; 0: none
-    ppl_form: PplForm = "prefix"    # perplexity up to the proposal, or of the "full" window with it put in
+    ppl_form: Literal["prefix", "full"] = "prefix"  # perplexity up to the proposal, or of the whole window
     label_weight: NonNegative = 1.0     # a proposal's label: this, times the teacher's probability if soft
     keep_true: bool = True          # False: proposals replace the true token, as the published code did
     label_store: bool = True        # proposals computed once and stored beside the token file; False: online

@@ -6,7 +6,7 @@ those before it. Source: Pannatier, Courdier, Fleuret 2024, arXiv 2404.09562 (si
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +46,11 @@ def fim(T: int, rng: np.random.Generator) -> np.ndarray:
     return np.concatenate((np.arange(a), np.arange(b, T), np.arange(a, b)))
 
 
+def blocks(T: int, rng: np.random.Generator, length: int) -> np.ndarray:
+    """Blocks of `length` places in turn, each in random order (Arriola et al. 2025, arXiv 2503.09573)."""
+    return np.concatenate([start + rng.permutation(min(length, T - start)) for start in range(0, T, length)])
+
+
 @lru_cache(maxsize=8)
 def _fractal(T: int) -> np.ndarray:
     path, level = [], [(0, T)]
@@ -56,6 +61,7 @@ def _fractal(T: int) -> np.ndarray:
     return np.array(path)
 
 
+BLOCKS = {"blocks_4": 4, "blocks_16": 16}
 # name -> the path (T,) of a sequence
 ORDERS: dict[str, Callable[[int, np.random.Generator], np.ndarray]] = {
     "left_to_right": left_to_right,
@@ -63,6 +69,7 @@ ORDERS: dict[str, Callable[[int, np.random.Generator], np.ndarray]] = {
     "fractal": fractal,
     "conditional": conditional,
     "fim": fim,
+    **{name: partial(blocks, length=length) for name, length in BLOCKS.items()},
 }
 MASKED = "masked"  # masked diffusion: which places are hidden, and no order among them
 

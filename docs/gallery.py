@@ -5,6 +5,7 @@
 docs/heads.png    p and the loss's slope of each head over the true token's lead: see docs/heads.md
 results/heads.trials.png  validation perplexity of all trials of the search, over each setting
 results/heads.forest.png  each head's perplexity over softmax's, tuned and at equal settings
+docs/linear_loss.png  seconds and memory of linear_loss and of torch's losses over the vocabulary
 """
 
 import sys
@@ -19,7 +20,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from config.defaults import TrainConfig
-from docs.sources import ROOT, configured, ratios, search, shared_ratios
+from docs.sources import ROOT, bench, configured, ratios, search, shared_ratios
 from evaluation.figures import panels, plain_numbers, pyplot, write
 from heads import HEADS, Head, Targets
 from model import LanguageModel, build
@@ -210,10 +211,33 @@ def forest_figure(path: Path) -> list[Path]:
     return write(fig, path)
 
 
+def vocabulary_figure(path: Path) -> list[Path]:
+    """Seconds and megabytes of a forward and a backward over the vocabulary, of bench/vocabulary.json."""
+    lines = {  # way and head -> label, colour, marker
+        ("plain", "softmax"): ("F.cross_entropy", "0.5", "s"),
+        ("linear_ce", "softmax"): ("F.linear_cross_entropy", "#E69F00", "^"),
+        ("chunked", "softmax"): ("linear_loss, softmax", TUNED, "o"),
+        ("chunked", "entmax15"): ("linear_loss, entmax15", UNTUNED, "D"),
+    }
+    fig, axes = pyplot().subplots(1, 2, figsize=(8, 3), layout="constrained")
+    for ax, key, label in zip(axes, ("seconds", "peak_mb"), ("seconds", "MB above inputs and gradients")):
+        for (way, head), (name, colour, marker) in lines.items():
+            of = bench("vocabulary").results.where(way=way, head=head)
+            at = [(r["vocab"], r[key]) for r in of]
+            ax.loglog(*zip(*at), color=colour, marker=marker, ms=4, lw=1, label=name)
+        ax.set_xlabel("V")
+        ax.set_ylabel(label)
+        for which in "xy":
+            plain_numbers(ax, which)
+    axes[0].legend(frameon=False)
+    return write(fig, path)
+
+
 def main() -> None:
     made = heads_figure(ROOT / "docs" / "heads")
     made += trials_figure(ROOT / "results" / "heads.trials")
     made += forest_figure(ROOT / "results" / "heads.forest")
+    made += vocabulary_figure(ROOT / "docs" / "linear_loss")
     print(*made, sep="\n")
 
 

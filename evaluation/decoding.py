@@ -7,9 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Annotated
 
 from runtime.errors import UserError
-from runtime.values import Field, Natural, NonNegative, Positive, PositiveShare
+from runtime.values import Field, Natural, NonNegative, Positive, PositiveShare, Share
 
-Share = Annotated[float, Field(ge=0, le=1)]
 Factor = Annotated[float, Field(gt=0)]
 AtLeastOne = Annotated[float, Field(ge=1)]
 

@@ -24,6 +24,14 @@ class Filled(NamedTuple):
     log_p: Tensor | None = (
         None  # (B,) of what was filled in, in nats, float64; None: the sampler cannot know it
     )
+    taken: Tensor | None = None  # (B,) rounds of each text; None: those that `rank` has
+
+    @property
+    def rounds_each(self) -> list[int]:
+        """The rounds of each text: it may be done before the last one of its batch."""
+        if self.taken is not None:
+            return self.taken.tolist()
+        return [len(set(row) - {0}) for row in self.rank.tolist()]
 
 
 Watch = Callable[[Tensor, Tensor], None]  # is given `text` and `rank` as they are, after each round
@@ -66,10 +74,15 @@ def uniform(shape: torch.Size, generator: torch.Generator | None) -> Tensor:
     return torch.rand(shape, generator=generator, dtype=torch.float64, device=device).cpu()
 
 
-def shuffled(text: Tensor, generator: torch.Generator | None) -> Tensor:
-    """The free places of each text in a random order, (B, F); rows with fewer go on with known places."""
-    keys = uniform(text.shape, generator)
-    return keys.masked_fill(text != FREE, 2.0).argsort(1)[:, : int((text == FREE).sum(1).max())]
+def shuffled(text: Tensor, generator: torch.Generator | None, block: int = 0) -> tuple[Tensor, Tensor]:
+    """(the free places of each text in a random order, (B, F), how many (B,) they are); rows with fewer go on
+    with other places. With a `block` those of the text's first block of so many places that has one."""
+    free = text == FREE
+    if block:
+        number = (torch.arange(text.shape[1]) // block).expand_as(text)
+        free &= number == number.masked_fill(~free, text.shape[1]).amin(1, keepdim=True)
+    left = free.sum(1)
+    return uniform(text.shape, generator).masked_fill(~free, 2.0).argsort(1)[:, : int(left.max())], left
 
 
 def one_by_one(
@@ -79,7 +92,7 @@ def one_by_one(
     places: Tensor | None = None,
 ) -> Filled:
     """One token a pass, at `places` (B, F) in their order; None: in random order."""
-    places = shuffled(c.text, generator) if places is None else places
+    places = shuffled(c.text, generator)[0] if places is None else places
     rank, free = torch.zeros_like(c.text), c.text == FREE
     for n in range(places.shape[1]):
         at = places[:, n : n + 1]
@@ -93,7 +106,11 @@ def one_by_one(
 
 
 def diffusion(
-    c: Conditionals, steps: int, generator: torch.Generator | None = None, watch: Watch = unwatched
+    c: Conditionals,
+    steps: int,
+    generator: torch.Generator | None = None,
+    watch: Watch = unwatched,
+    remask: float = 0.0,
 ) -> Filled:
     """Masked diffusion's sampler in `steps` rounds: with n of them left, each free place is filled with the
     probability 1 / n, from p(x_i | known).
@@ -102,22 +119,32 @@ def diffusion(
     outcomes in float32 lowers the temperature (Zheng et al. 2024, arXiv 2409.02908). Places that are filled
     in one round do not see each other. Source: Sahoo et al. 2024, arXiv 2406.07524, sec. 3.2, with the linear
     schedule. A round in which no place is filled needs no pass.
+
+    remask  the most of what was filled in that a round hides again, each place with this probability, in
+            tokens that are wrong beside later ones; as many more are filled, so that the share that is known
+            after each round is the same (ReMDM with a cap: Wang et al. 2025, arXiv 2503.00307, sec. 4.1)
     """
-    rank, passes = torch.zeros_like(c.text), 0
+    rank, passes, given = torch.zeros_like(c.text), 0, c.text != FREE
+    taken = torch.zeros(len(rank), dtype=torch.long)
     for n in range(steps, 0, -1):
-        u = uniform(c.text.shape, generator)
-        now = (c.text == FREE) & (u * n < 1)
-        if not now.any():
-            continue
-        count = now.sum(1)
-        places = (~now).int().argsort(dim=1, stable=True)[:, : int(count.max())]
-        distributions = c.each(places)
-        tokens, _ = distributions.draw(generator)
-        c.accept(distributions, places, tokens, count)
-        passes += 1
-        rank = torch.where(now, steps - n + 1, rank)
-        watch(c.text, rank)
-    return Filled(c.text, rank, passes, passes)
+        done = steps - n
+        again = min(remask, (n - 1) / done) if done else 0.0  # no more than the later rounds can fill
+        now = (c.text == FREE) & (uniform(c.text.shape, generator) * n < 1 + again * done)
+        if again:  # of what stands there now
+            hidden = ~given & (c.text != FREE) & (uniform(c.text.shape, generator) < again)
+        if now.any():
+            count = now.sum(1)
+            places = (~now).int().argsort(dim=1, stable=True)[:, : int(count.max())]
+            distributions = c.each(places)
+            tokens, _ = distributions.draw(generator)
+            c.accept(distributions, places, tokens, count)
+            passes, taken = passes + 1, taken + now.any(1)
+            rank = torch.where(now, done + 1, rank)
+        if again:
+            c.text, rank = c.text.masked_fill(hidden, FREE), rank.masked_fill(hidden, 0)
+        if now.any() or again:
+            watch(c.text, rank)
+    return Filled(c.text, rank, passes, passes, taken=taken)
 
 
 RULES = ("confidence", "margin", "entropy", "left to right")
@@ -180,19 +207,20 @@ def burst(
     It does not keep the distribution: a rejected token is drawn again from p, not from what p lacks of q, and
     the best order is chosen by what it accepts.
     """
-    return _in_bursts(c, orders, generator, watch, exact=False)
+    return _in_bursts(c, orders, 0, generator, watch, exact=False)
 
 
 def speculative(
-    c: Conditionals, generator: torch.Generator | None = None, watch: Watch = unwatched
+    c: Conditionals, generator: torch.Generator | None = None, watch: Watch = unwatched, block: int = 0
 ) -> Filled:
     """As `burst` with one order, but the token that is rejected is drawn from max(q - p, 0), normalised. So
     each text has the distribution of one that is drawn token by token in a random order, and takes at most as
-    many passes as it has free places.
+    many passes as it has free places. With a `block` it fills blocks of so many places one after the other,
+    from left to right.
 
     Source: Leviathan et al. 2023, arXiv 2211.17192, with the model of any order as its own draft.
     """
-    return _in_bursts(c, 1, generator, watch, exact=True)
+    return _in_bursts(c, 1, block, generator, watch, exact=True)
 
 
 class _Draft(NamedTuple):
@@ -209,12 +237,11 @@ class _Draft(NamedTuple):
 
 
 def _in_bursts(
-    c: Conditionals, orders: int, generator: torch.Generator | None, watch: Watch, exact: bool
+    c: Conditionals, orders: int, block: int, generator: torch.Generator | None, watch: Watch, exact: bool
 ) -> Filled:
     batch, passes = Batch(c, watch), 0
     while batch.goes_on():
-        left = (c.text == FREE).sum(1)  # (B,)
-        places = shuffled(c.text, generator)
+        places, left = shuffled(c.text, generator, block)
         each = c.each(places)
         tokens, p = each.draw(generator)
         if places.shape[1] == 1:

@@ -6,7 +6,7 @@ A template is text in which <5> stands for five tokens: "The river <5> through t
 import re
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from evaluation import figures
 from evaluation.any_order import FREE, MaskedReader, Reader
 from runtime.errors import UserError
 from runtime.files import beside, write_json
+
+if TYPE_CHECKING:  # see figures.pyplot
+    from matplotlib.axes import Axes
 
 GAP = re.compile(r" ?<(\d+)>")  # with the space before it: tokens carry their own
 
@@ -134,3 +137,67 @@ def save_density(densities: list[Candidates], words: list[str], save: str) -> li
             word = token.strip() or repr(token)[1:-1]
             ax.text(place, rank, f"{word}\n{p:.2f}", ha="center", va="center", color=ink, size=6)
     return [beside(path, ".json"), *figures.write(fig, path)]
+
+
+class Piece(NamedTuple):
+    """What a token adds to a text, and the round in which it was filled in; 0: it was given."""
+
+    text: str
+    rank: int
+
+
+def pieces(ids: list[int], rank: list[int], tokenizer: Tokenizer) -> list[Piece]:
+    """The tokens of a text that is filled in. A character of several tokens is in the last one's piece."""
+    out, shown = [], ""
+    for end, n in enumerate(rank, 1):
+        text = tokenizer.decode(ids[:end])
+        if end < len(rank):
+            text = text.rstrip("\ufffd")
+        out.append(Piece(text[len(shown) :], n))
+        shown = text
+    return out
+
+
+def save_filled(filled: list[Piece], save: str) -> list[Path]:
+    """Writes `save`.json, its `tokens` [[text, round], ...], and the picture `save`.png: see draw_filled."""
+    path = Path(save)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(beside(path, ".json"), {"tokens": filled})
+    plt = figures.pyplot()
+    fig, ax = plt.subplots(figsize=(7, 4))
+    draw_filled(ax, filled)
+    return [beside(path, ".json"), *figures.write(fig, path)]
+
+
+def draw_filled(ax: "Axes", filled: list[Piece], moments: int = 3, columns: int = 72) -> None:
+    """The text before anything is filled in, after equal shares of the rounds, and as a whole.
+
+    What was filled in is coloured by its round, the first dark; a place that is free yet is grey.
+    """
+    rounds = max(piece.rank for piece in filled)
+    times = [round(rounds * n / moments) for n in range(moments + 1)]
+    colours, line = figures.pyplot().get_cmap("viridis"), 0.0
+    for time in times:
+        title = "given" if time == 0 else f"after {time} of {rounds} rounds" if time < rounds else "all"
+        ax.text(0, line, title, size=6, color="0.4", va="center")
+        line += 1
+        column = 0
+        for text, rank in filled:
+            words = text.replace("\n", " ")
+            if column + len(words) > columns:
+                line, column, words = line + 1, 0, words.lstrip()
+            if rank:
+                share = 0.75 * (rank - 1) / max(1, rounds - 1)  # the last ones of viridis are too bright
+                colour = colours(share) if rank <= time else "0.9"
+                ax.add_patch(
+                    figures.pyplot().Rectangle((column, line - 0.42), len(words), 0.84, color=colour, lw=0)
+                )
+            if rank <= time:
+                ink = "white" if rank else "black"
+                for n, character in enumerate(words):  # one by one: fonts differ in their widths
+                    style: Any = {"family": "monospace", "size": 7, "ha": "center", "va": "center"}
+                    ax.text(column + n + 0.5, line, character, color=ink, **style)
+            column += len(words)
+        line += 1.5
+    ax.set_axis_off()
+    ax.set(xlim=(0, columns), ylim=(line, -1))

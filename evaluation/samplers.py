@@ -31,6 +31,8 @@ ANY: dict[str, Callable[..., Filled]] = {
     "burst, 5 orders": partial(burst, orders=5),
     "burst, 20 orders": partial(burst, orders=20),
     "speculative": speculative,
+    "speculative, blocks of 4": partial(speculative, block=4),
+    "speculative, blocks of 16": partial(speculative, block=16),
     "confidence": surest_first,
 }
 MASKED: dict[str, Callable[..., Filled]] = {
@@ -38,6 +40,8 @@ MASKED: dict[str, Callable[..., Filled]] = {
     "8 steps": partial(diffusion, steps=8),
     "32 steps": partial(diffusion, steps=32),
     "128 steps": partial(diffusion, steps=128),
+    "32 steps, remasking": partial(diffusion, steps=32, remask=0.05),
+    "128 steps, remasking": partial(diffusion, steps=128, remask=0.05),
     "confidence": surest_first,
     "margin": partial(surest_first, rule="margin"),
     "entropy": partial(surest_first, rule="entropy"),
@@ -92,10 +96,8 @@ def points(
             filled = write(asker, text, generator)
             seconds += time.perf_counter() - began
             texts.append(filled.text.cpu().numpy())
-            # a text may be done before the last one of its batch, and takes no part in the later rounds
-            text_rounds = [len(set(row) - {0}) for row in filled.rank.tolist()]
-            rounds += text_rounds
-            passes += [n * filled.passes / filled.rounds for n in text_rounds]
+            rounds += filled.rounds_each
+            passes += [n * filled.passes / filled.rounds for n in filled.rounds_each]
         mean = float(np.mean(passes))
         row = {"sampler": name, "rounds": float(np.mean(rounds)), "evaluations": mean}
         row["tokens_a_pass"] = length / mean

@@ -21,7 +21,7 @@ from measures.store import Row
 from measures.summary import grouped
 from measures.views import Grid, View, mean, problems
 from runtime.files import beside
-from runtime.logs import evaluations
+from runtime.logs import entries
 
 if TYPE_CHECKING:  # see figures.pyplot
     from matplotlib.axes import Axes
@@ -30,10 +30,21 @@ if TYPE_CHECKING:  # see figures.pyplot
 SMALLEST = 1e-6  # on the logarithmic axes of memorisation: what is less is drawn there
 
 
+def evaluations(out: Path, part: bool = False) -> list[dict[str, Any]]:
+    """The entries that evaluations of the whole validation split wrote: one of a part cannot be compared with
+    them. `part`: those of the part (--eval_windows), which all evaluations of a run share."""
+    found = [e for e in entries(out) if "val_nll" in e]
+    if not part:
+        return [e for e in found if "val_windows" not in e]
+    nll = [e.get("val_nll_windows", e["val_nll"]) for e in found]  # the last one is of the whole split, too
+    return [e | {"val_nll": value, "val_ppl": math.exp(value)} for e, value in zip(found, nll)]
+
+
 @dataclass
 class CurveConfig:
     # fmt: off
     checkpoints: list[str]          # [NAME=]RUN ...: out folders of training runs
+    part: bool = False              # the evaluations on a part of the split, of runs with --eval_windows
     out: str = ""                   # writes OUT.jsonl, OUT.md, and OUT.png and others that begin with OUT
     # fmt: on
 
@@ -41,10 +52,11 @@ class CurveConfig:
 class CurveSession(Session):
     def __init__(self, c: CurveConfig):
         self.subjects: Sequence[NamedRun] = open_runs(c.checkpoints)
-        self.settings: dict[str, Any] = {}
+        self.settings: dict[str, Any] = {"part": True} if c.part else {}
+        self.part = c.part
 
     def numbers(self, subject: NamedRun) -> Row:
-        return {"curve": evaluations(subject.ckpt.path.parent)}
+        return {"curve": evaluations(subject.ckpt.path.parent, self.part)}
 
 
 class CurveMeasure(Measure):
@@ -141,7 +153,7 @@ def learning(groups: Groups) -> Iterator[tuple[str, "Figure"]]:
     """(the end of its file's name, figure) of runs whose `curve` has several evaluations."""
     yield "", multiples(curves(groups, itemgetter("val_ppl_eps")), "validation PPL_eps")
     rows = [run for runs in groups.values() for run in runs]
-    if "tv" in rows[0]["curve"][0]:
+    if all("tv" in row["curve"][0] for row in rows):
         distances = curves(groups, itemgetter("tv"))
         yield ".tv", multiples(distances, "total variation distance to the truth", log=False)
         yield ".mass", masses(groups)

@@ -284,7 +284,11 @@ def sampler_table(rows: list[Row], truth: dict[str, float]) -> Grid:
 
 
 # order of training -> the samplers that write in it, where not all do
-OF_ORDER = {order: ["left to right"] for order in ("left_to_right", "conditional", "fim")} | {"fractal": []}
+OF_ORDER = {order: ["left to right"] for order in ("left_to_right", "conditional", "fim")} | {
+    "fractal": [],
+    "blocks_4": ["left to right", "speculative, blocks of 4"],
+    "blocks_16": ["left to right", "speculative, blocks of 4", "speculative, blocks of 16"],
+}
 
 
 def in_own_order(row: Row) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
-"""What `generate` of an exported model of any order does: it fills in gaps, too. export.py writes this file
-into its folder, as custom_generate/generate.py, where transformers takes it in place of its own `generate`.
+"""What `generate` of an exported model of any order, or of masked diffusion, does: it fills in gaps, too.
+export.py writes this file into its folder, as custom_generate/generate.py, where transformers takes it in
+place of its own `generate`.
 
 A gap is a token -1. Source: Pannatier, Courdier, Fleuret 2024, arXiv 2404.09562 (sigma-GPT).
 """
@@ -17,12 +18,13 @@ ORDERS = ("random", "left_to_right", "confidence", "speculative")
 def generate(
     input_ids: Tensor | None = None,
     model: Any = None,
-    order: str = "speculative",
+    order: str = "",
     generator: torch.Generator | None = None,
     **kwargs: Any,
 ) -> Any:
     """`input_ids` (B, T) with its gaps filled in, in one of ORDERS; text without gaps goes on as ever, by all
-    that transformers' `generate` takes.
+    that transformers' `generate` takes. `order` "": speculative, or random for masked diffusion, whose passes
+    see no draft.
 
     "random", "left_to_right"  a token a pass
     "confidence"               the same, first where the model is surest
@@ -30,10 +32,14 @@ def generate(
                                each other. Its texts have the distribution of "random"
     """
     if input_ids is None or not (input_ids == GAP).any():
+        if model.masked:
+            kwargs["use_cache"] = False  # it reads its block anew
         return GenerationMixin.generate(model, inputs=input_ids, **kwargs)
     kwargs.pop("attention_mask", None)
-    if order not in ORDERS or kwargs:
-        raise ValueError(f"{order!r}, {kwargs}: a text with gaps takes an order of {ORDERS} and a generator")
+    orders = tuple(o for o in ORDERS if not (model.masked and o == "speculative"))
+    order = order or ("random" if model.masked else "speculative")
+    if order not in orders or kwargs:
+        raise ValueError(f"{order!r}, {kwargs}: a text with gaps takes an order of {orders} and a generator")
     with torch.no_grad():
         return torch.stack([fill(model, row, order, generator) for row in input_ids])
 
@@ -73,6 +79,10 @@ def ask(model: Any, text: Tensor, places: Tensor, asked: Tensor, drafted: Tensor
     """p (n, V), float64, of the tokens at places `asked` (n,) given those of `text` at `places`, in this
     order: each on its own, or given those `drafted` (n,) before it."""
     size, k, n = model.trunk.config, len(places), len(asked)
+    if model.masked:
+        block = text.new_full((size.block_size,), size.vocab_size)
+        block[places] = text[places]
+        return model._log_probs(model.trunk(block[None])[:, asked])[0].double().exp()
     read = torch.cat((places.new_full((1,), size.vocab_size), text[places]))  # the start token is first
     standing = torch.cat((places.new_full((1,), size.block_size), places))
     seen = torch.ones(k + n, k + n, dtype=torch.bool, device=text.device).tril()

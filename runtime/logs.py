@@ -66,11 +66,6 @@ def entries(out: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def evaluations(out: Path) -> list[dict[str, Any]]:
-    """The entries that evaluations of the whole validation split wrote: one of a part cannot be compared."""
-    return [e for e in entries(out) if "val_nll" in e and "val_windows" not in e]
-
-
 def start_trackers(c: "TrainConfig", settings: dict[str, Any]) -> list[Tracker]:
     """Those that the run asks for, started with its `settings`."""
     started: list[Tracker] = []

@@ -51,6 +51,16 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
         self.post_init()
 
     @property
+    def masked(self) -> bool:
+        """Whether the run is masked diffusion, which reads whole blocks."""
+        return self.trunk.config.order == "masked"
+
+    @property
+    def context(self) -> int:
+        """Tokens that have logits at most: masked diffusion needs a place after them in its block."""
+        return self.trunk.context - self.masked
+
+    @property
     def trunk(self) -> GPT:
         trunk = self.lm.trunk
         assert isinstance(trunk, GPT)
@@ -84,14 +94,20 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
 
         attention_mask   (B, past + T), 0 where a token is padding, of any id
         position_ids     (B, T) place of each token; None: counted in attention_mask
-        past_key_values  of the tokens before; made if `use_cache`
+        past_key_values  of the tokens before; made if `use_cache`, except by masked diffusion, which has none
         labels           (B, T), -100 where there is none: `loss` is the mean of -log p of those after the
                          first, what the model is scored by, whatever its training minimised
         logits_to_keep   how many of the last positions have logits, or which; 0: all
 
+        The logits of masked diffusion are those of its places from left to right, each given the text before
+        it and nothing behind: a language model whose probabilities are exact (Turok et al. 2026, arXiv
+        2603.01367). Each of them takes a pass over a block.
+
         ValueError if the text is longer than config.max_position_embeddings.
         """
-        if use_cache and past_key_values is None:
+        if self.masked and past_key_values is not None:
+            raise ValueError("masked diffusion reads its block anew for each token: give use_cache=False")
+        if use_cache and past_key_values is None and not self.masked:
             past_key_values = DynamicCache(config=self.config)
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
         seen = torch.ones(
@@ -103,9 +119,18 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
             seen = attention_mask.bool()
         if position_ids is None:
             position_ids = (seen.cumsum(1) - 1).clamp(min=0)[:, past:]
-        hidden = self._hidden(input_ids, position_ids.expand_as(input_ids), seen, past_key_values, past)
+        places = position_ids.expand_as(input_ids)
+        if places.amax() >= self.context:
+            raise ValueError(
+                f"{int(places.amax()) + 1} tokens do not fit the {self.context} that this model reads: "
+                "shorten the text"
+            )
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self._log_probs(hidden[:, keep])
+        if self.masked:
+            hidden = self._before(input_ids, places, seen, places[:, keep])
+        else:
+            hidden = self._hidden(input_ids, places, seen, past_key_values, past)[:, keep]
+        logits = self._log_probs(hidden)
         loss = None
         if labels is not None:
             loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
@@ -119,6 +144,22 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
             logits[part] = log_p
         return logits.unflatten(0, hidden.shape[:2])
 
+    def _before(self, tokens: Tensor, places: Tensor, seen: Tensor, asked: Tensor, batch: int = 64) -> Tensor:
+        """Hidden states (B, K, C) of masked diffusion at the places after `asked` (B, K), given the tokens
+        (B, T) of `places` up to these; the rest of the block is hidden."""
+        size = self.trunk.config
+        blocks = tokens.new_full((len(tokens), size.block_size), size.vocab_size)
+        rows, numbers = seen.nonzero(as_tuple=True)
+        blocks[rows, places[rows, numbers]] = tokens[rows, numbers]
+        behind = torch.arange(size.block_size, device=tokens.device) > asked[:, :, None]
+        read = blocks[:, None].masked_fill(behind, size.vocab_size).flatten(0, 1)  # (B * K, block_size)
+        after = (asked + 1).flatten()
+        parts = [
+            self.trunk(read[i : i + batch])[torch.arange(len(read[i : i + batch])), after[i : i + batch]]
+            for i in range(0, len(read), batch)
+        ]
+        return torch.cat(parts).unflatten(0, asked.shape)
+
     def _hidden(
         self, tokens: Tensor, places: Tensor, seen: Tensor, past_cache: TheirCache | None, past: int
     ) -> Tensor:
@@ -128,11 +169,6 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
         cache holds the text and nothing else.
         """
         trunk = self.trunk
-        if places.amax() >= trunk.context:
-            raise ValueError(
-                f"{int(places.amax()) + 1} tokens do not fit the {trunk.context} that this model reads: "
-                "shorten the text"
-            )
         tokens = tokens.masked_fill(~seen[:, past:], 0)  # the padding's id may be beyond the vocabulary
         first = int(trunk.config.order == "any")
         if first:

@@ -56,11 +56,12 @@ def to_transformers(
     size, draws = lm.trunk.config, lm.head.draws(samples, seed) if config["bayesian"] else []
     run = {key: config[key] for key in _MODEL} | {key: config[key] for key in _OTHERS if key in config}
     name = MODELING.stem
+    masked = size.order == "masked"
     written = NanoHeadsConfig(
         run=run | {"dropout": 0.0},
         draws=len(draws),
         vocab_size=size.vocab_size,
-        max_position_embeddings=lm.trunk.context,
+        max_position_embeddings=lm.trunk.context - masked,
         num_hidden_layers=size.n_layer,
         num_attention_heads=size.n_head,
         hidden_size=size.n_embd,
@@ -80,6 +81,6 @@ def to_transformers(
         exported.drawn[i] = drawn.weight
     exported.save_pretrained(folder)
     write_code(folder)
-    if size.order == "any":
+    if size.order != "left_to_right":
         (folder / "custom_generate").mkdir()
         shutil.copy(GENERATE, folder / "custom_generate" / "generate.py")

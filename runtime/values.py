@@ -22,6 +22,7 @@ Positive = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 AtLeast2 = Annotated[int, Field(ge=2)]
+Share = Annotated[float, Field(ge=0, le=1)]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]  # a share that is not 0, such as top_p's mass
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # torch takes none from there on, numpy none below 0
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]  # of matrix products

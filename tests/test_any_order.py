@@ -1,6 +1,7 @@
 """Conditionals of any order with a cache, and the samplers: one token at a time, in bursts, speculative."""
 
-from itertools import permutations, product
+from functools import partial
+from itertools import pairwise, permutations, product
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def test_densities_in_one_pass_are_those_of_one_query_at_a_time():
     """Each place sees what is known and itself, also where rows know different places."""
     model, text = model_of(), some_text(ROWS)
     r = reader(model, text)
-    places = shuffled(text, G().manual_seed(0))
+    places, _ = shuffled(text, G().manual_seed(0))
     left = (text == FREE).sum(1)
     said = r.each(places)
     for v in range(V):
@@ -75,7 +76,7 @@ def test_cached_equals_uncached_along_any_path():
     known = [given(row) for row in text]
     rng = np.random.default_rng(1)
     while (r.text == FREE).any():
-        places = shuffled(r.text, generator)
+        places, _ = shuffled(r.text, generator)
         left = (r.text == FREE).sum(1)
         tokens = torch.randint(0, V, places.shape, generator=generator)
         q = r.along(places, tokens)
@@ -97,10 +98,11 @@ def test_cached_equals_uncached_along_any_path():
 SMALL_T, SMALL_V, DRAWS = 3, 3, 20_000
 
 
-def law(model) -> dict[tuple, float]:
-    """p of each text, drawn token by token in a random order: the mean over orders."""
+def law(model, block: int = SMALL_T) -> dict[tuple, float]:
+    """p of each text, drawn token by token in a random order (of each block): the mean over orders."""
     out = dict.fromkeys(product(range(SMALL_V), repeat=SMALL_T), 0.0)
-    orders = list(permutations(range(SMALL_T)))
+    number = [place // block for place in range(SMALL_T)]
+    orders = [o for o in permutations(range(SMALL_T)) if [number[place] for place in o] == number]
     for text in out:
         for order in orders:
             known: list[tuple[int, int]] = []
@@ -113,7 +115,7 @@ def law(model) -> dict[tuple, float]:
 
 
 def distance(toy, sample, draws: int = DRAWS) -> float:
-    """Total variation between `draws` texts and the law."""
+    """Total variation between `draws` texts and the law `want`."""
     model, want = toy
     text = torch.full((draws, SMALL_T), FREE)
     filled = sample(reader(model, text), G().manual_seed(2)).text
@@ -136,6 +138,16 @@ NOISE = 0.02  # of 27 frequencies of 20,000 draws: .015 expected at most
 @pytest.mark.parametrize("sample", [one_by_one, speculative])
 def test_what_is_exact(toy, sample):
     assert distance(toy, sample) < NOISE
+
+
+def test_speculative_in_blocks_is_exact(toy):
+    in_blocks = (toy[0], law(toy[0], block=2))
+    assert distance(in_blocks, partial(speculative, block=2)) < NOISE
+    # left to right: blocks of one place; and the whole text is one block
+    texts = torch.full((4, SMALL_T), FREE)
+    assert speculative(reader(toy[0], texts), G().manual_seed(2), block=1).rank.tolist() == [[1, 2, 3]] * 4
+    whole = [speculative(reader(toy[0], texts), G().manual_seed(2), block=n).text for n in (0, SMALL_T)]
+    assert torch.equal(*whole)
 
 
 def test_bursts_do_not_keep_the_distribution(toy):
@@ -337,6 +349,37 @@ def test_a_step_of_diffusion_fills_places_apart_from_each_other():
     assert (
         (shares(many) - shares(one)).abs().sum() / 2 < 0.03 < (shares(one) - product_).abs().sum() / 2 - 0.01
     )
+
+
+@torch.no_grad()
+def test_remasking_keeps_the_shares_and_what_was_given():
+    """Of a product the law is right after any number of steps; what is known after each round is the share
+    that it is without remasking; and no place that was given changes."""
+    p = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    text = torch.full((20_000, 4), FREE)
+    text[:, 1] = 0
+    given = text[:, 1].clone()
+    seen = []
+    exact = Exact(lambda read: p.log().expand(*read.shape, 3), text)
+    filled = diffusion(exact, 8, G().manual_seed(0), lambda t, _: seen.append(t[:, [0, 2, 3]] != FREE), 0.3)
+    assert (filled.text[:, 1] == given).all() and (filled.text != FREE).all()
+    np.testing.assert_allclose([known.float().mean() for known in seen], np.arange(1, 9) / 8, atol=0.01)
+    assert any((before & ~after).any() for before, after in pairwise(seen))
+    shares = torch.bincount(filled.text[:, [0, 2, 3]].flatten(), minlength=3) / 60_000
+    np.testing.assert_allclose(shares, p, atol=0.01)
+    assert filled.rounds == filled.passes == 8 and max(filled.rounds_each) <= 8
+
+
+@torch.no_grad()
+def test_remasking_comes_to_the_law_with_many_steps():
+    model = model_of("masked", length=SMALL_T, vocab=SMALL_V)
+    free = torch.full((8_000, SMALL_T), FREE)
+    texts = []
+    for steps, remask in ((200, 0.02), (200, 0.0)):
+        c = MaskedReader(model, free, model.head.draws(1, 0, torch.float64))
+        texts.append(diffusion(c, steps, G().manual_seed(steps), remask=remask).text)
+    shares = [torch.bincount(t @ torch.tensor([9, 3, 1]), minlength=27) / 8_000 for t in texts]
+    assert (shares[0] - shares[1]).abs().sum() / 2 < 0.03
 
 
 def test_whether_is_uniform_over_the_steps():

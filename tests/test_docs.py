@@ -279,7 +279,7 @@ def test_what_is_claimed_of_the_ablations_of_images_holds():
 
 
 def test_what_is_claimed_of_mazes_holds():
-    table, longer = rows("mazes_small", "orders"), rows("mazes_small_20000", "orders")
+    table, longer = rows("mazes", "orders"), rows("mazes_20000", "orders")
     for runs in table.models.values():
         for sampler in dict.fromkeys(e["sampler"] for e in runs.samplers.entries):
             drawn = runs.samplers[sampler]
@@ -287,17 +287,38 @@ def test_what_is_claimed_of_mazes_holds():
     of = lambda row, sampler: table[row].samplers[sampler].solved
     beside = of("sigma_gpt", "random order")
     assert abs(of("sigma_gpt", "speculative").mean - beside.mean) < 0.035
-    curriculum, without = (table[row].nll_own for row in ("sigma_gpt", "sigma_gpt_random"))
-    assert all(x < y for x, y in zip(curriculum, without))
-    assert max(table.baseline.nll) < min(curriculum)
-    masked = of("masked_diffusion", "a token a pass")
-    assert [x > y for x, y in zip(masked, beside)] == [True, False, False]
-    assert 2.9 < longer.sigma_gpt.samplers["random order"].solved.mean / beside[0] < 3.2
+    assert min(of("sigma_gpt", "confidence")) > max(beside)
+    assert max(table.baseline.nll) < min(table.sigma_gpt.nll_own)
+    assert {at.learning_rate for at in search("mazes_1000").values()} == {0.00514}
+    solved = longer.sigma_gpt.samplers
+    assert solved["confidence"].solved.mean >= 0.98 > solved["random order"].solved.mean
 
 
-@pytest.mark.parametrize("name", ["mazes_small", "mazes_small_20000"])
+def test_what_is_claimed_of_orders_holds():
+    known, text = rows("orders_known", "orders"), rows("orders_text", "orders")
+    assert max(text.sigma_gpt.ppl_random) < max(text.sigma_gpt_random.ppl_random) < 928 / 2
+    difference = text.sigma_gpt.ppl_random - text.sigma_gpt_random.ppl_random
+    assert difference.mean + difference.half < 0 and max(text.baseline.ppl) < min(text.sigma_gpt.ppl_random)
+    assert max(text.sigma_gpt.both_1) < min(text.baseline.left_1)
+    assert max(text.baseline.left_16) < min(text.sigma_gpt.both_16)
+    assert known.baseline.ppl.mean < known.blocks_4.ppl_own.mean < known.blocks_16.ppl_own.mean
+    assert known.blocks_16.ppl_own.mean < known.sigma_gpt_random.ppl_random.mean
+    often = curves("memorise_orders").models
+    lowest = {row: runs.curve.val_ppl.lowest.mean for row, runs in often.items()}
+    assert min(lowest["baseline"], lowest["dropout"]) == min(lowest.values())
+    assert lowest["baseline"] < min(lowest[row] for row in lowest.keys() - {"baseline", "dropout"})
+    last = {row: runs.curve.val_ppl.last.mean for row, runs in often.items()}
+    assert min(last, key=last.get) == "masked_diffusion" and last["baseline"] > 10 * 349
+    edges = {
+        row: at.learning_rate == max(p["learning_rate"] for p in at.points)
+        for row, at in search("memorise_orders_16").items()
+    }
+    assert edges.pop("baseline") is False and all(edges.values())
+
+
+@pytest.mark.parametrize("name", ["mazes", "mazes_20000"])
 def test_the_truths_nll_of_mazes_is_that_of_all_test_mazes(name):
-    source = "height=7 width=7 walls=3"  # of config/tables/mazes_small.py
+    source = "height=7 width=7 walls=3"  # of config/mazes.py
     settings, maze = mazes.settings.parse(source), mazes.task(source)
     ids = {word: i for i, word in enumerate(WORDS)}
     words = "".join(lines(maze, settings.test, (settings.seed, 3))).split()[:-1]

@@ -21,13 +21,15 @@ import torch
 from conftest import VOCAB, synthetic_text
 from safetensors import SafetensorError
 from scipy.stats import chisquare
+from transformers import DynamicCache
 
 import export
 import sample
 from data.prepared import load_tokenizer, tokenizer_of
 from data.tokenizers import BPETokenizer, GPT2Tokenizer, WordTokenizer, byte_level, byte_vocab, read_tokenizer
-from evaluation.any_order import reader_of
+from evaluation.any_order import FREE, reader_of
 from evaluation.decoding import Decoding, Penalties, Search
+from evaluation.filling import surest_first
 from evaluation.metrics import bits_per_byte, perplexity
 from evaluation.scoring import score
 from evaluation.settings import run_seed
@@ -441,13 +443,6 @@ def test_gpt2s_tokenizer_goes_along():
     assert (theirs.eos_token_id, theirs.bos_token_id, theirs.pad_token_id) == (262, 262, 263)
 
 
-def test_masked_diffusion_is_refused(token_folder, tmp_path):
-    write_run(tmp_path / "run", token_folder, head="softmax", order="masked")
-    with pytest.raises(UserError, match="masked diffusion predicts no next token"):
-        export.export(tmp_path / "run", tmp_path / "new")
-    assert not (tmp_path / "new").exists()
-
-
 def test_the_card_says_what_it_is(row, token_folder, tmp_path, monkeypatch):
     text = (row[0] / "README.md").read_text()
     assert "license: cc-by-sa-3.0" in text and "trust_remote_code=True" in text and "PPL" not in text
@@ -644,6 +639,62 @@ def test_text_without_gaps_goes_on_as_ever(filler):
     assert torch.equal(theirs.generate(**batch, do_sample=False, max_new_tokens=4), want)
     with pytest.raises(ValueError, match="a text with gaps takes an order of"):
         theirs.generate(GAPS, max_new_tokens=4)
+
+
+# ---- masked diffusion --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def masked(token_folder, tmp_path_factory):
+    """(the model in a folder of masked diffusion, ours, our draws of its weights)"""
+    at = tmp_path_factory.mktemp("masked")
+    write_run(at / "run", token_folder, head="entmax15", gain=2.0, order="masked", bayesian=True)
+    assert export.main([str(at / "run"), str(at / "hf"), f"--samples={DRAWS}", f"--seed={SEED}"]) == 0
+    ours, ckpt = load_model(at / "run")
+    return loaded(at / "hf"), ours, ours.head.draws(DRAWS, run_seed(SEED, ckpt.config))
+
+
+@torch.no_grad()
+def test_masked_diffusion_is_a_language_model_from_left_to_right(masked):
+    """Whose probabilities are those of our sampler that fills the leftmost place first."""
+    theirs, ours, draws = masked
+    assert theirs.config.max_position_embeddings == 15
+    x = texts(2, 15)
+    got = theirs(x, labels=x)
+    assert got.logits.shape == (2, 15, VOCAB) and got.past_key_values is None
+    torch.testing.assert_close(got.logits.exp().sum(2), torch.ones(2, 15))
+    free = torch.full_like(x, FREE)
+    free[:, 0] = x[:, 0]
+    c = reader_of(ours, free, draws)
+    want = surest_first(c, "left to right", target=x).log_p
+    assert want.isinf().any() == got.loss.isinf()
+    torch.testing.assert_close(got.logits[:, :-1].gather(2, x[:, 1:, None]).sum((1, 2)).double(), want)
+    torch.testing.assert_close(theirs(x, logits_to_keep=2).logits, got.logits[:, -2:])
+    padded = torch.cat((torch.full((2, 3), VOCAB), x[:, :9]), 1)
+    mask = (torch.arange(12) >= 3).long().expand(2, 12)
+    torch.testing.assert_close(theirs(padded, attention_mask=mask).logits[:, 3:], got.logits[:, :9])
+    with pytest.raises(ValueError, match="16 tokens do not fit the 15 that this model reads"):
+        theirs(texts(1, 16))
+    with pytest.raises(ValueError, match="give use_cache=False"):
+        theirs(x, past_key_values=DynamicCache())
+
+
+@torch.no_grad()
+def test_masked_diffusion_generates_and_fills_in(masked):
+    theirs, ours, draws = masked
+    x = texts(2, 5)
+    got = theirs.generate(x, attention_mask=torch.ones_like(x), do_sample=False, max_new_tokens=4)
+    for n in range(5, 9):
+        assert torch.equal(got[:, n], theirs(got[:, :n]).logits[:, -1].argmax(1))
+    known, asked = torch.tensor([0, 2, 5]), torch.tensor([4, 1, 3])
+    said = reader_of(ours, GAPS[:1], draws).each(asked[None])
+    want = torch.stack([said.row(torch.tensor([n]))[0] for n in range(3)])
+    torch.testing.assert_close(custom_generate.ask(theirs, GAPS[0], known, asked), want, atol=1e-6, rtol=1e-4)
+    for order in ("", "left_to_right", "confidence"):
+        full = theirs.generate(GAPS, order=order, generator=seeded(3))
+        assert ((full >= 0) & (full < VOCAB)).all() and torch.equal(full[GAPS >= 0], GAPS[GAPS >= 0])
+    with pytest.raises(ValueError, match="'speculative', {}: a text with gaps takes"):
+        theirs.generate(GAPS, order="speculative")
 
 
 def test_models_of_one_order_have_no_gaps(row):

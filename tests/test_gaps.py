@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import sample
-from data.tokenizers import WordTokenizer
+from data.tokenizers import ByteTokenizer, WordTokenizer
 from evaluation import gaps
 from evaluation.any_order import FREE
 from tests.test_any_order import q_of
@@ -164,12 +164,33 @@ def test_density(filled_in, capsys, tmp_path):
     assert {p.name for p in (tmp_path / "sub").iterdir()} == {"d.json", "d.png"}
 
 
+@pytest.mark.parametrize("flags", [[], ["--speculative"]], ids=["one a pass", "speculative"])
+def test_a_text_that_is_filled_in_is_saved(filled_in, capsys, tmp_path, flags):
+    command = [filled_in["random"], "--infill=the <4> sea", *flags, f"--save={tmp_path / 'sub' / 'f'}"]
+    assert sample.main(command) == 0
+    text, _ = out_of(capsys)
+    pieces = json.loads((tmp_path / "sub" / "f.json").read_text())["tokens"]
+    assert "".join(piece for piece, _ in pieces) == text.rstrip("\n")
+    ranks = [rank for _, rank in pieces]
+    assert ranks.count(0) == len(pieces) - 4 and max(ranks) <= 4 and ranks[0] == ranks[-1] == 0
+    if not flags:
+        assert sorted(ranks)[-4:] == [1, 2, 3, 4]
+    assert (tmp_path / "sub" / "f.png").stat().st_size
+
+
+def test_a_character_of_several_tokens_is_in_the_last_ones_piece():
+    tokenizer = ByteTokenizer()
+    ids = tokenizer.encode("é!")
+    assert gaps.pieces(ids, [1, 2, 0], tokenizer) == [("", 1), ("é", 2), ("!", 0)]
+
+
 @pytest.mark.parametrize(
     "order, flags, says",
     [
         ("left_to_right", ["--infill=the <3>"], "reads from left to right, it cannot see what stands after"),
         ("random", ["--infill=the"], "has no gap"),
         ("random", ["--speculative", "--burst"], "--speculative and --burst are two ways"),
+        ("masked", ["--remask=.1", "--infill=<3>"], "remask = 0.1: it is of --steps"),
         ("random", ["--steps=3"], "steps = 3: they are those of masked diffusion"),
         ("random", ["--orders=3", "--speculative"], "orders = 3: they are those that --burst tries"),
         ("random", ["--infill=<3>", "--order=sideways"], "order = 'sideways': must be ''"),
@@ -178,7 +199,8 @@ def test_density(filled_in, capsys, tmp_path):
         ("random", ["--density", "--num_samples=2"], "--density draws nothing"),
         ("masked", ["--uncertainty", "--length=5"], "--uncertainty is for text from left to right"),
         ("random", ["--infill=<3>", "--uncertainty"], "--uncertainty is for text from left to right"),
-        ("random", ["--save=x"], "give --density, too"),
+        ("random", ["--save=x"], "it is for what is filled in; give --infill, too"),
+        ("random", ["--infill=<3>", "--save=x", "--num_samples=2"], "leave --prompts and --num_samples out"),
         ("random", ["--speculative", "--length=50"], "at most 16 (block_size): give a smaller --length"),
         ("random", ["--order=margin", "--a_pass=2"], "are for masked diffusion: a model of any order"),
         ("masked", ["--entropy_bound=1"], "entropy_bound = 1.0: it is of the surest places"),

@@ -96,6 +96,13 @@ def test_fim_paths_are_whole_or_have_their_middle_last():
     assert len(set(middles)) == 15 and len(middles) == pytest.approx(4000 * 30 / 49, abs=130)
 
 
+def test_blocks_come_from_left_to_right_each_in_a_random_order():
+    paths = np.stack([ORDERS["blocks_4"](10, np.random.default_rng(i)) for i in range(2000)])
+    assert (paths // 4 == np.arange(10) // 4).all()
+    for places in (paths[:, :4], paths[:, 8:]):
+        assert len(np.unique(places, axis=0)) == math.factorial(places.shape[1])
+
+
 def test_random_paths_are_uniform():
     rng = np.random.default_rng(0)
     counts = np.unique([ORDERS["random"](4, rng) for _ in range(24_000)], axis=0, return_counts=True)[1]

@@ -188,10 +188,12 @@ def test_what_the_truth_writes_is_valid_and_has_its_entropy(machine):
 def test_points(machine, order, most):
     model = model_of(order, length=12, vocab=machine.V)
     found = points(asker(model), Language(machine), np.full((5, 12), FREE), seed=0, batch=3)
-    assert len(found) == (7 if order == "any" else 9)
+    assert len(found) == (9 if order == "any" else 11)
     for p in found:
-        assert 0 < p["evaluations"] <= most and p["tokens_a_pass"] == pytest.approx(12 / p["evaluations"])
-        assert 0 <= p["validity"] <= 1 and p["seconds_a_token"] > 0
+        assert 0 < p["evaluations"] <= (128 if "remasking" in p["sampler"] else most)
+        assert p["tokens_a_pass"] == pytest.approx(12 / p["evaluations"])
+        # of a few texts none may have a document's start, and then none is judged
+        assert 0 <= p.get("validity", 0) <= 1 and p["seconds_a_token"] > 0
     by = {p["sampler"]: p for p in found}
     if order == "any":
         assert by["random order"]["evaluations"] == by["left to right"]["evaluations"] == 12
@@ -354,7 +356,9 @@ def test_the_figure(tmp_path):
     assert OrdersMeasure().draw([{"name": "b"}], tmp_path / "g") == []
 
 
-@pytest.mark.parametrize("order, drawn", [("random", 2), ("conditional", 1), ("fim", 1), ("fractal", 0)])
+@pytest.mark.parametrize(
+    "order, drawn", [("random", 2), ("conditional", 1), ("fim", 1), ("blocks_4", 1), ("fractal", 0)]
+)
 def test_the_figure_is_of_orders_that_a_row_was_trained_in(order, drawn):
     samplers = [{"sampler": "left to right"}, {"sampler": "speculative"}]
     row = {"row": "a", "training": {"order": order}, "samplers": samplers}

@@ -67,7 +67,7 @@ def test_a_run_fills_in_its_seed():
         (["--measure=orders", "--evaluate=--gaps=[400]"], r"gaps = .400."),
         (["--measure=orders", "--evaluate=--samplers"], "--samplers needs .* not wikitext103"),
         (["--measure=frontier", "--evaluate=--over=min_p"], "over = .min_p.: give its values"),
-        (["--overlay=mazes", "--measure=orders", "--evaluate=--gaps=150"], "windows of 99 tokens"),
+        (["--overlay=mazes", "--measure=orders", "--evaluate=--gaps=150"], "windows of 49 tokens"),
         (["--overlay=mazes"], "is of mazes, .* no text"),
         (
             ["--overlay=mazes", "--rows=['baseline','sigma_gpt --source=walls=4']", "--measure=orders"],
@@ -124,7 +124,7 @@ def test_measures_of_a_run_are_shown(trained, capsys, monkeypatch, tmp_path):
     assert [end.strip() for _, end in lines] == ["0.5", "1", "30", "60"] and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("files", [["heads"], ["heads", "grammar"], ["memorise"], ["orders"]])
+@pytest.mark.parametrize("files", [["heads"], ["heads", "grammar"], ["memorise"], ["orders_known"]])
 def test_the_committed_tables_are_sound(files, tmp_path):
     c = asked(*files, tuned=False, results=str(tmp_path))  # whether or not its search is made
     runs = runs_of(c)

@@ -24,10 +24,10 @@ from data.batches import Windows, batch_indices
 from data.prepared import corpus_of, prepared
 from data.tokens import open_tokens
 from evaluation.scoring import Score
+from measures.curve import evaluations
 from model import GPT, GPTConfig
 from runtime import checkpoint, device, logs
 from runtime.gpt2 import to_gpt2
-from runtime.logs import evaluations
 
 ROOT = Path(__file__).resolve().parents[1]
 # every source of randomness but dropout

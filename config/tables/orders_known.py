@@ -1,14 +1,24 @@
 # Generation orders on the known language, against its exact two-sided truth. Each row at its own best
-# learning rate of three. Some 40 minutes of a core.
+# learning rate of four. Some 40 minutes of a core.
 #     python table.py config/tables/orders_known.py --search
 #     python table.py config/tables/orders_known.py
-rows = ["baseline", "sigma_gpt_random", "sigma_gpt", "conditional_gpt", "fim_gpt", "masked_diffusion"]
+rows = [
+    "baseline",
+    "sigma_gpt_random",
+    "sigma_gpt",
+    "sigma_gpt_100",
+    "conditional_gpt",
+    "blocks_4",
+    "blocks_16",
+    "fim_gpt",
+    "masked_diffusion",
+]
 overlay = "orders"
 tuned = True
 space = {"learning_rate": [8e-3, 6e-2]}
-trials = 3
-design = 3
+trials = 4
+design = 4
 seeds = [2, 3, 4]
 runs = "out/orders_known"
 measure = "orders"
-evaluate = "--split=test"
+evaluate = "--split=test --samplers --texts=200 --exact=64"

@@ -1,0 +1,17 @@
+# Where a text is read many times, does any order overtake left to right? 25,000 words of the known language,
+# read 64 times. Each row at its own best learning rate of four for 16 readings: after 64 the best rate from
+# left to right would be the one that learns the least by heart.
+#     python table.py config/tables/memorise_orders.py --search --name=memorise_orders_16 \
+#         --flags=--max_steps=390
+#     python table.py config/tables/memorise_orders.py
+rows = ["baseline", "dropout", "sigma_gpt_random", "conditional_gpt", "masked_diffusion"]
+overlay = "memorise_orders"
+tuned = True
+tuning = "results/memorise_orders_16.jsonl"
+space = {"learning_rate": [2e-3, 6e-2]}
+trials = 4
+design = 4
+seeds = [2, 3, 4]
+runs = "out/memorise_orders"
+measure = "curve"
+evaluate = "--part"
