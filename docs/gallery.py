@@ -222,8 +222,8 @@ def vocabulary_figure(path: Path) -> list[Path]:
     fig, axes = pyplot().subplots(1, 2, figsize=(8, 3), layout="constrained")
     for ax, key, label in zip(axes, ("seconds", "peak_mb"), ("seconds", "MB above inputs and gradients")):
         for (way, head), (name, colour, marker) in lines.items():
-            of = bench("vocabulary").results.where(way=way, head=head)
-            at = [(r["vocab"], r[key]) for r in of]
+            of = bench("vocabulary")["results"].where(way=way, head=head)
+            at = [(r["vocab"], r[key]) for r in of.entries]
             ax.loglog(*zip(*at), color=colour, marker=marker, ms=4, lw=1, label=name)
         ax.set_xlabel("V")
         ax.set_ylabel(label)
