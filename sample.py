@@ -7,7 +7,7 @@
 Samples from the same distribution that is scored: log p of the head, averaged over weight draws if its
 projection is Bayesian. (--int8 comes close to it.)
 
-A model of any order fills in gaps, <5> for five tokens. One token a pass, in random order or in --order; or
+A model of any order fills in gaps, <5> for five tokens. One token a pass, as it was trained or in --order; or
 many at a time. --speculative keeps the distribution of that, --burst, the rule of the sigma-GPT paper, does
 not. A masked diffusion model fills in a token a pass, or many at a time with --steps, which is not exact.
 """
@@ -20,9 +20,11 @@ from typing import Any, Literal
 from evaluation.decoding import Decoding, Search, drawn_by, penalties_in_use
 from runtime.door import Program
 from runtime.errors import UserError
+from runtime.files import check_writable
 from runtime.values import Dtype, Natural, NonNegative, Positive, Seed, Share, Text
 
 SUREST = "confidence", "margin", "entropy"  # rules by which the place of which the model is surest is next
+OWN = {"conditional": "left_to_right", "fim": "left_to_right", "masked": "random"}  # of runs in these orders
 Fills = Literal["", "random", "left_to_right", "fractal", "confidence", "margin", "entropy"]
 
 
@@ -41,9 +43,9 @@ class SampleConfig(Search):
     show: bool = False              # each token's rank, and the mass that the cuts take, as colours
     # any order
     infill: Text = ""               # a text with gaps instead of a prompt: "The river <5> of the city"
-    order: Fills = ""               # in which places are filled in, a token a pass: random (the default),
-    #                                 left_to_right or fractal; or the surest place first, by its confidence,
-    #                                 margin or entropy
+    order: Fills = ""               # in which places are filled in, a token a pass: random, left_to_right or
+    #                                 fractal; the surest place first, by its confidence, margin or entropy;
+    #                                 empty: that of the run, from left to right for conditional and fim
     a_pass: Positive = 1            # tokens of the surest places, of masked diffusion, that are drawn at once
     entropy_bound: NonNegative = 0  # or as many whose entropies but the largest are this at most, in nats; 0:
     #                                 as --a_pass says
@@ -85,6 +87,8 @@ class SampleConfig(Search):
             raise UserError(f"save = {self.save!r}: it is for what is filled in; give --infill, too")
         if self.save and (self.prompts or self.num_samples > 1):
             raise UserError(f"save = {self.save!r}: it is of one text; leave --prompts and --num_samples out")
+        if self.save:
+            check_writable(Path(f"{self.save}.png"))
         if self.density and self.num_samples > 1:
             raise UserError(f"num_samples = {self.num_samples}: --density draws nothing; leave it out")
         for key in ("prompt", "prompts", "length"):
@@ -389,19 +393,24 @@ def filler(c: SampleConfig, order: str) -> Callable[..., Filled]:
         return partial(speculative, block=BLOCKS.get(order, 0))
     if c.steps:
         return partial(diffusion, steps=c.steps, remask=c.remask)
-    return partial(in_order, order=c.order or "random")
+    return partial(in_order, order=c.order or OWN.get(order, order), seed=c.seed)
 
 
 def in_order(
-    conditionals: Reader | MaskedReader, order: str, generator: torch.Generator, watch: Callable[..., None]
+    conditionals: Reader | MaskedReader,
+    order: str,
+    seed: int,
+    generator: torch.Generator,
+    watch: Callable[..., None],
 ) -> Filled:
-    """A token a pass, at the free places as they come in an order of the whole block."""
+    """A token a pass, at the free places as they come in an order of the whole block, drawn for each text.
+    All texts have the same gaps."""
     text, places = conditionals.text, None
     if order != "random":
-        block_size = conditionals.model.trunk.config.block_size
-        path = torch.from_numpy(ORDERS[order](block_size, np.random.default_rng(0)))
-        path = path[path < text.shape[1]]
-        places = path[text[0, path] == FREE].expand(len(text), -1)
+        size, rng = conditionals.model.trunk.config.block_size, np.random.default_rng(seed)
+        paths = torch.from_numpy(np.stack([ORDERS[order](size, rng) for _ in text]))
+        paths = paths[paths < text.shape[1]].view(len(text), -1)
+        places = paths[text.gather(1, paths) == FREE].view(len(text), -1)
     return one_by_one(conditionals, generator, watch, places)
 
 

@@ -164,8 +164,9 @@ def save_filled(filled: list[Piece], save: str) -> list[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(beside(path, ".json"), {"tokens": filled})
     plt = figures.pyplot()
-    fig, ax = plt.subplots(figsize=(7, 4))
+    fig, ax = plt.subplots()
     draw_filled(ax, filled)
+    fig.set_size_inches(7, 0.21 * ax.get_ylim()[0])  # of so many lines
     return [beside(path, ".json"), *figures.write(fig, path)]
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import GenerationMixin
 
 GAP = -1
+OWN = {"random": "speculative", "masked": "random"}
 ORDERS = ("random", "left_to_right", "confidence", "speculative")
 
 
@@ -23,8 +24,8 @@ def generate(
     **kwargs: Any,
 ) -> Any:
     """`input_ids` (B, T) with its gaps filled in, in one of ORDERS; text without gaps goes on as ever, by all
-    that transformers' `generate` takes. `order` "": speculative, or random for masked diffusion, whose passes
-    see no draft.
+    that transformers' `generate` takes. `order` "": one that the run was trained in: speculative of "random",
+    random of masked diffusion, whose passes see no draft, else left_to_right.
 
     "random", "left_to_right"  a token a pass
     "confidence"               the same, first where the model is surest
@@ -37,7 +38,7 @@ def generate(
         return GenerationMixin.generate(model, inputs=input_ids, **kwargs)
     kwargs.pop("attention_mask", None)
     orders = tuple(o for o in ORDERS if not (model.masked and o == "speculative"))
-    order = order or ("random" if model.masked else "speculative")
+    order = order or OWN.get(model.config.run["order"], "left_to_right")
     if order not in orders or kwargs:
         raise ValueError(f"{order!r}, {kwargs}: a text with gaps takes an order of {orders} and a generator")
     with torch.no_grad():

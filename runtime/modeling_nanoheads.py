@@ -144,7 +144,7 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
             logits[part] = log_p
         return logits.unflatten(0, hidden.shape[:2])
 
-    def _before(self, tokens: Tensor, places: Tensor, seen: Tensor, asked: Tensor, batch: int = 64) -> Tensor:
+    def _before(self, tokens: Tensor, places: Tensor, seen: Tensor, asked: Tensor) -> Tensor:
         """Hidden states (B, K, C) of masked diffusion at the places after `asked` (B, K), given the tokens
         (B, T) of `places` up to these; the rest of the block is hidden."""
         size = self.trunk.config
@@ -154,9 +154,10 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
         behind = torch.arange(size.block_size, device=tokens.device) > asked[:, :, None]
         read = blocks[:, None].masked_fill(behind, size.vocab_size).flatten(0, 1)  # (B * K, block_size)
         after = (asked + 1).flatten()
+        some = max(1, 2**14 // size.block_size)  # blocks a pass
         parts = [
-            self.trunk(read[i : i + batch])[torch.arange(len(read[i : i + batch])), after[i : i + batch]]
-            for i in range(0, len(read), batch)
+            self.trunk(part)[torch.arange(len(part)), places]
+            for part, places in zip(read.split(some), after.split(some))
         ]
         return torch.cat(parts).unflatten(0, asked.shape)
 

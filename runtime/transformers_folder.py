@@ -56,12 +56,10 @@ def to_transformers(
     size, draws = lm.trunk.config, lm.head.draws(samples, seed) if config["bayesian"] else []
     run = {key: config[key] for key in _MODEL} | {key: config[key] for key in _OTHERS if key in config}
     name = MODELING.stem
-    masked = size.order == "masked"
     written = NanoHeadsConfig(
         run=run | {"dropout": 0.0},
         draws=len(draws),
         vocab_size=size.vocab_size,
-        max_position_embeddings=lm.trunk.context - masked,
         num_hidden_layers=size.n_layer,
         num_attention_heads=size.n_head,
         hidden_size=size.n_embd,
@@ -74,6 +72,7 @@ def to_transformers(
         },
     )
     exported = NanoHeadsForCausalLM(written)
+    exported.config.max_position_embeddings = exported.context
     parameters = dict(lm.named_parameters())
     for key, p in exported.lm.named_parameters():
         p.copy_(parameters[key])

@@ -370,16 +370,23 @@ def test_remasking_keeps_the_shares_and_what_was_given():
     assert filled.rounds == filled.passes == 8 and max(filled.rounds_each) <= 8
 
 
-@torch.no_grad()
 def test_remasking_comes_to_the_law_with_many_steps():
-    model = model_of("masked", length=SMALL_T, vocab=SMALL_V)
-    free = torch.full((8_000, SMALL_T), FREE)
-    texts = []
-    for steps, remask in ((200, 0.02), (200, 0.0)):
-        c = MaskedReader(model, free, model.head.draws(1, 0, torch.float64))
-        texts.append(diffusion(c, steps, G().manual_seed(steps), remask=remask).text)
-    shares = [torch.bincount(t @ torch.tensor([9, 3, 1]), minlength=27) / 8_000 for t in texts]
-    assert (shares[0] - shares[1]).abs().sum() / 2 < 0.03
+    """Of three tokens of three values, whose law is a table."""
+    law = (2 * torch.randn(3, 3, 3, generator=G().manual_seed(5), dtype=torch.float64)).flatten().softmax(0)
+    every = torch.tensor(list(product(range(3), repeat=3)))  # (27, T)
+
+    def log_probs(text):
+        agree = ((text[:, None] == every) | (text[:, None] == FREE)).all(2)  # (B, 27)
+        at = (every[:, :, None] == torch.arange(3)).double()  # (27, T, V)
+        p = torch.einsum("bk,ktv->btv", agree * law, at)
+        return (p / p.sum(2, keepdim=True)).log()
+
+    def far(steps):
+        c = Exact(log_probs, torch.full((20_000, 3), FREE))
+        text = diffusion(c, steps, G().manual_seed(0), remask=0.02).text
+        return (torch.bincount(text @ torch.tensor([9, 3, 1]), minlength=27) / 20_000 - law).abs().sum() / 2
+
+    assert far(100) < 0.025 < far(2)
 
 
 def test_whether_is_uniform_over_the_steps():

@@ -299,6 +299,14 @@ def test_what_is_claimed_of_orders_holds():
     assert max(text.sigma_gpt.ppl_random) < max(text.sigma_gpt_random.ppl_random) < 928 / 2
     difference = text.sigma_gpt.ppl_random - text.sigma_gpt_random.ppl_random
     assert difference.mean + difference.half < 0 and max(text.baseline.ppl) < min(text.sigma_gpt.ppl_random)
+    for name in ("orders_text", "orders_known"):
+        found = search(name)
+        at = [
+            dict(zip((p["learning_rate"] for p in found[row].points), found[row].ppl))
+            for row in ("sigma_gpt", "sigma_gpt_random")
+        ]
+        assert len(at[0]) == 4 and all(ppl < at[1][rate] for rate, ppl in at[0].items())
+    assert min(search("orders_text")["masked_diffusion"].ppl) == pytest.approx(728, abs=0.5)
     assert max(text.sigma_gpt.both_1) < min(text.baseline.left_1)
     assert max(text.baseline.left_16) < min(text.sigma_gpt.both_16)
     assert known.baseline.ppl.mean < known.blocks_4.ppl_own.mean < known.blocks_16.ppl_own.mean

@@ -591,6 +591,14 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+@pytest.mark.parametrize("trained, order", [("random", "speculative"), ("blocks_4", "left_to_right")])
+def test_gaps_are_filled_in_by_default_as_the_run_was_trained(filler, monkeypatch, trained, order):
+    _, theirs, _ = filler
+    monkeypatch.setitem(theirs.config.run, "order", trained)
+    by_default = theirs.generate(GAPS, generator=seeded(3))
+    assert torch.equal(by_default, theirs.generate(GAPS, order=order, generator=seeded(3)))
+
+
 @torch.no_grad()
 def test_what_it_says_of_gaps_is_what_our_reader_says(filler):
     _, theirs, ours = filler

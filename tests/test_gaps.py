@@ -7,10 +7,13 @@ import pytest
 import torch
 
 import sample
+from data.orders import ORDERS
 from data.tokenizers import ByteTokenizer, WordTokenizer
 from evaluation import gaps
-from evaluation.any_order import FREE
+from evaluation.any_order import FREE, reader_of
+from evaluation.filling import unwatched
 from tests.test_any_order import q_of
+from tests.test_orders import model_of
 
 WORDS = WordTokenizer.of([*"abcdefg", "\n"])
 
@@ -126,6 +129,27 @@ def test_a_prompt_is_continued_many_tokens_at_a_time(filled_in, capsys):
     for order, how in (("random", "--speculative"), ("masked", "--steps=2"), ("random", "--length=5")):
         assert sample.main([filled_in[order], "--prompt=the", "--length=6", how]) == 0
         assert out_of(capsys)[0].startswith("the")
+
+
+@pytest.mark.parametrize("order", ["blocks_4", "conditional", "fim", "fractal", "random", "masked"])
+def test_places_are_filled_in_as_the_run_was_trained(order):
+    """Unless a flag says otherwise: a model of blocks has never been asked for the last one first."""
+    model = model_of("masked" if order == "masked" else "any", length=12)
+    text = torch.full((40, 10), FREE)
+    text[:, [2, 9]] = 1
+    fills = sample.filler(sample.SampleConfig("out/x", infill="<3>"), order)
+    reader = reader_of(model, text, model.head.draws(1, 0))
+    rank = fills(reader, generator=torch.Generator().manual_seed(0), watch=unwatched).rank
+    assert (rank[:, [2, 9]] == 0).all()
+    paths = [[p for p in row.argsort(stable=True).tolist() if row[p]] for row in rank]
+    if order in ("conditional", "fim"):
+        assert paths == [[0, 1, 3, 4, 5, 6, 7, 8]] * 40
+    elif order == "fractal":
+        assert paths == [[p for p in ORDERS["fractal"](12, None) if p < 10 and p not in (2, 9)]] * 40
+    else:
+        assert len({tuple(path) for path in paths}) > 20  # each text has its own
+    if order == "blocks_4":
+        assert all([sorted(p[:3]), sorted(p[3:7]), p[7]] == [[0, 1, 3], [4, 5, 6, 7], 8] for p in paths)
 
 
 def test_a_terminal_is_drawn_over(filled_in, capsys, monkeypatch):

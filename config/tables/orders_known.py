@@ -1,5 +1,5 @@
 # Generation orders on the known language, against its exact two-sided truth. Each row at its own best
-# learning rate of four. Some 40 minutes of a core.
+# learning rate of four. Some 70 minutes of a core.
 #     python table.py config/tables/orders_known.py --search
 #     python table.py config/tables/orders_known.py
 rows = [
