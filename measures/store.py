@@ -5,8 +5,12 @@ Tables, figures and pages are views of it. A view can be deleted and is never re
 A row says of which measure it is, and of which `definition` of it: a number that the measure's author raises
 when its numbers change their meaning. It has the run's `row`, `overlay` and `seed` as fields, the run's whole
 configuration (`training`), the SHA-256 of its weights, and the `settings` of the measure.
+
+Runs of a table differ in few settings. So the file says what the rows of a measure have in common once, in a
+line of its own, and each of them names that line; whoever reads rows by `Store` has each of them whole.
 """
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -20,6 +24,7 @@ from runtime.files import beside, check_text, check_writable, foreign, lock_of, 
 from runtime.names import check_name, check_row_name
 
 Row = dict[str, Any]
+SHARED = ("settings", "training", "versions")  # the parts of a row whose entries are said once
 OURS = "a file of rows of this program: give another --out or --results, or move it away"
 
 
@@ -54,11 +59,8 @@ class Store:
             new = {(row["measure"], row["name"]): row for row in map(checked, rows)}
             others = {key: row for key, row in self._read().items() if key not in new}
             with replacing(self.path) as file:
-                for row in (*new.values(), *others.values()):
-                    line = json.dumps(
-                        _encoded(row), separators=(",", ":"), ensure_ascii=False, allow_nan=False
-                    )
-                    file.write(f"{line}\n".encode())
+                for line in folded([_encoded(row) for row in (*new.values(), *others.values())]):
+                    file.write(f"{_json(line)}\n".encode())
 
     def _read(self) -> dict[tuple[str, str], Row]:
         if self.path is None or not self.path.is_file():
@@ -66,9 +68,61 @@ class Store:
         with foreign(self.path, OURS):
             # not splitlines(), which also splits at a U+2028 within a text
             lines = enumerate(read_text(self.path).split("\n"), 1)
-            rows = [parsed(line, number) for number, line in lines if line]
+            rows = unfolded([parsed(line, number) for number, line in lines if line])
             check_text(rows)
             return {(row["measure"], row["name"]): row for row in map(checked, rows)}
+
+
+def folded(rows: list[Row]) -> list[Row]:
+    """The lines of a file: for each measure what its `rows` have in common, and the rows without it."""
+    lines, commons = [], {}
+    for measure in dict.fromkeys(row["measure"] for row in rows):
+        if common := _common([row for row in rows if row["measure"] == measure]):
+            commons[measure] = {"common": hashlib.sha256(_json(common).encode()).hexdigest()[:12], **common}
+            lines.append(commons[measure])
+    for row in rows:
+        if common := commons.get(row["measure"]):
+            own = {key: _without(row[key], common[key]) for key in SHARED if key in row and key in common}
+            row = {**row, **own, "common": common["common"]}
+        lines.append(row)
+    return lines
+
+
+def _common(rows: list[Row]) -> Row:
+    """The entries that are the same in all of two or more `rows` that have the part."""
+    common = {}
+    for key in SHARED:
+        parts = [row[key] for row in rows if key in row]
+        if len(parts) > 1:
+            first, *rest = ({name: _json(value) for name, value in part.items()} for part in parts)
+            same = {name for name, value in first.items() if all(part.get(name) == value for part in rest)}
+            common[key] = {name: value for name, value in parts[0].items() if name in same}
+    return {key: part for key, part in common.items() if part}
+
+
+def _without(part: dict[str, Any], common: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in part.items() if name not in common}
+
+
+def unfolded(lines: list[Row]) -> list[Row]:
+    """The rows of `folded` lines, whole. ValueError for a row whose common line is not there."""
+    commons = {line["common"]: line for line in lines if "measure" not in line}
+    rows = []
+    for row in lines:
+        if "measure" not in row:
+            continue
+        if name := row.pop("common", None):
+            if name not in commons:
+                raise ValueError(f"the line {name!r} of what rows have in common is not there")
+            row |= {
+                key: commons[name][key] | row[key] for key in SHARED if key in row and key in commons[name]
+            }
+        rows.append(row)
+    return rows
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def parsed(line: str, number: int) -> Row:
@@ -77,9 +131,10 @@ def parsed(line: str, number: int) -> Row:
         return json.loads(line, object_hook=_decoded, parse_constant=_refused)
     except (ValueError, RecursionError) as error:
         why = "brackets in brackets" if isinstance(error, RecursionError) else str(error)
-        raise ValueError(
-            f"line {number} is damaged ({why}); delete that line, and the same command makes its row again"
-        ) from None
+        remedy = "delete that line, and the same command makes its row again"
+        if line.startswith('{"common"'):
+            remedy = "it holds what the rows have in common; take the file from a copy"
+        raise ValueError(f"line {number} is damaged ({why}); {remedy}") from None
 
 
 def checked(row: Row) -> Row:

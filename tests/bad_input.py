@@ -41,7 +41,7 @@ from evaluation.settings import TableConfig
 from measures import search
 from measures.jobs import Ended
 from measures.measure import training_of
-from measures.store import Store
+from measures.store import Store, unfolded
 from runtime.configurator import cli, configure
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -275,7 +275,7 @@ def rows(of: str = "", **keys):
     ones; None takes a key away."""
 
     def edit(old: bytes) -> str:
-        lines = [json.loads(line) for line in old.decode().split("\n") if line]
+        lines = unfolded([json.loads(line) for line in old.decode().split("\n") if line])
         for line in lines:
             if of in ("", line["measure"]) and not line.get("reference"):
                 line |= {k: v(line[k]) if callable(v) else v for k, v in keys.items()}

@@ -1,7 +1,6 @@
 """The whole path through the command line, as a user types it: prepare, train, sample, table."""
 
 import csv
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from conftest import curve, handlers_kept, log
 import eval_diversity
 import sample
 import train
+from measures.store import Store
 from runtime.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -79,7 +79,7 @@ def test_table(out, tmp_path, capsys):
     assert all(name in shown for name in rows)
     assert 100 < float(rows["baseline-tiny"]["ppl_tok"]) < 400 and rows["human"]["ppl_tok"] == ""
     assert float(rows["loop"]["seq_rep_4"]) > float(rows["human"]["seq_rep_4"])
-    stored = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
+    stored = Store(tmp_path / "t.jsonl").rows("text")
     assert [row["name"] for row in stored] == list(rows) and stored[0]["settings"]["texts"] == 4
     assert (stored[0]["row"], stored[0]["overlay"]) == ("baseline", "tiny")
     assert len((tmp_path / "t.samples" / "loop.jsonl").read_text().splitlines()) == 4

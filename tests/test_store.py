@@ -49,6 +49,54 @@ def test_rows_of_several_measures_stand_in_one_file(tmp_path):
     assert store.rows("m") == [row("a")] and store.rows("n") == [row("a", measure="n")]
 
 
+def runs(*seeds: int, **training) -> list[dict]:
+    """Rows of one table: they differ in a name, a seed, and in what only one of them sets."""
+    rows = [row(f"r{s}", training={"seed": s, "rate": 1.0, "args": {"k": [s]}, **training}) for s in seeds]
+    rows[0]["training"]["own"] = True
+    return [*rows, row("human", reference=True)]
+
+
+def test_what_rows_have_in_common_is_said_once(tmp_path):
+    store, rows = Store(tmp_path / "t.jsonl"), runs(1, 2, text="a long setting " * 100)
+    store.put([*rows, *(r | {"measure": "n", "settings": {"texts": 9}} for r in rows)])
+    assert store.rows("m") == rows and [r["settings"] for r in store.rows("n")] == [{"texts": 9}] * 3
+    text = store.path.read_text()
+    assert text.count("a long setting " * 100) == 2  # once a measure
+    store.put([])
+    assert store.path.read_text() == text
+
+
+@pytest.mark.parametrize("rate", [1, True, 1.5])
+def test_what_is_equal_to_python_alone_is_not_in_common(tmp_path, rate):
+    store = Store(tmp_path / "t.jsonl")
+    rows = [row("a", training={"rate": 1.0}), row("b", training={"rate": rate})]
+    store.put(rows)
+    assert repr(store.rows("m")) == repr(rows)
+
+
+def test_rows_of_two_files_can_be_put_into_one(tmp_path):
+    one, two, both = (Store(tmp_path / f"{name}.jsonl") for name in ("one", "two", "both"))
+    one.put(runs(1, 2, gain=1))
+    two.put(runs(3, 4, gain=2))
+    both.path.write_text(two.path.read_text() + one.path.read_text())
+    both.put([row("new", training={})])
+    assert {r["name"]: r["training"].get("gain") for r in both.rows("m") if "training" in r} == {
+        **{"new": None, "r1": 1, "r2": 1, "r3": 2, "r4": 2}
+    }
+
+
+def test_a_row_without_its_common_line_is_refused(tmp_path):
+    store = Store(tmp_path / "t.jsonl")
+    store.put(runs(1, 2))
+    common, *rows = store.path.read_text().splitlines(keepends=True)
+    store.path.write_text("".join(rows))
+    with pytest.raises(UserError, match="in common is not there"):
+        store.rows("m")
+    store.path.write_text(common[:-5] + "\n" + "".join(rows))
+    with pytest.raises(UserError, match="line 1 is damaged.*in common"):
+        store.rows("m")
+
+
 @pytest.mark.parametrize(
     "text",
     [
