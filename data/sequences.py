@@ -36,7 +36,7 @@ class SequenceTask(ABC):
         """As `log_prob`, of tokens that are all in 0 .. V - 1."""
 
     @abstractmethod
-    def _weights(self, tokens: np.ndarray) -> np.ndarray:
+    def weights(self, tokens: np.ndarray) -> np.ndarray:
         """Proportional to p(x_i = v | known tokens) (B, T, V); an impossible row is all 0 at some i."""
 
     def log_prob(self, sequences: np.ndarray) -> np.ndarray:
@@ -55,7 +55,7 @@ class SequenceTask(ABC):
         At a known position it is 0 for the known token and -inf for the others. ValueError naming the first
         row whose known tokens cannot stand together.
         """
-        weights = self._weights(self._checked(tokens))
+        weights = self.weights(self._checked(tokens))
         total = weights.sum(2, keepdims=True)
         impossible = np.flatnonzero((total == 0).any(1))
         if len(impossible):
@@ -112,7 +112,7 @@ class Chain(SequenceTask):
     def _log_prob(self, sequences: np.ndarray) -> np.ndarray:
         return self.log_evidence(sequences)
 
-    def _weights(self, tokens: np.ndarray) -> np.ndarray:
+    def weights(self, tokens: np.ndarray) -> np.ndarray:
         fits = self._fits(tokens)
         past, _ = self._past(fits)
         future = np.ones_like(past[0])  # in proportion to p(known tokens after t | state at t)

@@ -75,17 +75,11 @@ class Store:
 
 def folded(rows: list[Row]) -> list[Row]:
     """The lines of a file: for each measure what its `rows` have in common, and the rows without it."""
-    lines, commons = [], {}
+    commons: dict[str, Row] = {}
     for measure in dict.fromkeys(row["measure"] for row in rows):
         if common := _common([row for row in rows if row["measure"] == measure]):
             commons[measure] = {"common": hashlib.sha256(_json(common).encode()).hexdigest()[:12], **common}
-            lines.append(commons[measure])
-    for row in rows:
-        if common := commons.get(row["measure"]):
-            own = {key: _without(row[key], common[key]) for key in SHARED if key in row and key in common}
-            row = {**row, **own, "common": common["common"]}
-        lines.append(row)
-    return lines
+    return [*commons.values(), *(_less(row, commons.get(row["measure"], {})) for row in rows)]
 
 
 def _common(rows: list[Row]) -> Row:
@@ -100,8 +94,14 @@ def _common(rows: list[Row]) -> Row:
     return {key: part for key, part in common.items() if part}
 
 
-def _without(part: dict[str, Any], common: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in part.items() if name not in common}
+def _less(row: Row, common: Row) -> Row:
+    """`row` without the entries of `common`, whose line it names."""
+    parts = {
+        key: {name: value for name, value in row[key].items() if name not in common[key]}
+        for key in SHARED
+        if key in row and key in common
+    }
+    return row | parts | ({"common": common["common"]} if common else {})
 
 
 def unfolded(lines: list[Row]) -> list[Row]:
@@ -114,9 +114,8 @@ def unfolded(lines: list[Row]) -> list[Row]:
         if name := row.pop("common", None):
             if name not in commons:
                 raise ValueError(f"the line {name!r} of what rows have in common is not there")
-            row |= {
-                key: commons[name][key] | row[key] for key in SHARED if key in row and key in commons[name]
-            }
+            common = commons[name]
+            row |= {key: common[key] | row[key] for key in SHARED if key in row and key in common}
         rows.append(row)
     return rows
 

@@ -77,10 +77,16 @@ def test_sampling(bench, capsys):
     assert all(r["batch"] == 2 and r.keys() >= {"seconds", "tokens_per_s"} for r in report["results"])
 
 
-def test_perfect(bench):
-    report = bench("perfect", "--texts=2", "--length=12")
-    assert report["results"].keys() >= {"product", "step", "permutation"}
-    assert set(report["results"]["product"]["speculative"]) == {1}  # independent places: all in one round
+def test_exactness(bench):
+    report = bench("exactness", "--texts=300", "--length=12")
+    short, rounds = report["results"]["short"], report["results"]["rounds"]
+    assert rounds.keys() >= {"product", "step", "permutation"}
+    assert set(rounds["product"]["speculative"]) == {1}  # independent places: all in one round
+    missed = {name: row["total_variation"] for name, row in short["step"].items()}
+    assert (
+        max(missed[s] for s in ("random order", "confidence", "speculative")) < 0.12
+    )  # 300 draws of 6 texts
+    assert missed["confidence, 4 a pass"] > 0.3
 
 
 def test_optimizer(bench):

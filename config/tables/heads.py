@@ -36,21 +36,6 @@ rows = [
     "sig_gpt_sum --teacher={first}",
     "sig_gpt_pw --teacher={first}",
     "sig_gpt_as_published --teacher={first}",
-    # fine-tuning, with the baseline's gain: from the baseline of the same seed, a quarter of its steps
-    "sparse_softmax_k --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4"
-    " --readout_lr=0",
-    "sparse_softmax_p --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4"
-    " --readout_lr=0",
-    "smooth_accuracy --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4"
-    " --readout_lr=0",
-    "power_loss --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4"
-    " --readout_lr=0",
-    "brier --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4"
-    " --readout_lr=0",
-    "spherical --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4"
-    " --readout_lr=0",
-    "stop_gradient --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4"
-    " --readout_lr=0",
 ]
 overlay = "brief"
 seeds = [2, 3, 4, 5, 6]

@@ -73,7 +73,7 @@ class Mazes(SequenceTask):
         _, optimal = self.solved(sequences)
         return np.where(optimal, -np.log(np.maximum(paths, 1)), -math.inf)
 
-    def _weights(self, tokens: np.ndarray) -> np.ndarray:
+    def weights(self, tokens: np.ndarray) -> np.ndarray:
         maze, answer = self.halves(tokens)
         unknown = np.flatnonzero((maze == UNKNOWN).any((1, 2)))
         if len(unknown):

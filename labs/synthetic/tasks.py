@@ -50,7 +50,7 @@ class Product(PaperTask):
     def _log_prob(self, sequences: np.ndarray) -> np.ndarray:
         return np.log(self.p)[sequences].sum(1)
 
-    def _weights(self, tokens: np.ndarray) -> np.ndarray:
+    def weights(self, tokens: np.ndarray) -> np.ndarray:
         return self._possible(tokens) * self.p
 
     def burst_steps(self) -> BurstSteps:
@@ -81,7 +81,7 @@ class Step(PaperTask):
         ones = self.sequences.astype(float)
         return (tokens == 1) @ (1 - ones).T + (tokens == 0) @ ones.T
 
-    def _weights(self, tokens: np.ndarray) -> np.ndarray:
+    def weights(self, tokens: np.ndarray) -> np.ndarray:
         fits = (self._contradictions(tokens) == 0).astype(float)
         ones = fits @ self.sequences  # (B, T) how many of the sequences that fit have a 1 there
         return np.stack((fits.sum(1, keepdims=True) - ones, ones), 2)
@@ -104,7 +104,7 @@ class Permutation(PaperTask):
         each_once = (np.sort(sequences, 1) == np.arange(self.T)).all(1)
         return np.where(each_once, -math.lgamma(self.T + 1), -math.inf)
 
-    def _weights(self, tokens: np.ndarray) -> np.ndarray:
+    def weights(self, tokens: np.ndarray) -> np.ndarray:
         known = tokens[..., None] == np.arange(self.V)
         times = known.sum(1)  # (B, V) how often each class is known
         free = (times == 0)[:, None] & (tokens == UNKNOWN)[..., None]
