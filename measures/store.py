@@ -138,6 +138,8 @@ def parsed(line: str, number: int) -> Row:
 
 def checked(row: Row) -> Row:
     """`row`. KeyError, TypeError or ValueError if it can be no row of ours."""
+    if "common" in row:
+        raise ValueError("a row has no field 'common': it names the line of what rows have in common")
     kinds = {"measure": str, "settings": dict, "definition": int}
     check_fields(row, kinds | ({"training": dict} if "training" in row else {}))
     check_name(row["name"]) if row.get("reference") else check_row_name(row["name"])  # files have these names

@@ -85,6 +85,12 @@ def test_rows_of_two_files_can_be_put_into_one(tmp_path):
     }
 
 
+def test_a_field_that_the_file_needs_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="no field 'common'"):
+        Store(tmp_path / "t.jsonl").put([row("a", common=1)])
+    assert not (tmp_path / "t.jsonl").exists()
+
+
 def test_a_row_without_its_common_line_is_refused(tmp_path):
     store = Store(tmp_path / "t.jsonl")
     store.put(runs(1, 2))
