@@ -71,6 +71,7 @@ def environment() -> Environment:
     env = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     env.filters |= {"form": form, "cell": cell, "ranked": ranked}
     shared = (
+        "record",
         "rows",
         "curves",
         "decoded",

@@ -170,6 +170,13 @@ def stored(name: str, measure: str) -> list[Entry]:
 
 
 @cache
+def record(name: str) -> Rows:
+    """The scores of the entry records/NAME, a line a seed."""
+    lines = (ROOT / "records" / name / "scores.jsonl").read_text(encoding="utf-8").splitlines()
+    return Rows(json.loads(line) for line in lines)
+
+
+@cache
 def rows(name: str, measure: str = "text") -> Rows:
     return Rows(stored(name, measure))
 
@@ -232,11 +239,16 @@ def shared_ratios(name: str) -> dict[str, Span]:
 
 def standing(name: str) -> SimpleNamespace:
     """The rows of a table that are `ahead` of its baseline by perplexity, those `behind`, and those that are
-    `level`: the interval of their ratio holds 1."""
-    each = {row: (r.mean - r.half, r.mean + r.half) for row, r in ratios(name).items() if row != "baseline"}
-    ahead = [row for row, (_, high) in each.items() if high < 1]
-    behind = [row for row, (low, _) in each.items() if low > 1]
-    return SimpleNamespace(ahead=ahead, behind=behind, level=[r for r in each if r not in ahead + behind])
+    `level`: the interval of their ratio holds 1. `holm`: those that are still ahead or behind after Holm's
+    correction for all rows of the table, from p-values of a normal whose 95% interval is the ratio's."""
+    each = {row: r for row, r in ratios(name).items() if row != "baseline"}
+    ahead = [row for row, r in each.items() if r.mean + r.half < 1]
+    behind = [row for row, r in each.items() if r.mean - r.half > 1]
+    level = [row for row in each if row not in ahead + behind]
+    p = {row: math.erfc(1.96 * abs(r.mean - 1) / r.half / math.sqrt(2)) for row, r in each.items()}
+    ordered = sorted(p, key=p.__getitem__)
+    count = next((n for n, row in enumerate(ordered) if p[row] * (len(p) - n) > 0.05), len(p))
+    return SimpleNamespace(ahead=ahead, behind=behind, level=level, holm=ordered[:count])
 
 
 @cache

@@ -157,6 +157,7 @@ def test_what_is_claimed_of_tuned_heads_holds():
     assert twice < 0.9 * min(found["sig_gpt"].ppl)
     at = standing("heads")
     assert (at.ahead, at.behind) == (["sig_gpt"], ["sigmoid_cap", "gs_softmax_f1", "bayes_gpt"])
+    assert at.holm == ["sigmoid_cap", "sig_gpt"]
     weights = [
         (p["head_args.pos_weight"], x) for p, x in zip(found["sig_gpt_pw"].points, found["sig_gpt_pw"].ppl)
     ]
@@ -206,6 +207,19 @@ def cannot_be_told_apart(each: Iterable[Values]) -> bool:
 
 
 FIRST, TENTH, HALF, LATER = "the first rate", "10%", "50%", "10% and a later place"
+
+
+def test_what_is_claimed_of_gaps_holds():
+    """One word is cheaper given both sides; of four and more nobody is ahead of left to right."""
+    for table in (rows("orders_known", "orders"), rows("orders_text", "orders")):
+        assert table.sigma_gpt.both_1.mean < table.baseline.left_1.mean - 0.3
+        for n in (4, 16):
+            left = getattr(table.baseline, f"left_{n}")
+            both = [getattr(runs, f"both_{n}") for row, runs in table.models.items() if row != "baseline"]
+            assert all(gap.mean + gap.half > left.mean - left.half for gap in both)
+    often = curves("memorise_orders")
+    for row in ("sigma_gpt_random", "masked_diffusion"):  # frequencies have 349
+        assert often[row].curve.val_ppl.lowest.mean > 349
 
 
 def test_what_is_claimed_of_climbs_holds():
