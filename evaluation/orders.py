@@ -4,11 +4,13 @@ truth of a language that is known.
 Windows lie evenly over the text. All models are asked about the same places of the same windows.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from data.orders import MASKED, arranged
 from evaluation.any_order import FREE, reader_of
@@ -51,7 +53,7 @@ def spread(ids: np.ndarray, count: int, length: int) -> np.ndarray:
 def middle_bits(asker: Asker, windows: np.ndarray, gap: int, given: int = 0) -> dict[str, float]:
     """Bits a token of the middle `gap` tokens of windows (n, T), or of what comes after the first `given`
     tokens of each: given what stands to the `left` alone, and given `both` sides. A left-to-right model has
-    the first alone.
+    the first alone, see `tried_bits`.
 
     A model of any order reads what is known first, then the middle, both from left to right. Masked
     diffusion gives a bound.
@@ -104,6 +106,32 @@ def _hidden(tokens: np.ndarray, numbers: np.ndarray, first: int, gap: int, side:
         return r
     after = torch.arange(tokens.shape[1]) >= first + gap
     return r._replace(tokens=torch.where(after, r.targets, r.tokens))
+
+
+@torch.no_grad()
+def tried_bits(asker: Asker, windows: np.ndarray, given: int = 0, batch: int = 256) -> float:
+    """Bits of the middle token of windows (n, T), as in `middle_bits`, under a left-to-right model that is
+    given both sides: p(x | left, right) = p(x, right | left) / sum_v p(v, right | left), all V tokens tried.
+    Exact, and V sequences a window."""
+    V, T = asker.model.head.head.vocab_size, windows.shape[1]
+    first = given + (T - given - 1) // 2
+    nats = 0.0
+    for window in tqdm(windows, desc="trying each token", leave=False):
+        tried = torch.from_numpy(window).repeat(V, 1)
+        tried[:, first] = torch.arange(V)
+        joint = torch.cat([_log_p_from(asker, part, first) for part in tried.split(batch)])
+        nats += float(joint.logsumexp(0) - joint[int(window[first])])
+    return nats / len(windows) / math.log(2)
+
+
+def _log_p_from(asker: Asker, tokens: Tensor, first: int) -> Tensor:
+    """log p (B,), float64, of the tokens (B, T) at the places from `first` on, given those before."""
+    tokens = tokens.to(asker.device)
+    with autocast(asker.device, asker.dtype):
+        hidden = asker.model.trunk(tokens[:, :-1])[:, first - 1 :].flatten(0, 1)
+        log_p = asker.model.head.log_probs(hidden, asker.draws)
+    asked = tokens[:, first:].reshape(-1, 1)
+    return log_p.gather(1, asked).double().view(len(tokens), -1).sum(1).cpu()
 
 
 # -----------------------------------------------------------------------------

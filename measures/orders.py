@@ -7,7 +7,8 @@ ppl own      in the order that it was trained in
 ppl sure     --exact: in the order of confidence, margin or entropy, or from left to right, a place a pass, as
              samplers write that fill the surest place first; exact for masked diffusion, too
 bits, left   a token of the middle 1, 4, 16, 64 of a window, given what stands to the left
-bits, both   given both sides; for masked diffusion a bound
+bits, both   given both sides; for masked diffusion a bound. --tried: of a token, for a left-to-right model,
+             which tries every token in its place
 KL           KL(truth || model) in nats of the place after the first 10, 50, 90% of a window (next), of places
              in a gap with 10, 50, 90% around it (middle), and with as many known anywhere (random)
 
@@ -34,7 +35,7 @@ from evaluation import figures
 from evaluation.any_order import reader_of
 from evaluation.filling import RULES, surest_first
 from evaluation.metrics import perplexity
-from evaluation.orders import Asker, divergence, middle_bits, spread
+from evaluation.orders import Asker, divergence, middle_bits, spread, tried_bits
 from evaluation.samplers import points
 from evaluation.sampling import weight_draws
 from evaluation.scoring import score
@@ -68,6 +69,7 @@ class OrdersConfig:
     samplers: bool = False          # also what each sampler writes; for a corpus whose truth is known
     texts: Positive = 500           # of each sampler
     exact: Natural = 0              # windows that are scored in the orders of a sampler that is surest first
+    tried: bool = False             # a left-to-right model fills gaps of one token, by trying all V of them
     samples: Positive = 8           # weight draws of Bayesian rows
     seed: Seed = 1337               # of what is sampled
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
@@ -192,6 +194,8 @@ class OrdersSession(Session):
         for gap in self.gaps:
             for side, bits in middle_bits(asker, windows, gap, data.given).items():
                 row[f"{side}_{gap}"] = bits
+        if c.tried and 1 in self.gaps and asker.order == "left_to_right":
+            row["both_1"] = tried_bits(asker, windows, data.given)
         if c.exact and asker.order != "left_to_right":
             row |= surest_perplexities(asker, spread(data.ids, c.exact, self.length), data.given)
         for (kind, share), q in self.truths.items():
@@ -205,7 +209,7 @@ class OrdersSession(Session):
 
 def settings_of(c: OrdersConfig) -> dict[str, Any]:
     """What two rows must share to stand in one table, as far as the flags say it."""
-    unsettled = {k for k in ("gaps", "dtype", "exact") if getattr(c, k) in ([], "auto", 0)}
+    unsettled = {k for k in ("gaps", "dtype", "exact", "tried") if getattr(c, k) in ([], "auto", 0, False)}
     ignored = {"checkpoints", "data", "device", "out"} | unsettled
     return {k: v for k, v in vars(c).items() if k not in ignored}
 
@@ -338,7 +342,7 @@ EXPLAINED = {
     " order, in the order of training. Of masked diffusion a bound. The truth's is of the whole split, in any"
     " order.",
     "left_": "left N, both N: bits a token of the middle N of a window, given what stands to the left;"
-    " given both sides (of masked diffusion a bound).",
+    " given both sides (of masked diffusion a bound; of a left-to-right model by trying all tokens).",
     "kl_": "kl: KL(truth || model) in nats at one place: after the first 10, 50, 90% of a window (next),"
     " in a gap with as much around it (middle), with as much known anywhere (random).",
     "samplers": "rounds, evaluations: a text's rounds of sampling, and the model evaluations in them, one"

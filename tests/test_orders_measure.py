@@ -12,7 +12,7 @@ import train
 from data.grammar.two_sided import ForwardBackward
 from data.sequences import Sequences
 from evaluation.any_order import FREE
-from evaluation.orders import Asker, divergence, middle_bits, spread
+from evaluation.orders import Asker, divergence, middle_bits, spread, tried_bits
 from evaluation.samplers import points
 from evaluation.scoring import score
 from evaluation.two_sided import Language, pair_shares
@@ -25,7 +25,7 @@ from measures.views import mean
 from runtime.checkpoint import find, load
 from table import main
 from tests.test_any_order import q_of
-from tests.test_orders import log_p, model_of, text
+from tests.test_orders import V, log_p, model_of, text
 from tests.test_two_sided import documents
 
 
@@ -77,6 +77,20 @@ def test_a_middle_given_both_sides(gap):
             p.append(q_of(model, known, n)[row[n]].item())
             known.append((n, row[n]))
     assert middle_bits(asker(model), windows, gap)["both"] == pytest.approx(bits_of(p), rel=1e-6)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("given", [0, 2])
+def test_a_left_to_right_model_tries_all_tokens_in_a_gap(given):
+    """By the probabilities of whole windows, of which one token differs."""
+    model, windows, p = model_of("left_to_right"), text(4 * 7).reshape(4, 7), []
+    place = given + (7 - given - 1) // 2
+    for row in windows:
+        whole = torch.from_numpy(row).repeat(V, 1)
+        whole[:, place] = torch.arange(V)
+        each = log_p(model, whole[:, :-1]).gather(2, whole[:, 1:, None]).sum((1, 2))
+        p.append(each.softmax(0)[row[place]].item())
+    assert tried_bits(asker(model), windows, given, batch=4) == pytest.approx(bits_of(p), rel=1e-6)
 
 
 @torch.no_grad()
@@ -252,6 +266,10 @@ def test_the_table(runs, token_folder, tmp_path, capsys):
     assert rows["fractal-1"]["ppl_own"] != rows["fractal-1"]["ppl_random"]
     (line,) = [x for x in table.splitlines() if x.startswith("| random ")]
     assert line.split("|")[2].strip() == "2" and "±" in line  # two seeds, one row
+    flags[-1] = f"--out={tmp_path / 'tried'}"
+    assert main([*paths[1:2], *flags, "--tried"]) == 0 and "left_to_right-1" in paths[1]
+    (tried,) = Store(tmp_path / "tried.jsonl").rows("orders")
+    assert tried["both_1"] > 0 and tried["left_4"] == rows["left_to_right-1"]["left_4"]
 
 
 def test_a_table_keeps_the_rows_of_other_runs_and_goes_on(runs, token_folder, tmp_path, capsys, monkeypatch):
