@@ -172,16 +172,17 @@ def table(c: TableConfig, store: Store) -> int:
     if not finished and not done:
         names = ", ".join(r.out.name for r in diverged)
         raise UserError(NONE_FINISHED + f"; diverged: {names}" * bool(diverged))
-    code = 0
+    new: list[Row] = []
     if finished:
         at = [f"{r.out.name}={checkpoint.find(r.out, measure.which)}" for r in finished]
         session = measure.open(replace(config, checkpoints=at))
         new = measure_runs(measure, session, store, {r.out.name: r.fields for r in runs})
-        lost = [diverged_row(measure, session.settings, run) for run in diverged]
-        store.put(lost)
-        code = exit_code([*new, *lost])
-    shown = [r.out.name for r in runs if r.out.name in done or r in finished or (finished and r in diverged)]
+        store.put([diverged_row(measure, session.settings, run) for run in diverged])
     rows = {row["name"]: row for row in table_rows(store, measure)}
+    over = {r.out.name for r in (*finished, *diverged)} | done
+    shown = [r.out.name for r in runs if r.out.name in over & rows.keys()]
+    problems = [{"name": r.out.name, "problem": f"its training diverged: {r.diverged}"} for r in diverged]
+    code = exit_code([*new, *problems])
     ordered = [rows[name] for name in shown] + [row for row in rows.values() if row.get("reference")]
     store.put(ordered)  # first in the file, in the order of the table
     show(measure, store, ordered, Path(c.results) / c.name)
@@ -221,7 +222,7 @@ def searched(c: TableConfig, store: Store) -> int:
         return 0
     try:
         if c.partial:
-            trials.to_do([row for row in c.rows if not search.uses_first(row)])
+            trials.collect()
         else:
             trials.run()
     finally:

@@ -153,7 +153,22 @@ def prepared(dataset: str, tokenizer: str, source: str = "", root: str | Path = 
             open_tokens(folder / f"{split}.bin")
     if not is_prepared(folder, tokenizer, source):
         corpus_of(dataset).prepare(folder, tokenizer, source)
+    elif later := newer_than(folder / "meta.json", source):
+        print(
+            f"{later} is newer than the prepared {folder}, which is taken as it is: has the text changed? "
+            f"prepare.py with this --source looks"
+        )
     return folder
+
+
+def newer_than(prepared_at: Path, source: str) -> Path | None:
+    """A file of a local `source` that was written after `prepared_at`; None if there is none."""
+    at = Path(source) if source else None
+    if at is None or not at.exists():
+        return None
+    files = [at] if at.is_file() else (path for path in at.rglob("*") if path.is_file())
+    last = prepared_at.stat().st_mtime
+    return next((path for path in files if path.stat().st_mtime > last), None)
 
 
 def tokenizer_of(ckpt: "Checkpoint") -> Tokenizer:

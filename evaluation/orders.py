@@ -120,7 +120,8 @@ def tried_bits(asker: Asker, windows: np.ndarray, given: int = 0, batch: int = 2
         tried = torch.from_numpy(window).repeat(V, 1)
         tried[:, first] = torch.arange(V)
         joint = torch.cat([_log_p_from(asker, part, first) for part in tried.split(batch)])
-        nats += float(joint.logsumexp(0) - joint[int(window[first])])
+        true = joint[int(window[first])]
+        nats += float(joint.logsumexp(0) - true) if true.isfinite() else math.inf
     return nats / len(windows) / math.log(2)
 
 
@@ -129,9 +130,10 @@ def _log_p_from(asker: Asker, tokens: Tensor, first: int) -> Tensor:
     tokens = tokens.to(asker.device)
     with autocast(asker.device, asker.dtype):
         hidden = asker.model.trunk(tokens[:, :-1])[:, first - 1 :].flatten(0, 1)
-        log_p = asker.model.head.log_probs(hidden, asker.draws)
-    asked = tokens[:, first:].reshape(-1, 1)
-    return log_p.gather(1, asked).double().view(len(tokens), -1).sum(1).cpu()
+        asked = tokens[:, first:].reshape(-1, 1)
+        blocks = asker.model.head.log_prob_blocks(hidden, asker.draws)
+        log_p = torch.cat([log_p.gather(1, asked[rows]) for rows, log_p in blocks])
+    return log_p.double().view(len(tokens), -1).sum(1).cpu()
 
 
 # -----------------------------------------------------------------------------

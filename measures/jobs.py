@@ -71,6 +71,8 @@ class Run:
                 f"rows: {row!r} has {unknown[0]}, of which nothing is known: "
                 f"{', '.join(PLACEHOLDERS)} are filled in"
             )
+        if uses_first(c.flags):
+            raise UserError(f"flags = {c.flags!r}: {{first}} and {{gain}} stand in the flags of rows alone")
         if first is None and uses_first(row):
             raise UserError(f"rows: {row!r} uses the first row, and is it itself: give another row first")
         out = Path(c.runs) / check_row_name(f"{name}-{c.overlay}-{seed}{end}")

@@ -341,7 +341,8 @@ EXPLAINED = {
     "nll": "nll, nll random, nll own: nats a sequence of what is not given, from left to right, in random"
     " order, in the order of training. Of masked diffusion a bound. The truth's is of the whole split, in any"
     " order.",
-    "left_": "left N, both N: bits a token of the middle N of a window, given what stands to the left;"
+    "left_": "left N, both N: bits a token of the middle N of a window (the same places for all; ± is of the"
+    " trainings, not of the places), given what stands to the left;"
     " given both sides (of masked diffusion a bound; of a left-to-right model by trying all tokens).",
     "kl_": "kl: KL(truth || model) in nats at one place: after the first 10, 50, 90% of a window (next),"
     " in a gap with as much around it (middle), with as much known anywhere (random).",

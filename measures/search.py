@@ -62,9 +62,15 @@ def points(space: Space, count: int, beside: int = 0) -> list[Point]:
 
     def value(key: str, x: float) -> float:
         low, high = space[key]
-        return float(f"{low * (high / low) ** x:.3g}")
+        return rounded(low * (high / low) ** x, space[key])
 
     return [{key: value(key, x) for key, x in zip(space, at)} for at in drawn]
+
+
+def rounded(value: float, limits: list[float]) -> float:
+    """To three digits, and within the limits."""
+    low, high = limits
+    return min(max(float(f"{value:.3g}"), low), high)
 
 
 def propose(space: Space, trials: list[Row]) -> Point:
@@ -84,9 +90,9 @@ def propose(space: Space, trials: list[Row]) -> Point:
         sampler = optuna.samplers.GPSampler(seed=0, n_startup_trials=1)
     study = optuna.create_study(sampler=sampler)
     for trial, nll in zip(trials, losses(trials)):
-        point = {key: trial["point"][key] for key in space}
+        point = {key: min(max(trial["point"][key], low), high) for key, (low, high) in space.items()}
         study.add_trial(optuna.trial.create_trial(params=point, distributions=limits, value=nll))
-    return {key: float(f"{value:.3g}") for key, value in study.ask(limits).params.items()}
+    return {key: rounded(value, space[key]) for key, value in study.ask(limits).params.items()}
 
 
 def flags_of(point: Point, fixed: set[str]) -> list[str]:
@@ -94,7 +100,7 @@ def flags_of(point: Point, fixed: set[str]) -> list[str]:
 
     The lowest learning rate is a tenth of the highest.
     """
-    flags = [f"--{key}={value:g}" for key, value in point.items()]
+    flags = [f"--{key}={value!r}" for key, value in point.items()]
     if "learning_rate" in point and not fixed & {"learning_rate", "min_lr"}:
         flags.append(f"--min_lr={point['learning_rate'] / 10:.3g}")
     return flags
@@ -111,7 +117,8 @@ def keys_of(words: Sequence[str]) -> set[str]:
 
 @dataclass(frozen=True)
 class Trial(Run):
-    """A training at a point of the search, evaluated at its end alone."""
+    """A training at a point of the search, evaluated at its end alone or, where its configuration lists
+    `eval_steps`, at these: then the lowest evaluation counts."""
 
     index: int
     point: Point
@@ -210,11 +217,13 @@ def view(rows: list[Row]) -> View:
         enough = [n for n in draws if n <= len(shared)]
         line += [f"{expected_perplexity(shared, n):.1f}" for n in enough]
         body.append(line + ["-"] * (len(draws) - len(enough)))
-    return View([Grid(header, body, "pipe"), NOTE])
+    steps = ", ".join(f"{n:,}" for n in rows[0]["training"].get("eval_steps", []))
+    when = f"after {steps} steps, the lowest of them" if steps else "at the end of training"
+    return View([Grid(header, body, "pipe"), NOTE.format(when=when)])
 
 
 NOTE = (
-    "Best point of each row by the validation perplexity at the end of training, at one seed "
+    "Best point of each row by the validation perplexity {when}, at one seed "
     "(PPL_eps of heads with exact zeros). (lowest), (highest): of the values that were tried; a better one "
     "may lie beyond. ± of the search: 1.96 standard errors of the best trial, if the trials are drawn anew "
     "(bootstrap). best of n: expected validation perplexity of the best of n trials, drawn with "
@@ -373,6 +382,13 @@ class Search:
                     waiting = [] if self.is_over(trial) else [trial]
             todo += waiting
         return todo
+
+    def collect(self) -> None:
+        """Puts the trials into the store that were trained elsewhere, as far as they follow from others."""
+        later = [row for row in self.c.rows if uses_first(row)]
+        self.to_do([row for row in self.c.rows if row not in later])
+        if later and not self.to_do(self.c.rows[:1]):
+            self.to_do(later, self.best_of_first())
 
     def train(self, rows: list[str], first: Run | None = None) -> None:
         """All trials of these rows. TrainingsStopped at a signal; ChildProcessError at the first that fails:

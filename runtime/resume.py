@@ -229,4 +229,13 @@ def start_from(name: str, model: LanguageModel, config: dict[str, Any]) -> tuple
         for k in fits:
             parameters[k].copy_(weights[k])
     new = ", ".join(sorted(parameters.keys() - fits))
-    return f"started from {name}" + (f"; as initialised: {new}" if new else ""), digest
+    words = f"started from {name}" + (f"; as initialised: {new}" if new else "")
+    log_gain = weights.get("head.log_gain")
+    before = (
+        1.0 if digest is None else ckpt.config.get("gain", 1.0) if log_gain is None else float(log_gain.exp())
+    )
+    if not math.isclose(before, now := torch.as_tensor(model.head.gain).item(), rel_tol=1e-5):
+        words += (
+            f"; its gain was {before:.4g}, here it is {now:.4g}: logits are multiplied by {now / before:.3g}"
+        )
+    return words, digest

@@ -91,6 +91,7 @@ def test_a_left_to_right_model_tries_all_tokens_in_a_gap(given):
         each = log_p(model, whole[:, :-1]).gather(2, whole[:, 1:, None]).sum((1, 2))
         p.append(each.softmax(0)[row[place]].item())
     assert tried_bits(asker(model), windows, given, batch=4) == pytest.approx(bits_of(p), rel=1e-6)
+    assert tried_bits(asker(model_of("left_to_right", head="sparsemax")), windows) == math.inf
 
 
 @torch.no_grad()

@@ -109,6 +109,19 @@ def test_the_further_trials_follow_from_those_before():
     assert propose(SPACE, found)
 
 
+def test_a_point_at_the_edge_stays_in_the_space():
+    """Of which three digits may be outside."""
+    space = {"gain": [0.03125, 7.9996]}
+    for sign in (1, -1):
+        found = [entry("x", i, sign * math.log(p["gain"]), point=p) for i, p in enumerate(points(space, 4))]
+        for i in range(4, 8):
+            at = propose(space, found)
+            assert space["gain"][0] <= at["gain"] <= space["gain"][1]
+            assert search.flags_of(at, set()) == [f"--gain={at['gain']}"]
+            found.append(entry("x", i, sign * math.log(at["gain"]), point=at))
+        assert best_of(found)["point"]["gain"] == space["gain"][0 if sign == 1 else 1]
+
+
 @pytest.mark.parametrize(
     "change, says",
     [
@@ -117,6 +130,7 @@ def test_the_further_trials_follow_from_those_before():
         (dict(rows=["baseline", "baseline"]), "name one twice"),
         (dict(rows=["baseline --teacher={first}"]), "give another row first"),
         (dict(rows=["baseline --teacher={frist}"]), "{frist}, of which nothing is known"),
+        (dict(flags="--teacher={first}"), "{first} and {gain} stand in the flags of rows alone"),
         (dict(space={}), "give a setting to search"),
         (dict(space={"n_layer": [1, 2]}), "no setting of train.py that is a float"),
         (dict(space={"gain": [2, 1]}), r"gain = \[2, 1\]: give \[lowest, highest\]"),
@@ -185,6 +199,9 @@ def test_the_views_name_the_best_point_and_the_edges(tmp_path):
     store.put([*trials_in(store), entry("margin", 0, 1.0, **own)])
     head, _, *lines = search.write_views(store, tmp_path / "x.tune").split("\n\n")[0].splitlines()
     assert [line.split("|")[6].strip() for line in (head, *lines)] == ["its own", "-", "-", "m 0.35"]
+    assert "perplexity at the end of training" in search.view(trials_in(store)).markdown
+    several = entry("baseline", 0, 2.0, training={"eval_steps": [50, 1000]})
+    assert "after 50, 1,000 steps, the lowest of them, at" in search.view([several]).markdown
     store.put([entry("baseline", 0, 2.0, point=3)])
     with pytest.raises(ValueError, match="x.jsonl is not a file of rows of this program"):
         search.write_views(store, tmp_path / "x.tune")
@@ -292,6 +309,9 @@ def test_a_row_starts_from_the_best_trial_of_the_first(start, capsys):
         config = json.loads(Path(f"out/{name}/last/config.json").read_text())
         assert config["init_from"] == f"out/{best['name']}/last" and config["gain"] == best["point"]["gain"]
         assert trials()[name]["point"].keys() == {"learning_rate"}
+    before = trials()
+    Path("results/mini.jsonl").unlink()  # as where they were trained on another machine
+    assert start("--search", "--partial", rows=rows) == 0 and trials().keys() == before.keys()
     shutil.rmtree("out")
     assert start("--search", rows=rows) == 0 and len(start.trained) == 4
     assert start("--search", rows=[*rows, "sparse_softmax_k --init_from={first}"]) == 0

@@ -15,6 +15,7 @@ from conftest import TINY, train_in_process
 from safetensors.torch import load_file, save_file
 
 import table
+import train
 from config.defaults import TrainConfig
 from data.prepared import prepared
 from evaluation.settings import Measuring
@@ -239,6 +240,27 @@ def test_a_whole_table_and_again(whole, capsys):
     # another setting of a training than the rows', which they do not name: it has the default
     assert make(flags="--optimizer=muon", seeds=[1], rows=["baseline"]) == 0 and len(trained) == 5
     assert rows()[NAMES[0]]["training"]["optimizer"] == "muon"
+
+
+def test_a_run_that_diverged_stays_in_a_table_of_kept_rows(whole, monkeypatch, capsys):
+    make, trained, folder = whole
+    real = train.Trainer.train_step
+
+    def step(self):
+        if self.config.name == NAMES[3]:
+            raise train.Diverged("step 1: the loss is not finite")
+        return real(self)
+
+    monkeypatch.setattr(train.Trainer, "train_step", step)
+    assert make() == 1 and len(trained) == 4
+    for name in NAMES[:3]:
+        shutil.rmtree(f"out/{name}")
+    before = Path("results/mini.md").read_text()
+    assert f"{NAMES[3]} could not be evaluated: its training diverged" in before
+    capsys.readouterr()
+    assert make() == 1 and len(trained) == 4 and Path("results/mini.md").read_text() == before
+    out, err = capsys.readouterr()
+    assert "3 of 4 runs are kept" in out and f"{NAMES[3]} (its training diverged" in err
 
 
 def same(a: dict, b: dict) -> bool:

@@ -287,6 +287,19 @@ def test_kept_until_the_folder_changes(books, tmp_path, monkeypatch):
     assert prepare(tmp_path, books, force=True)["test"] == "longer than before\n"
 
 
+def test_a_newer_text_is_said_where_it_is_taken_as_it_is(books, tmp_path, monkeypatch, capsys):
+    """And prepare.py, which looks, finds it unchanged."""
+    root = tmp_path / "data"
+    folder = prepared("text", "bytes", str(books), root)
+    capsys.readouterr()
+    assert prepared("text", "bytes", str(books), root) == folder and capsys.readouterr().out == ""
+    file = next(path for path in books.rglob("*") if path.is_file())
+    later = (folder / "meta.json").stat().st_mtime + 5
+    os.utime(file, (later, later))
+    prepared("text", "bytes", str(books), root)
+    assert f"{file} is newer than the prepared {folder}" in capsys.readouterr().out
+
+
 def test_folders_stand_side_by_side(books, pile, tmp_path, monkeypatch):
     monkeypatch.setattr("data.corpus.DATA", tmp_path)
     assert module.command([f"--source={books}", "--tokenizer=bytes"]) == 0

@@ -722,6 +722,9 @@ def test_init_from_a_run(trainer, tiny, trained, capsys):
     assert "as initialised: head.projection.bias" in capsys.readouterr().out
     assert torch.equal(t.model.trunk.wte.weight, want["trunk.wte.weight"])
     assert (t.model.head.projection.bias == -math.log(VOCAB)).all()
+    assert "its gain" not in capsys.readouterr().out
+    trainer(tiny(init_from=str(trained), gain=2.5, learn_gain=True))
+    assert "its gain was 1, here it is 2.5: logits are multiplied by 2.5" in capsys.readouterr().out
     with pytest.raises(ValueError, match="init_from.*another size"):
         trainer(tiny(init_from=str(trained), n_embd=16))
 

@@ -46,9 +46,10 @@ class TextTask:
             "data_sha256": self.train.info["sha256"],
             "train_tokens": len(self.train.ids),
         }
-        self.windows = Windows(self.train, c.block_size)
+        windows = self.windows = Windows(self.train, c.block_size)
         Windows(self.val.tokens, c.block_size)  # which has to hold one, too
-        self.size = len(self.train.ids)
+        given = len(windows) * windows.given  # tokens without a loss
+        self.size = len(self.train.ids) - given
 
     @staticmethod
     def vocabulary(config: TrainConfig) -> int:

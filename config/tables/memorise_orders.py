@@ -1,6 +1,6 @@
 # Where a text is read many times, does any order overtake left to right? 25,000 words of the known language,
-# read 64 times. Each row at its own best learning rate of four for 16 readings: after 64 the best rate from
-# left to right would be the one that learns the least by heart.
+# read 64 times. Each row at the learning rate, of four, with the lowest evaluation within 16 readings: at the
+# end of 64 the best rate from left to right would be the one that learns the least by heart.
 #     python table.py config/tables/memorise_orders.py --search --name=memorise_orders_16 \
 #         --flags=--max_steps=390
 #     python table.py config/tables/memorise_orders.py
