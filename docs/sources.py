@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from config.defaults import TrainConfig
-from evaluation.statistics import student_interval
+from evaluation.statistics import holm, student_interval
 from labs.classes import measure as classes
 from measures.decoding import Points, points_of
 from measures.find import find_measure
@@ -246,9 +246,7 @@ def standing(name: str) -> SimpleNamespace:
     behind = [row for row, r in each.items() if r.mean - r.half > 1]
     level = [row for row in each if row not in ahead + behind]
     p = {row: math.erfc(1.96 * abs(r.mean - 1) / r.half / math.sqrt(2)) for row, r in each.items()}
-    ordered = sorted(p, key=p.__getitem__)
-    count = next((n for n, row in enumerate(ordered) if p[row] * (len(p) - n) > 0.05), len(p))
-    return SimpleNamespace(ahead=ahead, behind=behind, level=level, holm=ordered[:count])
+    return SimpleNamespace(ahead=ahead, behind=behind, level=level, holm=sorted(holm(p), key=p.__getitem__))
 
 
 @cache
