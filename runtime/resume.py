@@ -187,11 +187,11 @@ def start_from(name: str, model: LanguageModel, config: dict[str, Any]) -> tuple
     if checkpoint.is_run(name):
         ckpt = checkpoint.load(checkpoint.find(name))
         if ckpt.config["tokenizer_fingerprint"] != config["tokenizer_fingerprint"]:
+            theirs = ckpt.config["tokenizer"]
             raise UserError(
-                f"init_from = {name!r} was trained with another tokenizer ({ckpt.config['tokenizer']}) than "
-                f"{config['tokenizer']}"
+                f"init_from = {name!r} has another tokenizer, {theirs}, than {config['tokenizer']}"
             )
-        order = ckpt.config.get("order", "left_to_right")
+        order, gain = ckpt.config.get("order", "left_to_right"), ckpt.config.get("gain", 1.0)
         shape = ckpt.config.get("trunk", "gpt"), ckpt.config["n_head"]
         weights, digest = ckpt.weights, checkpoint.weights_digest(ckpt.path)
     else:
@@ -201,12 +201,11 @@ def start_from(name: str, model: LanguageModel, config: dict[str, Any]) -> tuple
                 f"init_from = {name!r} has a vocabulary of {trunk.config.vocab_size} tokens, the corpus "
                 f"{config['vocab_size']}: prepare it with GPT-2's tokenizer"
             )
-        shape = "gpt", trunk.config.n_head
+        shape, gain = ("gpt", trunk.config.n_head), 1.0
         order, weights = "left_to_right", {f"trunk.{k}": p.detach() for k, p in trunk.named_parameters()}
     if shape != (wanted := (config.get("trunk", "gpt"), config["n_head"])):  # which no tensor's shape tells
         raise UserError(
-            f"init_from = {name!r} has the trunk and n_head {shape}, this configuration {wanted}: give "
-            "those, or start from a run of this kind"
+            f"init_from = {name!r} has the trunk and n_head {shape}, this configuration {wanted}: give those"
         )
     fixed = digest is not None and ckpt.config.get("sinusoidal", False)
     if reading(order) != reading(config["order"]) or fixed != config["sinusoidal"]:
@@ -215,27 +214,19 @@ def start_from(name: str, model: LanguageModel, config: dict[str, Any]) -> tuple
             f"sinusoidal is {fixed} there, {config['sinusoidal']} here: positions are encoded otherwise, "
             "start from a run of this kind"
         )
-    parameters = dict(model.named_parameters())
-    wpe, block = weights.get("trunk.wpe.weight"), config["block_size"]
-    if wpe is not None and len(wpe) > block:  # a longer block serves a shorter one
-        weights["trunk.wpe.weight"] = wpe[:block]
+    parameters, wpe = dict(model.named_parameters()), weights.get("trunk.wpe.weight")
+    if wpe is not None and len(wpe) > config["block_size"]:  # a longer block serves a shorter one
+        weights["trunk.wpe.weight"] = wpe[: config["block_size"]]
     fits = {k for k, p in parameters.items() if k in weights and weights[k].shape == p.shape}
     if any(k.startswith("trunk.") for k in parameters.keys() - fits):
         raise UserError(
-            f"init_from = {name!r} has another size than this configuration: give its n_layer, n_head, "
-            "n_embd, block_size and vocabulary"
+            f"init_from = {name!r} has another size: give its n_layer, n_embd, block_size and vocabulary"
         )
     with torch.no_grad():
         for k in fits:
             parameters[k].copy_(weights[k])
     new = ", ".join(sorted(parameters.keys() - fits))
-    words = f"started from {name}" + (f"; as initialised: {new}" if new else "")
-    log_gain = weights.get("head.log_gain")
-    before = (
-        1.0 if digest is None else ckpt.config.get("gain", 1.0) if log_gain is None else float(log_gain.exp())
-    )
-    if not math.isclose(before, now := torch.as_tensor(model.head.gain).item(), rel_tol=1e-5):
-        words += (
-            f"; its gain was {before:.4g}, here it is {now:.4g}: logits are multiplied by {now / before:.3g}"
-        )
-    return words, digest
+    before = weights["head.log_gain"].exp().item() if "head.log_gain" in weights else gain
+    now = torch.as_tensor(model.head.gain).item()
+    other = "" if math.isclose(before, now, rel_tol=1e-5) else f"; its gain was {before:.4g}, here {now:.4g}"
+    return f"started from {name}" + (f"; as initialised: {new}" if new else "") + other, digest

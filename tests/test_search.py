@@ -169,7 +169,8 @@ def test_expected_best_is_the_mean_over_all_draws():
 def test_the_error_of_a_search_is_the_bootstrap_s():
     values = [5.0, 5.1, 5.3, 6.0]
     lowest = [min(drawn) for drawn in itertools.product(values, repeat=4)]
-    assert search_error(values) == pytest.approx(np.std(lowest), rel=1e-9)
+    assert search.bootstrap_error(values) == pytest.approx(np.std(lowest), rel=1e-9)
+    assert search_error(values) == 1.5 * search.bootstrap_error(values)
     assert search_error([5.0, 5.0, 9.0]) < search_error([5.0, 8.0, 9.0]) and search_error([5.0]) == 0
 
 
