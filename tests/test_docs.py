@@ -186,6 +186,15 @@ def test_what_is_claimed_of_tuned_heads_holds():
     assert found["bayes_gpt"].points[10]["kl_weight"] in kl[: len(kl) // 2]
 
 
+def test_what_is_claimed_of_another_trunk_and_more_steps_holds():
+    for name in ("heads_modern", "heads_novels"):
+        assert max(shared_ratios(name)["sig_gpt"]) < 1 and max(ratios(name)["sig_gpt"]) < 1
+    points = shared_ratios("heads_modern")
+    assert max(points["soft_gpt"]) < 1 < min(points["gs_softmax_f1"])
+    beside = ratios("heads_modern", below="soft_gpt")["sig_gpt"]
+    assert abs(beside.mean - 1) < 0.005  # level
+
+
 def test_the_interval_of_a_tuned_row_contains_both_searches():
     ratio, found = ratios("heads")["sig_gpt"], search("heads")
     alone = Values(ratio, ratio.seeds).half

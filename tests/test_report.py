@@ -207,7 +207,9 @@ def test_the_other_measures_have_the_tables_of_their_views(tmp_path):
     page = page_of(table)
     assert [text for _, text in page.row(EVIL)] == [EVIL, "0.5", "40.25", "1.5", "-", "-", "-", "-"]
     assert [attributes["data-v"] for attributes, _ in page.row(EVIL)[1:3]] == ["0.5", "40.25"]
-    assert page.row("s")[0][1] == "s" and table.parts[2].notes == [search.NOTE]
+    assert page.row("s")[0][1] == "s" and table.parts[2].notes == [
+        search.NOTE.format(when="at the end of training")
+    ]
     assert [f.caption for f in table.figures] == ["x", CAPTIONS["tune"]]
 
 
