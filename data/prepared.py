@@ -156,7 +156,7 @@ def prepared(dataset: str, tokenizer: str, source: str = "", root: str | Path = 
     elif later := newer_than(folder / "meta.json", source):
         print(
             f"{later} is newer than the prepared {folder}, which is taken as it is: has the text changed? "
-            f"prepare.py with this --source looks"
+            f"The prepare.py of {dataset}, with this --source and --tokenizer, looks"
         )
     return folder
 

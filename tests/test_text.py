@@ -298,6 +298,11 @@ def test_a_newer_text_is_said_where_it_is_taken_as_it_is(books, tmp_path, monkey
     os.utime(file, (later, later))
     prepared("text", "bytes", str(books), root)
     assert f"{file} is newer than the prepared {folder}" in capsys.readouterr().out
+    os.utime(file)
+    text.prepare(folder, "bytes", str(books))
+    capsys.readouterr()
+    prepared("text", "bytes", str(books), root)
+    assert capsys.readouterr().out == ""
 
 
 def test_folders_stand_side_by_side(books, pile, tmp_path, monkeypatch):
