@@ -44,6 +44,7 @@ from .sigmoid import Sigmoid
 from .softmax import (
     GSSoftmaxF1,
     GSSoftmaxF2,
+    Harmonic,
     LabelSmoothing,
     SigmoidCap,
     SigSoftmax,
@@ -64,6 +65,7 @@ HEADS: dict[str, type[Head]] = {
     "softcap": SoftCap,
     "sigmoid_cap": SigmoidCap,
     "stablemax": StableMax,
+    "harmonic": Harmonic,
     "taylor": Taylor,
     "taylor_inf": TaylorInf,
     "sm_softmax": SMSoftmax,

@@ -73,7 +73,9 @@ class Head(nn.Module):
 
     multi_label = False  # reads all of Targets, not the true token alone
     bias: float | None = None  # initial value of the projection's output bias; None: the projection has none
-    cosine = False  # its logits are sqrt(C) cos(h, w_v) instead of h w_v
+    cosine = False  # its logits are s cos(h, w_v) instead of h w_v, with s = sqrt(C) times the gain
+    scale: Any = 30.0  # that s, of a cosine head: whoever makes the logits sets it
+    reads_scale = False  # p depends on s beside the logits, so a gain cannot be learned through them alone
     sparse = False  # may give a token probability 0: log_probs has -inf there
 
     def __init__(self, vocab_size: int):

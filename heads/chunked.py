@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .base import Head, Targets
-from .projection import Weights, across_, amplified, reciprocal_lengths, sphere
+from .projection import Weights, across_, amplified, reciprocal_lengths
 from .tasks import Task, run
 
 # Class of heads -> f(head, logits (N, V), targets): returns `loss` (N,) and overwrites the logits with its
@@ -289,9 +289,7 @@ def chunked_loss(
         raise ValueError(f"{len(targets.ids)} rows of targets for {len(hidden)} rows of hidden states")
     device = hidden.device.type
     cut = sizes(len(hidden), head.vocab_size, device, chunk, block)
-    if head.cosine:
-        hidden = sphere(hidden)
-    hidden = amplified(hidden, gain)
+    hidden = amplified(hidden, head, gain)
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     return _ChunkedLoss.apply(
         hidden,

@@ -197,6 +197,7 @@ class StopGradient(Head):
         self.of = HEADS[of](vocab_size, **(of_args or {}))
         self.of.requires_grad_(False)
         self.bias, self.cosine, self.sparse = self.of.bias, self.of.cosine, self.of.sparse
+        self.reads_scale = self.of.reads_scale
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
         with torch.no_grad():
@@ -204,4 +205,5 @@ class StopGradient(Head):
         return (p * logits).sum(1) - at(logits, targets.token)
 
     def log_probs(self, logits: Tensor) -> Tensor:
+        self.of.scale = self.scale
         return self.of.log_probs(logits)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .base import Head, Targets, check_positive
 from .chunked import block_rows, chunk_rows, chunked_loss
-from .projection import BayesianProjection, Projection, Weights, amplified, logits_of, sphere, unit
+from .projection import BayesianProjection, Projection, Weights, amplified, check_learned, logits_of, unit
 
 
 class OutputHead(nn.Module):
@@ -25,6 +25,8 @@ class OutputHead(nn.Module):
     def __init__(self, head: Head, projection: Projection, gain: float = 1.0, learn_gain: bool = False):
         super().__init__()
         check_positive(gain=gain)
+        if learn_gain:
+            check_learned(head)
         self.head, self.projection, self.fixed_gain = head, projection, gain
         self.log_gain = nn.Parameter(torch.tensor(math.log(gain))) if learn_gain else None
 
@@ -84,7 +86,7 @@ class OutputHead(nn.Module):
                 )
 
     def _products(self, hidden: Tensor, draws: list[Weights]) -> list[Tensor]:
-        hidden = amplified(sphere(hidden) if self.head.cosine else hidden, self.gain)
+        hidden = amplified(hidden, self.head, self.gain)
         return [hidden.to(d.weight.dtype) @ d.weight.t() for d in draws]
 
     def _mean(self, products: list[Tensor], draws: list[Weights]) -> Tensor:

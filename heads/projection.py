@@ -95,19 +95,28 @@ def sphere(hidden: Tensor) -> Tensor:
     return unit(hidden) * math.sqrt(hidden.shape[-1])
 
 
-def amplified(hidden: Tensor, gain: Tensor | float) -> Tensor:
-    """g h, in h's precision: what makes the products with the weights g h W^T."""
+def check_learned(head: Head) -> None:
+    """ValueError if a gain before this head cannot be learned."""
+    if head.reads_scale:
+        raise ValueError(f"the gain of {type(head).__name__} is its exponent and cannot be learned: fix it")
+
+
+def amplified(hidden: Tensor, head: Head, gain: Tensor | float) -> Tensor:
+    """g h, in h's precision: what makes the products with the weights g h W^T. Of a head on cosines, rows of
+    the length g sqrt(C), in float32 at least, which the head is told."""
+    if head.cosine:
+        hidden, head.scale = sphere(hidden), gain * math.sqrt(hidden.shape[-1])
     if isinstance(gain, Tensor):
+        if gain.requires_grad:
+            check_learned(head)
         return hidden * gain.to(hidden.dtype)
     return hidden if gain == 1 else hidden * gain
 
 
 def project(hidden: Tensor, weights: Weights, head: Head, gain: Tensor | float = 1.0) -> Tensor:
     """hidden (N, C) -> float32 logits (N, V) of `head`, all at once."""
-    weight = weights.weight
-    if head.cosine:
-        hidden, weight = sphere(hidden), unit(weight)
-    hidden = amplified(hidden, gain)
+    weight = unit(weights.weight) if head.cosine else weights.weight
+    hidden = amplified(hidden, head, gain)
     return logits_of(hidden @ weight.to(hidden.dtype).t(), weights, head.vocab_size)
 
 

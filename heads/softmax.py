@@ -97,6 +97,22 @@ class SigSoftmax(Softmax):
         return z + F.logsigmoid(z)
 
 
+class Harmonic(Softmax):
+    """Harmonic loss on d_i = 1 - cos(h, w_i): p_i ~ d_i^-n, that is u(z) = -s log(1 - z / s).
+
+    Its logits are z = s cos(h, w) with s = g sqrt(C), and its exponent n is s: so the gain g sets the
+    exponent, and the slope at z = 0 is 1, as softmax's. Between vectors of length 1 the squared Euclidean
+    distance is 2 d, so n is half the exponent of the first source, who take sqrt(C) by default. A distance
+    counts as 1e-4 at least.
+    Sources: Baek et al. 2025, arXiv 2502.01628, of Euclidean distances; arXiv 2603.10225 of cosines.
+    """
+
+    cosine = reads_scale = True
+
+    def link(self, z: Tensor) -> Tensor:
+        return -self.scale * (1 - z / self.scale).clamp(min=1e-4).log()
+
+
 class GSSoftmaxF1(Softmax):
     """GS-Softmax with F1(z) = alpha sigma(z). Source: the GS-Softmax paper, eq. 7 and 9.
 

@@ -15,6 +15,7 @@ rows = [
     "softcap",
     "sigmoid_cap",
     "stablemax",
+    "harmonic",
     "gs_softmax_f1",
     "gs_softmax_f2",
     "sigsoftmax",
