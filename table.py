@@ -61,9 +61,15 @@ NONE_FINISHED = "no run of this table is finished"
 
 def best_points(c: TableConfig, store: Store) -> dict[str, list[str]]:
     """The flags of each row's best point. A row whose search is not over is left out: it is named, or it is
-    a UserError unless the table is `partial`."""
+    a UserError unless the table is `partial`. UserError for a seed of the trials, too."""
     path = Path(c.tuning) if c.tuning else store.path
     trials = trials_in(Store(path))
+    tuned_at = {t["settings"].get("tune_seed") for t in trials} or {c.tune_seed}
+    if twice := tuned_at & {*c.seeds}:
+        raise UserError(
+            f"seeds = {c.seeds}: the rows were tuned at seed {min(twice)}, a tuned table needs others; "
+            "--tuned=False makes the untuned table"
+        )
     points, missing = {}, []
     for row in c.rows:
         name, *flags = words_of(row)
@@ -86,11 +92,6 @@ def best_points(c: TableConfig, store: Store) -> dict[str, list[str]]:
 def runs_of(c: TableConfig, store: Store) -> list[Run]:
     """Each row with each seed; of a tuned table those that have a best point. UserError if they cannot be
     trained."""
-    if c.tuned and c.tune_seed in c.seeds:
-        raise UserError(
-            f"seeds = {c.seeds}: the rows were tuned at seed {c.tune_seed}, a tuned table needs others; "
-            "--tuned=False makes the untuned table"
-        )
     points = best_points(c, store) if c.tuned else {}
     runs = []
     for seed in c.seeds:
@@ -118,12 +119,12 @@ def in_order(runs: list[Run]) -> tuple[list[Run], list[Run]]:
 # What is done already
 
 
-def without_folder(runs: list[Run], rows: dict[str, Row], store: Store) -> set[str]:
+def without_folder(runs: list[Run], rows: dict[str, Row], store: Store, partial: bool) -> set[str]:
     """Names of the runs that need no folder any more: the `rows` say all that there is to say of them, and no
-    run that is still to do starts from them."""
+    run that is still to do starts from them; of a `partial` table none is."""
     with foreign(store.path or Path(), OURS):
         done = {r.out.name for r in runs if has_row(r, rows)}
-    while needed := still_needed(runs, done):
+    while not partial and (needed := still_needed(runs, done)):
         done -= needed
     return done
 
@@ -155,7 +156,7 @@ def table(c: TableConfig, store: Store) -> int:
     settings = measure.check(config, [r.wanted for r in runs])  # UserError now, not after the trainings
     rows = kept_rows(store, measure, settings)
     check_shown(measure, store)
-    done = without_folder(runs, rows, store)
+    done = without_folder(runs, rows, store, c.partial)
     if c.commands:
         show_commands(*in_order([r for r in runs if r.out.name not in done and not r.ended()]))
         return 0
@@ -205,7 +206,7 @@ def trained(runs: list[Run], done: set[str], rows: dict[str, Row], c: TableConfi
         todo = [r for r in part if r.out.name not in done and not r.diverged]
         train_all(todo, c.jobs, lambda run, code: code == 0 or bool(run.diverged))
         # a source may have been trained anew: a row that was made with its old weights does not count
-        done = without_folder(runs, rows, store)
+        done = without_folder(runs, rows, store, c.partial)
     return done
 
 

@@ -156,7 +156,11 @@ def test_what_is_claimed_of_tuned_heads_holds():
     twice = curves("single_runs")["2,000 steps, softmax"].curve[2000].val_ppl.mean
     assert twice < 0.9 * min(found["sig_gpt"].ppl)
     at = standing("heads")
-    assert (at.ahead, at.behind, at.holm) == (["sig_gpt"], ["sigmoid_cap"], ["sigmoid_cap"])
+    assert (at.ahead, at.behind, at.holm) == (
+        ["sig_gpt"],
+        ["sigmoid_cap", "sparsemax"],
+        ["sparsemax", "sigmoid_cap"],
+    )
     weights = [
         (p["head_args.pos_weight"], x) for p, x in zip(found["sig_gpt_pw"].points, found["sig_gpt_pw"].ppl)
     ]
