@@ -198,19 +198,14 @@ class Online:
 
 
 def build_store(
-    tokens: TokenFile,
-    teacher: Teacher,
-    block_size: int,
-    settings: LabelSettings,
-    batch: int = 16,
-    want: dict | None = None,
+    tokens: TokenFile, teacher: Teacher, block_size: int, settings: LabelSettings, batch: int = 16
 ) -> LabelStore:
     """Opens the store of these settings, building it first if it is not there.
 
     A build that was stopped goes on where it stopped. Memory is that of one batch of windows. If another
     process is building the store, waits for that.
     """
-    want = want or identity(tokens, teacher, block_size, settings)
+    want = identity(tokens, teacher, block_size, settings)
     path, V = store_path(tokens, want), tokens.info["vocab_size"]
     meta = path.with_suffix(".json")
     if meta.is_file():

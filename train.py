@@ -103,7 +103,8 @@ def refuse_before_data(config: TrainConfig, procs: Processes) -> None:
         raise UserError(
             f"{out} holds a run already: --resume goes on with it, --out_dir=... starts another, or delete it"
         )
-    for name in (config.init_from, config.teacher if config.labels != "true" else ""):
+    begins_from = "" if config.resume else config.init_from  # a resumed run reads those weights no more
+    for name in (begins_from, config.teacher if config.labels != "true" else ""):
         if name:
             refuse_missing_path(name)
     refuse_too_large(config, task_of(config.dataset).vocabulary(config), procs)
@@ -198,17 +199,22 @@ class Trainer:
         checkpoint.restore(self.model, last)
         load_optimizer(self.optimizer, self.scaler, last)
         progress = last.progress
-        self.step, self.tokens, self.best = progress["step"], progress["tokens"], self._best_in(progress)
+        self.step, self.tokens, self.best = progress["step"], progress["tokens"], self._judged(progress)
         self.evaluated = self.step if progress["val_nll"] is not None else -1
         others = other_processes(last.config, self.procs.world)
         self.say(f"resumed {last.path} at step {self.step}{extended}{others}")
-        # the run stopped between the two saves of an evaluation, whose checkpoint was the best
-        if self.procs.main and self.best < self._best_in(saved_best(self.out)):
-            self.save("best", tuple(progress[f"val_{name}"] for name in self.task.judged_by))
+        saved, values = saved_best(self.out), self._judged(progress, "val_")
+        if self.procs.main and self.best < self._judged(saved):
+            if saved or values == self.best:  # it stopped between the two saves of its best evaluation
+                self.save("best", values)
+            else:
+                self.best = self._judged({})
+                self.say(f"{self.out} has no checkpoint `best`: the next evaluation begins a new one")
 
-    def _best_in(self, progress: dict[str, Any]) -> tuple[float, ...]:
-        """What the best checkpoint was judged by, when `progress` was written down."""
-        return tuple(progress.get(f"best_val_{name}", math.inf) for name in self.task.judged_by)
+    def _judged(self, progress: dict[str, Any], which: str = "best_val_") -> tuple[float, ...]:
+        """What the best checkpoint was judged by, when `progress` was written down; or this one ("val_")."""
+        values = (progress.get(f"{which}{name}") for name in self.task.judged_by)
+        return tuple(math.inf if value is None else value for value in values)
 
     def greeting(self) -> str:
         """The run in one line."""

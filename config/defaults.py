@@ -135,6 +135,11 @@ class TrainConfig:
             yield f"trunk = {self.trunk!r}: use one of {', '.join(known)}"
         if self.head not in (known := registered("heads", "HEADS")):
             yield f"unknown head {self.head!r}; known: {', '.join(known)}"
+        if self.min_lr > self.learning_rate:
+            yield (
+                f"min_lr = {self.min_lr}: the rate would rise from learning_rate = {self.learning_rate}: "
+                f"give --min_lr={self.learning_rate / 10:g}, say"
+            )
         if self.readout_lr and not self.learning_rate:
             yield f"readout_lr = {self.readout_lr} with learning_rate = 0: its schedule is a share of it"
         if self.curriculum and self.order in ("left_to_right", "masked"):

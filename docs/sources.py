@@ -218,8 +218,7 @@ def ratios(name: str, key: str = "ppl_eps", below: str = "baseline") -> dict[str
     base, out = getattr(rows(name)[below], key), {}
     trials = stored(name, "search")
     error = {
-        row: search_error(losses(trials_of(trials, row, len(trials))))
-        for row in dict.fromkeys(t["row"] for t in trials)
+        row: search_error(losses(trials_of(trials, row))) for row in dict.fromkeys(t["row"] for t in trials)
     }
     for row, lines in rows(name).models.items():
         ratio = getattr(lines, key) / base
@@ -256,7 +255,7 @@ def search(name: str) -> dict[str, Any]:
     trials, out = stored(name, "search"), {}
     design = trials[0]["settings"]["design"]
     for row in dict.fromkeys(t["row"] for t in trials):
-        of_row = trials_of(trials, row, len(trials))
+        of_row = trials_of(trials, row)
         best = best_of(of_row)
         assert best is not None
         ppl = [math.exp(t["nll"]) for t in of_row]

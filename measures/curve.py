@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluation.figures import BASELINE, BASELINE_COLOUR, WIDTH, panels, plain_numbers, pyplot, write
+from evaluation.metrics import perplexity
+from heads import named_head
 from measures.measure import Measure, NamedRun, Session, open_runs
 from measures.store import Row
 from measures.summary import grouped
@@ -30,14 +32,16 @@ if TYPE_CHECKING:  # see figures.pyplot
 SMALLEST = 1e-6  # on the logarithmic axes of memorisation: what is less is drawn there
 
 
-def evaluations(out: Path, part: bool = False) -> list[dict[str, Any]]:
+def evaluations(out: Path, part: bool = False, sparse: bool = False) -> list[dict[str, Any]]:
     """The entries that evaluations of the whole validation split wrote: one of a part cannot be compared with
-    them. `part`: those of the part (--eval_windows), which all evaluations of a run share."""
+    them. `part`: those of the part (--eval_windows), which all evaluations of a run share, by what judges
+    them: the perplexity, and PPL_eps of a `sparse` head."""
     found = [e for e in entries(out) if "val_nll" in e]
     if not part:
         return [e for e in found if "val_windows" not in e]
-    nll = [e.get("val_nll_windows", e["val_nll"]) for e in found]  # the last one is of the whole split, too
-    return [e | {"val_nll": value, "val_ppl": math.exp(value)} for e, value in zip(found, nll)]
+    plain = [math.log(float(e["val_ppl_eps"])) if sparse else float(e["val_nll"]) for e in found]
+    nll = [float(e.get("val_nll_windows", value)) for e, value in zip(found, plain)]  # the last has both
+    return [e | {"val_nll": value, "val_ppl": perplexity(value, 1)} for e, value in zip(found, nll)]
 
 
 @dataclass
@@ -55,8 +59,19 @@ class CurveSession(Session):
         self.settings: dict[str, Any] = {"part": True} if c.part else {}
         self.part = c.part
 
+    def whole(self, row: Row) -> bool:
+        """Whether no evaluation came after those of a kept row: its checkpoint may be an early one."""
+        (run,) = (run for run in self.subjects if run.name == row["name"])
+        return last_step(self.numbers(run)) <= last_step(row)
+
     def numbers(self, subject: NamedRun) -> Row:
-        return {"curve": evaluations(subject.ckpt.path.parent, self.part)}
+        c = subject.ckpt.config
+        sparse = self.part and named_head(c["head"], c["vocab_size"], c["head_args"]).sparse
+        return {"curve": evaluations(subject.ckpt.path.parent, self.part, sparse)}
+
+
+def last_step(row: Row) -> int:
+    return max((e["step"] for e in row["curve"]), default=0)
 
 
 class CurveMeasure(Measure):
@@ -74,10 +89,11 @@ class CurveMeasure(Measure):
         return View([Grid(header, lines), note, *problems(rows)])
 
     def draw(self, rows: list[Row], out: Path) -> list[Path]:
-        """OUT.png and others of runs that trained from scratch, none without such. The others started from a
-        trained baseline: their steps are not the same ones. One evaluation is no curve."""
-        trained = [row for row in rows if "curve" in row and not row["training"]["init_from"]]
-        groups = grouped(row for row in trained if len(row["curve"]) > 1)
+        """OUT.png and others of runs that say that they trained from scratch, none without such. Others
+        started from a trained baseline: their steps are not the same ones. One evaluation is no curve."""
+        trained = [row for row in rows if {"curve", "training"} <= row.keys()]
+        scratch = [row for row in trained if not row["training"]["init_from"]]
+        groups = grouped(row for row in scratch if len(row["curve"]) > 1)
         drawn = learning(groups) if groups else ()
         return [file for end, fig in drawn for file in write(fig, beside(out, end))]
 
@@ -101,7 +117,8 @@ def curves(
         steps: Steps = defaultdict(list)
         for run in runs:
             for entry in run["curve"]:
-                steps[at(run, entry["step"])].append(float(value(entry)))
+                if (number := value(entry)) is not None:  # null in some committed rows
+                    steps[at(run, entry["step"])].append(float(number))
         out[name] = dict(sorted(steps.items()))
     return out
 
@@ -151,8 +168,11 @@ def multiples(data: Curves, y: str, log: bool = True) -> "Figure":
 
 def learning(groups: Groups) -> Iterator[tuple[str, "Figure"]]:
     """(the end of its file's name, figure) of runs whose `curve` has several evaluations."""
-    yield "", multiples(curves(groups, itemgetter("val_ppl_eps")), "validation PPL_eps")
     rows = [run for runs in groups.values() for run in runs]
+    if rows[0]["settings"].get("part"):  # PPL_eps at the end is of the whole split
+        yield "", multiples(curves(groups, itemgetter("val_ppl")), "validation perplexity of a part")
+    else:
+        yield "", multiples(curves(groups, itemgetter("val_ppl_eps")), "validation PPL_eps")
     if all("tv" in row["curve"][0] for row in rows):
         distances = curves(groups, itemgetter("tv"))
         yield ".tv", multiples(distances, "total variation distance to the truth", log=False)

@@ -227,9 +227,9 @@ class OrdersMeasure(Measure):
         return settings_of(c)
 
     def view(self, rows: list[Row]) -> View:
-        truth = judgements(rows)
-        samplers = [sampler_table(rows, truth)] if any("samplers" in r for r in rows) else []
-        return View([*tables(rows, truth), *samplers, *note(rows, truth), *problems(rows)])
+        truth, sound = judgements(rows), [r for r in rows if "problem" not in r]
+        samplers = [sampler_table(sound, truth)] if any("samplers" in r for r in sound) else []
+        return View([*tables(sound, truth), *samplers, *note(sound, truth), *problems(rows)])
 
     def draw(self, rows: list[Row], out: Path) -> list[Path]:
         """OUT.samplers.png, where samplers were measured."""

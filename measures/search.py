@@ -134,8 +134,8 @@ def trials_in(store: Store) -> list[Row]:
     return trials
 
 
-def trials_of(rows: Iterable[Row], row: str, count: int) -> list[Row]:
-    """The row's trials among the first `count`, in their order."""
+def trials_of(rows: Iterable[Row], row: str, count: float = math.inf) -> list[Row]:
+    """The row's trials, of the first `count` alone, in their order."""
     trials = [r for r in rows if r["row"] == row and r["trial"] < count]
     return sorted(trials, key=lambda r: r["trial"])
 
@@ -200,7 +200,7 @@ def best_value(best: Row | None, trials: list[Row], key: str) -> str:
     if best is None or key not in best["point"]:
         return "-"
     value = best["point"][key]
-    tried = {t["point"][key] for t in trials}
+    tried = {t["point"][key] for t in trials if key in t["point"]}
     ends = {min(tried): " (lowest)", max(tried): " (highest)"} if len(tried) > 1 else {}
     return f"{value:g}{ends.get(value, '')}"
 
@@ -215,7 +215,7 @@ def view(rows: list[Row]) -> View:
     header += [f"best of {n}" for n in draws]
     body = []
     for row in dict.fromkeys(r["row"] for r in rows):
-        trials = trials_of(rows, row, len(rows))
+        trials = trials_of(rows, row)
         best = best_of(trials)
         line = [row, str(len(trials)), str(sum(t["diverged"] for t in trials))]
         line += [best_value(best, trials, key) for key in space]
@@ -250,16 +250,16 @@ NOTE = (
 def best_so_far(trials: list[Row], design: int) -> list[float]:
     """Validation perplexity that n = 1, 2, ... trials buy: the expected best of n at the shared points, then
     the best of all that were made."""
-    shared, nll = trials[:design], losses(trials)
+    shared, nll = [t for t in trials if t["trial"] < design], losses(trials)
     expected = [expected_perplexity(shared, n) for n in range(1, len(shared) + 1)]
-    return expected + [math.exp(min(nll[:n])) for n in range(design + 1, len(trials) + 1)]
+    return expected + [math.exp(min(nll[:n])) for n in range(len(shared) + 1, len(trials) + 1)]
 
 
 def figure(rows: list[Row]) -> "Figure | None":
     """Best validation perplexity against the number of trials: a panel a row, softmax behind it. None without
     trials."""
     design = rows[0]["settings"]["design"]
-    each = {row: trials_of(rows, row, len(rows)) for row in dict.fromkeys(r["row"] for r in rows)}
+    each = {row: trials_of(rows, row) for row in dict.fromkeys(r["row"] for r in rows)}
     curves = {row: best_so_far(trials, design) for row, trials in each.items() if len(trials) > 1}
     if not curves:
         return None
@@ -356,10 +356,11 @@ class Search:
 
     def further(self, row: str, first: Run | None, index: int) -> Trial:
         """Trial number `index` of a row, which follows from those before it."""
-        trials = self.trials(row)
-        known = {t["trial"]: t["point"] for t in trials}
+        trials, space = self.trials(row), space_of(row, self.c)
+        # a point of a setting that the row's flags set by now would win over them
+        known = {t["trial"]: t["point"] for t in trials if t["point"].keys() == space.keys()}
         before = [t for t in trials if t["trial"] < index]
-        return self.trial(row, first, index, known.get(index) or propose(space_of(row, self.c), before))
+        return self.trial(row, first, index, known.get(index) or propose(space, before))
 
     def is_over(self, trial: Trial) -> bool:
         """Whether the store has this trial; it is put there if its training is over."""

@@ -19,7 +19,7 @@ from runtime.resume import RESUMABLE
 
 Runs = dict[int, Row]  # the runs of one training by their seeds
 Columns = tuple[Column, ...]
-QUALITY = "ppl_eps"  # finite for every head
+QUALITY = ("ppl_eps", "ppl_train")  # the first that rows have; the paper's protocol has the second alone
 
 # what differs between the seeds of one training, and what follows from it
 OF_SEED = {"seed", "name", "teacher", "teacher_sha256", "teacher_weights", "teacher_spent"}
@@ -119,16 +119,24 @@ def differences(runs: Runs, base: Runs, columns: Columns) -> dict[str, float]:
 # Stars
 
 
-def worse(rows: dict[str, Runs]) -> set[str]:
-    """The rows that predict text worse than the first row, or of which nobody can know it.
+def quality_of(rows: Iterable[Row]) -> str:
+    """The key of the perplexity that says how well these rows predict text; "" where none has one."""
+    there = {key for row in rows for key in row}
+    return next((key for key in QUALITY if key in there), "")
 
-    A paired t-test of log PPL_eps, one-sided, each row at 5%: without a correction for their number, which
+
+def worse(rows: dict[str, Runs]) -> set[str]:
+    """The rows that predict text worse than the first row, or of which nobody can know it; none where no row
+    has a perplexity.
+
+    A paired t-test of its logarithm, one-sided, each row at 5%: without a correction for their number, which
     would let more of the worse rows in.
     """
-    quality = {
-        name: {seed: math.log(r[QUALITY]) for seed, r in runs.items() if r.get(QUALITY, 0) > 0}
-        for name, runs in rows.items()
-    }
+    key = quality_of(r for runs in rows.values() for r in runs.values())
+    if not key:
+        return set()
+    known = {n: all(0 < r.get(key, 0) < math.inf for r in runs.values()) for n, runs in rows.items()}
+    quality = {n: {s: math.log(r[key]) for s, r in runs.items() if known[n]} for n, runs in rows.items()}
     first, *others = quality
     p = {name: paired_p(quality[name], quality[first]) for name in others}
     return {name for name, value in p.items() if not value > ALPHA}

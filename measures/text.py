@@ -21,7 +21,7 @@ from measures.columns import ALL, PAPER, Column, shown
 from measures.jobs import data_of
 from measures.measure import Measure, NamedRun, Session, Subject
 from measures.store import Row
-from measures.summary import summarise
+from measures.summary import quality_of, summarise
 from measures.text_files import Texts, apart, fitting
 from measures.text_numbers import (
     model_numbers,
@@ -92,11 +92,15 @@ class TextSession(Session):
 
     def whole(self, row: Row) -> bool:
         """Whether nothing of a kept row is missing: its texts, or MAUVE, where the package was not installed
-        then."""
-        has_texts = (
-            not self.c.out or "problem" in row or samples_file(Path(self.c.out), row["name"]).is_file()
-        )
-        return has_texts and not (self.judge and self.judge.lacks(row))
+        then; and whether its intervals are over as many halves."""
+        has_texts = not self.c.out or "problem" in row or self._has_texts(row["name"])
+        as_many = row.get("halves", self.c.halves) == self.c.halves
+        return has_texts and as_many and not (self.judge and self.judge.lacks(row))
+
+    def _has_texts(self, name: str) -> bool:
+        """Whether as many as are to be kept are there."""
+        file, texts = samples_file(Path(self.c.out), name), self.s.texts
+        return file.is_file() and file.read_bytes().count(b"\n") >= min(self.c.texts_kept or texts, texts)
 
     def numbers(self, subject: NamedRun | Texts) -> Row:
         """The numbers of a run, or of a file of texts; its texts go to OUT.samples."""
@@ -125,6 +129,7 @@ class TextSession(Session):
                 row |= self.judge.numbers(texts, self.data.prompt_texts, interval=True)
             if self.c.out and self.s.protocol != "paper":  # else nobody sees them
                 row |= text_intervals([cut(t, self.s.words) for t in texts], self.c.halves)
+                row["halves"] = self.c.halves
             self._write_texts(name, texts)
             rows.append(row)
         rows[0]["about"] = self._about()
@@ -159,7 +164,8 @@ class TextMeasure(Measure):
         reads = min(context(config) for config in wanted)  # a model of any order: its block less 1
         train = data_of(wanted[0], c.data) or ""
         s = settings(c, reads, Corpus(train=train), **of_protocol(c))
-        return {k: v for k, v in vars(s).items() if v != ""}  # hashes may be known with the runs alone
+        # the corpus' hashes may be known with the runs alone; without a scorer, there is none
+        return {k: v for k, v in vars(s).items() if v != "" or k == "scorer"}
 
     def view(self, rows: list[Row]) -> View:
         return summary_view(rows)
@@ -245,13 +251,15 @@ def summary_view(rows: list[Row]) -> View:
     models = [r for r in summary if not r.get("reference")]
     if not models:
         return View([problems(rows)])
-    marked = MARKS.format(first=models[0]["name"], worse=worse(models))
+    titles = {c.key: c.title for c in columns}
+    quality = titles.get(quality_of(models), "")
+    competing = COMPETING.format(first=models[0]["name"], quality=quality, worse=worse(models))
     listed = ["- " + note for note in (*listed, *problems(rows))]
     table = Grid.of_columns(seen, with_intervals(summary, seen))
     parts: list[Grid | str | list[str]] = [
         table,
         seeds_note(models),
-        marked,
+        MARKS + (competing if quality else "."),
         by_seed(models, columns),
         protocol,
         listed,
@@ -276,9 +284,11 @@ MARKS = (
     "highest for the sparsemax score, or nearest to human text, run by run), by a paired, one-sided "
     "t-test over their seeds (of log perplexities) with Holm's correction for the number of rows, alpha "
     f".05. Few seeds make large groups, and a row of fewer than {LEAST_SEEDS} seeds is never marked. "
-    "(+x) is the distance to human text; there only rows compete that predict text no worse than "
-    "{first} (log PPL_eps, paired t-test, one-sided, alpha .05 each), because noise can "
-    "be as diverse as human text, too{worse}."
+    "(+x) is the distance to human text"
+)
+COMPETING = (
+    "; there only rows compete that predict text no worse than {first} (log {quality}, paired t-test, "
+    "one-sided, alpha .05 each), because noise can be as diverse as human text, too{worse}."
 )
 
 
@@ -291,7 +301,7 @@ def by_seed(models: list[Row], columns: tuple[Column, ...]) -> Grid:
     """A small table: the value of each seed for the main columns."""
     known = {c.key: c for c in columns}
     main = [known[next(k for k in keys if k in known)] for keys in MAIN if any(k in known for k in keys)]
-    seeds = sorted({seed for r in models for seed in r["seeds"]})
+    seeds = sorted({seed for r in models for seed in r["seeds"] if seed is not None})  # a file has none
 
     def cell(row: Row, column: Column, seed: int) -> str:
         value = dict(zip(row["seeds"], row.get(column.key + "_seeds", []))).get(seed)

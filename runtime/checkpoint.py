@@ -73,15 +73,7 @@ class Degenerate(UserError):
 
 
 class NoLanguageModel(UserError):
-    """A classifier's checkpoint where a language model's is needed, or one that nothing reads any more."""
-
-    def __init__(self, path: Path, config: dict[str, Any]):
-        super().__init__(
-            f"the checkpoint {path} is a classifier's of an earlier version (classify.py): train it again, "
-            "python train.py config/mnist_brief.py"
-            if "layers" in config
-            else f"the checkpoint {path} is a classifier's, no language model's: give a run on text"
-        )
+    """A classifier's checkpoint where a language model's is needed."""
 
 
 class Saveable(Protocol):
@@ -201,8 +193,10 @@ def _typed(content: Any, file: str, needed: dict[str, Any], others: dict[str, An
 
 def _read_config(path: Path, run: bool, classifier: bool) -> dict[str, Any]:
     config = _typed(read_json(path, strict=True), "config.json", _CONFIG, _RUN | _TRUNK)
-    if "layers" in config or (config["tokenizer"] == CLASSES and not classifier):
-        raise NoLanguageModel(path.parent, config)
+    if config["tokenizer"] == CLASSES and not classifier:
+        raise NoLanguageModel(
+            f"the checkpoint {path.parent} is a classifier's, no language model's: give a run on text"
+        )
     if run:
         _typed(config, "config.json", _RUN, {})
     check_row_name(config["name"])

@@ -273,20 +273,13 @@ def cli(main: Callable[[list[str]], int | None]) -> Callable[[], None]:
             if line is None or os.environ.get("TRACEBACK"):
                 raise
             line = printable(line)
-            # somebody's value of a megabyte
-            _say(line if len(line) <= LINE else f"{line[: LINE // 2]} ... {line[-LINE // 2 :]}")
+            if len(line) > LINE:  # somebody's value of a megabyte
+                line = f"{line[: LINE // 2]} ... {line[-LINE // 2 :]}"
+            print(f"{Path(sys.argv[0]).name}: error: {line}", file=sys.stderr)
             code = 2
         sys.exit(code or 0)
 
     return run
-
-
-def _program() -> str:
-    return Path(sys.argv[0]).name
-
-
-def _say(error: str) -> None:
-    print(f"{_program()}: error: {error}", file=sys.stderr)
 
 
 def _as_text(argv: list[str]) -> list[str]:

@@ -36,13 +36,17 @@ def generate(
         if model.masked:
             kwargs["use_cache"] = False  # it reads its block anew
         return GenerationMixin.generate(model, inputs=input_ids, **kwargs)
-    kwargs.pop("attention_mask", None)
+    mask = kwargs.pop("attention_mask", None)
     orders = tuple(o for o in ORDERS if not (model.masked and o == "speculative"))
     order = order or OWN.get(model.config.run["order"], "left_to_right")
     if order not in orders or kwargs:
         raise ValueError(f"{order!r}, {kwargs}: a text with gaps takes an order of {orders} and a generator")
+    texts = input_ids.clone()
+    read = torch.ones_like(texts, dtype=torch.bool) if mask is None else mask.bool()  # padding is not
     with torch.no_grad():
-        return torch.stack([fill(model, row, order, generator) for row in input_ids])
+        for text, own in zip(texts, read):
+            text[own] = fill(model, text[own], order, generator)
+    return texts
 
 
 def fill(model: Any, text: Tensor, order: str, generator: torch.Generator | None) -> Tensor:

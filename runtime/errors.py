@@ -20,12 +20,12 @@ class UserError(ValueError):
 
 
 @contextmanager
-def users_values(before: str = "", remedy: str = "") -> Iterator[None]:
-    """A context for code that gets a user's values and knows nothing of users (model.py, heads/, metrics).
-    Its ValueError becomes a UserError, with `before` in front of its message and `remedy` behind it."""
+def users_values() -> Iterator[None]:
+    """A context for code that gets a user's values and knows nothing of users (model.py, heads/, metrics):
+    its ValueError becomes a UserError."""
     try:
         yield
     except UserError:
         raise
     except ValueError as error:
-        raise UserError(f"{before}{error}{remedy}") from error
+        raise UserError(str(error)) from error

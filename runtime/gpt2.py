@@ -55,7 +55,7 @@ def check_size(config: "GPT2Config") -> None:
     check_model(GPT.size(GPTConfig(*sizes)), each=8)  # transformers' copy and this one
 
 
-def from_gpt2(name: str, dropout: float = 0.0) -> GPT:
+def from_gpt2(name: str) -> GPT:
     """The trunk of a `GPT2LMHeadModel`: a hub name ("gpt2") or a folder that `save_pretrained` wrote.
 
     UserError if it cannot be loaded or is a variant of GPT-2 that this trunk does not compute.
@@ -85,7 +85,7 @@ def from_gpt2(name: str, dropout: float = 0.0) -> GPT:
         if value != want and not (key == "n_inner" and value == 4 * config.n_embd):
             raise UserError(f"{name!r} has {key} = {value!r}; this trunk computes {want!r} only")
     sizes = (config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd)
-    model = GPT(GPTConfig(*sizes, dropout))
+    model = GPT(GPTConfig(*sizes))
     source = hf.transformer.state_dict()
     with torch.no_grad():
         for key, p in model.named_parameters():

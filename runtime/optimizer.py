@@ -151,7 +151,7 @@ def make_optimizer(
     if name == "adam":
         return torch.optim.Adam(parts, lr=learning_rate, betas=betas)
     if name == "sgd":
-        return torch.optim.SGD(parts, lr=learning_rate, momentum=betas[0], nesterov=True)
+        return torch.optim.SGD(parts, lr=learning_rate, momentum=betas[0], nesterov=betas[0] > 0)
     adamw = torch.optim.AdamW(parts, lr=learning_rate, betas=betas, fused=True)
     if name == "adamw":
         return adamw
@@ -192,12 +192,9 @@ def load_optimizer(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScale
 
 def _fits(optimizer: torch.optim.Optimizer) -> bool:
     return all(
-        state[key].shape == p.shape and state[key].dtype == p.dtype and _steps(state) == 1
+        state[key].shape == p.shape
+        and state[key].dtype == p.dtype
+        and ("step" not in state or state["step"].numel() == 1)  # Muon counts none
         for p, state in optimizer.state.items()
         for key in STATE[type(optimizer).__name__]
     )
-
-
-def _steps(state: dict[str, Any]) -> int:
-    """How many numbers a parameter's count of steps has. Muon keeps none."""
-    return state["step"].numel() if "step" in state else 1

@@ -3,9 +3,9 @@ may change."""
 
 import math
 from collections.abc import Callable
-from dataclasses import Field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,6 +17,9 @@ from runtime.errors import UserError
 from runtime.gpt2 import from_gpt2
 from runtime.processes import Processes
 from runtime.values import Dtype
+
+if TYPE_CHECKING:
+    from config.defaults import TrainConfig
 
 # keys that a resumed run may change: none of them changes what a step computes, but for the rounding of
 # another device, and of sums over another number of processes
@@ -31,21 +34,7 @@ RESUMABLE = {
 # The schedule
 
 
-class Schedule(Protocol):
-    """What a TrainConfig, a dataclass, says of the learning rate."""
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-    max_steps: int
-    learning_rate: float
-    min_lr: float
-    warmup_steps: int
-    lr_decay_steps: int
-
-
-S = TypeVar("S", bound=Schedule)
-
-
-def learning_rate(c: Schedule, step: int) -> float:
+def learning_rate(c: "TrainConfig", step: int) -> float:
     """Linear warm-up to learning_rate over warmup_steps, then a half cosine down to min_lr at
     lr_decay_steps."""
     end = c.lr_decay_steps or c.max_steps
@@ -55,7 +44,7 @@ def learning_rate(c: Schedule, step: int) -> float:
     return c.min_lr + 0.5 * (1 + math.cos(math.pi * ratio)) * (c.learning_rate - c.min_lr)
 
 
-def adopt_schedule(c: S, ckpt: Checkpoint) -> tuple[S, str]:
+def adopt_schedule(c: "TrainConfig", ckpt: Checkpoint) -> tuple["TrainConfig", str]:
     """(the configuration `c` with the end of the cosine that a resumed run has, the words that say so).
 
     A resumed run keeps the end of its cosine. Only a finished one can be given more steps after that end, or
@@ -88,7 +77,7 @@ def adopt_schedule(c: S, ckpt: Checkpoint) -> tuple[S, str]:
     return now, f"; it was finished and goes on to step {c.max_steps}: {_extension(now, step, end, new)}"
 
 
-def _extension(c: Schedule, step: int, end: int, new: int) -> str:
+def _extension(c: "TrainConfig", step: int, end: int, new: int) -> str:
     """What happens to the learning rate of a finished run whose cosine ended at `end` and now ends at
     `new`."""
     if new != end:
@@ -225,8 +214,9 @@ def start_from(name: str, model: LanguageModel, config: dict[str, Any]) -> tuple
     with torch.no_grad():
         for k in fits:
             parameters[k].copy_(weights[k])
-    new = ", ".join(sorted(parameters.keys() - fits))
+    new, unused = (", ".join(sorted(keys)) for keys in (parameters.keys() - fits, weights.keys() - fits))
     before = weights["head.log_gain"].exp().item() if "head.log_gain" in weights else gain
     now = torch.as_tensor(model.head.gain).item()
     other = "" if math.isclose(before, now, rel_tol=1e-5) else f"; its gain was {before:.4g}, here {now:.4g}"
-    return f"started from {name}" + (f"; as initialised: {new}" if new else "") + other, digest
+    kept = f"; as initialised: {new}" * bool(new) + f"; not used: {unused}" * bool(unused)
+    return f"started from {name}{kept}{other}", digest

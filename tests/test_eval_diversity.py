@@ -334,8 +334,6 @@ def test_files(honest, trained, sig):
 def test_a_dozen_texts_a_row_are_kept_unless_all_are_asked_for(trained, tmp_path):
     argv = [str(trained), *SMALL, "--texts=14", f"--out={tmp_path / 't'}"]
     for flags, kept in (([], 12), (["--texts_kept=3"], 12), (["--texts_kept=0"], 14)):
-        if kept == 14:
-            shutil.rmtree(tmp_path / "t.samples")  # they are made again
         assert main([*argv, *flags]) == 0
         assert {len(samples(tmp_path / "t", name)) for name in ("baseline", *REFERENCES)} == {kept}
 
@@ -367,6 +365,14 @@ def test_unchanged_rows_are_kept(table, trained, sig, no_work, capsys):
     assert capsys.readouterr().err.count("kept from") == 2
     assert main([str(sig), *SMALL, f"--out={table}"]) == 0  # one of them alone: the other row stays
     assert same(rows(table), there)
+
+
+def test_intervals_of_references_are_over_as_many_halves_as_are_asked_for(table, trained, capsys):
+    before = rows(table)["human"]
+    assert main([str(trained), *SMALL, "--halves=9", f"--out={table}"]) == 0
+    assert capsys.readouterr().err.count("kept from") == 1
+    human = rows(table)["human"]
+    assert human["zipf_ci"] != before["zipf_ci"] and human["zipf"] == before["zipf"]
 
 
 def test_only_what_is_new_or_changed_is_done(table, trained, variant, monkeypatch):

@@ -617,6 +617,16 @@ def test_gaps_are_filled_in_by_default_as_the_run_was_trained(filler, monkeypatc
     assert torch.equal(by_default, theirs.generate(GAPS, order=order, generator=seeded(3)))
 
 
+def test_padding_beside_a_gap_is_not_read(filler):
+    _, theirs, _ = filler
+    alone = theirs.generate(GAPS[:1], generator=seeded(3))
+    padded, mask = (
+        torch.nn.functional.pad(t, (2, 0), value=v) for t, v in ((GAPS[:1], VOCAB), (GAPS[:1] * 0 + 1, 0))
+    )
+    together = theirs.generate(padded, attention_mask=mask, generator=seeded(3))
+    assert torch.equal(together[:, 2:], alone) and (together[:, :2] == VOCAB).all()
+
+
 @torch.no_grad()
 def test_what_it_says_of_gaps_is_what_our_reader_says(filler):
     _, theirs, ours = filler

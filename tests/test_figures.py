@@ -1,6 +1,9 @@
 """The frontier's points, and figures of rows: what is drawn is what the rows hold."""
 
+import json
 import math
+import shutil
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -11,9 +14,9 @@ from evaluation import scorer as scorers
 from evaluation.texts import cut, held_out_prompts
 from measures import curve
 from measures import frontier as frontier_measure
-from measures.curve import CurveMeasure
+from measures.curve import CurveConfig, CurveMeasure
 from measures.frontier import FrontierConfig, FrontierMeasure
-from measures.measure import evaluate
+from measures.measure import evaluate, open_runs
 from measures.store import Store
 from measures.text import TextMeasure
 from measures.text_numbers import open_all
@@ -85,6 +88,12 @@ def test_a_frontier_under_a_scorer(trained, frontier, tmp_path, monkeypatch):
         FrontierMeasure().open(configure(FrontierConfig, [str(trained), *flags]))
 
 
+def test_that_a_frontier_has_no_scorer_is_known_before_any_training(trained):
+    (run,) = open_runs([str(trained)])
+    c = configure(FrontierConfig, [str(trained), *SMALL])
+    assert FrontierMeasure().check(c, [run.ckpt.config])["scorer"] == ""
+
+
 def test_an_impossible_temperature_is_refused(trained):
     with pytest.raises(ValueError, match="temperature"):
         FrontierMeasure().open(configure(FrontierConfig, [str(trained), *SMALL, "--values=1,-1"]))
@@ -121,6 +130,7 @@ def runs(truth: bool = False) -> list[dict]:
             "row": row,
             "overlay": "small",
             "seed": seed,
+            "settings": {},
             "training": {"init_from": "", "head": row, "seed": seed},
             "curve": [entry(step, 40.0 + 10 * seed + 100 / step, truth) for step in (10, 20, 30)],
         }
@@ -160,8 +170,53 @@ def test_figures_of_curves(tmp_path, truth, ends):
 
 def test_what_has_no_curve_has_no_figure(tmp_path):
     once = [r | {"curve": r["curve"][:1]} for r in runs()]
-    assert CurveMeasure().draw([], tmp_path / "x") == CurveMeasure().draw(once, tmp_path / "x") == []
+    unknown = [{k: v for k, v in r.items() if k != "training"} for r in runs()]
+    for rows in ([], once, unknown):
+        assert CurveMeasure().draw(rows, tmp_path / "x") == []
     assert not [*tmp_path.iterdir()]
+
+
+def test_an_evaluation_without_a_number_is_no_line():
+    """As a version wrote that had null for inf."""
+    rows = [{"name": "a", "curve": [{"step": 1, "val_ppl": None}, {"step": 2, "val_ppl": 4.0}]}]
+    assert curve.curves({"a": rows}, itemgetter("val_ppl")) == {"a": {2: [4.0]}}
+
+
+def test_a_part_has_one_quantity_from_start_to_end(tmp_path, monkeypatch):
+    """What judges the run: the perplexity, which may be infinite, and PPL_eps of a sparse head."""
+    part = {"step": 1, "val_windows": 3, "val_nll": "inf", "val_ppl": "inf", "val_ppl_eps": 9.0}
+    last = {"step": 2, "val_nll_windows": math.log(8), "val_nll": 3.0, "val_ppl_eps": 20.0}
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (part, last)))
+
+    def perplexities(sparse: bool) -> list[float]:
+        return [e["val_ppl"] for e in curve.evaluations(tmp_path, True, sparse)]
+
+    assert perplexities(True) == pytest.approx([9, 8]) and perplexities(False) == pytest.approx([math.inf, 8])
+    drawn = []
+    monkeypatch.setattr(curve, "multiples", lambda data, y: drawn.append(data))
+    row = runs()[0] | {"settings": {"part": True}, "curve": curve.evaluations(tmp_path, True, True)}
+    assert [*dict(curve.learning({"a": [row]}))] == [""] and drawn[0]["a"][2] == pytest.approx([8])
+
+
+def test_a_curve_is_measured_anew_when_its_run_went_on(trained, tmp_path):
+    """Its best checkpoint may stay as it was."""
+    c = CurveConfig([str(trained)], out=str(tmp_path / "x"))
+    store = Store.beside(c.out)
+    assert evaluate(CurveMeasure(), c) == 0
+    (whole,) = store.rows("curve")
+    store.put([whole | {"curve": whole["curve"][:-1]}])
+    for _ in range(2):
+        assert evaluate(CurveMeasure(), c) == 0 and store.rows("curve")[0]["curve"] == whole["curve"]
+
+
+def test_a_sparse_head_is_known_by_its_configuration(trained, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    path = run / "best" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"head": "sparsemax"}))
+    session = CurveMeasure().open(CurveConfig([str(run)], part=True))
+    for e in session.numbers(session.subjects[0])["curve"]:
+        assert e["val_ppl"] == pytest.approx(e["val_ppl_eps"])
 
 
 def learnt_by_heart(windows: int) -> dict[str, list[dict]]:

@@ -89,8 +89,8 @@ def test_a_trunk_of_ours_survives_transformers(tmp_path):
 def test_half_precision_files_are_read_as_float32(tmp_path):
     hf = hf_model().half()
     hf.save_pretrained(tmp_path)
-    ours = from_gpt2(str(tmp_path), dropout=0.25)
-    assert all(p.dtype == torch.float32 for p in ours.parameters()) and ours.config.dropout == 0.25
+    ours = from_gpt2(str(tmp_path))
+    assert all(p.dtype == torch.float32 for p in ours.parameters())
     assert torch.equal(ours.wpe.weight, hf.transformer.wpe.weight.float())
 
 

@@ -365,6 +365,18 @@ def test_a_mean_has_the_places_of_its_interval(values, shown):
     assert mean(values) == shown
 
 
+def test_a_run_that_diverged_is_named_and_not_counted():
+    rows = [{"name": f"a-{seed}", "row": "a", "overlay": "", "seed": seed, "ppl": 4.0} for seed in (1, 2)]
+    lost = [
+        {k: v for k, v in rows[0].items() if k != "ppl"} | {"name": f"{row}-3", "row": row, "seed": 3}
+        for row in "ab"
+    ]
+    view = OrdersMeasure().view([*rows, *(r | {"problem": "its training diverged"} for r in lost)])
+    assert view.grids[0].lines == [["a", "2", "4"]]
+    for name in ("a-3", "b-3"):
+        assert f"{name} could not be evaluated: its training diverged" in view.notes
+
+
 def test_the_figure(tmp_path):
     """A row by its seeds' means, in orders that it was trained in."""
     sampler = {"sampler": "random order", "evaluations": 35.0, "solved": 0.5, "optimal": 0.25}

@@ -208,6 +208,27 @@ def test_the_views_name_the_best_point_and_the_edges(tmp_path):
         search.write_views(store, tmp_path / "x.tune")
 
 
+def test_trials_that_came_out_of_turn_are_all_shown(tmp_path):
+    """As where others are still to come: those of the shared points, then those that follow from them."""
+    store = Store(tmp_path / "x.jsonl")
+    store.put([entry("baseline", 1, 2.0), entry("baseline", 7, 1.0)])
+    line = search.write_views(store, tmp_path / "x.tune").split("\n\n")[0].splitlines()[2]
+    assert [cell.strip() for cell in line.split("|")[1:3]] == ["baseline", "2"]
+    assert search.best_so_far(trials_in(store), 4) == [math.exp(2), math.exp(1)]
+
+
+def test_a_setting_that_a_row_sets_by_now_is_not_a_trials(tmp_path):
+    """Its point is proposed anew."""
+    store, c = Store(tmp_path / "x.jsonl"), TableConfig(rows=["baseline --gain=1"])
+    store.put([entry("baseline", i, 1.0 + i) for i in range(2)])
+    trials = Search(c, NO_STORE)
+    trials.store = store
+    trial = trials.further(c.rows[0], None, 1)
+    assert trial.point.keys() == {"learning_rate"} and trial.wanted["gain"] == 1
+    both = [entry("a", 0, 1.0), entry("a", 1, 2.0, point={"learning_rate": 2e-3})]  # while it is made again
+    assert search.best_value(both[0], both, "gain") == "14.1"
+
+
 # ---- a whole search ----------------------------------------------------------------------------------------
 
 
@@ -350,6 +371,8 @@ def test_a_tuned_table(start, capsys):
     rows = Store(Path("results/mini.jsonl")).rows("text")
     for row in (r for r in rows if "training" in r):
         assert {k: row["training"][k] for k in best["point"]} == best["point"]
+    with pytest.raises(ValueError, match=r"seeds = .1, 2.: the rows were tuned at seed 1"):
+        start("--tuned", seeds=[1, 2], tune_seed=7, rows=["baseline"])
     assert start("--tuned", "--partial", seeds=[2, 3]) == 0 and len(start.trained) == 4
     assert "smooth_gpt (0 of 2 trials): left out" in capsys.readouterr().err
     # another table may take its points from there

@@ -175,6 +175,18 @@ def test_nearness_to_human_is_not_quality():
     assert marks(rows, HUMAN, (BLEU,))["sparse"]["self_bleu_best"]
 
 
+def test_the_papers_rows_are_told_apart_by_their_own_perplexity():
+    """One of a perplexity that is not finite does not compete; of rows without one nobody is left out."""
+    paper = {n: {s: r | {"ppl_train": r["ppl_eps"]} for s, r in runs.items()} for n, runs in ROWS.items()}
+    for runs in paper.values():
+        for r in runs.values():
+            del r["ppl_eps"]
+    assert worse(paper) == worse(ROWS)
+    paper["same"][2]["ppl_train"] = math.inf
+    assert worse(paper) == worse(ROWS) | {"same"}
+    assert worse({name: {1: {"accuracy": 9.0}} for name in "ab"}) == set()
+
+
 # ---- the summary -------------------------------------------------------------------------------------------
 
 SETTINGS = {"protocol": "honest", "tokenizer": "", "train": "", "corpus": "", "split": "test", "texts": 4}
@@ -208,6 +220,22 @@ def test_the_summary_says_what_it_marks():
     assert "bad-small-1 could not be evaluated: its weights hold nan" in view.markdown
     assert "Self-BLEU, seed 3" in view.markdown and "10.60" in view.markdown
     assert "183.1 180.5 187.4" in view.sheet
+
+
+def test_the_summary_names_the_perplexity_that_decides_who_competes():
+    paper = {"settings": SETTINGS | {"protocol": "paper"}}
+    rows = [row_of(row, 1, ppl_train=9.0, self_bleu=1.0) | paper for row in "ab"]
+    assert "no worse than a (log PPL(train), paired" in summary_view(rows).markdown
+    none = [row_of(row, 1, self_bleu=1.0) for row in "ab"]
+    assert "the distance to human text.\n" in summary_view(none).markdown
+
+
+def test_a_file_of_texts_has_no_seed():
+    rows = [row_of("a", s, ppl_eps=9.0, self_bleu=1.0) for s in (1, 2)]
+    file = row_of("theirs", None, self_bleu=2.0) | {"name": "theirs", "overlay": ""}
+    head, _, a, theirs = summary_view([*rows, file]).parts[3].markdown.splitlines()
+    assert "Self-BLEU, seed 2" in head and "None" not in head
+    assert a.count("1.00") == 2 and theirs.count(" - ") == 4
 
 
 def test_seeds_are_grouped_by_their_fields():

@@ -420,10 +420,12 @@ def test_rows_of_other_settings_or_of_another_text_are_refused_before_training(w
     other = f"--split=validation --texts=7 --prompt_tokens=6 --new_tokens=30 --data={token_folder}"
     with pytest.raises(ValueError, match="rows of other settings .*texts 6, now 7"):
         make(evaluate=other)
-    changed = [r | {"settings": r["settings"] | {"train": "0" * 64}} for r in rows().values()]
-    Store(Path("results/mini.jsonl")).put(changed)
-    with pytest.raises(ValueError, match="rows of other settings .train '0000.* now"):
-        make()
+    there = rows().values()
+    for key, says in (("scorer", "scorer '0000.* now ''"), ("train", "train '0000.* now")):
+        changed = [r | {"settings": r["settings"] | {key: "0" * 64}} for r in there]
+        Store(Path("results/mini.jsonl")).put(changed)
+        with pytest.raises(ValueError, match=f"rows of other settings .{says}"):
+            make()
     assert len(trained) == 1
 
 

@@ -210,6 +210,11 @@ def test_files_of_splits(tmp_path, capsys):
     expected = {"train": joined(TEXTS[:4]), "validation": joined(TEXTS[4:5]), "test": "the end\n"}
     assert prepare(tmp_path, folder) == expected
     assert "not read: 1 text files" in capsys.readouterr().err
+    (folder / "validation.parquet").rename(folder / "valid.parquet")  # WikiText's name
+    assert prepare(tmp_path, folder, force=True) == expected
+    (folder / "valid.parquet").unlink()
+    with pytest.raises(UserError, match="has test.txt and no file for validation: add it"):
+        prepare(tmp_path, folder, force=True)
 
 
 @pytest.mark.parametrize("name", ["one.txt", "one.txt.gz", "one.jsonl"])

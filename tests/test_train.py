@@ -430,6 +430,38 @@ def test_the_best_is_saved_by_the_resume_if_it_was_not_before(run, tiny, monkeyp
     assert run(c) == 0 and progress(c.out_dir, "best") == at(4, 1.0, best=1.0)
 
 
+def test_a_best_that_is_lost_is_not_replaced_by_a_worse_one(run, tiny, monkeypatch, capsys):
+    """Only `last` was copied, say: it was not the best."""
+    scores_are(monkeypatch, 1.0, 2.0, 1.5)
+    c = tiny(max_steps=4, lr_decay_steps=6, eval_interval=2)
+    assert run(c) == 0
+    shutil.rmtree(Path(c.out_dir) / "best")
+    c.max_steps, c.resume = 6, True
+    assert run(c) == 0 and "has no checkpoint `best`" in capsys.readouterr().out
+    assert progress(c.out_dir, "best") == at(6, 1.5, best=1.5)
+
+
+def test_a_resumed_run_needs_its_source_no_more(run, tiny, trained, tmp_path):
+    source = shutil.copytree(trained, tmp_path / "source")
+    c = tiny(init_from=str(source), max_steps=2, lr_decay_steps=3)
+    assert run(c) == 0
+    shutil.rmtree(source)
+    c.max_steps, c.resume = 3, True
+    assert run(c) == 0
+
+
+def test_a_rate_that_would_rise_is_refused(tiny):
+    with pytest.raises(ValueError, match="min_lr = 0.01: the rate would rise from learning_rate = 0.001"):
+        tiny(learning_rate=1e-3, min_lr=0.01).check()
+
+
+def test_sgd_without_momentum(run, tiny):
+    c = tiny(optimizer="sgd", beta1=0.0, max_steps=2, lr_decay_steps=3)
+    assert run(c) == 0
+    c.max_steps, c.resume = 3, True
+    assert run(c) == 0
+
+
 def test_a_finished_run_is_extended(run, tiny, tmp_path, monkeypatch, equal_state, capsys):
     """Its schedule stays; also stopped on the way, it is the run that was given both numbers at its start."""
     c, whole = tiny(max_steps=4), tiny(max_steps=8, lr_decay_steps=4, out_dir=str(tmp_path / "whole"))
@@ -675,7 +707,7 @@ def test_a_folder_in_use_is_refused(run, tiny):
         run(c)
 
 
-OTHER_RUNS = dict(head="sigmoid", n_embd=16, n_layer=2, seed=1, batch_size=4, learning_rate=1e-4, dropout=0.1)
+OTHER_RUNS = dict(head="sigmoid", n_embd=16, n_layer=2, seed=1, batch_size=4, learning_rate=0.02, dropout=0.1)
 OTHER_RUNS |= dict(bayesian=True, lr_decay_steps=9, max_steps=9, dtype="float16")
 
 
@@ -769,6 +801,13 @@ def gpt2_folder(path, vocab=VOCAB, block=16) -> GPT:
     trunk = GPT(GPTConfig(vocab, block, 1, 2, 32))
     to_gpt2(trunk, path)
     return trunk
+
+
+def test_init_from_says_what_it_does_not_use(run, trainer, tiny, tmp_path, capsys):
+    untied = tiny(tied=False, max_steps=1, out_dir=str(tmp_path / "untied"))
+    assert run(untied) == 0
+    trainer(tiny(init_from=untied.out_dir))
+    assert capsys.readouterr().out.endswith("; not used: head.projection.weight\n")
 
 
 def test_init_from_another_trunk_is_refused(trainer, tiny, trained):

@@ -65,7 +65,7 @@ from runtime.errors import UserError
 HELD_OUT = 0.01  # share of the bytes, of validation and of test
 PARTS = {"train": (0, 0.9), "validation": (0.9, 0.95), "test": (0.95, 1)}  # of a single document
 RANGES = 2**22  # of keys; 36 MB
-FILE_OF_SPLIT = re.compile(r"(train|validation|test)(-\d+-of-\d+)?\.\w+")
+FILE_OF_SPLIT = re.compile(r"(train|test|(val|valid|validation|dev))([-_]\d+(-of-\d+)?)?\.\w+")
 
 Lines = Callable[[], Iterator[str]]  # starts a fresh pass over a split's text
 
@@ -89,7 +89,8 @@ def joined(documents: Documents) -> Iterator[str]:
 def split_by_name(source: Path, files: dict[str, Path]) -> dict[str, dict[str, Path]] | None:
     """The files of each split: those in the folders train, validation and test, else those of these names.
 
-    None if there are no such folders, and not a file for each split.
+    None if there are no such folders, and no file has the name of a held-out split. UserError if files of
+    these names are no three splits: a user's test file is never trained on.
     """
 
     def folder(name: str) -> str:
@@ -97,13 +98,20 @@ def split_by_name(source: Path, files: dict[str, Path]) -> dict[str, dict[str, P
 
     def file(name: str) -> str:
         match = FILE_OF_SPLIT.fullmatch(name.rpartition("/")[2])
-        return match[1] if match else ""
+        return ("validation" if match[2] else match[1]) if match else ""
 
     has_folders = any((source / split).is_dir() for split in SPLITS)
     split_of = folder if has_folders else file
     chosen = {split: {n: p for n, p in files.items() if split_of(n) == split} for split in SPLITS}
     if not has_folders and not all(chosen.values()):
-        return None
+        named = [name for split in ("validation", "test") for name in chosen[split]]
+        if not named or source.is_file():
+            return None
+        lacking = " and ".join(split for split in SPLITS if not chosen[split])
+        raise UserError(
+            f"source {source} has {', '.join(named)} and no file for {lacking}: add it (train.txt, "
+            "validation.txt and test.txt, say), or rename or move what is no split"
+        )
     outside = len(files) - sum(map(len, chosen.values()))
     if outside:
         print(f"not read: {outside} text files outside train, validation and test", file=sys.stderr)

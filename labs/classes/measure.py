@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from labs.classes.judge import COLUMNS, PUBLISHED, judge
-from labs.classes.sets import KINDS, open_images
+from labs.classes.sets import KINDS, ImageSet, open_images
 from measures.measure import Measure, NamedRun, Session, open_runs
 from measures.store import Row
 from measures.summary import grouped, summarise
@@ -29,7 +29,7 @@ class ClassesConfig:
     # fmt: off
     checkpoints: list[str]          # [NAME=]RUN ...: out folders of classifiers, or checkpoints in them
     split: Literal["validation", "test"] = "test"
-    source: str = ""                # the folder with the images' files; empty: their public home
+    source: str = ""                # the folder with the images' files; empty: where the first run had them
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
     out: str = ""                   # writes OUT.jsonl, OUT.md and OUT.csv
     #                                 rows of unchanged checkpoints in it are kept
@@ -53,11 +53,11 @@ class ClassesSession(Session):
             if entry.ckpt.config["data_sha256"] != first.ckpt.config["data_sha256"]:
                 both = f"{entry.path} and {first.path}"
                 raise UserError(f"{both} were trained on other images: they cannot stand in one table")
-        images = open_images(first.ckpt.config["dataset"], c.source)
+        images = open_images(first.ckpt.config["dataset"], c.source or first.ckpt.config["source"])
         if images.sha256 != first.ckpt.config["data_sha256"]:
             raise UserError(f"{first.path} was trained on other images of {images.name}: give its --source")
         self.images = getattr(images, c.split)
-        self.settings = {"split": c.split, "images": first.ckpt.config["dataset"]}
+        self.settings = settings_of(c, images)
 
     def numbers(self, subject: NamedRun) -> Row:
         """Accuracy, NLL and calibration; and what chose the checkpoint: the same on validation images."""
@@ -73,20 +73,26 @@ class ClassesSession(Session):
         return {**judged._asdict(), **chosen, **steps}
 
 
+def settings_of(c: ClassesConfig, images: ImageSet) -> dict[str, Any]:
+    """What two rows must share to stand in one table."""
+    return {"split": c.split, "images": images.name, "corpus": images.sha256}
+
+
 class ClassesMeasure(Measure):
     name, which, config, session = "classes", "best", ClassesConfig, ClassesSession
 
     def check(self, c: ClassesConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
         sets = {(config["dataset"], config["source"]) for config in wanted}
-        for dataset, source in sets:
+        for dataset, _ in sets:
             if dataset not in KINDS:
                 raise UserError(f"dataset = {dataset!r} is text: --measure=text measures its runs")
-            open_images(dataset, source)  # what cannot be had is said once, and before any training
-        if len({dataset for dataset, _ in sets}) > 1:
-            raise UserError(
-                f"{', '.join(sorted(d for d, _ in sets))}: other images cannot stand in one table"
-            )
-        return {"split": c.split, "images": wanted[0]["dataset"]}
+        sets |= {(dataset, c.source) for dataset, _ in sets if c.source}
+        # what cannot be had is said once, and before any training
+        opened = [settings_of(c, open_images(*asked)) for asked in sorted(sets)]
+        if any(settings != opened[0] for settings in opened):
+            which = ", ".join(" of ".join(filter(None, asked)) for asked in sorted(sets))
+            raise UserError(f"{which}: other images cannot stand in one table")
+        return opened[0]
 
     def view(self, rows: list[Row]) -> View:
         sound, listed = [r for r in rows if "problem" not in r], problems(rows)

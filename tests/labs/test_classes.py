@@ -554,14 +554,6 @@ def test_a_classifier_is_no_language_model(flags, run, tmp_path):
     assert checkpoint.load_model(tmp_path / "out", classifier=True)[0].trunk.config.vocab_size == 10
 
 
-def test_a_classifier_of_an_earlier_version_says_what_to_do(flags, run, tmp_path):
-    assert run(flags(max_steps=1)) == 0
-    path = tmp_path / "out" / "last" / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"layers": LAYERS, "images": "mnist"}))
-    with pytest.raises(UserError, match="earlier version .classify.py.: train it again, python train.py"):
-        run([*flags(max_steps=1), "--resume"])
-
-
 def test_without_the_lab_its_names_are_unknown(monkeypatch):
     monkeypatch.setattr("runtime.places.CODE", Path("nowhere"))
     with pytest.raises(UserError, match="unknown dataset 'mnist'"):
@@ -606,6 +598,28 @@ def test_images_that_cannot_be_had_are_found_before_any_training(make, tmp_path)
     with pytest.raises((UserError, FileNotFoundError), match="nosuch") as caught:
         make(flags=f"--source={tmp_path / 'nosuch'} --trunk_args.layers=FC[8]")
     assert "\n" not in str(caught.value) and not (tmp_path / "runs").exists()
+
+
+def test_other_images_of_the_measure_are_found_before_any_training(make, tmp_path):
+    shape = KINDS["mnist"].shape
+    write_mnist(tmp_path / "other", made(30, shape, 10, 5), made(10, shape, 10, 6))
+    with pytest.raises(UserError, match="mnist of .*other.*: other images cannot stand in one table"):
+        make(evaluate=f"--source={tmp_path / 'other'}")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_rows_of_other_images_are_not_kept(make, tmp_path):
+    assert make(rows=["softmax"], seeds=[2])[0] == 0
+    store = Store(tmp_path / "results/t.jsonl")
+    (row,) = store.rows("classes")
+    assert row["settings"]["corpus"] == row["training"]["data_sha256"]
+    store.put([row | {"settings": row["settings"] | {"corpus": "0" * 64}}])
+    with pytest.raises(UserError, match="holds rows of other settings .corpus '0000"):
+        make(rows=["softmax"], seeds=[3])
+
+
+def test_the_runs_own_source_is_enough(make):
+    assert make(rows=["softmax"], seeds=[2], evaluate="")[0] == 0
 
 
 def test_the_table_has_means_beside_the_documents(make, tmp_path):
