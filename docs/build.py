@@ -70,27 +70,9 @@ def names(rows: Iterable[str]) -> str:
 def environment() -> Environment:
     env = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     env.filters |= {"form": form, "cell": cell, "ranked": ranked}
-    shared = (
-        "record",
-        "rows",
-        "curves",
-        "decoded",
-        "dearest",
-        "frontier",
-        "verdict",
-        "told",
-        "classified",
-        "ratios",
-        "shared_ratios",
-        "standing",
-        "search",
-        "fits",
-        "written",
-        "bench",
-        "full_size",
-        "hours",
-    )
-    env.globals |= {name: getattr(sources, name) for name in shared}
+    shared = "record rows curves decoded dearest frontier verdict told classified ratios shared_ratios "
+    shared += "standing search fits written bench full_size hours"
+    env.globals |= {name: getattr(sources, name) for name in shared.split()}
     env.globals |= {"table": table, "star": star, "best": best, "names": names, "span": Span}
     env.globals |= {"slope": gallery.slope_of}
     env.globals |= {"planned": len(configure(TableConfig, [str(ROOT / "config/tables/heads.py")]).rows)}

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from scipy.special import logsumexp
-from scipy.stats import chisquare
 
 from data.grammar.grammar import build
 from data.grammar.machine import UNKNOWN, Machine, Tables
@@ -12,7 +11,6 @@ from data.grammar.truth import GrammarTruth
 from data.grammar.two_sided import MASKED, ForwardBackward
 
 T = 5
-STREAM, START, INSIDE, WHOLE = {}, {"start": 0}, {"start": 5}, {"whole": True}
 
 
 def documents() -> Machine:
@@ -64,14 +62,10 @@ def texts(machine: Machine, length: int = T) -> np.ndarray:
     return np.stack(np.unravel_index(np.arange(machine.V**length), [machine.V] * length), 1)
 
 
-def joint(exact: ForwardBackward, start: int | None = None, whole: bool = False) -> np.ndarray:
+def joint(exact: ForwardBackward) -> np.ndarray:
     """p(text) of all texts (V, V, .., V), from the machine's left-to-right probabilities."""
     machine, rows = exact.machine, texts(exact.machine)
-    first = np.zeros(machine.Q * machine.X)
-    if start is None and not whole:
-        first = machine.visits / machine.visits.sum()
-    else:
-        first[start or 0] = 1
+    first = machine.visits / machine.visits.sum()
     total = np.zeros(len(rows))
     for state in np.flatnonzero(first):
         states = machine.parse(rows, state)
@@ -79,8 +73,6 @@ def joint(exact: ForwardBackward, start: int | None = None, whole: bool = False)
             machine.probs(states.ravel()).reshape(*states.shape, machine.V), rows[..., None], 2
         )[..., 0]
         total += first[state] * np.where(states == UNKNOWN, 0, p).prod(1)
-    if whole:
-        total *= (rows[:, -1] == machine.end) & (rows[:, :-1] != machine.end).all(1)
     return total.reshape([machine.V] * T)
 
 
@@ -102,26 +94,25 @@ def masks(rng: np.random.Generator) -> np.ndarray:
     return np.concatenate([~np.eye(T, dtype=bool), sides, sides[:, ::-1], rng.random((30, T)) < 0.5])
 
 
-@pytest.mark.parametrize("how", [STREAM, START, INSIDE, WHOLE])
-def test_marginals(exact, how):
-    rng, p = np.random.default_rng(1), joint(exact, **how)
+def test_marginals(exact):
+    rng, p = np.random.default_rng(1), joint(exact)
+    assert p.sum() == pytest.approx(1)
     known = masks(rng)
     rows = np.where(known, some_texts(p, len(known), rng), MASKED)
-    found = np.exp(exact.log_probs(rows, **how))
+    found = np.exp(exact.log_probs(rows))
     expected = [given(p, rows[b], i) for b, i in np.argwhere(~known)]
     assert found == pytest.approx(np.array(expected), abs=1e-13)
     assert ((found == 0) == (np.array(expected) == 0)).all()
-    assert (rows[:, :-1] == exact.machine.end).any() == (how is not WHOLE)  # an end inside the window
+    assert (rows[:, :-1] == exact.machine.end).any()  # an end inside the window
 
 
-@pytest.mark.parametrize("how", [STREAM, START, WHOLE])
-def test_only_what_is_asked(exact, how):
-    rng, p = np.random.default_rng(2), joint(exact, **how)
+def test_only_what_is_asked(exact):
+    rng, p = np.random.default_rng(2), joint(exact)
     rows = np.where(rng.random((20, T)) < 0.4, some_texts(p, 20, rng), MASKED)
     at = (rows == MASKED) & (rng.random(rows.shape) < 0.3)
-    everything = exact.log_probs(rows, **how)
+    everything = exact.log_probs(rows)
     assert 0 < at.sum() < len(everything) and not at.any(1).all()  # nothing is asked of some rows
-    assert np.array_equal(exact.log_probs(rows, at, **how), everything[at[rows == MASKED]])
+    assert np.array_equal(exact.log_probs(rows, at), everything[at[rows == MASKED]])
 
 
 def test_the_stream_looks_the_same_everywhere(small):
@@ -129,47 +120,9 @@ def test_the_stream_looks_the_same_everywhere(small):
     assert p == pytest.approx(np.tile(p[0], (12, 1))) and p[0, small.machine.end] == pytest.approx(
         1 / small.machine.mean_length
     )
-    began = np.exp(small.log_probs(np.full((1, 12), MASKED), start=0))
-    assert began[0] == pytest.approx([0.7, 0.3, 0, 0, 0, 0, 0, 0])
-
-
-@pytest.mark.parametrize("how", [STREAM, START, INSIDE, WHOLE])
-def test_evidence(exact, how):
-    """Of all texts: their probabilities, which sum to 1, or to that of the length."""
-    p, rows = joint(exact, **how), texts(exact.machine)
-    some = np.random.default_rng(3).permutation(len(rows))[:500]
-    some = np.union1d(some, np.flatnonzero(p.ravel())[:500])
-    evidence = np.exp(exact.log_evidence(rows[some], **how))
-    assert evidence == pytest.approx(p.ravel()[some], abs=1e-14)
-    assert ((evidence == 0) == (p.ravel()[some] == 0)).all() and (evidence == 0).any()
-    of_length = np.exp(exact.log_evidence(np.full((1, T), MASKED), **how))[0]
-    assert p.sum() == pytest.approx(of_length) and (of_length == pytest.approx(1)) == (how is not WHOLE)
-
-
-@pytest.mark.parametrize("how", [STREAM, START, WHOLE])
-@pytest.mark.parametrize("known", [0, 0.4])
-def test_samples(exact, how, known):
-    rng, p, n = np.random.default_rng(5), joint(exact, **how), 4000
-    text = np.where(rng.random(T) < known, some_texts(p, 1, rng)[0], MASKED)
-    other = np.full(T, MASKED)
-    rows = np.stack((text, other) * (n // 2))  # two kinds of row, mixed
-    draws = exact.sample(rows, rng, **how)
-    assert (draws[rows != MASKED] == rows[rows != MASKED]).all()
-    for row, mine in ((text, draws[::2]), (other, draws[1::2])):
-        q = p * np.all([(row[i] == MASKED) | (np.indices(p.shape)[i] == row[i]) for i in range(T)], axis=0)
-        counts = np.bincount(np.ravel_multi_index(mine.T, p.shape), minlength=p.size)
-        assert counts[q.ravel() == 0].sum() == 0
-        expected = q.ravel() / q.sum() * len(mine)
-        often = expected > 5
-        counts, expected = (np.append(x[often], x[~often].sum()) for x in (counts, expected))
-        assert chisquare(counts[expected > 0], expected[expected > 0]).pvalue > 1e-4
-
-
-def test_a_sample_is_a_function_of_the_seed(small):
-    rows = np.full((300, 8), MASKED)
-    rows[::2, 3] = 6
-    a, b, c = (small.sample(rows, np.random.default_rng(seed)) for seed in (1, 1, 2))
-    assert np.array_equal(a, b) and not np.array_equal(a, c) and len(np.unique(a, axis=0)) > 50
+    began = np.full((1, 12), MASKED)
+    began[0, 0] = small.machine.end
+    assert np.exp(small.log_probs(began))[0] == pytest.approx([0.7, 0.3, 0, 0, 0, 0, 0, 0])
 
 
 def test_a_long_text_does_not_underflow(small):
@@ -191,34 +144,23 @@ def test_a_long_text_does_not_underflow(small):
             if w == MASKED:
                 expected.append(logsumexp(alpha[:, None] + moves + beta, (1, 2)) - logsumexp(alphas[-1]))
             beta = logsumexp((unknown if w == MASKED else moves[w]) + beta, 1)
-    evidence = small.log_evidence(row[None])[0]
-    assert evidence == pytest.approx(logsumexp(alphas[-1])) and np.exp(evidence) == 0
+    assert np.exp(logsumexp(alphas[-1])) == 0
     assert np.exp(small.log_probs(row[None])) == pytest.approx(np.exp(expected[::-1]), abs=1e-10)
 
 
 @pytest.mark.parametrize(
-    "row, how, says",
+    "row",
     [
-        ([7, 2, MASKED], START, "row 1: the grammar has no text with these known tokens"),
-        ([0, MASKED, 5, MASKED], START, "row 1: the grammar has no text"),  # the name of the other theme
-        ([7, 7, MASKED], STREAM, "row 1: the grammar has no text"),
-        ([0, 2, 7, MASKED], WHOLE, "row 1: the grammar has no document of 4 tokens"),
-        ([MASKED, MASKED], WHOLE, "row 1: the grammar has no document of 2 tokens"),
+        [7, 0, 7, MASKED],  # no document has two words
+        [7, 0, MASKED, 5, MASKED],  # the name of the other theme
+        [7, 7, MASKED],
     ],
 )
-def test_impossible_tokens(small, row, how, says):
-    good = np.full(len(row), MASKED)
-    if how is WHOLE and len(row) == 2:
-        rows, says = np.array([row]), says.replace("row 1", "row 0")
-    else:
-        rows = np.array([good, row, row])
-    with pytest.raises(ValueError, match=says):
-        small.log_probs(rows, **how)
-    with pytest.raises(ValueError, match=says):
-        small.log_probs(rows, np.zeros(rows.shape, bool), **how)  # though nothing is asked
-    with pytest.raises(ValueError, match=says):
-        small.sample(rows, np.random.default_rng(0), **how)
-    assert small.log_evidence(rows, **how)[-1] == -np.inf
+def test_impossible_tokens(small, row):
+    rows = np.array([np.full(len(row), MASKED), row, row])
+    for at in (None, np.zeros(rows.shape, bool)):  # or nothing is asked
+        with pytest.raises(ValueError, match="row 1: the grammar has no text with these known tokens"):
+            small.log_probs(rows, at)
 
 
 def test_what_float64_cannot_hold():
@@ -227,9 +169,9 @@ def test_what_float64_cannot_hold():
     lexicon = tables.lexicon.copy()
     lexicon[1, 2:4] = 1e-200, 1
     exact = ForwardBackward(Machine(tables._replace(lexicon=lexicon)))
-    row = np.array([[MASKED, 2, 2, 2, MASKED, 5]])
+    row = np.array([[7, MASKED, 2, 2, 2, MASKED, 5]])
     with pytest.raises(ValueError, match="row 1: float64 cannot hold"):
-        exact.log_probs(np.concatenate((np.full_like(row, MASKED), row)), start=0)
+        exact.log_probs(np.concatenate((np.full_like(row, MASKED), row)))
 
 
 @pytest.mark.parametrize(
@@ -241,8 +183,6 @@ def test_what_float64_cannot_hold():
         (([[0.0, 1.0]],), "not float64"),
         (([[0, -1]], [[True, True]]), "at asks for a known token: ask only where the token is -1"),
         (([[0, -1]], [[0, 1]]), "at must be bool of shape .1, 2., not int64 of shape .1, 2."),
-        (([[0, -1]], None, 8), "start = 8 is not a state: use 0 to 7"),
-        (([[0, -1]], None, 3, True), "start = 3, but a whole document starts in state 0"),
     ],
 )
 def test_what_is_refused(small, args, says):
@@ -259,8 +199,9 @@ def test_a_prefix_alone_gives_the_next_token_probabilities(language):
     ids = np.concatenate(documents)
     truth = GrammarTruth(language, language.parse_stream(ids), {})
     positions = np.array([0, 1, 7, len(documents[0]), len(documents[0]) + 9])
-    rows = np.tile(ids[: positions.max() + 3], (len(positions), 1))
-    rows[np.arange(rows.shape[1]) >= positions[:, None]] = MASKED
-    at = np.arange(rows.shape[1]) == positions[:, None]
-    found = np.exp(ForwardBackward(language).log_probs(rows, at, start=0))
+    begun = np.append(language.end, ids)  # a document begins where another ended
+    rows = np.tile(begun[: positions.max() + 4], (len(positions), 1))
+    rows[np.arange(rows.shape[1]) > positions[:, None]] = MASKED
+    at = np.arange(rows.shape[1]) == positions[:, None] + 1
+    found = np.exp(ForwardBackward(language).log_probs(rows, at))
     assert found == pytest.approx(truth.probs(positions), rel=1e-10, abs=1e-300)
