@@ -128,7 +128,7 @@ from torch import Tensor
 
 from data.orders import BLOCKS, MASKED, ORDERS
 from data.prepared import sampler_of, tokenizer_of
-from data.tokenizers import Tokenizer
+from data.tokenizers import Tokenizer, ids_of
 from evaluation import gaps
 from evaluation.any_order import FREE, MaskedReader, Reader, check_fills, reader_of
 from evaluation.filling import Filled, burst, diffusion, one_by_one, speculative, surest_first, unwatched
@@ -205,7 +205,7 @@ def encode(prompts: list[str], tokenizer: Tokenizer, block_size: int) -> list[li
     """The ids of each prompt. UserError for one that the model cannot read."""
     encoded = []
     for text in prompts:
-        ids = tokenizer.encode(text)
+        ids = ids_of(text, tokenizer)
         if not ids:
             raise UserError("the prompt is empty: give at least one character")
         if len(ids) > block_size:

@@ -35,6 +35,13 @@ class Tokenizer(Protocol):
     def portable(self) -> tokenizers.Tokenizer: ...  # encodes and decodes the same in other programs
 
 
+def ids_of(text: str, tokenizer: Tokenizer) -> list[int]:
+    """The ids of a prompt, cut as a prepared text is: GPT-2 has tokens of two line ends, and no text that was
+    encoded line by line has one."""
+    lines = re.findall(r"[^\n]*\n|[^\n]+", text) if tokenizer.by_line else [text]
+    return [i for line in lines for i in tokenizer.encode(line)]
+
+
 class GPT2Tokenizer:
     """GPT-2's byte-level BPE (Radford et al. 2019), by tiktoken, which downloads its two files once."""
 

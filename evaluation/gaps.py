@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from data.tokenizers import Tokenizer
+from data.tokenizers import Tokenizer, ids_of
 from evaluation import figures
 from evaluation.any_order import FREE, MaskedReader, Reader
 from runtime.errors import UserError
@@ -31,7 +31,7 @@ def with_gaps(template: str, tokenizer: Tokenizer, block_size: int) -> list[int]
         raise UserError(f"{template[:60]!r} has no gap: write <5> where five tokens are to be filled in")
     for i, part in enumerate(parts):
         if i % 2 == 0:
-            ids += tokenizer.encode(part)
+            ids += ids_of(part, tokenizer)
         elif int(part) < 1:
             raise UserError(f"the gap <{part}> in {template[:60]!r} is of no token: give at least <1>")
         elif int(part) > block_size:

@@ -21,7 +21,15 @@ from data import corpus, splits, tokenizers, tokens
 from data.demo.prepare import DemoConfig, demo_texts
 from data.demo.prepare import corpus as demo
 from data.prepared import is_prepared, load_tokenizer, prepared, read_meta
-from data.tokenizers import BPETokenizer, GPT2Tokenizer, WordTokenizer, short_words, train_bpe
+from data.tokenizers import (
+    BPETokenizer,
+    ByteTokenizer,
+    GPT2Tokenizer,
+    WordTokenizer,
+    ids_of,
+    short_words,
+    train_bpe,
+)
 from data.tokens import open_tokens, write_tokens
 from data.wikitext103 import prepare as wikitext
 from runtime import hub
@@ -112,6 +120,13 @@ def content(folder: Path) -> dict[str, object]:
 
 
 # ---- token files ---------------------------------------------------------------------------------
+
+
+def test_a_prompt_is_cut_as_the_text_is(gpt2, bpe):
+    text, lines = " a\n\n\nb \x0bc\n", [" a\n", "\n", "\n", "b \x0bc\n"]
+    for tokenizer in (gpt2, bpe, ByteTokenizer()):
+        assert ids_of(text, tokenizer) == tokenizer.encode_each(lines).tolist()
+    assert ids_of(text, gpt2) != gpt2.encode(text) and ids_of("", gpt2) == []
 
 
 @pytest.mark.parametrize("vocab_size, width", [(257, 2), (65536, 2), (65537, 4), (2**31, 4)])
