@@ -144,7 +144,7 @@ class Reader:
         self.device, self.cache = wte.device, Cache(self.trunk, B, kept, 2 * T)
         known = (text != FREE).sum(1)
         if known.any():
-            places = (text == FREE).int().argsort(dim=1, stable=True)[:, : int(known.max())]
+            places = places_of(text != FREE)
             tokens = text.gather(1, places)
             self.accept(self.along(places, tokens.clamp(min=0)), places, tokens, known)
 
@@ -204,6 +204,12 @@ def _put(text: Tensor, places: Tensor, tokens: Tensor, count: Tensor) -> tuple[T
     rows, at = firsts(count)
     text[rows, places[rows, at]] = tokens[rows, at]
     return rows, at
+
+
+def places_of(some: Tensor) -> Tensor:
+    """The places (B, F) where `some` (B, T), bool, is true, from left to right; F is the most that a row has,
+    and rows with fewer go on with other places."""
+    return (~some).int().argsort(dim=1, stable=True)[:, : int(some.sum(1).max())]
 
 
 def firsts(count: Tensor) -> tuple[Tensor, Tensor]:

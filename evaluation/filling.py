@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from evaluation.any_order import FREE, Conditionals, Distributions, Reader, drawn
+from evaluation.any_order import FREE, Conditionals, Distributions, Reader, drawn, places_of
 
 
 class Filled(NamedTuple):
@@ -134,7 +134,7 @@ def diffusion(
             hidden = ~given & (c.text != FREE) & (uniform(c.text.shape, generator) < again)
         if now.any():
             count = now.sum(1)
-            places = (~now).int().argsort(dim=1, stable=True)[:, : int(count.max())]
+            places = places_of(now)
             distributions = c.each(places)
             tokens, _ = distributions.draw(generator)
             c.accept(distributions, places, tokens, count)
@@ -177,7 +177,7 @@ def surest_first(
     while batch.goes_on():
         free = c.text == FREE
         left = free.sum(1)  # (B,)
-        places = (~free).int().argsort(dim=1, stable=True)[:, : int(left.max())]
+        places = places_of(free)
         each = c.each(places)
         none = torch.arange(places.shape[1]) >= left[:, None]  # no free place
         sure = -places.double() if rule == "left to right" else each.certainty(rule)

@@ -88,7 +88,7 @@ def coloured(ids: list[int], rank: list[int], tokenizer: Tokenizer, rounds: int 
         text = tokenizer.decode(known)  # the whole, for a tokenizer may put spaces between its tokens
         if len(known) < len(ids) - ids.count(FREE):
             text = text.rstrip("\ufffd")  # a character whose last token comes in another round
-        words, shown = text[shown:], len(text)
+        words, shown = text[shown:], max(shown, len(text))
         colour = COLOURS[(n - 1) * len(COLOURS) // max(1, rounds)]
         out.append(f"\x1b[38;5;{colour}m{words}\x1b[0m" if n else words)
     return "".join(out)
@@ -147,14 +147,19 @@ class Piece(NamedTuple):
 
 
 def pieces(ids: list[int], rank: list[int], tokenizer: Tokenizer) -> list[Piece]:
-    """The tokens of a text that is filled in. A character of several tokens is in the last one's piece."""
-    out, shown = [], ""
-    for end, n in enumerate(rank, 1):
+    """The tokens of a text that is filled in."""
+    return [Piece(*piece) for piece in zip(added(ids, tokenizer), rank)]
+
+
+def added(ids: list[int], tokenizer: Tokenizer) -> list[str]:
+    """What each token adds to the text. A character of several tokens is added by its last."""
+    out, shown = [], 0
+    for end in range(1, len(ids) + 1):
         text = tokenizer.decode(ids[:end])
-        if end < len(rank):
+        if end < len(ids):
             text = text.rstrip("\ufffd")
-        out.append(Piece(text[len(shown) :], n))
-        shown = text
+        out.append(text[shown:])
+        shown = max(shown, len(text))  # some tokenizers unread a character until the next one is whole
     return out
 
 

@@ -18,7 +18,7 @@ from evaluation.scoring import Read, hide, scored
 from evaluation.windows import Questions
 from heads import Weights
 from model import GPTConfig, LanguageModel
-from runtime.device import autocast
+from runtime.device import autocast, to_float64
 from runtime.errors import UserError
 
 ROUNDS = 4  # draws of hidden places of each window, for the bound of masked diffusion
@@ -119,21 +119,22 @@ def tried_bits(asker: Asker, windows: np.ndarray, given: int = 0, batch: int = 2
     for window in tqdm(windows, desc="trying each token", leave=False):
         tried = torch.from_numpy(window).repeat(V, 1)
         tried[:, first] = torch.arange(V)
-        joint = torch.cat([_log_p_from(asker, part, first) for part in tried.split(batch)])
+        joint = torch.cat([log_p_from(asker, part, first).sum(1).cpu() for part in tried.split(batch)])
         true = joint[int(window[first])]
         nats += float(joint.logsumexp(0) - true) if true.isfinite() else math.inf
     return nats / len(windows) / math.log(2)
 
 
-def _log_p_from(asker: Asker, tokens: Tensor, first: int) -> Tensor:
-    """log p (B,), float64, of the tokens (B, T) at the places from `first` on, given those before."""
+def log_p_from(asker: Asker, tokens: Tensor, first: int) -> Tensor:
+    """log p (B, T - first), float64, of each token of `tokens` (B, T) from place `first` on, given those
+    before it, under a left-to-right model."""
     tokens = tokens.to(asker.device)
     with autocast(asker.device, asker.dtype):
         hidden = asker.model.trunk(tokens[:, :-1])[:, first - 1 :].flatten(0, 1)
         asked = tokens[:, first:].reshape(-1, 1)
         blocks = asker.model.head.log_prob_blocks(hidden, asker.draws)
         log_p = torch.cat([log_p.gather(1, asked[rows]) for rows, log_p in blocks])
-    return log_p.double().view(len(tokens), -1).sum(1).cpu()
+    return to_float64(log_p).view(len(tokens), -1)
 
 
 # -----------------------------------------------------------------------------

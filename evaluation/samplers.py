@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from evaluation.any_order import FREE, Conditionals, reader_of
+from evaluation.any_order import FREE, Conditionals, places_of, reader_of
 from evaluation.filling import Filled, burst, diffusion, one_by_one, speculative, surest_first
 from evaluation.orders import Asker
 from evaluation.sampling import generate
@@ -18,9 +18,7 @@ from runtime.device import float64_device
 
 
 def left_to_right(c: Conditionals, generator: torch.Generator) -> Filled:
-    free = c.text == FREE
-    places = (~free).int().argsort(dim=1, stable=True)[:, : int(free.sum(1).max())]
-    return one_by_one(c, generator, places=places)
+    return one_by_one(c, generator, places=places_of(c.text == FREE))
 
 
 # name -> sampler that fills in a text: for a model of any order, and for masked diffusion

@@ -2,9 +2,11 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
+from tokenizers.decoders import ByteFallback
 
 import sample
 from data.orders import ORDERS
@@ -63,6 +65,27 @@ def test_a_character_of_several_tokens_is_shown_once_it_is_whole(token_folder):
     ids = tokenizer.encode("né!")
     shown = gaps.coloured(ids, list(range(1, len(ids) + 1)), tokenizer)
     assert re.sub(r"\x1b\[[\d;]*m", "", shown) == "né!"
+
+
+class Bytes:
+    """A tokenizer of bytes."""
+
+    def decode(self, ids):
+        return bytes(ids).decode(errors="replace")
+
+
+def test_a_character_of_several_tokens_is_added_by_its_last():
+    assert gaps.added([*"é!".encode()], Bytes()) == ["", "é", "!"]
+    assert gaps.added([97, 0xC3, 98], Bytes()) == ["a", "", "\ufffdb"]
+    assert gaps.added([97, 0xC3], Bytes()) == ["a", "\ufffd"]
+
+
+def test_a_character_that_is_unread_until_the_next_is_whole_stands_once():
+    """As tokenizers with ByteFallback do: they decode a run of bytes as a whole."""
+    fallback = SimpleNamespace(decode=lambda ids: ByteFallback().decode([f"<0x{i:02X}>" for i in ids]))
+    assert gaps.added([*"é€".encode()], fallback) == ["", "é", "", "", "€"]
+    shown = gaps.coloured([*"é€".encode()], [1, 2, 3, 4, 5], fallback)
+    assert re.sub(r"\x1b\[[\d;]*m", "", shown) == "é€"
 
 
 # ---- sample.py ---------------------------------------------------------------------------------------------

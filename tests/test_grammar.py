@@ -331,24 +331,6 @@ def test_stopped_and_resumed(folder, tmp_path, monkeypatch):
     )
 
 
-@pytest.mark.parametrize(
-    "source, says",
-    [
-        ("seed", "'seed' is not a setting"),
-        ("seeds=3", "seeds=3.*among seed, train"),
-        ("seed=x", "seed=x"),
-        ("train=9", "train = 9 must be at least 500"),
-        ("verbs=0", "verbs = 0 must be at least 1"),
-        ("nouns=-3", "nouns=-3"),
-        ("nouns=90000", "ask for .* different stems"),
-    ],
-)
-def test_wrong_settings(tmp_path, source, says):
-    with pytest.raises(ValueError, match=says) as caught:
-        grammar.corpus.prepare(tmp_path / "words", "words", source)
-    assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
-
-
 def test_wrong_folders(folder, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="tokenizer = 'bpe300'.*'words'"):
         grammar.corpus.prepare(tmp_path / "bpe300", "bpe300")

@@ -26,7 +26,7 @@ from measures.columns import ALL
 from measures.measure import open_runs
 from measures.report.about import corpus_line, first_comment, opening
 from measures.report.page import render
-from measures.report.runs import BEFORE, SamplingSettings, examine, pieces, shown_word, spread_places
+from measures.report.runs import BEFORE, SamplingSettings, examine, shown_word, spread_places
 from measures.report.tables import CAPTIONS, ReportedTable, data_url, leading_number, open_table
 from measures.store import Store
 from measures.text import TextMeasure
@@ -467,19 +467,6 @@ def test_a_report_of_a_table_and_runs(folder, trained_runs, seeds, tmp_path, cap
     assert {"table-1", "runs", "truth"} <= {a["id"] for tag, a in page.tags if tag == "section"}
     bars = [a["style"] for _, a in page.tags if a.get("class") == "bar"]
     assert bars and all(0 <= float(style.removeprefix("--p:")) for style in bars)
-
-
-class Bytes:
-    """A tokenizer of bytes."""
-
-    def decode(self, ids):
-        return bytes(ids).decode(errors="replace")
-
-
-def test_a_character_of_several_tokens_is_added_by_its_last():
-    assert pieces(Bytes(), [*"é!".encode()]) == ["", "é", "!"]
-    assert pieces(Bytes(), [97, 0xC3, 98]) == ["a", "", "\ufffdb"]
-    assert pieces(Bytes(), [97, 0xC3]) == ["a", "\ufffd"]
 
 
 # ---- mistakes

@@ -78,14 +78,10 @@ class MazeCorpus(SequenceCorpus[MazesPrepareConfig, MazeSettings]):
 
 
 def report_repeated(folder: Path) -> None:
-    share = repeated(folder)
-    print(f"{share:.1%} of the mazes of the test split are in the train split", file=sys.stderr)
-
-
-def repeated(folder: Path) -> float:
-    """The share of the test split's mazes, whatever their answers, that the train split has, too."""
+    """Says how many of the test split's mazes, whatever their answers, the train split has, too."""
     train, test = (_mazes_in(folder / f"{split}.bin") for split in ("train", "test"))
-    return float(np.isin(test, train).mean())
+    share = np.isin(test, train).mean()
+    print(f"{share:.1%} of the mazes of the test split are in the train split", file=sys.stderr)
 
 
 def _mazes_in(path: Path) -> np.ndarray:

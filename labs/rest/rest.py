@@ -8,10 +8,10 @@ only where what is known is the start.
 import torch
 from torch import Tensor
 
-from evaluation.any_order import FREE, reader_of
-from evaluation.orders import Asker
+from evaluation.any_order import FREE, places_of, reader_of
+from evaluation.orders import Asker, log_p_from
 from evaluation.samplers import writers
-from runtime.device import autocast, float64_device
+from runtime.device import float64_device
 
 BATCH = 256  # texts
 # trunk -> its usual sampler among those that keep the model's distribution
@@ -34,36 +34,24 @@ def rest_nats(asker: Asker, text: Tensor, whole: Tensor) -> float:
     """
     total = 0.0
     for part, right in zip(text.split(BATCH), whole.split(BATCH)):
-        log_p = _log_p_after if asker.order == "left_to_right" else _log_p_between
-        total -= float(log_p(asker, part, right).sum())
+        if asker.order == "left_to_right":
+            log_p = log_p_from(asker, right, int((part[0] != FREE).sum()))
+        else:
+            log_p = _log_p_between(asker, part, right)
+        total -= float(log_p.cpu().sum())
     return total / int((text == FREE).sum())
-
-
-def _log_p_after(asker: Asker, text: Tensor, whole: Tensor) -> Tensor:
-    """log p (n * F,) of the tokens after what is known, from left to right."""
-    known = int((text[0] != FREE).sum())
-    with autocast(asker.device, asker.dtype):
-        hidden = asker.model.trunk(whole[:, :-1].to(asker.device))[:, known - 1 :]
-        log_p = asker.model.head.log_probs(hidden.flatten(0, 1), asker.draws).cpu().double()
-    return log_p.gather(1, whole[:, known:].reshape(-1, 1))
 
 
 def _log_p_between(asker: Asker, text: Tensor, whole: Tensor) -> Tensor:
     """log p (n, F) of the tokens at the free places, of a model of any order or of masked diffusion."""
     reader = reader_of(asker.model, text, asker.draws, dtype=asker.dtype)
-    places, log_p = free_places(text), []
+    places, log_p = places_of(text == FREE), []
     for at in places.split(1 if asker.order == "masked" else places.shape[1], 1):
         tokens = whole.gather(1, at)
         conditionals = reader.along(at, tokens)
         log_p.append(conditionals.probs(tokens).log())
         reader.accept(conditionals, at, tokens, torch.full((len(at),), at.shape[1]))
     return torch.cat(log_p, 1)
-
-
-def free_places(text: Tensor) -> Tensor:
-    """(n, F), from left to right."""
-    free = text == FREE
-    return (~free).int().argsort(dim=1, stable=True)[:, : int(free.sum(1).max())]
 
 
 def sample_rest(asker: Asker, text: Tensor, seed: int) -> Tensor:
@@ -79,7 +67,7 @@ def density(asker: Asker, text: Tensor) -> Tensor:
     UserError of a left-to-right model."""
     p = torch.zeros(*text.shape, asker.model.head.head.vocab_size, dtype=torch.float64)
     p.scatter_(2, text.clamp(min=0)[:, :, None], (text != FREE).double()[:, :, None])
-    places, rows = free_places(text), torch.arange(len(text))
+    places, rows = places_of(text == FREE), torch.arange(len(text))
     each = reader_of(asker.model, text, asker.draws, dtype=asker.dtype).each(places)
     for n in range(places.shape[1]):
         p[rows, places[:, n]] = each.row(torch.full((len(text),), n))

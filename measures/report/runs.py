@@ -14,6 +14,7 @@ from data.orders import MASKED
 from data.tokenizers import Tokenizer
 from evaluation.any_order import FREE, Conditionals, Distributions, reader_of
 from evaluation.filling import diffusion, one_by_one
+from evaluation.gaps import added
 from evaluation.sampling import entropies, generate, weight_draws
 from evaluation.scoring import document_blocks
 from evaluation.texts import Prompts
@@ -160,9 +161,9 @@ def continued(
         forbidden = (~truth.judge(prompts.prompt, text[:, -new:].cpu().numpy())).filled(False)
     out = []
     for n, ids in enumerate(text.tolist()):
-        new_pieces = pieces(tokenizer, ids)[-new:]
         epistemic = [None] * new if unsure is None else unsure[n].tolist()
-        each = zip(new_pieces, nll[n].tolist(), epistemic, rank[n].tolist(), forbidden[n].tolist())
+        words = added(ids, tokenizer)[-new:]
+        each = zip(words, nll[n].tolist(), epistemic, rank[n].tolist(), forbidden[n].tolist())
         out.append([Token(*t) for t in each])
     return out
 
@@ -222,18 +223,6 @@ class Kept:
     def keep(self, rows: Tensor) -> None:
         self.c.keep(rows)
         self.text, self.rows = self.c.text, self.rows[rows]
-
-
-def pieces(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    """What each token adds to the text. A character of several tokens is added by its last."""
-    out, done = [], ""
-    for n in range(1, len(ids) + 1):
-        text = tokenizer.decode(ids[:n])
-        if n < len(ids):
-            text = text.rstrip("\ufffd")
-        out.append(text[len(done) :])
-        done = text if len(text) > len(done) else done
-    return out
 
 
 # -----------------------------------------------------------------------------

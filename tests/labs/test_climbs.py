@@ -273,22 +273,6 @@ def test_the_simulated_corpus(folder):
     assert climbs.unusual_settings("/home/me/flights.json.gz") == ""
 
 
-@pytest.mark.parametrize(
-    "wrong, says",
-    [
-        ("simulated x=1", "'x=1' is not a setting of the simulated climbs"),
-        ("simulated length=101", "length = 101 must be at most 100"),
-        ("simulated train=0", "train = 0 must be at least 1"),
-    ],
-)
-def test_wrong_sources(tmp_path, wrong, says):
-    with pytest.raises(UserError, match=says):
-        climbs.prepare(tmp_path / "words", "words", wrong)
-    with pytest.raises(UserError, match="tokenizer = 'gpt2'.*words of its own"):
-        climbs.prepare(tmp_path / "words", "gpt2", "simulated")
-    assert not list(tmp_path.iterdir())
-
-
 # ---- the rest of a climb -------------------------------------------------------------------------
 
 

@@ -169,24 +169,6 @@ def test_a_folder_of_images_that_is_none_leaves_nothing_behind(tmp_path):
     assert not list(tmp_path.glob("x/*"))
 
 
-@pytest.mark.parametrize(
-    "source, says",
-    [
-        ("nist vq", "'nist' is not one of"),
-        ("digits jpeg", "'jpeg' is no tokenizer"),
-        ("digits vq codes=x", "codes=x"),
-        ("digits vq codes=1", "codes = 1"),
-        ("digits vq drop=100", "drop = 100"),
-        ("digits vq classes=3", "classes"),
-        ("files codes=4 in=x", "classes"),
-        ("files codes=4 classes=3", "in=DIR"),
-    ],
-)
-def test_a_source_that_is_none_is_refused(source, says):
-    with pytest.raises(UserError, match=says):
-        read_source(source)
-
-
 def test_a_folder_with_spaces_is_a_source():
     assert read_source("mnist vq codes=8 in=/some dir/x y").folder == "/some dir/x y"
 

@@ -317,22 +317,6 @@ def test_names_of_folders(tmp_path):
     assert mazes.unusual_settings(str(mazes.settings.parse("seed=2 train=7"))) == "seed=2 train=7"
 
 
-@pytest.mark.parametrize(
-    "source, says",
-    [
-        ("stairs", "'stairs' is not a setting of the mazes"),
-        ("height=8", "height = 8: must be odd"),
-        ("width=1", "width = 1 must be at least 3"),
-        ("width=53", "width = 53 must be at most 51"),
-        ("height=3 width=3 distance=9", "distance = 9: none of"),
-    ],
-)
-def test_wrong_sources(tmp_path, source, says):
-    with pytest.raises(ValueError, match=says) as caught:
-        mazes.prepare(tmp_path / "words", "words", source)
-    assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("order", ["left_to_right", "random", "masked"])
 def test_the_picture_of_mazes_being_filled_in(order, folder, tmp_path, capsys, said):
     sizes = TINY | dict(block_size=70, dataset="mazes", tokenizer="words", name=order, order=order)
@@ -348,8 +332,3 @@ def test_the_picture_of_mazes_being_filled_in(order, folder, tmp_path, capsys, s
     other = prepared("mazes", "words", SOURCE.replace("width=7", "width=5"), tmp_path)
     with pytest.raises(UserError, match="sequences of 70 tokens, these mazes 50"):
         page.main([str(run), f"--data={other}", f"--out={out}"])
-
-
-def test_no_other_tokenizer(tmp_path):
-    with pytest.raises(ValueError, match="tokenizer = 'gpt2'.*use 'words'"):
-        mazes.prepare(tmp_path / "words", "gpt2", SOURCE)

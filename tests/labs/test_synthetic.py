@@ -373,25 +373,6 @@ def test_names_of_folders():
     assert synthetic.task("permutation length=12").T == 12
 
 
-@pytest.mark.parametrize(
-    "source, says",
-    [
-        ("stairs", "'stairs' is not a task; give one of product, step"),
-        ("seed=2", "'seed=2' is not a task"),
-        ("walk sede=2", "'sede=2' is not a setting of the synthetic tasks"),
-        ("walk train=0", "train = 0 must be at least 1"),
-        ("product length=1", "length = 1 must be at least 2"),
-        ("product length=10001", "length = 10001 must be at most 10000"),
-        ("step length=9", "length = 9: a step of 10 ones does not fit"),
-        ("walk length=401", "at most 400"),
-    ],
-)
-def test_wrong_sources(tmp_path, source, says):
-    with pytest.raises(ValueError, match=says) as caught:
-        synthetic.prepare(tmp_path / "words", "words", source)
-    assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
-
-
 def test_a_folder_of_another_task_is_refused(root):
     folder = folder_of("synthetic", "words", f"step {SIZES}", root)
     with pytest.raises(ValueError, match="was prepared from source 'step"):
