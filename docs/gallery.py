@@ -179,28 +179,24 @@ def forest_figure(path: Path) -> list[Path]:
     order = sorted(tuned.keys() - {"baseline"}, key=lambda row: tuned[row].mean, reverse=True)
     fig, ax = pyplot().subplots(figsize=(8, 1.2 + 0.3 * len(order)), layout="constrained")
     ax.axvline(1, color="0.6", lw=1)
+    edge = 1.1  # what lies further is an arrow there, or the rows that are near one another cannot be seen
     for y, row in enumerate(order):
-        if row in equal:
-            ax.plot(min(equal[row], FARTHEST), y, color=UNTUNED, marker="D", ms=6, mfc="none", ls="")
-            if equal[row] > FARTHEST:
-                far = f"{equal[row]:.2f} \N{RIGHTWARDS ARROW}"
-                ax.annotate(far, (FARTHEST, y), (-8, 0), textcoords="offset points", ha="right", va="center")
+        if equal.get(row, 0) > edge:
+            ax.plot(edge - 0.005, y, color=UNTUNED, marker=">", ms=6, mfc="none")
+            far = dict(textcoords="offset points", ha="right", va="center", fontsize=8, color=UNTUNED)
+            ax.annotate(f"{equal[row]:.2f}", (edge - 0.005, y), (-8, 0), **far)
+        elif row in equal:
+            ax.plot(equal[row], y, color=UNTUNED, marker="D", ms=6, mfc="none")
         at, half = tuned[row].mean, tuned[row].half
-        ax.errorbar(min(at, FARTHEST), y, xerr=half, color=TUNED, marker="o", ms=5, capsize=3)
-        ax.annotate(
-            f"{tuned[row]:.3f}",
-            (1, y),
-            xycoords=("axes fraction", "data"),
-            va="center",
-            fontsize=8,
-            color=TUNED,
-        )
+        if at > edge:
+            ax.plot(edge, y, color=TUNED, marker=">", ms=6)
+        else:
+            ax.errorbar(at, y, xerr=half, color=TUNED, marker="o", ms=5, capsize=3)
+        in_margin = dict(xycoords=("axes fraction", "data"), va="center", fontsize=8, color=TUNED)
+        ax.annotate(f"{tuned[row]:.3f}", (1, y), **in_margin)
     ax.set_xlabel("perplexity over softmax's")
     ax.tick_params(axis="y", length=0)
-    right = max(
-        [*(equal.get(row, 1) for row in order), *(tuned[row].mean + tuned[row].half for row in order)]
-    )
-    ax.set_xlim(0.94, min(right, FARTHEST) + 0.02)
+    ax.set_xlim(0.94, edge + 0.005)
     ax.set_ylim(-0.6, len(order) - 0.4)
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.set_yticks(range(len(order)), order)
