@@ -54,7 +54,7 @@ from data.tokenizers import (
     Tokenizer,
 )
 from evaluation.settings import run_seed
-from heads import BayesianProjection, Softmax
+from heads import BayesianProjection, OutputHead, Softmax
 from measures.card import card
 from model import GPT, LanguageModel
 from runtime.checkpoint import load_model, writing
@@ -72,10 +72,11 @@ BYTE_255 = "\u00ff"  # as byte-level tokenizers write the byte, which no text in
 
 
 def is_gpt2(model: LanguageModel) -> bool:
-    """Whether GPT-2 computes the model's distribution: softmax of a plain projection, a tied one."""
+    """Whether GPT-2 computes the model's distribution: one softmax of a plain projection, a tied one."""
     trunk, head, projection = model.trunk, model.head.head, model.head.projection
     plain_softmax = isinstance(head, Softmax) and type(head).link is Softmax.link and not head.cosine
     plain = projection.bias is None and not isinstance(projection, BayesianProjection)
+    plain &= type(model.head) is OutputHead  # no mixture
     tied = projection.weight is trunk.embedding
     return type(trunk) is GPT and trunk.config.order == "left_to_right" and plain_softmax and plain and tied
 

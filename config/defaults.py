@@ -58,6 +58,7 @@ class TrainConfig:
     head_args: dict = field(default_factory=dict)  # its constructor's arguments; --head_args.eps=0.1 sets one
     gain: float = 1.0               # g of the logits z = g h W^T + b; softmax: one over the temperature
     learn_gain: bool = False        # g is trained, and starts at `gain`
+    mixture: Positive = 1           # softmaxes that are mixed, each of a context of its own
     tied: bool = True               # the projection's weights are the token embedding; False: their own
     bayesian: bool = False          # the projection's weights have a distribution
     prior_sigma: float = 0.02       # their prior is N(0, prior_sigma^2)
@@ -196,7 +197,7 @@ class TrainConfig:
         from heads import make_head
 
         weight = torch.nn.Parameter(torch.zeros(1, 1))
-        beside = (self.bayesian, self.prior_sigma, self.gain, self.learn_gain)
+        beside = (self.bayesian, self.prior_sigma, self.gain, self.learn_gain, self.mixture)
         make_head(self.head, 257, weight, self.head_args, *beside)
 
 

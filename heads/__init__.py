@@ -14,7 +14,8 @@ never materialises the logits of a whole batch: see `chunked_loss`.
     tasks.py       the threads that compute the chunks     margin.py     the true token's logit, lowered
     output.py      loss and predictive distribution        sparse.py     exact zeros
     linear_loss.py for the models of others                perturb.py    argmax of noisy logits
-    closed_forms.py  optional: faster on a CPU             objectives.py softmax, other losses than -log p_t
+    mixture.py     several softmaxes, mixed                objectives.py softmax, other losses than -log p_t
+    closed_forms.py  optional: faster on a CPU
 """
 
 import difflib
@@ -26,6 +27,7 @@ from .chunked import IN_PLACE, block_rows, chunk_rows, chunked_loss
 from .closed_forms import CLOSED_FORMS
 from .linear_loss import linear_loss, log_probs
 from .margin import AMSoftmax, SMSoftmax
+from .mixture import MixtureHead
 from .objectives import (
     Brier,
     ConfidencePenalty,
@@ -109,15 +111,18 @@ def make_head(
     prior_sigma: float = 0.02,
     gain: float = 1.0,
     learn_gain: bool = False,
+    mixture: int = 1,
 ) -> OutputHead:
     """The head called `name` in HEADS, made with `args`, on a projection tied to `weight` (padded V, C).
 
-    `gain`, fixed or learned: see OutputHead.
+    `gain`, fixed or learned: see OutputHead. `mixture`: components of a MixtureHead; 1 for none.
 
-    ValueError for an unknown head or argument.
+    ValueError for an unknown head or argument, and for one that cannot be mixed.
     """
     head = named_head(name, vocab_size, args)
     projection = Projection(weight, vocab_size, head.bias)
     if bayesian:
         projection = BayesianProjection(weight, vocab_size, head.bias, prior_sigma)
+    if mixture != 1:
+        return MixtureHead(mixture, head, projection, gain, learn_gain)
     return OutputHead(head, projection, gain, learn_gain)

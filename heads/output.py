@@ -49,7 +49,10 @@ class OutputHead(nn.Module):
         if targets.rows is not None:
             hidden = hidden[targets.rows]
         weights = self.projection.draw(generator)
-        return chunked_loss(hidden, weights, self.head, targets, gain=self.gain), len(hidden)
+        return self._total(hidden, weights, targets), len(hidden)
+
+    def _total(self, hidden: Tensor, weights: Weights, targets: Targets) -> Tensor:
+        return chunked_loss(hidden, weights, self.head, targets, gain=self.gain)
 
     def compile(self, **options: Any) -> None:
         """Compiles the head's loss with torch.compile(**options), for training on a GPU: forward and backward
@@ -63,8 +66,10 @@ class OutputHead(nn.Module):
         if not isinstance(self.projection, BayesianProjection):
             samples = 1
         generator = torch.Generator(self.projection.weight.device).manual_seed(seed)
-        drawn = (self.projection.draw(generator) for _ in range(samples))
-        return [Weights((unit(d.weight) if self.head.cosine else d.weight).to(dtype), d.bias) for d in drawn]
+        return [self._scored(self.projection.draw(generator), dtype) for _ in range(samples)]
+
+    def _scored(self, drawn: Weights, dtype: torch.dtype = torch.float32) -> Weights:
+        return Weights((unit(drawn.weight) if self.head.cosine else drawn.weight).to(dtype), drawn.bias)
 
     def log_probs(self, hidden: Tensor, draws: list[Weights]) -> Tensor:
         """log p (N, V), float32, of the predictive distribution p = mean over draws of p(. | W):

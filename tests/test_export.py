@@ -174,6 +174,7 @@ ROWS = {
     "perturb_max": dict(head="perturb_max", learn_gain=True, gain=3.0),
     "am_softmax": dict(head="am_softmax", gain=2.0),
     "bayesian": dict(head="sigsoftmax", bayesian=True, prior_sigma=0.1, gain=4.0),
+    "mixture": dict(head="softmax", mixture=3, gain=2.0),
     "modern": dict(head="softmax", trunk="modern", tied=False, gain=3.0),
     "random": dict(head="softmax", order="random", sinusoidal=True, gain=4.0),
     "fractal, bayesian": dict(head="am_softmax", order="fractal", bayesian=True),

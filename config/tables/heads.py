@@ -16,6 +16,7 @@ rows = [
     "sigmoid_cap",
     "stablemax",
     "harmonic",
+    "mixture",
     "gs_softmax_f1",
     "gs_softmax_f2",
     "sigsoftmax",
