@@ -1,6 +1,6 @@
 """What a training step costs in random order beside the same step from left to right.
 
-    python bench/orders.py config/brief_adamw.py [--source=DIR ...] [--rounds=30] [--out=bench/orders.json]
+    python bench/orders.py config/orders.py [--source=DIR ...] [--rounds=30] [--out=bench/orders_known.json]
 
 Whole steps of train.py: batch, forward, backward, optimizer. Both programs take turns; medians count. The
 ratio of each pair of neighbours is computed, too, for a machine whose speed changes meanwhile.
