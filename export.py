@@ -74,7 +74,9 @@ BYTE_255 = "\u00ff"  # as byte-level tokenizers write the byte, which no text in
 def is_gpt2(model: LanguageModel) -> bool:
     """Whether GPT-2 computes the model's distribution: one softmax of a plain projection, a tied one."""
     trunk, head, projection = model.trunk, model.head.head, model.head.projection
-    plain_softmax = isinstance(head, Softmax) and type(head).link is Softmax.link and not head.cosine
+    kept = Softmax.link, Softmax.log_probs
+    plain_softmax = isinstance(head, Softmax) and (type(head).link, type(head).log_probs) == kept
+    plain_softmax &= not head.cosine
     plain = projection.bias is None and not isinstance(projection, BayesianProjection)
     plain &= type(model.head) is OutputHead  # no mixture
     tied = projection.weight is trunk.embedding

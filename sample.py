@@ -81,6 +81,11 @@ class SampleConfig(Search):
                     f"{key} = {getattr(self, key)}: it is of the surest places; give --order=confidence, "
                     "margin or entropy, too"
                 )
+        if self.a_pass != 1 and self.entropy_bound:
+            raise UserError(
+                f"a_pass = {self.a_pass}, entropy_bound = {self.entropy_bound}: each says how many places a "
+                "pass fills; give one of them"
+            )
         if self.remask and not self.steps:
             raise UserError(f"remask = {self.remask}: it is of --steps; give how many, too")
         if self.save and not self.fills:
@@ -220,11 +225,13 @@ def encode(prompts: list[str], tokenizer: Tokenizer, block_size: int) -> list[li
 def check_memory(model: LanguageModel, texts: int, samples: int, length: int, device: torch.device) -> None:
     """UserError if `texts` of `length` tokens at a time cannot fit, with `samples` draws of Bayesian weights.
 
-    They take keys and values, one row of logits and three of probabilities each, and a projection a draw.
+    They take keys and values, one row of logits for each of a mixture's components and three of probabilities
+    each, and a projection a draw.
     """
-    c = model.trunk.config
+    c, components = model.trunk.config, model.head.components
     drawn = samples * isinstance(model.head.projection, BayesianProjection)
-    needed = texts * (4 * c.n_layer * c.n_embd * min(length, c.block_size) + 20 * c.vocab_size)
+    rows = (1 + 4 * components) * c.vocab_size
+    needed = 4 * texts * (c.n_layer * c.n_embd * min(length, c.block_size) + rows)
     needed += 4 * drawn * c.vocab_size * c.n_embd
     work = f"sampling {texts} texts at a time" + f" with {samples} draws of the weights" * bool(drawn)
     check_fits(needed, device, work, "num_samples, beams, length or samples")
@@ -258,7 +265,7 @@ def main(c: SampleConfig) -> int:
         with users_values():
             model.quantize()
     tokenizer = tokenizer_of(ckpt)
-    if c.fills or model.trunk.config.order == MASKED:
+    if c.fills or ckpt.config.get("order") in (MASKED, "fractal"):  # which never read from left to right
         return fill(c, model, ckpt, tokenizer, device, dtype)
     if c.search and model.trunk.config.order != "left_to_right":
         raise UserError(f"--{c.search} is for a model that reads from left to right alone: leave it out")

@@ -43,7 +43,7 @@ from measures.measure import (
     table_rows,
     training_of,
 )
-from measures.search import Search, best_of, flags_of, keys_of, space_of, trials_in, trials_of
+from measures.search import Search, best_of, fixed_keys, flags_of, space_of, trials_in, trials_of
 from measures.store import OURS, Row, Store
 from runtime import checkpoint
 from runtime.configurator import cli
@@ -72,8 +72,8 @@ def best_points(c: TableConfig, store: Store) -> dict[str, list[str]]:
         )
     points, missing = {}, []
     for row in c.rows:
-        name, *flags = words_of(row)
-        fixed, row_trials = keys_of(flags), trials_of(trials, name, c.trials)
+        name = words_of(row)[0]
+        fixed, row_trials = fixed_keys(row, c), trials_of(trials, name, c.trials)
         best, count = best_of(row_trials), c.trials if space_of(row, c) else 1
         if best is None or len(row_trials) < count:
             missing.append(f"{name} ({len(row_trials)} of {count} trials)")

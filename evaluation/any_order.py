@@ -248,7 +248,8 @@ class Hidden:
         return torch.cat(Hidden(self.reader, hidden[:, None])._blocks(lambda p, rows: p.cpu().double()))
 
     def certainty(self, rule: str) -> Tensor:
-        parts = self._blocks(lambda p, rows: certainty(p.double(), rule))
+        # of the model's own distribution: a temperature of 0 would make all places equally sure
+        parts = self._blocks(lambda p, rows: certainty(p.double(), rule), cut=torch.exp)
         return torch.cat(parts).cpu().view(self.hidden.shape[:2])
 
     def at(self, numbers: Tensor) -> "Hidden":
@@ -265,12 +266,13 @@ class Hidden:
         hidden = torch.where(better, other.hidden, self.hidden)
         return Hidden(self.reader, hidden, torch.where(better[:, None], other.kv, self.kv))
 
-    def _blocks(self, use: Callable) -> list:
-        """`use(p, rows)` of the probabilities of a few rows at a time."""
+    def _blocks(self, use: Callable, cut: Cut | None = None) -> list:
+        """`use(p, rows)` of the probabilities of a few rows at a time, after the reader's cut or another."""
         r = self.reader
+        cut = cut or r.cut
         with autocast(self.hidden.device, r.dtype):
             blocks = r.model.head.log_prob_blocks(self.hidden.flatten(0, 1), r.draws)
-            return [use(r.cut(_sound(log_p)), rows) for rows, log_p in blocks]
+            return [use(cut(_sound(log_p)), rows) for rows, log_p in blocks]
 
 
 def _sound(log_p: Tensor) -> Tensor:

@@ -93,16 +93,13 @@ def one_by_one(
 ) -> Filled:
     """One token a pass, at `places` (B, F) in their order; None: in random order."""
     places = shuffled(c.text, generator)[0] if places is None else places
-    rank, free = torch.zeros_like(c.text), c.text == FREE
-    for n in range(places.shape[1]):
-        at = places[:, n : n + 1]
-        count = free.gather(1, at)[:, 0].long()
+    batch, free = Batch(c, watch), c.text == FREE
+    for at in places.split(1, 1):
+        batch.rounds += 1
         distributions = c.along(at, torch.zeros_like(at))
         tokens, _ = distributions.draw(generator)
-        c.accept(distributions, at, tokens, count)
-        rank.scatter_(1, at, torch.where(count[:, None] > 0, n + 1, rank.gather(1, at)))
-        watch(c.text, rank)
-    return Filled(c.text, rank, places.shape[1], places.shape[1])
+        batch.accept(distributions, at, tokens, free.gather(1, at)[:, 0].long())
+    return Filled(batch.text, batch.rank, batch.rounds, batch.rounds)
 
 
 def diffusion(

@@ -181,7 +181,7 @@ def draw_filled(ax: "Axes", filled: list[Piece], moments: int = 3, columns: int 
     What was filled in is coloured by its round, the first dark; a place that is free yet is grey.
     """
     rounds = max(piece.rank for piece in filled)
-    times = [round(rounds * n / moments) for n in range(moments + 1)]
+    times = sorted({round(rounds * n / moments) for n in range(moments + 1)})
     colours, line = figures.pyplot().get_cmap("viridis"), 0.0
     for time in times:
         title = "given" if time == 0 else f"after {time} of {rounds} rounds" if time < rounds else "all"

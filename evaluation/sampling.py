@@ -184,7 +184,7 @@ def entropies(model: LanguageModel, hidden: Tensor, draws: list[Weights]) -> tup
     """
 
     def H(lp: Tensor) -> Tensor:
-        return -(lp.exp() * lp.masked_fill(lp == -torch.inf, 0)).sum(1)
+        return torch.special.entr(lp.exp()).sum(1)
 
     total = H(model.head.log_probs(hidden, draws))
     aleatoric = torch.stack([H(model.head.log_probs(hidden, [d])) for d in draws]).mean(0)

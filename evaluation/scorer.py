@@ -27,7 +27,6 @@ from runtime.checkpoint import find, is_run, load_model, weights_digest
 from runtime.device import check_fits, to_float64
 from runtime.errors import UserError
 
-HALVES = 200  # of a reference's texts, for its interval
 DRAWS = 8  # of the weights of a Bayesian scorer
 LONGEST = 1024  # tokens that a model reads if its configuration names no limit
 KMEANS = 5  # clusterings that MAUVE is the mean of
@@ -217,11 +216,12 @@ class Judge:
             self.origin |= {"mauve_text": used, "mauve_clusterings": KMEANS}
             self.human = features(scorer, [cut(t, words) for t in others()])
 
-    def numbers(self, texts: list[str], prompts: list[str], interval: bool = False) -> dict[str, Any]:
+    def numbers(self, texts: list[str], prompts: list[str], halves: int = 0) -> dict[str, Any]:
         """The columns of a row with these texts, and where they come from.
 
-        No generative perplexity without `prompts`. `interval`: half of its 95% interval over the texts, too,
-        for a reference. MAUVE has no such interval: with fewer texts it is another number.
+        No generative perplexity without `prompts`. `halves`: of a reference's texts, how many random ones its
+        interval is made of; 0: it has none. MAUVE has no such interval: with fewer texts it is another
+        number.
         """
         texts = [cut(t, self.words) for t in texts]
         out: dict[str, Any] = {"scorer": self.origin}
@@ -229,8 +229,8 @@ class Judge:
             pairs = tqdm(list(zip(prompts, texts)), desc=f"under {self.scorer.name}", leave=False)
             nll = [continuation_nll(self.scorer, *pair) for pair in pairs]
             out |= {"gen_ppl": generative_perplexity(nll), "gen_tokens": sum(count for _, count in nll)}
-            if interval:
-                out["gen_ppl_ci"] = half_sampling_interval(nll, generative_perplexity, HALVES)
+            if halves:
+                out["gen_ppl_ci"] = half_sampling_interval(nll, generative_perplexity, halves)
         if self.human is not None:
             out["mauve"] = mauve(self.human, features(self.scorer, texts))
         return out

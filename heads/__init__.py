@@ -19,6 +19,7 @@ never materialises the logits of a whole batch: see `chunked_loss`.
 """
 
 import difflib
+import inspect
 
 import torch.nn as nn
 
@@ -96,6 +97,10 @@ def named_head(name: str, vocab_size: int, args: dict | None = None) -> Head:
     if name not in HEADS:
         near = "".join(f"did you mean {close!r}? " for close in difflib.get_close_matches(name, HEADS, 1))
         raise ValueError(f"unknown head {name!r}; {near}known: {', '.join(HEADS)}")
+    declared = inspect.get_annotations(HEADS[name].__init__)
+    for key, value in (args or {}).items():
+        if declared.get(key) is int and type(value) is not int:
+            raise ValueError(f"head_args: {key} = {value!r} must be a whole number, as in {key} = 4")
     try:
         return HEADS[name](vocab_size, **(args or {}))
     except TypeError as e:

@@ -160,3 +160,10 @@ def check_positive(**values: float) -> None:
     for name, value in values.items():
         if not 0 < value < float("inf"):
             raise ValueError(f"{name} = {value}: must be positive and finite")
+
+
+def check_not_negative(**values: float) -> None:
+    """ValueError naming an argument that is negative or not finite."""
+    for name, value in values.items():
+        if not 0 <= value < float("inf"):
+            raise ValueError(f"{name} = {value}: must be at least 0 and finite")

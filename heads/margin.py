@@ -1,21 +1,14 @@
 """Margins: in the loss, the true token's logit must win by m."""
 
-import math
-
 from torch import Tensor
 
-from .base import Targets, cross_entropy
+from .base import Targets, check_not_negative, cross_entropy
 from .softmax import Softmax
 
 
 def lower(z: Tensor, token: Tensor, m: float) -> Tensor:
     """z (N, V) with z_t - m in place of z_t."""
     return z.scatter_add(1, token[:, None], z.new_full((len(z), 1), -m))
-
-
-def check_margin(m: float) -> None:
-    if not 0 <= m < math.inf:
-        raise ValueError(f"m = {m}: the margin must be at least 0 and finite")
 
 
 class SMSoftmax(Softmax):
@@ -29,7 +22,7 @@ class SMSoftmax(Softmax):
 
     def __init__(self, vocab_size: int, m: float = 0.6):
         super().__init__(vocab_size)
-        check_margin(m)
+        check_not_negative(m=m)
         self.m = m
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:

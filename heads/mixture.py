@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .base import Head, Targets
-from .chunked import block_rows
+from .chunked import chunk_rows
 from .output import OutputHead
 from .projection import Projection, Weights
 from .softmax import Softmax
@@ -27,13 +27,17 @@ class MixtureHead(OutputHead):
         super().__init__(head, projection, gain, learn_gain)
         if not 1 < components <= 64:
             raise ValueError(f"mixture = {components}: use 1 for no mixture, or 2 to 64 components")
-        if not isinstance(head, Softmax) or type(head).loss is not Softmax.loss:
+        kind = type(head)
+        if not isinstance(head, Softmax) or (kind.loss, kind.log_probs) != (Softmax.loss, Softmax.log_probs):
             raise ValueError(
-                f"mixture = {components} of {type(head).__name__}: only softmax and its links can be mixed, "
+                f"mixture = {components} of {kind.__name__}: only softmax and its links can be mixed, "
                 "whose loss is -log p of the true token; use --mixture=1"
             )
-        self.K, C = components, projection.weight.shape[1]
-        self.contexts, self.prior = nn.Linear(C, self.K * C), nn.Linear(C, self.K, bias=False)
+        self.components, C = components, projection.weight.shape[1]
+        self.contexts, self.prior = (
+            nn.Linear(C, self.components * C),
+            nn.Linear(C, self.components, bias=False),
+        )
         nn.init.normal_(self.contexts.weight, std=C**-0.5)  # h_k is as large as h before the tanh
         nn.init.zeros_(self.contexts.bias)
         nn.init.normal_(self.prior.weight, std=0.02)
@@ -51,8 +55,10 @@ class MixtureHead(OutputHead):
         -sum_k r_k log(pi_k p_k(t)), so each component's loss has the weight r_k, and is less than that by the
         entropy of r: the E and the M step of EM (Neal & Hinton 1998).
         """
+        if not len(hidden):
+            return super()._total(hidden, weights, targets)
         contexts, log_prior = self._split(hidden)
-        token = targets.token.repeat_interleave(self.K)
+        token = targets.token.repeat_interleave(self.components)
         w = 1 if targets.weights is None else targets.weights[:, None]
         with torch.no_grad():
             blocks = super().log_prob_blocks(contexts, [self._scored(weights, contexts.dtype)])
@@ -69,7 +75,7 @@ class MixtureHead(OutputHead):
         return torch.logsumexp(log_prior[:, :, None] + log_p, 1)
 
     def log_prob_blocks(self, hidden: Tensor, draws: list[Weights]) -> Iterator[tuple[slice, Tensor]]:
-        rows = max(1, block_rows(self.head.vocab_size, hidden.device.type) // self.K)
+        rows = max(1, chunk_rows(self.head.vocab_size, hidden.device.type) // self.components)
         for start in range(0, len(hidden), rows):
             at = slice(start, min(start + rows, len(hidden)))
             yield at, self.log_probs(hidden[at], draws)

@@ -1,12 +1,10 @@
 """Softmax trained with other losses than -log p_t. Scoring and sampling are softmax's."""
 
-import math
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from .base import Head, Targets, at, check_positive, cross_entropy
+from .base import Head, Targets, at, check_not_negative, check_positive, cross_entropy
 from .softmax import Softmax
 
 
@@ -18,8 +16,7 @@ class ConfidencePenalty(Softmax):
 
     def __init__(self, vocab_size: int, beta: float = 0.1):
         super().__init__(vocab_size)
-        if not 0 <= beta < math.inf:
-            raise ValueError(f"beta = {beta}: must be at least 0 and finite")
+        check_not_negative(beta=beta)
         self.beta = beta
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
@@ -37,8 +34,7 @@ class ZLoss(Softmax):
 
     def __init__(self, vocab_size: int, alpha: float = 1e-4):
         super().__init__(vocab_size)
-        if not 0 <= alpha < math.inf:
-            raise ValueError(f"alpha = {alpha}: must be at least 0 and finite")
+        check_not_negative(alpha=alpha)
         self.alpha = alpha
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
@@ -89,8 +85,7 @@ class Unlikelihood(Softmax):
 
     def __init__(self, vocab_size: int, alpha: float = 1.0, window: int = 0):
         super().__init__(vocab_size)
-        if not 0 <= alpha < math.inf:
-            raise ValueError(f"alpha = {alpha}: must be at least 0 and finite")
+        check_not_negative(alpha=alpha)
         if window < 0:
             raise ValueError(f"window = {window}: must be a number of tokens, or 0 for the whole context")
         self.alpha, self.window = alpha, window

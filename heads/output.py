@@ -22,6 +22,8 @@ class OutputHead(nn.Module):
     be compared at any gain: for softmax it is one over the temperature.
     """
 
+    components = 1  # distributions that p is a mixture of
+
     def __init__(self, head: Head, projection: Projection, gain: float = 1.0, learn_gain: bool = False):
         super().__init__()
         check_positive(gain=gain)

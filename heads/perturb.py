@@ -191,13 +191,9 @@ def exponential_log_probs(z: Tensor) -> Tensor:
 # -----------------------------------------------------------------------------
 
 
-def gumbel_log_probs(z: Tensor) -> Tensor:
-    return z.log_softmax(1)
-
-
 # noise -> f(z, token, out), as `normal_loss`; log p
 NOISES: dict[str, tuple[Callable[..., tuple[Tensor, Tensor]], Callable[[Tensor], Tensor]]] = {
-    "gumbel": (cross_entropy_and_gradient, gumbel_log_probs),
+    "gumbel": (cross_entropy_and_gradient, functools.partial(F.log_softmax, dim=1)),
     "normal": (normal_loss, normal_log_probs),
     "exponential": (exponential_loss, exponential_log_probs),
 }

@@ -5,7 +5,7 @@ import math
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Head, Targets
+from .base import Head, Targets, check_not_negative, check_positive
 
 
 class Sigmoid(Head):
@@ -25,10 +25,8 @@ class Sigmoid(Head):
 
     def __init__(self, vocab_size: int, pos_weight: float = 1.0, sum_weight: float = 0.0):
         super().__init__(vocab_size)
-        if not 0 < pos_weight < math.inf:
-            raise ValueError(f"pos_weight = {pos_weight}: must be positive and finite")
-        if not 0 <= sum_weight < math.inf:
-            raise ValueError(f"sum_weight = {sum_weight}: must be at least 0 and finite")
+        check_positive(pos_weight=pos_weight)
+        check_not_negative(sum_weight=sum_weight)
         self.pos_weight, self.sum_weight = pos_weight, sum_weight
         self.bias = math.log(pos_weight / vocab_size)
 

@@ -123,8 +123,7 @@ class GSSoftmaxF1(Softmax):
 
     def __init__(self, vocab_size: int, alpha: float = 1.0):
         super().__init__(vocab_size)
-        if not 0 < alpha < math.inf:
-            raise ValueError(f"alpha = {alpha}: the range factor must be positive and finite")
+        check_positive(alpha=alpha)
         self.log_alpha = math.log(alpha)
         self.bias = -math.log(vocab_size)
 

@@ -8,8 +8,8 @@ import math
 import torch
 from torch import Tensor
 
-from .base import Targets, add_at
-from .margin import check_margin, lower
+from .base import Targets, add_at, check_not_negative
+from .margin import lower
 from .softmax import Softmax
 
 
@@ -86,7 +86,7 @@ class SMTaylor(Taylor):
 
     def __init__(self, vocab_size: int, n: int = 2, m: float = 0.6):
         super().__init__(vocab_size, n)
-        check_margin(m)
+        check_not_negative(m=m)
         self.m = m
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:

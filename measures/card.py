@@ -50,10 +50,13 @@ def results(row: dict[str, Any]) -> str:
 
 
 def progress(ckpt: Checkpoint) -> str:
-    """How long the run was trained, and what it was judged by."""
-    tokens, nll = ckpt.progress.get("tokens"), ckpt.progress.get("val_nll")
-    text = f"for {ckpt.progress['step']:,} steps" + (f", {tokens:,} tokens" if tokens else "")
-    if nll is None or not math.isfinite(nll):
+    """How long the run was trained, and, if that is of the whole split from left to right, what it was judged
+    by."""
+    tokens, nll, step = ckpt.progress.get("tokens"), ckpt.progress.get("val_nll"), ckpt.progress["step"]
+    text = f"for {step:,} steps" + (f", {tokens:,} tokens" if tokens else "")
+    part = ckpt.config.get("eval_windows") and step < ckpt.config["max_steps"]
+    otherwise = ckpt.config.get("order", "left_to_right") != "left_to_right"
+    if nll is None or not math.isfinite(nll) or part or otherwise:
         return f"{text}."
     return f"{text}; its perplexity on that corpus' validation split is {math.exp(nll):.2f}."
 

@@ -179,14 +179,6 @@ PAPER = (
 ALL = HONEST + SCORED + TRUTH  # of the honest protocol
 
 
-def columns_of(protocol: str, truth: bool, scorer: bool = False) -> tuple[Column, ...]:
-    """The columns of a protocol's table. `truth`: the corpus has known exact distributions; `scorer`: one
-    judges the texts."""
-    if protocol == "paper":
-        return PAPER
-    return HONEST + (SCORED if scorer else ()) + (TRUTH if truth else ())
-
-
 def shown(columns: tuple[Column, ...], rows: Iterable[dict[str, Any]]) -> tuple[Column, ...]:
     """The columns that a terminal and Markdown show, where all would be too wide: those that a row has."""
     known = {key for row in rows for key in row}

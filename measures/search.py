@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from config.defaults import TrainConfig
 from evaluation import figures
 from evaluation.settings import TableConfig, other_settings
-from measures.jobs import Ended, Run, data_of, show_commands, uses_first, words_of
+from measures.jobs import Ended, Run, data_of, show_commands, split, uses_first, words_of
 from measures.measure import training_of
 from measures.store import OURS, Row, Store, check_fields
 from measures.views import Grid, View
@@ -229,7 +229,8 @@ def view(rows: list[Row]) -> View:
         enough = [n for n in draws if n <= len(shared)]
         line += [f"{expected_perplexity(shared, n):.1f}" for n in enough]
         body.append(line + ["-"] * (len(draws) - len(enough)))
-    steps = ", ".join(f"{n:,}" for n in rows[0]["training"].get("eval_steps", []))
+    training = rows[0]["training"]
+    steps = ", ".join(f"{n:,}" for n in training.get("eval_steps", []) if n <= training.get("max_steps", n))
     when = f"after {steps} steps, the lowest of them" if steps else "at the end of training"
     return View([Grid(header, body, "pipe"), NOTE.format(when=when)])
 
@@ -296,11 +297,15 @@ def write_views(store: Store, out: Path) -> str:
 # The search itself
 
 
+def fixed_keys(row: str, c: TableConfig) -> set[str]:
+    """The keys that a row's own flags or the table's set: no search changes them."""
+    return keys_of([*split(c.flags), *words_of(row)[1:]])
+
+
 def space_of(row: str, c: TableConfig) -> Space:
-    """What is searched for a row: the table's space and its own; what its flags set is fixed."""
-    name, *flags = words_of(row)
-    fixed = keys_of(flags)
-    return {key: v for key, v in (c.space | c.own_space.get(name, {})).items() if key not in fixed}
+    """What is searched for a row: the table's space and its own, without what is fixed."""
+    space, fixed = c.space | c.own_space.get(words_of(row)[0], {}), fixed_keys(row, c)
+    return {key: v for key, v in space.items() if key not in fixed}
 
 
 class Search:
@@ -343,7 +348,7 @@ class Search:
     def trial(self, row: str, first: Run | None, index: int, point: Point) -> Trial:
         c = self.c
         steps = Run.make(row, c.tune_seed, c, first).wanted["max_steps"]
-        flags = [*flags_of(point, keys_of(words_of(row)[1:])), f"--eval_interval={steps}", "--eval_windows=0"]
+        flags = [*flags_of(point, fixed_keys(row, c)), f"--eval_interval={steps}", "--eval_windows=0"]
         return Trial.make(row, c.tune_seed, c, first, flags, f"-t{index:02d}", index=index, point=point)
 
     def shared(self, row: str, first: Run | None = None) -> list[Trial]:

@@ -126,7 +126,7 @@ class TextSession(Session):
         for name in REFERENCES:
             row, texts = reference_row(name, self.data, self.s)
             if self.judge:  # UserError if it cannot read those of a reference
-                row |= self.judge.numbers(texts, self.data.prompt_texts, interval=True)
+                row |= self.judge.numbers(texts, self.data.prompt_texts, halves=self.c.halves)
             if self.c.out and self.s.protocol != "paper":  # else nobody sees them
                 row |= text_intervals([cut(t, self.s.words) for t in texts], self.c.halves)
                 row["halves"] = self.c.halves

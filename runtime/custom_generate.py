@@ -25,20 +25,25 @@ def generate(
 ) -> Any:
     """`input_ids` (B, T) with its gaps filled in, in one of ORDERS; text without gaps goes on as ever, by all
     that transformers' `generate` takes. `order` "": one that the run was trained in: speculative of "random",
-    random of masked diffusion, whose passes see no draft, else left_to_right.
+    random of masked diffusion, whose passes see no draft, else left_to_right; of "fractal", which is none of
+    ORDERS, a ValueError.
 
     "random", "left_to_right"  a token a pass
     "confidence"               the same, first where the model is surest
     "speculative"              many a pass: all are drawn at once, and kept while they are as probable given
                                each other. Its texts have the distribution of "random"
     """
+    input_ids = kwargs.pop("inputs", None) if input_ids is None else input_ids
     if input_ids is None or not (input_ids == GAP).any():
+        if order or generator is not None:
+            raise ValueError("order and generator are for a text with gaps, tokens -1: leave them out")
         if model.masked:
             kwargs["use_cache"] = False  # it reads its block anew
         return GenerationMixin.generate(model, inputs=input_ids, **kwargs)
     mask = kwargs.pop("attention_mask", None)
     orders = tuple(o for o in ORDERS if not (model.masked and o == "speculative"))
-    order = order or OWN.get(model.config.run["order"], "left_to_right")
+    trained = model.config.run["order"]
+    order = order or OWN.get(trained, trained if trained == "fractal" else "left_to_right")
     if order not in orders or kwargs:
         raise ValueError(f"{order!r}, {kwargs}: a text with gaps takes an order of {orders} and a generator")
     texts = input_ids.clone()
@@ -51,6 +56,8 @@ def generate(
 
 def fill(model: Any, text: Tensor, order: str, generator: torch.Generator | None) -> Tensor:
     """One text (T,), filled in."""
+    if len(text) > (most := model.trunk.config.block_size):
+        raise ValueError(f"{len(text)} tokens do not fit the {most} that this model reads")
 
     def draw(p: Tensor) -> Tensor:
         return torch.multinomial(p, 1, generator=generator)[:, 0]

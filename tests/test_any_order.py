@@ -190,6 +190,21 @@ def test_how_sure_a_distribution_is():
         assert certainty(p, rule).tolist() == pytest.approx(want)
 
 
+@pytest.mark.parametrize("order", ["any", "masked"])
+def test_a_temperature_leaves_the_order_of_the_surest_as_it_is(order):
+    """At 0 all places would be equally sure of their one token, and left to right would follow."""
+    model, text = model_of(order=order), some_text([[], [2, 5]])
+    with torch.no_grad():
+        model.head.projection.weight *= 30
+    ranks = []
+    for temperature in (1.0, 0.0):
+        cut = partial(truncate, c=Decoding(temperature=temperature))
+        c = reader_of(model, text, model.head.draws(1, 0), cut)
+        sure = c.each(shuffled(text, G().manual_seed(0))[0]).certainty("margin")
+        ranks.append(sure.argsort(1).tolist())
+    assert ranks[0] == ranks[1] and sure[0].unique().numel() == T
+
+
 def test_surest_first_by_hand():
     """The surest place is filled first, what is known stays, and a bound on entropy says how many a pass."""
     p = torch.tensor([[0.6, 0.4, 0.0], [0.0, 1.0, 0.0], [0.0, 0.1, 0.9], [0.4, 0.3, 0.3]])

@@ -34,6 +34,7 @@ REFUSED = [  # what configurations refuse by themselves
         "table.py --jobs=0 config/tables/heads.py",
         "report.py x --prompts=0",
     ),
+    *["labs/images/sample.py out/x --grid=8xx"] * (ROOT / "labs" / "images").is_dir(),
 ]
 RUN = """
 import json, runpy, sys

@@ -11,8 +11,10 @@ import shutil
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -250,10 +252,9 @@ def test_sample_draws_the_weights_of_the_folder(row, monkeypatch):
     monkeypatch.setattr(sample, "reader_of", lambda *args: seen.append(args[2]))
     options = [f"--samples={DRAWS}", f"--seed={SEED}", "--device=cpu", "--dtype=float32", "--length=2"]
     argv = [str(folder.with_name("run")), *options]
-    assert sample.main(argv) == 0
-    if ours.trunk.config.order == "any":
-        with pytest.raises(AttributeError):  # there is no reader
-            sample.main([*argv, "--order=random"])
+    for more in ([], ["--order=random"])[: 1 + (ours.trunk.config.order == "any")]:
+        with suppress(AttributeError):  # there is no reader
+            assert sample.main([*argv, *more]) == 0
     assert len(seen) == 1 + (ours.trunk.config.order == "any")
     for draws in seen:
         assert all(torch.equal(a.weight, b.weight) for a, b in zip(draws, stored, strict=True))
@@ -459,6 +460,20 @@ def test_the_card_says_what_it_is(row, token_folder, tmp_path, monkeypatch):
     assert "8 draws" in text and "the order `random`" in text
 
 
+@pytest.mark.parametrize(
+    "beside, step, says",
+    [
+        ({}, 100, "split is 20.09."),
+        ({"eval_windows": 4}, 100, ""),  # of a part of the split
+        ({"eval_windows": 4}, 200, "split is 20.09."),
+        ({"order": "random"}, 200, ""),  # in an order in which the folder's model is not asked
+    ],
+)
+def test_a_card_has_a_perplexity_of_the_whole_split_from_left_to_right_alone(beside, step, says):
+    ckpt = SimpleNamespace(config={"max_steps": 200, **beside}, progress={"step": step, "val_nll": 3.0})
+    assert card.progress(ckpt).partition("validation ")[2] == says
+
+
 # -----------------------------------------------------------------------------
 # lm-evaluation-harness
 
@@ -604,6 +619,21 @@ def test_gaps_are_filled_in(filler, order):
     full, again = (theirs.generate(GAPS, order=order, generator=seeded(3)) for _ in range(2))
     assert torch.equal(full, again) and ((full >= 0) & (full < VOCAB)).all()
     assert torch.equal(full[GAPS >= 0], GAPS[GAPS >= 0])
+
+
+def test_what_only_gaps_take_is_refused_without_gaps(filler, monkeypatch):
+    _, theirs, ours = filler
+    ids = GAPS.clamp(min=0)[:, :3]
+    named, plain = theirs.generate(inputs=ids, max_new_tokens=2), theirs.generate(ids, max_new_tokens=2)
+    assert torch.equal(named, plain)
+    for more in (dict(generator=seeded(0)), dict(order="confidence")):
+        with pytest.raises(ValueError, match="order and generator are for a text with gaps"):
+            theirs.generate(ids, max_new_tokens=2, **more)
+    with pytest.raises(ValueError, match="20 tokens do not fit the 16"):
+        theirs.generate(torch.full((1, 20), -1))
+    monkeypatch.setitem(theirs.config.run, "order", "fractal")
+    with pytest.raises(ValueError, match="'fractal'.*takes an order of"):
+        theirs.generate(GAPS)
 
 
 def seeded(seed: int) -> torch.Generator:

@@ -957,6 +957,8 @@ def test_one_backward_only():
         ("am_softmax", {"m": -0.1}, "m = -0.1"),
         ("sparse_softmax", {"top_k": 5, "top_p": 0.5}, "top_k = 5, top_p = 0.5.*not both"),
         ("sparse_softmax", {"top_p": 1.5}, "top_p = 1.5"),
+        ("sparse_softmax", {"top_k": 2.5}, "top_k = 2.5 must be a whole number"),
+        ("taylor", {"n": 4.0}, "n = 4.0 must be a whole number"),
         ("entmax", {"alpha": 1.0}, "alpha = 1.0.*softmax"),
         ("entmax", {"alpha": 2.5}, "alpha = 2.5.*sparsemax"),
         ("perturb_max", {"noise": "cauchy"}, "noise = 'cauchy': use 'gumbel'"),

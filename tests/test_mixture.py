@@ -85,6 +85,11 @@ def test_its_log_p_has_no_rank_of_the_width():
     assert ranks[0] <= C + 1 < ranks[1] == V
 
 
+def test_a_batch_without_a_loss_has_none():
+    loss, count = mixture().float().loss(torch.randn(N, C), Targets.single(torch.full((N,), -1)))
+    assert (loss.item(), count) == (0, 0)
+
+
 def test_weights_are_drawn_once_for_all_components():
     oh = mixture(bayesian=True).float()
     hidden, draws = torch.randn(N, C), oh.draws(4, 0)

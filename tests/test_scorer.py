@@ -139,6 +139,14 @@ def test_a_token_of_probability_zero_is_not_clamped():
     assert generative_perplexity([(math.inf, 3), (1.0, 2)]) == math.inf
 
 
+def test_a_references_interval_is_over_as_many_halves_as_are_asked_for():
+    judge = scorers.Judge(Counting(100, [1]), "0", 0, lambda: ["a", "bc"])
+    judge.human = None
+    texts, prompts = [chr(97 + i) * (i + 1) for i in range(6)], ["p"] * 6
+    few, many = (judge.numbers(texts, prompts, halves=n)["gen_ppl_ci"] for n in (3, 50))
+    assert few != many and "gen_ppl_ci" not in judge.numbers(texts, prompts)
+
+
 def test_features_are_the_last_hidden_states_of_texts_alone(folder, token_folder):
     scorer, encode = open_scorer(str(folder), CPU), load_tokenizer(token_folder).encode
     got = features(scorer, ["some words", "word " * 100])

@@ -70,6 +70,9 @@ def test_every_row_has_the_same_points_and_its_own_flags_win():
     assert all(w["min_lr"] == pytest.approx(w["learning_rate"] / 10, rel=1e-2) for w in plain + fixed)
     assert {w["min_lr"] for w in low} == {1e-5}
     assert all(w["eval_interval"] == w["max_steps"] == 1000 and w["seed"] == 1 for w in plain)
+    c.flags = "--gain=3"  # the table's flags are no more searched than a row's
+    wanted = [t.wanted for row in c.rows[:2] for t in Search(c, NO_STORE).shared(row)]
+    assert {w["gain"] for w in wanted} == {3.0} and len({w["learning_rate"] for w in wanted}) == 8
     assert not any(w["eval_windows"] for w in plain)
     (only,) = trials.shared("baseline --gain=2 --learning_rate=1e-3")  # nothing to search
     assert only.point == {} and only.out == Path("out/baseline-small-1-t00")

@@ -1,6 +1,6 @@
-# Softmax under AdamW and under Muon, each with the same search of both learning rates and the gain, then three
-# fresh seeds: what is left of the recipe's largest part. AdamW has 60 warm-up steps, for 20 are too few for it.
-# An hour of a core.
+# Softmax under AdamW and under Muon, each with the same search of both learning rates and the gain, then
+# three fresh seeds: what is left of the recipe's largest part. AdamW has 60 warm-up steps, for 20 are too few
+# for it. An hour of a core.
 #     python data/wikitext103/prepare.py --tokenizer=bpe4096 --lines=9703
 #     python table.py config/tables/optimizers.py --search --jobs=2
 #     python table.py config/tables/optimizers.py --jobs=2

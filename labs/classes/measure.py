@@ -127,8 +127,7 @@ def notes(rows: list[Row]) -> list[str]:
     """The paragraphs under the table."""
     first, seeds = rows[0], sorted({r["seed"] for r in rows})
     t, gains = first["training"], {r["training"]["gain"] for r in rows}
-    layers = t.get("trunk_args", {}).get("layers") or t.get("layers", "")  # an earlier version's rows
-    images = t.get("train_images") or t["train_tokens"]
+    layers, images = t["trunk_args"].get("layers"), t["train_tokens"]
     steps = f"{first['step'] * t['batch_size'] / images:.3g} epochs, batch {t['batch_size']}"
     return [
         f"{first['settings']['images']}: {images:,} images to train on, a tenth of the train split held out "

@@ -24,6 +24,8 @@ from runtime.errors import UserError
 from runtime.files import check_writable
 from runtime.values import Dtype, Positive, Seed
 
+MOST = 100_000  # images
+
 
 @dataclass(frozen=True)
 class SampleImagesConfig(Decoding):
@@ -78,8 +80,6 @@ from runtime.checkpoint import Degenerate, load_model
 from runtime.configurator import cli
 from runtime.device import float64_device, get_device, get_dtype, settle_dtype
 from runtime.files import replacing
-
-MOST = 100_000  # images
 
 
 def labels_of(c: SampleImagesConfig, layout: Layout) -> np.ndarray:

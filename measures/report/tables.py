@@ -40,7 +40,7 @@ CAPTIONS = {
     "rest.embeddings": "Whole climbs that each row sampled beside real ones, t-SNE of their rates",
     "embeddings": "Texts of each row beside human ones, t-SNE of their embeddings",
     "samplers": "What each sampler writes, against its model evaluations",
-    "filled": "A maze being filled in, by order of generation",
+    "filled": "What a run fills in, by order of generation",
     "rest": "The rest of a climb, given what is known of it",
     "walk": "Each place of a random walk of which one is known: the exact distribution, and a model's",
 }
