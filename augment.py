@@ -4,7 +4,7 @@
 
 builds the store that train.py with the same words would use. It chooses m positions in each training window.
 At each, the teacher's k most probable tokens are candidates, and those whose perplexity is under a threshold
-stay. The true token always stays. Source: Shamula et al. 2024, sec. 2.6 and fig. 3.
+stay. The true token stays, unless `keep_true` is False. Source: Shamula et al. 2024, sec. 2.6 and fig. 3.
 """
 
 from config.defaults import TrainConfig
@@ -23,6 +23,7 @@ from pathlib import Path
 import filelock
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
@@ -149,11 +150,12 @@ def propose(
         # A candidate leaves its left context as it is: the prefix's NLL is known, the candidate adds -log p.
         # Position i has i tokens of its window predicted before it (the first one has no context).
         nll = teacher.nll(hidden, y)
-        before = nll.cumsum(1) - nll  # (B, T): sum over the targets before position i
+        before = F.pad(nll.cumsum(1)[:, :-1], (1, 0))  # (B, T): sum over the targets before position i
         ppl = ((before.gather(1, at)[:, :, None] - lp) / (at[:, :, None] + 1)).exp()
         ids = ids.masked_fill(ppl > settings.ppl_threshold, -1)
     elif settings.ppl_threshold:
         ids = ids.masked_fill(_full_perplexity(teacher, x, y, at, ids) > settings.ppl_threshold, -1)
+    ids = ids.masked_fill(lp.isneginf(), -1)  # of a teacher with exact zeros: no proposals
     # float16 here, not in the store, so that stored and online labels are the same
     return Proposals(positions, ids.cpu().numpy(), lp.exp().half().cpu().numpy())
 
@@ -184,6 +186,8 @@ def identity(tokens: TokenFile, teacher: Teacher, block_size: int, settings: Lab
         "teacher": teacher.fingerprint,
         "dtype": teacher.dtype,
         **asdict(settings),
+        # stores of an earlier version had proposals of probability 0
+        **({"zeros": False} if teacher.model.head.head.sparse else {}),
     }
 
 

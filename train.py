@@ -205,8 +205,9 @@ class Trainer:
         self.say(f"resumed {last.path} at step {self.step}{extended}{others}")
         saved, values = saved_best(self.out), self._judged(progress, "val_")
         if self.procs.main and self.best < self._judged(saved):
-            if saved or values == self.best:  # it stopped between the two saves of its best evaluation
-                self.save("best", values)
+            judged = self._judged(progress, "judged_")
+            if saved or judged == self.best:  # it stopped between the two saves of its best evaluation
+                self.save("best", values, judged)
             else:
                 self.best = self._judged({})
                 self.say(f"{self.out} has no checkpoint `best`: the next evaluation begins a new one")
@@ -287,16 +288,19 @@ class Trainer:
                 self.say(f"step {self.step}: {evaluation.sentence}{' (best)' * better}")
                 learned = {"gain": torch.as_tensor(self.model.head.gain).item()}
                 self.log.add(self.step, **evaluation.logged, **(learned if self.config.learn_gain else {}))
-                self.save("last", evaluation.values)  # first: a run resumes from `last` only
+                self.save("last", evaluation.values, evaluation.judged)  # first: runs resume from it
                 if better:
-                    self.save("best", evaluation.values)
+                    self.save("best", evaluation.values, evaluation.judged)
         self.procs.sum(torch.zeros((), device=self.procs.device))  # the others wait until it is saved
 
-    def save(self, which: str, values: tuple[float, ...] | None) -> None:
-        """`values`: Evaluation.values of this step; None where there was no evaluation."""
+    def save(
+        self, which: str, values: tuple[float, ...] | None, judged: tuple[float, ...] | None = None
+    ) -> None:
+        """`values` and `judged`: of the Evaluation of this step; None where there was none."""
         progress: dict[str, Any] = {"step": self.step, "tokens": self.tokens}
         for i, name in enumerate(self.task.judged_by):
-            progress |= {f"val_{name}": values and values[i], f"best_val_{name}": self.best[i]}
+            progress |= {f"val_{name}": values and values[i], f"judged_{name}": judged and judged[i]}
+            progress[f"best_val_{name}"] = self.best[i]
         state = self.optimizer.state_dict() | {"scaler": self.scaler.state_dict()}  # {} unless in float16
         optimizer = state if which == "last" else None
         tokenizer = self.task.tokenizer

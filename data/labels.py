@@ -108,7 +108,7 @@ class LabelStore:
     """
 
     def __init__(self, path: Path, identity: dict, vocab_size: int):
-        self.path, self.vocab_size, self.block_size = path, vocab_size, identity["block_size"]
+        self.path = path
         try:
             saved = read_json(path.with_suffix(".json"))
             sizes = [saved[key] for key in ("windows", "m", "k")]
@@ -147,14 +147,6 @@ class LabelStore:
         r = self.records[indices]
         ids = r["ids"].astype(np.int64)
         ids[r["ids"] == np.iinfo(r["ids"].dtype).max] = -1
-        probs = r["probs"]
-        in_range = r["positions"].max() < self.block_size and ids.max() < self.vocab_size
-        if not (in_range and ((probs >= 0) & (probs <= 1.001)).all()):
-            raise UserError(
-                f"the label store {self.path} is damaged: windows {indices.min()} to "
-                f"{indices.max()} hold ids, positions or probabilities that cannot be: "
-                "delete it and build it again"
-            )
         return Proposals(r["positions"], ids, r["probs"])
 
 

@@ -40,12 +40,13 @@ class Split(NamedTuple):
 
 @contextmanager
 def reading(path: Path) -> Iterator[IO[str]]:
-    """A UTF-8 file, or a .gz of one, byte for byte: only "\\n" ends a line, "\\r" is a character in it.
+    """A UTF-8 file, or a .gz of one, byte for byte but for a mark at its start (BOM): only "\\n" ends a line,
+    "\\r" is a character in it.
 
     UserError naming it when what is read turns out to be damaged.
     """
     open_file = gzip.open if path.suffix == ".gz" else open
-    with open_file(path, "rt", encoding="utf-8", newline="\n") as file:
+    with open_file(path, "rt", encoding="utf-8-sig", newline="\n") as file:
         try:
             yield file
         except UnicodeDecodeError as error:

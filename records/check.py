@@ -145,16 +145,18 @@ def read_all(home: Path) -> list[Record]:
 
 def score(folder: Path, models: list[str], trust_remote_code: bool) -> None:
     """Adds the scores of models, SEED=PATH each, to an entry. A seed's earlier line is replaced."""
+    if not models:
+        raise ValueError("--score takes the models, too: SEED=PATH for each")
+    pairs = {int(seed): Path(where) for seed, _, where in (model.partition("=") for model in models)}
+    folder.mkdir(parents=True, exist_ok=True)
     language, path = Language(), folder / "scores.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     rows = {row["seed"]: row for row in map(json.loads, lines)}
-    for model in models:
-        seed, _, where = model.partition("=")
-        numbers = language.score(where, "test", CONTEXT, trust_remote_code=trust_remote_code)
-        about = {"seed": int(seed), "language": language.machine.digest, "sha256": digest(Path(where))}
-        rows[int(seed)] = about | numbers
-        print(f"{model}: {numbers[KEY]:.4f} nats")
-        path.write_text("".join(json.dumps(rows[seed]) + "\n" for seed in sorted(rows)), encoding="utf-8")
+    for seed, where in pairs.items():
+        numbers = language.score(str(where), "test", CONTEXT, trust_remote_code=trust_remote_code)
+        rows[seed] = {"seed": seed, "language": language.machine.digest, "sha256": digest(where)} | numbers
+        print(f"{seed}={where}: {numbers[KEY]:.4f} nats")
+        path.write_text("".join(json.dumps(rows[n]) + "\n" for n in sorted(rows)), encoding="utf-8")
 
 
 def digest(path: Path) -> str:

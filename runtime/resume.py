@@ -207,6 +207,7 @@ def start_from(name: str, model: LanguageModel, config: dict[str, Any]) -> tuple
     if wpe is not None and len(wpe) > config["block_size"]:  # a longer block serves a shorter one
         weights["trunk.wpe.weight"] = wpe[: config["block_size"]]
     fits = {k for k, p in parameters.items() if k in weights and weights[k].shape == p.shape}
+    fits.discard("head.log_gain")  # g starts at `gain`
     if any(k.startswith("trunk.") for k in parameters.keys() - fits):
         raise UserError(
             f"init_from = {name!r} has another size: give its n_layer, n_embd, block_size and vocabulary"

@@ -92,7 +92,7 @@ def train_all(
     todo = [r for r in runs if not r.finished]
     failed: list[str] = []
     threads = max(1, (os.cpu_count() or 1) // at_a_time)
-    environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if at_a_time > 1 else {})
+    environment = ({"OMP_NUM_THREADS": str(threads)} if at_a_time > 1 else {}) | os.environ
 
     def train(number: int, run: J) -> None:
         if trainings.stopped or (failed and not go_on):

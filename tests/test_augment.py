@@ -1,5 +1,6 @@
 """The teacher's proposals against a naive twin, the labels made of them, and the store that keeps them."""
 
+import copy
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +27,7 @@ from augment import (
 )
 from data.batches import Windows
 from data.tokens import open_tokens
-from heads import Sigmoid
+from heads import HEADS, Sigmoid
 from runtime import device
 from runtime.errors import UserError
 from train import TrainConfig
@@ -125,6 +126,26 @@ def test_perplexity_threshold_against_brute_force(teacher, tokens, form):
     for at in (5, 40, 70):
         cut = float(exact[at : at + 2].mean())
         assert (propose(teacher, indices, x, y, LabelSettings(7, 6.0, cut, form)).ids >= 0).sum() == at + 1
+
+
+@torch.no_grad()
+def test_a_teacher_with_exact_zeros_proposes_none_of_them(teacher, tokens):
+    """And a true token that it rules out does not let all later candidates pass the threshold."""
+    sparse = copy.deepcopy(teacher)
+    sparse.model.head.head = HEADS["sparsemax"](VOCAB)
+    sparse.model.trunk.ln_f.weight *= 4
+    indices = np.array([2, 5])
+    x, y = Windows(tokens, T).get(indices)
+    lp = sparse.model.log_probs(x, sparse.draws)
+    zeros = lp.gather(2, y[:, :, None]).isneginf()[:, :, 0]
+    assert zeros.any()
+    every = propose(sparse, indices, x, y, LabelSettings(candidates=40, positions=float(T)))
+    assert (every.ids >= 0).any() and (every.ids < 0).any()
+    assert ((every.probs > 0) == (every.ids >= 0)).all()
+    kept = propose(sparse, indices, x, y, LabelSettings(40, float(T), 1e6, "prefix"))
+    for b, j in np.ndindex(2, T):
+        if zeros[b, : kept.positions[b, j]].any():  # the prefix has probability 0
+            assert (kept.ids[b, j] < 0).all()
 
 
 def test_full_perplexity_values(teacher, tokens):

@@ -519,9 +519,13 @@ def test_a_signal_stops_the_trainings_and_waits_for_them(tmp_path, monkeypatch, 
     runs = [Run("r", "", i, tmp_path / f"r{i}", (str(tmp_path / f"r{i}"),)) for i in range(jobs + 1)]
     real = workers.subprocess.Popen
     program = [sys.executable, "-c", code]
-    monkeypatch.setattr(
-        workers.subprocess, "Popen", lambda command, env: real([*program, command[2]], env=env)
-    )
+    environments = []
+
+    def popen(command, env):
+        environments.append(env)
+        return real([*program, command[2]], env=env)
+
+    monkeypatch.setattr(workers.subprocess, "Popen", popen)
 
     def send():
         while not all(run.out.exists() for run in runs[:jobs]):
@@ -535,5 +539,6 @@ def test_a_signal_stops_the_trainings_and_waits_for_them(tmp_path, monkeypatch, 
         workers.train_all(runs, jobs)
     thread.join()
     assert e.value.args == (number,) and not runs[jobs].out.exists()
+    assert {env["OMP_NUM_THREADS"] for env in environments} == {"1"}  # as the user has it (conftest)
     assert all(run.out.with_suffix(".saved").exists() for run in runs[:jobs])
     assert before == [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]

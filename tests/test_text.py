@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -197,6 +198,40 @@ def test_the_same_text_is_in_one_split(tmp_path):
     contents = prepare(tmp_path, write_rows(tmp_path / "twice.jsonl", TEXTS + TEXTS[::-1]))
     found = {split: numbers(content) for split, content in contents.items()}
     assert all(sorted(n) == sorted(2 * list(set(n))) for n in found.values())
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"data/{split}-00000-of-00001-a09b74b3ef9c3b56.jsonl" for split in ("train", "validation", "test")],
+        [f"default/{split}/0000.jsonl" for split in ("train", "validation", "test")],
+        ["wiki.train.txt", "wiki.valid.txt", "wiki.test.txt"],
+    ],
+)
+def test_splits_as_others_name_them(tmp_path, names):
+    folder = tmp_path / "named"
+    for name, texts in zip(names, (TEXTS[:4], TEXTS[4:5], TEXTS[5:6])):
+        if name.endswith(".txt"):
+            write(folder / name, joined(texts))
+        else:
+            write_rows(folder / name, texts)
+    expected = {"train": joined(TEXTS[:4]), "validation": joined(TEXTS[4:5]), "test": joined(TEXTS[5:6])}
+    assert prepare(tmp_path, folder) == expected
+
+
+def test_copies_of_the_largest_text_take_no_share_of_a_split(tmp_path):
+    """They train, all of them."""
+    for seed in range(8):
+        rng = random.Random(seed)
+        texts = [f"{rng.random()} a row\n" for _ in range(12)] + 3 * ["the largest of them all " * 4 + "\n"]
+        contents = prepare(tmp_path / str(seed), write_rows(tmp_path / str(seed) / "rows.jsonl", texts))
+        assert contents["train"].count("largest of them all \n") == 3 and all(contents.values())
+
+
+def test_a_mark_at_the_start_of_a_file_is_no_text(tmp_path):
+    for n, book in enumerate(TEXTS[:3]):
+        write(tmp_path / "books" / f"{n}.txt", "\ufeff" + book)
+    assert "\ufeff" not in "".join(prepare(tmp_path, tmp_path / "books").values())
 
 
 def test_files_of_splits(tmp_path, capsys):

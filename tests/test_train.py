@@ -295,7 +295,8 @@ def scores_are(monkeypatch, *nll: float) -> None:
 
 def at(step: int, val_nll: float, best: float) -> dict:
     """progress.json"""
-    return {"step": step, "tokens": step * 8 * 16, "val_nll": val_nll, "best_val_nll": best}
+    nlls = {"val_nll": val_nll, "judged_nll": val_nll, "best_val_nll": best}
+    return {"step": step, "tokens": step * 8 * 16, **nlls}
 
 
 def test_best_is_the_best(run, tiny, monkeypatch):
@@ -399,10 +400,12 @@ def killed_at(monkeypatch, save: int) -> None:
     monkeypatch.setattr(checkpoint, "save", saving)
 
 
-@pytest.mark.parametrize("save", range(4))
-def test_killed_at_any_save_a_run_goes_on(run, tiny, tmp_path, monkeypatch, equal_state, save):
+@pytest.mark.parametrize(
+    "save, more", [*((save, {}) for save in range(4)), (1, {"head": "sparsemax"}), (1, {"eval_windows": 2})]
+)
+def test_killed_at_any_save_a_run_goes_on(run, tiny, tmp_path, monkeypatch, equal_state, save, more):
     """Also between `last` and the first `best`; in the end `best` is the unbroken run's."""
-    c, whole = tiny(eval_interval=3), tiny(eval_interval=3, out_dir=str(tmp_path / "whole"))
+    c, whole = (tiny(eval_interval=3, **at, **more) for at in ({}, {"out_dir": str(tmp_path / "whole")}))
     with monkeypatch.context() as patch:
         killed_at(patch, save)
         with pytest.raises(KeyboardInterrupt):
@@ -453,6 +456,16 @@ def test_a_resumed_run_needs_its_source_no_more(run, tiny, trained, tmp_path):
 def test_a_rate_that_would_rise_is_refused(tiny):
     with pytest.raises(ValueError, match="min_lr = 0.01: the rate would rise from learning_rate = 0.001"):
         tiny(learning_rate=1e-3, min_lr=0.01).check()
+
+
+def test_a_cosine_that_ends_in_the_warm_up_is_refused(tiny):
+    with pytest.raises(ValueError, match="lr_decay_steps = 5: the cosine would end before the warm-up of 10"):
+        tiny(warmup_steps=10, lr_decay_steps=5).check()
+
+
+def test_labels_without_the_truth_are_for_the_head_that_learns_from_them(tiny):
+    with pytest.raises(ValueError, match="keep_true = False: only the head 'sigmoid' learns"):
+        tiny(head="soft_targets", labels="hard", keep_true=False).check()
 
 
 def test_sgd_without_momentum(run, tiny):
@@ -743,7 +756,7 @@ def test_a_folder_with_a_run_is_refused(run, stopped):
     assert contents(stopped.out_dir) == before
 
 
-def test_init_from_a_run(trainer, tiny, trained, capsys):
+def test_init_from_a_run(trainer, run, tiny, trained, tmp_path, capsys):
     want = weights(trained, "best")
     for path in (trained, trained / "best"):
         t = trainer(tiny(init_from=str(path)))
@@ -757,6 +770,10 @@ def test_init_from_a_run(trainer, tiny, trained, capsys):
     assert "its gain" not in capsys.readouterr().out
     trainer(tiny(init_from=str(trained), gain=2.5, learn_gain=True))
     assert "its gain was 1, here 2.5\n" in capsys.readouterr().out
+    learnt = tiny(name="learnt", out_dir=str(tmp_path / "learnt"), gain=1.5, learn_gain=True, max_steps=2)
+    assert run(learnt) == 0
+    again = trainer(tiny(init_from=learnt.out_dir, gain=2.5, learn_gain=True))
+    assert float(again.model.head.gain) == pytest.approx(2.5) and ", here 2.5\n" in capsys.readouterr().out
     with pytest.raises(ValueError, match="init_from.*another size"):
         trainer(tiny(init_from=str(trained), n_embd=16))
 

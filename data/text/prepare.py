@@ -65,7 +65,9 @@ from runtime.errors import UserError
 HELD_OUT = 0.01  # share of the bytes, of validation and of test
 PARTS = {"train": (0, 0.9), "validation": (0.9, 0.95), "test": (0.95, 1)}  # of a single document
 RANGES = 2**22  # of keys; 36 MB
-FILE_OF_SPLIT = re.compile(r"(train|test|(val|valid|validation|dev))([-_]\d+(-of-\d+)?)?\.\w+")
+# first or last word of a file's name, as in test-00000-of-00001-a09b74b3.parquet or wiki.valid.txt -> split
+SPLIT_OF = {"train": "train", "test": "test"}
+SPLIT_OF |= dict.fromkeys(("val", "valid", "validation", "dev"), "validation")
 
 Lines = Callable[[], Iterator[str]]  # starts a fresh pass over a split's text
 
@@ -87,20 +89,21 @@ def joined(documents: Documents) -> Iterator[str]:
 
 
 def split_by_name(source: Path, files: dict[str, Path]) -> dict[str, dict[str, Path]] | None:
-    """The files of each split: those in the folders train, validation and test, else those of these names.
+    """The files of each split: those in folders train, validation and test, else those of these names.
 
     None if there are no such folders, and no file has the name of a held-out split. UserError if files of
     these names are no three splits: a user's test file is never trained on.
     """
 
     def folder(name: str) -> str:
-        return name.partition("/")[0]
+        return next((part for part in name.split("/")[:-1] if part in SPLITS), "")
 
     def file(name: str) -> str:
-        match = FILE_OF_SPLIT.fullmatch(name.rpartition("/")[2])
-        return ("validation" if match[2] else match[1]) if match else ""
+        stem = name.rpartition("/")[2].removesuffix(".gz").rpartition(".")[0]
+        words = re.split(r"[-_. ]", stem.lower())
+        return SPLIT_OF.get(words[0]) or SPLIT_OF.get(words[-1]) or ""
 
-    has_folders = any((source / split).is_dir() for split in SPLITS)
+    has_folders = any(map(folder, files))
     split_of = folder if has_folders else file
     chosen = {split: {n: p for n, p in files.items() if split_of(n) == split} for split in SPLITS}
     if not has_folders and not all(chosen.values()):
@@ -143,7 +146,7 @@ def split_by_document(source: str, documents: Documents, missing: list[str]) -> 
             "three splits: give it more, or the folders train/, validation/ and test/"
         )
     enough = HELD_OUT * ranges.sum()
-    ranges[range_of(kept)] -= largest
+    ranges[range_of(kept)] = 0  # the whole range trains: another copy of the largest may be in it
     owner = np.zeros(RANGES, np.int8)  # 1 + the split's place in `missing`
     taken = [0] * len(missing)  # bytes
     for i in np.flatnonzero(ranges):
@@ -153,11 +156,8 @@ def split_by_document(source: str, documents: Documents, missing: list[str]) -> 
         owner[i] = 1 + least
         taken[least] += int(ranges[i])
 
-    def is_in(document: Document, number: int) -> bool:
-        return (0 if document.key == kept else owner[range_of(document.key)]) == number
-
     def selected(number: int) -> Iterator[Document]:
-        return (document for document in documents() if is_in(document, number))
+        return (document for document in documents() if owner[range_of(document.key)] == number)
 
     return {split: partial(joined, partial(selected, i)) for i, split in enumerate(("train", *missing))}
 
