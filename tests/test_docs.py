@@ -158,8 +158,8 @@ def test_what_is_claimed_of_tuned_heads_holds():
     at = standing("heads")
     assert (at.ahead, at.behind, at.holm) == (
         ["sig_gpt"],
-        ["sigmoid_cap", "stablemax", "harmonic", "sparsemax", "entmax15"],
-        ["stablemax", "entmax15", "sparsemax", "sigmoid_cap"],
+        ["smooth_gpt_10", "sigmoid_cap", "stablemax", "harmonic", "sparsemax", "entmax15"],
+        ["stablemax", "entmax15", "sparsemax", "smooth_gpt_10", "sigmoid_cap"],
     )
     weights = [
         (p["head_args.pos_weight"], x) for p, x in zip(found["sig_gpt_pw"].points, found["sig_gpt_pw"].ppl)
