@@ -57,7 +57,7 @@ from runtime.resume import (
     other_processes,
     refuse_other_run,
     saved_best,
-    settle_dtype,
+    agreed_dtype,
     start_from,
 )
 from training.evaluator import Evaluator, Interrupted, derived_seed
@@ -133,7 +133,7 @@ class Trainer:
         self.signal = 0  # the signal that asked for the end
         self.log: Log | None = None  # of the first process
         begun_in = last_of(self.out, optimizer=False).config["dtype"] if config.resume else None
-        self.precision = settle_dtype(config.dtype, begun_in, procs, self.say)
+        self.precision = agreed_dtype(config.dtype, begun_in, procs, self.say)
         self.config = replace(config, dtype=self.precision.name)
         self.task = task_of(config.dataset)(self.config, procs)
         self.step, self.tokens = 0, 0

@@ -5,7 +5,7 @@ Importing this module does nothing; `choose_dtype` is a pure function of the dev
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
@@ -152,11 +152,20 @@ def emulation(dtype: str, device: torch.device, has: Mapping[str, Any] | None = 
     return f"{dtype} is emulated on this {unit}: matrix products are slower than in float32"
 
 
-def settle_dtype(name: Dtype, device: torch.device) -> Precision:
-    """`choose_dtype` for a program. It warns on stderr of a dtype that is emulated here."""
-    chosen = choose_dtype(name, device)
+def settle_dtype(
+    name: Dtype,
+    device: torch.device,
+    begun: Dtype | None = None,
+    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
+) -> Precision:
+    """`choose_dtype` for a program; with "auto" a resumed run keeps the dtype `begun`. `say` is told of a dtype
+    that is emulated here."""
+    chosen, remedy = choose_dtype(name, device), f"--dtype=auto takes {choose_dtype('auto', device).name}"
+    if begun and name == "auto":
+        chosen = choose_dtype(begun, device)._replace(reason="as the run was begun")
+        remedy = "the run was begun in it, and keeps it"
     if warning := emulation(chosen.name, device):
-        print(f"{warning}; --dtype=auto takes {choose_dtype('auto', device).name}", file=sys.stderr)
+        say(f"{warning}; {remedy}")
     return chosen
 
 

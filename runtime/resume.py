@@ -12,7 +12,7 @@ import torch
 from model import LanguageModel, reading
 from runtime import checkpoint
 from runtime.checkpoint import Checkpoint
-from runtime.device import DTYPES, Precision, choose_dtype, emulation
+from runtime.device import DTYPES, Precision, settle_dtype
 from runtime.errors import UserError
 from runtime.gpt2 import from_gpt2
 from runtime.processes import Processes
@@ -142,22 +142,13 @@ def saved_best(out: Path) -> dict[str, Any]:
     return {}
 
 
-def settle_dtype(
+def agreed_dtype(
     dtype: Dtype, begun: Dtype | None, procs: Processes, say: Callable[[str], None]
 ) -> Precision:
-    """What the asked-for `dtype` means: rank 0 decides for all processes, by its own device.
-
-    With "auto" a resumed run keeps the dtype `begun`. `say` is told on rank 0 that a dtype is emulated there.
-    """
+    """`settle_dtype` of rank 0, by its own device, for all processes."""
     if not procs.main:
         return Precision(DTYPES[procs.agreed(0)], "rank 0 says so")
-    chosen = choose_dtype(dtype, procs.device)
-    remedy = f"--dtype=auto takes {choose_dtype('auto', procs.device).name}"
-    if begun and dtype == "auto":
-        chosen = choose_dtype(begun, procs.device)._replace(reason="as the run was begun")
-        remedy = "the run was begun in it, and keeps it"
-    if warning := emulation(chosen.name, procs.device):
-        say(f"{warning}; {remedy}")
+    chosen = settle_dtype(dtype, procs.device, begun, say)
     procs.agreed(DTYPES.index(chosen.name))
     return chosen
 
