@@ -52,12 +52,12 @@ from runtime.processes import Processes, on_stop
 from runtime.profile import Profile, flops_per_token, peak_flops
 from runtime.resume import (
     adopt_schedule,
+    agreed_dtype,
     last_of,
     learning_rate,
     other_processes,
     refuse_other_run,
     saved_best,
-    agreed_dtype,
     start_from,
 )
 from training.evaluator import Evaluator, Interrupted, derived_seed

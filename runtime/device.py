@@ -158,8 +158,8 @@ def settle_dtype(
     begun: Dtype | None = None,
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
 ) -> Precision:
-    """`choose_dtype` for a program; with "auto" a resumed run keeps the dtype `begun`. `say` is told of a dtype
-    that is emulated here."""
+    """`choose_dtype` for a program; with "auto" a resumed run keeps the dtype `begun`. `say` is told of a
+    dtype that is emulated here."""
     chosen, remedy = choose_dtype(name, device), f"--dtype=auto takes {choose_dtype('auto', device).name}"
     if begun and name == "auto":
         chosen = choose_dtype(begun, device)._replace(reason="as the run was begun")
