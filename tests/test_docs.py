@@ -171,6 +171,14 @@ def test_what_is_claimed_of_tuned_heads_holds():
         assert labels["soft_gpt"].mean < 1 < labels["soft_gpt"].mean + labels["soft_gpt"].half
         assert sigmoids["sig_gpt"].mean < 1 < sigmoids["sig_gpt"].mean + sigmoids["sig_gpt"].half
     assert ratios("heads", "ppl_fitted")["sig_gpt"].mean < 1 < min(ratio[row].mean for row in at.behind)
+    labels = [
+        rows("labels")[row].ppl_eps for row in ("soft", "true", "hard_1", "hard_5", "hard_20", "hard_50")
+    ]
+    assert all(max(few) < min(more) for few, more in pairwise(labels[1:]))
+    bought = labels[1] - labels[0]
+    assert bought.mean - bought.half > 0
+    alone = labels[1] - rows("labels").softmax.ppl_eps
+    assert abs(alone.mean) < bought.mean / 2
     *near, far = sorted(shared_ratios("heads")["gs_softmax_f1"])
     assert 0.99 < min(near) and max(near) < 1.01 and far > 10 and found["gs_softmax_f1"].ppl[0] > 1000
     assert max(shared_ratios("heads")["sig_gpt"]) < 1

@@ -16,7 +16,7 @@ from runtime.configurator import configure
 pytest.importorskip("labs", reason="tables of labs are among the committed ones")
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 STORES = sorted(RESULTS.glob("*.jsonl"))
-LINE_A_RUN = {"small", "labels", "paper_protocol"}  # tables of eval_diversity.py, one seed
+LINE_A_RUN = {"paper_protocol"}  # tables of eval_diversity.py, one seed
 
 
 def views(path: Path) -> dict[str, View]:

@@ -773,7 +773,10 @@ def test_init_from_a_run(trainer, run, tiny, trained, tmp_path, capsys):
     learnt = tiny(name="learnt", out_dir=str(tmp_path / "learnt"), gain=1.5, learn_gain=True, max_steps=2)
     assert run(learnt) == 0
     again = trainer(tiny(init_from=learnt.out_dir, gain=2.5, learn_gain=True))
-    assert float(again.model.head.gain.detach()) == pytest.approx(2.5) and ", here 2.5\n" in capsys.readouterr().out
+    assert (
+        float(again.model.head.gain.detach()) == pytest.approx(2.5)
+        and ", here 2.5\n" in capsys.readouterr().out
+    )
     with pytest.raises(ValueError, match="init_from.*another size"):
         trainer(tiny(init_from=str(trained), n_embd=16))
 
