@@ -221,7 +221,7 @@ class Trainer:
         """The run in one line."""
         c = self.config
         parameters = sum(p.numel() for p in self.model.parameters()) / 1e6
-        head = f"{c.head} {c.head_args or ''}{' with Bayesian weights' if c.bayesian else ''}"
+        head = f"{c.head} {c.head_args or ''}".strip() + " with Bayesian weights" * c.bayesian
         head += f", mixture of {c.mixture}" * (c.mixture > 1)
         if c.gain != 1 or c.learn_gain:
             head += f", {'learned from ' * c.learn_gain}gain {c.gain:g}"
