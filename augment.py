@@ -186,8 +186,7 @@ def identity(tokens: TokenFile, teacher: Teacher, block_size: int, settings: Lab
         "teacher": teacher.fingerprint,
         "dtype": teacher.dtype,
         **asdict(settings),
-        # stores of an earlier version had proposals of probability 0
-        **({"zeros": False} if teacher.model.head.head.sparse else {}),
+        **({"zeros": False} if teacher.model.head.head.sparse else {}),  # an earlier version proposed these
     }
 
 

@@ -205,9 +205,8 @@ class Trainer:
         self.say(f"resumed {last.path} at step {self.step}{extended}{others}")
         saved, values = saved_best(self.out), self._judged(progress, "val_")
         if self.procs.main and self.best < self._judged(saved):
-            judged = self._judged(progress, "judged_")
-            if saved or judged == self.best:  # it stopped between the two saves of its best evaluation
-                self.save("best", values, judged)
+            if saved or self._judged(progress, "judged_") == self.best:  # stopped between its two saves
+                self.save("best", values, self.best)
             else:
                 self.best = self._judged({})
                 self.say(f"{self.out} has no checkpoint `best`: the next evaluation begins a new one")

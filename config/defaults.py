@@ -142,10 +142,7 @@ class TrainConfig:
                 f"give --min_lr={self.learning_rate / 10:g}, say"
             )
         if 0 < self.lr_decay_steps < self.warmup_steps:
-            yield (
-                f"lr_decay_steps = {self.lr_decay_steps}: the cosine would end before the warm-up of "
-                f"{self.warmup_steps} steps does; give a later end, or a shorter warm-up"
-            )
+            yield f"lr_decay_steps = {self.lr_decay_steps} < warmup_steps = {self.warmup_steps}: give 0"
         if self.readout_lr and not self.learning_rate:
             yield f"readout_lr = {self.readout_lr} with learning_rate = 0: its schedule is a share of it"
         if self.curriculum and self.order in ("left_to_right", "masked"):
@@ -158,7 +155,7 @@ class TrainConfig:
         if self.labels != "true" and self.label_weight > 1:
             yield f"label_weight = {self.label_weight}: a label value is at most 1"
         if self.labels != "true" and not self.keep_true and self.head != "sigmoid":
-            yield f"keep_true = False: only the head 'sigmoid' learns without a true token, not {self.head!r}"
+            yield "keep_true = False: leave it out; only the head 'sigmoid' learns without a true token"
         if self.labels != "true" and self.order != "left_to_right":
             yield (
                 f"labels = {self.labels!r} with order = {self.order!r}: a teacher proposes what may follow "

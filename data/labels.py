@@ -108,7 +108,7 @@ class LabelStore:
     """
 
     def __init__(self, path: Path, identity: dict, vocab_size: int):
-        self.path = path
+        self.path, self.vocab_size, self.block_size = path, vocab_size, identity["block_size"]
         try:
             saved = read_json(path.with_suffix(".json"))
             sizes = [saved[key] for key in ("windows", "m", "k")]
@@ -147,6 +147,12 @@ class LabelStore:
         r = self.records[indices]
         ids = r["ids"].astype(np.int64)
         ids[r["ids"] == np.iinfo(r["ids"].dtype).max] = -1
+        possible = ((r["probs"] >= 0) & (r["probs"] <= 1.001)).all()
+        if not (possible and r["positions"].max() < self.block_size and ids.max() < self.vocab_size):
+            raise UserError(
+                f"the label store {self.path} is damaged: windows {indices.min()} to {indices.max()} hold "
+                "what cannot be an id, a position or a probability: delete it and build it again"
+            )
         return Proposals(r["positions"], ids, r["probs"])
 
 

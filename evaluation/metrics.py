@@ -194,7 +194,7 @@ class Recovery:
         }
         for key, value in values.items():
             self.sums[key] += float(value.sum())
-        decade = np.clip(np.floor(-log_p / math.log(10) + 1e-9).astype(np.int64), 0, self.DECADES - 1)
+        decade = np.clip(np.floor(-log_p / math.log(10)).astype(np.int64), 0, self.DECADES - 1)
         other = np.ones(len(p), bool)
         other[observed] = False
         self.alternatives += [np.bincount(decade[other], x[other], self.DECADES) for x in (m, p)]

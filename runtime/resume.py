@@ -142,13 +142,11 @@ def saved_best(out: Path) -> dict[str, Any]:
     return {}
 
 
-def agreed_dtype(
-    dtype: Dtype, begun: Dtype | None, procs: Processes, say: Callable[[str], None]
-) -> Precision:
+def agreed_dtype(name: Dtype, begun: Dtype | None, procs: Processes, say: Callable[[str], None]) -> Precision:
     """`settle_dtype` of rank 0, by its own device, for all processes."""
     if not procs.main:
         return Precision(DTYPES[procs.agreed(0)], "rank 0 says so")
-    chosen = settle_dtype(dtype, procs.device, begun, say)
+    chosen = settle_dtype(name, procs.device, begun, say)
     procs.agreed(DTYPES.index(chosen.name))
     return chosen
 

@@ -175,6 +175,8 @@ def test_what_is_claimed_of_tuned_heads_holds():
         rows("labels")[row].ppl_eps for row in ("soft", "true", "hard_1", "hard_5", "hard_20", "hard_50")
     ]
     assert all(max(few) < min(more) for few, more in pairwise(labels[1:]))
+    score = {row: heads[row].sparsemax_score for row in ("baseline", "sparsemax", "entmax15")}
+    assert max(score["sparsemax"]) < min(score["baseline"]) < max(score["baseline"]) < min(score["entmax15"])
     bought = labels[1] - labels[0]
     assert bought.mean - bought.half > 0
     alone = labels[1] - rows("labels").softmax.ppl_eps

@@ -219,6 +219,12 @@ def test_splits_as_others_name_them(tmp_path, names):
     assert prepare(tmp_path, folder) == expected
 
 
+def test_a_train_folder_alone_below_the_top_is_split_by_document(tmp_path):
+    """As the hub converts a data set that has one split."""
+    write_rows(tmp_path / "one" / "default/train/0000.jsonl", TEXTS)
+    assert all(prepare(tmp_path, tmp_path / "one").values())
+
+
 def test_copies_of_the_largest_text_take_no_share_of_a_split(tmp_path):
     """They train, all of them."""
     for seed in range(8):

@@ -459,12 +459,12 @@ def test_a_rate_that_would_rise_is_refused(tiny):
 
 
 def test_a_cosine_that_ends_in_the_warm_up_is_refused(tiny):
-    with pytest.raises(ValueError, match="lr_decay_steps = 5: the cosine would end before the warm-up of 10"):
+    with pytest.raises(ValueError, match="lr_decay_steps = 5 < warmup_steps = 10: give 0"):
         tiny(warmup_steps=10, lr_decay_steps=5).check()
 
 
 def test_labels_without_the_truth_are_for_the_head_that_learns_from_them(tiny):
-    with pytest.raises(ValueError, match="keep_true = False: only the head 'sigmoid' learns"):
+    with pytest.raises(ValueError, match="keep_true = False: leave it out; only the head 'sigmoid' learns"):
         tiny(head="soft_targets", labels="hard", keep_true=False).check()
 
 

@@ -103,7 +103,9 @@ def split_by_name(source: Path, files: dict[str, Path]) -> dict[str, dict[str, P
         words = re.split(r"[-_. ]", stem.lower())
         return SPLIT_OF.get(words[0]) or SPLIT_OF.get(words[-1]) or ""
 
-    has_folders = any(map(folder, files))
+    # below the top a folder `train` alone, as the hub has it, holds nothing out
+    on_top = any((source / split).is_dir() for split in SPLITS)
+    has_folders = on_top or any(folder(name) in ("validation", "test") for name in files)
     split_of = folder if has_folders else file
     chosen = {split: {n: p for n, p in files.items() if split_of(n) == split} for split in SPLITS}
     if not has_folders and not all(chosen.values()):
