@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.profiler import record_function
 
 if TYPE_CHECKING or not __package__:
-    from heads import OutputHead, Targets, Weights, make_head
+    from heads import Auxiliary, OutputHead, Targets, Weights, make_auxiliary, make_head
 else:  # nanoheads.model, in somebody's program
-    from .heads import OutputHead, Targets, Weights, make_head
+    from .heads import Auxiliary, OutputHead, Targets, Weights, make_auxiliary, make_head
 
 
 @dataclass(frozen=True)
@@ -483,9 +483,9 @@ TRUNKS: dict[str, type[Trunk]] = {"gpt": GPT, "modern": Modern}
 class LanguageModel(nn.Module):
     """A trunk and its output head: tokens and targets -> the loss; tokens -> a distribution."""
 
-    def __init__(self, trunk: Trunk, head: OutputHead):
+    def __init__(self, trunk: Trunk, head: OutputHead, auxiliary: Auxiliary | None = None):
         super().__init__()
-        self.trunk, self.head = trunk, head
+        self.trunk, self.head, self.auxiliary = trunk, head, auxiliary
         self._compiled: Callable[..., Tensor] | None = None
         trunk.tied = head.projection.weight is trunk.embedding
 
@@ -508,7 +508,10 @@ class LanguageModel(nn.Module):
             trunk = self._compiled or self.trunk
             hidden = trunk(tokens, positions)  # (B, T, C)
         with record_function("head, loss and gradient"):
-            return self.head.loss(hidden, targets, noise)
+            loss, count = self.head.loss(hidden, targets, noise)
+            if self.auxiliary is not None:
+                loss = loss + self.auxiliary(hidden, targets, self.head, noise)
+            return loss, count
 
     @torch.no_grad()
     def log_probs(self, tokens: Tensor, draws: list[Weights] | None = None) -> Tensor:
@@ -608,7 +611,7 @@ def build(config: dict[str, Any]) -> LanguageModel:
     """A new model from a run's configuration. ValueError if there is no such model.
 
     Its keys: GPTConfig's, head, head_args and, where it has them, trunk, trunk_args, tied, bayesian,
-    prior_sigma, gain, learn_gain, mixture, order, sinusoidal.
+    prior_sigma, gain, learn_gain, mixture, auxiliary, auxiliary_args, order, sinusoidal.
     """
     size, args = trunk_config(config), config.get("trunk_args", {})
     trunk = trunk_class(config)(size, **args)
@@ -620,4 +623,5 @@ def build(config: dict[str, Any]) -> LanguageModel:
     optional = ("bayesian", "prior_sigma", "gain", "learn_gain", "mixture")
     beside = {key: config[key] for key in optional if key in config}
     head = make_head(config["head"], size.vocab_size, weight, config["head_args"], **beside)
-    return LanguageModel(trunk, head)
+    beside_it = config.get("auxiliary", ""), size.vocab_size, size.n_embd, config.get("auxiliary_args")
+    return LanguageModel(trunk, head, make_auxiliary(*beside_it))

@@ -114,7 +114,8 @@ def refuse_too_large(config: TrainConfig, vocab_size: int, procs: Processes) -> 
     """UserError if a training of this size needs more memory than there is."""
     c, share = config, max(1, config.batch_size // procs.world)
     size = trunk_size({**asdict(c), "vocab_size": vocab_size})
-    parameters = size.parameters + (c.bayesian + (not c.tied)) * size.embedding
+    outputs = c.bayesian + (not c.tied) + (c.auxiliary == "token_order")
+    parameters = size.parameters + outputs * size.embedding
     needed = training_bytes(parameters, size.kept * min(c.micro_batch or share, share), c.batch_size)
     training = (
         f"training {size.parameters:,} parameters with batch_size = {c.batch_size}, "
@@ -222,6 +223,7 @@ class Trainer:
         parameters = sum(p.numel() for p in self.model.parameters()) / 1e6
         head = f"{c.head} {c.head_args or ''}".strip() + " with Bayesian weights" * c.bayesian
         head += f", mixture of {c.mixture}" * (c.mixture > 1)
+        head += f", beside it {c.auxiliary} {c.auxiliary_args or ''}".rstrip() * bool(c.auxiliary)
         if c.gain != 1 or c.learn_gain:
             head += f", {'learned from ' * c.learn_gain}gain {c.gain:g}"
         return (

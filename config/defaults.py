@@ -59,6 +59,8 @@ class TrainConfig:
     gain: float = 1.0               # g of the logits z = g h W^T + b; softmax: one over the temperature
     learn_gain: bool = False        # g is trained, and starts at `gain`
     mixture: Positive = 1           # softmaxes that are mixed, each of a context of its own
+    auxiliary: str = ""             # a loss beside the head's: "multi_token" or "token_order"
+    auxiliary_args: dict = field(default_factory=dict)  # as head_args
     tied: bool = True               # the projection's weights are the token embedding; False: their own
     bayesian: bool = False          # the projection's weights have a distribution
     prior_sigma: float = 0.02       # their prior is N(0, prior_sigma^2)
@@ -156,6 +158,8 @@ class TrainConfig:
             yield f"label_weight = {self.label_weight}: a label value is at most 1"
         if self.labels != "true" and not self.keep_true and self.head != "sigmoid":
             yield "keep_true = False: leave it out; only the head 'sigmoid' learns without a true token"
+        if self.auxiliary and (self.order != "left_to_right" or self.trunk not in ("gpt", "modern")):
+            yield f"auxiliary = {self.auxiliary!r} looks ahead in a text from left to right: leave it out"
         if self.labels != "true" and self.order != "left_to_right":
             yield (
                 f"labels = {self.labels!r} with order = {self.order!r}: a teacher proposes what may follow "
@@ -198,11 +202,12 @@ class TrainConfig:
         """ValueError if the head cannot be made."""
         import torch
 
-        from heads import make_head
+        from heads import make_auxiliary, make_head
 
         weight = torch.nn.Parameter(torch.zeros(1, 1))
         beside = (self.bayesian, self.prior_sigma, self.gain, self.learn_gain, self.mixture)
         make_head(self.head, 257, weight, self.head_args, *beside)
+        make_auxiliary(self.auxiliary, 257, 1, self.auxiliary_args)
 
 
 def _refuse(problems: Iterator[str]) -> None:

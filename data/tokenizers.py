@@ -219,9 +219,8 @@ class FileTokenizer(SavedTokenizer):
         try:
             return super().encode_each(texts)
         except Exception as error:  # tokenizers raises bare Exception
-            raise UserError(
-                f"the tokenizer {self.name} cannot encode the text ({error}): use another"
-            ) from None
+            text = f"the tokenizer {self.name} cannot encode the text ({error}): use another"
+            raise UserError(text) from None
 
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json into `folder`, all or nothing: as it was read, for other versions of the
@@ -291,8 +290,7 @@ class WordTokenizer(SavedTokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of `ids`: a space between two words of a line."""
-        text = " ".join(self.words[i] for i in ids)
-        return re.sub(" ?\n ?", "\n", text)
+        return re.sub(" ?\n ?", "\n", " ".join(self.words[i] for i in ids))
 
 
 def read_tokenizer(path: Path) -> SavedTokenizer:

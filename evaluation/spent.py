@@ -3,11 +3,10 @@
 A run that starts from another one, or learns from its labels, has also spent what that one had.
 """
 
-import contextlib
 from typing import Any
 
 from data.labels import LabelSettings
-from runtime.checkpoint import find, is_run, load, weights_digest
+from runtime.checkpoint import find, is_run, load
 
 Counts = dict[str, Any]  # steps, train_tokens, teacher_tokens; without those that are not known
 NOTHING: Counts = {"steps": 0, "train_tokens": 0, "teacher_tokens": 0}
@@ -15,8 +14,8 @@ NOTHING: Counts = {"steps": 0, "train_tokens": 0, "teacher_tokens": 0}
 
 def spent(config: dict[str, Any], progress: dict[str, Any]) -> Counts:
     """What a run has spent at a checkpoint, by its own records: the columns of these names."""
-    before = _of_other(config, "init_from", "init_weights", "init_spent")
-    teacher = _of_other(config, "teacher", "teacher_weights", "teacher_spent")
+    before = _of_other(config, "init_weights", "init_spent")
+    teacher = _of_other(config, "teacher_weights", "teacher_spent")
     counts = {
         "steps": _sum(progress["step"], before.get("steps")),
         "train_tokens": _sum(progress.get("tokens"), before.get("train_tokens")),
@@ -41,19 +40,10 @@ def _sum(*parts: Any) -> int | None:
     return sum(parts) if all(type(p) is int for p in parts) else None
 
 
-def _of_other(config: dict[str, Any], name: str, weights: str, record: str) -> Counts:
-    """What the run had spent that `config` names; {} if nothing is known of it.
-
-    What is none of ours counts nothing. Where an older version recorded nothing, the run's folder says it.
-    """
-    if not config.get(weights):
-        return NOTHING
-    if isinstance(config.get(record), dict):
-        return config[record]
-    with contextlib.suppress(OSError, ValueError):
-        if weights_digest(find(config[name])) == config[weights]:
-            return spent_by(config[name]) or {}
-    return {}
+def _of_other(config: dict[str, Any], weights: str, record: str) -> Counts:
+    """What the run had spent that `config` names; NOTHING of what is not ours; {} if it is not known."""
+    spent = config.get(record) if config.get(weights) else NOTHING
+    return spent if isinstance(spent, dict) else {}
 
 
 def _label_tokens(config: dict[str, Any], progress: dict[str, Any]) -> int | None:

@@ -134,7 +134,9 @@ def make_optimizer(
     linear = [m for m in model.trunk.modules() if isinstance(m, nn.Linear)] if name == "muon" else []
     fused = {id(m.c_attn) for m in model.trunk.modules() if isinstance(m, Attention)}
     elsewhere = {id(m.weight) for m in linear}
-    readout = {id(p) for p in (*model.head.projection.parameters(), model.trunk.embedding) if p is not None}
+    beside = model.auxiliary.readout() if model.auxiliary is not None else []
+    outputs = (*model.head.projection.parameters(), model.trunk.embedding, *beside)
+    readout = {id(p) for p in outputs if p is not None}
     groups: dict[tuple[bool, bool], list[Tensor]] = {}
     for p in model.parameters():
         if id(p) not in elsewhere:

@@ -386,11 +386,6 @@ def test_a_training_records_what_it_builds_on(trained, token_folder, tmp_path):
     tokens = (base_steps + 4) * block
     expected = {"steps": base_steps + 4, "train_tokens": tokens, "teacher_tokens": tokens}
     assert of(first, "last") == expected
-    config = load(find(first, "last"), weights=False).config
-    # an older version's, found by its folder
-    bare = {k: v for k, v in config.items() if not k.endswith("_spent")}
-    assert spent(bare, {"step": 4, "tokens": 4 * block}) == of(first, "last")
-    assert spent(bare | {"init_weights": "0" * 64}, {"step": 4, "tokens": 4 * block}) == {}
 
 
 def test_halves_that_are_too_short_for_a_metric_have_no_interval():
