@@ -2,7 +2,7 @@
 
     python table.py config/tables/heads.py                              trains, measures, summarises
     python table.py config/tables/heads.py --search [--key=value ...]   searches each row's own best settings
-    python table.py --measure=orders out/sigma_gpt-small [--key=value ...]      measures runs that are there
+    python table.py --measure=orders out/sigma_gpt-orders [--key=value ...]      measures runs that are there
 
 Trains each row with each seed (train.py; a stopped one resumes) and measures all runs as they are at the end
 of training: no row has several chances to be best by validation. results/NAME.jsonl has a line for each run

@@ -11,5 +11,5 @@ learning_rate = 2e-3
 min_lr = 2e-4
 warmup_steps = 60
 eval_interval = 250
-kl_weight = 0.007  # see small.py
+kl_weight = 0.007  # see brief.py
 teacher = "out/baseline-brief_adamw"

@@ -16,5 +16,5 @@ readout_lr = 1.6e-2
 warmup_steps = 20
 beta2 = 0.99
 eval_interval = 200
-kl_weight = 0.007  # see small.py
+kl_weight = 0.007  # see brief.py
 teacher = "out/baseline-orders_text"

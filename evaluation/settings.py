@@ -92,7 +92,7 @@ class TableConfig:
     rows: list[str] = field(default_factory=list)   # config files without folder and .py, each with its flags
     #                                                 the first is done first: it may be the others' teacher
     config: str = ""                                # of all rows, which then are names; empty: config/ROW.py
-    overlay: str = "small"                          # a config file laid over each row
+    overlay: str = "brief"                          # a config file laid over each row
     flags: str = ""                                 # of train.py, given to each row before its own
     seeds: list[Seed] = field(default_factory=lambda: [1, 2, 3])
     partial: bool = False                           # trains nothing: a table of the runs that are finished

@@ -41,8 +41,8 @@ def refuse_missing_path(name: str) -> None:
     a_path = name.startswith(("out/", "results/", ".", "/", "~"))
     if a_path or in_a_folder_here or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise UserError(
-            f"there is no folder {name!r}: train it first (for out/baseline-small: "
-            "python train.py config/baseline.py config/small.py), "
+            f"there is no folder {name!r}: train it first (for out/baseline-brief: "
+            "python train.py config/baseline.py config/brief.py), "
             "or give another folder, or a name on the hub such as gpt2"
         )
 

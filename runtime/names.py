@@ -35,7 +35,7 @@ def _refused(name: object, wrong: str) -> UserError:
     if len(shown) > 60:
         shown = shown[:57] + "..."
     return UserError(
-        f"name = {shown} {wrong}: use letters, digits, '.', '_' and '-', as in sig_gpt-small (--name=...)"
+        f"name = {shown} {wrong}: use letters, digits, '.', '_' and '-', as in sig_gpt-brief (--name=...)"
     )
 
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = [p for p in sorted((ROOT / "config").glob("*.py")) if p.stem != "defaults"]
 CONFIGS = [p for p in CONFIGS if "trunk_args" not in read_config(p)]
 OVERLAYS = (
-    *("brief", "brief_adamw", "climbs", "grammar", "mazes", "memorise", "orders", "small"),
+    *("brief", "brief_adamw", "climbs", "grammar", "mazes", "memorise", "orders"),
     *("synthetic", "tiny"),
 )
 OVERLAYS += ("image_tokens", "image_tokens_gpu", "mnist_tokens")

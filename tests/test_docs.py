@@ -132,11 +132,13 @@ def test_prose_is_filled_and_code_and_tables_are_not():
 
 def test_what_is_claimed_of_the_gain_and_the_optimizer_holds():
     softmax, four = best("softmax, 1").mean, best("gain 4, 1").mean
-    small = [curves("single_runs")[f"small, {name}"].curve for name in ("softmax", "gain 4")]
-    early, late = ([run[step].val_ppl.mean for run in small] for step in (250, 1000))
-    assert early[1] < early[0] and abs(late[1] / late[0] - 1) < 0.01
     muon = [best(f"muon, gain {gain}").mean for gain in (1, 4)]
     assert abs(muon[0] / muon[1] - 1) < 0.01 and muon[0] < four < softmax
+    over_muon, adamw = ratios("optimizers", "ppl_eps", "muon")["adamw"], search("optimizers")["adamw"]
+    assert over_muon.mean - over_muon.half > 1
+    assert (adamw.learning_rate, adamw.readout_lr, adamw.gain) == (1e-3, 2e-3, 8)  # a corner
+    beyond = [f"adamw, {what}" for what in ("twice the gain", "half the rate", "half the readout's")]
+    assert all(best(name).mean > min(adamw.ppl) for name in beyond)
 
 
 def test_what_is_claimed_of_cuts_holds():

@@ -46,9 +46,9 @@ def runs_of(c: TableConfig) -> list[Run]:
 
 def test_a_run_fills_in_its_seed():
     run = Run.make("sig_gpt --teacher={runs}/baseline-{overlay}-{seed}", 7, TableConfig(runs="runs"))
-    assert run.out == Path("runs/sig_gpt-small-7") and "--seed=7" in run.arguments
-    assert "--teacher=runs/baseline-small-7" in run.arguments
-    assert run.fields == {"row": "sig_gpt", "overlay": "small", "seed": 7}
+    assert run.out == Path("runs/sig_gpt-brief-7") and "--seed=7" in run.arguments
+    assert "--teacher=runs/baseline-brief-7" in run.arguments
+    assert run.fields == {"row": "sig_gpt", "overlay": "brief", "seed": 7}
     assert run.fields.items() <= run.wanted.items()  # a run records the same of itself
 
 
@@ -98,9 +98,9 @@ def test_runs_under_a_measure_are_no_table(capsys):
 
 def test_a_run_knows_its_row(trained, capsys):
     """By its config files; an older one, or one without such, is its own row."""
-    files = ["config/sig_gpt.py", "config/small.py", "config/tiny.py", "--name=x"]
+    files = ["config/sig_gpt.py", "config/brief.py", "config/tiny.py", "--name=x"]
     c = TrainConfig.read(files)
-    assert (c.row, c.overlay, c.name) == ("sig_gpt", "small-tiny", "x")
+    assert (c.row, c.overlay, c.name) == ("sig_gpt", "brief-tiny", "x")
     assert TrainConfig.read([*files, "--row=mine"]).row == "mine"
     (entry,) = open_runs([f"other={trained}"])
     assert entry.facts()["row"] == "other" and entry.facts()["overlay"] == ""
@@ -158,7 +158,7 @@ def test_what_is_not_recorded_has_its_default(trained):
     assert not unchanged(old | {"weights_sha256": "0"}, identity)
     for key in ("data_sha256", "teacher_weights", "init_weights", "seed", "optimizer"):
         assert not unchanged(old | {"training": old["training"] | {key: "another"}}, identity)
-    run = Run("baseline", "small", 1, Path("out"), ("config/baseline.py", "config/small.py"))
+    run = Run("baseline", "brief_adamw", 1, Path("out"), ("config/baseline.py", "config/brief_adamw.py"))
     recorded = {k: v for k, v in run.wanted.items() if k != "optimizer"}
     assert run.differs(recorded) == ""
     muon = replace(run, arguments=(*run.arguments, "--optimizer=muon"))
