@@ -75,7 +75,7 @@ def test_every_row_has_the_same_points_and_its_own_flags_win():
     assert {w["gain"] for w in wanted} == {3.0} and len({w["learning_rate"] for w in wanted}) == 8
     assert not any(w["eval_windows"] for w in plain)
     (only,) = trials.shared("baseline --gain=2 --learning_rate=1e-3")  # nothing to search
-    assert only.point == {} and only.out == Path("out/baseline-small-1-t00")
+    assert only.point == {} and only.out == Path("out/baseline-brief-1-t00")
 
 
 def test_a_row_can_have_a_constant_of_its_own():
