@@ -151,7 +151,7 @@ def prepare_splits(out: str | Path, tokenizer: str, contents: Contents, force: b
         remove_leftovers(out)
         if force:
             _start_over(out)
-        _refuse_other(out, tokenizer, source, splits)
+        _refuse_other(out, tokenizer, source, splits, trains=ready is None)
         meta = {"tokenizer": tokenizer, "source": source}
         # says whose the folder is, before anything else is in it
         if not meta.items() <= read_meta(out).items():
@@ -221,11 +221,12 @@ def _report_changed_lines(name: str, info: Mapping[str, Any]) -> None:
     )
 
 
-def _refuse_other(out: Path, tokenizer: str, source: str, splits: Mapping[str, Split]) -> None:
-    """UserError if `out` was prepared from another source or tokenizer, or the source has changed since."""
+def _refuse_other(out: Path, tokenizer: str, source: str, splits: Mapping[str, Split], trains: bool) -> None:
+    """UserError if `out` was prepared from another source or tokenizer, or the source has changed since.
+    `trains`: the tokenizer is made from the text."""
     infos = {name: info for name in SPLITS if (info := _whole_info(out / f"{name}.bin"))}
-    # alone it claims nothing
-    held_by_meta = read_meta(out) if infos or (out / "tokenizer.json").is_file() else {}
+    # alone it claims nothing, nor beside a tokenizer that is the same for every text
+    held_by_meta = read_meta(out) if infos or (trains and (out / "tokenizer.json").is_file()) else {}
     for held in (held_by_meta, *infos.values()):
         for key, wanted in (("source", source), ("tokenizer", tokenizer)):
             if key in held and held[key] != wanted:

@@ -64,6 +64,9 @@ def panels(names: list[str], height: float) -> tuple["Figure", list[tuple["Axes"
     )
     for ax in axes.flat[len(names) :]:
         ax.axis("off")
+    if high > 1:  # where a column ends sooner, its last panel has the numbers of the x axis
+        for ax in axes[-2, (len(names) - 1) % wide + 1 :]:
+            ax.tick_params(labelbottom=True)
     for ax, name in zip(axes.flat, names):
         ax.set_title(name, fontsize=8)
     return fig, list(zip(axes.flat, names))

@@ -442,7 +442,7 @@ def figure(groups: dict[str, Points], truth: Points | None) -> "Figure":
             alone = {"color": "black", "lw": 1.6} if sampler == "temperature" else {"lw": 0.9}
             ax.plot([h for h, _ in at], tv, label=sampler, **alone)
         if truth:
-            ax.axvline(truth.entropy(), color="tab:red", lw=0.6, ls=":")
+            ax.axvline(truth.entropy(), color="0.2", lw=0.8, ls=":")
     uncut = [(g, i) for g in groups.values() for i in g.of("temperature", 1.0)]  # panels share their limits
     axes[0][0].set_xlim(left=min(min(g.values(i, "entropy")) for g, i in uncut))
     axes[0][0].set_ylim(top=max(max(g.values(i)) for g, i in uncut))

@@ -311,7 +311,8 @@ def draw(rows: list[Row], truth: dict[str, float], out: Path) -> list[Path]:
         if points_of_runs := [samplers for r in runs if (samplers := in_own_order(r))]:
             having[name] = points_of_runs
     names = dict.fromkeys(p["sampler"] for runs in having.values() for p in runs[0])
-    marker = dict(zip(names, itertools.cycle("osD^v<>PX*hd")))
+    marker = dict(zip(names, itertools.cycle("osD^v<>PX*hdp+x1234|_")))
+    color = [f"C{i}" for i in (0, 1, 2, 3, 4, 5, 6, 8, 9)] * (1 + len(having) // 9)  # C7 is grey
     fig, axes = plt.subplots(1, len(keys), figsize=(4 * len(keys), 4), layout="constrained")
     for number, run_points in enumerate(having.values()):
         for same in zip(*run_points):
@@ -319,15 +320,15 @@ def draw(rows: list[Row], truth: dict[str, float], out: Path) -> list[Path]:
             for ax, key in zip(axes, keys):
                 values = [p[key] for p in same if key in p]
                 if values:
-                    ax.plot(x, statistics.fmean(values), marker[same[0]["sampler"]], color=f"C{number}")
+                    ax.plot(x, statistics.fmean(values), marker[same[0]["sampler"]], color=color[number])
     for ax, key in zip(axes, keys):
         ax.axhline(truth[key], color="0.6", lw=0.8)
         ax.set_xscale("log", base=4)
         ax.xaxis.set_major_formatter("{x:g}")  # its own are powers in TeX, which pyplot() turns off
         ax.minorticks_off()
         ax.set(xlabel="model evaluations a text", ylabel=key.replace("_", " "))
-    shown = {name: ("o", f"C{i}") for i, name in enumerate(having)} | {n: (marker[n], "0.4") for n in names}
-    keyed = [plt.Line2D([], [], marker=m, color=color, ls="") for m, color in shown.values()]
+    shown = {name: ("o", c) for name, c in zip(having, color)} | {n: (marker[n], "0.4") for n in names}
+    keyed = [plt.Line2D([], [], marker=m, color=c, ls="") for m, c in shown.values()]
     fig.legend(keyed, list(shown), loc="outside lower center", ncols=5, frameon=False)
     return figures.write(fig, beside(out, ".samplers"))
 

@@ -110,6 +110,8 @@ def read_flags(argv: list[str], kinds: dict[str, Any]) -> tuple[list[str], list[
             with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
                 value = ast.literal_eval(value)  # a bare word is a string
         if get_origin(kind) is list and value is not MISSING:
+            if isinstance(value, str) and value.startswith("["):
+                raise UserError(f"--{key} {value}: a list of texts needs its quotes: \"--{key}=['a', 'b']\"")
             value = list(value) if isinstance(value, (list, tuple)) else [value]
         flags.append((key, value))
     return arguments, flags

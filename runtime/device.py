@@ -56,11 +56,9 @@ def get_device(name: str) -> torch.device:
         device = None
     if device is None or device.type not in ("cpu", "cuda", "mps"):
         raise UserError(f"device = {name!r}: use 'auto', 'cpu', 'cuda' or 'mps'")
-    if device.type == "cpu":
-        return device
-    if device.type == "mps":
-        if not torch.backends.mps.is_available():
-            raise UserError(f"device = {name!r}: MPS is not available here; use --device=cpu")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise UserError(f"device = {name!r}: MPS is not available here; use --device=cpu")
+    if device.type != "cuda":
         return device
     index = device.index if device.index is not None else int(os.environ.get("LOCAL_RANK", 0))
     if index >= torch.cuda.device_count():

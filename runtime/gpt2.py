@@ -78,7 +78,7 @@ def from_gpt2(name: str) -> GPT:
             raise UserError(f"its weights lack {sorted(loaded['missing_keys'])[0]}")
     except Exception as e:  # transformers and the hub raise many kinds; the user needs one line of them
         where = "the folder" if Path(name).is_dir() else "the hub (no folder of that name here)"
-        why = str(e).splitlines()[0] if str(e) else type(e).__name__
+        why = f"{(str(e).splitlines() or [type(e).__name__])[0]}; give another, or the folder of a run"
         raise UserError(f"cannot load a GPT2LMHeadModel {name!r} from {where}: {why}") from e
     for key, want in SUPPORTED.items():
         value = getattr(config, key)

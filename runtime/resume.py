@@ -105,8 +105,8 @@ def refuse_other_run(out: Path, before: dict[str, Any], now: dict[str, Any]) -> 
     if changed:
         changes = ", ".join(f"{key} was {before.get(key)!r} and is now {now[key]!r}" for key in changed)
         raise UserError(
-            f"cannot resume {out}: {changes}; leave that out, or start another run from these weights "
-            f"(--init_from={out / 'last'} with a new --out_dir, without --resume)"
+            f"cannot resume {out}: {changes}; give the files and flags that it began with, or start another "
+            f"run from these weights (--init_from={out / 'last'} with a new --out_dir, without --resume)"
         )
 
 

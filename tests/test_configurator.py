@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import pytest
 
 from config.defaults import TrainConfig
+from evaluation.settings import TableConfig
 from runtime.configurator import cli, configure, help_text, read_config
 from runtime.errors import UserError
 from runtime.values import Dtype, Field, NonNegative, Positive, PositiveShare, Seed, Text
@@ -313,3 +314,8 @@ def test_cli_exit_codes(monkeypatch, capsys):
     assert capsys.readouterr().err == "interrupted\n"
     with pytest.raises(RuntimeError):  # our own mistakes keep their traceback
         cli(lambda argv: (_ for _ in ()).throw(RuntimeError()))()
+
+
+def test_a_list_that_a_shell_has_taken_the_quotes_of():
+    with pytest.raises(UserError, match=r"--rows \[a,b\]: a list of texts needs its quotes"):
+        configure(TableConfig, ["--rows=[a,b]"])

@@ -20,7 +20,7 @@ import pytest
 from data import corpus, splits, tokenizers, tokens
 from data.demo.prepare import DemoConfig, demo_texts
 from data.demo.prepare import corpus as demo
-from data.prepared import is_prepared, load_tokenizer, prepared, read_meta
+from data.prepared import SPLITS, is_prepared, load_tokenizer, prepared, read_meta
 from data.tokenizers import (
     BPETokenizer,
     ByteTokenizer,
@@ -416,6 +416,21 @@ def test_another_source_is_refused(wiki: Path, tmp_path: Path) -> None:
     wikitext.corpus.prepare(out, "bpe270", str(other), force=True)
     assert open_tokens(out / "train.bin").info["source"] == str(other)
     assert not (out / "test.bin").exists()
+
+
+def test_a_source_that_was_mistyped_leaves_nothing_that_refuses_the_right_one(tmp_path: Path) -> None:
+    """A corpus of somebody's own, which opens its source as late as its lines are asked for."""
+
+    def prepare(name: str) -> Path:
+        path = tmp_path / name
+        lines = lambda: path.read_text().splitlines(keepends=True)
+        contents = corpus.Contents(str(path), dict.fromkeys(SPLITS, splits.Split(lines)))
+        return corpus.prepare_splits(tmp_path / "out", "bytes", contents)
+
+    (tmp_path / "proverbs.txt").write_text("one\ntwo\n")
+    with pytest.raises(FileNotFoundError, match=r"proverb\.txt"):
+        prepare("proverb.txt")
+    assert is_prepared(prepare("proverbs.txt"), "bytes")
 
 
 def test_partial_and_missing_train(wiki: Path, tmp_path: Path) -> None:

@@ -138,7 +138,11 @@ def test_sub_folders_are_the_splits(books, tmp_path, capsys):
         "test": "another\n\n",
     }
     assert prepare(tmp_path, books) == expected
-    assert "not read: 1 text files outside" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "not read: 1 text files outside" in said and "not read: 1 files of other kinds (.md)" in said
+    (books / "validation").rename(books / "dev")  # beside train/
+    assert prepare(tmp_path, books, force=True) == expected
+    (books / "dev").rename(books / "validation")
     for split, content in expected.items():
         info = open_tokens(tmp_path / f"out/{split}.bin").info
         counts = len(content.split()), content.count("\n"), len(content.encode())

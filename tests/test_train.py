@@ -282,7 +282,7 @@ def test_what_best_is_judged_by_stays(run, tiny):
     c = tiny(max_steps=2, lr_decay_steps=4)
     assert run(c) == 0
     c.max_steps, c.resume, c.eval_windows = 4, True, 3
-    with pytest.raises(ValueError, match="eval_windows was 0 and is now 3; leave that out"):
+    with pytest.raises(ValueError, match="eval_windows was 0 and is now 3; give the files and flags"):
         run(c)
 
 

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -38,15 +39,22 @@ def find_files(source: Path) -> dict[str, Path]:
             raise UserError(f"source {source} is no {', '.join(ENDINGS)}: convert it, or rename it if it is")
         return {source.name.removesuffix(".gz"): source}
     files: dict[str, Path] = {}
+    others: list[str] = []
     for path in source.rglob("*"):
         inside = path.relative_to(source)
-        hidden = any(part.startswith(".") for part in inside.parts)
-        if hidden or not path.name.endswith(ENDINGS) or not path.is_file():
+        if any(part.startswith(".") for part in inside.parts) or not path.is_file():
+            continue
+        if not path.name.endswith(ENDINGS):
+            others.append(path.suffix or path.name)
             continue
         name = inside.as_posix().removesuffix(".gz")
         if name in files:
             raise UserError(f"source {source} has both {name} and {name}.gz: keep one")
         files[name] = path
+    if files and others:
+        kinds = sorted(set(others))
+        some = ", ".join(kinds[:4]) + ", ..." * (len(kinds) > 4)
+        print(f"not read: {len(others)} files of other kinds ({some})", file=sys.stderr)
     return dict(sorted(files.items()))
 
 

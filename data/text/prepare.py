@@ -95,8 +95,11 @@ def split_by_name(source: Path, files: dict[str, Path]) -> dict[str, dict[str, P
     these names are no three splits: a user's test file is never trained on.
     """
 
+    # val/ or dev/ may be anything, but beside train/
+    folders = SPLIT_OF if (source / "train").is_dir() else dict(zip(SPLITS, SPLITS))
+
     def folder(name: str) -> str:
-        return next((part for part in name.split("/")[:-1] if part in SPLITS), "")
+        return next((folders[part] for part in name.split("/")[:-1] if part in folders), "")
 
     def file(name: str) -> str:
         stem = name.rpartition("/")[2].removesuffix(".gz").rpartition(".")[0]
@@ -256,8 +259,8 @@ class TextCorpus(Corpus[TextConfig]):
         empty = [split for split, text in splits.items() if not text.bytes]
         if empty:
             raise UserError(
-                f"source {source} has no text for {' and '.join(empty)}: give it more, or put some into the "
-                "folders train/, validation/ and test/, all three"
+                f"source {source} has no text for {' and '.join(empty)} (texts are cut at line ends): give "
+                "it more, or put some into the folders train/, validation/ and test/, all three"
             )
         return Contents(source, splits)
 

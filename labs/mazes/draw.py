@@ -1,6 +1,6 @@
 """Draws mazes as a run fills them in.
 
-    python labs/mazes/draw.py out/mazes/sigma_gpt-mazes-1 [--out=results/mazes.filled]
+    python labs/mazes/draw.py out/mazes/sigma_gpt-mazes-1 [--out=out/mazes.filled]
 
 A line is a maze of the test split: the maze, the exact density of shortest paths and, of a model that can be
 asked about any place, what it says of each cell before anything is filled in (one pass). Then what has been
@@ -30,7 +30,7 @@ class MazesConfig:
     moments: Positive = 3           # at which an unfinished answer is shown
     seed: Seed = 1                  # of the sample
     data: str = ""                  # the prepared data folder; empty: the one of the run
-    out: str = "results/mazes.filled"   # writes OUT.png
+    out: str = "out/mazes.filled"       # writes OUT.png
     # fmt: on
 
     def check(self) -> None:

@@ -1,6 +1,6 @@
 """The walk measure: what a model of any order says of a lazy random walk at every place, given one value.
 
-    python table.py --measure=walk out/walk --out=results/synthetic_walk.walk
+    python table.py --measure=walk out/walk --out=out/walk/truth
 
 KL is from the exact density to the model's, nats a place: means over the places before and after the known
 one, which the model is asked about in one pass. OUT.png shows the exact density, what the test split has, and
