@@ -76,7 +76,7 @@ class TrainConfig:
     keep_true: bool = True          # False: proposals replace the true token, as the published code did
     label_store: bool = True        # proposals computed once and stored beside the token file; False: online
     # optimisation
-    optimizer: Optimizer = "adamw"  # or "muon": of the trunk's matrices, AdamW of all else; "adam", "sgd"
+    optimizer: Optimizer = "adamw"  # or "muon": of the linear layers, AdamW of all else; "adam", "sgd"
     batch_size: Positive = 12       # windows a step, over all processes
     micro_batch: Natural = 0        # windows at a time; 0: a process's whole share
     max_steps: Positive = 100_000

@@ -34,18 +34,18 @@ class MixtureHead(OutputHead):
                 "whose loss is -log p of the true token; use --mixture=1"
             )
         self.components, C = components, projection.weight.shape[1]
-        self.contexts, self.prior = (
-            nn.Linear(C, self.components * C),
-            nn.Linear(C, self.components, bias=False),
-        )
-        nn.init.normal_(self.contexts.weight, std=C**-0.5)  # h_k is as large as h before the tanh
-        nn.init.zeros_(self.contexts.bias)
-        nn.init.normal_(self.prior.weight, std=0.02)
+        contexts = [nn.Linear(C, C) for _ in range(components)]
+        for each in contexts:
+            nn.init.normal_(each.weight, std=C**-0.5)  # h_k is as large as h before the tanh
+            nn.init.zeros_(each.bias)
+        self.contexts = nn.ModuleList(contexts)
+        self.prior = nn.Parameter(0.02 * torch.randn(components, C))
 
     def _split(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """hidden (N, C) -> the contexts (N * K, C), those of a position together, and log pi (N, K)."""
-        contexts = torch.tanh(self.contexts(hidden)).view(-1, hidden.shape[-1]).to(hidden.dtype)
-        logits = self.prior(hidden)
+        contexts = torch.cat([each(hidden) for each in self.contexts], 1)
+        contexts = torch.tanh(contexts).view(-1, hidden.shape[-1]).to(hidden.dtype)
+        logits = F.linear(hidden, self.prior)
         return contexts, F.log_softmax(logits, 1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
     def _total(self, hidden: Tensor, weights: Weights, targets: Targets) -> Tensor:

@@ -124,14 +124,14 @@ def make_optimizer(
     """One of config.defaults.Optimizer. Weight decay is for matrices: biases and LayerNorms have none, nor
     have weights with a prior, which holds them already.
 
-    "muon" orthogonalises the steps of the trunk's linear layers, in `dtype`. Its steps have the size of
-    AdamW's, so both have the same learning rate. Embeddings and the output projection stay with AdamW; where
-    `readout_lr` is not 0 it is theirs. "adam" and "sgd", with Nesterov's momentum betas[0], have weight decay
-    as L2, and none of the output projection.
+    "muon" orthogonalises the steps of all linear layers, in `dtype`. Its steps have the size of AdamW's, so
+    both have the same learning rate. Embeddings and the output projection stay with AdamW; where `readout_lr`
+    is not 0 it is theirs. "adam" and "sgd", with Nesterov's momentum betas[0], have weight decay as L2, and
+    none of the output projection.
     """
     coupled = name in ("adam", "sgd")
     kept = {id(p) for p in model.head.projection.with_prior()}
-    linear = [m for m in model.trunk.modules() if isinstance(m, nn.Linear)] if name == "muon" else []
+    linear = [m for m in model.modules() if isinstance(m, nn.Linear)] if name == "muon" else []
     fused = {id(m.c_attn) for m in model.trunk.modules() if isinstance(m, Attention)}
     elsewhere = {id(m.weight) for m in linear}
     beside = model.auxiliary.readout() if model.auxiliary is not None else []

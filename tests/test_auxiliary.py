@@ -15,6 +15,7 @@ from runtime.optimizer import make_optimizer
 from tests.conftest import TINY, train_in_process
 
 V, C, B, T = 31, 5, 3, 20
+SIZES = dict(vocab_size=V, block_size=T, n_layer=1, n_head=1, n_embd=8, dropout=0.0, head_args={})
 
 
 def text(seed=0) -> torch.Tensor:
@@ -91,11 +92,10 @@ def test_what_comes_next():
 @pytest.mark.parametrize("name", AUXILIARY)
 def test_it_adds_to_the_loss_of_training_alone(name):
     """The same seed gives the same trunk and head; the distribution is theirs, the loss is more."""
-    sizes = dict(vocab_size=V, block_size=T, n_layer=1, n_head=1, n_embd=8, dropout=0.0)
     models = []
     for auxiliary in ("", name):
         torch.manual_seed(0)
-        models.append(build(sizes | dict(head="sigmoid", head_args={}, auxiliary=auxiliary)))
+        models.append(build(SIZES | dict(head="sigmoid", auxiliary=auxiliary)))
     y = text()
     x = y.clamp(min=0)
     torch.testing.assert_close(models[0].log_probs(x), models[1].log_probs(x), rtol=0, atol=0)
@@ -108,12 +108,18 @@ def test_it_adds_to_the_loss_of_training_alone(name):
 
 
 def test_the_projection_of_the_token_order_has_the_readouts_rate():
-    sizes = dict(vocab_size=V, block_size=T, n_layer=1, n_head=1, n_embd=8, dropout=0.0)
-    model = build(sizes | dict(head="softmax", head_args={}, auxiliary="token_order"))
+    model = build(SIZES | dict(head="softmax", auxiliary="token_order"))
     optimizer = make_optimizer(model, "muon", 0.001, (0.9, 0.99), 0.1, readout_lr=0.01)
     own = model.auxiliary.projection.weight
     (group,) = [g for g in optimizer.param_groups if any(p is own for p in g["params"])]
     assert group["scale"] == 10
+
+
+def test_muon_has_the_maps_of_hidden_states_too():
+    model = build(SIZES | dict(head="softmax", auxiliary="multi_token", mixture=2))
+    maps = {*model.auxiliary.maps, *model.head.contexts}
+    muon = make_optimizer(model, "muon", 0.001, (0.9, 0.99), 0.1).parts[1]
+    assert {m.weight for m in maps} <= {p for g in muon.param_groups for p in g["params"]}
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_what_is_claimed_of_tuned_heads_holds():
     at = standing("heads")
     assert (at.ahead, at.behind, at.holm) == (
         ["sig_gpt"],
-        ["smooth_gpt_10", "sigmoid_cap", "stablemax", "harmonic", "sparsemax", "entmax15"],
+        ["smooth_gpt_10", "sigmoid_cap", "stablemax", "harmonic", "am_softmax", "sparsemax", "entmax15"],
         ["stablemax", "entmax15", "sparsemax", "smooth_gpt_10", "sigmoid_cap"],
     )
     weights = [

@@ -29,11 +29,10 @@ def by_formula(oh: MixtureHead, hidden: torch.Tensor) -> torch.Tensor:
         weight = nn.functional.normalize(weight)
     rows = []
     for h in hidden:
-        pi = torch.softmax(oh.prior.weight @ h, 0)
+        pi = torch.softmax(oh.prior @ h, 0)
         p = 0
         for k in range(K):
-            own = slice(k * C, (k + 1) * C)
-            context = torch.tanh(oh.contexts.weight[own] @ h + oh.contexts.bias[own])
+            context = torch.tanh(oh.contexts[k].weight @ h + oh.contexts[k].bias)
             if oh.head.cosine:
                 context = nn.functional.normalize(context, dim=0) * C**0.5
             z = gain * weight @ context
