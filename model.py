@@ -500,7 +500,7 @@ class LanguageModel(nn.Module):
 
         targets    the next tokens (B, T), -1 where a position has no loss, or the Targets of B * T positions
         positions  where each token stands and which it predicts, see the trunk
-        noise      draws the weights of a Bayesian projection, once
+        noise      draws the weights of a Bayesian projection, once; for an auxiliary loss once more
         """
         if isinstance(targets, Tensor):
             targets = self.head.head.targets(tokens, targets).kept()
@@ -623,5 +623,6 @@ def build(config: dict[str, Any]) -> LanguageModel:
     optional = ("bayesian", "prior_sigma", "gain", "learn_gain", "mixture")
     beside = {key: config[key] for key in optional if key in config}
     head = make_head(config["head"], size.vocab_size, weight, config["head_args"], **beside)
-    beside_it = config.get("auxiliary", ""), size.vocab_size, size.n_embd, config.get("auxiliary_args")
-    return LanguageModel(trunk, head, make_auxiliary(*beside_it))
+    sizes = size.vocab_size, size.n_embd, size.block_size
+    auxiliary = make_auxiliary(config.get("auxiliary", ""), *sizes, config.get("auxiliary_args"))
+    return LanguageModel(trunk, head, auxiliary)

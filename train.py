@@ -319,7 +319,7 @@ class Trainer:
             self.scaler.scale(c.kl_weight * kl / self.task.size).backward()
         total = torch.zeros((), device=procs.device)
         for part, batch in enumerate(self.loader.batches(self.step)):
-            # one draw of Bayesian weights a step, the same in every micro-batch and process
+            # the draws of Bayesian weights of a step, the same in every micro-batch and process
             noise = torch.Generator(procs.device).manual_seed(derived_seed(c.seed, 2, self.step))
             more_to_come = part < self.source.parts - 1
             with procs.alone(self.parallel, more_to_come), procs.others_there():

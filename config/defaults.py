@@ -82,7 +82,7 @@ class TrainConfig:
     max_steps: Positive = 100_000
     learning_rate: NonNegative = 6e-4   # peak; reached by a linear warm-up, then a cosine down to min_lr
     min_lr: NonNegative = 6e-5
-    readout_lr: NonNegative = 0.0   # peak for the embedding and the output projection; 0: learning_rate
+    readout_lr: NonNegative = 0.0   # peak for the embedding and output projections; 0: learning_rate
     warmup_steps: Natural = 2000
     lr_decay_steps: Natural = 0     # end of the cosine; 0: max_steps
     weight_decay: NonNegative = 0.1     # of matrices; biases, LayerNorms and Bayesian weights have none
@@ -207,7 +207,7 @@ class TrainConfig:
         weight = torch.nn.Parameter(torch.zeros(1, 1))
         beside = (self.bayesian, self.prior_sigma, self.gain, self.learn_gain, self.mixture)
         make_head(self.head, 257, weight, self.head_args, *beside)
-        make_auxiliary(self.auxiliary, 257, 1, self.auxiliary_args)
+        make_auxiliary(self.auxiliary, 257, 1, self.block_size, self.auxiliary_args)
 
 
 def _refuse(problems: Iterator[str]) -> None:

@@ -29,6 +29,8 @@ class Auxiliary(nn.Module):
 
     def __init__(self, vocab_size: int, width: int, weight: float):
         super().__init__()
+        if type(weight) not in (int, float):
+            raise ValueError(f"weight = {weight!r}: must be a number")
         check_not_negative(weight=weight)
         self.vocab_size, self.width, self.weight = vocab_size, width, weight
 
@@ -44,8 +46,9 @@ class Auxiliary(nn.Module):
 
 
 class MultiToken(Auxiliary):
-    """L = weight / (tokens - 1) sum_{k=2}^{tokens} -log p(x_{t+k} | h_k) with h_k = h + A_k h: the output
-    head, at contexts of their own, predicts each of the next `tokens`.
+    """L = weight / (tokens - 1) sum_{k=2}^{tokens} L_head(x_{t+k} | h_k) with h_k = h + A_k h: the output
+    head, at contexts of their own, predicts each of the next `tokens`. L_head is its own loss of the true
+    token alone, -log p of softmax.
 
     Each A_k is a linear map. The sources have a transformer block there; the first also tries linear maps.
     Its weight of the sum is `weight` = tokens - 1. ValueError for fewer than 2 tokens, or more than 16.
@@ -64,14 +67,17 @@ class MultiToken(Auxiliary):
     def forward(
         self, hidden: Tensor, targets: Targets, head: OutputHead, noise: torch.Generator | None
     ) -> Tensor:
-        tokens = upcoming(targets, hidden.shape[:2], 1 + len(self.maps))
+        later = upcoming(targets, hidden.shape[:2], 1 + len(self.maps))
         contexts, following = [], []
         for k, each in enumerate(self.maps, 1):
-            there = tokens[:, :, k] >= 0
-            h = hidden[there]
+            h = hidden[:, :-k].flatten(0, 1)
             contexts.append(h + each(h).to(h.dtype))
-            following.append(tokens[:, :, k][there])
-        loss, _ = head.loss(torch.cat(contexts), Targets.single(torch.cat(following)), noise)
+            following.append(later[:, :-k, k].flatten())
+        token = torch.cat(following)
+        to = Targets.single(token)
+        if token.device.type != "cpu":  # there, to look for positions without a loss would mean to wait
+            to = Targets.single(token.clamp(min=0))._replace(weights=(token >= 0).float())
+        loss, _ = head.loss(torch.cat(contexts), to, noise)
         return self.weight / len(self.maps) * loss
 
 
@@ -103,26 +109,39 @@ class TokenOrder(Auxiliary):
     def forward(
         self, hidden: Tensor, targets: Targets, head: OutputHead, noise: torch.Generator | None
     ) -> Tensor:
-        tokens = upcoming(targets, hidden.shape[:2], self.ahead)
-        there = tokens[:, :, 0] >= 0
-        labels = Targets(tokens[there], self.labels(tokens[there]))
-        weights = self.projection.draw()
-        return self.weight * chunked_loss(hidden[there], weights, self.loss, labels, gain=head.gain)
+        if targets.ids.device.type == "cpu":
+            targets = targets.kept()
+        tokens = upcoming(targets, hidden.shape[:2], self.ahead).flatten(0, 1)
+        hidden = hidden.flatten(0, 1)
+        if targets.rows is not None:
+            tokens, hidden = tokens[targets.rows], hidden[targets.rows]
+        labels, gain = Targets(tokens, self.labels(tokens)), head.gain
+        # which trains with the distribution that is scored
+        gain = gain.detach() if isinstance(gain, Tensor) else gain
+        return self.weight * chunked_loss(hidden, self.projection.draw(), self.loss, labels, gain=gain)
 
 
 AUXILIARY: dict[str, type[Auxiliary]] = {"multi_token": MultiToken, "token_order": TokenOrder}
 
 
-def make_auxiliary(name: str, vocab_size: int, width: int, args: dict | None = None) -> Auxiliary | None:
+def make_auxiliary(
+    name: str, vocab_size: int, width: int, block_size: int, args: dict | None = None
+) -> Auxiliary | None:
     """The loss called `name` in AUXILIARY, made with `args`; None for "". ValueError for an unknown loss or
-    argument."""
+    argument, and for tokens that no window of `block_size` holds."""
+    known = ", ".join(AUXILIARY)
     if not name:
         if args:
-            raise ValueError(f"auxiliary_args = {args} without auxiliary: use one of {', '.join(AUXILIARY)}")
+            raise ValueError(
+                f"auxiliary_args = {args} without auxiliary: leave it out, or use one of {known}"
+            )
         return None
     if name not in AUXILIARY:
-        raise ValueError(f"auxiliary = {name!r}: use one of {', '.join(AUXILIARY)}, or none")
+        raise ValueError(f"auxiliary = {name!r}: use one of {known}, or leave it out")
     try:
-        return AUXILIARY[name](vocab_size, width, **(args or {}))
+        made = AUXILIARY[name](vocab_size, width, **(args or {}))
     except TypeError as e:
         raise ValueError(f"auxiliary {name!r} does not take auxiliary_args = {args}: {e}") from None
+    if isinstance(made, MultiToken) and len(made.maps) >= block_size:
+        raise ValueError(f"tokens = {len(made.maps) + 1} with block_size = {block_size}: give fewer")
+    return made

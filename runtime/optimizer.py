@@ -125,7 +125,7 @@ def make_optimizer(
     have weights with a prior, which holds them already.
 
     "muon" orthogonalises the steps of all linear layers, in `dtype`. Its steps have the size of AdamW's, so
-    both have the same learning rate. Embeddings and the output projection stay with AdamW; where `readout_lr`
+    both have the same learning rate. Embeddings and output projections stay with AdamW; where `readout_lr`
     is not 0 it is theirs. "adam" and "sgd", with Nesterov's momentum betas[0], have weight decay as L2, and
     none of the output projection.
     """
@@ -135,8 +135,7 @@ def make_optimizer(
     fused = {id(m.c_attn) for m in model.trunk.modules() if isinstance(m, Attention)}
     elsewhere = {id(m.weight) for m in linear}
     beside = model.auxiliary.readout() if model.auxiliary is not None else []
-    outputs = (*model.head.projection.parameters(), model.trunk.embedding, *beside)
-    readout = {id(p) for p in outputs if p is not None}
+    readout = {id(p) for p in (*model.head.projection.parameters(), model.trunk.embedding, *beside)}
     groups: dict[tuple[bool, bool], list[Tensor]] = {}
     for p in model.parameters():
         if id(p) not in elsewhere:

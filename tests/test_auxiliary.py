@@ -128,7 +128,12 @@ def test_muon_has_the_maps_of_hidden_states_too():
         (dict(auxiliary="mtp"), "auxiliary = 'mtp': use one of multi_token, token_order"),
         (dict(auxiliary="multi_token", auxiliary_args={"tokens": 1}), "tokens = 1: the next 2 to 16"),
         (dict(auxiliary="multi_token", auxiliary_args={"n": 4}), "does not take auxiliary_args"),
+        (
+            dict(auxiliary="multi_token", auxiliary_args={"tokens": 9}, block_size=8),
+            "block_size = 8: give fewer",
+        ),
         (dict(auxiliary="token_order", auxiliary_args={"weight": -1.0}), "weight = -1.0"),
+        (dict(auxiliary="token_order", auxiliary_args={"weight": "nan"}), "weight = 'nan': must be a number"),
         (dict(auxiliary_args={"weight": 1.0}), "without auxiliary"),
         (dict(auxiliary="token_order", order="random"), "looks ahead in a text from left to right"),
     ],
@@ -149,4 +154,10 @@ def test_a_run_is_trained_resumed_and_loaded(name, token_folder, tmp_path):
 
 
 def test_without_a_name_there_is_none():
-    assert make_auxiliary("", V, C) is None
+    assert make_auxiliary("", V, C, T) is None
+
+
+def test_a_learnt_gain_is_that_of_the_distribution_that_is_scored(hidden):
+    oh, loss = output(gain=2.0, learn_gain=True), TokenOrder(V, C).double()
+    loss(hidden, Targets.single(text()), oh, None).backward()
+    assert oh.log_gain.grad is None

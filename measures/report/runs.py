@@ -118,7 +118,8 @@ def examine(
     parameters = []
     for run in named:
         model, ckpt = load_model(run.path, device=settings.device, dtype=get_dtype(settings.dtype))
-        parameters.append(sum(p.numel() for p in model.parameters()))
+        scoring = (p for name, p in model.named_parameters() if not name.startswith("auxiliary."))
+        parameters.append(sum(p.numel() for p in scoring))
         draws = weight_draws(model, ckpt.config, settings.samples, settings.seed, settings.dtype)
         about = f"{ckpt.config['head']}, step {ckpt.progress['step']}"
         for prompt, tokens in zip(shown, continued(model, prompts, split.truth, draws, tokenizer, settings)):
