@@ -164,8 +164,9 @@ class TextMeasure(Measure):
         reads = min(context(config) for config in wanted)  # a model of any order: its block less 1
         train = data_of(wanted[0], c.data) or ""
         s = settings(c, reads, Corpus(train=train), **of_protocol(c))
-        # the corpus' hashes may be known with the runs alone; without a scorer, there is none
-        return {k: v for k, v in vars(s).items() if v != "" or k == "scorer"}
+        # the corpus' hashes may be known with the runs alone, and what "auto" is with the device; without a
+        # scorer, there is none
+        return {k: v for k, v in vars(s).items() if v not in ("", "auto") or k == "scorer"}
 
     def view(self, rows: list[Row]) -> View:
         return summary_view(rows)

@@ -429,6 +429,15 @@ def test_rows_of_other_settings_or_of_another_text_are_refused_before_training(w
     assert len(trained) == 1
 
 
+def test_rows_in_the_precision_that_the_device_has_are_kept(whole, token_folder):
+    make, *_ = whole
+    auto = (
+        f"--split=validation --texts=6 --prompt_tokens=6 --new_tokens=30 --dtype=auto --data={token_folder}"
+    )
+    assert make(rows=["baseline"], seeds=[1], evaluate=auto) == 0
+    assert make(rows=["baseline"], seeds=[1], evaluate=auto) == 0  # its rows say bfloat16 or float32
+
+
 def test_rows_of_another_definition_are_left_out_and_named(whole, capsys, monkeypatch):
     make, trained, folder = whole
     assert make(seeds=[1]) == 0
