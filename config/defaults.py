@@ -144,7 +144,7 @@ class TrainConfig:
                 f"give --min_lr={self.learning_rate / 10:g}, say"
             )
         if 0 < self.lr_decay_steps < self.warmup_steps:
-            yield f"lr_decay_steps = {self.lr_decay_steps} < warmup_steps = {self.warmup_steps}: give 0"
+            yield f"lr_decay_steps = {self.lr_decay_steps} < warmup_steps = {self.warmup_steps}: make it 0"
         if self.readout_lr and not self.learning_rate:
             yield f"readout_lr = {self.readout_lr} with learning_rate = 0: its schedule is a share of it"
         if self.curriculum and self.order in ("left_to_right", "masked"):

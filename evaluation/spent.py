@@ -42,8 +42,8 @@ def _sum(*parts: Any) -> int | None:
 
 def _of_other(config: dict[str, Any], weights: str, record: str) -> Counts:
     """What the run had spent that `config` names; NOTHING of what is not ours; {} if it is not known."""
-    spent = config.get(record) if config.get(weights) else NOTHING
-    return spent if isinstance(spent, dict) else {}
+    counts = config.get(record) if config.get(weights) else NOTHING
+    return counts if isinstance(counts, dict) else {}
 
 
 def _label_tokens(config: dict[str, Any], progress: dict[str, Any]) -> int | None:

@@ -1,6 +1,8 @@
 """Losses beside the head's own that look further ahead than the next token: for training alone, what is
 scored and sampled stays the head's distribution."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn as nn
 from torch import Tensor
@@ -27,12 +29,12 @@ class Auxiliary(nn.Module):
     """Base of the losses beside a head's: a subclass gives `forward`. `weight` times its sum over the
     positions is added to the head's loss. ValueError for a weight that is negative or not finite."""
 
-    def __init__(self, vocab_size: int, width: int, weight: float):
+    def __init__(self, weight: float):
         super().__init__()
         if type(weight) not in (int, float):
             raise ValueError(f"weight = {weight!r}: must be a number")
         check_not_negative(weight=weight)
-        self.vocab_size, self.width, self.weight = vocab_size, width, weight
+        self.weight = weight
 
     def readout(self) -> list[nn.Parameter]:
         """Its parameters that are an output projection, which have the readout's learning rate."""
@@ -56,7 +58,7 @@ class MultiToken(Auxiliary):
     """
 
     def __init__(self, vocab_size: int, width: int, weight: float = 0.3, tokens: int = 2):
-        super().__init__(vocab_size, width, weight)
+        super().__init__(weight)
         if not (isinstance(tokens, int) and 2 <= tokens <= 16):
             raise ValueError(f"tokens = {tokens}: the next 2 to 16 tokens can be predicted")
         maps = [nn.Linear(width, width, bias=False) for _ in range(tokens - 1)]
@@ -74,9 +76,8 @@ class MultiToken(Auxiliary):
             contexts.append(h + each(h).to(h.dtype))
             following.append(later[:, :-k, k].flatten())
         token = torch.cat(following)
-        to = Targets.single(token)
-        if token.device.type != "cpu":  # there, to look for positions without a loss would mean to wait
-            to = Targets.single(token.clamp(min=0))._replace(weights=(token >= 0).float())
+        # by weights, for to look for positions without a loss would mean to wait for a GPU
+        to = Targets.single(token.clamp(min=0))._replace(weights=(token >= 0).float())
         loss, _ = head.loss(torch.cat(contexts), to, noise)
         return self.weight / len(self.maps) * loss
 
@@ -92,7 +93,7 @@ class TokenOrder(Auxiliary):
     ahead = 16
 
     def __init__(self, vocab_size: int, width: int, weight: float = 1.0):
-        super().__init__(vocab_size, width, weight)
+        super().__init__(weight)
         self.projection = Projection(nn.Parameter(0.02 * torch.randn(vocab_size, width)), vocab_size, None)
         self.loss = SoftTargets(vocab_size)
 
@@ -121,7 +122,7 @@ class TokenOrder(Auxiliary):
         return self.weight * chunked_loss(hidden, self.projection.draw(), self.loss, labels, gain=gain)
 
 
-AUXILIARY: dict[str, type[Auxiliary]] = {"multi_token": MultiToken, "token_order": TokenOrder}
+AUXILIARY: dict[str, Callable[..., Auxiliary]] = {"multi_token": MultiToken, "token_order": TokenOrder}
 
 
 def make_auxiliary(

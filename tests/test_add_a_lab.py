@@ -32,7 +32,10 @@ def test_the_page_makes_a_lab_that_trains_and_is_measured(tmp_path):
     commands = re.findall(r"^    (python .*)$", page, re.M)
     train, dice, orders, table = commands
     script = "\n".join(
-        ["set -e", train + " --device=cpu --dtype=float32", dice, orders, table + " --commands"]
+        [
+            *("set -e", train + " --device=cpu --dtype=float32", dice, orders, table + " --commands"),
+            table + " --seeds=1 --flags='--device=cpu --dtype=float32'",
+        ]
     )
     place = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": ""}
     done = subprocess.run(
@@ -42,4 +45,6 @@ def test_the_page_makes_a_lab_that_trains_and_is_measured(tmp_path):
     [row] = Store(tmp_path / "out/dice.jsonl").rows("dice")
     assert 0 < row["tv"] < 0.15
     assert done.stdout.count("train.py config/baseline.py config/dice.py") == 3  # the table's, one a seed
+    means = {row["row"] for row in Store(tmp_path / "results/dice.jsonl").rows("dice")}
+    assert means == {"baseline", "sig_gpt"}
     assert "kl next" in (tmp_path / "out/dice_orders.md").read_text()

@@ -459,7 +459,7 @@ def test_a_rate_that_would_rise_is_refused(tiny):
 
 
 def test_a_cosine_that_ends_in_the_warm_up_is_refused(tiny):
-    with pytest.raises(ValueError, match="lr_decay_steps = 5 < warmup_steps = 10: give 0"):
+    with pytest.raises(ValueError, match="lr_decay_steps = 5 < warmup_steps = 10: make it 0"):
         tiny(warmup_steps=10, lr_decay_steps=5).check()
 
 
