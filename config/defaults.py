@@ -59,7 +59,8 @@ class TrainConfig:
     gain: float = 1.0               # g of the logits z = g h W^T + b; softmax: one over the temperature
     learn_gain: bool = False        # g is trained, and starts at `gain`
     mixture: Positive = 1           # softmaxes that are mixed, each of a context of its own
-    auxiliary: str = ""             # a loss beside the head's: "multi_token" or "token_order"
+    head_rank: Natural = 0          # of the logits' maps, at most n_embd; 0: as n_embd allows
+    auxiliary: str = ""             # a loss beside the head's: "multi_token", "token_order" or "mu_loss"
     auxiliary_args: dict = field(default_factory=dict)  # as head_args
     tied: bool = True               # the projection's weights are the token embedding; False: their own
     bayesian: bool = False          # the projection's weights have a distribution
@@ -158,7 +159,8 @@ class TrainConfig:
             yield f"label_weight = {self.label_weight}: a label value is at most 1"
         if self.labels != "true" and not self.keep_true and self.head != "sigmoid":
             yield "keep_true = False: leave it out; only the head 'sigmoid' learns without a true token"
-        if self.auxiliary and (self.order != "left_to_right" or self.trunk not in ("gpt", "modern")):
+        ahead = self.auxiliary not in ("", "mu_loss")
+        if ahead and (self.order != "left_to_right" or self.trunk not in ("gpt", "modern")):
             yield f"auxiliary = {self.auxiliary!r} looks ahead in a text from left to right: leave it out"
         if self.labels != "true" and self.order != "left_to_right":
             yield (
@@ -168,10 +170,6 @@ class TrainConfig:
 
     def _problems_of_model(self) -> Iterator[str]:
         """What the trunk and the head themselves refuse. Their import takes seconds, so this comes last."""
-        yield from self._unlabelled()
-        yield from _refusals(self._smallest_trunk, self._smallest_head)
-
-    def _unlabelled(self) -> Iterator[str]:
         from heads import HEADS
 
         if self.labels != "true" and not HEADS[self.head].multi_label:
@@ -179,6 +177,7 @@ class TrainConfig:
                 f"labels = {self.labels!r}: the head {self.head!r} takes the true token alone; use "
                 "labels = 'true' or a multi-label head such as 'sigmoid'"
             )
+        yield from _refusals(self._smallest_trunk, self._smallest_head)
 
     def _smallest_trunk(self) -> None:
         """ValueError if the trunk cannot be made."""
@@ -204,9 +203,10 @@ class TrainConfig:
 
         from heads import make_auxiliary, make_head
 
-        weight = torch.nn.Parameter(torch.zeros(1, 1))
-        beside = (self.bayesian, self.prior_sigma, self.gain, self.learn_gain, self.mixture)
-        make_head(self.head, 257, weight, self.head_args, *beside)
+        beside = (self.bayesian, self.prior_sigma, self.gain, self.learn_gain, self.mixture, self.head_rank)
+        with torch.device("meta"):  # which computes nothing
+            weight = torch.nn.Parameter(torch.zeros(1, self.n_embd))
+            make_head(self.head, 257, weight, self.head_args, *beside)
         make_auxiliary(self.auxiliary, 257, 1, self.block_size, self.auxiliary_args)
 
 

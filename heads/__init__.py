@@ -44,7 +44,7 @@ from .objectives import (
 )
 from .output import OutputHead
 from .perturb import PerturbMax
-from .projection import BayesianProjection, Projection, Weights, logits_of, project
+from .projection import BayesianProjection, FactoredProjection, Projection, Weights, logits_of, project
 from .sigmoid import Sigmoid
 from .softmax import (
     GSSoftmaxF1,
@@ -119,15 +119,21 @@ def make_head(
     gain: float = 1.0,
     learn_gain: bool = False,
     mixture: int = 1,
+    head_rank: int = 0,
 ) -> OutputHead:
     """The head called `name` in HEADS, made with `args`, on a projection tied to `weight` (padded V, C).
 
     `gain`, fixed or learned: see OutputHead. `mixture`: components of a MixtureHead; 1 for none.
+    `head_rank`: of a FactoredProjection; 0 for none.
 
     ValueError for an unknown head or argument, and for one that cannot be mixed.
     """
     head = named_head(name, vocab_size, args)
     projection = Projection(weight, vocab_size, head.bias)
+    if bayesian and head_rank:
+        raise ValueError(f"head_rank = {head_rank} with bayesian: leave one out")
+    if head_rank:
+        projection = FactoredProjection(weight, vocab_size, head.bias, head_rank)
     if bayesian:
         projection = BayesianProjection(weight, vocab_size, head.bias, prior_sigma)
     if mixture != 1:

@@ -122,7 +122,30 @@ class TokenOrder(Auxiliary):
         return self.weight * chunked_loss(hidden, self.projection.draw(), self.loss, labels, gain=gain)
 
 
-AUXILIARY: dict[str, Callable[..., Auxiliary]] = {"multi_token": MultiToken, "token_order": TokenOrder}
+class MuLoss(Auxiliary):
+    """L = weight |mu|^2, mu the mean of the output projection's rows: what moves all logits alike, which no
+    softmax sees, is kept from growing.
+
+    Source: Stollenwerk, Lokrantz and Hertzberg 2026, arXiv 2601.02031.
+    """
+
+    def __init__(self, vocab_size: int, width: int, weight: float = 1e-4):
+        super().__init__(weight)
+
+    def forward(
+        self, hidden: Tensor, targets: Targets, head: OutputHead, noise: torch.Generator | None
+    ) -> Tensor:
+        if targets.ids.device.type == "cpu":
+            targets = targets.kept()
+        mean = head.projection.weight[: head.head.vocab_size].mean(0)
+        return self.weight * len(targets.ids) * mean.square().sum()
+
+
+AUXILIARY: dict[str, Callable[..., Auxiliary]] = {
+    "multi_token": MultiToken,
+    "token_order": TokenOrder,
+    "mu_loss": MuLoss,
+}
 
 
 def make_auxiliary(

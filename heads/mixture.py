@@ -61,7 +61,7 @@ class MixtureHead(OutputHead):
         token = targets.token.repeat_interleave(self.components)
         w = 1 if targets.weights is None else targets.weights[:, None]
         with torch.no_grad():
-            blocks = super().log_prob_blocks(contexts, [self._scored(weights, contexts.dtype)])
+            blocks = super().log_prob_blocks(contexts, [self.scored(weights, contexts.dtype)])
             log_p = torch.cat([log_p.gather(1, token[rows, None].long()) for rows, log_p in blocks])
             r = F.softmax(log_prior + log_p.view_as(log_prior), 1)  # (N, K)
             entropy = (w * torch.special.entr(r)).sum()

@@ -68,9 +68,10 @@ class OutputHead(nn.Module):
         if not isinstance(self.projection, BayesianProjection):
             samples = 1
         generator = torch.Generator(self.projection.weight.device).manual_seed(seed)
-        return [self._scored(self.projection.draw(generator), dtype) for _ in range(samples)]
+        return [self.scored(self.projection.draw(generator), dtype) for _ in range(samples)]
 
-    def _scored(self, drawn: Weights, dtype: torch.dtype = torch.float32) -> Weights:
+    def scored(self, drawn: Weights, dtype: torch.dtype = torch.float32) -> Weights:
+        """A draw as `log_probs` takes it: of length 1 for cosines."""
         return Weights((unit(drawn.weight) if self.head.cosine else drawn.weight).to(dtype), drawn.bias)
 
     def log_probs(self, hidden: Tensor, draws: list[Weights]) -> Tensor:

@@ -40,6 +40,26 @@ class Projection(nn.Module):
         return []
 
 
+class FactoredProjection(Projection):
+    """z = h (W U D)^T, of `rank` r at most: D (r, C) and U (C, r) are linear maps between h and W.
+
+    ValueError for a rank of more than the width C, which would bound nothing.
+    Source: Godey & Artzi 2026, arXiv 2603.10145, who bound the rank of a head and leave the trunk as it is.
+    """
+
+    def __init__(self, weight: nn.Parameter, vocab_size: int, bias: float | None, rank: int):
+        super().__init__(weight, vocab_size, bias)
+        C = weight.shape[1]
+        if not 1 <= rank <= C:
+            raise ValueError(f"head_rank = {rank}: use 1 to n_embd = {C}, or 0 for a head of the full rank")
+        self.down, self.up = nn.Linear(C, rank, bias=False), nn.Linear(rank, C, bias=False)
+        for each in (self.down, self.up):  # their product leaves the size of h
+            nn.init.normal_(each.weight, std=each.in_features**-0.5)
+
+    def draw(self, generator: torch.Generator | None = None) -> Weights:
+        return Weights(self.weight @ self.up.weight @ self.down.weight, self.bias)
+
+
 class BayesianProjection(Projection):
     """W ~ N(mu, sigma^2) for each weight, mu tied to the token embedding, prior N(0, prior_sigma^2). The bias
     is a point.

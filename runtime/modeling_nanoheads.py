@@ -75,7 +75,8 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
     def weights(self) -> list[Weights]:
         """What `OutputHead.log_probs` averages over."""
         if not self.config.draws:
-            return self.lm.head.draws(1, 0)
+            head = self.lm.head
+            return [head.scored(head.projection.draw())]  # with gradients, which `draws` does not have
         return [Weights(drawn, self.lm.head.projection.bias) for drawn in self.drawn]
 
     @can_return_tuple

@@ -8,7 +8,7 @@ import torch.nn as nn
 
 from config.defaults import TrainConfig
 from heads import Targets, make_auxiliary, make_head
-from heads.auxiliary import AUXILIARY, MultiToken, TokenOrder, upcoming
+from heads.auxiliary import AUXILIARY, MuLoss, MultiToken, TokenOrder, upcoming
 from model import build
 from runtime.checkpoint import load_model
 from runtime.optimizer import make_optimizer
@@ -82,6 +82,18 @@ def test_token_order_is_its_formula(hidden, kept):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("beside", [{}, {"bayesian": True}, {"head_rank": 2}])
+def test_mu_loss_is_its_formula(beside, hidden, kept):
+    """Of the tokens alone, not of the padding; once for each position that has a loss."""
+    oh, loss, y = output(**beside), MuLoss(V, C, weight=0.7), text()
+    mean = sum(oh.projection.weight[v] for v in range(V)) / V
+    want = 0.7 * (mean @ mean) * (y >= 0).sum()
+    targets = Targets.single(y)
+    got = loss(hidden, targets.kept() if kept else targets, oh, None)
+    same(got, want, (oh.projection.weight,))
+
+
 def test_what_comes_next():
     y = torch.tensor([[3, 4, -1, 5]])
     want = [[[3, 4, -1], [4, -1, 5], [-1, -1, -1], [5, -1, -1]]]
@@ -95,7 +107,8 @@ def test_it_adds_to_the_loss_of_training_alone(name):
     models = []
     for auxiliary in ("", name):
         torch.manual_seed(0)
-        models.append(build(SIZES | dict(head="sigmoid", auxiliary=auxiliary)))
+        args = {"weight": 1e5} if auxiliary == "mu_loss" else {}  # at first its mean is of 31 random rows
+        models.append(build(SIZES | dict(head="sigmoid", auxiliary=auxiliary, auxiliary_args=args)))
     y = text()
     x = y.clamp(min=0)
     torch.testing.assert_close(models[0].log_probs(x), models[1].log_probs(x), rtol=0, atol=0)
@@ -125,7 +138,7 @@ def test_muon_has_the_maps_of_hidden_states_too():
 @pytest.mark.parametrize(
     "flags, says",
     [
-        (dict(auxiliary="mtp"), "auxiliary = 'mtp': use one of multi_token, token_order"),
+        (dict(auxiliary="mtp"), "auxiliary = 'mtp': use one of multi_token, token_order, mu_loss"),
         (dict(auxiliary="multi_token", auxiliary_args={"tokens": 1}), "tokens = 1: the next 2 to 16"),
         (dict(auxiliary="multi_token", auxiliary_args={"n": 4}), "does not take auxiliary_args"),
         (
@@ -151,6 +164,10 @@ def test_a_run_is_trained_resumed_and_loaded(name, token_folder, tmp_path):
     assert train_in_process(config, token_folder) == 0
     model, ckpt = load_model(tmp_path / "ahead")
     assert type(model.auxiliary) is AUXILIARY[name] and math.isfinite(ckpt.progress["val_nll"])
+
+
+def test_mu_loss_stands_beside_any_order():
+    TrainConfig(name="centred", auxiliary="mu_loss", order="random").check()
 
 
 def test_without_a_name_there_is_none():
