@@ -62,13 +62,38 @@ from runtime.configurator import cli
 from runtime.files import unfinished
 from runtime.gpt2 import to_gpt2
 from runtime.hub import endpoint
-from runtime.hub_push import check_token, push
 from runtime.places import CODE
 from runtime.transformers_folder import to_transformers
 
 ENDOFTEXT = 50256  # GPT-2's id; no token of another vocabulary ends a text: there `generate` must not stop
 PAD = "<|pad|>"  # of the id V, for which a GPT2LMHeadModel has no embedding
 BYTE_255 = "\u00ff"  # as byte-level tokenizers write the byte, which no text in UTF-8 has
+
+
+def check_token() -> None:
+    """UserError if this user has no token of the hub."""
+    from huggingface_hub import get_token
+
+    if not get_token():
+        raise UserError("the hub takes a model with a token: run `hf auth login`, or set HF_TOKEN")
+
+
+def push(folder: str | Path, name: str, private: bool = False) -> str:
+    """Sends a folder to the hub, as the model USER/NAME; its address. A model of that name gets a new commit.
+    UserError where the hub does not take it."""
+    from huggingface_hub import HfApi
+
+    api = HfApi(endpoint=endpoint())
+    try:
+        api.create_repo(name, private=private, exist_ok=True)
+        api.upload_folder(repo_id=name, folder_path=folder, commit_message="Export of nanoHeads")
+    except Exception as error:  # its client raises many kinds; the user needs one line of them
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(
+            f"{endpoint()} did not take {name}: {why}. The folder {folder} is whole: "
+            f"`hf upload {name} {folder}` sends it again"
+        ) from None
+    return f"{endpoint()}/{name}"
 
 
 def is_gpt2(model: LanguageModel) -> bool:

@@ -155,6 +155,8 @@ class TrainConfig:
             )
         if not (0 < self.positions <= 1 or (self.positions > 1 and self.positions % 1 == 0)):
             yield f"positions = {self.positions}: give a share in (0, 1] or a whole number of positions"
+        if self.head_rank > self.n_embd:
+            yield f"head_rank = {self.head_rank}: at most n_embd = {self.n_embd}, or 0 for the full rank"
         if self.labels != "true" and self.label_weight > 1:
             yield f"label_weight = {self.label_weight}: a label value is at most 1"
         if self.labels != "true" and not self.keep_true and self.head != "sigmoid":
@@ -203,10 +205,9 @@ class TrainConfig:
 
         from heads import make_auxiliary, make_head
 
-        beside = (self.bayesian, self.prior_sigma, self.gain, self.learn_gain, self.mixture, self.head_rank)
-        with torch.device("meta"):  # which computes nothing
-            weight = torch.nn.Parameter(torch.zeros(1, self.n_embd))
-            make_head(self.head, 257, weight, self.head_args, *beside)
+        weight, rank = torch.nn.Parameter(torch.zeros(1, 1)), min(1, self.head_rank)
+        beside = (self.bayesian, self.prior_sigma, self.gain, self.learn_gain, self.mixture, rank)
+        make_head(self.head, 257, weight, self.head_args, *beside)
         make_auxiliary(self.auxiliary, 257, 1, self.block_size, self.auxiliary_args)
 
 

@@ -362,10 +362,7 @@ def bpe_size(name: str) -> int | None:
             "the path of a tokenizer.json (words for the grammar, the synthetic corpus and others that have "
             "words of their own)"
         )
-    return _checked_size(int(match[1]))
-
-
-def _checked_size(vocab_size: int) -> int:
+    vocab_size = int(match[1])
     if vocab_size < 257:
         raise UserError(
             f"vocabulary size {vocab_size} is too small: a byte-level BPE needs 257 or more, "
@@ -393,12 +390,12 @@ def train_bpe(lines: Iterable[str], vocab_size: int) -> BPETokenizer:
     tokens.
 
     The time grows with the square of a word's length, so a longer one than LONGEST_WORD counts as several.
-    Memory grows with the number of different words, not with the length of the text. ValueError for a
-    vocab_size below 257, and if the text has too few different pairs to reach it.
+    Memory grows with the number of different words, not with the length of the text. UserError if the
+    text has too few different pairs to reach `vocab_size`, which is one that `bpe_size` gives.
     """
     model = byte_level({})
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=_checked_size(vocab_size),
+        vocab_size=vocab_size,
         show_progress=False,
         initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
     )

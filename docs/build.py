@@ -13,7 +13,6 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -29,10 +28,6 @@ from runtime.configurator import configure
 
 TEMPLATES = ROOT / "docs" / "templates"
 PLACE = re.compile(r"\{\{(.+?)(?::(\+?,?(?:\.\d+)?[defg%]|,))?\}\}")
-
-
-def form(value: Any, spec: str) -> str:
-    return format(value, spec)
 
 
 def table(head: list[str], left: int = 1) -> str:
@@ -69,7 +64,7 @@ def names(rows: Iterable[str]) -> str:
 
 def environment() -> Environment:
     env = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    env.filters |= {"form": form, "cell": cell, "ranked": ranked}
+    env.filters |= {"form": format, "cell": cell, "ranked": ranked}
     shared = "record rows curves decoded dearest frontier verdict told classified ratios shared_ratios "
     shared += "standing search fits written bench full_size hours"
     env.globals |= {name: getattr(sources, name) for name in shared.split()}

@@ -84,6 +84,7 @@ def figures() -> dict[str, str]:
         "programs on top": f"{len(programs())}",
         "files that train.py imports": f"{len(training)}",
         "their lines": f"{sum(map(lines, training)):,}",
+        "with training/text.py, by name": f"{len(training | imported('training/text.py'))}",
         **{f"lines, {room}": f"{count:,}" for room, count in rooms().items()},
         "tracked results": f"{size / 1e6:.1f} MB",
     }

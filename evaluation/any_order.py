@@ -201,7 +201,8 @@ def drawn(p: Tensor, generator: torch.Generator | None) -> Tensor:
 
 def _put(text: Tensor, places: Tensor, tokens: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     """Writes the first `count` (B,) of tokens (B, F) at their places; (row, number) of each."""
-    rows, at = firsts(count)
+    most = int(count.max()) if len(count) else 0
+    rows, at = (torch.arange(most) < count[:, None]).nonzero(as_tuple=True)
     text[rows, places[rows, at]] = tokens[rows, at]
     return rows, at
 
@@ -210,13 +211,6 @@ def places_of(some: Tensor) -> Tensor:
     """The places (B, F) where `some` (B, T), bool, is true, from left to right; F is the most that a row has,
     and rows with fewer go on with other places."""
     return (~some).int().argsort(dim=1, stable=True)[:, : int(some.sum(1).max())]
-
-
-def firsts(count: Tensor) -> tuple[Tensor, Tensor]:
-    """(row, number) of the first `count` (B,) of each row."""
-    most = int(count.max()) if len(count) else 0
-    rows, at = (torch.arange(most) < count[:, None]).nonzero(as_tuple=True)
-    return rows, at
 
 
 @dataclass

@@ -103,7 +103,7 @@ def refuse_penalties(argv: list[str]) -> None:
     why = {f.name: "a penalty changes it with each text" for f in fields(Penalties)}
     why |= dict.fromkeys(("beams", "contrastive"), "a search draws nothing from it")
     for flag in argv:
-        if (key := flag.removeprefix("--").partition("=")[0]) in why:
+        if flag.startswith("--") and (key := flag[2:].partition("=")[0]) in why:
             raise UserError(
                 f"{key}: a table judges the distribution that is scored, and {why[key]}; leave it out "
                 "(sample.py has it)"

@@ -21,10 +21,15 @@ class Filled(NamedTuple):
     rank: Tensor  # (B, T) in which round a place was filled, from 1 on; 0 where it was known
     rounds: int
     passes: int  # model evaluations
-    log_p: Tensor | None = (
-        None  # (B,) of what was filled in, in nats, float64; None: the sampler cannot know it
-    )
+    # (B, T) with which each token was drawn, 1 where it was known, float64; None where draws are rejected
+    p: Tensor | None = None
     taken: Tensor | None = None  # (B,) rounds of each text; None: those that `rank` has
+
+    @property
+    def log_p(self) -> Tensor | None:
+        """(B,) log probability, nats, of what was filled in, at the places that were taken one after the
+        other; None where `p` is."""
+        return None if self.p is None else self.p.log().sum(1)
 
     @property
     def rounds_each(self) -> list[int]:
@@ -48,6 +53,7 @@ class Batch:
     def __init__(self, c: Conditionals, watch: Watch):
         self.c, self.watch, self.rounds = c, watch, 0
         self.text, self.rank = c.text.clone(), torch.zeros_like(c.text)
+        self.p = torch.ones(c.text.shape, dtype=torch.float64)
         self.rows = torch.arange(len(c.text))  # those that `c` still has
 
     def goes_on(self) -> bool:
@@ -59,13 +65,28 @@ class Batch:
         self.rounds += int(free.any())
         return bool(free.any())
 
-    def accept(self, distributions: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
+    def accept(
+        self,
+        distributions: Distributions,
+        places: Tensor,
+        tokens: Tensor,
+        count: Tensor,
+        p: Tensor | None = None,
+    ) -> None:
+        if p is not None:
+            self.p[self.rows] = put(self.p[self.rows], places, p, count)
         free = self.c.text == FREE
         self.c.accept(distributions, places, tokens, count)
         filled = free & (self.c.text != FREE)
         self.rank[self.rows] = torch.where(filled, self.rounds, self.rank[self.rows])
         self.text[self.rows] = self.c.text
         self.watch(self.text, self.rank)
+
+
+def put(values: Tensor, places: Tensor, new: Tensor, count: Tensor) -> Tensor:
+    """`values` (B, T) with the first `count` (B,) of `new` (B, F) at their places (B, F)."""
+    there = torch.arange(places.shape[1]) < count[:, None]
+    return values.scatter(1, places, torch.where(there, new.to(values.dtype), values.gather(1, places)))
 
 
 def uniform(shape: torch.Size, generator: torch.Generator | None) -> Tensor:
@@ -97,9 +118,9 @@ def one_by_one(
     for at in places.split(1, 1):
         batch.rounds += 1
         distributions = c.along(at, torch.zeros_like(at))
-        tokens, _ = distributions.draw(generator)
-        batch.accept(distributions, at, tokens, free.gather(1, at)[:, 0].long())
-    return Filled(batch.text, batch.rank, batch.rounds, batch.rounds)
+        tokens, p = distributions.draw(generator)
+        batch.accept(distributions, at, tokens, free.gather(1, at)[:, 0].long(), p)
+    return Filled(batch.text, batch.rank, batch.rounds, batch.rounds, batch.p)
 
 
 def diffusion(
@@ -122,6 +143,7 @@ def diffusion(
             after each round is the same (ReMDM with a cap: Wang et al. 2025, arXiv 2503.00307, sec. 4.1)
     """
     rank, passes, given = torch.zeros_like(c.text), 0, c.text != FREE
+    p = torch.ones(rank.shape, dtype=torch.float64)
     taken = torch.zeros(len(rank), dtype=torch.long)
     for n in range(steps, 0, -1):
         done = steps - n
@@ -133,15 +155,16 @@ def diffusion(
             count = now.sum(1)
             places = places_of(now)
             distributions = c.each(places)
-            tokens, _ = distributions.draw(generator)
+            tokens, drawn_with = distributions.draw(generator)
             c.accept(distributions, places, tokens, count)
+            p = put(p, places, drawn_with, count)
             passes, taken = passes + 1, taken + now.any(1)
             rank = torch.where(now, done + 1, rank)
         if again:
             c.text, rank = c.text.masked_fill(hidden, FREE), rank.masked_fill(hidden, 0)
         if now.any() or again:
             watch(c.text, rank)
-    return Filled(c.text, rank, passes, passes, taken=taken)
+    return Filled(c.text, rank, passes, passes, None if remask else p, taken)
 
 
 RULES = ("confidence", "margin", "entropy", "left to right")
@@ -170,7 +193,7 @@ def surest_first(
         raise ValueError(f"rule = {rule!r}: use one of {', '.join(RULES)}")
     if isinstance(c, Reader) and (a_pass > 1 or bound is not None):
         raise ValueError(f"a_pass = {a_pass}, bound = {bound}: a model of any order takes one place a pass")
-    batch, log_p = Batch(c, watch), torch.zeros(len(c.text), dtype=torch.float64)
+    batch = Batch(c, watch)
     while batch.goes_on():
         free = c.text == FREE
         left = free.sum(1)  # (B,)
@@ -187,10 +210,8 @@ def surest_first(
         at = order[:, : int(count.max())]
         places, surest = places.gather(1, at), each.at(at)
         tokens = surest.draw(generator)[0] if target is None else target[batch.rows].gather(1, places)
-        counted = torch.arange(at.shape[1]) < count[:, None]
-        log_p[batch.rows] += torch.where(counted, surest.probs(tokens).log(), 0.0).sum(1)
-        batch.accept(surest, places, tokens, count)
-    return Filled(batch.text, batch.rank, batch.rounds, batch.rounds, log_p)
+        batch.accept(surest, places, tokens, count, surest.probs(tokens))
+    return Filled(batch.text, batch.rank, batch.rounds, batch.rounds, batch.p)
 
 
 def burst(

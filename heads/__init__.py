@@ -131,7 +131,7 @@ def make_head(
     head = named_head(name, vocab_size, args)
     projection = Projection(weight, vocab_size, head.bias)
     if bayesian and head_rank:
-        raise ValueError(f"head_rank = {head_rank} with bayesian: leave one out")
+        raise ValueError("head_rank with bayesian: leave one of them out")
     if head_rank:
         projection = FactoredProjection(weight, vocab_size, head.bias, head_rank)
     if bayesian:

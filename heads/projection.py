@@ -51,7 +51,7 @@ class FactoredProjection(Projection):
         super().__init__(weight, vocab_size, bias)
         C = weight.shape[1]
         if not 1 <= rank <= C:
-            raise ValueError(f"head_rank = {rank}: use 1 to n_embd = {C}, or 0 for a head of the full rank")
+            raise ValueError(f"head_rank = {rank}: use 1 to the width, {C}")
         self.down, self.up = nn.Linear(C, rank, bias=False), nn.Linear(rank, C, bias=False)
         for each in (self.down, self.up):  # their product leaves the size of h
             nn.init.normal_(each.weight, std=each.in_features**-0.5)

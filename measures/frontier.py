@@ -145,7 +145,7 @@ class FrontierMeasure(Measure):
             check_text(Path(config["out_dir"]), config["dataset"])
         check_planned(wanted)
         known = vars(settings(c, min(context(config) for config in wanted)))
-        return {k: v for k, v in settings_of(known, c).items() if v != "" or k == "scorer"}
+        return {k: v for k, v in settings_of(known, c).items() if v not in ("", "auto") or k == "scorer"}
 
     def view(self, rows: list[Row]) -> View:
         """A line a run and point."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from config.defaults import TrainConfig
 from data.prepared import DATA, folder_of, prepared
@@ -47,7 +47,6 @@ class Run:
     seed: int
     out: Path
     arguments: tuple[str, ...]
-    program: ClassVar[str] = "train.py"
 
     @classmethod
     def make(

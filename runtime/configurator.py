@@ -177,7 +177,9 @@ def configure(defaults: type[T], argv: list[str]) -> T:
     given, problems = _positional(positional, arguments) if positional else ([], [])
     settings = [(f"{path}: ", key, value) for path in files for key, value in read_config(path).items()]
     settings += [("", key, value) for key, value in flags]
-    values = {key: _at_home(value) for key, value in given}
+    # a flag for one entry of a dict leaves its others as they are
+    values = {f.name: f.default_factory() for f in fields(defaults) if callable(f.default_factory)}
+    values |= {key: _at_home(value) for key, value in given}
     for where, key, value in settings:
         try:
             _set(values, key, value, kinds)

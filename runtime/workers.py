@@ -24,9 +24,7 @@ class Job(Protocol):
     @property
     def out(self) -> Path: ...
     @property
-    def program(self) -> str: ...  # which trains it, such as train.py
-    @property
-    def arguments(self) -> tuple[str, ...]: ...  # of the program
+    def arguments(self) -> tuple[str, ...]: ...  # of train.py
     @property
     def started(self) -> bool: ...  # --resume goes on with it
     @property
@@ -98,7 +96,7 @@ def train_all(
         if trainings.stopped or (failed and not go_on):
             return
         resume = ["--resume"] if run.started else []
-        command = [sys.executable, str(CODE / run.program), *run.arguments, *resume, "--log_interval=50"]
+        command = [sys.executable, str(CODE / "train.py"), *run.arguments, *resume, "--log_interval=50"]
         print(f"{run.out.name} ({number} of {len(todo)} to do)", flush=True)
         code = trainings.run(command, environment)
         by_signal = -code if code < 0 else code - 128

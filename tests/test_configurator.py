@@ -101,6 +101,11 @@ def test_entries_of_a_dict(file):
     assert Defaults().head_args == {}  # the default was not touched
 
 
+def test_an_entry_of_a_dict_leaves_those_of_its_default(file):
+    space = configure(TableConfig, [file("rows = ['baseline']"), "--space.gain=[1, 2]"]).space
+    assert space == TableConfig().space | {"gain": [1, 2]} and len(space) > 1
+
+
 @pytest.mark.parametrize("text", ["12", "1e5", "True", "None", "[1]", "'quoted'", "a=b", "a.b", "word", ""])
 def test_a_flag_for_a_string_keeps_its_text(text):
     assert configure(Defaults, [f"--prompt={text}"]).prompt == text

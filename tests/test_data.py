@@ -26,6 +26,7 @@ from data.tokenizers import (
     ByteTokenizer,
     GPT2Tokenizer,
     WordTokenizer,
+    bpe_size,
     ids_of,
     short_words,
     train_bpe,
@@ -281,7 +282,7 @@ def test_words(tmp_path: Path) -> None:
 
 def test_bpe_sizes() -> None:
     with pytest.raises(ValueError, match="256.*257"):
-        train_bpe([TEXT], 256)
+        bpe_size("bpe256")
     with pytest.raises(ValueError, match="too small for bpe5000"):
         train_bpe([TEXT], 5000)
 
@@ -477,7 +478,7 @@ def test_bad_sources(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="neither"):
         wikitext.corpus.prepare(tmp_path / "out", "bpe270", str(tmp_path))
     (tmp_path / "train-0.parquet").write_text("no")
-    with pytest.raises(ValueError, match="train-0.parquet is not a parquet file"):
+    with pytest.raises(ValueError, match="train-0.parquet cannot be read as parquet"):
         wikitext.corpus.prepare(tmp_path / "out", "bpe270", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="not a folder"):
         wikitext.corpus.prepare(tmp_path / "out", "bpe270", str(tmp_path / "nowhere"))

@@ -92,6 +92,8 @@ def test_that_a_frontier_has_no_scorer_is_known_before_any_training(trained):
     (run,) = open_runs([str(trained)])
     c = configure(FrontierConfig, [str(trained), *SMALL])
     assert FrontierMeasure().check(c, [run.ckpt.config])["scorer"] == ""
+    auto = configure(FrontierConfig, [str(trained), *SMALL, "--dtype=auto"])  # known with the device alone
+    assert "dtype" not in FrontierMeasure().check(auto, [run.ckpt.config])
 
 
 def test_an_impossible_temperature_is_refused(trained):

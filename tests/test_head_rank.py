@@ -80,8 +80,8 @@ def test_muon_has_its_factors():
 @pytest.mark.parametrize(
     "flags, says",
     [
-        (dict(n_embd=24, n_head=2, head_rank=25), "head_rank = 25: use 1 to n_embd = 24, or 0 for"),
-        (dict(head_rank=4, bayesian=True), "head_rank = 4 with bayesian: leave one out"),
+        (dict(n_embd=24, n_head=2, head_rank=25), "head_rank = 25: at most n_embd = 24, or 0 for"),
+        (dict(head_rank=4, bayesian=True), "head_rank with bayesian: leave one of them out"),
         (dict(head_rank=-1), "head_rank = -1: must be at least 0"),
     ],
 )

@@ -288,7 +288,10 @@ def test_the_demo_asks_for_what_its_models_read():
 
 def test_a_head_and_a_corpus_that_say_nothing_are_named_alone(tmp_path, monkeypatch):
     """A row of a user's own: its config file lies where the user works, or is not there at all."""
-    assert first_comment("nosuch") == first_comment("../tests/conftest") == "" and corpus_line("x") == "x"
+    assert (
+        first_comment("nosuch") == first_comment("../tests/conftest") == first_comment("x" * 300) == ""
+        and corpus_line("x") == "x"
+    )
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config").mkdir()
     (tmp_path / "config/mine.py").write_text(

@@ -244,6 +244,7 @@ def test_a_bad_value_is_one_line(config, flag, says):
 def test_a_table_refuses_penalties_and_searches(config, name):
     with pytest.raises(UserError, match=f"^{name}: a table judges the distribution that is scored"):
         config.read(["run", f"--{name}=2"])
+    config.read([f"{name}=run"])  # a run of that name
 
 
 def test_the_settings_in_words():

@@ -53,17 +53,12 @@ class GrammarTruth(NamedTuple):
 
 
 def describe(machine: Machine, states: np.ndarray) -> dict[str, Any]:
-    """The language in numbers; entropies in nats a token. "entropy_rate" and "mean_length" are in closed
-    form; "entropy" is the split's mean."""
+    """The language in numbers; entropies in nats a token. "entropy_rate" is in closed form; "entropy" is
+    the split's mean."""
     documents = int((states == 0).sum())
     return {
-        "vocab_size": machine.V,
-        "places": machine.Q,
-        "themes": machine.X,
-        "states": int((machine.visits > 0).sum()),
         "entropy_rate": machine.entropy_rate,
         "entropy": float(machine.entropies[states].mean()),
-        "mean_length": machine.mean_length,
         "documents": documents,
         "tokens_a_document": len(states) / documents,
     }

@@ -37,6 +37,7 @@ from typing import Any
 
 from data.corpus import Contents, Corpus
 from data.splits import Split, file_lines
+from data.text.documents import parquet_rows
 from runtime.configurator import cli
 from runtime.errors import UserError
 from runtime.hub import load
@@ -92,18 +93,7 @@ def hub_splits() -> dict[str, Split]:
 
 def parquet_lines(shards: list[Path]) -> Iterator[str]:
     """The lines of the original file from parquet files in the hub's layout."""
-    from pyarrow import ArrowException
-    from pyarrow.parquet import ParquetFile
-
-    for shard in shards:
-        try:
-            with ParquetFile(shard) as file:
-                for batch in file.iter_batches(batch_size=1000, columns=["text"]):
-                    yield from original_lines(batch["text"].to_pylist())
-        except (ArrowException, KeyError) as error:
-            raise UserError(
-                f"{shard} is not a parquet file with a text column ({error}): download it again"
-            ) from None
+    return original_lines(text for shard in shards for text in parquet_rows(shard, "text"))
 
 
 def local_splits(folder: Path) -> dict[str, Split]:

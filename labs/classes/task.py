@@ -4,12 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import torch
+
 from config.defaults import TrainConfig
-from data.batches import BatchSource
-from heads import Weights
-from labs.classes.batches import ImageSource
+from data.batches import Batch, BatchSource, batch_indices
+from heads import Head, Weights
 from labs.classes.judge import Judged, judge
-from labs.classes.sets import KINDS, open_images
+from labs.classes.sets import KINDS, Images, open_images
 from labs.cnn.trunk import USUAL, width
 from model import LanguageModel
 from runtime import checkpoint
@@ -29,6 +31,29 @@ DECIDED = {
     **{"order": "left_to_right", "curriculum": "", "labels": "true", "micro_batch": 0, "eval_windows": 0},
     "auxiliary": "",
 }
+
+
+class ImageSource:
+    """`batch_size` images a step, a pure function of (seed, step): an epoch shows each once, in an order of
+    its own. A label is a token."""
+
+    parts, on_device = 1, False
+
+    def __init__(self, images: Images, head: Head, batch_size: int, seed: int):
+        self.images, self.head, self.batch_size, self.seed = images, head, batch_size, seed
+
+    def positions_with_loss(self, step: int) -> int:
+        return self.batch_size
+
+    def batch(self, step: int, part: int) -> Batch:
+        rows = batch_indices(len(self.images), self.batch_size, step, self.seed)
+        return self.of(self.images.at(rows))
+
+    def of(self, images: Images) -> Batch:
+        """These images as pixels (B, channels, height, width) and their labels' targets."""
+        labels = torch.from_numpy(images.labels)[:, None]  # (B, 1): one position an image
+        # heads that look at the text before a token get the image's own label: there is no other text
+        return Batch(torch.from_numpy(np.ascontiguousarray(images.pixels)), self.head.targets(labels, labels))
 
 
 class ClassesTask:

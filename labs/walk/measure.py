@@ -81,7 +81,7 @@ class WalkSession(Session):
         self.exact = np.exp(walk.log_probs(self.text[None])[0])  # (T, V)
 
     def whole(self, row: Row) -> bool:
-        return has_arrays(self.c.out, row["name"])
+        return "problem" in row or has_arrays(self.c.out, row["name"])
 
     def numbers(self, subject: NamedRun) -> Row:
         """The COLUMNS of a run. The densities go to OUT.samples."""

@@ -109,8 +109,7 @@ def corpus_line(dataset: str) -> str:
 
 def first_comment(row: str) -> str:
     """The comment at the top of config/ROW.py without its commands; "" where there is no such file."""
-    path = find(f"config/{row}.py")
-    if not re.fullmatch(r"[\w.]{1,100}", row) or not path.is_file():
+    if not re.fullmatch(r"[\w.]{1,100}", row) or not (path := find(f"config/{row}.py")).is_file():
         return ""
     out = []
     for line in path.read_text(encoding="utf-8").splitlines():

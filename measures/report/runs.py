@@ -12,7 +12,7 @@ from torch import Tensor
 from data.held_out import HeldOut, Truth
 from data.orders import MASKED
 from data.tokenizers import Tokenizer
-from evaluation.any_order import FREE, Conditionals, Distributions, reader_of
+from evaluation.any_order import FREE, reader_of
 from evaluation.filling import diffusion, one_by_one
 from evaluation.gaps import added
 from evaluation.sampling import entropies, generate, weight_draws
@@ -194,36 +194,11 @@ def filled(
 ) -> Drawn:
     """Draws texts in random order, a token a pass; masked diffusion takes as many rounds as tokens."""
     free = torch.full((len(start), new), FREE, device=start.device)
-    kept = Kept(reader_of(model, torch.cat((start, free), 1), draws, dtype=dtype))
+    c = reader_of(model, torch.cat((start, free), 1), draws, dtype=dtype)
     sampler = partial(diffusion, steps=new) if model.trunk.config.order == MASKED else one_by_one
-    done = sampler(kept, generator=generator)
-    return done.text, -kept.p[:, -new:].log(), None, done.rank[:, -new:]
-
-
-class Kept:
-    """`Conditionals` that keep the probability `p` (B, T) that each token had when it was accepted."""
-
-    def __init__(self, c: Conditionals):
-        self.c, self.text = c, c.text  # the same tensor: it is filled in place
-        self.p = torch.ones(c.text.shape, dtype=torch.float64)
-        self.rows = torch.arange(len(c.text))  # of p, that are still filled in
-
-    def each(self, places: Tensor) -> Distributions:
-        return self.c.each(places)
-
-    def along(self, places: Tensor, tokens: Tensor) -> Distributions:
-        return self.c.along(places, tokens)
-
-    def accept(self, distributions: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
-        accepted = torch.arange(places.shape[1]) < count[:, None]
-        before = self.p[self.rows]
-        p = torch.where(accepted, distributions.probs(tokens), before.gather(1, places))
-        self.p[self.rows] = before.scatter(1, places, p)
-        self.c.accept(distributions, places, tokens, count)
-
-    def keep(self, rows: Tensor) -> None:
-        self.c.keep(rows)
-        self.text, self.rows = self.c.text, self.rows[rows]
+    done = sampler(c, generator=generator)
+    assert done.p is not None
+    return done.text, -done.p[:, -new:].log(), None, done.rank[:, -new:]
 
 
 # -----------------------------------------------------------------------------
