@@ -179,47 +179,20 @@ class Settings(Decoding):
     scorer: str = ""  # SHA-256 of the weights that the texts are judged by; "" where they are not
 
 
-@dataclass(frozen=True)
-class Corpus:
-    """The hashes by which a table identifies its texts; "" where they are not prepared yet."""
-
-    tokenizer: str = ""  # fingerprint
-    train: str = ""  # SHA-256 of the training text
-    scored: str = ""  # SHA-256 of the split that is scored
-
-
-def settings(
-    c: TextsConfig,
-    block_size: int,
-    corpus: Corpus = Corpus(),
-    protocol: str = "honest",
-    loops: int = 1,
-    stride: int = 0,
-    scorer: str = "",
-) -> Settings:
+def settings(c: TextsConfig, block_size: int, scorer: str = "", **hashes: str) -> Settings:
     """What `c` asks for of models of this block_size. UserError naming the setting that cannot work.
 
-    A stride of 0 stands for min(512, block_size).
+    scorer  the SHA-256 of its weights, not its path
+    hashes  the fields tokenizer, train and corpus; "" where the data are not prepared yet
+
+    A configuration without a protocol asks for the honest one.
     """
-    s = Settings(
-        protocol=protocol,
-        tokenizer=corpus.tokenizer,
-        train=corpus.train,
-        corpus=corpus.scored,
-        split=c.split,
-        texts=c.texts,
-        loops=loops,
-        prompt_tokens=c.prompt_tokens or block_size,
-        new_tokens=c.new_tokens,
-        words=c.words,
-        **{f.name: getattr(c, f.name) for f in fields(Decoding)},
-        samples=c.samples,
-        block_size=block_size,
-        stride=stride or min(512, block_size),
-        seed=c.seed,
-        dtype=c.dtype,
-        scorer=scorer,
-    )
+    given: dict[str, Any] = {"protocol": "honest", "loops": 1, "tokenizer": "", "train": "", "corpus": ""}
+    given |= {f.name: getattr(c, f.name) for f in fields(Settings) if hasattr(c, f.name)}
+    given |= hashes | {"scorer": scorer, "block_size": block_size}
+    given["prompt_tokens"] = c.prompt_tokens or block_size
+    given["stride"] = given.get("stride") or min(512, block_size)
+    s = Settings(**given)
     check_settings(s)
     return s
 

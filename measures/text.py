@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from evaluation import figures
 from evaluation.decoding import drawn_by
 from evaluation.scorer import MAUVE, Judge, open_scorer, scorer_digest
-from evaluation.settings import Corpus, EvaluationConfig, PaperConfig, Settings, settings
+from evaluation.settings import EvaluationConfig, PaperConfig, Settings, settings
 from evaluation.statistics import LEAST_SEEDS
 from evaluation.texts import cut, decode, measured, text_metrics
 from measures.checks import check_planned, check_text, renamed
@@ -53,12 +53,6 @@ if TYPE_CHECKING:  # see figures.pyplot
     from matplotlib.figure import Figure
 
 
-def of_protocol(c: EvaluationConfig) -> dict[str, Any]:
-    """The further arguments of `settings`."""
-    same = {k: getattr(c, k) for k in ("protocol", "loops", "stride")}
-    return same | {"scorer": scorer_digest(c.scorer) if c.scorer else ""}
-
-
 def check_place(c: EvaluationConfig) -> None:
     """UserError or OSError if texts cannot be written where `c` has them."""
     if c.out:
@@ -77,7 +71,8 @@ class TextSession(Session):
                 "meant; give one run, too"
             )
         self.c = c
-        named, self.s, self.data, self.device = open_all(replace(c, checkpoints=runs), **of_protocol(c))
+        scorer = scorer_digest(c.scorer) if c.scorer else ""
+        named, self.s, self.data, self.device = open_all(replace(c, checkpoints=runs), scorer)
         subjects: list[NamedRun | Texts] = [*named, *(fitting(file, self.s) for file in files)]
         check_apart([*REFERENCES, *(subject.name for subject in subjects)], renamed(subjects[-1].path))
         self.subjects: Sequence[Subject] = subjects
@@ -162,8 +157,8 @@ class TextMeasure(Measure):
             check_text(Path(config["out_dir"]), config["dataset"])
         check_planned(wanted)
         reads = min(context(config) for config in wanted)  # a model of any order: its block less 1
-        train = data_of(wanted[0], c.data) or ""
-        s = settings(c, reads, Corpus(train=train), **of_protocol(c))
+        scorer = scorer_digest(c.scorer) if c.scorer else ""
+        s = settings(c, reads, scorer, train=data_of(wanted[0], c.data) or "")
         # the corpus' hashes may be known with the runs alone, and what "auto" is with the device; without a
         # scorer, there is none
         return {k: v for k, v in vars(s).items() if v not in ("", "auto") or k == "scorer"}

@@ -19,7 +19,7 @@ from evaluation.calibration import Calibrated, fitted_temperature
 from evaluation.decoding import Decoding
 from evaluation.diversity import TEXT_METRICS
 from evaluation.scoring import described, document_blocks, recover, score, truth_blocks
-from evaluation.settings import Corpus, Settings, TextsConfig, of_run, settings
+from evaluation.settings import Settings, TextsConfig, of_run, settings
 from evaluation.statistics import half_sampling_interval
 from evaluation.texts import (
     Prompts,
@@ -66,11 +66,9 @@ class Data(NamedTuple):
         return [self.tokenizer.decode(row) for row in self.prompts.prompt.tolist()]
 
 
-def open_all(c: TextsConfig, **protocol: Any) -> tuple[list[NamedRun], Settings, Data, torch.device]:
-    """The rows that are asked for, their settings, and the data that they are measured on.
-
-    `protocol` are the further arguments of `settings`. All that can be wrong is found here, before any work.
-    """
+def open_all(c: TextsConfig, scorer: str = "") -> tuple[list[NamedRun], Settings, Data, torch.device]:
+    """The rows that are asked for, their settings, and the data that they are measured on; `scorer`: see
+    `settings`. All that can be wrong is found here, before any work."""
     device = get_device(c.device)
     c = replace(c, dtype=settle_dtype(c.dtype, device).name)
     runs = open_runs(c.checkpoints)
@@ -84,9 +82,10 @@ def open_all(c: TextsConfig, **protocol: Any) -> tuple[list[NamedRun], Settings,
     train, split = open_tokens(data_folder(runs, c.data) / "train.bin"), open_split(runs, c.data, c.split)
     check_text(runs[0].path, first.config["dataset"], split.given)
     tokenizer = tokenizer_of(first)
-    hashes = Corpus(tokenizer.fingerprint, train.info["sha256"], split.info["sha256"])
     # a model of any order reads one token less than its block: then the other models read no more either
-    s = settings(c, min(context(run.ckpt.config) for run in runs), hashes, **protocol)
+    reads = min(context(run.ckpt.config) for run in runs)
+    hashes = {"train": train.info["sha256"], "corpus": split.info["sha256"]}
+    s = settings(c, reads, scorer, tokenizer=tokenizer.fingerprint, **hashes)
     paper = s.protocol == "paper"
     if paper:  # has no columns for it
         split = split._replace(truth=None)
