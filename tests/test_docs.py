@@ -168,7 +168,8 @@ def test_what_is_claimed_of_tuned_heads_holds():
     alphas = [p["head_args.alpha"] for p in found["unlikelihood"].points[: len(shared)]]
     assert max(zip(shared, alphas))[1] == max(alphas) == 1.97
     longer = curves("single_runs")["1,480 steps, softmax"].curve[1480].val_ppl.mean
-    assert longer < 0.95 * min(found["token_order"].ppl)
+    assert longer < 0.95 * min(found["token_order"].ppl + found["multi_token"].ppl)
+    assert {"token_order", "multi_token"} <= set(at.level)
     weights = [
         (p["head_args.pos_weight"], x) for p, x in zip(found["sig_gpt_pw"].points, found["sig_gpt_pw"].ppl)
     ]
