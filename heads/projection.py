@@ -41,7 +41,8 @@ class Projection(nn.Module):
 
 
 class FactoredProjection(Projection):
-    """z = h (W U D)^T, of `rank` r at most: D (r, C) and U (C, r) are linear maps between h and W.
+    """z = h (W U D)^T, of `rank` r at most: D (r, C) and U (C, r) are linear maps between h and W. At first
+    U D is the projection onto r random directions, the identity for r = C.
 
     ValueError for a rank of more than the width C, which would bound nothing.
     Source: Godey & Artzi 2026, arXiv 2603.10145, who bound the rank of a head and leave the trunk as it is.
@@ -53,8 +54,9 @@ class FactoredProjection(Projection):
         if not 1 <= rank <= C:
             raise ValueError(f"head_rank = {rank}: use 1 to the width, {C}")
         self.down, self.up = nn.Linear(C, rank, bias=False), nn.Linear(rank, C, bias=False)
-        for each in (self.down, self.up):  # their product leaves the size of h
-            nn.init.normal_(each.weight, std=each.in_features**-0.5)
+        nn.init.orthogonal_(self.down.weight)
+        with torch.no_grad():
+            self.up.weight.copy_(self.down.weight.t())
 
     def draw(self, generator: torch.Generator | None = None) -> Weights:
         return Weights(self.weight @ self.up.weight @ self.down.weight, self.bias)
