@@ -339,6 +339,14 @@ def test_what_is_claimed_of_mazes_holds():
     in_random_order = [of(run, "random order") for run in runs]
     assert in_random_order == sorted(in_random_order) and 0 < in_random_order[2] - in_random_order[1] < 0.05
     assert in_random_order[2] < 0.9 and abs(runs[2].nll_own.mean - runs[1].nll_own.mean) < 0.02
+    zero, anneal = longer["mazes_to_zero"], longer["mazes_anneal"]
+    for sampler in ("random order", "left to right", "confidence"):
+        assert of(zero, sampler) - of(runs[1], sampler) > of(runs[2], sampler) - of(runs[1], sampler)
+    assert 0.93 < of(zero, "random order") < of(anneal, "random order") < 0.98
+    ends = curves("single_runs")
+    for row, step in (("sigma_gpt, text", 500), ("sigma_gpt_random, text", 500), ("baseline, text", 500)):
+        tenth, none = (ends[f"{row}, rate to {end}"].curve[step].val_ppl.mean for end in ("a tenth", "zero"))
+        assert tenth < none
 
 
 def test_what_is_claimed_of_orders_holds():
