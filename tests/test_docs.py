@@ -321,6 +321,17 @@ def test_what_is_claimed_of_the_ablations_of_images_holds():
     assert at("smooth_gpt_10", 0.8).fd.mean < lowest
 
 
+def test_what_is_claimed_of_ranks_holds():
+    ends = {row: runs.curve[1000].val_ppl for row, runs in curves("head_rank").models.items()}
+    names = ("factored", "rank_128", "rank_64", "rank_32", "rank_16")
+    price = [(ends[row] / ends["factored"]).mean - 1 for row in names]
+    assert price == sorted(price) and price[2] < 0.04
+    assert price[3] > 2 * price[2] and price[4] > 2 * price[3]
+    assert min(ends["factored"]) > 1.05 * max(ends["recipe"])
+    most = ends["rank_128"] / ends["factored"]
+    assert most.mean - most.half < 1 < (ends["rank_64"] / ends["factored"]).mean
+
+
 def test_what_is_claimed_of_mazes_holds():
     table, longer = rows("mazes", "orders"), rows("mazes_long", "orders")
     for runs in table.models.values():
