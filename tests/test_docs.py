@@ -321,6 +321,14 @@ def test_what_is_claimed_of_the_ablations_of_images_holds():
     assert at("smooth_gpt_10", 0.8).fd.mean < lowest
 
 
+def test_what_is_claimed_of_the_schedule_holds():
+    """All that is beside the recipe is behind it, in the mean of the seeds."""
+    table = curves("schedule").models
+    last = {row: runs.curve.entries[-1]["step"] for row, runs in table.items()}
+    ends = {row: table[row].curve[step].val_ppl.mean for row, step in last.items()}
+    assert len(ends) == 6 and ends.pop("recipe") < min(ends.values())
+
+
 def test_what_is_claimed_of_ranks_holds():
     ends = {row: runs.curve[1000].val_ppl for row, runs in curves("head_rank").models.items()}
     names = ("factored", "rank_128", "rank_64", "rank_32", "rank_16")
