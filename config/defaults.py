@@ -161,9 +161,6 @@ class TrainConfig:
             yield f"label_weight = {self.label_weight}: a label value is at most 1"
         if self.labels != "true" and not self.keep_true and self.head != "sigmoid":
             yield "keep_true = False: leave it out; only the head 'sigmoid' learns without a true token"
-        ahead = self.auxiliary not in ("", "mu_loss")
-        if ahead and (self.order != "left_to_right" or self.trunk not in ("gpt", "modern")):
-            yield f"auxiliary = {self.auxiliary!r} looks ahead in a text from left to right: leave it out"
         if self.labels != "true" and self.order != "left_to_right":
             yield (
                 f"labels = {self.labels!r} with order = {self.order!r}: a teacher proposes what may follow "
@@ -172,8 +169,11 @@ class TrainConfig:
 
     def _problems_of_model(self) -> Iterator[str]:
         """What the trunk and the head themselves refuse. Their import takes seconds, so this comes last."""
-        from heads import HEADS
+        from heads import AUXILIARY, HEADS
 
+        ahead = self.auxiliary in AUXILIARY and AUXILIARY[self.auxiliary].looks_ahead
+        if ahead and (self.order != "left_to_right" or self.trunk not in ("gpt", "modern")):
+            yield f"auxiliary = {self.auxiliary!r} looks ahead in a text from left to right: leave it out"
         if self.labels != "true" and not HEADS[self.head].multi_label:
             yield (
                 f"labels = {self.labels!r}: the head {self.head!r} takes the true token alone; use "
@@ -205,7 +205,7 @@ class TrainConfig:
 
         from heads import make_auxiliary, make_head
 
-        weight, rank = torch.nn.Parameter(torch.zeros(1, 1)), min(1, self.head_rank)
+        weight, rank = torch.nn.Parameter(torch.zeros(1, 1)), min(1, self.head_rank)  # of a width of 1
         beside = (self.bayesian, self.prior_sigma, self.gain, self.learn_gain, self.mixture, rank)
         make_head(self.head, 257, weight, self.head_args, *beside)
         make_auxiliary(self.auxiliary, 257, 1, self.block_size, self.auxiliary_args)

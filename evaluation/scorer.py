@@ -118,10 +118,13 @@ def open_scorer(path: str, device: torch.device) -> Scorer:
 
 
 def scorer_digest(path: str) -> str:
-    """SHA-256 of a scorer's weights; of several files, of their digests in the order of their names.
+    """SHA-256 of a scorer's weights; of several files, of their digests in the order of their names. "" for
+    no scorer.
 
     UserError if there are none.
     """
+    if not path:
+        return ""
     if is_run(path):
         return weights_digest(find(path))
     files = sorted(Path(path).glob("*.safetensors"))

@@ -15,7 +15,7 @@ never materialises the logits of a whole batch: see `chunked_loss`.
     output.py      loss and predictive distribution        sparse.py     exact zeros
     linear_loss.py for the models of others                perturb.py    argmax of noisy logits
     mixture.py     several softmaxes, mixed                objectives.py softmax, other losses than -log p_t
-    auxiliary.py   losses beside a head's, of later tokens
+    auxiliary.py   losses beside a head's
     closed_forms.py  optional: faster on a CPU
 """
 
@@ -24,7 +24,7 @@ import inspect
 
 import torch.nn as nn
 
-from .auxiliary import Auxiliary, make_auxiliary
+from .auxiliary import AUXILIARY, Auxiliary, make_auxiliary
 from .base import Head, Targets, cross_entropy, with_gradient
 from .chunked import IN_PLACE, block_rows, chunk_rows, chunked_loss
 from .closed_forms import CLOSED_FORMS

@@ -1,7 +1,5 @@
-"""Losses beside the head's own that look further ahead than the next token: for training alone, what is
+"""Losses beside the head's own, of later tokens or of the output embeddings: for training alone, what is
 scored and sampled stays the head's distribution."""
-
-from collections.abc import Callable
 
 import torch
 import torch.nn as nn
@@ -29,7 +27,9 @@ class Auxiliary(nn.Module):
     """Base of the losses beside a head's: a subclass gives `forward`. `weight` times its sum over the
     positions is added to the head's loss. ValueError for a weight that is negative or not finite."""
 
-    def __init__(self, weight: float):
+    looks_ahead = True  # at later tokens, which only a text from left to right has
+
+    def __init__(self, vocab_size: int, width: int, weight: float):
         super().__init__()
         if type(weight) not in (int, float):
             raise ValueError(f"weight = {weight!r}: must be a number")
@@ -58,7 +58,7 @@ class MultiToken(Auxiliary):
     """
 
     def __init__(self, vocab_size: int, width: int, weight: float = 0.3, tokens: int = 2):
-        super().__init__(weight)
+        super().__init__(vocab_size, width, weight)
         if not (isinstance(tokens, int) and 2 <= tokens <= 16):
             raise ValueError(f"tokens = {tokens}: the next 2 to 16 tokens can be predicted")
         maps = [nn.Linear(width, width, bias=False) for _ in range(tokens - 1)]
@@ -93,7 +93,7 @@ class TokenOrder(Auxiliary):
     ahead = 16
 
     def __init__(self, vocab_size: int, width: int, weight: float = 1.0):
-        super().__init__(weight)
+        super().__init__(vocab_size, width, weight)
         self.projection = Projection(nn.Parameter(0.02 * torch.randn(vocab_size, width)), vocab_size, None)
         self.loss = SoftTargets(vocab_size)
 
@@ -129,8 +129,10 @@ class MuLoss(Auxiliary):
     Source: Stollenwerk, Lokrantz and Hertzberg 2026, arXiv 2601.02031.
     """
 
+    looks_ahead = False
+
     def __init__(self, vocab_size: int, width: int, weight: float = 1e-4):
-        super().__init__(weight)
+        super().__init__(vocab_size, width, weight)
 
     def forward(
         self, hidden: Tensor, targets: Targets, head: OutputHead, noise: torch.Generator | None
@@ -141,7 +143,7 @@ class MuLoss(Auxiliary):
         return self.weight * len(targets.ids) * mean.square().sum()
 
 
-AUXILIARY: dict[str, Callable[..., Auxiliary]] = {
+AUXILIARY: dict[str, type[Auxiliary]] = {
     "multi_token": MultiToken,
     "token_order": TokenOrder,
     "mu_loss": MuLoss,

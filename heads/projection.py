@@ -59,7 +59,9 @@ class FactoredProjection(Projection):
             self.up.weight.copy_(self.down.weight.t())
 
     def draw(self, generator: torch.Generator | None = None) -> Weights:
-        return Weights(self.weight @ self.up.weight @ self.down.weight, self.bias)
+        # lowered, training would round the weights that are scored, and add up their gradient in 8 bits
+        with torch.autocast(self.weight.device.type, enabled=False):
+            return Weights(self.weight @ self.up.weight @ self.down.weight, self.bias)
 
 
 class BayesianProjection(Projection):

@@ -71,8 +71,8 @@ class TextSession(Session):
                 "meant; give one run, too"
             )
         self.c = c
-        scorer = scorer_digest(c.scorer) if c.scorer else ""
-        named, self.s, self.data, self.device = open_all(replace(c, checkpoints=runs), scorer)
+        opened = open_all(replace(c, checkpoints=runs), scorer_digest(c.scorer))
+        named, self.s, self.data, self.device = opened
         subjects: list[NamedRun | Texts] = [*named, *(fitting(file, self.s) for file in files)]
         check_apart([*REFERENCES, *(subject.name for subject in subjects)], renamed(subjects[-1].path))
         self.subjects: Sequence[Subject] = subjects
@@ -157,8 +157,7 @@ class TextMeasure(Measure):
             check_text(Path(config["out_dir"]), config["dataset"])
         check_planned(wanted)
         reads = min(context(config) for config in wanted)  # a model of any order: its block less 1
-        scorer = scorer_digest(c.scorer) if c.scorer else ""
-        s = settings(c, reads, scorer, train=data_of(wanted[0], c.data) or "")
+        s = settings(c, reads, scorer_digest(c.scorer), train=data_of(wanted[0], c.data) or "")
         # the corpus' hashes may be known with the runs alone, and what "auto" is with the device; without a
         # scorer, there is none
         return {k: v for k, v in vars(s).items() if v not in ("", "auto") or k == "scorer"}

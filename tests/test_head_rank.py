@@ -53,6 +53,18 @@ def test_it_is_its_formula(name, hidden):
         torch.testing.assert_close(log_p, oh.head.log_probs(z))
 
 
+def test_autocast_lowers_the_products_with_hidden_states_alone(hidden):
+    """What is trained is what is scored, and the gradient of W U D is in float32, as that of W alone is."""
+    oh = output().float()
+    plain = oh.projection.draw()
+    with torch.autocast("cpu", torch.bfloat16):
+        lowered = oh.projection.draw()
+        loss, _ = oh.loss(hidden.float(), Targets.single(torch.arange(N) % V))
+    assert torch.equal(lowered.weight, plain.weight) and lowered.weight.dtype == torch.float32
+    loss.backward()
+    assert all(p.grad.dtype == torch.float32 for p in oh.parameters())
+
+
 @pytest.mark.parametrize("rank", [1, RANK, C])
 def test_its_log_p_has_the_rank(rank, hidden):
     oh = output(rank=rank)
