@@ -59,7 +59,7 @@ class TrainConfig:
     gain: float = 1.0               # g of the logits z = g h W^T + b; softmax: one over the temperature
     learn_gain: bool = False        # g is trained, and starts at `gain`
     mixture: Positive = 1           # softmaxes that are mixed, each of a context of its own
-    head_rank: Natural = 0          # of the logits' maps, at most n_embd; 0: as n_embd allows
+    head_rank: Natural = 0          # bound on the rank of the logits, up to n_embd; 0: none of its own
     auxiliary: str = ""             # a loss beside the head's: "multi_token", "token_order" or "mu_loss"
     auxiliary_args: dict = field(default_factory=dict)  # as head_args
     tied: bool = True               # the projection's weights are the token embedding; False: their own
