@@ -30,7 +30,7 @@ from typing import Any
 
 from measures import search
 from measures.find import find_measure
-from measures.jobs import Run, prepare_data, show_commands, split, used_by, words_of
+from measures.jobs import Run, note_changed_heads, prepare_data, show_commands, split, used_by, words_of
 from measures.measure import (
     Measure,
     check_shown,
@@ -186,6 +186,7 @@ def table(c: TableConfig, store: Store) -> int:
     code = exit_code([*new, *problems])
     ordered = [rows[name] for name in shown] + [row for row in rows.values() if row.get("reference")]
     store.put(ordered)  # first in the file, in the order of the table
+    note_changed_heads(ordered)
     show(measure, store, ordered, Path(c.results) / c.name)
     return code
 

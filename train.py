@@ -40,6 +40,7 @@ from tqdm import tqdm
 from data.batches import Loader, TextSource
 from data.tokenizers import tokenizer_name
 from evaluation.spent import spent_by
+from heads import head_changed, head_digest
 from model import trunk_size
 from runtime import checkpoint
 from runtime.configurator import cli, completed
@@ -158,6 +159,7 @@ class Trainer:
             "curriculum_end": c.generation_order().steps if c.curriculum else None,
             "init_weights": None,
             "init_spent": None,
+            "head_sha256": head_digest(c.head),
         }
         refuse_too_large(c, self.task.info["vocab_size"], procs)
         torch.manual_seed(c.seed)
@@ -188,8 +190,8 @@ class Trainer:
         """Goes on from out_dir/last. UserError if it was another configuration."""
         last = last_of(self.out)
         before = completed(TrainConfig, last.config)
-        # the run started from these; whether they have changed since does not matter
-        for key in ("init_weights", "init_spent", "teacher_spent"):
+        # the run started from these; whether they have changed since is no reason to refuse it
+        for key in ("init_weights", "init_spent", "teacher_spent", "head_sha256"):
             self.model_config[key] = before.get(key)
         self.model_config["curriculum_end"] = end = before.get("curriculum_end")
         if end and isinstance(self.source, TextSource):
@@ -203,7 +205,8 @@ class Trainer:
         self.step, self.tokens, self.best = progress["step"], progress["tokens"], self._judged(progress)
         self.evaluated = self.step if progress["val_nll"] is not None else -1
         others = other_processes(last.config, self.procs.world)
-        self.say(f"resumed {last.path} at step {self.step}{extended}{others}")
+        changed = head_changed(self.config.head, before.get("head_sha256"))
+        self.say(f"resumed {last.path} at step {self.step}{extended}{others}{changed}")
         saved, values = saved_best(self.out), self._judged(progress, "val_")
         if self.procs.main and self.best < self._judged(saved):
             if saved or self._judged(progress, "judged_") == self.best:  # stopped between its two saves
@@ -302,8 +305,8 @@ class Trainer:
         for i, name in enumerate(self.task.judged_by):
             progress |= {f"val_{name}": values and values[i], f"judged_{name}": judged and judged[i]}
             progress[f"best_val_{name}"] = self.best[i]
-        state = self.optimizer.state_dict() | {"scaler": self.scaler.state_dict()}  # {} unless in float16
-        optimizer = state if which == "last" else None
+        scaler = self.scaler.state_dict()  # {} unless in float16
+        optimizer = self.optimizer.state_dict() | {"scaler": scaler} if which == "last" else None
         tokenizer = self.task.tokenizer
         checkpoint.save(self.out / which, self.model, self.model_config, progress, optimizer, tokenizer)
 

@@ -3,6 +3,5 @@ head = "sigmoid"
 head_args = {"pos_weight": 1000.0}
 bayesian = True
 labels = "soft"
-teacher = "gpt2"
 candidates = 50
 positions = 0.5

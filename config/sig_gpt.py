@@ -2,6 +2,5 @@
 # that a teacher proposes, a pretrained GPT-2 or a softmax of ours, with its probabilities as their values.
 head = "sigmoid"
 labels = "soft"
-teacher = "gpt2"
 candidates = 50
 positions = 0.5

@@ -2,7 +2,6 @@
 # the teacher's top 50, without the true token, each with value 1. The other half has no positive label.
 head = "sigmoid"
 labels = "hard"
-teacher = "gpt2"
 candidates = 50
 positions = 0.5
 keep_true = False

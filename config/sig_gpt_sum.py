@@ -2,6 +2,5 @@
 head = "sigmoid"
 head_args = {"sum_weight": 1.0}
 labels = "soft"
-teacher = "gpt2"
 candidates = 50
 positions = 0.5

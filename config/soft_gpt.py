@@ -2,6 +2,5 @@
 # probabilities. What sig_gpt's labels are worth without the sigmoid.
 head = "soft_targets"
 labels = "soft"
-teacher = "gpt2"
 candidates = 50
 positions = 0.5

@@ -20,7 +20,9 @@ never materialises the logits of a whole batch: see `chunked_loss`.
 """
 
 import difflib
+import hashlib
 import inspect
+from pathlib import Path
 
 import torch.nn as nn
 
@@ -107,6 +109,24 @@ def named_head(name: str, vocab_size: int, args: dict | None = None) -> Head:
         return HEADS[name](vocab_size, **(args or {}))
     except TypeError as e:
         raise ValueError(f"head {name!r} does not take head_args = {args}: {e}") from None
+
+
+def files_of(name: str) -> list[Path]:
+    """The files that the head called `name` is written in: its class's, then its bases', up to Head."""
+    classes = [base for base in HEADS[name].__mro__ if issubclass(base, Head) and base is not Head]
+    return list(dict.fromkeys(Path(inspect.getfile(base)) for base in classes))
+
+
+def head_digest(name: str) -> str:
+    """SHA-256 of the text of `files_of` the head: which formula a run was trained with."""
+    return hashlib.sha256("".join(p.read_text(encoding="utf-8") for p in files_of(name)).encode()).hexdigest()
+
+
+def head_changed(name: str, digest: str | None) -> str:
+    """Words about a run whose head had the `head_digest` `digest`; "" if that is the same, or not known."""
+    if digest is None or name not in HEADS or head_digest(name) == digest:
+        return ""
+    return f"; the code of its head ({', '.join(p.name for p in files_of(name))}) has changed since it began"
 
 
 def make_head(

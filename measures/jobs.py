@@ -3,7 +3,7 @@
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +14,7 @@ from data.prepared import DATA, folder_of, prepared
 from data.tokenizers import tokenizer_name
 from data.tokens import open_tokens
 from evaluation.settings import TableConfig
+from heads import head_changed
 from measures.store import Row
 from runtime import checkpoint
 from runtime.configurator import completed
@@ -156,6 +157,19 @@ class Run:
 
 
 REMEDY = "move it away, or give another --runs folder"
+
+
+def note_changed_heads(rows: Iterable[Row]) -> None:
+    """Names the runs whose `rows` are kept though the code of their head is another by now. What changed may
+    be a comment, so nothing is trained anew."""
+    kept: dict[str, list[str]] = {}
+    for row in rows:
+        training = row.get("training", {})
+        if changed := head_changed(training.get("head", ""), training.get("head_sha256")):
+            kept.setdefault(changed, []).append(row["name"])
+    for changed, names in kept.items():
+        note = f"note: kept as trained: {', '.join(sorted(names))}{changed}"
+        print(f"{note}; other --runs and --results train anew", file=sys.stderr)
 
 
 def portable(config: dict[str, Any], key: str) -> Any:

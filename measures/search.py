@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from config.defaults import TrainConfig
 from evaluation import figures
 from evaluation.settings import TableConfig, other_settings
-from measures.jobs import Ended, Run, data_of, show_commands, split, uses_first, words_of
+from measures.jobs import Ended, Run, data_of, note_changed_heads, show_commands, split, uses_first, words_of
 from measures.measure import training_of
 from measures.store import OURS, Row, Store, check_fields
 from measures.views import Grid, View
@@ -323,6 +323,8 @@ class Search:
                     f"{store.path} holds trials of other settings ({'; '.join(differences)}): "
                     "use those settings, or another --name"
                 )
+        names = {words_of(row)[0] for row in c.rows}
+        note_changed_heads(row for row in kept if row["row"] in names)
         lead = self.shared(c.rows[0])
         every = [*lead, *(t for row in c.rows[1:] for t in self.shared(row, lead[0]))]
         if len({t.out for t in every}) < len(every):

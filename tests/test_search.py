@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from conftest import TINY, train_in_process
 
+import heads
 import table
 import train
 from config.defaults import TrainConfig
@@ -270,7 +271,7 @@ def trials() -> dict:
     return {t["name"]: t for t in trials_in(Store(Path("results/mini.jsonl")))}
 
 
-def test_a_whole_search_and_on(start, monkeypatch):
+def test_a_whole_search_and_on(start, monkeypatch, capsys, tmp_path):
     assert start("--search") == 0
     names = [f"{row}-mini-1-t0{i}" for row in ("baseline", "smooth_gpt") for i in (0, 1)]
     assert start.trained == names
@@ -290,6 +291,13 @@ def test_a_whole_search_and_on(start, monkeypatch):
     assert trials()["smooth_gpt-mini-1-t03"]["point"] == propose(SPACE, own)
     with pytest.raises(ValueError, match="trials of other settings .flags '', now '--max_steps=5'"):
         start("--search", flags="--max_steps=5")
+    edited = tmp_path / "edited.py"
+    edited.write_text("# another formula")
+    monkeypatch.setattr(heads, "files_of", lambda name: [edited])
+    assert start("--search", rows=["smooth_gpt"], trials=4) == 0 and len(start.trained) == 8
+    names = ", ".join(t["name"] for t in own) + ", smooth_gpt-mini-1-t03"
+    said = capsys.readouterr().err
+    assert f"note: kept as trained: {names}; the code of its head (edited.py) has changed since" in said
     monkeypatch.setattr(search, "data_of", lambda wanted: "another")
     with pytest.raises(ValueError, match="trials of another training text"):
         start("--search", trials=4)

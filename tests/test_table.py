@@ -14,6 +14,7 @@ import pytest
 from conftest import TINY, train_in_process
 from safetensors.torch import load_file, save_file
 
+import heads
 import table
 import train
 from config.defaults import TrainConfig
@@ -214,7 +215,7 @@ def rows(measure: str = "text") -> dict[str, dict]:
 NAMES = [f"{row}-tinytable-{seed}" for seed in (1, 2) for row in ("baseline", "smooth_gpt")]
 
 
-def test_a_whole_table_and_again(whole, capsys):
+def test_a_whole_table_and_again(whole, capsys, monkeypatch):
     make, trained, folder = whole
     assert make() == 0 and len(trained) == 4
     there = rows()
@@ -233,7 +234,15 @@ def test_a_whole_table_and_again(whole, capsys):
     assert made.markdown == shown and made.sheet == Path("results/mini.csv").read_text()
     shutil.rmtree("out/smooth_gpt-tinytable-2")
     assert make() == 0 and len(trained) == 4  # its row is there
-    assert "baseline-tinytable-1: kept" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "baseline-tinytable-1: kept" in said and "has changed" not in said
+    with monkeypatch.context() as m:  # a formula was edited: of runs with a folder and without
+        digest = heads.head_digest
+        m.setattr(heads, "head_digest", lambda name: digest(name)[: 64 - 9 * (name != "softmax")])
+        assert make() == 0 and len(trained) == 4
+    names = ", ".join(name for name in NAMES if "smooth" in name)
+    note = f"note: kept as trained: {names}; the code of its head (softmax.py) has changed since it began"
+    assert note in capsys.readouterr().err
     shutil.rmtree("out")
     assert make() == 0 and len(trained) == 4 and Path("results/mini.md").read_text() == shown
     assert "4 of 4 runs are kept" in capsys.readouterr().out and same(rows(), there)

@@ -18,6 +18,7 @@ import torch
 from conftest import TINY, VOCAB, curve, log, progress, train_in_process, weights
 from safetensors.torch import save_file
 
+import heads
 import train
 import training.text
 from data.batches import Windows, batch_indices
@@ -38,8 +39,9 @@ def steps(out, key="loss") -> list[int]:
     return [entry["step"] for entry in log(out) if key in entry]
 
 
-def dtype_of(out) -> str:
-    return checkpoint.load(Path(out) / "last", weights=False).config["dtype"]
+def recorded(out, key: str):
+    """What the configuration of a run's last checkpoint says."""
+    return checkpoint.load(Path(out) / "last", weights=False).config[key]
 
 
 # ---- batches -----------------------------------------------------------------------------------------------
@@ -453,6 +455,21 @@ def test_a_resumed_run_needs_its_source_no_more(run, tiny, trained, tmp_path):
     assert run(c) == 0
 
 
+def test_a_resumed_run_says_that_the_code_of_its_head_has_changed(run, tiny, monkeypatch, capsys, tmp_path):
+    """And keeps the digest that it began with."""
+    c = tiny(max_steps=2, lr_decay_steps=4)
+    assert run(c) == 0
+    begun = recorded(c.out_dir, "head_sha256")
+    assert begun == heads.head_digest("softmax")
+    c.max_steps, c.resume = 3, True
+    assert run(c) == 0 and "has changed" not in capsys.readouterr().out
+    (tmp_path / "mine.py").write_text("# another formula")
+    monkeypatch.setattr(heads, "files_of", lambda name: [tmp_path / "mine.py"])
+    c.max_steps = 4
+    assert run(c) == 0 and recorded(c.out_dir, "head_sha256") == begun
+    assert "; the code of its head (mine.py) has changed since it began" in capsys.readouterr().out
+
+
 def test_a_rate_that_would_rise_is_refused(tiny):
     with pytest.raises(ValueError, match="min_lr = 0.01: the rate would rise from learning_rate = 0.001"):
         tiny(learning_rate=1e-3, min_lr=0.01).check()
@@ -587,7 +604,7 @@ def test_auto_is_settled_said_and_kept(run, tiny, cpu_with, capsys, bf16, dtype,
     assert run(c) == 0
     said = capsys.readouterr().out
     assert f"cpu, {dtype} ({why})\n" in said and "emulated" not in said
-    assert dtype_of(c.out_dir) == dtype
+    assert recorded(c.out_dir, "dtype") == dtype
 
 
 def test_a_resume_keeps_the_dtype_wherever_it_runs(run, tiny, cpu_with, capsys):
@@ -601,7 +618,7 @@ def test_a_resume_keeps_the_dtype_wherever_it_runs(run, tiny, cpu_with, capsys):
     assert said.count("is emulated") == 1
     assert "slower than in float32; the run was begun in it, and keeps it\n" in said
     assert "cpu, bfloat16 (as the run was begun)" in said
-    assert progress(c.out_dir)["step"] == 2 and dtype_of(c.out_dir) == "bfloat16"
+    assert progress(c.out_dir)["step"] == 2 and recorded(c.out_dir, "dtype") == "bfloat16"
     c.dtype, c.max_steps = "float32", 3
     with pytest.raises(ValueError, match="dtype was 'bfloat16' and is now 'float32'"):
         run(c)
