@@ -76,7 +76,8 @@ def rounded(value: float, limits: list[float]) -> float:
 def propose(space: Space, trials: list[Row]) -> Point:
     """The next point of a row after these trials: where a Gaussian process expects the largest improvement.
 
-    Optuna's GPSampler, made anew from the trials: the same trials give the same point.
+    Optuna's GPSampler, made anew from the trials: the same trials give the same point. A corner that it asks
+    for again would be the same training: the next of `points` takes its place.
     """
     import optuna
     from optuna.exceptions import ExperimentalWarning
@@ -92,7 +93,9 @@ def propose(space: Space, trials: list[Row]) -> Point:
     for trial, nll in zip(trials, losses(trials)):
         point = {key: min(max(trial["point"][key], low), high) for key, (low, high) in space.items()}
         study.add_trial(optuna.trial.create_trial(params=point, distributions=limits, value=nll))
-    return {key: rounded(value, space[key]) for key, value in study.ask(limits).params.items()}
+    point = {key: rounded(value, space[key]) for key, value in study.ask(limits).params.items()}
+    tried = [trial["point"] for trial in trials]
+    return point if point not in tried else points(space, len(trials) + 1)[-1]
 
 
 def flags_of(point: Point, fixed: set[str]) -> list[str]:

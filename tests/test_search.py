@@ -124,6 +124,8 @@ def test_a_point_at_the_edge_stays_in_the_space():
             assert search.flags_of(at, set()) == [f"--gain={at['gain']}"]
             found.append(entry("x", i, sign * math.log(at["gain"]), point=at))
         assert best_of(found)["point"]["gain"] == space["gain"][0 if sign == 1 else 1]
+        tried = [t["point"]["gain"] for t in found]
+        assert len(set(tried)) == len(tried)  # the corner once
 
 
 @pytest.mark.parametrize(
