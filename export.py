@@ -43,6 +43,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Regex, pre_tokenizers
 
 from data.prepared import tokenizer_of
 from data.tokenizers import (
@@ -132,11 +133,14 @@ def tokenizer_for_transformers(tokenizer: Tokenizer, context: int, pad: str) -> 
     pads, if any."""
     from transformers import PreTrainedTokenizerFast
 
-    special = {"pad_token": pad} if pad else {}
+    special, model = {"pad_token": pad} if pad else {}, tokenizer.portable()
     if isinstance(tokenizer, GPT2Tokenizer):
         special |= {"bos_token": tokenizer.end, "eos_token": tokenizer.end}
+        # it has tokens of two line ends, and no text that a run of ours has read has one: see ids_of
+        lines = pre_tokenizers.Split(Regex(r"[^\n]*\n|[^\n]+"), "isolated")
+        model.pre_tokenizer = pre_tokenizers.Sequence([lines, model.pre_tokenizer])
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer.portable(),
+        tokenizer_object=model,
         model_max_length=context,
         padding_side="left",
         split_special_tokens=True,
