@@ -1,6 +1,7 @@
 # Overlay: mazes of 7 x 7 cells with 3 walls, and a model of 0.5M parameters: 6 to 12 minutes a run on a core.
 # block_size is twice the cells: the maze, which is given, and the maze with its path.
-# Larger ones: --source="height=9 width=11 walls=4" --block_size=198 --max_steps=9000, an hour of a core.
+# Larger ones: --source="height=9 width=11 walls=4" --block_size=198 --max_steps=20000 --min_lr=0, an hour and
+# a half of a core.
 # The document's size on a GPU: --source="" --block_size=546 --n_layer=12 --n_head=12 --n_embd=768
 #     --optimizer=adamw --learning_rate=6e-4 --min_lr=6e-5 --warmup_steps=2000 --max_steps=100000
 dataset = "mazes"

@@ -362,6 +362,9 @@ def test_what_is_claimed_of_mazes_holds():
     for sampler in ("random order", "left to right", "confidence"):
         assert of(zero, sampler) - of(runs[1], sampler) > of(runs[2], sampler) - of(runs[1], sampler)
     assert 0.93 < of(zero, "random order") < of(anneal, "random order") < 0.98
+    larger = rows("mazes_9x11", "orders").sigma_gpt
+    assert of(larger, "random order") < of(zero, "random order") - 0.05
+    assert min(of(larger, "confidence"), of(larger, "left to right")) > 0.975
     ends = curves("single_runs")
     for row, step in (("sigma_gpt, text", 500), ("sigma_gpt_random, text", 500), ("baseline, text", 500)):
         tenth, none = (ends[f"{row}, rate to {end}"].curve[step].val_ppl.mean for end in ("a tenth", "zero"))
@@ -398,9 +401,11 @@ def test_what_is_claimed_of_orders_holds():
     assert edges.pop("baseline") is False and all(edges.values())
 
 
-@pytest.mark.parametrize("name", ["mazes", "mazes_long"])
-def test_the_truths_nll_of_mazes_is_that_of_all_test_mazes(name):
-    source = "height=7 width=7 walls=3"  # of config/mazes.py
+SMALL, LARGER = "height=7 width=7 walls=3", "height=9 width=11 walls=4"
+
+
+@pytest.mark.parametrize("name, source", [("mazes", SMALL), ("mazes_long", SMALL), ("mazes_9x11", LARGER)])
+def test_the_truths_nll_of_mazes_is_that_of_all_test_mazes(name, source):
     settings, maze = mazes.settings.parse(source), mazes.task(source)
     ids = {word: i for i, word in enumerate(WORDS)}
     words = "".join(lines(maze, settings.test, (settings.seed, 3))).split()[:-1]
