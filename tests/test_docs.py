@@ -369,6 +369,9 @@ def test_what_is_claimed_of_mazes_holds():
     for row, step in (("sigma_gpt, text", 500), ("sigma_gpt_random, text", 500), ("baseline, text", 500)):
         tenth, none = (ends[f"{row}, rate to {end}"].curve[step].val_ppl.mean for end in ("a tenth", "zero"))
         assert tenth < none
+    of = lambda n, end: ends[f"permutation, {n} steps{end}"].curve[n].val_ppl.mean
+    assert of(8000, "") < of(8000, ", rate to zero") and of(32000, "") > of(32000, ", rate to zero")
+    assert 38 < of(32000, ", rate to zero") < 1.05 * math.exp(math.lgamma(101) / 100)  # 100! permutations
 
 
 def test_what_is_claimed_of_orders_holds():
