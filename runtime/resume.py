@@ -100,8 +100,8 @@ def _extension(c: "TrainConfig", step: int, end: int, new: int) -> str:
 
 def refuse_other_run(out: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
     """UserError if the run in `out`, whose configuration is `before`, is not the one that `now` asks to
-    resume."""
-    changed = [key for key, value in now.items() if key not in RESUMABLE and before.get(key) != value]
+    resume, as far as an earlier version has recorded it."""
+    changed = [key for key, value in now.items() if key not in RESUMABLE and before.get(key, value) != value]
     if changed:
         changes = ", ".join(f"{key} was {before.get(key)!r} and is now {now[key]!r}" for key in changed)
         raise UserError(

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import json
 import math
 import os
 import shutil
@@ -550,6 +551,23 @@ def test_resume_with_a_retrained_teacher_is_refused(run, tiny, trained, tmp_path
     c.resume, c.max_steps = True, 4
     with pytest.raises(ValueError, match="teacher_sha256"):
         run(c)
+
+
+def test_resume_on_another_validation_text_is_refused(run, tiny, token_folder, tmp_path):
+    """Its best checkpoint would be judged by two texts. A run that does not say which it had goes on."""
+    c = tiny(max_steps=2, lr_decay_steps=4)
+    assert run(c) == 0
+    folder = shutil.copytree(token_folder, tmp_path / "tokens")
+    for end in ("bin", "json"):
+        shutil.copy(folder / f"test.{end}", folder / f"validation.{end}")
+    c.resume, c.max_steps = True, 3
+    with pytest.raises(ValueError, match="validation_sha256 was '.{64}' and is now"):
+        run(c, folder)
+    record = Path(c.out_dir) / "last" / "config.json"
+    config = json.loads(record.read_text())
+    assert config.pop("validation_sha256")
+    record.write_text(json.dumps(config))
+    assert run(c, folder) == 0
 
 
 def explode(monkeypatch, step: int) -> None:

@@ -44,6 +44,7 @@ class TextTask:
             "tokenizer_fingerprint": self.tokenizer.fingerprint,
             "data": kept_path(folder),
             "data_sha256": self.train.info["sha256"],
+            "validation_sha256": self.val.info["sha256"],
             "train_tokens": len(self.train.ids),
         }
         windows = self.windows = Windows(self.train, c.block_size)
