@@ -365,6 +365,7 @@ def test_what_is_claimed_of_mazes_holds():
     larger = rows("mazes_9x11", "orders").sigma_gpt
     assert of(larger, "random order") < of(zero, "random order") - 0.05
     assert min(of(larger, "confidence"), of(larger, "left to right")) > 0.975
+    assert larger.nll_sure_confidence.mean > larger.nll_sure_left_to_right.mean + 0.3
     ends = curves("single_runs")
     for row, step in (("sigma_gpt, text", 500), ("sigma_gpt_random, text", 500), ("baseline, text", 500)):
         tenth, none = (ends[f"{row}, rate to {end}"].curve[step].val_ppl.mean for end in ("a tenth", "zero"))
