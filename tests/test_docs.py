@@ -389,6 +389,9 @@ def test_what_is_claimed_of_orders_holds():
         assert len(at[0]) == 4 and all(ppl < at[1][rate] for rate, ppl in at[0].items())
     assert min(search("orders_text")["masked_diffusion"].ppl) == pytest.approx(728, abs=0.5)
     assert max(text.sigma_gpt.both_1) < min(text.baseline.left_1)
+    both = rows("orders_both", "orders")
+    assert max(both.baseline.both_1) < min(both.sigma_gpt.both_1)
+    assert max(both.sigma_gpt.both_1) < min(both.baseline.left_1)
     assert max(text.baseline.left_16) < min(text.sigma_gpt.both_16)
     assert known.baseline.ppl.mean < known.blocks_4.ppl_own.mean < known.blocks_16.ppl_own.mean
     assert known.blocks_16.ppl_own.mean < known.sigma_gpt_random.ppl_random.mean
