@@ -388,6 +388,16 @@ def test_what_is_claimed_of_orders_holds():
         ]
         assert len(at[0]) == 4 and all(ppl < at[1][rate] for rate, ppl in at[0].items())
     assert min(search("orders_text")["masked_diffusion"].ppl) == pytest.approx(728, abs=0.5)
+    late = curves("single_runs")["masked diffusion on text, 8,000 steps"].curve
+    assert [e["seed"] for e in curves("single_runs")["masked diffusion on text, 8,000 steps"].entries] == [
+        2,
+        3,
+        4,
+    ]
+    assert (
+        max(list(late[8000].val_ppl)[:2]) < 170
+        and late[4000].val_ppl[2] > 0.9 * 928 > 600 < late[8000].val_ppl[2]
+    )
     assert max(text.sigma_gpt.both_1) < min(text.baseline.left_1)
     both = rows("orders_both", "orders")
     assert max(both.baseline.both_1) < min(both.sigma_gpt.both_1)
