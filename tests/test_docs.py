@@ -372,7 +372,8 @@ def test_what_is_claimed_of_mazes_holds():
         assert tenth < none
     of = lambda n, end: ends[f"permutation, {n} steps{end}"].curve[n].val_ppl.mean
     assert of(8000, "") < of(8000, ", rate to zero") and of(32000, "") > of(32000, ", rate to zero")
-    assert 38 < of(32000, ", rate to zero") < 1.05 * math.exp(math.lgamma(101) / 100)  # 100! permutations
+    ends = list(ends["permutation, 32000 steps, rate to zero"].curve[32000].val_ppl)
+    assert all(1.04 < ppl / math.exp(math.lgamma(101) / 100) < 1.06 for ppl in ends)  # 100! permutations
 
 
 def test_what_is_claimed_of_orders_holds():
@@ -388,16 +389,12 @@ def test_what_is_claimed_of_orders_holds():
         ]
         assert len(at[0]) == 4 and all(ppl < at[1][rate] for rate, ppl in at[0].items())
     assert min(search("orders_text")["masked_diffusion"].ppl) == pytest.approx(728, abs=0.5)
-    late = curves("single_runs")["masked diffusion on text, 8,000 steps"].curve
-    assert [e["seed"] for e in curves("single_runs")["masked diffusion on text, 8,000 steps"].entries] == [
-        2,
-        3,
-        4,
-    ]
-    assert (
-        max(list(late[8000].val_ppl)[:2]) < 170
-        and late[4000].val_ppl[2] > 0.9 * 928 > 600 < late[8000].val_ppl[2]
-    )
+    runs = curves("single_runs")["masked diffusion on text, 8,000 steps"]
+    warm = curves("single_runs")["masked diffusion on text, 500 warm-up steps"]
+    assert [e["seed"] for e in runs.entries] == [2, 3, 4]
+    early, late = list(runs.curve[4000].val_ppl), list(runs.curve[8000].val_ppl)
+    assert max(late[:2]) < 170 and early[2] > 0.9 * 928 and late[2] > 600
+    assert [e["seed"] for e in warm.entries] == [4, 2] and max(warm.curve[2000].val_ppl) < 330
     assert max(text.sigma_gpt.both_1) < min(text.baseline.left_1)
     both = rows("orders_both", "orders")
     assert max(both.baseline.both_1) < min(both.sigma_gpt.both_1)
