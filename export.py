@@ -47,6 +47,7 @@ from tokenizers import Regex, pre_tokenizers
 
 from data.prepared import tokenizer_of
 from data.tokenizers import (
+    LINE,
     BPETokenizer,
     ByteTokenizer,
     FileTokenizer,
@@ -137,7 +138,7 @@ def tokenizer_for_transformers(tokenizer: Tokenizer, context: int, pad: str) -> 
     if isinstance(tokenizer, GPT2Tokenizer):
         special |= {"bos_token": tokenizer.end, "eos_token": tokenizer.end}
         # it has tokens of two line ends, and no text that a run of ours has read has one: see ids_of
-        lines = pre_tokenizers.Split(Regex(r"[^\n]*\n|[^\n]+"), "isolated")
+        lines = pre_tokenizers.Split(Regex(LINE), "isolated")
         model.pre_tokenizer = pre_tokenizers.Sequence([lines, model.pre_tokenizer])
     return PreTrainedTokenizerFast(
         tokenizer_object=model,

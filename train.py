@@ -204,9 +204,8 @@ class Trainer:
         progress = last.progress
         self.step, self.tokens, self.best = progress["step"], progress["tokens"], self._judged(progress)
         self.evaluated = self.step if progress["val_nll"] is not None else -1
-        others = other_processes(last.config, self.procs.world)
-        changed = head_changed(self.config.head, before.get("head_sha256"))
-        self.say(f"resumed {last.path} at step {self.step}{extended}{others}{changed}")
+        changed = other_processes(last.config, self.procs.world) + head_changed(before)
+        self.say(f"resumed {last.path} at step {self.step}{extended}{changed}")
         saved, values = saved_best(self.out), self._judged(progress, "val_")
         if self.procs.main and self.best < self._judged(saved):
             if saved or self._judged(progress, "judged_") == self.best:  # stopped between its two saves

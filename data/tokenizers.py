@@ -38,7 +38,7 @@ class Tokenizer(Protocol):
 def ids_of(text: str, tokenizer: Tokenizer) -> list[int]:
     """The ids of a prompt, cut as a prepared text is: GPT-2 has tokens of two line ends, and no text that was
     encoded line by line has one."""
-    lines = re.findall(r"[^\n]*\n|[^\n]+", text) if tokenizer.by_line else [text]
+    lines = re.findall(LINE, text) if tokenizer.by_line else [text]
     return [i for line in lines for i in tokenizer.encode(line)]
 
 
@@ -330,6 +330,7 @@ def tokenizer_name(name: str) -> str:
     return given.name if given else name
 
 
+LINE = r"[^\n]*\n|[^\n]+"
 LARGEST_BPE = 2**20
 LONGEST_WORD = 1000  # characters, in the training of a BPE
 

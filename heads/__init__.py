@@ -22,7 +22,9 @@ never materialises the logits of a whole batch: see `chunked_loss`.
 import difflib
 import hashlib
 import inspect
+import sys
 from pathlib import Path
+from typing import Any
 
 import torch.nn as nn
 
@@ -112,18 +114,22 @@ def named_head(name: str, vocab_size: int, args: dict | None = None) -> Head:
 
 
 def files_of(name: str) -> list[Path]:
-    """The files that the head called `name` is written in: its class's, then its bases', up to Head."""
+    """The files that the head called `name` is written in: its class's, then its bases', up to Head. A class
+    of a notebook has none."""
     classes = [base for base in HEADS[name].__mro__ if issubclass(base, Head) and base is not Head]
-    return list(dict.fromkeys(Path(inspect.getfile(base)) for base in classes))
+    files = [Path(getattr(sys.modules[base.__module__], "__file__", None) or "") for base in classes]
+    return [file for file in dict.fromkeys(files) if file.is_file()]
 
 
 def head_digest(name: str) -> str:
-    """SHA-256 of the text of `files_of` the head: which formula a run was trained with."""
+    """SHA-256 of the text of `files_of` the head: which formula a run was trained with, as far as it stands
+    there."""
     return hashlib.sha256("".join(p.read_text(encoding="utf-8") for p in files_of(name)).encode()).hexdigest()
 
 
-def head_changed(name: str, digest: str | None) -> str:
-    """Words about a run whose head had the `head_digest` `digest`; "" if that is the same, or not known."""
+def head_changed(config: dict[str, Any]) -> str:
+    """Words about a run of this recorded configuration; "" if its head's code is the same, or not known."""
+    name, digest = config.get("head"), config.get("head_sha256")
     if digest is None or name not in HEADS or head_digest(name) == digest:
         return ""
     return f"; the code of its head ({', '.join(p.name for p in files_of(name))}) has changed since it began"

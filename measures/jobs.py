@@ -164,8 +164,7 @@ def note_changed_heads(rows: Iterable[Row]) -> None:
     be a comment, so nothing is trained anew."""
     kept: dict[str, list[str]] = {}
     for row in rows:
-        training = row.get("training", {})
-        if changed := head_changed(training.get("head", ""), training.get("head_sha256")):
+        if changed := head_changed(row.get("training", {})):
             kept.setdefault(changed, []).append(row["name"])
     for changed, names in kept.items():
         note = f"note: kept as trained: {', '.join(sorted(names))}{changed}"

@@ -471,6 +471,14 @@ def test_a_resumed_run_says_that_the_code_of_its_head_has_changed(run, tiny, mon
     assert "; the code of its head (mine.py) has changed since it began" in capsys.readouterr().out
 
 
+def test_a_head_of_a_notebook_has_no_file(monkeypatch):
+    mine = type("Mine", (heads.Softmax,), {"__module__": "__main__"})
+    monkeypatch.setitem(heads.HEADS, "mine", mine)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "<stdin>", raising=False)
+    assert [path.name for path in heads.files_of("mine")] == ["softmax.py"]
+    assert heads.head_digest("mine") == heads.head_digest("softmax")
+
+
 def test_a_rate_that_would_rise_is_refused(tiny):
     with pytest.raises(ValueError, match="min_lr = 0.01: the rate would rise from learning_rate = 0.001"):
         tiny(learning_rate=1e-3, min_lr=0.01).check()
