@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # which imports numpy
 Decay = Annotated[float, Field(ge=0, lt=1)]
 PathOrder = Literal["left_to_right", "random", "fractal", "conditional", "fim", "blocks_4", "blocks_16"]
 OrderName = Literal[PathOrder, "masked"]
-Curriculum = Literal["", PathOrder]
+Curriculum = Literal["", PathOrder, "few_hidden"]
 Labels = Literal["true", "hard", "soft"]
 Optimizer = Literal["adamw", "muon", "adam", "sgd"]
 
@@ -49,9 +49,9 @@ class TrainConfig:
     dropout: Decay = 0.0
     # generation order
     order: OrderName = "left_to_right"  # or random, fractal, conditional, fim, blocks_4/16 (any), masked
-    curriculum: Curriculum = ""     # the order that some sequences have at first, such as "left_to_right"
-    curriculum_share: Share = 0.5   # their share at the start; it falls linearly to 0
-    curriculum_steps: Natural = 0   # ... until this step; 0: the end of the cosine
+    curriculum: Curriculum = ""     # the order that some sequences have at first; of masked: "few_hidden"
+    curriculum_share: Share = 0.5   # their share at first, down to 0; few_hidden: the largest, up to 1
+    curriculum_steps: Natural = 0   # ... until this step, linearly; 0: the end of the cosine
     sinusoidal: bool = False        # any order's two positions are sines and cosines; False: learned
     # output head
     head: str = "softmax"           # a name in heads.HEADS
@@ -148,10 +148,11 @@ class TrainConfig:
             yield f"lr_decay_steps = {self.lr_decay_steps} < warmup_steps = {self.warmup_steps}: make it 0"
         if self.readout_lr and not self.learning_rate:
             yield f"readout_lr = {self.readout_lr} with learning_rate = 0: its schedule is a share of it"
-        if self.curriculum and self.order in ("left_to_right", "masked"):
+        few = self.curriculum == "few_hidden"
+        if self.curriculum and (few != (self.order == "masked") or self.order == "left_to_right"):
             yield (
-                f"curriculum = {self.curriculum!r} with order = {self.order!r}: give the order that the "
-                "training is to end with, such as --order=random, or leave the curriculum out"
+                f"curriculum = {self.curriculum!r} with order = {self.order!r}: give the order that training "
+                f"ends with, such as --order={'masked' if few else 'random'}, or leave the curriculum out"
             )
         if not (0 < self.positions <= 1 or (self.positions > 1 and self.positions % 1 == 0)):
             yield f"positions = {self.positions}: give a share in (0, 1] or a whole number of positions"

@@ -149,11 +149,12 @@ class TextSource:
             return Batch(x, self.labels.targets(mine, x, y).kept())
         extra = self.windows.tokens.info["vocab_size"]  # id of the start or the mask token
         if self.order.name == MASKED:
-            counts = self.order.hidden_counts(step, rows, self.batch_size, T - given)
-            hidden = masked(x.numpy(), extra, counts, self.order.generators(step, rows), given)
-            targets = self.labels.targets(mine, *map(torch.from_numpy, (hidden.tokens, hidden.targets)))
-            weights = torch.from_numpy(hidden.weights.astype(np.float32).repeat(T))
-            return Batch(torch.from_numpy(hidden.tokens), targets._replace(weights=weights).kept())
+            counts, weight = self.order.hidden(step, rows, self.batch_size, T - given)
+            rngs = self.order.generators(step, rows)
+            tokens, y = map(torch.from_numpy, masked(x.numpy(), extra, counts, rngs, given))
+            weights = torch.from_numpy(weight.astype(np.float32).repeat(T))
+            targets = self.labels.targets(mine, tokens, y)._replace(weights=weights)
+            return Batch(tokens, targets.kept())
         paths = self.order.paths(step, rows, T, given)
         tokens, positions, y = map(torch.from_numpy, arranged(x.numpy(), paths, extra))
         y[:, :given] = -1

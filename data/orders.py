@@ -97,6 +97,8 @@ class Order:
 
     With a `curriculum` the share `share` of the sequences has at first that order, the others have `name`;
     the share falls linearly to 0 at step `steps`. Source: sec. 3.3, where they begin from left to right.
+    With the curriculum "few_hidden" of masked diffusion at most the share `share` of the places is hidden at
+    first, and it rises linearly to 1.
     """
 
     name: str = "left_to_right"
@@ -126,32 +128,27 @@ class Order:
 
         return np.stack([path(rng) for rng in self.generators(step, rows)])
 
-    def hidden_counts(self, step: int, rows: np.ndarray, batch: int, T: int) -> np.ndarray:
-        """How many of T places are hidden in each of the sequences that are number `rows` (B,) of a step's
-        `batch`: uniform in 1, ..., T, and spread evenly over the batch, which takes noise off the gradient.
-        Source: Kingma et al. 2021, arXiv 2107.00630, app. I.1."""
-        first = np.random.default_rng((self.seed, 2, step)).integers(batch * T)
-        return 1 + (first + rows * T) % (batch * T) // batch
+    def hidden(self, step: int, rows: np.ndarray, batch: int, T: int) -> tuple[np.ndarray, np.ndarray]:
+        """(k, weight): how many of T places are hidden in each of the sequences that are number `rows` (B,)
+        of a step's `batch`, and the weight of each loss there.
 
-
-class Masked(NamedTuple):
-    """Sequences of which some places are hidden: what a masked trunk reads and is to predict."""
-
-    tokens: np.ndarray  # (B, T), the mask token where one is hidden
-    targets: np.ndarray  # (B, T), -1 where none is
-    weights: np.ndarray  # (B,) of each row's losses: T / hidden
+        k is uniform from 1 to T, or to the curriculum's share of T, and spread evenly over the batch, which
+        takes noise off the gradient. The mean over k of T / k times the sum of the losses is the NELBO of
+        masked diffusion; under the curriculum every hidden place counts the same. Sources: Kingma et al.
+        2021, arXiv 2107.00630, app. I.1; Ou et al. 2024, 2406.03736, eq. 14; Sahoo et al. 2024, 2406.07524.
+        """
+        even = self.curriculum and step < self.steps
+        most = T if not even else max(1, round(T * (self.share + (1 - self.share) * step / self.steps)))
+        first = np.random.default_rng((self.seed, 2, step)).integers(batch * most)
+        k = 1 + (first + rows * most) % (batch * most) // batch
+        return k, np.full(len(k), 2 * T / (most + 1)) if even else T / k
 
 
 def masked(
     tokens: np.ndarray, mask: int, counts: np.ndarray, rngs: list[np.random.Generator], given: int = 0
-) -> Masked:
-    """Hides k of the places of each of `tokens` (B, T), k = `counts` (B,), by its own generator. With some
-    `given` at the start these are never hidden, and T is the number of the others.
-
-    The mean over k of T / k times the sum of the losses is the NELBO of masked diffusion. Source: Ou et al.
-    2024, arXiv 2406.03736, eq. 14; Sahoo et al. 2024, arXiv 2406.07524.
-    """
+) -> tuple[np.ndarray, np.ndarray]:
+    """What a masked trunk reads, `tokens` (B, T) with the id `mask` at `counts` (B,) places drawn by each
+    sequence's generator, and what it is to predict (B, T), -1 elsewhere; never the `given` places."""
     T = tokens.shape[1] - given
-    hidden = np.stack([rng.permutation(T) < k for rng, k in zip(rngs, counts)])
-    hidden = np.pad(hidden, ((0, 0), (given, 0)))
-    return Masked(np.where(hidden, mask, tokens), np.where(hidden, tokens, -1), T / counts)
+    hidden = np.pad([rng.permutation(T) < k for rng, k in zip(rngs, counts)], ((0, 0), (given, 0)))
+    return np.where(hidden, mask, tokens), np.where(hidden, tokens, -1)

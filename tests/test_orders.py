@@ -136,28 +136,42 @@ def test_arranged():
 
 def test_hidden_places():
     tokens = text(4000 * T).reshape(-1, T)
-    wanted = Order(MASKED).hidden_counts(0, np.arange(len(tokens)), len(tokens), T)
-    got = masked(tokens, V, wanted, generators(len(tokens)))
-    hidden = got.targets >= 0
-    assert (got.tokens[hidden] == V).all() and (got.tokens[~hidden] == tokens[~hidden]).all()
-    assert (got.targets[hidden] == tokens[hidden]).all()
+    wanted, weights = Order(MASKED).hidden(0, np.arange(len(tokens)), len(tokens), T)
+    read, targets = masked(tokens, V, wanted, generators(len(tokens)))
+    hidden = targets >= 0
+    assert (read[hidden] == V).all() and (read[~hidden] == tokens[~hidden]).all()
+    assert (targets[hidden] == tokens[hidden]).all()
     counts = hidden.sum(1)
     assert (counts == wanted).all()
-    np.testing.assert_allclose(got.weights * counts, T)
+    np.testing.assert_allclose(weights * counts, T)
     np.testing.assert_allclose(hidden.mean(0), (T + 1) / 2 / T, atol=0.03)  # each place as often
 
 
 @pytest.mark.parametrize("batch, T", [(1, 5), (4, 7), (12, 4), (64, 32)])
 def test_numbers_of_hidden_places_are_uniform_and_even(batch, T):
     order, rows = Order(MASKED, seed=3), np.arange(batch)
-    counts = np.stack([order.hidden_counts(step, rows, batch, T) for step in range(4000)])
+    counts = np.stack([order.hidden(step, rows, batch, T)[0] for step in range(4000)])
     assert counts.min() == 1 and counts.max() == T
     for i in {0, batch - 1}:  # each sequence alone
         share = np.bincount(counts[:, i], minlength=T + 1)[1:] / len(counts)
         np.testing.assert_allclose(share, 1 / T, rtol=0.4)
     for row in counts[:100]:  # a batch: no number more often than its share, rounded up
         assert np.bincount(row).max() <= math.ceil(batch / T)
-    assert np.array_equal(order.hidden_counts(7, rows[::2], batch, T), counts[7, ::2])
+    assert np.array_equal(order.hidden(7, rows[::2], batch, T)[0], counts[7, ::2])
+
+
+def test_a_curriculum_of_few_hidden_places():
+    """At most 30% at first, all at its end. Each place counts the same until then, as in the bound after."""
+    order, rows, T = Order(MASKED, "few_hidden", share=0.3, steps=100, seed=3), np.arange(64), 20
+    for step, most in ((0, 6), (50, 13)):  # in step 50 65% of 20
+        counts, weights = order.hidden(step, rows, 64, T)
+        assert counts.min() == 1 and counts.max() == most
+        assert len(set(weights)) == 1
+        assert (weights * counts).mean() == pytest.approx(T, rel=0.02)  # as many as there are
+    for now, plain in zip(order.hidden(100, rows, 64, T), Order(MASKED, seed=3).hidden(100, rows, 64, T)):
+        assert np.array_equal(now, plain)
+    none = Order(MASKED, "few_hidden", share=0.0, steps=9).hidden(0, rows, 64, T)
+    assert set(none[0]) == {1} and set(none[1]) == {T}  # one at least
 
 
 @pytest.mark.parametrize(
@@ -166,6 +180,8 @@ def test_numbers_of_hidden_places_are_uniform_and_even(batch, T):
         ({"order": "backwards"}, "order = 'backwards': must be 'left_to_right', 'random', 'fractal', 'cond"),
         ({"order": "random", "curriculum": "masked"}, "curriculum = 'masked': must be ''"),
         ({"curriculum": "random"}, "with order = 'left_to_right': give the order"),
+        ({"curriculum": "few_hidden"}, "such as --order=masked, or leave"),
+        ({"order": "random", "curriculum": "few_hidden"}, "with order = 'random': give the order"),
         ({"order": "masked", "curriculum": "random"}, "with order = 'masked': give the order"),
         ({"order": "random", "curriculum": "fractal", "curriculum_share": 1.5}, "curriculum_share = 1.5"),
         ({"order": "random", "curriculum_steps": -1}, "curriculum_steps = -1"),
@@ -185,7 +201,7 @@ def test_orders_that_cannot_be_are_refused(settings, says):
 
 def test_all_orders_can_be_asked_for():
     assert get_args(OrderName) == (*ORDERS, MASKED)
-    assert get_args(Curriculum) == ("", *ORDERS)
+    assert get_args(Curriculum) == ("", *ORDERS, "few_hidden")
 
 
 # ---- the trunk ---------------------------------------------------------------------------------------------
@@ -449,7 +465,7 @@ def test_masked_diffusion_has_no_left_to_right_score():
     [
         {"order": "random", "curriculum": "left_to_right"},
         {"order": "fractal", "sinusoidal": True},
-        {"order": "masked"},
+        {"order": "masked", "curriculum": "few_hidden", "curriculum_share": 0.3},
     ],
     ids=lambda m: m["order"],
 )

@@ -12,6 +12,7 @@ rows = [
     "blocks_16",
     "fim_gpt",
     "masked_diffusion",
+    "masked_curriculum",
 ]
 overlay = "orders"
 tuned = True

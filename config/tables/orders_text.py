@@ -3,7 +3,7 @@
 #     python data/wikitext103/prepare.py --tokenizer=bpe4096 --lines=9703
 #     python table.py config/tables/orders_text.py --search
 #     python table.py config/tables/orders_text.py
-rows = ["baseline", "sigma_gpt_random", "sigma_gpt", "masked_diffusion"]
+rows = ["baseline", "sigma_gpt_random", "sigma_gpt", "masked_diffusion", "masked_curriculum"]
 overlay = "orders_text"
 tuned = True
 space = {"learning_rate": [5e-3, 4e-2]}
