@@ -137,8 +137,8 @@ class DoubleEncoding(nn.Module):
         """(..., 2) of (place of the token, place that it predicts) -> (..., C)."""
         if self.sinusoidal:
             return self.table[places].flatten(-2)
-        own, following = places.unbind(-1)
-        return torch.cat((self.own(own), self.next(following)), -1)
+        place, following = places.unbind(-1)
+        return torch.cat((self.own(place), self.next(following)), -1)
 
 
 def sinusoids(count: int, width: int, rms: float = 0.02) -> Tensor:
@@ -378,9 +378,9 @@ class GPT(Trunk):
         return x[:, first:]
 
     def _check_room(self, T: int, start: int, cache: Cache | None) -> None:
-        own = self.config.order == "any"  # a slot of the start token
-        room = min(self.context, cache.kv.shape[4] - own if cache is not None else self.context)
-        total = max(0, start - own) + T
+        start_slot = self.config.order == "any"  # a slot of the start token
+        room = min(self.context, cache.kv.shape[4] - start_slot if cache is not None else self.context)
+        total = max(0, start - start_slot) + T
         if total > room:
             raise ValueError(
                 f"{total} tokens do not fit block_size = {room}: "
@@ -393,8 +393,8 @@ class GPT(Trunk):
         if start == 0:
             tokens = F.pad(tokens, (1, 0), value=self.config.vocab_size)
         following = torch.arange(start, start + tokens.shape[1], device=tokens.device)
-        own = (following - 1) % (self.config.block_size + 1)  # the start token stands at the last of these
-        return tokens, torch.stack((own, following), -1)[None]
+        place = (following - 1) % (self.config.block_size + 1)  # the start token stands at the last of these
+        return tokens, torch.stack((place, following), -1)[None]
 
     def decode(self, tokens: Tensor, cache: Cache, position: Tensor) -> Tensor:
         """Hidden states (B, 1, C) of one more token (B, 1) in slot `position` (1,), from left to right:

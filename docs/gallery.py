@@ -88,9 +88,9 @@ def start_slope(row: str, gain: float = 0.0, overlay: str = "brief", step: float
     """
     model = fresh(row, gain or gain_of(row), overlay)
     generator = torch.Generator().manual_seed(1)
-    read, asked = torch.randint(WORDS[overlay], (2, PLACES), generator=generator)
+    read, next_token = torch.randint(WORDS[overlay], (2, PLACES), generator=generator)
     h, draws = model.trunk(read[None])[0], model.head.draws(1, 1, torch.float64)
-    w, t = model.head.projection.weight[asked], asked[:, None]
+    w, t = model.head.projection.weight[next_token], next_token[:, None]
     along = step * w / w.square().sum(1, keepdim=True)
     (still,) = model.head._products(h, draws)
     log_p = []
@@ -140,14 +140,14 @@ def trials_figure(path: Path) -> list[Path]:
 
     A star is a row's best trial. A triangle at the top is a trial beyond FARTHEST times the best one's.
     """
-    found = {"learning_rate": "learning rate", "readout_lr": "readout's learning rate", "gain": "gain"}
+    settings = {"learning_rate": "learning rate", "readout_lr": "readout's learning rate", "gain": "gain"}
     fig, axes = pyplot().subplots(1, 3, figsize=(9, 3.2), sharey=True, layout="constrained")
     colours = pyplot().get_cmap("tab20").colors
     trials = search("heads")
     best = min(min(at.ppl) for at in trials.values())
     for i, (row, at) in enumerate(trials.items()):
         colour = "black" if row == "baseline" else colours[i % len(colours)]
-        for ax, key in zip(axes, found):
+        for ax, key in zip(axes, settings):
             points = [(point[key], ppl) for point, ppl in zip(at.points, at.ppl) if key in point]
             near = [(x, ppl) for x, ppl in points if ppl <= FARTHEST * best]
             far = [(x, FARTHEST * best) for x, ppl in points if not ppl <= FARTHEST * best]
@@ -157,7 +157,7 @@ def trials_figure(path: Path) -> list[Path]:
             ax.plot(
                 *min(points, key=lambda point: point[1]), color=colour, marker="*", ms=9, ls="", label=row
             )
-    for ax, label in zip(axes, found.values()):
+    for ax, label in zip(axes, settings.values()):
         ax.set_xscale("log")
         plain_numbers(ax, "x")
         ax.set_xlabel(label)

@@ -344,8 +344,8 @@ def unigram_entropy(texts: Sequence[Sequence[Hashable]]) -> float:
         raise ValueError(f"entropy of {len(texts)} text(s) without a token: it needs at least one token")
     _, text, count = _last_counts(tokens, lengths, 1)
     of_text = np.bincount(text, count * np.log2(count), minlength=len(lengths))
-    there = lengths > 0
-    return float(np.mean(np.log2(lengths[there]) - of_text[there] / lengths[there]))
+    has_tokens = lengths > 0
+    return float(np.mean(np.log2(lengths[has_tokens]) - of_text[has_tokens] / lengths[has_tokens]))
 
 
 # ---- repetition among texts ----

@@ -85,8 +85,8 @@ class Batch:
 
 def put(values: Tensor, places: Tensor, new: Tensor, count: Tensor) -> Tensor:
     """`values` (B, T) with the first `count` (B,) of `new` (B, F) at their places (B, F)."""
-    there = torch.arange(places.shape[1]) < count[:, None]
-    return values.scatter(1, places, torch.where(there, new.to(values.dtype), values.gather(1, places)))
+    replaced = torch.arange(places.shape[1]) < count[:, None]
+    return values.scatter(1, places, torch.where(replaced, new.to(values.dtype), values.gather(1, places)))
 
 
 def uniform(shape: torch.Size, generator: torch.Generator | None) -> Tensor:

@@ -78,15 +78,15 @@ class FolderScorer:
     def __init__(self, path: str, device: torch.device):
         from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # seconds to import
 
-        here: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+        local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
         weights = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
         try:
             with torch.device("meta"):  # before it is built: a foreign config.json can ask for any size
-                shell = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path, **here))
+                shell = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path, **local))
             check_fits(4 * shell.num_parameters(), device, f"the scorer {path}", "its size")
-            tokenizer = AutoTokenizer.from_pretrained(path, **here)
-            found: Any = AutoModelForCausalLM.from_pretrained(path, **here, **weights)
-            model, loaded = found
+            tokenizer = AutoTokenizer.from_pretrained(path, **local)
+            result: Any = AutoModelForCausalLM.from_pretrained(path, **local, **weights)
+            model, loaded = result
             if loaded["missing_keys"]:  # transformers would fill them with random numbers
                 raise UserError(f"its weights lack {sorted(loaded['missing_keys'])[0]}")
         except Exception as e:  # transformers raises many kinds; the user needs one line of them

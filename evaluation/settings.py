@@ -117,9 +117,9 @@ class TableConfig:
 
     @classmethod
     def read(cls, argv: list[str]) -> "TableConfig | Measuring":
-        measure, own = measure_of(argv)
+        measure, rest = measure_of(argv)
         if measure:
-            return Measuring(measure, read(measure.config, own))
+            return Measuring(measure, read(measure.config, rest))
         c = configure(cls, argv)
         c.check()
         return c
@@ -218,23 +218,23 @@ def check_settings(s: Settings) -> None:
     if s.texts < 2 * s.loops:
         raise UserError(f"texts = {s.texts} with loops = {s.loops}: give at least 2 texts a loop")
     # the paper's texts go on beyond the block
-    what, needs = "prompt_tokens + new_tokens", s.prompt_tokens + s.new_tokens
+    named, needs = "prompt_tokens + new_tokens", s.prompt_tokens + s.new_tokens
     if paper:
-        what, needs = "prompt_tokens", s.prompt_tokens
+        named, needs = "prompt_tokens", s.prompt_tokens
     if needs > s.block_size:
-        raise UserError(f"{what} = {needs} do not fit block_size = {s.block_size}: ask for shorter texts")
+        raise UserError(f"{named} = {needs} do not fit block_size = {s.block_size}: ask for shorter texts")
     if s.stride > s.block_size:
         raise UserError(f"stride = {s.stride}: must be at most block_size = {s.block_size}")
 
 
-def other_settings(had: dict, now: dict) -> list[str]:
-    """Each key of `now` that has another value in `had`, with both values; `words` only where it is known.
+def other_settings(before: dict, now: dict) -> list[str]:
+    """Each key of `now` that has another value in `before`, with both values; `words` only where it is known.
 
     An older version, which does not name a scorer or a cut, had none.
     """
     known = {k: v for k, v in now.items() if k != "words" or v}
-    had = {"scorer": "", **vars(AS_SCORED), **had}
-    return [f"{k} {had.get(k)!r}, now {v!r}" for k, v in known.items() if had.get(k) != v]
+    before = {"scorer": "", **vars(AS_SCORED), **before}
+    return [f"{k} {before.get(k)!r}, now {v!r}" for k, v in known.items() if before.get(k) != v]
 
 
 def of_run(s: Settings, config: dict[str, Any]) -> Settings:

@@ -36,12 +36,12 @@ def evaluations(out: Path, part: bool = False, sparse: bool = False) -> list[dic
     """The entries that evaluations of the whole validation split wrote: one of a part cannot be compared with
     them. `part`: those of the part (--eval_windows), which all evaluations of a run share, by what judges
     them: the perplexity, and PPL_eps of a `sparse` head."""
-    found = [e for e in entries(out) if "val_nll" in e]
+    evaluated = [e for e in entries(out) if "val_nll" in e]
     if not part:
-        return [e for e in found if "val_windows" not in e]
-    plain = [math.log(float(e["val_ppl_eps"])) if sparse else float(e["val_nll"]) for e in found]
-    nll = [float(e.get("val_nll_windows", value)) for e, value in zip(found, plain)]  # the last has both
-    return [e | {"val_nll": value, "val_ppl": perplexity(value, 1)} for e, value in zip(found, nll)]
+        return [e for e in evaluated if "val_windows" not in e]
+    plain = [math.log(float(e["val_ppl_eps"])) if sparse else float(e["val_nll"]) for e in evaluated]
+    nll = [float(e.get("val_nll_windows", value)) for e, value in zip(evaluated, plain)]  # the last has both
+    return [e | {"val_nll": value, "val_ppl": perplexity(value, 1)} for e, value in zip(evaluated, nll)]
 
 
 @dataclass

@@ -213,8 +213,8 @@ def view(rows: list[Row]) -> View:
     space, design = rows[0]["settings"]["space"], rows[0]["settings"]["design"]
     design = min(design, 1 + max(r["trial"] for r in rows))
     draws = [2**k for k in range(design.bit_length()) if 2**k <= design]
-    own = any(row["settings"].get("own_space") for row in rows)
-    header = ["", "trials", "diverged", *space, *["its own"] * own, "validation PPL", "± of the search"]
+    extra = any(row["settings"].get("own_space") for row in rows)
+    header = ["", "trials", "diverged", *space, *["its own"] * extra, "validation PPL", "± of the search"]
     header += [f"best of {n}" for n in draws]
     body = []
     for row in dict.fromkeys(r["row"] for r in rows):
@@ -224,7 +224,7 @@ def view(rows: list[Row]) -> View:
         line += [best_value(best, trials, key) for key in space]
         keys = trials[0]["settings"].get("own_space", {})
         values = [f"{key.rpartition('.')[2]} {best_value(best, trials, key)}" for key in keys]
-        line += [", ".join(values) or "-"] * own
+        line += [", ".join(values) or "-"] * extra
         ppl = math.exp(best["nll"]) if best else math.nan
         error = 1.96 * search_error(losses(trials)) * ppl if len(trials) > 1 else math.nan
         line += [f"{value:.1f}" if math.isfinite(value) else "-" for value in (ppl, error)]
@@ -358,10 +358,10 @@ class Search:
 
     def shared(self, row: str, first: Run | None = None) -> list[Trial]:
         """A row's trials at the points that all rows share; one where nothing is searched."""
-        c, space, own = self.c, space_of(row, self.c), self.c.own_space.get(words_of(row)[0], {})
+        c, space, extra = self.c, space_of(row, self.c), self.c.own_space.get(words_of(row)[0], {})
         count = min(c.design, c.trials) if space else 1
-        at = zip(points(c.space, count), points(own, count, beside=len(c.space)))
-        row_points = [{key: v for key, v in (shared | own).items() if key in space} for shared, own in at]
+        at = zip(points(c.space, count), points(extra, count, beside=len(c.space)))
+        row_points = [{k: v for k, v in (shared | extra).items() if k in space} for shared, extra in at]
         return [self.trial(row, first, i, point) for i, point in enumerate(row_points)]
 
     def further(self, row: str, first: Run | None, index: int) -> Trial:

@@ -121,8 +121,8 @@ def differences(runs: Runs, base: Runs, columns: Columns) -> dict[str, float]:
 
 def quality_of(rows: Iterable[Row]) -> str:
     """The key of the perplexity that says how well these rows predict text; "" where none has one."""
-    there = {key for row in rows for key in row}
-    return next((key for key in QUALITY if key in there), "")
+    keys = {key for row in rows for key in row}
+    return next((key for key in QUALITY if key in keys), "")
 
 
 def worse(rows: dict[str, Runs]) -> set[str]:

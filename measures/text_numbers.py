@@ -98,8 +98,8 @@ def open_all(c: TextsConfig, scorer: str = "") -> tuple[list[NamedRun], Settings
     prompts = held_out_prompts(split.ids, s.texts, s.prompt_tokens, s.new_tokens, seed)
     if not (paper or s.words):
         s = replace(s, words=common_words(decode(tokenizer, prompts.prompt, prompts.human, s)))
-    there = split.path.with_name("validation.bin").is_file()
-    validation = open_split(runs, c.data, "validation") if there else None
+    has_validation = split.path.with_name("validation.bin").is_file()
+    validation = open_split(runs, c.data, "validation") if has_validation else None
     return runs, s, Data(train, split, validation, tokenizer, prompts), device
 
 

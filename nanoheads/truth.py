@@ -139,10 +139,10 @@ class Language:
             raise ValueError(f"windows = {windows}, context = {context}: {split} has {len(ids)} tokens")
         starts = np.linspace(0, len(ids) // context - 1, windows).astype(int) * context
         texts = np.stack([ids[s : s + context] for s in starts]).astype(np.int64)
-        asked = questions(self._two_sided, texts, known, kind)
+        sought = questions(self._two_sided, texts, known, kind)
         sums: dict[str, list[float]] = {"kl_truth_model": [], "tv": []}
         for i in tqdm(range(0, len(texts), batch), desc="scoring", leave=False, disable=None):
-            text, places, log_p = (torch.from_numpy(part[i : i + batch]) for part in asked)
+            text, places, log_p = (torch.from_numpy(part[i : i + batch]) for part in sought)
             out = model(text)
             log_m = out if isinstance(out, Tensor) else torch.from_numpy(np.array(out))
             check_shape("the model's array", log_m.shape, (*text.shape, V))
@@ -156,7 +156,7 @@ class Language:
         for name, values in sums.items():
             half = 1.96 * np.std(values, ddof=1) / len(values) ** 0.5 if np.isfinite(values).all() else np.nan
             score |= {name: float(np.mean(values)), f"{name}_ci": float(half)}
-        return score | {"windows": len(texts), "places": int(asked.places.size)}
+        return score | {"windows": len(texts), "places": int(sought.places.size)}
 
     def _two_sided(self, text: np.ndarray, asked: np.ndarray) -> np.ndarray:
         """log p (m, V) of the words at the m places `asked` (B, T)."""

@@ -48,8 +48,8 @@ def generate(
     texts = input_ids.clone()
     read = torch.ones_like(texts, dtype=torch.bool) if mask is None else mask.bool()  # padding is not
     with torch.no_grad():
-        for text, own in zip(texts, read):
-            text[own] = fill(model, text[own], order, generator)
+        for text, known in zip(texts, read):
+            text[known] = fill(model, text[known], order, generator)
     return texts
 
 
@@ -65,35 +65,36 @@ def fill(model: Any, text: Tensor, order: str, generator: torch.Generator | None
     while len(free := (text == GAP).nonzero()[:, 0]):
         if order in ("random", "speculative"):
             free = free[torch.randperm(len(free), generator=generator, device=text.device)]
-        asked = free[:1] if order in ("random", "left_to_right") else free
-        p = ask(model, text, places, asked)
+        wanted = free[:1] if order in ("random", "left_to_right") else free
+        p = ask(model, text, places, wanted)
         if order == "confidence":
             surest = p.amax(1).argmax()[None]
-            asked, p = asked[surest], p[surest]
+            wanted, p = wanted[surest], p[surest]
         tokens, kept = draw(p), 1
         if order == "speculative":
-            q, number = ask(model, text, places, asked, tokens), torch.arange(len(asked), device=text.device)
-            u = torch.rand(len(asked), generator=generator, device=text.device, dtype=p.dtype)
+            q = ask(model, text, places, wanted, tokens)
+            number = torch.arange(len(wanted), device=text.device)
+            u = torch.rand(len(wanted), generator=generator, device=text.device, dtype=p.dtype)
             fails = (u * p[number, tokens] >= q[number, tokens]).nonzero()[:, 0]
             fails = fails[fails > 0]  # nothing is drawn before the first, so q is p there
-            kept = int(fails[0]) if len(fails) else len(asked)
+            kept = int(fails[0]) if len(fails) else len(wanted)
             # that one is drawn from what p lacks of q: Leviathan et al. 2023, arXiv 2211.17192
             if len(fails):
                 tokens[kept] = draw((q[kept] - p[kept]).clamp(min=0)[None])[0]
                 kept += 1
-        text[asked[:kept]] = tokens[:kept]
-        places = torch.cat((places, asked[:kept]))
+        text[wanted[:kept]] = tokens[:kept]
+        places = torch.cat((places, wanted[:kept]))
     return text
 
 
-def ask(model: Any, text: Tensor, places: Tensor, asked: Tensor, drafted: Tensor | None = None) -> Tensor:
-    """p (n, V), float64, of the tokens at places `asked` (n,) given those of `text` at `places`, in this
+def ask(model: Any, text: Tensor, places: Tensor, wanted: Tensor, drafted: Tensor | None = None) -> Tensor:
+    """p (n, V), float64, of the tokens at places `wanted` (n,) given those of `text` at `places`, in this
     order: each on its own, or given those `drafted` (n,) before it."""
-    size, k, n = model.trunk.config, len(places), len(asked)
+    size, k, n = model.trunk.config, len(places), len(wanted)
     if model.masked:
         block = text.new_full((size.block_size,), size.vocab_size)
         block[places] = text[places]
-        return model._log_probs(model.trunk(block[None])[:, asked])[0].double().exp()
+        return model._log_probs(model.trunk(block[None])[:, wanted])[0].double().exp()
     read = torch.cat((places.new_full((1,), size.vocab_size), text[places]))  # the start token is first
     standing = torch.cat((places.new_full((1,), size.block_size), places))
     seen = torch.ones(k + n, k + n, dtype=torch.bool, device=text.device).tril()
@@ -101,7 +102,7 @@ def ask(model: Any, text: Tensor, places: Tensor, asked: Tensor, drafted: Tensor
         seen[k:, k:] = torch.eye(n, dtype=torch.bool, device=text.device)
         read, standing = (torch.cat((t[:-1], t[-1:].expand(n))) for t in (read, standing))
     else:
-        read, standing = torch.cat((read, drafted[:-1])), torch.cat((standing, asked[:-1]))
-    following = torch.cat((places, asked))
+        read, standing = torch.cat((read, drafted[:-1])), torch.cat((standing, wanted[:-1]))
+    following = torch.cat((places, wanted))
     hidden = model.trunk(read[None], torch.stack((standing, following), -1)[None], mask=seen[None])
     return model._log_probs(hidden[:, k:])[0].double().exp()

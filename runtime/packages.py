@@ -30,9 +30,9 @@ def not_installed(*modules: str) -> str:
     names = [PIP_NAMES.get(name, name) for name in modules]
     wanted = [PIP_NAMES.get(name, name) for name in modules if name not in ours]
     if extras:
-        here = "nanoheads" if INSTALLED else "."  # a checkout is named by its folder
+        package = "nanoheads" if INSTALLED else "."  # a checkout is named by its folder
         named = ",".join(filter(None, extras))
-        wanted.insert(0, f'"{here}[{named}]"' if named else here)
+        wanted.insert(0, f'"{package}[{named}]"' if named else package)
     listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
     are = "are" if len(names) > 1 else "is"
     return f"{listed} {are} not installed, which this needs: pip install {' '.join(wanted)}"

@@ -16,5 +16,5 @@ def labs_with(part: str) -> list[str]:
 
 def find(path: str | Path) -> Path:
     """`path`, if it is there from the current folder; else what has that path in the code, if that is."""
-    own = CODE / path
-    return own if not Path(path).exists() and own.is_file() else Path(path)
+    in_code = CODE / path
+    return in_code if not Path(path).exists() and in_code.is_file() else Path(path)

@@ -168,10 +168,10 @@ def _open_class(concepts: int, themes: int, themed: bool, rng: np.random.Generat
     synonyms = rng.integers(1, SYNONYMS + 1, concepts)
     p = np.tile(_zipf(concepts), (themes, 1))
     if themed:
-        own = _zipf(min(OWN_CONCEPTS, concepts))
+        zipf = _zipf(min(OWN_CONCEPTS, concepts))
         p *= 1 - OWN
         for x in range(themes):
-            p[x, rng.permutation(concepts)[: len(own)]] += OWN * own
+            p[x, rng.permutation(concepts)[: len(zipf)]] += OWN * zipf
     return np.repeat(p / synonyms, synonyms, axis=1)
 
 

@@ -63,25 +63,25 @@ class ForwardBackward:
         the order of `tokens[at]`. ValueError where the known tokens of a row are impossible together.
         """
         tokens = self._checked(tokens)
-        asked = tokens == MASKED if at is None else np.asarray(at)
-        if asked.shape != tokens.shape or asked.dtype != bool:
+        wanted = tokens == MASKED if at is None else np.asarray(at)
+        if wanted.shape != tokens.shape or wanted.dtype != bool:
             raise ValueError(
-                f"at must be bool of shape {tokens.shape}, not {asked.dtype} of shape {asked.shape}"
+                f"at must be bool of shape {tokens.shape}, not {wanted.dtype} of shape {wanted.shape}"
             )
-        if (tokens[asked] != MASKED).any():
+        if (tokens[wanted] != MASKED).any():
             raise ValueError(f"at asks for a known token: ask only where the token is {MASKED}")
-        p, n = np.empty((asked.sum(), self.machine.V)), 0
+        p, n = np.empty((wanted.sum(), self.machine.V)), 0
         for b, row in enumerate(tokens):
-            positions = np.flatnonzero(asked[b]).tolist()
+            positions = np.flatnonzero(wanted[b]).tolist()
             betas = self._betas(b, row, {i + 1 for i in positions})
             until = max(positions, default=-1) + 1
             for i, alpha in zip(range(until), self._forward(row)):
-                if asked[b, i]:
+                if wanted[b, i]:
                     p[n] = self._words(alpha, betas[i + 1])
                     n += 1
         total = p.sum(1, keepdims=True)
         if (total == 0).any():
-            b = np.argwhere(asked)[total.argmin(), 0]
+            b = np.argwhere(wanted)[total.argmin(), 0]
             raise ValueError(
                 f"row {b}: float64 cannot hold how unlikely its known tokens are together: mask some of them"
             )

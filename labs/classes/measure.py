@@ -88,9 +88,9 @@ class ClassesMeasure(Measure):
                 raise UserError(f"dataset = {dataset!r} is text: --measure=text measures its runs")
         sets |= {(dataset, c.source) for dataset, _ in sets if c.source}
         # what cannot be had is said once, and before any training
-        opened = [settings_of(c, open_images(*asked)) for asked in sorted(sets)]
+        opened = [settings_of(c, open_images(*pair)) for pair in sorted(sets)]
         if any(settings != opened[0] for settings in opened):
-            which = ", ".join(" of ".join(filter(None, asked)) for asked in sorted(sets))
+            which = ", ".join(" of ".join(filter(None, pair)) for pair in sorted(sets))
             raise UserError(f"{which}: other images cannot stand in one table")
         return opened[0]
 

@@ -106,9 +106,9 @@ def check(name: str, images: Images, where: str) -> None:
         )
     if len(images.pixels) != len(images.labels):
         raise UserError(f"{where} has {len(images.pixels)} images and {len(images.labels)} labels")
-    odd = images.labels[(images.labels < 0) | (images.labels >= classes)]
-    if len(odd):
-        raise UserError(f"{where} has the label {odd[0]}: {name}'s are 0 to {classes - 1}")
+    unknown = images.labels[(images.labels < 0) | (images.labels >= classes)]
+    if len(unknown):
+        raise UserError(f"{where} has the label {unknown[0]}: {name}'s are 0 to {classes - 1}")
 
 
 def described(shape: tuple[int, ...]) -> str:
@@ -129,9 +129,9 @@ def digits() -> tuple[Images, Images]:
         raise UserError(
             f"{not_installed('sklearn')}; or give other images (--dataset=mnist --source=DIR)"
         ) from None
-    found = load_digits()
-    pixels = np.round(found.images * (255 / 16)).astype(np.uint8)[:, None]
-    everything, cut = Images(pixels, found.target.astype(np.int64)), len(pixels) * 4 // 5
+    bundled = load_digits()
+    pixels = np.round(bundled.images * (255 / 16)).astype(np.uint8)[:, None]
+    everything, cut = Images(pixels, bundled.target.astype(np.int64)), len(pixels) * 4 // 5
     return everything.at(np.arange(cut)), everything.at(np.arange(cut, len(pixels)))
 
 
@@ -139,7 +139,7 @@ def from_hub(name: str) -> tuple[Images, Images]:
     """(train, test) from the Hugging Face hub, downloaded once into its cache. UserError if it cannot be."""
     hub, (image, label) = KINDS[name].hub, KINDS[name].columns
     try:
-        found = load(hub)
+        splits = load(hub)
     except Exception as error:  # of a dozen kinds
         lacks = isinstance(error, ImportError)
         why = not_installed("datasets") if lacks else f"{type(error).__name__}: {error}".partition("\n")[0]
@@ -151,9 +151,9 @@ def from_hub(name: str) -> tuple[Images, Images]:
         ) from None
 
     def split(part: str) -> Images:
-        pixels = np.stack([np.asarray(picture, np.uint8) for picture in found[part][image]])
+        pixels = np.stack([np.asarray(picture, np.uint8) for picture in splits[part][image]])
         pixels = pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)
-        return Images(np.ascontiguousarray(pixels), np.asarray(found[part][label], np.int64))
+        return Images(np.ascontiguousarray(pixels), np.asarray(splits[part][label], np.int64))
 
     return split(TRAIN), split(TEST)
 
@@ -166,9 +166,9 @@ def from_folder(name: str, source: Path) -> tuple[Images, Images]:
         raise UserError("dataset = 'digits' comes with scikit-learn and takes no source: leave it out")
     read = {"mnist": mnist, "cifar10": cifar10, "cifar100": cifar100}[name]
     for folder in KINDS[name].folders:
-        found = read(source / folder)
-        if found:
-            return found
+        images = read(source / folder)
+        if images:
+            return images
     pickles = [*source.glob("cifar-*-python*"), *source.glob("cifar-10-batches-py"), *source.glob("*meta")]
     hint = ": its pickles are not read; get the binary version, cifar-10-binary.tar.gz or "
     hint += "cifar-100-binary.tar.gz, from https://www.cs.toronto.edu/~kriz/cifar.html"
@@ -221,16 +221,16 @@ def found(path: Path) -> Path | None:
 
 def content(path: Path) -> tuple[bytes, Path]:
     """The bytes of `path` or of `path`.gz, and which it was."""
-    there = found(path)
-    if there is None:
+    file = found(path)
+    if file is None:
         raise FileNotFoundError(f"{path} is missing (with .gz or without): give all files of the set")
-    data = there.read_bytes()
-    if there.suffix != ".gz":
-        return data, there
+    data = file.read_bytes()
+    if file.suffix != ".gz":
+        return data, file
     try:
-        return gzip.decompress(data), there
+        return gzip.decompress(data), file
     except (EOFError, OSError, zlib.error) as error:
-        raise UserError(f"{there} is cut short or damaged ({error}): get it again") from None
+        raise UserError(f"{file} is cut short or damaged ({error}): get it again") from None
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
@@ -239,14 +239,14 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
 
     Source: LeCun, Cortes, Burges, "The MNIST database of handwritten digits".
     """
-    data, there = content(path)
+    data, file = content(path)
     start = 4 + 4 * dimensions
     if data[:4] != bytes((0, 0, 8, dimensions)) or len(data) < start:
-        raise UserError(f"{there} is no IDX file of {dimensions} dimensions of bytes: get it again")
+        raise UserError(f"{file} is no IDX file of {dimensions} dimensions of bytes: get it again")
     sizes = [int.from_bytes(data[i : i + 4], "big") for i in range(4, start, 4)]
     if math.prod(sizes) != len(data) - start:
         raise UserError(
-            f"{there} is cut short or damaged: {len(data) - start:,} bytes, its header says "
+            f"{file} is cut short or damaged: {len(data) - start:,} bytes, its header says "
             f"{' x '.join(map(str, sizes))}: get it again"
         )
     return np.frombuffer(data, np.uint8, offset=start).reshape(sizes)
@@ -258,10 +258,10 @@ def read_cifar(path: Path, label_bytes: int) -> Images:
 
     Source: Krizhevsky 2009, "Learning multiple layers of features from tiny images".
     """
-    data, there = content(path)
+    data, file = content(path)
     row = label_bytes + 3 * 32 * 32
     if not data or len(data) % row:
-        raise UserError(f"{there} is cut short or damaged: {len(data):,} bytes, not a multiple of {row:,}")
+        raise UserError(f"{file} is cut short or damaged: {len(data):,} bytes, not a multiple of {row:,}")
     rows = np.frombuffer(data, np.uint8).reshape(-1, row)
     pixels = np.ascontiguousarray(rows[:, label_bytes:]).reshape(-1, 3, 32, 32)
     return Images(pixels, rows[:, label_bytes - 1].astype(np.int64))

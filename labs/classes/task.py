@@ -98,10 +98,10 @@ class ClassesTask:
         return ImageSource(self.images.train, model.head.head, c.batch_size, c.seed)
 
     def evaluate(self, evaluator: Evaluator, last: bool) -> Evaluation:
-        found = self.judged(evaluator, "validation")
-        values = (100 - found.accuracy, found.nll)
-        logged = {f"val_{key}": value for key, value in found._asdict().items()}
-        return Evaluation(values, values, f"validation {found}", logged)
+        figures = self.judged(evaluator, "validation")
+        values = (100 - figures.accuracy, figures.nll)
+        logged = {f"val_{key}": value for key, value in figures._asdict().items()}
+        return Evaluation(values, values, f"validation {figures}", logged)
 
     def judged(self, evaluator: Evaluator, split: str) -> Judged:
         """The model's figures on the images of a split. Interrupted at a signal."""
@@ -117,12 +117,12 @@ class ClassesTask:
         """What the best checkpoint does on the test images: said, and written to RESULT."""
         best = checkpoint.load(checkpoint.find(evaluator.out, "best"), classifier=True)
         checkpoint.restore(evaluator.model, best)
-        found, step = self.judged(evaluator, "test"), best.progress["step"]
+        figures, step = self.judged(evaluator, "test"), best.progress["step"]
         chosen = {"val_accuracy": 100 - judged[0], "val_nll": judged[1]}
-        values = {**found._asdict(), **chosen, "best_step": step, "commit": commit()}
+        values = {**figures._asdict(), **chosen, "best_step": step, "commit": commit()}
         result = {"name": self.config.name, **{k: strict(v) for k, v in values.items()}}
         write_json(evaluator.out / RESULT, {**result, "training": best.config})
-        say(f"test: {found}, of step {step}; {evaluator.out}")
+        say(f"test: {figures}, of step {step}; {evaluator.out}")
 
     def greeting(self, source: BatchSource) -> str:
         d = self.images

@@ -83,7 +83,7 @@ def climbs_of(aircraft: str, flight: list[dict]) -> list[Climb]:
     time, rate = (np.array([r.get(name) for r in flight], float) for name in ("timestamp", "vertical_rate"))
     known = (np.abs(time) < LARGEST) & np.isfinite(rate)
     seconds, first = np.unique((time[known] // 1000).astype(np.int64), return_index=True)
-    found = []
+    climbs = []
     for part in np.split(np.arange(len(seconds)), np.flatnonzero(np.diff(seconds) > LONGEST_GAP + 1) + 1):
         at = seconds[part]
         steps = (at[-1] + 1 - at[0]) // STEP if len(at) else 0
@@ -96,8 +96,8 @@ def climbs_of(aircraft: str, flight: list[dict]) -> list[Climb]:
         for run in np.split(up, np.flatnonzero(np.diff(up) > LEVEL) + 1):
             if len(run) and rates[run[0] : run[-1] + 1].sum() * STEP / 60 >= HEIGHT:
                 steps_of = slice(run[0], run[-1] + 1 + LEVEL)
-                found.append(Climb(aircraft, rates[steps_of], int(empty[steps_of].sum())))
-    return found
+                climbs.append(Climb(aircraft, rates[steps_of], int(empty[steps_of].sum())))
+    return climbs
 
 
 def windows_of(climbs: list[Climb], stride: int) -> np.ndarray:
@@ -122,8 +122,8 @@ def splits_of(path: Path, climbs: list[Climb]) -> dict[str, np.ndarray]:
             f"{len(aircraft)} aircraft: too few for three splits, give it more records"
         )
     bounds = {"train": (2 * count, None), "validation": (0, count), "test": (count, 2 * count)}
-    own = {split: set(aircraft[slice(*bounds[split])]) for split in SPLITS}
+    members = {split: set(aircraft[slice(*bounds[split])]) for split in SPLITS}
     return {
-        split: windows_of([climb for climb in long if climb.aircraft in own[split]], STRIDE[split])
+        split: windows_of([climb for climb in long if climb.aircraft in members[split]], STRIDE[split])
         for split in SPLITS
     }

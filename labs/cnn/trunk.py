@@ -45,19 +45,19 @@ class Item(NamedTuple):
 def items(text: str) -> Iterator[Item]:
     """The layers of a line, groups repeated. ValueError naming what is no layer."""
     parts, at = [], 0
-    for found in ITEM.finditer(text):
-        if text[at : found.start()].strip(" ,\n"):
+    for match in ITEM.finditer(text):
+        if text[at : match.start()].strip(" ,\n"):
             break
-        parts.append(found)
-        at = found.end()
+        parts.append(match)
+        at = match.end()
     if rest := text[at:].strip(" ,\n"):
         raise ValueError(f"layers: {rest!r} is no layer: write it as Conv[3x3,64] or {{Conv[3x3,64] ReLU}}x2")
-    for found in parts:
-        if found["group"] is not None:
-            for _ in range(int(found["times"])):
-                yield from items(found["group"])
+    for match in parts:
+        if match["group"] is not None:
+            for _ in range(int(match["times"])):
+                yield from items(match["group"])
         else:
-            yield Item(found["name"], found["values"].split(",") if found["values"] else [])
+            yield Item(match["name"], match["values"].split(",") if match["values"] else [])
 
 
 class Shape(NamedTuple):

@@ -60,9 +60,9 @@ def texts_of(c: EmbeddingsConfig) -> dict[str, list[str]]:
     table = Path(c.table)
     rows = Store(beside(table, ".jsonl")).rows(TextMeasure.name)
     known = {row["name"]: bool(row.get("reference")) for row in rows}
-    asked = c.rows or [name for name, reference in known.items() if not reference]
+    names = c.rows or [name for name, reference in known.items() if not reference]
     out = {}
-    for name in dict.fromkeys((HUMAN, *asked)):
+    for name in dict.fromkeys((HUMAN, *names)):
         file = samples_file(table, name)
         if name not in known or not file.is_file():
             having = ", ".join(n for n in known if samples_file(table, n).is_file())

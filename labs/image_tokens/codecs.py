@@ -228,8 +228,8 @@ def read_codec(folder: Path) -> tuple[Codec, dict[str, Any]]:
         raise FileNotFoundError(f"{folder} has no codec.json: its images were made into tokens elsewhere")
     with foreign(path, "the description of a tokenizer of images: prepare it again, with --force"):
         record = dict(read_json(path))
-        found = hashlib.sha256((folder / "codec.safetensors").read_bytes()).hexdigest()
-        if found != record["sha256"]:
+        digest = hashlib.sha256((folder / "codec.safetensors").read_bytes()).hexdigest()
+        if digest != record["sha256"]:
             raise UserError(f"{folder / 'codec.safetensors'} is not what {path} describes")
         channels, height, width = record["shape"]
         codec = make_codec(record["kind"], (channels, height, width), record["patch"], record["codes"], 0)

@@ -30,26 +30,26 @@ class Coded(NamedTuple):
 def open_files(folder: Path, codes: int, classes: int) -> dict[str, Coded]:
     """The splits that are there. UserError naming a file that is cut short, of another shape or out of
     range."""
-    found = {}
+    opened = {}
     for split in SPLITS:
         path = folder / f"{split}_codes.npy"
         if split == "train" or path.is_file():
-            found[split] = open_split(path, folder / f"{split}_labels.npy", codes, classes)
-    train = found["train"]
-    for split, other in found.items():
+            opened[split] = open_split(path, folder / f"{split}_labels.npy", codes, classes)
+    train = opened["train"]
+    for split, other in opened.items():
         if other.codes.shape[1] != train.codes.shape[1]:
             raise UserError(
                 f"{folder / f'{split}_codes.npy'} has {other.codes.shape[1]} codes an image, "
                 f"train_codes.npy has {train.codes.shape[1]}: all must have as many"
             )
-    if "validation" not in found:
+    if "validation" not in opened:
         order = np.random.default_rng(0).permutation(len(train.rows))
         cut = min(MOST, max(1, round(HELD_OUT * len(order))))
         if cut >= len(order):
             raise UserError(f"{folder / 'train_codes.npy'} has {len(order)} images: too few to hold some out")
-        found["train"] = train._replace(rows=np.sort(order[cut:]))
-        found["validation"] = train._replace(rows=np.sort(order[:cut]))
-    return {split: found[split] for split in SPLITS if split in found}
+        opened["train"] = train._replace(rows=np.sort(order[cut:]))
+        opened["validation"] = train._replace(rows=np.sort(order[:cut]))
+    return {split: opened[split] for split in SPLITS if split in opened}
 
 
 def open_split(path: Path, labels_path: Path, codes: int, classes: int) -> Coded:
@@ -64,10 +64,10 @@ def open_split(path: Path, labels_path: Path, codes: int, classes: int) -> Coded
 def in_range(path: Path, values: np.ndarray, limit: int, name: str, setting: str) -> None:
     for start in range(0, len(values), 100_000):
         part = values[start : start + 100_000]
-        odd = part[(part < 0) | (part >= limit)]
-        if odd.size:
+        unknown = part[(part < 0) | (part >= limit)]
+        if unknown.size:
             raise UserError(
-                f"{path} has the {name} {odd.flat[0]}, and {setting} = {limit}: give {setting}=NUMBER in "
+                f"{path} has the {name} {unknown.flat[0]}, and {setting} = {limit}: give {setting}=NUMBER in "
                 "--source, or other files"
             )
 

@@ -84,9 +84,9 @@ from runtime.files import replacing
 
 def labels_of(c: SampleImagesConfig, layout: Layout) -> np.ndarray:
     """The class of each image: one a row of the grid. UserError for one that is not there."""
-    odd = [label for label in c.class_ if not 0 <= label < layout.classes]
-    if odd:
-        raise UserError(f"class = {odd[0]}: this model's classes are 0 to {layout.classes - 1}")
+    unknown = [label for label in c.class_ if not 0 <= label < layout.classes]
+    if unknown:
+        raise UserError(f"class = {unknown[0]}: this model's classes are 0 to {layout.classes - 1}")
     rows, columns = c.size
     wanted = np.array(c.class_ or range(layout.classes))
     return np.resize(wanted, rows).repeat(columns)

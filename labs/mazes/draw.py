@@ -65,12 +65,12 @@ if TYPE_CHECKING:
 
 
 @torch.no_grad()
-def density(who: Asker, begun: np.ndarray) -> np.ndarray:
+def density(asker: Asker, begun: np.ndarray) -> np.ndarray:
     """The model's p(path) (n, cells) of each cell of the answers of `begun` (n, T), apart from each other."""
     n, T = begun.shape
     places = torch.arange(T // 2, T).expand(n, -1)
-    said = reader_of(who.model, torch.from_numpy(begun), who.draws, dtype=who.dtype).each(places)
-    return said.probs(torch.full(places.shape, PATH)).numpy()
+    answers = reader_of(asker.model, torch.from_numpy(begun), asker.draws, dtype=asker.dtype).each(places)
+    return answers.probs(torch.full(places.shape, PATH)).numpy()
 
 
 def base(ax: "Axes", maze: np.ndarray, title: str) -> None:
@@ -107,10 +107,10 @@ def line(
         until = rounds * n // (moments + 1)
         base(ax, maze, f"{until} of {rounds} rounds" if until < rounds else "answer")
         shade(ax, np.full(maze.shape, 0.3), (rank > until) & (maze != WALL), "Greys", 1)
-        there = rank <= until
-        shade(ax, rank, (answer == PATH) & there, "viridis", rounds)
+        filled = rank <= until
+        shade(ax, rank, (answer == PATH) & filled, "viridis", rounds)
         wrong = (answer != maze) & ((answer != PATH) | (maze != FREE))
-        shade(ax, np.ones(maze.shape), wrong & there, "Reds", 1.5)
+        shade(ax, np.ones(maze.shape), wrong & filled, "Reds", 1.5)
 
 
 def filled_in(c: MazesConfig) -> tuple[Mazes, np.ndarray, Asker, Filled]:
@@ -123,25 +123,25 @@ def filled_in(c: MazesConfig) -> tuple[Mazes, np.ndarray, Asker, Filled]:
     task = corpus.task(str(tokens.info["source"]))
     if task.T != (length := ckpt.config["block_size"]):
         raise UserError(f"{c.run} has sequences of {length} tokens, these mazes {task.T}: give its own")
-    who = Asker(model, model.head.draws(1, 0), "cpu", "float32")
-    known = writers(who.order)
+    asker = Asker(model, model.head.draws(1, 0), "cpu", "float32")
+    known = writers(asker.order)
     sampler = c.sampler or ("random order" if "random order" in known else next(iter(known)))
     if sampler not in known:
         raise UserError(f"--sampler={sampler}: this model has {', '.join(known)}")
     rows = spread(tokens.ids, c.mazes, task.T)
     begun = torch.from_numpy(templates(rows, task.T // 2))
-    return task, rows, who, known[sampler](who, begun, torch.Generator().manual_seed(c.seed))
+    return task, rows, asker, known[sampler](asker, begun, torch.Generator().manual_seed(c.seed))
 
 
 @program
 def main(c: MazesConfig) -> int:
-    task, rows, who, filled = filled_in(c)
+    task, rows, asker, filled = filled_in(c)
     begun = templates(rows, task.T // 2)
     shape = (len(rows), task.height, task.width)
     exact = np.exp(task.log_probs(begun))[:, task.T // 2 :, PATH]
     densities = {"exact density": exact.reshape(shape)}
-    if who.order != "left_to_right":
-        densities["model's density"] = density(who, begun).reshape(shape)
+    if asker.order != "left_to_right":
+        densities["model's density"] = density(asker, begun).reshape(shape)
     maze, answer = task.halves(filled.text.numpy())
     rank = task.halves(filled.rank.numpy())[1]
     plt = figures.pyplot()
@@ -149,8 +149,8 @@ def main(c: MazesConfig) -> int:
     size = (1.5 * columns, 1.7 * len(rows) * task.height / task.width)
     fig, axes = plt.subplots(len(rows), columns, figsize=size, squeeze=False)
     for n, row in enumerate(axes):
-        own = {title: p[n] for title, p in densities.items()}
-        line(list(row), maze[n], own, answer[n], rank[n], c.moments)
+        of_maze = {title: p[n] for title, p in densities.items()}
+        line(list(row), maze[n], of_maze, answer[n], rank[n], c.moments)
     figures.write(fig, Path(c.out))
     solved, optimal = task.solved(filled.text.numpy())
     print(json.dumps({"solved": solved.tolist(), "optimal": optimal.tolist()}))

@@ -95,16 +95,16 @@ class Mazes(SequenceTask):
     def sample(self, n: int, rng: np.random.Generator) -> np.ndarray:
         """Sequences (n, T). UserError if no maze has a start and a goal so far apart."""
         parts: list[np.ndarray] = []
-        found = tried = 0
-        while found < n:
-            if tried >= TRIES and not found:
+        drawn = tried = 0
+        while drawn < n:
+            if tried >= TRIES and not drawn:
                 raise UserError(
                     f"distance = {self.distance}: none of {tried:,} mazes of {self.height} x {self.width} "
                     "cells has a goal so far from its start: use a smaller distance"
                 )
-            count = max(64, n - found)
+            count = max(64, n - drawn)
             parts.append(self._draw(count, rng))
-            tried, found = tried + count, found + len(parts[-1])
+            tried, drawn = tried + count, drawn + len(parts[-1])
         return np.concatenate(parts)[:n]
 
     def _draw(self, n: int, rng: np.random.Generator) -> np.ndarray:

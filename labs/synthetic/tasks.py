@@ -73,8 +73,8 @@ class Step(PaperTask):
         return self.sequences[rng.integers(len(self.sequences), size=n)]
 
     def _log_prob(self, sequences: np.ndarray) -> np.ndarray:
-        found = (self._contradictions(sequences) == 0).any(1)
-        return np.where(found, -math.log(len(self.sequences)), -math.inf)
+        possible = (self._contradictions(sequences) == 0).any(1)
+        return np.where(possible, -math.log(len(self.sequences)), -math.inf)
 
     def _contradictions(self, tokens: np.ndarray) -> np.ndarray:
         """In how many known tokens each row differs from each sequence: (B, places)."""

@@ -119,8 +119,8 @@ def open_table(name: Path, prompts: int) -> ReportedTable:
 
 def further(view: View) -> list[str]:
     """The notes of a view without those that say what its columns are: these stand at the columns."""
-    said = [f"- {title}: {what}." for grid in view.grids for title, what in zip(grid.head[1:], grid.about)]
-    return [note for note in view.notes if note not in said]
+    known = [f"- {title}: {text}." for grid in view.grids for title, text in zip(grid.head[1:], grid.about)]
+    return [note for note in view.notes if note not in known]
 
 
 def view_of(measure: Measure, rows: list[Row]) -> View:
