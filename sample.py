@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from evaluation.decoding import Decoding, Search, drawn_by, penalties_in_use
+from evaluation.decoding import Decoding, TextSearch, drawn_by, penalties_in_use
 from runtime.door import Program
 from runtime.errors import UserError
 from runtime.files import check_writable
@@ -29,7 +29,7 @@ Fills = Literal["", "random", "left_to_right", "fractal", "confidence", "margin"
 
 
 @dataclass(frozen=True)
-class SampleConfig(Search):
+class SampleConfig(TextSearch):
     # fmt: off
     checkpoint: str                 # the out folder of a training run, or one checkpoint in it
     # what is written

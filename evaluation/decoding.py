@@ -49,7 +49,7 @@ class Penalties:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search(Penalties, Decoding):
+class TextSearch(Penalties, Decoding):
     # fmt: off
     # one text, searched for and not drawn: left to right alone
     beams: Positive = 1               # texts that are followed, the most probable so far; 1: no search

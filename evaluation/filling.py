@@ -46,7 +46,7 @@ def unwatched(text: Tensor, rank: Tensor) -> None:
     pass
 
 
-class Batch:
+class Filling:
     """The texts of a batch while they are filled in, round by round. One that is done takes no part in the
     passes for the others."""
 
@@ -114,7 +114,7 @@ def one_by_one(
 ) -> Filled:
     """One token a pass, at `places` (B, F) in their order; None: in random order."""
     places = shuffled(c.text, generator)[0] if places is None else places
-    batch, free = Batch(c, watch), c.text == FREE
+    batch, free = Filling(c, watch), c.text == FREE
     for at in places.split(1, 1):
         batch.rounds += 1
         distributions = c.along(at, torch.zeros_like(at))
@@ -193,7 +193,7 @@ def surest_first(
         raise ValueError(f"rule = {rule!r}: use one of {', '.join(RULES)}")
     if isinstance(c, Reader) and (a_pass > 1 or bound is not None):
         raise ValueError(f"a_pass = {a_pass}, bound = {bound}: a model of any order takes one place a pass")
-    batch = Batch(c, watch)
+    batch = Filling(c, watch)
     while batch.goes_on():
         free = c.text == FREE
         left = free.sum(1)  # (B,)
@@ -257,7 +257,7 @@ class _Draft(NamedTuple):
 def _in_bursts(
     c: Conditionals, orders: int, block: int, generator: torch.Generator | None, watch: Watch, exact: bool
 ) -> Filled:
-    batch, passes = Batch(c, watch), 0
+    batch, passes = Filling(c, watch), 0
     while batch.goes_on():
         places, left = shuffled(c.text, generator, block)
         each = c.each(places)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from evaluation.decoding import Search
+from evaluation.decoding import TextSearch
 from evaluation.sampling import Growing
 from evaluation.truncation import penalised
 from heads import Weights
@@ -21,7 +21,7 @@ def beam_search(
     prompt: Tensor,
     length: int,
     draws: list[Weights],
-    c: Search,
+    c: TextSearch,
     cached: bool = True,
     dtype: str = "float32",
 ) -> tuple[Tensor, float]:
@@ -54,7 +54,7 @@ def contrastive_search(
     prompt: Tensor,
     length: int,
     draws: list[Weights],
-    c: Search,
+    c: TextSearch,
     cached: bool = True,
     dtype: str = "float32",
 ) -> tuple[Tensor, float]:

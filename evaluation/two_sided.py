@@ -28,11 +28,11 @@ class TwoSided(Protocol):
         """What sampled texts (n, T) are worth: `validity`, the share of what is possible, and `true_nll`, the
         mean -log p of that under the truth, nats a token, or, of sequences that begin with what is given,
         nats of the rest of a sequence. What the truth writes has its entropy. Where there are pairs of
-        neighbours to count, `pair_tv`: see Language. A lab may have words of its own: `solved` of mazes."""
+        neighbours to count, `pair_tv` (CutDocuments). A lab may have words of its own: `solved` of mazes."""
         ...
 
 
-class Language(NamedTuple):
+class CutDocuments(NamedTuple):
     """Windows cut anywhere from documents one after the other. A word is judged up to the first forbidden one
     of its document, if the start of that is in the window.
 
@@ -86,5 +86,5 @@ def truth_of(dataset: str, source: str, length: int) -> TwoSided | None:
 def two_sided(data: HeldOut, dataset: str, length: int) -> TwoSided | None:
     """The truth of windows of a split; None where nobody knows it."""
     if isinstance(data.truth, GrammarTruth):
-        return Language(data.truth.machine)
+        return CutDocuments(data.truth.machine)
     return truth_of(dataset, str(data.info.get("source", "")), length)

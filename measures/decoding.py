@@ -29,7 +29,7 @@ from evaluation.truncation import truncate
 from evaluation.two_sided import two_sided
 from evaluation.windows import Window, document_windows
 from measures.checks import check_comparable, check_planned, check_text, open_split
-from measures.decoding_texts import TEXT_NUMBERS, LanguageJudge, Sampler, Sizes
+from measures.decoding_texts import TEXT_NUMBERS, LanguageJudge, Sampler, TextSizes
 from measures.measure import Measure, NamedRun, Session, open_runs
 from measures.store import Row
 from measures.summary import grouped
@@ -185,7 +185,7 @@ class DecodingSession(Session):
         self.block_size = min(context(run.ckpt.config) for run in runs)
         self.points = grid(c.temperatures, ALONE, VALUES)
         hashes = {split: data.info["sha256"] for split, data in self.data.items()}
-        sizes = Sizes(c.contexts, c.texts, self.block_size)
+        sizes = TextSizes(c.contexts, c.texts, self.block_size)
         test, first = self.data["test"], runs[0].ckpt
         language = two_sided(test, first.config["dataset"], self.block_size)
         assert language is not None

@@ -29,7 +29,7 @@ TEXT_NUMBERS = (
 )
 
 
-class Sizes(NamedTuple):
+class TextSizes(NamedTuple):
     contexts: int  # whose next tokens BrierLM is about
     texts: int
     block_size: int
@@ -92,7 +92,9 @@ class Sampler(NamedTuple):
 class LanguageJudge:
     """What texts of a split's language are worth."""
 
-    def __init__(self, data: HeldOut, language: TwoSided, decode: Callable[[list[int]], str], sizes: Sizes):
+    def __init__(
+        self, data: HeldOut, language: TwoSided, decode: Callable[[list[int]], str], sizes: TextSizes
+    ):
         assert data.truth is not None
         self.truth, self.language, self.decode = data.truth, language, decode
         self.near = Contexts.spread(data, sizes.contexts, sizes.block_size // 2, NGRAM)

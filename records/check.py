@@ -74,7 +74,7 @@ class Entry(Checked):
     search: Line
 
 
-class Score(Checked):
+class Scored(Checked):
     """A line of scores.jsonl, written by the verifier."""
 
     model_config = ConfigDict(extra="allow")  # all other numbers of Language.score
@@ -95,7 +95,7 @@ class Score(Checked):
 class Record(NamedTuple):
     name: str
     entry: Entry
-    scores: list[Score]
+    scores: list[Scored]
 
     def values(self, key: str = KEY) -> dict[int, float]:
         """Each seed's number."""
@@ -111,7 +111,7 @@ def read(folder: Path) -> Record:
     try:
         entry = Entry.model_validate_json((folder / "entry.json").read_text(encoding="utf-8"))
         lines = (folder / "scores.jsonl").read_text(encoding="utf-8").splitlines()
-        scores = [Score.model_validate_json(line) for line in lines]
+        scores = [Scored.model_validate_json(line) for line in lines]
     except (ValidationError, OSError) as error:
         raise ValueError(f"{folder.name}: {error}") from None
     record, track = Record(folder.name, entry, scores), TRACKS[entry.track]

@@ -38,7 +38,7 @@ from data.tokenizers import (
     read_tokenizer,
 )
 from evaluation.any_order import FREE, reader_of
-from evaluation.decoding import Decoding, Penalties, Search
+from evaluation.decoding import Decoding, Penalties, TextSearch
 from evaluation.filling import surest_first
 from evaluation.metrics import bits_per_byte, perplexity
 from evaluation.scoring import score
@@ -367,7 +367,9 @@ def test_beam_search_is_that_of_transformers(ours, theirs, penalties):
     """Penalties among it: there they are on log p, too, which are its scores. (Without, these texts are all
     greedy; the test below has others.)"""
     for prompt in prompts()[:20, None]:
-        text, score = beam_search(ours, prompt, LENGTH, ours.head.draws(1, 0), Search(beams=5, **penalties))
+        text, score = beam_search(
+            ours, prompt, LENGTH, ours.head.draws(1, 0), TextSearch(beams=5, **penalties)
+        )
         want = beams_of(theirs, prompt, LENGTH, **penalties)
         assert (text.tolist(), pytest.approx(score, abs=1e-5)) == want
 
@@ -378,7 +380,7 @@ def test_beam_search_in_a_folder_with_code(row):
         pytest.skip("sample.py refuses it")
     others = 0
     for prompt in texts(4, 4)[:, None]:
-        text, score = beam_search(ours, prompt, 8, draws, Search(beams=5))
+        text, score = beam_search(ours, prompt, 8, draws, TextSearch(beams=5))
         assert (text.tolist(), pytest.approx(score, abs=1e-5)) == beams_of(theirs, prompt, 8)
         greedy = [int(token) for token, _ in generate(ours, prompt, 8, draws, Decoding(temperature=0))]
         others += text[4:].tolist() != greedy

@@ -15,7 +15,7 @@ from evaluation.any_order import FREE
 from evaluation.orders import Asker, divergence, middle_bits, spread, tried_bits
 from evaluation.samplers import points
 from evaluation.scoring import score
-from evaluation.two_sided import Language, pair_shares
+from evaluation.two_sided import CutDocuments, pair_shares
 from evaluation.windows import KINDS, questions
 from measures import orders
 from measures.measure import measure_runs
@@ -136,7 +136,7 @@ def test_questions(machine, kind, known):
     rng = np.random.default_rng(0)
     words = np.concatenate(machine.sample(200, rng))
     windows = spread(words, 6, 20)
-    q = questions(Language(machine).log_probs, windows, known, kind)
+    q = questions(CutDocuments(machine).log_probs, windows, known, kind)
     at = q.text != FREE
     assert (at.sum(1) == round(known * 20)).all() and (q.text[at] == windows[at]).all()
     assert (np.take_along_axis(q.text, q.places, 1) == FREE).all()
@@ -153,7 +153,7 @@ def test_questions(machine, kind, known):
 
 def test_the_truth_is_no_distance_from_itself(machine, monkeypatch):
     words = np.concatenate(machine.sample(200, np.random.default_rng(0)))
-    q = questions(Language(machine).log_probs, spread(words, 6, 20), 0.5, "random")
+    q = questions(CutDocuments(machine).log_probs, spread(words, 6, 20), 0.5, "random")
     p = torch.from_numpy(np.exp(q.log_p))
     monkeypatch.setattr("evaluation.orders._answers", lambda asked, text, places: p)
     asked = Asker(None, [], "cpu", "float32")
@@ -170,7 +170,9 @@ def test_a_model_is_asked_what_the_truth_is_asked(machine, order):
     model = model_of(order, length=12, vocab=machine.V)
     words = np.concatenate(machine.sample(100, np.random.default_rng(1)))
     windows = spread(words, 4, 11)
-    q = questions(Language(machine).log_probs, windows, 0.5, "next" if order == "left_to_right" else "random")
+    q = questions(
+        CutDocuments(machine).log_probs, windows, 0.5, "next" if order == "left_to_right" else "random"
+    )
     kl = []
     for row, places, log_p_true in zip(q.text, q.places, q.log_p):
         known = [(i, int(t)) for i, t in enumerate(row) if t != FREE]
@@ -193,16 +195,16 @@ def test_a_model_is_asked_what_the_truth_is_asked(machine, order):
 
 def test_what_the_truth_writes_is_valid_and_has_its_entropy(machine):
     words = np.concatenate(machine.sample(4000, np.random.default_rng(2)))
-    good = Language(machine).judge(spread(words, 100, 40))
+    good = CutDocuments(machine).judge(spread(words, 100, 40))
     assert good["validity"] == 1 and good["true_nll"] == pytest.approx(machine.entropy_rate, rel=0.05)
     noise = np.random.default_rng(0).integers(0, machine.V, (100, 40))
-    assert Language(machine).judge(noise)["validity"] < 0.9
+    assert CutDocuments(machine).judge(noise)["validity"] < 0.9
 
 
 @pytest.mark.parametrize("order, most", [("any", 21 * 12), ("masked", 12)])
 def test_points(machine, order, most):
     model = model_of(order, length=12, vocab=machine.V)
-    found = points(asker(model), Language(machine), np.full((5, 12), FREE), seed=0, batch=3)
+    found = points(asker(model), CutDocuments(machine), np.full((5, 12), FREE), seed=0, batch=3)
     assert len(found) == (9 if order == "any" else 11)
     for p in found:
         assert 0 < p["evaluations"] <= (128 if "remasking" in p["sampler"] else most)
@@ -399,8 +401,8 @@ def test_the_figure_is_of_orders_that_a_row_was_trained_in(order, drawn):
 def test_pairs_of_classes_tell_valid_texts_that_are_all_alike(machine):
     words = np.concatenate(machine.sample(4000, np.random.default_rng(2)))
     windows = spread(words, 300, 40)
-    good = Language(machine).judge(windows)["pair_tv"]
-    alike = Language(machine).judge(np.tile(windows[:1], (300, 1)))
+    good = CutDocuments(machine).judge(windows)["pair_tv"]
+    alike = CutDocuments(machine).judge(np.tile(windows[:1], (300, 1)))
     assert good < 0.03 and alike["validity"] == 1 and alike["pair_tv"] > 0.1
     np.testing.assert_allclose(pair_shares(machine).sum(), 1)
 
@@ -410,14 +412,14 @@ def test_a_left_to_right_model_in_another_dtype(machine):
     model = model_of("left_to_right", length=12, vocab=machine.V).float()
     model.lower(torch.bfloat16)
     words = np.concatenate(machine.sample(100, np.random.default_rng(1)))
-    q = questions(Language(machine).log_probs, spread(words, 4, 11), 0.5, "next")
+    q = questions(CutDocuments(machine).log_probs, spread(words, 4, 11), 0.5, "next")
     asked = Asker(model, model.head.draws(1, 0, torch.bfloat16), "cpu", "bfloat16")
     assert divergence(asked, q)["kl"] > 0
 
 
 def test_a_share_that_leaves_nothing_free_leaves_one_place(machine):
     words = np.concatenate(machine.sample(100, np.random.default_rng(1)))
-    q = questions(Language(machine).log_probs, spread(words, 4, 4), 0.99, "random")
+    q = questions(CutDocuments(machine).log_probs, spread(words, 4, 4), 0.99, "random")
     assert ((q.text == FREE).sum(1) == 1).all()
     with pytest.raises(ValueError, match="fewer than one window of 40"):
         spread(words[:20], 4, 40)

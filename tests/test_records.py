@@ -121,7 +121,7 @@ def test_the_verifier_scores_models_of_anybodys(tmp_path, monkeypatch, capsys):
         table = torch.randn(V, V, generator=torch.Generator().manual_seed(seed)).log_softmax(1)
         np.save(tmp_path / f"{seed}.npy", table[np.roll(lang.test, 1)].numpy())
         assert check.main(["--score", str(tmp_path), f"{seed}={tmp_path}/{seed}.npy"]) == 0
-    rows = [check.Score.model_validate_json(line) for line in open(tmp_path / "scores.jsonl")]
+    rows = [check.Scored.model_validate_json(line) for line in open(tmp_path / "scores.jsonl")]
     assert [row.seed for row in rows] == [2, 3] and rows[0].kl_truth_model != rows[1].kl_truth_model
     assert rows[1].kl_truth_model == lang.score(tmp_path / "3.npy")["kl_truth_model"]
     for models, says in (([], "takes the models"), ([f"3={tmp_path}/3.npy", "seed2=x"], "seed2")):

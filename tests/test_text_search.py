@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from test_sample import prompt, tiny
 
-from evaluation.decoding import Decoding, Penalties, Search
+from evaluation.decoding import Decoding, Penalties, TextSearch
 from evaluation.sampling import generate
 from evaluation.text_search import SEARCHES, beam_search, contrastive_search
 from evaluation.truncation import penalised
@@ -21,7 +21,7 @@ ALPHA, K = 0.6, 4
 
 
 def searched(name: str, model: LanguageModel, start: torch.Tensor, length: int, cached=True, **how):
-    draws, c = model.head.draws(3, 7), Search(**how)
+    draws, c = model.head.draws(3, 7), TextSearch(**how)
     return SEARCHES[name](model, start, length, draws, c, cached)
 
 
@@ -91,7 +91,7 @@ def test_beam_search_is_a_plain_loop(head, penalties):
 
 def test_one_beam_is_greedy():
     model = tiny()
-    text, _ = beam_search(model, prompt(1, 5), 30, model.head.draws(3, 7), Search(beams=1))
+    text, _ = beam_search(model, prompt(1, 5), 30, model.head.draws(3, 7), TextSearch(beams=1))
     assert text.tolist() == greedy(model, prompt(1, 5), 30)
 
 
@@ -125,7 +125,7 @@ def test_contrastive_search_writes_nothing_of_probability_0():
     """Though the hidden state of such a token may be the least like those before."""
     model, start = tiny("sparsemax", spread=0.5), prompt(1, 5)
     text, score = contrastive_search(
-        model, start, 30, model.head.draws(1, 0), Search(contrastive=1.0, top_k=1000)
+        model, start, 30, model.head.draws(1, 0), TextSearch(contrastive=1.0, top_k=1000)
     )
     assert torch.tensor(score).isfinite()
     plain = Plain(model)
