@@ -4,7 +4,15 @@
 #     python table.py config/tables/memorise_orders.py --search --name=memorise_orders_16 \
 #         --flags=--max_steps=390
 #     python table.py config/tables/memorise_orders.py
-rows = ["baseline", "dropout", "sigma_gpt_random", "conditional_gpt", "masked_diffusion"]
+rows = [
+    "baseline",
+    "dropout",
+    "sigma_gpt_random",
+    "sigma_gpt",
+    "conditional_gpt",
+    "masked_diffusion",
+    "masked_curriculum",
+]
 overlay = "memorise_orders"
 tuned = True
 tuning = "results/memorise_orders_16.jsonl"
