@@ -175,7 +175,7 @@ class TextTask:
         if c.curriculum:
             assert isinstance(source, TextSource)
             steps = source.order.steps
-            order += f" ({c.curriculum_share:.0%} {c.curriculum} at first, none from step {steps} on)"
+            order += f" (curriculum {c.curriculum}: {c.curriculum_share:.0%} at first, over at step {steps})"
         return (
             f"labels {c.labels}, {order}; {len(self.train.ids):,} training tokens ({data}), "
             f"{len(self.val.ids):,} validation tokens"
