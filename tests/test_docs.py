@@ -403,6 +403,14 @@ def test_what_is_claimed_of_orders_holds():
     for table in (known, text):
         assert max(table.masked_curriculum.ppl_random - table.masked_diffusion.ppl_random) < 0
     assert max(known.masked_curriculum.ppl_random) < 92  # no seed fails
+    mended = curves("single_runs")["masked diffusion with a curriculum on text, 8,000 steps"]
+    assert [e["seed"] for e in mended.entries] == [2, 3, 4]
+    assert all(now < before for now, before in zip(mended.curve[8000].val_ppl, late))
+    plain, equal, both = (
+        curves("single_runs")[f"masked diffusion on text, 2,000 steps{part}"].curve[2000].val_ppl.mean
+        for part in ("", ", equal weights", ", curriculum")
+    )
+    assert plain - equal > 10 * (equal - both) > 0
     assert max(text.sigma_gpt.both_1) < min(text.baseline.left_1)
     both = rows("orders_both", "orders")
     assert max(both.baseline.both_1) < min(both.sigma_gpt.both_1)
