@@ -50,7 +50,7 @@ class TrainConfig:
     # generation order
     order: OrderName = "left_to_right"  # or random, fractal, conditional, fim, blocks_4/16 (any), masked
     curriculum: Curriculum = ""     # the order that some sequences have at first; of masked: "few_hidden"
-    curriculum_share: Share = 0.5   # their share at first, down to 0; few_hidden: the largest, up to 1
+    curriculum_share: Share = 0.5   # their share at first, down to 0; few_hidden: hidden at most, up to 1
     curriculum_steps: Natural = 0   # ... until this step, linearly; 0: the end of the cosine
     sinusoidal: bool = False        # any order's two positions are sines and cosines; False: learned
     # output head

@@ -465,6 +465,7 @@ def test_masked_diffusion_has_no_left_to_right_score():
     [
         {"order": "random", "curriculum": "left_to_right"},
         {"order": "fractal", "sinusoidal": True},
+        {"order": "masked"},
         {"order": "masked", "curriculum": "few_hidden", "curriculum_share": 0.3},
     ],
     ids=lambda m: m["order"],
