@@ -51,7 +51,7 @@ program = Program(__name__, __doc__, ReportConfig, "jinja2", "scipy", "tabulate"
 from data.held_out import HeldOut
 from data.prepared import tokenizer_of
 from evaluation.texts import held_out_prompts
-from measures.checks import check_comparable, open_split
+from measures.checks import check_comparable, check_text, open_split
 from measures.measure import NamedRun, open_runs
 from measures.report.about import opening
 from measures.report.page import render
@@ -84,6 +84,8 @@ def opened(c: ReportConfig, runs: list[NamedRun]) -> HeldOut:
     """The split that all runs are asked about. UserError for runs that cannot stand side by side."""
     check_comparable(runs, masked=True)
     split = open_split(runs, c.data, c.split)
+    for run in runs:
+        check_text(run.path, run.ckpt.config["dataset"], split.given)
     reads, needs = min(context(run.ckpt.config) for run in runs), c.prompt_tokens + c.new_tokens
     if needs > reads:
         raise UserError(

@@ -8,8 +8,9 @@ Samples from the same distribution that is scored: log p of the head, averaged o
 projection is Bayesian. (--int8 comes close to it.)
 
 A model of any order fills in gaps, <5> for five tokens. One token a pass, as it was trained or in --order; or
-many at a time. --speculative keeps the distribution of that, --burst, the rule of the sigma-GPT paper, does
-not. A masked diffusion model fills in a token a pass, or many at a time with --steps, which is not exact.
+many at a time. --speculative has the distribution of one a pass in random order (of blocks, where it was
+trained in these), --burst, the rule of the sigma-GPT paper, has not. A masked diffusion model fills in a
+token a pass, or many at a time with --steps, which is not exact.
 """
 
 import sys
@@ -24,7 +25,6 @@ from runtime.files import check_writable
 from runtime.values import Dtype, Natural, NonNegative, Positive, Seed, Share, Text
 
 SUREST = "confidence", "margin", "entropy"  # rules by which the place of which the model is surest is next
-OWN = {"conditional": "left_to_right", "fim": "left_to_right", "masked": "random"}  # of runs in these orders
 Fills = Literal["", "random", "left_to_right", "fractal", "confidence", "margin", "entropy"]
 
 
@@ -49,7 +49,7 @@ class SampleConfig(TextSearch):
     a_pass: Positive = 1            # tokens of the surest places, of masked diffusion, that are drawn at once
     entropy_bound: NonNegative = 0  # or as many whose entropies but the largest are this at most, in nats; 0:
     #                                 as --a_pass says
-    speculative: bool = False       # many tokens a pass, with the distribution of one a pass
+    speculative: bool = False       # many tokens a pass, with the distribution of one a pass in random order
     burst: bool = False             # many tokens a pass by the paper's rule, which changes the distribution
     orders: Positive = 1            # that --burst tries in each round
     steps: Natural = 0              # rounds of masked diffusion; 0: a token a pass
@@ -94,6 +94,10 @@ class SampleConfig(TextSearch):
             raise UserError(f"save = {self.save!r}: it is of one text; leave --prompts and --num_samples out")
         if self.save:
             check_writable(Path(f"{self.save}.png"))
+        if self.prompts and self.prompt != SampleConfig.prompt:
+            raise UserError(f"prompt = {self.prompt!r}, prompts = {self.prompts!r}: give one of the two")
+        if self.top != SampleConfig.top and not self.density:
+            raise UserError(f"top = {self.top}: it is of --density; give it, too")
         if self.density and self.num_samples > 1:
             raise UserError(f"num_samples = {self.num_samples}: --density draws nothing; leave it out")
         for key in ("prompt", "prompts", "length"):
@@ -127,16 +131,24 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from data.orders import BLOCKS, MASKED, ORDERS
+from data.orders import BLOCKS, MASKED
 from data.prepared import sampler_of, tokenizer_of
 from data.tokenizers import Tokenizer, ids_of
 from evaluation import gaps
 from evaluation.any_order import FREE, MaskedReader, Reader, check_fills, reader_of
-from evaluation.filling import Filled, burst, diffusion, one_by_one, speculative, surest_first, unwatched
+from evaluation.filling import (
+    Filled,
+    burst,
+    diffusion,
+    filled_in,
+    in_order,
+    speculative,
+    surest_first,
+    unwatched,
+)
 from evaluation.sampling import entropies, generate, weight_draws
 from evaluation.text_search import SEARCHES
 from evaluation.truncation import truncate
@@ -335,9 +347,9 @@ def write_samples(
             write_uncertainty(tokenizer, new, [u[b].tolist() for u in unsure])
         if c.show:
             titles = ("rank: violet 1, red 2048 or more", "mass that the cuts take: violet none, red all")
-            for title, of_text in zip(titles, torch.stack(levels)[:, b].T.tolist()):
+            for caption, of_text in zip(titles, torch.stack(levels)[:, b].T.tolist()):
                 level = [0] * len(ids) + of_text
-                print(f"[{title}]\n{gaps.coloured(ids + new, level, tokenizer, len(gaps.COLOURS))}")
+                print(f"[{caption}]\n{gaps.coloured(ids + new, level, tokenizer, len(gaps.COLOURS))}")
 
 
 def colour_levels(log_p: Tensor, token: Tensor, c: Decoding) -> Tensor:
@@ -400,25 +412,7 @@ def filler(c: SampleConfig, order: str) -> Callable[..., Filled]:
         return partial(speculative, block=BLOCKS.get(order, 0))
     if c.steps:
         return partial(diffusion, steps=c.steps, remask=c.remask)
-    return partial(in_order, order=c.order or OWN.get(order, order), seed=c.seed)
-
-
-def in_order(
-    conditionals: Reader | MaskedReader,
-    order: str,
-    seed: int,
-    generator: torch.Generator,
-    watch: Callable[..., None],
-) -> Filled:
-    """A token a pass, at the free places as they come in an order of the whole block, drawn for each text.
-    All texts have the same gaps."""
-    text, places = conditionals.text, None
-    if order != "random":
-        size, rng = conditionals.model.trunk.config.block_size, np.random.default_rng(seed)
-        paths = torch.from_numpy(np.stack([ORDERS[order](size, rng) for _ in text]))
-        paths = paths[paths < text.shape[1]].view(len(text), -1)
-        places = paths[text.gather(1, paths) == FREE].view(len(text), -1)
-    return one_by_one(conditionals, generator, watch, places)
+    return partial(in_order, order=c.order or filled_in(order))
 
 
 class Screen:

@@ -11,8 +11,8 @@ interval. What training decides has Student's t over the seeds; see measures/sum
 
 --search trains each row at the points of a search (`space`: learning rate and gain) at one seed, and keeps
 the trials in the same file; measures/search.py says how it chooses them. --tuned then trains fresh seeds at
-each row's best point. --measure is text (the default), orders, frontier, curve, or a lab's, and --evaluate
-has its flags.
+each row's best point. --measure is text (the default), orders, frontier, decoding, curve, or a lab's, and
+--evaluate has its flags.
 
 Hours of work: stop it with Ctrl-C or SIGTERM, its trainings save; the same command goes on. On several
 machines: --commands, see docs/several_machines.md.
@@ -43,7 +43,16 @@ from measures.measure import (
     table_rows,
     training_of,
 )
-from measures.search import Search, best_of, fixed_keys, flags_of, space_of, trials_in, trials_of
+from measures.search import (
+    Search,
+    best_of,
+    check_settings,
+    fixed_keys,
+    flags_of,
+    space_of,
+    trials_in,
+    trials_of,
+)
 from measures.store import OURS, Row, Store
 from runtime import checkpoint
 from runtime.configurator import cli
@@ -63,6 +72,7 @@ def best_points(c: TableConfig, store: Store) -> dict[str, list[str]]:
     """The flags of each row's best point. A row whose search is not over is left out: it is named, or it is
     a UserError unless the table is `partial`. UserError for a seed of the trials, too."""
     path = Path(c.tuning) if c.tuning else store.path
+    names = [words_of(row)[0] for row in c.rows]
     trials = trials_in(Store(path))
     tuned_at = {t["settings"].get("tune_seed") for t in trials} or {c.tune_seed}
     if twice := tuned_at & {*c.seeds}:
@@ -70,9 +80,11 @@ def best_points(c: TableConfig, store: Store) -> dict[str, list[str]]:
             f"seeds = {c.seeds}: the rows were tuned at seed {min(twice)}, a tuned table needs others; "
             "--tuned=False makes the untuned table"
         )
+    if not c.tuning:
+        remedy = f"use those settings, another --name, or --tuning={path} to take their points as they are"
+        check_settings(c, (trial for trial in trials if trial["row"] in names), path, remedy)
     points, missing = {}, []
-    for row in c.rows:
-        name = words_of(row)[0]
+    for name, row in zip(names, c.rows):
         fixed, row_trials = fixed_keys(row, c), trials_of(trials, name, c.trials)
         best, count = best_of(row_trials), c.trials if space_of(row, c) else 1
         if best is None or len(row_trials) < count:

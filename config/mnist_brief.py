@@ -1,4 +1,4 @@
-# MNIST with a hundredth of the arithmetic of the document's network, and five epochs: minutes on a core.
+# MNIST with a hundredth of the arithmetic of the paper's network, and five epochs: minutes on a core.
 # python train.py config/mnist_brief.py --head=taylor
 dataset = "mnist"
 trunk = "cnn"

@@ -8,6 +8,7 @@ results/heads.forest.png  each head's perplexity over softmax's, tuned and at eq
 docs/linear_loss.png  seconds and memory of linear_loss and of torch's losses over the vocabulary
 """
 
+import argparse
 import sys
 from functools import cache
 from pathlib import Path
@@ -230,6 +231,9 @@ def vocabulary_figure(path: Path) -> list[Path]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     made = heads_figure(ROOT / "docs" / "heads")
     made += trials_figure(ROOT / "results" / "heads.trials")
     made += forest_figure(ROOT / "results" / "heads.forest")

@@ -123,11 +123,6 @@ class Rows:
         names = dict.fromkeys(e.get("row") or e["name"] for e in self.entries if not e.get("reference"))
         return {name: self[name] for name in names}
 
-    @cached_property
-    def lines(self) -> dict[str, "Rows"]:
-        """The lines of each row, then the references."""
-        return self.models | {e["name"]: Rows([e]) for e in self.entries if e.get("reference")}
-
     def __getitem__(self, label: Any) -> "Rows":
         entries = [e for e in self.entries if any(e.get(key) == label for key in LABELS)]
         if not entries:
@@ -265,7 +260,7 @@ def search(name: str) -> dict[str, Any]:
         numbers["error"] = search_error(losses(of_row))
         constant = {key: best["point"][key] for key in best["settings"].get("own_space", {})}
         numbers["constant"] = ", ".join(f"{k.rpartition('.')[2]} {v:.2g}" for k, v in constant.items()) or "-"
-        out[row] = SimpleNamespace(**best["point"], **numbers, shared_mean=statistics.fmean(ppl[:design]))
+        out[row] = SimpleNamespace(**best["point"], **numbers)
     return out
 
 

@@ -8,10 +8,12 @@ Source: Pannatier, Courdier, Fleuret 2024, arXiv 2404.09562 (sigma-GPT).
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.any_order import FREE, Conditionals, Distributions, Reader, drawn, places_of
+from data.orders import MASKED, ORDERS
+from evaluation.any_order import FREE, Conditionals, Distributions, MaskedReader, Reader, drawn, places_of
 
 
 class Filled(NamedTuple):
@@ -121,6 +123,25 @@ def one_by_one(
         tokens, p = distributions.draw(generator)
         batch.accept(distributions, at, tokens, free.gather(1, at)[:, 0].long(), p)
     return Filled(batch.text, batch.rank, batch.rounds, batch.rounds, batch.p)
+
+
+def filled_in(order: str) -> str:
+    """The order in which the free places of a run in `order` are filled in, one that it was trained in."""
+    return {"conditional": "left_to_right", "fim": "left_to_right", MASKED: "random"}.get(order, order)
+
+
+def in_order(
+    c: Reader | MaskedReader, generator: torch.Generator, watch: Watch = unwatched, *, order: str
+) -> Filled:
+    """One token a pass, at the free places as they come in an order of the whole block, drawn for each text.
+    All texts have the same gaps."""
+    text, places = c.text, None
+    if order != "random":
+        size, rng = c.model.trunk.config.block_size, np.random.default_rng(generator.initial_seed())
+        paths = torch.from_numpy(np.stack([ORDERS[order](size, rng) for _ in text]))
+        paths = paths[paths < text.shape[1]].view(len(text), -1)
+        places = paths[text.gather(1, paths) == FREE].view(len(text), -1)
+    return one_by_one(c, generator, watch, places)
 
 
 def diffusion(

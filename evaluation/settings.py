@@ -109,7 +109,7 @@ class TableConfig:
     design: Positive = 8                            # of these, at points that all rows share
     tune_seed: int = 1                              # of all trials; the table's seeds are others
     # the table
-    measure: str = "text"                           # or orders, frontier, curve, a lab's
+    measure: str = "text"                           # or orders, frontier, decoding, curve, a lab's
     evaluate: str = ""                              # flags of the measure: table.py --measure=NAME --help
     runs: str = "out"                               # folder of the runs
     results: str = "results"                        # folder of the table
@@ -230,10 +230,10 @@ def check_settings(s: Settings) -> None:
 def other_settings(before: dict, now: dict) -> list[str]:
     """Each key of `now` that has another value in `before`, with both values; `words` only where it is known.
 
-    An older version, which does not name a scorer or a cut, had none.
+    An older version, which does not name a scorer, a cut or a part of the split, had none.
     """
     known = {k: v for k, v in now.items() if k != "words" or v}
-    before = {"scorer": "", **vars(AS_SCORED), **before}
+    before = {"scorer": "", "part": False, **vars(AS_SCORED), **before}
     return [f"{k} {before.get(k)!r}, now {v!r}" for k, v in known.items() if before.get(k) != v]
 
 

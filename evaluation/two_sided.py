@@ -74,17 +74,11 @@ def pair_shares(machine: Machine) -> np.ndarray:
 
 def is_known(dataset: str, source: str, length: int) -> bool:
     """Whether anybody knows the truth of windows of a corpus, by its settings."""
-    return dataset == "grammar" or truth_of(dataset, source, length) is not None
-
-
-def truth_of(dataset: str, source: str, length: int) -> TwoSided | None:
-    """The truth of sequences of `length` tokens of a corpus whose record says `source`; None where nobody
-    knows it."""
-    return corpus_of(dataset).truth(source, length)
+    return dataset == "grammar" or corpus_of(dataset).truth(source, length) is not None
 
 
 def two_sided(data: HeldOut, dataset: str, length: int) -> TwoSided | None:
     """The truth of windows of a split; None where nobody knows it."""
     if isinstance(data.truth, GrammarTruth):
         return CutDocuments(data.truth.machine)
-    return truth_of(dataset, str(data.info.get("source", "")), length)
+    return corpus_of(dataset).truth(str(data.info.get("source", "")), length)

@@ -7,6 +7,7 @@ from typing import Any
 from measures.columns import HONEST
 from measures.store import Store
 from runtime.checkpoint import Checkpoint, weights_digest
+from runtime.errors import UserError
 from runtime.places import WORK
 
 # corpus -> its licence as the hub names it, and in words. Only its user knows the licence of any other corpus
@@ -26,10 +27,14 @@ _TRAINING = ("dataset", "seed", "optimizer", "batch_size", "max_steps", *_RATES,
 SETTINGS = (*_HEAD, *_BESIDE, *_SIZE, *_TRAINING)
 
 
-def committed_row(digest: str) -> dict[str, Any] | None:
-    """The row of the committed tables in results/ that was measured on these weights, if there is one."""
+def measured_row(digest: str) -> dict[str, Any] | None:
+    """The row of the tables in results/ that was measured on these weights, if there is one."""
     for path in sorted((WORK / "results").glob("*.jsonl")):
-        for row in Store(path).rows("text"):
+        try:
+            rows = Store(path).rows("text")
+        except UserError:  # another program's file
+            continue
+        for row in rows:
             if row.get("weights_sha256") == digest:
                 return row | {"table": path.name}
     return None
@@ -41,7 +46,7 @@ def results(row: dict[str, Any]) -> str:
     lines = [f"| {c.title} | {row[c.key]:{c.form}} | {c.what} |".replace("|p|", r"\|p\|") for c in known]
     s = row["settings"]
     split = s.get("split", "test")
-    head = f"As committed in results/{row['table']} of nanoHeads, on the corpus' {split} split"
+    head = f"As measured in results/{row['table']}, on the corpus' {split} split"
     if "texts" in s:
         head += (
             f", by {s['texts']} texts of {s['prompt_tokens']} given and {s['new_tokens']} new tokens at "
@@ -89,7 +94,7 @@ def card(ckpt: Checkpoint, plain: bool, samples: int, seed: int, home: str = "FO
     if config.get("order", "left_to_right") != "left_to_right":
         about.append(f"Trained in the order `{config['order']}`; here it reads from left to right.")
     settings = {key: config[key] for key in SETTINGS if key in config}
-    row = committed_row(weights_digest(ckpt.path))
+    row = measured_row(weights_digest(ckpt.path))
     parts = [
         "\n".join(["---", *metadata, "---"]),
         f"# {config['name']}",

@@ -11,12 +11,7 @@ from data.orders import MASKED
 from data.prepared import folder_of, found_path, measure_of
 from measures.measure import NamedRun
 from runtime.errors import UserError
-from runtime.names import REFERENCES, check_apart
-
-
-def renamed(path: Path) -> str:
-    """What to do where two rows have one name."""
-    return f"give one another, as in other={path}"
+from runtime.names import REFERENCES, RENAMED, check_apart
 
 
 def check_together(
@@ -51,7 +46,7 @@ def check_comparable(runs: Sequence[NamedRun], masked: bool = False) -> None:
     """UserError if two of the rows cannot stand in one table. `masked`: of masked diffusion, too."""
     configs = [(run.path, run.ckpt.config) for run in runs]
     check_together(configs, itemgetter("tokenizer_fingerprint", "data_sha256"), masked)
-    check_apart([*REFERENCES, *(run.name for run in runs)], renamed(runs[-1].path))
+    check_apart([*REFERENCES, *(run.name for run in runs)], RENAMED)
 
 
 def check_planned(configs: Sequence[dict[str, Any]], masked: bool = False) -> None:

@@ -56,7 +56,7 @@ class CurveConfig:
 class CurveSession(Session):
     def __init__(self, c: CurveConfig):
         self.subjects: Sequence[NamedRun] = open_runs(c.checkpoints)
-        self.settings: dict[str, Any] = {"part": True} if c.part else {}
+        self.settings: dict[str, Any] = {"part": c.part}
         self.part = c.part
 
     def whole(self, row: Row) -> bool:
@@ -76,6 +76,9 @@ def last_step(row: Row) -> int:
 
 class CurveMeasure(Measure):
     name, config, session = "curve", CurveConfig, CurveSession
+
+    def check(self, c: CurveConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        return {"part": c.part}
 
     def view(self, rows: list[Row]) -> View:
         """Validation perplexity at each evaluation: mean over the seeds of a training, and that of each."""

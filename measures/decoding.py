@@ -170,6 +170,8 @@ def measured(
 class DecodingSession(Session):
     """The runs that are asked for, and the truth of both splits."""
 
+    reference_names = ("truth",)
+
     def __init__(self, c: DecodingConfig):
         """UserError for all that cannot be measured, before any work."""
         self.c, self.device = c, get_device(c.device)

@@ -69,6 +69,8 @@ class FrontierConfig(TextsConfig):
 class FrontierSession(Session):
     """The runs that are asked for, and the human texts that theirs are compared with."""
 
+    reference_names = ("human",)
+
     def __init__(self, c: FrontierConfig):
         """UserError for all that cannot be measured, before any work."""
         self.c = c

@@ -19,7 +19,7 @@ from runtime.checkpoint import Checkpoint, Degenerate, find, load, weights_diges
 from runtime.configurator import completed
 from runtime.errors import UserError
 from runtime.files import foreign
-from runtime.names import check_apart, named_path
+from runtime.names import RENAMED, check_apart, named_path
 from runtime.provenance import commit, versions
 
 Viewer = Callable[[list[Row]], View]
@@ -46,6 +46,7 @@ class Session:
 
     subjects: Sequence[Any]  # of a Subject each
     settings: dict[str, Any]  # what two rows must share to stand in one table
+    reference_names: Sequence[str] = ()  # of the rows that no run stands behind: human text, noise, the truth
 
     def __init__(self, c: Any):
         """UserError for all that cannot be measured, before any work."""
@@ -55,8 +56,8 @@ class Session:
         return True
 
     def references(self) -> list[Row]:
-        """Rows that no run stands behind: human text, noise, the truth. They have a name each."""
-        return []
+        """The rows of `reference_names`, in their order, each with its "name"."""
+        raise NotImplementedError
 
     def numbers(self, subject: Any) -> Row:
         """The numbers of one row. Degenerate if the model's are not numbers."""
@@ -181,10 +182,11 @@ def measure_runs(
     kept, out = kept_rows(store, measure, session.settings), []
     names = [subject.name for subject in session.subjects]
     # files have these names
-    check_apart([*(kept.keys() - {*names}), *names], "give one another, as in other=RUN")
+    check_apart([*(kept.keys() - {*names}), *names], RENAMED)
     common = common_fields(measure, session.settings)
     references = [row for row in kept.values() if row.get("reference")]
-    if not (references and all(map(session.whole, references))):
+    lacking = {*session.reference_names} - {row["name"] for row in references}
+    if lacking or not all(map(session.whole, references)):
         references = [{**common, "reference": True, **row} for row in session.references()]
         store.put(references)
     for subject in session.subjects:

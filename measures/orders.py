@@ -155,6 +155,7 @@ class OrdersSession(Session):
         settled = {"gaps": self.gaps, "dtype": self.dtype}
         corpus = {"block_size": self.length, "corpus": self.data.info["sha256"]}
         self.settings = settings_of(c) | settled | corpus
+        self.reference_names = ("truth",) if self.truth else ()
         self._truths: dict[tuple[str, float], Questions] | None = None
 
     @property
@@ -165,7 +166,7 @@ class OrdersSession(Session):
             self._truths = {
                 (kind, share): questions(self.truth.log_probs, windows, share, kind, self.data.given)
                 for kind in KINDS
-                for share in (self.c.known if self.truth else ())
+                for share in self.c.known
                 if self.truth
             }
         return self._truths
@@ -173,8 +174,7 @@ class OrdersSession(Session):
     def references(self) -> list[Row]:
         """What the truth has itself: the judgement of real texts and, of sequences that begin with what is
         given, its `nll` over the whole split."""
-        if not self.truth:
-            return []
+        assert self.truth is not None  # else there are none
         judged = self.truth.judge(spread(self.data.ids, self.c.texts, self.length))
         if self.data.given and isinstance(self.truth, Sequences):
             # no order changes it, and no model has less on average

@@ -311,6 +311,21 @@ def space_of(row: str, c: TableConfig) -> Space:
     return {key: v for key, v in space.items() if key not in fixed}
 
 
+def trial_settings(c: TableConfig, row: str) -> dict[str, Any]:
+    """What two trials of a row must share."""
+    keys = ("overlay", "flags", "tune_seed", "space", "design")
+    return {key: getattr(c, key) for key in keys} | {"own_space": c.own_space.get(row, {})}
+
+
+def check_settings(c: TableConfig, trials: Iterable[Row], path: Path | None, remedy: str) -> None:
+    """UserError with the `remedy` for trials, which are in the file `path`, of other settings than c's."""
+    for trial in trials:
+        if differences := other_settings(
+            {"own_space": {}} | trial["settings"], trial_settings(c, trial["row"])
+        ):
+            raise UserError(f"{path} holds trials of other settings ({'; '.join(differences)}): {remedy}")
+
+
 class Search:
     """The trials of a table's rows: what is asked for, and the store with those that are over."""
 
@@ -320,12 +335,7 @@ class Search:
         check_own_space(c)
         self.c, self.store = c, store
         kept = trials_in(store)
-        for row in kept:
-            if differences := other_settings({"own_space": {}} | row["settings"], self.settings(row["row"])):
-                raise UserError(
-                    f"{store.path} holds trials of other settings ({'; '.join(differences)}): "
-                    "use those settings, or another --name"
-                )
+        check_settings(c, kept, store.path, "use those settings, or another --name")
         names = {words_of(row)[0] for row in c.rows}
         note_changed_heads(row for row in kept if row["row"] in names)
         lead = self.shared(c.rows[0])
@@ -341,11 +351,6 @@ class Search:
                 f"{store.path} holds trials of another training text ({before[:12]}, now {now[:12]}): "
                 "use another --name"
             )
-
-    def settings(self, name: str) -> dict[str, Any]:
-        """What two trials of a row must share."""
-        keys = ("overlay", "flags", "tune_seed", "space", "design")
-        return {key: getattr(self.c, key) for key in keys} | {"own_space": self.c.own_space.get(name, {})}
 
     def trials(self, row: str) -> list[Row]:
         return trials_of(trials_in(self.store), words_of(row)[0], self.c.trials)
@@ -387,7 +392,7 @@ class Search:
     def row_of(self, trial: Trial, ended: Ended) -> Row:
         """What the store says of a trial that is over."""
         return {
-            **{"measure": NAME, "definition": DEFINITION, "settings": self.settings(trial.row)},
+            **{"measure": NAME, "definition": DEFINITION, "settings": trial_settings(self.c, trial.row)},
             **{"name": trial.out.name, **trial.fields, "trial": trial.index, "point": trial.point},
             **{"nll": math.inf if ended.nll is None else ended.nll, "diverged": ended.nll is None},
             **{"vocab_size": ended.config["vocab_size"], "training": training_of(ended.config)},

@@ -16,7 +16,7 @@ from evaluation.scorer import MAUVE, Judge, open_scorer, scorer_digest
 from evaluation.settings import EvaluationConfig, PaperConfig, Settings, settings
 from evaluation.statistics import LEAST_SEEDS
 from evaluation.texts import cut, decode, measured, text_metrics
-from measures.checks import check_planned, check_text, renamed
+from measures.checks import check_planned, check_text
 from measures.columns import ALL, PAPER, Column, shown
 from measures.jobs import data_of
 from measures.measure import Measure, NamedRun, Session, Subject
@@ -47,7 +47,7 @@ from runtime.checkpoint import Degenerate
 from runtime.errors import UserError
 from runtime.files import beside, check_writable
 from runtime.files import replacing as whole_file
-from runtime.names import REFERENCES, check_apart
+from runtime.names import REFERENCES, RENAMED, check_apart
 
 if TYPE_CHECKING:  # see figures.pyplot
     from matplotlib.figure import Figure
@@ -74,9 +74,9 @@ class TextSession(Session):
         opened = open_all(replace(c, checkpoints=runs), scorer_digest(c.scorer))
         named, self.s, self.data, self.device = opened
         subjects: list[NamedRun | Texts] = [*named, *(fitting(file, self.s) for file in files)]
-        check_apart([*REFERENCES, *(subject.name for subject in subjects)], renamed(subjects[-1].path))
+        check_apart([*REFERENCES, *(subject.name for subject in subjects)], RENAMED)
         self.subjects: Sequence[Subject] = subjects
-        self.settings = vars(self.s)
+        self.settings, self.reference_names = vars(self.s), REFERENCES
         check_place(c)
         self.judge: Judge | None = None
         if c.scorer:

@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import itertools
 import json
+import re
 import statistics
 import sys
 from datetime import date as Date
@@ -147,22 +148,29 @@ def score(folder: Path, models: list[str], trust_remote_code: bool) -> None:
     """Adds the scores of models, SEED=PATH each, to an entry. A seed's earlier line is replaced."""
     if not models:
         raise ValueError("--score takes the models, too: SEED=PATH for each")
+    for model in models:
+        if not re.fullmatch(r"\d+=.+", model):
+            raise ValueError(f"{model!r} is no model with its seed: give SEED=PATH")
     pairs = {int(seed): Path(where) for seed, _, where in (model.partition("=") for model in models)}
-    folder.mkdir(parents=True, exist_ok=True)
     language, path = Language(), folder / "scores.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     rows = {row["seed"]: row for row in map(json.loads, lines)}
+    digests = {seed: digest(where) for seed, where in pairs.items()}
+    folder.mkdir(parents=True, exist_ok=True)
     for seed, where in pairs.items():
         numbers = language.score(str(where), "test", CONTEXT, trust_remote_code=trust_remote_code)
-        rows[seed] = {"seed": seed, "language": language.machine.digest, "sha256": digest(where)} | numbers
+        rows[seed] = {"seed": seed, "language": language.machine.digest, "sha256": digests[seed]} | numbers
         print(f"{seed}={where}: {numbers[KEY]:.4f} nats")
         path.write_text("".join(json.dumps(rows[n]) + "\n" for n in sorted(rows)), encoding="utf-8")
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file, or of a folder's weights."""
+    """SHA-256 of a file, or of a folder's weights. ValueError for a folder without safetensors."""
     sha = hashlib.sha256()
-    for file in sorted(path.glob("*.safetensors")) if path.is_dir() else [path]:
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    if not files:
+        raise ValueError(f"{path} holds no weights as safetensors: save the model in this format")
+    for file in files:
         with file.open("rb") as stream:
             while block := stream.read(1 << 20):
                 sha.update(block)
@@ -233,7 +241,9 @@ def board(records: list[Record]) -> str:
 
 
 def page(text: str, records: list[Record]) -> str:
-    """README.md with the board of these entries between its marks."""
+    """README.md with the board of these entries between its marks. ValueError for a text without these."""
+    if any(text.count(mark) != 1 for mark in MARKS):
+        raise ValueError(f"the README has not once each of {MARKS[0]} and {MARKS[1]}: the board goes between")
     before, rest = text.split(MARKS[0])
     return f"{before}{MARKS[0]}\n\n{board(records)}\n{MARKS[1]}{rest.split(MARKS[1])[1]}"
 
@@ -255,7 +265,7 @@ def main(argv: list[str], home: Path = HERE) -> int:
         records = read_all(home)
         text = readme.read_text(encoding="utf-8")
         made = page(text, records)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if c.write:

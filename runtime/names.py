@@ -11,6 +11,7 @@ from pathlib import Path
 from runtime.errors import UserError
 
 REFERENCES = ("human", "unigram noise", "loop")  # the rows of a table that no model wrote
+RENAMED = "give one another, as in other=RUN"  # what to do where two rows of a table have one name
 LONGEST = 150  # bytes; with its endings, a file's name may have 255
 
 

@@ -256,8 +256,8 @@ def test_what_is_claimed_of_gaps_holds():
 
 def test_what_is_claimed_of_climbs_holds():
     table = rows("climbs", "orders")
-    rest = {row: runs.parts for row, runs in rows("climbs.rest", "rest").lines.items()}
-    truth = rest.pop("truth")
+    of_rest = rows("climbs.rest", "rest")
+    rest, truth = {row: runs.parts for row, runs in of_rest.models.items()}, of_rest.truth.parts
     least = truth[LATER].mean.mean
     assert 0.15 < 1 - least / truth[TENTH].mean.mean < 0.25
     errors = [parts[LATER].mean.mean for row, parts in rest.items() if row != "baseline"]

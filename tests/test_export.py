@@ -466,11 +466,12 @@ def test_the_card_says_what_it_is(row, token_folder, tmp_path, monkeypatch):
     measured = {"measure": "text", "definition": 1, "settings": {}, "name": "run", "ppl_tok": 12.345}
     measured["weights_sha256"] = weights_digest(tmp_path / "run" / "best")
     Store(tmp_path / "results" / "one.jsonl").put([measured])
+    (tmp_path / "results" / "of_another_program.jsonl").write_text('{"text": "a b c"}\n')
     monkeypatch.setattr(card, "WORK", tmp_path)
     export.export(tmp_path / "run", tmp_path / "hf")
     text = (tmp_path / "hf" / "README.md").read_text()
     assert "| PPL_tok | 12.35 |" in text or "| PPL_tok | 12.34 |" in text
-    assert "results/one.jsonl" in text and "license" not in text.split("---")[1]
+    assert "As measured in results/one.jsonl, on" in text and "license" not in text.split("---")[1]
     assert "8 draws" in text and "the order `random`" in text
 
 

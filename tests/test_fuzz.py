@@ -125,6 +125,8 @@ CASES = [
             ("run --lenght 3 --tempreature=x", "did you mean 'length'?; unknown key 'tempreature'"),
             ("nosuch", "nosuch"), ("text", "no checkpoint"),
             ("run --device=cpu '--infill=<3>'", "reads from left to right"),
+            ("run --prompt=x --prompts=prompts.txt", "give one of the two"),
+            ("run --top=3", "top = 3: it is of --density"),
         )
     ],
     ("sample", f"{SAMPLE} --prompts=prompts.txt", {"prompts.txt": b"\xff\xfe\n"}, "prompts.txt"),
@@ -132,7 +134,7 @@ CASES = [
         "new_tokens=99": "block_size", "data=nosuch": "nosuch", "data=text": "train.bin",
         "split=train": "split = 'train'", "protocol=paper --split=test": "split = 'test'",
     }),
-    ("eval", f"run {EVAL}", {}, "other=run"),
+    ("eval", f"run {EVAL}", {}, "other=RUN"),
     ("eval", "", {}, "checkpoints is missing"),
     ("eval", f"words {EVAL}", {}, "different token files"),
     *[

@@ -12,6 +12,7 @@ import torch
 from conftest import TINY, train_in_process
 
 import eval_diversity
+import report
 import table
 import train
 from data.batches import TextSource, Windows
@@ -55,6 +56,8 @@ def test_sequences_that_begin_with_given_tokens_are_no_text(folder, tmp_path):
     for program, flags in ((eval_diversity, []), (table, ["--measure=frontier"])):
         with pytest.raises(UserError, match="are no text: python table.py --measure=orders measures such"):
             program.main([*flags, *argv])
+    with pytest.raises(UserError, match="are no text: python table.py --measure=orders measures such"):
+        report.main([*argv[:2], "--prompt_tokens=5", "--new_tokens=5", f"--out={tmp_path / 't.html'}"])
     assert not list(tmp_path.glob("t.*"))
 
 

@@ -112,6 +112,11 @@ def test_numbers_follow_each_other_and_scores_are_of_one_language(home, capsys):
     assert check.main([], home) == 1 and "of another language" in capsys.readouterr().err
 
 
+def test_a_page_without_a_place_for_the_board(home, capsys):
+    (home / "README.md").write_text("# Records\n")
+    assert check.main([], home) == 1 and "has not once each of <!-- board" in capsys.readouterr().err
+
+
 def test_the_verifier_scores_models_of_anybodys(tmp_path, monkeypatch, capsys):
     """Here a table of the next word given the last one, in a small language."""
     lang = Language(train=600, validation=600, test=900, themes=5, nouns=12, verbs=8, adjectives=6, adverbs=4)
@@ -124,7 +129,12 @@ def test_the_verifier_scores_models_of_anybodys(tmp_path, monkeypatch, capsys):
     rows = [check.Scored.model_validate_json(line) for line in open(tmp_path / "scores.jsonl")]
     assert [row.seed for row in rows] == [2, 3] and rows[0].kl_truth_model != rows[1].kl_truth_model
     assert rows[1].kl_truth_model == lang.score(tmp_path / "3.npy")["kl_truth_model"]
-    for models, says in (([], "takes the models"), ([f"3={tmp_path}/3.npy", "seed2=x"], "seed2")):
+    for models, says in (
+        ([], "takes the models"),
+        ([f"3={tmp_path}/3.npy", "seed2=x"], "'seed2=x' is no model with its seed"),
+        ([f"{tmp_path}/3.npy"], "give SEED=PATH"),
+        ([f"3={tmp_path}"], "holds no weights as safetensors"),
+    ):
         assert check.main(["--score", str(tmp_path / "new"), *models]) == 1
         assert says in capsys.readouterr().err and not (tmp_path / "new").exists()
     assert rows[0].sha256 != rows[1].sha256 and rows[0].language == lang.machine.digest

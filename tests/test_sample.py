@@ -407,6 +407,8 @@ def test_show_has_a_colour_for_rank_and_mass(run, capsys):
     first = lambda text: text.split("\x1b[")[:2]
     assert first(rank)[0] == "the 日" and {*re.findall(r"38;5;(\d+)m", rank)} == {"99"}
     assert first(mass)[0] == "the 日" and "99" not in re.findall(r"38;5;(\d+)m", mass)
+    titles = re.findall("--- .*", command(run[0], capsys, "--num_samples=2", "--show"))
+    assert titles == ["--- sample 1", "--- sample 2"]
 
 
 def test_colour_levels_by_hand():

@@ -388,6 +388,8 @@ def test_a_tuned_table(start, capsys):
         start("--tuned", seeds=[1, 2], tune_seed=7, rows=["baseline"])
     assert start("--tuned", "--partial", seeds=[2, 3]) == 0 and len(start.trained) == 4
     assert "smooth_gpt (0 of 2 trials): left out" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"trials of other settings .flags '', now .*--tuning=.*mini.jsonl"):
+        start("--tuned", seeds=[2, 3], rows=["baseline"], flags="--max_steps=9")
     # another table may take its points from there
     other = dict(name="other", tuning="results/mini.jsonl", seeds=[4], rows=["baseline"])
     assert start("--tuned", "--commands", **other) == 0

@@ -117,6 +117,18 @@ def test_a_training_that_diverged_has_no_curve_and_stands_in_its_table(trained, 
     assert [path.name for path in measure.draw([row, lost], tmp_path / "t")] == ["t.png"]
 
 
+def test_curves_of_a_part_of_the_split_do_not_stand_beside_those_of_the_whole(trained, tmp_path):
+    at = ["--measure=curve", str(trained), f"--out={tmp_path / 't'}"]
+    assert table.main(at) == 0
+    with pytest.raises(ValueError, match="rows of other settings .part False, now True"):
+        table.main([*at, "--part"])
+    rows = Store(tmp_path / "t.jsonl").rows("curve")
+    Store(tmp_path / "t.jsonl").put([row | {"settings": {}} for row in rows])  # as they were once written
+    assert table.main(at) == 0
+    with pytest.raises(ValueError, match="rows of other settings .part False, now True"):
+        table.main([*at, "--part"])
+
+
 def test_measures_of_a_run_are_shown(trained, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     texts = ["--texts=6", "--prompt_tokens=4", "--new_tokens=12", "--values=0.5,1", "--device=cpu"]
@@ -142,7 +154,7 @@ def test_the_committed_tables_are_sound(files, tmp_path):
 def test_committed_rows_are_those_of_their_table():
     """What an earlier version did not record is the default, and no difference; of another optimizer it is
     one, or a table of it would keep those rows."""
-    c = asked("heads", results=str(RESULTS), partial=True)
+    c = asked("heads", results=str(RESULTS), tuning=str(RESULTS / "heads.jsonl"), partial=True)
     rows = {row["name"]: row for row in Store(RESULTS / "heads.jsonl").rows("text") if "training" in row}
     for flags, says in ((c.flags, ""), (f"{c.flags} --optimizer=adamw", "optimizer ('muon', not 'adamw')")):
         runs = [run for run in runs_of(replace(c, flags=flags)) if run.out.name in rows]

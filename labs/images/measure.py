@@ -140,6 +140,8 @@ def load_classifier(path: str, images: ImageSet) -> LanguageModel:
 class ImagesSession(Session):
     """The runs that are asked for, and the images that theirs are compared with."""
 
+    reference_names = ("other held-out images", "the same through the tokenizer", "uniform noise of codes")
+
     def __init__(self, c: ImagesConfig):
         """UserError for all that cannot be measured, before any work."""
         self.c, self.device = c, get_device(c.device)
@@ -167,16 +169,13 @@ class ImagesSession(Session):
         self.real, self.labels = seen(self.classifier, real.pixels), real.labels
 
     def references(self) -> list[Row]:
-        """Other held-out images, the same through the tokenizer, and uniform noise of codes."""
         codec, rng = self.codec, np.random.default_rng(self.c.seed)
         noise = rng.integers(codec.codes, size=(len(self.labels), math.prod(codec.grid)))
         through = codec.decode(codec.encode(self.others.pixels))
-        made = {
-            "other held-out images": (self.others.pixels, self.others.labels),
-            "the same through the tokenizer": (through, self.others.labels),
-            "uniform noise of codes": (codec.decode(noise), self.labels),
-        }
-        rows = [{"name": name, **self._judged(pixels, labels)} for name, (pixels, labels) in made.items()]
+        images = self.others.pixels, through, codec.decode(noise)
+        labels = self.others.labels, self.others.labels, self.labels
+        judged = map(self._judged, images, labels)
+        rows = [{"name": name, **numbers} for name, numbers in zip(self.reference_names, judged)]
         classifier = Path(self.c.classifier).name
         rows[0]["about"] = {"images": len(self.labels), "classifier": classifier, "codes": self.layout.codes}
         return rows

@@ -158,14 +158,15 @@ class RestSession(Session):
         truth = two_sided(data, "climbs", T)
         task = truth.task if isinstance(truth, Sequences) else None
         self.chain = task if isinstance(task, Chain) else None  # None where nobody knows the truth
+        self.reference_names = ("truth",) if self.chain else ()
 
     def whole(self, row: Row) -> bool:
         return "problem" in row or has_arrays(self.c.out, row["name"])
 
     def references(self) -> list[Row]:
-        """The exact posterior, where it is known."""
-        if not (chain := self.chain):
-            return []
+        """The exact posterior."""
+        chain = self.chain
+        assert chain is not None  # else there are none
         panels = [Panel.from_truth(chain, text, self.c.seed) for text in self._drawn()]
         self._write("truth", panels)
         parts = {part: truth_errors(chain, self.windows, known) for part, known in self.parts.items()}

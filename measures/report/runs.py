@@ -13,7 +13,7 @@ from data.held_out import HeldOut, Truth
 from data.orders import MASKED
 from data.tokenizers import Tokenizer
 from evaluation.any_order import FREE, reader_of
-from evaluation.filling import diffusion, one_by_one
+from evaluation.filling import diffusion, filled_in, in_order
 from evaluation.gaps import added
 from evaluation.sampling import entropies, generate, weight_draws
 from evaluation.scoring import document_blocks
@@ -122,7 +122,9 @@ def examine(
         parameters.append(sum(p.numel() for p in scoring))
         draws = weight_draws(model, ckpt.config, settings.samples, settings.seed, settings.dtype)
         about = f"{ckpt.config['head']}, step {ckpt.progress['step']}"
-        for prompt, tokens in zip(shown, continued(model, prompts, split.truth, draws, tokenizer, settings)):
+        order = ckpt.config.get("order", "left_to_right")
+        texts_of_run = continued(model, order, prompts, split.truth, draws, tokenizer, settings)
+        for prompt, tokens in zip(shown, texts_of_run):
             prompt.continued.append(Continuation(run.name, about, tokens))
         if split.truth and ckpt.config.get("order") != MASKED:
             distributions[run.name] = next_words(model, split, places, draws, settings)
@@ -146,6 +148,7 @@ def darkest(prompts: list[Prompt]) -> dict[str, float]:
 
 def continued(
     model: LanguageModel,
+    order: str,
     prompts: Prompts,
     truth: Truth | None,
     draws: Draws,
@@ -155,7 +158,7 @@ def continued(
     """The tokens after each prompt."""
     generator = torch.Generator(float64_device(settings.device)).manual_seed(settings.seed)
     start, new = torch.from_numpy(prompts.prompt).to(settings.device), prompts.human.shape[1]
-    drawn = forwards if model.trunk.config.order == "left_to_right" else filled
+    drawn = forwards if order == "left_to_right" else partial(filled, order=order)
     text, nll, unsure, rank = drawn(model, start, new, draws, generator, settings.dtype)
     forbidden = np.zeros((len(text), new), bool)
     if truth:
@@ -190,12 +193,19 @@ def forwards(
 
 
 def filled(
-    model: LanguageModel, start: Tensor, new: int, draws: Draws, generator: torch.Generator, dtype: str
+    model: LanguageModel,
+    start: Tensor,
+    new: int,
+    draws: Draws,
+    generator: torch.Generator,
+    dtype: str,
+    order: str,
 ) -> Drawn:
-    """Draws texts in random order, a token a pass; masked diffusion takes as many rounds as tokens."""
+    """Draws texts a token a pass, in an order that the model was trained in; masked diffusion takes as many
+    rounds as tokens."""
     free = torch.full((len(start), new), FREE, device=start.device)
     c = reader_of(model, torch.cat((start, free), 1), draws, dtype=dtype)
-    sampler = partial(diffusion, steps=new) if model.trunk.config.order == MASKED else one_by_one
+    sampler = partial(diffusion, steps=new) if order == MASKED else partial(in_order, order=filled_in(order))
     done = sampler(c, generator=generator)
     assert done.p is not None
     return done.text, -done.p[:, -new:].log(), None, done.rank[:, -new:]

@@ -36,7 +36,6 @@ CAPTIONS = {
     "ece": "Calibration: " + next(c.what for c in HONEST if c.key == "ece"),
     "trials": "All trials of the search",
     "forest": "Perplexity over softmax's: tuned, and at the shared point that is softmax's best",
-    "budgets": "Perplexity over tuned softmax's, against training tokens",
     "rest.embeddings": "Whole climbs that each row sampled beside real ones, t-SNE of their rates",
     "embeddings": "Texts of each row beside human ones, t-SNE of their embeddings",
     "samplers": "What each sampler writes, against its model evaluations",
