@@ -49,7 +49,7 @@ from runtime.configurator import cli
 from runtime.device import autocast, get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
 from runtime.files import lock_of, locked, write_json
-from runtime.gpt2 import from_gpt2
+from runtime.gpt2 import from_gpt2, vocabulary_of
 
 
 class Teacher:
@@ -77,9 +77,7 @@ class Teacher:
         else:
             trunk = from_gpt2(name)
             self.model = LanguageModel(trunk, make_head("softmax", trunk.config.vocab_size, trunk.embedding))
-            # a transformers folder names no tokenizer that could be compared; GPT-2's size means GPT-2's
-            V = trunk.config.vocab_size
-            has = ("gpt2", "gpt2", V) if V == 50257 else (tokenizer, fingerprint, V)
+            has = vocabulary_of(trunk, tokenizer, fingerprint)
         order = self.model.trunk.config.order
         if order != "left_to_right":
             raise UserError(

@@ -434,7 +434,8 @@ class GPT(Trunk):
 
 class Modern(GPT):
     """The trunk of today's small models, from left to right: rotary positions, RMSNorm without weights (also
-    of the embedded tokens), normed queries and keys, squared ReLU, no biases. `tied = False` belongs to it.
+    of the embedded tokens), normed queries and keys, squared ReLU, no biases. In config/modern.py it is not
+    tied.
 
     Sources: modded-nanogpt (Jordan et al. 2024) and nanochat (Karpathy 2025), see also `rotated`.
     """

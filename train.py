@@ -256,24 +256,22 @@ class Trainer:
                 if self.stopped():
                     return self.leave()
                 if self.step == c.max_steps:
-                    break
+                    return self.finish()
                 t = time.perf_counter()
                 loss = self.train_step()
                 self.report(loss, c.batch_size * c.block_size / (time.perf_counter() - t))
         except Diverged as e:
             return self.give_up(e)
+        except Interrupted:  # the test
+            return self.leave()
         finally:
             self.bar.close()
             self.profile.close()
-        return self.finish()
 
     def evaluation_due(self) -> bool:
         c, step = self.config, self.step
-        if step == c.max_steps:
-            return True
-        if c.eval_steps:
-            return step in c.eval_steps
-        return step > 0 and step % c.eval_interval == 0
+        due = step in c.eval_steps if c.eval_steps else step > 0 and step % c.eval_interval == 0
+        return due or step == c.max_steps
 
     def stopped(self) -> bool:
         """Whether a signal asked any process to stop."""
@@ -408,8 +406,8 @@ class Trainer:
     def give_up(self, error: Diverged) -> int:
         """Names the last good checkpoint; the exit code."""
         good = "there is no checkpoint yet"
-        if (self.out / "last").is_dir():
-            last = checkpoint.load(checkpoint.find(self.out, "last"), classifier=True)
+        if checkpoint.begun(self.out):
+            last = checkpoint.load(checkpoint.find(self.out, "last"), weights=False, classifier=True)
             good = f"the last good checkpoint is {last.path} (step {last.progress['step']})"
         self.say(f"stopped at {error}; {good}; try a lower learning_rate or a longer warm-up")
         if self.log:  # with the configuration: there may be no checkpoint that has it

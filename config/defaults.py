@@ -160,6 +160,8 @@ class TrainConfig:
             yield f"head_rank = {self.head_rank}: at most n_embd = {self.n_embd}, or 0 for the full rank"
         if self.labels != "true" and self.label_weight > 1:
             yield f"label_weight = {self.label_weight}: a label value is at most 1"
+        if self.labels != "true":
+            yield from _refusals(partial(self.label_settings().count, self.block_size))
         if self.labels != "true" and not self.keep_true and self.head != "sigmoid":
             yield "keep_true = False: leave it out; only the head 'sigmoid' learns without a true token"
         if self.labels != "true" and self.order != "left_to_right":

@@ -143,10 +143,12 @@ class TextSource:
         x = self._drop(x, step, rows)
         T, given = self.windows.block_size, self.windows.given
         if self.order.name == "left_to_right":
+            targets = self.labels.targets(mine, x, y)
             if given:  # the last token has no loss either: its next one is another sequence's
-                at = torch.arange(T)
-                y = torch.where((at >= given - 1) & (at < T - 1), y, -1)
-            return Batch(x, self.labels.targets(mine, x, y).kept())
+                at = torch.arange(T).repeat(len(x))[:, None]
+                ids = torch.where((at >= given - 1) & (at < T - 1), targets.ids, -1)
+                targets = targets._replace(ids=ids)
+            return Batch(x, targets.kept())
         extra = self.windows.tokens.info["vocab_size"]  # id of the start or the mask token
         if self.order.name == MASKED:
             counts, weight = self.order.hidden(step, rows, self.batch_size, T - given)

@@ -16,7 +16,9 @@ class LabelSettings:
     seed: int = 1337  # of the choice of positions
 
     def count(self, block_size: int) -> int:
-        """m for windows of `block_size`."""
+        """m for windows of `block_size`. UserError for what cannot be."""
+        if block_size > 65536:  # places are kept in 16 bits
+            raise UserError(f"block_size = {block_size}: a teacher labels windows of at most 65536 tokens")
         m = round(self.positions * block_size) if self.positions <= 1 else int(self.positions)
         if not 1 <= m <= block_size:
             raise UserError(

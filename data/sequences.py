@@ -1,8 +1,8 @@
 """Sequences whose exact distributions are known, given any of their tokens: what their corpora share.
 
 A task answers p(x_i = v | the known tokens) exactly, so it is a perfect any-order model of itself. Arrays are
-float64 and int64; an unknown token is UNKNOWN. The function `truth` of a corpus' prepare.py returns
-`Sequences` of its task, or another evaluation.two_sided.TwoSided.
+float64 and int64; an unknown token is UNKNOWN. The method `truth` of a corpus returns `Sequences` of its
+task, or another evaluation.two_sided.TwoSided.
 """
 
 import math

@@ -184,12 +184,11 @@ class StopGradient(Head):
 
     def __init__(self, vocab_size: int, of: str = "softmax", of_args: dict | None = None):
         super().__init__(vocab_size)
-        from . import HEADS  # here, because it holds this class
+        from . import named_head  # here, because it knows this class
 
-        if of not in HEADS or of == "stop_gradient":
-            others = ", ".join(name for name in HEADS if name != "stop_gradient")
-            raise ValueError(f"of = {of!r}: use the name of another head: {others}")
-        self.of = HEADS[of](vocab_size, **(of_args or {}))
+        if of == "stop_gradient":
+            raise ValueError(f"of = {of!r}: use the name of another head")
+        self.of = named_head(of, vocab_size, of_args)
         self.of.requires_grad_(False)
         self.bias, self.cosine, self.sparse = self.of.bias, self.of.cosine, self.of.sparse
         self.reads_scale = self.of.reads_scale

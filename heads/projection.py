@@ -112,12 +112,6 @@ def across_(gradient: Tensor, x: Tensor, rows: int) -> None:
         g -= w * (w * g).sum(1, keepdim=True)
 
 
-def sphere(hidden: Tensor) -> Tensor:
-    """Rows of length sqrt(C), as a LayerNorm without parameters leaves them: times unit rows, sqrt(C)
-    cosines."""
-    return unit(hidden) * math.sqrt(hidden.shape[-1])
-
-
 def check_learned(head: Head) -> None:
     """ValueError if a gain before this head cannot be learned."""
     if head.reads_scale:
@@ -128,7 +122,8 @@ def amplified(hidden: Tensor, head: Head, gain: Tensor | float) -> Tensor:
     """g h, in h's precision: what makes the products with the weights g h W^T. Of a head on cosines, rows of
     the length g sqrt(C), in float32 at least, which the head is told."""
     if head.cosine:
-        hidden, head.scale = sphere(hidden), gain * math.sqrt(hidden.shape[-1])
+        root = math.sqrt(hidden.shape[-1])
+        hidden, head.scale = unit(hidden) * root, gain * root
     if isinstance(gain, Tensor):
         if gain.requires_grad:
             check_learned(head)

@@ -102,7 +102,7 @@ def read_flags(argv: list[str], kinds: dict[str, Any]) -> tuple[list[str], list[
         if get_origin(kind) is Annotated:
             kind = kind.__origin__
         value: Any = text
-        if not equals and kind is bool:
+        if not equals and kind is bool and left[-1:] not in (["True"], ["False"]):
             value = True
         elif not equals:
             value = left.pop() if left and not left[-1].startswith("--") else MISSING

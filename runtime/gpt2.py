@@ -94,6 +94,13 @@ def from_gpt2(name: str) -> GPT:
     return model
 
 
+def vocabulary_of(trunk: GPT, tokenizer: str, fingerprint: str) -> tuple[str, str, int]:
+    """(tokenizer, its fingerprint, size) of a transformers folder's vocabulary. It names no tokenizer that
+    could be compared with the corpus': GPT-2's size means GPT-2's, any other the corpus' own."""
+    V = trunk.config.vocab_size
+    return ("gpt2", "gpt2", V) if V == 50257 else (tokenizer, fingerprint, V)
+
+
 def to_gpt2(model: GPT, folder: str | Path, end: int | None = None, pad: int | None = None) -> None:
     """Writes the trunk as a `GPT2LMHeadModel` folder that transformers reads.
 

@@ -72,15 +72,10 @@ def start_trackers(c: "TrainConfig", settings: dict[str, Any]) -> list[Tracker]:
     if c.wandb:
         started.append(start_wandb(c.wandb_project, c.name, settings, Path(c.out_dir)))
     if c.trackio:
-        started.append(start_trackio(c.wandb_project, c.name, settings))
+        import trackio  # keeps runs on this machine; `trackio show` opens the page of all
+
+        started.append(trackio.init(project=c.wandb_project, name=c.name, config=settings))
     return started
-
-
-def start_trackio(project: str, name: str, config: dict[str, Any]) -> Tracker:
-    """A Trackio run with `config`, kept on this machine. `trackio show` opens the page of all runs."""
-    import trackio
-
-    return trackio.init(project=project, name=name, config=config)
 
 
 def start_wandb(project: str, name: str, config: dict[str, Any], out: Path) -> Tracker:

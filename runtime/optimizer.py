@@ -178,17 +178,13 @@ def load_optimizer(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScale
         state = dict(ckpt.optimizer or {})
         scaler.load_state_dict(state.pop("scaler", {}))
         optimizer.load_state_dict(state)
-        fits = all(_fits(part) for part in getattr(optimizer, "parts", (optimizer,)))
+        if not all(_fits(part) for part in getattr(optimizer, "parts", (optimizer,))):
+            raise ValueError("other shapes")
     except Exception as e:  # torch trusts what it is given, and fails in many ways
         raise UserError(
             f"the checkpoint {ckpt.path} cannot be read: optimizer.pt is not of this model "
             f"({type(e).__name__}); use another one or train again"
         ) from e
-    if not fits:
-        raise UserError(
-            f"the checkpoint {ckpt.path} cannot be read: optimizer.pt is not of this model; use another one "
-            "or train again"
-        )
 
 
 def _fits(optimizer: torch.optim.Optimizer) -> bool:

@@ -1,5 +1,6 @@
 """Where a row comes from: the repository's commit and the versions of libraries."""
 
+import shutil
 import subprocess
 import sys
 from importlib.metadata import version
@@ -8,8 +9,8 @@ from runtime.places import CODE, INSTALLED
 
 
 def _git(*arguments: str) -> str | None:
-    """What git says of this repository; None where there is none."""
-    if INSTALLED:  # perhaps within somebody's other repository
+    """What git says of this repository; None where there is none, or no git."""
+    if INSTALLED or not shutil.which("git"):  # installed: perhaps within somebody's other repository
         return None
     done = subprocess.run(["git", *arguments], cwd=CODE, capture_output=True, text=True)
     return None if done.returncode else done.stdout

@@ -14,7 +14,7 @@ from runtime import checkpoint
 from runtime.checkpoint import Checkpoint
 from runtime.device import DTYPES, Precision, settle_dtype
 from runtime.errors import UserError
-from runtime.gpt2 import from_gpt2
+from runtime.gpt2 import from_gpt2, vocabulary_of
 from runtime.processes import Processes
 from runtime.values import Dtype
 
@@ -58,19 +58,15 @@ def adopt_schedule(c: "TrainConfig", ckpt: Checkpoint) -> tuple["TrainConfig", s
             f"max_steps = {c.max_steps}, but the run is at step {step} already: give at least as many, "
             "or another --out_dir"
         )
-    given = bool(c.lr_decay_steps)
-    if given:
-        new = c.lr_decay_steps
-    else:
-        new = end if finished or before["lr_decay_steps"] else c.max_steps
+    new = c.lr_decay_steps or (end if finished or before["lr_decay_steps"] else c.max_steps)
     if new != end and not finished:
-        key = "lr_decay_steps" if given or before["lr_decay_steps"] else "max_steps"
+        key = "lr_decay_steps" if c.lr_decay_steps or before["lr_decay_steps"] else "max_steps"
         raise UserError(
             f"{key} = {new}, but the run's learning rate decays until {key} = {end}: keep it "
             f"(--lr_decay_steps={end} with another --max_steps goes on at min_lr after it), or finish the "
             "run, which can then be extended"
         )
-    explicit = given or before["lr_decay_steps"] or new != c.max_steps
+    explicit = c.lr_decay_steps or before["lr_decay_steps"] or new != c.max_steps
     now = replace(c, lr_decay_steps=new if explicit else 0)
     if not finished or (c.max_steps == before["max_steps"] and new == end):
         return now, ""
@@ -88,10 +84,10 @@ def _extension(c: "TrainConfig", step: int, end: int, new: int) -> str:
         )
     if end > step:
         return f"its cosine goes on to step {end}"
-    return (
-        f"its cosine was over at step {end}, the further steps run at min_lr = {c.min_lr:g} "
-        "(--lr_decay_steps gives it another end)"
-    )
+    over = f"its cosine was over at step {end}, the further steps"
+    if step < c.warmup_steps:
+        over = f"its warm-up goes on to step {c.warmup_steps}, the steps after it"
+    return f"{over} run at min_lr = {c.min_lr:g} (--lr_decay_steps gives the cosine another end)"
 
 
 # -----------------------------------------------------------------------------
@@ -174,10 +170,11 @@ def start_from(name: str, model: LanguageModel, config: dict[str, Any]) -> tuple
         weights, digest = ckpt.weights, checkpoint.weights_digest(ckpt.path)
     else:
         trunk = from_gpt2(name)
-        if trunk.config.vocab_size != config["vocab_size"]:
+        ours = config["tokenizer"], config["tokenizer_fingerprint"], config["vocab_size"]
+        if (theirs := vocabulary_of(trunk, *ours[:2])) != ours:
             raise UserError(
-                f"init_from = {name!r} has a vocabulary of {trunk.config.vocab_size} tokens, the corpus "
-                f"{config['vocab_size']}: prepare it with GPT-2's tokenizer"
+                f"init_from = {name!r} has another vocabulary ({theirs[0]}, {theirs[2]} tokens) than the "
+                f"corpus ({ours[0]}, {ours[2]} tokens): prepare it with GPT-2's tokenizer"
             )
         shape, gain = ("gpt", trunk.config.n_head), 1.0
         order, weights = "left_to_right", {f"trunk.{k}": p.detach() for k, p in trunk.named_parameters()}

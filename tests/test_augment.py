@@ -175,6 +175,10 @@ def test_m_as_share_and_as_number():
     for p in (0.01, 17.0):
         with pytest.raises(ValueError, match=f"positions = {p}.*block_size = 16"):
             LabelSettings(positions=p).count(16)
+    with pytest.raises(UserError, match="block_size = 70000: .* at most 65536"):
+        LabelSettings().count(70_000)
+    with pytest.raises(UserError, match="positions = 600.* means 600 of block_size = 64"):
+        TrainConfig.read(["config/sig_gpt.py", "--positions=600", "--block_size=64"])
 
 
 @pytest.mark.parametrize("positions", [0.0, -1.0, 1.5, float("nan")])

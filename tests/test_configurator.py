@@ -87,6 +87,8 @@ def test_defaults_give_way_to_files_in_order_and_these_to_flags(file):
         ([two, one], Defaults("two-one", 1, 0.1, True)),
         (["--steps=3", one, two], Defaults("one-two", 3, 0.2, True)),  # wherever the flags stand
         ([one, "--fast=False", "--steps=4", "--steps=5"], Defaults("one", 5, 0.1, False)),
+        (["--fast", "False", one], Defaults("one", 1, 0.1, False)),
+        (["--fast", one, "--steps", "3"], Defaults("one", 3, 0.1, True)),
         ([file("name = 'own'", "x"), one], Defaults("own", 1, 0.1, True)),
         ([file("name = 'own'", "x"), "--name=flag"], Defaults("flag")),
     ):

@@ -129,6 +129,20 @@ def test_what_is_given_has_no_loss(folder, name):
         assert tuple(told[i] for i in range(5, 12)) in {w[5:] for w in known}
 
 
+def test_a_teacher_sees_what_is_given(folder):
+    """Its perplexity of a prefix has that of the given tokens in it, online as in the store."""
+    seen = []
+
+    class Labels(TrueTokens):
+        def targets(self, indices, x, y):
+            seen.append(y.clone())
+            return super().targets(indices, x, y)
+
+    windows = Windows(open_tokens(folder / "train.bin"), 12)
+    batch = TextSource(windows, Labels(), 4, seed=1, order=Order("left_to_right", seed=1)).batch(0, 0)
+    assert (seen[0] >= 0).all() and len(batch.targets.ids) == 4 * 7
+
+
 def text(sequences: int) -> np.ndarray:
     """Of 3 + 4 tokens each, and one more."""
     return np.random.default_rng(0).integers(0, 5, 7 * sequences + 1)

@@ -12,6 +12,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from evaluation.scoring import Score
 from measures.curve import evaluations
 from model import GPT, GPTConfig
 from runtime import checkpoint, device, logs
-from runtime.gpt2 import to_gpt2
+from runtime.gpt2 import to_gpt2, vocabulary_of
 
 ROOT = Path(__file__).resolve().parents[1]
 # every source of randomness but dropout
@@ -519,6 +520,15 @@ def test_a_finished_run_is_extended(run, tiny, tmp_path, monkeypatch, equal_stat
     assert checkpoint.load(Path(c.out_dir) / "last").config["lr_decay_steps"] == 4
 
 
+def test_a_run_that_ended_in_its_warm_up_is_extended(run, tiny, capsys):
+    c = tiny(max_steps=2, warmup_steps=4)
+    assert run(c) == 0
+    c.resume, c.max_steps = True, 6
+    assert run(c) == 0
+    assert "its warm-up goes on to step 4, the steps after it run at min_lr" in capsys.readouterr().out
+    assert curve(c.out_dir, "lr")[-1] == c.min_lr < max(curve(c.out_dir, "lr")) == c.learning_rate
+
+
 def test_a_finished_run_with_another_schedule(run, tiny, capsys):
     c = tiny(max_steps=4)
     assert run(c) == 0
@@ -893,7 +903,10 @@ def test_init_from_a_longer_block_takes_its_first_positions(trainer, tiny, tmp_p
 
 
 def test_init_from_another_vocabulary_is_refused(trainer, tiny, tmp_path):
-    gpt2_folder(tmp_path / "gpt2", vocab=310)  # padded to 320, as 300 is
+    trunk = gpt2_folder(tmp_path / "gpt2", vocab=310)  # padded to 320, as 300 is
+    assert vocabulary_of(trunk, "bpe310", "f") == ("bpe310", "f", 310)
+    of_gpt2 = SimpleNamespace(config=SimpleNamespace(vocab_size=50257))
+    assert vocabulary_of(of_gpt2, "bpe50257", "f") == ("gpt2", "gpt2", 50257)
     with pytest.raises(ValueError, match="vocabulary"):
         trainer(tiny(init_from=str(tmp_path / "gpt2")))
 
@@ -976,8 +989,12 @@ def test_trackers_only_if_asked_for(run, tiny, monkeypatch, tracker):
 
     assert getattr(train.TrainConfig(), tracker) is False
     asked, fake = [], Fake()
-    start = lambda project, name, config, *out: asked.append(config) or fake
-    monkeypatch.setattr(logs, f"start_{tracker}", start)
+    if tracker == "trackio":
+        init = lambda project, name, config: asked.append(config) or fake
+        monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace(init=init))
+    else:
+        start = lambda project, name, config, out: asked.append(config) or fake
+        monkeypatch.setattr(logs, "start_wandb", start)
     c = tiny(max_steps=2, **{tracker: True})
     assert run(c) == 0 and len(asked) == 1 and asked[0]["vocab_size"] == VOCAB and fake.finished
     assert [{"step": step} | entry for step, entry in fake.lines] == log(c.out_dir)

@@ -33,7 +33,7 @@ class TrainingTask(Protocol):
 
     info       what the run's configuration says of the data: vocab_size, tokenizer_fingerprint, data_sha256
     tokenizer  goes with every checkpoint; None where there is none
-    size       positions of an epoch that are predicted: the KL of Bayesian weights counts once for all
+    size       tokens of the train split that are not given: the KL of Bayesian weights counts once for all
     judged_by  names of the numbers of `Evaluation.judged`; "nll" is one of them
     """
 

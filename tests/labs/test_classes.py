@@ -27,6 +27,7 @@ from labs.classes import sets
 from labs.classes.judge import PUBLISHED, Judged, judge
 from labs.classes.measure import summary_of
 from labs.classes.sets import KINDS, Images, open_images
+from labs.classes.task import ClassesTask
 from labs.cnn.trunk import CNN, items, width
 from measures.find import find_measure
 from measures.jobs import Run
@@ -36,6 +37,7 @@ from runtime import checkpoint
 from runtime.configurator import configure, read_config
 from runtime.errors import UserError
 from runtime.logs import entries
+from training.evaluator import Interrupted
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ("digits", "mnist", "mnist_brief", "cifar10", "cifar100")
@@ -439,6 +441,17 @@ def test_a_run_learns_and_leaves_its_files(flags, run, tmp_path, optimizer):
     assert [e["step"] for e in evaluations] == list(range(9, 91, 9))
     best = max(evaluations, key=lambda e: (e["val_accuracy"], -e["val_nll"]))
     assert result["best_step"] == best["step"] and result["val_accuracy"] == best["val_accuracy"]
+
+
+def test_a_run_stopped_at_its_test_is_tested_when_it_goes_on(flags, run, tmp_path, monkeypatch, capsys):
+    def stopped(*_):
+        raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ClassesTask, "test", stopped)
+        assert run(flags("FC[32] ReLU")) == 128 + signal.SIGTERM
+    assert "--resume goes on" in capsys.readouterr().out and not (tmp_path / "out" / "test.json").exists()
+    assert run([*flags("FC[32] ReLU"), "--resume"]) == 0 and (tmp_path / "out" / "test.json").exists()
 
 
 def test_l2_is_of_the_networks_matrices_alone(flags):
