@@ -184,6 +184,7 @@ def model_numbers(
     else:
         row = held_out_numbers(model, data, s, draws, device, bar)
         row |= recovery(data, s, model, draws, device, bar)
+    del draws  # the texts have some of their own, in s.dtype: two sets may not fit
     return row, sample_texts(model, data.prompts.prompt, seeded, device, name)
 
 
