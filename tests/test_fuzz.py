@@ -29,6 +29,7 @@ from tests.bad_input import (
     NOVELS,
     OUT,
     PROGRAMS,
+    PROMPTS,
     READERS,
     REPORT,
     RESUME,
@@ -129,7 +130,7 @@ CASES = [
             ("run --top=3", "top = 3: it is of --density"),
         )
     ],
-    ("sample", f"{SAMPLE} --prompts=prompts.txt", {"prompts.txt": b"\xff\xfe\n"}, "prompts.txt"),
+    ("sample", PROMPTS, {"prompts.txt": b"\xff\xfe\n"}, "prompts.txt"),
     *flags("eval", EVAL, f"seed={BIG} texts=x texts={BIG} stride=99 loops=0", {
         "new_tokens=99": "block_size", "data=nosuch": "nosuch", "data=text": "train.bin",
         "split=train": "split = 'train'", "protocol=paper --split=test": "split = 'test'",
@@ -366,7 +367,7 @@ def test_a_damaged_label_store_is_refused(call, whole, ending, content, says):
 
 def test_the_commands_that_are_damaged_here_work_when_whole(call):
     commands = [("train", TRAIN), ("train", RESUME), ("train", LABELS), ("sample", SAMPLE), ("eval", TRUTH)]
-    commands += [("sample", f"{SAMPLE} --prompts=prompts.txt"), ("export", "run new"), ("text", NOVELS)]
+    commands += [("sample", PROMPTS), ("export", "run new"), ("text", NOVELS)]
     commands += [("wiki", "--tokenizer=bpe270 --out=new --source=text")]
     check_all(call, [*commands, *(reader for reader in READERS if reader[1] is not TUNED)])
     with pytest.raises(Trains):
