@@ -365,6 +365,10 @@ def test_what_is_claimed_of_mazes_holds():
     for sampler in ("random order", "left to right", "confidence"):
         assert of(zero, sampler) - of(runs[1], sampler) > of(runs[2], sampler) - of(runs[1], sampler)
     assert 0.93 < of(zero, "random order") < of(anneal, "random order") < 0.98
+    deep, once = longer["mazes_8_layers"], longer["mazes_once"]
+    assert 0.94 < of(anneal, "random order") < of(deep, "random order") < 0.98
+    assert deep.nll_own.mean < zero.nll_own.mean - 0.03 and abs(once.nll_own.mean - zero.nll_own.mean) < 0.01
+    assert of(once, "random order") < of(zero, "random order")
     larger = rows("mazes_9x11", "orders").sigma_gpt
     assert of(larger, "random order") < of(zero, "random order") - 0.05
     assert min(of(larger, "confidence"), of(larger, "left to right")) > 0.975
