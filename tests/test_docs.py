@@ -449,6 +449,13 @@ def test_the_truths_nll_of_mazes_is_that_of_all_test_mazes(name, source):
     assert rows(name, "orders").truth.judgements.nll.mean == pytest.approx(nats.mean(), rel=1e-12)
 
 
+def test_who_is_nearer_to_the_known_language_under_muon():
+    uncut = {row: of.values(of.uncut(1.0)) for row, of in sources.decoded("decoding").items()}
+    for row, sign in (("gs_softmax_f1", -1), ("perturb_normal", -1), ("sig_gpt", 1)):
+        more = uncut[row] - uncut["baseline"]
+        assert sign * more.mean > more.half
+
+
 def test_what_is_claimed_of_the_known_language_holds():
     models = rows("grammar").models
     difference = {
