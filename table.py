@@ -121,7 +121,7 @@ def runs_of(c: TableConfig, store: Store) -> list[Run]:
     return runs
 
 
-def in_order(runs: list[Run]) -> tuple[list[Run], list[Run]]:
+def sources_first(runs: list[Run]) -> tuple[list[Run], list[Run]]:
     """(those that others start from or that teach them, the others)."""
     used = {folder for r in runs for folder in used_by(r)}
     return [r for r in runs if r.out in used], [r for r in runs if r.out not in used]
@@ -170,7 +170,7 @@ def table(c: TableConfig, store: Store) -> int:
     check_shown(measure, store)
     done = without_folder(runs, rows, store, c.partial)
     if c.commands:
-        show_commands(*in_order([r for r in runs if r.out.name not in done and not r.ended()]))
+        show_commands(*sources_first([r for r in runs if r.out.name not in done and not r.ended()]))
         return 0
     if done:
         print(
@@ -215,7 +215,7 @@ def trained(runs: list[Run], done: set[str], rows: dict[str, Row], c: TableConfi
     """Trains what is neither done nor finished; names of the runs that still need no folder.
     TrainingsStopped at a signal."""
     prepare_data([r for r in runs if r.out.name not in done and not r.finished])
-    for part in in_order(runs):
+    for part in sources_first(runs):
         todo = [r for r in part if r.out.name not in done and not r.diverged]
         train_all(todo, c.jobs, lambda run, code: code == 0 or bool(run.diverged))
         # a source may have been trained anew: a row that was made with its old weights does not count
