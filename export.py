@@ -45,6 +45,7 @@ from typing import Any
 import torch
 from tokenizers import Regex, pre_tokenizers
 
+from data.orders import MASKED
 from data.prepared import tokenizer_of
 from data.tokenizers import (
     LINE,
@@ -190,7 +191,8 @@ def export(
         else:
             to_transformers(model, config, aside, end, samples, run_seed(seed, config))
             shutil.copy(CODE / "LICENSE", aside)  # of the code
-        save_tokenizer(tokenizer, aside, trunk.context, pad)
+        # as NanoHeadsForCausalLM.context has it
+        save_tokenizer(tokenizer, aside, trunk.context - (trunk.config.order == MASKED), pad)
         (aside / "README.md").write_text(card(ckpt, plain, samples, seed, home), encoding="utf-8")
     aside.rename(folder)
 

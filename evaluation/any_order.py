@@ -19,7 +19,7 @@ from evaluation.windows import FREE
 from heads import Weights
 from model import GPT, Cache, LanguageModel
 from runtime.checkpoint import Degenerate
-from runtime.device import autocast, get_dtype
+from runtime.device import autocast, get_dtype, to_float64
 from runtime.errors import UserError
 
 Cut = Callable[[Tensor], Tensor]  # log p (N, V) -> the probabilities (N, V) that are sampled from
@@ -87,12 +87,13 @@ def certainty(p: Tensor, rule: str) -> Tensor:
     return top[:, 0] - top[:, 1] if rule == "margin" else top[:, 0]
 
 
+def as_scored(log_p: Tensor) -> Tensor:
+    """The model's own distribution: in float64, as float32 has no probability below e^-103."""
+    return to_float64(log_p).exp()
+
+
 def reader_of(
-    model: LanguageModel,
-    text: Tensor,
-    draws: list[Weights],
-    cut: Cut = lambda log_p: log_p.exp(),
-    dtype: str = "float32",
+    model: LanguageModel, text: Tensor, draws: list[Weights], cut: Cut = as_scored, dtype: str = "float32"
 ) -> "Reader | MaskedReader":
     """A model's conditionals. UserError if it reads from left to right alone."""
     check_fills(model)
@@ -127,7 +128,7 @@ class Reader:
         model: LanguageModel,
         text: Tensor,
         draws: list[Weights],
-        cut: Cut = lambda log_p: log_p.exp(),
+        cut: Cut = as_scored,
         dtype: str = "float32",
     ):
         assert isinstance(model.trunk, GPT)
@@ -233,7 +234,7 @@ class Hidden:
 
     def probs(self, tokens: Tensor) -> Tensor:
         flat = tokens.reshape(-1, 1).to(self.hidden.device)
-        parts = self._blocks(lambda p, rows: p.gather(1, flat[rows]))
+        parts = self._blocks(lambda p, rows: p.gather(1, flat[rows].to(p.device)))
         return torch.cat(parts).cpu().double().view(tokens.shape)
 
     def row(self, at: Tensor) -> Tensor:
@@ -243,7 +244,7 @@ class Hidden:
 
     def certainty(self, rule: str) -> Tensor:
         # of the model's own distribution: a temperature of 0 would make all places equally sure
-        parts = self._blocks(lambda p, rows: certainty(p.double(), rule), cut=torch.exp)
+        parts = self._blocks(lambda p, rows: certainty(p, rule), cut=as_scored)
         return torch.cat(parts).cpu().view(self.hidden.shape[:2])
 
     def at(self, numbers: Tensor) -> "Hidden":
@@ -284,7 +285,7 @@ class MaskedReader:
         model: LanguageModel,
         text: Tensor,
         draws: list[Weights],
-        cut: Cut = lambda log_p: log_p.exp(),
+        cut: Cut = as_scored,
         dtype: str = "float32",
     ):
         self.model, self.draws, self.cut, self.dtype = model, draws, cut, dtype

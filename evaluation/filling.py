@@ -40,6 +40,11 @@ class Filled(NamedTuple):
             return self.taken.tolist()
         return [len(set(row) - {0}) for row in self.rank.tolist()]
 
+    @property
+    def passes_each(self) -> list[float]:
+        """Model evaluations of each text: its rounds, each with the mean evaluations of the batch's."""
+        return [n * self.passes / self.rounds for n in self.rounds_each]
+
 
 Watch = Callable[[Tensor, Tensor], None]  # is given `text` and `rank` as they are, after each round
 

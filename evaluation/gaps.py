@@ -20,7 +20,7 @@ from runtime.files import beside, write_json
 if TYPE_CHECKING:  # see figures.pyplot
     from matplotlib.axes import Axes
 
-GAP = re.compile(r" ?<(\d+)>")  # with the space before it: tokens carry their own
+GAP = re.compile(r" ?<(\d{1,9})>")  # with the space before it: tokens carry their own
 
 
 def with_gaps(template: str, tokenizer: Tokenizer, block_size: int) -> list[int]:

@@ -31,6 +31,7 @@ class Asker(NamedTuple):
     draws: list[Weights]
     device: torch.device | str
     dtype: str
+    fills: str = "random"  # the order in which a model of any order fills in, see filling.filled_in
 
     @property
     def order(self) -> str:

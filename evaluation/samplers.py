@@ -95,7 +95,7 @@ def points(
             seconds += time.perf_counter() - began
             texts.append(filled.text.cpu().numpy())
             rounds += filled.rounds_each
-            passes += [n * filled.passes / filled.rounds for n in filled.rounds_each]
+            passes += filled.passes_each
         mean = float(np.mean(passes))
         row = {"sampler": name, "rounds": float(np.mean(rounds)), "evaluations": mean}
         row["tokens_a_pass"] = length / mean

@@ -19,6 +19,8 @@ from runtime.checkpoint import Degenerate
 from runtime.device import autocast, get_dtype, to_float64
 from runtime.errors import UserError
 
+WEIGHT_DRAWS = 8  # of a Bayesian projection, where a command has no flag for their number
+
 
 def weight_draws(
     model: LanguageModel, config: dict[str, Any], samples: int, seed: int, dtype: str = "float32"

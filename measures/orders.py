@@ -82,7 +82,8 @@ class OrdersConfig:
 def perplexities(asker: Asker, trained_in: str, data: HeldOut, title: str, apart: bool) -> dict[str, float]:
     """Perplexities in all orders or, for sequences that begin with what is given, nats a sequence. `apart`:
     windows are sequences that have nothing to do with each other."""
-    kind, given = "nll" if data.given else "ppl", data.given
+    kind, given, length = "nll" if data.given else "ppl", data.given, asker.model.trunk.config.block_size
+    ids = data.ids[: len(data.ids) // length * length] if apart else data.ids  # one more begins no sequence
 
     def in_order(order: str) -> float:
         def bar(batches: Any) -> Any:
@@ -90,7 +91,7 @@ def perplexities(asker: Asker, trained_in: str, data: HeldOut, title: str, apart
 
         s = score(
             asker.model,
-            data.ids,
+            ids,
             draws=asker.draws,
             device=asker.device,
             dtype=asker.dtype,
@@ -99,7 +100,7 @@ def perplexities(asker: Asker, trained_in: str, data: HeldOut, title: str, apart
             given=given,
         )
         if given:
-            return s.nll / s.tokens * (asker.model.trunk.config.block_size - given)
+            return s.nll / s.tokens * (length - given)
         return perplexity(s.nll, s.tokens)
 
     if trained_in == "masked":
@@ -238,6 +239,10 @@ class OrdersMeasure(Measure):
 
 def check_gaps(c: OrdersConfig, length: int) -> None:
     """`length`: of what is predicted of a window."""
+    if c.tried and c.gaps and 1 not in c.gaps:
+        raise UserError(
+            f"tried = True, gaps = {c.gaps}: every token is tried in gaps of one; add 1 to --gaps"
+        )
     if max(c.gaps, default=0) > length - 2:
         raise UserError(f"gaps = {c.gaps}: these models read windows of {length} tokens; give shorter gaps")
 
@@ -348,8 +353,8 @@ EXPLAINED = {
     "kl_": "kl: KL(truth || model) in nats at one place: after the first 10, 50, 90% of a window (next),"
     " in a gap with as much around it (middle), with as much known anywhere (random).",
     "samplers": "rounds, evaluations: a text's rounds of sampling, and the model evaluations in them, one"
-    " for each order that is asked about; tokens a pass: of an evaluation; ms a token: milliseconds, 16 texts"
-    " at a time.",
+    " for each order that is asked about (each round has the mean of its batch's); tokens a pass:"
+    " of an evaluation; ms a token: milliseconds, 16 texts at a time.",
     "validity": "validity: the share that the truth can write, of the judged: whole sequences; of the known"
     " language the words up to a document's first forbidden one, where its start is in the window.",
     "pair_tv": "pair tv: total variation between how often two classes of words are neighbours there and in"

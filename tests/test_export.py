@@ -741,6 +741,8 @@ def test_masked_diffusion_is_a_language_model_from_left_to_right(masked):
     """Whose probabilities are those of our sampler that fills the leftmost place first."""
     theirs, ours, draws = masked
     assert theirs.config.max_position_embeddings == 15
+    saved = json.loads((Path(theirs.name_or_path) / "tokenizer_config.json").read_text())
+    assert saved["model_max_length"] == 15
     x = texts(2, 15)
     got = theirs(x, labels=x)
     assert got.logits.shape == (2, 15, VOCAB) and got.past_key_values is None

@@ -23,6 +23,7 @@ from measures.orders import OrdersMeasure, surest_perplexities
 from measures.store import Store
 from measures.views import mean
 from runtime.checkpoint import find, load
+from runtime.errors import UserError
 from table import main
 from tests.test_any_order import q_of
 from tests.test_orders import V, log_p, model_of, text
@@ -273,6 +274,8 @@ def test_the_table(runs, token_folder, tmp_path, capsys):
     assert main([*paths[1:2], *flags, "--tried"]) == 0 and "left_to_right-1" in paths[1]
     (tried,) = Store(tmp_path / "tried.jsonl").rows("orders")
     assert tried["both_1"] > 0 and tried["left_4"] == rows["left_to_right-1"]["left_4"]
+    with pytest.raises(UserError, match=r"tried = True, gaps = \[4\]: "):
+        main([*paths[1:2], *flags[:-1], "--tried", "--gaps=[4]"])
 
 
 def test_a_table_keeps_the_rows_of_other_runs_and_goes_on(runs, token_folder, tmp_path, capsys, monkeypatch):

@@ -35,13 +35,12 @@ def judge(
     model: LanguageModel,
     images: Images,
     device: torch.device,
-    dtype: str = "float32",
-    draws: list[Weights] | None = None,
+    dtype: str,
+    draws: list[Weights],
     progress: Callable[[Iterable], Iterable] = iter,
 ) -> Judged:
     """Judges a model in eval mode: nan if its probabilities are no numbers. `draws`: OutputHead.draws."""
     calibration, right, nll, zeros = Calibration(), 0, 0.0, 0
-    draws = draws or model.head.draws(1, 0)
     for start in progress(range(0, len(images), BATCH)):
         rows = np.arange(start, min(start + BATCH, len(images)))
         part = images.at(rows)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from evaluation.sampling import WEIGHT_DRAWS, weight_draws
 from labs.classes.judge import COLUMNS, PUBLISHED, judge
 from labs.classes.sets import KINDS, ImageSet, open_images
 from measures.measure import Measure, NamedRun, Session, open_runs
@@ -62,7 +63,9 @@ class ClassesSession(Session):
     def numbers(self, subject: NamedRun) -> Row:
         """Accuracy, NLL and calibration; and what chose the checkpoint: the same on validation images."""
         model, ckpt = checkpoint.load_model(subject.path, device=self.device, classifier=True)
-        judged = judge(model.eval(), self.images, self.device, ckpt.config["dtype"])
+        dtype = ckpt.config["dtype"]
+        draws = weight_draws(model, ckpt.config, WEIGHT_DRAWS, 0, dtype)
+        judged = judge(model.eval(), self.images, self.device, dtype, draws)
         if judged.nll != judged.nll:
             raise checkpoint.Degenerate("its log-probabilities are not numbers")
         last = checkpoint.load(

@@ -187,7 +187,8 @@ def max_pool(shape: Shape, size: str, stride: str, border: str = "") -> Made:
     (height, width), step, whole = kernel(size), positive(stride), border == "same"
 
     def windows(pixels: int, over: int) -> int:
-        return max(0, (pixels - over + (step - 1) * whole) // step + 1)
+        count = max(0, (pixels - over + (step - 1) * whole) // step + 1)
+        return min(count, -(-pixels // step))  # none begins behind the image, see ceil_mode
 
     places = windows(shape.height, height), windows(shape.width, width)
     return [nn.MaxPool2d((height, width), step, ceil_mode=whole)], Shape(shape.channels, *places)

@@ -68,7 +68,7 @@ class ImageTokenSettings(GeneratorSettings):
 
     corpus = "the image tokens"
     least: ClassVar[dict[str, int]] = {"seed": 0, "codes": 2, "patch": 0, "steps": 0, "drop": 0, "classes": 0}
-    most: ClassVar[dict[str, int]] = {"codes": 2**20, "drop": 99, "classes": 2**20}
+    most: ClassVar[dict[str, int]] = {"seed": 2**32 - 1, "codes": 2**20, "drop": 99, "classes": 2**20}
 
     seed: int = 1  # of the tokenizer
     codes: int = 64  # K

@@ -97,10 +97,10 @@ def what_is_drawn(ckpt: Checkpoint, data: str = "", guided: bool = False) -> Dra
     c = ckpt.config
     if c.get("dataset") != "image_tokens":
         raise UserError(f"{ckpt.path} was trained on {c.get('dataset')}, not on image tokens")
-    if c.get("order") == MASKED:
+    if (order := c.get("order")) in (MASKED, "fractal"):
         raise UserError(
-            f"{ckpt.path} is masked diffusion, which has no next code to guide: leave it out; a model of any "
-            "order draws from left to right"
+            f"{ckpt.path} was trained in {order} order and has no next code to guide: leave it out; a model "
+            "of random order draws from left to right"
         )
     folder = Path(data) if data else found_path(c["data"], ckpt.path)
     info = open_tokens(folder / "train.bin").info

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from evaluation.sampling import WEIGHT_DRAWS
 from evaluation.settings import NEIGHBOURS
 from heads import OutputHead
 from labs.classes.sets import Images
@@ -28,7 +29,7 @@ def seen(classifier: LanguageModel, pixels: np.ndarray) -> Seen:
     """What the classifier sees in pixels (N, channels, height, width), uint8. load_classifier gives the
     `classifier`: in eval mode, on the CPU."""
     head: OutputHead = classifier.head
-    draws, features, guesses = head.draws(1, 0), [], []
+    draws, features, guesses = head.draws(WEIGHT_DRAWS, 0), [], []
     for start in range(0, len(pixels), BATCH):
         hidden = classifier.trunk(torch.from_numpy(pixels[start : start + BATCH])).flatten(0, 1).float()
         features.append(hidden.numpy())

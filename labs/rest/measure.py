@@ -28,8 +28,9 @@ from torch import Tensor
 
 from data.sequences import Chain, Sequences
 from evaluation.any_order import FREE
+from evaluation.filling import filled_in
 from evaluation.orders import Asker, spread
-from evaluation.sampling import weight_draws
+from evaluation.sampling import WEIGHT_DRAWS, weight_draws
 from evaluation.settings import run_seed
 from evaluation.two_sided import two_sided
 from labs.climbs.rates import RATES
@@ -175,7 +176,8 @@ class RestSession(Session):
     def numbers(self, subject: NamedRun) -> Row:
         """ "parts": the COLUMNS for each part that is known. What the figures show goes to OUT.samples."""
         model, ckpt = load_model(subject.path, "last", self.device)
-        asker = Asker(model, weight_draws(model, ckpt.config, 1, self.c.seed), self.device, "float32")
+        draws = weight_draws(model, ckpt.config, WEIGHT_DRAWS, self.c.seed)
+        asker = Asker(model, draws, self.device, "float32", filled_in(ckpt.config["order"]))
         seed, samples = run_seed(self.c.seed, ckpt.config), self.c.samples
         parts = {
             part: model_errors(asker, self.windows, known, samples, seed)

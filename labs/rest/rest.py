@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from evaluation.any_order import FREE, places_of, reader_of
+from evaluation.filling import in_order
 from evaluation.orders import Asker, log_p_from
-from evaluation.samplers import writers
+from evaluation.samplers import continued
 from runtime.device import float64_device
 
 BATCH = 256  # texts
-# trunk -> its usual sampler among those that keep the model's distribution
-SAMPLER = {"left_to_right": "left to right", "any": "random order", "masked": "a token a pass"}
 
 
 def can_be_asked(asker: Asker, text: Tensor) -> bool:
@@ -55,10 +54,16 @@ def _log_p_between(asker: Asker, text: Tensor, whole: Tensor) -> Tensor:
 
 
 def sample_rest(asker: Asker, text: Tensor, seed: int) -> Tensor:
-    """Texts (n, T) whose free places the model filled in."""
+    """Texts (n, T) whose free places the model filled in, a token a pass."""
     generator = torch.Generator(float64_device(asker.device)).manual_seed(seed)
-    sampler = writers(asker.order)[SAMPLER[asker.order]]
-    return torch.cat([sampler(asker, part, generator).text.cpu() for part in text.split(BATCH)])
+
+    def filled(part: Tensor) -> Tensor:
+        if asker.order == "left_to_right":
+            return continued(asker, part, generator).text
+        reader = reader_of(asker.model, part, asker.draws, dtype=asker.dtype)
+        return in_order(reader, generator, order=asker.fills).text
+
+    return torch.cat([filled(part).cpu() for part in text.split(BATCH)])
 
 
 @torch.no_grad()

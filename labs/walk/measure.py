@@ -20,6 +20,7 @@ from data.tokens import open_tokens
 from evaluation import figures
 from evaluation.any_order import FREE
 from evaluation.orders import Asker
+from evaluation.sampling import WEIGHT_DRAWS, weight_draws
 from labs.rest.figure import has_arrays, read_arrays, shade, write_arrays
 from labs.rest.rest import density
 from labs.synthetic.prepare import corpus
@@ -85,16 +86,18 @@ class WalkSession(Session):
 
     def numbers(self, subject: NamedRun) -> Row:
         """The COLUMNS of a run. The densities go to OUT.samples."""
-        model, _ = load_model(subject.path, "last")
-        asker = Asker(model, model.head.draws(1, 0), "cpu", "float32")
+        model, ckpt = load_model(subject.path, "last")
+        asker = Asker(model, weight_draws(model, ckpt.config, WEIGHT_DRAWS, 0), "cpu", "float32")
         p, q = self.exact, density(asker, torch.from_numpy(self.text)[None])[0].numpy()
-        kl = np.where(p > 0, p * np.log(np.maximum(p, 1e-300) / np.maximum(q, 1e-300)), 0).sum(1)
+        with np.errstate(divide="ignore", invalid="ignore"):  # inf where q rules out what the truth allows
+            kl = np.where(p > 0, p * (np.log(np.maximum(p, 1e-300)) - np.log(q)), 0).sum(1)
         counts = [np.bincount(tokens, minlength=p.shape[1]) for tokens in self.passing.T]
         split = np.stack(counts) / len(self.passing)
         numbers = {"low": np.array([self.low]), "walks": np.array([len(self.passing)])}
         write_arrays(self.c.out, subject.name, {"exact": p, "split": split, "model": q, **numbers})
         before, after = kl[: self.c.place], kl[self.c.place + 1 :]
-        means = {"kl_before": float(before.mean()), "kl_after": float(after.mean())}
+        sides = {"kl_before": before, "kl_after": after}
+        means = {side: float(values.mean()) for side, values in sides.items() if len(values)}
         return means | {"walks": len(self.passing)}
 
 
@@ -115,7 +118,9 @@ class WalkMeasure(Measure):
     def view(self, rows: list[Row]) -> View:
         """A line a run."""
         measured = [row for row in rows if "problem" not in row]
-        lines = [[row["name"], *(f"{row[key]:.4g}" for key in COLUMNS)] for row in measured]
+        lines = [
+            [row["name"], *(f"{row[key]:.4g}" if key in row else "-" for key in COLUMNS)] for row in measured
+        ]
         return View([Grid(["", *COLUMNS.values()], lines), problems(rows)])
 
     def draw(self, rows: list[Row], out: Path) -> list[Path]:

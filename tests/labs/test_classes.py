@@ -288,6 +288,11 @@ def test_a_line_is_the_network_it_says():
     torch.testing.assert_close(net(pixels)[:, 0], want)
 
 
+@pytest.mark.parametrize("pooling", ["MaxPool[1x1,2,same]", "MaxPool[2x2,4,same]", "MaxPool[3x3,2,same]"])
+def test_the_size_behind_a_pooling_is_the_one_that_it_leaves(pooling):
+    assert network(f"{pooling} FC[3]", (1, 5, 4))(torch.zeros(2, 1, 5, 4).byte()).shape == (2, 1, 3)
+
+
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 def test_a_convolution_leaves_the_size_as_it_is():
     net, pixels = network("Conv[2x2,4] Conv[3x1,5]", (2, 5, 6)), torch.randint(256, (3, 2, 5, 6)).byte()
@@ -397,7 +402,7 @@ def test_accuracy_nll_and_ece_by_hand():
     model = LanguageModel(Table(p.log()), make_head("softmax", 3, nn.Parameter(torch.eye(3))))
     labels = np.array([0, 1, 1, 0])
     images = Images(np.arange(4, dtype=np.uint8)[:, None, None, None], labels)
-    found = judge(model.eval(), images, torch.device("cpu"))
+    found = judge(model.eval(), images, torch.device("cpu"), "float32", model.head.draws(1, 0))
     assert found.accuracy == 50 and found.zeros == 0
     assert found.nll == pytest.approx(-(math.log(0.7) + math.log(0.2) + math.log(0.8) + math.log(0.3)) / 4)
     # bins of 1/15: .7 twice, one right; .8, right; .4, wrong
@@ -409,7 +414,7 @@ def test_a_class_of_probability_zero_is_counted():
         Table(torch.tensor([[9.0, 0, 0], [0, 9.0, 0]])), make_head("sparsemax", 3, nn.Parameter(torch.eye(3)))
     )
     images = Images(np.arange(2, dtype=np.uint8)[:, None, None, None], np.array([0, 2]))
-    found = judge(model.eval(), images, torch.device("cpu"))
+    found = judge(model.eval(), images, torch.device("cpu"), "float32", model.head.draws(1, 0))
     assert found.accuracy == 50 and found.nll == math.inf and found.zeros == 1 and found.ece == 0.5
 
 

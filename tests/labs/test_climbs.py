@@ -18,6 +18,7 @@ from data.sequences import UNKNOWN, Chain, Sequences
 from data.tokens import open_tokens
 from evaluation.any_order import FREE, reader_of
 from evaluation.orders import Asker
+from evaluation.samplers import left_to_right
 from evaluation.settings import TableConfig
 from evaluation.two_sided import two_sided
 from labs.climbs import records, simulated
@@ -300,6 +301,10 @@ def test_nats_of_the_rest(order):
     assert rest_nats(who, text, whole) == pytest.approx(want / int((~known).sum() * 3), rel=1e-5)
     filled = sample_rest(who, text, seed=1)
     assert (filled[:, known] == whole[:, known]).all() and (filled >= 0).all()
+    if order == "any":  # a run of another order fills in by its own
+        filled = sample_rest(who._replace(fills="left_to_right"), text, seed=1)
+        reader, generator = reader_of(who.model, text, who.draws), torch.Generator().manual_seed(1)
+        assert torch.equal(filled, left_to_right(reader, generator).text)
 
 
 @torch.no_grad()

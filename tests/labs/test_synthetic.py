@@ -403,6 +403,10 @@ def test_the_walk_measure(walks, tmp_path, capsys, said):
     kl = [f"{row[key]:.4g}" for key in ("kl_before", "kl_after")]
     assert min(map(float, kl)) > 0 and f"| random | {kl[0]}" in capsys.readouterr().out.replace("   ", "")
     assert said == [f"exact\ntest split ({row['walks']} walks)\nrandom\n"]
+    first = int(np.bincount(rows[:, 0]).argmax()) + Walk(12).low
+    assert table.main([*flags[:2], f"--out={tmp_path / 'first'}", "--place=0", f"--value={first}"]) == 0
+    [row] = Store(tmp_path / "first.jsonl").rows("walk")
+    assert "kl_before" not in row and row["kl_after"] > 0  # nothing stands before the first place
     for wrong, says in (
         ("--place=12", "place = 12: walks have the places 0 to 11"),
         ("--value=7", "value = 7: no walk"),
