@@ -177,6 +177,8 @@ class TrainConfig:
         ahead = self.auxiliary in AUXILIARY and AUXILIARY[self.auxiliary].looks_ahead
         if ahead and (self.order != "left_to_right" or self.trunk not in ("gpt", "modern")):
             yield f"auxiliary = {self.auxiliary!r} looks ahead in a text from left to right: leave it out"
+        if self.auxiliary == "mu_loss" and (self.head_rank or HEADS[self.head].cosine):
+            yield "auxiliary = 'mu_loss' is of rows that make logits as they are: no head_rank, no cosines"
         if self.labels != "true" and not HEADS[self.head].multi_label:
             yield (
                 f"labels = {self.labels!r}: the head {self.head!r} takes the true token alone; use "

@@ -184,8 +184,9 @@ def prepare_splits(out: str | Path, tokenizer: str, contents: Contents, force: b
 
 def _start_over(out: Path) -> None:
     """Removes all that a prepared folder holds."""
-    files = [f"{split}{end}" for split in SPLITS for end in (".json", ".bin")]
-    for name in ("meta.json", "tokenizer.json", *files):
+    files = [f"{split}{end}" for split in SPLITS for end in (".json", ".bin", ".truth.npz")]
+    labels = [path.name for split in SPLITS for path in out.glob(f"{split}.labels-*")]
+    for name in ("meta.json", "tokenizer.json", *files, *labels):
         (out / name).unlink(missing_ok=True)
 
 

@@ -145,8 +145,8 @@ def prepared(dataset: str, tokenizer: str, source: str = "", root: str | Path = 
     ValueError for unknown names, for a folder that was prepared from another source, and for a damaged token
     file.
     """
-    folder = folder_of(dataset, tokenizer, source, root)
     bpe_size(tokenizer)
+    folder = folder_of(dataset, tokenizer, source, root)
     for split in read_meta(folder).get("splits", ()):
         # a missing file is made again; a damaged one is an error that the user sees
         with suppress(FileNotFoundError):

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import os
 import zlib
+from codecs import BOM_UTF8
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -36,6 +37,13 @@ class Split(NamedTuple):
     # place. Training draws anew at each visit which ones (data.batches.TextSource)
     dropped: float = 0.0
     absent: int = -1
+
+
+def size_read(path: Path) -> int:
+    """The bytes that `reading` gives of a file that is no .gz."""
+    with path.open("rb") as file:
+        marked = file.read(len(BOM_UTF8)) == BOM_UTF8
+    return path.stat().st_size - marked * len(BOM_UTF8)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ it: cut to its first words, and a token of it as what its own tokenizer makes of
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import fmean
@@ -19,6 +20,7 @@ from tqdm import tqdm
 
 from data.orders import MASKED
 from data.prepared import tokenizer_of
+from data.tokenizers import ids_of
 from evaluation import metrics
 from evaluation.scoring import windows
 from evaluation.statistics import half_sampling_interval
@@ -61,7 +63,8 @@ class RunScorer:
             )
         self.name, self.device = ckpt.config["name"], device
         self.start: list[int] = []
-        self.context, self.encode = self.model.trunk.context, tokenizer_of(ckpt).encode
+        self.context, tokenizer = self.model.trunk.context, tokenizer_of(ckpt)
+        self.encode = partial(ids_of, tokenizer=tokenizer)
         self.draws = self.model.head.draws(DRAWS, 0)
 
     def hidden(self, ids: Tensor) -> Tensor:

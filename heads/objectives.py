@@ -175,9 +175,9 @@ class StopGradient(Head):
     """L = sum_i stopgrad(p_i - onehot(t)_i) z_i: trains the map z -> p of another head by the gradient p -
     onehot(t).
 
-    That head is `of`, a name in HEADS, made with `of_args`. Its own parameters (Taylor's scale) do not learn.
-    Only the gradient means anything: the value may have either sign and need not fall. On softmax the
-    gradient is cross-entropy's. This is for a map whose loss has no closed form, and for fine-tuning.
+    That head is `of`, a name in HEADS, made with `of_args`. Only the gradient means anything: the value may
+    have either sign and need not fall. On softmax the gradient is cross-entropy's. This is for a map whose
+    loss has no closed form, and for fine-tuning.
     Source: Su's survey, 2024 (spaces.ac.cn/archives/10145), on entmax. There the stop-gradient is printed on
     z, which would give another gradient.
     """

@@ -82,6 +82,10 @@ class Language:
         the language.
         """
         rows = np.asarray(tokens)
+        wrong = np.argwhere((rows < 0) | (rows >= len(self.words)))
+        if len(wrong):
+            b, t = wrong[0]
+            raise ValueError(f"row {b}: token {t} is {rows[b, t]}: use 0 to {len(self.words) - 1}")
         states = self.machine.step(self.machine.parse(rows).ravel(), rows.ravel()).reshape(rows.shape)
         if (states < 0).any():
             b, t = np.argwhere(states < 0)[0]

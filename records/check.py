@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import itertools
 import json
+import math
 import re
 import statistics
 import sys
@@ -159,6 +160,8 @@ def score(folder: Path, models: list[str], trust_remote_code: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for seed, where in pairs.items():
         numbers = language.score(str(where), "test", CONTEXT, trust_remote_code=trust_remote_code)
+        if not math.isfinite(numbers[KEY]):
+            raise ValueError(f"{seed}={where} has {numbers[KEY]} nats: it rules out a word that can come")
         rows[seed] = {"seed": seed, "language": language.machine.digest, "sha256": digests[seed]} | numbers
         print(f"{seed}={where}: {numbers[KEY]:.4f} nats")
         path.write_text("".join(json.dumps(rows[n]) + "\n" for n in sorted(rows)), encoding="utf-8")

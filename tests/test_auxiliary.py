@@ -11,6 +11,7 @@ from heads import Targets, make_auxiliary, make_head
 from heads.auxiliary import AUXILIARY, MuLoss, MultiToken, TokenOrder, upcoming
 from model import build
 from runtime.checkpoint import load_model
+from runtime.errors import UserError
 from runtime.optimizer import make_optimizer
 from tests.conftest import TINY, train_in_process
 
@@ -164,6 +165,12 @@ def test_a_run_is_trained_resumed_and_loaded(name, token_folder, tmp_path):
     assert train_in_process(config, token_folder) == 0
     model, ckpt = load_model(tmp_path / "ahead")
     assert type(model.auxiliary) is AUXILIARY[name] and math.isfinite(ckpt.progress["val_nll"])
+
+
+def test_mu_loss_is_refused_where_other_rows_make_the_logits():
+    for other in (dict(head_rank=4), dict(head="am_softmax")):
+        with pytest.raises(UserError, match="no head_rank, no cosines"):
+            TrainConfig(name="centred", auxiliary="mu_loss", **other).check()
 
 
 def test_mu_loss_stands_beside_any_order():

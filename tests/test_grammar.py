@@ -358,6 +358,9 @@ def test_wrong_truth_files(tmp_path):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=f"validation.truth.npz .*{says}.*--force"):
             open_truth(tokens)
+    kept = (folder / "train.truth.npz").stat().st_mtime_ns
+    grammar.corpus.prepare(folder, "words", SOURCE)  # what is damaged is written again, and no more
+    assert open_truth(tokens) is not None and (folder / "train.truth.npz").stat().st_mtime_ns == kept
     with pytest.raises(ValueError, match="is not text of this grammar"):
         write_truth(tokens, build(GrammarSettings.parse(SOURCE.replace("nouns=12", "nouns=13")))[1])
 

@@ -1,6 +1,7 @@
 """records/: the committed board is that of its entries, and a record is what the page says."""
 
 import json
+import math
 import shutil
 
 import numpy as np
@@ -138,3 +139,8 @@ def test_the_verifier_scores_models_of_anybodys(tmp_path, monkeypatch, capsys):
         assert check.main(["--score", str(tmp_path / "new"), *models]) == 1
         assert says in capsys.readouterr().err and not (tmp_path / "new").exists()
     assert rows[0].sha256 != rows[1].sha256 and rows[0].language == lang.machine.digest
+    table[:, int(lang.test[5])] = -math.inf
+    np.save(tmp_path / "4.npy", table.log_softmax(1)[np.roll(lang.test, 1)].numpy())
+    assert check.main(["--score", str(tmp_path), f"4={tmp_path}/4.npy"]) == 1
+    assert "4.npy has inf nats" in capsys.readouterr().err
+    assert len((tmp_path / "scores.jsonl").read_text().splitlines()) == 2

@@ -182,6 +182,7 @@ def test_what_is_no_model_of_the_language(lang, tmp_path, model, says):
         (lambda lang: Language(test=1).score(None), "test = 1 is one document: use more"),
         (lambda lang: lang.encode("the cat"), "'cat' is no word of the language"),
         (lambda lang: lang.log_probs(torch.zeros(1, 3, dtype=int)), "row 0: the language forbids token 1"),
+        (lambda lang: lang.log_probs(torch.full((1, 3), 9999)), "row 0: token 0 is 9999: use 0 to "),
     ],
 )
 def test_wrong_arguments(lang, call, says):

@@ -2,7 +2,7 @@
 
     python data/grammar/prepare.py [--source="seed=2 train=500000"] [--out=DIR] [--force]
 
-Deterministic by its settings (data.grammar.grammar.GrammarSettings). Those that are not the standard ones are
+Deterministic by its settings (GrammarSettings, below). Those that are not the standard ones are
 in the folder's name, words-seed=2-train=500000, so that several stand side by side.
 
 Beside each split stand its exact distributions: for the 2M training tokens of the standard settings 2.7 MB,
@@ -31,6 +31,7 @@ class GrammarConfig(PrepareConfig):
 program = Program(__name__, __doc__, GrammarConfig)
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from typing import ClassVar
 
@@ -40,12 +41,13 @@ from data.corpus import Contents
 from data.generated import GeneratedCorpus, drawn_splits
 from data.grammar.grammar import END, LanguageSettings, build, documents
 from data.grammar.machine import Machine
-from data.grammar.truth import write_truth
+from data.grammar.truth import GrammarTruth, write_truth
+from data.held_out import open_truth
 from data.prepared import SPLITS
 from data.settings import GeneratorSettings
 from data.tokens import open_tokens
 from runtime.configurator import cli
-from runtime.errors import users_values
+from runtime.errors import UserError, users_values
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,14 @@ class GrammarCorpus(GeneratedCorpus[GrammarConfig, GrammarSettings]):
 
 
 def write_truths(folder: Path, machine: Machine) -> None:
-    """The exact distributions of each split, beside it, and a line about them on stderr."""
+    """The exact distributions of each split that has none of this machine, beside it, and a line about them
+    on stderr."""
     for name in SPLITS:
-        info = write_truth(open_tokens(folder / f"{name}.bin"), machine).info
+        tokens = open_tokens(folder / f"{name}.bin")
+        with suppress(UserError):  # damaged, or of other tokens: it is written again
+            if isinstance(kept := open_truth(tokens), GrammarTruth) and kept.machine.digest == machine.digest:
+                continue
+        info = write_truth(tokens, machine).info
         rate = info["entropy_rate"]
         print(
             f"{name}: {info['entropy']:.4f} nats a token, "

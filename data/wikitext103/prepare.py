@@ -36,7 +36,7 @@ from itertools import islice
 from typing import Any
 
 from data.corpus import Contents, Corpus
-from data.splits import Split, file_lines
+from data.splits import Split, file_lines, size_read
 from data.text.documents import parquet_rows
 from runtime.configurator import cli
 from runtime.errors import UserError
@@ -113,7 +113,7 @@ def local_splits(folder: Path) -> dict[str, Split]:
                 f"source {folder} has more than one candidate for the {split} split: {names}: keep one"
             )
         if texts:
-            splits[split] = Split(partial(file_lines, texts[0]), texts[0].stat().st_size)
+            splits[split] = Split(partial(file_lines, texts[0]), size_read(texts[0]))
         elif candidates:
             splits[split] = Split(partial(parquet_lines, candidates[0]))
     if not splits:
