@@ -239,8 +239,10 @@ def standing(name: str) -> SimpleNamespace:
     ahead = [row for row, r in each.items() if r.mean + r.half < 1]
     behind = [row for row, r in each.items() if r.mean - r.half > 1]
     level = [row for row in each if row not in ahead + behind]
-    p = {row: math.erfc(1.96 * abs(r.mean - 1) / r.half / math.sqrt(2)) for row, r in each.items()}
-    return SimpleNamespace(ahead=ahead, behind=behind, level=level, holm=sorted(holm(p), key=p.__getitem__))
+    z = {row: 1.96 * abs(r.mean - 1) / r.half for row, r in each.items()}
+    kept = holm({row: math.erfc(z[row] / math.sqrt(2)) for row in z})
+    surest_first = sorted(kept, key=z.__getitem__, reverse=True)  # p itself is 0 for several
+    return SimpleNamespace(ahead=ahead, behind=behind, level=level, holm=surest_first)
 
 
 @cache
