@@ -3,7 +3,7 @@
     python docs/gallery.py
 
 docs/heads.png    p and the loss's slope of each head over the true token's lead: see docs/heads.md
-results/heads.trials.png  validation perplexity of all trials of the search, over each setting
+results/heads.trials.png  where the trials of each row's search lie, and how far above its best they end
 results/heads.forest.png  each head's perplexity over softmax's, tuned and at equal settings
 docs/linear_loss.png  seconds and memory of linear_loss and of torch's losses over the vocabulary
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from matplotlib.colors import BoundaryNorm
 from torch import Tensor
 
 if __name__ == "__main__":
@@ -26,7 +27,7 @@ from evaluation.figures import panels, plain_numbers, pyplot, write
 from heads import HEADS, Head, Targets
 from model import LanguageModel, build
 
-FARTHEST = 1.36  # over the best or over softmax's perplexity: what lies beyond is marked at the edge
+OVER = [1, 1.01, 1.02, 1.05, 1.1, 1.2]  # a row's best perplexity: the colours of its trials
 V = 4096  # the vocabulary of the small tables
 LEADS = torch.linspace(-5, 20, 501, dtype=torch.float64)
 # What is drawn: a row of config/ for each head, and each setting that changes a curve
@@ -38,6 +39,7 @@ ROWS = (
 ).split()
 # an overlay of config/ -> V there
 WORDS = {"brief": V, "grammar": 2903}
+TUNED, UNTUNED = "#0072B2", "#D55E00"  # blue and vermilion of Okabe and Ito, which all eyes tell apart
 PLACES = 128  # of a fresh model, at which its slope is measured
 
 
@@ -137,38 +139,26 @@ def heads_figure(path: Path) -> list[Path]:
 
 
 def trials_figure(path: Path) -> list[Path]:
-    """Validation perplexity of the main table's trials, against each setting that all rows have.
-
-    A star is a row's best trial. A triangle at the top is a trial beyond FARTHEST times the best one's.
-    """
+    """The main table's trials, a line a row: where they lie in each setting that all rows have, and how far
+    above the row's best trial each ends. A star is that best one, the rows are in its order."""
     settings = {"learning_rate": "learning rate", "readout_lr": "readout's learning rate", "gain": "gain"}
-    fig, axes = pyplot().subplots(1, 3, figsize=(9, 3.2), sharey=True, layout="constrained")
-    colours = pyplot().get_cmap("tab20").colors
-    trials = search("heads")
-    best = min(min(at.ppl) for at in trials.values())
-    for i, (row, at) in enumerate(trials.items()):
-        colour = "black" if row == "baseline" else colours[i % len(colours)]
-        for ax, key in zip(axes, settings):
-            points = [(point[key], ppl) for point, ppl in zip(at.points, at.ppl) if key in point]
-            near = [(x, ppl) for x, ppl in points if ppl <= FARTHEST * best]
-            far = [(x, FARTHEST * best) for x, ppl in points if not ppl <= FARTHEST * best]
-            for some, marker in ((near, "o"), (far, "^")):
-                if some:
-                    ax.plot(*zip(*some), color=colour, marker=marker, ms=3, ls="", clip_on=False)
-            ax.plot(
-                *min(points, key=lambda point: point[1]), color=colour, marker="*", ms=9, ls="", label=row
-            )
-    for ax, label in zip(axes, settings.values()):
+    trials = sorted(search("heads").items(), key=lambda entry: min(entry[1].ppl), reverse=True)
+    norm, size = BoundaryNorm(OVER, 256, extend="max"), (9, 1.2 + 0.2 * len(trials))
+    fig, axes = pyplot().subplots(1, len(settings), figsize=size, sharey=True, layout="constrained")
+    for ax, (key, label) in zip(axes, settings.items()):
+        for y, (_, at) in enumerate(trials):
+            points = [(ppl / min(at.ppl), p[key]) for p, ppl in zip(at.points, at.ppl) if key in p]
+            over, x = zip(*sorted(points, reverse=True))  # the best is drawn last
+            drawn = ax.scatter(x, [y] * len(x), 18, over, norm=norm, cmap="cividis", lw=0)
+            ax.plot(x[-1], y, color=UNTUNED, marker="*", ms=9, ls="")
         ax.set_xscale("log")
         plain_numbers(ax, "x")
         ax.set_xlabel(label)
-    axes[0].set_ylim(0.99 * best, FARTHEST * best)
-    axes[0].set_ylabel("validation perplexity")
-    axes[-1].legend(fontsize=6, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    axes[0].set_yticks(range(len(trials)), [row for row, _ in trials], fontsize=8)
+    axes[0].set_ylim(-0.7, len(trials) - 0.3)
+    bar = fig.colorbar(drawn, ax=axes, aspect=60, format="%.2f")
+    bar.set_label("validation perplexity over that of the row's best trial (star)")
     return write(fig, path)
-
-
-TUNED, UNTUNED = "#0072B2", "#D55E00"  # blue and vermilion of Okabe and Ito, which all eyes tell apart
 
 
 def forest_figure(path: Path) -> list[Path]:
