@@ -163,9 +163,18 @@ def test_what_is_claimed_of_tuned_heads_holds():
         ["sig_gpt"],
         [
             *("smooth_gpt_10", "sigmoid_cap", "stablemax", "harmonic", "taylor_2", "taylor_6"),
-            *("sm_taylor", "am_softmax", "sparsemax", "entmax15"),
+            *("taylor_inf", "sm_taylor", "am_softmax", "sparsemax", "entmax15"),
         ],
-        ["taylor_2", "sm_taylor", "stablemax", "entmax15", "sparsemax", "taylor_6", "smooth_gpt_10"],
+        [
+            "taylor_2",
+            "sm_taylor",
+            "stablemax",
+            "entmax15",
+            "taylor_inf",
+            "sparsemax",
+            "taylor_6",
+            "smooth_gpt_10",
+        ],
     )
     shared = sources.shared_ratios("heads")["unlikelihood"]
     alphas = [p["head_args.alpha"] for p in found["unlikelihood"].points[: len(shared)]]
