@@ -162,18 +162,12 @@ def test_what_is_claimed_of_tuned_heads_holds():
     assert (at.ahead, at.behind, at.holm) == (
         ["sig_gpt"],
         [
-            *("smooth_gpt_10", "sigmoid_cap", "stablemax", "harmonic", "taylor_2", "taylor_6"),
+            *("smooth_gpt_10", "sigmoid_cap", "stablemax", "harmonic", "mixture", "taylor_2", "taylor_6"),
             *("taylor_inf", "sm_taylor", "am_softmax", "sparsemax", "entmax15"),
         ],
         [
-            "taylor_2",
-            "sm_taylor",
-            "stablemax",
-            "entmax15",
-            "taylor_inf",
-            "sparsemax",
-            "taylor_6",
-            "smooth_gpt_10",
+            *("taylor_2", "sm_taylor", "stablemax", "entmax15", "taylor_inf"),
+            *("sparsemax", "taylor_6", "mixture", "smooth_gpt_10"),
         ],
     )
     shared = sources.shared_ratios("heads")["unlikelihood"]
