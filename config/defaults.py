@@ -175,7 +175,7 @@ class TrainConfig:
         if ahead and (self.order != "left_to_right" or self.trunk not in ("gpt", "modern")):
             yield f"auxiliary = {self.auxiliary!r} looks ahead in a text from left to right: leave it out"
         if self.auxiliary == "mu_loss" and (self.head_rank or HEADS[self.head].cosine):
-            yield "auxiliary = 'mu_loss' is of rows that make logits as they are: no head_rank, no cosines"
+            yield "auxiliary = 'mu_loss' centres the projection's rows: no head_rank, no head on cosines"
         if self.labels != "true" and not HEADS[self.head].multi_label:
             yield (
                 f"labels = {self.labels!r}: the head {self.head!r} takes the true token alone; use "

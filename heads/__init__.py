@@ -108,7 +108,8 @@ def named_head(name: str, vocab_size: int, args: dict | None = None) -> Head:
         if declared.get(key) is int and type(value) is not int:
             raise ValueError(f"head_args: {key} = {value!r} must be a whole number, as in {key} = 4")
         if (declared.get(key) is bool) != (type(value) is bool):
-            raise ValueError(f"head_args: {key} = {value!r}: True and False are for switches alone")
+            must = "must" if declared.get(key) is bool else "cannot"
+            raise ValueError(f"head_args: {key} = {value!r} {must} be True or False")
     try:
         return HEADS[name](vocab_size, **(args or {}))
     except TypeError as e:
