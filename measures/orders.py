@@ -307,34 +307,33 @@ def in_own_order(row: Row) -> list[dict[str, Any]]:
 
 
 def draw(rows: list[Row], truth: dict[str, float], out: Path) -> list[Path]:
-    """OUT.samplers.png: what samplers write against model evaluations a text, in orders that a row
-    was trained in; a colour for each row, a marker for each sampler, grey: the truth's."""
-    plt = figures.pyplot()
+    """OUT.samplers.png: a line for each sampler, with the model evaluations that it takes a text; a dot for
+    each row that was trained in such an order, the mean over its runs; grey: the truth's."""
     keys = columns_of(truth)
-    having = {}
+    dots: dict[str, dict[str, list[dict[str, Any]]]] = {}  # sampler -> row -> what it writes, a run each
     for name, runs in grouped(rows).items():
-        if points_of_runs := [samplers for r in runs if (samplers := in_own_order(r))]:
-            having[name] = points_of_runs
-    names = dict.fromkeys(p["sampler"] for runs in having.values() for p in runs[0])
-    marker = dict(zip(names, itertools.cycle("osD^v<>PX*hdp+x1234|_")))
-    color = [f"C{i}" for i in (0, 1, 2, 3, 4, 5, 6, 8, 9)] * (1 + len(having) // 9)  # C7 is grey
-    fig, axes = plt.subplots(1, len(keys), figsize=(4 * len(keys), 4), layout="constrained")
-    for number, run_points in enumerate(having.values()):
-        for same in zip(*run_points):
-            x = statistics.fmean(p["evaluations"] for p in same)
-            for ax, key in zip(axes, keys):
-                values = [p[key] for p in same if key in p]
-                if values:
-                    ax.plot(x, statistics.fmean(values), marker[same[0]["sampler"]], color=color[number])
+        for written in (written for run in runs for written in in_own_order(run)):
+            dots.setdefault(written["sampler"], {}).setdefault(name, []).append(written)
+    over_runs = lambda some, key: statistics.fmean(written[key] for written in some)
+    taken = {s: sorted(over_runs(some, "evaluations") for some in each.values()) for s, each in dots.items()}
+    lines = sorted(dots, key=lambda sampler: (statistics.fmean(taken[sampler]), sampler), reverse=True)
+    names = list(dict.fromkeys(name for each in dots.values() for name in each))
+    color = dict(zip(names, itertools.cycle(f"C{i}" for i in (0, 1, 2, 3, 4, 5, 6, 8, 9))))  # C7 is grey
+    size = (3 + 3 * len(keys), 1.6 + 0.22 * len(lines))
+    fig, axes = figures.pyplot().subplots(1, len(keys), figsize=size, sharey=True, layout="constrained")
     for ax, key in zip(axes, keys):
-        ax.axhline(truth[key], color="0.6", lw=0.8)
-        ax.set_xscale("log", base=4)
-        ax.xaxis.set_major_formatter("{x:g}")  # its own are powers in TeX, which pyplot() turns off
-        ax.minorticks_off()
-        ax.set(xlabel="model evaluations a text", ylabel=key.replace("_", " "))
-    shown = {name: ("o", c) for name, c in zip(having, color)} | {n: (marker[n], "0.4") for n in names}
-    keyed = [plt.Line2D([], [], marker=m, color=c, ls="") for m, c in shown.values()]
-    fig.legend(keyed, list(shown), loc="outside lower center", ncols=5, frameon=False)
+        for y, sampler in enumerate(lines):
+            for name, some in dots[sampler].items():
+                if having := [written for written in some if key in written]:
+                    ax.plot(over_runs(having, key), y, "o", ms=5, color=color[name])
+        ax.axvline(truth[key], color="0.6", lw=0.8)
+        ax.grid(axis="y", color="0.9", lw=0.6)
+        ax.set_axisbelow(True)
+        ax.set_xlabel(key.replace("_", " "))
+    ranges = {s: dict.fromkeys(f"{n:.3g}" for n in (taken[s][0], taken[s][-1])) for s in lines}
+    axes[0].set_yticks(range(len(lines)), [f"{s}: {' to '.join(ranges[s])}" for s in lines], fontsize=8)
+    keyed = {name: figures.pyplot().Line2D([], [], marker="o", ls="", color=color[name]) for name in names}
+    fig.legend(keyed.values(), keyed, loc="outside lower center", ncols=5, frameon=False)
     return figures.write(fig, beside(out, ".samplers"))
 
 
