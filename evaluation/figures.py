@@ -51,8 +51,8 @@ def write(fig: "Figure", path: Path) -> list[Path]:
 
 def panels(names: list[str], height: float) -> tuple["Figure", list[tuple["Axes", str]]]:
     """A figure of a small panel for each name, and [(panel, name)]."""
-    wide = min(WIDTH, len(names))
-    high = -(-len(names) // wide)
+    high = -(-len(names) // WIDTH)
+    wide = -(-len(names) // high)
     fig, axes = pyplot().subplots(
         high,
         wide,
