@@ -165,7 +165,7 @@ class TrainConfig:
         if self.labels != "true" and not self.keep_true and self.head != "sigmoid":
             yield "keep_true = False: leave it out; only the head 'sigmoid' learns without a true token"
         if self.labels != "true" and self.order != "left_to_right":
-            yield f"labels = {self.labels!r} with order = {self.order!r}: a teacher reads from left to right"
+            yield f"labels = {self.labels!r} with order = {self.order!r}: use 'true', or 'left_to_right'"
 
     def _problems_of_model(self) -> Iterator[str]:
         """What the trunk and the head themselves refuse. Their import takes seconds, so this comes last."""

@@ -20,7 +20,7 @@ from runtime.files import beside, write_json
 if TYPE_CHECKING:  # see figures.pyplot
     from matplotlib.axes import Axes
 
-GAP = re.compile(r" ?<(\d{1,9})>")  # with the space before it: tokens carry their own
+GAP = re.compile(r" ?<(\d+)>")  # with the space before it: tokens carry their own
 
 
 def with_gaps(template: str, tokenizer: Tokenizer, block_size: int) -> list[int]:
@@ -32,10 +32,10 @@ def with_gaps(template: str, tokenizer: Tokenizer, block_size: int) -> list[int]
     for i, part in enumerate(parts):
         if i % 2 == 0:
             ids += ids_of(part, tokenizer)
+        elif len(part) > 9 or int(part) > block_size:  # int() refuses thousands of digits
+            raise UserError(f"the gap <{part[:20]}> is longer than this model's block_size = {block_size}")
         elif int(part) < 1:
             raise UserError(f"the gap <{part}> in {template[:60]!r} is of no token: give at least <1>")
-        elif int(part) > block_size:
-            raise UserError(f"the gap <{part}> is longer than this model's block_size = {block_size}")
         else:
             ids += [FREE] * int(part)
     if len(ids) > block_size:

@@ -22,6 +22,7 @@ from data.orders import MASKED
 from data.prepared import tokenizer_of
 from data.tokenizers import ids_of
 from evaluation import metrics
+from evaluation.sampling import WEIGHT_DRAWS
 from evaluation.scoring import windows
 from evaluation.statistics import half_sampling_interval
 from evaluation.texts import cut
@@ -29,7 +30,6 @@ from runtime.checkpoint import find, is_run, load_model, weights_digest
 from runtime.device import check_fits, to_float64
 from runtime.errors import UserError
 
-DRAWS = 8  # of the weights of a Bayesian scorer
 LONGEST = 1024  # tokens that a model reads if its configuration names no limit
 KMEANS = 5  # clusterings that MAUVE is the mean of
 MAUVE = "mauve-text"  # the package, which is optional
@@ -65,7 +65,7 @@ class RunScorer:
         self.start: list[int] = []
         self.context, tokenizer = self.model.trunk.context, tokenizer_of(ckpt)
         self.encode = partial(ids_of, tokenizer=tokenizer)
-        self.draws = self.model.head.draws(DRAWS, 0)
+        self.draws = self.model.head.draws(WEIGHT_DRAWS, 0)
 
     def hidden(self, ids: Tensor) -> Tensor:
         return self.model.trunk(ids[None].to(self.device))[0]

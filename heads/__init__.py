@@ -105,11 +105,13 @@ def named_head(name: str, vocab_size: int, args: dict | None = None) -> Head:
         raise ValueError(f"unknown head {name!r}; {near}known: {', '.join(HEADS)}")
     declared = inspect.get_annotations(HEADS[name].__init__)
     for key, value in (args or {}).items():
-        if declared.get(key) is int and type(value) is not int:
+        kind = declared.get(key)  # of a head of your own perhaps none
+        if kind is int and type(value) is not int:
             raise ValueError(f"head_args: {key} = {value!r} must be a whole number, as in {key} = 4")
-        if (declared.get(key) is bool) != (type(value) is bool):
-            must = "must" if declared.get(key) is bool else "cannot"
-            raise ValueError(f"head_args: {key} = {value!r} {must} be True or False")
+        if kind is bool and type(value) is not bool:  # any text is true, "false" too
+            raise ValueError(f"head_args: {key} = {value!r} must be True or False")
+        if kind is float and type(value) is bool:
+            raise ValueError(f"head_args: {key} = {value!r} must be a number")
     try:
         return HEADS[name](vocab_size, **(args or {}))
     except TypeError as e:

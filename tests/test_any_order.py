@@ -319,7 +319,7 @@ def test_what_is_sampled_is_cut(sample):
 @torch.no_grad()
 @torch.no_grad()
 def test_a_probability_below_float32_is_not_zero():
-    model = model_of("any", gain=100.0)
+    model = model_of("any", gain=100.0).float()
     reader = reader_of(model, torch.full((1, 4), FREE), model.head.draws(1, 0))
     p = reader.each(torch.zeros(1, 1, dtype=torch.long)).row(torch.tensor([0]))[0]
     assert p.sum() == pytest.approx(1) and 0 < p.min() < 1e-60

@@ -42,6 +42,7 @@ def test_the_space_before_a_gap_is_the_gaps(token_folder):
         ("a b", "'a b' has no gap: write <5>"),
         ("a <0>", "the gap <0> in 'a <0>' is of no token"),
         ("a <99>", "the gap <99> is longer than this model's block_size = 8"),
+        (f"a <2> b <{'9' * 5000}>", f"the gap <{'9' * 20}> is longer than this model's block_size = 8"),
         ("a <4> b <4>", "the text has 10 tokens with its gaps; this model reads 8"),
         ("<-3>", "has no gap"),
     ],

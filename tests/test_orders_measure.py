@@ -2,6 +2,7 @@
 
 import math
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from evaluation.two_sided import CutDocuments, pair_shares
 from evaluation.windows import KINDS, questions
 from measures import orders
 from measures.measure import measure_runs
-from measures.orders import OrdersMeasure, surest_perplexities
+from measures.orders import OrdersMeasure, perplexities, surest_perplexities
 from measures.store import Store
 from measures.views import mean
 from runtime.checkpoint import find, load
@@ -276,6 +277,13 @@ def test_the_table(runs, token_folder, tmp_path, capsys):
     assert tried["both_1"] > 0 and tried["left_4"] == rows["left_to_right-1"]["left_4"]
     with pytest.raises(UserError, match=r"tried = True, gaps = \[4\]: "):
         main([*paths[1:2], *flags[:-1], "--tried", "--gaps=[4]"])
+
+
+def test_the_token_after_the_last_sequence_is_not_scored():
+    who, ids = asker(model_of("any")), text(3 * 8 + 1)
+    data = lambda last: SimpleNamespace(ids=np.append(ids[:-1], last), given=0)
+    of = lambda last, apart: perplexities(who, "random", data(last), "x", apart)
+    assert of(0, True) == of(1, True) and of(0, False) != of(1, False)
 
 
 def test_a_table_keeps_the_rows_of_other_runs_and_goes_on(runs, token_folder, tmp_path, capsys, monkeypatch):

@@ -2,8 +2,8 @@
 
     python data/grammar/prepare.py [--source="seed=2 train=500000"] [--out=DIR] [--force]
 
-Deterministic by its settings (GrammarSettings, below). Those that are not the standard ones are
-in the folder's name, words-seed=2-train=500000, so that several stand side by side.
+Deterministic by its settings (GrammarSettings, below). Those that are not the standard ones are in the
+folder's name, words-seed=2-train=500000, so that several stand side by side.
 
 Beside each split stand its exact distributions: for the 2M training tokens of the standard settings 2.7 MB,
 written in three seconds. In a folder that lacks those of a split, another run of this command adds them.
