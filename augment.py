@@ -209,7 +209,7 @@ def build_store(
     want = identity(tokens, teacher, block_size, settings)
     path, V = store_path(tokens, want), tokens.info["vocab_size"]
     meta = path.with_suffix(".json")
-    if meta.is_file():
+    if meta.is_file() and path.is_file():
         return LabelStore(path, want, V)
     windows = Windows(tokens, block_size)
     m, k = settings.count(block_size), min(settings.candidates, V)
@@ -220,7 +220,7 @@ def build_store(
         except filelock.Timeout:
             tqdm.write(f"another process is building {path}: waiting for it")
             stack.enter_context(locked(lock_of(path)))
-        if not meta.is_file():  # else it was finished meanwhile
+        if not (meta.is_file() and path.is_file()):  # else it was finished meanwhile
             _build(path, teacher, windows, settings, record, batch)
             write_json(meta, {**want, "teacher_name": teacher.name, "windows": len(windows), "m": m, "k": k})
     return LabelStore(path, want, V)

@@ -9,7 +9,6 @@ Courdier, Fleuret 2024, arXiv 2404.09562 (sigma-GPT).
 import importlib
 import inspect
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -533,31 +532,6 @@ class LanguageModel(nn.Module):
         for m in self.trunk.modules():
             if isinstance(m, nn.Linear):
                 m.to(dtype)
-
-    def quantize(self) -> None:
-        """Keeps the weights of the trunk's linear layers as int8 with a float32 scale for each output, in
-        place, for sampling in float32 on a CPU: a quarter of the bytes to read for each token. What enters a
-        layer is rounded to 7 bits with one scale a call, so hidden states depend a little on the rest of the
-        batch.
-        ValueError where this torch lacks the kernels (FBGEMM's; x86 with AVX2).
-        """
-        engine = torch.backends.quantized.engine
-        if engine not in ("x86", "fbgemm"):
-            raise ValueError(
-                "int8 weights need torch's FBGEMM kernels, for x86 CPUs with AVX2; "
-                f"here it has {engine!r}: leave --int8 out"
-            )
-        with warnings.catch_warnings():
-            # deprecated, but all else needs a compiler: torch._int_mm overflows on CPUs without VNNI
-            warnings.simplefilter("ignore")
-            try:
-                from torch.ao.quantization import per_channel_dynamic_qconfig, quantize_dynamic
-            except ImportError:
-                raise ValueError(
-                    "int8 weights need torch.ao.quantization, which is not in "
-                    f"torch {torch.__version__}: leave --int8 out"
-                ) from None
-            quantize_dynamic(self.trunk, {nn.Linear: per_channel_dynamic_qconfig}, inplace=True)
 
     def tensors(self) -> dict[str, Tensor]:
         """Name -> tensor of all that a checkpoint keeps: each shared parameter once (a tied projection is the

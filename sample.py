@@ -5,7 +5,7 @@
     python sample.py out/sigma_gpt --infill "The river <5> through the <3> of the city" --speculative
 
 Samples from the same distribution that is scored: log p of the head, averaged over weight draws if its
-projection is Bayesian. (--int8 comes close to it.)
+projection is Bayesian.
 
 A model of any order fills in gaps, <5> for five tokens. One token a pass, as it was trained or in --order; or
 many at a time. --speculative has the distribution of one a pass in random order (of blocks, where it was
@@ -61,9 +61,6 @@ class SampleConfig(TextSearch):
     which: Literal["best", "last"] = "best"  # checkpoint of the run
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
     dtype: Dtype = "auto"           # of matrix products: float32, bfloat16, float16, or auto
-    int8: bool = False              # int8 weights in the trunk: faster on an x86 CPU without bfloat16;
-    #                                 what is sampled is then close to, no longer exactly what is scored, and
-    #                                 depends a little on the texts sampled beside it, and on the cache
     no_cache: bool = False          # read the whole context for every token (slow; for comparison)
     # fmt: on
 
@@ -165,7 +162,6 @@ from runtime.device import (
     get_dtype,
     settle_dtype,
 )
-from runtime.errors import users_values
 from runtime.files import read_text
 
 
@@ -186,22 +182,6 @@ class Stream:
             sys.stdout.write(text[self.shown :])
             sys.stdout.flush()
             self.shown = len(text)
-
-
-def check_int8(device: torch.device, dtype: str) -> None:
-    """UserError where int8 weights are of no use: another device than a CPU, another dtype than float32."""
-    if device.type != "cpu":
-        raise UserError(f"--int8 is for a CPU, the device is {device}: leave it out or give --device=cpu")
-    if dtype != "float32":
-        raise UserError(f"--int8 goes with float32, not with --dtype={dtype}: give one of the two")
-
-
-def precision(c: SampleConfig, device: torch.device) -> Precision:
-    """The dtype of the matrix products, and why. UserError if --int8 cannot have it."""
-    settled = settle_dtype("float32" if c.int8 and c.dtype == "auto" else c.dtype, device)
-    if c.int8:
-        check_int8(device, settled.name)
-    return settled
 
 
 def read_prompts(prompt: str, file: str) -> list[str]:
@@ -262,20 +242,15 @@ def introduce(c: SampleConfig, ckpt: Checkpoint, dtype: Precision, draws: Sequen
         f"{dtype.name}: {dtype.reason}",
         file=sys.stderr,
     )
-    if c.int8:
-        print("int8 weights: close to the distribution that is scored, no longer exactly it", file=sys.stderr)
 
 
 @program
 def main(c: SampleConfig) -> int:
     device = get_device(c.device)
-    dtype = precision(c, device)
+    dtype = settle_dtype(c.dtype, device)
     model, ckpt = load_model(c.checkpoint, c.which, device, get_dtype(dtype.name))
     if sampler := sampler_of(dataset := ckpt.config.get("dataset", "")):
         raise UserError(f"{ckpt.path} is of {dataset}, no text: python {sampler} draws from such runs")
-    if c.int8:
-        with users_values():
-            model.quantize()
     tokenizer = tokenizer_of(ckpt)
     if c.fills or ckpt.config.get("order") in (MASKED, "fractal"):  # which never read from left to right
         return fill(c, model, ckpt, tokenizer, device, dtype)

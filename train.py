@@ -37,7 +37,7 @@ from torch import Tensor
 from torch.profiler import record_function
 from tqdm import tqdm
 
-from data.batches import Loader, TextSource
+from data.batches import Loader, TextSource, windows_at_a_time
 from data.tokenizers import tokenizer_name
 from evaluation.spent import spent_by
 from heads import head_changed, head_digest
@@ -49,6 +49,7 @@ from runtime.errors import UserError
 from runtime.gpt2 import refuse_missing_path
 from runtime.logs import Log, duration, start_trackers
 from runtime.optimizer import iteration_dtype, load_optimizer, make_optimizer, set_learning_rate
+from runtime.packages import missing, not_installed
 from runtime.processes import Processes, on_stop
 from runtime.profile import Profile, flops_per_token, peak_flops
 from runtime.resume import (
@@ -56,7 +57,7 @@ from runtime.resume import (
     agreed_dtype,
     last_of,
     learning_rate,
-    other_processes,
+    other_parts,
     refuse_other_run,
     saved_best,
     start_from,
@@ -104,6 +105,8 @@ def refuse_before_data(config: TrainConfig, procs: Processes) -> None:
         raise UserError(
             f"{out} holds a run already: --resume goes on with it, --out_dir=... starts another, or delete it"
         )
+    if lacks := missing(*(name for name in ("wandb", "trackio") if getattr(config, name))):
+        raise UserError(not_installed(*lacks))
     begins_from = "" if config.resume else config.init_from  # a resumed run reads those weights no more
     for name in (begins_from, config.teacher if config.labels != "true" else ""):
         if name:
@@ -113,11 +116,11 @@ def refuse_before_data(config: TrainConfig, procs: Processes) -> None:
 
 def refuse_too_large(config: TrainConfig, vocab_size: int, procs: Processes) -> None:
     """UserError if a training of this size needs more memory than there is."""
-    c, share = config, max(1, config.batch_size // procs.world)
+    c, at_a_time = config, windows_at_a_time(config.batch_size, config.micro_batch, procs.world)
     size = trunk_size({**asdict(c), "vocab_size": vocab_size})
     outputs = c.bayesian + (not c.tied) + (c.auxiliary == "token_order")
     parameters = size.parameters + outputs * size.embedding
-    needed = training_bytes(parameters, size.kept * min(c.micro_batch or share, share), c.batch_size)
+    needed = training_bytes(parameters, c.optimizer, size.kept * at_a_time, c.batch_size)
     training = (
         f"training {size.parameters:,} parameters with batch_size = {c.batch_size}, "
         f"micro_batch = {c.micro_batch}"
@@ -164,15 +167,15 @@ class Trainer:
         refuse_too_large(c, self.task.info["vocab_size"], procs)
         torch.manual_seed(c.seed)
         self.model = checkpoint.build(self.model_config)
-        self.source = self.task.source(self.model, procs)
-        self.model_config |= self.task.info
-        self.loader = Loader(self.source, procs.device)
         if c.init_from and not c.resume:
             sentence, self.model_config["init_weights"] = start_from(
                 c.init_from, self.model, self.model_config
             )
             self.model_config["init_spent"] = spent_by(c.init_from)
             self.say(sentence)
+        self.source = self.task.source(self.model, procs)  # last: its labels may take hours
+        self.model_config |= self.task.info
+        self.loader = Loader(self.source, procs.device)
         self.model.to(procs.device)
         if c.compile and procs.device.type == "cuda":
             self.model.compile()
@@ -204,7 +207,7 @@ class Trainer:
         progress = last.progress
         self.step, self.tokens, self.best = progress["step"], progress["tokens"], self._judged(progress)
         self.evaluated = self.step if progress["val_nll"] is not None else -1
-        changed = other_processes(last.config, self.procs.world) + head_changed(before)
+        changed = other_parts(before, self.procs.world, self.config.micro_batch) + head_changed(before)
         self.say(f"resumed {last.path} at step {self.step}{extended}{changed}")
         saved, values = saved_best(self.out), self._judged(progress, "val_")
         if self.procs.main and self.best < self._judged(saved):
@@ -292,7 +295,7 @@ class Trainer:
                 self.save("last", evaluation.values, evaluation.judged)  # first: runs resume from it
                 if better:
                     self.save("best", evaluation.values, evaluation.judged)
-        self.procs.sum(torch.zeros((), device=self.procs.device))  # the others wait until it is saved
+        self.procs.wait()  # until it is saved
 
     def save(
         self, which: str, values: tuple[float, ...] | None, judged: tuple[float, ...] | None = None
@@ -397,8 +400,10 @@ class Trainer:
 
     def leave(self) -> int:
         """Saves after a signal; the exit code."""
-        if self.procs.main and self.step and self.evaluated != self.step:
-            self.save("last", None)
+        if self.step and self.evaluated != self.step:
+            if self.procs.main:
+                self.save("last", None)
+            self.procs.wait()  # torchrun kills all soon after the first has left
         saved = f", saved {self.out / 'last'}; --resume goes on" if self.step else ": nothing to save yet"
         self.say(f"stopped by a signal at step {self.step}{saved}")
         return 128 + (self.signal or signal.SIGTERM)

@@ -7,13 +7,13 @@ All have random weights, 10 tokens of prompt, temperature 0.8 and top-k 200. The
 reads its whole context for each token. So a round of it is one forward pass and one choice at each of five
 lengths of the text, and its time for all tokens is their trapezoidal sum.
 
-On a CPU ours and transformers' run in float32 and, if the CPU computes it, in bfloat16; ours runs with int8
-weights as well (sample.py --int8). nanoGPT runs in float32. The base of the ratios is transformers in
-float32, which is what people run there. On a GPU all run in what "auto" takes, nanoGPT under autocast.
+On a CPU ours and transformers' run in float32 and, if the CPU computes it, in bfloat16, nanoGPT in float32.
+The base of the ratios is transformers in float32, which is what people run there. On a GPU all run in what
+"auto" takes, nanoGPT under autocast.
 
-A CPU without bf16 and VNNI, as far as settings emulate one (FBGEMM computes int8 and has one of its own):
+A CPU without bf16, as far as settings emulate one:
 
-    export ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 FBGEMM_ENABLE_INSTRUCTIONS=AVX2
+    export ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
     python bench/sampling.py
 """
 
@@ -40,14 +40,12 @@ SIZES = {"124M": GPTConfig(50257, 1024, 12, 12, 768), "tiny": GPTConfig(300, 64,
 PROMPT, TEMPERATURE, TOP_K = 10, 0.8, 200
 
 
-def ours(config: GPTConfig, device: str, dtype: str, int8: bool = False) -> LanguageModel:
+def ours(config: GPTConfig, device: str, dtype: str) -> LanguageModel:
     torch.manual_seed(0)
     trunk = GPT(config)
     model = LanguageModel(trunk, make_head("softmax", config.vocab_size, trunk.wte.weight))
     model = model.eval().requires_grad_(False).to(device)
     model.lower(getattr(torch, dtype))
-    if int8:
-        model.quantize()
     return model
 
 
@@ -106,9 +104,6 @@ def measure(args: argparse.Namespace, batch: int) -> list[dict]:
         f"ours, {d}": partial(run_ours, ours(config, args.device, d), d, prompt, args.tokens)
         for d in measured
     }
-    if not gpu:
-        int8 = ours(config, args.device, "float32", int8=True)
-        programs["ours, int8"] = partial(run_ours, int8, "float32", prompt, args.tokens)
     try:
         for d in measured:
             theirs = transformers_model(config, d, args.device)

@@ -101,6 +101,17 @@ class Labeller(Protocol):
     def targets(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Targets: ...
 
 
+def windows_at_a_time(batch_size: int, micro_batch: int, world: int) -> int:
+    """Of a process's share of a batch: `micro_batch`, or all of it if that is 0. UserError if they do not
+    divide up."""
+    if batch_size % (world * (micro_batch or 1)):
+        raise UserError(
+            f"batch_size = {batch_size} is not a multiple of processes x micro_batch = "
+            f"{world} x {micro_batch or 1}"
+        )
+    return micro_batch or batch_size // world
+
+
 class TextSource:
     """Windows of text, `batch_size` a step over `world` processes, of which this is number `rank`;
     `micro_batch` of its share at a time (0: all). UserError if they do not divide up.
@@ -122,16 +133,10 @@ class TextSource:
         world: int = 1,
         order: Order = LEFT_TO_RIGHT,
     ):
-        if batch_size % (world * (micro_batch or 1)):
-            raise UserError(
-                f"batch_size = {batch_size} is not a multiple of processes x micro_batch = "
-                f"{world} x {micro_batch or 1}"
-            )
         self.windows, self.labels, self.batch_size, self.seed = windows, labels, batch_size, seed
         self.rank, self.world, self.order = rank, world, order
-        share = batch_size // world
-        self.size = micro_batch or share
-        self.parts, self.on_device = share // self.size, labels.online
+        self.size = windows_at_a_time(batch_size, micro_batch, world)
+        self.parts, self.on_device = batch_size // world // self.size, labels.online
 
     def positions_with_loss(self, step: int) -> int:
         return self.batch_size * (self.windows.block_size - self.windows.given)

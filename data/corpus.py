@@ -68,8 +68,9 @@ class Corpus(ABC, Generic[Config]):
         """What the folder `c.out` is to be made of. UserError for a source that cannot be had."""
 
     def lasting_source(self, c: Config) -> str | None:
-        """The record's source where that cannot have changed: a folder that is whole is not made again, and
-        the source not read. "" is any source. None: it is read, and compared with what the folder holds."""
+        """The record's source where that cannot have changed: the source of a folder that is whole, or was
+        prepared from another, is not read. "" is any source. None: it is read, and compared with what the
+        folder holds."""
         return None
 
     def folder_name(self, tokenizer: str, source: str) -> str:
@@ -103,8 +104,12 @@ class Corpus(ABC, Generic[Config]):
             options["source"] = source
         c = self.config(out=str(out), tokenizer=tokenizer, force=force, **options)  # type: ignore[call-arg]
         lasting = self.lasting_source(c)
-        if lasting is not None and not force and is_prepared(Path(out), tokenizer, lasting):
-            return Path(out)
+        if lasting is not None and not force:
+            if is_prepared(Path(out), tokenizer, lasting):
+                return Path(out)
+            if lasting:
+                trains = bpe_size(tokenizer) is not None
+                _refuse_other_record(Path(out), tokenizer_name(tokenizer), lasting, trains)
         return prepare_splits(out, tokenizer, self.contents(c), force)
 
     def _check(self, tokenizer: str, source: str) -> None:
@@ -143,7 +148,7 @@ def prepare_splits(out: str | Path, tokenizer: str, contents: Contents, force: b
     A folder that was prepared from another source or with another tokenizer is refused (UserError) unless
     `force`, which starts over.
     """
-    bpe_size(tokenizer)
+    trains = bpe_size(tokenizer) is not None
     out, splits, source = Path(out), contents.splits, contents.source
     ready = WordTokenizer.of(list(contents.words)) if contents.words else given_tokenizer(tokenizer)
     tokenizer = ready.name if ready else tokenizer
@@ -151,7 +156,8 @@ def prepare_splits(out: str | Path, tokenizer: str, contents: Contents, force: b
         remove_leftovers(out)
         if force:
             _start_over(out)
-        _refuse_other(out, tokenizer, source, splits, trains=ready is None)
+        _refuse_other_record(out, tokenizer, source, trains)
+        _refuse_other_text(out, source, splits)
         meta = {"tokenizer": tokenizer, "source": source}
         # says whose the folder is, before anything else is in it
         if not meta.items() <= read_meta(out).items():
@@ -222,21 +228,29 @@ def _report_changed_lines(name: str, info: Mapping[str, Any]) -> None:
     )
 
 
-def _refuse_other(out: Path, tokenizer: str, source: str, splits: Mapping[str, Split], trains: bool) -> None:
-    """UserError if `out` was prepared from another source or tokenizer, or the source has changed since.
-    `trains`: the tokenizer is made from the text."""
-    infos = {name: info for name in SPLITS if (info := _whole_info(out / f"{name}.bin"))}
+def _whole_infos(out: Path) -> dict[str, dict[str, Any]]:
+    """The info of each split in `out` that is whole."""
+    return {name: info for name in SPLITS if (info := _whole_info(out / f"{name}.bin"))}
+
+
+def _refuse_other_record(out: Path, tokenizer: str, source: str, trains: bool) -> None:
+    """UserError if `out` was prepared from another source or tokenizer. `trains`: the tokenizer is made from
+    the text."""
+    infos = _whole_infos(out)
     # alone it claims nothing, nor beside a tokenizer that is the same for every text
     held_by_meta = read_meta(out) if infos or (trains and (out / "tokenizer.json").is_file()) else {}
     for held in (held_by_meta, *infos.values()):
         for key, wanted in (("source", source), ("tokenizer", tokenizer)):
             if key in held and held[key] != wanted:
                 raise UserError(
-                    f"{out} was prepared from {key} {held[key]!r}, not {wanted!r}: leave "
-                    f"--{key} out to use it as it is, "
-                    "or prepare.py --force to start over (or with another --out)"
+                    f"{out} was prepared from {key} {held[key]!r}, not {wanted!r}: prepare.py --force starts "
+                    f"over, --out=FOLDER makes another, a training without --{key} uses it as it is"
                 )
-    for name, info in infos.items():
+
+
+def _refuse_other_text(out: Path, source: str, splits: Mapping[str, Split]) -> None:
+    """UserError if the source has changed since `out` was prepared from it."""
+    for name, info in _whole_infos(out).items():
         if name not in splits:
             continue
         _, size, sha256, *_ = splits[name]

@@ -34,6 +34,11 @@ class GeneratedCorpus(Corpus[Config], Generic[Config, Settings]):
         """
         return (), self.settings.parse(source)
 
+    def record(self, source: str) -> str:
+        """`source` with all of its settings."""
+        names, settings = self.read_source(source)
+        return " ".join([*names, str(settings)])
+
     def folder_name(self, tokenizer: str, source: str) -> str:
         names, settings = self.read_source(source)
         return "-".join([tokenizer, *names, *settings.unusual()])
@@ -60,11 +65,14 @@ class SequenceCorpus(GeneratedCorpus[Config, Settings]):
         task = self.task(source)
         return self.exact(task, self.given(source)) if task.T == length else None
 
+    def lasting_source(self, c: Config) -> str | None:
+        return self.record(vars(c)["source"])
+
     def contents(self, c: Config) -> Contents:
         source = vars(c)["source"]
-        task, (names, settings) = self.task(source), self.read_source(source)
+        task, settings = self.task(source), self.read_source(source)[1]
         splits = drawn_splits(partial(lines, task), settings, length=task.T, given=self.given(source))
-        return Contents(" ".join([*names, str(settings)]), splits, task.words)
+        return Contents(self.record(source), splits, task.words)
 
 
 def drawn_splits(

@@ -202,10 +202,8 @@ class FileTokenizer(SavedTokenizer):
     by_line = False  # many have tokens with several line ends, or put a space before whatever they are given
 
     def __init__(self, content: dict[str, Any]) -> None:
-        rules = {k: v for k, v in content["model"].items() if k != "dropout"}
-        self.content = {**content, "model": rules, "truncation": None, "padding": None}
-        self.content["post_processor"] = None
-        super().__init__(tokenizers.Tokenizer.from_str(json.dumps(self.content)))
+        self.content = content
+        super().__init__(tokenizers.Tokenizer.from_str(json.dumps(content)))
         self.model.encode_special_tokens = True  # as the characters they are made of
         self.name = f"{type(self.model.model).__name__.lower()}{self.vocab_size}-{self.fingerprint[:8]}"
 
@@ -296,7 +294,7 @@ class WordTokenizer(SavedTokenizer):
 def read_tokenizer(path: Path) -> SavedTokenizer:
     """The tokenizer of a tokenizer.json, ours or any other. UserError if it cannot be used."""
     try:
-        content = json.loads(path.read_bytes())
+        content = for_running_text(json.loads(path.read_bytes()))
         model = tokenizers.Tokenizer.from_str(json.dumps(content))
         if _same_rules(model, WordTokenizer.of([]).model):
             return WordTokenizer(model)
@@ -307,6 +305,13 @@ def read_tokenizer(path: Path) -> SavedTokenizer:
         raise
     except Exception as error:  # tokenizers raises bare Exception
         raise UserError(f"{path} is not a tokenizer.json that can be used ({error})") from None
+
+
+def for_running_text(content: dict[str, Any]) -> dict[str, Any]:
+    """A tokenizer.json without what cuts its text off, adds to it or draws. The rest tells whose it is, so
+    that a tokenizer is the same one after it was saved."""
+    rules = {k: v for k, v in content["model"].items() if k != "dropout"}
+    return {**content, "model": rules, **dict.fromkeys(("truncation", "padding", "post_processor"))}
 
 
 def _same_rules(a: tokenizers.Tokenizer, b: tokenizers.Tokenizer) -> bool:

@@ -186,7 +186,7 @@ def autocast(device: torch.device | str, dtype: str, cache: bool = True) -> Abst
 # -----------------------------------------------------------------------------
 # Memory: what does not fit is refused before anything is allocated
 
-TRAINING = 16  # bytes of a parameter in training: weight, gradient and AdamW's two moments, float32 each
+TRAINING = 12  # bytes of a parameter in training: weight, gradient and one moment, float32 each
 
 
 def available(device: torch.device | str) -> int | None:
@@ -211,10 +211,10 @@ def check_fits(needed: float, device: torch.device | str, work: str, lower: str)
         )
 
 
-def training_bytes(parameters: int, kept: int, batch_size: int) -> int:
-    """The least that a training step holds: TRAINING bytes a parameter, what the backward pass `kept`, and
-    the list of the `batch_size` windows."""
-    return TRAINING * parameters + kept + 64 * batch_size
+def training_bytes(parameters: int, optimizer: str, kept: int, batch_size: int) -> int:
+    """The least that a training step holds: TRAINING bytes a parameter, Adam's second moment, what the
+    backward pass `kept`, and the list of the `batch_size` windows."""
+    return (TRAINING + 4 * (optimizer in ("adam", "adamw"))) * parameters + kept + 64 * batch_size
 
 
 def check_model(size: "Size", device: torch.device | str = "cpu", each: int = 4) -> None:

@@ -109,11 +109,15 @@ class Processes:
         this process, which sends them with those of a later pass."""
         return model.no_sync() if alone and isinstance(model, DistributedDataParallel) else nullcontext()
 
+    def wait(self) -> None:
+        """Returns when all processes are here. On a GPU a sum alone does not: its value has to be read."""
+        self.sum(torch.zeros((), device=self.device)).item()
+
     def first(self, work: Callable[[], T]) -> T:
         """`work()` on rank 0, then on the others, which then find it done."""
         if self.main:
             out = work()
-        self.sum(torch.zeros((), device=self.device))
+        self.wait()
         return out if self.main else work()
 
     def agreed(self, number: int) -> int:

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from config.defaults import TrainConfig
 
 # keys that a resumed run may change: none of them changes what a step computes, but for the rounding of
-# another device, and of sums over another number of processes
+# another device, and of sums over other parts of a batch, which have dropout masks of their own
 RESUMABLE = {
     *("resume", "out_dir", "max_steps", "eval_interval", "eval_steps", "log_interval", "bar"),
     *("wandb", "trackio", "wandb_project", "device", "compile", "source", "label_store", "profile", "data"),
-    *("teacher_weights", "processes", "row", "overlay"),
+    *("teacher_weights", "processes", "micro_batch", "row", "overlay"),
 }
 
 
@@ -106,15 +106,16 @@ def refuse_other_run(out: Path, before: dict[str, Any], now: dict[str, Any]) -> 
         )
 
 
-def other_processes(before: dict[str, Any], world: int) -> str:
-    """What a resumed run is told of a number of processes that has changed; "" if it has not."""
-    begun_with = before.get("processes")
-    if begun_with in (None, world):
+def other_parts(before: dict[str, Any], world: int, micro_batch: int) -> str:
+    """What a resumed run is told of a batch that is parted otherwise, over processes or in micro-batches; ""
+    if it is not."""
+    begun = before.get("processes") or world, before["micro_batch"]
+    if begun == (world, micro_batch):
         return ""
     dropout = " and draws other dropout masks" if before["dropout"] else ""
     return (
-        f"; with {world} process{'es' * (world > 1)}, begun with {begun_with}: each step has the same batch, "
-        f"but adds up its losses in another order{dropout}"
+        f"; with {world} process{'es' * (world > 1)} and micro_batch = {micro_batch}, begun with {begun[0]} "
+        f"and {begun[1]}: each step has the same batch, but adds up its losses in another order{dropout}"
     )
 
 

@@ -73,7 +73,7 @@ def test_sampling(bench, capsys):
     )
     assert "skipped: nanoGPT" in capsys.readouterr().err
     programs = [r["program"] for r in report["results"]]
-    assert programs == ["ours, float32", "ours, int8", "transformers, float32"]
+    assert programs == ["ours, float32", "transformers, float32"]
     assert all(r["batch"] == 2 and r.keys() >= {"seconds", "tokens_per_s"} for r in report["results"])
 
 

@@ -460,7 +460,7 @@ def test_partial_and_missing_train(wiki: Path, tmp_path: Path) -> None:
     assert read_meta(out)["missing"] == ["train"] and is_prepared(out, "bpe270")
 
 
-def test_the_first_lines_of_train(wiki: Path, tmp_path: Path) -> None:
+def test_the_first_lines_of_train(wiki: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (wiki / "wiki.train.tokens").read_bytes().split(b"\n")[:-1]
     out = wikitext.corpus.prepare(tmp_path / "out", "bpe270", str(wiki), lines=7)
     read = load_tokenizer(out).decode(open_tokens(out / "train.bin").ids).encode()
@@ -473,6 +473,9 @@ def test_the_first_lines_of_train(wiki: Path, tmp_path: Path) -> None:
     ]
     with pytest.raises(UserError, match="was prepared from source '.*, 7 lines of train'.*--force"):
         wikitext.corpus.prepare(out, "bpe270", str(wiki))
+    monkeypatch.setattr(wikitext, "hub_splits", None)  # it is not asked for a text that would be refused
+    with pytest.raises(UserError, match="was prepared from source .*, not 'Salesforce/wikitext': .*--force"):
+        wikitext.corpus.prepare(out, "bpe270")
     assert len(text) == 10
     for wrong in (-1, 11):
         with pytest.raises(UserError, match=f"lines = {wrong}: "):

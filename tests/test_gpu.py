@@ -67,7 +67,7 @@ def test_compiled_loss(name):
         if compiled:
             oh.compile()
         hidden = torch.randn(300, 64).cuda().requires_grad_()
-        loss, _ = oh.loss(hidden, Targets(*(t.cuda() for t in Targets.single(torch.arange(300)))))
+        loss, _ = oh.loss(hidden, Targets.single(torch.arange(300).cuda()))
         loss.backward()
         grads.append([loss.detach(), hidden.grad, oh.projection.weight.grad])
     for a, b in zip(*grads):

@@ -2,8 +2,6 @@
 
 import copy
 import json
-import sys
-import types
 from functools import partial
 
 import pytest
@@ -344,65 +342,3 @@ def test_initialisation():
     assert not model.wte.weight[V:].any()
     assert not any(w.any() for k, w in p.items() if k.endswith("bias"))
     assert all((w == 1).all() for k, w in p.items() if ".ln_" in f".{k}" and k.endswith("weight"))
-
-
-# ---- int8 weights ------------------------------------------------------------------------------------------
-
-FBGEMM = torch.backends.quantized.engine in ("x86", "fbgemm")
-needs_int8 = pytest.mark.skipif(not FBGEMM, reason="this torch has no FBGEMM")
-
-
-def quantized(trunk: GPT) -> GPT:
-    model = LanguageModel(trunk, make_head("softmax", trunk.config.vocab_size, trunk.wte.weight))
-    model.quantize()
-    return model.trunk
-
-
-@needs_int8
-@torch.no_grad()
-def test_an_int8_layer_is_off_by_its_rounding():
-    """No output is further from float32's than rounding input and weight can take it. Integers are summed
-    exactly, so the bound holds for every instruction set."""
-    exact = tiny(n_embd=64)
-    int8 = quantized(copy.deepcopy(exact))
-    for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"):
-        linear, quantised = exact.h[0].get_submodule(name), int8.h[0].get_submodule(name)
-        assert quantised.weight().dtype == torch.qint8
-        x, w = torch.randn(5, linear.in_features, generator=torch.Generator().manual_seed(1)), linear.weight
-        # of 127 steps a whole one, because the zero point is rounded, too; of the weight's 255 a half
-        off_x, off_w = (x.max() - x.min()) / 127, w.abs().amax(1) / 255
-        bound = off_x * w.abs().sum(1) + off_w * (x.abs() + off_x).sum(1, keepdim=True) + 1e-4
-        error = (quantised(x) - linear(x)).abs()
-        assert (error <= bound).all() and error.max() > 1e-3
-
-
-@needs_int8
-@torch.no_grad()
-def test_an_int8_trunk_is_near_float32():
-    """Also through the cache, where one token at a time has a scale of its own: near, and not equal."""
-    exact = GPT(GPTConfig(V, T, 2, 2, 64)).eval()
-    embedding = exact.wte.weight
-    want = exact(tokens(3, T))
-    int8 = quantized(exact)
-    assert int8 is exact and exact.wte.weight is embedding and embedding.dtype == torch.float32
-    assert not any(isinstance(m, torch.nn.Linear) for m in int8.modules())
-    cache = Cache(int8, 3)
-    steps = torch.cat([int8(x, cache=cache) for x in tokens(3, T).split(1, 1)], 1)
-    for got in (int8(tokens(3, T)), steps):
-        assert 0 < (got - want).norm() < 0.05 * want.norm()
-
-
-@needs_int8
-def test_int8_weights_warn_of_nothing(recwarn):
-    quantized(tiny())
-    assert not recwarn.list
-
-
-def test_int8_weights_where_torch_has_no_kernels_for_them(monkeypatch):
-    monkeypatch.setattr(torch.backends, "quantized", types.SimpleNamespace(engine="qnnpack"))
-    with pytest.raises(ValueError, match="FBGEMM kernels.*'qnnpack': leave --int8 out"):
-        quantized(tiny())
-    monkeypatch.setattr(torch.backends, "quantized", types.SimpleNamespace(engine="x86"))
-    monkeypatch.setitem(sys.modules, "torch.ao.quantization", None)
-    with pytest.raises(ValueError, match="need torch.ao.quantization.*leave --int8 out"):
-        quantized(tiny())

@@ -29,9 +29,9 @@ def test_parameters_are_counted_without_making_them():
     assert c.parameters == sum(p.numel() for p in GPT(c).parameters())
     size = GPT.size(c)
     assert (size.parameters, size.embedding) == (c.parameters, 320 * 6)
-    assert (
-        training_bytes(size.parameters, 2 * size.kept, 4) == 16 * c.parameters + 2 * 28 * 7 * 3 * 6 + 64 * 4
-    )
+    for optimizer, bytes_each in (("adamw", 16), ("adam", 16), ("muon", 12), ("sgd", 12)):
+        needed = bytes_each * c.parameters + 2 * 28 * 7 * 3 * 6 + 64 * 4
+        assert training_bytes(size.parameters, optimizer, 2 * size.kept, 4) == needed
 
 
 def test_what_does_not_fit_is_refused():

@@ -6,7 +6,6 @@ import re
 import pytest
 import torch
 
-import eval_diversity
 import sample
 from data.tokenizers import BPETokenizer, train_bpe
 from evaluation.decoding import Decoding, Penalties
@@ -19,9 +18,6 @@ from runtime.checkpoint import build
 from sample import Stream, colour_levels, read_prompts
 
 V = 61
-
-FBGEMM = torch.backends.quantized.engine in ("x86", "fbgemm")
-needs_int8 = pytest.mark.skipif(not FBGEMM, reason="this torch has no FBGEMM")
 
 
 def tiny(
@@ -448,7 +444,6 @@ def test_the_command_samples_in_16_bits(run, capsys, dtype):
         (["--no_repeat_ngram=2", "--order=random"], "--no_repeat_ngram is for text from left to right"),
         (["--temperature=-1"], "temperature = -1"),
         (["--dtype=half"], "dtype = 'half'"),
-        (["--int8", "--dtype=bfloat16"], "--int8 goes with float32"),
     ],
     ids=str,
 )
@@ -472,41 +467,3 @@ def test_probabilities_that_are_not_numbers_are_an_error(run, monkeypatch, flags
     refused = f"{out / 'best'} cannot be used: its log-probabilities are not numbers"
     with pytest.raises(ValueError, match=refused):
         sample.main([str(out), "--device=cpu", *flags])
-
-
-# ---- int8 weights ------------------------------------------------------------------------------------------
-
-
-@needs_int8
-def test_int8_samples_from_nearly_what_is_scored(run, capsys):
-    """Same hidden states up to rounding, the same head; what a run is scored by is not touched."""
-    out, bayesian = run
-    assert sample.main([str(out), "--device=cpu", "--length=40", "--samples=3", "--int8"]) == 0
-    assert "no longer exactly" in capsys.readouterr().err
-    exact, int8 = checkpoint.load_model(out)[0], checkpoint.load_model(out)[0]
-    int8.quantize()
-    draws = exact.head.draws(3, 7)
-    steps = list(generate(int8, prompt(2, 4), 8, int8.head.draws(3, 7), Decoding(temperature=0)))
-    text = torch.cat((prompt(2, 4), torch.stack([t for t, _ in steps], 1)), 1)
-    want = exact.head.log_probs(exact.trunk(text[:, :-1])[:, 3:].flatten(0, 1), draws).exp()
-    got = int8.head.log_probs(torch.stack([h for _, h in steps], 1).flatten(0, 1), draws).exp()
-    assert 0 < (got - want).abs().sum(1).max() < 0.1  # twice the total variation
-    assert torch.equal(steps[0][0], got.view(2, 8, -1)[:, 0].argmax(1))
-
-
-@pytest.mark.parametrize(
-    "device, dtype, said",
-    [
-        ("cuda", "float32", "the device is cuda"),
-        ("cpu", "bfloat16", "not with --dtype=bfloat16"),
-        ("cpu", "float16", "not with --dtype=float16"),
-    ],
-)
-def test_int8_is_for_float32_on_a_cpu(device, dtype, said):
-    with pytest.raises(ValueError, match=said):
-        sample.check_int8(torch.device(device), dtype)
-
-
-def test_scoring_takes_no_int8(run):
-    with pytest.raises(ValueError, match="unknown key 'int8'"):
-        eval_diversity.main([str(run[0]), "--int8"])

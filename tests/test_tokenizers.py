@@ -140,6 +140,25 @@ def test_files_of_ours_keep_their_names(tmp_path):
         assert (type(again), again.name, again.fingerprint) == (type(ours), ours.name, ours.fingerprint)
 
 
+@pytest.mark.parametrize("more", ["post_processor", "truncation", "padding", "dropout"])
+def test_a_file_with_our_rules_is_the_same_after_it_was_saved(more, source, tmp_path):
+    theirs = train_bpe([TEXT], 270).model
+    if more == "post_processor":
+        theirs.post_processor = processors.ByteLevel(trim_offsets=True)
+    if more == "truncation":
+        theirs.enable_truncation(8)
+    if more == "padding":
+        theirs.enable_padding(length=8)
+    path = written(tmp_path / "theirs.json", theirs, **({"dropout": 0.5} if more == "dropout" else {}))
+    tokenizer = read_tokenizer(path)
+    tokenizer.save(tmp_path)
+    saved = load_tokenizer(tmp_path)
+    assert (saved.name, saved.fingerprint) == (tokenizer.name, tokenizer.fingerprint)
+    assert tokenizer.encode(TEXT) == saved.encode(TEXT) == train_bpe([TEXT], 270).encode(TEXT)
+    folder = text.prepare(tmp_path / "out", str(path), str(source))
+    assert is_prepared(folder, str(path)) and text.prepare(folder, str(path), str(source)) == folder
+
+
 def test_a_byte_level_file_without_all_bytes_is_not_ours(tmp_path):
     """It drops the others, where ours bring every text back."""
     ours = json.loads(train_bpe([TEXT], 270).model.to_str())

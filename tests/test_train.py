@@ -457,6 +457,25 @@ def test_a_resumed_run_needs_its_source_no_more(run, tiny, trained, tmp_path):
     assert run(c) == 0
 
 
+def test_a_resumed_run_may_part_its_batches_otherwise(run, tiny, capsys):
+    c = tiny(max_steps=2, lr_decay_steps=3, dropout=0.1)
+    assert run(c) == 0
+    c.max_steps, c.micro_batch, c.resume = 3, 4, True
+    assert run(c) == 0
+    said = capsys.readouterr().out
+    assert "with 1 process and micro_batch = 4, begun with 1 and 0: each step has the same batch" in said
+    assert "draws other dropout masks" in said
+
+
+@pytest.mark.parametrize("wrong", [dict(n_embd=8), dict(wandb=True), dict(micro_batch=3)])
+def test_nothing_is_labelled_for_a_run_that_cannot_begin(run, tiny, trained, monkeypatch, wrong):
+    """The labels of a large corpus take hours."""
+    monkeypatch.setattr("training.text.Labels", None)
+    monkeypatch.setattr(train, "missing", lambda *names: list(names))
+    with pytest.raises(ValueError, match="another size|wandb is not installed|micro_batch"):
+        run(tiny(init_from=str(trained), **wrong))
+
+
 def test_a_resumed_run_says_that_the_code_of_its_head_has_changed(run, tiny, monkeypatch, capsys, tmp_path):
     """And keeps the digest that it began with."""
     c = tiny(max_steps=2, lr_decay_steps=4)
@@ -991,7 +1010,7 @@ def test_trackers_only_if_asked_for(run, tiny, monkeypatch, tracker):
     asked, fake = [], Fake()
     if tracker == "trackio":
         init = lambda project, name, config: asked.append(config) or fake
-        monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace(init=init))
+        monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace(init=init, __spec__="installed"))
     else:
         start = lambda project, name, config, out: asked.append(config) or fake
         monkeypatch.setattr(logs, "start_wandb", start)

@@ -72,25 +72,42 @@ class GrammarCorpus(GeneratedCorpus[GrammarConfig, GrammarSettings]):
         settings = (item for item in source.split() if not item.startswith("language="))
         return super().unusual_settings(" ".join(settings))
 
-    def contents(self, c: GrammarConfig) -> Contents:
-        settings = self.settings.parse(c.source)
+    def language(self, source: str) -> tuple[GrammarSettings, list[str], Machine, str]:
+        """The settings, words, machine and record of a `source`."""
+        settings = self.settings.parse(source)
         with users_values():
             words, machine = build(settings)
         # with the digest: a folder that other rules wrote is refused, and does not get the truth of these
-        record = f"{settings} language={machine.digest}"
+        return settings, words, machine, f"{settings} language={machine.digest}"
+
+    def lasting_source(self, c: GrammarConfig) -> str | None:
+        """None where a split's exact distributions are not there, or damaged."""
+        *_, machine, record = self.language(c.source)
+        whole = all(has_truth(Path(c.out) / f"{name}.bin", machine) for name in SPLITS)
+        return record if whole else None
+
+    def contents(self, c: GrammarConfig) -> Contents:
+        settings, words, machine, record = self.language(c.source)
         splits = drawn_splits(partial(lines, words, machine), settings)
         return Contents(record, splits, words, finish=partial(write_truths, Path(c.out), machine))
+
+
+def has_truth(path: Path, machine: Machine) -> bool:
+    """Whether the exact distributions of this machine lie beside a token file, whole."""
+    with suppress(UserError, FileNotFoundError):
+        kept = open_truth(open_tokens(path))
+        return isinstance(kept, GrammarTruth) and kept.machine.digest == machine.digest
+    return False
 
 
 def write_truths(folder: Path, machine: Machine) -> None:
     """The exact distributions of each split that has none of this machine, beside it, and a line about them
     on stderr."""
     for name in SPLITS:
-        tokens = open_tokens(folder / f"{name}.bin")
-        with suppress(UserError):  # damaged, or of other tokens: it is written again
-            if isinstance(kept := open_truth(tokens), GrammarTruth) and kept.machine.digest == machine.digest:
-                continue
-        info = write_truth(tokens, machine).info
+        path = folder / f"{name}.bin"
+        if has_truth(path, machine):
+            continue
+        info = write_truth(open_tokens(path), machine).info
         rate = info["entropy_rate"]
         print(
             f"{name}: {info['entropy']:.4f} nats a token, "

@@ -92,6 +92,9 @@ class ClimbCorpus(SequenceCorpus[ClimbsPrepareConfig, ClimbSettings]):
             return super().folder_name(tokenizer, source)
         return f"{tokenizer}-{Path(source).expanduser().name.partition('.')[0]}"
 
+    def lasting_source(self, c: ClimbsPrepareConfig) -> str | None:
+        return super().lasting_source(c) if is_simulated(c.source) else None
+
     def contents(self, c: ClimbsPrepareConfig) -> Contents:
         if is_simulated(c.source):
             return super().contents(c)

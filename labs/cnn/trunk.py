@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn import init
 
 from model import GPTConfig, Size, Trunk
+from runtime.errors import UserError
 
 ITEM = re.compile(
     r"\{(?P<group>[^{}]*)\}x(?P<times>\d{1,3})(?!\d)|(?P<name>[A-Za-z]+)(\[(?P<values>[^\[\]{}]*)\])?"
@@ -104,6 +105,8 @@ class CNN(Trunk):
         return weight
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
+        if tokens.dim() != 4:
+            raise UserError("trunk = 'cnn' reads images, and this dataset has tokens: choose trunk = 'gpt'")
         # a CPU convolves a quarter faster where the channels of a pixel lie together
         pixels = tokens.float().contiguous(memory_format=torch.channels_last) / 255
         return self.layers(pixels).flatten(1)[:, None]

@@ -572,6 +572,11 @@ def test_a_classifier_is_no_language_model(flags, run, tmp_path):
     assert checkpoint.load_model(tmp_path / "out", classifier=True)[0].trunk.config.vocab_size == 10
 
 
+def test_a_network_for_images_reads_no_tokens():
+    with pytest.raises(UserError, match="trunk = 'cnn' reads images, and this dataset has tokens"):
+        network("FC[4]", (1, 8, 8))(torch.zeros(2, 5, dtype=torch.long))
+
+
 def test_without_the_lab_its_names_are_unknown(monkeypatch):
     monkeypatch.setattr("runtime.places.CODE", Path("nowhere"))
     with pytest.raises(UserError, match="unknown dataset 'mnist'"):

@@ -373,6 +373,12 @@ def test_names_of_folders():
     assert synthetic.task("permutation length=12").T == 12
 
 
+def test_a_whole_folder_is_left_alone(root, monkeypatch):
+    """It is neither locked nor written: it may be on storage that is read alone."""
+    monkeypatch.setattr("data.corpus.prepare_splits", None)
+    assert prepared("synthetic", "words", f"step {SIZES}", root).is_dir()
+
+
 def test_a_folder_of_another_task_is_refused(root):
     folder = folder_of("synthetic", "words", f"step {SIZES}", root)
     with pytest.raises(ValueError, match="was prepared from source 'step"):
