@@ -30,7 +30,16 @@ from typing import Any
 
 from measures import search
 from measures.find import find_measure
-from measures.jobs import Run, note_changed_heads, prepare_data, show_commands, split, used_by, words_of
+from measures.jobs import (
+    Run,
+    note_changed_heads,
+    prepare_data,
+    show_commands,
+    split,
+    used_by,
+    uses_first,
+    words_of,
+)
 from measures.measure import (
     Measure,
     check_shown,
@@ -83,6 +92,7 @@ def best_points(c: TableConfig, store: Store) -> dict[str, list[str]]:
     if not c.tuning:
         remedy = f"use those settings, another --name, or --tuning={path} to take their points as they are"
         check_settings(c, (trial for trial in trials if trial["row"] in names), path, remedy)
+        check_trained_as_asked(c, store, trials)
     points, missing = {}, []
     for name, row in zip(names, c.rows):
         fixed, row_trials = fixed_keys(row, c), trials_of(trials, name, c.trials)
@@ -99,6 +109,22 @@ def best_points(c: TableConfig, store: Store) -> dict[str, list[str]]:
             )
         print(f"{why}: left out", file=sys.stderr)
     return points
+
+
+def check_trained_as_asked(c: TableConfig, store: Store, trials: list[Row]) -> None:
+    """UserError if the best trial of a row is of another configuration or text than the row has by now."""
+    asked, of_name = Search(c, store), {t["name"]: t for t in trials}
+    for row in c.rows:
+        best = best_of(trials_of(trials, words_of(row)[0], c.trials))
+        if best is None or not space_of(row, c):
+            continue
+        first = asked.best_of_first() if uses_first(row) else None
+        trial = asked.trial(row, first, best["trial"], best["point"])
+        if difference := trial.differs(best["training"], of_name):
+            raise UserError(
+                f"{store.path}: the best trial {best['name']} was trained with another {difference}: search "
+                f"again with another --name, or --tuning={store.path} takes its point as it is"
+            )
 
 
 def runs_of(c: TableConfig, store: Store) -> list[Run]:
@@ -164,6 +190,8 @@ def table(c: TableConfig, store: Store) -> int:
     """Trains what is not there, measures it, and writes the views; the exit code. TrainingsStopped at a
     signal."""
     measure, runs = find_measure(c.measure), runs_of(c, store)
+    # another source is told by the digest of its text, which what is kept has
+    prepare_data([r for r in runs if r.wanted["source"]])
     config = config_of_measure(measure, c, [str(r.out) for r in runs])
     settings = measure.check(config, [r.wanted for r in runs])  # UserError now, not after the trainings
     rows = kept_rows(store, measure, settings)
@@ -188,7 +216,8 @@ def table(c: TableConfig, store: Store) -> int:
     new: list[Row] = []
     if finished:
         at = [f"{r.out.name}={checkpoint.find(r.out, measure.which)}" for r in finished]
-        session = measure.open(replace(config, checkpoints=at))
+        agreed = {key: settings[key] for key in ("block_size",) if hasattr(config, key)}
+        session = measure.open(replace(config, checkpoints=at, **agreed))
         new = measure_runs(measure, session, store, {r.out.name: r.fields for r in runs})
         store.put([diverged_row(measure, session.settings, run) for run in diverged])
     rows = {row["name"]: row for row in table_rows(store, measure)}

@@ -63,9 +63,10 @@ def fitted_temperature(
     draws: list[Weights],
     device: torch.device | str = "cpu",
     dtype: str = "float32",
+    context: int = 0,
 ) -> float:
     """The temperature tau at which p^(1/tau) has the lowest PPL_eps on windows that are spread over the text
-    `ids` (T,).
+    `ids` (T,), of `context` tokens each (0: as many as the model reads).
 
     From TEMPERATURES, then the vertex of the parabola through the best and its neighbours, over log tau.
     """
@@ -77,8 +78,8 @@ def fitted_temperature(
             fitted_t = to_float64(log_p_t / tau - (log_p / tau).logsumexp(1))
             nll[k] -= with_epsilon(fitted_t, log_p.shape[1]).sum().cpu()
 
-    windows = -(-FITTED_TO // model.trunk.context)
-    score(model, ids, model.trunk.context, draws, device, dtype, each=add, part=windows)
+    context = context or model.trunk.context
+    score(model, ids, context, draws, device, dtype, each=add, part=-(-FITTED_TO // context), context=context)
     if nll.isnan().any():
         raise Degenerate("its log-probabilities are not numbers")
     best = int(nll.argmin())

@@ -119,7 +119,6 @@ def save_density(densities: list[Candidates], words: list[str], save: str) -> li
     """Writes `save`.json and the picture `save`.png: the candidates of each place of the text, whose
     tokens are `words`, by their probability."""
     path = Path(save)
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_json(beside(path, ".json"), density_json(densities))
     top = len(densities[0].tokens)
     plt = figures.pyplot()
@@ -166,7 +165,6 @@ def added(ids: list[int], tokenizer: Tokenizer) -> list[str]:
 def save_filled(filled: list[Piece], save: str) -> list[Path]:
     """Writes `save`.json, its `tokens` [[text, round], ...], and the picture `save`.png: see draw_filled."""
     path = Path(save)
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_json(beside(path, ".json"), {"tokens": filled})
     plt = figures.pyplot()
     fig, ax = plt.subplots()

@@ -81,10 +81,10 @@ class Read(NamedTuple):
         return Read(tokens, positions, targets, scored, weights)
 
 
-def left_to_right(model: LanguageModel, ids: np.ndarray, stride: int) -> tuple[list, Callable[[list], Read]]:
+def left_to_right(ids: np.ndarray, context: int, stride: int) -> tuple[list, Callable[[list], Read]]:
     """The windows of a text, and how to read some of them: from left to right."""
-    T = min(model.trunk.context, len(ids) - 1)
-    plan = windows(len(ids), model.trunk.context, stride or min(512, model.trunk.context))
+    T = min(context, len(ids) - 1)
+    plan = windows(len(ids), context, stride or min(512, context))
 
     def read(part: list[tuple[int, int]]) -> Read:
         tokens = torch.from_numpy(np.stack([ids[s : s + T + 1] for s, _ in part]).astype(np.int64))
@@ -181,17 +181,19 @@ def score(
     order: str = "",
     given: int = 0,
     part: int = 0,
+    context: int = 0,
 ) -> Score:
     """NLL of `ids` (T,) under the model's predictive distribution, each token scored once.
 
-    From left to right, that is T - 1 tokens, each given at least one; `stride` 0 means min(512, the tokens
-    that the model reads). With an `order` all T tokens, each window along a path from its start token; of
-    masked diffusion it is the NELBO, a bound on the NLL. Where the text is of sequences of which some tokens
-    are `given`, the others are scored, each given these at least. `draws`: see OutputHead.draws. float32
-    log-probabilities whatever `dtype` the matrix products have. The model must be in eval mode. A token of
-    probability 0 makes the NLL inf and is counted; it is never clamped. `each` is called with the
-    log-probabilities (n, V) and targets (n,) of every block, see evaluation/calibration.py. `part`: score so
-    many windows in place of all, see `spread`; `share`: which of them, for one of several processes.
+    From left to right, that is T - 1 tokens, each given at least one and less than `context` (0: as many as
+    the model reads); `stride` 0 means min(512, context). With an `order` all T tokens, each window along a
+    path from its start token; of masked diffusion it is the NELBO, a bound on the NLL. Where the text is of
+    sequences of which some tokens are `given`, the others are scored, each given these at least. `draws`: see
+    OutputHead.draws. float32 log-probabilities whatever `dtype` the matrix products have. The model must be
+    in eval mode. A token of probability 0 makes the NLL inf and is counted; it is never clamped. `each` is
+    called with the log-probabilities (n, V) and targets (n,) of every block, see evaluation/calibration.py.
+    `part`: score so many windows in place of all, see `spread`; `share`: which of them, for one of several
+    processes.
     """
     if model.trunk.config.order == MASKED and order != MASKED:
         raise UserError(
@@ -202,7 +204,8 @@ def score(
     if given:
         plan, read = in_sequences(model, ids, given, order)
     else:
-        plan, read = along(model, ids, order) if order else left_to_right(model, ids, stride)
+        context = min(context or model.trunk.context, model.trunk.context)
+        plan, read = along(model, ids, order) if order else left_to_right(ids, context, stride)
     chosen = spread(plan, part)
     s = scored(model, chosen[share], read, draws, device, dtype, batch, each, progress)
     return s._replace(part=len(chosen) if len(chosen) < len(plan) else 0)

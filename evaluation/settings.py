@@ -22,6 +22,7 @@ class TextsConfig(Decoding):
     # the text
     split: Literal["train", "validation", "test"] = "test"  # held out; train in the paper's protocol alone
     data: str = ""                  # the prepared data folder; empty: the one of the first run
+    block_size: Natural = 0         # tokens that each model reads at once; 0: the fewest that one of them can
     # what is sampled
     texts: Positive = 100           # of each row
     prompt_tokens: Natural = 50     # 0: the whole block
@@ -179,8 +180,9 @@ class Settings(Decoding):
     scorer: str = ""  # SHA-256 of the weights that the texts are judged by; "" where they are not
 
 
-def settings(c: TextsConfig, block_size: int, scorer: str = "", **hashes: str) -> Settings:
-    """What `c` asks for of models of this block_size. UserError naming the setting that cannot work.
+def settings(c: TextsConfig, reads: int, scorer: str = "", **hashes: str) -> Settings:
+    """What `c` asks for of models that can read so many tokens at once. UserError naming the setting that
+    cannot work.
 
     scorer  the SHA-256 of its weights, not its path
     hashes  the fields tokenizer, train and corpus; "" where the data are not prepared yet
@@ -189,6 +191,9 @@ def settings(c: TextsConfig, block_size: int, scorer: str = "", **hashes: str) -
     """
     given: dict[str, Any] = {"protocol": "honest", "loops": 1, "tokenizer": "", "train": "", "corpus": ""}
     given |= {f.name: getattr(c, f.name) for f in fields(Settings) if hasattr(c, f.name)}
+    block_size = c.block_size or reads
+    if block_size > reads:
+        raise UserError(f"block_size = {block_size}: one of the models reads {reads} tokens; give no more")
     given |= hashes | {"scorer": scorer, "block_size": block_size}
     given["prompt_tokens"] = c.prompt_tokens or block_size
     given["stride"] = given.get("stride") or min(512, block_size)

@@ -39,7 +39,7 @@ from runtime.checkpoint import Degenerate, load_model
 from runtime.device import get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
 from runtime.places import CODE
-from runtime.values import Dtype, Field, Positive, Seed
+from runtime.values import AtLeast2, Dtype, Field, Positive, Seed
 
 if TYPE_CHECKING:  # see figures.pyplot
     from matplotlib.figure import Figure
@@ -81,7 +81,7 @@ class DecodingConfig:
     temperatures: list[Temperature] = field(default_factory=lambda: [1.0, 1.5])  # before each cut
     windows: Positive = 16          # of each split, evenly spread
     contexts: Positive = 512        # at most, whose next four tokens are BrierLM's
-    texts: Positive = 100           # at most, of half a block, that each sampler writes at its best value
+    texts: AtLeast2 = 100           # at most, of half a block, that each sampler writes at its best value
     samples: Positive = 8           # weight draws of Bayesian rows
     seed: Seed = 1337               # of these
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps

@@ -17,6 +17,7 @@ from evaluation.two_sided import TwoSided
 from heads import Weights
 from model import LanguageModel
 from runtime.device import float64_device
+from runtime.errors import UserError
 
 NGRAM = 4  # BrierLM's longest n-gram
 
@@ -99,6 +100,8 @@ class LanguageJudge:
         self.truth, self.language, self.decode = data.truth, language, decode
         self.near = Contexts.spread(data, sizes.contexts, sizes.block_size // 2, NGRAM)
         self.far = Contexts.spread(data, sizes.texts, sizes.block_size // 2, sizes.block_size // 2)
+        if len(self.far.tokens) < 2:
+            raise UserError(f"texts = {sizes.texts}: less than two of them begin in a document; ask for more")
 
     @torch.no_grad()
     def numbers(self, sampler: Sampler) -> dict[str, float]:

@@ -250,9 +250,9 @@ def uses_first(row: str) -> bool:
 
 
 def used_by(run: Run) -> set[Path]:
-    """The folders of the runs that the flags of `run` name: it starts from them, or they teach it."""
-    flags = (a.partition("=") for a in run.arguments)
-    return {run_folder(value) for key, _, value in flags if key in ("--teacher", "--init_from")}
+    """The folders of the runs that `run` starts from, or that teach it."""
+    wanted = run.wanted
+    return {run_folder(wanted[key]) for key in ("teacher", "init_from") if wanted[key]}
 
 
 def show_commands(first: Sequence[Run], rest: Sequence[Run]) -> None:

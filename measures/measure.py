@@ -18,7 +18,7 @@ from measures.views import View
 from runtime.checkpoint import Checkpoint, Degenerate, find, load, weights_digest
 from runtime.configurator import completed
 from runtime.errors import UserError
-from runtime.files import foreign
+from runtime.files import beside, foreign
 from runtime.names import RENAMED, check_apart, named_path
 from runtime.provenance import commit, versions
 
@@ -103,7 +103,12 @@ class NamedRun(NamedTuple):
     def facts(self) -> Row:
         """A run that train.py made of config files knows its row and its overlay; another is its own row."""
         c, progress = self.ckpt.config, self.ckpt.progress
-        fields = {"row": c.get("row") or self.name, "overlay": c.get("overlay", ""), "seed": c.get("seed")}
+        known = self.name == c["name"] and c.get("row")  # under another name it is asked to stand by itself
+        fields = {
+            "row": known or self.name,
+            "overlay": c.get("overlay", "") if known else "",
+            "seed": c.get("seed"),
+        }
         return {**fields, "checkpoint": str(self.path), "step": progress["step"], **spent(c, progress)}
 
 
@@ -182,7 +187,8 @@ def measure_runs(
     kept, out = kept_rows(store, measure, session.settings), []
     names = [subject.name for subject in session.subjects]
     # files have these names
-    check_apart([*(kept.keys() - {*names}), *names], RENAMED)
+    others = kept.keys() - {*names, *session.reference_names}
+    check_apart([*session.reference_names, *others, *names], RENAMED)
     common = common_fields(measure, session.settings)
     references = [row for row in kept.values() if row.get("reference")]
     lacking = {*session.reference_names} - {row["name"] for row in references}
@@ -231,7 +237,12 @@ def check_shown(measure: Measure, store: Store, view: Viewer | None = None) -> N
 
 
 def show(measure: Measure, store: Store, rows: list[Row], out: Path, view: Viewer | None = None) -> None:
-    """Prints the table of `rows`, and writes its views beside OUT, with the figures of the measure's own."""
+    """Prints the table of `rows`, and writes its views beside OUT, with the figures of the measure's own.
+
+    In a file of several measures the text measure's views have that name, the others OUT.MEASURE.
+    """
+    if measure.name != "text" and {*store.measures()} - {measure.name, "search"}:
+        out = beside(out, f".{measure.name}")
     with foreign(store.path or out, OURS):
         made = (view or measure.view)(rows)
         files = measure.draw(rows, out) if store.path and view is None else []

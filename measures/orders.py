@@ -18,6 +18,7 @@ nothing, or from what is given, against the truth, and the model evaluations it 
 """
 
 import itertools
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -47,7 +48,7 @@ from measures.measure import Measure, NamedRun, Session, open_runs
 from measures.store import Row
 from measures.summary import grouped
 from measures.views import Grid, View, mean, problems
-from runtime.checkpoint import load_model
+from runtime.checkpoint import Degenerate, load_model
 from runtime.device import get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
 from runtime.files import beside
@@ -99,6 +100,8 @@ def perplexities(asker: Asker, trained_in: str, data: HeldOut, title: str, apart
             order=order,
             given=given,
         )
+        if math.isnan(s.nll):
+            raise Degenerate("its log-probabilities are not numbers")
         if given:
             return s.nll / s.tokens * (length - given)
         return perplexity(s.nll, s.tokens)

@@ -12,9 +12,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from config.defaults import TrainConfig
 from evaluation.statistics import ALPHA, best_group, paired_p, student_interval
 from measures.columns import Column
 from measures.store import Row
+from runtime.configurator import completed
 from runtime.resume import RESUMABLE
 
 Runs = dict[int, Row]  # the runs of one training by their seeds
@@ -23,7 +25,7 @@ QUALITY = ("ppl_eps", "ppl_train")  # the first that rows have; the paper's prot
 
 # what differs between the seeds of one training, and what follows from it
 OF_SEED = {"seed", "name", "teacher", "teacher_sha256", "teacher_weights", "teacher_spent"}
-OF_SEED |= {"init_from", "init_weights", "init_spent"} | RESUMABLE - {"max_steps"}
+OF_SEED |= {"init_from", "init_weights", "init_spent", "head_sha256"} | RESUMABLE - {"max_steps"}
 
 
 # -----------------------------------------------------------------------------
@@ -50,11 +52,11 @@ def grouped(rows: Iterable[Row]) -> dict[str, list[Row]]:
 
 
 def one_training(rows: list[Row]) -> bool:
-    """Whether these are seeds of one training, each there once."""
-    kinds = {
-        json.dumps({k: v for k, v in row.get("training", {}).items() if k not in OF_SEED}, sort_keys=True)
-        for row in rows
-    }
+    """Whether these are seeds of one training, each there once. What only some of them record, because a
+    later version made them, tells none apart."""
+    configs = [completed(TrainConfig, row.get("training", {})) for row in rows]
+    keys = sorted(set.intersection(*map(set, configs)) - OF_SEED)
+    kinds = {json.dumps([c[key] for key in keys], sort_keys=True) for c in configs}
     return len(kinds) == 1 and len({row["seed"] for row in rows}) == len(rows)
 
 

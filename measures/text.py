@@ -142,7 +142,6 @@ class TextSession(Session):
         if not self.c.out:
             return
         path = samples_file(Path(self.c.out), name)
-        path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as file:
             for text in texts[: self.c.texts_kept or None]:
                 file.write((json.dumps(text, ensure_ascii=False) + "\n").encode())

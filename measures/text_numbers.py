@@ -19,7 +19,7 @@ from evaluation.calibration import Calibrated, fitted_temperature
 from evaluation.decoding import Decoding
 from evaluation.diversity import TEXT_METRICS
 from evaluation.scoring import described, document_blocks, recover, score, truth_blocks
-from evaluation.settings import Settings, TextsConfig, of_run, settings
+from evaluation.settings import LEAST_WORDS, Settings, TextsConfig, of_run, settings
 from evaluation.statistics import half_sampling_interval
 from evaluation.texts import (
     Prompts,
@@ -96,8 +96,14 @@ def open_all(c: TextsConfig, scorer: str = "") -> tuple[list[NamedRun], Settings
         )
     seed = s.seed if paper else None
     prompts = held_out_prompts(split.ids, s.texts, s.prompt_tokens, s.new_tokens, seed)
+    human = decode(tokenizer, prompts.prompt, prompts.human, s)
+    if max(len(text.split()) for text in human) < LEAST_WORDS:
+        raise UserError(
+            f"new_tokens = {s.new_tokens}: no human text of so many has {LEAST_WORDS} words, and the metrics "
+            f"count {LEAST_WORDS}-grams: ask for more"
+        )
     if not (paper or s.words):
-        s = replace(s, words=common_words(decode(tokenizer, prompts.prompt, prompts.human, s)))
+        s = replace(s, words=common_words(human))
     has_validation = split.path.with_name("validation.bin").is_file()
     validation = open_split(runs, c.data, "validation") if has_validation else None
     return runs, s, Data(train, split, validation, tokenizer, prompts), device
@@ -218,9 +224,10 @@ def held_out_numbers(
 ) -> dict[str, Any]:
     """Perplexities and calibration on the whole held-out split."""
     split, validation = data.split, data.validation
-    tau = fitted_temperature(model, validation.ids, draws, device, s.dtype) if validation else None
+    asked, reads = (draws, device, s.dtype), s.block_size
+    tau = fitted_temperature(model, validation.ids, *asked, context=reads) if validation else None
     calibrated = Calibrated(tau)
-    r = score(model, split.ids, s.stride, draws, device, s.dtype, each=calibrated, progress=bar)
+    r = score(model, split.ids, s.stride, *asked, each=calibrated, progress=bar, context=reads)
     row = {"ppl_tok": metrics.perplexity(r.nll, r.tokens)}
     if split.words:
         row["ppl_word"] = metrics.perplexity(r.nll, split.words)

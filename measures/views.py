@@ -145,7 +145,6 @@ class View(NamedTuple):
 
     def write(self, out: Path) -> None:
         """OUT.md and OUT.csv, each whole or not at all."""
-        out.parent.mkdir(parents=True, exist_ok=True)
         for end, text in ((".md", self.markdown), (".csv", self.sheet)):
             if text:
                 with replacing(beside(out, end)) as file:

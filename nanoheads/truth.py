@@ -314,11 +314,14 @@ def transformers_model(folder: Path, V: int, context: int, trust_remote_code: bo
     except ImportError:
         raise ValueError(f'{folder} needs transformers: pip install "nanoheads[hub]"') from None
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=trust_remote_code
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            *(folder,), local_files_only=True, trust_remote_code=trust_remote_code, output_loading_info=True
         )
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"transformers cannot load {folder}: {' '.join(str(error).split())}") from None
+    model, lacks = loaded[0], sorted(loaded[1]["missing_keys"])
+    if lacks:  # transformers has filled them with random numbers
+        raise ValueError(f"the weights in {folder} lack {lacks[0]}: save the model again, whole")
     reads = getattr(model.config, "max_position_embeddings", context)
     if reads < context:
         raise ValueError(f"context = {context}: {folder} reads {reads} tokens, so use context = {reads}")

@@ -152,6 +152,8 @@ def score(folder: Path, models: list[str], trust_remote_code: bool) -> None:
     for model in models:
         if not re.fullmatch(r"\d+=.+", model):
             raise ValueError(f"{model!r} is no model with its seed: give SEED=PATH")
+    if len({int(model.partition("=")[0]) for model in models}) < len(models):
+        raise ValueError("a seed has two models: give each seed one")
     pairs = {int(seed): Path(where) for seed, _, where in (model.partition("=") for model in models)}
     language, path = Language(), folder / "scores.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
@@ -260,6 +262,8 @@ def main(argv: list[str], home: Path = HERE) -> int:
     parser.add_argument("--trust_remote_code", action="store_true", help="run code that lies in the folders")
     parser.add_argument("models", nargs="*", metavar="SEED=PATH")
     c = parser.parse_args(argv)
+    if c.models and not c.score:
+        parser.error("models are scored for an entry: give --score=ENTRY, too")
     readme = home / "README.md"
     try:
         if c.score:

@@ -55,10 +55,12 @@ def remove_leftovers(folder: Path, name: str = "*", age: float = 0) -> None:
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A binary file that takes the name `path` once it is whole and on disk; before, `path` stays as it was.
+    Its folder is made if it is not there.
 
     If two processes write at the same time, the later one's file stays, whole. A process that reads the file
     in order to add to it holds `locked` all the while.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = unfinished(path)
     try:
         with open(temporary, "xb") as file:

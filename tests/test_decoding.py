@@ -313,7 +313,7 @@ def test_a_model_whose_numbers_are_none_has_a_problem():
         at_hand(m=[[math.nan] * 4] * 2)
 
 
-@pytest.mark.parametrize("flag", ["--temperatures=[0]", "--temperatures=[-1]", "--windows=0"])
+@pytest.mark.parametrize("flag", ["--temperatures=[0]", "--temperatures=[-1]", "--windows=0", "--texts=1"])
 def test_a_value_that_cannot_work_is_refused(runs, flag):
     with pytest.raises(UserError, match=f"^{flag[2:].split('=')[0]} = "):
         main(["--measure=decoding", str(runs[0]), flag])

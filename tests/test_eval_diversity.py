@@ -451,6 +451,7 @@ def test_a_row_gets_the_name_it_is_given(trained, variant, tmp_path):
     table = rows(tmp_path / "t")
     assert list(table) == ["baseline", "end", "again", *REFERENCES]
     assert table["again"]["nll"] == table["baseline"]["nll"]
+    assert [table[name]["row"] for name in ("baseline", "end", "again")] == ["baseline", "end", "again"]
     assert table["end"]["training"]["name"] == "baseline" and table["end"]["checkpoint"] == f"{trained}/last"
     assert len(samples(tmp_path / "t", "end")) == 8
 
@@ -653,7 +654,7 @@ def test_the_defaults(trained):
     s, data, _ = settings(str(trained), "--protocol=paper", "--new_tokens=10")
     assert (s.texts, s.loops, s.prompt_tokens, s.temperature, s.top_k, s.top_p) == (100, 10, 16, 0.8, 200, 1)
     assert data.prompts.prompt.shape == (100, 16)
-    s, *_ = settings(str(trained), "--new_tokens=2", "--prompt_tokens=2")
+    s, *_ = settings(str(trained), "--new_tokens=12", "--prompt_tokens=2")
     assert (s.protocol, s.texts, s.loops, s.temperature, s.top_k, s.split) == ("honest", 100, 1, 1, 0, "test")
 
 

@@ -42,9 +42,11 @@ def test_an_error_says_which_file_and_leaves_nothing(tmp_path):
     with pytest.raises(OSError, match=r"x\.json") as e, replacing(path):
         raise OSError(28, "No space left on device")
     assert e.value.filename == str(path) and not names(tmp_path)
-    with pytest.raises(OSError) as e, replacing(tmp_path / "none" / "x.json"):
+    with replacing(tmp_path / "new" / "deep" / "x.json") as file:
+        file.write(b"a folder is made")
+    with pytest.raises(OSError) as e, replacing(tmp_path / "new" / "deep" / "x.json" / "y.json"):
         pass
-    assert e.value.filename == str(tmp_path / "none" / "x.json")  # not the temporary name
+    assert e.value.filename == str(tmp_path / "new" / "deep" / "x.json")  # not the temporary name
 
 
 def test_what_a_kill_leaves_is_removed_in_time(tmp_path):

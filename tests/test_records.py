@@ -134,6 +134,7 @@ def test_the_verifier_scores_models_of_anybodys(tmp_path, monkeypatch, capsys):
         ([], "takes the models"),
         ([f"3={tmp_path}/3.npy", "seed2=x"], "'seed2=x' is no model with its seed"),
         ([f"{tmp_path}/3.npy"], "give SEED=PATH"),
+        ([f"3={tmp_path}/3.npy", f"03={tmp_path}/2.npy"], "a seed has two models"),
         ([f"3={tmp_path}"], "holds no weights as safetensors"),
     ):
         assert check.main(["--score", str(tmp_path / "new"), *models]) == 1

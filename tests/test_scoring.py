@@ -125,6 +125,14 @@ def test_stride_1_reads_the_full_context():
     assert abs(score(model, ids, T).nll - nll) > 0.1  # and not the same as disjoint windows
 
 
+def test_a_shorter_context_is_all_that_a_token_is_given():
+    model, ids = tiny(), text(40)
+    with torch.no_grad():
+        log_p = model.log_probs(torch.from_numpy(ids[:-1].astype(np.int64))[:, None])[:, 0]
+    assert score(model, ids, context=1).nll == pytest.approx(target_nll(log_p, ids).sum().item(), rel=1e-6)
+    assert score(model, ids, context=10**6) == score(model, ids)
+
+
 def test_stride_0_is_the_whole_block_up_to_512():
     assert score(tiny(), text(50))[:3] == score(tiny(), text(50), T)[:3]
     long = tiny(block=600)

@@ -390,6 +390,8 @@ def test_a_tuned_table(start, capsys):
     assert "smooth_gpt (0 of 2 trials): left out" in capsys.readouterr().err
     with pytest.raises(ValueError, match=r"trials of other settings .flags '', now .*--tuning=.*mini.jsonl"):
         start("--tuned", seeds=[2, 3], rows=["baseline"], flags="--max_steps=9")
+    with pytest.raises(ValueError, match=r"best trial baseline-mini-1-t0.* with another weight_decay"):
+        start("--tuned", seeds=[2, 3], rows=["baseline --weight_decay=0.3"])
     # another table may take its points from there
     other = dict(name="other", tuning="results/mini.jsonl", seeds=[4], rows=["baseline"])
     assert start("--tuned", "--commands", **other) == 0

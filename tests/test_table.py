@@ -22,7 +22,7 @@ from data.prepared import prepared
 from evaluation.settings import Measuring
 from measures.curve import CurveConfig
 from measures.find import find_measure
-from measures.jobs import Run
+from measures.jobs import Run, used_by
 from measures.measure import kept_rows, left_out, measure_runs, open_runs, table_rows, unchanged
 from measures.store import Store
 from measures.text import TextMeasure
@@ -50,6 +50,8 @@ def test_a_run_fills_in_its_seed():
     assert run.out == Path("runs/sig_gpt-brief-7") and "--seed=7" in run.arguments
     assert "--teacher=runs/baseline-brief-7" in run.arguments
     assert run.fields == {"row": "sig_gpt", "overlay": "brief", "seed": 7}
+    apart = Run.make("sig_gpt --teacher {runs}/baseline-{overlay}-{seed}", 7, TableConfig(runs="runs"))
+    assert used_by(run) == used_by(apart) == {Path("runs/baseline-brief-7")}
     assert run.fields.items() <= run.wanted.items()  # a run records the same of itself
 
 
@@ -314,12 +316,22 @@ def test_a_table_of_another_measure(whole, token_folder):
     shutil.rmtree("out")
     assert make(**orders) == 0 and len(trained) == 4
     assert list(rows("orders")) == NAMES and len(rows("text")) == 2 + 3
+    assert "Self-BLEU" in Path("results/mini.md").read_text() and Path("results/mini.orders.md").is_file()
     shutil.rmtree("out")
     store = Store(Path("results/mini.jsonl"))
     store.put([rows("orders")[NAMES[0]] | {"step": 5}])
     assert make(**orders) == 0 and len(trained) == 5
     shutil.rmtree("out")
     assert make(**orders, flags="--learning_rate=0.01") == 0 and len(trained) == 9
+
+
+def test_what_is_kept_is_compared_with_the_text_of_the_source_that_is_asked_for(whole, monkeypatch):
+    make, *_ = whole
+    assert make(seeds=[1]) == 0
+    asked = []
+    monkeypatch.setattr("measures.jobs.prepared", lambda *corpus: asked.append(corpus))
+    make(seeds=[1], flags="--source=elsewhere")
+    assert [source for _, _, source in asked] == ["elsewhere"]
 
 
 def test_a_run_that_others_start_from_needs_its_folder(whole):

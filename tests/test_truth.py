@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from data.grammar import score
 from data.grammar.grammar import LanguageSettings
@@ -135,6 +135,16 @@ def model_of(folder, **changes):
     size = dict(vocab_size=50, n_positions=128, n_embd=8, n_layer=1, n_head=1, **NO_TOKENS) | changes
     transformers.GPT2LMHeadModel(transformers.GPT2Config(**size)).save_pretrained(folder)
     return folder
+
+
+def test_a_model_that_lacks_weights_is_refused(lang, tmp_path):
+    """transformers alone would fill them with random numbers."""
+    folder = model_of(tmp_path / "gpt2", vocab_size=len(lang.words))
+    weights = load_file(folder / "model.safetensors")
+    del weights["transformer.ln_f.weight"]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match="lack transformer.ln_f.weight: save the model again, whole"):
+        lang.score(str(folder), context=32)
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,6 @@ def make_codec(kind: str, shape: tuple[int, int, int], patch: int, codes: int, s
 
 def save_codec(codec: Codec, folder: Path, record: dict[str, Any]) -> None:
     """Writes codec.safetensors, then codec.json, which says what it is, and `record`."""
-    folder.mkdir(parents=True, exist_ok=True)
     weights = save({k: v.contiguous() for k, v in codec.state_dict().items()})
     with replacing(folder / "codec.safetensors") as file:
         file.write(weights)

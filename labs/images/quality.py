@@ -106,7 +106,6 @@ def write_png(path: Path, picture: np.ndarray) -> None:
     """A picture (height, width, channels), uint8, as a PNG."""
     from matplotlib.image import imsave  # a second, and only needed here
 
-    path.parent.mkdir(parents=True, exist_ok=True)
     flat = picture[:, :, 0] if picture.shape[2] == 1 else picture
     with replacing(path) as file:
         imsave(file, flat, cmap="gray", vmin=0, vmax=255, format="png")

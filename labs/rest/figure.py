@@ -42,7 +42,6 @@ def write_arrays(out: str, name: str, arrays: Arrays) -> None:
     """Keeps the arrays of the row `name` for `draw`, unless `out` is empty."""
     if out:
         path = arrays_file(Path(out), name)
-        path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             file.write(save({key: np.ascontiguousarray(array) for key, array in arrays.items()}))
 

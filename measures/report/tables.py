@@ -92,7 +92,7 @@ def open_table(name: Path, prompts: int) -> ReportedTable:
     parts: list[Part] = []
     drawn: list[Figure] = []
     texts: list[list[Sample]] = []
-    trained: list[Row] = []
+    trained: dict[str, Row] = {}
     judging = ""
     with foreign(path, OURS), TemporaryDirectory() as folder:
         out = Path(folder) / name.name
@@ -100,7 +100,7 @@ def open_table(name: Path, prompts: int) -> ReportedTable:
             rows, others = table_rows(store, measure), left_out(store, measure)
             view = view_of(measure, rows) if rows else View([])
             parts.append(Part(measure.name, view.grids, [*others, *further(view)]))
-            trained += [row for row in rows if row.get("training")]
+            trained |= {row["name"]: row for row in rows if row.get("training")}
             if rows:
                 measure.draw(rows, out)
                 drawn += drawings(name, rows)
@@ -110,8 +110,8 @@ def open_table(name: Path, prompts: int) -> ReportedTable:
             view = search.view(trials)
             parts.append(Part(search.NAME, view.grids, further(view)))
             search.draw(trials, beside(out, ".tune"))
-        key = "row" if has_seeds(trained) else "name"
-        first = {row[key]: row["training"] for row in reversed(trained)}
+        key = "row" if has_seeds([*trained.values()]) else "name"
+        first = {row[key]: row["training"] for row in reversed(trained.values())}
         about = opening(reversed(first.items()), judging=judging)
         return ReportedTable(name.name, parts, [*pictures(out, name), *drawn], texts, about)
 
