@@ -4,9 +4,9 @@
     python eval_diversity.py best=out/baseline last=out/baseline/last other=elsewhere/baseline
     python eval_diversity.py out/baseline theirs=texts.jsonl --scorer out/large
 
-A row has its run's name, or the one given before "=". Three rows that no model wrote stand by: human text,
-unigram noise and a loop. For models of a corpus whose exact distributions are known (data/grammar) the table
-also says how well a model recovers them.
+A row has its run's name, or the one given before "="; seeds of one training are one row, with intervals.
+Three rows that no model wrote stand by: human text, unigram noise and a loop. For models of a corpus whose
+exact distributions are known (data/grammar) the table also says how well a model recovers them.
 
 A file of texts, of any other system, is a row of text metrics alone: a .txt has an empty line between two
 texts, a .jsonl a text a line, {"text": ..., "prompt": ...}, with a prompt or without. The text is the
@@ -23,16 +23,16 @@ prompts scored along. Its own defaults are the last lines of the help.
 from evaluation.settings import EvaluationConfig, PaperConfig
 from runtime.door import Program
 
-program = Program(__name__, __doc__, PaperConfig, "scipy", "tabulate", "sacrebleu")
+program = Program(__name__, __doc__, PaperConfig, "scipy", "tabulate", "sacrebleu", "matplotlib")
 
 from measures.measure import evaluate
-from measures.text import TextMeasure, run_view
+from measures.text import TextMeasure
 from runtime.configurator import cli
 
 
 @program
 def main(c: EvaluationConfig) -> int:
-    return evaluate(TextMeasure(), c, run_view)
+    return evaluate(TextMeasure(), c)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ under one measure. A row is kept as long as it is `unchanged`; there is no other
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -22,7 +22,6 @@ from runtime.files import beside, foreign
 from runtime.names import RENAMED, check_apart, named_path
 from runtime.provenance import commit, versions
 
-Viewer = Callable[[list[Row]], View]
 PLACES = ("data", "source", "out_dir")  # of a run's configuration: of one machine, nobody else's
 
 
@@ -229,14 +228,14 @@ def table_rows(store: Store, measure: Measure) -> list[Row]:
     return sorted(rows, key=lambda row: bool(row.get("reference")))
 
 
-def check_shown(measure: Measure, store: Store, view: Viewer | None = None) -> None:
+def check_shown(measure: Measure, store: Store) -> None:
     """UserError for kept rows that no table can show, before any work for others."""
     if rows := table_rows(store, measure):
         with foreign(store.path or Path(), OURS):
-            (view or measure.view)(rows)
+            measure.view(rows)
 
 
-def show(measure: Measure, store: Store, rows: list[Row], out: Path, view: Viewer | None = None) -> None:
+def show(measure: Measure, store: Store, rows: list[Row], out: Path) -> None:
     """Prints the table of `rows`, and writes its views beside OUT, with the figures of the measure's own.
 
     In a file of several measures the text measure's views have that name, the others OUT.MEASURE.
@@ -244,21 +243,18 @@ def show(measure: Measure, store: Store, rows: list[Row], out: Path, view: Viewe
     if measure.name != "text" and {*store.measures()} - {measure.name, "search"}:
         out = beside(out, f".{measure.name}")
     with foreign(store.path or out, OURS):
-        made = (view or measure.view)(rows)
-        files = measure.draw(rows, out) if store.path and view is None else []
+        made = measure.view(rows)
+        files = measure.draw(rows, out) if store.path else []
     print(made.markdown, *left_out(store, measure), *files, sep="\n")
     if store.path:
         made.write(out)
 
 
-def evaluate(measure: Measure, c: Any, view: Viewer | None = None) -> int:
-    """Measures the runs that `c` names: stored at its `out`, and shown; the exit code.
-
-    `view`: of the rows, where it is not the measure's own.
-    """
+def evaluate(measure: Measure, c: Any) -> int:
+    """Measures the runs that `c` names: stored at its `out`, and shown; the exit code."""
     store = Store.beside(c.out)
-    check_shown(measure, store, view)
+    check_shown(measure, store)
     rows = measure_runs(measure, measure.open(c), store)
     store.put(rows)  # first in the file, in the order in which they are asked for
-    show(measure, store, table_rows(store, measure) if c.out else rows, Path(c.out), view)
+    show(measure, store, table_rows(store, measure) if c.out else rows, Path(c.out))
     return exit_code(rows)

@@ -60,6 +60,11 @@ def one_training(rows: list[Row]) -> bool:
     return len(kinds) == 1 and len({row["seed"] for row in rows}) == len(rows)
 
 
+def has_seeds(rows: Iterable[Row]) -> bool:
+    """Whether a training has several seeds among the runs that have numbers."""
+    return any(len(runs) > 1 for runs in grouped(r for r in rows if "problem" not in r).values())
+
+
 # -----------------------------------------------------------------------------
 # Means and differences
 

@@ -21,7 +21,7 @@ from measures.columns import ALL, PAPER, Column, shown
 from measures.jobs import data_of
 from measures.measure import Measure, NamedRun, Session, Subject
 from measures.store import Row
-from measures.summary import quality_of, summarise
+from measures.summary import has_seeds, quality_of, summarise
 from measures.text_files import Texts, apart, fitting
 from measures.text_numbers import (
     model_numbers,
@@ -162,7 +162,7 @@ class TextMeasure(Measure):
         return {k: v for k, v in vars(s).items() if v not in ("", "auto") or k == "scorer"}
 
     def view(self, rows: list[Row]) -> View:
-        return summary_view(rows)
+        return summary_view(rows) if has_seeds(rows) else run_view(rows)
 
     def draw(self, rows: list[Row], out: Path) -> list[Path]:
         """OUT.ece.png: how well each row is calibrated, where any is known to be."""
@@ -243,8 +243,6 @@ def summary_view(rows: list[Row]) -> View:
     seen = shown(columns, summary)
     protocol, *listed = explain(rows, columns)
     models = [r for r in summary if not r.get("reference")]
-    if not models:
-        return View([problems(rows)])
     titles = {c.key: c.title for c in columns}
     quality = titles.get(quality_of(models), "")
     competing = COMPETING.format(first=models[0]["name"], quality=quality, worse=worse(models))

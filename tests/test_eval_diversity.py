@@ -307,7 +307,7 @@ def test_batches_of_texts_change_nothing(trained):
 
 def test_files(honest, trained, sig):
     files = sorted(p.name for p in honest.parent.iterdir())
-    assert files == ["table.csv", "table.jsonl", "table.md", "table.samples"]
+    assert files == ["table.csv", "table.ece.png", "table.jsonl", "table.md", "table.samples"]
     table = rows(honest)
     for row in table.values():
         s = row["settings"]

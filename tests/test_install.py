@@ -150,7 +150,7 @@ def test_trains_and_samples_with_the_base_packages_alone(nanoheads, site, tmp_pa
 @pytest.mark.parametrize(
     "arguments, packages, extras",
     [
-        (["eval_diversity", "out/x"], "scipy, tabulate and sacrebleu are", "tables"),
+        (["eval_diversity", "out/x"], "scipy, tabulate, sacrebleu and matplotlib are", "tables"),
         (
             ["table", "config/tables/heads.py"],
             "scipy, tabulate, sacrebleu, matplotlib and optuna are",

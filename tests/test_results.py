@@ -9,23 +9,18 @@ from evaluation.settings import TableConfig
 from measures import search
 from measures.find import find_measure
 from measures.store import Store
-from measures.text import run_view
 from measures.views import View
 from runtime.configurator import configure
 
 pytest.importorskip("labs", reason="tables of labs are among the committed ones")
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 STORES = sorted(RESULTS.glob("*.jsonl"))
-LINE_A_RUN = {"paper_protocol"}  # tables of eval_diversity.py, one seed
 
 
 def views(path: Path) -> dict[str, View]:
     """The Markdown file of each view of a store -> what the code makes of the rows."""
     name, store = path.name.removesuffix(".jsonl"), Store(path)
-    of = {
-        f"{name}.md": ("text", run_view if name in LINE_A_RUN else find_measure("text").view),
-        f"{name}.tune.md": (search.NAME, search.view),
-    }
+    of = {f"{name}.md": ("text", find_measure("text").view), f"{name}.tune.md": (search.NAME, search.view)}
     made = {file: view(rows) for file, (measure, view) in of.items() if (rows := store.rows(measure))}
     for measure in ("orders", "images", "classes", "rest", "decoding", "frontier", "curve"):
         if measure == "curve" and (name.endswith(".curves") or name == "single_runs"):

@@ -12,11 +12,11 @@ from evaluation.texts import cut
 from measures import search
 from measures.columns import HONEST
 from measures.find import find_measure
-from measures.measure import Measure, left_out, table_rows
+from measures.measure import left_out, table_rows
 from measures.report.about import Opening, judged, opening
 from measures.store import OURS, Row, Store
-from measures.summary import grouped
-from measures.text import TextMeasure, run_view, summary_of
+from measures.summary import grouped, has_seeds
+from measures.text import TextMeasure, summary_of
 from measures.views import Grid, View, read_texts, samples_file
 from runtime.errors import UserError
 from runtime.files import beside, foreign
@@ -98,7 +98,7 @@ def open_table(name: Path, prompts: int) -> ReportedTable:
         out = Path(folder) / name.name
         for measure in measures:
             rows, others = table_rows(store, measure), left_out(store, measure)
-            view = view_of(measure, rows) if rows else View([])
+            view = measure.view(rows) if rows else View([])
             parts.append(Part(measure.name, view.grids, [*others, *further(view)]))
             trained |= {row["name"]: row for row in rows if row.get("training")}
             if rows:
@@ -120,17 +120,6 @@ def further(view: View) -> list[str]:
     """The notes of a view without those that say what its columns are: these stand at the columns."""
     known = [f"- {title}: {text}." for grid in view.grids for title, text in zip(grid.head[1:], grid.about)]
     return [note for note in view.notes if note not in known]
-
-
-def view_of(measure: Measure, rows: list[Row]) -> View:
-    """The measure's view. A text table has a line for each run, as long as no row has several seeds."""
-    if measure.name == TextMeasure.name and not has_seeds(rows):
-        return run_view(rows)
-    return measure.view(rows)
-
-
-def has_seeds(rows: list[Row]) -> bool:
-    return any(len(runs) > 1 for runs in grouped(r for r in rows if "problem" not in r).values())
 
 
 def leading_number(text: str) -> str:
