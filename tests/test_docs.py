@@ -163,7 +163,7 @@ def test_what_is_claimed_of_tuned_heads_holds():
         ["sig_gpt"],
         [
             *("smooth_gpt_10", "sigmoid_cap", "stablemax", "harmonic", "mixture", "taylor_2", "taylor_6"),
-            *("taylor_inf", "sm_taylor", "am_softmax", "sparsemax", "entmax15"),
+            *("taylor_inf", "sm_taylor", "am_softmax", "sparsemax", "entmax15", "perturb_exponential"),
         ],
         [
             *("taylor_2", "sm_taylor", "stablemax", "entmax15", "taylor_inf"),
