@@ -18,7 +18,7 @@ Hours of work: stop it with Ctrl-C or SIGTERM, its trainings save; the same comm
 machines: --commands, see docs/several_machines.md.
 """
 
-from evaluation.settings import Measuring, TableConfig
+from evaluation.settings import Measuring, TableConfig, TextsConfig
 from runtime.door import Program
 
 program = Program(__name__, __doc__, TableConfig, "scipy", "tabulate", "sacrebleu", "matplotlib", "optuna")
@@ -190,7 +190,7 @@ def table(c: TableConfig, store: Store) -> int:
     """Trains what is not there, measures it, and writes the views; the exit code. TrainingsStopped at a
     signal."""
     measure, runs = find_measure(c.measure), runs_of(c, store)
-    # another source is told by the digest of its text, which what is kept has
+    # first, for the digest of its text tells whether what is kept is of this source
     prepare_data([r for r in runs if r.wanted["source"]])
     config = config_of_measure(measure, c, [str(r.out) for r in runs])
     settings = measure.check(config, [r.wanted for r in runs])  # UserError now, not after the trainings
@@ -216,7 +216,8 @@ def table(c: TableConfig, store: Store) -> int:
     new: list[Row] = []
     if finished:
         at = [f"{r.out.name}={checkpoint.find(r.out, measure.which)}" for r in finished]
-        agreed = {key: settings[key] for key in ("block_size",) if hasattr(config, key)}
+        # as checked for all rows: one that is not finished may read less than the others
+        agreed = {"block_size": settings["block_size"]} if isinstance(config, TextsConfig) else {}
         session = measure.open(replace(config, checkpoints=at, **agreed))
         new = measure_runs(measure, session, store, {r.out.name: r.fields for r in runs})
         store.put([diverged_row(measure, session.settings, run) for run in diverged])

@@ -68,9 +68,9 @@ class Corpus(ABC, Generic[Config]):
         """What the folder `c.out` is to be made of. UserError for a source that cannot be had."""
 
     def lasting_source(self, c: Config) -> str | None:
-        """The record's source where that cannot have changed: the source of a folder that is whole, or was
-        prepared from another, is not read. "" is any source. None: it is read, and compared with what the
-        folder holds."""
+        """The record's source where that cannot have changed. Then nothing is read where the folder is whole,
+        or was prepared from another source. "" is any source. None: the source is read, and compared with
+        what the folder holds."""
         return None
 
     def folder_name(self, tokenizer: str, source: str) -> str:

@@ -34,11 +34,6 @@ class GeneratedCorpus(Corpus[Config], Generic[Config, Settings]):
         """
         return (), self.settings.parse(source)
 
-    def record(self, source: str) -> str:
-        """`source` with all of its settings."""
-        names, settings = self.read_source(source)
-        return " ".join([*names, str(settings)])
-
     def folder_name(self, tokenizer: str, source: str) -> str:
         names, settings = self.read_source(source)
         return "-".join([tokenizer, *names, *settings.unusual()])
@@ -64,6 +59,11 @@ class SequenceCorpus(GeneratedCorpus[Config, Settings]):
     def truth(self, source: str, length: int) -> Sequences | None:
         task = self.task(source)
         return self.exact(task, self.given(source)) if task.T == length else None
+
+    def record(self, source: str) -> str:
+        """`source` with all of its settings."""
+        names, settings = self.read_source(source)
+        return " ".join([*names, str(settings)])
 
     def lasting_source(self, c: Config) -> str | None:
         return self.record(vars(c)["source"])

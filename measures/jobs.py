@@ -252,7 +252,8 @@ def uses_first(row: str) -> bool:
 def used_by(run: Run) -> set[Path]:
     """The folders of the runs that `run` starts from, or that teach it."""
     wanted = run.wanted
-    return {run_folder(wanted[key]) for key in ("teacher", "init_from") if wanted[key]}
+    taught = wanted["teacher"] if wanted["labels"] != "true" else ""
+    return {run_folder(name) for name in (taught, wanted["init_from"]) if name}
 
 
 def show_commands(first: Sequence[Run], rest: Sequence[Run]) -> None:

@@ -315,7 +315,7 @@ def transformers_model(folder: Path, V: int, context: int, trust_remote_code: bo
         raise ValueError(f'{folder} needs transformers: pip install "nanoheads[hub]"') from None
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            *(folder,), local_files_only=True, trust_remote_code=trust_remote_code, output_loading_info=True
+            folder, local_files_only=True, trust_remote_code=trust_remote_code, output_loading_info=True
         )
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"transformers cannot load {folder}: {' '.join(str(error).split())}") from None

@@ -373,13 +373,15 @@ def test_what_is_claimed_of_mazes_holds():
     assert deep.nll_own.mean < zero.nll_own.mean - 0.03 and abs(once.nll_own.mean - zero.nll_own.mean) < 0.01
     assert of(once, "random order") < of(zero, "random order")
     larger = rows("mazes_9x11", "orders")["mazes_9x11"]
-    for name, start, end in (
-        ("mazes_long", "mazes_zero", "mazes_to_zero"),
-        ("mazes_9x11",) * 2 + ("mazes_9x11",),
+    for name, start, end, left, steps in (
+        ("mazes_long", "mazes_zero", "mazes_to_zero", 0.02, 60000),
+        ("mazes_9x11", "mazes_9x11", "mazes_9x11", 0.05, 80000),
     ):
         names = [*(f"{start}_{n}" for n in (1250, 2500, 5000)), end]
-        course = [of(rows(name, "orders")[run], "random order") for run in names]
-        assert course == sorted(course) and 0.2 < (1 - course[3]) / (1 - course[2]) < 0.4
+        failed = [1 - of(rows(name, "orders")[run], "random order") for run in names]
+        assert failed == sorted(failed, reverse=True) and 0.2 < failed[3] / failed[2] < 0.4
+        fourfold = math.log(left / failed[3]) / math.log(failed[3] / failed[2])  # on the line in logarithms
+        assert 20000 * 4**fourfold == pytest.approx(steps, rel=0.02)
     assert of(larger, "random order") < of(zero, "random order") - 0.05
     assert min(of(larger, "confidence"), of(larger, "left to right")) > 0.975
     assert larger.nll_sure_confidence.mean > larger.nll_sure_left_to_right.mean + 0.3
