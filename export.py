@@ -32,8 +32,9 @@ class ExportConfig:
         """UserError for a name that the hub cannot have."""
         if self.push and not re.fullmatch(r"[\w.-]+/[\w.-]+", self.push):
             raise UserError(f"push = {self.push!r}: give USER/NAME of a model on the hub")
-        if self.dry_run and not self.push:
-            raise UserError("dry_run = True without --push: give the USER/NAME that would be sent to, too")
+        for key in ("private", "dry_run"):
+            if getattr(self, key) and not self.push:
+                raise UserError(f"{key} = True without --push: give USER/NAME of the model on the hub, too")
 
 
 program = Program(__name__, __doc__, ExportConfig, "transformers")

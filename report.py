@@ -82,7 +82,7 @@ def apart(shown: list[str]) -> tuple[list[Path], list[NamedRun]]:
 
 def opened(c: ReportConfig, runs: list[NamedRun]) -> HeldOut:
     """The split that all runs are asked about. UserError for runs that cannot stand side by side."""
-    check_comparable(runs, masked=True)
+    check_comparable(runs, any_order=True)
     split = open_split(runs, c.data, c.split)
     for run in runs:
         check_text(run.path, run.ckpt.config["dataset"], split.given)

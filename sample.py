@@ -131,7 +131,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from data.orders import BLOCKS, MASKED
+from data.orders import BLOCKS, MASKED, NEVER_FROM_THE_LEFT
 from data.prepared import sampler_of, tokenizer_of
 from data.tokenizers import Tokenizer, ids_of
 from evaluation import gaps
@@ -252,7 +252,7 @@ def main(c: SampleConfig) -> int:
     if sampler := sampler_of(dataset := ckpt.config.get("dataset", "")):
         raise UserError(f"{ckpt.path} is of {dataset}, no text: python {sampler} draws from such runs")
     tokenizer = tokenizer_of(ckpt)
-    if c.fills or ckpt.config.get("order") in (MASKED, "fractal"):  # which never read from left to right
+    if c.fills or ckpt.config.get("order") in NEVER_FROM_THE_LEFT:
         return fill(c, model, ckpt, tokenizer, device, dtype)
     if c.search and model.trunk.config.order != "left_to_right":
         raise UserError(f"--{c.search} is for a model that reads from left to right alone: leave it out")

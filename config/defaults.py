@@ -174,8 +174,6 @@ class TrainConfig:
         ahead = self.auxiliary in AUXILIARY and AUXILIARY[self.auxiliary].looks_ahead
         if ahead and (self.order != "left_to_right" or self.trunk not in ("gpt", "modern")):
             yield f"auxiliary = {self.auxiliary!r} looks ahead in a text from left to right: leave it out"
-        if self.auxiliary == "mu_loss" and (self.head_rank or HEADS[self.head].cosine):
-            yield "auxiliary = 'mu_loss' centres the projection's rows: no head_rank, no head on cosines"
         if self.labels != "true" and not HEADS[self.head].multi_label:
             yield (
                 f"labels = {self.labels!r}: the head {self.head!r} takes the true token alone; use "
@@ -209,7 +207,11 @@ class TrainConfig:
 
         weight, rank = torch.nn.Parameter(torch.zeros(1, 1)), min(1, self.head_rank)  # of a width of 1
         beside = (self.bayesian, self.prior_sigma, self.gain, self.learn_gain, self.mixture, rank)
-        make_head(self.head, 257, weight, self.head_args, *beside)
+        made = make_head(self.head, 257, weight, self.head_args, *beside)
+        if self.auxiliary == "mu_loss" and (self.head_rank or made.head.cosine):
+            raise UserError(
+                "auxiliary = 'mu_loss' centres the projection's rows: no head_rank, no head on cosines"
+            )
         make_auxiliary(self.auxiliary, 257, 1, self.block_size, self.auxiliary_args)
 
 

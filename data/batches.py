@@ -50,8 +50,7 @@ class Windows:
     w * block_size.
 
     A fixed grid, so that labels stored by position belong to the same left context in every epoch. Where the
-    text is of sequences that begin with tokens which are `given`, windows are these sequences. UserError if
-    there is not one window.
+    text is of sequences of one length, windows are these sequences. UserError if there is not one window.
     """
 
     def __init__(self, tokens: TokenFile, block_size: int):
@@ -62,10 +61,10 @@ class Windows:
                 f"block_size = {block_size}: use more text or a smaller block"
             )
         self.given = tokens.info.get("given", 0)
-        if self.given and block_size != tokens.info["length"]:
+        if block_size != (length := tokens.info.get("length", block_size)):
             raise UserError(
-                f"block_size = {block_size}: {tokens.path} has sequences of {tokens.info['length']} tokens; "
-                f"give --block_size={tokens.info['length']}"
+                f"block_size = {block_size}: {tokens.path} has sequences of {length} tokens; "
+                f"give --block_size={length}"
             )
 
     def __len__(self) -> int:

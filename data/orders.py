@@ -72,6 +72,7 @@ ORDERS: dict[str, Callable[[int, np.random.Generator], np.ndarray]] = {
     **{name: partial(blocks, length=length) for name, length in BLOCKS.items()},
 }
 MASKED = "masked"  # masked diffusion: which places are hidden, and no order among them
+NEVER_FROM_THE_LEFT = (MASKED, "fractal")  # in these no text is read from left to right
 
 
 class Arranged(NamedTuple):

@@ -24,7 +24,7 @@ class GeneratorSettings:
         values, known = {}, [f.name for f in fields(cls)]
         for item in text.split():
             key, _, value = item.partition("=")
-            if key not in known or not value.isdecimal():
+            if key not in known or not value.isdecimal() or len(value) > 30:
                 raise UserError(
                     f"source {text!r}: {item!r} is not a setting of {cls.corpus}; "
                     f"give key=number with keys among {', '.join(known)}"

@@ -164,7 +164,7 @@ def tokenise_split(
             "tokenizer": tokenizer.name,
             "fingerprint": tokenizer.fingerprint,
             **seen,
-            **({"length": split.length, "given": split.given} if split.given else {}),
+            **({"length": split.length, "given": split.given} if split.length else {}),
             **({"dropped": split.dropped, "absent": split.absent} if split.dropped else {}),
             "source": source,
             "complete": complete,

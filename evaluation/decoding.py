@@ -63,7 +63,11 @@ class TextSearch(Penalties, Decoding):
         return "beams" if self.beams > 1 else "contrastive" if self.contrastive else ""
 
     def check_search(self, *others: str) -> None:
-        """UserError for what does not go with a search, `others` of the same configuration among them."""
+        """UserError for what does not go with a search, `others` of the same configuration among them, and
+        for what a penalty would have that is not in use."""
+        for key in ("dry_base", "dry_allowed_length"):
+            if getattr(self, key) != getattr(NO_PENALTIES, key) and not self.dry_multiplier:
+                raise UserError(f"{key} = {getattr(self, key)}: it is of --dry_multiplier; give that, too")
         if self.beams > 1 and self.contrastive:
             raise UserError("--beams and --contrastive are two ways to search for a text: give one of them")
         if self.contrastive and not self.top_k:

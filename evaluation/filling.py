@@ -136,14 +136,19 @@ def filled_in(order: str) -> str:
 
 
 def in_order(
-    c: Reader | MaskedReader, generator: torch.Generator, watch: Watch = unwatched, *, order: str
+    c: Reader | MaskedReader,
+    generator: torch.Generator,
+    watch: Watch = unwatched,
+    *,
+    order: str,
+    given: int = 0,
 ) -> Filled:
-    """One token a pass, at the free places as they come in an order of the whole block, drawn for each text.
-    All texts have the same gaps."""
+    """One token a pass, at the free places as they come in an order of the whole block, drawn for each text,
+    or of what comes after the first `given` places of it, as in training. All texts have the same gaps."""
     text, places = c.text, None
     if order != "random":
         size, rng = c.model.trunk.config.block_size, np.random.default_rng(generator.initial_seed())
-        paths = torch.from_numpy(np.stack([ORDERS[order](size, rng) for _ in text]))
+        paths = given + torch.from_numpy(np.stack([ORDERS[order](size - given, rng) for _ in text]))
         paths = paths[paths < text.shape[1]].view(len(text), -1)
         places = paths[text.gather(1, paths) == FREE].view(len(text), -1)
     return one_by_one(c, generator, watch, places)

@@ -32,6 +32,7 @@ class Asker(NamedTuple):
     device: torch.device | str
     dtype: str
     fills: str = "random"  # the order in which a model of any order fills in, see filling.filled_in
+    given: int = 0  # places at the start that no order has
 
     @property
     def order(self) -> str:

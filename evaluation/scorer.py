@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from data.orders import MASKED
+from data.orders import NEVER_FROM_THE_LEFT
 from data.prepared import tokenizer_of
 from data.tokenizers import ids_of
 from evaluation import metrics
@@ -56,10 +56,9 @@ class RunScorer:
 
     def __init__(self, path: str, device: torch.device):
         self.model, ckpt = load_model(path, device=device)
-        if self.model.trunk.config.order == MASKED:
+        if (order := ckpt.config.get("order")) in NEVER_FROM_THE_LEFT:
             raise UserError(
-                f"the scorer {path} is masked diffusion, which has no next token: give a model that reads "
-                "from left to right"
+                f"the scorer {path} has order = {order!r}: give a model that reads from left to right"
             )
         self.name, self.device = ckpt.config["name"], device
         self.start: list[int] = []

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from evaluation.decoding import TextSearch
 from evaluation.sampling import Growing
-from evaluation.truncation import penalised
+from evaluation.truncation import check_left, penalised
 from heads import Weights
 from model import LanguageModel
 from runtime.checkpoint import Degenerate
@@ -32,7 +32,7 @@ def beam_search(
     text, so all are of one length and the mean orders them as the sum does.
 
     Source: Sutskever et al. 2014, arXiv 1409.3215, sec. 3.2. Errors as of sampling.generate; UserError, too,
-    if no_repeat_ngram leaves one of the texts without a token.
+    if no_repeat_ngram leaves none of the texts a token.
     """
     text = prompt.expand(c.beams, -1)
     growing = Growing(model.trunk, text, length, dtype, cached)
@@ -40,8 +40,9 @@ def beam_search(
     total[0] = 0  # the texts are still the same: one of them counts
     for n in range(length):
         log_p = next_log_p(model, growing.read(text)[:, -1], draws, dtype)
-        continued = total + penalised(log_p, text, n, c)  # (B, V)
-        total, at = continued.flatten().topk(c.beams)
+        continued = (total + penalised(log_p, text, n, c)).flatten()  # (B V,)
+        check_left(continued[None], c)  # a text that cannot go on leaves the others
+        total, at = continued.topk(c.beams)
         rows, token = at // log_p.shape[1], at % log_p.shape[1]
         text, total = torch.cat((text[rows], token[:, None]), 1), total[:, None]
         growing.keep(rows)

@@ -44,8 +44,6 @@ def penalised(log_p: Tensor, text: Tensor, new: int, c: Penalties) -> Tensor:
                 1705.04304, sec. 2.5)
     dry         log p <- log p - multiplier base^(n - allowed) where n >= allowed tokens of the text and this
                 one would come again (p-e-w 2024, oobabooga/text-generation-webui#5677, without its breakers)
-
-    UserError if no token is left.
     """
     if c.repetition_penalty != 1:
         seen = torch.zeros_like(log_p, dtype=torch.bool).scatter_(1, text, True)
@@ -65,12 +63,16 @@ def penalised(log_p: Tensor, text: Tensor, new: int, c: Penalties) -> Tensor:
         ends = torch.where(again, ngrams[..., -1], log_p.shape[1])  # a column more for those that differ
         banned = log_p.new_zeros((len(log_p), log_p.shape[1] + 1), dtype=torch.bool).scatter_(1, ends, True)
         log_p = log_p.masked_fill(banned[:, :-1], -torch.inf)
-        if not log_p.isfinite().any(1).all():
-            raise UserError(
-                f"no_repeat_ngram = {c.no_repeat_ngram}: each token that is left would repeat "
-                f"{c.no_repeat_ngram} tokens of the text; give a larger one or a smaller --length"
-            )
     return log_p
+
+
+def check_left(log_p: Tensor, c: Penalties) -> None:
+    """UserError if no_repeat_ngram leaves a row of log p (B, V) without a token."""
+    if c.no_repeat_ngram and not log_p.isfinite().any(1).all():
+        raise UserError(
+            f"no_repeat_ngram = {c.no_repeat_ngram}: each token that is left would repeat "
+            f"{c.no_repeat_ngram} tokens of the text; give a larger one or a smaller --length"
+        )
 
 
 def repeated(text: Tensor) -> Tensor:

@@ -110,6 +110,8 @@ def named_head(name: str, vocab_size: int, args: dict | None = None) -> Head:
             raise ValueError(f"head_args: {key} = {value!r} must be a whole number, as in {key} = 4")
         if kind is bool and type(value) is not bool:  # any text is true, "false" too
             raise ValueError(f"head_args: {key} = {value!r} must be True or False")
+        if kind == dict | None and not isinstance(value, dict | None):
+            raise ValueError(f"head_args: {key} = {value!r} must be a dict, as in {{'alpha': 1.5}}")
         if kind is float and type(value) is bool:
             raise ValueError(f"head_args: {key} = {value!r} must be a number")
     try:

@@ -133,7 +133,7 @@ def _targets(
         shown = ", ".join(f"{tuple(t.shape)} of {t.dtype}" for t in given)
         raise ValueError(f"target {shown} for hidden {tuple(hidden.shape)}: give ids {shape}")
     ids = ids.long()
-    absent = (ids == ignore_index) | ((ids == -1) & pair)
+    absent = (ids == -1) | (ids[..., :1] == ignore_index) if pair else ids == ignore_index
     wrong = ids[~absent & ((ids < 0) | (ids >= V))]
     if len(wrong):
         raise ValueError(f"target has the id {wrong[0]}: give ids from 0 to {V - 1}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from data.held_out import HeldOut, open_held_out
-from data.orders import MASKED
+from data.orders import MASKED, NEVER_FROM_THE_LEFT
 from data.prepared import folder_of, found_path, measure_of
 from measures.measure import NamedRun
 from runtime.errors import UserError
@@ -15,12 +15,12 @@ from runtime.names import REFERENCES, RENAMED, check_apart
 
 
 def check_together(
-    runs: list[tuple[Path, dict[str, Any]]], tokens: Callable[[dict[str, Any]], Any], masked: bool = False
+    runs: list[tuple[Path, dict[str, Any]]], tokens: Callable[[dict[str, Any]], Any], any_order: bool = False
 ) -> None:
     """UserError if two runs, (path, configuration), cannot stand in one table, trained or yet to be trained.
 
-    tokens  what their token files are known by
-    masked  whether those of masked diffusion can be measured, too
+    tokens     what their token files are known by
+    any_order  whether those can be measured, too, that never read from left to right
     """
     first, base = runs[0]
     for path, c in runs:
@@ -35,27 +35,28 @@ def check_together(
                 f"{path} has block_size = {c['block_size']}, {first} has {base['block_size']}: "
                 "contexts of different length cannot stand in one table"
             )
-        if c.get("order") == MASKED and not masked:
+        if (order := c.get("order")) in NEVER_FROM_THE_LEFT and not any_order:
+            kind = "is masked diffusion" if order == MASKED else f"was trained in the order {order}"
             raise UserError(
-                f"{path} is masked diffusion, which has no next token to score from left to right: leave it "
-                "out, and see python table.py --measure=orders"
+                f"{path} {kind}, which has no next token to score from left to right: leave it out, and see "
+                "python table.py --measure=orders"
             )
 
 
-def check_comparable(runs: Sequence[NamedRun], masked: bool = False) -> None:
-    """UserError if two of the rows cannot stand in one table. `masked`: of masked diffusion, too."""
+def check_comparable(runs: Sequence[NamedRun], any_order: bool = False) -> None:
+    """UserError if two of the rows cannot stand in one table. `any_order`: as of check_together."""
     configs = [(run.path, run.ckpt.config) for run in runs]
-    check_together(configs, itemgetter("tokenizer_fingerprint", "data_sha256"), masked)
+    check_together(configs, itemgetter("tokenizer_fingerprint", "data_sha256"), any_order)
     check_apart([*REFERENCES, *(run.name for run in runs)], RENAMED)
 
 
-def check_planned(configs: Sequence[dict[str, Any]], masked: bool = False) -> None:
+def check_planned(configs: Sequence[dict[str, Any]], any_order: bool = False) -> None:
     """`check_comparable` of runs that are yet to be trained. Their token files are known by their folder."""
 
     def folder(config: dict[str, Any]) -> Path:
         return folder_of(config["dataset"], config["tokenizer"], config["source"])
 
-    check_together([(Path(config["out_dir"]), config) for config in configs], folder, masked)
+    check_together([(Path(config["out_dir"]), config) for config in configs], folder, any_order)
 
 
 def check_text(path: Path, dataset: str, given: int = 0) -> None:
@@ -76,11 +77,17 @@ def data_folder(runs: Sequence[NamedRun], data: str) -> Path:
 
 
 def open_split(runs: Sequence[NamedRun], data: str, split: str) -> HeldOut:
-    """The split that the runs are measured on. UserError if another tokenizer made it."""
+    """The split that the runs are measured on. UserError if another tokenizer made it, or if it has sequences
+    of another length."""
     held_out, config = open_held_out(data_folder(runs, data) / f"{split}.bin"), runs[0].ckpt.config
     if held_out.info["fingerprint"] != config["tokenizer_fingerprint"]:
         raise UserError(
             f"{held_out.path} was made with another tokenizer ({held_out.info['tokenizer']}) than the "
             f"checkpoints' ({config['tokenizer']})"
+        )
+    if config["block_size"] != (length := held_out.info.get("length", config["block_size"])):
+        raise UserError(
+            f"{held_out.path} has sequences of {length} tokens, the runs read {config['block_size']}: "
+            "leave --data out to use their own"
         )
     return held_out

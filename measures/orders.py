@@ -147,7 +147,7 @@ class OrdersSession(Session):
         self.c, self.device = c, get_device(c.device)
         self.dtype = settle_dtype(c.dtype, self.device).name
         runs = open_runs(c.checkpoints)
-        check_comparable(runs, masked=True)
+        check_comparable(runs, any_order=True)
         self.subjects: Sequence[NamedRun] = runs
         self.data = open_split(runs, c.data, c.split)
         self.length = runs[0].ckpt.config["block_size"]  # of windows
@@ -222,7 +222,7 @@ class OrdersMeasure(Measure):
     name, config, session = "orders", OrdersConfig, OrdersSession
 
     def check(self, c: OrdersConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        check_planned(wanted, masked=True)
+        check_planned(wanted, any_order=True)
         for run in wanted:
             corpus = run["dataset"], run["source"]
             check_gaps(c, run["block_size"] - corpus_of(run["dataset"]).given(run["source"]))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from tqdm import tqdm
 
@@ -78,10 +78,12 @@ class Language:
     def log_probs(self, tokens: Tensor) -> Tensor:
         """The truth as a model: log p (B, T, V), float64, of the word after each of `tokens` (B, T).
 
-        Each row begins with a document, or with the end token before one. ValueError where it is no text of
-        the language.
+        Each row begins with a document, or with the end token before one; an end token begins a new document
+        wherever it stands. ValueError where it is no text of the language.
         """
         rows = np.asarray(tokens)
+        if rows.ndim != 2:
+            raise ValueError(f"tokens have the shape {rows.shape}: give rows of ids (B, T)")
         wrong = np.argwhere((rows < 0) | (rows >= len(self.words)))
         if len(wrong):
             b, t = wrong[0]
@@ -138,6 +140,7 @@ class Language:
                 f"kind = {kind!r}, known = {known}, windows = {windows}: use one of {', '.join(KINDS)}, "
                 "a share between 0 and 1, and at least 2 windows"
             )
+        check_reading(context, batch)
         ids, V = self._known_split(split), len(self.words)
         if len(ids) < windows * context:
             raise ValueError(f"windows = {windows}, context = {context}: {split} has {len(ids)} tokens")
@@ -151,7 +154,7 @@ class Language:
             log_m = out if isinstance(out, Tensor) else torch.from_numpy(np.array(out))
             check_shape("the model's array", log_m.shape, (*text.shape, V))
             log_m = log_m.cpu().double().gather(1, places[:, :, None].expand(-1, -1, V))
-            checked(log_m.flatten(0, 1), places.flatten().numpy())
+            log_m = checked(log_m.flatten(0, 1), places.flatten().numpy()).view_as(log_m)
             p = log_p.exp()
             kl = torch.where(p > 0, p * (log_p - log_m), 0.0).sum(2).mean(1)
             sums["kl_truth_model"] += kl.tolist()
@@ -201,8 +204,7 @@ class Language:
         ValueError for what is no model of this language.
         """
         ids = self._known_split(split)
-        if context < 2 or batch < 1:
-            raise ValueError(f"context = {context}, batch = {batch}: use at least 2 tokens and 1 window")
+        check_reading(context, batch)
         ends = np.flatnonzero(ids == self.machine.end)
         plan = document_windows(ends, context)
         if not plan:
@@ -280,6 +282,11 @@ def with_intervals(totals: np.ndarray) -> dict[str, Any]:
 # Models
 
 
+def check_reading(context: int, batch: int) -> None:
+    if context < 2 or batch < 1:
+        raise ValueError(f"context = {context}, batch = {batch}: use at least 2 tokens and 1 window")
+
+
 def check_shape(whose: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
     if tuple(shape) != wanted:
         remedy = "give log-probabilities of the token after each, or in a file of each token itself"
@@ -289,7 +296,8 @@ def check_shape(whose: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> 
 
 
 def checked(log_p: Tensor, at: np.ndarray) -> Tensor:
-    """log p (n, V), as it is. ValueError unless its probabilities sum to 1."""
+    """log p (n, V), its probabilities divided by their sum. ValueError if that is off from 1 by more than
+    rounding."""
     total = log_p.exp().sum(1, dtype=torch.float64)
     wrong = ~((total - 1).abs() <= OFF)  # written so that NaN is wrong
     if wrong.any():
@@ -298,7 +306,7 @@ def checked(log_p: Tensor, at: np.ndarray) -> Tensor:
             remedy = "the training has diverged, or the model needs float32"
         where = f"the model's probabilities of the token at {at[wrong.numpy()][0]}"
         raise ValueError(f"{where} sum to {total[wrong][0]:.6g}, not to 1: {remedy}")
-    return log_p
+    return log_p - total.log()[:, None].to(log_p.dtype)  # else a constant beside each log p lowers the KL
 
 
 def transformers_model(folder: Path, V: int, context: int, trust_remote_code: bool) -> Model:
@@ -317,7 +325,9 @@ def transformers_model(folder: Path, V: int, context: int, trust_remote_code: bo
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trust_remote_code, output_loading_info=True
         )
-    except (OSError, ValueError, KeyError) as error:
+    except torch.OutOfMemoryError:
+        raise
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ValueError(f"transformers cannot load {folder}: {' '.join(str(error).split())}") from None
     model, lacks = loaded[0], sorted(loaded[1]["missing_keys"])
     if lacks:  # transformers has filled them with random numbers

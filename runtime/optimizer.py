@@ -125,9 +125,10 @@ def make_optimizer(
     have weights with a prior, which holds them already.
 
     "muon" orthogonalises the steps of all linear layers, in `dtype`. Its steps have the size of AdamW's, so
-    both have the same learning rate. Embeddings and output projections stay with AdamW; where `readout_lr`
-    is not 0 it is theirs. "adam" and "sgd", with Nesterov's momentum betas[0], have weight decay as L2, and
-    none of the output projection.
+    both have the same learning rate. Embeddings and output projections stay with AdamW. Where `readout_lr` is
+    not 0 it is that of the token embedding and the output projection; the positions keep the trunk's, and the
+    maps of a `head_rank` are linear layers. "adam" and "sgd", with Nesterov's momentum betas[0], have weight
+    decay as L2, and none of the output projection.
     """
     coupled = name in ("adam", "sgd")
     kept = {id(p) for p in model.head.projection.with_prior()}

@@ -168,7 +168,8 @@ def test_a_run_is_trained_resumed_and_loaded(name, token_folder, tmp_path):
 
 
 def test_mu_loss_is_refused_where_other_rows_make_the_logits():
-    for other in (dict(head_rank=4), dict(head="am_softmax")):
+    inside = dict(head="stop_gradient", head_args={"of": "am_softmax"})
+    for other in (dict(head_rank=4), dict(head="am_softmax"), inside):
         with pytest.raises(UserError, match="no head_rank, no head on cosines"):
             TrainConfig(name="centred", auxiliary="mu_loss", **other).check()
 

@@ -899,6 +899,7 @@ def test_a_dry_run_sends_nothing(trained, tmp_path, capsys):
         (["--push=somebody/model"], "run `hf auth login`, or set HF_TOKEN"),
         (["--push=model"], "push = 'model': give USER/NAME"),
         (["--dry_run"], "dry_run = True without --push"),
+        (["--private"], "private = True without --push"),
     ],
 )
 def test_what_cannot_be_pushed_is_refused_before_any_work(trained, tmp_path, monkeypatch, flags, says):

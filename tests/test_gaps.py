@@ -4,16 +4,17 @@ import json
 import re
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from tokenizers.decoders import ByteFallback
 
 import sample
-from data.orders import ORDERS
+from data.orders import ORDERS, Order
 from data.tokenizers import ByteTokenizer, WordTokenizer
 from evaluation import gaps
 from evaluation.any_order import FREE, reader_of
-from evaluation.filling import unwatched
+from evaluation.filling import in_order, unwatched
 from tests.test_any_order import q_of
 from tests.test_orders import model_of
 
@@ -174,6 +175,16 @@ def test_places_are_filled_in_as_the_run_was_trained(order):
         assert len({tuple(path) for path in paths}) > 20  # each text has its own
     if order == "blocks_4":
         assert all([sorted(p[:3]), sorted(p[3:7]), p[7]] == [[0, 1, 3], [4, 5, 6, 7], 8] for p in paths)
+
+
+@pytest.mark.parametrize("given", [1, 5])
+def test_places_that_no_order_has_shift_the_path_as_in_training(given):
+    model, text = model_of("any", length=12), torch.full((3, 12), FREE)
+    text[:, :given] = 1
+    reader = reader_of(model, text, model.head.draws(1, 0))
+    rank = in_order(reader, torch.Generator().manual_seed(0), order="fractal", given=given).rank
+    trained = Order("fractal").paths(0, np.arange(3), 12, given)[:, given:]
+    assert rank.argsort(stable=True)[:, given:].tolist() == trained.tolist()
 
 
 def test_a_terminal_is_drawn_over(filled_in, capsys, monkeypatch):

@@ -976,6 +976,7 @@ def test_one_backward_only():
             "top_k = 2.5 must be a whole number",
         ),
         ("stop_gradient", {"of": "stop_gradient"}, "of = 'stop_gradient'"),
+        ("stop_gradient", {"of": "entmax", "of_args": 5}, "of_args = 5 must be a dict"),
     ],
 )
 def test_wrong_arguments_are_named(name, args, says):

@@ -156,6 +156,15 @@ def test_labels_of_several_tokens(name, reduction):
     assert_equal(with_gradients(ours, tensors), with_gradients(plain, tensors))
 
 
+def test_a_pair_is_left_out_by_its_first_id_alone():
+    """A padding's id may be a token of the vocabulary, and stand among the labels of others."""
+    (hidden, weight, _), ids = inputs(2)[0], torch.tensor([[1, 0, 3], [0, 2, -1]])
+    values = torch.tensor([[1.0, 0.9, 0.5], [1.0, 1.0, 0.0]])
+    got = linear_loss(hidden, weight, (ids, values), "soft_targets", ignore_index=0)
+    want = linear_loss(hidden[:1], weight, (ids[:1], values[:1]), "soft_targets")
+    assert_equal([got.detach()], [want.detach()])
+
+
 def test_tokens_to_avoid():
     """unlikelihood reads them from labels of value -1, though it has one true token."""
     (hidden, weight, _), ids = inputs(4)

@@ -4,7 +4,6 @@ import json
 import math
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -316,11 +315,12 @@ def test_a_folder_of_another_model_is_refused(folder, tmp_path, change, says):
         open_scorer(str(out), CPU)
 
 
-def test_masked_diffusion_is_no_scorer(trained, monkeypatch):
+@pytest.mark.parametrize("order", ["masked", "fractal"])
+def test_what_never_reads_from_the_left_is_no_scorer(trained, monkeypatch, order):
     model, ckpt = load_model(trained)
-    model.trunk.config = replace(model.trunk.config, order="masked")
+    ckpt.config["order"] = order
     monkeypatch.setattr(scorers, "load_model", lambda *a, **k: (model, ckpt))
-    with pytest.raises(UserError, match="masked diffusion"):
+    with pytest.raises(UserError, match=f"order = '{order}': give a model that reads"):
         open_scorer(str(trained), CPU)
 
 

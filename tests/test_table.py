@@ -64,6 +64,7 @@ def test_a_run_fills_in_its_seed():
         (["--rows=['baselin']"], "no config file config/baselin.py; did you mean"),
         (["--rows=['baseline --hed=softmax']"], "did you mean 'head'"),
         (["--rows=['masked_diffusion']"], "is masked diffusion, which has no next token"),
+        (["--rows=['sigma_gpt_random --order=fractal']"], "in the order fractal, which has no next token"),
         (["--measure=order"], "measure = 'order': did you mean 'orders'"),
         (["--evaluate=--nonsense=1"], "nonsense"),
         (["--evaluate=--texts=1"], "at least 2 texts"),

@@ -71,7 +71,12 @@ def test_enough_beams_find_the_most_probable_text(bayesian):
 
 @pytest.mark.parametrize(
     "head, penalties",
-    [("softmax", {}), ("softmax", dict(no_repeat_ngram=2, frequency_penalty=0.3)), ("sparsemax", {})],
+    [
+        ("softmax", {}),
+        ("softmax", dict(no_repeat_ngram=2, frequency_penalty=0.3)),
+        ("sparsemax", {}),
+        ("sparsemax", dict(no_repeat_ngram=2)),  # some texts cannot go on
+    ],
     ids=str,
 )
 def test_beam_search_is_a_plain_loop(head, penalties):

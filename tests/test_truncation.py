@@ -10,7 +10,7 @@ import torch
 from evaluation.cuts import COLD_CUTS, CUTS
 from evaluation.decoding import AS_SCORED, NO_PENALTIES, Decoding, Penalties, drawn_by, penalties_in_use
 from evaluation.settings import PaperConfig, other_settings
-from evaluation.truncation import penalised, truncate
+from evaluation.truncation import check_left, penalised, truncate
 from measures.frontier import FrontierConfig
 from runtime.configurator import configure
 from runtime.errors import UserError
@@ -214,8 +214,11 @@ def test_without_penalties_nothing_changes():
 
 
 def test_a_text_without_a_token_left_is_refused():
+    c = Penalties(no_repeat_ngram=1)
+    log_p = penalised(torch.zeros(2, 4), torch.tensor([[0, 2, 1], [0, 2, 2]]), 2, c)
+    check_left(log_p, c)
     with pytest.raises(UserError, match="no_repeat_ngram = 1: each token that is left"):
-        penalised(torch.zeros(1, 3), torch.tensor([[0, 2, 1]]), 2, Penalties(no_repeat_ngram=1))
+        check_left(log_p[:, :3], c)
 
 
 # ---- flags and settings ------------------------------------------------------------------------------------

@@ -69,6 +69,15 @@ def test_functions_of_torch_and_numpy_and_files_have_the_same_score(lang, table,
     assert lang.score(tmp_path / "rows.npy") == pytest.approx(scored)
 
 
+def test_a_constant_beside_each_log_p_lowers_nothing(lang, table, scored):
+    """Sums of probabilities up to 1.001 pass, as float16 rounds so far."""
+    for off in (0.00099, -0.00099):
+        s = lang.score(lambda tokens: table[tokens].double() + off)
+        assert s["kl_truth_model"] == pytest.approx(scored["kl_truth_model"], abs=1e-6)
+    s = lang.score_filler(lambda text: lang.fill_log_probs(text) + 0.00099, windows=2, context=16)
+    assert s["kl_truth_model"] == pytest.approx(0, abs=1e-12)
+
+
 def test_the_intervals_are_those_of_means_over_documents(lang, table, scored):
     """Of a ratio of sums over documents, by the delta method."""
     documents = np.split(lang.test, np.flatnonzero(lang.test == lang.machine.end) + 1)[1:-1]
@@ -91,7 +100,8 @@ def test_a_model_that_rules_out_a_valid_word_is_infinitely_far(lang, table):
 @pytest.mark.parametrize("kind", ["random", "middle", "next"])
 def test_the_two_sided_truth_is_a_perfect_filler(lang, kind):
     s = lang.score_filler(lang.fill_log_probs, kind=kind, windows=5, context=32)
-    assert s["kl_truth_model"] == s["tv"] == s["tv_ci"] == 0 and s["windows"] == 5
+    assert [s["kl_truth_model"], s["tv"], s["tv_ci"]] == pytest.approx([0, 0, 0], abs=1e-15)
+    assert s["windows"] == 5
     assert s["places"] == (5 if kind == "next" else 40)
 
 
@@ -137,6 +147,12 @@ def model_of(folder, **changes):
     return folder
 
 
+def damaged(folder):
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:500])
+    return folder
+
+
 def test_a_model_that_lacks_weights_is_refused(lang, tmp_path):
     """transformers alone would fill them with random numbers."""
     folder = model_of(tmp_path / "gpt2", vocab_size=len(lang.words))
@@ -169,6 +185,7 @@ def test_a_model_that_lacks_weights_is_refused(lang, tmp_path):
         (lambda lang, at: at / "two.safetensors", "two.safetensors does not hold one array"),
         (lambda lang, at: model_of(at / "gpt2"), r"has the shape \(50,\), not .*vocab_size"),
         (lambda lang, at: model_of(at / "gpt2", n_positions=64), "gpt2 reads 64 tokens, so use context = 64"),
+        (lambda lang, at: damaged(model_of(at / "gpt2")), "transformers cannot load .*gpt2: "),
     ],
 )
 def test_what_is_no_model_of_the_language(lang, tmp_path, model, says):
@@ -188,11 +205,13 @@ def test_what_is_no_model_of_the_language(lang, tmp_path, model, says):
         (lambda lang: lang.score(None, context=1), "context = 1"),
         (lambda lang: lang.score_filler(None, kind="left"), "kind = 'left'.*random"),
         (lambda lang: lang.score_filler(None, known=1.0), "known = 1.0"),
+        (lambda lang: lang.score_filler(None, context=0), "context = 0"),
         (lambda lang: lang.score_filler(lambda x: x, windows=2, context=8), r"shape \(2, 8\), not "),
         (lambda lang: Language(test=1).score(None), "test = 1 is one document: use more"),
         (lambda lang: lang.encode("the cat"), "'cat' is no word of the language"),
         (lambda lang: lang.log_probs(torch.zeros(1, 3, dtype=int)), "row 0: the language forbids token 1"),
         (lambda lang: lang.log_probs(torch.full((1, 3), 9999)), "row 0: token 0 is 9999: use 0 to "),
+        (lambda lang: lang.log_probs(torch.zeros(3, dtype=int)), r"shape \(3,\): give rows"),
     ],
 )
 def test_wrong_arguments(lang, call, says):

@@ -104,7 +104,7 @@ class Patches(Codec):
         patches = self.vectors(torch.from_numpy(pixels[np.sort(few)]).float() / 255).flatten(0, 1).numpy()
         if len(patches) < self.codes:
             raise UserError(f"codes = {self.codes}: there are only {len(patches)} patches to take them from")
-        means = MiniBatchKMeans(self.codes, random_state=seed % 2**32, batch_size=4096, n_init=3)
+        means = MiniBatchKMeans(self.codes, random_state=seed, batch_size=4096, n_init=3)
         self.codebook.copy_(torch.from_numpy(means.fit(patches).cluster_centers_))
 
 

@@ -3,11 +3,12 @@
     train_codes.npy    (N, places): of each image its codes in raster order
     train_labels.npy   (N,): its class
 
-and the same of validation and test. Without a validation file 2% of the train rows, always the same, take its
-place, so no two rows should be views of one image; without a test file there is no test split. Nothing
-pickled is read.
+and the same of validation and test. Without a validation file 2% of the train rows, at most 10,000 and always
+the same, take its place, so no two rows should be views of one image; without a test file there is no test
+split. Nothing pickled is read.
 """
 
+import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,15 @@ from data.prepared import SPLITS
 from runtime.errors import UserError
 
 HELD_OUT, MOST = 0.02, 10_000  # of the train images, where there is no validation file
+
+
+def digest_of(folder: Path) -> str:
+    """SHA-256 of the files."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*_codes.npy")) + sorted(folder.glob("*_labels.npy")):
+        with path.open("rb") as file:
+            digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()
 
 
 class Coded(NamedTuple):

@@ -50,10 +50,10 @@ from data.splits import Split
 from data.tokenizers import WordTokenizer
 from labs.classes.sets import KINDS, ImageSet, open_images
 from labs.image_tokens.codecs import CODECS, Codec, grid_of, make_codec, read_codec, save_codec
-from labs.image_tokens.files import open_files
+from labs.image_tokens.files import digest_of, open_files
 from runtime.configurator import cli
 from runtime.errors import UserError
-from runtime.files import locked
+from runtime.files import locked, read_json, write_json
 
 FILES = "files"
 AT_ONCE = 1000  # images
@@ -117,6 +117,11 @@ def read_source(source: str) -> ImageTokenSource:
     if images != FILES and tokenizer not in CODECS:
         raise UserError(f"source {source!r}: {tokenizer!r} is no tokenizer; give {' or '.join(CODECS)}")
     settings = ImageTokenSettings.parse(" ".join(rest))
+    unread = {"vq": (), "patches": ("steps",), "": ("patch", "steps", "seed")}[tokenizer]
+    if wrong := [item for item in settings.unusual() if item.partition("=")[0] in unread]:
+        raise UserError(
+            f"source {source!r}: {wrong[0]} has no meaning with {tokenizer or images}; leave it out"
+        )
     if (images == FILES) != bool(settings.classes) or (images == FILES and not folder):
         raise UserError(
             f"source {source!r}: files need classes=NUMBER and in=DIR, and of images the classes are known"
@@ -240,6 +245,16 @@ def file_chunks(s: ImageTokenSource) -> tuple[int, dict[str, Callable[[], Chunks
     return files["train"].codes.shape[1], {split: partial(chunks, split) for split in files}
 
 
+def codes_record(out: Path, folder: Path, force: bool) -> Callable[[], None]:
+    """What writes, beside the splits, which codes they are of. UserError if `out` was made of others."""
+    path, digest = out / "codes.json", digest_of(folder)
+    if path.is_file() and not force and read_json(path).get("sha256") != digest:
+        raise UserError(
+            f"{out} was made of other codes than {folder} now has: prepare.py --force starts over"
+        )
+    return partial(write_json, path, {"sha256": digest})
+
+
 class ImageTokenCorpus(GeneratedCorpus[ImageTokensConfig, ImageTokenSettings]):
     measure = "images"  # or orders, for other programs' codes: they are no text
     sampler = "labs/images/sample.py"
@@ -254,8 +269,10 @@ class ImageTokenCorpus(GeneratedCorpus[ImageTokensConfig, ImageTokenSettings]):
     def contents(self, c: ImageTokensConfig) -> Contents:
         s, out = read_source(c.source), Path(c.out)
         s = s if c.force else settled(out, s)
-        layout = Layout(s.settings.codes, s.classes)
+        layout, finish = Layout(s.settings.codes, s.classes), None
         places, chunks = file_chunks(s) if s.images == FILES else image_chunks(out, s, c.force)
+        if s.images == FILES:
+            finish = codes_record(out, Path(s.folder), c.force)
         drop = s.settings.drop / 100
         shape: dict[str, Any] = {
             "length": places + GIVEN,
@@ -264,7 +281,7 @@ class ImageTokenCorpus(GeneratedCorpus[ImageTokensConfig, ImageTokenSettings]):
             "absent": layout.none,
         }
         splits = {split: Split(partial(sequences, layout, some), **shape) for split, some in chunks.items()}
-        return Contents(str(s), splits, layout.words)
+        return Contents(str(s), splits, layout.words, finish=finish)
 
 
 corpus = ImageTokenCorpus(__file__, ImageTokensConfig, ImageTokenSettings)

@@ -147,7 +147,7 @@ class RestSession(Session):
         runs = open_runs(c.checkpoints, which="last")
         for run in runs:
             check_dataset(run.path, run.ckpt.config["dataset"])
-        check_comparable(runs, masked=True)
+        check_comparable(runs, any_order=True)
         data, T = open_split(runs, c.data, c.split), runs[0].ckpt.config["block_size"]
         self.subjects = runs
         self.settings = settings_of(c) | {"block_size": T, "corpus": data.info["sha256"]}
@@ -155,7 +155,7 @@ class RestSession(Session):
         if c.climb >= len(self.windows):
             raise UserError(f"climb = {c.climb}: there are {len(self.windows)}; the first is 0")
         has_arrays(c.out, "truth")  # UserError if arrays would be written through a link
-        self.parts = parts_of(T, data.given)
+        self.given, self.parts = data.given, parts_of(T, data.given)
         truth = two_sided(data, "climbs", T)
         task = truth.task if isinstance(truth, Sequences) else None
         self.chain = task if isinstance(task, Chain) else None  # None where nobody knows the truth
@@ -177,7 +177,8 @@ class RestSession(Session):
         """ "parts": the COLUMNS for each part that is known. What the figures show goes to OUT.samples."""
         model, ckpt = load_model(subject.path, "last", self.device)
         draws = weight_draws(model, ckpt.config, WEIGHT_DRAWS, self.c.seed)
-        asker = Asker(model, draws, self.device, "float32", filled_in(ckpt.config["order"]))
+        fills = filled_in(ckpt.config["order"])
+        asker = Asker(model, draws, self.device, "float32", fills, self.given)
         seed, samples = run_seed(self.c.seed, ckpt.config), self.c.samples
         parts = {
             part: model_errors(asker, self.windows, known, samples, seed)
@@ -210,7 +211,7 @@ class RestMeasure(Measure):
     def check(self, c: RestConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for run in wanted:
             check_dataset(run["out_dir"], run["dataset"])
-        check_planned(wanted, masked=True)
+        check_planned(wanted, any_order=True)
         return settings_of(c)
 
     def view(self, rows: list[Row]) -> View:

@@ -61,7 +61,7 @@ def sample_rest(asker: Asker, text: Tensor, seed: int) -> Tensor:
         if asker.order == "left_to_right":
             return continued(asker, part, generator).text
         reader = reader_of(asker.model, part, asker.draws, dtype=asker.dtype)
-        return in_order(reader, generator, order=asker.fills).text
+        return in_order(reader, generator, order=asker.fills, given=asker.given).text
 
     return torch.cat([filled(part).cpu() for part in text.split(BATCH)])
 

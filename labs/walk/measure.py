@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from data.tokens import open_tokens
 from evaluation import figures
 from evaluation.any_order import FREE
 from evaluation.orders import Asker
@@ -25,7 +24,7 @@ from labs.rest.figure import has_arrays, read_arrays, shade, write_arrays
 from labs.rest.rest import density
 from labs.synthetic.prepare import corpus
 from labs.synthetic.tasks import Walk
-from measures.checks import check_comparable, check_planned, data_folder
+from measures.checks import check_comparable, check_planned, open_split
 from measures.measure import Measure, NamedRun, Session, open_runs
 from measures.store import Row
 from measures.views import Grid, View, problems
@@ -56,6 +55,16 @@ def check_walk(path: Path | str, dataset: str, order: str) -> None:
         raise UserError(f"{path} reads from left to right alone: give a run of config/sigma_gpt_random.py")
 
 
+def walk_of(path: Path | str, source: str, place: int) -> Walk:
+    """The walk of a run's source. UserError for another task, and for a place that it does not have."""
+    walk = corpus.task(source)
+    if not isinstance(walk, Walk):
+        raise UserError(f"{path} was not trained on the walk: give a run of --source=walk")
+    if not 0 <= place < walk.T:
+        raise UserError(f"place = {place}: walks have the places 0 to {walk.T - 1}")
+    return walk
+
+
 class WalkSession(Session):
     """The runs that are asked for, and the walk's exact density beside that of the test split."""
 
@@ -65,17 +74,13 @@ class WalkSession(Session):
         runs = open_runs(c.checkpoints, which="last")
         for run in runs:
             check_walk(run.path, run.ckpt.config["dataset"], run.ckpt.config["order"])
-        check_comparable(runs, masked=True)
-        tokens = open_tokens(data_folder(runs, c.data) / "test.bin")
-        self.subjects, self.settings = runs, settings_of(c) | {"corpus": tokens.info["sha256"]}
-        walk = corpus.task(str(tokens.info["source"]))
-        if not isinstance(walk, Walk):
-            raise UserError(f"{runs[0].path} was not trained on the walk: give a run of --source=walk")
-        if not 0 <= c.place < walk.T:
-            raise UserError(f"place = {c.place}: walks have the places 0 to {walk.T - 1}")
+        check_comparable(runs, any_order=True)
+        split = open_split(runs, c.data, "test")
+        self.subjects, self.settings = runs, settings_of(c) | {"corpus": split.info["sha256"]}
+        walk = walk_of(runs[0].path, str(split.info["source"]), c.place)
         self.low, self.text = walk.low, np.full(walk.T, FREE)
         self.text[c.place] = token = c.value - walk.low
-        rows = tokens.ids[: len(tokens.ids) // walk.T * walk.T].reshape(-1, walk.T).astype(int)
+        rows = split.ids[: len(split.ids) // walk.T * walk.T].reshape(-1, walk.T).astype(int)
         self.passing = rows[rows[:, c.place] == token]  # walks of the split that are there
         if not len(self.passing):
             raise UserError(f"value = {c.value}: no walk of the test split is there at place {c.place}")
@@ -112,7 +117,8 @@ class WalkMeasure(Measure):
     def check(self, c: WalkConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for run in wanted:
             check_walk(run["out_dir"], run["dataset"], run["order"])
-        check_planned(wanted, masked=True)
+            walk_of(run["out_dir"], run["source"], c.place)
+        check_planned(wanted, any_order=True)
         return settings_of(c)
 
     def view(self, rows: list[Row]) -> View:

@@ -398,6 +398,19 @@ def test_files_become_a_corpus_that_trains(files, tmp_path, monkeypatch):
     assert np.load(out).shape == (6, 4) and np.load(out).max() < 5
 
 
+def test_a_folder_of_other_codes_is_refused(files, tmp_path):
+    source = f"files codes=5 classes=3 in={files}"
+    folder = corpus.prepare(tmp_path / "words", "words", source)
+    assert corpus.prepare(folder, "words", source) == folder
+    codes = np.load(files / "train_codes.npy")
+    np.save(files / "train_codes.npy", (codes + 1) % 5)
+    with pytest.raises(UserError, match="made of other codes than .* now has"):
+        corpus.prepare(folder, "words", source)
+    before = open_tokens(folder / "train.bin").ids[:].tolist()
+    corpus.prepare(folder, "words", source, force=True)
+    assert open_tokens(folder / "train.bin").ids[:].tolist() != before
+
+
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-3])
 

@@ -441,3 +441,20 @@ def test_planned_walks_are_checked_before_any_training():
     assert find_measure("walk").check(WalkConfig([]), [planned]) == {"place": 50, "value": 120}
     with pytest.raises(UserError, match="reads from left to right alone"):
         find_measure("walk").check(WalkConfig([]), [planned | {"order": "left_to_right"}])
+    with pytest.raises(UserError, match="was not trained on the walk"):
+        find_measure("walk").check(WalkConfig([]), [planned | {"source": "step"}])
+    with pytest.raises(UserError, match="place = 100: walks have the places 0 to 99"):
+        find_measure("walk").check(WalkConfig([], place=100), [planned])
+
+
+def test_windows_and_measures_take_no_other_length_than_the_sequences(tmp_path):
+    short, long = (
+        prepared("synthetic", "words", f"step length={n} train=20 validation=2 test=2", tmp_path / str(n))
+        for n in (12, 16)
+    )
+    wanted = dict(dataset="synthetic", order="random", max_steps=1)
+    with pytest.raises(UserError, match="block_size = 16: .* has sequences of 12 tokens"):
+        train_on(short, tmp_path / "run", **wanted, block_size=16)
+    train_on(short, tmp_path / "run", **wanted, block_size=12)
+    with pytest.raises(UserError, match="has sequences of 16 tokens, the runs read 12: leave --data out"):
+        table.main(["--measure=orders", str(tmp_path / "run"), f"--data={long}"])
