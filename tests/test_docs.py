@@ -372,6 +372,12 @@ def test_what_is_claimed_of_mazes_holds():
     assert 0.94 < of(anneal, "random order") < of(deep, "random order") < 0.98
     assert deep.nll_own.mean < zero.nll_own.mean - 0.03 and abs(once.nll_own.mean - zero.nll_own.mean) < 0.01
     assert of(once, "random order") < of(zero, "random order")
+    whole, same = (
+        rows("mazes_13x21", "orders")["mazes_13x21_5000"],
+        rows("mazes_9x11", "orders")["mazes_9x11_5000"],
+    )
+    assert of(whole, "random order") < of(whole, "confidence") < of(whole, "left to right") - 0.2
+    assert of(same, "confidence") > of(same, "left to right") and of(whole, "random order") < 0.3
     larger = rows("mazes_9x11", "orders")["mazes_9x11"]
     for name, start, end, left, steps in (
         ("mazes_long", "mazes_zero", "mazes_to_zero", 0.02, 60000),
@@ -452,7 +458,13 @@ def test_what_is_claimed_of_orders_holds():
 SMALL, LARGER = "height=7 width=7 walls=3", "height=9 width=11 walls=4"
 
 
-@pytest.mark.parametrize("name, source", [("mazes", SMALL), ("mazes_long", SMALL), ("mazes_9x11", LARGER)])
+@pytest.mark.parametrize(
+    "name, source",
+    [
+        *(("mazes", SMALL), ("mazes_long", SMALL), ("mazes_9x11", LARGER)),
+        pytest.param("mazes_13x21", "", marks=pytest.mark.slow),
+    ],
+)
 def test_the_truths_nll_of_mazes_is_that_of_all_test_mazes(name, source):
     settings, maze = mazes.settings.parse(source), mazes.task(source)
     ids = {word: i for i, word in enumerate(WORDS)}

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.orders import MASKED
+from data.orders import NEVER_FROM_THE_LEFT
 from data.prepared import found_path
 from data.tokens import open_tokens
 from evaluation.decoding import Decoding
@@ -97,7 +97,7 @@ def what_is_drawn(ckpt: Checkpoint, data: str = "", guided: bool = False) -> Dra
     c = ckpt.config
     if c.get("dataset") != "image_tokens":
         raise UserError(f"{ckpt.path} was trained on {c.get('dataset')}, not on image tokens")
-    if (order := c.get("order")) in (MASKED, "fractal"):
+    if (order := c.get("order")) in NEVER_FROM_THE_LEFT:
         raise UserError(
             f"{ckpt.path} was trained in {order} order and has no next code to guide: leave it out; a model "
             "of random order draws from left to right"
