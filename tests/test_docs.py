@@ -25,6 +25,7 @@ from heads import HEADS
 from heads.auxiliary import AUXILIARY
 from labs.mazes.mazes import WORDS
 from labs.mazes.prepare import corpus as mazes
+from nanoheads.truth import Language
 
 REPO = Path(__file__).resolve().parents[1]
 PAGES = sorted([*REPO.glob("*.md"), *(REPO / "docs").glob("*.md"), REPO / "results" / "README.md"])
@@ -220,6 +221,7 @@ def test_what_is_claimed_of_another_trunk_and_more_steps_holds():
         assert max(shared_ratios(name)["sig_gpt"]) < 1 and max(ratios(name)["sig_gpt"]) < 1
     points = shared_ratios("heads_modern")
     assert max(points["soft_gpt"]) < 1 < min(points["gs_softmax_f1"])
+    assert abs(1 - (main := ratios("heads", below="soft_gpt")["sig_gpt"]).mean) < main.half  # README
     beside = ratios("heads_modern", below="soft_gpt")["sig_gpt"]
     assert abs(beside.mean - 1) < 0.005  # level
 
@@ -453,6 +455,15 @@ def test_what_is_claimed_of_orders_holds():
         for row, at in search("memorise_orders_16").items()
     }
     assert not edges.pop("baseline") and not edges.pop("masked_curriculum") and all(edges.values())
+
+
+def test_the_perplexity_of_the_frequencies_of_the_known_language():
+    """366 on validation, and 346 of the standard text on test, in orders.md: add one to each word's count."""
+    for size, split, ppl in ((25_000, "validation", 366), (2_000_000, "test", 346)):
+        lang = Language(train=size)
+        count = np.bincount(lang.train, minlength=len(lang.words)) + 1
+        nats = -np.log(count / count.sum())[getattr(lang, split)].mean()
+        assert math.exp(nats) == pytest.approx(ppl, abs=0.5)
 
 
 SMALL, LARGER = "height=7 width=7 walls=3", "height=9 width=11 walls=4"
