@@ -8,9 +8,9 @@ Samples from the same distribution that is scored: log p of the head, averaged o
 projection is Bayesian.
 
 A model of any order fills in gaps, <5> for five tokens. One token a pass, as it was trained or in --order; or
-many at a time. --speculative has the distribution of one a pass in random order (of blocks, where it was
-trained in these), --burst, the rule of the sigma-GPT paper, has not. A masked diffusion model fills in a
-token a pass, or many at a time with --steps, which is not exact.
+many at a time. --speculative has the distribution of one a pass, as it was trained; --burst, the rule of the
+sigma-GPT paper, has not. A masked diffusion model fills in a token a pass, or many at a time with --steps,
+which is not exact.
 """
 
 import sys
@@ -49,7 +49,7 @@ class SampleConfig(TextSearch):
     a_pass: Positive = 1            # tokens of the surest places, of masked diffusion, that are drawn at once
     entropy_bound: NonNegative = 0  # or as many whose entropies but the largest are this at most, in nats; 0:
     #                                 as --a_pass says
-    speculative: bool = False       # many tokens a pass, with the distribution of one a pass in random order
+    speculative: bool = False       # many tokens a pass, with the distribution of one a pass, as trained
     burst: bool = False             # many tokens a pass by the paper's rule, which changes the distribution
     orders: Positive = 1            # that --burst tries in each round
     steps: Natural = 0              # rounds of masked diffusion; 0: a token a pass
@@ -131,7 +131,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from data.orders import BLOCKS, MASKED, NEVER_FROM_THE_LEFT
+from data.orders import MASKED, NEVER_FROM_THE_LEFT
 from data.prepared import sampler_of, tokenizer_of
 from data.tokenizers import Tokenizer, ids_of
 from evaluation import gaps
@@ -383,8 +383,8 @@ def filler(c: SampleConfig, order: str) -> Callable[..., Filled]:
         return partial(surest_first, rule=c.order, a_pass=c.a_pass, bound=c.entropy_bound or None)
     if c.burst:
         return partial(burst, orders=c.orders)
-    if c.speculative:  # in blocks, where it was trained in these
-        return partial(speculative, block=BLOCKS.get(order, 0))
+    if c.speculative:
+        return partial(speculative, order=filled_in(order))
     if c.steps:
         return partial(diffusion, steps=c.steps, remask=c.remask)
     return partial(in_order, order=c.order or filled_in(order))

@@ -17,7 +17,8 @@ if TYPE_CHECKING:  # which imports numpy
     from data.orders import Order
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
-PathOrder = Literal["left_to_right", "random", "fractal", "conditional", "fim", "blocks_4", "blocks_16"]
+Local = Literal["blocks_4", "blocks_16", "sliding_4", "sliding_16"]
+PathOrder = Literal["left_to_right", "random", "fractal", "conditional", "fim", Local]
 OrderName = Literal[PathOrder, "masked"]
 Curriculum = Literal["", PathOrder, "few_hidden"]
 Labels = Literal["true", "hard", "soft"]
@@ -48,7 +49,7 @@ class TrainConfig:
     n_embd: Positive = 768
     dropout: Decay = 0.0
     # generation order
-    order: OrderName = "left_to_right"  # or random, fractal, conditional, fim, blocks_4/16 (any), masked
+    order: OrderName = "left_to_right"  # or another of PathOrder, any order; or masked
     curriculum: Curriculum = ""     # the order that some sequences have at first; of masked: "few_hidden"
     curriculum_share: Share = 0.5   # their share at first, down to 0; few_hidden: hidden at most, up to 1
     curriculum_steps: Natural = 0   # ... until this step, linearly; 0: the end of the cosine

@@ -27,12 +27,8 @@ def fractal(T: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def conditional(T: int, rng: np.random.Generator) -> np.ndarray:
-    """Some places from left to right, then the others from left to right: their number is uniform in 0, ...,
-    T - 1, which they are is random.
-
-    So any places can be given, and the order of generation stays left to right. In the manner of AC-GPT (Lu
-    et al. 2026, arXiv 2606.14943), of which this follows the abstract.
-    """
+    """Random places, their number uniform in 0, ..., T - 1, then the others; both from left to right. So any
+    can be given, as in AC-GPT (Lu et al. 2026, arXiv 2606.14943), of which this follows the abstract."""
     given = np.sort(rng.permutation(T)[: rng.integers(T)])
     return np.concatenate((given, np.setdiff1d(np.arange(T), given)))
 
@@ -51,6 +47,12 @@ def blocks(T: int, rng: np.random.Generator, length: int) -> np.ndarray:
     return np.concatenate([start + rng.permutation(min(length, T - start)) for start in range(0, T, length)])
 
 
+def sliding(T: int, rng: np.random.Generator, width: int) -> np.ndarray:
+    """Place i comes at the time i + width u, u uniform on [0, 1): after at most width - 1 later places. The
+    staggered schedule of set diffusion (Arriola & Kuleshov 2026, arXiv 2607.01775), a place at a time."""
+    return np.argsort(np.arange(T) + width * rng.random(T))
+
+
 @lru_cache(maxsize=8)
 def _fractal(T: int) -> np.ndarray:
     path, level = [], [(0, T)]
@@ -61,7 +63,6 @@ def _fractal(T: int) -> np.ndarray:
     return np.array(path)
 
 
-BLOCKS = {"blocks_4": 4, "blocks_16": 16}
 # name -> the path (T,) of a sequence
 ORDERS: dict[str, Callable[[int, np.random.Generator], np.ndarray]] = {
     "left_to_right": left_to_right,
@@ -69,7 +70,8 @@ ORDERS: dict[str, Callable[[int, np.random.Generator], np.ndarray]] = {
     "fractal": fractal,
     "conditional": conditional,
     "fim": fim,
-    **{name: partial(blocks, length=length) for name, length in BLOCKS.items()},
+    **{f"blocks_{n}": partial(blocks, length=n) for n in (4, 16)},
+    **{f"sliding_{n}": partial(sliding, width=n) for n in (4, 16)},
 }
 MASKED = "masked"  # masked diffusion: which places are hidden, and no order among them
 NEVER_FROM_THE_LEFT = (MASKED, "fractal")  # in these no text is read from left to right
@@ -97,9 +99,8 @@ class Order:
     """The order of each sequence at each step, the option `order` of a training.
 
     With a `curriculum` the share `share` of the sequences has at first that order, the others have `name`;
-    the share falls linearly to 0 at step `steps`. Source: sec. 3.3, where they begin from left to right.
-    With the curriculum "few_hidden" of masked diffusion at most the share `share` of the places is hidden at
-    first, and it rises linearly to 1.
+    it falls linearly to 0 at step `steps`. Source: sec. 3.3, where they begin from left to right. With
+    "few_hidden", of masked diffusion, at most that share of the places is hidden at first; it rises to 1.
     """
 
     name: str = "left_to_right"

@@ -57,6 +57,7 @@ class Conditionals(Protocol):
     """What a model says of the free places of a batch of texts, given the known ones."""
 
     text: Tensor  # (B, T) of ids, FREE where a place is
+    block_size: int  # places of the sequences that it is of, T or more
 
     def each(self, places: Tensor) -> Distributions:
         """p(x_i | known) at each of places (B, F), apart from each other."""
@@ -133,11 +134,12 @@ class Reader:
     ):
         assert isinstance(model.trunk, GPT)
         self.model, self.trunk, self.draws, self.cut, self.dtype = model, model.trunk, draws, cut, dtype
+        self.block_size = self.trunk.config.block_size
         text = text.cpu()
         B, T = text.shape
         self.text, self.passes = torch.full_like(text, FREE), 0
         # place and token of what was read last. The model reads it anew with each place that it is to predict
-        self.place = torch.full((B,), self.trunk.config.block_size)
+        self.place = torch.full((B,), self.block_size)
         self.last = torch.full((B,), self.trunk.config.vocab_size)
         self.read = torch.zeros(B, dtype=torch.long)  # slots of the cache that are filled
         wte = self.trunk.wte.weight
@@ -289,13 +291,13 @@ class MaskedReader:
         dtype: str = "float32",
     ):
         self.model, self.draws, self.cut, self.dtype = model, draws, cut, dtype
-        self.text, self.passes = text.cpu().clone(), 0
+        self.text, self.block_size, self.passes = text.cpu().clone(), model.trunk.config.block_size, 0
 
     @torch.no_grad()
     def each(self, places: Tensor) -> "Hidden":
         device, c = next(self.model.parameters()).device, self.model.trunk.config
         # the model knows whole blocks only: the places after the text are hidden, not absent
-        text = F.pad(self.text, (0, c.block_size - self.text.shape[1]), value=FREE)
+        text = F.pad(self.text, (0, self.block_size - self.text.shape[1]), value=FREE)
         read = torch.where(text == FREE, c.vocab_size, text).to(device)
         with autocast(device, self.dtype):
             hidden = self.model.trunk(read)
@@ -323,6 +325,7 @@ class Exact:
 
     def __init__(self, log_probs: Callable[[Tensor], Tensor], text: Tensor):
         self.log_probs, self.text, self.passes = log_probs, text.clone(), 0
+        self.block_size = text.shape[1]
 
     def each(self, places: Tensor) -> "Probabilities":
         self.passes += 1

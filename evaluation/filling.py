@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from data.orders import MASKED, ORDERS
-from evaluation.any_order import FREE, Conditionals, Distributions, MaskedReader, Reader, drawn, places_of
+from evaluation.any_order import FREE, Conditionals, Distributions, Reader, drawn, places_of
 
 
 class Filled(NamedTuple):
@@ -135,22 +135,28 @@ def filled_in(order: str) -> str:
     return {"conditional": "left_to_right", "fim": "left_to_right", MASKED: "random"}.get(order, order)
 
 
+def paths_of(c: Conditionals, order: str, generator: torch.Generator | None, given: int = 0) -> Tensor:
+    """A path of each text (B, T - given), drawn for the whole block as in training, or for what comes after
+    its first `given` places."""
+    device = generator.device if generator else "cpu"
+    rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator, device=device)))
+    paths = given + torch.from_numpy(np.stack([ORDERS[order](c.block_size - given, rng) for _ in c.text]))
+    return paths[paths < c.text.shape[1]].view(len(c.text), -1)
+
+
+def free_along(text: Tensor, paths: Tensor) -> tuple[Tensor, Tensor]:
+    """(the free places of each text along its path, (B, F), how many (B,) they are); rows with fewer go on
+    with other places."""
+    free = text.gather(1, paths) == FREE
+    left = free.sum(1)
+    return paths.gather(1, free.logical_not().long().argsort(dim=1, stable=True))[:, : int(left.max())], left
+
+
 def in_order(
-    c: Reader | MaskedReader,
-    generator: torch.Generator,
-    watch: Watch = unwatched,
-    *,
-    order: str,
-    given: int = 0,
+    c: Conditionals, generator: torch.Generator, watch: Watch = unwatched, *, order: str, given: int = 0
 ) -> Filled:
-    """One token a pass, at the free places as they come in an order of the whole block, drawn for each text,
-    or of what comes after the first `given` places of it, as in training. All texts have the same gaps."""
-    text, places = c.text, None
-    if order != "random":
-        size, rng = c.model.trunk.config.block_size, np.random.default_rng(generator.initial_seed())
-        paths = given + torch.from_numpy(np.stack([ORDERS[order](size - given, rng) for _ in text]))
-        paths = paths[paths < text.shape[1]].view(len(text), -1)
-        places = paths[text.gather(1, paths) == FREE].view(len(text), -1)
+    """One token a pass, at the free places as they come in `order`: see `paths_of`."""
+    places = None if order == "random" else free_along(c.text, paths_of(c, order, generator, given))[0]
     return one_by_one(c, generator, watch, places)
 
 
@@ -256,20 +262,27 @@ def burst(
     It does not keep the distribution: a rejected token is drawn again from p, not from what p lacks of q, and
     the best order is chosen by what it accepts.
     """
-    return _in_bursts(c, orders, 0, generator, watch, exact=False)
+    return _in_bursts(c, lambda rows: shuffled(c.text, generator), orders, generator, watch, exact=False)
 
 
 def speculative(
-    c: Conditionals, generator: torch.Generator | None = None, watch: Watch = unwatched, block: int = 0
+    c: Conditionals,
+    generator: torch.Generator | None = None,
+    watch: Watch = unwatched,
+    block: int = 0,
+    order: str = "random",
 ) -> Filled:
     """As `burst` with one order, but the token that is rejected is drawn from max(q - p, 0), normalised. So
-    each text has the distribution of one that is drawn token by token in a random order, and takes at most as
+    each text has the distribution of one that is drawn token by token in that order, and takes at most as
     many passes as it has free places. With a `block` it fills blocks of so many places one after the other,
-    from left to right.
+    from left to right, each in random order.
 
     Source: Leviathan et al. 2023, arXiv 2211.17192, with the model of any order as its own draft.
     """
-    return _in_bursts(c, 1, block, generator, watch, exact=True)
+    if order == "random":
+        return _in_bursts(c, lambda rows: shuffled(c.text, generator, block), 1, generator, watch, exact=True)
+    paths = paths_of(c, order, generator)
+    return _in_bursts(c, lambda rows: free_along(c.text, paths[rows]), 1, generator, watch, exact=True)
 
 
 class _Draft(NamedTuple):
@@ -286,11 +299,18 @@ class _Draft(NamedTuple):
 
 
 def _in_bursts(
-    c: Conditionals, orders: int, block: int, generator: torch.Generator | None, watch: Watch, exact: bool
+    c: Conditionals,
+    proposed: Callable[[Tensor], tuple[Tensor, Tensor]],
+    orders: int,
+    generator: torch.Generator | None,
+    watch: Watch,
+    exact: bool,
 ) -> Filled:
+    """`proposed`: the rows of the batch that `c` still has -> their free places in the first order, (B, F),
+    and how many (B,) they are."""
     batch, passes = Filling(c, watch), 0
     while batch.goes_on():
-        places, left = shuffled(c.text, generator, block)
+        places, left = proposed(batch.rows)
         each = c.each(places)
         tokens, p = each.draw(generator)
         if places.shape[1] == 1:

@@ -31,6 +31,8 @@ ANY: dict[str, Callable[..., Filled]] = {
     "speculative": speculative,
     "speculative, blocks of 4": partial(speculative, block=4),
     "speculative, blocks of 16": partial(speculative, block=16),
+    "speculative, sliding 4": partial(speculative, order="sliding_4"),
+    "speculative, sliding 16": partial(speculative, order="sliding_16"),
     "confidence": surest_first,
 }
 MASKED: dict[str, Callable[..., Filled]] = {

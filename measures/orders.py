@@ -300,6 +300,11 @@ OF_ORDER = {order: ["left to right"] for order in ("left_to_right", "conditional
     "fractal": [],
     "blocks_4": ["left to right", "speculative, blocks of 4"],
     "blocks_16": ["left to right", "speculative, blocks of 4", "speculative, blocks of 16"],
+    "sliding_4": ["left to right", "speculative, blocks of 4", "speculative, sliding 4"],
+    "sliding_16": [
+        "left to right",
+        *(f"speculative, {way} {n}" for n in (4, 16) for way in ("blocks of", "sliding")),
+    ],
 }
 
 

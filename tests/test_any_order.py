@@ -1,5 +1,6 @@
 """Conditionals of any order with a cache, and the samplers: one token at a time, in bursts, speculative."""
 
+from collections import Counter
 from functools import partial
 from itertools import pairwise, permutations, product
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from data.orders import ORDERS
 from evaluation.any_order import FREE, Exact, MaskedReader, Reader, certainty, reader_of
 from evaluation.decoding import Decoding
 from evaluation.filling import RULES, burst, diffusion, one_by_one, shuffled, speculative, surest_first
@@ -98,20 +100,25 @@ def test_cached_equals_uncached_along_any_path():
 SMALL_T, SMALL_V, DRAWS = 3, 3, 20_000
 
 
-def law(model, block: int = SMALL_T) -> dict[tuple, float]:
-    """p of each text, drawn token by token in a random order (of each block): the mean over orders."""
+def law(model, orders: dict[tuple[int, ...], float]) -> dict[tuple, float]:
+    """p of each text, drawn token by token in one of `orders`, by their probabilities."""
     out = dict.fromkeys(product(range(SMALL_V), repeat=SMALL_T), 0.0)
-    number = [place // block for place in range(SMALL_T)]
-    orders = [o for o in permutations(range(SMALL_T)) if [number[place] for place in o] == number]
     for text in out:
-        for order in orders:
+        for order, share in orders.items():
             known: list[tuple[int, int]] = []
             p = 1.0
             for place in order:
                 p *= q_of(model, known, place)[text[place]].item()
                 known.append((place, text[place]))
-            out[text] += p / len(orders)
+            out[text] += p * share
     return out
+
+
+def random_orders(block: int = SMALL_T) -> dict[tuple[int, ...], float]:
+    """Those of blocks from left to right, each in random order."""
+    number = [place // block for place in range(SMALL_T)]
+    orders = [o for o in permutations(range(SMALL_T)) if [number[place] for place in o] == number]
+    return dict.fromkeys(orders, 1 / len(orders))
 
 
 def distance(toy, sample, draws: int = DRAWS) -> float:
@@ -129,7 +136,7 @@ def distance(toy, sample, draws: int = DRAWS) -> float:
 def toy():
     """(a small model, its law)."""
     model = model_of(length=SMALL_T, vocab=SMALL_V)
-    return model, law(model)
+    return model, law(model, random_orders())
 
 
 NOISE = 0.02  # of 27 frequencies of 20,000 draws: .015 expected at most
@@ -141,13 +148,23 @@ def test_what_is_exact(toy, sample):
 
 
 def test_speculative_in_blocks_is_exact(toy):
-    in_blocks = (toy[0], law(toy[0], block=2))
+    in_blocks = (toy[0], law(toy[0], random_orders(block=2)))
     assert distance(in_blocks, partial(speculative, block=2)) < NOISE
     # left to right: blocks of one place; and the whole text is one block
     texts = torch.full((4, SMALL_T), FREE)
     assert speculative(reader(toy[0], texts), G().manual_seed(2), block=1).rank.tolist() == [[1, 2, 3]] * 4
     whole = [speculative(reader(toy[0], texts), G().manual_seed(2), block=n).text for n in (0, SMALL_T)]
     assert torch.equal(*whole)
+
+
+@pytest.mark.parametrize("order", ["fractal", "sliding_4", "conditional"])
+def test_speculative_in_an_order_is_exact(toy, order):
+    rng, n = np.random.default_rng(1), 100_000
+    drawn = Counter(tuple(ORDERS[order](SMALL_T, rng).tolist()) for _ in range(n))
+    in_order = (toy[0], law(toy[0], {path: times / n for path, times in drawn.items()}))
+    assert distance(in_order, partial(speculative, order=order)) < NOISE
+    other = (toy[0], law(toy[0], {(2, 1, 0): 1.0}))
+    assert distance(other, partial(speculative, order=order), draws=2000) > 5 * NOISE
 
 
 def test_bursts_do_not_keep_the_distribution(toy):

@@ -103,6 +103,17 @@ def test_blocks_come_from_left_to_right_each_in_a_random_order():
         assert len(np.unique(places, axis=0)) == math.factorial(places.shape[1])
 
 
+def test_sliding_paths_put_few_places_out_of_turn():
+    rng = np.random.default_rng(0)
+    ranks = np.argsort([ORDERS["sliding_4"](10, rng) for _ in range(20_000)], axis=1)
+    for i in range(9):
+        share = (ranks[:, i : i + 1] > ranks[:, i + 1 :]).mean(0)
+        # place i + d comes before place i where 4 (u - v) > d, of two uniform numbers: a triangle
+        want = [max(0, 1 - d / 4) ** 2 / 2 for d in range(1, 10 - i)]
+        np.testing.assert_allclose(share, want, atol=0.015)
+        assert not share[3:].any()
+
+
 def test_random_paths_are_uniform():
     rng = np.random.default_rng(0)
     counts = np.unique([ORDERS["random"](4, rng) for _ in range(24_000)], axis=0, return_counts=True)[1]
