@@ -133,9 +133,7 @@ def log_p_from(asker: Asker, tokens: Tensor, first: int) -> Tensor:
     tokens = tokens.to(asker.device)
     with autocast(asker.device, asker.dtype):
         hidden = asker.model.trunk(tokens[:, :-1])[:, first - 1 :].flatten(0, 1)
-        targets = tokens[:, first:].reshape(-1, 1)
-        blocks = asker.model.head.log_prob_blocks(hidden, asker.draws)
-        log_p = torch.cat([log_p.gather(1, targets[rows]) for rows, log_p in blocks])
+        log_p = asker.model.head.log_p_of(tokens[:, first:].flatten(), hidden, asker.draws)
     return to_float64(log_p).view(len(tokens), -1)
 
 

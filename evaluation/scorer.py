@@ -70,8 +70,7 @@ class RunScorer:
         return self.model.trunk(ids[None].to(self.device))[0]
 
     def log_p(self, ids: Tensor) -> Tensor:
-        blocks, target = self.model.head.log_prob_blocks(self.hidden(ids[:-1]), self.draws), ids[1:, None]
-        return torch.cat([lp.gather(1, target[rows].to(lp.device))[:, 0] for rows, lp in blocks])
+        return self.model.head.log_p_of(ids[1:], self.hidden(ids[:-1]), self.draws)
 
 
 class FolderScorer:
