@@ -221,6 +221,10 @@ def test_what_is_claimed_of_another_trunk_and_more_steps_holds():
         assert max(shared_ratios(name)["sig_gpt"]) < 1 and max(ratios(name)["sig_gpt"]) < 1
     points = shared_ratios("heads_modern")
     assert max(points["soft_gpt"]) < 1 < min(points["gs_softmax_f1"])
+    gs = shared_ratios("heads_novels")["gs_softmax_f1"]
+    lowest = min(p["learning_rate"] for p in search("heads_novels")["gs_softmax_f1"].points)
+    behind = [ratio > 1 for ratio in gs]
+    assert [p["learning_rate"] > lowest for p in search("heads_novels")["gs_softmax_f1"].points] == behind
     assert abs(1 - (main := ratios("heads", below="soft_gpt")["sig_gpt"]).mean) < main.half  # README
     beside = ratios("heads_modern", below="soft_gpt")["sig_gpt"]
     assert abs(beside.mean - 1) < 0.005  # level
