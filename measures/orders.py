@@ -326,21 +326,22 @@ def draw(rows: list[Row], truth: dict[str, float], out: Path) -> list[Path]:
     taken = {s: sorted(over_runs(some, "evaluations") for some in each.values()) for s, each in dots.items()}
     lines = sorted(dots, key=lambda sampler: (statistics.fmean(taken[sampler]), sampler), reverse=True)
     names = list(dict.fromkeys(name for each in dots.values() for name in each))
-    color = dict(zip(names, itertools.cycle(f"C{i}" for i in (0, 1, 2, 3, 4, 5, 6, 8, 9))))  # C7 is grey
+    looks = [(f"C{i}", marker) for marker in "osd" for i in (0, 1, 2, 3, 4, 5, 6, 8, 9)]  # C7 is grey
+    style = {name: {"color": c, "marker": m} for name, (c, m) in zip(names, itertools.cycle(looks))}
     size = (3 + 3 * len(keys), 1.6 + 0.22 * len(lines))
     fig, axes = figures.pyplot().subplots(1, len(keys), figsize=size, sharey=True, layout="constrained")
     for ax, key in zip(axes, keys):
         for y, sampler in enumerate(lines):
             for name, some in dots[sampler].items():
                 if having := [written for written in some if key in written]:
-                    ax.plot(over_runs(having, key), y, "o", ms=5, color=color[name])
+                    ax.plot(over_runs(having, key), y, ms=5, **style[name])
         ax.axvline(truth[key], color="0.6", lw=0.8)
         ax.grid(axis="y", color="0.9", lw=0.6)
         ax.set_axisbelow(True)
         ax.set_xlabel(key.replace("_", " "))
     ranges = {s: dict.fromkeys(f"{n:.3g}" for n in (taken[s][0], taken[s][-1])) for s in lines}
     axes[0].set_yticks(range(len(lines)), [f"{s}: {' to '.join(ranges[s])}" for s in lines], fontsize=8)
-    keyed = {name: figures.pyplot().Line2D([], [], marker="o", ls="", color=color[name]) for name in names}
+    keyed = {name: figures.pyplot().Line2D([], [], ls="", **style[name]) for name in names}
     fig.legend(keyed.values(), keyed, loc="outside lower center", ncols=5, frameon=False)
     return figures.write(fig, beside(out, ".samplers"))
 

@@ -17,6 +17,7 @@ import torch
 
 from data.grammar.grammar import build as build_language
 from data.grammar.prepare import GrammarSettings
+from data.orders import Order
 from data.sequences import lines
 from docs import build, gallery, sources
 from docs.build import best
@@ -446,6 +447,13 @@ def test_what_is_claimed_of_orders_holds():
     assert max(text.baseline.left_16) < min(text.sigma_gpt.both_16)
     assert known.baseline.ppl.mean < known.blocks_4.ppl_own.mean < known.blocks_16.ppl_own.mean
     assert known.blocks_16.ppl_own.mean < known.sigma_gpt_random.ppl_random.mean
+    assert known.baseline.ppl.mean < known.sliding_4.ppl_own.mean < known.blocks_4.ppl_own.mean
+    assert known.sliding_4.ppl_own.mean < known.sliding_16.ppl_own.mean < known.blocks_16.ppl_own.mean
+    for kind, percents in (("sliding", (3, 13)), ("blocks", (5, 24))):
+        for n, percent in zip((4, 16), percents):
+            paths = Order(f"{kind}_{n}").paths(0, np.arange(2000), 32)
+            turned = [np.triu(path[:, None] > path).sum() for path in paths]
+            assert 100 * np.mean(turned) / (32 * 31 / 2) == pytest.approx(percent, abs=0.5)
     often = curves("memorise_orders").models
     lowest = {row: runs.curve.val_ppl.lowest.mean for row, runs in often.items()}
     assert min(lowest["baseline"], lowest["dropout"]) == min(lowest.values())

@@ -1,5 +1,5 @@
 # Generation orders on the known language, against its exact two-sided truth. Each row at its own best
-# learning rate of four. Some 70 minutes of a core.
+# learning rate of four. Some 90 minutes of a core.
 #     python table.py config/tables/orders_known.py --search
 #     python table.py config/tables/orders_known.py
 rows = [
@@ -10,6 +10,8 @@ rows = [
     "conditional_gpt",
     "blocks_4",
     "blocks_16",
+    "sliding_4",
+    "sliding_16",
     "fim_gpt",
     "masked_diffusion",
     "masked_curriculum",
