@@ -17,6 +17,7 @@ from data.prepared import SPLITS, folder_of, load_tokenizer, prepared
 from data.sequences import UNKNOWN, Chain, Sequences
 from data.tokens import open_tokens
 from evaluation.any_order import FREE, reader_of
+from evaluation.filling import paths_of
 from evaluation.orders import Asker
 from evaluation.samplers import left_to_right
 from evaluation.settings import TableConfig
@@ -304,6 +305,7 @@ def test_nats_of_the_rest(order):
     if order == "any":  # a run of another order fills in by its own
         filled = sample_rest(who._replace(fills="left_to_right"), text, seed=1)
         reader, generator = reader_of(who.model, text, who.draws), torch.Generator().manual_seed(1)
+        paths_of(reader, "left_to_right", generator)  # which draws a number for its paths
         assert torch.equal(filled, left_to_right(reader, generator).text)
 
 
