@@ -1,3 +1,3 @@
-# From left to right, but up to 3 later tokens may come before one: the order of set diffusion.
+# From left to right, but up to 3 later tokens may come before one: set diffusion's schedule.
 head = "softmax"
 order = "sliding_4"

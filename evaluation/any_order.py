@@ -57,7 +57,7 @@ class Conditionals(Protocol):
     """What a model says of the free places of a batch of texts, given the known ones."""
 
     text: Tensor  # (B, T) of ids, FREE where a place is
-    block_size: int  # places of the sequences that it is of, T or more
+    block_size: int  # places of a whole sequence, T or more: an order is drawn over these
 
     def each(self, places: Tensor) -> Distributions:
         """p(x_i | known) at each of places (B, F), apart from each other."""

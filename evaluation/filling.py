@@ -275,10 +275,13 @@ def speculative(
     """As `burst` with one order, but the token that is rejected is drawn from max(q - p, 0), normalised. So
     each text has the distribution of one that is drawn token by token in that order, and takes at most as
     many passes as it has free places. With a `block` it fills blocks of so many places one after the other,
-    from left to right, each in random order.
+    from left to right, each in random order, and drafts no more than one. ValueError for a `block` of another
+    order.
 
     Source: Leviathan et al. 2023, arXiv 2211.17192, with the model of any order as its own draft.
     """
+    if block and order != "random":
+        raise ValueError(f"block = {block}, order = {order!r}: blocks are filled in random order")
     if order == "random":
         return _in_bursts(c, lambda rows: shuffled(c.text, generator, block), 1, generator, watch, exact=True)
     paths = paths_of(c, order, generator)

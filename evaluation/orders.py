@@ -133,7 +133,7 @@ def log_p_from(asker: Asker, tokens: Tensor, first: int) -> Tensor:
     tokens = tokens.to(asker.device)
     with autocast(asker.device, asker.dtype):
         hidden = asker.model.trunk(tokens[:, :-1])[:, first - 1 :].flatten(0, 1)
-        log_p = asker.model.head.log_p_of(tokens[:, first:].flatten(), hidden, asker.draws)
+        log_p = asker.model.head.log_p_of(hidden, asker.draws, tokens[:, first:].flatten())
     return to_float64(log_p).view(len(tokens), -1)
 
 

@@ -70,7 +70,7 @@ class RunScorer:
         return self.model.trunk(ids[None].to(self.device))[0]
 
     def log_p(self, ids: Tensor) -> Tensor:
-        return self.model.head.log_p_of(ids[1:], self.hidden(ids[:-1]), self.draws)
+        return self.model.head.log_p_of(self.hidden(ids[:-1]), self.draws, ids[1:])
 
 
 class FolderScorer:

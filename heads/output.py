@@ -93,8 +93,8 @@ class OutputHead(nn.Module):
                     self._mean([z[i : i + block] for z in products], draws),
                 )
 
-    def log_p_of(self, token: Tensor, hidden: Tensor, draws: list[Weights]) -> Tensor:
-        """log p (N,) of one token (N,) after each row of `hidden` (N, C)."""
+    def log_p_of(self, hidden: Tensor, draws: list[Weights], token: Tensor) -> Tensor:
+        """log p (N,), float32, of one token (N,) after each row of `hidden` (N, C)."""
         blocks, token = self.log_prob_blocks(hidden, draws), token.to(hidden.device)[:, None]
         return torch.cat([log_p.gather(1, token[rows])[:, 0] for rows, log_p in blocks])
 

@@ -167,6 +167,11 @@ def test_speculative_in_an_order_is_exact(toy, order):
     assert distance(other, partial(speculative, order=order), draws=2000) > 5 * NOISE
 
 
+def test_blocks_are_of_a_random_order(toy):
+    with pytest.raises(ValueError, match="block = 2, order = 'fractal'"):
+        speculative(reader(toy[0], torch.full((1, SMALL_T), FREE)), block=2, order="fractal")
+
+
 def test_bursts_do_not_keep_the_distribution(toy):
     """Not to be mistaken for a property of ours: with more orders it is further away."""
     one, five = (distance(toy, lambda r, g: burst(r, n, g), draws=10_000) for n in (1, 5))
