@@ -13,9 +13,10 @@ demo: .venv/done
 	$(PY) eval_diversity.py $(RUNS) --texts 40 --prompt_tokens 14 --new_tokens 50 --out out/demo > out/demo.log
 	$(PY) report.py out/demo $(RUNS) --prompt_tokens 14 --new_tokens 50 --out out/demo.html
 
-# The tests on as many processes as JOBS says, a file at a time: what a file's tests share is made once.
+# The tests on as many processes as JOBS says, a file at a time, for what a file's tests share is made once; in the order
+# of names, for by default files of few tests come last, and some of these take longest.
 JOBS ?= 2
-PARALLEL := -n $(JOBS) --dist loadfile
+PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test: .venv/done
 	$(PY) -m pytest $(PARALLEL)

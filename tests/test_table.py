@@ -55,6 +55,10 @@ def test_a_run_fills_in_its_seed():
     assert run.fields.items() <= run.wanted.items()  # a run records the same of itself
 
 
+FEW = "height=7 width=7 walls=3 train=9 validation=9 test=9"
+FEW_MAZES = ["--overlay=mazes", f"--flags=--source='{FEW}'"]
+
+
 @pytest.mark.parametrize(
     "flags, says",
     [
@@ -72,10 +76,10 @@ def test_a_run_fills_in_its_seed():
         (["--measure=orders", "--evaluate=--gaps=[400]"], r"gaps = .400."),
         (["--measure=orders", "--evaluate=--samplers"], "--samplers needs .* not wikitext103"),
         (["--measure=frontier", "--evaluate=--over=min_p"], "over = .min_p.: give its values"),
-        (["--overlay=mazes", "--measure=orders", "--evaluate=--gaps=150"], "windows of 49 tokens"),
-        (["--overlay=mazes"], "is of mazes, .* no text"),
+        ([*FEW_MAZES, "--measure=orders", "--evaluate=--gaps=150"], "windows of 49 tokens"),
+        ([*FEW_MAZES], "is of mazes, .* no text"),
         (
-            ["--overlay=mazes", "--rows=['baseline','sigma_gpt --source=walls=4']", "--measure=orders"],
+            [*FEW_MAZES, f"--rows=['baseline','sigma_gpt --source=\"{FEW} seed=2\"']", "--measure=orders"],
             "trained on different token files",
         ),
     ],
