@@ -210,6 +210,8 @@ def test_what_is_claimed_of_tuned_heads_holds():
         {row: getattr(heads[row], key).mean for row in heads.models} for key in ("ece", "ece_fitted")
     )
     assert ece["gs_softmax_f1"] < ece["baseline"] / 2 and fitted["gs_softmax_f1"] > 0.8 * fitted["baseline"]
+    less = heads.gs_softmax_f1.ece_fitted - heads.baseline.ece_fitted
+    assert less.mean + less.half < 0
     gains = [point["gain"] for point in found["sig_gpt"].points]
     assert found["sig_gpt"].gain == min(gains)
     assert found["bayes_gpt"].learning_rate == 2e-3  # the lowest that was allowed
@@ -519,6 +521,8 @@ def test_what_is_claimed_of_the_known_language_holds():
     far = {row: difference[row] for row in ("perturb_normal", "taylor_6", "smooth_gpt")}
     surely = {row: abs(d.mean) > d.half for row, d in far.items()}
     assert surely == {"perturb_normal": False, "taylor_6": True, "smooth_gpt": True}
+    apart = [models[row].tv - models["baseline"].tv for row in ("sig_gpt", "perturb_normal")]
+    assert all(abs(tv.mean) < tv.half for tv in apart)
     error = {row: runs.alternatives_error.mean for row, runs in models.items()}
     assert max(error["soft_gpt"], error["sig_gpt"]) < 0.55 * error["baseline"]
     at_one_point = {row: found.ppl[1] for row, found in search("grammar").items()}
