@@ -22,6 +22,7 @@ from data.sequences import lines
 from docs import build, gallery, sources
 from docs.build import best
 from docs.sources import Values, at_equal_fit, curves, ratios, rows, search, shared_ratios, standing
+from evaluation.orders import spread
 from heads import HEADS
 from heads.auxiliary import AUXILIARY
 from labs.mazes.mazes import WORDS
@@ -499,8 +500,12 @@ def test_the_truths_nll_of_mazes_is_that_of_all_test_mazes(name, source):
     settings, maze = mazes.settings.parse(source), mazes.task(source)
     ids = {word: i for i, word in enumerate(WORDS)}
     words = "".join(lines(maze, settings.test, (settings.seed, 3))).split()[:-1]
-    nats = -maze.log_prob(np.array([ids[word] for word in words]).reshape(settings.test, -1))
+    answers = np.array([ids[word] for word in words]).reshape(settings.test, -1)
+    nats = -maze.log_prob(answers)
     assert rows(name, "orders").truth.judgements.nll.mean == pytest.approx(nats.mean(), rel=1e-12)
+    if name == "mazes_9x11":
+        exact = spread(answers.ravel(), 200, answers.shape[1])  # --exact=200
+        assert -maze.log_prob(exact).mean() == pytest.approx(2.82, abs=0.005)  # mazes.md
 
 
 def test_who_is_nearer_to_the_known_language_under_muon():

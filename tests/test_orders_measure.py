@@ -435,3 +435,9 @@ def test_a_share_that_leaves_nothing_free_leaves_one_place(machine):
     assert ((q.text == FREE).sum(1) == 1).all()
     with pytest.raises(ValueError, match="fewer than one window of 40"):
         spread(words[:20], 4, 40)
+
+
+def test_the_truth_of_a_whole_split_stands_beside_nothing_of_a_part():
+    row = {"row": "a", "seed": 1, "nll": 2.0, "nll_own": 3.0, "nll_sure_margin": 4.0, "left_4": 1.0}
+    [table] = orders.tables([row], {"nll": 1.5})
+    assert table.lines[-1] == ["truth", "", "1.5", "1.5", "", ""]

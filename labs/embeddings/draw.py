@@ -1,6 +1,6 @@
 """Where the texts of a table's rows lie beside human ones: t-SNE of their embeddings by a language model.
 
-    python labs/embeddings/draw.py results/heads --scorer out/baseline-brief
+    python labs/embeddings/draw.py out/again/heads --scorer out/baseline-brief
 
 Writes TABLE.embeddings.png, which report.py then shows. TABLE is the name of a table's store without its
 ending; the texts lie in TABLE.samples, as many of each row as the text measure's --texts_kept. The scorer is
