@@ -142,6 +142,8 @@ def test_what_is_claimed_of_the_gain_and_the_optimizer_holds():
     assert (adamw.learning_rate, adamw.readout_lr, adamw.gain) == (1e-3, 2e-3, 8)  # a corner
     beyond = [f"adamw, {what}" for what in ("twice the gain", "half the rate", "half the readout's")]
     assert all(best(name).mean > min(adamw.ppl) for name in beyond)
+    more_steps = best("adamw, 1,450 steps") - best("muon, 1,000 steps")
+    assert 0.01 * best("muon, 1,000 steps").mean < more_steps.mean - more_steps.half < 4  # little, not nothing
 
 
 def test_what_is_claimed_of_cuts_holds():
