@@ -1,8 +1,14 @@
-# Does the order of the heads last? Three rows over 5,600 steps, which read 20 MB of novels once, each with
-# its own search. DIR is a folder with train/, validation/ and test/: docs/your_own_text.md.
+# Does the order of the heads last? Five rows over 5,600 steps, which read 20 MB of novels once, each with its
+# own search. DIR is a folder with train/, validation/ and test/: docs/your_own_text.md.
 #     python table.py config/tables/heads_novels.py --search --jobs=2
 #     python table.py config/tables/heads_novels.py --jobs=2
-rows = ["baseline", "gs_softmax_f1", "sig_gpt --teacher={first}"]
+rows = [
+    "baseline",
+    "gs_softmax_f1",
+    "bayes_gpt --kl_weight=1.4e-3",
+    "multi_token",
+    "sig_gpt --teacher={first}",
+]
 overlay = "brief"
 flags = "--dataset=text --source=DIR --max_steps=5600 --eval_interval=1400"
 seeds = [2, 3]
