@@ -6,13 +6,14 @@ A row says of which measure it is, and of which `definition` of it: a number tha
 when its numbers change their meaning. It has the run's `row`, `overlay` and `seed` as fields, the run's whole
 configuration (`training`), the SHA-256 of its weights, and the `settings` of the measure.
 
-Runs of a table differ in few settings. So the file says what the rows of a measure have in common once, in a
-line of its own, and each of them names that line; whoever reads rows by `Store` has each of them whole.
+Runs of a table differ in few settings. So the file says once what most rows of a measure have, in a line of
+its own. Each of them names that line and has what differs; whoever reads rows by `Store` has them whole.
 """
 
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,7 @@ class Store:
 
 
 def folded(rows: list[Row]) -> list[Row]:
-    """The lines of a file: for each measure what its `rows` have in common, and the rows without it."""
+    """The lines of a file: for each measure what most of its `rows` have, and of each row what differs."""
     commons: dict[str, Row] = {}
     for measure in dict.fromkeys(row["measure"] for row in rows):
         if common := _common([row for row in rows if row["measure"] == measure]):
@@ -83,21 +84,21 @@ def folded(rows: list[Row]) -> list[Row]:
 
 
 def _common(rows: list[Row]) -> Row:
-    """The entries that are the same in all of two or more `rows` that have the part."""
+    """The entries that all of two or more `rows` with the part have, each as most of them have it."""
     common = {}
     for key in SHARED:
         parts = [row[key] for row in rows if key in row]
         if len(parts) > 1:
-            first, *rest = ({name: _json(value) for name, value in part.items()} for part in parts)
-            same = {name for name, value in first.items() if all(part.get(name) == value for part in rest)}
-            common[key] = {name: value for name, value in parts[0].items() if name in same}
+            names = [name for name in parts[0] if all(name in part for part in parts)]
+            usual = {n: Counter(_json(part[n]) for part in parts).most_common(1)[0] for n in names}
+            common[key] = {name: json.loads(value) for name, (value, count) in usual.items() if count > 1}
     return {key: part for key, part in common.items() if part}
 
 
 def _less(row: Row, common: Row) -> Row:
-    """`row` without the entries of `common`, whose line it names."""
+    """`row` without what it has as `common`, whose line it names."""
     parts = {
-        key: {name: value for name, value in row[key].items() if name not in common[key]}
+        key: {n: v for n, v in row[key].items() if n not in common[key] or _json(v) != _json(common[key][n])}
         for key in SHARED
         if key in row and key in common
     }

@@ -56,6 +56,23 @@ def runs(*seeds: int, **training) -> list[dict]:
     return [*rows, row("human", reference=True)]
 
 
+def test_of_what_most_rows_have_a_row_says_what_differs(tmp_path):
+    store, rows = Store(tmp_path / "t.jsonl"), runs(1, 2, 3, 4, text="a long setting " * 100)
+    rows[1]["training"] |= {"text": "another", "rate": 1}
+    del rows[2]["training"]["args"]
+    store.put(rows)
+    assert repr(store.rows("m")[1]["training"]["rate"]) == "1" and store.rows("m") == rows
+    common, *lines = map(json.loads, store.path.read_text().splitlines())
+    assert common["training"].keys() == {"rate", "text"}
+    assert [sorted(line.get("training", {})) for line in lines] == [
+        ["args", "own", "seed"],
+        ["args", "rate", "seed", "text"],
+        ["seed"],
+        ["args", "seed"],
+        [],
+    ]
+
+
 def test_what_rows_have_in_common_is_said_once(tmp_path):
     store, rows = Store(tmp_path / "t.jsonl"), runs(1, 2, text="a long setting " * 100)
     store.put([*rows, *(r | {"measure": "n", "settings": {"texts": 9}} for r in rows)])
