@@ -223,8 +223,8 @@ def test_what_is_claimed_of_tuned_heads_holds():
     assert found["bayes_gpt"].points[10]["kl_weight"] in kl[: len(kl) // 2]
 
 
-def test_what_is_claimed_of_another_trunk_and_more_steps_holds():
-    for name in ("heads_modern", "heads_novels"):
+def test_what_is_claimed_of_another_trunk_more_steps_and_a_larger_model_holds():
+    for name in ("heads_modern", "heads_novels", "heads_12M"):
         assert max(shared_ratios(name)["sig_gpt"]) < 1 and max(ratios(name)["sig_gpt"]) < 1
     points = shared_ratios("heads_modern")
     assert max(points["soft_gpt"]) < 1 < min(points["gs_softmax_f1"])
@@ -237,6 +237,14 @@ def test_what_is_claimed_of_another_trunk_and_more_steps_holds():
     assert single["novels, 11,200 steps"].curve[11200].val_ppl.mean < min(found["sig_gpt"].ppl)
     assert single["novels, 7,560 steps"].curve[7560].val_ppl.mean < min(found["multi_token"].ppl)
     assert max(novels["multi_token"]) < 1 and max(ratios("heads_novels")["multi_token"]) < 1
+    larger, at = shared_ratios("heads_12M"), standing("heads_12M")
+    assert at.ahead == at.holm == ["sig_gpt"] and not at.behind
+    assert abs(ratios("heads_12M")["gs_softmax_f1"].mean - 1) < 0.005 and min(larger["bayes_gpt"]) > 1
+    assert max(larger["multi_token"]) < 1 and max(ratios("heads_12M")["multi_token"]) < 1
+    worse = rows("heads_12M").sig_gpt.ece_fitted - rows("heads_12M").baseline.ece_fitted
+    assert worse.mean - worse.half > 0
+    twice = single["12M, 2,800 steps"].curve[2800].val_ppl
+    assert max(twice) < min(search("heads_12M")["sig_gpt"].ppl) and len(twice) == 3
     assert abs(1 - (main := ratios("heads", below="soft_gpt")["sig_gpt"]).mean) < main.half  # README
     beside = ratios("heads_modern", below="soft_gpt")["sig_gpt"]
     assert abs(beside.mean - 1) < 0.005  # level
