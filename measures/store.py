@@ -6,8 +6,9 @@ A row says of which measure it is, and of which `definition` of it: a number tha
 when its numbers change their meaning. It has the run's `row`, `overlay` and `seed` as fields, the run's whole
 configuration (`training`), the SHA-256 of its weights, and the `settings` of the measure.
 
-Runs of a table differ in few settings. So the file says once what most rows of a measure have, in a line of
-its own. Each of them names that line and has what differs; whoever reads rows by `Store` has them whole.
+Runs of a table differ in few settings. So a line of the file has the values that most rows of a measure
+share, of the entries that all of them have. A row names that line and says what differs. Read by `Store`, it
+is whole.
 """
 
 import hashlib
@@ -84,19 +85,20 @@ def folded(rows: list[Row]) -> list[Row]:
 
 
 def _common(rows: list[Row]) -> Row:
-    """The entries that all of two or more `rows` with the part have, each as most of them have it."""
+    """Of the entries that all of two or more `rows` with the part have, those that most have alike."""
     common = {}
     for key in SHARED:
         parts = [row[key] for row in rows if key in row]
         if len(parts) > 1:
             names = [name for name in parts[0] if all(name in part for part in parts)]
             usual = {n: Counter(_json(part[n]) for part in parts).most_common(1)[0] for n in names}
-            common[key] = {name: json.loads(value) for name, (value, count) in usual.items() if count > 1}
+            most = {n: value for n, (value, count) in usual.items() if 2 * count > len(parts)}
+            common[key] = {n: json.loads(value) for n, value in most.items()}
     return {key: part for key, part in common.items() if part}
 
 
 def _less(row: Row, common: Row) -> Row:
-    """`row` without what it has as `common`, whose line it names."""
+    """`row` without the entries that `common` has alike; it names that line."""
     parts = {
         key: {n: v for n, v in row[key].items() if n not in common[key] or _json(v) != _json(common[key][n])}
         for key in SHARED

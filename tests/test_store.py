@@ -57,19 +57,17 @@ def runs(*seeds: int, **training) -> list[dict]:
 
 
 def test_of_what_most_rows_have_a_row_says_what_differs(tmp_path):
-    store, rows = Store(tmp_path / "t.jsonl"), runs(1, 2, 3, 4, text="a long setting " * 100)
-    rows[1]["training"] |= {"text": "another", "rate": 1}
+    store, rows = Store(tmp_path / "t.jsonl"), runs(1, 2, 3, 4, text="a long setting " * 100, half="one")
+    rows[1]["training"] |= {"text": "another", "rate": 1, "half": "other"}
+    rows[3]["training"] |= {"half": "other"}
     del rows[2]["training"]["args"]
     store.put(rows)
     assert repr(store.rows("m")[1]["training"]["rate"]) == "1" and store.rows("m") == rows
     common, *lines = map(json.loads, store.path.read_text().splitlines())
     assert common["training"].keys() == {"rate", "text"}
     assert [sorted(line.get("training", {})) for line in lines] == [
-        ["args", "own", "seed"],
-        ["args", "rate", "seed", "text"],
-        ["seed"],
-        ["args", "seed"],
-        [],
+        *(["args", "half", "own", "seed"], ["args", "half", "rate", "seed", "text"]),
+        *(["half", "seed"], ["args", "half", "seed"], []),
     ]
 
 
@@ -86,8 +84,9 @@ def test_what_rows_have_in_common_is_said_once(tmp_path):
 @pytest.mark.parametrize("rate", [1, True, 1.5])
 def test_what_is_equal_to_python_alone_is_not_in_common(tmp_path, rate):
     store = Store(tmp_path / "t.jsonl")
-    rows = [row("a", training={"rate": 1.0}), row("b", training={"rate": rate})]
+    rows = [row(name, training={"rate": r}) for name, r in zip("abcde", (1.0, rate, 1.0, 1.0, math.nan))]
     store.put(rows)
+    assert store.path.read_text().count('"rate":1.0') == 1
     assert repr(store.rows("m")) == repr(rows)
 
 
