@@ -233,6 +233,11 @@ def test_what_is_claimed_of_another_trunk_more_steps_and_a_larger_model_holds():
     lowest = min(p["learning_rate"] for p in search("heads_novels")["gs_softmax_f1"].points)
     behind = [ratio > 1 for ratio in gs]
     assert [p["learning_rate"] > lowest for p in search("heads_novels")["gs_softmax_f1"].points] == behind
+    assert max(novels["soft_gpt"]) < 1
+    taught = ("heads_modern", "heads_novels")
+    alike = [ratios(name, key, "soft_gpt")["sig_gpt"] for name in taught for key in ("ppl_eps", "ppl_fitted")]
+    for ratio in (*alike, ratios("heads_novels", below="sig_gpt")["sig_gpt_sum"]):
+        assert abs(ratio.mean - 1) < ratio.half
     found, single = search("heads_novels"), curves("single_runs")
     assert single["novels, 11,200 steps"].curve[11200].val_ppl.mean < min(found["sig_gpt"].ppl)
     assert single["novels, 7,560 steps"].curve[7560].val_ppl.mean < min(found["multi_token"].ppl)

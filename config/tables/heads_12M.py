@@ -1,5 +1,5 @@
-# Does the order of the heads last in a larger model? The rows and the text of heads_novels.py, and a model of
-# 12.3M parameters, seven times as many, over 1,400 steps of four times as many windows. Minutes on a GPU.
+# Does the order of the heads last in a larger model? Five rows and the text of heads_novels.py, and a model
+# of 12.3M parameters, seven times as many, over 1,400 steps of four times as many windows. Minutes on a GPU.
 # DIR is that of heads_novels.py: give all flags again by --flags, and --results=out/again.
 #     python table.py config/tables/heads_12M.py --search --jobs=14
 #     python table.py config/tables/heads_12M.py --jobs=14
