@@ -78,15 +78,15 @@ def test_sampling(bench, capsys):
 
 
 def test_exactness(bench):
-    report = bench("exactness", "--texts=300", "--length=12")
+    report = bench("exactness", "--texts=300", "--seeds=2", "--length=12")
     short, rounds = report["results"]["short"], report["results"]["rounds"]
     assert rounds.keys() >= {"product", "step", "permutation"}
     assert set(rounds["product"]["speculative"]) == {1}  # independent places: all in one round
     missed = {name: row["total_variation"] for name, row in short["step"].items()}
-    assert (
-        max(missed[s] for s in ("random order", "confidence", "speculative")) < 0.12
-    )  # 300 draws of 6 texts
-    assert missed["confidence, 4 a pass"] > 0.3
+    assert any(first != second for first, second in missed.values())
+    exact = ("random order", "confidence", "speculative")
+    assert max(max(missed[s]) for s in exact) < 0.12  # 300 draws of 6 texts
+    assert min(missed["confidence, 4 a pass"]) > 0.3
 
 
 def test_optimizer(bench):
