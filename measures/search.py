@@ -453,8 +453,9 @@ class Search:
         todo, first = self.to_do([row for row in self.c.rows if row not in later]), []
         lead = [t for t in todo if t.row == words_of(self.c.rows[0])[0]]
         if later and lead:
+            names = ", ".join(words_of(row)[0] for row in later)
             print(
-                f"# {len(later)} rows start from the best trial of {lead[0].row}: "
+                f"# waiting for the best trial of {lead[0].row}: {names}; "
                 f"once its {self.c.trials} trials are finished, --commands says theirs",
                 file=sys.stderr,
             )

@@ -337,7 +337,7 @@ def test_a_row_starts_from_the_best_trial_of_the_first(start, capsys):
     out, err = capsys.readouterr()
     names = [line.split("--name=")[1].split()[0] for line in out.splitlines()]
     assert names == ["baseline-mini-1-t00", "baseline-mini-1-t01"] and not start.trained
-    assert "1 rows start from the best trial of baseline" in err
+    assert "# waiting for the best trial of baseline: stop_gradient; once" in err
     assert start("--search", rows=rows) == 0
     best = best_of(trials_of(trials().values(), "baseline", 2))
     for name in ("stop_gradient-mini-1-t00", "stop_gradient-mini-1-t01"):
