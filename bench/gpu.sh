@@ -3,6 +3,7 @@
 #
 #     bench/gpu.sh                  results in bench/gpu/<name of the GPU>: commit that folder
 #     NANOGPT=DIR bench/gpu.sh      with karpathy/nanoGPT beside; DIR: a checkout of it
+#     bench/gpu.sh --parts tests,training-1024             these alone, where the GPU is lent for minutes
 #     bench/gpu.sh --device cpu --size tiny --out DIR      tries the script itself on a CPU
 #
 # A part that fails or outlasts its limit does not stop the others; summary.json says how each ended, and
@@ -10,25 +11,30 @@
 # .venv's.
 set -u
 
-usage() { sed -n '2,10s/^# \{0,1\}//p' "$0"; exit "$1"; }
+usage() { sed -n '2,11s/^# \{0,1\}//p' "$0"; exit "$1"; }
 fail() { echo "gpu.sh: $1" >&2; exit 2; }
 
-device=cuda size=124M out=
+known="nvidia-smi machine torch tests training training-1024 sampling heads"
+device=cuda size=124M out= parts=
 while [ $# -gt 0 ]; do
     case $1 in
         -h|--help) usage 0 ;;
-        --device|--size|--out) [ $# -ge 2 ] || fail "$1 needs a value" ;;
-        *) fail "unknown argument $1: use --device, --size or --out" ;;
+        --device|--size|--out|--parts) [ $# -ge 2 ] || fail "$1 needs a value" ;;
+        *) fail "unknown argument $1: use --device, --size, --out or --parts" ;;
     esac
     case $1 in
         --device) device=$2 ;;
         --size) size=$2 ;;
         --out) out=$2 ;;
+        --parts) parts=$2 ;;
     esac
     shift 2
 done
 case $device in cpu|cuda) ;; *) fail "--device $device: use cuda or cpu" ;; esac
 case $size in 124M|tiny) ;; *) fail "--size $size: use 124M or tiny" ;; esac
+for name in ${parts//,/ }; do
+    case " $known " in *" $name "*) ;; *) fail "--parts $name: use some of ${known// /,}" ;; esac
+done
 case $out in ''|/*) ;; *) out=$PWD/$out ;; esac
 nanogpt=${NANOGPT:+$(cd "$NANOGPT" && pwd)}
 [ -z "${NANOGPT:-}" ] || [ -f "$nanogpt/model.py" ] ||
@@ -69,6 +75,7 @@ END
 # part NAME LIMIT COMMAND...: runs it for at most LIMIT seconds, its output into NAME.log
 part() {
     local name=$1 limit=$2 start=$SECONDS code command
+    case ",${parts:-$name}," in *",$name,"*) ;; *) return ;; esac
     shift 2
     echo "== $name (at most $limit s)"
     timeout -k 10 "$limit" "$@" > "$out/$name.raw" 2>&1 &

@@ -196,6 +196,22 @@ def test_gpu_parts_do_not_stop_each_other(tmp_path):
     assert sorted(path.suffix for path in out.iterdir()) == [".json"] + [".log"] * 6
 
 
+def test_gpu_some_parts(tmp_path):
+    command = [
+        BENCH / "gpu.sh",
+        "--device",
+        "cpu",
+        "--size",
+        "tiny",
+        "--out",
+        tmp_path,
+        "--parts",
+        "heads,torch",
+    ]
+    done = subprocess.run(command, env=python_that(tmp_path), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and summary(tmp_path) == {"torch": 0, "heads": 0}
+
+
 def test_gpu_stopped(tmp_path):
     out = tmp_path / "results"
     env = python_that(tmp_path, '-m) echo "$$" > "$(dirname "$0")/pid"; exec sleep 100 ;;')
@@ -211,7 +227,9 @@ def test_gpu_stopped(tmp_path):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
-@pytest.mark.parametrize("args", ["--device tpu", "--size 30M", "--out", "--what x", "--device cpu"])
+@pytest.mark.parametrize(
+    "args", ["--device tpu", "--size 30M", "--out", "--what x", "--device cpu", "--parts tests,x"]
+)
 def test_gpu_refuses(tmp_path, args):
     command = [BENCH / "gpu.sh", *args.split()]
     done = subprocess.run(command, env=python_that(tmp_path), capture_output=True, text=True, timeout=60)
