@@ -61,13 +61,17 @@ scrub() {
 }
 
 summary() {
-    "$python" - "$rows" "$out/summary.json" <<'END'
+    "$python" - "$rows" "$out/summary.json" "$parts" <<'END'
 import json, sys
+from pathlib import Path
 parts = [line.rstrip("\n").split("\t") for line in open(sys.argv[1])]
 keys = ("part", "exit_code", "seconds", "limit_s", "command")
 parts = [dict(zip(keys, (p[0], *map(int, p[1:4]), p[4]))) for p in parts]
-with open(sys.argv[2], "w") as file:
-    file.write(json.dumps({"parts": parts}, indent=1) + "\n")
+summary = Path(sys.argv[2])
+if sys.argv[3] and summary.is_file():  # what earlier calls with other --parts left
+    ran = {part["part"] for part in parts}
+    parts = [part for part in json.loads(summary.read_text())["parts"] if part["part"] not in ran] + parts
+summary.write_text(json.dumps({"parts": parts}, indent=1) + "\n")
 END
     rm -f "$rows"
 }
@@ -129,6 +133,7 @@ else
         ${beside[@]+"${beside[@]}"} --out "$out/sampling.json"
     part heads 480 "$python" bench/heads.py --device "$device" --rows 8192 --dim 768 --out "$out/heads.json"
 fi
+[ -s "$rows" ] || { rm -f "$rows"; fail "--parts $parts: none of them runs with --device $device --size $size"; }
 summary
 echo "the results lie in $out"
 exit "$failed"

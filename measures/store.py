@@ -85,7 +85,8 @@ def folded(rows: list[Row]) -> list[Row]:
 
 
 def _common(rows: list[Row]) -> Row:
-    """Of the entries that all of two or more `rows` with the part have, those that most have alike."""
+    """The values that more than half of two or more `rows` with the part share, of the entries that all of
+    these have."""
     common = {}
     for key in SHARED:
         parts = [row[key] for row in rows if key in row]
@@ -98,7 +99,7 @@ def _common(rows: list[Row]) -> Row:
 
 
 def _less(row: Row, common: Row) -> Row:
-    """`row` without the entries that `common` has alike; it names that line."""
+    """`row` without the entries that are the same in `common`; it names that line."""
     parts = {
         key: {n: v for n, v in row[key].items() if n not in common[key] or _json(v) != _json(common[key][n])}
         for key in SHARED

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -197,19 +198,17 @@ def test_gpu_parts_do_not_stop_each_other(tmp_path):
 
 
 def test_gpu_some_parts(tmp_path):
-    command = [
-        BENCH / "gpu.sh",
-        "--device",
-        "cpu",
-        "--size",
-        "tiny",
-        "--out",
-        tmp_path,
-        "--parts",
-        "heads,torch",
-    ]
-    done = subprocess.run(command, env=python_that(tmp_path), capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and summary(tmp_path) == {"torch": 0, "heads": 0}
+    script, out, env = (BENCH / "gpu.sh").read_text(), tmp_path / "results", python_that(tmp_path)
+    known = re.search('^known="(.*)"$', script, re.M)[1].split()
+    assert set(known) == set(re.findall(r"\bpart ([a-z0-9-]+) \d", script))
+
+    def run(parts: str) -> int:
+        command = [BENCH / "gpu.sh", *"--device cpu --size tiny --out".split(), out, "--parts", parts]
+        return subprocess.run(command, env=env, capture_output=True, timeout=60).returncode
+
+    assert run("training-1024") == 2 and not list(out.iterdir())  # none at this size
+    assert run("heads,torch") == 0 and summary(out) == {"torch": 0, "heads": 0}
+    assert run("machine") == 0 and summary(out) == {"torch": 0, "heads": 0, "machine": 0}
 
 
 def test_gpu_stopped(tmp_path):
