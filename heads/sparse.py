@@ -91,10 +91,11 @@ def entmax(z: Tensor, alpha: float, out: Tensor | None = None) -> tuple[Tensor, 
     width = V // FOLD
     if width >= FOLD:
         groups = z[:, : FOLD * width].unflatten(1, (FOLD, width))  # group i has every width-th column from i
-        tops = groups.amax(1)
+        tops = torch.cat((groups.amax(1), z[:, FOLD * width :]), 1)  # a column that is left over is its own
         top = tops.amax(1, keepdim=True)
         tops = (tops - top) * (alpha - 1)
         start, *_ = newton(tops, q, start)
+        tops = tops[:, :width]
         most = int((tops > start).sum(1).max())
         if 4 * most < width and top.isfinite().all():  # else a nan might be in a group that is left out
             first = tops.topk(most, sorted=False).indices

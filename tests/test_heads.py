@@ -749,6 +749,16 @@ def test_entmax_is_the_librarys(name, args, alpha, scale):
     torch.testing.assert_close(*(torch.autograd.grad(l.sum(), z)[0] for l in (ours, theirs)), **near)
 
 
+@pytest.mark.parametrize("place", [0, 255, 256])
+def test_entmax_where_the_largest_logit_is_in_the_last_columns(place):
+    """257 tokens are 16 groups of 16 and one column; support is broad. 0.0957: bisection, by hand."""
+    z = torch.zeros(1, 257, dtype=torch.float64)
+    z[0, place] = 0.5
+    p = HEADS["entmax15"](257).log_probs(z).exp()
+    assert p[0, place].item() == pytest.approx(0.0957, abs=5e-5)
+    assert p.sum().item() == pytest.approx(1, abs=1e-12)
+
+
 @pytest.mark.parametrize("alpha", [1.25, 2.0])
 def test_entmax_of_a_nan_is_nan(alpha):
     """Of its row alone, also where entmax looks at the largest logits only: a diverged run must be seen."""
