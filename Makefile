@@ -41,8 +41,10 @@ lint: .venv/done
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
 
-# The pages of docs/ as a site, out/site/index.html: mkdocs.yml. REPO_URL, of the environment, is where its links to code lead.
+# The pages as a site, out/site/index.html: mkdocs.yml.
 site: out/mkdocs/done
+	rm -rf out/pages
+	git checkout-index --all --prefix=out/pages/
 	NO_MKDOCS_2_WARNING=1 out/mkdocs/bin/mkdocs build
 
 out/mkdocs/done: docs/site.lock
