@@ -35,18 +35,16 @@ test-slow: .venv/done
 	$(PY) -m pytest -m "slow or gpu"
 
 # Style and types
-.PHONY: lint docs
+.PHONY: lint
 lint: .venv/done
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
 
-# README.md and docs/, with the numbers of results/ and bench/. `python docs/gallery.py` draws their figures.
-docs: .venv/done
-	$(PY) docs/build.py --write
-
-# The pages of docs/ as a site, out/site/index.html: mkdocs.yml. REPO_URL, of the environment, is where its links to code lead.
+# The pages as a site, out/site/index.html: mkdocs.yml.
 site: out/mkdocs/done
+	rm -rf out/pages
+	git checkout-index --all --prefix=out/pages/
 	NO_MKDOCS_2_WARNING=1 out/mkdocs/bin/mkdocs build
 
 out/mkdocs/done: docs/site.lock

@@ -11,8 +11,8 @@ interval. What training decides has Student's t over the seeds; see measures/sum
 
 --search trains each row at the points of a search (`space`: learning rate and gain) at one seed, and keeps
 the trials in the same file; measures/search.py says how it chooses them. --tuned then trains fresh seeds at
-each row's best point. --measure is text (the default), orders, frontier, decoding, curve, or a lab's, and
---evaluate has its flags.
+each row's best point. --measure is text (the default), orders, decoding, curve, or a lab's, and --evaluate
+has its flags.
 
 Hours of work: stop it with Ctrl-C or SIGTERM, its trainings save; the same command goes on. On several
 machines: --commands, see docs/several_machines.md.

@@ -235,8 +235,7 @@ def truth_of(data: HeldOut) -> Truth:
 
 def no_truth(corpus: str) -> UserError:
     return UserError(
-        f"the decoding measure needs a language whose truth is known (config/grammar.py), not {corpus}; "
-        "--measure=frontier compares sampled texts"
+        f"the decoding measure needs a language whose truth is known (config/grammar.py), not {corpus}"
     )
 
 

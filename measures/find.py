@@ -11,7 +11,6 @@ CORE = {
     "text": ("measures.text", "TextMeasure"),
     "orders": ("measures.orders", "OrdersMeasure"),
     "decoding": ("measures.decoding", "DecodingMeasure"),
-    "frontier": ("measures.frontier", "FrontierMeasure"),
     "curve": ("measures.curve", "CurveMeasure"),
 }
 

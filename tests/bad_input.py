@@ -72,10 +72,8 @@ OUT = "--out=results/e"
 TABLE = ["--name=e", "--rows=['baseline']", "--overlay=tiny", "--seeds=[1]", f"--flags={SIZE}"]
 TABLE += [f"--evaluate={EVALUATE}", "--trials=1", "--design=1", "--space={'learning_rate': [0.001, 0.01]}"]
 SEARCH, TUNED = [*TABLE, "--search"], [*TABLE, "--tuned", "--seeds=[2]"]
-FRONTIER = f"--measure=frontier {EVAL} --values=1"
 MEASURES = {
     "text": f"--measure=text {EVAL} {OUT}",
-    "frontier": f"{FRONTIER} {OUT}",
     "orders": f"--measure=orders run {OUT}",
     "curve": f"--measure=curve run {OUT}",
 }

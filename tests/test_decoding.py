@@ -293,11 +293,11 @@ def test_at_equal_entropy_it_is_between_the_points():
 
 
 def test_a_corpus_without_a_truth_is_refused(trained, runs, folder, tmp_path):
-    with pytest.raises(UserError, match="a language whose truth is known .*, not .*--measure=frontier"):
+    with pytest.raises(UserError, match="a language whose truth is known"):
         main(["--measure=decoding", str(trained)])
     other = shutil.copytree(folder, tmp_path / "words")
     truth_path(other / "test.bin").unlink()
-    with pytest.raises(UserError, match="a language whose truth is known .*, not .*words;"):
+    with pytest.raises(UserError, match="a language whose truth is known .*, not .*words"):
         main(["--measure=decoding", str(runs[0]), f"--data={other}"])
 
 

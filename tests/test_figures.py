@@ -1,117 +1,18 @@
-"""The frontier's points, and figures of rows: what is drawn is what the rows hold."""
+"""Figures of rows: what is drawn is what the rows hold."""
 
 import json
 import math
 import shutil
 from operator import itemgetter
-from pathlib import Path
 
 import pytest
 
-from data.tokens import open_tokens
-from evaluation import diversity, figures
-from evaluation import scorer as scorers
-from evaluation.texts import cut, held_out_prompts
+from evaluation import figures
 from measures import curve
-from measures import frontier as frontier_measure
 from measures.curve import CurveConfig, CurveMeasure
-from measures.frontier import FrontierConfig, FrontierMeasure
-from measures.measure import evaluate, open_runs
+from measures.measure import evaluate
 from measures.store import Store
 from measures.text import TextMeasure
-from measures.text_numbers import open_all
-from runtime.configurator import configure
-from runtime.errors import UserError
-
-SMALL = ["--texts=6", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--values", "0.5,1.0"]
-
-
-# ---- the frontier
-
-
-@pytest.fixture(scope="module")
-def frontier(trained, tmp_path_factory) -> Path:
-    """The name of a frontier of one run. Read only."""
-    out = tmp_path_factory.mktemp("frontier") / "x.frontier"
-    assert evaluate(FrontierMeasure(), configure(FrontierConfig, [str(trained), *SMALL, f"--out={out}"])) == 0
-    return out
-
-
-def frontier_rows(out: Path) -> dict[str, dict]:
-    return {r["name"]: r for r in Store(out.with_name(out.name + ".jsonl")).rows("frontier")}
-
-
-def test_human_text_is_scored_against_other_human_text(frontier, trained, token_folder):
-    _, s, data, _ = open_all(configure(FrontierConfig, [str(trained), *SMALL]))
-    other = held_out_prompts(open_tokens(token_folder / "validation.bin").ids, 6, 4, 12).human
-    text = lambda rows: [cut(data.tokenizer.decode(r), s.words) for r in rows.tolist()]
-    human = frontier_rows(frontier)["human"]
-    assert human["bleu"] == diversity.bleu_sacre(text(data.prompts.human), text(other))
-    assert human["self_bleu"] == diversity.self_bleu_sacre(text(data.prompts.human))
-
-
-def test_a_point_a_temperature(frontier):
-    cold, warm = frontier_rows(frontier)["baseline"]["points"]
-    assert (cold["temperature"], warm["temperature"]) == (0.5, 1.0)
-    assert cold["self_bleu"] > warm["self_bleu"]  # colder is less diverse
-    assert frontier.with_name("x.frontier.png").stat().st_size > 1000
-
-
-def test_a_frontier_over_a_cut(trained, frontier, tmp_path):
-    """min_p = 1 leaves the most probable token, and 0 all of them."""
-    flags = [*SMALL[:-2], "--over=min_p", "--values=1,0", f"--out={tmp_path / 'cut'}"]
-    assert evaluate(FrontierMeasure(), configure(FrontierConfig, [str(trained), *flags])) == 0
-    row = frontier_rows(tmp_path / "cut")["baseline"]
-    greedy, whole = row["points"]
-    assert row["settings"]["min_ps"] == [1, 0] and row["settings"]["temperature"] == 1
-    known = frontier_rows(frontier)["baseline"]["points"][1]
-    assert {**whole, "temperature": 1} == {**known, "min_p": 0} and greedy["self_bleu"] > whole["self_bleu"]
-    assert "| baseline" in (tmp_path / "cut.md").read_text() and "min_p" in (tmp_path / "cut.md").read_text()
-
-
-def test_a_frontier_under_a_scorer(trained, frontier, tmp_path, monkeypatch):
-    """Each point and the human text have MAUVE against human text of the other split, and all else as
-    without it."""
-    compared = iter([0.9, 0.1, 0.2])
-    monkeypatch.setattr(scorers, "mauve_version", lambda: "9.9")
-    monkeypatch.setattr(frontier_measure, "mauve_version", lambda: "9.9")
-    monkeypatch.setattr(scorers, "mauve", lambda human, texts: next(compared))
-    flags = [*SMALL, f"--scorer={trained}", f"--out={tmp_path / 'judged'}"]
-    assert evaluate(FrontierMeasure(), configure(FrontierConfig, [str(trained), *flags])) == 0
-    rows, plain = frontier_rows(tmp_path / "judged"), frontier_rows(frontier)
-    assert rows["human"]["mauve"] == 0.9
-    wanted = [p | {"mauve": m} for p, m in zip(plain["baseline"]["points"], (0.1, 0.2))]
-    assert rows["baseline"]["points"] == wanted and rows["baseline"]["scorer"]["name"] == "baseline"
-    assert "MAUVE is by the scorer baseline" in (tmp_path / "judged.md").read_text()
-    monkeypatch.setattr(frontier_measure, "mauve_version", lambda: "")
-    with pytest.raises(UserError, match="scorer = .*: mauve-text is not installed"):
-        FrontierMeasure().open(configure(FrontierConfig, [str(trained), *flags]))
-
-
-def test_that_a_frontier_has_no_scorer_is_known_before_any_training(trained):
-    (run,) = open_runs([str(trained)])
-    c = configure(FrontierConfig, [str(trained), *SMALL])
-    assert FrontierMeasure().check(c, [run.ckpt.config])["scorer"] == ""
-    auto = configure(FrontierConfig, [str(trained), *SMALL, "--dtype=auto"])  # known with the device alone
-    assert "dtype" not in FrontierMeasure().check(auto, [run.ckpt.config])
-
-
-def test_an_impossible_temperature_is_refused(trained):
-    with pytest.raises(ValueError, match="temperature"):
-        FrontierMeasure().open(configure(FrontierConfig, [str(trained), *SMALL, "--values=1,-1"]))
-
-
-def test_a_frontier_has_a_panel_a_row_and_a_curve_a_seed():
-    point = lambda t, bleu: {"temperature": t, "self_bleu": 10 / t, "bleu": bleu}
-    runs = lambda bleu: [{"points": [point(0.5, bleu + seed), point(1.0, bleu)]} for seed in (1, 2)]
-    fig = frontier_measure.frontier(
-        {"a": runs(5), "baseline": runs(7)}, {"self_bleu": 3, "bleu": 4}, "temperature"
-    )
-    (ax,) = fig.axes
-    curves = [line.get_xydata().tolist() for line in ax.lines[::2]]
-    assert curves == [[[20, y + seed], [10, y]] for y in (7, 5) for seed in (1, 2)] + [[[3, 4]]]
-    figures.pyplot().close(fig)
-
 
 # ---- learning curves
 

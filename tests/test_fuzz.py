@@ -60,7 +60,7 @@ BIG = "9" * 25
 NAMES = [*r"/etc/x ../../x a/b a\b .x =1+1 +x -x @x a|b".split(), "", " ", "a\nb", "a\x1b[2J"]
 NAMES += ["x" * 500, "\u202ex", "human", "unigram_noise", "unigram noise", "LOOP", 7, None, ["x"]]
 STORE, ORDERS = "results/e.jsonl", MEASURES["orders"]
-EVALUATED = [MEASURES[name] for name in ("text", "frontier", "orders")]  # read as the curve measure's are
+EVALUATED = [MEASURES[name] for name in ("text", "orders")]  # read as the curve measure's are
 CONFIG, PROGRESS, TOKENIZER = "run/best/config.json", "run/best/progress.json", "run/best/tokenizer.json"
 MODEL, OPTIMIZER, TRUTHS = "run/best/model.safetensors", "run/last/optimizer.pt", "words/test.truth.npz"
 NO_UNKNOWN = '{"version":"1.0","added_tokens":[],"model":{"type":%s}}'
@@ -325,8 +325,6 @@ CASES = [
             ("text", "seed", [None, []], [("report", REPORT), ("table", TABLE)]),
             ("text", "ppl_eps", ["low", []], [("report", REPORT), ("eval", f"{EVAL} {OUT}"),
             ("table", TABLE)]),
-            ("frontier", "points", [7, [7], [{"self_bleu": "x", "bleu": 1, "temperature": 1}]],
-             [("report", REPORT), ("table", MEASURES["frontier"])]),
             ("orders", "ppl", ["x", [7]], [("report", REPORT), ("table", ORDERS)]),
             ("curve", "curve", [7, [7, 7], [{"step": 1}] * 2],
              [("report", REPORT), ("table", MEASURES["curve"])]),

@@ -53,23 +53,21 @@ def test_sequences_that_begin_with_given_tokens_are_no_text(folder, tmp_path):
     assert train_in_process(replace(config, tokenizer="words"), folder) == 0
     argv = [str(tmp_path / "x"), f"--data={folder}", f"--out={tmp_path / 't'}"]
     argv += ["--texts=4", "--prompt_tokens=5", "--new_tokens=5"]
-    for program, flags in ((eval_diversity, []), (table, ["--measure=frontier"])):
-        with pytest.raises(UserError, match="are no text: python table.py --measure=orders measures such"):
-            program.main([*flags, *argv])
+    with pytest.raises(UserError, match="are no text: python table.py --measure=orders measures such"):
+        eval_diversity.main(argv)
     with pytest.raises(UserError, match="are no text: python table.py --measure=orders measures such"):
         report.main([*argv[:2], "--prompt_tokens=5", "--new_tokens=5", f"--out={tmp_path / 't.html'}"])
     assert not list(tmp_path.glob("t.*"))
 
 
-@pytest.mark.parametrize("measure", ["text", "frontier"])
 @pytest.mark.parametrize("dataset", ["mazes", "climbs", "synthetic", "image_tokens"])
-def test_what_is_no_text_is_refused_with_the_measure_that_it_has(trained, tmp_path, dataset, measure):
+def test_what_is_no_text_is_refused_with_the_measure_that_it_has(trained, tmp_path, dataset):
     shutil.copytree(trained, tmp_path / "x")
     for path in (tmp_path / "x").glob("*/config.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"dataset": dataset}))
     named = "images" if dataset == "image_tokens" else "orders"
     with pytest.raises(UserError, match=rf"is of {dataset}, .* no text: python table.py --measure={named} "):
-        table.main([f"--measure={measure}", str(tmp_path / "x"), f"--out={tmp_path / 't'}"])
+        table.main(["--measure=text", str(tmp_path / "x"), f"--out={tmp_path / 't'}"])
 
 
 @pytest.mark.parametrize("dataset", ["mazes", "climbs", "synthetic"])

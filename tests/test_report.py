@@ -194,24 +194,18 @@ def test_single_runs_stand_by_themselves(tmp_path):
 
 
 def test_the_other_measures_have_the_tables_of_their_views(tmp_path):
-    """A frontier and a search, beside the text measure and in one store with it."""
+    """A search, beside the text measure and in one store with it."""
     common = {"overlay": "x", "seed": 1, "training": {}, "definition": 1}
-    point = {"temperature": 0.5, "self_bleu": 40.25, "bleu": 1.5}
-    frontier = common | {"measure": "frontier", "name": EVIL, "row": EVIL, "settings": {}}
-    human = {"name": "human", "reference": True, "self_bleu": 9.0, "bleu": 2.0}
-    rows = [frontier | {"points": [point]}, frontier | human]
     trial = common | {"measure": search.NAME, "row": "s", "diverged": False, "vocab_size": 9}
     trial["settings"] = {"space": {"gain": [1, 2]}, "design": 2}
-    rows += [trial | {"name": f"s-{i}", "trial": i, "point": {"gain": i + 1}, "nll": 1.0} for i in (0, 1)]
+    rows = [trial | {"name": f"s-{i}", "trial": i, "point": {"gain": i + 1}, "nll": 1.0} for i in (0, 1)]
     table = open_table(table_of(tmp_path, text_row("a", 1, ppl_tok=40.0), human_row(), *rows), 1)
-    assert [part.measure for part in table.parts] == ["text", "frontier", "search"]
+    assert [part.measure for part in table.parts] == ["text", "search"]
     page = page_of(table)
-    assert [text for _, text in page.row(EVIL)] == [EVIL, "0.5", "40.25", "1.5", "-", "-", "-", "-"]
-    assert [attributes["data-v"] for attributes, _ in page.row(EVIL)[1:3]] == ["0.5", "40.25"]
-    assert page.row("s")[0][1] == "s" and table.parts[2].notes == [
+    assert page.row("s")[0][1] == "s" and table.parts[1].notes == [
         search.NOTE.format(when="at the end of training")
     ]
-    assert [f.caption for f in table.figures] == ["x", CAPTIONS["tune"]]
+    assert [f.caption for f in table.figures] == [CAPTIONS["tune"]]
 
 
 def test_figures_are_made_of_the_rows_and_others_lie_beside(seeds):

@@ -75,7 +75,6 @@ FEW_MAZES = ["--overlay=mazes", f"--flags=--source='{FEW}'"]
         (["--tuned", "--seeds=[1]"], "tuned at seed 1, a tuned table needs others"),
         (["--measure=orders", "--evaluate=--gaps=[400]"], r"gaps = .400."),
         (["--measure=orders", "--evaluate=--samplers"], "--samplers needs .* not wikitext103"),
-        (["--measure=frontier", "--evaluate=--over=min_p"], "over = .min_p.: give its values"),
         ([*FEW_MAZES, "--measure=orders", "--evaluate=--gaps=150"], "windows of 49 tokens"),
         ([*FEW_MAZES], "is of mazes, .* no text"),
         (
@@ -138,11 +137,9 @@ def test_curves_of_a_part_of_the_split_do_not_stand_beside_those_of_the_whole(tr
 
 def test_measures_of_a_run_are_shown(trained, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    texts = ["--texts=6", "--prompt_tokens=4", "--new_tokens=12", "--values=0.5,1", "--device=cpu"]
-    assert table.main(["--measure=frontier", str(trained), *texts]) == 0
     assert table.main(["--measure=curve", str(trained)]) == 0
     lines = [line.split("|")[1:3] for line in capsys.readouterr().out.splitlines() if line.startswith("| b")]
-    assert [end.strip() for _, end in lines] == ["0.5", "1", "30", "60"] and not list(tmp_path.iterdir())
+    assert [end.strip() for _, end in lines] == ["30", "60"] and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("files", [["heads"], ["heads", "grammar"], ["memorise"], ["orders_known"]])

@@ -11,7 +11,6 @@ from evaluation.cuts import COLD_CUTS, CUTS
 from evaluation.decoding import AS_SCORED, NO_PENALTIES, Decoding, Penalties, drawn_by, penalties_in_use
 from evaluation.settings import PaperConfig, other_settings
 from evaluation.truncation import check_left, penalised, truncate
-from measures.frontier import FrontierConfig
 from runtime.configurator import configure
 from runtime.errors import UserError
 from sample import SampleConfig
@@ -224,7 +223,7 @@ def test_a_text_without_a_token_left_is_refused():
 # ---- flags and settings ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("config", [SampleConfig, PaperConfig, FrontierConfig])
+@pytest.mark.parametrize("config", [SampleConfig, PaperConfig])
 @pytest.mark.parametrize(
     "flag, says",
     [
@@ -242,12 +241,11 @@ def test_a_bad_value_is_one_line(config, flag, says):
         configure(config, ["run", f"--{flag}"])
 
 
-@pytest.mark.parametrize("config", [PaperConfig, FrontierConfig])
 @pytest.mark.parametrize("name", [*(f.name for f in fields(Penalties)), "beams", "contrastive"])
-def test_a_table_refuses_penalties_and_searches(config, name):
+def test_a_table_refuses_penalties_and_searches(name):
     with pytest.raises(UserError, match=f"^{name}: a table judges the distribution that is scored"):
-        config.read(["run", f"--{name}=2"])
-    config.read([f"{name}=run"])  # a run of that name
+        PaperConfig.read(["run", f"--{name}=2"])
+    PaperConfig.read([f"{name}=run"])  # a run of that name
 
 
 def test_the_settings_in_words():
@@ -261,19 +259,3 @@ def test_rows_from_before_a_cut_was_there_are_without_it():
     now = Decoding(temperature=0.8, top_k=200)
     assert other_settings(old, vars(now)) == []
     assert other_settings(old, vars(replace(now, min_p=0.1))) == ["min_p 0.0, now 0.1"]
-
-
-@pytest.mark.parametrize(
-    "flags, says",
-    [
-        (["--over=seed"], "over = 'seed': give one of temperature, top_k"),
-        (["--over=min_p"], "over = 'min_p': give its values"),
-        (["--over=min_p", "--values=0.1,2"], "min_p = 2: must be at most 1"),
-        (["--over=top_k", "--values=1.5"], "top_k = 1.5: must be a valid integer"),
-        (["--over=min_p", "--values=0.1", "--min_p=0.2"], "min_p = 0.2: the frontier is over it"),
-        (["--temperature=0.5"], "temperature = 0.5: the frontier is over it"),
-    ],
-)
-def test_what_no_frontier_is_over(flags, says):
-    with pytest.raises(UserError, match=f"^{says}"):
-        configure(FrontierConfig, ["run", *flags]).points

@@ -31,7 +31,6 @@ CAPTIONS = {
     "mass": "Mass on the observed token, on valid alternatives and on what is forbidden, over training",
     "bias": "Mass on valid alternatives over the truth's, by decade of the truth's probability",
     "memorise": "What reading a text many times does, on that text and on held-out text",
-    "frontier": "Quality against diversity over temperatures or a cut",
     "tune": "What trials of the search buy",
     "ece": "Calibration: " + next(c.what for c in HONEST if c.key == "ece"),
     "trials": "All trials of the search",

@@ -583,9 +583,7 @@ def test_without_the_lab_its_names_are_unknown(monkeypatch):
         train.Trainer(TrainConfig(dataset="mnist"), train.Processes("cpu"))
     with pytest.raises(UserError, match="trunk = 'cnn': use one of gpt, modern$"):
         TrainConfig(trunk="cnn").check()
-    with pytest.raises(
-        UserError, match="measure = 'classes': use one of text, orders, decoding, frontier, curve$"
-    ):
+    with pytest.raises(UserError, match="measure = 'classes': use one of text, orders, decoding, curve$"):
         find_measure("classes")
 
 
