@@ -145,14 +145,14 @@ def cross_entropy_and_gradient(u: Tensor, token: Tensor, rest: float = 0.0) -> t
 
 
 def cross_entropy_parts(
-    u: Tensor, token: Tensor, rest: float = 0.0, out: Tensor | None = None
+    u: Tensor, token: Tensor, rest: float = 0.0, overwrite: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`cross_entropy` (N,); its gradient softmax(u) - y (N, V), right but at t, in `out` if given, which may be
-    u itself; and the gradient at t (N, 1)."""
+    """`cross_entropy` (N,); its gradient softmax(u) - y (N, V), right but at t, in u's place if `overwrite`;
+    and the gradient at t (N, 1)."""
     V, u_t, top = u.shape[1], at(u, token), u.amax(1, keepdim=True)
     smooth = rest * u.sum(1) if rest else 0
     # not torch.softmax: it takes a CPU three times as long as exp, and it does not return the sum
-    p = torch.sub(u, top, out=out).exp_()
+    p = (u.sub_(top) if overwrite else u - top).exp_()
     total = p.sum(1, keepdim=True)
     p *= total.reciprocal()
     if rest:

@@ -65,7 +65,7 @@ class SoftTargets(Softmax):
         ids, y = targets.ids.clamp(min=0), targets.values.to(logits.dtype)
         q = y / y.sum(1, keepdim=True).clamp(min=torch.finfo(y.dtype).tiny)
         z, z_t, share = logits.gather(1, ids), at(logits, targets.token), q.sum(1, keepdim=True)
-        ce, p, at_token = cross_entropy_parts(logits, targets.token, out=logits)
+        ce, p, at_token = cross_entropy_parts(logits, targets.token, overwrite=True)
         p *= share
         at_ids = p.gather(1, ids) - q
         at_ids[:, :1] = at_token * share + (share - q[:, :1])

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn as nn
+import torch.nn.functional as F
 from torch import Tensor
 
 from .base import Head, Targets, check_positive
@@ -153,10 +154,9 @@ def fused(
     """`differentiate` for torch.compile: from products z (n, padded V) in any precision to their gradient,
     which takes their place but at `ids`. All between is in float32 and in registers: z is read twice and
     written once."""
-    logits = z[:, : head.vocab_size].float()
+    logits = z[:, : head.vocab_size].to(torch.promote_types(z.dtype, torch.float32))
     loss, gradient, ids, exact, _ = differentiate(head, logits, bias, scale, targets, [])
-    z[:, : head.vocab_size] = gradient.to(z.dtype)
-    z[:, head.vocab_size :] = 0
+    z.copy_(F.pad(gradient.to(z.dtype), (0, z.shape[1] - head.vocab_size)))  # padding has no gradient
     return loss, ids, exact
 
 

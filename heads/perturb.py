@@ -192,7 +192,7 @@ def exponential_log_probs(z: Tensor) -> Tensor:
 
 
 def gumbel_loss(z: Tensor, token: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    loss, gradient, at_token = cross_entropy_parts(z, token, out=out)
+    loss, gradient, at_token = cross_entropy_parts(z, token, overwrite=out is not None)
     return loss, gradient.scatter_(1, token[:, None], at_token)
 
 

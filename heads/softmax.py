@@ -18,7 +18,7 @@ TINY = 1e-30
 def gradient_through(u: Tensor, slope: Tensor, token: Tensor) -> Gradient:
     """`Head.gradient` of L = -log softmax(u(z))_t by the chain rule, of scores u and their slope u'(z) (N, V). It
     overwrites u."""
-    loss, p, at_token = cross_entropy_parts(u, token, out=u)
+    loss, p, at_token = cross_entropy_parts(u, token, overwrite=True)
     return loss, p.mul_(slope), at_token * at(slope, token)[:, None]
 
 
@@ -35,7 +35,7 @@ class Softmax(Head):
         return cross_entropy(self.link(logits), targets.token)
 
     def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
-        return cross_entropy_parts(logits, targets.token, out=logits)
+        return cross_entropy_parts(logits, targets.token, overwrite=True)
 
     def log_probs(self, logits: Tensor) -> Tensor:
         return F.log_softmax(self.link(logits), dim=-1)
@@ -58,7 +58,7 @@ class LabelSmoothing(Softmax):
         return cross_entropy(logits, targets.token, self.eps / (self.vocab_size - 1))
 
     def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
-        return cross_entropy_parts(logits, targets.token, self.eps / (self.vocab_size - 1), out=logits)
+        return cross_entropy_parts(logits, targets.token, self.eps / (self.vocab_size - 1), overwrite=True)
 
 
 class SoftCap(Softmax):

@@ -9,17 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from heads import (
-    HEADS,
-    Entmax,
-    Head,
-    OutputHead,
-    Projection,
-    Targets,
-    chunked_loss,
-    make_head,
-    project,
-)
+from heads import HEADS, Entmax, Head, OutputHead, Projection, Targets, chunked_loss, make_head, project
 from heads.output import sizes
 
 V, C, K = 31, 7, 4  # odd on purpose; the embedding has 64 rows
