@@ -18,25 +18,25 @@ demo: .venv/done
 JOBS ?= 2
 PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-test: .venv/done
+test: .venv/dev
 	$(PY) -m pytest $(PARALLEL)
 
 # The same, and which lines no test reached. What runs in a process of its own is not counted.
-coverage: .venv/done
+coverage: .venv/dev
 	$(PY) -m pytest $(PARALLEL) --cov --cov-report=term-missing:skip-covered
 
 # The arithmetic once more, as another kind of CPU does it: no AVX-512, no bfloat16 instructions, two threads.
-test-other: .venv/done
+test-other: .venv/dev
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=2 \
 		$(PY) -m pytest tests/test_heads.py tests/test_scoring.py tests/test_model.py tests/test_tasks.py tests/test_device.py
 
 # Tests of minutes, and those that a GPU is needed for, which are skipped where there is none.
-test-slow: .venv/done
+test-slow: .venv/dev
 	$(PY) -m pytest -m "slow or gpu"
 
 # Style and types
 .PHONY: lint
-lint: .venv/done
+lint: .venv/dev
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
@@ -66,18 +66,25 @@ package:
 	cd $(EMPTY) && bin/nanoheads sample out/baseline-tiny --length 40
 	cd $(EMPTY) && bin/python -c "from nanoheads import GPT, HEADS, linear_loss; from nanoheads.truth import Language"
 
+# What the demo, training and tables need; and, laid over it, what the tests need. By uv where it is installed.
+INSTALL := $(if $(shell command -v uv),uv pip install --python $(PY),$(PY) -m pip install --disable-pip-version-check)
 .venv/done: requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $$($(PYTHON) --version) is too old: Python 3.11 or newer is needed; give one with PYTHON=python3.12" >&2; exit 2; }
-	@echo "installing $$(grep -c == requirements.lock) packages into .venv: some minutes, once"
+	@echo "installing $$(grep -c == $<) packages into .venv: a minute or two, once"
 	$(PYTHON) -m venv .venv
-	$(PY) -m pip install --disable-pip-version-check -r requirements.lock
+	$(INSTALL) -r $<
+	touch $@
+
+.venv/dev: requirements-dev.lock .venv/done
+	@echo "installing $$(grep -c == $<) more packages for the tests"
+	$(INSTALL) -r $<
 	touch $@
 
 # A table of config/tables, and the search of each row's own settings, which comes first: hours, resumable.
 # Prepare the data first, as the table's file says. TABLE="heads grammar": the second file laid over the first.
 .PHONY: tune
 TABLE ?= heads
-tune: .venv/done
+tune: .venv/dev
 	$(PY) table.py $(TABLE:%=config/tables/%.py) --search --jobs=2
 
 table: .venv/done

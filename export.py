@@ -58,7 +58,7 @@ from data.tokenizers import (
     Tokenizer,
 )
 from evaluation.settings import run_seed
-from heads import OutputHead, Projection, Softmax
+from heads import Projection, Softmax
 from measures.card import card
 from model import GPT, LanguageModel
 from runtime.checkpoint import load_model, writing
@@ -107,7 +107,6 @@ def is_gpt2(model: LanguageModel) -> bool:
     plain_softmax = isinstance(head, Softmax) and (type(head).link, type(head).log_probs) == kept
     plain_softmax &= not head.cosine
     plain = projection.bias is None and type(projection) is Projection
-    plain &= type(model.head) is OutputHead  # no mixture
     tied = projection.weight is trunk.embedding
     return type(trunk) is GPT and trunk.config.order == "left_to_right" and plain_softmax and plain and tied
 

@@ -586,7 +586,7 @@ def build(config: dict[str, Any]) -> LanguageModel:
     """A new model from a run's configuration. ValueError if there is no such model.
 
     Its keys: GPTConfig's, head, head_args and, where it has them, trunk, trunk_args, tied, bayesian,
-    prior_sigma, gain, learn_gain, mixture, head_rank, auxiliary, auxiliary_args, order, sinusoidal.
+    prior_sigma, gain, learn_gain, auxiliary, auxiliary_args, order, sinusoidal.
     """
     size, args = trunk_config(config), config.get("trunk_args", {})
     trunk = trunk_class(config)(size, **args)
@@ -595,7 +595,7 @@ def build(config: dict[str, Any]) -> LanguageModel:
         weight = trunk.new_readout()
     elif weight is None:
         raise ValueError(f"the trunk {config['trunk']!r} has no token embedding to share: use tied = False")
-    optional = ("bayesian", "prior_sigma", "gain", "learn_gain", "mixture", "head_rank")
+    optional = ("bayesian", "prior_sigma", "gain", "learn_gain")
     beside = {key: config[key] for key in optional if key in config}
     head = make_head(config["head"], size.vocab_size, weight, config["head_args"], **beside)
     sizes = size.vocab_size, size.n_embd, size.block_size

@@ -217,12 +217,11 @@ def encode(prompts: list[str], tokenizer: Tokenizer, block_size: int) -> list[li
 def check_memory(model: LanguageModel, texts: int, samples: int, length: int, device: torch.device) -> None:
     """UserError if `texts` of `length` tokens at a time cannot fit, with `samples` draws of Bayesian weights.
 
-    They take keys and values, one row of logits for each of a mixture's components and three of probabilities
-    each, and a projection a draw.
+    They take keys and values, a row of logits and three of probabilities each, and a projection a draw.
     """
-    c, components = model.trunk.config, model.head.components
+    c = model.trunk.config
     drawn = samples * isinstance(model.head.projection, BayesianProjection)
-    rows = (1 + 4 * components) * c.vocab_size
+    rows = 5 * c.vocab_size
     needed = 4 * texts * (c.n_layer * c.n_embd * min(length, c.block_size) + rows)
     needed += 4 * drawn * c.vocab_size * c.n_embd
     work = f"sampling {texts} texts at a time" + f" with {samples} draws of the weights" * bool(drawn)

@@ -61,6 +61,7 @@ class Case:
         weight = nn.Parameter(0.02 * torch.randn(-(-vocab // 64) * 64, dim))
         self.oh = make_head(head, vocab, weight).to(self.device)
         if self.device.type == "cuda":
+            torch.compiler.reset()  # which keeps 8 compilations of the function that all heads share
             self.oh.compile()
         self.hidden = torch.randn(rows, dim, device=self.device, requires_grad=True)
         ids = torch.randint(vocab, (rows, LABELS if self.oh.head.multi_label else 1), device=self.device)

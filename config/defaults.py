@@ -59,8 +59,6 @@ class TrainConfig:
     head_args: dict = field(default_factory=dict)  # its constructor's arguments; --head_args.eps=0.1 sets one
     gain: float = 1.0               # g of the logits z = g h W^T + b; softmax: one over the temperature
     learn_gain: bool = False        # g is trained, and starts at `gain`
-    mixture: Positive = 1           # softmaxes that are mixed, each of a context of its own
-    head_rank: Natural = 0          # bound on the rank of the logits, up to n_embd; 0: none of its own
     auxiliary: str = ""             # a loss beside the head's: "multi_token", "token_order" or "mu_loss"
     auxiliary_args: dict = field(default_factory=dict)  # as head_args
     tied: bool = True               # the projection's weights are the token embedding; False: their own
@@ -157,8 +155,6 @@ class TrainConfig:
             )
         if not (0 < self.positions <= 1 or (self.positions > 1 and self.positions % 1 == 0)):
             yield f"positions = {self.positions}: give a share in (0, 1] or a whole number of positions"
-        if self.head_rank > self.n_embd:
-            yield f"head_rank = {self.head_rank}: at most n_embd = {self.n_embd}, or 0 for the full rank"
         if self.labels != "true" and self.label_weight > 1:
             yield f"label_weight = {self.label_weight}: a label value is at most 1"
         if self.labels != "true":
@@ -206,13 +202,11 @@ class TrainConfig:
 
         from heads import make_auxiliary, make_head
 
-        weight, rank = torch.nn.Parameter(torch.zeros(1, 1)), min(1, self.head_rank)  # of a width of 1
-        beside = (self.bayesian, self.prior_sigma, self.gain, self.learn_gain, self.mixture, rank)
+        weight = torch.nn.Parameter(torch.zeros(1, 1))  # of a width of 1
+        beside = (self.bayesian, self.prior_sigma, self.gain, self.learn_gain)
         made = make_head(self.head, 257, weight, self.head_args, *beside)
-        if self.auxiliary == "mu_loss" and (self.head_rank or made.head.cosine):
-            raise UserError(
-                "auxiliary = 'mu_loss' centres the projection's rows: no head_rank, no head on cosines"
-            )
+        if self.auxiliary == "mu_loss" and made.head.cosine:
+            raise UserError("auxiliary = 'mu_loss' centres the projection's rows: no head on cosines")
         make_auxiliary(self.auxiliary, 257, 1, self.block_size, self.auxiliary_args)
 
 

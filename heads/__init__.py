@@ -10,13 +10,11 @@ never materialises the logits of a whole batch: see `chunked_loss`.
 
     base.py        Targets, Head, cross-entropy            softmax.py    softmax and its links
     projection.py  hidden states -> logits                 sigmoid.py    multi-label sigmoid
-    chunked.py     the loss of many rows, in chunks        taylor.py     polynomials in place of exp
-    tasks.py       the threads that compute the chunks     margin.py     the true token's logit, lowered
-    output.py      loss and predictive distribution        sparse.py     exact zeros
-    linear_loss.py for the models of others                perturb.py    argmax of noisy logits
-    mixture.py     several softmaxes, mixed                objectives.py softmax, other losses than -log p_t
-    auxiliary.py   losses beside a head's
-    closed_forms.py  optional: faster on a CPU
+    output.py      the loss in chunks, and log p           taylor.py     polynomials in place of exp
+    linear_loss.py for the models of others                margin.py     the true token's logit, lowered
+    auxiliary.py   losses beside a head's                  sparse.py     exact zeros
+                                                           perturb.py    argmax of noisy logits
+                                                           objectives.py softmax, other losses than -log p_t
 """
 
 import difflib
@@ -30,11 +28,8 @@ import torch.nn as nn
 
 from .auxiliary import AUXILIARY, Auxiliary, make_auxiliary
 from .base import Head, Targets, cross_entropy, with_gradient
-from .chunked import IN_PLACE, block_rows, chunk_rows, chunked_loss
-from .closed_forms import CLOSED_FORMS
 from .linear_loss import linear_loss, log_probs
 from .margin import AMSoftmax, SMSoftmax
-from .mixture import MixtureHead
 from .objectives import (
     Brier,
     ConfidencePenalty,
@@ -46,9 +41,9 @@ from .objectives import (
     Unlikelihood,
     ZLoss,
 )
-from .output import OutputHead
+from .output import OutputHead, block_rows, chunk_rows, chunked_loss
 from .perturb import PerturbMax
-from .projection import BayesianProjection, FactoredProjection, Projection, Weights, logits_of, project
+from .projection import BayesianProjection, Projection, Weights, logits_of, project
 from .sigmoid import Sigmoid
 from .softmax import (
     GSSoftmaxF1,
@@ -95,7 +90,6 @@ HEADS: dict[str, type[Head]] = {
     "soft_targets": SoftTargets,
     "stop_gradient": StopGradient,
 }
-IN_PLACE.update(CLOSED_FORMS)  # optional: without this line and its import all heads work, slower on a CPU
 
 
 def named_head(name: str, vocab_size: int, args: dict | None = None) -> Head:
@@ -151,24 +145,15 @@ def make_head(
     prior_sigma: float = 0.02,
     gain: float = 1.0,
     learn_gain: bool = False,
-    mixture: int = 1,
-    head_rank: int = 0,
 ) -> OutputHead:
     """The head called `name` in HEADS, made with `args`, on a projection tied to `weight` (padded V, C).
 
-    `gain`, fixed or learned: see OutputHead. `mixture`: components of a MixtureHead; 1 for none.
-    `head_rank`: of a FactoredProjection; 0 for none.
+    `gain`, fixed or learned: see OutputHead.
 
-    ValueError for an unknown head or argument, and for one that cannot be mixed.
+    ValueError for an unknown head or argument.
     """
     head = named_head(name, vocab_size, args)
     projection = Projection(weight, vocab_size, head.bias)
-    if bayesian and head_rank:
-        raise ValueError("head_rank with bayesian: leave one of them out")
-    if head_rank:
-        projection = FactoredProjection(weight, vocab_size, head.bias, head_rank)
     if bayesian:
         projection = BayesianProjection(weight, vocab_size, head.bias, prior_sigma)
-    if mixture != 1:
-        return MixtureHead(mixture, head, projection, gain, learn_gain)
     return OutputHead(head, projection, gain, learn_gain)

@@ -6,9 +6,8 @@ import torch.nn as nn
 from torch import Tensor
 
 from .base import Targets, check_not_negative
-from .chunked import chunked_loss
 from .objectives import SoftTargets
-from .output import OutputHead
+from .output import OutputHead, chunked_loss
 from .projection import Projection
 
 

@@ -77,10 +77,21 @@ class Head(nn.Module):
     scale: Any = 30.0  # that s, of a cosine head: whoever makes the logits sets it
     reads_scale = False  # p depends on s beside the logits, so a gain cannot be learned through them alone
     sparse = False  # may give a token probability 0: log_probs has -inf there
+    # Optional: gradient(logits (N, V), targets) -> the losses (N,), their gradient (N, V), right but at the
+    # labels' ids, and there (N, K'), of the first K' ids. It may overwrite the logits. A CPU takes half the
+    # time that autograd takes; on a GPU it is compiled whole, unless `compiles` is False
+    gradient: Any = None
+    compiles = True
 
     def __init__(self, vocab_size: int):
         super().__init__()
         self.vocab_size = vocab_size
+
+    def __init_subclass__(cls, **args: Any) -> None:
+        """A class with a loss or link of its own does not inherit the gradient of another."""
+        super().__init_subclass__(**args)
+        if {"loss", "link"} & vars(cls).keys() and "gradient" not in vars(cls):
+            cls.gradient = None
 
     def targets(self, x: Tensor, y: Tensor) -> Targets:
         """Labels of B * T positions without a teacher, from the inputs x and the next tokens y (B, T)."""
@@ -127,21 +138,27 @@ def cross_entropy(u: Tensor, token: Tensor, rest: float = 0.0) -> tuple[Tensor, 
     return cross_entropy_and_gradient(u, token, rest)
 
 
-def cross_entropy_and_gradient(
-    u: Tensor, token: Tensor, rest: float = 0.0, out: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """`cross_entropy` (N,) and its gradient softmax(u) - y (N, V), the latter in `out` if given, which may be
-    u itself."""
+def cross_entropy_and_gradient(u: Tensor, token: Tensor, rest: float = 0.0) -> tuple[Tensor, Tensor]:
+    """`cross_entropy` (N,) and its gradient softmax(u) - y (N, V)."""
+    loss, gradient, at_token = cross_entropy_parts(u, token, rest)
+    return loss, gradient.scatter_(1, token[:, None], at_token)
+
+
+def cross_entropy_parts(
+    u: Tensor, token: Tensor, rest: float = 0.0, overwrite: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`cross_entropy` (N,); its gradient softmax(u) - y (N, V), right but at t, in u's place if `overwrite`;
+    and the gradient at t (N, 1)."""
     V, u_t, top = u.shape[1], at(u, token), u.amax(1, keepdim=True)
     smooth = rest * u.sum(1) if rest else 0
     # not torch.softmax: it takes a CPU three times as long as exp, and it does not return the sum
-    p = torch.sub(u, top, out=out).exp_()
+    p = (u.sub_(top) if overwrite else u - top).exp_()
     total = p.sum(1, keepdim=True)
     p *= total.reciprocal()
     if rest:
         p -= rest
-    gradient = add_at(p, token, rest * V - 1)
-    return (top + total.log()).squeeze(1) - (1 - rest * V) * u_t - smooth, gradient
+    loss = (top + total.log()).squeeze(1) - (1 - rest * V) * u_t - smooth
+    return loss, p, (at(p, token) + (rest * V - 1))[:, None]
 
 
 def at(z: Tensor, token: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from .base import Head, Targets
-from .chunked import chunk_rows, chunked_loss, refuse_second_derivative
+from .output import chunk_rows, chunked_loss, refuse_second_derivative
 from .projection import Weights, project
 
 

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from .base import Targets, check_not_negative, cross_entropy
-from .softmax import Softmax
+from .base import Targets, add_at, check_not_negative, cross_entropy
+from .softmax import Gradient, Softmax
 
 
 def lower(z: Tensor, token: Tensor, m: float) -> Tensor:
@@ -27,6 +27,9 @@ class SMSoftmax(Softmax):
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
         return cross_entropy(lower(logits, targets.token, self.m), targets.token)
+
+    def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
+        return super().gradient(add_at(logits, targets.token, -self.m), targets)
 
 
 class AMSoftmax(SMSoftmax):

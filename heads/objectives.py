@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .base import Head, Targets, at, check_not_negative, check_positive, cross_entropy
+from .base import Head, Targets, at, check_not_negative, check_positive, cross_entropy, cross_entropy_parts
 from .softmax import Softmax
 
 
@@ -59,6 +59,17 @@ class SoftTargets(Softmax):
         log_z = cross_entropy(logits, targets.token) + at(logits, targets.token)
         z = logits.gather(1, targets.ids.clamp(min=0))  # of the padding, too, whose q is 0
         return (q * (log_z[:, None] - z)).sum(1)
+
+    def gradient(self, logits: Tensor, targets: Targets) -> tuple[Tensor, Tensor, Tensor]:
+        """dL/dz_i = p_i sum_j q_j - q_i, where sum_j q_j is 1, or 0 where all labels are."""
+        ids, y = targets.ids.clamp(min=0), targets.values.to(logits.dtype)
+        q = y / y.sum(1, keepdim=True).clamp(min=torch.finfo(y.dtype).tiny)
+        z, z_t, share = logits.gather(1, ids), at(logits, targets.token), q.sum(1, keepdim=True)
+        ce, p, at_token = cross_entropy_parts(logits, targets.token, overwrite=True)
+        p *= share
+        at_ids = p.gather(1, ids) - q
+        at_ids[:, :1] = at_token * share + (share - q[:, :1])
+        return (q * ((ce + z_t)[:, None] - z)).sum(1), p, at_ids
 
 
 def next_places(tokens: np.ndarray) -> np.ndarray:

@@ -1,17 +1,338 @@
-"""A head joined to its projection: the loss, and the predictive distribution."""
+"""A head joined to its projection: the loss of many rows without all their logits, and the distribution."""
 
+import functools
 import math
-from collections.abc import Iterator
-from functools import reduce
-from typing import Any
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial, reduce
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn as nn
+import torch.nn.functional as F
 from torch import Tensor
 
 from .base import Head, Targets, check_positive
-from .chunked import block_rows, chunk_rows, chunked_loss
-from .projection import BayesianProjection, Projection, Weights, amplified, check_learned, logits_of, unit
+from .projection import (
+    BayesianProjection,
+    Projection,
+    Weights,
+    across_,
+    amplified,
+    check_learned,
+    logits_of,
+    reciprocal_lengths,
+    unit,
+)
+
+# -----------------------------------------------------------------------------
+# How the work is cut
+
+
+class Sizes(NamedTuple):
+    """The last bits of results depend on `rows` and `block`, not on the number of workers."""
+
+    rows: int  # of logits that one matrix product makes: a chunk
+    block: int  # of these, the rows that the head's arithmetic takes at a time
+    columns: int  # of the weight's gradient that one matrix product makes
+    workers: int  # threads, each with chunks of its own
+
+
+def chunk_rows(vocab_size: int, device: str) -> int:
+    """Rows of logits for one matrix product: never too few for it to be efficient; on a GPU half a
+    gigabyte."""
+    return max(128, (2**22 if device == "cpu" else 2**27) // vocab_size)
+
+
+def block_rows(vocab_size: int, device: str) -> int:
+    """Rows of logits for a head's arithmetic: on a CPU two megabytes, which its caches hold; on a GPU all
+    there are."""
+    return max(1, 2**19 // vocab_size) if device == "cpu" else chunk_rows(vocab_size, device)
+
+
+def sizes(count: int, vocab_size: int, device: torch.device, chunk: int = 0, block: int = 0) -> Sizes:
+    """The sizes for `count` rows of logits over `vocab_size` tokens. A `chunk` or `block` other than 0 is
+    taken as it is."""
+    rows, few = chunk_rows(vocab_size, device.type), block_rows(vocab_size, device.type)
+    if device.type != "cpu":
+        return Sizes(chunk or rows, block or chunk or rows, 2**31, 1)
+    # to wake the threads takes longer than work of a fraction of a millisecond
+    workers = torch.get_num_threads() if count * vocab_size >= 2**22 else 1
+    # more chunks than threads, so that none is idle for long; one thread adds up fewer and longer products
+    rows, least = (rows, 64) if workers > 1 else (max(rows // 2, 256), 512)
+    rows = min(rows, max(least, -(-count // 4)))
+    columns = min(4096, -(-vocab_size // workers // 64) * 64)  # each thread has a slice
+    return Sizes(chunk or rows, block or few, columns, workers)
+
+
+@functools.lru_cache(maxsize=4)
+def threads(count: int) -> ThreadPoolExecutor:
+    """`count` threads, in each of which torch computes with that one thread."""
+    pool, all_there = ThreadPoolExecutor(count, "chunks"), threading.Barrier(count + 1)
+    before = torch.get_num_threads()
+
+    def use_one_core() -> None:
+        torch.get_num_threads()  # the first call sets this thread's count, so it comes before the next line
+        torch.set_num_threads(1)
+        all_there.wait()
+
+    for _ in range(count):
+        pool.submit(use_one_core)
+    all_there.wait()
+    torch.set_num_threads(before)  # a thread yet to come takes the last number that any has set
+    return pool
+
+
+def together(jobs: list[Callable[[], None]], workers: int) -> None:
+    """Does all `jobs` on `workers` threads of one core each, and returns when all are done. Two teams that
+    meet once a chunk: teams that meet after each operation stall for seconds beside other processes."""
+    if workers == 1 or len(jobs) == 1:
+        for job in jobs:
+            job()
+        return
+    futures = [threads(workers).submit(job) for job in jobs]
+    try:
+        wait(futures)
+    finally:  # Ctrl-C: no thread may go on writing where nobody waits for it
+        for future in futures:
+            future.cancel()
+        wait(futures)
+    for future in futures:
+        future.result()
+
+
+# -----------------------------------------------------------------------------
+# The loss and its gradient, a chunk of rows at a time
+
+
+def differentiate(
+    head: Head,
+    logits: Tensor,
+    bias: Tensor | None,
+    scale: Tensor | None,
+    targets: Targets,
+    params: list[Tensor],
+    needed: bool = True,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, tuple[Tensor, ...]]:
+    """The losses (n,) of the products `logits` (n, V), which it may overwrite, and their gradients.
+
+    Returns the losses; the gradient (n, V), right but at `ids` (n, K); ids; the gradient there (n, K), None
+    if it is right there, too; and the gradients of `params`, the head's own.
+    """
+    if scale is not None:
+        logits *= scale
+    if bias is not None:
+        logits += bias
+    weights, ids, exact = targets.weights, targets.ids[:, :1], None
+    d_params: tuple[Tensor, ...] = ()
+    if head.gradient is not None and not params:
+        loss, gradient, exact = head.gradient(logits, targets)
+        # padding repeats the first label
+        ids = targets.ids[:, : exact.shape[1]]
+        ids, exact = torch.where(ids < 0, ids[:, :1], ids), torch.where(ids < 0, exact[:, :1], exact)
+        if weights is not None:
+            loss, gradient, exact = loss * weights, gradient * weights[:, None], exact * weights[:, None]
+    elif not needed:
+        loss = head.loss(logits, targets)
+        return loss if weights is None else loss * weights, logits, ids, None, ()
+    else:
+        with torch.enable_grad():
+            loss = head.loss(logits.requires_grad_(), targets)
+            loss = loss if weights is None else loss * weights
+            gradient, *d = torch.autograd.grad(loss.sum(), (logits, *params), allow_unused=True)
+        loss, d_params = loss.detach(), tuple(d)
+    if scale is not None:
+        gradient = gradient * scale
+        exact = exact * scale[ids] if exact is not None else None
+    return loss, gradient, ids, exact, d_params
+
+
+def fused(
+    head: Head, z: Tensor, bias: Tensor | None, scale: Tensor | None, targets: Targets
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """`differentiate` for torch.compile: from products z (n, padded V) in any precision to their gradient,
+    which takes their place but at `ids`. All between is in float32 and in registers: z is read twice and
+    written once."""
+    logits = z[:, : head.vocab_size].to(torch.promote_types(z.dtype, torch.float32))
+    loss, gradient, ids, exact, _ = differentiate(head, logits, bias, scale, targets, [])
+    z.copy_(F.pad(gradient.to(z.dtype), (0, z.shape[1] - head.vocab_size)))  # padding has no gradient
+    return loss, ids, exact
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """sum_n loss_n, the gradient taken in the same pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        head: Head,
+        targets: Targets,
+        dtype: torch.dtype,
+        cut: Sizes,
+        compiled: Callable[..., Any] | None,
+        differentiable: bool,
+        *params: Tensor,
+    ) -> Tensor:
+        # needs_input_grad is True for a parameter under torch.no_grad, too
+        needs = [differentiable and need for need in (*ctx.needs_input_grad[:3], *ctx.needs_input_grad[9:])]
+        wanted = [p for p, need in zip(params, needs[3:]) if need]
+        N, V, cpu = len(hidden), head.vocab_size, hidden.device.type == "cpu"
+        # dtype: of the matrix products; work: of the head's own arithmetic: float32, or float64 in the tests
+        work = torch.promote_types(hidden.dtype, torch.float32)
+        # padding makes a GPU's products faster, and a CPU's arithmetic slower: rows of logits are apart there
+        kept = V if cpu else len(weight)
+        h, w = hidden.to(dtype), weight[:kept].to(dtype)
+        # unit rows of the weight would be another (V, C): the products are divided by the rows' lengths
+        scale = reciprocal_lengths(weight)[:V] if head.cosine else None
+        d_hidden = torch.empty_like(hidden) if needs[0] else None
+        d_weight = torch.zeros_like(weight) if needs[1] else None
+        d_bias = torch.zeros_like(bias) if bias is not None and needs[2] else None
+
+        chunks = [slice(i, min(i + cut.rows, N)) for i in range(0, N, cut.rows)]
+        slices = [slice(v, min(v + cut.columns, kept)) for v in range(0, kept, cut.columns)]
+        losses: list[Tensor] = [hidden.new_zeros((), dtype=work)] * len(chunks)
+        d_params: list[list[Tensor | None]] = [[]] * len(chunks)
+        shape = min(cut.rows, N), kept
+        buffers = [h.new_empty(shape) for _ in chunks[: cut.workers]]  # of logits, then of their gradient
+        # where logits are judged if that is in another precision: fresh memory each time is slower
+        lower = cpu and dtype != work
+        scratch = [h.new_empty(min(cut.block, *shape[:1]), V, dtype=work) for _ in buffers if lower]
+
+        @torch.no_grad()
+        def rows_of(k: int) -> None:
+            """Chunk k: logits, losses, their gradient in the logits' place, and that of the hidden states."""
+            first, last = chunks[k].start, chunks[k].stop
+            z = torch.mm(h[first:last], w.t(), out=buffers[k % cut.workers][: last - first])
+            sums: list[Tensor | None] = [None] * len(wanted)
+            for i in range(0, len(z), cut.block):
+                block = z[i : i + cut.block]
+                part = targets.part(first + i, first + i + len(block))
+                if compiled is not None:
+                    loss, ids, exact = compiled(head, block, bias, scale, part)
+                else:
+                    columns = block[:, :V]
+                    logits = scratch[k % cut.workers][: len(block)].copy_(columns) if lower else columns
+                    logits = logits.to(work, copy=not cpu)
+                    loss, gradient, ids, exact, d = differentiate(
+                        head, logits, bias, scale, part, wanted, any(needs)
+                    )
+                    if gradient.data_ptr() != columns.data_ptr():
+                        columns.copy_(gradient)
+                    block[:, V:] = 0
+                    sums = [_sum(pair) for pair in zip(sums, d)]
+                if exact is not None:
+                    block.scatter_(1, ids, exact.to(block.dtype))
+                losses[k] = losses[k] + loss.sum()
+            d_params[k] = sums
+            if d_hidden is not None:
+                d_hidden[first:last] = z @ w
+
+        @torch.no_grad()
+        def columns_of(part: slice, group: range) -> None:
+            """A slice of the vocabulary: its gradient, added up over a group of chunks in their order."""
+            for k in group:
+                z, rows = buffers[k % cut.workers][: chunks[k].stop - chunks[k].start, part], h[chunks[k]]
+                if d_weight is not None and z.dtype == d_weight.dtype:
+                    d_weight[part].addmm_(z.t(), rows, beta=float(k > 0))
+                elif d_weight is not None:
+                    d_weight[part] += z.t() @ rows
+                if d_bias is not None:
+                    d_bias_part = d_bias[part]  # which the padding of the weight has none of
+                    total = z[:, : len(d_bias_part)].sum(0, dtype=work)
+                    d_bias_part += total if scale is None else total / scale[part]
+
+        # autocast lowers the products, and nothing else; the threads have none
+        with torch.autocast(hidden.device.type, enabled=False):
+            for first in range(0, len(chunks), cut.workers):
+                group = range(first, min(first + cut.workers, len(chunks)))
+                together([partial(rows_of, k) for k in group], cut.workers)
+                if d_weight is not None or d_bias is not None:
+                    together([partial(columns_of, part, group) for part in slices], cut.workers)
+            if head.cosine and d_weight is not None:
+                across_(d_weight, weight, cut.columns)
+        sums = iter([_sum(column) for column in zip(*d_params)] or [None] * len(wanted))
+        ctx.grads = [d_hidden, d_weight, d_bias, *(next(sums) if need else None for need in needs[3:])]
+        return reduce(torch.add, losses, hidden.new_zeros((), dtype=work))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative(grad)
+        if ctx.grads is None:
+            raise RuntimeError("chunked_loss keeps its gradients for one backward only")
+        # scaled in place: a copy would be another (V, C)
+        grads, ctx.grads = [g if g is None else g.mul_(grad) for g in ctx.grads], None
+        return *grads[:3], None, None, None, None, None, None, *grads[3:]
+
+
+@functools.cache
+def rows_that_fit(device: torch.device, row: int) -> int:
+    """How many rows of logits, of `row` bytes each, take an eighth of a GPU's memory; on a CPU all."""
+    if device.type != "cuda":
+        return 2**31
+    return max(128, torch.cuda.get_device_properties(device).total_memory // 8 // row)
+
+
+def refuse_second_derivative(grad: Tensor) -> None:
+    """RuntimeError in a backward that is to be differentiated: the gradient would be taken for a constant."""
+    if torch.is_grad_enabled():
+        raise RuntimeError("a loss in chunks has no second derivative: call backward without create_graph")
+
+
+def _sum(parts: Iterable[Tensor | None]) -> Tensor | None:
+    """The sum of the parts that are not None, in their order; None if there is none."""
+    total = None
+    for part in parts:
+        if part is not None:
+            total = part if total is None else total + part
+    return total
+
+
+def chunked_loss(
+    hidden: Tensor,
+    weights: Weights,
+    head: Head,
+    targets: Targets,
+    chunk: int = 0,
+    block: int = 0,
+    gain: Tensor | float = 1.0,
+    compiled: Callable[..., Any] | None = None,
+) -> Tensor:
+    """Sum over rows of head.loss(gain hidden W^T + b, targets), without the (N, V) logits: a float32 scalar.
+
+    hidden (N, C); targets of N rows; chunk: rows of a matrix product, block: rows of the head's arithmetic
+    (0: see `sizes`). Value and gradients (of hidden, weight, bias, gain and the head's parameters) equal the
+    unchunked ones; higher derivatives do not exist. Under autocast the matrix products run in its dtype and
+    everything else in float32. As Liger's fused linear cross-entropy (Hsu et al. 2024, arXiv 2410.10989), for
+    any row-wise loss. `compiled`: torch.compile of `fused`, for a head with a `gradient`. On a CPU each chunk
+    belongs to one thread.
+    """
+    if len(targets.ids) != len(hidden):
+        raise ValueError(f"{len(targets.ids)} rows of targets for {len(hidden)} rows of hidden states")
+    device = hidden.device.type
+    hidden = amplified(hidden, head, gain)
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    if compiled is not None and not chunk:
+        chunk = block = rows_that_fit(hidden.device, len(weights.weight) * dtype.itemsize)
+    cut = sizes(len(hidden), head.vocab_size, hidden.device, chunk, block)
+    return _ChunkedLoss.apply(
+        hidden,
+        weights.weight,
+        weights.bias,
+        head,
+        targets,
+        dtype,
+        cut,
+        compiled,
+        torch.is_grad_enabled(),
+        *head.parameters(),
+    )
+
+
+# -----------------------------------------------------------------------------
 
 
 class OutputHead(nn.Module):
@@ -22,14 +343,13 @@ class OutputHead(nn.Module):
     be compared at any gain: for softmax it is one over the temperature.
     """
 
-    components = 1  # distributions that p is a mixture of
-
     def __init__(self, head: Head, projection: Projection, gain: float = 1.0, learn_gain: bool = False):
         super().__init__()
         check_positive(gain=gain)
         if learn_gain:
             check_learned(head)
         self.head, self.projection, self.fixed_gain = head, projection, gain
+        self.fused: Callable[..., Any] | None = None  # see `compile`
         self.log_gain = nn.Parameter(torch.tensor(math.log(gain))) if learn_gain else None
 
     @property
@@ -51,15 +371,16 @@ class OutputHead(nn.Module):
         if targets.rows is not None:
             hidden = hidden[targets.rows]
         weights = self.projection.draw(generator)
-        return self._total(hidden, weights, targets), len(hidden)
-
-    def _total(self, hidden: Tensor, weights: Weights, targets: Targets) -> Tensor:
-        return chunked_loss(hidden, weights, self.head, targets, gain=self.gain)
+        total = chunked_loss(hidden, weights, self.head, targets, gain=self.gain, compiled=self.fused)
+        return total, len(hidden)
 
     def compile(self, **options: Any) -> None:
-        """Compiles the head's loss with torch.compile(**options), for training on a GPU: forward and backward
-        in a few kernels over (n, V)."""
-        vars(self.head)["loss"] = torch.compile(self.head.loss, **options)  # of this head, not of its class
+        """Compiles what training does to logits: a head's `gradient` whole, see `fused`; of another head the
+        loss and, by autograd, its gradient."""
+        if self.head.gradient is not None and self.head.compiles:
+            self.fused = torch.compile(fused, fullgraph=True, **options)
+        else:
+            vars(self.head)["loss"] = torch.compile(self.head.loss, **options)  # of this head, not its class
 
     @torch.no_grad()
     def draws(self, samples: int, seed: int, dtype: torch.dtype = torch.float32) -> list[Weights]:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Head, Targets, add_at, at, cross_entropy_and_gradient, with_gradient
+from .base import Head, Targets, add_at, at, cross_entropy_parts, with_gradient
 
 # -----------------------------------------------------------------------------
 # Normal noise: F is the distribution function of N(0, 1), and logits are relative to the row's largest.
@@ -191,9 +191,14 @@ def exponential_log_probs(z: Tensor) -> Tensor:
 # -----------------------------------------------------------------------------
 
 
+def gumbel_loss(z: Tensor, token: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    loss, gradient, at_token = cross_entropy_parts(z, token, overwrite=out is not None)
+    return loss, gradient.scatter_(1, token[:, None], at_token)
+
+
 # noise -> f(z, token, out), as `normal_loss`; log p
 NOISES: dict[str, tuple[Callable[..., tuple[Tensor, Tensor]], Callable[[Tensor], Tensor]]] = {
-    "gumbel": (cross_entropy_and_gradient, functools.partial(F.log_softmax, dim=1)),
+    "gumbel": (gumbel_loss, functools.partial(F.log_softmax, dim=1)),
     "normal": (normal_loss, normal_log_probs),
     "exponential": (exponential_loss, exponential_log_probs),
 }
@@ -223,6 +228,8 @@ class PerturbMax(Head):
     exponential noise: McKenna & Sheldon 2020, arXiv 2010.12603; Ding et al. 2021, arXiv 2105.07260.
     """
 
+    compiles = False
+
     def __init__(self, vocab_size: int, noise: str = "normal"):
         super().__init__(vocab_size)
         if noise not in NOISES:
@@ -231,6 +238,10 @@ class PerturbMax(Head):
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
         return perturbed_loss(logits, targets.token, self.noise)
+
+    def gradient(self, logits: Tensor, targets: Targets) -> tuple[Tensor, Tensor, Tensor]:
+        loss, gradient = NOISES[self.noise][0](logits, targets.token, out=logits)
+        return loss, gradient, at(gradient, targets.token)[:, None]
 
     def log_probs(self, logits: Tensor) -> Tensor:
         return NOISES[self.noise][1](logits)

@@ -40,30 +40,6 @@ class Projection(nn.Module):
         return []
 
 
-class FactoredProjection(Projection):
-    """z = h (W U D)^T, of `rank` r at most: D (r, C) and U (C, r) are linear maps between h and W. At first
-    U D is the projection onto r random directions, the identity for r = C.
-
-    ValueError for a rank of more than the width C, which would bound nothing.
-    Source: Godey & Artzi 2026, arXiv 2603.10145, who bound the rank of a head and leave the trunk as it is.
-    """
-
-    def __init__(self, weight: nn.Parameter, vocab_size: int, bias: float | None, rank: int):
-        super().__init__(weight, vocab_size, bias)
-        C = weight.shape[1]
-        if not 1 <= rank <= C:
-            raise ValueError(f"head_rank = {rank}: use 1 to the width, {C}")
-        self.down, self.up = nn.Linear(C, rank, bias=False), nn.Linear(rank, C, bias=False)
-        nn.init.orthogonal_(self.down.weight)
-        with torch.no_grad():
-            self.up.weight.copy_(self.down.weight.t())
-
-    def draw(self, generator: torch.Generator | None = None) -> Weights:
-        # lowered, training would round the weights that are scored, and add up their gradient in 8 bits
-        with torch.autocast(self.weight.device.type, enabled=False):
-            return Weights(self.weight @ self.up.weight @ self.down.weight, self.bias)
-
-
 class BayesianProjection(Projection):
     """W ~ N(mu, sigma^2) for each weight, mu tied to the token embedding, prior N(0, prior_sigma^2). The bias
     is a point.

@@ -2,10 +2,13 @@
 
 import math
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from .base import Head, Targets, check_not_negative, check_positive
+from .perturb import sum_log1m
+from .softmax import Gradient
 
 
 class Sigmoid(Head):
@@ -35,6 +38,31 @@ class Sigmoid(Head):
         positives = targets.values * (F.logsigmoid(-z) - self.pos_weight * F.logsigmoid(z))
         loss = positives.sum(1) - F.logsigmoid(-logits).sum(1)
         return loss + self.sum_weight * (logits.sigmoid().sum(1) - 1).square()
+
+    def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
+        """One sigmoid a logit, by two identities:
+
+        sum_v softplus(z_v)              = sum_v max(z_v, 0) - log(1 - q_v) with q = sigma(-|z|)
+        w softplus(-z_j) - softplus(z_j) = (w - 1) softplus(-z_j) - z_j
+        """
+        ids, values = targets.ids.clamp(min=0), targets.values  # the padding's values are 0
+        z_at = logits.gather(1, ids)
+        positive, d_positive = -z_at, -values.to(logits.dtype)
+        if self.pos_weight != 1:
+            positive = positive + (self.pos_weight - 1) * F.softplus(-z_at)
+            d_positive = d_positive * (1 + (self.pos_weight - 1) * torch.sigmoid(-z_at))
+        if torch.compiler.is_compiling():
+            loss, d = F.softplus(logits).sum(1) + (values * positive).sum(1), torch.sigmoid(logits)
+        else:
+            loss = logits.relu().sum(1) + (values * positive).sum(1)
+            d = torch.sigmoid(logits, out=logits)
+            q = 1 - d
+            loss -= sum_log1m(torch.minimum(d, q, out=q))
+        if self.sum_weight:
+            excess = d.sum(1, keepdim=True) - 1
+            loss += self.sum_weight * excess.squeeze(1).square()
+            d.addcmul_(d * (1 - d), 2 * self.sum_weight * excess)
+        return loss, d, d.gather(1, ids) + d_positive
 
     def log_probs(self, logits: Tensor) -> Tensor:
         return F.log_softmax(F.logsigmoid(logits), dim=-1)

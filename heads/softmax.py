@@ -6,7 +6,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Head, Targets, check_positive, cross_entropy
+from .base import Head, Targets, at, check_positive, cross_entropy, cross_entropy_parts
+
+# what `Head.gradient` returns
+Gradient = tuple[Tensor, Tensor, Tensor]
+
+# A sum of F below this has lost its digits. The sum is then taken of e^(u - max u), as softmax does.
+TINY = 1e-30
+
+
+def gradient_through(u: Tensor, slope: Tensor, token: Tensor) -> Gradient:
+    """`Head.gradient` of L = -log softmax(u(z))_t by the chain rule, of scores u and their slope u'(z) (N, V). It
+    overwrites u."""
+    loss, p, at_token = cross_entropy_parts(u, token, overwrite=True)
+    return loss, p.mul_(slope), at_token * at(slope, token)[:, None]
 
 
 class Softmax(Head):
@@ -20,6 +33,9 @@ class Softmax(Head):
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
         return cross_entropy(self.link(logits), targets.token)
+
+    def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
+        return cross_entropy_parts(logits, targets.token, overwrite=True)
 
     def log_probs(self, logits: Tensor) -> Tensor:
         return F.log_softmax(self.link(logits), dim=-1)
@@ -41,6 +57,9 @@ class LabelSmoothing(Softmax):
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
         return cross_entropy(logits, targets.token, self.eps / (self.vocab_size - 1))
 
+    def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
+        return cross_entropy_parts(logits, targets.token, self.eps / (self.vocab_size - 1), overwrite=True)
+
 
 class SoftCap(Softmax):
     """u(z) = c tanh(z / c): logits stay between -c and c. Source: Gemma 2, 2024, arXiv 2408.00118, sec. 2."""
@@ -52,6 +71,10 @@ class SoftCap(Softmax):
 
     def link(self, z: Tensor) -> Tensor:
         return self.cap * torch.tanh(z / self.cap)
+
+    def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
+        slope = 1 - torch.tanh(logits / self.cap).square()
+        return gradient_through(self.link(logits), slope, targets.token)
 
 
 class SigmoidCap(Softmax):
@@ -96,6 +119,18 @@ class SigSoftmax(Softmax):
     def link(self, z: Tensor) -> Tensor:
         return z + F.logsigmoid(z)
 
+    def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
+        """p = E s / sum_v E_v s_v with E = e^(z - max z) and s = sigma(z); u' = 2 - s."""
+        z, s, top = logits, torch.sigmoid(logits), logits.amax(1, keepdim=True)
+        if torch.compiler.is_compiling() or top.amin() < -60:  # there sigma has lost its digits
+            return gradient_through(self.link(z), 2 - s, targets.token)
+        z_t = at(z, targets.token)
+        torch.sub(z, top, out=z).exp_().mul_(s)
+        total = z.sum(1, keepdim=True)
+        z.mul_(total.reciprocal()).mul_(s.neg_().add_(2))
+        at_token = at(z, targets.token) + (torch.sigmoid(z_t) - 2)
+        return (total.log() + top).squeeze(1) - z_t - F.logsigmoid(z_t), z, at_token[:, None]
+
 
 class Harmonic(Softmax):
     """Harmonic loss on d_i = 1 - cos(h, w_i): p_i ~ d_i^-n, that is u(z) = -s log(1 - z / s).
@@ -130,6 +165,19 @@ class GSSoftmaxF1(Softmax):
     def link(self, z: Tensor) -> Tensor:
         return F.logsigmoid(z) + self.log_alpha
 
+    def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
+        """L = log sum_v s_v - log s_t with s = sigma(z): one exponential a logit.
+
+        dL/dz_i = s_i (1 - s_i) / sum_v s_v - [i = t] (1 - s_t).
+        """
+        if torch.compiler.is_compiling() or logits.amax(1).amin() < -60:  # there sigma has lost its digits
+            return gradient_through(self.link(logits), torch.sigmoid(-logits), targets.token)
+        z_t, s = at(logits, targets.token), logits.sigmoid_()
+        total = s.sum(1, keepdim=True)
+        s.addcmul_(s, s, value=-1).mul_(total.reciprocal())
+        at_token = at(s, targets.token) - torch.sigmoid(-z_t)
+        return total.log().squeeze(1) - F.logsigmoid(z_t), s, at_token[:, None]
+
 
 class GSSoftmaxF2(GSSoftmaxF1):
     """GS-Softmax with F2(z) = alpha e^z for z < 0, alpha (1 + z) from 0 on.
@@ -143,3 +191,21 @@ class GSSoftmaxF2(GSSoftmaxF1):
         # A sum of the two branches. With torch.where, the branch not taken would reach the gradient, as
         # log1p is infinite at -1. At z = 0 clamp passes the gradient and relu does not, so the slope is 1.
         return z.clamp(max=0) + z.relu().log1p() + self.log_alpha
+
+    def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
+        """As F1's, with F = n + max(z, 0) and F' = n, where n = e^min(z, 0)."""
+        if torch.compiler.is_compiling():
+            return self._by_slope(logits, targets)
+        above, z_t = logits.relu(), at(logits, targets.token)
+        total = above.sum(1, keepdim=True)
+        torch.sub(logits, above, out=above).exp_()
+        total += above.sum(1, keepdim=True)
+        if total.amin() < TINY:
+            return self._by_slope(logits, targets)
+        above *= total.reciprocal()
+        above_t = z_t.relu()
+        at_token = at(above, targets.token) - 1 / (1 + above_t)
+        return total.log().squeeze(1) - z_t.clamp(max=0) - above_t.log1p(), above, at_token[:, None]
+
+    def _by_slope(self, logits: Tensor, targets: Targets) -> Gradient:
+        return gradient_through(self.link(logits), (1 + logits.relu()).reciprocal(), targets.token)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .base import Head, Targets, add_at, at, with_gradient
+from .softmax import Gradient
 
 
 class SparseSoftmax(Head):
@@ -115,15 +116,11 @@ def entmax(z: Tensor, alpha: float, out: Tensor | None = None) -> tuple[Tensor, 
     return p, entropy + (mean + tau.squeeze(1)) / (alpha - 1) + top.squeeze(1)
 
 
-def entmax_loss(z: Tensor, token: Tensor, alpha: float, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The Fenchel-Young loss max_p p z + H(p) - z_t (N,) and its gradient p - onehot(t) (N, V), the latter in
-    `out` if given, which may be z itself."""
-    z_t = at(z, token)
-    p, value = entmax(z, alpha, out)
-    return value - z_t, add_at(p, token, -1)
-
-
-differentiable_entmax_loss = with_gradient(entmax_loss)
+@with_gradient
+def entmax_loss(z: Tensor, token: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+    """The Fenchel-Young loss max_p p z + H(p) - z_t (N,) and its gradient p - onehot(t) (N, V)."""
+    p, value = entmax(z, alpha)
+    return value - at(z, token), add_at(p, token, -1)
 
 
 class Entmax(Head):
@@ -139,7 +136,7 @@ class Entmax(Head):
     Source: Peters et al. 2019, arXiv 1905.05702; the loss: Blondel et al. 2020, arXiv 1901.02324.
     """
 
-    sparse = True
+    sparse, compiles = True, False
 
     def __init__(self, vocab_size: int, alpha: float = 1.25):
         super().__init__(vocab_size)
@@ -151,7 +148,12 @@ class Entmax(Head):
         self.alpha = alpha
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
-        return differentiable_entmax_loss(logits, targets.token, self.alpha)
+        return entmax_loss(logits, targets.token, self.alpha)
+
+    def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
+        z_t = at(logits, targets.token)
+        p, value = entmax(logits, self.alpha, out=logits)
+        return value - z_t, p, (at(p, targets.token) - 1)[:, None]
 
     @torch.no_grad()
     def log_probs(self, logits: Tensor) -> Tensor:

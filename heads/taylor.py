@@ -8,9 +8,9 @@ import math
 import torch
 from torch import Tensor
 
-from .base import Targets, add_at, check_not_negative
+from .base import Targets, add_at, at, check_not_negative
 from .margin import lower
-from .softmax import Softmax
+from .softmax import Gradient, Softmax
 
 
 def taylor(z: Tensor, a: Tensor, n: int) -> tuple[Tensor, Tensor]:
@@ -25,6 +25,16 @@ def taylor(z: Tensor, a: Tensor, n: int) -> tuple[Tensor, Tensor]:
         below = torch.addcmul(power / math.factorial(i), below, r)
         top = top * r
     return below * q + top / math.factorial(n), below
+
+
+def taylor_(z: Tensor, a: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """`taylor(z, a, n)`, which overwrites z: both by one Horner's rule, in three arrays."""
+    r, q = z.div_(a), 1 / a
+    f, slope = torch.full_like(r, 1 / math.factorial(n)), torch.zeros_like(r)
+    for i in reversed(range(n)):
+        slope.mul_(r).add_(f)
+        f.mul_(r).add_(q ** (n - i) / math.factorial(i))
+    return f, slope
 
 
 class Taylor(Softmax):
@@ -51,6 +61,26 @@ class Taylor(Softmax):
         a = z.detach().abs().clamp(min=1)  # it cancels, so it needs no gradient
         return taylor(z, a, self.n)[0].log() + self.n * a.log()
 
+    def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
+        """L = log sum_j f_n(z_j) - log f_n(z_t): one logarithm a row.
+
+        dL/dz_i = f_n'(z_i) / sum_j f_n(z_j) - [i = t] f_n'(z_t) / f_n(z_t). Source: Banerjee et al. 2021, eq. 5.
+        """
+        loss, f, slope, total, a, at_token = self._parts(logits, targets.token)
+        gradient = torch.div(slope, a * total, out=f)
+        return loss, gradient, (at(gradient, targets.token) + at_token)[:, None]
+
+    def _parts(self, z: Tensor, token: Tensor) -> tuple[Tensor, ...]:
+        """The loss (N,); f_n / a^n, f_n' / a^(n - 1), the sum of the former and the scale a of each row; and
+        -f_n'(z_t) / f_n(z_t) (N,). It overwrites z."""
+        n, z_t = self.n, at(z, token)
+        a = torch.maximum(z.amax(1, keepdim=True), -z.amin(1, keepdim=True)).clamp(min=1)
+        f, slope = taylor_(z, a, n)
+        total, a_t = f.sum(1, keepdim=True), z_t.abs().clamp(min=1)
+        f_t, slope_t = taylor(z_t, a_t, n)
+        loss = (total.log() + n * a.log()).squeeze(1) - f_t.log() - n * a_t.log()
+        return loss, f, slope, total, a, -slope_t / (a_t * f_t)
+
 
 class TaylorInf(Taylor):
     """Taylor-n forward; backward p - onehot(t), as if n were infinite, times the sign of f_n'.
@@ -74,6 +104,17 @@ class TaylorInf(Taylor):
         # what is added is 0, and its gradient is `passed_back`
         return loss + (passed_back * (logits - logits.detach())).sum(1)
 
+    def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
+        """What is passed back. Source: Banerjee et al. 2021, eq. 6."""
+        loss, f, slope, total, *_ = self._parts(logits, targets.token)
+        gradient = f.div_(total)
+        at_token = at(gradient, targets.token) - 1
+        if not self.published:
+            slope.sign_()
+            gradient *= slope
+            at_token *= at(slope, targets.token)
+        return loss, gradient, at_token[:, None]
+
 
 class SMTaylor(Taylor):
     """Taylor-n with a soft margin; scored with m = 0, for the reason that `SMSoftmax` gives.
@@ -91,3 +132,6 @@ class SMTaylor(Taylor):
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
         return super().loss(lower(logits, targets.token, self.m), targets)
+
+    def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
+        return super().gradient(add_at(logits, targets.token, -self.m), targets)

@@ -18,8 +18,8 @@ LICENCES = {
     "mazes": ("mit", "nanoHeads' mazes: MIT"),
     "demo": ("psf-2.0", "the help topics of CPython: PSF License 2.0"),
 }
-_HEAD = ("head", "head_args", "gain", "learn_gain", "mixture", "tied", "bayesian", "order", "sinusoidal")
-_BESIDE = ("head_rank", "auxiliary", "auxiliary_args")
+_HEAD = ("head", "head_args", "gain", "learn_gain", "tied", "bayesian", "order", "sinusoidal")
+_BESIDE = ("auxiliary", "auxiliary_args")
 _SIZE = ("trunk", "tokenizer", "vocab_size", "block_size", "n_layer", "n_head", "n_embd", "dropout")
 _RATES = ("learning_rate", "min_lr", "readout_lr", "warmup_steps", "weight_decay", "beta2", "grad_clip")
 # not the source, which may be a path of the user's

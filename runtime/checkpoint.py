@@ -33,8 +33,8 @@ _ORDER = {"order": str, "sinusoidal": bool}
 _MODEL: dict[str, type] = {k: t for k, t in get_type_hints(GPTConfig).items() if k not in _ORDER}
 _HEAD = {"head": str, "head_args": dict, "bayesian": bool, "prior_sigma": float}
 # what earlier checkpoints do not say
-_TRUNK = {"trunk": str, "trunk_args": dict, "tied": bool, "gain": float, "learn_gain": bool, "mixture": int}
-_TRUNK |= _ORDER | {"head_rank": int, "auxiliary": str, "auxiliary_args": dict}
+_TRUNK = {"trunk": str, "trunk_args": dict, "tied": bool, "gain": float, "learn_gain": bool}
+_TRUNK |= _ORDER | {"auxiliary": str, "auxiliary_args": dict}
 _CONFIG = {"name": str, "tokenizer": str, "tokenizer_fingerprint": str, **_MODEL, **_HEAD}
 _RUN = {
     "dataset": str,

@@ -21,7 +21,7 @@ GENERATE = Path(__file__).with_name("custom_generate.py")
 TRY = r"\1try:\n\1    \2\n\1finally:\n\1    pass"
 # all that says which model it is. Not bayesian: the draws are stored, so the projection is plain
 _MODEL = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "head", "head_args")
-_OTHERS = ("trunk", "tied", "gain", "learn_gain", "mixture", "head_rank", "order", "sinusoidal")
+_OTHERS = ("trunk", "tied", "gain", "learn_gain", "order", "sinusoidal")
 
 
 def write_code(folder: Path) -> None:

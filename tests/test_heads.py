@@ -9,19 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from heads import (
-    HEADS,
-    Entmax,
-    Head,
-    OutputHead,
-    Projection,
-    Targets,
-    chunked,
-    chunked_loss,
-    make_head,
-    project,
-)
-from heads.chunked import IN_PLACE, sizes
+from heads import HEADS, Entmax, Head, OutputHead, Projection, Targets, chunked_loss, make_head, project
+from heads.output import sizes
 
 V, C, K = 31, 7, 4  # odd on purpose; the embedding has 64 rows
 # every head as it is by default, and with arguments that take its other branches
@@ -178,12 +167,12 @@ def test_no_grad_computes_no_gradient(monkeypatch):
 
     oh, hidden, targets = output_head("softmax", {}), torch.randn(4, C), random_targets(4)
     want = chunked_loss(hidden, oh.projection.draw(), oh.head, targets)
-    monkeypatch.setattr(chunked, "_add_product", product)
+    monkeypatch.setattr(torch.Tensor, "addmm_", product)
     with torch.no_grad():
         assert torch.equal(chunked_loss(hidden, oh.projection.draw(), oh.head, targets), want)
 
 
-CLOSED_FORMS = [(name, args) for name, args in VARIANTS if HEADS[name] in IN_PLACE]
+CLOSED_FORMS = [(name, args) for name, args in VARIANTS if HEADS[name].gradient]
 
 
 @pytest.mark.parametrize("scale, shift", [(2, 0), (30, 0), (3, -500), (3, 500), (1e4, 0), (0, 0)])
@@ -195,9 +184,12 @@ def test_a_closed_form_is_the_loss(name, args, scale, shift):
     x = z.clone().requires_grad_()
     loss = head.loss(x, targets)
     (grad,) = torch.autograd.grad(loss.sum(), x)
-    ours = IN_PLACE[type(head)](head, z, targets)
+    ours, gradient, at_ids = head.gradient(z, targets)
+    for k in reversed(range(at_ids.shape[1])):
+        rows = (targets.ids[:, k] >= 0).nonzero()[:, 0]
+        gradient[rows, targets.ids[rows, k]] = at_ids[rows, k]
     torch.testing.assert_close(ours, loss.detach(), rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(z, grad, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(gradient, grad, rtol=1e-8, atol=1e-10)
 
 
 def test_heads_of_the_speed_table_have_a_closed_form():
@@ -209,12 +201,12 @@ def test_heads_of_the_speed_table_have_a_closed_form():
 
 @pytest.mark.parametrize("name", ["softmax", "sigmoid"])
 def test_heads_need_no_closed_forms(name, monkeypatch):
-    """With the registry emptied, training has the same losses and gradients but for rounding. Rows have
+    """Without `gradient`, training has the same losses and gradients but for rounding. Rows have
     weights."""
     results = []
     for closed in (True, False):
         if not closed:
-            monkeypatch.setattr(chunked, "IN_PLACE", {})
+            monkeypatch.setattr(HEADS[name], "gradient", None)
         oh, targets = output_head(name, {}), random_targets(10)
         targets = targets._replace(weights=torch.linspace(0.5, 1.5, 10))
         hidden = torch.randn(10, C, generator=torch.Generator().manual_seed(3)).requires_grad_()
@@ -252,7 +244,7 @@ def test_any_number_of_threads_gives_the_same_bits(name):
         hidden = torch.randn(n, C, requires_grad=True)
         try:
             torch.set_num_threads(workers)
-            assert sizes(n, vocab, "cpu").workers == workers
+            assert sizes(n, vocab, torch.device("cpu")).workers == workers
             loss = chunked_loss(hidden, oh.projection.draw(), oh.head, targets, 32)
             assert torch.get_num_threads() == workers
         finally:
@@ -339,7 +331,8 @@ def test_one_thread_adds_up_low_precision_products_in_float32():
         hidden = torch.randn(n, C, requires_grad=True)
         try:
             torch.set_num_threads(workers)
-            assert sizes(n, vocab, "cpu", 200).workers == workers and sizes(n, vocab, "cpu").columns < vocab
+            cut = sizes(n, vocab, torch.device("cpu"), 200)
+            assert cut.workers == workers and cut.columns < vocab
             with torch.autocast("cpu", torch.bfloat16):
                 loss = chunked_loss(hidden, oh.projection.draw(), oh.head, targets, 200)
         finally:

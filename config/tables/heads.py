@@ -17,7 +17,6 @@ rows = [
     "sigmoid_cap",
     "stablemax",
     "harmonic",
-    "mixture",
     "multi_token",
     "token_order",
     "gs_softmax_f1",
