@@ -20,6 +20,7 @@ docs/reproduce_124M.md says how to prepare the text.
 
 import argparse
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -46,14 +47,13 @@ TINY = (
 )
 TEXTS = "--texts=1000 --halves=20"
 TINY_TEXTS = "--texts=20 --halves=2 --prompt_tokens=8 --new_tokens=24 --device=cpu"
-PROTOCOLS = {"": "", "_paper": "--protocol=paper"}  # of a table's texts, by what its name ends with
 
 
 class Part(NamedTuple):
     group: str  # of PARTS
     name: str
     limit: int  # seconds
-    commands: list[list[Any]]  # of Python, one after the other
+    command: list[Any]  # of Python
     run: Path | None = None  # the training whose last validation NLL is kept
 
 
@@ -62,8 +62,8 @@ class Lease:
 
     def __init__(self, args: argparse.Namespace, machine: dict[str, Any]):
         self.args, self.tiny = args, args.size == "tiny"
-        self.out = args.out or REPO / "bench/gpu" / machine["gpu"].replace(" ", "-")
-        self.results = args.out or REPO / "results"
+        self.out = args.out or Path("bench/gpu") / machine["gpu"].replace(" ", "-")
+        self.results = args.out or Path("results")
         self.ends = time.monotonic() + 60 * args.minutes
         self.path = self.out / "summary.json"
         self.parts = json.loads(self.path.read_text())["parts"] if self.path.is_file() else {}
@@ -78,9 +78,7 @@ class Lease:
         if limit > self.ends - time.monotonic():
             return print(f"== {part.name}: not begun, it may take {limit} s", flush=True)
         print(f"== {part.name}: at most {limit} s", flush=True)
-        begun, code = time.monotonic(), 0
-        for command in part.commands:
-            code = code or self.call(command, limit - (time.monotonic() - begun))
+        begun, code = time.monotonic(), self.call(part.command, limit)
         self.failed = self.failed or code != 0
         self.parts[part.name] = {"exit_code": code, "seconds": round(time.monotonic() - begun, 1)}
         if part.run and not code:
@@ -91,7 +89,7 @@ class Lease:
 
     def call(self, command: list[Any], limit: float) -> int:
         """The exit code of a command; 124 if it did not end within its limit, and was told to."""
-        process = subprocess.Popen([sys.executable, *map(str, command)], cwd=REPO)
+        process = subprocess.Popen([sys.executable, *map(str, command)])
         try:
             return process.wait(limit)
         except subprocess.TimeoutExpired:
@@ -115,15 +113,16 @@ class Lease:
         """The parts in their order. What a later one asks for may hang on how an earlier one ended."""
         args, tiny, out = self.args, self.tiny, self.out
         device = ["--device", "cpu" if tiny else "cuda"]
-        yield Part("tests", "tests", 120, [["-m", "pytest", "tests/test_gpu.py", "-m", "gpu", "-q"]])
+        yield Part("tests", "tests", 180, ["-m", "pytest", "tests/test_gpu.py", "-m", "gpu", "-q"])
 
         size = ["--size=tiny", "--windows=16", "--rounds=1"] if tiny else ["--size=124M-1024", "--rounds=20"]
         timed = [*device, "--data=random", *size, "--rows"]
         beside = ["--nanogpt", args.nanogpt] if args.nanogpt else []
-        steps = [["bench/training.py", *timed, *beside, "--out", out / "training.json"]]
+        command = ["bench/training.py", *timed, *beside, "--out", out / "training.json"]
+        yield Part("training", "training", 150, command)
         if args.before:
-            steps.append([args.before / "bench/training.py", *timed, "--out", out / "training_before.json"])
-        yield Part("training", "training", 180, steps)
+            command = [args.before / "bench/training.py", *timed, "--out", out / "training_before.json"]
+            yield Part("training", "training before", 90, command)
 
         common = f"{TINY if tiny else ''} {args.flags}".split()
         short = [] if tiny else ["--max_steps=800", "--eval_interval=800"]
@@ -132,47 +131,46 @@ class Lease:
             flags = [*recipe.split(), *short, *common, f"--name={name}", f"--out_dir={run}"]
             resume = ["--resume"] * (run / "last").is_dir()
             command = ["train.py", "config/baseline.py", "config/brief_124M.py", *flags, *resume]
-            yield Part("trials", name, 120, [command], run)
+            yield Part("trials", name, 120, command, run)
 
-        if (recipe := self.recipe()) is None:
-            print("== 124M: no trial has ended, so it has no recipe", flush=True)
-        else:
-            yield from self.table("124M", "heads_124M", 330, recipe, "" if tiny else TEXTS, PROTOCOLS)
-        yield from self.table("12M", "sig_gpt_12M", 150, "", "", {"": ""})
+        if (recipe := self.recipe()) is not None:
+            both = {"": TEXTS, "_paper": f"{TEXTS} --protocol=paper"}
+            yield from self.table("124M", "heads_124M", 300, recipe, both)
+        elif "124M" in args.parts:
+            print("== 124M: no trial has ended well, so it has no recipe", flush=True)
+        yield from self.table("12M", "sig_gpt_12M", 150, "", {"": ""})
 
-        size = (
-            ["--rows=16", "--dim=8", "--vocab", "70", "--rounds=1"] if tiny else ["--rows=8192", "--dim=768"]
+        size = "--rows=16 --dim=8 --vocab 70 --rounds=1" if tiny else "--rows=8192 --dim=768"
+        yield Part(
+            "heads", "heads", 300, ["bench/heads.py", *device, *size.split(), "--out", out / "heads.json"]
         )
-        yield Part("heads", "heads", 300, [["bench/heads.py", *device, *size, "--out", out / "heads.json"]])
         size = ["--size=tiny", "--tokens=5", "--rounds=1"] if tiny else ["--batches", "1", "64"]
         command = ["bench/sampling.py", *device, *size, *beside, "--out", out / "sampling.json"]
-        yield Part("sampling", "sampling", 300, [command])
+        yield Part("sampling", "sampling", 300, command)
 
     def table(
-        self, group: str, name: str, limit: int, recipe: str, texts: str, protocols: dict[str, str]
+        self, group: str, table: str, limit: int, recipe: str, evaluations: dict[str, str]
     ) -> Iterator[Part]:
-        """A part for each row of a table: trains it, and measures it beside those that ended well."""
-        from runtime.configurator import read_config
+        """A part for each row of a table and each evaluation, by what its name ends with: the first trains
+        the row, each measures it beside those that ended well."""
+        from runtime.configurator import read_config  # pydantic, which may be missing
 
-        config, good = read_config(REPO / f"config/tables/{name}.py"), []
+        config, good = read_config(f"config/tables/{table}.py"), []
         flags = " ".join([config.get("flags", ""), recipe, TINY if self.tiny else "", self.args.flags])
         for row in config["rows"]:
-            title = f"{group} {row.split()[0]}"
+            name = f"{group} {row.split()[0]}"
             asked = [f"--rows={[*good, row]}", f"--flags={flags}", f"--results={self.results}"]
-            asked += [f"--runs={self.runs(name)}", *["--seeds=[1]"] * self.tiny]
-            commands = [
-                [
-                    *("table.py", f"config/tables/{name}.py", *asked, f"--name={name}{end}"),
-                    f"--evaluate={TINY_TEXTS if self.tiny else texts} {protocol}",
-                ]
-                for end, protocol in protocols.items()
-            ]
-            yield Part(group, title, limit, commands)
-            good += [row] if self.ended_well(title) else []
+            asked += [f"--runs={self.runs(table)}", *["--seeds=[1]"] * self.tiny]
+            for end, texts in evaluations.items():
+                measured = f"--evaluate={texts} {TINY_TEXTS if self.tiny else ''}"
+                command = ["table.py", f"config/tables/{table}.py", *asked, f"--name={table}{end}"]
+                if not end or self.ended_well(name):
+                    yield Part(group, name + end, limit if not end else 120, [*command, measured])
+            good += [row] if self.ended_well(name) else []
 
     def runs(self, name: str) -> Path:
         """The folder of a table's runs."""
-        return self.out / "runs" / name if self.tiny else REPO / "out" / name
+        return (self.out / "runs" if self.tiny else Path("out")) / name
 
 
 def main() -> int:
@@ -181,7 +179,7 @@ def main() -> int:
     p.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, metavar="PART")
     p.add_argument("--size", choices=("124M", "tiny"), default="124M")
     for name in ("--nanogpt", "--before", "--out"):
-        p.add_argument(name, type=lambda path: Path(path).resolve(), metavar="DIR")
+        p.add_argument(name, type=lambda path: Path(os.path.relpath(path, REPO)), metavar="DIR")
     p.add_argument("--flags", default="", help="of train.py, given to all trainings: --flags=--dataset=NAME")
     args = p.parse_args()
     tiny = args.size == "tiny"
@@ -197,6 +195,7 @@ def main() -> int:
         p.exit(2, "gpu.py: torch sees no CUDA GPU here: --size tiny goes through the list on a CPU\n")
     from bench.common import machine
 
+    os.chdir(REPO)  # rows have their command in them: no path of this machine
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     lease = Lease(args, machine("cpu" if tiny else "cuda"))
     for part in lease.plan():

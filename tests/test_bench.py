@@ -181,7 +181,7 @@ def lease(tmp_path):
 
 
 def part(name: str, code: str, limit: int = 30) -> gpu.Part:
-    return gpu.Part("tests", name, limit, [["-c", code]])
+    return gpu.Part("tests", name, limit, ["-c", code])
 
 
 def exit_codes(out: Path) -> dict[str, int]:
@@ -211,8 +211,12 @@ def test_gpu_rows_share_the_recipe_of_the_best_trial(lease):
     for name, nll in zip(gpu.RECIPES, (4.0, 3.0, 5.0)):
         some.parts[name] = {"exit_code": 0, "val_nll": nll}
     rows = [p for p in some.plan() if p.group == "124M"]
-    assert len(rows) == 9 and all(gpu.RECIPES["muon"] in arg for p in rows for arg in p.commands[0][3:4])
-    assert rows[2].commands[0][2] == "--rows=['bayes_gpt']"  # for no row before it has ended well
+    assert len(rows) == 9 and all(gpu.RECIPES["muon"] in p.command[3] for p in rows)
+    assert rows[2].command[2] == "--rows=['bayes_gpt']"  # for no row before it has ended well
+    some.parts["124M baseline"] = {"exit_code": 0}
+    rows = [p for p in some.plan() if p.group == "124M"]
+    assert [p.name for p in rows[:3]] == ["124M baseline", "124M baseline_paper", "124M smooth_gpt_10"]
+    assert rows[2].command[2] == "--rows=['baseline', 'smooth_gpt_10']"
 
 
 @pytest.mark.parametrize("args", ["", "--size tiny"])  # no GPU; no place for what is no result
@@ -238,6 +242,7 @@ def test_gpu_on_a_cpu(tmp_path):
     finally:
         shutil.rmtree(prepared, ignore_errors=True)
     codes = exit_codes(out)
+    assert str(tmp_path) not in (out / "summary.json").read_text()
     assert done.returncode == 0 and set(codes.values()) == {0}, codes
     for name, rows in (("heads_124M", 9), ("heads_124M_paper", 9), ("sig_gpt_12M", 6)):
         measured = [row for row in Store(out / f"{name}.jsonl").rows("text") if not row.get("reference")]
