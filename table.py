@@ -21,7 +21,7 @@ machines: --commands, see docs/several_machines.md.
 from evaluation.settings import Measuring, TableConfig, TextsConfig
 from runtime.door import Program
 
-program = Program(__name__, __doc__, TableConfig, "scipy", "tabulate", "sacrebleu", "matplotlib", "optuna")
+program = Program(__name__, __doc__, TableConfig, "scipy", "tabulate", "sacrebleu", "matplotlib")
 
 import sys
 from dataclasses import replace

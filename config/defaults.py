@@ -59,6 +59,7 @@ class TrainConfig:
     head_args: dict = field(default_factory=dict)  # its constructor's arguments; --head_args.eps=0.1 sets one
     gain: float = 1.0               # g of the logits z = g h W^T + b; softmax: one over the temperature
     learn_gain: bool = False        # g is trained, and starts at `gain`
+    unigram_bias: bool = False      # the output bias starts at the log frequencies of the train tokens
     auxiliary: str = ""             # a loss beside the head's: "multi_token", "token_order" or "mu_loss"
     auxiliary_args: dict = field(default_factory=dict)  # as head_args
     tied: bool = True               # the projection's weights are the token embedding; False: their own

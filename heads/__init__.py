@@ -54,6 +54,7 @@ from .softmax import (
     SigSoftmax,
     SoftCap,
     Softmax,
+    SoftmaxBias,
     StableMax,
 )
 from .sparse import Entmax, Entmax15, Sparsemax, SparseSoftmax
@@ -61,6 +62,7 @@ from .taylor import SMTaylor, Taylor, TaylorInf
 
 HEADS: dict[str, type[Head]] = {
     "softmax": Softmax,
+    "softmax_bias": SoftmaxBias,
     "label_smoothing": LabelSmoothing,
     "sigmoid": Sigmoid,
     "gs_softmax_f1": GSSoftmaxF1,

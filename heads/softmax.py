@@ -41,6 +41,13 @@ class Softmax(Head):
         return F.log_softmax(self.link(logits), dim=-1)
 
 
+class SoftmaxBias(Softmax):
+    """Softmax with a trained output bias. With `unigram_bias` it starts at the log frequencies of the train
+    tokens. Source: Meister et al. 2023, arXiv 2212.09686."""
+
+    bias = 0.0
+
+
 class LabelSmoothing(Softmax):
     """Softmax trained towards y_t = 1 - eps, eps/(V-1) elsewhere; scored without smoothing.
 

@@ -1,20 +1,23 @@
 """Each script of bench/ runs to its end at a tiny size and writes what it should. Nothing here is timed."""
 
+import argparse
 import importlib
 import json
+import math
 import os
-import re
+import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from bench import common, training
+from bench import common, gpu, training
 from data.prepared import load_tokenizer
 from data.tokens import open_tokens
+from measures.store import Store
 from runtime import device
+from tests.conftest import synthetic_text
 
 BENCH = Path(common.__file__).parent
 REPO = BENCH.parent
@@ -58,15 +61,6 @@ def test_training(bench, token_folder, capsys):
     assert report["results"][0].keys() >= {"seconds", "tokens_per_s", "losses", "peak_mb"}
 
 
-def test_metrics(bench):
-    report = bench("metrics", "--texts", "8", "12", "--words=20", "--rounds=1", "--set=5", "--some=2")
-    ours, libraries = report["results"][:2], report["results"][2:]
-    assert [(r["program"], r["texts"]) for r in ours] == [("metrics.self_bleu_sacre", n) for n in (8, 12)]
-    assert [(r["program"], r["equal"], r["set"], r["scored"], r["others"]) for r in libraries] == [
-        ("sacrebleu", True, 5, 2, 7)
-    ]
-
-
 @pytest.mark.slow
 def test_sampling(bench, capsys):
     report = bench(
@@ -76,24 +70,6 @@ def test_sampling(bench, capsys):
     programs = [r["program"] for r in report["results"]]
     assert programs == ["ours, float32", "transformers, float32"]
     assert all(r["batch"] == 2 and r.keys() >= {"seconds", "tokens_per_s"} for r in report["results"])
-
-
-def test_exactness(bench):
-    report = bench("exactness", "--texts=300", "--seeds=2", "--length=12")
-    short, rounds = report["results"]["short"], report["results"]["rounds"]
-    assert rounds.keys() >= {"product", "step", "permutation"}
-    assert set(rounds["product"]["speculative"]) == {1}  # independent places: all in one round
-    missed = {name: row["total_variation"] for name, row in short["step"].items()}
-    assert any(first != second for first, second in missed.values())
-    exact = ("random order", "confidence", "speculative")
-    assert max(max(missed[s]) for s in exact) < 0.12  # 300 draws of 6 texts
-    assert min(missed["confidence, 4 a pass"]) > 0.3
-
-
-def test_optimizer(bench):
-    report = bench("optimizer", "--rounds=1", "--overlay=tiny")
-    programs = ["adamw", "muon", "torch.optim.Muon, matrices alone"]
-    assert [r["program"] for r in report["results"]] == programs * (len(report["results"]) // 3)
 
 
 def test_a_served_program_times_itself_and_takes_turns(tmp_path):
@@ -161,91 +137,87 @@ def test_both_kinds_of_cpu_were_measured_with_the_same_arguments(name):
         assert reports[0].get(key) == reports[1].get(key), key
 
 
-# ---- bench/gpu.sh
+# ---- bench/gpu.py
 
 
-def python_that(folder: Path, *cases: str) -> dict[str, str]:
-    """Has bench/gpu.sh start another program for Python; it ends at once but for `cases` of its first
-    argument.
-    """
-    stub = folder / "python"
-    stub.write_text(
-        "\n".join(["#!/bin/sh", 'case "$1" in', f'-) exec "{sys.executable}" "$@" ;;', *cases, "esac"])
+@pytest.fixture
+def lease(tmp_path):
+    """lease(MINUTES): of a run of bench/gpu.py whose results go to tmp_path."""
+
+    def make(minutes: float) -> gpu.Lease:
+        args = argparse.Namespace(
+            size="124M", out=tmp_path, minutes=minutes, parts=gpu.PARTS, flags="", nanogpt=None, before=None
+        )
+        return gpu.Lease(args, {"gpu": None})
+
+    return make
+
+
+def part(name: str, code: str, limit: int = 30) -> gpu.Part:
+    return gpu.Part("tests", name, limit, ["-c", code])
+
+
+def exit_codes(out: Path) -> dict[str, int]:
+    parts = json.loads((out / "summary.json").read_text())["parts"]
+    return {name: p["exit_code"] for name, p in parts.items()}
+
+
+def test_gpu_parts_do_not_stop_each_other_and_are_not_run_again(lease, tmp_path):
+    begun = tmp_path / "begun"
+    parts = [
+        part("fails", "raise SystemExit(3)"),
+        part("well", f"open({str(begun)!r}, 'a').write('.')"),
+        part("too long", "raise SystemExit(4)", limit=600),
+        part("hangs", "import time; time.sleep(60)", limit=1),
+    ]
+    for _ in range(2):
+        some = lease(1)
+        for each in parts:
+            some.run(each)
+    assert exit_codes(tmp_path) == {"fails": 3, "well": 0, "hangs": 124}
+    assert begun.read_text() == "." and some.failed
+
+
+def test_gpu_rows_share_the_recipe_of_the_best_trial(lease):
+    some = lease(1)
+    assert some.recipe() is None and {p.group for p in some.plan()} == {*gpu.PARTS} - {"124M"}
+    for name, nll in zip(gpu.RECIPES, (4.0, 3.0, 5.0)):
+        some.parts[name] = {"exit_code": 0, "val_nll": nll}
+    rows = [p for p in some.plan() if p.group == "124M"]
+    assert len(rows) == 9 and all(gpu.RECIPES["muon"] in p.command[3] for p in rows)
+    assert rows[2].command[2] == "--rows=['bayes_gpt']"  # for no row before it has ended well
+    some.parts["124M baseline"] = {"exit_code": 0}
+    rows = [p for p in some.plan() if p.group == "124M"]
+    assert [p.name for p in rows[:3]] == ["124M baseline", "124M baseline_paper", "124M smooth_gpt_10"]
+    assert rows[2].command[2] == "--rows=['baseline', 'smooth_gpt_10']"
+
+
+@pytest.mark.parametrize("args", ["", "--size tiny"])  # no GPU; no place for what is no result
+def test_gpu_refuses(args):
+    command = [sys.executable, BENCH / "gpu.py", *args.split()]
+    done = subprocess.run(
+        command, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True
     )
-    stub.chmod(0o755)
-    return {**os.environ, "PY": str(stub), "HOME": "/home/somebody"}
-
-
-def summary(out: Path) -> dict[str, int]:
-    return {
-        part["part"]: part["exit_code"] for part in json.loads((out / "summary.json").read_text())["parts"]
-    }
-
-
-def test_gpu_parts_do_not_stop_each_other(tmp_path):
-    out = tmp_path / "results"
-    env = python_that(tmp_path, 'bench/training.py) echo "in $PWD and $HOME/x"; exit 3 ;;')
-    command = [BENCH / "gpu.sh", "--device", "cpu", "--size", "tiny", "--out", out]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and str(out) in done.stdout
-    assert summary(out) == {"machine": 0, "torch": 0, "tests": 0, "training": 3, "sampling": 0, "heads": 0}
-    assert (out / "training.log").read_text() == "in . and ~/x\n"
-    assert (
-        str(REPO) not in (out / "summary.json").read_text()
-        and str(out) not in (out / "summary.json").read_text()
-    )
-    assert sorted(path.suffix for path in out.iterdir()) == [".json"] + [".log"] * 6
-
-
-def test_gpu_some_parts(tmp_path):
-    script, out, env = (BENCH / "gpu.sh").read_text(), tmp_path / "results", python_that(tmp_path)
-    known = re.search('^known="(.*)"$', script, re.M)[1].split()
-    assert set(known) == set(re.findall(r"\bpart ([a-z0-9-]+) \d", script))
-
-    def run(parts: str) -> int:
-        command = [BENCH / "gpu.sh", *"--device cpu --size tiny --out".split(), out, "--parts", parts]
-        return subprocess.run(command, env=env, capture_output=True, timeout=60).returncode
-
-    assert run("training-1024") == 2 and not list(out.iterdir())  # none at this size
-    assert run("heads,torch") == 0 and summary(out) == {"torch": 0, "heads": 0}
-    assert run("machine") == 0 and summary(out) == {"torch": 0, "heads": 0, "machine": 0}
-
-
-def test_gpu_stopped(tmp_path):
-    out = tmp_path / "results"
-    env = python_that(tmp_path, '-m) echo "$$" > "$(dirname "$0")/pid"; exec sleep 100 ;;')
-    command = [BENCH / "gpu.sh", "--device", "cpu", "--size", "tiny", "--out", out]
-    script = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while not ((tmp_path / "pid").is_file() and (tmp_path / "pid").read_text()):
-        assert script.poll() is None
-        time.sleep(0.05)
-    script.terminate()
-    assert script.wait(60) == 130
-    assert summary(out) == {"machine": 0, "torch": 0}
-    with pytest.raises(ProcessLookupError):
-        os.kill(int((tmp_path / "pid").read_text()), 0)
-
-
-@pytest.mark.parametrize(
-    "args", ["--device tpu", "--size 30M", "--out", "--what x", "--device cpu", "--parts tests,x"]
-)
-def test_gpu_refuses(tmp_path, args):
-    command = [BENCH / "gpu.sh", *args.split()]
-    done = subprocess.run(command, env=python_that(tmp_path), capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and done.stderr.startswith("gpu.sh: ") and len(done.stderr.splitlines()) == 1
+    assert done.returncode == 2 and done.stderr.startswith("gpu.py: ") and done.stderr.count("\n") == 1
 
 
 @pytest.mark.slow
 def test_gpu_on_a_cpu(tmp_path):
-    command = [BENCH / "gpu.sh", "--device", "cpu", "--size", "tiny", "--out", tmp_path / "results"]
-    done = subprocess.run(command, env={**os.environ, "PY": sys.executable}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
-    assert set(summary(tmp_path / "results").values()) == {0}
-    assert {path.stem for path in (tmp_path / "results").glob("*.json")} == {
-        "summary",
-        "training",
-        "sampling",
-        "heads",
-    }
-    for path in (tmp_path / "results").iterdir():
-        assert str(REPO) not in path.read_text() and str(tmp_path) not in path.read_text()
+    """The whole list, on a text of made-up words."""
+    source, out = tmp_path / "gpu-dry-run", tmp_path / "out"
+    for seed, split in enumerate(("train", "validation", "test")):
+        (source / split).mkdir(parents=True)
+        (source / split / "text.txt").write_text(synthetic_text(400, seed))
+    command = [sys.executable, BENCH / "gpu.py", "--size=tiny", "--minutes=60", "--out", out]
+    prepared = REPO / "data/text/bpe300-gpu-dry-run"
+    try:
+        done = subprocess.run([*command, f"--flags=--source={source} --tokenizer=bpe300"])
+    finally:
+        shutil.rmtree(prepared, ignore_errors=True)
+    codes = exit_codes(out)
+    assert str(tmp_path) not in (out / "summary.json").read_text()
+    assert done.returncode == 0 and set(codes.values()) == {0}, codes
+    for name, rows in (("heads_124M", 9), ("heads_124M_paper", 9), ("sig_gpt_12M", 6)):
+        measured = [row for row in Store(out / f"{name}.jsonl").rows("text") if not row.get("reference")]
+        assert len(measured) == rows and all(math.isfinite(row["self_bleu"]) for row in measured)
+    assert {path.stem for path in out.glob("*.json")} == {"summary", "training", "heads", "sampling"}

@@ -528,7 +528,7 @@ def plain(name: str, args: dict, z: torch.Tensor, targets: Targets) -> tuple[tor
 
     softmax = torch.softmax(z, 1)
     categorical = torch.distributions.Categorical(probs=softmax)
-    if name == "softmax":
+    if name in ("softmax", "softmax_bias"):  # the bias is the projection's
         p = softmax
         return nll(p), p
     if name == "label_smoothing":

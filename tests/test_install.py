@@ -151,11 +151,7 @@ def test_trains_and_samples_with_the_base_packages_alone(nanoheads, site, tmp_pa
     "arguments, packages, extras",
     [
         (["eval_diversity", "out/x"], "scipy, tabulate, sacrebleu and matplotlib are", "tables"),
-        (
-            ["table", "config/tables/heads.py"],
-            "scipy, tabulate, sacrebleu, matplotlib and optuna are",
-            "tables",
-        ),
+        (["table", "config/tables/heads.py"], "scipy, tabulate, sacrebleu and matplotlib are", "tables"),
         (["report", "results/heads"], "jinja2, scipy, tabulate, matplotlib and sacrebleu are", "tables"),
         pytest.param(
             ["labs/embeddings/draw", "results/heads", "--scorer=x"],

@@ -131,6 +131,15 @@ def test_the_kl_counts_once_per_training_token(trainer, tiny):
         torch.testing.assert_close(with_kl[name] - without[name], share, rtol=1e-2, atol=1e-6)
 
 
+def test_a_bias_starts_at_the_log_frequencies(trainer, tiny):
+    t = trainer(tiny(head="sigmoid", unigram_bias=True))
+    ids = t.task.train.ids.tolist()
+    want = [math.log((ids.count(v) + 1) / (len(ids) + VOCAB)) for v in range(VOCAB)]
+    torch.testing.assert_close(t.model.head.projection.bias.data, torch.tensor(want))
+    with pytest.raises(ValueError, match="unigram_bias"):
+        trainer(tiny(unigram_bias=True))  # softmax has none
+
+
 def test_gradient_clipping(trainer, tiny):
     norm = lambda grads: torch.stack([g.norm() for g in grads.values()]).norm().item()
     free = norm(gradients(trainer(tiny(grad_clip=0.0)))[1])

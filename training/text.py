@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 
 from augment import Labels
 from config.defaults import TrainConfig
@@ -20,6 +21,7 @@ from evaluation.spent import spent_by
 from evaluation.windows import Window, document_windows, training_windows
 from heads import Weights
 from model import LanguageModel
+from runtime.errors import UserError
 from runtime.processes import Processes
 from training.evaluator import Evaluator
 from training.task import Evaluation
@@ -58,6 +60,12 @@ class TextTask:
 
     def source(self, model: LanguageModel, procs: Processes) -> BatchSource:
         c = self.config
+        if c.unigram_bias and not c.init_from:
+            counts = np.bincount(self.train.ids, minlength=self.info["vocab_size"]) + 1
+            bias = model.head.projection.bias
+            if bias is None:
+                raise UserError(f"unigram_bias: the head {c.head!r} has no bias")
+            bias.data.copy_(torch.from_numpy(np.log(counts / counts.sum())))
         labels = Labels(c, self.train, procs.device, model.head.head, procs.first)
         self.info |= {"teacher_sha256": labels.teacher, "teacher_weights": labels.teacher_weights}
         self.info["teacher_spent"] = spent_by(c.teacher) if labels.teacher_weights else None

@@ -1,0 +1,2 @@
+# Softmax with a trained output bias, which starts at 0.
+head = "softmax_bias"
