@@ -284,7 +284,7 @@ def test_the_demo_asks_for_what_its_models_read():
         c = TrainConfig.read([f"config/{row}.py", "config/tiny.py"])
         assert first_comment(row) and c.dataset == "grammar"
     asked = [int(p) + int(n) for p, n in re.findall(r"--prompt_tokens (\d+) --new_tokens (\d+)", demo)]
-    assert len(asked) == 2 and max(asked) <= c.block_size
+    assert len(asked) == 1 and max(asked) <= c.block_size
 
 
 def test_a_head_and_a_corpus_that_say_nothing_are_named_alone(tmp_path, monkeypatch):
@@ -615,6 +615,13 @@ def test_tokens_are_shaded_by_what_is_chosen(opened):
         page.locator(f"input[value={value}]").check()
         by[value] = page.evaluate(colour)
     assert len(set(by.values())) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1200, 1280, 1440])
+def test_no_row_is_cut_beside_the_truth(opened, width):
+    widths = "a => a.map(e => [e.scrollWidth, e.clientWidth])"
+    assert all(w <= c for w, c in opened(width).eval_on_selector_all(".places .scroll", widths))
 
 
 @pytest.mark.slow
