@@ -240,7 +240,8 @@ def load(
         progress = _read_progress(path / part, run)
         part = "model.safetensors"
         tensors = load_file(path / part) if weights else {}
-        if optimizer and progress.get("weights_sha256", digest := weights_digest(path)) != digest:
+        saved = progress.pop("weights_sha256", None)  # an earlier version has none
+        if optimizer and saved and saved != weights_digest(path):
             raise ValueError("its SHA-256 is not the one in progress.json")
         part = "optimizer.pt"
         with warnings.catch_warnings(action="ignore"):  # about pickles that torch then refuses

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ def read_gpt2(name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         sizes, state = _nanogpt(name) if Path(name).is_file() else _transformers(name)
         vocab, tokenizer = sizes["vocab_size"], _tokenizer_beside(name, sizes["vocab_size"])
-        size = GPTConfig(**sizes | {"vocab_size": tokenizer.vocab_size})
+        size = replace(GPTConfig(*sizes.values()), vocab_size=tokenizer.vocab_size)
         if vocab not in (size.vocab_size, size.padded_vocab):  # nanoGPT's are padded as ours
             raise UserError(f"it has {vocab} tokens, its tokenizer {tokenizer.name} has {size.vocab_size}")
         weights = {f"trunk.{key}": w.detach().float() for key, w in state.items()}
@@ -125,7 +125,7 @@ def _sizes(config: dict[str, Any]) -> dict[str, int]:
     sizes = {key: config[key] for key in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd")}
     if not all(type(n) is int for n in sizes.values()):
         raise UserError(f"its sizes are {sizes}, not whole numbers")
-    check_model(GPT.size(GPTConfig(**sizes)), each=8)  # transformers' copy and this one
+    check_model(GPT.size(GPTConfig(*sizes.values())), each=8)  # transformers' copy and this one
     return sizes
 
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
@@ -91,7 +92,7 @@ def start_wandb(c: "TrainConfig", settings: dict[str, Any]) -> Tracker:
     kept = Path(c.out_dir) / "wandb_id.txt"
     if not (c.resume and kept.is_file()):
         with replacing(kept) as file:
-            file.write(wandb.util.generate_id().encode())
+            file.write(secrets.token_hex(4).encode())
     id = typed("wandb_id.txt", read_text(kept).strip(), WandbId)
     about: dict[str, Any] = {"project": c.wandb_project, "name": c.name, "config": settings}
     return wandb.init(**about, dir=c.out_dir, mode=mode, id=id, resume="allow")

@@ -30,7 +30,7 @@ class Progress(tqdm):
         return None
 
     def close(self) -> None:
-        if self.in_file and not self.disable:
-            self.disable = True
+        if self.in_file:
+            self.disable: bool = True  # tqdm would write the bar once more
             self._decr_instances(self)
         super().close()

@@ -285,7 +285,7 @@ def test_what_best_is_judged_by_stays(run, tiny):
     c = tiny(max_steps=2, lr_decay_steps=4)
     assert run(c) == 0
     c.max_steps, c.resume, c.eval_windows = 4, True, 3
-    with pytest.raises(ValueError, match="eval_windows was 0 and is now 3; give the files and flags"):
+    with pytest.raises(ValueError, match="eval_windows was 0 and is now 3"):
         run(c)
 
 
@@ -537,7 +537,7 @@ def test_fewer_steps_than_are_done_are_refused(run, tiny):
     c = tiny(max_steps=4, lr_decay_steps=9)
     assert run(c) == 0
     c.resume, c.max_steps = True, 3
-    with pytest.raises(ValueError, match="max_steps = 3, but the run is at step 4 already"):
+    with pytest.raises(ValueError, match="max_steps = 3, but .* is at step 4"):
         run(c)
 
 
