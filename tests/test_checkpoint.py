@@ -408,7 +408,9 @@ def test_weights_of_eight_bits_are_refused(last):
         load_model(last)
 
 
-@pytest.mark.parametrize("content", ["{", '{"step": 7, "best_val_nll": NaN}', '{"step": NaN}', '{"step": "7"}'])
+@pytest.mark.parametrize(
+    "content", ["{", '{"step": 7, "best_val_nll": NaN}', '{"step": NaN}', '{"step": "7"}']
+)
 def test_progress_that_is_no_number_is_refused(last, content):
     (last / "progress.json").write_text(content)
     with pytest.raises(ValueError, match="progress.json"):

@@ -486,13 +486,24 @@ def test_a_report_of_a_table_and_runs(folder, trained_runs, seeds, tmp_path, cap
     assert bars and all(0 <= float(style.removeprefix("--p:")) for style in bars)
 
 
+@pytest.mark.parametrize("table", [True, False])
+def test_prompts_are_as_long_as_the_tables(folder, trained_runs, seeds, tmp_path, table):
+    """Without a table a third of what the runs read, if that is less than usual."""
+    out, shown = tmp_path / "r.html", [str(seeds)] * table + [str(trained_runs[1])]  # which reads 31
+    assert report.main([*shown, f"--data={folder}", f"--out={out}", "--prompts=1", "--device=cpu"]) == 0
+    page = Page(out.read_text(encoding="utf-8"))
+    tokens = [a for tag, a in page.tags if a.get("class", "").startswith("token")]
+    assert len(tokens) == 31 - (4 if table else 10)
+
+
 # ---- mistakes
 
 
 @pytest.mark.parametrize(
     "flags, says",
     [
-        (["--prompt_tokens=30"], "prompt_tokens . new_tokens = 90: these models read 31"),
+        (["--prompt_tokens=31"], "prompt_tokens . new_tokens = 32: these models read 31"),
+        (["--new_tokens=30"], "prompt_tokens . new_tokens = 40: these models read 31"),
         (["--prompts=0"], "prompts = 0: must be at least 1"),
         (["--data=/nowhere"], "no token file|nowhere"),
         (["nowhere"], "'nowhere' is neither a table nor a run"),
