@@ -8,13 +8,14 @@ labs/LAB/PROGRAM is a program of a lab, such as labs/images/sample. In a checkou
 `nanoheads train ...`. Config files are found from the current folder, else among nanoHeads' own. Prepared
 data go to data/ and runs to out/ of the current folder. --version says which nanoHeads this is.
 
-Some commands need more packages than a training. pip install "nanoheads[EXTRA]" adds them, and EXTRA is
+Some commands need more packages than a training, and name those that are missing. In a checkout
+pip install ".[EXTRA]" adds them, and EXTRA is
 
     tables      eval_diversity, table and report
     hub         data sets and models of the Hugging Face hub; export
     images      scikit-learn's digits; embeddings
     bayes       the Bayesian projection
-    wandb, trackio, mauve       these trackers, and the column MAUVE of eval_diversity
+    wandb, mauve                the tracker, and the column MAUVE of eval_diversity
     all         all of these
 """
 

@@ -25,7 +25,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from tqdm import tqdm
 
 from data.batches import Windows
 from data.labels import (
@@ -42,21 +41,20 @@ from data.labels import (
 )
 from data.prepared import prepared
 from data.tokens import TokenFile, open_tokens
-from heads import Head, Targets, make_head
-from model import LanguageModel
-from runtime.checkpoint import is_run, load_model, weights_digest
+from heads import Head, Targets
+from runtime.checkpoint import load_model, weights_digest
 from runtime.configurator import cli
 from runtime.device import autocast, get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
 from runtime.files import lock_of, locked, write_json
-from runtime.gpt2 import from_gpt2, vocabulary_of
+from runtime.progress import Progress
+from runtime.resume import refuse_other_tokens
 
 
 class Teacher:
-    """A language model that proposes: one of our runs, or a hub name or transformers folder of a
-    GPT2LMHeadModel.
+    """A language model that proposes: one of our runs, or a GPT-2 of another program (runtime/gpt2.py).
 
-    UserError if its vocabulary is not the corpus's, or its block is shorter than the student's.
+    UserError if its tokenizer is not the corpus', or its block is shorter than the student's.
     """
 
     def __init__(
@@ -64,31 +62,18 @@ class Teacher:
         name: str,
         tokenizer: str,
         fingerprint: str,
-        vocab_size: int,
         block_size: int,
         device: torch.device | str = "cpu",
         dtype: str = "float32",
     ):
-        self.weights_sha256 = None  # of one of our runs
-        if is_run(name):
-            self.model, ckpt = load_model(name)
-            self.weights_sha256 = weights_digest(ckpt.path)
-            has = (ckpt.config["tokenizer"], ckpt.config["tokenizer_fingerprint"], ckpt.config["vocab_size"])
-        else:
-            trunk = from_gpt2(name)
-            self.model = LanguageModel(trunk, make_head("softmax", trunk.config.vocab_size, trunk.embedding))
-            has = vocabulary_of(trunk, tokenizer, fingerprint)
+        self.model, ckpt = load_model(name, hub=True)
+        self.weights_sha256 = None if ckpt.foreign else weights_digest(ckpt.path)
+        refuse_other_tokens("teacher", name, ckpt.config, tokenizer, fingerprint)
         order = self.model.trunk.config.order
         if order != "left_to_right":
             raise UserError(
                 f"the teacher {name!r} reads in another order ({order}) than left to right: choose a teacher "
                 "that was trained with order = 'left_to_right'"
-            )
-        if has != (tokenizer, fingerprint, vocab_size):
-            raise UserError(
-                f"the teacher {name!r} has another vocabulary ({has[0]}, {has[2]} tokens) than the corpus "
-                f"({tokenizer}, {vocab_size} tokens): choose a teacher trained on the same token files, or "
-                "prepare the corpus with the teacher's tokenizer"
             )
         reads = self.model.trunk.context
         if reads < block_size:
@@ -218,7 +203,7 @@ def build_store(
         try:
             stack.enter_context(locked(lock_of(path), timeout=0))
         except filelock.Timeout:
-            tqdm.write(f"another process is building {path}: waiting for it")
+            print(f"another process is building {path}: waiting for it")
             stack.enter_context(locked(lock_of(path)))
         if not (meta.is_file() and path.is_file()):  # else it was finished meanwhile
             _build(path, teacher, windows, settings, record, batch)
@@ -242,7 +227,7 @@ def _build(
             "space"
         )
     T = windows.block_size
-    tqdm.write(
+    print(
         f"building {path}, {len(windows) * record.itemsize / 1e6:,.1f} MB: {settings.count(T)} of {T} "
         f"positions, {record['ids'].shape[1]} candidates at each"
         + f"; {done:,} of {len(windows):,} windows are there"
@@ -253,7 +238,9 @@ def _build(
         if not done:
             f.write(MAGIC)
         title = f"labels by {teacher.name}"
-        with tqdm(total=len(windows) * T, initial=done * T, unit="tok", unit_scale=True, desc=title) as bar:
+        with Progress(
+            total=len(windows) * T, initial=done * T, unit="tok", unit_scale=True, desc=title
+        ) as bar:
             for start in range(done, len(windows), batch):
                 indices = np.arange(start, min(start + batch, len(windows)))
                 out = np.zeros(len(indices), record)
@@ -300,7 +287,7 @@ class Labels:
         self.teacher, self.teacher_weights = None, None  # what the labels depend on, as digests
         if config.labels != "true":
             info, block = tokens.info, config.block_size
-            words = (info["tokenizer"], info["fingerprint"], info["vocab_size"])
+            words = info["tokenizer"], info["fingerprint"]
             teacher = Teacher(config.teacher, *words, block, device, config.dtype)
             self.teacher, self.teacher_weights = teacher.fingerprint, teacher.weights_sha256
             if config.label_store:

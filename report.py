@@ -13,7 +13,7 @@ with each of its measures, its groups and seeds, the figures that its rows give,
 beside it (NAME.*.png); without runs also texts of NAME.samples.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -32,8 +32,8 @@ class ReportConfig:
     # of runs
     split: Literal["validation", "test"] = "test"
     data: str = ""                  # the prepared data folder; empty: the one of the first run
-    prompt_tokens: Positive = 28
-    new_tokens: Positive = 60
+    prompt_tokens: Natural = 0      # 0: those of the tables; without one 28, or a third of what the runs read
+    new_tokens: Natural = 0         # 0: 60, or what the runs read beyond the prompt
     contexts: Natural = 4           # places at which runs stand beside the truth, where it is known
     samples: Positive = 8           # weight draws of Bayesian rows
     seed: Seed = 1337               # of what is drawn
@@ -57,10 +57,12 @@ from measures.report.about import opening
 from measures.report.page import render
 from measures.report.runs import ReportedRuns, SamplingSettings, examine, spread_places
 from measures.report.tables import open_table, table_path
+from measures.store import Row, Store
+from measures.text import TextMeasure
 from model import context
 from runtime.configurator import cli
 from runtime.device import get_device, settle_dtype
-from runtime.files import replacing
+from runtime.files import beside, replacing
 
 
 def apart(shown: list[str]) -> tuple[list[Path], list[NamedRun]]:
@@ -80,18 +82,26 @@ def apart(shown: list[str]) -> tuple[list[Path], list[NamedRun]]:
     return tables, runs
 
 
-def opened(c: ReportConfig, runs: list[NamedRun]) -> HeldOut:
-    """The split that all runs are asked about. UserError for runs that cannot stand side by side."""
+def opened(c: ReportConfig, runs: list[NamedRun], tables: list[Path]) -> tuple[ReportConfig, HeldOut]:
+    """The configuration with its lengths of texts, and the split that all runs are asked about. UserError for
+    runs that cannot stand side by side."""
     check_comparable(runs, any_order=True)
     split = open_split(runs, c.data, c.split)
     for run in runs:
         check_text(run.path, run.ckpt.config["dataset"], split.given)
-    reads, needs = min(context(run.ckpt.config) for run in runs), c.prompt_tokens + c.new_tokens
-    if needs > reads:
+    reads = min(context(run.ckpt.config) for run in runs)
+    prompts = [row["settings"].get("prompt_tokens") for path in tables for row in text_rows(path)]
+    prompt = c.prompt_tokens or next(filter(None, prompts), min(28, reads // 3))
+    new = c.new_tokens or max(1, min(60, reads - prompt))
+    if prompt + new > reads:
         raise UserError(
-            f"prompt_tokens + new_tokens = {needs}: these models read {reads} tokens; ask for fewer"
+            f"prompt_tokens + new_tokens = {prompt + new}: these models read {reads} tokens; ask for fewer"
         )
-    return split
+    return replace(c, prompt_tokens=prompt, new_tokens=new), split
+
+
+def text_rows(table: Path) -> list[Row]:
+    return Store(beside(table, ".jsonl")).rows(TextMeasure.name)
 
 
 def examined(c: ReportConfig, runs: list[NamedRun], split: HeldOut) -> ReportedRuns:
@@ -105,11 +115,11 @@ def examined(c: ReportConfig, runs: list[NamedRun], split: HeldOut) -> ReportedR
 @program
 def main(c: ReportConfig) -> int:
     names, runs = apart(c.shown)
-    split = opened(c, runs) if runs else None
+    c, split = opened(c, runs, names) if runs else (c, None)
     tables = [open_table(name, c.prompts) for name in names]
     shown = examined(c, runs, split) if split else None
     judging = next((t.opening.judging for t in tables if t.opening), "")
-    configs = [(run.name, run.ckpt.config) for run in runs]
+    configs = [(run.name, run.ckpt.config) for run in runs if not run.ckpt.foreign]
     page = render(tables, shown, opening(configs, shown.parameters if shown else (), judging))
     out = Path(c.out)
     with replacing(out) as f:

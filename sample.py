@@ -236,7 +236,7 @@ def introduce(c: SampleConfig, ckpt: Checkpoint, dtype: Precision, draws: Sequen
             file=sys.stderr,
         )
     print(
-        f"{ckpt.path}: step {ckpt.progress['step']}, head {ckpt.config['head']}; "
+        f"{ckpt.path}: step {ckpt.progress.get('step', 'unknown')}, head {ckpt.config['head']}; "
         f"{f'{c.search} {getattr(c, c.search):g}' if c.search else drawn_by(c)}, seed {c.seed}; "
         f"{dtype.name}: {dtype.reason}",
         file=sys.stderr,

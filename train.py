@@ -4,9 +4,11 @@
     python train.py config/mnist.py --source=DIR
     torchrun --nproc-per-node=2 train.py config/baseline.py
 
+    python train.py --resume out/baseline-tiny
+
 Configs apply in order, flags last. `python train.py --help` prints the keys (config/defaults.py). Ctrl-C,
-SIGTERM or a closed terminal saves, then stops; --resume goes on, and extends a finished run with
---max_steps=MORE.
+SIGTERM or a closed terminal saves, then stops; --resume goes on. A run's folder stands for the configuration
+that it began with.
 """
 
 import os
@@ -35,9 +37,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.profiler import record_function
-from tqdm import tqdm
 
-from data.batches import Loader, TextSource, windows_at_a_time
+from data.batches import Loader, windows_at_a_time
 from data.tokenizers import tokenizer_name
 from evaluation.spent import spent_by
 from heads import head_changed, head_digest
@@ -47,13 +48,12 @@ from runtime.configurator import cli, completed
 from runtime.device import autocast, check_fits, training_bytes
 from runtime.errors import UserError
 from runtime.gpt2 import refuse_missing_path
-from runtime.logs import Log, duration, start_trackers
+from runtime.logs import Log, duration, start_wandb
 from runtime.optimizer import iteration_dtype, load_optimizer, make_optimizer, set_learning_rate
 from runtime.packages import missing, not_installed
 from runtime.processes import Processes, on_stop
-from runtime.profile import Profile, flops_per_token, peak_flops
+from runtime.profile import flops_per_token, peak_flops
 from runtime.resume import (
-    adopt_schedule,
     agreed_dtype,
     last_of,
     learning_rate,
@@ -82,7 +82,8 @@ def main(config: TrainConfig) -> int:
         refuse_before_data(config, procs)
         trainer = Trainer(config, procs)
         if procs.main:
-            trainer.log = Log(out, trainer.step, start_trackers(config, trainer.model_config))
+            tracker = start_wandb(config, trainer.model_config) if config.wandb else None
+            trainer.log = Log(out, trainer.step, tracker)
         trainer.say(trainer.greeting())
         on_stop(trainer.on_signal)
         code = trainer.run()
@@ -96,17 +97,16 @@ def refuse_before_data(config: TrainConfig, procs: Processes) -> None:
     out = Path(config.out_dir)
     if config.resume:
         last = last_of(out, optimizer=False)
-        # what "auto" means and where the cosine ends is settled later
-        settled_later = {k for k, v in asdict(config).items() if k == "lr_decay_steps" or v == "auto"}
         now = asdict(config) | {"tokenizer": tokenizer_name(config.tokenizer)}
-        given = {k: v for k, v in now.items() if k not in settled_later}
-        refuse_other_run(out, completed(TrainConfig, last.config), given)
+        known = {k: v for k, v in now.items() if v != "auto"}  # which is settled later
+        refuse_other_run(out, completed(TrainConfig, last.config), known)
     elif checkpoint.begun(out):
         raise UserError(
-            f"{out} holds a run already: --resume goes on with it, --out_dir=... starts another, or delete it"
+            f"{out} holds a run already: --resume {out} goes on with it, --out_dir=... starts another, or "
+            "delete it"
         )
-    if lacks := missing(*(name for name in ("wandb", "trackio") if getattr(config, name))):
-        raise UserError(not_installed(*lacks))
+    if config.wandb and missing("wandb"):
+        raise UserError(not_installed("wandb"))
     begins_from = "" if config.resume else config.init_from  # a resumed run reads those weights no more
     for name in (begins_from, config.teacher if config.labels != "true" else ""):
         if name:
@@ -133,8 +133,6 @@ class Trainer:
 
     def __init__(self, config: TrainConfig, procs: Processes):
         self.procs, self.out = procs, Path(config.out_dir)
-        # a bar that is written into a file is a line for each time that it moves
-        self.shows_bar = bool(config.bar and procs.main and sys.stderr and sys.stderr.isatty())
         self.signal = 0  # the signal that asked for the end
         self.log: Log | None = None  # of the first process
         begun_in = last_of(self.out, optimizer=False).config["dtype"] if config.resume else None
@@ -150,13 +148,13 @@ class Trainer:
             self._restore()
         self.parallel = procs.parallel(self.model)
         self.evaluator = Evaluator(self.model, self.config, procs, lambda: bool(self.signal))
-        self.profile = Profile(config.profile and procs.main, self.out, procs.device, self.say)
         self.peak = peak_flops(procs.device, self.config.dtype) if config.trunk == "gpt" else None
 
     def _make_model(self) -> None:
         c, procs = self.config, self.procs
         self.model_config = {
             **asdict(c),
+            "resume": False,  # a table compares it, and a start from this configuration is none
             **self.task.info,
             "processes": procs.world,
             "curriculum_end": c.generation_order().steps if c.curriculum else None,
@@ -194,21 +192,18 @@ class Trainer:
         last = last_of(self.out)
         before = completed(TrainConfig, last.config)
         # the run started from these; whether they have changed since is no reason to refuse it
-        for key in ("init_weights", "init_spent", "teacher_spent", "head_sha256"):
-            self.model_config[key] = before.get(key)
-        self.model_config["curriculum_end"] = end = before.get("curriculum_end")
-        if end and isinstance(self.source, TextSource):
-            self.source.order = replace(self.source.order, steps=end)
-        self.config, extended = adopt_schedule(self.config, last)
-        self.model_config["lr_decay_steps"] = before["lr_decay_steps"] = self.config.lr_decay_steps
+        kept = {"init_weights", "init_spent", "teacher_spent", "head_sha256"} & self.model_config.keys()
+        self.model_config |= {key: before.get(key) for key in kept}
         refuse_other_run(self.out, before, self.model_config)
         checkpoint.restore(self.model, last)
         load_optimizer(self.optimizer, self.scaler, last)
         progress = last.progress
         self.step, self.tokens, self.best = progress["step"], progress["tokens"], self._judged(progress)
+        if self.step > self.config.max_steps:
+            raise UserError(f"max_steps = {self.config.max_steps}, but {last.path} is at step {self.step}")
         self.evaluated = self.step if progress["val_nll"] is not None else -1
         changed = other_parts(before, self.procs.world, self.config.micro_batch) + head_changed(before)
-        self.say(f"resumed {last.path} at step {self.step}{extended}{changed}")
+        self.say(f"resumed {last.path} at step {self.step}{changed}")
         saved, values = saved_best(self.out), self._judged(progress, "val_")
         if self.procs.main and self.best < self._judged(saved):
             if saved or self._judged(progress, "judged_") == self.best:  # stopped between its two saves
@@ -248,8 +243,6 @@ class Trainer:
         """Trains until max_steps, a signal, or divergence; the exit code."""
         c = self.config
         self.began, self.first = time.perf_counter(), self.step
-        hidden = not self.shows_bar
-        self.bar = tqdm(total=c.max_steps, initial=self.step, unit="step", desc=c.name, disable=hidden)
         self.model.train()
         try:
             while True:
@@ -266,9 +259,6 @@ class Trainer:
             return self.give_up(e)
         except Interrupted:  # the test
             return self.leave()
-        finally:
-            self.bar.close()
-            self.profile.close()
 
     def evaluation_due(self) -> bool:
         c, step = self.config, self.step
@@ -335,7 +325,6 @@ class Trainer:
             mean = self.update(procs.sum(total) / count)
         self.step += 1
         self.tokens += c.batch_size * c.block_size
-        self.profile.step()
         return mean
 
     def update(self, loss: Tensor) -> float:
@@ -366,10 +355,8 @@ class Trainer:
         return mean
 
     def report(self, loss: float, speed: float) -> None:
-        """A line (or the bar) and a log entry of the step just done."""
+        """A line and a log entry of the step just done."""
         c, lr = self.config, learning_rate(self.config, self.step - 1)
-        self.bar.update(1)
-        self.bar.set_postfix_str(f"loss {loss:.3f}, {speed:,.0f} tok/s")
         if self.step % c.log_interval and self.step != c.max_steps:
             return
         entry = {"loss": loss, "lr": lr, "tokens": self.tokens, "tokens_per_s": round(speed, 1)}
@@ -378,9 +365,8 @@ class Trainer:
             mfu = speed * flops_per_token(self.model.trunk.config) / self.procs.world / self.peak
             entry["mfu"] = round(mfu, 4)
             line += f", MFU {mfu:.1%}"
-        if not self.shows_bar:
-            a_step = (time.perf_counter() - self.began) / (self.step - self.first)
-            self.say(f"{line}, ETA {duration(a_step * (c.max_steps - self.step))}")
+        a_step = (time.perf_counter() - self.began) / (self.step - self.first)
+        self.say(f"{line}, ETA {duration(a_step * (c.max_steps - self.step))}")
         if self.log:
             self.log.add(self.step, **entry)
 
@@ -428,7 +414,7 @@ class Trainer:
         if not self.procs.main:
             return
         try:
-            tqdm.write(text) if self.shows_bar else print(text, flush=True)
+            print(text, flush=True)
         except OSError:  # the terminal, or what read the lines, is gone: save and stop, as at its signal
             self.signal = self.signal or getattr(signal, "SIGHUP", signal.SIGTERM)
             # what is still to be written goes nowhere

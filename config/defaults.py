@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from data.label_settings import LabelSettings
 from runtime.configurator import configure
 from runtime.errors import UserError
-from runtime.names import check_row_name
+from runtime.files import foreign, read_json
+from runtime.names import RowName, check_row_name
 from runtime.places import labs_with
 from runtime.values import Dtype, Field, Natural, NonNegative, Positive, Seed, Share, registered, typed
 from training.task import settled
@@ -30,12 +32,12 @@ class TrainConfig:
     # fmt: off
     # the run
     name: str = ""                  # of the run; empty: the config files' names, joined
-    row: str = ""                   # of a table; empty: the first config file
-    overlay: str = ""               # of the row; empty: the other config files, joined
+    row: RowName = ""               # of a table; empty: the first config file
+    overlay: RowName = ""           # of the row; empty: the other config files, joined
     out_dir: str = ""               # empty: out/<name>
     seed: Seed = 1337               # of initialisation, data order, dropout, weight noise, label positions
-    resume: bool = False            # go on from out_dir/last
-    init_from: str = ""             # weights to start from: a GPT-2 hub name or folder, or one of our runs
+    resume: bool = False            # go on from out_dir/last: --resume out/RUN
+    init_from: str = ""             # weights to start from: a run, GPT-2's hub name or folder, nanoGPT's file
     # data
     dataset: str = "wikitext103"    # a folder of data/ with a prepare.py, or a set of images
     tokenizer: str = "gpt2"         # bpeN: N tokens of the train split; bytes, words, or a tokenizer.json
@@ -68,7 +70,7 @@ class TrainConfig:
     kl_weight: NonNegative = 1.0    # beta of eq. 2; the KL counts once per pass over the training tokens
     # labels
     labels: Labels = "true"         # the "true" token alone; or with a teacher's proposals, "hard" or "soft"
-    teacher: str = "gpt2"           # a hub name, a transformers folder, or one of our runs; same vocabulary
+    teacher: str = "gpt2"           # as init_from, of the same tokenizer
     candidates: Positive = 50       # k: tokens proposed at a position
     positions: float = 0.5          # of each window: a share up to 1, a number above
     ppl_threshold: NonNegative = 0.0    # drop proposals of a higher perplexity; 0: none
@@ -95,17 +97,25 @@ class TrainConfig:
     eval_steps: list[Positive] = field(default_factory=list)  # instead: at these steps, and the last one
     eval_windows: Natural = 0       # of it, evenly spread, in all evaluations but the last; 0: all of them
     eval_samples: Positive = 4      # weight draws of a Bayesian projection in them
-    log_interval: Positive = 1      # steps between lines of the terminal and of log.jsonl
-    bar: bool = False               # a progress bar instead of lines, where stderr is a terminal
+    log_interval: Positive = 10     # steps between lines of the terminal and of log.jsonl
     wandb: bool = False             # also log to Weights & Biases; offline when it cannot be reached
-    trackio: bool = False           # also log to Trackio, on this machine: `trackio show` opens its page
-    wandb_project: str = "nanoheads"    # project of both
+    wandb_project: str = "nanoheads"
     # machine
     device: str = "auto"            # cuda where there is one, else cpu; "mps" if asked for
     dtype: Dtype = "auto"           # of matrix products; auto: bfloat16 if the device has it, see device.py
     compile: bool = True            # torch.compile the trunk and the head's arithmetic (on a GPU only)
-    profile: bool = False           # say where three steps spend their time, and write out_dir/trace.json
     # fmt: on
+
+    @classmethod
+    def recorded(cls, out: Path) -> dict[str, Any]:
+        """The keys that the run in the folder `out` was begun with: the folder stands for a config file."""
+        last = next((p for p in (out / "last", out / "last.old") if p.is_dir()), out / "last")
+        config, tokenizer = read_json(last / "config.json", strict=True), last / "tokenizer.json"
+        with foreign(last / "config.json", "a run's configuration"):
+            known = {f.name: config[f.name] for f in fields(cls) if f.name in config}
+            if "-" in known["tokenizer"]:  # of a file, whose content names it
+                known["tokenizer"] = str(tokenizer)
+        return known | {"out_dir": str(out)}
 
     @classmethod
     def read(cls, argv: list[str]) -> "TrainConfig":

@@ -13,13 +13,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from data.label_settings import LabelSettings
 from data.tokens import TokenFile
 from heads import Targets
 from runtime.errors import UserError
 from runtime.files import read_json
+from runtime.progress import Progress
 
 
 class Proposals(NamedTuple):
@@ -90,7 +90,7 @@ def checksums(records: np.ndarray, first: int) -> np.ndarray:
 
 def sound(records: np.ndarray, title: str, at_once: int = 256) -> int:
     """How many records from the first on are what was written."""
-    with tqdm(total=records.nbytes, unit="B", unit_scale=True, desc=title, leave=False, delay=2) as bar:
+    with Progress(total=records.nbytes, unit="B", unit_scale=True, desc=title, leave=False, delay=2) as bar:
         for start in range(0, len(records), at_once):
             part = np.ascontiguousarray(records[start : start + at_once])
             bad = np.flatnonzero(checksums(part, start) != part["crc"])

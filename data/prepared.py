@@ -12,7 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data.tokenizers import GPT2Tokenizer, Tokenizer, bpe_size, read_tokenizer, tokenizer_name
+from data.tokenizers import (
+    GPT2Tokenizer,
+    Tokenizer,
+    bpe_size,
+    exported_tokenizer,
+    read_tokenizer,
+    tokenizer_name,
+)
 from data.tokens import PREPARE, open_tokens
 from runtime.errors import UserError
 from runtime.places import CODE, WORK
@@ -177,7 +184,13 @@ def tokenizer_of(ckpt: "Checkpoint") -> Tokenizer:
     UserError if another one lies there.
     """
     try:
-        tokenizer = GPT2Tokenizer() if ckpt.config["tokenizer"] == "gpt2" else load_tokenizer(ckpt.path)
+        folder = ckpt.path.parent if ckpt.path.is_file() else ckpt.path
+        if ckpt.config["tokenizer"] == "gpt2":
+            tokenizer: Tokenizer = GPT2Tokenizer()
+        elif ckpt.foreign:
+            tokenizer = exported_tokenizer(folder / "tokenizer.json")
+        else:
+            tokenizer = load_tokenizer(folder)
     except FileNotFoundError:
         raise UserError(
             f"the checkpoint {ckpt.path} has no tokenizer.json: it is incomplete; "

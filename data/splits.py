@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from data.tokenizers import Tokenizer
 from data.tokens import TokenFile, write_tokens
 from runtime.errors import UserError
+from runtime.progress import Progress
 
 BATCH = 2**18  # characters of text that are read, and tokenised, at a time
 # Share of a text's lines that may not come back from its tokens. With more, a model scores another text than
@@ -101,7 +101,7 @@ def take(lines: Iterator[str]) -> list[str]:
 def read_batches(split: Split, label: str) -> Iterator[list[str]]:
     """The lines of `split` in lists that fit in memory, with a progress bar in bytes on stderr."""
     lines = iter(split.lines())
-    with tqdm(total=split.bytes, desc=label, unit="B", unit_scale=True, disable=None) as bar:
+    with Progress(total=split.bytes, desc=label, unit="B", unit_scale=True) as bar:
         while batch := take(lines):
             yield batch
             bar.update(sum(len(line.encode()) for line in batch))

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import chain
@@ -40,6 +41,13 @@ def ids_of(text: str, tokenizer: Tokenizer) -> list[int]:
     encoded line by line has one."""
     lines = re.findall(LINE, text) if tokenizer.by_line else [text]
     return [i for line in lines for i in tokenizer.encode(line)]
+
+
+def _fingerprint(vocab: dict[str, int], *merges: Any) -> str:
+    return hashlib.sha256(json.dumps([sorted(vocab.items()), *merges]).encode()).hexdigest()
+
+
+GPT2_VOCABULARY = "70a720356974bb99358aa0ce9f65de6c5cd2ee250442eb6279d7115029607df8"  # of its tokens' ids
 
 
 class GPT2Tokenizer:
@@ -121,10 +129,7 @@ class SavedTokenizer:
     def fingerprint(self) -> str:
         """SHA-256 of the sorted vocabulary and, of a BPE, the merges in order: they decide every encoding."""
         model = json.loads(self.model.to_str())["model"]
-        content = [sorted(model["vocab"].items())]
-        if "merges" in model:
-            content.append(model["merges"])
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        return _fingerprint(model["vocab"], *([model["merges"]] if "merges" in model else []))
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`."""
@@ -295,16 +300,35 @@ def read_tokenizer(path: Path) -> SavedTokenizer:
     """The tokenizer of a tokenizer.json, ours or any other. UserError if it cannot be used."""
     try:
         content = for_running_text(json.loads(path.read_bytes()))
-        model = tokenizers.Tokenizer.from_str(json.dumps(content))
-        if _same_rules(model, WordTokenizer.of([]).model):
-            return WordTokenizer(model)
-        if _same_rules(model, byte_level({})) and model.get_vocab().keys() >= byte_vocab().keys():
-            return ByteTokenizer() if model.get_vocab() == byte_vocab() else BPETokenizer(model)
-        return FileTokenizer(content)
+        return _ours(content) or FileTokenizer(content)
     except OSError:
         raise
     except Exception as error:  # tokenizers raises bare Exception
         raise UserError(f"{path} is not a tokenizer.json that can be used ({error})") from None
+
+
+def exported_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of the tokenizer.json beside weights that transformers wrote: GPT-2's, or one of ours
+    whose export has a decoder and names some of its tokens as special, or any other."""
+    tokenizer = read_tokenizer(path)
+    if _fingerprint(tokenizer.model.get_vocab()) == GPT2_VOCABULARY:
+        return GPT2Tokenizer()
+    if isinstance(tokenizer, FileTokenizer):
+        content = tokenizer.content
+        if all(token["content"] in content["model"]["vocab"] for token in content["added_tokens"]):
+            plain = content | {"added_tokens": []}
+            return _ours(plain) or _ours(plain | {"decoder": None}) or tokenizer
+    return tokenizer
+
+
+def _ours(content: dict[str, Any]) -> SavedTokenizer | None:
+    """A tokenizer.json as one of our own kinds; None if it is of another."""
+    model = tokenizers.Tokenizer.from_str(json.dumps(content))
+    if _same_rules(model, WordTokenizer.of([]).model):
+        return WordTokenizer(model)
+    if _same_rules(model, byte_level({})) and model.get_vocab().keys() >= byte_vocab().keys():
+        return ByteTokenizer() if model.get_vocab() == byte_vocab() else BPETokenizer(model)
+    return None
 
 
 def for_running_text(content: dict[str, Any]) -> dict[str, Any]:
@@ -402,7 +426,7 @@ def train_bpe(lines: Iterable[str], vocab_size: int) -> BPETokenizer:
     model = byte_level({})
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=vocab_size,
-        show_progress=False,
+        show_progress=bool(sys.stderr and sys.stderr.isatty()),
         initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
     )
     model.train_from_iterator(short_words(lines), trainer)

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from data.orders import MASKED, arranged
 from evaluation.any_order import FREE, reader_of
@@ -20,6 +19,7 @@ from heads import Weights
 from model import GPTConfig, LanguageModel
 from runtime.device import autocast, to_float64
 from runtime.errors import UserError
+from runtime.progress import Progress
 
 ROUNDS = 4  # draws of hidden places of each window, for the bound of masked diffusion
 
@@ -118,7 +118,7 @@ def tried_bits(asker: Asker, windows: np.ndarray, given: int = 0, batch: int = 2
     V, T = asker.model.head.head.vocab_size, windows.shape[1]
     first = given + (T - given - 1) // 2
     nats = 0.0
-    for window in tqdm(windows, desc="trying each token", leave=False):
+    for window in Progress(windows, desc="trying each token", leave=False):
         tried = torch.from_numpy(window).repeat(V, 1)
         tried[:, first] = torch.arange(V)
         joint = torch.cat([log_p_from(asker, part, first).sum(1).cpu() for part in tried.split(batch)])

@@ -5,7 +5,6 @@ text with a tokenizer of its own, so any system's texts can be scored. It sees a
 it: cut to its first words, and a token of it as what its own tokenizer makes of that.
 """
 
-import hashlib
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -16,7 +15,6 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from data.orders import NEVER_FROM_THE_LEFT
 from data.prepared import tokenizer_of
@@ -29,6 +27,7 @@ from evaluation.texts import cut
 from runtime.checkpoint import find, is_run, load_model, weights_digest
 from runtime.device import check_fits, to_float64
 from runtime.errors import UserError
+from runtime.progress import Progress
 
 LONGEST = 1024  # tokens that a model reads if its configuration names no limit
 KMEANS = 5  # clusterings that MAUVE is the mean of
@@ -88,8 +87,9 @@ class FolderScorer:
             tokenizer = AutoTokenizer.from_pretrained(path, **local)
             result: Any = AutoModelForCausalLM.from_pretrained(path, **local, **weights)
             model, loaded = result
-            if loaded["missing_keys"]:  # transformers would fill them with random numbers
-                raise UserError(f"its weights lack {sorted(loaded['missing_keys'])[0]}")
+            # transformers would fill them with random numbers, or leave them out
+            if wrong := sorted({*loaded["missing_keys"], *loaded["unexpected_keys"]}):
+                raise UserError(f"{wrong[0]} is missing or extra")
         except Exception as e:  # transformers raises many kinds; the user needs one line of them
             why = str(e).splitlines()[0] if str(e) else type(e).__name__
             raise UserError(
@@ -119,26 +119,10 @@ def open_scorer(path: str, device: torch.device) -> Scorer:
 
 
 def scorer_digest(path: str) -> str:
-    """SHA-256 of a scorer's weights; of several files, of their digests in the order of their names. "" for
-    no scorer.
-
-    UserError if there are none.
-    """
+    """SHA-256 of a scorer's weights; "" for no scorer. UserError if there are none."""
     if not path:
         return ""
-    if is_run(path):
-        return weights_digest(find(path))
-    files = sorted(Path(path).glob("*.safetensors"))
-    if not files:
-        raise UserError(
-            f"scorer = {path!r}: no folder with weights as .safetensors; give the out folder of a training "
-            "run, or a folder that transformers' save_pretrained wrote"
-        )
-    digests = []
-    for file in files:
-        with open(file, "rb") as f:
-            digests.append(hashlib.file_digest(f, "sha256").hexdigest())
-    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+    return weights_digest(find(path) if is_run(path) else Path(path))
 
 
 # -----------------------------------------------------------------------------
@@ -230,7 +214,7 @@ class Judge:
         texts = [cut(t, self.words) for t in texts]
         out: dict[str, Any] = {"scorer": self.origin}
         if prompts:
-            pairs = tqdm(list(zip(prompts, texts)), desc=f"under {self.scorer.name}", leave=False)
+            pairs = Progress(list(zip(prompts, texts)), desc=f"under {self.scorer.name}", leave=False)
             nll = [continuation_nll(self.scorer, *pair) for pair in pairs]
             out |= {"gen_ppl": generative_perplexity(nll), "gen_tokens": sum(count for _, count in nll)}
             if halves:

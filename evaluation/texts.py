@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from data.tokenizers import Tokenizer
 from evaluation.diversity import TEXT_METRICS
@@ -17,6 +16,7 @@ from model import LanguageModel
 from runtime.checkpoint import Degenerate
 from runtime.device import float64_device, get_dtype
 from runtime.errors import UserError
+from runtime.progress import Progress
 
 
 class Prompts(NamedTuple):
@@ -55,7 +55,7 @@ def sample_texts(
     generator = torch.Generator(float64_device(device)).manual_seed(s.seed)
     total = len(prompts) * s.new_tokens
     out = []
-    with tqdm(total=total, unit="tok", unit_scale=True, desc=f"{title}: sampling", leave=False) as bar:
+    with Progress(total=total, unit="tok", unit_scale=True, desc=f"{title}: sampling", leave=False) as bar:
         for part in np.split(prompts, range(batch, len(prompts), batch)):
             columns = []
             start = torch.from_numpy(part).to(device)

@@ -44,9 +44,11 @@ def check_together(
 
 
 def check_comparable(runs: Sequence[NamedRun], any_order: bool = False) -> None:
-    """UserError if two of the rows cannot stand in one table. `any_order`: as of check_together."""
-    configs = [(run.path, run.ckpt.config) for run in runs]
-    check_together(configs, itemgetter("tokenizer_fingerprint", "data_sha256"), any_order)
+    """UserError if two of the rows cannot stand in one table. `any_order`: as of check_together. Of a model
+    of another program the text is not known; it reads as much as the others."""
+    ours = [(run.path, run.ckpt.config) for run in runs if not run.ckpt.foreign]
+    if ours:
+        check_together(ours, itemgetter("tokenizer_fingerprint", "data_sha256"), any_order)
     check_apart([*REFERENCES, *(run.name for run in runs)], RENAMED)
 
 
@@ -72,19 +74,25 @@ def check_text(path: Path, dataset: str, given: int = 0) -> None:
 
 
 def data_folder(runs: Sequence[NamedRun], data: str) -> Path:
-    """The folder that --data names, or else that of the first run."""
-    return Path(data).expanduser() if data else found_path(runs[0].ckpt.config["data"], runs[0].path)
+    """The folder that --data names, or else that of the first run of ours."""
+    if data:
+        return Path(data).expanduser()
+    first = next((run for run in runs if not run.ckpt.foreign), None)
+    if first is None:
+        raise UserError(f"{runs[0].path} names no corpus: give the prepared folder of one, --data=FOLDER")
+    return found_path(first.ckpt.config["data"], first.path)
 
 
 def open_split(runs: Sequence[NamedRun], data: str, split: str) -> HeldOut:
     """The split that the runs are measured on. UserError if another tokenizer made it, or if it has sequences
     of another length."""
     held_out, config = open_held_out(data_folder(runs, data) / f"{split}.bin"), runs[0].ckpt.config
-    if held_out.info["fingerprint"] != config["tokenizer_fingerprint"]:
-        raise UserError(
-            f"{held_out.path} was made with another tokenizer ({held_out.info['tokenizer']}) than the "
-            f"checkpoints' ({config['tokenizer']})"
-        )
+    for run in runs:
+        if held_out.info["fingerprint"] != run.ckpt.config["tokenizer_fingerprint"]:
+            raise UserError(
+                f"{held_out.path} was made with another tokenizer ({held_out.info['tokenizer']}) than that "
+                f"of {run.path} ({run.ckpt.config['tokenizer']})"
+            )
     if config["block_size"] != (length := held_out.info.get("length", config["block_size"])):
         raise UserError(
             f"{held_out.path} has sequences of {length} tokens, the runs read {config['block_size']}: "

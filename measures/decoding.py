@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from data.held_out import HeldOut, Truth
 from data.prepared import tokenizer_of
@@ -39,6 +38,7 @@ from runtime.checkpoint import Degenerate, load_model
 from runtime.device import get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
 from runtime.places import CODE
+from runtime.progress import Progress
 from runtime.values import AtLeast2, Dtype, Field, Positive, Seed
 
 if TYPE_CHECKING:  # see figures.pyplot
@@ -206,7 +206,7 @@ class DecodingSession(Session):
 
         def blocks(data: HeldOut, plan: list[Window]) -> Blocks:
             def bar(steps: Iterable) -> Iterable:
-                return tqdm(steps, desc=f"{subject.name}: {data.path.stem}", leave=False)
+                return Progress(steps, desc=f"{subject.name}: {data.path.stem}", leave=False)
 
             return document_blocks(model, data.ids, plan, draws, self.device, self.dtype, progress=bar)
 

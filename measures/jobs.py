@@ -21,6 +21,7 @@ from runtime.configurator import completed
 from runtime.errors import UserError
 from runtime.logs import entries
 from runtime.names import check_row_name
+from runtime.places import called
 from runtime.resume import RESUMABLE
 from training.task import lab_of
 
@@ -266,4 +267,4 @@ def show_commands(first: Sequence[Run], rest: Sequence[Run]) -> None:
         )
     for run in (*first, *rest):
         resume = ["--resume"] if run.started else []
-        print(shlex.join(["python", "train.py", *run.arguments, *resume]))
+        print(called(shlex.join(["python", "train.py", *run.arguments, *resume])))

@@ -15,11 +15,11 @@ from evaluation.settings import other_settings
 from evaluation.spent import spent
 from measures.store import OURS, Row, Store
 from measures.views import View
-from runtime.checkpoint import Checkpoint, Degenerate, find, load, weights_digest
+from runtime.checkpoint import Checkpoint, Degenerate, open_checkpoint, weights_digest
 from runtime.configurator import completed
 from runtime.errors import UserError
 from runtime.files import beside, foreign
-from runtime.names import RENAMED, check_apart, named_path
+from runtime.names import RENAMED, check_apart, check_row_name, named_path
 from runtime.provenance import commit, versions
 
 PLACES = ("data", "source", "out_dir")  # of a run's configuration: of one machine, nobody else's
@@ -97,7 +97,8 @@ class NamedRun(NamedTuple):
     ckpt: Checkpoint  # without its weights
 
     def identity(self) -> Row:
-        return {"weights_sha256": weights_digest(self.ckpt.path), "training": training_of(self.ckpt.config)}
+        weights = {"weights_sha256": weights_digest(self.ckpt.path)}
+        return weights if self.ckpt.foreign else {**weights, "training": training_of(self.ckpt.config)}
 
     def facts(self) -> Row:
         """A run that train.py made of config files knows its row and its overlay; another is its own row."""
@@ -108,18 +109,20 @@ class NamedRun(NamedTuple):
             "overlay": c.get("overlay", "") if known else "",
             "seed": c.get("seed"),
         }
-        return {**fields, "checkpoint": str(self.path), "step": progress["step"], **spent(c, progress)}
+        fields["checkpoint"] = str(self.path)
+        return fields if self.ckpt.foreign else {**fields, "step": progress["step"], **spent(c, progress)}
 
 
 def open_runs(arguments: list[str], classifier: bool = False, which: str = "best") -> list[NamedRun]:
-    """The runs that `arguments` ask for: PATH, under the name of its run, or NAME=PATH. If `classifier`, they
-    may be classifiers. `which` checkpoint is meant by a run's folder. UserError for a name that no row can
-    have."""
+    """The runs that `arguments` ask for: PATH, under the name of its run, or NAME=PATH. A path may be a GPT-2
+    of another program. If `classifier`, they may be classifiers. `which` checkpoint is meant by a run's
+    folder. UserError for a name that no row can have."""
     out = []
     for argument in arguments:
         name, path = named_path(argument)
-        ckpt = load(find(path, which), weights=False, run=True, classifier=classifier)
-        out.append(NamedRun(name or ckpt.config["name"], path, ckpt))
+        ckpt = open_checkpoint(path, which, weights=False, run=True, classifier=classifier)
+        name = check_row_name(name or ckpt.config["name"])
+        out.append(NamedRun(name, path, ckpt._replace(weights={})))
     return out
 
 

@@ -27,7 +27,6 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from data.held_out import HeldOut
 from data.prepared import corpus_of
@@ -52,6 +51,7 @@ from runtime.checkpoint import Degenerate, load_model
 from runtime.device import get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
 from runtime.files import beside
+from runtime.progress import Progress
 from runtime.values import Dtype, Field, Natural, Positive, Seed
 
 Between = Annotated[float, Field(gt=0, lt=1)]
@@ -88,7 +88,7 @@ def perplexities(asker: Asker, trained_in: str, data: HeldOut, title: str, apart
 
     def in_order(order: str) -> float:
         def bar(batches: Any) -> Any:
-            return tqdm(batches, desc=f"{title}: {order or 'left to right'}", leave=False)
+            return Progress(batches, desc=f"{title}: {order or 'left to right'}", leave=False)
 
         s = score(
             asker.model,

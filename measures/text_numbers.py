@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from data.held_out import HeldOut, Truth
 from data.prepared import tokenizer_of
@@ -41,6 +40,7 @@ from model import LanguageModel, context
 from runtime.checkpoint import Degenerate, load_model
 from runtime.device import check_fits, get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
+from runtime.progress import Progress
 
 TRAIN_WINDOWS = 200  # that the paper's protocol scores
 
@@ -89,7 +89,7 @@ def open_all(c: TextsConfig, scorer: str = "") -> tuple[list[NamedRun], Settings
     paper = s.protocol == "paper"
     if paper:  # has no columns for it
         split = split._replace(truth=None)
-    if paper and s.train != first.config["data_sha256"]:
+    if paper and s.train != first.config.get("data_sha256"):
         raise UserError(
             f"{train.path} is not what {runs[0].path} was trained on, "
             "and the paper's protocol scores training text: leave out --data"
@@ -178,7 +178,7 @@ def model_numbers(
     draws = model.head.draws(s.samples, seeded.seed)
 
     def bar(steps: Iterable) -> Iterable:
-        return tqdm(steps, desc=f"{name}: scoring", leave=False)
+        return Progress(steps, desc=f"{name}: scoring", leave=False)
 
     if s.protocol == "paper":
         published = PUBLISHED.get(ckpt.config["name"].split("-")[0], (math.nan,) * 3)

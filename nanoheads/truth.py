@@ -170,7 +170,7 @@ class Language:
         try:
             from .data.grammar.two_sided import ForwardBackward
         except ImportError:
-            raise ValueError('the two-sided truth needs scipy: pip install "nanoheads[tables]"') from None
+            raise ValueError("the two-sided truth needs scipy: pip install scipy") from None
         return ForwardBackward(self.machine).log_probs(text, asked)
 
     def _known_split(self, split: str) -> np.ndarray:
@@ -320,7 +320,7 @@ def transformers_model(folder: Path, V: int, context: int, trust_remote_code: bo
     try:
         from transformers import AutoModelForCausalLM
     except ImportError:
-        raise ValueError(f'{folder} needs transformers: pip install "nanoheads[hub]"') from None
+        raise ValueError(f"{folder} needs transformers: pip install transformers") from None
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trust_remote_code, output_loading_info=True
@@ -329,9 +329,11 @@ def transformers_model(folder: Path, V: int, context: int, trust_remote_code: bo
         raise
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ValueError(f"transformers cannot load {folder}: {' '.join(str(error).split())}") from None
-    model, lacks = loaded[0], sorted(loaded[1]["missing_keys"])
-    if lacks:  # transformers has filled them with random numbers
-        raise ValueError(f"the weights in {folder} lack {lacks[0]}: save the model again, whole")
+    model, wrong = loaded[0], sorted({*loaded[1]["missing_keys"], *loaded[1]["unexpected_keys"]})
+    if wrong:  # transformers has filled them with random numbers, or left them out
+        raise ValueError(
+            f"the weights in {folder} do not fit its config.json: {wrong[0]} is missing or extra"
+        )
     reads = getattr(model.config, "max_position_embeddings", context)
     if reads < context:
         raise ValueError(f"context = {context}: {folder} reads {reads} tokens, so use context = {reads}")

@@ -25,7 +25,8 @@ from model import build as new_model
 from runtime.device import check_model
 from runtime.errors import UserError, users_values
 from runtime.files import locked, read_json, sync_folder
-from runtime.names import check_row_name
+from runtime.gpt2 import read_gpt2
+from runtime.names import RowName, check_row_name
 from runtime.values import Dtype, Natural, typed
 
 # What is read of config.json and progress.json, and of which type: anybody may have written them
@@ -34,6 +35,7 @@ _MODEL: dict[str, type] = {k: t for k, t in get_type_hints(GPTConfig).items() if
 _HEAD = {"head": str, "head_args": dict, "bayesian": bool, "prior_sigma": float}
 # what earlier checkpoints do not say
 _TRUNK = {"trunk": str, "trunk_args": dict, "tied": bool, "gain": float, "learn_gain": bool}
+_TRUNK |= {"row": RowName, "overlay": RowName}
 _TRUNK |= _ORDER | {"auxiliary": str, "auxiliary_args": dict}
 _CONFIG = {"name": str, "tokenizer": str, "tokenizer_fingerprint": str, **_MODEL, **_HEAD}
 _RUN = {
@@ -47,7 +49,7 @@ _RUN = {
     "dtype": Dtype,
 }
 _PROGRESS = {"tokens": int, "best_val_nll": float}
-_SCORED = {"val_nll": float | None}
+_SCORED = {"val_nll": float | None, "weights_sha256": str}
 _JUDGED = {"best_val_error": float}  # a classifier's
 CLASSES = "classes"  # what stands for the tokenizer of a classifier
 
@@ -89,6 +91,11 @@ class Checkpoint(NamedTuple):
     optimizer: dict[str, Any] | None
     path: Path
 
+    @property
+    def foreign(self) -> bool:
+        """Whether another program trained it, of whose data and settings nothing is known."""
+        return not self.progress
+
 
 def save(
     path: Path,
@@ -115,6 +122,7 @@ def save(
             torch.save(optimizer, aside / "optimizer.pt")
         if tokenizer is not None:
             tokenizer.save(aside)
+        progress = progress | {"weights_sha256": weights_digest(aside)}
         for name, content in (("config", config), ("progress", progress)):
             (aside / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     # where only `old` is left (killed between these renames), it stays until the new one has its name
@@ -232,6 +240,9 @@ def load(
         progress = _read_progress(path / part, run)
         part = "model.safetensors"
         tensors = load_file(path / part) if weights else {}
+        saved = progress.pop("weights_sha256", None)  # an earlier version has none
+        if optimizer and saved and saved != weights_digest(path):
+            raise ValueError("its SHA-256 is not the one in progress.json")
         part = "optimizer.pt"
         with warnings.catch_warnings(action="ignore"):  # about pickles that torch then refuses
             state = torch.load(path / part, map_location="cpu", weights_only=True) if optimizer else None
@@ -242,7 +253,7 @@ def load(
             f"the checkpoint {path} has no {part}: it is incomplete; use another one or train again"
         ) from None
     except Exception as e:  # every reader has its own kinds of error; all mean the same to the user
-        why = str(e) if part.endswith(".json") and isinstance(e, ValueError) else type(e).__name__
+        why = str(e) if isinstance(e, ValueError) else type(e).__name__
         raise UserError(
             f"the checkpoint {path} cannot be read: {part} is cut short or damaged ({why}); use "
             f"another one or train again"
@@ -250,16 +261,26 @@ def load(
     return Checkpoint(config, progress, tensors, state, path)
 
 
+def open_checkpoint(path: str | Path, which: str = "best", hub: bool = False, **how: bool) -> Checkpoint:
+    """A checkpoint: `which` of a run of ours, with `load`'s options `how`; or a GPT-2 that another program
+    wrote, a folder or a file here, or with `hub` a name there (runtime/gpt2.py)."""
+    if is_run(path) or not (hub or Path(path).exists()):
+        return load(find(path, which), **how)
+    config, weights = read_gpt2(str(path))
+    return Checkpoint(config, {}, weights, None, Path(path))
+
+
 def load_model(
     path: str | Path,
     which: str = "best",
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
-    classifier: bool = False,
+    **how: bool,
 ) -> tuple[LanguageModel, Checkpoint]:
-    """The model of a run's checkpoint, in eval mode on `device`, for matrix products in `dtype` (see
-    LanguageModel.lower); it may be a `classifier`. UserError if its weights do not fit its configuration."""
-    ckpt = load(find(path, which), classifier=classifier)
+    """The model of a checkpoint, in eval mode on `device`, for matrix products in `dtype` (see
+    LanguageModel.lower); `how`: as open_checkpoint has it. UserError if its weights do not fit its
+    configuration."""
+    ckpt = open_checkpoint(path, which, **how)
     size = {k: ckpt.config[k] for k in _MODEL}
     with users_values():
         expected = trunk_size(ckpt.config).parameters
@@ -290,7 +311,7 @@ def restore(model: LanguageModel, ckpt: Checkpoint) -> None:
     with torch.no_grad():
         for k, p in tensors.items():
             w, wrong = ckpt.weights[k], ""
-            if not w.is_floating_point():
+            if w.dtype not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
                 wrong = f"of {w.dtype}"
             elif p.shape != w.shape:
                 wrong = f"{tuple(w.shape)}, not {tuple(p.shape)}"
@@ -302,9 +323,16 @@ def restore(model: LanguageModel, ckpt: Checkpoint) -> None:
 
 
 def weights_digest(path: Path) -> str:
-    """SHA-256 of a checkpoint's weights file."""
-    with open(path / "model.safetensors", "rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
+    """SHA-256 of a checkpoint's weights file; of several files, of their digests in the order of their
+    names. UserError if there are none."""
+    files = [path] if path.is_file() else sorted(path.glob("*.safetensors")) or sorted(path.glob("*.bin"))
+    digests = []
+    for file in files:
+        with open(file, "rb") as f:
+            digests.append(hashlib.file_digest(f, "sha256").hexdigest())
+    if not digests:
+        raise UserError(f"there are no weights in {path}: give a folder with model.safetensors")
+    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 @contextlib.contextmanager

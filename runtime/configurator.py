@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_origin
 from runtime.errors import UserError, printable
 from runtime.names import check_name
 from runtime.packages import not_installed
-from runtime.places import CODE, find
+from runtime.places import CODE, INSTALLED, called, find
 from runtime.values import Text, typed, unusable
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
         hint = f"; did you mean {path.with_stem(near[0])}?" if near else ""
         raise FileNotFoundError(f"no config file {path}{hint}")
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = ast.parse(path.read_text(encoding="utf-8-sig"))
     except SyntaxError as e:
         raise UserError(f"{path}:{e.lineno}: not readable as `key = literal` lines: {e.msg}") from None
     except UnicodeDecodeError:
@@ -163,7 +163,8 @@ def configure(defaults: type[T], argv: list[str]) -> T:
     """An instance of the dataclass `defaults` from `argv`.
 
     Positional arguments are the fields without a default; a dataclass that has none takes config files, which
-    apply in order. Flags apply after all files; `--key.name=value` sets one entry of a dict. An empty `name`
+    apply in order; `defaults.recorded`, where there is one, reads a folder. Flags apply after all files;
+    `--key.name=value` sets one entry of a dict. An empty `name`
     field becomes the config files' stems, joined by "-"; an empty `row` is the first of them, an empty
     `overlay` the others, joined. UserError lists every unknown key (with the nearest match), every value that
     its field cannot have, what is missing, and what `defaults.problems` says of values that stand together.
@@ -175,7 +176,10 @@ def configure(defaults: type[T], argv: list[str]) -> T:
     arguments, flags = read_flags(argv, kinds)
     files = [] if positional else arguments
     given, problems = _positional(positional, arguments) if positional else ([], [])
-    settings = [(f"{path}: ", key, value) for path in files for key, value in read_config(path).items()]
+    recorded, settings = getattr(defaults, "recorded", None), []
+    for path in files:
+        read = recorded(Path(path)) if recorded and Path(path).is_dir() else read_config(path)
+        settings += [(f"{path}: ", key, value) for key, value in read.items()]
     settings += [("", key, value) for key, value in flags]
     # a flag for one entry of a dict leaves its others as they are
     values = {f.name: f.default_factory() for f in fields(defaults) if callable(f.default_factory)}
@@ -186,7 +190,7 @@ def configure(defaults: type[T], argv: list[str]) -> T:
         except UserError as error:
             problems.append(f"{where}{error}")
     if "name" in kinds:
-        stems = [Path(f).stem for f in files]
+        stems = [Path(f).stem for f in files if not Path(f).is_dir()]
         values["name"] = values.get("name") or "-".join(stems) or "run"
         if {"row", "overlay"} <= kinds.keys():
             values["row"] = values.get("row") or "".join(stems[:1])
@@ -276,10 +280,11 @@ def cli(main: Callable[[list[str]], int | None]) -> Callable[[], None]:
             line = mistake(e)
             if line is None or os.environ.get("TRACEBACK"):
                 raise
-            line = printable(line)
+            line = called(printable(line))
             if len(line) > LINE:  # somebody's value of a megabyte
                 line = f"{line[: LINE // 2]} ... {line[-LINE // 2 :]}"
-            print(f"{Path(sys.argv[0]).name}: error: {line}", file=sys.stderr)
+            program = f"nanoheads {Path(sys.argv[0]).stem}" if INSTALLED else Path(sys.argv[0]).name
+            print(f"{program}: error: {line}", file=sys.stderr)
             code = 2
         sys.exit(code or 0)
 

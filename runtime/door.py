@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from runtime.configurator import cli, configure, help_text, quiet_imports, wants_help
 from runtime.errors import UserError
 from runtime.packages import EXTRAS, missing, not_installed
+from runtime.places import called
 
 T = TypeVar("T")
 
@@ -62,7 +63,8 @@ class Program(Generic[T]):
     def help(self, argv: list[str]) -> None:
         config: Any = self.config
         # a command whose flags depend on one of them says which are meant
-        print(self.about, config.help(argv) if hasattr(config, "help") else help_text(config), sep="\n")
+        flags = config.help(argv) if hasattr(config, "help") else help_text(config)
+        print(called(f"{self.about}\n{flags}"))
 
     def read(self, argv: list[str]) -> T:
         return read(self.config, argv)

@@ -1,8 +1,12 @@
 """A user's mistake has a type of its own: a command answers it with one line, anything else with a
 traceback."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+# what a terminal obeys, but line ends and tabs; and halves of surrogate pairs, which UTF-8 cannot have
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def printable(text: str) -> str:

@@ -4,7 +4,6 @@ import errno
 import glob
 import json
 import os
-import re
 import secrets
 import shutil
 import tempfile
@@ -16,9 +15,8 @@ from typing import Any, BinaryIO
 
 import filelock
 
-from runtime.errors import UserError
+from runtime.errors import CONTROL, UserError
 
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 STALE = 3600  # seconds without a byte, after which an unfinished file is taken for a killed process'
 
 
@@ -139,17 +137,19 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path, strict: bool = False) -> Any:
-    """The content of a JSON file, whose strings can be printed. `strict` refuses the NaN and Infinity that
-    Python's JSON may hold.
+    """The content of a JSON file, whose strings can be printed. No number in it is a NaN, and where it is
+    `strict` none is infinite, as Python's JSON has them.
 
     UserError naming the file, whatever is wrong with it.
     """
 
-    def refuse(number: str) -> float:
-        raise UserError(f"it holds {number}")
+    def constant(name: str) -> float:
+        if strict or name == "NaN":
+            raise UserError(f"it holds {name}")
+        return float(name)
 
     try:
-        content = json.loads(path.read_bytes(), parse_constant=refuse if strict else None)
+        content = json.loads(path.read_bytes(), parse_constant=constant)
         check_text(content)
         return content
     except (ValueError, RecursionError) as error:

@@ -1,18 +1,20 @@
-"""GPT-2's own weights, in and out, through transformers."""
+"""GPT-2s of other programs: transformers' in and out, nanoGPT's in."""
 
 import re
+import sys
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
+from data.tokenizers import GPT2Tokenizer, Tokenizer, exported_tokenizer
 from model import GPT, GPTConfig
 from runtime.device import check_model
 from runtime.errors import UserError
 from runtime.hub import offline
-
-if TYPE_CHECKING:
-    from transformers import GPT2Config
 
 # transformers stores these as (in, out), nn.Linear as (out, in)
 _TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
@@ -32,7 +34,7 @@ def refuse_missing_path(name: str) -> None:
 
     The hub does not have it either, but would be asked for half a minute.
     """
-    if Path(name).is_dir():
+    if Path(name).exists():
         return
     if name in ("scratch", "resume"):  # what nanoGPT calls them
         instead = "--resume goes on with out_dir" if name == "resume" else "leave it out, for a new model"
@@ -47,58 +49,100 @@ def refuse_missing_path(name: str) -> None:
         )
 
 
-def check_size(config: "GPT2Config") -> None:
-    """UserError if a transformers configuration, which may ask for anything, is of no GPT-2 that fits."""
-    sizes: list[Any] = [config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd]
-    if not all(type(n) is int for n in sizes):
-        raise UserError(f"its sizes are {sizes}, not whole numbers")
-    check_model(GPT.size(GPTConfig(*sizes)), each=8)  # transformers' copy and this one
+def read_gpt2(name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """(the configuration, the weights) that a run of ours has, of a GPT-2 of another program: the folder or
+    hub name ("gpt2") of a GPT2LMHeadModel of transformers, or a checkpoint file of nanoGPT.
 
-
-def from_gpt2(name: str) -> GPT:
-    """The trunk of a `GPT2LMHeadModel`: a hub name ("gpt2") or a folder that `save_pretrained` wrote.
-
-    UserError if it cannot be loaded or is a variant of GPT-2 that this trunk does not compute.
+    nanoGPT's GELU is exact, GPT-2's and ours is an approximation by tanh: its logits differ in the third
+    digit.
+    UserError if it cannot be read, is a variant of GPT-2 that this trunk does not compute, or has a
+    vocabulary that nothing beside it names.
     """
     refuse_missing_path(name)
+    try:
+        sizes, state = _nanogpt(name) if Path(name).is_file() else _transformers(name)
+        vocab, tokenizer = sizes["vocab_size"], _tokenizer_beside(name, sizes["vocab_size"])
+        size = replace(GPTConfig(*sizes.values()), vocab_size=tokenizer.vocab_size)
+        if vocab not in (size.vocab_size, size.padded_vocab):  # nanoGPT's are padded as ours
+            raise UserError(f"it has {vocab} tokens, its tokenizer {tokenizer.name} has {size.vocab_size}")
+        weights = {f"trunk.{key}": w.detach().float() for key, w in state.items()}
+        rows = weights["trunk.wte.weight"][: size.vocab_size]
+        weights["trunk.wte.weight"] = F.pad(rows, (0, 0, 0, size.padded_vocab - size.vocab_size))
+    except Exception as e:  # torch, transformers and the hub raise many kinds; the user needs one line
+        where = "" if Path(name).exists() else " from the hub (no file or folder of that name here)"
+        why = f"{(str(e).splitlines() or [type(e).__name__])[0]}; give another, or the folder of a run"
+        raise UserError(f"cannot load a GPT-2 {name!r}{where}: {why}") from e
+    path = Path(name).resolve()
+    config = {**asdict(size), "name": path.stem if path.is_file() else path.name, "dataset": ""}
+    config |= {"tokenizer": tokenizer.name, "tokenizer_fingerprint": tokenizer.fingerprint}
+    return config | {"head": "softmax", "head_args": {}, "bayesian": False}, weights
+
+
+def _transformers(name: str) -> tuple[dict[str, int], dict[str, Tensor]]:
+    """The sizes and the tensors of a GPT2LMHeadModel."""
     if not Path(name).is_dir():
         offline()
     from transformers import GPT2Config, GPT2LMHeadModel  # here, because importing transformers takes seconds
 
-    try:
-        written, _ = GPT2Config.get_config_dict(name)
-        kind, classes = written.get("model_type"), written.get("architectures") or ["GPT2LMHeadModel"]
-        if kind != "gpt2" or "GPT2LMHeadModel" not in classes:
-            raise UserError(f"it is a {kind} {classes}")
-        config = GPT2Config.from_pretrained(name)
-        check_size(config)
-        pretrained: Any = GPT2LMHeadModel.from_pretrained(name, output_loading_info=True)
-        hf, loaded = pretrained
-        if loaded["missing_keys"]:  # transformers would fill them with random numbers
-            raise UserError(f"its weights lack {sorted(loaded['missing_keys'])[0]}")
-    except Exception as e:  # transformers and the hub raise many kinds; the user needs one line of them
-        where = "the folder" if Path(name).is_dir() else "the hub (no folder of that name here)"
-        why = f"{(str(e).splitlines() or [type(e).__name__])[0]}; give another, or the folder of a run"
-        raise UserError(f"cannot load a GPT2LMHeadModel {name!r} from {where}: {why}") from e
+    written, _ = GPT2Config.get_config_dict(name)
+    kind, classes = written.get("model_type"), written.get("architectures") or ["GPT2LMHeadModel"]
+    if kind != "gpt2" or "GPT2LMHeadModel" not in classes:
+        raise UserError(f"it is a {kind} {classes}")
+    config = GPT2Config.from_pretrained(name)
     for key, want in SUPPORTED.items():
         value = getattr(config, key)
         if value != want and not (key == "n_inner" and value == 4 * config.n_embd):
-            raise UserError(f"{name!r} has {key} = {value!r}; this trunk computes {want!r} only")
-    sizes = (config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd)
-    model = GPT(GPTConfig(*sizes))
-    source = hf.transformer.state_dict()
-    with torch.no_grad():
-        for key, p in model.named_parameters():
-            w = source[key].t() if key.endswith(_TRANSPOSED) else source[key]
-            p[: len(w)].copy_(w)  # all of it, but for the padding rows of wte
-    return model
+            raise UserError(f"it has {key} = {value!r}; this trunk computes {want!r} only")
+    sizes = _sizes({**config.to_dict(), "block_size": config.n_positions})
+    pretrained: Any = GPT2LMHeadModel.from_pretrained(name, output_loading_info=True)
+    hf, loaded = pretrained
+    # transformers would fill them with random numbers, or leave them out
+    if wrong := sorted({*loaded["missing_keys"], *loaded["unexpected_keys"]}):
+        raise UserError(f"{wrong[0]} is missing or extra")
+    state = {k: w for k, w in hf.transformer.state_dict().items() if k.partition(".attn.")[2] != "bias"}
+    return sizes, {k: w.t() if k.endswith(_TRANSPOSED) else w for k, w in state.items()}
 
 
-def vocabulary_of(trunk: GPT, tokenizer: str, fingerprint: str) -> tuple[str, str, int]:
-    """(tokenizer, its fingerprint, size) of a transformers folder's vocabulary. It names no tokenizer that
-    could be compared with the corpus': GPT-2's size means GPT-2's, any other the corpus' own."""
-    V = trunk.config.vocab_size
-    return ("gpt2", "gpt2", V) if V == 50257 else (tokenizer, fingerprint, V)
+def _nanogpt(file: str) -> tuple[dict[str, int], dict[str, Tensor]]:
+    """The sizes and the tensors of a checkpoint of nanoGPT: a trunk without biases has zeros for them."""
+    saved = torch.load(file, map_location="cpu", weights_only=True)
+    sizes = _sizes(saved["model_args"])
+    state = {key.removeprefix("_orig_mod."): w for key, w in saved["model"].items()}
+    if not torch.equal(state.pop("lm_head.weight"), state["transformer.wte.weight"]):
+        raise UserError("its output projection is not the token embedding")
+    state = {k.removeprefix("transformer."): w for k, w in state.items() if not k.endswith(".attn.bias")}
+    biases = {
+        key.removesuffix("weight") + "bias": torch.zeros(len(w))
+        for key, w in state.items()
+        if key.endswith("weight") and key not in ("wte.weight", "wpe.weight")
+    }
+    return sizes, biases | state
+
+
+def _sizes(config: dict[str, Any]) -> dict[str, int]:
+    """Those of a GPTConfig. UserError if a foreign configuration, which may ask for anything, is of no GPT-2
+    that fits."""
+    sizes = {key: config[key] for key in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd")}
+    if not all(type(n) is int for n in sizes.values()):
+        raise UserError(f"its sizes are {sizes}, not whole numbers")
+    check_model(GPT.size(GPTConfig(*sizes.values())), each=8)  # transformers' copy and this one
+    return sizes
+
+
+def _tokenizer_beside(name: str, vocab_size: int) -> Tokenizer:
+    """The tokenizer that lies beside the weights; GPT-2's where none does and there are as many tokens."""
+    if Path(name).exists():
+        file = (Path(name).parent if Path(name).is_file() else Path(name)) / "tokenizer.json"
+    else:
+        from transformers.utils import cached_file
+
+        file = Path(cached_file(name, "tokenizer.json", _raise_exceptions_for_missing_entries=False) or "")
+    if file.is_file():
+        return exported_tokenizer(file)
+    if vocab_size not in (50257, 50304):
+        raise UserError(f"it has {vocab_size} tokens and no tokenizer.json beside it to say which")
+    print(f"{name} has no tokenizer.json: its {vocab_size} tokens are taken for GPT-2's", file=sys.stderr)
+    return GPT2Tokenizer()
 
 
 def to_gpt2(model: GPT, folder: str | Path, end: int | None = None, pad: int | None = None) -> None:

@@ -1,17 +1,21 @@
-"""What a run leaves to read: log.jsonl, and Weights & Biases or Trackio if asked for."""
+"""What a run leaves to read: log.jsonl, and Weights & Biases if asked for."""
 
 import contextlib
 import json
 import math
 import os
-from collections.abc import Sequence
+import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
-from runtime.files import replacing
+from runtime.files import read_text, replacing
+from runtime.values import Field, typed
 
 if TYPE_CHECKING:
     from config.defaults import TrainConfig
+
+
+WandbId = Annotated[str, Field(pattern=r"^[\w-]{1,64}$")]
 
 
 class Tracker(Protocol):
@@ -22,28 +26,28 @@ class Tracker(Protocol):
 
 
 class Log:
-    """Entries of steps, appended to `out`/log.jsonl and sent to the `trackers`."""
+    """Entries of steps, appended to `out`/log.jsonl and sent to the `tracker`."""
 
-    def __init__(self, out: Path, step: int, trackers: Sequence[Tracker] = ()):
+    def __init__(self, out: Path, step: int, tracker: Tracker | None = None):
         """Keeps the lines up to `step`, from which the run goes on; 0 starts a new log."""
         path = out / "log.jsonl"
         kept = [json.dumps(e) + "\n" for e in entries(out) if e["step"] <= step] if step else []
         with replacing(path) as f:
             f.write("".join(kept).encode())
-        self.file, self.trackers = open(path, "a"), trackers
+        self.file, self.tracker = open(path, "a"), tracker
 
     def add(self, step: int, **entry: Any) -> None:
         """A number that JSON does not have (inf, nan) becomes a string, as in eval_diversity's tables."""
         known = {key: strict(value) for key, value in entry.items()}
         self.file.write(json.dumps({"step": step, **known}, allow_nan=False) + "\n")
         self.file.flush()
-        for tracker in self.trackers:
-            tracker.log(entry, step=step)
+        if self.tracker:
+            self.tracker.log(entry, step=step)
 
     def close(self) -> None:
         self.file.close()
-        for tracker in self.trackers:
-            tracker.finish()
+        if self.tracker:
+            self.tracker.finish()
 
 
 def strict(value: Any) -> Any:
@@ -66,23 +70,9 @@ def entries(out: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def start_trackers(c: "TrainConfig", settings: dict[str, Any]) -> list[Tracker]:
-    """Those that the run asks for, started with its `settings`."""
-    started: list[Tracker] = []
-    if c.wandb:
-        started.append(start_wandb(c.wandb_project, c.name, settings, Path(c.out_dir)))
-    if c.trackio:
-        import trackio  # keeps runs on this machine; `trackio show` opens the page of all
-
-        started.append(trackio.init(project=c.wandb_project, name=c.name, config=settings))
-    return started
-
-
-def start_wandb(project: str, name: str, config: dict[str, Any], out: Path) -> Tracker:
-    """A wandb run with `config`, its files in `out`: online if there is a key and a network.
-
-    Else it is offline, and says so.
-    """
+def start_wandb(c: "TrainConfig", settings: dict[str, Any]) -> Tracker:
+    """The wandb run of a training with its `settings`, its files in out_dir: online if there is a key and a
+    network, else offline, which it says. Its id is kept there, and a resumed training goes on with it."""
     import socket
     from urllib.parse import urlparse
 
@@ -99,7 +89,13 @@ def start_wandb(project: str, name: str, config: dict[str, Any], out: Path) -> T
             mode = "offline"
         if mode == "offline":
             print("wandb: no network or no key, logging offline; `wandb sync` uploads it later", flush=True)
-    return wandb.init(project=project, name=name, config=config, dir=out, mode=mode)
+    kept = Path(c.out_dir) / "wandb_id.txt"
+    if not (c.resume and kept.is_file()):
+        with replacing(kept) as file:
+            file.write(secrets.token_hex(4).encode())
+    id = typed("wandb_id.txt", read_text(kept).strip(), WandbId)
+    about: dict[str, Any] = {"project": c.wandb_project, "name": c.name, "config": settings}
+    return wandb.init(**about, dir=c.out_dir, mode=mode, id=id, resume="allow")
 
 
 def duration(seconds: float) -> str:

@@ -7,8 +7,10 @@ becomes part of paths, a cell of tables and a title in figures. So it is checked
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated
 
 from runtime.errors import UserError
+from runtime.values import AfterValidator
 
 REFERENCES = ("human", "unigram noise", "loop")  # the rows of a table that no model wrote
 RENAMED = "give one another, as in other=RUN"  # what to do where two rows of a table have one name
@@ -45,6 +47,13 @@ def check_row_name(name: object) -> str:
     row = check_name(name)
     check_apart([*REFERENCES, row])
     return row
+
+
+def _of_row(name: str) -> str:
+    return name and check_name(name)
+
+
+RowName = Annotated[str, AfterValidator(_of_row)]  # "" where there is none
 
 
 def named_path(argument: str) -> tuple[str, Path]:

@@ -174,11 +174,18 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) ->
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, ckpt: Checkpoint) -> None:
-    """The moments and steps of a checkpoint, and its loss scale. UserError if they are not of this model."""
+    """The moments and steps of a checkpoint, and its loss scale; the rates are the configuration's. UserError
+    if they are not of this model."""
     try:
-        state = dict(ckpt.optimizer or {})
-        scaler.load_state_dict(state.pop("scaler", {}))
+        state, groups = dict(ckpt.optimizer or {}), optimizer.param_groups
+        settings = [{key: value for key, value in group.items() if key != "params"} for group in groups]
+        scale = state.pop("scaler", {})
+        if not all(type(value) in (int, float) for value in scale.values()):
+            raise ValueError("the loss scale is no number")
+        scaler.load_state_dict(scale)
         optimizer.load_state_dict(state)
+        for group, ours in zip(optimizer.param_groups, settings, strict=True):
+            group.update(ours)
         if not all(_fits(part) for part in getattr(optimizer, "parts", (optimizer,))):
             raise ValueError("other shapes")
     except Exception as e:  # torch trusts what it is given, and fails in many ways

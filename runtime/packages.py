@@ -12,7 +12,6 @@ EXTRAS = {
     "bayes": ("torchbnn",),
     "images": ("sklearn",),
     "wandb": ("wandb",),
-    "trackio": ("trackio",),
     "mauve": ("mauve",),
 }
 PIP_NAMES = {"sklearn": "scikit-learn", "mauve": "mauve-text", "huggingface_hub": "huggingface-hub"}
@@ -24,15 +23,15 @@ def missing(*modules: str) -> list[str]:
 
 
 def not_installed(*modules: str) -> str:
-    """What to say of these: all their names, and the one command that installs them with their extras."""
-    extras = [extra for extra, has in EXTRAS.items() if {*has} & {*modules}]
+    """What to say of these: all their names, and the one command that installs them, in a checkout with their
+    extras. No index has the package itself."""
+    extras = [extra for extra, has in EXTRAS.items() if {*has} & {*modules} and not INSTALLED]
     ours = {name for extra in extras for name in EXTRAS[extra]}
     names = [PIP_NAMES.get(name, name) for name in modules]
     wanted = [PIP_NAMES.get(name, name) for name in modules if name not in ours]
     if extras:
-        package = "nanoheads" if INSTALLED else "."  # a checkout is named by its folder
         named = ",".join(filter(None, extras))
-        wanted.insert(0, f'"{package}[{named}]"' if named else package)
+        wanted.insert(0, f'".[{named}]"' if named else ".")
     listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
     are = "are" if len(names) > 1 else "is"
     return f"{listed} {are} not installed, which this needs: pip install {' '.join(wanted)}"

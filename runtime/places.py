@@ -1,5 +1,6 @@
 """Where the code is, and where a user works."""
 
+import re
 from pathlib import Path
 
 CODE = Path(__file__).resolve().parents[1]
@@ -7,6 +8,15 @@ CODE = Path(__file__).resolve().parents[1]
 # nothing should be written: there prepared data stand in data/ of the current folder, beside out/.
 INSTALLED = not (CODE / "pyproject.toml").is_file()
 WORK = Path.cwd() if INSTALLED else CODE
+
+
+def called(text: str) -> str:
+    """`text` with the commands in it as one calls them here: installed, `python train.py` is
+    `nanoheads train`."""
+    if not INSTALLED:
+        return text
+    text = re.sub(r"python (?:data|labs)/(\w+)/prepare\.py", r"nanoheads prepare \1", text)
+    return re.sub(r"python ([\w/]+)\.py", r"nanoheads \1", text)
 
 
 def labs_with(part: str) -> list[str]:

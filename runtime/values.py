@@ -6,11 +6,12 @@ import functools
 import sys
 from typing import Annotated, Any, Literal
 
-from runtime.errors import UserError
+from runtime.errors import CONTROL, UserError
 from runtime.packages import EXTRAS, missing, not_installed
 from runtime.places import CODE
 
 try:
+    from pydantic import AfterValidator as AfterValidator
     from pydantic import Field, TypeAdapter, ValidationError
 except ModuleNotFoundError:  # the first package that a command imports
     sys.exit(f"error: {not_installed(*missing(*EXTRAS['']))}")
@@ -49,8 +50,8 @@ def typed(key: str, value: Any, kind: Any) -> Any:
 
 def unusable(value: Any) -> str:
     """Why no setting of any command can be `value`, or hold it; "" if one can."""
-    if isinstance(value, str) and ("\0" in value or any("\ud800" <= c <= "\udfff" for c in value)):
-        return "holds a NUL or half of a surrogate pair, which no path and no UTF-8 text has"
+    if isinstance(value, str) and (match := CONTROL.search(value)):
+        return f"holds the character {match[0]!a}, which no file of a run may have"
     if isinstance(value, int) and abs(value) > 2**63:
         return "must lie between -2**63 and 2**63"
     if isinstance(value, float) and not abs(value) <= LARGEST:

@@ -166,7 +166,10 @@ def weights(out: str | Path, which: str = "last") -> dict[str, torch.Tensor]:
 
 
 def progress(out: str | Path, which: str = "last") -> dict:
-    return json.loads((Path(out) / which / "progress.json").read_text())
+    """progress.json without the digest of the weights."""
+    content = json.loads((Path(out) / which / "progress.json").read_text())
+    assert len(content.pop("weights_sha256")) == 64
+    return content
 
 
 def log(out: str | Path) -> list[dict]:

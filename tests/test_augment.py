@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -48,7 +49,7 @@ def teacher(trained, tokens):
 
 
 def make_teacher(path, tokens, block=T, **changes) -> Teacher:
-    vocabulary = {key: tokens.info[key] for key in ("tokenizer", "fingerprint", "vocab_size")}
+    vocabulary = {key: tokens.info[key] for key in ("tokenizer", "fingerprint")}
     return Teacher(str(path), block_size=block, **vocabulary | changes)
 
 
@@ -380,7 +381,7 @@ def waits(monkeypatch) -> threading.Event:
     """Set once a build says that it waits for another."""
     event = threading.Event()
     write = lambda text: event.set() if "another process is building" in text else None
-    monkeypatch.setattr(augment.tqdm, "write", write)
+    monkeypatch.setattr("builtins.print", write)
     return event
 
 
@@ -439,6 +440,7 @@ def test_our_run_and_our_checkpoint_are_the_same_teacher(trained, teacher, token
 
 def test_a_transformers_folder_is_a_teacher(tmp_path, tokens):
     hf = save_gpt2(tmp_path / "gpt2")
+    shutil.copy(tokens.path.with_name("tokenizer.json"), tmp_path / "gpt2")
     teacher = make_teacher(tmp_path / "gpt2", tokens)
     x, y = Windows(tokens, T).get(np.array([1]))
     p = propose(teacher, np.array([1]), x, y, LabelSettings(5, 4.0))
@@ -449,15 +451,14 @@ def test_a_transformers_folder_is_a_teacher(tmp_path, tokens):
 
 
 def test_teachers_that_do_not_fit(trained, tmp_path, tokens):
-    save_gpt2(tmp_path / "gpt2", vocab=VOCAB + 1)
-    for wrong in (
-        dict(path=tmp_path / "gpt2"),
-        dict(path=trained, fingerprint="other"),
-        dict(path=trained, vocab_size=VOCAB - 1),
-        dict(path=trained, tokenizer="gpt2"),
-    ):
-        with pytest.raises(ValueError, match="another vocabulary"):
-            make_teacher(tokens=tokens, **wrong)
+    save_gpt2(tmp_path / "gpt2", vocab=2 * VOCAB)
+    for tokenizer in (False, True):
+        if tokenizer:
+            shutil.copy(tokens.path.with_name("tokenizer.json"), tmp_path / "gpt2")
+        with pytest.raises(ValueError, match=f"{tmp_path / 'gpt2'}.*{2 * VOCAB} tokens"):
+            make_teacher(tmp_path / "gpt2", tokens)
+    with pytest.raises(ValueError, match="teacher.*another tokenizer"):
+        make_teacher(trained, tokens, fingerprint="other")
     with pytest.raises(ValueError, match="reads at most 16 tokens.*block_size = 17"):
         make_teacher(trained, tokens, block=17)
     (tmp_path / "empty").mkdir()

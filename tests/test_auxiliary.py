@@ -161,6 +161,7 @@ def test_what_cannot_be_is_refused(flags, says):
 def test_a_run_is_trained_resumed_and_loaded(name, token_folder, tmp_path):
     config = TrainConfig(**TINY | dict(name="ahead", out_dir=str(tmp_path / "ahead"), auxiliary=name))
     assert train_in_process(config, token_folder) == 0
+    config.lr_decay_steps = config.max_steps
     config.resume, config.max_steps = True, config.max_steps + 2
     assert train_in_process(config, token_folder) == 0
     model, ckpt = load_model(tmp_path / "ahead")

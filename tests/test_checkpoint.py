@@ -399,6 +399,30 @@ def test_weights_that_are_not_numbers_are_refused(last, value):
     assert f"the checkpoint {last} cannot be used: {cause}" in one_line(e)
 
 
+def test_weights_of_eight_bits_are_refused(last):
+    """They would need the scale that some other program keeps."""
+    stored = load_file(last / "model.safetensors")
+    stored["trunk.wpe.weight"] = stored["trunk.wpe.weight"].to(torch.float8_e4m3fn)
+    save_file(stored, last / "model.safetensors")
+    with pytest.raises(ValueError, match="trunk.wpe.weight is of torch.float8_e4m3fn"):
+        load_model(last)
+
+
+@pytest.mark.parametrize(
+    "content", ["{", '{"step": 7, "best_val_nll": NaN}', '{"step": NaN}', '{"step": "7"}']
+)
+def test_progress_that_is_no_number_is_refused(last, content):
+    (last / "progress.json").write_text(content)
+    with pytest.raises(ValueError, match="progress.json"):
+        load_model(last)
+
+
+def test_a_json_file_may_begin_with_a_byte_order_mark(last):
+    for name in ("config.json", "progress.json"):
+        (last / name).write_bytes(b"\xef\xbb\xbf" + (last / name).read_bytes())
+    assert load_model(last)[1].progress == PROGRESS
+
+
 def test_another_tokenizer_is_refused(last):
     train_bpe(["a quite different text, as long as it must be for the merges"] * 3, 264).save(last)
     with pytest.raises(ValueError) as e:

@@ -328,3 +328,21 @@ def test_cli_exit_codes(monkeypatch, capsys):
 def test_a_list_that_a_shell_has_taken_the_quotes_of():
     with pytest.raises(UserError, match=r"--rows \[a,b\]: a list of texts needs its quotes"):
         configure(TableConfig, ["--rows=[a,b]"])
+
+
+def test_a_config_file_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "c.py").write_bytes(b"\xef\xbb\xbfn_layer = 3\n")
+    assert read_config(tmp_path / "c.py") == {"n_layer": 3}
+
+
+@pytest.mark.parametrize("key", ["row", "overlay", "wandb_project", "out_dir", "name"])
+@pytest.mark.parametrize("value", ["a\x1b[2Jb", "a\x00b", "a\x9bb", "a\ud800b"])
+def test_what_a_run_could_not_be_read_with_is_not_written(key, value):
+    with pytest.raises(ValueError, match=key):
+        TrainConfig.read([f"--{key}={value}"])
+
+
+@pytest.mark.parametrize("key", ["row", "overlay"])
+def test_the_row_of_a_run_is_a_name(key):
+    with pytest.raises(ValueError, match=key):
+        TrainConfig.read([f"--{key}=a/b"])

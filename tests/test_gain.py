@@ -71,7 +71,7 @@ def test_a_run_keeps_its_gain(how, run, tiny, trained):
     """Trained, saved, resumed, scored and sampled from; another gain is another run."""
     c = tiny(max_steps=3, **how)
     assert run(c) == 0
-    c.resume, c.max_steps = True, 4
+    c.resume, c.max_steps, c.lr_decay_steps = True, 4, 3
     assert run(c) == 0
     model, _ = load_model(c.out_dir, "last")
     learned = model.head.log_gain is not None

@@ -2,15 +2,18 @@
 
 import copy
 import json
+from contextlib import suppress
 from functools import partial
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from data.tokenizers import WordTokenizer
 from heads import make_head
 from model import GPT, Cache, GPTConfig, LanguageModel, short_attention
-from runtime.gpt2 import from_gpt2, to_gpt2
+from runtime.checkpoint import load_model
+from runtime.gpt2 import to_gpt2
 
 V, T, C = 61, 16, 16  # 61 words in an embedding of 64 rows
 
@@ -40,6 +43,14 @@ def logits(model: GPT, x: torch.Tensor) -> torch.Tensor:
 # ---- GPT-2's own weights -----------------------------------------------------------------------------------
 
 
+def from_gpt2(folder) -> GPT:
+    """The trunk of a transformers folder, read with words for its tokens."""
+    with suppress(FileNotFoundError, ValueError):
+        size = json.loads((folder / "config.json").read_text())["vocab_size"]
+        WordTokenizer.of([f"w{i}" for i in range(size)]).save(folder)
+    return load_model(folder, hub=True)[0].trunk
+
+
 def hf_model(**changes):
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -62,7 +73,7 @@ def test_gpt2_in_and_out(tmp_path, changes):
     """transformers -> ours -> transformers: the same logits all the way, and in the end the same tensors."""
     hf = hf_model(**changes)
     hf.save_pretrained(tmp_path / "in")
-    ours = from_gpt2(str(tmp_path / "in")).eval()
+    ours = from_gpt2(tmp_path / "in")
     x = tokens(3, hf.config.n_positions, vocab=hf.config.vocab_size)
     torch.testing.assert_close(logits(ours, x), hf(x).logits, atol=1e-5, rtol=1e-5)
     padding = ours.wte.weight[hf.config.vocab_size :]
@@ -78,7 +89,7 @@ def test_gpt2_in_and_out(tmp_path, changes):
 def test_a_trunk_of_ours_survives_transformers(tmp_path):
     ours = tiny()  # its padding rows are not 0: they stay behind
     to_gpt2(ours, tmp_path)
-    back = from_gpt2(str(tmp_path)).eval()
+    back = from_gpt2(tmp_path)
     assert back.config == ours.config
     for (k, a), (_, b) in zip(ours.named_parameters(), back.named_parameters(), strict=True):
         assert torch.equal(a[:V], b[:V]) if k == "wte.weight" else torch.equal(a, b), k
@@ -87,7 +98,7 @@ def test_a_trunk_of_ours_survives_transformers(tmp_path):
 def test_half_precision_files_are_read_as_float32(tmp_path):
     hf = hf_model().half()
     hf.save_pretrained(tmp_path)
-    ours = from_gpt2(str(tmp_path))
+    ours = from_gpt2(tmp_path)
     assert all(p.dtype == torch.float32 for p in ours.parameters())
     assert torch.equal(ours.wpe.weight, hf.transformer.wpe.weight.float())
 
@@ -108,7 +119,7 @@ def test_half_precision_files_are_read_as_float32(tmp_path):
 def test_variants_of_gpt2_that_the_trunk_does_not_compute_are_refused(tmp_path, changes, said):
     hf_model(**changes).save_pretrained(tmp_path)
     with pytest.raises(ValueError) as e:
-        from_gpt2(str(tmp_path))
+        from_gpt2(tmp_path)
     assert said in str(e.value) and str(tmp_path) in str(e.value) and "\n" not in str(e.value)
 
 
@@ -151,15 +162,21 @@ def missing_tensors(folder):  # transformers alone would fill them with random n
     save_file({k: w for k, w in load_file(file).items() if ".h.1." not in k}, file, {"format": "pt"})
 
 
-NOT_WHOLE = [not_gpt2, no_head, no_folder, empty_folder, other_size, missing_tensors]
+def fewer_layers(folder):  # transformers alone would leave the others out
+    hf_model().save_pretrained(folder)
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"n_layer": 1}))
+
+
+NOT_WHOLE = [not_gpt2, no_head, no_folder, empty_folder, other_size, missing_tensors, fewer_layers]
 
 
 @pytest.mark.parametrize("make", [*NOT_WHOLE, cut("model.safetensors"), cut("config.json")])
 def test_what_is_not_a_whole_gpt2_is_refused_in_one_line(tmp_path, make):
     folder = tmp_path / "model"
     make(folder)
-    with pytest.raises(ValueError) as e:
-        from_gpt2(str(folder))
+    with pytest.raises((ValueError, FileNotFoundError)) as e:
+        from_gpt2(folder)
     assert str(folder) in str(e.value) and "\n" not in str(e.value)
 
 

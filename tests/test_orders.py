@@ -493,14 +493,6 @@ def test_a_resumed_run_of_any_order_is_the_unbroken_run(run, tiny, tmp_path, equ
     assert keys & log(c.out_dir)[-1].keys() == (set() if more["order"] == "masked" else keys)
 
 
-def test_a_curriculum_ends_where_it_was_to_end_when_the_run_began(trainer, run, tiny):
-    """Steps after a finished run's end do not bring the first order back."""
-    c = tiny(order="random", curriculum="left_to_right", max_steps=4)
-    assert run(c) == 0
-    c.resume, c.max_steps, c.lr_decay_steps = True, 8, 8
-    assert trainer(c).source.order.share_at(4) == 0
-
-
 def test_weights_of_another_order_are_refused(trainer, tiny, trained):
     with pytest.raises(
         ValueError, match="reads in the order 'left_to_right', this configuration in 'random'"

@@ -155,7 +155,7 @@ def test_two_processes_build_one_label_store(out, seen, tokens, trained, tmp_pat
     stores = []
     for place in (tokens, folder):
         split = open_tokens(place / "train.bin")
-        corpus = split.info["tokenizer"], split.info["fingerprint"], split.info["vocab_size"]
+        corpus = split.info["tokenizer"], split.info["fingerprint"]
         teacher = augment.Teacher(str(trained), *corpus, TINY["block_size"])
         stores.append(augment.build_store(split, teacher, TINY["block_size"], LABELS, batch=4))
     built, alone = stores

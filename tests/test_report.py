@@ -278,7 +278,7 @@ def test_the_demo_asks_for_what_its_models_read():
         c = TrainConfig.read([f"config/{row}.py", "config/tiny.py"])
         assert first_comment(row) and c.dataset == "grammar"
     asked = [int(p) + int(n) for p, n in re.findall(r"--prompt_tokens (\d+) --new_tokens (\d+)", demo)]
-    assert len(asked) == 2 and max(asked) <= c.block_size
+    assert len(asked) == 1 and max(asked) <= c.block_size
 
 
 def test_a_head_and_a_corpus_that_say_nothing_are_named_alone(tmp_path, monkeypatch):
@@ -480,13 +480,24 @@ def test_a_report_of_a_table_and_runs(folder, trained_runs, seeds, tmp_path, cap
     assert bars and all(0 <= float(style.removeprefix("--p:")) for style in bars)
 
 
+@pytest.mark.parametrize("table", [True, False])
+def test_prompts_are_as_long_as_the_tables(folder, trained_runs, seeds, tmp_path, table):
+    """Without a table a third of what the runs read, if that is less than usual."""
+    out, shown = tmp_path / "r.html", [str(seeds)] * table + [str(trained_runs[1])]  # which reads 31
+    assert report.main([*shown, f"--data={folder}", f"--out={out}", "--prompts=1", "--device=cpu"]) == 0
+    page = Page(out.read_text(encoding="utf-8"))
+    tokens = [a for tag, a in page.tags if a.get("class", "").startswith("token")]
+    assert len(tokens) == 31 - (4 if table else 10)
+
+
 # ---- mistakes
 
 
 @pytest.mark.parametrize(
     "flags, says",
     [
-        (["--prompt_tokens=30"], "prompt_tokens . new_tokens = 90: these models read 31"),
+        (["--prompt_tokens=31"], "prompt_tokens . new_tokens = 32: these models read 31"),
+        (["--new_tokens=30"], "prompt_tokens . new_tokens = 40: these models read 31"),
         (["--prompts=0"], "prompts = 0: must be at least 1"),
         (["--data=/nowhere"], "no token file|nowhere"),
         (["nowhere"], "'nowhere' is neither a table nor a run"),
@@ -609,6 +620,15 @@ def test_tokens_are_shaded_by_what_is_chosen(opened):
         page.locator(f"input[value={value}]").check()
         by[value] = page.evaluate(colour)
     assert len(set(by.values())) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1200, 1280, 1440])
+def test_no_row_is_cut_beside_the_truth(opened, width):
+    page, widths = opened(width), "a => a.map(e => [e.scrollWidth, e.clientWidth])"
+    third = "document.querySelectorAll('.bars tr').forEach(r => r.append(r.lastElementChild.cloneNode(true)))"
+    page.evaluate(third)
+    assert all(w <= c for w, c in page.eval_on_selector_all(".places .scroll", widths))
 
 
 @pytest.mark.slow

@@ -377,7 +377,7 @@ def test_a_training_records_what_it_builds_on(trained, token_folder, tmp_path):
     """A run started from another one and taught by it, and one that starts from that; resumed, too."""
     first = tmp_path / "first"
     taught = dict(head="sigmoid", labels="soft", teacher=str(trained), label_store=False, candidates=3)
-    base = TINY | dict(max_steps=2)
+    base = TINY | dict(max_steps=2, lr_decay_steps=4)
     begun = dict(init_from=str(trained), **taught)
     config = TrainConfig(**base | dict(name="first", out_dir=str(first)) | begun)
     assert train_in_process(config, token_folder) == 0

@@ -265,18 +265,20 @@ def test_train_sample_and_export(which, file, source, tmp_path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     asked = "bytes" if which == "bytes" else str(file)
     folder = prepared("text", asked, str(source), tmp_path)
-    settings = TINY | dict(dataset="text", source=str(source), tokenizer=asked, max_steps=2)
+    settings = TINY | dict(dataset="text", source=str(source), tokenizer=asked, max_steps=2, lr_decay_steps=2)
     config = train.TrainConfig(**settings | dict(name="run", out_dir="run"))
     assert train_in_process(config, folder) == 0
-    config.max_steps, config.resume = 3, True
-    assert train_in_process(config, folder) == 0
+    file.unlink()  # nothing needs it any more
+    with monkeypatch.context() as patch:
+        patch.setattr("training.text.prepared", lambda *_: folder)
+        assert train.main(["--resume", "run", "--max_steps=3"]) == 0
     ckpt, tokenizer = load("run/last", weights=False), load_tokenizer(folder)
-    assert ckpt.config["tokenizer"] == tokenizer.name == tokenizer_name(asked)
+    assert ckpt.config["tokenizer"] == tokenizer.name and ckpt.progress["step"] == 3
     assert tokenizer_of(ckpt).fingerprint == tokenizer.fingerprint
-    flags = [f"--{key}={value}" for key, value in (settings | dict(max_steps=3, lr_decay_steps=2)).items()]
+    settings |= dict(tokenizer="bytes" if which == "bytes" else "run/last/tokenizer.json", max_steps=3)
+    flags = [f"--{key}={value}" for key, value in settings.items()]
     run = Run("run", "", 0, Path("run"), (*flags, "--name=run", "--out_dir=run"))
     assert not run.differs(ckpt.config)
-    file.unlink()  # nothing needs it any more
     capsys.readouterr()
     assert sample.main(["run", "--prompt=Two\n\nWords", "--length=5", "--device=cpu"]) == 0
     assert capsys.readouterr().out.startswith("Two\n\nWords")

@@ -12,12 +12,11 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, VOCAB, curve, log, progress, train_in_process, weights
+from conftest import TINY, VOCAB, curve, handlers_kept, log, progress, train_in_process, weights
 from safetensors.torch import save_file
 
 import heads
@@ -29,8 +28,8 @@ from data.tokens import open_tokens
 from evaluation.scoring import Score
 from measures.curve import evaluations
 from model import GPT, GPTConfig
-from runtime import checkpoint, device, logs
-from runtime.gpt2 import to_gpt2, vocabulary_of
+from runtime import checkpoint, device
+from runtime.gpt2 import to_gpt2
 
 ROOT = Path(__file__).resolve().parents[1]
 # every source of randomness but dropout
@@ -295,7 +294,7 @@ def test_what_best_is_judged_by_stays(run, tiny):
     c = tiny(max_steps=2, lr_decay_steps=4)
     assert run(c) == 0
     c.max_steps, c.resume, c.eval_windows = 4, True, 3
-    with pytest.raises(ValueError, match="eval_windows was 0 and is now 3; give the files and flags"):
+    with pytest.raises(ValueError, match="eval_windows was 0 and is now 3"):
         run(c)
 
 
@@ -530,52 +529,24 @@ def test_sgd_without_momentum(run, tiny):
     assert run(c) == 0
 
 
-def test_a_finished_run_is_extended(run, tiny, tmp_path, monkeypatch, equal_state, capsys):
-    """Its schedule stays; also stopped on the way, it is the run that was given both numbers at its start."""
-    c, whole = tiny(max_steps=4), tiny(max_steps=8, lr_decay_steps=4, out_dir=str(tmp_path / "whole"))
-    assert run(c) == 0
-    c.resume, c.max_steps = True, 8
-    with monkeypatch.context() as patch:
-        at_step(patch, 6, lambda: signal.raise_signal(signal.SIGTERM))
-        assert run(c) == 143
-    assert (
-        "it was finished and goes on to step 8: its cosine was over at step 4, "
-        "the further steps run at min_lr = 0.0003" in capsys.readouterr().out
-    )
+def test_a_run_whose_cosine_has_an_end_of_its_own_goes_on_after_it(run, tiny, tmp_path, equal_state):
+    c = tiny(max_steps=4)
+    whole = tiny(max_steps=8, lr_decay_steps=4, out_dir=str(tmp_path / "whole"))
     assert run(c) == run(whole) == 0
+    c.resume, c.max_steps = True, 8
+    with pytest.raises(ValueError, match="max_steps.* was 4 and is now 8"):
+        run(c)
+    c.lr_decay_steps = 4
+    assert run(c) == 0
     assert equal_state(weights(c.out_dir), weights(whole.out_dir))
     assert curve(c.out_dir, "lr") == curve(whole.out_dir, "lr")
-    assert checkpoint.load(Path(c.out_dir) / "last").config["lr_decay_steps"] == 4
-
-
-def test_a_run_that_ended_in_its_warm_up_is_extended(run, tiny, capsys):
-    c = tiny(max_steps=2, warmup_steps=4)
-    assert run(c) == 0
-    c.resume, c.max_steps = True, 6
-    assert run(c) == 0
-    assert "its warm-up goes on to step 4, the steps after it run at min_lr" in capsys.readouterr().out
-    assert curve(c.out_dir, "lr")[-1] == c.min_lr < max(curve(c.out_dir, "lr")) == c.learning_rate
-
-
-def test_a_finished_run_with_another_schedule(run, tiny, capsys):
-    c = tiny(max_steps=4)
-    assert run(c) == 0
-    c.resume, c.max_steps, c.lr_decay_steps = True, 6, 6
-    assert run(c) == 0
-    now, was = train.learning_rate(tiny(max_steps=6), 4), train.learning_rate(tiny(max_steps=4), 4)
-    assert (
-        f"its cosine ended at step 4 and now ends at step 6, "
-        f"so the learning rate jumps from {was:.2e} to {now:.2e}" in capsys.readouterr().out
-    )
-    assert curve(c.out_dir, "lr")[4] == now
-    assert checkpoint.load(Path(c.out_dir) / "last").config["lr_decay_steps"] == 6
 
 
 def test_fewer_steps_than_are_done_are_refused(run, tiny):
     c = tiny(max_steps=4, lr_decay_steps=9)
     assert run(c) == 0
     c.resume, c.max_steps = True, 3
-    with pytest.raises(ValueError, match="max_steps = 3, but the run is at step 4 already"):
+    with pytest.raises(ValueError, match="max_steps = 3, but .* is at step 4"):
         run(c)
 
 
@@ -825,9 +796,60 @@ def test_resuming_something_else_is_refused(run, stopped, key, value):
     before = contents(stopped.out_dir)
     with pytest.raises(ValueError, match=rf"{key}\b.*{value}|{value}.*{key}") as refused:
         run(replace(stopped, resume=True, **{key: value}))
-    if key not in ("lr_decay_steps", "max_steps"):  # which have a remedy of their own
-        assert f"--init_from={Path(stopped.out_dir) / 'last'} with a new --out_dir" in str(refused.value)
+    assert f"--init_from={stopped.out_dir} with a new --out_dir" in str(refused.value)
     assert contents(stopped.out_dir) == before
+
+
+def test_a_runs_folder_is_its_configuration(run, stopped, token_folder, tmp_path, monkeypatch, equal_state):
+    """--resume FOLDER goes on as the run began, wherever the folder lies; without --resume it starts anew."""
+    monkeypatch.setattr(training.text, "prepared", lambda *_: token_folder)
+    moved = shutil.copytree(stopped.out_dir, tmp_path / "moved")
+    with handlers_kept():
+        assert train.main(["--resume", str(moved)]) == 0
+        assert train.main([str(moved), f"--out_dir={tmp_path / 'anew'}"]) == 0
+    assert equal_state(weights(moved), weights(tmp_path / "anew"))
+    again, anew = (checkpoint.load(tmp_path / name / "last") for name in ("moved", "anew"))
+    same = {key: value for key, value in again.config.items() if key != "out_dir"}
+    assert same == {key: value for key, value in anew.config.items() if key != "out_dir"}
+    assert again.config["resume"] is False and again.config["name"] == "tiny" and again.config["row"] == ""
+    assert again.progress["step"] == 3
+    with pytest.raises(ValueError, match="holds a run already"):
+        train.main([str(moved)])
+    with pytest.raises(ValueError, match="seed was 1337 and is now 3"):
+        train.main(["--resume", str(moved), "--seed=3"])
+    with pytest.raises(OSError, match="config.json"):
+        train.main(["--resume", str(tmp_path)])
+
+
+def test_a_changed_bit_of_the_weights_is_not_resumed(run, stopped, tmp_path):
+    out = shutil.copytree(stopped.out_dir, tmp_path / "out")
+    file = out / "last" / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-100] ^= 1
+    file.write_bytes(content)
+    c = replace(stopped, resume=True, out_dir=str(out))
+    with pytest.raises(ValueError, match="model.safetensors.*SHA-256"):
+        run(c)
+    progress_file = out / "last" / "progress.json"
+    before = json.loads(progress_file.read_text())
+    del before["weights_sha256"]  # of an earlier version
+    progress_file.write_text(json.dumps(before))
+    assert run(c) == 0
+
+
+def test_the_rates_of_a_resumed_run_are_the_configurations(run, stopped, tmp_path, equal_state):
+    """Whatever optimizer.pt says of them."""
+    ends = []
+    for wrong in ({}, {"lr": "x", "weight_decay": "x", "betas": "x"}):
+        out = shutil.copytree(stopped.out_dir, tmp_path / f"out{len(ends)}")
+        file = out / "last" / "optimizer.pt"
+        state = torch.load(file, weights_only=True)
+        for group in state["param_groups"]:
+            group |= wrong
+        torch.save(state, file)
+        assert run(replace(stopped, resume=True, out_dir=str(out))) == 0
+        ends.append(weights(out))
+    assert equal_state(*ends)
 
 
 def test_a_folder_with_a_run_is_refused(run, stopped):
@@ -897,11 +919,16 @@ def test_unlikelihood_trains_on_the_tokens_of_its_context(trainer, tiny):
     assert math.isfinite(t.train_step())
 
 
-def gpt2_folder(path, vocab=VOCAB, block=16) -> GPT:
-    torch.manual_seed(5)
-    trunk = GPT(GPTConfig(vocab, block, 1, 2, 32))
-    to_gpt2(trunk, path)
-    return trunk
+@pytest.fixture
+def gpt2_folder(tmp_path, token_folder):
+    def make(block=16) -> GPT:
+        torch.manual_seed(5)
+        trunk = GPT(GPTConfig(VOCAB, block, 1, 2, 32))
+        to_gpt2(trunk, tmp_path / "gpt2")
+        shutil.copy(token_folder / "tokenizer.json", tmp_path / "gpt2")
+        return trunk
+
+    return make
 
 
 def test_init_from_says_what_it_does_not_use(run, trainer, tiny, tmp_path, capsys):
@@ -918,25 +945,16 @@ def test_init_from_another_trunk_is_refused(trainer, tiny, trained):
             trainer(tiny(init_from=str(trained), **changes))
 
 
-def test_init_from_a_transformers_folder(trainer, tiny, tmp_path):
-    want = dict(gpt2_folder(tmp_path / "gpt2").named_parameters())
+def test_init_from_a_transformers_folder(trainer, tiny, tmp_path, gpt2_folder):
+    want = dict(gpt2_folder().named_parameters())
     t = trainer(tiny(init_from=str(tmp_path / "gpt2")))
     assert all(torch.equal(p, want[n]) for n, p in t.model.trunk.named_parameters())
 
 
-def test_init_from_a_longer_block_takes_its_first_positions(trainer, tiny, tmp_path):
-    want = gpt2_folder(tmp_path / "gpt2", block=32)
+def test_init_from_a_longer_block_takes_its_first_positions(trainer, tiny, tmp_path, gpt2_folder):
+    want = gpt2_folder(block=32)
     t = trainer(tiny(init_from=str(tmp_path / "gpt2")))
     assert torch.equal(t.model.trunk.wpe.weight, want.wpe.weight[:16])
-
-
-def test_init_from_another_vocabulary_is_refused(trainer, tiny, tmp_path):
-    trunk = gpt2_folder(tmp_path / "gpt2", vocab=310)  # padded to 320, as 300 is
-    assert vocabulary_of(trunk, "bpe310", "f") == ("bpe310", "f", 310)
-    of_gpt2 = SimpleNamespace(config=SimpleNamespace(vocab_size=50257))
-    assert vocabulary_of(of_gpt2, "bpe50257", "f") == ("gpt2", "gpt2", 50257)
-    with pytest.raises(ValueError, match="vocabulary"):
-        trainer(tiny(init_from=str(tmp_path / "gpt2")))
 
 
 @pytest.mark.parametrize(
@@ -987,16 +1005,6 @@ def test_a_users_mistake_leaves_nothing_behind(run, tiny, changes, match):
     assert not Path(c.out_dir).exists()
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_a_bar_is_for_a_terminal(run, tiny, monkeypatch, capsys, terminal):
-    """Into a file it would write a line for each time that it moves: there are lines of steps instead."""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
-    assert run(tiny(bar=True)) == 0
-    shown = capsys.readouterr()
-    assert ("tiny: 100%" in shown.err) == terminal and ("step 3/6: loss" in shown.out) == (not terminal)
-    assert terminal or not shown.err
-
-
 def test_help_lists_the_keys(capsys):
     assert train.main(["--help"]) == 0
     text = capsys.readouterr().out
@@ -1004,8 +1012,7 @@ def test_help_lists_the_keys(capsys):
     assert "python train.py config/baseline.py" in text and "def " not in text
 
 
-@pytest.mark.parametrize("tracker", ["wandb", "trackio"])
-def test_trackers_only_if_asked_for(run, tiny, monkeypatch, tracker):
+def test_wandb_only_if_asked_for(run, tiny, monkeypatch):
     class Fake:
         lines, finished = [], False
 
@@ -1015,17 +1022,30 @@ def test_trackers_only_if_asked_for(run, tiny, monkeypatch, tracker):
         def finish(self):
             self.finished = True
 
-    assert getattr(train.TrainConfig(), tracker) is False
+    assert train.TrainConfig().wandb is False
     asked, fake = [], Fake()
-    if tracker == "trackio":
-        init = lambda project, name, config: asked.append(config) or fake
-        monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace(init=init, __spec__="installed"))
-    else:
-        start = lambda project, name, config, out: asked.append(config) or fake
-        monkeypatch.setattr(logs, "start_wandb", start)
-    c = tiny(max_steps=2, **{tracker: True})
+    monkeypatch.setattr(train, "start_wandb", lambda config, settings: asked.append(settings) or fake)
+    c = tiny(max_steps=2, wandb=True)
     assert run(c) == 0 and len(asked) == 1 and asked[0]["vocab_size"] == VOCAB and fake.finished
     assert [{"step": step} | entry for step, entry in fake.lines] == log(c.out_dir)
+
+
+def test_a_resumed_run_goes_on_with_its_wandb_run(run, tiny, monkeypatch):
+    """And a run that begins in the same folder has another."""
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    c, seen, real = tiny(max_steps=2, lr_decay_steps=4, wandb=True), [], wandb.init
+    monkeypatch.setattr(wandb, "init", lambda **how: seen.append((started := real(**how)).id) or started)
+    assert run(c) == 0
+    c.max_steps, c.resume = 4, True
+    assert run(c) == 0
+    folders = [path.name for path in (Path(c.out_dir) / "wandb").glob("offline-run-*")]
+    assert seen[0] == seen[1] and all(name.endswith(f"-{seen[0]}") for name in folders) and folders
+    for which in ("last", "best"):
+        shutil.rmtree(Path(c.out_dir) / which)
+    c.resume = False
+    assert run(c) == 0 and seen[2] != seen[0]
 
 
 # ---- a process of its own (two of them: test_processes.py) -------------------------------------------------

@@ -1,5 +1,6 @@
 """The known language as a library: a model of anybody's, and how far it is from the truth."""
 
+import json
 import re
 import runpy
 from dataclasses import fields
@@ -153,13 +154,22 @@ def damaged(folder):
     return folder
 
 
+def test_a_model_of_more_weights_than_its_configuration_has_is_refused(lang, tmp_path):
+    """An edited n_layer: transformers alone would leave the other layers out."""
+    folder = model_of(tmp_path / "gpt2", vocab_size=len(lang.words), n_layer=2)
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"n_layer": 1}))
+    with pytest.raises(ValueError, match=r"transformer\.h\.1\."):
+        lang.score(str(folder), context=32)
+
+
 def test_a_model_that_lacks_weights_is_refused(lang, tmp_path):
     """transformers alone would fill them with random numbers."""
     folder = model_of(tmp_path / "gpt2", vocab_size=len(lang.words))
     weights = load_file(folder / "model.safetensors")
     del weights["transformer.ln_f.weight"]
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ValueError, match="lack transformer.ln_f.weight: save the model again, whole"):
+    with pytest.raises(ValueError, match="transformer.ln_f.weight"):
         lang.score(str(folder), context=32)
 
 

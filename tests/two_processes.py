@@ -62,7 +62,7 @@ def store_built(tokens: Path, config: train.TrainConfig) -> list[int]:
     each batch that this one computed."""
     train_tokens, computed, real = open_tokens(tokens / "train.bin"), [], augment.propose
     info = train_tokens.info
-    corpus = info["tokenizer"], info["fingerprint"], info["vocab_size"]
+    corpus = info["tokenizer"], info["fingerprint"]
     teacher = augment.Teacher(config.teacher, *corpus, config.block_size)
 
     def noted(teacher, indices, *rest):

@@ -45,7 +45,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
-from tqdm import tqdm
 
 from data.corpus import Contents, Corpus
 from data.prepared import SPLITS, read_meta
@@ -61,6 +60,7 @@ from data.text.documents import (
 )
 from runtime.configurator import cli
 from runtime.errors import UserError
+from runtime.progress import Progress
 
 HELD_OUT = 0.01  # share of the bytes, of validation and of test
 PARTS = {"train": (0, 0.9), "validation": (0.9, 0.95), "test": (0.95, 1)}  # of a single document
@@ -135,7 +135,7 @@ def split_by_document(source: str, documents: Documents, missing: list[str]) -> 
     """
     ranges = np.zeros(RANGES, np.int64)  # bytes
     count, largest, kept = 0, 0, b""  # the largest document's bytes and key
-    for document in tqdm(documents(), "sizes", unit=" documents", disable=None):
+    for document in Progress(documents(), "sizes", unit=" documents"):
         size = sum(len(line.encode()) for line in document.lines)
         ranges[range_of(document.key)] += size
         count += size > 0

@@ -43,8 +43,6 @@ program = Program(
     __name__, __doc__, EmbeddingsConfig, "sklearn", "scipy", "tabulate", "sacrebleu", "matplotlib"
 )
 
-from tqdm import tqdm
-
 from evaluation.scorer import open_scorer
 from labs.embeddings.tsne import HUMAN, check_rows, draw, embed
 from measures.store import Store
@@ -53,6 +51,7 @@ from measures.views import read_texts, samples_file
 from runtime.configurator import cli
 from runtime.device import get_device
 from runtime.files import beside, check_writable, foreign
+from runtime.progress import Progress
 
 
 def texts_of(c: EmbeddingsConfig) -> dict[str, list[str]]:
@@ -80,7 +79,7 @@ def main(c: EmbeddingsConfig) -> int:
     check_rows(texts)
     check_writable(beside(out, ".png"))
     scorer = open_scorer(c.scorer, get_device(c.device))
-    bar = tqdm(texts.items(), desc=f"embedded by {scorer.name}", leave=False)
+    bar = Progress(texts.items(), desc=f"embedded by {scorer.name}", leave=False)
     for path in draw({name: embed(scorer, of_row) for name, of_row in bar}, out, c.seed):
         print(f"wrote {path}")
     return 0

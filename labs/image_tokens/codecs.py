@@ -18,11 +18,11 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from labs.classes.sets import described
 from runtime.errors import UserError
 from runtime.files import foreign, read_json, replacing, write_json
+from runtime.progress import Progress
 
 AT_ONCE = 500  # images
 FITTED = 200_000  # patches at most that k-means is fitted to
@@ -161,7 +161,7 @@ class VQ(Codec):
         optimizer = torch.optim.Adam(self.parameters(), self.RATE)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
         count, total = torch.ones(self.codes), torch.zeros_like(self.codebook)
-        bar = tqdm(range(steps), desc="vq", disable=None)
+        bar = Progress(range(steps), desc="vq")
         for step in bar:
             x = torch.from_numpy(pixels[rng.integers(len(pixels), size=self.BATCH)]).float() / 255
             z = self.vectors(x)

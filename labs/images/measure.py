@@ -24,7 +24,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from data.held_out import open_held_out
 from evaluation.decoding import Decoding
@@ -46,6 +45,7 @@ from model import LanguageModel
 from runtime import checkpoint
 from runtime.device import float64_device, get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
+from runtime.progress import Progress
 from runtime.values import Dtype, Field, Natural, NonNegative, Positive, Seed
 
 TITLES = {"fd": "FD (our CNN)", "precision": "precision", "recall": "recall", "accuracy": "accuracy"}
@@ -210,7 +210,7 @@ class ImagesSession(Session):
         """Pixels of images of the classes `labels`, the same ones again for the same run and settings."""
 
         def bar(batches: Any) -> Any:
-            return tqdm(batches, desc=f"{name}: guidance {point}", leave=False)
+            return Progress(batches, desc=f"{name}: guidance {point}", leave=False)
 
         codes = sample_codes(
             asker.model,

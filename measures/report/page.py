@@ -8,7 +8,7 @@ from markupsafe import Markup
 from measures.report.about import Opening
 from measures.report.runs import ReportedRuns, Token
 from measures.report.tables import ReportedTable, leading_number
-from runtime.places import INSTALLED
+from runtime.places import called
 
 HERE = Path(__file__).parent
 BETTER = {
@@ -42,11 +42,6 @@ def described(token: Token) -> str:
     return ", ".join(parts)
 
 
-def command(name: str) -> str:
-    """How a command of ours is called here."""
-    return f"nanoheads {name}" if INSTALLED else f"python {name}.py"
-
-
 def probability(p: float) -> str:
     """Three places; a zero that is exact has none."""
     return f"{p:.3f}" if p else "0"
@@ -70,7 +65,7 @@ def render(tables: list[ReportedTable], runs: ReportedRuns | None, about: Openin
         "described": described,
         "leading_number": leading_number,
         "probability": probability,
-        "command": command,
+        "called": called,
     }
     env.globals |= {"shades": shades, "style": inlined("style.css"), "script": inlined("script.js")}
     env.globals["better"] = BETTER

@@ -121,7 +121,7 @@ def examine(
         scoring = (p for name, p in model.named_parameters() if not name.startswith("auxiliary."))
         parameters.append(sum(p.numel() for p in scoring))
         draws = weight_draws(model, ckpt.config, settings.samples, settings.seed, settings.dtype)
-        about = f"{ckpt.config['head']}, step {ckpt.progress['step']}"
+        about = ckpt.config["head"] + ("" if ckpt.foreign else f", step {ckpt.progress['step']}")
         order = ckpt.config.get("order", "left_to_right")
         texts_of_run = continued(model, order, prompts, split.truth, draws, tokenizer, settings)
         for prompt, tokens in zip(shown, texts_of_run):
