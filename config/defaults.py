@@ -1,7 +1,7 @@
 """The one screen of defaults: what `python train.py` does unless a config file or a flag says otherwise."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,7 +10,7 @@ from runtime.configurator import configure
 from runtime.errors import UserError
 from runtime.names import check_row_name
 from runtime.places import labs_with
-from runtime.values import Dtype, Field, Natural, NonNegative, Positive, Seed, Share, registered, typed
+from runtime.values import Dtype, Field, Natural, NonNegative, Positive, Seed, Share, registered
 from training.task import settled
 
 if TYPE_CHECKING:  # which imports numpy
@@ -114,6 +114,7 @@ class TrainConfig:
         value that cannot work."""
         config = configure(cls, argv)
         config.out_dir = config.out_dir or f"out/{config.name}"
+        _refuse(config.problems())
         config = settled(config)  # which imports a lab, and with it torch
         _refuse(config._problems_of_model())
         return config
@@ -133,8 +134,7 @@ class TrainConfig:
         return LabelSettings(self.candidates, self.positions, self.ppl_threshold, self.ppl_form, self.seed)
 
     def problems(self) -> Iterator[str]:
-        """Fields that cannot have their value, and values that cannot stand together."""
-        yield from _refusals(*(partial(typed, f.name, getattr(self, f.name), f.type) for f in fields(self)))
+        """Values that cannot stand together, or that no dictionary has."""
         yield from _refusals(partial(check_row_name, self.name))
         if self.trunk not in (known := [*registered("model", "TRUNKS"), *labs_with("trunk")]):
             yield f"trunk = {self.trunk!r}: use one of {', '.join(known)}"
