@@ -19,7 +19,6 @@ pip install ".[EXTRA]" adds them, and EXTRA is
     all         all of these
 """
 
-import difflib
 import re
 import runpy
 import sys
@@ -71,8 +70,16 @@ def grouped() -> str:
 
 
 def main() -> None:
+    """What `nanoheads` runs."""
+    sys.path.insert(0, str(HERE))
+    from runtime.configurator import cli
+
+    cli(run)()
+
+
+def run(argv: list[str]) -> None:
     """Runs the command that the first argument names, as a program of its own."""
-    name, *arguments = sys.argv[1:] or ["--help"]
+    name, *arguments = argv or ["--help"]
     if name in ("-h", "--help"):
         print(__doc__.replace("COMMANDS\n", grouped() + "\n"))
         return
@@ -90,13 +97,9 @@ def main() -> None:
         kind, known = "corpus", CORPORA
         name, *arguments = arguments
     if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
         plain = ", ".join(name for name in sorted(known) if "/" not in name)
-        hint = f"did you mean {near[0]}?" if near else f"use {plain}"
-        print(f"nanoheads: error: unknown {kind} {name!r}: {hint}", file=sys.stderr)
-        sys.exit(2)
+        raise ValueError(f"unknown {kind} {name!r}: use {plain}")
     sys.argv = [str(known[name]), *arguments]
-    sys.path.insert(0, str(HERE))
     runpy.run_path(str(known[name]), run_name="__main__")
 
 

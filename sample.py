@@ -185,13 +185,10 @@ class Stream:
 
 
 def read_prompts(prompt: str, file: str) -> list[str]:
-    """The prompts asked for: of a file its lines.
-
-    Without the mark (BOM) that some editors put before the first.
-    """
+    """The prompts asked for: of a file its lines."""
     if not file:
         return [prompt]
-    text = read_text(Path(file)).removeprefix("\ufeff")
+    text = read_text(Path(file))
     prompts = [line for line in text.split("\n") if line]
     if not prompts:
         raise UserError(f"--prompts {file}: the file holds no prompt; put one on each line")

@@ -62,12 +62,11 @@ from measures.search import (
     trials_in,
     trials_of,
 )
-from measures.store import OURS, Row, Store
+from measures.store import Row, Store
 from runtime import checkpoint
 from runtime.configurator import cli
 from runtime.door import read
-from runtime.errors import UserError
-from runtime.files import foreign
+from runtime.errors import UserError, reading
 from runtime.workers import TrainingsStopped, train_all
 
 NONE_FINISHED = "no run of this table is finished"
@@ -160,7 +159,7 @@ def sources_first(runs: list[Run]) -> tuple[list[Run], list[Run]]:
 def without_folder(runs: list[Run], rows: dict[str, Row], store: Store, partial: bool) -> set[str]:
     """Names of the runs that need no folder any more: the `rows` say all that there is to say of them, and no
     run that is still to do starts from them; of a `partial` table none is."""
-    with foreign(store.path or Path(), OURS):
+    with reading(store.path or Path()):
         done = {r.out.name for r in runs if has_row(r, rows)}
     while not partial and (needed := still_needed(runs, done)):
         done -= needed

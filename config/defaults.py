@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from data.label_settings import LabelSettings
 from runtime.configurator import configure
 from runtime.errors import UserError
-from runtime.files import foreign, read_json
+from runtime.files import read_json
 from runtime.names import RowName, check_row_name
 from runtime.places import labs_with
-from runtime.values import Dtype, Field, Natural, NonNegative, Positive, Seed, Share, registered, typed
+from runtime.values import Dtype, Field, Natural, NonNegative, Positive, Seed, Share, registered
 from training.task import settled
 
 if TYPE_CHECKING:  # which imports numpy
@@ -110,11 +110,10 @@ class TrainConfig:
     def recorded(cls, out: Path) -> dict[str, Any]:
         """The keys that the run in the folder `out` was begun with: the folder stands for a config file."""
         last = next((p for p in (out / "last", out / "last.old") if p.is_dir()), out / "last")
-        config, tokenizer = read_json(last / "config.json", strict=True), last / "tokenizer.json"
-        with foreign(last / "config.json", "a run's configuration"):
-            known = {f.name: config[f.name] for f in fields(cls) if f.name in config}
-            if "-" in known["tokenizer"]:  # of a file, whose content names it
-                known["tokenizer"] = str(tokenizer)
+        config = read_json(last / "config.json", {"tokenizer": str})
+        known = {f.name: config[f.name] for f in fields(cls) if f.name in config}
+        if "-" in known["tokenizer"]:  # of a file, whose content names it
+            known["tokenizer"] = str(last / "tokenizer.json")
         return known | {"out_dir": str(out)}
 
     @classmethod
@@ -123,6 +122,7 @@ class TrainConfig:
         value that cannot work."""
         config = configure(cls, argv)
         config.out_dir = config.out_dir or f"out/{config.name}"
+        _refuse(config.problems())
         config = settled(config)  # which imports a lab, and with it torch
         _refuse(config._problems_of_model())
         return config
@@ -142,8 +142,7 @@ class TrainConfig:
         return LabelSettings(self.candidates, self.positions, self.ppl_threshold, self.ppl_form, self.seed)
 
     def problems(self) -> Iterator[str]:
-        """Fields that cannot have their value, and values that cannot stand together."""
-        yield from _refusals(*(partial(typed, f.name, getattr(self, f.name), f.type) for f in fields(self)))
+        """Values that cannot stand together, or that no dictionary has."""
         yield from _refusals(partial(check_row_name, self.name))
         if self.trunk not in (known := [*registered("model", "TRUNKS"), *labs_with("trunk")]):
             yield f"trunk = {self.trunk!r}: use one of {', '.join(known)}"

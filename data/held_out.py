@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from data.tokens import TokenFile, open_tokens
-from runtime.errors import UserError
+from runtime.errors import UserError, reading
 from runtime.places import CODE
 
 
@@ -88,13 +88,9 @@ def open_truth(tokens: TokenFile) -> Truth | None:
     path = truth_path(tokens.path)
     if not path.is_file():
         return None
-    try:
+    with reading(path):
         with np.load(path, allow_pickle=False) as file:
             kind = str(file["kind"])
-    except Exception as error:  # a damaged zip raises a kind of its own for each of its parts
-        kind, why = "", type(error).__name__
-    else:
-        why = f"kind = {kind[:20]!r}"
-    if not (kind.isidentifier() and (CODE / "data" / kind / "truth.py").is_file()):
-        raise UserError(f"{path} is not a truth file ({why}): prepare the corpus again, with --force")
-    return importlib.import_module(f"data.{kind}.truth").read_truth(tokens, path)
+        if not (kind.isidentifier() and (CODE / "data" / kind / "truth.py").is_file()):
+            raise UserError(f"kind = {kind[:20]!r}")
+        return importlib.import_module(f"data.{kind}.truth").read_truth(tokens, path)

@@ -17,9 +17,10 @@ from torch import Tensor
 from data.label_settings import LabelSettings
 from data.tokens import TokenFile
 from heads import Targets
-from runtime.errors import UserError
+from runtime.errors import UserError, reading
 from runtime.files import read_json
 from runtime.progress import Progress
+from runtime.values import Positive
 
 
 class Proposals(NamedTuple):
@@ -103,56 +104,32 @@ def sound(records: np.ndarray, title: str, at_once: int = 256) -> int:
 class LabelStore:
     """Proposals read from a file.
 
-    UserError if it is missing, cut short or damaged, or was made by another teacher, corpus or setting. Every
+    OSError or UserError if it is missing or damaged, or was made by another teacher, corpus or setting. Every
     record is checked when the file is opened, not in the middle of a training.
     """
 
     def __init__(self, path: Path, identity: dict, vocab_size: int):
-        self.path, self.vocab_size, self.block_size = path, vocab_size, identity["block_size"]
-        try:
-            saved = read_json(path.with_suffix(".json"))
-            sizes = [saved[key] for key in ("windows", "m", "k")]
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            raise UserError(
-                f"no whole label store {path}: delete it, and build it with python augment.py"
-            ) from None
-        different = [k for k in identity if saved.get(k) != identity[k]]
-        if different:
-            raise UserError(
-                f"the label store {path} was made with another {different[0]} "
-                f"({saved.get(different[0])!r}, not {identity[different[0]]!r}): delete it and build this one"
-            )
-        most = (identity["tokens"] - 1) // identity["block_size"], identity["block_size"], vocab_size
-        if not all(type(n) is int and 0 < n <= high for n, high in zip(sizes, most)) or sizes[0] != most[0]:
-            raise UserError(
-                f"the label store {path} is damaged: its JSON gives windows, m, k as {sizes}: "
-                f"delete it and build it again"
-            )
-        kind = record_dtype(vocab_size, saved["m"], saved["k"])
-        size = len(MAGIC) + saved["windows"] * kind.itemsize
-        if not path.is_file() or path.stat().st_size != size or path.open("rb").read(len(MAGIC)) != MAGIC:
-            raise UserError(
-                f"the label store {path} is cut short or damaged, or an earlier version's "
-                f"({size} bytes expected): delete it and build it again"
-            )
-        self.records = np.memmap(path, kind, "r", len(MAGIC), (saved["windows"],))
-        whole = sound(self.records, f"checking {path.name}")
-        if whole < len(self.records):
-            raise UserError(
-                f"the label store {path} is damaged: the record of window {whole} is not what was written; "
-                "delete it and build it again"
-            )
+        self.path, about = path, path.with_suffix(".json")
+        saved = read_json(about, dict.fromkeys(("windows", "m", "k"), Positive))
+        with reading(about):
+            if different := [k for k in identity if saved.get(k) != identity[k]]:
+                key = different[0]
+                raise UserError(f"its {key} is {saved.get(key)!r}, not {identity[key]!r}")
+            if saved["windows"] != (identity["tokens"] - 1) // identity["block_size"]:
+                raise UserError(f"its windows = {saved['windows']} are not those of the corpus")
+        with reading(path), path.open("rb") as file:
+            kind = record_dtype(vocab_size, saved["m"], saved["k"])
+            size = len(MAGIC) + saved["windows"] * kind.itemsize
+            if path.stat().st_size != size or file.read(len(MAGIC)) != MAGIC:
+                raise UserError("it is cut short, or no label store")
+            self.records = np.memmap(path, kind, "r", len(MAGIC), (saved["windows"],))
+            if (whole := sound(self.records, f"checking {path.name}")) < len(self.records):
+                raise UserError(f"the record of window {whole} is not what was written")
 
     def proposals(self, indices: np.ndarray, x: Tensor, y: Tensor) -> Proposals:
         r = self.records[indices]
         ids = r["ids"].astype(np.int64)
         ids[r["ids"] == np.iinfo(r["ids"].dtype).max] = -1
-        possible = ((r["probs"] >= 0) & (r["probs"] <= 1.001)).all()
-        if not (possible and r["positions"].max() < self.block_size and ids.max() < self.vocab_size):
-            raise UserError(
-                f"the label store {self.path} is damaged: windows {indices.min()} to {indices.max()} hold "
-                "what cannot be an id, a position or a probability: delete it and build it again"
-            )
         return Proposals(r["positions"], ids, r["probs"])
 
 

@@ -5,7 +5,6 @@ and meta.json, which is written last and says what the folder is. Any tokenizer 
 tokenizer.json. A corpus with settings names the folder by those that are not the standard ones, too.
 """
 
-import difflib
 import importlib
 import json
 from contextlib import suppress
@@ -40,10 +39,7 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     folder = Path(folder)
     trained = folder / "tokenizer.json"
     if trained.is_file():
-        try:
-            return read_tokenizer(trained)
-        except UserError as error:
-            raise UserError(f"{error}: prepare it again, with --force") from None
+        return read_tokenizer(trained)
     if read_meta(folder).get("tokenizer") == "gpt2":
         return GPT2Tokenizer()
     raise FileNotFoundError(f"{folder} has no tokenizer.json, and no meta.json that says gpt2: {PREPARE}")
@@ -109,9 +105,7 @@ def corpus_of(dataset: str) -> Any:
     """The data.corpus.Corpus in the prepare.py of a corpus. UserError if there is none."""
     known = corpora()
     if dataset not in known:
-        near = difflib.get_close_matches(dataset, known, 1)
-        guess = f", did you mean {near[0]!r}?" if near else ""
-        raise UserError(f"unknown dataset {dataset!r}{guess} (known: {', '.join(known)})")
+        raise UserError(f"unknown dataset {dataset!r} (known: {', '.join(known)})")
     module = importlib.import_module(f"{known[dataset].parents[1].name}.{dataset}.prepare")
     if not hasattr(module, "corpus"):
         raise UserError(

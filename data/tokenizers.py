@@ -14,7 +14,7 @@ import numpy as np
 import tiktoken
 import tokenizers
 
-from runtime.errors import UserError
+from runtime.errors import UserError, reading
 from runtime.files import replacing
 
 
@@ -298,13 +298,9 @@ class WordTokenizer(SavedTokenizer):
 
 def read_tokenizer(path: Path) -> SavedTokenizer:
     """The tokenizer of a tokenizer.json, ours or any other. UserError if it cannot be used."""
-    try:
+    with reading(path):  # tokenizers raises bare Exception
         content = for_running_text(json.loads(path.read_bytes()))
         return _ours(content) or FileTokenizer(content)
-    except OSError:
-        raise
-    except Exception as error:  # tokenizers raises bare Exception
-        raise UserError(f"{path} is not a tokenizer.json that can be used ({error})") from None
 
 
 def exported_tokenizer(path: Path) -> Tokenizer:
@@ -393,14 +389,9 @@ def bpe_size(name: str) -> int | None:
             "words of their own)"
         )
     vocab_size = int(match[1])
-    if vocab_size < 257:
-        raise UserError(
-            f"vocabulary size {vocab_size} is too small: a byte-level BPE needs 257 or more, "
-            "256 bytes and a merge"
-        )
-    # the tokenizers library allocates all of them at once, and ends the process if it cannot
-    if vocab_size > LARGEST_BPE:
-        raise UserError(f"vocabulary size {vocab_size} is too large: at most {LARGEST_BPE}, GPT-2 has 50257")
+    # 256 bytes and a merge; the library allocates all of them at once, and ends the process if it cannot
+    if not 257 <= vocab_size <= LARGEST_BPE:
+        raise UserError(f"tokenizer = {name!r}: its size must lie between 257 and {LARGEST_BPE}")
     return vocab_size
 
 

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from runtime.errors import UserError
+from runtime.errors import UserError, reading
 from runtime.files import read_json, replacing, write_json
+from runtime.values import Natural, Positive
 
 MAGIC, VERSION = b"NHTOKENS", 1
 HEADER = struct.Struct("<8sIIQ8x")  # magic, version, bytes per id, number of ids
@@ -20,21 +21,11 @@ SCANNED = 2**27
 PREPARE = "run the corpus' prepare.py, for instance: python data/demo/prepare.py"
 
 # what is read of a token file's JSON, and of which type it is
+NEEDED = {"tokens": Positive, "vocab_size": Positive}
 INFO = {
-    "tokens": int,
-    "vocab_size": int,
-    "words": int,
-    "lines": int,
-    "bytes": int,
-    "changed_lines": int,
-    "length": int,
-    "given": int,
+    **dict.fromkeys(("words", "lines", "bytes", "changed_lines", "length", "given", "absent"), Natural),
+    **dict.fromkeys(("tokenizer", "fingerprint", "sha256", "source"), str),
     "dropped": float,
-    "absent": int,
-    "tokenizer": str,
-    "fingerprint": str,
-    "sha256": str,
-    "source": str,
 }
 
 
@@ -71,10 +62,7 @@ def write_tokens(
         file.write(bytes(HEADER.size))  # no magic yet: what a crash leaves is not a token file
         for ids in arrays:
             if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
-                raise UserError(
-                    f"{path}: ids from {ids.min()} to {ids.max()} do not fit vocab_size {vocab_size}: "
-                    "was this text encoded with another tokenizer?"
-                )
+                raise UserError(f"{path}: ids {ids.min()} to {ids.max()} do not fit vocab_size {vocab_size}")
             file.write(ids.astype(dtype).tobytes())
             count += ids.size
         if not count:
@@ -90,29 +78,21 @@ def write_tokens(
 def open_tokens(path: str | Path) -> TokenFile:
     """Map the token file at `path` into memory and read the JSON beside it.
 
-    FileNotFoundError if either is missing, ValueError if they are damaged or do not belong together.
+    OSError if either is missing, UserError if they are damaged or do not belong together.
     """
     path = Path(path)
-    again = "prepare it again, with --force"
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: {PREPARE} (or its source had no such split)")
-    with open(path, "rb") as file:
-        header = file.read(HEADER.size)
-    if len(header) < HEADER.size or not header.startswith(MAGIC):
-        raise UserError(
-            f"{path} is not a token file (it starts with {header[:8]!r}, not {MAGIC!r}): {PREPARE}"
-        )
-    _, version, width, count = HEADER.unpack(header)
-    if version != VERSION:
-        raise UserError(f"{path} has version {version}, this code reads version {VERSION}: {again}")
-    if width not in (2, 4) or not count:
-        raise UserError(f"{path} has a damaged header ({width} bytes per id, {count} ids): {again}")
-    expected, size = HEADER.size + width * count, path.stat().st_size
-    if size != expected:
-        raise UserError(f"{path} should have {expected} bytes and has {size}: {again}")
-    info = _read_info(path.with_suffix(".json"), width, count, again)
-    tokens = TokenFile(np.memmap(path, f"<u{width}", "r", offset=HEADER.size, shape=(count,)), info, path)
-    check_ids(tokens, tokens.ids[:SCANNED])
+    info_path = path.with_suffix(".json")
+    info = read_json(info_path, NEEDED, INFO)
+    with reading(path), open(path, "rb") as file:
+        dtype, count = id_dtype(info["vocab_size"]), info["tokens"]
+        header = HEADER.pack(MAGIC, VERSION, dtype.itemsize, count)
+        if file.read(HEADER.size) != header or path.stat().st_size != len(header) + dtype.itemsize * count:
+            raise UserError(f"it is no token file, or not the one of {info_path.name}")
+        ids = np.memmap(path, dtype, "r", offset=HEADER.size, shape=(count,))
+    if info.get("given", 0) > info.get("length", 0):
+        raise UserError(f"{info_path}: given = {info['given']} is longer than a sequence")
+    tokens = TokenFile(ids, {"complete": None} | info, path)
+    check_ids(tokens, ids[:SCANNED])
     return tokens
 
 
@@ -120,30 +100,5 @@ def check_ids(tokens: TokenFile, ids: np.ndarray) -> np.ndarray:
     """`ids`, read from `tokens`. ValueError if one is not in the vocabulary: the file is damaged."""
     highest = int(ids.max(initial=0))
     if highest >= tokens.info["vocab_size"]:
-        raise UserError(
-            f"{tokens.path} is damaged: it holds the id {highest}, and its vocabulary has "
-            f"{tokens.info['vocab_size']}: prepare it again, with --force"
-        )
+        raise UserError(f"{tokens.path} is damaged: it holds the id {highest}, beyond its vocabulary")
     return ids
-
-
-def _read_info(path: Path, width: int, count: int, again: str) -> dict[str, Any]:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing, so its token file was not finished: {PREPARE}")
-    try:
-        info = {"complete": None} | read_json(path)
-        tokens, vocab_size = info["tokens"], info["vocab_size"]
-        wrong = [key for key, kind in INFO.items() if key in info and type(info[key]) is not kind]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} does not describe a token file ({error!r}): {again}") from None
-    if vocab_size < 1:
-        wrong.append("vocab_size")
-    if wrong:
-        raise UserError(f"{path} does not describe a token file ({wrong[0]} = {info[wrong[0]]!r}): {again}")
-    if tokens != count:
-        raise UserError(f"{path} says {tokens} tokens, its token file has {count}: {again}")
-    if id_dtype(vocab_size).itemsize != width:
-        raise UserError(
-            f"{path} says vocab_size {vocab_size}, its token file has {width} bytes per id: {again}"
-        )
-    return info

@@ -17,7 +17,6 @@ never materialises the logits of a whole batch: see `chunked_loss`.
                                                            objectives.py softmax, other losses than -log p_t
 """
 
-import difflib
 import hashlib
 import inspect
 import sys
@@ -97,8 +96,7 @@ HEADS: dict[str, type[Head]] = {
 def named_head(name: str, vocab_size: int, args: dict | None = None) -> Head:
     """The head called `name` in HEADS, made with `args`. ValueError for an unknown head or argument."""
     if name not in HEADS:
-        near = "".join(f"did you mean {close!r}? " for close in difflib.get_close_matches(name, HEADS, 1))
-        raise ValueError(f"unknown head {name!r}; {near}known: {', '.join(HEADS)}")
+        raise ValueError(f"unknown head {name!r}; known: {', '.join(HEADS)}")
     declared = inspect.get_annotations(HEADS[name].__init__)
     for key, value in (args or {}).items():
         kind = declared.get(key)  # of a head of your own perhaps none

@@ -16,8 +16,8 @@ TINY = 1e-30
 
 
 def gradient_through(u: Tensor, slope: Tensor, token: Tensor) -> Gradient:
-    """`Head.gradient` of L = -log softmax(u(z))_t by the chain rule, of scores u and their slope u'(z) (N, V). It
-    overwrites u."""
+    """`Head.gradient` of L = -log softmax(u(z))_t by the chain rule, of scores u and their slope u'(z)
+    (N, V). It overwrites u."""
     loss, p, at_token = cross_entropy_parts(u, token, overwrite=True)
     return loss, p.mul_(slope), at_token * at(slope, token)[:, None]
 

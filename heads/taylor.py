@@ -64,7 +64,8 @@ class Taylor(Softmax):
     def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
         """L = log sum_j f_n(z_j) - log f_n(z_t): one logarithm a row.
 
-        dL/dz_i = f_n'(z_i) / sum_j f_n(z_j) - [i = t] f_n'(z_t) / f_n(z_t). Source: Banerjee et al. 2021, eq. 5.
+        dL/dz_i = f_n'(z_i) / sum_j f_n(z_j) - [i = t] f_n'(z_t) / f_n(z_t).
+        Source: Banerjee et al. 2021, eq. 5.
         """
         loss, f, slope, total, a, at_token = self._parts(logits, targets.token)
         gradient = torch.div(slope, a * total, out=f)

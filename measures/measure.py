@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, Protocol
 from config.defaults import TrainConfig
 from evaluation.settings import other_settings
 from evaluation.spent import spent
-from measures.store import OURS, Row, Store
+from measures.store import Row, Store
 from measures.views import View
 from runtime.checkpoint import Checkpoint, Degenerate, open_checkpoint, weights_digest
 from runtime.configurator import completed
-from runtime.errors import UserError
-from runtime.files import beside, foreign
+from runtime.errors import UserError, reading
+from runtime.files import beside
 from runtime.names import RENAMED, check_apart, check_row_name, named_path
 from runtime.provenance import commit, versions
 
@@ -234,7 +234,7 @@ def table_rows(store: Store, measure: Measure) -> list[Row]:
 def check_shown(measure: Measure, store: Store) -> None:
     """UserError for kept rows that no table can show, before any work for others."""
     if rows := table_rows(store, measure):
-        with foreign(store.path or Path(), OURS):
+        with reading(store.path or Path()):
             measure.view(rows)
 
 
@@ -245,7 +245,7 @@ def show(measure: Measure, store: Store, rows: list[Row], out: Path) -> None:
     """
     if measure.name != "text" and {*store.measures()} - {measure.name, "search"}:
         out = beside(out, f".{measure.name}")
-    with foreign(store.path or out, OURS):
+    with reading(store.path or out):
         made = measure.view(rows)
         files = measure.draw(rows, out) if store.path else []
     print(made.markdown, *left_out(store, measure), *files, sep="\n")

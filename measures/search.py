@@ -25,10 +25,9 @@ from evaluation import figures
 from evaluation.settings import TableConfig, other_settings
 from measures.jobs import Ended, Run, data_of, note_changed_heads, show_commands, split, uses_first, words_of
 from measures.measure import training_of
-from measures.store import OURS, Row, Store, check_fields
+from measures.store import Row, Store, check_fields
 from measures.views import Grid, View
-from runtime.errors import UserError
-from runtime.files import foreign
+from runtime.errors import UserError, reading
 from runtime.places import find
 from runtime.provenance import commit
 from runtime.workers import train_all
@@ -130,7 +129,7 @@ class Trial(Run):
 def trials_in(store: Store) -> list[Row]:
     """All trials of the store, of this definition of a search. UserError if it has others than ours."""
     trials = [row for row in store.rows(NAME) if row["definition"] == DEFINITION]
-    with foreign(store.path or Path(), OURS):
+    with reading(store.path or Path()):
         for row in trials:
             check_fields(row, FIELDS)
             check_fields(row["point"], dict.fromkeys(row["point"], float | int))
@@ -289,7 +288,7 @@ def draw(rows: list[Row], out: Path) -> list[Path]:
 def write_views(store: Store, out: Path) -> str:
     """OUT.md and the figure of all trials in the store; the Markdown."""
     rows = trials_in(store)
-    with foreign(store.path or out, OURS):
+    with reading(store.path or out):
         shown = view(rows)
     shown.write(out)
     draw(rows, out)

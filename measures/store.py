@@ -14,6 +14,7 @@ is whole.
 import hashlib
 import json
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,13 +22,13 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
-from runtime.errors import UserError
-from runtime.files import beside, check_text, check_writable, foreign, lock_of, locked, read_text, replacing
+from runtime.errors import reading
+from runtime.files import beside, check_writable, lock_of, locked, read_text, replacing
 from runtime.names import check_name, check_row_name
+from runtime.values import unusable
 
 Row = dict[str, Any]
 SHARED = ("settings", "training", "versions")  # the parts of a row whose entries are said once
-OURS = "a file of rows of this program: give another --out or --results, or move it away"
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,10 @@ class Store:
     def _read(self) -> dict[tuple[str, str], Row]:
         if self.path is None or not self.path.is_file():
             return {}
-        with foreign(self.path, OURS):
+        with reading(self.path):
             # not splitlines(), which also splits at a U+2028 within a text
             lines = enumerate(read_text(self.path).split("\n"), 1)
-            rows = unfolded([parsed(line, number) for number, line in lines if line])
-            check_text(rows)
+            rows = unfolded([parsed(line, f"{self.path}, line {number}") for number, line in lines if line])
             return {(row["measure"], row["name"]): row for row in map(checked, rows)}
 
 
@@ -109,15 +109,13 @@ def _less(row: Row, common: Row) -> Row:
 
 
 def unfolded(lines: list[Row]) -> list[Row]:
-    """The rows of `folded` lines, whole. ValueError for a row whose common line is not there."""
+    """The rows of `folded` lines, whole. KeyError for a row whose common line is not there."""
     commons = {line["common"]: line for line in lines if "measure" not in line}
     rows = []
     for row in lines:
         if "measure" not in row:
             continue
         if name := row.pop("common", None):
-            if name not in commons:
-                raise ValueError(f"the line {name!r} of what rows have in common is not there")
             common = commons[name]
             row |= {key: common[key] | row[key] for key in SHARED if key in row and key in common}
         rows.append(row)
@@ -128,22 +126,17 @@ def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def parsed(line: str, number: int) -> Row:
-    """The row of a line of the file. ValueError naming the line."""
-    try:
-        return json.loads(line, object_hook=_decoded, parse_constant=_refused)
-    except (ValueError, RecursionError) as error:
-        why = "brackets in brackets" if isinstance(error, RecursionError) else str(error)
-        remedy = "delete that line, and the same command makes its row again"
-        if line.startswith('{"common"'):
-            remedy = "it holds what the rows have in common; take the file from a copy"
-        raise ValueError(f"line {number} is damaged ({why}); {remedy}") from None
+def parsed(line: str, where: str) -> Row:
+    """The row of a line of the file. UserError naming the line."""
+    with reading(where):
+        content = json.loads(line)
+        if reason := unusable(content, sys.float_info.max):
+            raise ValueError(reason)
+        return _decoded(content)
 
 
 def checked(row: Row) -> Row:
     """`row`. KeyError, TypeError or ValueError if it can be no row of ours."""
-    if "common" in row:
-        raise ValueError("a row has no field 'common': it names the line of what rows have in common")
     kinds = {"measure": str, "settings": dict, "definition": int}
     check_fields(row, kinds | ({"training": dict} if "training" in row else {}))
     check_name(row["name"]) if row.get("reference") else check_row_name(row["name"])  # files have these names
@@ -167,9 +160,9 @@ def _encoded(value: Any) -> Any:
     return {"float": str(value)} if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _decoded(value: dict[str, Any]) -> Any:
-    return float(value["float"]) if value.keys() == {"float"} else value
-
-
-def _refused(number: str) -> float:
-    raise UserError(f"it holds {number}")
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decoded(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    return float(value["float"]) if value.keys() == {"float"} else {k: _decoded(v) for k, v in value.items()}

@@ -8,6 +8,7 @@ loads with weights_only=True.
 import contextlib
 import hashlib
 import json
+import math
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -23,11 +24,11 @@ from torch import Tensor
 from model import GPTConfig, LanguageModel, trunk_config, trunk_size
 from model import build as new_model
 from runtime.device import check_model
-from runtime.errors import UserError, users_values
+from runtime.errors import UserError, reading
 from runtime.files import locked, read_json, sync_folder
 from runtime.gpt2 import read_gpt2
 from runtime.names import RowName, check_row_name
-from runtime.values import Dtype, Natural, typed
+from runtime.values import Dtype, Natural
 
 # What is read of config.json and progress.json, and of which type: anybody may have written them
 _ORDER = {"order": str, "sinusoidal": bool}
@@ -57,9 +58,8 @@ CLASSES = "classes"  # what stands for the tokenizer of a classifier
 def build(config: dict[str, Any]) -> LanguageModel:
     """`model.build`, for a configuration that a user gave. UserError if there is no such model, or if it does
     not fit into memory."""
-    with users_values():
-        check_model(trunk_size(config))
-        return new_model(config)
+    check_model(trunk_size(config))
+    return new_model(config)
 
 
 class Degenerate(UserError):
@@ -181,32 +181,12 @@ def is_run(path: str | Path) -> bool:
     return path.is_dir() and ((path / "progress.json").is_file() or not (path / "config.json").is_file())
 
 
-def _typed(content: Any, file: str, needed: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
-    """`content` of a JSON file, if it has all keys `needed`, and these and `others`, where it has them, are
-    of their type. Else UserError."""
-    if not isinstance(content, dict):
-        raise UserError(f"{file} holds a {type(content).__name__}, not a dict")
-    out = dict(content)
-    for key, kind in {**others, **needed}.items():
-        if key not in content and key not in needed:
-            continue
-        if key not in content:
-            raise UserError(f"{file} has no {key!r}")
-        try:
-            out[key] = typed(key, content[key], kind)
-        except UserError as error:
-            raise UserError(f"{file} has {error}") from None
-    return out
-
-
 def _read_config(path: Path, run: bool, classifier: bool) -> dict[str, Any]:
-    config = _typed(read_json(path, strict=True), "config.json", _CONFIG, _RUN | _TRUNK)
+    config = read_json(path, _CONFIG | (_RUN if run else {}), _RUN | _TRUNK)
     if config["tokenizer"] == CLASSES and not classifier:
         raise NoLanguageModel(
             f"the checkpoint {path.parent} is a classifier's, no language model's: give a run on text"
         )
-    if run:
-        _typed(config, "config.json", _RUN, {})
     check_row_name(config["name"])
     trunk_config(config)
     return config
@@ -214,7 +194,8 @@ def _read_config(path: Path, run: bool, classifier: bool) -> dict[str, Any]:
 
 def _read_progress(path: Path, run: bool) -> dict[str, Any]:
     needed = {"step": Natural} | (_PROGRESS if run else {})
-    return _typed(read_json(path), "progress.json", needed, _PROGRESS | _JUDGED | _SCORED)
+    # infinite before the first evaluation, and for a head that gives a token the probability 0
+    return read_json(path, needed, _PROGRESS | _JUDGED | _SCORED, math.inf)
 
 
 def load(
@@ -229,35 +210,22 @@ def load(
     run         its configuration has all that training writes; to sample from it takes less
     classifier  it may be a classifier's; else NoLanguageModel if it is one
 
-    UserError if a file is missing, cut short or damaged.
+    OSError or UserError naming the file that is missing or damaged.
     """
     path = Path(path)
-    part = ""
-    try:
-        part = "config.json"
-        config = _read_config(path / part, run, classifier)
-        part = "progress.json"
-        progress = _read_progress(path / part, run)
-        part = "model.safetensors"
-        tensors = load_file(path / part) if weights else {}
-        saved = progress.pop("weights_sha256", None)  # an earlier version has none
+    with reading(path / "config.json"):
+        config = _read_config(path / "config.json", run, classifier)
+    progress = _read_progress(path / "progress.json", run)
+    saved = progress.pop("weights_sha256", None)  # an earlier version has none
+    with reading(path / "model.safetensors"):
+        tensors = load_file(path / "model.safetensors") if weights else {}
         if optimizer and saved and saved != weights_digest(path):
             raise ValueError("its SHA-256 is not the one in progress.json")
-        part = "optimizer.pt"
-        with warnings.catch_warnings(action="ignore"):  # about pickles that torch then refuses
-            state = torch.load(path / part, map_location="cpu", weights_only=True) if optimizer else None
-    except NoLanguageModel:
-        raise
-    except FileNotFoundError:
-        raise UserError(
-            f"the checkpoint {path} has no {part}: it is incomplete; use another one or train again"
-        ) from None
-    except Exception as e:  # every reader has its own kinds of error; all mean the same to the user
-        why = str(e) if isinstance(e, ValueError) else type(e).__name__
-        raise UserError(
-            f"the checkpoint {path} cannot be read: {part} is cut short or damaged ({why}); use "
-            f"another one or train again"
-        ) from e
+    state = None
+    if optimizer:
+        # ignored: warnings about pickles that torch then refuses
+        with reading(path / "optimizer.pt"), warnings.catch_warnings(action="ignore"):
+            state = torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True)
     return Checkpoint(config, progress, tensors, state, path)
 
 
@@ -282,8 +250,7 @@ def load_model(
     configuration."""
     ckpt = open_checkpoint(path, which, **how)
     size = {k: ckpt.config[k] for k in _MODEL}
-    with users_values():
-        expected = trunk_size(ckpt.config).parameters
+    expected = trunk_size(ckpt.config).parameters
     stored = sum(w.numel() for w in ckpt.weights.values())
     if expected > 4 * stored:  # before it is built: a foreign config.json can ask for any size
         raise UserError(
@@ -317,7 +284,7 @@ def restore(model: LanguageModel, ckpt: Checkpoint) -> None:
                 wrong = f"{tuple(w.shape)}, not {tuple(p.shape)}"
             if wrong:
                 raise UserError(f"the checkpoint {ckpt.path} does not fit its configuration: {k} is {wrong}")
-            if not torch.stack(w.aminmax()).isfinite().all():  # both are nan if any weight is
+            if not torch.stack(w.float().aminmax()).isfinite().all():  # both are nan if any weight is
                 raise Degenerate(f"its weights hold nan or inf ({k})", ckpt.path)
             p.copy_(w)
 

@@ -9,8 +9,6 @@ is wrapped by `cli`, which turns a user's mistake into one line.
 
 import ast
 import contextlib
-import difflib
-import errno
 import functools
 import inspect
 import keyword
@@ -23,21 +21,13 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_origin
 
-from runtime.errors import UserError, printable
+from runtime.errors import UserError, mistake, printable, reading
 from runtime.names import check_name
-from runtime.packages import not_installed
-from runtime.places import CODE, INSTALLED, called, find
-from runtime.values import Text, typed, unusable
+from runtime.places import INSTALLED, called, find
+from runtime.values import Text, typed
 
 T = TypeVar("T")
 LINE = 1200  # characters of an error
-NANOGPT = {  # its names, where ours are not alike -> ours
-    "gradient_accumulation_steps": "micro_batch",
-    "max_new_tokens": "length",
-    "start": "prompt",
-    "wandb_run_name": "name",
-    "decay_lr": "min_lr",
-}
 SIGPIPE = getattr(signal, "SIGPIPE", 13)  # Windows has none
 
 
@@ -46,47 +36,27 @@ SIGPIPE = getattr(signal, "SIGPIPE", 13)  # Windows has none
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """The assignments of a config file.
+    """The assignments of a config file, `key = literal` lines.
 
-    A relative path is looked for in the current folder, then beside the code. FileNotFoundError or UserError
-    (with the line) if it is anything but `key = literal` lines.
+    A relative path is looked for in the current folder, then beside the code.
     """
-    path = find(path)
-    if not path.is_file():
-        folder = path.parent if path.parent.is_dir() else CODE / path.parent
-        near = difflib.get_close_matches(path.stem, [p.stem for p in folder.glob("*.py")], 1)
-        hint = f"; did you mean {path.with_stem(near[0])}?" if near else ""
-        raise FileNotFoundError(f"no config file {path}{hint}")
-    try:
-        tree = ast.parse(path.read_text(encoding="utf-8-sig"))
-    except SyntaxError as e:
-        raise UserError(f"{path}:{e.lineno}: not readable as `key = literal` lines: {e.msg}") from None
-    except UnicodeDecodeError:
-        raise UserError(
-            f"{path} is not a text file in UTF-8: a config file holds `key = literal` lines"
-        ) from None
-    except (ValueError, RecursionError, MemoryError) as e:  # a NUL; brackets in brackets in brackets
-        raise UserError(f"{path}: not readable as `key = literal` lines: {e or type(e).__name__}") from None
-    values = {}
-    for node in tree.body:
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            if isinstance(node.value.value, str):
-                continue  # a docstring
-        try:
+    path, values = find(path), {}
+    with reading(path):
+        for node in ast.parse(path.read_bytes()).body:
             match node:
+                case ast.Expr(ast.Constant(str())):
+                    pass  # a docstring
                 case ast.Assign(targets=[ast.Name(key)]):
                     values[key] = ast.literal_eval(node.value)
                 case _:
-                    raise ValueError
-        except (ValueError, TypeError, RecursionError):
-            raise UserError(f"{path}:{node.lineno}: a config file holds `key = literal` lines only") from None
+                    raise UserError(f"line {node.lineno} is no `key = literal`")
     return values
 
 
 def read_flags(argv: list[str], kinds: dict[str, Any]) -> tuple[list[str], list[tuple[str, Any]]]:
     """What is no flag; and (key, value) of each flag.
 
-    The value stands behind "=" or is the next argument, MISSING where neither is there. A bool needs none:
+    The value stands behind "=" or is the next argument, None where neither is there. A bool needs none:
     `--key` is True. The text is a literal, except where `kinds` has a string or a choice of strings. A list
     may go without its brackets.
     """
@@ -105,13 +75,11 @@ def read_flags(argv: list[str], kinds: dict[str, Any]) -> tuple[list[str], list[
         if not equals and kind is bool and left[-1:] not in (["True"], ["False"]):
             value = True
         elif not equals:
-            value = left.pop() if left and not left[-1].startswith("--") else MISSING
+            value = left.pop() if left and not left[-1].startswith("--") else None
         if isinstance(value, str) and kind is not str and get_origin(kind) is not Literal:
             with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
                 value = ast.literal_eval(value)  # a bare word is a string
-        if get_origin(kind) is list and value is not MISSING:
-            if isinstance(value, str) and value.startswith("["):
-                raise UserError(f"--{key} {value}: a list of texts needs its quotes: \"--{key}=['a', 'b']\"")
+        if get_origin(kind) is list and value is not None:
             value = list(value) if isinstance(value, (list, tuple)) else [value]
         flags.append((key, value))
     return arguments, flags
@@ -144,16 +112,8 @@ def _set(values: dict[str, Any], key: str, value: Any, kinds: dict[str, Any]) ->
     """Sets values[key], or one entry of it. UserError if `kinds` has no such key, or not with this value."""
     key, _, entry = key.partition(".")
     kind = kinds.get(key)
-    if kind is None:
-        near = [NANOGPT[key]] if NANOGPT.get(key) in kinds else difflib.get_close_matches(key, kinds, 1)
-        hint = f"did you mean {near[0]!r}?" if near else "--help lists the keys"
-        raise UserError(f"unknown key {key!r}; {hint}")
-    if value is MISSING:
-        raise UserError(f"--{key}: give its value, too: --{key}=VALUE")
-    if entry and kind is not dict:
-        raise UserError(f"{key} has no entry {entry!r}: give --{key}=VALUE")
-    if reason := unusable(value):
-        raise UserError(f"{key} {reason}")
+    if kind is None or (entry and kind is not dict):
+        raise UserError(f"unknown key {key!r}" + f" with an entry {entry!r}" * bool(entry))
     if entry:
         value = {**values.get(key, {}), entry: value}
     values[key] = typed(key, value if kind is Text else _at_home(value), kind)
@@ -166,24 +126,22 @@ def configure(defaults: type[T], argv: list[str]) -> T:
     apply in order; `defaults.recorded`, where there is one, reads a folder. Flags apply after all files;
     `--key.name=value` sets one entry of a dict. An empty `name`
     field becomes the config files' stems, joined by "-"; an empty `row` is the first of them, an empty
-    `overlay` the others, joined. UserError lists every unknown key (with the nearest match), every value that
-    its field cannot have, what is missing, and what `defaults.problems` says of values that stand together.
+    `overlay` the others, joined. UserError lists every unknown key, every value that its field cannot have,
+    and what is missing.
     """
     assert is_dataclass(defaults)
+    kinds = {f.name: f.type for f in fields(defaults)}
     required = [f for f in fields(defaults) if f.default is MISSING and f.default_factory is MISSING]
-    positional = {f.name: f.type for f in required}
-    kinds = {f.name: f.type for f in fields(defaults) if f not in required}
     arguments, flags = read_flags(argv, kinds)
-    files = [] if positional else arguments
-    given, problems = _positional(positional, arguments) if positional else ([], [])
-    recorded, settings = getattr(defaults, "recorded", None), []
+    files = [] if required else arguments
+    given, problems = _positional({f.name: f.type for f in required}, arguments) if required else ([], [])
+    recorded, settings = getattr(defaults, "recorded", None), [("", key, value) for key, value in given]
     for path in files:
         read = recorded(Path(path)) if recorded and Path(path).is_dir() else read_config(path)
         settings += [(f"{path}: ", key, value) for key, value in read.items()]
     settings += [("", key, value) for key, value in flags]
     # a flag for one entry of a dict leaves its others as they are
     values = {f.name: f.default_factory() for f in fields(defaults) if callable(f.default_factory)}
-    values |= {key: _at_home(value) for key, value in given}
     for where, key, value in settings:
         try:
             _set(values, key, value, kinds)
@@ -195,12 +153,7 @@ def configure(defaults: type[T], argv: list[str]) -> T:
         if {"row", "overlay"} <= kinds.keys():
             values["row"] = values.get("row") or "".join(stems[:1])
             values["overlay"] = values.get("overlay") or "-".join(stems[1:])
-        try:
-            check_name(values["name"])
-        except UserError as error:
-            problems.append(str(error))
-    if together := getattr(defaults, "problems", None):  # a refused value has its default there
-        problems += together(defaults(**values))
+        check_name(values["name"])
     if problems:
         raise UserError("; ".join(dict.fromkeys(problems)))
     return defaults(**values)
@@ -266,15 +219,12 @@ def cli(main: Callable[[list[str]], int | None]) -> Callable[[], None]:
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")
         try:
-            code = main(_as_text(sys.argv[1:]))
+            code = main(sys.argv[1:])
             sys.stdout.flush()
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             code = 128 + signal.SIGINT
         except BrokenPipeError:
-            # or Python complains when it closes stdout
-            assert sys.__stdout__ is not None  # it is what broke
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
             code = 128 + SIGPIPE
         except Exception as e:
             line = mistake(e)
@@ -286,48 +236,10 @@ def cli(main: Callable[[list[str]], int | None]) -> Callable[[], None]:
             program = f"nanoheads {Path(sys.argv[0]).stem}" if INSTALLED else Path(sys.argv[0]).name
             print(f"{program}: error: {line}", file=sys.stderr)
             code = 2
+        try:
+            sys.stdout.flush()
+        except OSError:  # what is still to be written goes nowhere, or Python complains when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(code or 0)
 
     return run
-
-
-def _as_text(argv: list[str]) -> list[str]:
-    for argument in argv:
-        try:
-            argument.encode()
-        except UnicodeEncodeError:
-            raise UserError(
-                f"the argument {argument!a} is not UTF-8: give it in UTF-8, or text in a file (--prompts)"
-            ) from None
-    return argv
-
-
-def _is_ours(module: str) -> bool:
-    path = CODE / module.partition(".")[0]
-    return path.is_dir() or path.with_suffix(".py").is_file()
-
-
-def mistake(e: Exception) -> str | None:
-    """What to tell the user of an error that is not ours; None for one that is."""
-    # torch.OutOfMemoryError by its name: this module is imported before torch.
-    # A CPU's allocator, cuBLAS and CUDA raise a bare RuntimeError
-    signs = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-    bare = isinstance(e, RuntimeError) and any(sign in str(e) for sign in signs)
-    if bare or isinstance(e, MemoryError) or type(e).__name__ == "OutOfMemoryError":
-        return (
-            "out of memory: lower what fills it (in training micro_batch, batch_size, block_size, "
-            "n_layer or n_embd, of a classifier batch_size or layers; in sampling num_samples or samples; "
-            "in a table samples), or end other programs "
-            f"({str(e).partition(chr(10))[0].partition('. ')[0] or type(e).__name__})"
-        )
-    if isinstance(e, OSError) and e.filename and e.strerror:
-        text = f"{e.strerror}: {e.filename}"
-    elif isinstance(e, (UserError, OSError)):
-        text = str(e)
-    elif isinstance(e, ModuleNotFoundError) and e.name and not _is_ours(e.name):
-        text = not_installed(e.name.partition(".")[0])
-    else:
-        return None
-    if isinstance(e, OSError) and e.errno == errno.ENOSPC:
-        text += ": free some space and run it again (a training with --resume)"
-    return text

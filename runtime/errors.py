@@ -1,9 +1,16 @@
-"""A user's mistake has a type of its own: a command answers it with one line, anything else with a
-traceback."""
+"""What ends a program with one line and exit code 2: a user's value that cannot be, a file that is damaged,
+too little memory. Anything else is a mistake of ours, and has a traceback."""
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+from runtime.packages import not_installed
+from runtime.places import CODE
+
+# what torch's allocators and cuBLAS say, in a bare RuntimeError
+NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 # what a terminal obeys, but line ends and tabs; and halves of surrogate pairs, which UTF-8 cannot have
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -20,16 +27,37 @@ def printable(text: str) -> str:
 
 
 class UserError(ValueError):
-    """Names the value that cannot be, and the remedy."""
+    """Names the value that cannot be."""
 
 
 @contextmanager
-def users_values() -> Iterator[None]:
-    """A context for code that gets a user's values and knows nothing of users (model.py, heads/, metrics):
-    its ValueError becomes a UserError."""
+def reading(path: str | Path) -> Iterator[None]:
+    """A context for what reads a file: whatever goes wrong in it names the file.
+
+    Each library has its own kinds of error for a damaged file, and a file of ours may hold anything.
+    """
     try:
         yield
-    except UserError:
-        raise
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    except Exception as error:
+        named = isinstance(error, ValueError) and str(path) in str(error)
+        if named or (isinstance(error, OSError) and error.filename):
+            raise
+        raise UserError(f"{path} cannot be read: {described(error)}") from error
+
+
+def described(error: Exception) -> str:
+    """The first line of an error, behind its kind if that is no ValueError."""
+    first = (str(error).splitlines() or [""])[0]
+    return first if isinstance(error, ValueError) and first else f"{type(error).__name__} {first}".strip()
+
+
+def mistake(e: Exception) -> str | None:
+    """What to tell the user of an error that is not ours; None for one that is."""
+    if isinstance(e, MemoryError) or (isinstance(e, RuntimeError) and any(s in str(e) for s in NO_MEMORY)):
+        return f"out of memory ({described(e)})"
+    if isinstance(e, OSError) and e.filename and e.strerror:
+        return f"{e.strerror}: {e.filename}"
+    if isinstance(e, ModuleNotFoundError) and e.name:
+        package = e.name.partition(".")[0]
+        return None if any(CODE.glob(f"{package}*")) else not_installed(package)
+    return str(e) or type(e).__name__ if isinstance(e, (ValueError, OSError, RecursionError)) else None

@@ -8,14 +8,15 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import filelock
 
-from runtime.errors import CONTROL, UserError
+from runtime.errors import UserError, reading
+from runtime.values import LARGEST, typed
 
 STALE = 3600  # seconds without a byte, after which an unfinished file is taken for a killed process'
 
@@ -128,57 +129,25 @@ def check_writable(path: Path) -> None:
 
 
 def read_text(path: Path) -> str:
-    """The text of a UTF-8 file. UserError naming it if it is not UTF-8."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        why = f"{error.reason} at byte {error.start}"
-        raise UserError(f"{path} is not UTF-8 text ({why}): convert it") from None
+    """The text of a UTF-8 file, without the mark (BOM) that some editors put before it."""
+    with reading(path):
+        return path.read_text(encoding="utf-8-sig")
 
 
-def read_json(path: Path, strict: bool = False) -> Any:
-    """The content of a JSON file, whose strings can be printed. No number in it is a NaN, and where it is
-    `strict` none is infinite, as Python's JSON has them.
+def read_json(
+    path: Path,
+    needed: Mapping[str, Any] | None = None,
+    others: Mapping[str, Any] | None = None,
+    largest: float = LARGEST,
+) -> dict[str, Any]:
+    """The dict in a JSON file. It has all keys `needed`, and maybe `others`, each of its type; `largest`: see
+    `typed`.
 
     UserError naming the file, whatever is wrong with it.
     """
-
-    def constant(name: str) -> float:
-        if strict or name == "NaN":
-            raise UserError(f"it holds {name}")
-        return float(name)
-
-    try:
-        content = json.loads(path.read_bytes(), parse_constant=constant)
-        check_text(content)
+    with reading(path):
+        content = typed("its content", json.loads(path.read_bytes()), dict[str, Any], largest)
+        for key, kind in {**(others or {}), **(needed or {})}.items():
+            if key in content or key in (needed or {}):
+                content[key] = typed(key, content.get(key), kind, largest)
         return content
-    except (ValueError, RecursionError) as error:
-        # not JSON or UTF-8; a number of 5,000 digits; brackets in brackets in brackets
-        raise UserError(f"{path} is not JSON that can be read ({error})") from None
-
-
-def check_text(content: Any) -> None:
-    """UserError for a string in what a JSON file holds that has control characters but line ends and tabs,
-    which a terminal would obey, or half of a surrogate pair, which cannot be written again."""
-    if isinstance(content, str):
-        if match := CONTROL.search(content):
-            raise UserError(f"a string in it has the character {match[0]!a}")
-    elif isinstance(content, (dict, list)):
-        for part in content:
-            check_text(part)
-        if isinstance(content, dict):
-            check_text(list(content.values()))
-
-
-@contextmanager
-def foreign(path: Path, kind: str) -> Iterator[None]:
-    """A context for code that reads a JSON of ours which somebody may have changed.
-
-    If the code does not find there what it expects, a UserError names the file.
-    """
-    try:
-        yield
-    except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError, StopIteration) as error:
-        if isinstance(error, ValueError) and str(path) in str(error):
-            raise
-        raise UserError(f"{path} is not {kind}: {type(error).__name__} {error}") from error

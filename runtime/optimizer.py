@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from model import Attention, LanguageModel
 from runtime.checkpoint import Checkpoint
 from runtime.device import capabilities, native
-from runtime.errors import UserError
+from runtime.errors import UserError, reading
 
 # name -> the tensors of its state for each parameter, each as large as the parameter
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -176,23 +176,15 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) ->
 def load_optimizer(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, ckpt: Checkpoint) -> None:
     """The moments and steps of a checkpoint, and its loss scale; the rates are the configuration's. UserError
     if they are not of this model."""
-    try:
+    with reading(ckpt.path / "optimizer.pt"):  # torch trusts what it is given, and fails in many ways
         state, groups = dict(ckpt.optimizer or {}), optimizer.param_groups
         settings = [{key: value for key, value in group.items() if key != "params"} for group in groups]
-        scale = state.pop("scaler", {})
-        if not all(type(value) in (int, float) for value in scale.values()):
-            raise ValueError("the loss scale is no number")
-        scaler.load_state_dict(scale)
+        scaler.load_state_dict(state.pop("scaler", {}))
         optimizer.load_state_dict(state)
         for group, ours in zip(optimizer.param_groups, settings, strict=True):
             group.update(ours)
         if not all(_fits(part) for part in getattr(optimizer, "parts", (optimizer,))):
-            raise ValueError("other shapes")
-    except Exception as e:  # torch trusts what it is given, and fails in many ways
-        raise UserError(
-            f"the checkpoint {ckpt.path} cannot be read: optimizer.pt is not of this model "
-            f"({type(e).__name__}); use another one or train again"
-        ) from e
+            raise UserError("it is of another model")
 
 
 def _fits(optimizer: torch.optim.Optimizer) -> bool:

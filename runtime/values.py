@@ -36,9 +36,12 @@ OUR_WORDS = {  # for pydantic's
 adapter = functools.cache(TypeAdapter)
 
 
-def typed(key: str, value: Any, kind: Any) -> Any:
+def typed(key: str, value: Any, kind: Any, largest: float = LARGEST) -> Any:
     """`value` as a field of this kind has it: an int as a float where that is asked for, nothing else is
-    converted. UserError that names `key`, if the field cannot have it."""
+    converted. UserError that names `key`, if the field cannot have it, or if it holds a float above
+    `largest`."""
+    if reason := unusable(value, largest):
+        raise UserError(f"{key} {reason}")
     try:
         return adapter(kind).validate_python(value, strict=True)
     except ValidationError as error:
@@ -48,18 +51,18 @@ def typed(key: str, value: Any, kind: Any) -> Any:
         raise UserError(f"{key} = {value!r}: {message}") from None
 
 
-def unusable(value: Any) -> str:
-    """Why no setting of any command can be `value`, or hold it; "" if one can."""
+def unusable(value: Any, largest: float = LARGEST) -> str:
+    """Why no setting of a command and no JSON file of ours can be `value`, or hold it; "" if they can."""
     if isinstance(value, str) and (match := CONTROL.search(value)):
-        return f"holds the character {match[0]!a}, which no file of a run may have"
-    if isinstance(value, int) and abs(value) > 2**63:
+        return f"holds the character {match[0]!a}"
+    if isinstance(value, int) and abs(value) > max(2**63, largest):
         return "must lie between -2**63 and 2**63"
-    if isinstance(value, float) and not abs(value) <= LARGEST:
-        return f"must lie between -{LARGEST:g} and {LARGEST:g}"
+    if isinstance(value, float) and not abs(value) <= largest:
+        return f"must lie between -{largest:g} and {largest:g}"
     if isinstance(value, dict):
         value = [*value.keys(), *value.values()]
     held = value if isinstance(value, (list, tuple, set)) else ()
-    return next(filter(None, map(unusable, held)), "")
+    return next(filter(None, (unusable(v, largest) for v in held)), "")
 
 
 def registered(module: str, registry: str) -> list[str]:

@@ -323,7 +323,7 @@ def test_one_wrong_bit_in_a_store_is_found_when_it_is_opened(teacher, tokens):
     whole = path.read_bytes()
     path.write_bytes(whole[:-9] + bytes([whole[-9] ^ 4]) + whole[-8:])
     last = len(Windows(tokens, T)) - 1
-    with pytest.raises(ValueError, match=f"is damaged: the record of window {last} is not what was written"):
+    with pytest.raises(ValueError, match=f"window {last}"):
         build_store(tokens, teacher, T, SETTINGS)
 
 
@@ -347,13 +347,13 @@ def test_damaged_stores_are_refused(teacher, tokens):
     whole, meta = path.read_bytes(), path.with_suffix(".json").read_text()
     for damaged in (whole[:-1], whole + b"x", whole[:8], b"", b"FOREIGN1" + whole[8:]):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match="cut short or damaged"):
+        with pytest.raises(ValueError, match=path.name):
             build_store(tokens, teacher, T, SETTINGS)
     path.unlink()  # as the message asks
     build_store(tokens, teacher, T, SETTINGS)
     assert path.read_bytes() == whole
     path.with_suffix(".json").write_text(meta[:40])
-    with pytest.raises(ValueError, match="no whole label store"):
+    with pytest.raises(ValueError, match=path.stem):
         LabelStore(path, identity(tokens, teacher, T, SETTINGS), VOCAB)
 
 
@@ -369,10 +369,10 @@ def test_a_store_of_something_else_is_never_opened(teacher, tokens):
     for key, other in OTHERS.items():
         changed = want | {key: other}
         assert store_path(tokens, changed) != path
-        with pytest.raises(ValueError, match=f"made with another {key}"):
+        with pytest.raises(ValueError, match=key):
             LabelStore(path, changed, VOCAB)
     path.with_suffix(".json").write_text(json.dumps(changed | {"windows": 1, "m": 8, "k": 6}))
-    with pytest.raises(ValueError, match=f"made with another {key}"):
+    with pytest.raises(ValueError, match=key):
         build_store(tokens, teacher, T, SETTINGS)
 
 

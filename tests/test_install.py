@@ -234,7 +234,7 @@ def test_help_has_each_command_in_a_group_with_an_example_that_it_takes(nanohead
 
 
 def test_the_lock_has_all_that_the_project_names():
-    locks = [(ROOT / name).read_text(encoding="utf-8") for name in ("requirements.lock", "requirements-dev.lock")]
-    lock = "".join(locks).lower().replace("_", "-")
+    locks = ("requirements.lock", "requirements-dev.lock")
+    lock = "".join((ROOT / name).read_text(encoding="utf-8") for name in locks).lower().replace("_", "-")
     wanted = {*BASE, *OPTIONAL} - {"mauve-text"}  # which no test needs
     assert [name for name in sorted(wanted) if f"\n{name.lower()}==" not in lock] == []

@@ -47,7 +47,7 @@ from data.prepared import SPLITS
 from data.settings import GeneratorSettings
 from data.tokens import open_tokens
 from runtime.configurator import cli
-from runtime.errors import UserError, users_values
+from runtime.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,7 @@ class GrammarCorpus(GeneratedCorpus[GrammarConfig, GrammarSettings]):
     def language(self, source: str) -> tuple[GrammarSettings, list[str], Machine, str]:
         """The settings, words, machine and record of a `source`."""
         settings = self.settings.parse(source)
-        with users_values():
-            words, machine = build(settings)
+        words, machine = build(settings)
         # with the digest: a folder that other rules wrote is refused, and does not get the truth of these
         return settings, words, machine, f"{settings} language={machine.digest}"
 

@@ -36,14 +36,12 @@ from data.grammar.prepare import GrammarSettings
 from measures.columns import ALL, TRUTH
 from nanoheads.truth import Language
 from runtime.configurator import cli
-from runtime.errors import users_values
 
 
 @program
 def main(c: ScoreConfig) -> int:
-    with users_values():
-        language = Language(**vars(GrammarSettings.parse(c.source)))
-        score = language.score(c.model, c.split, c.context, c.batch, c.trust_remote_code)
+    language = Language(**vars(GrammarSettings.parse(c.source)))
+    score = language.score(c.model, c.split, c.context, c.batch, c.trust_remote_code)
     print(f"{score['tokens']:,} tokens of {score['documents']:,} documents, {c.split}, context {c.context}")
     for column in (*TRUTH, *(column for column in ALL if column.key == "ece")):
         if column.key in score:

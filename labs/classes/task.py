@@ -15,7 +15,7 @@ from labs.classes.sets import KINDS, Images, open_images
 from labs.cnn.trunk import USUAL, width
 from model import LanguageModel
 from runtime import checkpoint
-from runtime.errors import UserError, users_values
+from runtime.errors import UserError
 from runtime.files import write_json
 from runtime.logs import strict
 from runtime.processes import Processes
@@ -81,8 +81,7 @@ class ClassesTask:
     def settle(config: TrainConfig) -> TrainConfig:
         shape, usual = KINDS[config.dataset].shape, vars(TrainConfig())
         args = {"layers": USUAL, "shape": list(shape), **config.trunk_args}
-        with users_values():
-            decided: dict[str, Any] = {**DECIDED, "n_embd": width(args["layers"], shape)}
+        decided: dict[str, Any] = {**DECIDED, "n_embd": width(args["layers"], shape)}
         given = {key: getattr(config, key) for key in decided} | {"shape": args["shape"]}
         for key, value in {**decided, "shape": list(shape)}.items():
             if given[key] not in (usual.get(key), value):

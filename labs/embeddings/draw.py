@@ -18,7 +18,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from runtime.door import Program
-from runtime.errors import UserError
+from runtime.errors import UserError, reading
 from runtime.values import Positive, Seed
 
 
@@ -50,7 +50,7 @@ from measures.text import TextMeasure
 from measures.views import read_texts, samples_file
 from runtime.configurator import cli
 from runtime.device import get_device
-from runtime.files import beside, check_writable, foreign
+from runtime.files import beside, check_writable
 from runtime.progress import Progress
 
 
@@ -68,7 +68,7 @@ def texts_of(c: EmbeddingsConfig) -> dict[str, list[str]]:
             raise UserError(
                 f"{beside(table, '.samples')} has no texts of {name!r}; it has {having or 'none'}"
             )
-        with foreign(file, "texts, a JSON string a line: make the table again"):
+        with reading(file):
             out[name] = [text for text in read_texts(file) if text.strip()][: c.texts]
     return out
 

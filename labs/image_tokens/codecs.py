@@ -20,8 +20,8 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from labs.classes.sets import described
-from runtime.errors import UserError
-from runtime.files import foreign, read_json, replacing, write_json
+from runtime.errors import UserError, reading
+from runtime.files import read_json, replacing, write_json
 from runtime.progress import Progress
 
 AT_ONCE = 500  # images
@@ -223,17 +223,12 @@ def read_codec(folder: Path) -> tuple[Codec, dict[str, Any]]:
     """The codec of a prepared folder, and its record. FileNotFoundError if there is none, UserError if it is
     damaged."""
     path = folder / "codec.json"
-    if not path.is_file():
-        raise FileNotFoundError(f"{folder} has no codec.json: its images were made into tokens elsewhere")
-    with foreign(path, "the description of a tokenizer of images: prepare it again, with --force"):
-        record = dict(read_json(path))
+    with reading(path):
+        record = read_json(path)
         digest = hashlib.sha256((folder / "codec.safetensors").read_bytes()).hexdigest()
         if digest != record["sha256"]:
             raise UserError(f"{folder / 'codec.safetensors'} is not what {path} describes")
         channels, height, width = record["shape"]
         codec = make_codec(record["kind"], (channels, height, width), record["patch"], record["codes"], 0)
-        try:
-            codec.load_state_dict(load_file(folder / "codec.safetensors"))
-        except RuntimeError as error:  # of torch: names or shapes
-            raise UserError(f"its weights do not fit: {str(error).splitlines()[-1].strip()}") from None
+        codec.load_state_dict(load_file(folder / "codec.safetensors"))
     return codec.eval().requires_grad_(False), record

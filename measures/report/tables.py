@@ -14,12 +14,12 @@ from measures.columns import HONEST
 from measures.find import find_measure
 from measures.measure import left_out, table_rows
 from measures.report.about import Opening, judged, opening
-from measures.store import OURS, Row, Store
+from measures.store import Row, Store
 from measures.summary import grouped, has_seeds
 from measures.text import TextMeasure, summary_of
 from measures.views import Grid, View, read_texts, samples_file
-from runtime.errors import UserError
-from runtime.files import beside, foreign
+from runtime.errors import reading
+from runtime.files import beside
 from runtime.names import file_stem
 
 SIGNS = 1000  # of a text that are shown, where the table did not cut it
@@ -84,16 +84,14 @@ def open_table(name: Path, prompts: int) -> ReportedTable:
     not there."""
     path = beside(name, ".jsonl")
     store = Store(path)
-    try:
+    with reading(path):
         measures = [find_measure(measure) for measure in store.measures() if measure != search.NAME]
-    except UserError as error:
-        raise UserError(f"{path} cannot be shown: {error}") from None
     parts: list[Part] = []
     drawn: list[Figure] = []
     texts: list[list[Sample]] = []
     trained: dict[str, Row] = {}
     judging = ""
-    with foreign(path, OURS), TemporaryDirectory() as folder:
+    with reading(path), TemporaryDirectory() as folder:
         out = Path(folder) / name.name
         for measure in measures:
             rows, others = table_rows(store, measure), left_out(store, measure)
@@ -173,7 +171,7 @@ def samples(name: Path, rows: list[Row], prompts: int) -> list[list[Sample]]:
         run = row.get("runs", [row["name"]])[0]
         path = samples_file(name, run)
         if run not in files and path.is_file():
-            with foreign(path, "a file of texts, one JSON string a line"):
+            with reading(path):
                 of_rows[row["name"]] = [shown(t, words) for t in read_texts(path)[:prompts]]
     count = min(map(len, of_rows.values()), default=0)
     return [[Sample(row, texts[i]) for row, texts in of_rows.items()] for i in range(count)]

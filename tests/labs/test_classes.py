@@ -694,3 +694,11 @@ def test_the_real_mnist():
     found = open_images("mnist", os.environ["MNIST_DIR"])
     assert [len(s) for s in found[1:]] == [54000, 6000, 10000]
     assert np.bincount(found.test.labels)[0] == 980
+
+
+@pytest.mark.parametrize("name", ["classes", "images"])
+def test_a_run_that_diverged_stands_in_the_table(name):
+    measure, place = find_measure(name), {"row": "lost", "overlay": "", "seed": 1, "training": {}}
+    lost = {"name": "lost-1", **place, "settings": {"images": "mnist"}, "problem": "its training diverged"}
+    assert "its training diverged" in measure.view([lost]).markdown
+    assert measure.which == {"classes": "best", "images": "last"}[name]

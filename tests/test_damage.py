@@ -1,0 +1,304 @@
+"""A value that cannot be, or a damaged file: exit code 2, one line that names the key or the file, no file
+changed. What the line says else is not tested."""
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY, handlers_kept, train_in_process
+
+import augment
+import data.grammar.prepare
+import data.text.prepare
+import data.wikitext103.prepare
+import eval_diversity
+import export
+import measures.jobs
+import report
+import sample
+import table
+import train
+import training.text
+from config.defaults import TrainConfig
+from data.prepared import prepared
+from runtime.configurator import cli
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAMS = {
+    **{"train": train.main, "augment": augment.main, "sample": sample.main, "eval": eval_diversity.main},
+    **{"table": table.main, "report": report.main, "export": export.main},
+    **{"grammar": data.grammar.prepare.command, "text": data.text.prepare.command},
+    "wiki": data.wikitext103.prepare.command,
+}
+SETTINGS = TINY | dict(block_size=64, batch_size=2, max_steps=3, eval_interval=1, dataset="demo")
+SIZE = " ".join(f"--{key}={value}" for key, value in SETTINGS.items())
+TRAIN, RESUME = f"--name=x --out_dir=new {SIZE}", f"--name=run --out_dir=run {SIZE} --resume"
+LABELS = f"{TRAIN} --head=sigmoid --labels=hard --teacher=run --candidates=3"
+SAMPLE = "run --device=cpu --length=2"
+EVAL = "run --device=cpu --texts=4 --prompt_tokens=6 --new_tokens=50"
+KNOWN = EVAL.replace("run", "words")
+CURVE = "--measure=curve run --out=results/e"
+TEXT = "--tokenizer=bpe270 --source=novels --out=new"
+BPE, WORDS = "data/demo/bpe300", "data/grammar/words"
+GRAMMAR = "seed=1 train=2000 validation=600 test=600 themes=2 nouns=4 verbs=4 adjectives=3 adverbs=3"
+
+
+def surroundings(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Data and runs lie in `folder`, which is the current one."""
+    patch.chdir(folder)
+    patch.delenv("TRACEBACK", raising=False)
+    patch.setattr("data.prepared.ROOT", folder)
+    for module in (training.text, augment, measures.jobs):
+        patch.setattr(module, "prepared", lambda *a: prepared(*a, root=folder / "data"))
+
+
+@pytest.fixture(scope="module")
+def whole(token_folder, tmp_path_factory) -> Path:
+    """All that the programs read: two runs, their token files, a label store, a row store, texts."""
+    folder = tmp_path_factory.mktemp("whole")
+    shutil.copytree(token_folder, folder / BPE)
+    (folder / "novels").mkdir()
+    for name in "abcde":
+        (folder / f"novels/{name}.txt").write_text(f"some words of {name}\n" * 40)
+    (folder / "novels/rows.jsonl").write_text('{"text": "a row of words"}\n' * 3)
+    (folder / "prompts.txt").write_text("the\n")
+    (folder / "settings.py").write_text("max_steps = 1\n")
+    with pytest.MonkeyPatch.context() as patch:
+        surroundings(patch, folder)
+        data.grammar.prepare.corpus.prepare(folder / WORDS, "words", GRAMMAR)
+        for name, tokens in (("run", BPE), ("words", WORDS)):
+            own = dict(dataset="grammar", tokenizer="words") if name == "words" else {}
+            config = TrainConfig(**SETTINGS | own | dict(name=name, out_dir=name))
+            assert train_in_process(config, folder / tokens) == 0
+        assert augment.main(LABELS.split()) == 0
+        assert table.main(CURVE.split()) == 0
+    return folder
+
+
+@pytest.fixture
+def call(whole, tmp_path, monkeypatch, capfd):
+    """call(program, arguments, {file: its content}) -> (exit code, stderr), in a copy of `whole`."""
+
+    def one(program: str, arguments: str | list[str], damage: dict[str, bytes] | None = None):
+        here = tmp_path / "here"
+        shutil.rmtree(here, ignore_errors=True)
+        shutil.copytree(whole, here)
+        for name, content in (damage or {}).items():
+            (here / name).write_bytes(content)
+        surroundings(monkeypatch, here)
+        words = shlex.split(arguments) if isinstance(arguments, str) else arguments
+        monkeypatch.setattr(sys, "argv", [program, *words])
+        before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as end, handlers_kept(), warnings.catch_warnings(action="ignore"):
+            cli(PROGRAMS[program])()
+        err = capfd.readouterr().err
+        assert "Traceback" not in err and "panicked" not in err, err
+        if end.value.code == 2:
+            assert err.startswith(f"{program}: error: ") and err.count("\n") == 1 and len(err) < 1500, err
+            assert err.removesuffix("\n").isprintable(), err  # nothing that a terminal obeys
+            assert [str(path) for path, old in before.items() if path.read_bytes() != old] == []
+            assert not (here / "new").exists() or program in ("text", "wiki"), "something was begun"
+        return end.value.code, err
+
+    return one
+
+
+# ---- values ------------------------------------------------------------------------------------------------
+
+BIG = "9" * 25
+FLAGS = {  # program and a good command of it -> flags that cannot be; each line names its key
+    ("train", TRAIN): f"n_layer=x n_layer=0 n_layer block_size={BIG} beta2=-1 beta1=1 seed=-1 seed={BIG} "
+    f"learning_rate=nan learning_rate=1e308 learning_rate=1{'0' * 400} learning_rat=1 tokenizer=gpt4 "
+    f"tokenizer=bpe{'9' * 5000} tokenizer=bpe999999999 dataset=../x head=hexmax head_args=7 head_args.x=1 "
+    f"head_args={'[' * 5000} trunk_args.x=1 n_layer.x=1 device=tpu dtype=int8 name=a/b max_steps=1e9 "
+    "order=backwards curriculum=random out_dir=/dev/null/x out_dir=run source=a\0b row=a\x1b[2J "
+    "overlay=\udcff wandb_project=a\x07 init_from=out/nosuch",
+    ("augment", LABELS): "candidates=0 teacher=out/nosuch labels=true",
+    ("sample", SAMPLE): f"seed={BIG} seed=-1 length=0 length temperature=nan top_p=2 which=none "
+    "prompts=nosuch prompts=novels devic=cpu device=cuda:99 prompt=\udcff",
+    ("eval", EVAL): f"seed={BIG} texts=x stride=99 loops=0 new_tokens=99 data=nosuch split=train",
+    ("table", CURVE): "measure=nosuch measure=order out=/",
+    ("table", "--rows=[\"'baseline'\"]"): "rows=[] rows=[7] seeds=['x'] seeds=[-1] jobs=0 overlay=nosuch",
+    ("report", "run --device=cpu"): "prompts=0 new_tokens=99 data=novels out=novels",
+    ("export", "run new"): "seed=-1 samples=0",
+    ("grammar", "--out=new"): f"source=train=x source=train=9 source=nouns={BIG} tokenizer=gpt2",
+    ("text", TEXT): "tokenizer=gpt9 column=x source=nosuch out=prompts.txt",
+    ("wiki", "--tokenizer=bpe270 --out=new --source=novels"): "source=nosuch lines=-1",
+}
+
+
+@pytest.mark.parametrize(
+    "program, arguments, flag",
+    [(program, a, flag) for (program, a), flags in FLAGS.items() for flag in flags.split(" ")],
+    ids=lambda text: ascii(text)[-40:],
+)
+def test_a_value_that_cannot_be_is_refused(call, program, arguments, flag):
+    key, _, value = flag.partition("=")
+    code, err = call(program, [*shlex.split(arguments), f"--{flag}"])
+    named = [key.partition(".")[0], value] if value.isprintable() and value else [key.partition(".")[0]]
+    assert code == 2 and any(name in err for name in named), (code, err)
+
+
+@pytest.mark.parametrize(
+    "program, arguments, name",
+    [
+        *(("train", "config/nosuch.py", "nosuch.py"), ("train", f"{TRAIN} --resume", "new")),
+        *(("sample", "", "checkpoint"), ("sample", "run novels", "novels"), ("sample", "nosuch", "nosuch")),
+        *(("eval", "words run", "words"), ("export", "run", "folder"), ("export", "run novels", "novels")),
+        *(("table", "--measure=orders nosuch", "nosuch"), ("report", "results/nosuch", "nosuch")),
+        ("sample", [*SAMPLE.split(), "--infill=<3>"], "infill"),
+    ],
+)
+def test_what_is_not_there_is_named(call, program, arguments, name):
+    code, err = call(program, arguments)
+    assert code == 2 and name in err
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"RANK": "1"},
+        {"WORLD_SIZE": "2"},
+        {"RANK": "0", "WORLD_SIZE": "2"},
+        {"RANK": "x"},
+        {"RANK": "5", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"},
+    ],
+    ids=str,
+)
+def test_torchruns_variables_half_set(variables, call, monkeypatch):
+    for key, value in variables.items():
+        monkeypatch.setenv(key, value)
+    code, err = call("train", TRAIN)
+    assert code == 2 and any(name in err for name in variables)
+
+
+# ---- files -------------------------------------------------------------------------------------------------
+
+DEEP = b"[" * 99_999
+NO_JSON = [b"", b"{", b"[]", b"null", b"7", b'"x"', DEEP, b"\xff\xfe", b'{"a": ' + b"9" * 5000 + b"}"]
+NO_JSON += [b'{"a": NaN}', b'{"a": 1e999}', b'{"a": "\\u001b[2J"}', b'{"a": "\\ud800"}']
+FILES = [  # a file (a pattern), and a command that reads it
+    ("sample", SAMPLE, "run/best/config.json"),
+    ("sample", SAMPLE, "run/best/progress.json"),
+    ("sample", SAMPLE, "run/best/model.safetensors"),
+    ("sample", SAMPLE, "run/best/tokenizer.json"),
+    ("sample", f"{SAMPLE} --prompts=prompts.txt", "prompts.txt"),
+    ("train", f"settings.py {TRAIN}", "settings.py"),
+    ("train", RESUME, "run/last/optimizer.pt"),
+    ("train", RESUME, "run/last/progress.json"),
+    ("train", TRAIN, f"{BPE}/train.bin"),
+    ("train", TRAIN, f"{BPE}/validation.json"),
+    ("train", LABELS, f"{BPE}/train.labels-*.bin"),
+    ("train", LABELS, f"{BPE}/train.labels-*.json"),
+    ("eval", EVAL, f"{BPE}/test.bin"),
+    ("eval", EVAL, f"{BPE}/test.json"),
+    ("eval", KNOWN, f"{WORDS}/test.truth.npz"),
+    ("table", CURVE, "results/e.jsonl"),
+    ("report", "results/e run --device=cpu --prompts=1 --new_tokens=3 --out=new.html", "results/e.jsonl"),
+    ("text", TEXT, "novels/a.txt"),
+    ("text", TEXT, "novels/rows.jsonl"),
+]
+
+
+def damaged(old: bytes, rng: np.random.Generator) -> bytes:
+    """`old` cut short, with a bit or a block changed, or with something put in."""
+    at, kind = int(rng.integers(len(old))), int(rng.integers(4))
+    if kind == 3:
+        return old[:at] + bytes([old[at] ^ 1 << int(rng.integers(8))]) + old[at + 1 :]
+    return [old[:at], old[:at] + rng.bytes(16) + old[at:], old[:at] + rng.bytes(16) + old[at + 16 :]][kind]
+
+
+@pytest.mark.parametrize("program, arguments, pattern", FILES)
+def test_a_damaged_file_is_named(call, whole, program, arguments, pattern):
+    (path,) = whole.glob(pattern)
+    name, old = str(path.relative_to(whole)), path.read_bytes()
+    code, err = call(program, arguments)
+    assert code == 0, err  # whole, it is read
+    bad = (
+        [b"\xff\xfe" + old] if path.suffix in (".txt", ".py") else [b"", b"\xff" + old, old[: len(old) // 2]]
+    )
+    if path.suffix == ".jsonl":
+        bad = [old + line + b"\n" for line in NO_JSON if line]
+    if path.suffix == ".json":
+        bad += NO_JSON
+    for content in bad:
+        code, err = call(program, arguments, {name: content})
+        assert code == 2 and path.name in err, (content[:80], code, err)
+    for seed in range(6):  # damage that leaves valid content, such as another weight, cannot be seen
+        code, err = call(program, arguments, {name: damaged(old, np.random.default_rng(seed))})
+        assert code in (0, 2) and (code == 0 or any(part in err for part in (path.name, path.stem))), err
+
+
+def changed(**keys):
+    """A JSON file with other values; None takes a key away."""
+    return lambda old: json.dumps(
+        {k: v for k, v in (json.loads(old) | keys).items() if v is not None}
+    ).encode()
+
+
+@pytest.mark.parametrize(
+    "program, arguments, file, keys",
+    [
+        *(
+            ("sample", SAMPLE, "run/best/config.json", {key: value})
+            for key, values in {
+                "n_layer": ["2", 1.5, True, -1, 10**8], "n_embd": [10**9], "n_head": [0], "head": [7, "x"],
+                "block_size": [[16]], "vocab_size": [10**12, None], "dropout": ["0", 7],
+                "head_args": [[1], {"x": 1}], "bayesian": [1], "tokenizer_fingerprint": [None],
+                "name": ["../x", "a\x1b[2J", "human", 7, None, ["x"]], "row": ["a\x1b[2J"],
+            }.items()
+            for value in values
+        ),
+        *(("sample", SAMPLE, "run/best/progress.json", {"step": step}) for step in ("3", -1, 1.5, None)),
+        *(("train", RESUME, "run/last/progress.json", {"best_val_nll": bad}) for bad in ("x", float("nan"))),
+        ("train", RESUME, "run/last/config.json", {"n_head": 1}),
+        *(
+            ("eval", EVAL, f"{BPE}/test.json", {key: value})
+            for key, value in (("tokens", "9"), ("vocab_size", -1), ("vocab_size", 1e400), ("words", "x"),
+                               ("bytes", -5), ("fingerprint", []))
+        ),
+        ("train", TRAIN, f"{BPE}/validation.json", {"given": 10**9}),
+    ],
+)  # fmt: skip
+def test_a_value_in_a_file_that_cannot_be_is_refused(call, whole, program, arguments, file, keys):
+    content = changed(**keys)((whole / file).read_bytes())
+    code, err = call(program, arguments, {file: content})
+    assert code == 2 and any(name in err for name in (*keys, file, str(Path(file).parent))), err
+
+
+@pytest.mark.parametrize("content", [[], {}, {"state": {}, "param_groups": []}, torch.zeros(3)])
+def test_an_optimizer_of_another_model_is_refused(call, tmp_path, content):
+    torch.save(content, tmp_path / "optimizer.pt")
+    code, err = call("train", RESUME, {"run/last/optimizer.pt": (tmp_path / "optimizer.pt").read_bytes()})
+    assert code == 2 and "optimizer.pt" in err
+
+
+def test_no_code_of_a_file_runs(call, tmp_path):
+    pickle = b"\x80\x04cos\nsystem\n(S'touch harm'\ntR."
+    code, err = call("train", RESUME, {"run/last/optimizer.pt": pickle})
+    assert code == 2 and "optimizer.pt" in err and not (tmp_path / "here/harm").exists()
+
+
+@pytest.mark.parametrize(
+    "file", ["run/best/config.json", "run/best/progress.json", "prompts.txt", "settings.py"]
+)
+def test_a_mark_before_the_text_is_no_damage(call, whole, file):
+    (program, arguments) = next((p, a) for p, a, name in FILES if name == file)
+    code, err = call(program, arguments, {file: b"\xef\xbb\xbf" + (whole / file).read_bytes()})
+    assert code == 0, err
+
+
+@pytest.mark.parametrize("arguments", ["--help", "--version", "train --help", "prepare", "sample --help"])
+def test_a_full_disk_is_one_line(arguments):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, str(ROOT / "__main__.py"), *arguments.split()]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "space" in done.stderr
