@@ -108,7 +108,7 @@ def foreign(request, tmp_path, trained, token_folder):
 
 def test_a_foreign_model_is_a_start_a_teacher_and_a_row(foreign, run, tiny, token_folder, trained, tmp_path):
     path, x, log_p = foreign
-    tolerance = 3e-2 if path.suffix else 1e-4  # nanoGPT's GELU is the exact one
+    tolerance = 2e-3 if path.suffix else 1e-4  # nanoGPT's GELU is the exact one
     ours, _ = load_model(path)
     torch.testing.assert_close(ours.log_probs(x), log_p, atol=tolerance, rtol=0)
     start = tiny(init_from=str(path), max_steps=1, learning_rate=0.0, min_lr=0.0)
@@ -144,7 +144,7 @@ def test_nanogpt_without_biases_and_with_gpt2s_padded_vocabulary(tmp_path, capsy
     assert "taken for GPT-2's" in capsys.readouterr().err
     ours, ckpt = load_model(tmp_path / "nano" / "ckpt.pt")
     log_p = model(x).detach()[..., :50257].log_softmax(-1)
-    torch.testing.assert_close(ours.log_probs(x), log_p, atol=3e-2, rtol=0)
+    torch.testing.assert_close(ours.log_probs(x), log_p, atol=2e-3, rtol=0)
     assert ckpt.foreign and ckpt.config["name"] == "ckpt"
 
 
