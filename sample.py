@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from evaluation.decoding import Decoding, TextSearch, drawn_by, penalties_in_use
+from evaluation.decoding import Decoding, Penalties, drawn_by, penalties_in_use
 from runtime.door import Program
 from runtime.errors import UserError
 from runtime.files import check_writable
@@ -29,7 +29,7 @@ Fills = Literal["", "random", "left_to_right", "fractal", "confidence", "margin"
 
 
 @dataclass(frozen=True)
-class SampleConfig(TextSearch):
+class SampleConfig(Penalties, Decoding):
     # fmt: off
     checkpoint: str                 # the out folder of a training run, or one checkpoint in it
     # what is written
@@ -66,7 +66,7 @@ class SampleConfig(TextSearch):
 
     def check(self) -> None:
         """UserError naming the value that cannot work."""
-        self.check_search("num_samples", "uncertainty", "show")
+        self.check_penalties()
         how = self._ways
         if len(how) > 1:
             raise UserError(f"--{how[0]} and --{how[1]} are two ways to fill in a gap: give one of them")
@@ -114,8 +114,8 @@ class SampleConfig(TextSearch):
 
     def check_filled(self) -> None:
         """UserError for what only text from left to right has."""
-        for key in ("uncertainty", "show", "no_cache", self.search, *penalties_in_use(self)):
-            if key and getattr(self, key):
+        for key in ("uncertainty", "show", "no_cache", *penalties_in_use(self)):
+            if getattr(self, key):
                 raise UserError(
                     f"--{key} is for text from left to right: leave it out where gaps are filled in"
                 )
@@ -147,7 +147,6 @@ from evaluation.filling import (
     unwatched,
 )
 from evaluation.sampling import entropies, generate, weight_draws
-from evaluation.text_search import SEARCHES
 from evaluation.truncation import truncate
 from heads import BayesianProjection, Weights
 from model import LanguageModel
@@ -222,7 +221,7 @@ def check_memory(model: LanguageModel, texts: int, samples: int, length: int, de
     needed = 4 * texts * (c.n_layer * c.n_embd * min(length, c.block_size) + rows)
     needed += 4 * drawn * c.vocab_size * c.n_embd
     work = f"sampling {texts} texts at a time" + f" with {samples} draws of the weights" * bool(drawn)
-    check_fits(needed, device, work, "num_samples, beams, length or samples")
+    check_fits(needed, device, work, "num_samples, length or samples")
 
 
 def introduce(c: SampleConfig, ckpt: Checkpoint, dtype: Precision, draws: Sequence[Weights]) -> None:
@@ -234,7 +233,7 @@ def introduce(c: SampleConfig, ckpt: Checkpoint, dtype: Precision, draws: Sequen
         )
     print(
         f"{ckpt.path}: step {ckpt.progress.get('step', 'unknown')}, head {ckpt.config['head']}; "
-        f"{f'{c.search} {getattr(c, c.search):g}' if c.search else drawn_by(c)}, seed {c.seed}; "
+        f"{drawn_by(c)}, seed {c.seed}; "
         f"{dtype.name}: {dtype.reason}",
         file=sys.stderr,
     )
@@ -250,11 +249,8 @@ def main(c: SampleConfig) -> int:
     tokenizer = tokenizer_of(ckpt)
     if c.fills or ckpt.config.get("order") in NEVER_FROM_THE_LEFT:
         return fill(c, model, ckpt, tokenizer, device, dtype)
-    if c.search and model.trunk.config.order != "left_to_right":
-        raise UserError(f"--{c.search} is for a model that reads from left to right alone: leave it out")
     prompts = encode(read_prompts(c.prompt, c.prompts), tokenizer, model.trunk.context)
-    at_once = max(c.num_samples, c.beams, bool(c.contrastive) * min(c.top_k, model.trunk.config.vocab_size))
-    check_memory(model, at_once, c.samples, max(map(len, prompts)) + c.length, device)
+    check_memory(model, c.num_samples, c.samples, max(map(len, prompts)) + c.length, device)
     draws = weight_draws(model, ckpt.config, c.samples, c.seed, dtype.name)
     introduce(c, ckpt, dtype, draws)
     generator = torch.Generator(float64_device(device)).manual_seed(c.seed)
@@ -263,13 +259,6 @@ def main(c: SampleConfig) -> int:
         for i, ids in enumerate(prompts):
             title = f"prompt {i + 1}" if len(prompts) > 1 else ""
             prompt = torch.tensor([ids] * c.num_samples, device=device)
-            if c.search:
-                how = {"cached": not c.no_cache, "dtype": dtype.name}
-                text, score = SEARCHES[c.search](model, prompt, c.length, draws, c, **how)
-                print(f"--- {title}\n" * bool(title) + tokenizer.decode(text.tolist()))
-                less = ", less the penalties" * bool(penalties_in_use(c))
-                print(f"mean log p of the new tokens{less}: {score:.4f} nats", file=sys.stderr)
-                continue
             write_samples(c, model, tokenizer, prompt, draws, generator, dtype.name, title)
     except Degenerate as e:
         raise Degenerate(e.reason, ckpt.path) from None

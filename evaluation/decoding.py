@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated
 
 from runtime.errors import UserError
-from runtime.values import Field, Natural, NonNegative, Positive, PositiveShare, Share
+from runtime.values import Field, Natural, NonNegative, PositiveShare, Share
 
 Factor = Annotated[float, Field(gt=0)]
 AtLeastOne = Annotated[float, Field(ge=1)]
@@ -47,44 +47,11 @@ class Penalties:
     dry_allowed_length: Natural = 2   # fewer than these may be repeated
     # fmt: on
 
-
-@dataclass(frozen=True, kw_only=True)
-class TextSearch(Penalties, Decoding):
-    # fmt: off
-    # one text, searched for and not drawn: left to right alone
-    beams: Positive = 1               # texts that are followed, the most probable so far; 1: no search
-    contrastive: Share = 0.0          # the token, of the top_k most probable, with the largest (1 - this) p
-    #                                   - this * (likeness of its hidden state to one before); 0: no search
-    # fmt: on
-
-    @property
-    def search(self) -> str:
-        """The flag that asks for one; "" if none does."""
-        return "beams" if self.beams > 1 else "contrastive" if self.contrastive else ""
-
-    def check_search(self, *others: str) -> None:
-        """UserError for what does not go with a search, `others` of the same configuration among them, and
-        for what a penalty would have that is not in use."""
+    def check_penalties(self) -> None:
+        """UserError for a setting of a penalty that is not in use."""
         for key in ("dry_base", "dry_allowed_length"):
             if getattr(self, key) != getattr(NO_PENALTIES, key) and not self.dry_multiplier:
                 raise UserError(f"{key} = {getattr(self, key)}: it is of --dry_multiplier; give that, too")
-        if self.beams > 1 and self.contrastive:
-            raise UserError("--beams and --contrastive are two ways to search for a text: give one of them")
-        if self.contrastive and not self.top_k:
-            raise UserError(
-                f"contrastive = {self.contrastive}: it chooses among the most probable tokens; give their "
-                "number, --top_k=4, too"
-            )
-        keys = [*(f.name for f in fields(Decoding)), *others]
-        if self.contrastive:
-            keys = [*keys, *(f.name for f in fields(Penalties))]
-            keys.remove("top_k")
-        for key in keys if self.search else ():
-            if getattr(self, key) != getattr(type(self), key):
-                raise UserError(
-                    f"{key} = {getattr(self, key)}: --{self.search} searches for one text and draws none; "
-                    "leave one of the two out"
-                )
 
 
 AS_SCORED, NO_PENALTIES = Decoding(), Penalties()
@@ -103,12 +70,7 @@ def penalties_in_use(c: Penalties) -> list[str]:
 
 
 def refuse_penalties(argv: list[str]) -> None:
-    """UserError for a penalty or a search among the flags of a table."""
-    why = {f.name: "a penalty changes it with each text" for f in fields(Penalties)}
-    why |= dict.fromkeys(("beams", "contrastive"), "a search draws nothing from it")
+    """UserError for a penalty among the flags of a table."""
     for flag in argv:
-        if flag.startswith("--") and (key := flag[2:].partition("=")[0]) in why:
-            raise UserError(
-                f"{key}: a table judges the distribution that is scored, and {why[key]}; leave it out "
-                "(sample.py has it)"
-            )
+        if flag.startswith("--") and (key := flag[2:].partition("=")[0]) in vars(NO_PENALTIES):
+            raise UserError(f"{key}: a table judges the distribution that is scored; leave it out")

@@ -69,12 +69,6 @@ class Growing:
                 return self.trunk(text[:, self.begin :], cache=self.cache)
             return self.step(text[:, -1:])
 
-    def keep(self, rows: Tensor) -> None:
-        """The texts go on from those of `rows` (B,), each of which may be there more than once."""
-        if self.cache is not None:
-            read = self.cache.kv[..., : self.cache.length, :]
-            read.copy_(read[:, :, rows])  # in place: a CUDA graph has its address
-
 
 @torch.no_grad()
 def generate(

@@ -38,12 +38,11 @@ from data.tokenizers import (
     read_tokenizer,
 )
 from evaluation.any_order import FREE, reader_of
-from evaluation.decoding import Decoding, Penalties, TextSearch
+from evaluation.decoding import Decoding, Penalties
 from evaluation.filling import surest_first
 from evaluation.metrics import bits_per_byte, perplexity
 from evaluation.scoring import score
 from evaluation.settings import run_seed
-from evaluation.text_search import beam_search
 from evaluation.truncation import penalised, truncate
 from measures import card
 from measures.store import Store
@@ -352,39 +351,6 @@ def test_a_gpt2_cuts_as_sample_does(ours, theirs, how):
     edge = ((got > 0) != (want > 0)).sum(1)
     assert edge.count_nonzero() <= len(x) // 100 and edge.max() <= 2
     torch.testing.assert_close(got[edge == 0], want[edge == 0], atol=1e-6, rtol=1e-4)
-
-
-def beams_of(model, x: torch.Tensor, length: int, **how):
-    """What transformers' beam search writes after a prompt (1, P), and its score."""
-    flags = dict(do_sample=False, max_new_tokens=length, output_scores=True, return_dict_in_generate=True)
-    flags |= {NAMES.get(k, k): v for k, v in how.items()}
-    out = model.generate(x, attention_mask=torch.ones_like(x), num_beams=5, **flags)
-    return out.sequences[0].tolist(), float(out.sequences_scores)
-
-
-@pytest.mark.parametrize("penalties", [{}, dict(repetition_penalty=1.3, no_repeat_ngram=2)], ids=str)
-def test_beam_search_is_that_of_transformers(ours, theirs, penalties):
-    """Penalties among it: there they are on log p, too, which are its scores. (Without, these texts are all
-    greedy; the test below has others.)"""
-    for prompt in prompts()[:20, None]:
-        text, score = beam_search(
-            ours, prompt, LENGTH, ours.head.draws(1, 0), TextSearch(beams=5, **penalties)
-        )
-        want = beams_of(theirs, prompt, LENGTH, **penalties)
-        assert (text.tolist(), pytest.approx(score, abs=1e-5)) == want
-
-
-def test_beam_search_in_a_folder_with_code(row):
-    _, theirs, ours, draws = row
-    if ours.trunk.config.order == "any":
-        pytest.skip("sample.py refuses it")
-    others = 0
-    for prompt in texts(4, 4)[:, None]:
-        text, score = beam_search(ours, prompt, 8, draws, TextSearch(beams=5))
-        assert (text.tolist(), pytest.approx(score, abs=1e-5)) == beams_of(theirs, prompt, 8)
-        greedy = [int(token) for token, _ in generate(ours, prompt, 8, draws, Decoding(temperature=0))]
-        others += text[4:].tolist() != greedy
-    assert others
 
 
 @torch.no_grad()

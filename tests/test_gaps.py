@@ -264,8 +264,6 @@ def test_a_character_of_several_tokens_is_in_the_last_ones_piece():
         ("random", ["--order=margin", "--a_pass=2"], "are for masked diffusion: a model of any order"),
         ("masked", ["--order=margin", "--a_pass=2", "--entropy_bound=1"], "each says how many places a pass"),
         ("masked", ["--entropy_bound=1"], "entropy_bound = 1.0: it is of the surest places"),
-        ("random", ["--beams=2"], "--beams is for a model that reads from left to right alone"),
-        ("masked", ["--contrastive=0.6", "--top_k=4"], "--contrastive is for text from left to right"),
         ("masked", ["--burst"], "this is masked diffusion: give --steps instead"),
         ("masked", ["--prompt=the", "--length=50"], "give a smaller --length"),
     ],
