@@ -186,6 +186,8 @@ class Trainer:
         )
         # float16 holds nothing below 6e-8: the loss is scaled so that its gradients do not vanish there
         self.scaler = torch.amp.GradScaler(device.type, enabled=c.dtype == "float16")
+        self.loss = torch.zeros((), device=device)
+        self.broken = torch.full((), math.inf, device=device)
 
     def _restore(self) -> None:
         """Goes on from out_dir/last. UserError if it was another configuration."""
@@ -243,6 +245,7 @@ class Trainer:
         """Trains until max_steps, a signal, or divergence; the exit code."""
         c = self.config
         self.began, self.first = time.perf_counter(), self.step
+        self.reported = self.first, self.began
         self.model.train()
         try:
             while True:
@@ -252,9 +255,12 @@ class Trainer:
                     return self.leave()
                 if self.step == c.max_steps:
                     return self.finish()
-                t = time.perf_counter()
-                loss = self.train_step()
-                self.report(loss, c.batch_size * c.block_size / (time.perf_counter() - t))
+                self.train_step()
+                due = self.step % c.log_interval == 0 or self.evaluation_due()
+                if due or self.procs.device.type == "cpu":  # a GPU is not waited for at each step
+                    loss = self.checked_loss()
+                if due:
+                    self.report(loss)
         except Diverged as e:
             return self.give_up(e)
         except Interrupted:  # the test
@@ -267,7 +273,7 @@ class Trainer:
 
     def stopped(self) -> bool:
         """Whether a signal asked any process to stop."""
-        return bool(self.procs.sum(torch.tensor(self.signal, device=self.procs.device)).item())
+        return self.procs.sums([self.signal]) != [0]
 
     def evaluate_and_save(self) -> None:
         """A signal leaves the evaluation to the resumed run."""
@@ -276,6 +282,7 @@ class Trainer:
             if any(map(math.isnan, evaluation.values)):
                 raise Diverged(f"step {self.step}: the validation NLL is not a number")
             self.evaluated = self.step
+            self.reported = self.step, time.perf_counter()
             if self.log:  # in the first process
                 better, self.best = evaluation.judged < self.best, min(self.best, evaluation.judged)
                 self.say(f"step {self.step}: {evaluation.sentence}{' (best)' * better}")
@@ -299,9 +306,9 @@ class Trainer:
         tokenizer = self.task.tokenizer
         checkpoint.save(self.out / which, self.model, self.model_config, progress, optimizer, tokenizer)
 
-    def train_step(self) -> float:
-        """One optimizer step; the mean loss over the whole batch in nats a position. Losses are summed and
-        divided once, by the global count."""
+    def train_step(self) -> Tensor:
+        """One optimizer step; the mean loss over the whole batch in nats a position, on the device. Losses are
+        summed and divided once, by the global count."""
         c, procs = self.config, self.procs
         torch.manual_seed(derived_seed(c.seed, 1, self.step, procs.rank))  # dropout
         set_learning_rate(self.optimizer, learning_rate(c, self.step))
@@ -322,50 +329,54 @@ class Trainer:
                     self.scaler.scale(loss / count * procs.world).backward()
             total += loss.detach()
         with record_function("optimizer"):
-            mean = self.update(procs.sum(total) / count)
+            self.loss = procs.sum(total) / count
+            self.update()
         self.step += 1
         self.tokens += c.batch_size * c.block_size
-        return mean
+        return self.loss
 
-    def update(self, loss: Tensor) -> float:
-        """The optimizer's step with the gradients as they are; the mean `loss` as a number.
+    def update(self) -> None:
+        """The optimizer's step with the gradients as they are. `broken` is then the first step, on the device,
+        whose loss or gradient was not finite.
 
-        Diverged if the loss or the gradient is not finite. But in float16 a step whose gradient overflows is
-        skipped and the loss scale halved, until it is below SMALLEST_SCALE.
+        In float16 a step whose gradient overflows is skipped and the loss scale halved. Diverged if it falls
+        below SMALLEST_SCALE.
         """
         self.scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip or math.inf)
-        mean, norm = torch.stack((loss, norm)).tolist()  # one wait for the GPU, not two
-        overflows = not math.isfinite(norm)
-        if not math.isfinite(mean):
-            raise Diverged(f"step {self.step + 1}: the loss is not finite (loss {mean})")
-        if overflows and not self.scaler.is_enabled():
-            raise Diverged(f"step {self.step + 1}: the gradient is not finite (loss {mean})")
+        finite = self.loss.isfinite() & (norm.isfinite() | self.scaler.is_enabled())
+        self.broken = torch.where(finite, self.broken, self.broken.clamp(max=self.step + 1))
+        scale = self.scaler.get_scale()  # 1 unless in float16
         self.scaler.step(self.optimizer)  # nothing, if unscale_ met a gradient that is not finite
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        if overflows:
-            scale = self.scaler.get_scale()
-            if scale < SMALLEST_SCALE:
+        if (halved := self.scaler.get_scale()) < scale:
+            if halved < SMALLEST_SCALE:
                 raise Diverged(f"step {self.step + 1}: the gradient overflows float16 at any scale")
             self.say(
                 f"step {self.step + 1} is skipped: its gradient overflows float16; "
-                f"the loss scale is now {scale:g}"
+                f"the loss scale is now {halved:g}"
             )
-        return mean
 
-    def report(self, loss: float, speed: float) -> None:
-        """A line and a log entry of the step just done."""
-        c, lr = self.config, learning_rate(self.config, self.step - 1)
-        if self.step % c.log_interval and self.step != c.max_steps:
-            return
+    def checked_loss(self) -> float:
+        """The loss of the step just done. Diverged if a loss or a gradient was not finite, then or before."""
+        loss, broken = torch.stack((self.loss.float(), self.broken)).tolist()  # one wait for a GPU
+        if broken <= self.step:
+            raise Diverged(f"step {broken:.0f}: the loss or its gradient is not finite (loss {loss})")
+        return loss
+
+    def report(self, loss: float) -> None:
+        """A line and a log entry of the step just done; the speed is that of the steps since the last one."""
+        c, lr, now = self.config, learning_rate(self.config, self.step - 1), time.perf_counter()
+        speed = c.batch_size * c.block_size * (self.step - self.reported[0]) / (now - self.reported[1])
+        self.reported = self.step, now
         entry = {"loss": loss, "lr": lr, "tokens": self.tokens, "tokens_per_s": round(speed, 1)}
         line = f"step {self.step}/{c.max_steps}: loss {loss:.4f}, lr {lr:.2e}, {speed:,.0f} tok/s"
         if self.peak:
             mfu = speed * flops_per_token(self.model.trunk.config) / self.procs.world / self.peak
             entry["mfu"] = round(mfu, 4)
             line += f", MFU {mfu:.1%}"
-        a_step = (time.perf_counter() - self.began) / (self.step - self.first)
+        a_step = (now - self.began) / (self.step - self.first)
         self.say(f"{line}, ETA {duration(a_step * (c.max_steps - self.step))}")
         if self.log:
             self.log.add(self.step, **entry)
@@ -386,6 +397,8 @@ class Trainer:
     def leave(self) -> int:
         """Saves after a signal; the exit code."""
         if self.step and self.evaluated != self.step:
+            if self.step > self.first:
+                self.checked_loss()
             if self.procs.main:
                 self.save("last", None)
             self.procs.wait()  # torchrun kills all soon after the first has left

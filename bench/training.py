@@ -76,7 +76,7 @@ class Ours:
         config.check()
         self.trainer = train.Trainer(config, Processes(device))
         self.trainer.model.train()
-        self.losses: list[float] = []
+        self.losses: list[torch.Tensor] = []
 
     def step(self) -> None:
         self.losses.append(self.trainer.train_step())
@@ -87,7 +87,7 @@ class Ours:
         return {
             "dtype": t.config.dtype,
             "tokens": tokens,
-            "losses": self.losses,
+            "losses": [loss.item() for loss in self.losses],
             "peak_mb": peak_mb(t.config.device),
             "flops_per_token": flops_per_token(t.model.trunk.config),
             "peak": t.peak,
