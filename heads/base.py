@@ -1,6 +1,7 @@
 """What a head is, its labels, and the cross-entropy that most heads share."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -98,11 +99,12 @@ class Head(nn.Module):
         return Targets.single(y)
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
-        """(N, V) float32 logits -> (N,) what training minimises, in nats."""
+        """(N, V) float32 logits -> (N,) what training minimises, in nats. A logit of -inf is a banned token,
+        which the loss leaves out."""
         raise NotImplementedError
 
     def log_probs(self, logits: Tensor) -> Tensor:
-        """(N, V) float32 logits -> (N, V) log of the normalised distribution."""
+        """(N, V) float32 logits -> (N, V) log of the normalised distribution; -inf for a logit of -inf."""
         raise NotImplementedError
 
 
@@ -150,15 +152,19 @@ def cross_entropy_parts(
     """`cross_entropy` (N,); its gradient softmax(u) - y (N, V), right but at t, in u's place if `overwrite`;
     and the gradient at t (N, 1)."""
     V, u_t, top = u.shape[1], at(u, token), u.amax(1, keepdim=True)
-    smooth = rest * u.sum(1) if rest else 0
+    if rest:
+        banned = u == -math.inf  # their labels are t's
+        smooth = rest * (u.masked_fill(banned, 0).sum(1) + banned.sum(1) * u_t)
     # not torch.softmax: it takes a CPU three times as long as exp, and it does not return the sum
     p = (u.sub_(top) if overwrite else u - top).exp_()
     total = p.sum(1, keepdim=True)
     p *= total.reciprocal()
+    loss = (top + total.log()).squeeze(1) - (1 - rest * V) * u_t
+    at_token = at(p, token) - 1
     if rest:
-        p -= rest
-    loss = (top + total.log()).squeeze(1) - (1 - rest * V) * u_t - smooth
-    return loss, p, (at(p, token) + (rest * V - 1))[:, None]
+        loss, at_token = loss - smooth, (at(p, token) - rest) + (rest * V - 1) - rest * banned.sum(1)
+        p.sub_(rest).masked_fill_(banned, 0)
+    return loss, p, at_token[:, None]
 
 
 def at(z: Tensor, token: Tensor) -> Tensor:

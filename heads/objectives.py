@@ -1,11 +1,18 @@
 """Softmax trained with other losses than -log p_t. Scoring and sampling are softmax's."""
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from .base import Head, Targets, at, check_not_negative, check_positive, cross_entropy, cross_entropy_parts
 from .softmax import Softmax
+
+
+def finite(z: Tensor) -> Tensor:
+    """z with 0 for -inf, where p is 0: their product is to be 0."""
+    return z.masked_fill(z == -math.inf, 0)
 
 
 class ConfidencePenalty(Softmax):
@@ -21,7 +28,7 @@ class ConfidencePenalty(Softmax):
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
         ce, z_t = cross_entropy(logits, targets.token), at(logits, targets.token)
-        entropy = ce + z_t - (torch.softmax(logits, 1) * logits).sum(1)  # log-sum-exp - E_p[z]
+        entropy = ce + z_t - (torch.softmax(logits, 1) * finite(logits)).sum(1)  # log-sum-exp - E_p[z]
         return ce - self.beta * entropy
 
 
@@ -57,14 +64,15 @@ class SoftTargets(Softmax):
         y = targets.values.to(logits.dtype)
         q = y / y.sum(1, keepdim=True).clamp(min=torch.finfo(y.dtype).tiny)
         log_z = cross_entropy(logits, targets.token) + at(logits, targets.token)
-        z = logits.gather(1, targets.ids.clamp(min=0))  # of the padding, too, whose q is 0
+        z = logits.gather(1, targets.ids.clamp(min=0)).masked_fill(q == 0, 0)  # of the padding, too
         return (q * (log_z[:, None] - z)).sum(1)
 
     def gradient(self, logits: Tensor, targets: Targets) -> tuple[Tensor, Tensor, Tensor]:
         """dL/dz_i = p_i sum_j q_j - q_i, where sum_j q_j is 1, or 0 where all labels are."""
         ids, y = targets.ids.clamp(min=0), targets.values.to(logits.dtype)
         q = y / y.sum(1, keepdim=True).clamp(min=torch.finfo(y.dtype).tiny)
-        z, z_t, share = logits.gather(1, ids), at(logits, targets.token), q.sum(1, keepdim=True)
+        z, z_t = logits.gather(1, ids).masked_fill(q == 0, 0), at(logits, targets.token)
+        share = q.sum(1, keepdim=True)
         ce, p, at_token = cross_entropy_parts(logits, targets.token, overwrite=True)
         p *= share
         at_ids = p.gather(1, ids) - q
@@ -207,7 +215,7 @@ class StopGradient(Head):
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
         with torch.no_grad():
             p = self.log_probs(logits).exp()
-        return (p * logits).sum(1) - at(logits, targets.token)
+        return (p * finite(logits)).sum(1) - at(logits, targets.token)
 
     def log_probs(self, logits: Tensor) -> Tensor:
         self.of.scale = self.scale

@@ -116,7 +116,8 @@ def normal_log_probs(z: Tensor) -> Tensor:
     log p is concave, and falls as something between -z^2 / 4 and -z^2 / 2.
     """
     y, log_F, moved = normal_tables(z.shape[1], z.device)
-    z = z - z.amax(1, keepdim=True)
+    banned = z == -math.inf
+    z = (z - z.amax(1, keepdim=True)).masked_fill(banned, FLOOR)
     bin, d = nearest(z)
     log_G = log_product(bin, d.clamp(min=-1), log_F, moved)
     # the Taylor coefficients of p at each bin, but for a factor, and from them those of log p
@@ -126,7 +127,7 @@ def normal_log_probs(z: Tensor) -> Tensor:
     curve = p2 / p - slope.square() / 2
     c0, c1, c2 = (c.to(d.dtype).gather(1, bin) for c in (p.log() + log_factor, slope, curve))
     log_p = c2.mul_(d).add_(c1).mul_(d).add_(c0)
-    return log_p.log_softmax(1)  # its sum is 1 but for rounding
+    return log_p.masked_fill_(banned, -math.inf).log_softmax(1)  # its sum is 1 but for rounding
 
 
 # -----------------------------------------------------------------------------

@@ -35,6 +35,7 @@ class Sigmoid(Head):
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
         z = logits.gather(1, targets.ids.clamp(min=0))  # (N, K) of S; the padding's labels are 0
+        z = z.masked_fill(targets.values == 0, 0)
         positives = targets.values * (F.logsigmoid(-z) - self.pos_weight * F.logsigmoid(z))
         loss = positives.sum(1) - F.logsigmoid(-logits).sum(1)
         return loss + self.sum_weight * (logits.sigmoid().sum(1) - 1).square()
@@ -46,7 +47,7 @@ class Sigmoid(Head):
         w softplus(-z_j) - softplus(z_j) = (w - 1) softplus(-z_j) - z_j
         """
         ids, values = targets.ids.clamp(min=0), targets.values  # the padding's values are 0
-        z_at = logits.gather(1, ids)
+        z_at = logits.gather(1, ids).masked_fill(values == 0, 0)
         positive, d_positive = -z_at, -values.to(logits.dtype)
         if self.pos_weight != 1:
             positive = positive + (self.pos_weight - 1) * F.softplus(-z_at)

@@ -77,7 +77,7 @@ class SoftCap(Softmax):
         self.cap = cap
 
     def link(self, z: Tensor) -> Tensor:
-        return self.cap * torch.tanh(z / self.cap)
+        return (self.cap * torch.tanh(z / self.cap)).masked_fill(z == -math.inf, -math.inf)
 
     def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
         slope = 1 - torch.tanh(logits / self.cap).square()
@@ -101,7 +101,8 @@ class SigmoidCap(Softmax):
         self.cap, self.shift, self.width = cap, shift, width
 
     def link(self, z: Tensor) -> Tensor:
-        return self.cap * torch.sigmoid((z + self.shift) / self.width)
+        u = self.cap * torch.sigmoid((z + self.shift) / self.width)
+        return u.masked_fill(z == -math.inf, -math.inf)
 
 
 class StableMax(Softmax):

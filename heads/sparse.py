@@ -1,6 +1,7 @@
 """Heads with exact zeros: most tokens have probability 0, and log_probs is -inf there."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -40,7 +41,8 @@ class SparseSoftmax(Head):
         """The smallest logit of the top (N, 1); for top_p by bisection, in half the time of sorting."""
         if self.top_k:
             return z.topk(min(self.top_k, self.vocab_size)).values[:, -1:]
-        p, low, high = z.softmax(1), z.amin(1, keepdim=True), z.amax(1, keepdim=True)
+        p, high = z.softmax(1), z.amax(1, keepdim=True)
+        low = torch.where(z == -math.inf, high, z).amin(1, keepdim=True)
         for _ in range(30):
             middle = (low + high) / 2
             enough = (p * (z >= middle)).sum(1, keepdim=True) >= self.top_p
@@ -123,6 +125,26 @@ def entmax_loss(z: Tensor, token: Tensor, alpha: float) -> tuple[Tensor, Tensor]
     return value - at(z, token), add_at(p, token, -1)
 
 
+class _LogEntmax(torch.autograd.Function):
+    """log p (N, V). With s_i = p_i^(2 - alpha) where p_i > 0, else 0, the Jacobian of p is diag(s) - s s^T /
+    sum_i s_i. Source: Peters et al. 2019, arXiv 1905.05702, prop. 2."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, alpha: float) -> Tensor:
+        p, _ = entmax(z, alpha)
+        ctx.save_for_backward(p)
+        ctx.alpha = alpha
+        return p.log()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (p,) = ctx.saved_tensors
+        s = p.pow(2 - ctx.alpha).masked_fill_(p == 0, 0)
+        through_p = s * (grad / p).masked_fill_(p == 0, 0)
+        return through_p - s * (through_p.sum(1, keepdim=True) / s.sum(1, keepdim=True)), None
+
+
 class Entmax(Head):
     """alpha-entmax: p_i = max((alpha - 1) z_i - tau, 0)^(1 / (alpha - 1)), with tau such that sum_i p_i = 1.
 
@@ -155,9 +177,8 @@ class Entmax(Head):
         p, value = entmax(logits, self.alpha, out=logits)
         return value - z_t, p, (at(p, targets.token) - 1)[:, None]
 
-    @torch.no_grad()
     def log_probs(self, logits: Tensor) -> Tensor:
-        return entmax(logits, self.alpha)[0].log()
+        return _LogEntmax.apply(logits, self.alpha)
 
 
 class Sparsemax(Entmax):

@@ -42,7 +42,7 @@ class Taylor(Softmax):
 
     For even n, f_n is positive everywhere, but below its minimum (z = -1 for n = 2) it rises again. An odd
     f_n is negative there and gives no distribution.
-    Every token keeps a share, since f_2 >= 1/2. Among V = 50,257 tokens p = 0.9 needs f_2 = 226,000, so z =
+    Every token keeps a share, since f_2 >= 1/2, and a very low logit a large one: only -inf bans a token. Among V = 50,257 tokens p = 0.9 needs f_2 = 226,000, so z =
     670: far beyond the logits that softmax needs. Hence its configurations' gain of 20 / n.
     There is a bias because a shift of all logits changes p, which it does not in softmax.
     Source: de Brebisson & Vincent 2016, arXiv 1511.05042; Banerjee et al. 2021, eq. 3 to 5.
@@ -58,8 +58,10 @@ class Taylor(Softmax):
         self.n, self.bias = n, 0.0
 
     def link(self, z: Tensor) -> Tensor:
+        banned = z == -math.inf  # of finite logits alone f_n is known
+        z = z.masked_fill(banned, 0)
         a = z.detach().abs().clamp(min=1)  # it cancels, so it needs no gradient
-        return taylor(z, a, self.n)[0].log() + self.n * a.log()
+        return (taylor(z, a, self.n)[0].log() + self.n * a.log()).masked_fill(banned, -math.inf)
 
     def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
         """L = log sum_j f_n(z_j) - log f_n(z_t): one logarithm a row.
@@ -74,9 +76,14 @@ class Taylor(Softmax):
     def _parts(self, z: Tensor, token: Tensor) -> tuple[Tensor, ...]:
         """The loss (N,); f_n / a^n, f_n' / a^(n - 1), the sum of the former and the scale a of each row; and
         -f_n'(z_t) / f_n(z_t) (N,). It overwrites z."""
-        n, z_t = self.n, at(z, token)
+        n, z_t, banned = self.n, at(z, token), None
+        if torch.compiler.is_compiling() or z.amin() == -math.inf:
+            banned = z == -math.inf
+            z.masked_fill_(banned, 0)
         a = torch.maximum(z.amax(1, keepdim=True), -z.amin(1, keepdim=True)).clamp(min=1)
         f, slope = taylor_(z, a, n)
+        if banned is not None:
+            f, slope = f.masked_fill_(banned, 0), slope.masked_fill_(banned, 0)
         total, a_t = f.sum(1, keepdim=True), z_t.abs().clamp(min=1)
         f_t, slope_t = taylor(z_t, a_t, n)
         loss = (total.log() + n * a.log()).squeeze(1) - f_t.log() - n * a_t.log()
@@ -97,13 +104,14 @@ class TaylorInf(Taylor):
         self.published = published
 
     def loss(self, logits: Tensor, targets: Targets) -> Tensor:
+        z = logits.masked_fill(logits == -math.inf, 0)
         with torch.no_grad():
             loss = super().loss(logits, targets)
             passed_back = add_at(self.log_probs(logits).exp(), targets.token, -1)
             if not self.published:
-                passed_back *= taylor(logits, logits.abs().clamp(min=1), self.n)[1].sign()
+                passed_back *= taylor(z, z.abs().clamp(min=1), self.n)[1].sign()
         # what is added is 0, and its gradient is `passed_back`
-        return loss + (passed_back * (logits - logits.detach())).sum(1)
+        return loss + (passed_back * (z - z.detach())).sum(1)
 
     def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
         """What is passed back. Source: Banerjee et al. 2021, eq. 6."""
