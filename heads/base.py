@@ -13,8 +13,8 @@ from torch import Tensor
 class Targets(NamedTuple):
     """Sparse labels of N positions.
 
-    ids     (N, K) token ids, padded with -1; column 0 is the true next token. A -1 there means that the
-            position has no loss
+    ids     (N, K) token ids, each once in a row, padded with -1; column 0 is the true next token. A -1 there
+            means that the position has no loss
     values  (N, K) label values y in [0, 1]; below 0 for tokens to avoid, where a head asks for them
             (`Head.targets`)
     rows    (N,) which of the B * T positions these are; None: all of them, in order

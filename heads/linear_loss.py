@@ -100,6 +100,8 @@ def _head(head: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Hea
     shapes = f"hidden {tuple(hidden.shape)}, weight {tuple(weight.shape)}"
     if weight.ndim != 2 or hidden.shape[-1:] != weight.shape[1:]:
         raise ValueError(f"{shapes}: give (..., C) and (V, C)")
+    if not all(t.is_floating_point() for t in (hidden, weight, *([] if bias is None else [bias]))):
+        raise ValueError(f"hidden of {hidden.dtype}, weight of {weight.dtype}: give floating-point numbers")
     V = len(weight)
     if bias is not None and bias.shape != (V,):
         raise ValueError(f"{shapes}, bias {tuple(bias.shape)}: give a bias of ({V},)")
@@ -129,7 +131,14 @@ def _targets(
             )
         shape = (*shape, *ids.shape[-1:])
     given = [t for t in (ids, values) if t is not None]
-    if ids.is_floating_point() or any(t.shape != shape for t in given):
+    if type(ignore_index) is not int:
+        raise ValueError(f"ignore_index = {ignore_index!r}: give a whole number")
+    if (
+        ids.is_floating_point()
+        or ids.is_complex()
+        or ids.dtype == torch.bool
+        or any(t.shape != shape for t in given)
+    ):
         shown = ", ".join(f"{tuple(t.shape)} of {t.dtype}" for t in given)
         raise ValueError(f"target {shown} for hidden {tuple(hidden.shape)}: give ids {shape}")
     ids = ids.long()
@@ -142,5 +151,11 @@ def _targets(
         return Targets.single(ids)
     if ((ids[..., :1] < 0) & (ids >= 0)).any():
         raise ValueError("target has labels behind padding: put the ids -1 at the end of a row")
+    ordered = ids.sort(-1).values
+    if ((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any():
+        raise ValueError("target has an id twice in a row: add up its values")
+    lowest = 0 if head.multi_label else -1  # a head of labels of its own may have tokens to avoid
+    if not ((ids < 0) | ((values >= lowest) & (values <= 1))).all():
+        raise ValueError(f"target has label values beyond {lowest} and 1")
     K = shape[-1]
     return Targets(ids.reshape(-1, K), values.detach().masked_fill(ids < 0, 0).reshape(-1, K))

@@ -118,4 +118,4 @@ def logits_of(products: Tensor, weights: Weights, vocab_size: int) -> Tensor:
     """h W^T (N, padded V) -> float32 logits (N, V): the padding rows of the weights are cut off here, so no
     head ever sees them."""
     logits = products[:, :vocab_size].to(torch.promote_types(products.dtype, torch.float32))
-    return logits if weights.bias is None else logits + weights.bias
+    return logits if weights.bias is None else logits + weights.bias.to(logits.dtype)

@@ -213,7 +213,9 @@ MORE_ARGUMENTS = [
 
 CASES = [*((name, {}) for name in [*FORMULAS, *MORE]), *ARGUMENTS, *MORE_ARGUMENTS]
 cases = pytest.mark.parametrize(
-    "name, args", CASES, ids=[",".join([name, *(f"{k}={v}" for k, v in args.items())]) for name, args in CASES]
+    "name, args",
+    CASES,
+    ids=[",".join([name, *(f"{k}={v}" for k, v in args.items())]) for name, args in CASES],
 )
 
 
@@ -344,7 +346,9 @@ def test_a_banned_token_is_left_out(name, args):
 @pytest.mark.parametrize("alpha", [1.2, 1.5, 2.0])
 def test_entmax_has_a_gradient_of_log_p(alpha):
     """Where p > 0, against finite differences."""
-    z = torch.randn(5, 12, generator=torch.Generator().manual_seed(2), dtype=torch.float64, requires_grad=True)
+    z = torch.randn(
+        5, 12, generator=torch.Generator().manual_seed(2), dtype=torch.float64, requires_grad=True
+    )
     head = HEADS["entmax"](12, alpha=alpha)
     likely = head.log_probs(z.detach()) > -9
     assert torch.autograd.gradcheck(lambda z: head.log_probs(z)[likely], (z,))

@@ -1,5 +1,6 @@
 """linear_loss and log_probs: the loss and the distribution of anybody's hidden states and weights."""
 
+import math
 import re
 import runpy
 import sys
@@ -255,7 +256,6 @@ def changed(ids: Tensor, value: int) -> Tensor:
     "change, says",
     [
         (dict(reduction="avg"), "reduction = 'avg': use 'mean', 'sum' or 'none'"),
-        (dict(head="entmax_15"), "unknown head 'entmax_15'; did you mean 'entmax15'?"),
         (dict(head="hinge"), "unknown head 'hinge'; known: softmax, "),
         (dict(head=heads.Softmax), "an instance with loss"),
         (dict(head=F.cross_entropy), "an instance with loss"),
@@ -274,6 +274,11 @@ def changed(ids: Tensor, value: int) -> Tensor:
         (dict(target=(IDS[:2], VALUES[:2]), head="sigmoid"), r"target \(2, 3\).*give ids \(4, 3\)"),
         (dict(target=(IDS.flip(1), VALUES), head="sigmoid"), "labels behind padding"),
         (dict(target=(IDS + 1, VALUES), head="sigmoid"), "target has the id 31"),
+        (dict(target=(IDS.clamp(max=3), VALUES), head="sigmoid"), "target has an id twice"),
+        (dict(hidden=torch.zeros(4, C, dtype=torch.long)), "hidden of torch.int64"),
+        (dict(target=torch.zeros(4, dtype=torch.bool)), "target .* of torch.bool"),
+        (dict(ignore_index=1.5), "ignore_index = 1.5"),
+        *((dict(target=(IDS, 0 * VALUES + y), head="sigmoid"), "label values") for y in (math.nan, 5, -1)),
     ],
 )
 def test_mistakes_are_named(change, says):
@@ -283,6 +288,13 @@ def test_mistakes_are_named(change, says):
         given["target"] = given["target"](ids)
     with pytest.raises(ValueError, match=says):
         linear_loss(**given)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_the_loss_has_the_precision_of_hidden(reduction):
+    (hidden, weight, _), ids = inputs(4)
+    loss = linear_loss(hidden.float(), weight.float(), ids, bias=torch.zeros(V).double(), reduction=reduction)
+    assert loss.dtype == torch.float32
 
 
 # ---- docs/linear_loss.md, and other people's programs
