@@ -3,15 +3,18 @@
 The file is a 32-byte little-endian header (magic, version, bytes per id, count, 8 reserved bytes), then ids.
 """
 
+import hashlib
 import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
 from runtime.errors import UserError
 from runtime.files import read_json, replacing, write_json
+from runtime.values import Share, typed
 
 MAGIC, VERSION = b"NHTOKENS", 1
 HEADER = struct.Struct("<8sIIQ8x")  # magic, version, bytes per id, number of ids
@@ -19,28 +22,34 @@ HEADER = struct.Struct("<8sIIQ8x")  # magic, version, bytes per id, number of id
 SCANNED = 2**27
 PREPARE = "run the corpus' prepare.py, for instance: python data/demo/prepare.py"
 
-# what is read of a token file's JSON, and of which type it is
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Size = Annotated[int, Field(ge=1, lt=2**63)]
+
+
+# what is read of a token file's JSON, and what it may be
 INFO = {
-    "tokens": int,
-    "vocab_size": int,
-    "words": int,
-    "lines": int,
-    "bytes": int,
-    "changed_lines": int,
-    "length": int,
-    "given": int,
-    "dropped": float,
-    "absent": int,
+    "tokens": Size,
+    "vocab_size": Size,
+    "words": Count,
+    "lines": Count,
+    "bytes": Size,
+    "changed_lines": Count,
+    "length": Size,
+    "given": Count,
+    "dropped": Share,
+    "absent": Count,
     "tokenizer": str,
     "fingerprint": str,
-    "sha256": str,
+    "sha256": str,  # of the text
+    "ids_sha256": str,  # of the token file behind its header
     "source": str,
+    "complete": bool | None,
 }
 
 
 class TokenFile(NamedTuple):
     ids: np.memmap  # (tokens,) uint16 or uint32, read-only
-    info: dict[str, Any]  # what the JSON says: INFO, and "complete"
+    info: dict[str, Any]  # what the JSON says, see INFO
     path: Path
 
 
@@ -65,7 +74,7 @@ def write_tokens(
     ValueError for ids out of range and for no ids at all. An OSError (a full disk) leaves nothing behind.
     """
     path = Path(path)
-    dtype, count = id_dtype(vocab_size), 0
+    dtype, count, sha256 = id_dtype(vocab_size), 0, hashlib.sha256()
     info_path = path.with_suffix(".json")
     with replacing(path) as file:
         file.write(bytes(HEADER.size))  # no magic yet: what a crash leaves is not a token file
@@ -75,20 +84,25 @@ def write_tokens(
                     f"{path}: ids from {ids.min()} to {ids.max()} do not fit vocab_size {vocab_size}: "
                     "was this text encoded with another tokenizer?"
                 )
-            file.write(ids.astype(dtype).tobytes())
+            raw = ids.astype(dtype).tobytes()
+            file.write(raw)
+            sha256.update(raw)
             count += ids.size
         if not count:
             raise UserError(f"{path}: no tokens to write: is the text empty?")
         file.seek(0)
         file.write(HEADER.pack(MAGIC, VERSION, dtype.itemsize, count))
         content = {**(info() if callable(info) else info), "vocab_size": vocab_size, "tokens": count}
+        content["ids_sha256"] = sha256.hexdigest()
         info_path.unlink(missing_ok=True)  # the new ids never stand beside the old JSON
     write_json(info_path, content)
     return open_tokens(path)
 
 
-def open_tokens(path: str | Path) -> TokenFile:
+def open_tokens(path: str | Path, compare: bool = False) -> TokenFile:
     """Map the token file at `path` into memory and read the JSON beside it.
+
+    compare  whether the ids are compared with the SHA-256 that the JSON has of them: 0.3 GB a second or more
 
     FileNotFoundError if either is missing, ValueError if they are damaged or do not belong together.
     """
@@ -113,6 +127,8 @@ def open_tokens(path: str | Path) -> TokenFile:
     info = _read_info(path.with_suffix(".json"), width, count, again)
     tokens = TokenFile(np.memmap(path, f"<u{width}", "r", offset=HEADER.size, shape=(count,)), info, path)
     check_ids(tokens, tokens.ids[:SCANNED])
+    if compare and "ids_sha256" in info and hashlib.sha256(tokens.ids).hexdigest() != info["ids_sha256"]:
+        raise UserError(f"{path} has changed since it was written: its SHA-256 is another; {again}")
     return tokens
 
 
@@ -133,13 +149,12 @@ def _read_info(path: Path, width: int, count: int, again: str) -> dict[str, Any]
     try:
         info = {"complete": None} | read_json(path)
         tokens, vocab_size = info["tokens"], info["vocab_size"]
-        wrong = [key for key, kind in INFO.items() if key in info and type(info[key]) is not kind]
+        for key in INFO.keys() & info.keys():
+            typed(key, info[key], INFO[key])
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} does not describe a token file ({error!r}): {again}") from None
-    if vocab_size < 1:
-        wrong.append("vocab_size")
-    if wrong:
-        raise UserError(f"{path} does not describe a token file ({wrong[0]} = {info[wrong[0]]!r}): {again}")
+        raise UserError(f"{path} does not describe a token file ({error}): {again}") from None
+    if info.get("given", 0) >= info.get("length", 1):
+        raise UserError(f"{path} says given {info['given']}, of sequences that are no longer: {again}")
     if tokens != count:
         raise UserError(f"{path} says {tokens} tokens, its token file has {count}: {again}")
     if id_dtype(vocab_size).itemsize != width:

@@ -19,6 +19,7 @@ import filelock
 from runtime.errors import UserError
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+LARGEST = 2**28  # bytes of a file that is read whole
 STALE = 3600  # seconds without a byte, after which an unfinished file is taken for a killed process'
 
 
@@ -129,10 +130,24 @@ def check_writable(path: Path) -> None:
         raise
 
 
+def read_bytes(path: Path) -> bytes:
+    """What a file holds. UserError naming it if that is more than LARGEST: /dev/zero has no end."""
+    with path.open("rb") as file:
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise UserError(f"{path} holds more than {LARGEST:,} bytes")
+    return content
+
+
+def real_path(path: str) -> Path:
+    """The absolute path that a user's one leads to; where its links lead round in a circle, one of them."""
+    return Path(os.path.realpath(Path(path).expanduser()))
+
+
 def read_text(path: Path) -> str:
     """The text of a UTF-8 file. UserError naming it if it is not UTF-8."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bytes(path).decode().replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         why = f"{error.reason} at byte {error.start}"
         raise UserError(f"{path} is not UTF-8 text ({why}): convert it") from None
@@ -149,7 +164,7 @@ def read_json(path: Path, strict: bool = False) -> Any:
         raise UserError(f"it holds {number}")
 
     try:
-        content = json.loads(path.read_bytes(), parse_constant=refuse if strict else None)
+        content = json.loads(read_bytes(path), parse_constant=refuse if strict else None)
         check_text(content)
         return content
     except (ValueError, RecursionError) as error:

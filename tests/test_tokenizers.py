@@ -220,6 +220,9 @@ def test_lost_line_ends(source, tmp_path):
 def test_files_that_are_no_tokenizer(file, tmp_path, source):
     written(tmp_path / "gaps.json", tokenizers.Tokenizer(models.WordLevel({"a": 0, "b": 7}, unk_token="a")))
     (tmp_path / "vocab.json").write_text('{"a": 0}')
+    large = json.loads((tmp_path / "gaps.json").read_text())
+    large["model"]["vocab"]["b"] = 2 * 10**9  # the library takes minutes to write it again
+    (tmp_path / "large.json").write_text(json.dumps(large))
     (tmp_path / "cut.json").write_bytes(file.read_bytes()[:-9])
     for name, says in (
         (
@@ -227,6 +230,7 @@ def test_files_that_are_no_tokenizer(file, tmp_path, source):
             r"gaps.json is not a tokenizer.json that can be used \(its 2 tokens are not numbered 0 to 1: ",
         ),
         ("vocab.json", "vocab.json is not a tokenizer.json that can be used"),
+        ("large.json", "large.json is not a tokenizer.json that can be used"),
         ("cut.json", "cut.json is not a tokenizer.json that can be used"),
     ):
         with pytest.raises(UserError, match=says) as caught:
