@@ -105,8 +105,10 @@ class Corpus(ABC, Generic[Config]):
         c = self.config(out=str(out), tokenizer=tokenizer, force=force, **options)  # type: ignore[call-arg]
         lasting = self.lasting_source(c)
         if lasting is not None and not force:
-            if is_prepared(Path(out), tokenizer, lasting):
-                return Path(out)
+            if is_prepared(Path(out), tokenizer, lasting) and _whole_infos(out := Path(out)).keys() == set(
+                read_meta(out)["splits"]
+            ):
+                return out
             if lasting:
                 trains = bpe_size(tokenizer) is not None
                 _refuse_other_record(Path(out), tokenizer_name(tokenizer), lasting, trains)
@@ -199,7 +201,7 @@ def _start_over(out: Path) -> None:
 def _whole_info(path: Path, fingerprint: str | None = None) -> dict[str, Any] | None:
     """The info of the token file at `path` if it is whole (and has that fingerprint), else None."""
     try:
-        info = open_tokens(path).info
+        info = open_tokens(path, compare=True).info
     except (ValueError, FileNotFoundError):
         return None
     return info if fingerprint in (None, info.get("fingerprint")) else None

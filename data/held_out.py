@@ -73,7 +73,7 @@ class HeldOut(NamedTuple):
 
 def open_held_out(path: str | Path) -> HeldOut:
     """The split whose token file is `path`. Errors: see `open_tokens` and `open_truth`."""
-    tokens = open_tokens(path)
+    tokens = open_tokens(path, compare=True)
     return HeldOut(tokens, open_truth(tokens))
 
 

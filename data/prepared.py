@@ -6,10 +6,9 @@ tokenizer.json. A corpus with settings names the folder by those that are not th
 """
 
 import importlib
-import json
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from data.tokenizers import (
     GPT2Tokenizer,
@@ -21,7 +20,9 @@ from data.tokenizers import (
 )
 from data.tokens import PREPARE, open_tokens
 from runtime.errors import UserError
+from runtime.files import read_json, real_path
 from runtime.places import CODE, WORK
+from runtime.values import typed
 
 if TYPE_CHECKING:
     from runtime.checkpoint import Checkpoint
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 DATA = WORK / "data"
 ROOT = WORK  # what `kept_path` is relative to
 SPLITS = ("train", "validation", "test")
+# what is read of meta.json, and what it may be: "splits" says of each whether it is complete
+META = {"tokenizer": str, "source": str, "splits": dict[Literal[SPLITS], bool | None]}
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
@@ -68,10 +71,12 @@ def found_path(kept: str, run: str | Path) -> Path:
 def read_meta(folder: Path) -> dict[str, Any]:
     """What meta.json in `folder` says; {} when it is missing or damaged, which means: prepare again."""
     try:
-        meta = json.loads((folder / "meta.json").read_bytes())
-    except (OSError, ValueError):
+        meta = read_json(folder / "meta.json")
+        for key in META.keys() & meta.keys():
+            typed(key, meta[key], META[key])
+    except (OSError, ValueError, AttributeError):
         return {}
-    return meta if isinstance(meta, dict) else {}
+    return meta
 
 
 def is_prepared(folder: Path, tokenizer: str, source: str = "") -> bool:
@@ -79,7 +84,7 @@ def is_prepared(folder: Path, tokenizer: str, source: str = "") -> bool:
     meta = read_meta(folder)
     if not meta.get("splits") or meta.get("tokenizer") != tokenizer_name(tokenizer):
         return False
-    if source and meta.get("source") not in (source, str(Path(source).expanduser().resolve())):
+    if source and meta.get("source") not in (source, str(real_path(source))):
         return False
     try:
         fingerprint = load_tokenizer(folder).fingerprint

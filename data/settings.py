@@ -6,6 +6,8 @@ from typing import ClassVar, Self
 
 from runtime.errors import UserError
 
+MOST = 2**32 - 1  # of a setting: more tokens than a disk may have room for
+
 
 @dataclass(frozen=True)
 class GeneratorSettings:
@@ -13,7 +15,7 @@ class GeneratorSettings:
 
     corpus: ClassVar[str]  # whose settings they are, for messages
     least: ClassVar[dict[str, int]] = {}  # that a setting may be, where it is not 1
-    most: ClassVar[dict[str, int]] = {}  # likewise, where there is an end
+    most: ClassVar[dict[str, int]] = {}  # likewise, where it is not MOST
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -32,10 +34,10 @@ class GeneratorSettings:
             values[key] = int(value)
         out = cls(**values)
         for key, value in asdict(out).items():
-            least, most = cls.least.get(key, 1), cls.most.get(key)
+            least, most = cls.least.get(key, 1), cls.most.get(key, MOST)
             if value < least:
                 raise UserError(f"source {text!r}: {key} = {value} must be at least {least}")
-            if most is not None and value > most:
+            if value > most:
                 raise UserError(f"source {text!r}: {key} = {value} must be at most {most}")
         return out
 

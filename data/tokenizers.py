@@ -15,7 +15,7 @@ import tiktoken
 import tokenizers
 
 from runtime.errors import UserError, reading
-from runtime.files import replacing
+from runtime.files import read_bytes, replacing
 
 
 class Tokenizer(Protocol):
@@ -119,11 +119,6 @@ class SavedTokenizer:
     def __init__(self, model: tokenizers.Tokenizer) -> None:
         self.model = model
         self.vocab_size = model.get_vocab_size()
-        if sorted(model.get_vocab().values()) != list(range(self.vocab_size)):
-            raise UserError(
-                f"its {self.vocab_size} tokens are not numbered 0 to {self.vocab_size - 1}: "
-                "each id would need a row of the model, with tokens or without"
-            )
 
     @cached_property
     def fingerprint(self) -> str:
@@ -299,7 +294,7 @@ class WordTokenizer(SavedTokenizer):
 def read_tokenizer(path: Path) -> SavedTokenizer:
     """The tokenizer of a tokenizer.json, ours or any other. UserError if it cannot be used."""
     with reading(path):  # tokenizers raises bare Exception
-        content = for_running_text(json.loads(path.read_bytes()))
+        content = for_running_text(json.loads(read_bytes(path)))
         return _ours(content) or FileTokenizer(content)
 
 
@@ -320,6 +315,9 @@ def exported_tokenizer(path: Path) -> Tokenizer:
 def _ours(content: dict[str, Any]) -> SavedTokenizer | None:
     """A tokenizer.json as one of our own kinds; None if it is of another."""
     model = tokenizers.Tokenizer.from_str(json.dumps(content))
+    ids = sorted(model.get_vocab().values())
+    if ids != list(range(len(ids))):  # before anything that takes a time and a memory of the largest id
+        raise UserError(f"its {len(ids)} tokens are not numbered 0 to {len(ids) - 1}")
     if _same_rules(model, WordTokenizer.of([]).model):
         return WordTokenizer(model)
     if _same_rules(model, byte_level({})) and model.get_vocab().keys() >= byte_vocab().keys():

@@ -3,6 +3,7 @@
 The file is a 32-byte little-endian header (magic, version, bytes per id, count, 8 reserved bytes), then ids.
 """
 
+import hashlib
 import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 
 from runtime.errors import UserError, reading
 from runtime.files import read_json, replacing, write_json
-from runtime.values import Natural, Positive
+from runtime.values import Natural, Positive, Share
 
 MAGIC, VERSION = b"NHTOKENS", 1
 HEADER = struct.Struct("<8sIIQ8x")  # magic, version, bytes per id, number of ids
@@ -23,15 +24,17 @@ PREPARE = "run the corpus' prepare.py, for instance: python data/demo/prepare.py
 # what is read of a token file's JSON, and of which type it is
 NEEDED = {"tokens": Positive, "vocab_size": Positive}
 INFO = {
-    **dict.fromkeys(("words", "lines", "bytes", "changed_lines", "length", "given", "absent"), Natural),
-    **dict.fromkeys(("tokenizer", "fingerprint", "sha256", "source"), str),
-    "dropped": float,
+    **dict.fromkeys(("words", "lines", "changed_lines", "length", "given", "absent"), Natural),
+    # sha256: of the text; ids_sha256: of the token file behind its header
+    **dict.fromkeys(("tokenizer", "fingerprint", "sha256", "ids_sha256", "source"), str),
+    "bytes": Positive,
+    "dropped": Share,
 }
 
 
 class TokenFile(NamedTuple):
     ids: np.memmap  # (tokens,) uint16 or uint32, read-only
-    info: dict[str, Any]  # what the JSON says: INFO, and "complete"
+    info: dict[str, Any]  # what the JSON says, see INFO
     path: Path
 
 
@@ -56,27 +59,32 @@ def write_tokens(
     ValueError for ids out of range and for no ids at all. An OSError (a full disk) leaves nothing behind.
     """
     path = Path(path)
-    dtype, count = id_dtype(vocab_size), 0
+    dtype, count, sha256 = id_dtype(vocab_size), 0, hashlib.sha256()
     info_path = path.with_suffix(".json")
     with replacing(path) as file:
         file.write(bytes(HEADER.size))  # no magic yet: what a crash leaves is not a token file
         for ids in arrays:
             if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
                 raise UserError(f"{path}: ids {ids.min()} to {ids.max()} do not fit vocab_size {vocab_size}")
-            file.write(ids.astype(dtype).tobytes())
+            raw = ids.astype(dtype).tobytes()
+            file.write(raw)
+            sha256.update(raw)
             count += ids.size
         if not count:
             raise UserError(f"{path}: no tokens to write: is the text empty?")
         file.seek(0)
         file.write(HEADER.pack(MAGIC, VERSION, dtype.itemsize, count))
         content = {**(info() if callable(info) else info), "vocab_size": vocab_size, "tokens": count}
+        content["ids_sha256"] = sha256.hexdigest()
         info_path.unlink(missing_ok=True)  # the new ids never stand beside the old JSON
     write_json(info_path, content)
     return open_tokens(path)
 
 
-def open_tokens(path: str | Path) -> TokenFile:
+def open_tokens(path: str | Path, compare: bool = False) -> TokenFile:
     """Map the token file at `path` into memory and read the JSON beside it.
+
+    compare  whether the ids are compared with the SHA-256 that the JSON has of them: 0.3 GB a second or more
 
     OSError if either is missing, UserError if they are damaged or do not belong together.
     """
@@ -93,6 +101,8 @@ def open_tokens(path: str | Path) -> TokenFile:
         raise UserError(f"{info_path}: given = {info['given']} is longer than a sequence")
     tokens = TokenFile(ids, {"complete": None} | info, path)
     check_ids(tokens, ids[:SCANNED])
+    if compare and "ids_sha256" in info and hashlib.sha256(tokens.ids).hexdigest() != info["ids_sha256"]:
+        raise UserError(f"{path} has changed since it was written: its SHA-256 is another; prepare it again")
     return tokens
 
 

@@ -18,6 +18,7 @@ import filelock
 from runtime.errors import UserError, reading
 from runtime.values import LARGEST, typed
 
+READ_WHOLE = 2**28  # bytes of a file that is read whole
 STALE = 3600  # seconds without a byte, after which an unfinished file is taken for a killed process'
 
 
@@ -128,10 +129,24 @@ def check_writable(path: Path) -> None:
         raise
 
 
+def read_bytes(path: Path) -> bytes:
+    """What a file holds. UserError naming it if that is more than READ_WHOLE: /dev/zero has no end."""
+    with path.open("rb") as file:
+        content = file.read(READ_WHOLE + 1)
+    if len(content) > READ_WHOLE:
+        raise UserError(f"{path} holds more than {READ_WHOLE:,} bytes")
+    return content
+
+
+def real_path(path: str) -> Path:
+    """The absolute path that a user's one leads to; where its links lead round in a circle, one of them."""
+    return Path(os.path.realpath(Path(path).expanduser()))
+
+
 def read_text(path: Path) -> str:
     """The text of a UTF-8 file, without the mark (BOM) that some editors put before it."""
     with reading(path):
-        return path.read_text(encoding="utf-8-sig")
+        return read_bytes(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_json(
@@ -146,7 +161,7 @@ def read_json(
     UserError naming the file, whatever is wrong with it.
     """
     with reading(path):
-        content = typed("its content", json.loads(path.read_bytes()), dict[str, Any], largest)
+        content = typed("its content", json.loads(read_bytes(path)), dict[str, Any], largest)
         for key, kind in {**(others or {}), **(needed or {})}.items():
             if key in content or key in (needed or {}):
                 content[key] = typed(key, content.get(key), kind, largest)

@@ -20,7 +20,9 @@ import pytest
 
 from data import corpus, splits, tokenizers, tokens
 from data.demo.prepare import DemoConfig, demo_texts
+from data.demo.prepare import command as prepare_demo
 from data.demo.prepare import corpus as demo
+from data.held_out import open_held_out
 from data.prepared import SPLITS, is_prepared, load_tokenizer, prepared, read_meta
 from data.tokenizers import (
     BPETokenizer,
@@ -140,7 +142,9 @@ def test_round_trip(tmp_path: Path, vocab_size: int, width: int) -> None:
         and file.ids.dtype.itemsize == width
         and not file.ids.flags.writeable
     )
-    assert file.info == {"source": "here", "vocab_size": vocab_size, "tokens": 4, "complete": None}
+    digest = hashlib.sha256(ids.astype(f"<u{width}").tobytes()).hexdigest()
+    described = {"source": "here", "vocab_size": vocab_size, "tokens": 4, "complete": None}
+    assert file.info == described | {"ids_sha256": digest}
     assert file.path.stat().st_size == 32 + 4 * width and file.path.read_bytes()[:12] == b"NHTOKENS\1\0\0\0"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.bin", "train.json"]
 
@@ -608,3 +612,32 @@ def test_prepared_says_damage(tmp_path):
         file.truncate(1000)
     with pytest.raises(ValueError, match="train.bin"):
         prepared("demo", "bpe300", root=tmp_path)
+
+
+def test_a_changed_id_is_noticed_in_scoring_and_by_prepare(tmp_path):
+    """Although it is in the vocabulary. prepare.py makes the split anew."""
+    folder = prepared("demo", "bytes", root=tmp_path)
+    before = (folder / "test.bin").read_bytes()
+    changed = bytearray(before)
+    changed[-200::4] = bytes(b ^ 1 for b in changed[-200::4])
+    (folder / "test.bin").write_bytes(changed)
+    open_tokens(folder / "test.bin")  # every id is one
+    with pytest.raises(UserError, match="test.bin has changed"):
+        open_held_out(folder / "test.bin")
+    assert prepare_demo([f"--out={folder}", "--tokenizer=bytes"]) == 0
+    assert (folder / "test.bin").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "meta", ["[" * 99_999, "[]", '{"splits": 5}', '{"splits": {"x": 1}}', '{"tokenizer": []}']
+)
+def test_an_impossible_meta_is_prepared_again(tmp_path, meta):
+    folder = prepared("demo", "bytes", root=tmp_path)
+    before = content(folder)
+    (folder / "meta.json").write_text(meta)
+    assert content(prepared("demo", "bytes", root=tmp_path)) == before
+
+
+def test_settings_of_a_generator_have_an_end():
+    with pytest.raises(UserError, match="train = 9{26}"):
+        prepared("grammar", "words", "train=" + 26 * "9")

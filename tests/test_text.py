@@ -18,6 +18,7 @@ import augment
 import eval_diversity
 from data import corpus, splits
 from data.prepared import SPLITS, is_prepared, load_tokenizer, prepared, read_meta
+from data.text import documents
 from data.text import prepare as module
 from data.text.documents import ENDINGS
 from data.text.prepare import corpus as text
@@ -126,7 +127,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 
 def test_sub_folders_are_the_splits(books, tmp_path, capsys):
     """Files outside of them, hidden ones and empty ones are left alone."""
-    for name in ("train/.hidden.txt", "train/.git/a.txt", "train/a.md", "train/._b.txt"):
+    for name in ("train/.hidden.txt", "train/.git/a.txt", "train/a.rst", "train/._b.txt"):
         write(books / name, b"\xff")
     for name in ("train/empty.txt", "train/nothing.txt.gz"):
         write(books / name, "")
@@ -139,7 +140,7 @@ def test_sub_folders_are_the_splits(books, tmp_path, capsys):
     }
     assert prepare(tmp_path, books) == expected
     said = capsys.readouterr().err
-    assert "not read: 1 text files outside" in said and "not read: 1 files of other kinds (.md)" in said
+    assert "not read: 1 text files outside" in said and "not read: 1 files of other kinds (.rst)" in said
     (books / "validation").rename(books / "dev")  # beside train/
     assert prepare(tmp_path, books, force=True) == expected
     (books / "dev").rename(books / "validation")
@@ -257,9 +258,28 @@ def test_files_of_splits(tmp_path, capsys):
     assert "not read: 1 text files" in capsys.readouterr().err
     (folder / "validation.parquet").rename(folder / "valid.parquet")  # WikiText's name
     assert prepare(tmp_path, folder, force=True) == expected
-    (folder / "valid.parquet").unlink()
-    with pytest.raises(UserError, match="has test.txt and no file for validation: add it"):
+    (folder / "data/train-00000-of-00002.jsonl").unlink()
+    (folder / "data/train-00001-of-00002.jsonl.gz").unlink()
+    with pytest.raises(UserError, match="has valid.parquet, test.txt and nothing to train on"):
         prepare(tmp_path, folder, force=True)
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".txt"])
+def test_a_test_split_out_of_the_validation_split(tmp_path, capsys, ending):
+    """TinyStories has train and valid alone: half of its valid stories are for testing."""
+    folder = tmp_path / "stories"
+    for split, texts in {"train": TEXTS[:9], "valid": TEXTS[100:]}.items():
+        path = folder / f"Stories-{split}{ending}"
+        if ending == ".txt":
+            write(path, "<|endoftext|>\n".join(text + "\n" for text in texts))
+        else:
+            write_rows(path, texts)
+    contents = prepare(tmp_path, folder)
+    assert contents["train"] == joined(TEXTS[:9])
+    assert sorted(numbers(contents["validation"], contents["test"])) == list(range(100, 200))
+    shares = len(contents["test"]) / (len(contents["validation"]) + len(contents["test"]))
+    assert 0.45 < shares < 0.55
+    assert "no split test: half of validation" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["one.txt", "one.txt.gz", "one.jsonl"])
@@ -273,6 +293,76 @@ def test_a_single_document_is_cut(name, tmp_path, capsys):
     assert all(part.endswith("\n") for part in contents.values())
     assert "a single document: 0% to 90% train, 90% to 95% validation" in capsys.readouterr().err
     assert text.folder_name("bytes", str(path)) == "bytes-one"
+
+
+@pytest.mark.parametrize("space", [" ", "字"])
+def test_a_text_of_one_line_is_cut_at_spaces(tmp_path, space):
+    """Where it has some; in the shares that are announced."""
+    content = space.join(synthetic_text(400, 1).split())
+    contents = prepare(tmp_path, write(tmp_path / "line.txt", content))
+    assert "".join(contents.values()) == content
+    assert [len(p) / len(content) for p in contents.values()] == pytest.approx([0.9, 0.05, 0.05], abs=0.004)
+    assert space != " " or all(contents[split].startswith(" ") for split in ("validation", "test"))
+
+
+@pytest.mark.parametrize("first", ["", "<|endoftext|>\n"])
+def test_a_line_endoftext_ends_a_document(tmp_path, first):
+    """Without one the file is a single document. Equal documents are in one split."""
+    stories = [f"document {i % 50} .\n" + f"a story of {i % 50}\n" * (1 + i % 5) for i in range(200)]
+    path = write(tmp_path / "stories.txt", first + "<|endoftext|> \n".join(stories))
+    contents = prepare(tmp_path, path)
+    assert not any("endoftext" in content for content in contents.values())
+    assert sorted(numbers(*contents.values())) == sorted(4 * list(range(50)))
+    found = [set(numbers(content)) for content in contents.values()]
+    assert all(found) and found[1].isdisjoint(found[2]) and len(found[0] & (found[1] | found[2])) <= 1
+    whole = prepare(tmp_path / "b", path, separator="")
+    assert "".join(whole.values()) == path.read_text()
+
+
+def test_other_forms_of_rows_and_texts(tmp_path):
+    """CSV with line ends in a cell, .md, UTF-8 in a column of bytes. README.md is not read."""
+    folder = tmp_path / "forms"
+    cells = "".join(f'{i},"{text}"\n' for i, text in enumerate(TEXTS[:100]))
+    write(folder / "a.csv.gz", "id,text\n" + cells)
+    write_rows(folder / "b.parquet", [text.encode() for text in TEXTS[100:199]])
+    write(folder / "c.md", TEXTS[199])
+    write(folder / "README.md", "document 7 .\n")
+    contents = prepare(tmp_path, folder)
+    check_shares(contents)
+    assert all(text in "".join(contents.values()) for text in TEXTS)
+
+
+@pytest.mark.parametrize("form", ["rows.jsonl", "rows.parquet", "hub"])
+def test_null_rows_are_counted(form, tmp_path, hub, capsys):
+    """Said once, although the text is read several times."""
+    rows = [*TEXTS, None, None]
+    contents = prepare(tmp_path, hub(train=rows) if form == "hub" else write_rows(tmp_path / form, rows))
+    check_shares(contents)
+    assert capsys.readouterr().err.count("2 of 202 rows") == 1
+
+
+def test_two_columns_of_one_name(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.Table.from_arrays([pyarrow.array(["a"])] * 2, names=["text", "text"])
+    pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(UserError, match="x.parquet.*'text'"):
+        prepare(tmp_path, tmp_path / "x.parquet")
+
+
+@pytest.mark.parametrize("name", ["x.jsonl.gz", "x.csv.gz"])
+def test_a_row_without_an_end_is_not_read_whole(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(documents, "LONGEST", 1000)
+    with pytest.raises(UserError, match=f"{name} has a line of more than 1,000"):
+        prepare(tmp_path, write(tmp_path / name, b"text\n" * name.startswith("x.csv") + bytes(5000)))
+
+
+def test_a_source_that_is_a_loop_of_links(tmp_path):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(FileNotFoundError, match="is not there"):
+        prepare(tmp_path, tmp_path / "a")
 
 
 def test_long_lines_come_in_pieces(monkeypatch):
@@ -299,11 +389,11 @@ def test_the_hubs_own_splits(hub, tmp_path, capsys):
 
 def test_a_split_that_the_hub_lacks(hub, tmp_path, capsys):
     """It is taken out of the train split; the others stay as they are. Without a train split, out of all."""
-    contents = prepare(tmp_path, hub(train=TEXTS, validation=TEXTS[:2]))
-    assert contents["validation"] == joined(TEXTS[:2])
-    assert sorted(numbers(contents["train"] + contents["test"])) == list(range(200))
-    assert 0.01 <= len(contents["test"]) / len(contents["train"]) < 0.025
-    assert "has no split test" in capsys.readouterr().err
+    contents = prepare(tmp_path, hub(train=TEXTS, test=TEXTS[:2]))
+    assert contents["test"] == joined(TEXTS[:2])
+    assert sorted(numbers(contents["train"] + contents["validation"])) == list(range(200))
+    assert 0.01 <= len(contents["validation"]) / len(contents["train"]) < 0.025
+    assert "has no split validation" in capsys.readouterr().err
     contents = prepare(tmp_path / "b", hub(test=TEXTS[:150], extra=TEXTS[150:]))
     assert sorted(numbers(*contents.values())) == list(range(200))
 
@@ -314,7 +404,7 @@ def test_configuration_and_column(hub, tmp_path):
     assert text.folder_name("gpt2", f"{NAME}:small") == "gpt2-something-small"
     with pytest.raises(UserError, match=r"cannot be had from the hub.*other"):
         prepare(tmp_path, f"{NAME}:other")
-    with pytest.raises(UserError, match=r"split train, has no column 'text', it has 'id', 'body': .*--col"):
+    with pytest.raises(UserError, match=r"split train has no columns? 'text'.*'id', 'body'.*--col"):
         prepare(tmp_path, f"{NAME}:small", force=True)
 
 
@@ -388,6 +478,7 @@ DAMAGE = [
     ("train/x.txt", b"caf\xe9\n", "x.txt is not UTF-8 text"),
     ("train/x.txt", "utf-16".encode("utf-16"), "x.txt is not UTF-8 text"),
     ("train/x.txt", LONG * 300 + b"\xe2\x82", "x.txt is not UTF-8 text"),  # far from its beginning
+    ("train/x.txt.gz", gzip.compress(LONG + bytes(9), mtime=0), "x.txt.gz is not text"),
     ("train/x.txt.gz", gzip.compress(LONG + b"\xff", mtime=0), "x.txt.gz is not UTF-8 text"),
     ("train/x.txt.gz", b"no gzip file", "x.txt.gz is not a whole gzip file"),
     ("train/x.txt.gz", ZIPPED[:-9], "x.txt.gz is not a whole gzip file"),
@@ -396,12 +487,13 @@ DAMAGE = [
     ("train/b.txt.gz", ZIPPED, "both train/b.txt and train/b.txt.gz: keep one"),
     ("test/t.txt", b"", "has no text for test"),
     ("train/x.jsonl", GOOD + b'{"text": "a}\n', "x.jsonl, line 2 is not JSON"),
-    ("train/x.jsonl", GOOD + b'["text"]\n', "x.jsonl, line 2 is not a row such as"),
+    ("train/x.jsonl", GOOD + b'["text"]\n', "x.jsonl, line 2 "),
     ("train/x.jsonl", GOOD + b"[" * 10**5 + b"\n", "x.jsonl, line 2 is not JSON"),
-    ("train/x.jsonl", GOOD + b'{"body": "a", "id": 1}\n', "line 2 has no column 'text', it has 'body', 'id'"),
-    ("train/x.jsonl", b'{"text": null}\n', "x.jsonl, line 1: 'text' is null, not text"),
-    ("train/x.jsonl", b'{"text": 3}\n', "x.jsonl, line 1: 'text' is of type int, not text"),
-    ("train/x.jsonl", b'{"text": "\\ud800"}\n', "x.jsonl, line 1: 'text' is not Unicode text"),
+    ("train/x.jsonl", GOOD + b'{"body": "a", "id": 1}\n', "x.jsonl, line 2 "),
+    ("train/x.jsonl", b'{"text": 3}\n', "x.jsonl, row 1"),
+    ("train/x.jsonl", b'{"text": "\\ud800"}\n', "x.jsonl, row 1"),
+    ("train/x.csv", b'text\n"a', "x.csv"),
+    ("train/x.csv", b"id\n1\n", "x.csv has no column"),
     ("train/x.jsonl", b'{"text": "caf\xe9"}\n', "x.jsonl is not UTF-8 text"),
     ("train/x.jsonl.gz", GOOD, "x.jsonl.gz is not a whole gzip file"),
     ("train/x.parquet", b"PAR1 and nothing more", "x.parquet cannot be read as parquet"),
@@ -423,7 +515,7 @@ def test_damage_is_named_before_any_work(books, tmp_path, name, raw, says):
     ("empty.jsonl", "\n", "has 0 documents that are not empty"),
     ("two.jsonl", '{"text": "a"}\n{"text": "b"}\n', "has 2 documents .* too few"),
     ("line.txt", "a text of one line", "has no text for validation and test"),
-    ("x.md", "text", f"x.md is no {', '.join(ENDINGS)}: convert it"),
+    ("x.rst", "text", f"x.rst is no {', '.join(ENDINGS)}: convert it"),
     ("text", "text", "text is no .txt"),
 ])  # fmt: skip
 def test_files_that_are_no_corpus(name, content, says, tmp_path):
@@ -433,13 +525,9 @@ def test_files_that_are_no_corpus(name, content, says, tmp_path):
 
 
 def test_columns(tmp_path):
-    path = write_rows(tmp_path / "x.parquet", [*TEXTS, None])
-    for column, says in (
-        ("body", "has no column 'body', it has 'id', 'text': choose one with data/text/prepare.py --column"),
-        ("id", "x.parquet, row 1: 'id' is of type int, not text"),
-        ("text", "x.parquet, row 201: 'text' is null, not text"),
-    ):
-        with pytest.raises(UserError, match=re.escape(says)):
+    path = write_rows(tmp_path / "x.parquet", TEXTS)
+    for column, says in (("body", r"'body'.*'id', 'text'.*--column"), ("id", r"x.parquet, row 1: 'id'")):
+        with pytest.raises(UserError, match=says):
             prepare(tmp_path, path, column=column)
     two = [json.dumps({"text": text, "other": text.upper()}) + "\n" for text in TEXTS]
     prepare(tmp_path, write(tmp_path / "two.jsonl", "".join(two)))

@@ -220,8 +220,11 @@ def test_lost_line_ends(source, tmp_path):
 def test_files_that_are_no_tokenizer(file, tmp_path, source):
     written(tmp_path / "gaps.json", tokenizers.Tokenizer(models.WordLevel({"a": 0, "b": 7}, unk_token="a")))
     (tmp_path / "vocab.json").write_text('{"a": 0}')
+    large = json.loads((tmp_path / "gaps.json").read_text())
+    large["model"]["vocab"]["b"] = 2 * 10**9  # the library takes minutes to write it again
+    (tmp_path / "large.json").write_text(json.dumps(large))
     (tmp_path / "cut.json").write_bytes(file.read_bytes()[:-9])
-    for name in ("gaps.json", "vocab.json", "cut.json"):
+    for name in ("gaps.json", "vocab.json", "large.json", "cut.json"):
         with pytest.raises(UserError, match=name) as caught:
             text.prepare(tmp_path / "out", str(tmp_path / name), str(source))
         assert "\n" not in str(caught.value)

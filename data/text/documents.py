@@ -1,5 +1,7 @@
-"""Documents: a .txt file is one, and so is a row of .jsonl, of .parquet or of a data set on the hub."""
+"""Documents: one or several of a file of text, and one of each row of .jsonl, .csv, .parquet or of a data set
+on the hub."""
 
+import csv
 import hashlib
 import io
 import json
@@ -7,7 +9,8 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +19,13 @@ from runtime.errors import UserError
 from runtime.hub import load
 from runtime.packages import not_installed
 
-ENDINGS = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".parquet")
+TEXTS = (".txt", ".txt.gz", ".md")
+ENDINGS = (*TEXTS, ".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet")
 ON_HUB = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")  # owner/name, perhaps with a configuration
 ROWS = 1000  # that are read at a time
+LONGEST = 2**28  # characters of a line that is a row, or part of one
+
+csv.field_size_limit(LONGEST)
 
 
 class Document(NamedTuple):
@@ -44,28 +51,45 @@ def find_files(source: Path) -> dict[str, Path]:
         inside = path.relative_to(source)
         if any(part.startswith(".") for part in inside.parts) or not path.is_file():
             continue
-        if not path.name.endswith(ENDINGS):
+        if not path.name.endswith(ENDINGS) or path.name == "README.md":  # a data set's own page
             others.append(path.suffix or path.name)
             continue
         name = inside.as_posix().removesuffix(".gz")
         if name in files:
             raise UserError(f"source {source} has both {name} and {name}.gz: keep one")
         files[name] = path
-    if files and others:
+    if others:
         kinds = sorted(set(others))
         some = ", ".join(kinds[:4]) + ", ..." * (len(kinds) > 4)
         print(f"not read: {len(others)} files of other kinds ({some})", file=sys.stderr)
     return dict(sorted(files.items()))
 
 
-def file_documents(files: Mapping[str, Path], column: str) -> Iterator[Document]:
-    """The documents of `files`, which `find_files` gave. `column`: the text of those that have rows."""
+def file_documents(files: Mapping[str, Path], column: str, separator: str) -> Iterator[Document]:
+    """The documents of `files`, which `find_files` gave.
+
+    column     the text of those that have rows
+    separator  the line that stands between two documents of a file of text; "" is none
+    """
     for name, path in files.items():
-        if path.name.endswith((".txt", ".txt.gz")):
-            yield Document(hashlib.sha256(os.fsencode(name)).digest(), file_lines(path))
+        if path.name.endswith(TEXTS):
+            yield from text_documents(name, path, separator)
         else:
-            rows = parquet_rows if path.suffix == ".parquet" else json_rows
-            yield from row_documents(rows(path, column))
+            values = VALUES[Path(name).suffix](path, column)
+            yield from row_documents(texts_among(values, column, str(path)))
+
+
+def text_documents(name: str, path: Path, separator: str) -> Iterator[Document]:
+    """The first document of a file is known by the file's name, the others by their text, as rows are."""
+    key = hashlib.sha256(os.fsencode(name)).digest()
+    for separates, lines in groupby(file_lines(path), lambda line: line.strip() == separator != ""):
+        if separates:
+            continue
+        if key:
+            yield Document(key, lines)
+            key = b""
+        else:
+            yield from row_documents(["".join(lines)])
 
 
 def row_documents(texts: Iterable[str]) -> Iterator[Document]:
@@ -75,62 +99,86 @@ def row_documents(texts: Iterable[str]) -> Iterator[Document]:
         yield Document(hashlib.sha256(text.encode()).digest(), lines)
 
 
-def checked(value: Any, column: str, where: str) -> str:
-    """`value`, a text that UTF-8 can hold. UserError for anything else, naming `where` it stands."""
-    if not isinstance(value, str):
-        kind = "null" if value is None else f"of type {type(value).__name__}"
-        raise UserError(
-            f"{where}: {column!r} is {kind}, not text: take the row out, or choose another --column"
-        )
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise UserError(f"{where}: {column!r} is not Unicode text ({error.reason}): correct it") from None
-    return value
+def texts_among(values: Iterable[Any], column: str, where: str) -> Iterator[str]:
+    """The texts among the values of a column; how many are null is said. UserError for any other value, and
+    for a text that UTF-8 cannot hold."""
+    n = nulls = 0
+    for n, value in enumerate(values, 1):
+        if value is None:
+            nulls += 1
+            continue
+        try:
+            text = value.decode() if isinstance(value, bytes) else value
+            text.encode()
+        except (AttributeError, UnicodeError) as error:
+            raise UserError(f"{where}, row {n}: {column!r} is no text ({error}): another --column?") from None
+        yield text
+    if nulls:
+        say_once(f"{where}: {nulls} of {n} rows have no {column!r} and are left out")
+
+
+@cache
+def say_once(line: str) -> None:
+    """A text is read several times."""
+    print(line, file=sys.stderr)
 
 
 def check_column(column: str, names: Iterable[str], where: str) -> None:
-    """UserError if `column` is not among the `names` of those that `where` has."""
+    """UserError if `column` is not one of the `names` of those that `where` has."""
     names = list(names)
-    if column not in names:
+    if names.count(column) != 1:
         raise UserError(
-            f"{where} has no column {column!r}, it has {', '.join(map(repr, names)) or 'none'}: "
-            "choose one with data/text/prepare.py --column"
+            f"{where} has {names.count(column) or 'no'} columns {column!r}, it has "
+            f"{', '.join(map(repr, names)) or 'none'}: choose one with data/text/prepare.py --column"
         )
 
 
-def json_rows(path: Path, column: str) -> Iterator[str]:
-    """The texts in a file of JSON objects, one a line."""
+def whole_lines(path: Path) -> Iterator[str]:
+    """The lines of a file. UserError if one has more than LONGEST characters."""
     with reading(path) as file:
-        for n, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            where = f"{path}, line {n}"
+        while line := file.readline(LONGEST + 1):
+            if len(line) > LONGEST:
+                raise UserError(f"{path} has a line of more than {LONGEST:,} characters: is it text?")
+            yield line
+
+
+def json_values(path: Path, column: str) -> Iterator[Any]:
+    """The column of a file of JSON objects, one a line."""
+    for n, line in enumerate(whole_lines(path), 1):
+        if line.strip():
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise UserError(f"{where} is not JSON ({error}): correct it, or take it out") from None
-            if not isinstance(row, dict):
-                raise UserError(f'{where} is not a row such as {{"{column}": "..."}}: it is {line[:40]!r}')
-            check_column(column, row, where)
-            yield checked(row[column], column, where)
+                raise UserError(f"{path}, line {n} is not JSON ({error}): correct it") from None
+            check_column(column, row if isinstance(row, dict) else (), f"{path}, line {n}")
+            yield row[column]
 
 
-def parquet_rows(path: Path, column: str) -> Iterator[str]:
-    """The texts in a parquet file."""
+def csv_values(path: Path, column: str) -> Iterator[Any]:
+    """The column of a file of comma-separated values, whose first line has the names."""
+    rows = csv.DictReader(whole_lines(path), strict=True)
+    try:
+        check_column(column, rows.fieldnames or (), str(path))
+        yield from (row[column] for row in rows)
+    except csv.Error as error:
+        raise UserError(f"{path}, line {rows.line_num} cannot be read as CSV ({error})") from None
+
+
+def parquet_values(path: Path, column: str) -> Iterator[Any]:
+    """The column of a parquet file."""
     from pyarrow import ArrowException
     from pyarrow.parquet import ParquetFile
 
-    n = 0
     try:
         with ParquetFile(path) as file:
             check_column(column, file.schema_arrow.names, str(path))
             for batch in file.iter_batches(batch_size=ROWS, columns=[column]):
-                for value in batch[column].to_pylist():
-                    n += 1
-                    yield checked(value, column, f"{path}, row {n}")
+                yield from batch[column].to_pylist()
     except (ArrowException, OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read as parquet ({error}, after row {n}): get it again") from None
+        raise UserError(f"{path} cannot be read as parquet ({error}): get it again") from None
+
+
+VALUES = {".jsonl": json_values, ".csv": csv_values, ".parquet": parquet_values}
 
 
 def hub_documents(source: str, column: str) -> dict[str, Documents]:
@@ -150,15 +198,11 @@ def hub_documents(source: str, column: str) -> dict[str, Documents]:
             f"check the path or the name, and the network, or give a file or folder of {', '.join(ENDINGS)}"
         ) from None
 
-    def rows(split: str) -> Iterator[str]:
-        check_column(column, hub[split].column_names, f"{source}, split {split},")
-        n = 0
-        for batch in hub[split].select_columns(column).iter(ROWS):
-            for value in batch[column]:
-                n += 1
-                yield checked(value, column, f"{source}, split {split}, row {n}")
-
     def documents(split: str) -> Iterator[Document]:
-        return row_documents(rows(split))
+        where = f"{source}, split {split}"
+        check_column(column, hub[split].column_names, where)
+        rows = hub[split].select_columns(column).iter(ROWS)
+        values = (value for batch in rows for value in batch[column])
+        return row_documents(texts_among(values, column, where))
 
     return {str(split): partial(documents, split) for split in hub}

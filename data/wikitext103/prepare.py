@@ -32,14 +32,15 @@ program = Program(__name__, __doc__, WikitextConfig)
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from data.corpus import Contents, Corpus
 from data.splits import Split, file_lines, size_read
-from data.text.documents import parquet_rows
+from data.text.documents import parquet_values, texts_among
 from runtime.configurator import cli
 from runtime.errors import UserError
+from runtime.files import real_path
 from runtime.hub import load
 
 HUB, CONFIG = "Salesforce/wikitext", "wikitext-103-v1"
@@ -93,7 +94,8 @@ def hub_splits() -> dict[str, Split]:
 
 def parquet_lines(shards: list[Path]) -> Iterator[str]:
     """The lines of the original file from parquet files in the hub's layout."""
-    return original_lines(text for shard in shards for text in parquet_rows(shard, "text"))
+    texts = (texts_among(parquet_values(shard, "text"), "text", str(shard)) for shard in shards)
+    return original_lines(chain.from_iterable(texts))
 
 
 def local_splits(folder: Path) -> dict[str, Split]:
@@ -155,7 +157,7 @@ class WikitextCorpus(Corpus[WikitextConfig]):
 
 def source_folder(c: WikitextConfig) -> Path | None:
     """None for the hub."""
-    return Path(c.source).expanduser().resolve() if c.source else None
+    return real_path(c.source) if c.source else None
 
 
 def record_of(c: WikitextConfig) -> str:

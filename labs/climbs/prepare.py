@@ -48,6 +48,7 @@ from labs.climbs.rates import LENGTH, STEP, WORDS
 from labs.climbs.records import read_climbs, splits_of
 from labs.climbs.simulated import Climbs
 from runtime.configurator import cli
+from runtime.files import real_path
 
 GIVEN = 1  # tokens at the start of a sequence: the rate at which the climb begins
 
@@ -98,7 +99,7 @@ class ClimbCorpus(SequenceCorpus[ClimbsPrepareConfig, ClimbSettings]):
     def contents(self, c: ClimbsPrepareConfig) -> Contents:
         if is_simulated(c.source):
             return super().contents(c)
-        path = Path(c.source).expanduser().resolve()
+        path = real_path(c.source)
         return Contents(str(path), recorded(path), WORDS)
 
 
