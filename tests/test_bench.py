@@ -58,15 +58,6 @@ def test_training(bench, token_folder, capsys):
     assert report["results"][0].keys() >= {"seconds", "tokens_per_s", "losses", "peak_mb"}
 
 
-def test_metrics(bench):
-    report = bench("metrics", "--texts", "8", "12", "--words=20", "--rounds=1", "--set=5", "--some=2")
-    ours, libraries = report["results"][:2], report["results"][2:]
-    assert [(r["program"], r["texts"]) for r in ours] == [("metrics.self_bleu_sacre", n) for n in (8, 12)]
-    assert [(r["program"], r["equal"], r["set"], r["scored"], r["others"]) for r in libraries] == [
-        ("sacrebleu", True, 5, 2, 7)
-    ]
-
-
 @pytest.mark.slow
 def test_sampling(bench, capsys):
     report = bench(
@@ -76,24 +67,6 @@ def test_sampling(bench, capsys):
     programs = [r["program"] for r in report["results"]]
     assert programs == ["ours, float32", "transformers, float32"]
     assert all(r["batch"] == 2 and r.keys() >= {"seconds", "tokens_per_s"} for r in report["results"])
-
-
-def test_exactness(bench):
-    report = bench("exactness", "--texts=300", "--seeds=2", "--length=12")
-    short, rounds = report["results"]["short"], report["results"]["rounds"]
-    assert rounds.keys() >= {"product", "step", "permutation"}
-    assert set(rounds["product"]["speculative"]) == {1}  # independent places: all in one round
-    missed = {name: row["total_variation"] for name, row in short["step"].items()}
-    assert any(first != second for first, second in missed.values())
-    exact = ("random order", "confidence", "speculative")
-    assert max(max(missed[s]) for s in exact) < 0.12  # 300 draws of 6 texts
-    assert min(missed["confidence, 4 a pass"]) > 0.3
-
-
-def test_optimizer(bench):
-    report = bench("optimizer", "--rounds=1", "--overlay=tiny")
-    programs = ["adamw", "muon", "torch.optim.Muon, matrices alone"]
-    assert [r["program"] for r in report["results"]] == programs * (len(report["results"]) // 3)
 
 
 def test_a_served_program_times_itself_and_takes_turns(tmp_path):
