@@ -307,8 +307,8 @@ class Trainer:
         checkpoint.save(self.out / which, self.model, self.model_config, progress, optimizer, tokenizer)
 
     def train_step(self) -> Tensor:
-        """One optimizer step; the mean loss over the whole batch in nats a position, on the device. Losses are
-        summed and divided once, by the global count."""
+        """One optimizer step; the mean loss over the whole batch in nats a position, on the device. Losses
+        are summed and divided once, by the global count."""
         c, procs = self.config, self.procs
         torch.manual_seed(derived_seed(c.seed, 1, self.step, procs.rank))  # dropout
         set_learning_rate(self.optimizer, learning_rate(c, self.step))
@@ -336,7 +336,7 @@ class Trainer:
         return self.loss
 
     def update(self) -> None:
-        """The optimizer's step with the gradients as they are. `broken` is then the first step, on the device,
+        """The optimizer's step with the gradients as they are. `broken` is then, on the device, the first step
         whose loss or gradient was not finite.
 
         In float16 a step whose gradient overflows is skipped and the loss scale halved. Diverged if it falls

@@ -133,12 +133,8 @@ def _targets(
     given = [t for t in (ids, values) if t is not None]
     if type(ignore_index) is not int:
         raise ValueError(f"ignore_index = {ignore_index!r}: give a whole number")
-    if (
-        ids.is_floating_point()
-        or ids.is_complex()
-        or ids.dtype == torch.bool
-        or any(t.shape != shape for t in given)
-    ):
+    whole = not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
+    if not whole or any(t.shape != shape for t in given):
         shown = ", ".join(f"{tuple(t.shape)} of {t.dtype}" for t in given)
         raise ValueError(f"target {shown} for hidden {tuple(hidden.shape)}: give ids {shape}")
     ids = ids.long()

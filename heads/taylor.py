@@ -42,8 +42,9 @@ class Taylor(Softmax):
 
     For even n, f_n is positive everywhere, but below its minimum (z = -1 for n = 2) it rises again. An odd
     f_n is negative there and gives no distribution.
-    Every token keeps a share, since f_2 >= 1/2, and a very low logit a large one: only -inf bans a token. Among V = 50,257 tokens p = 0.9 needs f_2 = 226,000, so z =
-    670: far beyond the logits that softmax needs. Hence its configurations' gain of 20 / n.
+    Every token keeps a share, since f_2 >= 1/2, and a very low logit a large one: only -inf bans a token.
+    Among V = 50,257 tokens p = 0.9 needs f_2 = 226,000, so z = 670: far beyond the logits that softmax needs.
+    Hence its configurations' gain of 20 / n.
     There is a bias because a shift of all logits changes p, which it does not in softmax.
     Source: de Brebisson & Vincent 2016, arXiv 1511.05042; Banerjee et al. 2021, eq. 3 to 5.
     """

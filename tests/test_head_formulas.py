@@ -1,4 +1,5 @@
-"""Every head's loss, gradient and distribution are its paper's formula, written here in plain PyTorch and float64.
+"""Every head's loss, gradient and distribution are its paper's formula, written here in plain PyTorch, in
+float64.
 
 At vocabularies about the sizes where an implementation may change its way, with the largest logit in each
 place where it may be overlooked."""
@@ -316,7 +317,7 @@ def test_a_head_is_its_formula(name, args, vocab):
 @cases
 def test_a_banned_token_is_left_out(name, args):
     """p is 0 where a logit is -inf, and what is left is the head's p of the other tokens alone; the loss and
-    its gradient are finite, on both ways. A label of smoothing belongs to the vocabulary that it was made for."""
+    its gradient are finite, on both ways. Smoothing's labels depend on V, so its loss is not compared."""
     vocab, kept, rows = 30, 25, 8
     g = torch.Generator().manual_seed(1)
     z = torch.randn(rows, vocab, generator=g, dtype=torch.float64)
