@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from model import GPT, GPTConfig
-from runtime.device import check_model
 from runtime.errors import UserError
 from runtime.hub import offline
 
 if TYPE_CHECKING:
-    from transformers import GPT2Config
+    pass
 
 # transformers stores these as (in, out), nn.Linear as (out, in)
 _TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
@@ -47,14 +46,6 @@ def refuse_missing_path(name: str) -> None:
         )
 
 
-def check_size(config: "GPT2Config") -> None:
-    """UserError if a transformers configuration, which may ask for anything, is of no GPT-2 that fits."""
-    sizes: list[Any] = [config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd]
-    if not all(type(n) is int for n in sizes):
-        raise UserError(f"its sizes are {sizes}, not whole numbers")
-    check_model(GPT.size(GPTConfig(*sizes)), each=8)  # transformers' copy and this one
-
-
 def from_gpt2(name: str) -> GPT:
     """The trunk of a `GPT2LMHeadModel`: a hub name ("gpt2") or a folder that `save_pretrained` wrote.
 
@@ -71,7 +62,10 @@ def from_gpt2(name: str) -> GPT:
         if kind != "gpt2" or "GPT2LMHeadModel" not in classes:
             raise UserError(f"it is a {kind} {classes}")
         config = GPT2Config.from_pretrained(name)
-        check_size(config)
+        c = config
+        size = GPTConfig(c.vocab_size, c.n_positions, c.n_layer, c.n_head, c.n_embd)
+        if Path(name).is_dir() and size.parameters > sum(f.stat().st_size for f in Path(name).iterdir()):
+            raise UserError(f"its files are smaller than {size.parameters:,} parameters")
         pretrained: Any = GPT2LMHeadModel.from_pretrained(name, output_loading_info=True)
         hf, loaded = pretrained
         if loaded["missing_keys"]:  # transformers would fill them with random numbers
@@ -84,8 +78,7 @@ def from_gpt2(name: str) -> GPT:
         value = getattr(config, key)
         if value != want and not (key == "n_inner" and value == 4 * config.n_embd):
             raise UserError(f"{name!r} has {key} = {value!r}; this trunk computes {want!r} only")
-    sizes = (config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd)
-    model = GPT(GPTConfig(*sizes))
+    model = GPT(size)
     source = hf.transformer.state_dict()
     with torch.no_grad():
         for key, p in model.named_parameters():
