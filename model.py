@@ -11,7 +11,7 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn as nn
@@ -87,15 +87,6 @@ class GPTConfig:
         if self.order == "any" and not self.sinusoidal:
             places += C // 2  # where the start token stands
         return self.padded_vocab * C + places + self.n_layer * (12 * C + 13) * C + 2 * C
-
-
-class Size(NamedTuple):
-    """What a trunk needs, counted without making any."""
-
-    parameters: int
-    embedding: int  # numbers of an output projection: padded V times C
-    kept: int  # bytes that the backward pass needs of each sequence, at the least
-    settings: str  # what makes it smaller
 
 
 class Cache:
@@ -275,14 +266,6 @@ class Trunk(nn.Module):
     config: GPTConfig  # padded_vocab and n_embd are those of what the head reads
     tied = False  # whether an output projection shares the embedding (LanguageModel says so)
 
-    @classmethod
-    def size(cls, config: GPTConfig, **args: Any) -> Size:
-        """What such a trunk needs. A trunk without a `size` of its own has GPT-2's: each block keeps 14 C
-        values a token (LayerNorms, q, k, v, attention and MLP) of at least 2 bytes each."""
-        kept = 28 * config.block_size * config.n_layer * config.n_embd
-        embedding = config.padded_vocab * config.n_embd
-        return Size(config.parameters, embedding, kept, "n_layer, n_embd, block_size, the vocabulary")
-
     def new_readout(self) -> nn.Parameter:
         """Weights (padded V, C) of an output projection that shares nothing, N(0, .02^2), as GPT-2's."""
         c = self.config
@@ -441,26 +424,16 @@ class Modern(GPT):
 
     def __init__(self, config: GPTConfig):
         nn.Module.__init__(self)
-        self.size(config)
+        if config.order != "left_to_right":
+            raise ValueError(f"trunk = 'modern' reads from left to right, not in the order {config.order!r}")
+        if config.n_embd // config.n_head % 2:  # a head's numbers are turned in pairs
+            raise ValueError(f"n_embd = {config.n_embd}, n_head = {config.n_head}: a head has an odd width")
         self.config = config
         self.wte = nn.Embedding(config.padded_vocab, config.n_embd)
         self.drop = nn.Dropout(config.dropout)
         self.h = nn.ModuleList(ModernBlock(config) for _ in range(config.n_layer))
         self.ln_f = nn.RMSNorm(config.n_embd, elementwise_affine=False)
         self.init_weights()
-
-    @classmethod
-    def size(cls, config: GPTConfig, **args: Any) -> Size:
-        """ValueError if there is no such trunk."""
-        if config.order != "left_to_right":
-            raise ValueError(f"trunk = 'modern' reads from left to right, not in the order {config.order!r}")
-        if config.n_embd // config.n_head % 2:
-            raise ValueError(
-                f"n_embd = {config.n_embd}, n_head = {config.n_head}: trunk = 'modern' turns pairs of "
-                "numbers, and a head has an odd number of them; choose others"
-            )
-        embedding = config.padded_vocab * config.n_embd
-        return super().size(config)._replace(parameters=embedding + 12 * config.n_layer * config.n_embd**2)
 
     def _placed(self, x: Tensor, positions: Tensor) -> Tensor:
         return F.rms_norm(x, x.shape[-1:])
@@ -575,11 +548,6 @@ def trunk_class(config: dict[str, Any]) -> type[Trunk]:
     except TypeError as error:
         raise ValueError(f"trunk {name!r} does not take trunk_args = {args}: {error}") from None
     return trunk
-
-
-def trunk_size(config: dict[str, Any]) -> Size:
-    """What the trunk of a run's configuration needs. ValueError if there is no such trunk."""
-    return trunk_class(config).size(trunk_config(config), **config.get("trunk_args", {}))
 
 
 def build(config: dict[str, Any]) -> LanguageModel:

@@ -148,19 +148,11 @@ from evaluation.filling import (
 )
 from evaluation.sampling import entropies, generate, weight_draws
 from evaluation.truncation import truncate
-from heads import BayesianProjection, Weights
+from heads import Weights
 from model import LanguageModel
 from runtime.checkpoint import Checkpoint, Degenerate, load_model
 from runtime.configurator import cli
-from runtime.device import (
-    Precision,
-    autocast,
-    check_fits,
-    float64_device,
-    get_device,
-    get_dtype,
-    settle_dtype,
-)
+from runtime.device import Precision, autocast, float64_device, get_device, get_dtype, settle_dtype
 from runtime.files import read_text
 
 
@@ -210,20 +202,6 @@ def encode(prompts: list[str], tokenizer: Tokenizer, block_size: int) -> list[li
     return encoded
 
 
-def check_memory(model: LanguageModel, texts: int, samples: int, length: int, device: torch.device) -> None:
-    """UserError if `texts` of `length` tokens at a time cannot fit, with `samples` draws of Bayesian weights.
-
-    They take keys and values, a row of logits and three of probabilities each, and a projection a draw.
-    """
-    c = model.trunk.config
-    drawn = samples * isinstance(model.head.projection, BayesianProjection)
-    rows = 5 * c.vocab_size
-    needed = 4 * texts * (c.n_layer * c.n_embd * min(length, c.block_size) + rows)
-    needed += 4 * drawn * c.vocab_size * c.n_embd
-    work = f"sampling {texts} texts at a time" + f" with {samples} draws of the weights" * bool(drawn)
-    check_fits(needed, device, work, "num_samples, length or samples")
-
-
 def introduce(c: SampleConfig, ckpt: Checkpoint, dtype: Precision, draws: Sequence[Weights]) -> None:
     """Says on stderr what samples from what, and how."""
     if c.uncertainty and len(draws) == 1:
@@ -250,7 +228,6 @@ def main(c: SampleConfig) -> int:
     if c.fills or ckpt.config.get("order") in NEVER_FROM_THE_LEFT:
         return fill(c, model, ckpt, tokenizer, device, dtype)
     prompts = encode(read_prompts(c.prompt, c.prompts), tokenizer, model.trunk.context)
-    check_memory(model, c.num_samples, c.samples, max(map(len, prompts)) + c.length, device)
     draws = weight_draws(model, ckpt.config, c.samples, c.seed, dtype.name)
     introduce(c, ckpt, dtype, draws)
     generator = torch.Generator(float64_device(device)).manual_seed(c.seed)
@@ -403,7 +380,6 @@ def fill(
     c.check_filled()
     sampler = filler(c, ckpt.config.get("order", "left_to_right"))
     texts = texts_to_fill(c, tokenizer, model.trunk.config.block_size)
-    check_memory(model, c.num_samples, c.samples, 2 * max(map(len, texts)), device)
     draws = weight_draws(model, ckpt.config, c.samples, c.seed, dtype.name)
     cut = partial(truncate, c=c)
     generator = torch.Generator(float64_device(device)).manual_seed(c.seed)

@@ -38,14 +38,13 @@ import torch
 from torch import Tensor
 from torch.profiler import record_function
 
-from data.batches import Loader, windows_at_a_time
+from data.batches import Loader
 from data.tokenizers import tokenizer_name
 from evaluation.spent import spent_by
 from heads import head_changed, head_digest
-from model import trunk_size
 from runtime import checkpoint
 from runtime.configurator import cli, completed
-from runtime.device import autocast, check_fits, training_bytes
+from runtime.device import autocast
 from runtime.errors import UserError
 from runtime.gpt2 import refuse_missing_path
 from runtime.logs import Log, duration, start_wandb
@@ -111,21 +110,6 @@ def refuse_before_data(config: TrainConfig, procs: Processes) -> None:
     for name in (begins_from, config.teacher if config.labels != "true" else ""):
         if name:
             refuse_missing_path(name)
-    refuse_too_large(config, task_of(config.dataset).vocabulary(config), procs)
-
-
-def refuse_too_large(config: TrainConfig, vocab_size: int, procs: Processes) -> None:
-    """UserError if a training of this size needs more memory than there is."""
-    c, at_a_time = config, windows_at_a_time(config.batch_size, config.micro_batch, procs.world)
-    size = trunk_size({**asdict(c), "vocab_size": vocab_size})
-    outputs = c.bayesian + (not c.tied) + (c.auxiliary == "token_order")
-    parameters = size.parameters + outputs * size.embedding
-    needed = training_bytes(parameters, c.optimizer, size.kept * at_a_time, c.batch_size)
-    training = (
-        f"training {size.parameters:,} parameters with batch_size = {c.batch_size}, "
-        f"micro_batch = {c.micro_batch}"
-    )
-    check_fits(needed, procs.device, training, f"{size.settings}, batch_size or micro_batch")
 
 
 class Trainer:
@@ -162,7 +146,6 @@ class Trainer:
             "init_spent": None,
             "head_sha256": head_digest(c.head),
         }
-        refuse_too_large(c, self.task.info["vocab_size"], procs)
         torch.manual_seed(c.seed)
         self.model = checkpoint.build(self.model_config)
         if c.init_from and not c.resume:

@@ -192,7 +192,7 @@ class TrainConfig:
         """ValueError if the trunk cannot be made."""
         from model import GPTConfig, reading, trunk_class
 
-        trunk = trunk_class(vars(self))
+        trunk_class(vars(self))
         order = reading(self.order)
         if self.sinusoidal and order != "any":
             raise UserError(
@@ -204,7 +204,7 @@ class TrainConfig:
                 f"order = {self.order!r} with trunk = {self.trunk!r}: only 'gpt' reads in any order"
             )
         size = (1, self.block_size, self.n_layer, self.n_head, self.n_embd, self.dropout)
-        trunk.size(GPTConfig(*size, order, self.sinusoidal), **self.trunk_args)
+        GPTConfig(*size, order, self.sinusoidal)
 
     def _smallest_head(self) -> None:
         """ValueError if the head cannot be made."""

@@ -38,7 +38,7 @@ from measures.columns import PUBLISHED
 from measures.measure import NamedRun, open_runs
 from model import LanguageModel, context
 from runtime.checkpoint import Degenerate, load_model
-from runtime.device import check_fits, get_device, get_dtype, settle_dtype
+from runtime.device import get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
 from runtime.progress import Progress
 
@@ -75,9 +75,6 @@ def open_all(c: TextsConfig, scorer: str = "") -> tuple[list[NamedRun], Settings
     check_comparable(runs)
     for _, path, ckpt in runs:
         check_text(path, ckpt.config["dataset"])
-        if ckpt.config["bayesian"]:
-            size = 4 * c.samples * ckpt.config["vocab_size"] * ckpt.config["n_embd"]
-            check_fits(size, device, f"{c.samples} draws of the weights of {path}", "samples")
     first = runs[0].ckpt
     train, split = open_tokens(data_folder(runs, c.data) / "train.bin"), open_split(runs, c.data, c.split)
     check_text(runs[0].path, first.config["dataset"], split.given)

@@ -21,9 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from model import GPTConfig, LanguageModel, trunk_config, trunk_size
-from model import build as new_model
-from runtime.device import check_model
+from model import TRUNKS, GPTConfig, LanguageModel, build, trunk_class, trunk_config
 from runtime.errors import UserError, reading
 from runtime.files import locked, read_json, sync_folder
 from runtime.gpt2 import read_gpt2
@@ -55,13 +53,6 @@ _JUDGED = {"best_val_error": float}  # a classifier's
 CLASSES = "classes"  # what stands for the tokenizer of a classifier
 
 
-def build(config: dict[str, Any]) -> LanguageModel:
-    """`model.build`, for a configuration that a user gave. UserError if there is no such model, or if it does
-    not fit into memory."""
-    check_model(trunk_size(config))
-    return new_model(config)
-
-
 class Degenerate(UserError):
     """A model whose weights or probabilities are not numbers, or whose texts cannot be measured.
 
@@ -72,10 +63,6 @@ class Degenerate(UserError):
         checkpoint = f"the checkpoint {path} cannot be used: {reason}; use another one or train again"
         super().__init__(checkpoint if path else reason)
         self.reason = reason
-
-
-class NoLanguageModel(UserError):
-    """A classifier's checkpoint where a language model's is needed."""
 
 
 class Saveable(Protocol):
@@ -184,9 +171,7 @@ def is_run(path: str | Path) -> bool:
 def _read_config(path: Path, run: bool, classifier: bool) -> dict[str, Any]:
     config = read_json(path, _CONFIG | (_RUN if run else {}), _RUN | _TRUNK)
     if config["tokenizer"] == CLASSES and not classifier:
-        raise NoLanguageModel(
-            f"the checkpoint {path.parent} is a classifier's, no language model's: give a run on text"
-        )
+        raise UserError(f"{path} is a classifier's, no language model's")
     check_row_name(config["name"])
     trunk_config(config)
     return config
@@ -208,7 +193,7 @@ def load(
     """Reads a checkpoint folder onto the CPU, with or without its tensors.
 
     run         its configuration has all that training writes; to sample from it takes less
-    classifier  it may be a classifier's; else NoLanguageModel if it is one
+    classifier  it may be a classifier's; else UserError if it is one
 
     OSError or UserError naming the file that is missing or damaged.
     """
@@ -249,15 +234,15 @@ def load_model(
     LanguageModel.lower); `how`: as open_checkpoint has it. UserError if its weights do not fit its
     configuration."""
     ckpt = open_checkpoint(path, which, **how)
-    size = {k: ckpt.config[k] for k in _MODEL}
-    expected = trunk_size(ckpt.config).parameters
-    stored = sum(w.numel() for w in ckpt.weights.values())
-    if expected > 4 * stored:  # before it is built: a foreign config.json can ask for any size
-        raise UserError(
-            f"the checkpoint {ckpt.path} does not fit its configuration: "
-            f"{', '.join(f'{k} = {v}' for k, v in size.items())} means {expected:,} parameters, "
-            f"its weights have {stored:,}"
-        )
+    # before it is built: a foreign config.json can ask for any size
+    size = trunk_config(ckpt.config)
+    expected, stored = size.parameters, sum(w.numel() for w in ckpt.weights.values())
+    if ckpt.config.get("trunk", "gpt") not in TRUNKS:
+        with torch.device("meta"):
+            lab = trunk_class(ckpt.config)(size, **ckpt.config.get("trunk_args", {}))
+        expected = sum(p.numel() for p in lab.parameters())
+    if expected > 4 * stored:
+        raise UserError(f"{ckpt.path} has {stored:,} weights, its config.json means {expected:,} parameters")
     model = build(ckpt.config)
     restore(model, ckpt)
     model.lower(dtype)

@@ -1,4 +1,4 @@
-"""Which device, in which precision, and what fits into its memory: what "auto" means here, and why.
+"""Which device, in which precision: what "auto" means here, and why.
 
 Importing this module does nothing; `choose_dtype` is a pure function of the device's capabilities.
 """
@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -16,9 +16,6 @@ from runtime.errors import UserError
 from runtime.values import Dtype
 
 DTYPES = get_args(Dtype)[1:]  # without "auto"
-
-if TYPE_CHECKING:
-    from model import Size
 
 # oneDNN computes torch's 16-bit matrix products on a CPU: natively with one of these features, else emulated
 NATIVE = {
@@ -181,42 +178,3 @@ def autocast(device: torch.device | str, dtype: str, cache: bool = True) -> Abst
     if lowered == torch.float32:
         return nullcontext()
     return torch.autocast(torch.device(device).type, lowered, cache_enabled=cache)
-
-
-# -----------------------------------------------------------------------------
-# Memory: what does not fit is refused before anything is allocated
-
-TRAINING = 12  # bytes of a parameter in training: weight, gradient and one moment, float32 each
-
-
-def available(device: torch.device | str) -> int | None:
-    """Bytes that `device` has left; None where the system does not say."""
-    device = torch.device(device)
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
-    except (OSError, ValueError, IndexError, StopIteration):  # not Linux
-        return None
-
-
-def check_fits(needed: float, device: torch.device | str, work: str, lower: str) -> None:
-    """UserError if `work` needs more bytes than `device` has, saying which settings to `lower`."""
-    free = available(device)
-    if free is not None and needed > free:
-        raise UserError(
-            f"{work} needs at least {needed / 1e9:,.1f} GB, {torch.device(device)} has "
-            f"{free / 1e9:,.1f} GB available: lower {lower}"
-        )
-
-
-def training_bytes(parameters: int, optimizer: str, kept: int, batch_size: int) -> int:
-    """The least that a training step holds: TRAINING bytes a parameter, Adam's second moment, what the
-    backward pass `kept`, and the list of the `batch_size` windows."""
-    return (TRAINING + 4 * (optimizer in ("adam", "adamw"))) * parameters + kept + 64 * batch_size
-
-
-def check_model(size: "Size", device: torch.device | str = "cpu", each: int = 4) -> None:
-    """UserError if a model of this size, `each` bytes a parameter, does not fit."""
-    check_fits(each * size.parameters, device, f"a model of {size.parameters:,} parameters", size.settings)

@@ -4,7 +4,6 @@ import pytest
 
 from measures.views import csv_text
 from model import GPT, GPTConfig
-from runtime.device import available, check_fits, training_bytes
 from runtime.names import check_apart, check_row_name
 
 
@@ -27,15 +26,3 @@ def test_a_csv_runs_nothing():
 def test_parameters_are_counted_without_making_them():
     c = GPTConfig(vocab_size=300, block_size=7, n_layer=3, n_head=2, n_embd=6)
     assert c.parameters == sum(p.numel() for p in GPT(c).parameters())
-    size = GPT.size(c)
-    assert (size.parameters, size.embedding) == (c.parameters, 320 * 6)
-    for optimizer, bytes_each in (("adamw", 16), ("adam", 16), ("muon", 12), ("sgd", 12)):
-        needed = bytes_each * c.parameters + 2 * 28 * 7 * 3 * 6 + 64 * 4
-        assert training_bytes(size.parameters, optimizer, 2 * size.kept, 4) == needed
-
-
-def test_what_does_not_fit_is_refused():
-    check_fits(1, "cpu", "x", "y")
-    if available("cpu") is not None:
-        with pytest.raises(ValueError, match="x needs at least 1,000,000,000.0 GB.*lower y"):
-            check_fits(1e18, "cpu", "x", "y")

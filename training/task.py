@@ -45,11 +45,6 @@ class TrainingTask(Protocol):
     def __init__(self, config: "TrainConfig", procs: "Processes"):
         """Opens the data. UserError or OSError if that cannot be."""
 
-    @staticmethod
-    def vocabulary(config: "TrainConfig") -> int:
-        """The least that the vocabulary can be, as far as it is known before the data are there."""
-        ...
-
     def source(self, model: "LanguageModel", procs: "Processes") -> "BatchSource":
         """Its training batches; `info` is complete afterwards."""
         ...

@@ -13,7 +13,6 @@ from data.batches import BatchSource, TextSource, Windows
 from data.held_out import HeldOut, open_held_out, open_truth
 from data.orders import MASKED
 from data.prepared import corpus_of, kept_path, load_tokenizer, prepared
-from data.tokenizers import bpe_size
 from data.tokens import open_tokens
 from evaluation.metrics import Recovery, perplexity
 from evaluation.scoring import Score, described, document_blocks, recover, score
@@ -53,10 +52,6 @@ class TextTask:
         Windows(self.val.tokens, c.block_size)  # which has to hold one, too
         given = len(windows) * windows.given  # tokens without a loss
         self.size = len(self.train.ids) - given
-
-    @staticmethod
-    def vocabulary(config: TrainConfig) -> int:
-        return bpe_size(config.tokenizer) or 1
 
     def source(self, model: LanguageModel, procs: Processes) -> BatchSource:
         c = self.config

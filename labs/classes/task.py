@@ -88,10 +88,6 @@ class ClassesTask:
                 raise UserError(f"{key} = {given[key]!r} with dataset = {config.dataset!r}: leave it out")
         return replace(config, **decided, trunk_args=args)
 
-    @staticmethod
-    def vocabulary(config: TrainConfig) -> int:
-        return KINDS[config.dataset].classes
-
     def source(self, model: LanguageModel, procs: Processes) -> BatchSource:
         c = self.config
         return ImageSource(self.images.train, model.head.head, c.batch_size, c.seed)

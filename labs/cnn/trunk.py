@@ -16,14 +16,14 @@ The last FC of the document, to the classes, is the output head's projection.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn as nn
 from torch import Tensor
 from torch.nn import init
 
-from model import GPTConfig, Size, Trunk
+from model import GPTConfig, Trunk
 from runtime.errors import UserError
 
 ITEM = re.compile(
@@ -88,13 +88,6 @@ class CNN(Trunk):
             raise ValueError(f"layers: they end with {last} numbers, n_embd = {config.n_embd}")
         self.config, self.layers, self.widest = config, made, widest
         initialise(self, he)
-
-    @classmethod
-    def size(cls, config: GPTConfig, **args: Any) -> Size:
-        with torch.device("meta"):
-            made = cls(config, **args)
-        parameters = sum(p.numel() for p in made.parameters())
-        return Size(parameters, config.padded_vocab * config.n_embd, 4 * made.widest, "the sizes in layers")
 
     def new_readout(self) -> nn.Parameter:
         """Glorot's, as of the layers before it: with the N(0, .02^2) of a language model's embedding its

@@ -353,16 +353,6 @@ def test_the_documents_networks():
     assert sum(i.name == "Conv" for i in deep) == 18 and sum(i.name == "DO" for i in deep) == 7
 
 
-def test_a_network_is_counted_without_making_it():
-    args = {"layers": "Conv[3x3,40] ReLU", "shape": [1, 28, 28]}  # 14 times as many features as weights
-    config = GPTConfig(10, 1, 1, 1, width(**args))
-    size = CNN.size(config, **args)
-    assert size.parameters == sum(p.numel() for p in CNN(config, **args).parameters()) == 400
-    assert size.kept == 4 * 40 * 28 * 28 and size.embedding == 64 * config.n_embd
-    too_many = {"layers": "FC[9999999] FC[9999999]", "shape": [1, 8, 8]}
-    assert CNN.size(GPTConfig(10, 1, 1, 1, 9999999), **too_many).parameters > 1e14
-
-
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_config_can_be_made(name):
     c = TrainConfig.read([f"{ROOT}/config/{name}.py"])
@@ -536,18 +526,7 @@ def test_of_equal_accuracy_the_lower_nll_is_the_best(flags, run, tmp_path, monke
     ],
 )
 def test_what_cannot_be_is_refused(flags, run, layers, changes, says, tmp_path):
-    with pytest.raises(UserError, match=says):
-        run(flags(layers, **changes))
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    "layers, changes", [("FC[99999999]", {}), ("Pad[99999]", {}), (LAYERS, dict(batch_size=10**18))]
-)
-def test_what_does_not_fit_is_refused_before_it_is_made(flags, run, tmp_path, monkeypatch, layers, changes):
-    monkeypatch.setattr("runtime.device.available", lambda device: 2**34)
-    monkeypatch.setattr("labs.classes.task.open_images", lambda *_: pytest.fail("it went on"))
-    with pytest.raises(UserError, match="needs at least .* lower the sizes in layers, batch_size"):
+    with pytest.raises(ValueError, match=says):
         run(flags(layers, **changes))
     assert not (tmp_path / "out").exists()
 
@@ -564,8 +543,8 @@ def test_a_run_is_not_resumed_as_another(flags, run, tmp_path):
 
 def test_a_classifier_is_no_language_model(flags, run, tmp_path):
     assert run(flags(max_steps=1)) == 0
-    says = "best is a classifier's, no language model's: give a run on text"
-    with pytest.raises(UserError, match=f"^the checkpoint .*{says}$"):
+    says = "config.json is a classifier's"
+    with pytest.raises(UserError, match=says):
         checkpoint.load_model(tmp_path / "out")
     with pytest.raises(UserError, match=says):
         checkpoint.load(tmp_path / "out" / "best", weights=False, run=True)
