@@ -59,9 +59,9 @@ def read_gpt2(name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """
     refuse_missing_path(name)
     try:
-        sizes, state = _nanogpt(name) if Path(name).is_file() else _transformers(name)
-        vocab, tokenizer = sizes["vocab_size"], _tokenizer_beside(name, sizes["vocab_size"])
-        size = replace(GPTConfig(*sizes.values()), vocab_size=tokenizer.vocab_size)
+        size, state = _nanogpt(name) if Path(name).is_file() else _transformers(name)
+        vocab, tokenizer = size.vocab_size, _tokenizer_beside(name, size.vocab_size)
+        size = replace(size, vocab_size=tokenizer.vocab_size)
         if vocab not in (size.vocab_size, size.padded_vocab):  # nanoGPT's are padded as ours
             raise UserError(f"it has {vocab} tokens, its tokenizer {tokenizer.name} has {size.vocab_size}")
         weights = {f"trunk.{key}": w.detach().float() for key, w in state.items()}
@@ -77,8 +77,8 @@ def read_gpt2(name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return config | {"head": "softmax", "head_args": {}, "bayesian": False}, weights
 
 
-def _transformers(name: str) -> tuple[dict[str, int], dict[str, Tensor]]:
-    """The sizes and the tensors of a GPT2LMHeadModel."""
+def _transformers(name: str) -> tuple[GPTConfig, dict[str, Tensor]]:
+    """The size and the tensors of a GPT2LMHeadModel."""
     if not Path(name).is_dir():
         offline()
     from transformers import GPT2Config, GPT2LMHeadModel  # here, because importing transformers takes seconds
@@ -92,20 +92,20 @@ def _transformers(name: str) -> tuple[dict[str, int], dict[str, Tensor]]:
         value = getattr(config, key)
         if value != want and not (key == "n_inner" and value == 4 * config.n_embd):
             raise UserError(f"it has {key} = {value!r}; this trunk computes {want!r} only")
-    sizes = _sizes({**config.to_dict(), "block_size": config.n_positions})
+    size = _size({**config.to_dict(), "block_size": config.n_positions})
     pretrained: Any = GPT2LMHeadModel.from_pretrained(name, output_loading_info=True)
     hf, loaded = pretrained
     # transformers would fill them with random numbers, or leave them out
     if wrong := sorted({*loaded["missing_keys"], *loaded["unexpected_keys"]}):
         raise UserError(f"{wrong[0]} is missing or extra")
     state = {k: w for k, w in hf.transformer.state_dict().items() if k.partition(".attn.")[2] != "bias"}
-    return sizes, {k: w.t() if k.endswith(_TRANSPOSED) else w for k, w in state.items()}
+    return size, {k: w.t() if k.endswith(_TRANSPOSED) else w for k, w in state.items()}
 
 
-def _nanogpt(file: str) -> tuple[dict[str, int], dict[str, Tensor]]:
-    """The sizes and the tensors of a checkpoint of nanoGPT: a trunk without biases has zeros for them."""
+def _nanogpt(file: str) -> tuple[GPTConfig, dict[str, Tensor]]:
+    """The size and the tensors of a checkpoint of nanoGPT: a trunk without biases has zeros for them."""
     saved = torch.load(file, map_location="cpu", weights_only=True)
-    sizes = _sizes(saved["model_args"])
+    size = _size(saved["model_args"])
     state = {key.removeprefix("_orig_mod."): w for key, w in saved["model"].items()}
     if not torch.equal(state.pop("lm_head.weight"), state["transformer.wte.weight"]):
         raise UserError("its output projection is not the token embedding")
@@ -115,17 +115,17 @@ def _nanogpt(file: str) -> tuple[dict[str, int], dict[str, Tensor]]:
         for key, w in state.items()
         if key.endswith("weight") and key not in ("wte.weight", "wpe.weight")
     }
-    return sizes, biases | state
+    return size, biases | state
 
 
-def _sizes(config: dict[str, Any]) -> dict[str, int]:
-    """Those of a GPTConfig. UserError if a foreign configuration, which may ask for anything, is of no GPT-2
-    that fits."""
-    sizes = {key: config[key] for key in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd")}
-    if not all(type(n) is int for n in sizes.values()):
+def _size(config: dict[str, Any]) -> GPTConfig:
+    """UserError if a foreign configuration, which may ask for anything, is of no GPT-2 that fits."""
+    sizes: list[Any] = [config[key] for key in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd")]
+    if not all(type(n) is int for n in sizes):
         raise UserError(f"its sizes are {sizes}, not whole numbers")
-    check_model(GPT.size(GPTConfig(*sizes.values())), each=8)  # transformers' copy and this one
-    return sizes
+    size = GPTConfig(*sizes)
+    check_model(GPT.size(size), each=8)  # transformers' copy and this one
+    return size
 
 
 def _tokenizer_beside(name: str, vocab_size: int) -> Tokenizer:
