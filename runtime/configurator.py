@@ -180,6 +180,7 @@ def configure(defaults: type[T], argv: list[str]) -> T:
     # a flag for one entry of a dict leaves its others as they are
     values = {f.name: f.default_factory() for f in fields(defaults) if callable(f.default_factory)}
     values |= {key: _at_home(value) for key, value in given}
+    problems += [f"{key} {unusable(value)}" for key, value in given if unusable(value)]
     for where, key, value in settings:
         try:
             _set(values, key, value, kinds)
