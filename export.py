@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from runtime.door import Program
 from runtime.errors import UserError
-from runtime.values import Positive, Seed
+from runtime.values import Draws, Seed
 
 
 @dataclass
@@ -21,7 +21,7 @@ class ExportConfig:
     # fmt: off
     run: str                 # the out folder of a training run, or one checkpoint in it
     folder: str              # the new folder
-    samples: Positive = 8    # weight draws of a Bayesian projection, stored in the folder
+    samples: Draws = 8       # weight draws of a Bayesian projection, stored in the folder
     seed: Seed = 1337        # of these draws: eval_diversity.py's and sample.py's with the same two options
     push: str = ""           # USER/NAME of the public model on the Hugging Face hub that the folder becomes
     private: bool = False    # one that its user alone sees
@@ -39,11 +39,12 @@ class ExportConfig:
 
 program = Program(__name__, __doc__, ExportConfig, "transformers")
 
+import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import torch
+from huggingface_hub import HfApi, get_token
 from tokenizers import Regex, pre_tokenizers
 
 from data.orders import MASKED
@@ -69,30 +70,20 @@ from runtime.hub import endpoint
 from runtime.places import CODE
 from runtime.transformers_folder import to_transformers
 
-ENDOFTEXT = 50256  # GPT-2's id; no token of another vocabulary ends a text: there `generate` must not stop
+ENDOFTEXT, GPT2_END = "<|endoftext|>", 50256  # GPT-2's
 PAD = "<|pad|>"  # of the id V, for which a GPT2LMHeadModel has no embedding
 BYTE_255 = "\u00ff"  # as byte-level tokenizers write the byte, which no text in UTF-8 has
-
-
-def check_token() -> None:
-    """UserError if this user has no token of the hub."""
-    from huggingface_hub import get_token
-
-    if not get_token():
-        raise UserError("the hub takes a model with a token: run `hf auth login`, or set HF_TOKEN")
 
 
 def push(folder: str | Path, name: str, private: bool = False) -> str:
     """Sends a folder to the hub, as the model USER/NAME; its address. A model of that name gets a new commit.
     UserError where the hub does not take it."""
-    from huggingface_hub import HfApi
-
-    api = HfApi(endpoint=endpoint())
+    api, token = HfApi(endpoint=endpoint()), get_token()
     try:
         api.create_repo(name, private=private, exist_ok=True)
         api.upload_folder(repo_id=name, folder_path=folder, commit_message="Export of nanoHeads")
     except Exception as error:  # its client raises many kinds; the user needs one line of them
-        why = " ".join(str(error).split()) or type(error).__name__
+        why = " ".join(str(error).replace(token or "\0", "TOKEN").split()) or type(error).__name__
         raise UserError(
             f"{endpoint()} did not take {name}: {why}. The folder {folder} is whole: "
             f"`hf upload {name} {folder}` sends it again"
@@ -111,54 +102,48 @@ def is_gpt2(model: LanguageModel) -> bool:
     return type(trunk) is GPT and trunk.config.order == "left_to_right" and plain_softmax and plain and tied
 
 
-def unused_token(tokenizer: Tokenizer) -> str:
-    """The token of the vocabulary that pads, because no text is encoded to it; "" if there is none.
+def special_tokens(tokenizer: Tokenizer) -> tuple[str, str]:
+    """(the token that ends a text, the one that pads), to which no text is encoded; "" where there is none.
 
-    GPT-2's <|endoftext|>, a special token of a tokenizer.json, the byte 255. Words are all of them in texts.
+    A byte-level BPE pads with the byte 255. Words are all of them in texts.
     """
     if isinstance(tokenizer, GPT2Tokenizer):
-        return "<|endoftext|>"
+        return ENDOFTEXT, ENDOFTEXT
     if isinstance(tokenizer, FileTokenizer):
         special = [t["content"] for t in tokenizer.content.get("added_tokens", []) if t["special"]]
-        return next((t for t in special if "pad" in t.lower()), special[0] if special else "")
-    return BYTE_255 if isinstance(tokenizer, (BPETokenizer, ByteTokenizer)) else ""
-
-
-def id_of(token: str, tokenizer: Tokenizer) -> int | None:
-    if isinstance(tokenizer, SavedTokenizer):
-        return tokenizer.model.token_to_id(token)
-    return ENDOFTEXT
-
-
-def tokenizer_for_transformers(tokenizer: Tokenizer, context: int, pad: str) -> Any:
-    """The tokenizer as transformers', which never reads a special token out of a text. `pad`: the one that
-    pads, if any."""
-    from transformers import PreTrainedTokenizerFast
-
-    special, model = {"pad_token": pad} if pad else {}, tokenizer.portable()
-    if isinstance(tokenizer, GPT2Tokenizer):
-        special |= {"bos_token": tokenizer.end, "eos_token": tokenizer.end}
-        # it has tokens of two line ends, and no text that a run of ours has read has one: see ids_of
-        lines = pre_tokenizers.Split(Regex(LINE), "isolated")
-        model.pre_tokenizer = pre_tokenizers.Sequence([lines, model.pre_tokenizer])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=model,
-        model_max_length=context,
-        padding_side="left",
-        split_special_tokens=True,
-        clean_up_tokenization_spaces=False,
-        **special,
-    )
+        ends = [t for t in special if re.search(r"end_?of_?text|eos|</s>", t.lower())]
+        pads = [t for t in special if "pad" in t.lower()]
+        return (ends or [""])[0], (pads or special or [""])[0]
+    return "", BYTE_255 if isinstance(tokenizer, (BPETokenizer, ByteTokenizer)) else ""
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, context: int, pad: str) -> None:
-    """Writes the tokenizer for AutoTokenizer. Prints a line where GPT-2's own files are not to be had."""
+    """Writes the tokenizer for AutoTokenizer, which never reads a special token out of a text. Prints a line
+    where GPT-2's own files are not to be had."""
     try:
-        tokenizer_for_transformers(tokenizer, context, pad).save_pretrained(folder)
+        model = tokenizer.portable()
     except FileNotFoundError as e:
-        if not isinstance(tokenizer, GPT2Tokenizer):
-            raise
         print(f"the folder has no tokenizer ({e}): AutoTokenizer.from_pretrained('gpt2') is the one")
+        return
+    if isinstance(tokenizer, GPT2Tokenizer):
+        # it has tokens of two line ends, and no text that a run of ours has read has one: see ids_of
+        lines = pre_tokenizers.Split(Regex(LINE), "isolated")
+        model.pre_tokenizer = pre_tokenizers.Sequence([lines, model.pre_tokenizer])
+    if pad == PAD:
+        model.add_special_tokens([pad])
+    end, unused = special_tokens(tokenizer)
+    special = {"bos_token": end or unused, "eos_token": end or unused, "pad_token": pad}
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",  # a name that versions 4 and 5 know
+        "model_input_names": ["input_ids", "attention_mask"],
+        "model_max_length": context,
+        "padding_side": "left",
+        "split_special_tokens": True,
+        "clean_up_tokenization_spaces": False,
+        **{key: token for key, token in special.items() if token},
+    }
+    model.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
 
 
 @torch.no_grad()
@@ -180,21 +165,32 @@ def export(
             f"{ckpt.path} has the trunk {config['trunk']!r}: only 'gpt' and 'modern' can be exported"
         )
     tokenizer, aside, plain = tokenizer_of(ckpt), unfinished(folder), is_gpt2(model)
-    end = ENDOFTEXT if config["tokenizer"] == "gpt2" and trunk.config.vocab_size > ENDOFTEXT else None
-    pad = unused_token(tokenizer) if plain else PAD
+    end, unused = special_tokens(tokenizer)
+    pad = unused if plain else PAD
     remedy = "nothing of it is left: free some disk space and run it again"
     with writing(aside, f"could not write {folder}", remedy):
         if plain:
             for p in trunk.ln_f.parameters():  # GPT-2 has no gain; the last LayerNorm can have it
                 p.mul_(model.head.gain)
-            to_gpt2(trunk, aside, end, id_of(pad, tokenizer))
+            to_gpt2(trunk, aside, id_of(end, tokenizer), id_of(pad, tokenizer))
         else:
-            to_transformers(model, config, aside, end, samples, run_seed(seed, config))
+            to_transformers(model, config, aside, id_of(end, tokenizer), samples, run_seed(seed, config))
             shutil.copy(CODE / "LICENSE", aside)  # of the code
         # as NanoHeadsForCausalLM.context has it
         save_tokenizer(tokenizer, aside, trunk.context - (trunk.config.order == MASKED), pad)
         (aside / "README.md").write_text(card(ckpt, plain, samples, seed, home), encoding="utf-8")
-    aside.rename(folder)
+    try:
+        aside.rename(folder)
+    except OSError:
+        shutil.rmtree(aside)
+        if folder.exists():  # of another export
+            raise UserError(f"{folder} exists: give the name of a new folder") from None
+        raise
+
+
+def id_of(token: str, tokenizer: Tokenizer) -> int | None:
+    """None for no token, at which `generate` then does not stop."""
+    return tokenizer.model.token_to_id(token) if isinstance(tokenizer, SavedTokenizer) else GPT2_END
 
 
 def listed(folder: Path) -> list[str]:
@@ -205,8 +201,8 @@ def listed(folder: Path) -> list[str]:
 
 @program
 def main(c: ExportConfig) -> int:
-    if c.push and not c.dry_run:
-        check_token()
+    if c.push and not c.dry_run and not get_token():
+        raise UserError("the hub takes a model with a token: run `hf auth login`, or set HF_TOKEN")
     export(c.run, c.folder, c.samples, c.seed, c.push or "FOLDER")
     print(f"wrote {c.folder}")
     if c.dry_run:

@@ -319,8 +319,8 @@ class Trainer:
         return self.loss
 
     def update(self) -> None:
-        """The optimizer's step with the gradients as they are. `broken` is then, on the device, the first step
-        whose loss or gradient was not finite.
+        """The optimizer's step with the gradients as they are. `broken` is then the first step whose loss or
+        gradient was not finite, on the device.
 
         In float16 a step whose gradient overflows is skipped and the loss scale halved. Diverged if it falls
         below SMALLEST_SCALE.

@@ -159,6 +159,7 @@ def to_gpt2(model: GPT, folder: str | Path, end: int | None = None, pad: int | N
         "n_layer": c.n_layer,
         "n_head": c.n_head,
         "n_embd": c.n_embd,
+        **dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop", "summary_first_dropout"), c.dropout),
     }
     special: dict[str, Any] = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": pad}
     hf = GPT2LMHeadModel(GPT2Config(vocab_size=c.vocab_size, **special, **sizes))

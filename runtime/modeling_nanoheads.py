@@ -31,15 +31,28 @@ class NanoHeadsConfig(PretrainedConfig):
         super().__init__(**kwargs)
 
 
+class SharedEmbedding(torch.nn.Module):
+    """The projection's weights, looked up. They have one name here: what transformers asks of weights that
+    have two differs from version to version."""
+
+    def __init__(self, projection: torch.nn.Module):
+        super().__init__()
+        self.owner = (projection,)  # in a tuple, torch does not take it for a part of this module
+
+    @property
+    def weight(self) -> Any:
+        return self.owner[0].weight
+
+
 class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
     config_class = NanoHeadsConfig
     drawn: Tensor  # (S, padded V, C)
-    # if config.tie_word_embeddings; the other way round transformers would pad the projection's bias
-    _tied_weights_keys = {"lm.trunk.wte.weight": "lm.head.projection.weight"}  # noqa: RUF012
 
     def __init__(self, config: NanoHeadsConfig):
         super().__init__(config)
         self.lm = build(config.run)
+        if config.run.get("tied", True):
+            setattr(self.trunk, "wte", SharedEmbedding(self.lm.head.projection))  # noqa: B010
         self.trunk.tied = False  # no sparse gradients, which train.py alone asks for
         places = getattr(self.trunk, "wpe", None)
         if isinstance(places, DoubleEncoding) and places.sinusoidal:
@@ -82,42 +95,51 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
     @can_return_tuple
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         past_key_values: TheirCache | None = None,
         use_cache: bool | None = None,
         labels: Tensor | None = None,
         logits_to_keep: int | Tensor = 0,
+        cache: TheirCache | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """`logits` (B, T, V): float32 log p of the token after each of `input_ids` (B, T).
 
-        attention_mask   (B, past + T), 0 where a token is padding, of any id
-        position_ids     (B, T) place of each token; None: counted in attention_mask
-        past_key_values  of the tokens before; made if `use_cache`, except by masked diffusion, which has none
-        labels           (B, T), -100 where there is none: `loss` is the mean of -log p of those after the
-                         first, what the model is scored by, whatever its training minimised
-        logits_to_keep   how many of the last positions have logits, or which; 0: all
+        attention_mask      (B, past + T), 0 where a token is padding, of any id
+        position_ids        (B, T) place of each token; None: counted in attention_mask
+        past_key_values     of the tokens before; made if `use_cache`, except by masked diffusion, which has
+                            none. transformers 5.24 calls it `cache`
+        labels              (B, T), -100 where there is none: `loss` is the mean of -log p of those after the
+                            first, what the model is scored by, whatever its training minimised
+        logits_to_keep      how many of the last positions have logits, or which; 0: all
+        num_items_in_batch  what the sum of the loss is divided by, as Trainer asks for
 
         The logits of masked diffusion are those of its places from left to right, each given the text before
         it and nothing behind: a language model whose probabilities are exact (Turok et al. 2026, arXiv
         2603.01367). Each of them takes a pass over a block.
 
-        ValueError if the text is longer than config.max_position_embeddings.
+        ValueError for any other argument that is set, and if the text is longer than
+        config.max_position_embeddings.
         """
+        kwargs.pop("cache_position", None)  # version 4 counts what the cache knows
+        asked = {"output_hidden_states": self.config.output_hidden_states} | kwargs
+        if input_ids is None or any(value is not None and value is not False for value in asked.values()):
+            raise ValueError(f"give input_ids, and none of {sorted(asked)}: this model has no answer to them")
+        past_key_values = cache if past_key_values is None else past_key_values
         if self.masked and past_key_values is not None:
             raise ValueError("masked diffusion reads its block anew for each token: give use_cache=False")
         if use_cache and past_key_values is None and not self.masked:
             past_key_values = DynamicCache(config=self.config)
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
-        seen = torch.ones(
-            len(input_ids), past + input_ids.shape[1], dtype=torch.bool, device=input_ids.device
-        )
-        if attention_mask is not None:
-            if attention_mask.shape != seen.shape:
-                raise ValueError(f"attention_mask is {tuple(attention_mask.shape)}, not {tuple(seen.shape)}")
-            seen = attention_mask.bool()
+        shape = len(input_ids), past + input_ids.shape[1]
+        if attention_mask is None:
+            attention_mask = torch.ones(shape, device=input_ids.device)
+        if attention_mask.shape != shape:
+            raise ValueError(f"attention_mask is {tuple(attention_mask.shape)}, not {shape}")
+        seen = attention_mask.bool()
         if position_ids is None:
             position_ids = (seen.cumsum(1) - 1).clamp(min=0)[:, past:]
         places = position_ids.expand_as(input_ids)
@@ -131,11 +153,10 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
             hidden = self._before(input_ids, places, seen, places[:, keep])
         else:
             hidden = self._hidden(input_ids, places, seen, past_key_values, past)[:, keep]
-        logits = self._log_probs(hidden)
-        loss = None
+        logits, loss = self._log_probs(hidden), None
         if labels is not None:
-            loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
+            loss = self.loss_function(logits, labels, self.config.vocab_size, num_items_in_batch)
+        return CausalLMOutputWithPast(loss, logits, past_key_values)  # the name of the third differs
 
     def _log_probs(self, hidden: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, V), a few rows at a time."""

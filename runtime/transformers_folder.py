@@ -20,7 +20,7 @@ MODELING = Path(__file__).with_name("modeling_nanoheads.py")
 GENERATE = Path(__file__).with_name("custom_generate.py")
 TRY = r"\1try:\n\1    \2\n\1finally:\n\1    pass"
 # all that says which model it is. Not bayesian: the draws are stored, so the projection is plain
-_MODEL = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "head", "head_args")
+_MODEL = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "dropout", "head", "head_args")
 _OTHERS = ("trunk", "tied", "gain", "learn_gain", "order", "sinusoidal")
 
 
@@ -40,6 +40,11 @@ def write_code(folder: Path) -> None:
         # needed for training only; transformers demands all packages that are not imported in a `try`
         code = re.sub(r"^( *)(import torchbnn)$", TRY, code, flags=re.MULTILINE)
         (folder / name).write_text(code, encoding="utf-8")
+    with open(folder / MODELING.name, "a", encoding="utf-8") as file:
+        file.write(
+            "\n# for transformers before 5.23, which copies what this file imports, but not what those do\n"
+        )
+        file.writelines(f"from .{n[:-3]} import __name__ as _\n" for n in sources if n != MODELING.name)
 
 
 @torch.no_grad()
@@ -57,13 +62,12 @@ def to_transformers(
     run = {key: config[key] for key in _MODEL} | {key: config[key] for key in _OTHERS if key in config}
     name = MODELING.stem
     written = NanoHeadsConfig(
-        run=run | {"dropout": 0.0},
+        run=run,
         draws=len(draws),
         vocab_size=size.vocab_size,
         num_hidden_layers=size.n_layer,
         num_attention_heads=size.n_head,
         hidden_size=size.n_embd,
-        tie_word_embeddings=config.get("tied", True),
         bos_token_id=end,
         eos_token_id=end,
         auto_map={
@@ -73,9 +77,9 @@ def to_transformers(
     )
     exported = NanoHeadsForCausalLM(written)
     exported.config.max_position_embeddings = exported.context
-    parameters = dict(lm.named_parameters())
+    trained = lm.state_dict()
     for key, p in exported.lm.named_parameters():
-        p.copy_(parameters[key])
+        p.copy_(trained[key])
     for i, drawn in enumerate(draws):
         exported.drawn[i] = drawn.weight
     exported.save_pretrained(folder)

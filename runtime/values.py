@@ -22,6 +22,7 @@ Text = Annotated[str, Field(description="not a path")]  # in a plain str "~/" is
 Positive = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Draws = Annotated[int, Field(ge=1, le=100)]  # of weights, each as large as the embedding
 AtLeast2 = Annotated[int, Field(ge=2)]
 Share = Annotated[float, Field(ge=0, le=1)]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]  # a share that is not 0, such as top_p's mass
