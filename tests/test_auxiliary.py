@@ -84,7 +84,7 @@ def test_token_order_is_its_formula(hidden, kept):
 
 
 @pytest.mark.parametrize("kept", [False, True])
-@pytest.mark.parametrize("beside", [{}, {"bayesian": True}, {"head_rank": 2}])
+@pytest.mark.parametrize("beside", [{}, {"bayesian": True}])
 def test_mu_loss_is_its_formula(beside, hidden, kept):
     """Of the tokens alone, not of the padding; once for each position that has a loss."""
     oh, loss, y = output(**beside), MuLoss(V, C, weight=0.7), text()
@@ -130,8 +130,8 @@ def test_the_projection_of_the_token_order_has_the_readouts_rate():
 
 
 def test_muon_has_the_maps_of_hidden_states_too():
-    model = build(SIZES | dict(head="softmax", auxiliary="multi_token", mixture=2))
-    maps = {*model.auxiliary.maps, *model.head.contexts}
+    model = build(SIZES | dict(head="softmax", auxiliary="multi_token"))
+    maps = {*model.auxiliary.maps}
     muon = make_optimizer(model, "muon", 0.001, (0.9, 0.99), 0.1).parts[1]
     assert {m.weight for m in maps} <= {p for g in muon.param_groups for p in g["params"]}
 
@@ -170,8 +170,8 @@ def test_a_run_is_trained_resumed_and_loaded(name, token_folder, tmp_path):
 
 def test_mu_loss_is_refused_where_other_rows_make_the_logits():
     inside = dict(head="stop_gradient", head_args={"of": "am_softmax"})
-    for other in (dict(head_rank=4), dict(head="am_softmax"), inside):
-        with pytest.raises(UserError, match="no head_rank, no head on cosines"):
+    for other in (dict(head="am_softmax"), inside):
+        with pytest.raises(UserError, match="no head on cosines"):
             TrainConfig(name="centred", auxiliary="mu_loss", **other).check()
 
 

@@ -183,8 +183,6 @@ ROWS = {
     "perturb_max": dict(head="perturb_max", learn_gain=True, gain=3.0),
     "am_softmax": dict(head="am_softmax", gain=2.0),
     "bayesian": dict(head="sigsoftmax", bayesian=True, prior_sigma=0.1, gain=4.0),
-    "mixture": dict(head="softmax", mixture=3, gain=2.0),
-    "head_rank": dict(head="softmax", head_rank=3, gain=2.0),
     "harmonic": dict(head="harmonic", tied=False),
     "multi_token": dict(head="sigmoid", auxiliary="multi_token"),  # which does not go along
     "modern": dict(head="softmax", trunk="modern", tied=False, gain=3.0),
