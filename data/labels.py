@@ -60,9 +60,13 @@ def make_targets(
     values = np.zeros(shape, np.float16 if weight == 1 else np.float32)
     ids[:, :, 0], values[:, :, 0] = truth, keep_true
     row, at, proposed = np.arange(B)[:, None], proposals.positions.astype(np.int64), proposals.ids
-    if keep_true:  # the true token is there already
-        proposed = np.where(proposed == truth[row, at][:, :, None], -1, proposed)
-    value = weight * proposals.probs.astype(np.float32) if soft else weight
+    value = (
+        weight * proposals.probs.astype(np.float32) if soft else np.full(proposed.shape, weight, np.float32)
+    )
+    true = proposed == truth[row, at][:, :, None]  # in column 0 already, for an id is in a row once
+    if not keep_true:
+        values[row, at, 0] = np.where(true, value, 0).max(2)
+    proposed = np.where(true, -1, proposed)
     ids[row, at, 1:], values[row, at, 1:] = proposed, np.where(proposed < 0, 0, value)
     return Targets(torch.from_numpy(ids).flatten(0, 1), torch.from_numpy(values).flatten(0, 1))
 

@@ -115,7 +115,8 @@ class TokenOrder(Auxiliary):
         hidden = hidden.flatten(0, 1)
         if targets.rows is not None:
             tokens, hidden = tokens[targets.rows], hidden[targets.rows]
-        labels, gain = Targets(tokens, self.labels(tokens)), head.gain
+        values, gain = self.labels(tokens), head.gain
+        labels = Targets(tokens.masked_fill(values == 0, -1), values)  # each id once in a row
         # which trains with the distribution that is scored
         gain = gain.detach() if isinstance(gain, Tensor) else gain
         return self.weight * chunked_loss(hidden, self.projection.draw(), self.loss, labels, gain=gain)

@@ -41,7 +41,7 @@ def write_code(folder: Path) -> None:
         code = re.sub(r"^( *)(import torchbnn)$", TRY, code, flags=re.MULTILINE)
         (folder / name).write_text(code, encoding="utf-8")
     with open(folder / MODELING.name, "a", encoding="utf-8") as file:
-        file.write("\n# transformers before 5.23 copies what this file imports, but not what those import\n")
+        file.write("\n# transformers before 5.23 copies what this file imports, not what those files do\n")
         file.writelines(f"from .{n[:-3]} import __name__ as _\n" for n in sources if n != MODELING.name)
 
 

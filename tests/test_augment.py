@@ -216,8 +216,8 @@ def test_labels_as_published():
     """Candidates replace the true token, which counts only if proposed; elsewhere there is no positive."""
     t = make_targets(Y, PROPOSED, False, keep_true=False)
     assert t.token.tolist() == Y.flatten().tolist()  # for scores, not for the loss
-    assert t.ids[:, 1:].tolist() == [[1, 4], [-1, -1], [-1, 2], [3, -1], [8, 0], [-1, -1]]
-    assert t.values.tolist() == [[0, 1, 1], [0, 0, 0], [0, 0, 1], [0, 1, 0], [0, 1, 1], [0, 0, 0]]
+    assert t.ids[:, 1:].tolist() == [[1, -1], [-1, -1], [-1, 2], [3, -1], [-1, 0], [-1, -1]]
+    assert t.values.tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 1], [0, 1, 0], [1, 0, 1], [0, 0, 0]]
 
 
 @pytest.mark.parametrize("weight", [1.0, 3.0])
