@@ -9,7 +9,7 @@ ROWS := baseline smooth_gpt entmax15
 RUNS := $(foreach row,$(ROWS),$(row)=out/$(row)-tiny)
 demo: .venv/done
 	rm -rf $(ROWS:%=out/%-tiny) out/demo.*
-	for row in $(ROWS); do $(PY) train.py config/$$row.py config/tiny.py --bar || exit 1; done
+	for row in $(ROWS); do $(PY) train.py config/$$row.py config/tiny.py --log_interval=50 || exit 1; done
 	$(PY) eval_diversity.py $(RUNS) --texts 40 --prompt_tokens 14 --new_tokens 50 --out out/demo > out/demo.log
 	$(PY) report.py out/demo $(RUNS) --prompt_tokens 14 --new_tokens 50 --out out/demo.html
 

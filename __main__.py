@@ -14,7 +14,7 @@ Some commands need more packages than a training. pip install "nanoheads[EXTRA]"
     hub         data sets and models of the Hugging Face hub; export
     images      scikit-learn's digits; embeddings
     bayes       the Bayesian projection
-    wandb, trackio, mauve       these trackers, and the column MAUVE of eval_diversity
+    wandb, mauve                this tracker; the column MAUVE of eval_diversity
     all         all of these
 """
 

@@ -253,7 +253,9 @@ def _build(
         if not done:
             f.write(MAGIC)
         title = f"labels by {teacher.name}"
-        with tqdm(total=len(windows) * T, initial=done * T, unit="tok", unit_scale=True, desc=title) as bar:
+        with tqdm(
+            total=len(windows) * T, initial=done * T, unit="tok", unit_scale=True, desc=title, disable=None
+        ) as bar:
             for start in range(done, len(windows), batch):
                 indices = np.arange(start, min(start + batch, len(windows)))
                 out = np.zeros(len(indices), record)

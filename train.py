@@ -35,7 +35,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.profiler import record_function
-from tqdm import tqdm
 
 from data.batches import Loader, TextSource
 from data.tokenizers import tokenizer_name
@@ -46,11 +45,11 @@ from runtime.configurator import cli, completed
 from runtime.device import autocast
 from runtime.errors import UserError
 from runtime.gpt2 import refuse_missing_path
-from runtime.logs import Log, duration, start_trackers
+from runtime.logs import Log, duration, start_wandb
 from runtime.optimizer import iteration_dtype, load_optimizer, make_optimizer, set_learning_rate
 from runtime.packages import missing, not_installed
 from runtime.processes import Processes, on_stop
-from runtime.profile import Profile, flops_per_token, peak_flops
+from runtime.profile import flops_per_token, peak_flops
 from runtime.resume import (
     adopt_schedule,
     agreed_dtype,
@@ -81,7 +80,10 @@ def main(config: TrainConfig) -> int:
         refuse_before_data(config, procs)
         trainer = Trainer(config, procs)
         if procs.main:
-            trainer.log = Log(out, trainer.step, start_trackers(config, trainer.model_config))
+            wandb = None
+            if config.wandb:
+                wandb = start_wandb(config.wandb_project, config.name, trainer.model_config, out)
+            trainer.log = Log(out, trainer.step, wandb)
         trainer.say(trainer.greeting())
         on_stop(trainer.on_signal)
         code = trainer.run()
@@ -104,8 +106,8 @@ def refuse_before_data(config: TrainConfig, procs: Processes) -> None:
         raise UserError(
             f"{out} holds a run already: --resume goes on with it, --out_dir=... starts another, or delete it"
         )
-    if lacks := missing(*(name for name in ("wandb", "trackio") if getattr(config, name))):
-        raise UserError(not_installed(*lacks))
+    if config.wandb and missing("wandb"):
+        raise UserError(not_installed("wandb"))
     begins_from = "" if config.resume else config.init_from  # a resumed run reads those weights no more
     for name in (begins_from, config.teacher if config.labels != "true" else ""):
         if name:
@@ -117,8 +119,6 @@ class Trainer:
 
     def __init__(self, config: TrainConfig, procs: Processes):
         self.procs, self.out = procs, Path(config.out_dir)
-        # a bar that is written into a file is a line for each time that it moves
-        self.shows_bar = bool(config.bar and procs.main and sys.stderr and sys.stderr.isatty())
         self.signal = 0  # the signal that asked for the end
         self.log: Log | None = None  # of the first process
         begun_in = last_of(self.out, optimizer=False).config["dtype"] if config.resume else None
@@ -134,7 +134,6 @@ class Trainer:
             self._restore()
         self.parallel = procs.parallel(self.model)
         self.evaluator = Evaluator(self.model, self.config, procs, lambda: bool(self.signal))
-        self.profile = Profile(config.profile and procs.main, self.out, procs.device, self.say)
         self.peak = peak_flops(procs.device, self.config.dtype) if config.trunk == "gpt" else None
 
     def _make_model(self) -> None:
@@ -232,8 +231,6 @@ class Trainer:
         """Trains until max_steps, a signal, or divergence; the exit code."""
         c = self.config
         self.began, self.first = time.perf_counter(), self.step
-        hidden = not self.shows_bar
-        self.bar = tqdm(total=c.max_steps, initial=self.step, unit="step", desc=c.name, disable=hidden)
         self.model.train()
         try:
             while True:
@@ -250,9 +247,6 @@ class Trainer:
             return self.give_up(e)
         except Interrupted:  # the test
             return self.leave()
-        finally:
-            self.bar.close()
-            self.profile.close()
 
     def evaluation_due(self) -> bool:
         c, step = self.config, self.step
@@ -319,7 +313,6 @@ class Trainer:
             mean = self.update(procs.sum(total) / count)
         self.step += 1
         self.tokens += c.batch_size * c.block_size
-        self.profile.step()
         return mean
 
     def update(self, loss: Tensor) -> float:
@@ -350,10 +343,8 @@ class Trainer:
         return mean
 
     def report(self, loss: float, speed: float) -> None:
-        """A line (or the bar) and a log entry of the step just done."""
+        """A line and a log entry of the step just done."""
         c, lr = self.config, learning_rate(self.config, self.step - 1)
-        self.bar.update(1)
-        self.bar.set_postfix_str(f"loss {loss:.3f}, {speed:,.0f} tok/s")
         if self.step % c.log_interval and self.step != c.max_steps:
             return
         entry = {"loss": loss, "lr": lr, "tokens": self.tokens, "tokens_per_s": round(speed, 1)}
@@ -362,9 +353,8 @@ class Trainer:
             mfu = speed * flops_per_token(self.model.trunk.config) / self.procs.world / self.peak
             entry["mfu"] = round(mfu, 4)
             line += f", MFU {mfu:.1%}"
-        if not self.shows_bar:
-            a_step = (time.perf_counter() - self.began) / (self.step - self.first)
-            self.say(f"{line}, ETA {duration(a_step * (c.max_steps - self.step))}")
+        a_step = (time.perf_counter() - self.began) / (self.step - self.first)
+        self.say(f"{line}, ETA {duration(a_step * (c.max_steps - self.step))}")
         if self.log:
             self.log.add(self.step, **entry)
 
@@ -412,7 +402,7 @@ class Trainer:
         if not self.procs.main:
             return
         try:
-            tqdm.write(text) if self.shows_bar else print(text, flush=True)
+            print(text, flush=True)
         except OSError:  # the terminal, or what read the lines, is gone: save and stop, as at its signal
             self.signal = self.signal or getattr(signal, "SIGHUP", signal.SIGTERM)
             # what is still to be written goes nowhere

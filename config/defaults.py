@@ -97,15 +97,12 @@ class TrainConfig:
     eval_windows: Natural = 0       # of it, evenly spread, in all evaluations but the last; 0: all of them
     eval_samples: Positive = 4      # weight draws of a Bayesian projection in them
     log_interval: Positive = 1      # steps between lines of the terminal and of log.jsonl
-    bar: bool = False               # a progress bar instead of lines, where stderr is a terminal
     wandb: bool = False             # also log to Weights & Biases; offline when it cannot be reached
-    trackio: bool = False           # also log to Trackio, on this machine: `trackio show` opens its page
-    wandb_project: str = "nanoheads"    # project of both
+    wandb_project: str = "nanoheads"
     # machine
     device: str = "auto"            # cuda where there is one, else cpu; "mps" if asked for
     dtype: Dtype = "auto"           # of matrix products; auto: bfloat16 if the device has it, see device.py
     compile: bool = True            # torch.compile the trunk and the head's arithmetic (on a GPU only)
-    profile: bool = False           # say where three steps spend their time, and write out_dir/trace.json
     # fmt: on
 
     @classmethod

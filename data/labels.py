@@ -91,7 +91,9 @@ def checksums(records: np.ndarray, first: int) -> np.ndarray:
 
 def sound(records: np.ndarray, title: str, at_once: int = 256) -> int:
     """How many records from the first on are what was written."""
-    with tqdm(total=records.nbytes, unit="B", unit_scale=True, desc=title, leave=False, delay=2) as bar:
+    with tqdm(
+        total=records.nbytes, unit="B", unit_scale=True, desc=title, leave=False, delay=2, disable=None
+    ) as bar:
         for start in range(0, len(records), at_once):
             part = np.ascontiguousarray(records[start : start + at_once])
             bad = np.flatnonzero(checksums(part, start) != part["crc"])

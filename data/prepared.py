@@ -101,10 +101,7 @@ def corpus_of(dataset: str) -> Any:
         raise UserError(f"unknown dataset {dataset!r} (known: {', '.join(known)})")
     module = importlib.import_module(f"{known[dataset].parents[1].name}.{dataset}.prepare")
     if not hasattr(module, "corpus"):
-        raise UserError(
-            f"{known[dataset]} has no `corpus`: give it one, a data.corpus.Corpus, "
-            "as docs/your_own_text.md shows"
-        )
+        raise UserError(f"{known[dataset]} has no `corpus`, a data.corpus.Corpus")
     return module.corpus
 
 
@@ -170,17 +167,8 @@ def tokenizer_of(ckpt: "Checkpoint") -> Tokenizer:
 
     UserError if another one lies there.
     """
-    try:
-        tokenizer = GPT2Tokenizer() if ckpt.config["tokenizer"] == "gpt2" else load_tokenizer(ckpt.path)
-    except FileNotFoundError:
-        raise UserError(
-            f"the checkpoint {ckpt.path} has no tokenizer.json: it is incomplete; "
-            "use another one or train again"
-        ) from None
+    path, name = ckpt.path / "tokenizer.json", ckpt.config["tokenizer"]
+    tokenizer = GPT2Tokenizer() if name == "gpt2" else read_tokenizer(path)
     if tokenizer.fingerprint != ckpt.config["tokenizer_fingerprint"]:
-        raise UserError(
-            f"{ckpt.path / 'tokenizer.json'} is not the tokenizer ({ckpt.config['tokenizer']}) that this "
-            "model was trained with: put back its own, from the run's other checkpoint or the prepared data "
-            "folder, or use another checkpoint"
-        )
+        raise UserError(f"{path} is not the tokenizer ({name}) that this model was trained with")
     return tokenizer

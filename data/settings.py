@@ -32,11 +32,9 @@ class GeneratorSettings:
             values[key] = int(value)
         out = cls(**values)
         for key, value in asdict(out).items():
-            least, most = cls.least.get(key, 1), cls.most.get(key)
-            if value < least:
-                raise UserError(f"source {text!r}: {key} = {value} must be at least {least}")
-            if most is not None and value > most:
-                raise UserError(f"source {text!r}: {key} = {value} must be at most {most}")
+            least, most = cls.least.get(key, 1), cls.most.get(key, 2**63)
+            if not least <= value <= most:
+                raise UserError(f"source {text!r}: {key} = {value} must lie between {least} and {most}")
         return out
 
     def __str__(self) -> str:

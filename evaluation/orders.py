@@ -118,7 +118,7 @@ def tried_bits(asker: Asker, windows: np.ndarray, given: int = 0, batch: int = 2
     V, T = asker.model.head.head.vocab_size, windows.shape[1]
     first = given + (T - given - 1) // 2
     nats = 0.0
-    for window in tqdm(windows, desc="trying each token", leave=False):
+    for window in tqdm(windows, desc="trying each token", leave=False, disable=None):
         tried = torch.from_numpy(window).repeat(V, 1)
         tried[:, first] = torch.arange(V)
         joint = torch.cat([log_p_from(asker, part, first).sum(1).cpu() for part in tried.split(batch)])

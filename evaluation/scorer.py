@@ -227,7 +227,9 @@ class Judge:
         texts = [cut(t, self.words) for t in texts]
         out: dict[str, Any] = {"scorer": self.origin}
         if prompts:
-            pairs = tqdm(list(zip(prompts, texts)), desc=f"under {self.scorer.name}", leave=False)
+            pairs = tqdm(
+                list(zip(prompts, texts)), desc=f"under {self.scorer.name}", leave=False, disable=None
+            )
             nll = [continuation_nll(self.scorer, *pair) for pair in pairs]
             out |= {"gen_ppl": generative_perplexity(nll), "gen_tokens": sum(count for _, count in nll)}
             if halves:

@@ -206,7 +206,7 @@ class DecodingSession(Session):
 
         def blocks(data: HeldOut, plan: list[Window]) -> Blocks:
             def bar(steps: Iterable) -> Iterable:
-                return tqdm(steps, desc=f"{subject.name}: {data.path.stem}", leave=False)
+                return tqdm(steps, desc=f"{subject.name}: {data.path.stem}", leave=False, disable=None)
 
             return document_blocks(model, data.ids, plan, draws, self.device, self.dtype, progress=bar)
 

@@ -88,7 +88,7 @@ def perplexities(asker: Asker, trained_in: str, data: HeldOut, title: str, apart
 
     def in_order(order: str) -> float:
         def bar(batches: Any) -> Any:
-            return tqdm(batches, desc=f"{title}: {order or 'left to right'}", leave=False)
+            return tqdm(batches, desc=f"{title}: {order or 'left to right'}", leave=False, disable=None)
 
         s = score(
             asker.model,

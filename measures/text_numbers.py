@@ -175,7 +175,7 @@ def model_numbers(
     draws = model.head.draws(s.samples, seeded.seed)
 
     def bar(steps: Iterable) -> Iterable:
-        return tqdm(steps, desc=f"{name}: scoring", leave=False)
+        return tqdm(steps, desc=f"{name}: scoring", leave=False, disable=None)
 
     if s.protocol == "paper":
         published = PUBLISHED.get(ckpt.config["name"].split("-")[0], (math.nan,) * 3)

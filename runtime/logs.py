@@ -1,49 +1,38 @@
-"""What a run leaves to read: log.jsonl, and Weights & Biases or Trackio if asked for."""
+"""What a run leaves to read: log.jsonl, and Weights & Biases if asked for."""
 
 import contextlib
 import json
 import math
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from runtime.files import replacing
 
-if TYPE_CHECKING:
-    from config.defaults import TrainConfig
-
-
-class Tracker(Protocol):
-    """A run of another program that shows logs."""
-
-    def log(self, entry: dict[str, Any], step: int) -> None: ...
-    def finish(self) -> None: ...
-
 
 class Log:
-    """Entries of steps, appended to `out`/log.jsonl and sent to the `trackers`."""
+    """Entries of steps, appended to `out`/log.jsonl, and sent to a run of wandb if there is one."""
 
-    def __init__(self, out: Path, step: int, trackers: Sequence[Tracker] = ()):
+    def __init__(self, out: Path, step: int, wandb: Any = None):
         """Keeps the lines up to `step`, from which the run goes on; 0 starts a new log."""
         path = out / "log.jsonl"
         kept = [json.dumps(e) + "\n" for e in entries(out) if e["step"] <= step] if step else []
         with replacing(path) as f:
             f.write("".join(kept).encode())
-        self.file, self.trackers = open(path, "a"), trackers
+        self.file, self.wandb = open(path, "a"), wandb
 
     def add(self, step: int, **entry: Any) -> None:
         """A number that JSON does not have (inf, nan) becomes a string, as in eval_diversity's tables."""
         known = {key: strict(value) for key, value in entry.items()}
         self.file.write(json.dumps({"step": step, **known}, allow_nan=False) + "\n")
         self.file.flush()
-        for tracker in self.trackers:
-            tracker.log(entry, step=step)
+        if self.wandb:
+            self.wandb.log(entry, step=step)
 
     def close(self) -> None:
         self.file.close()
-        for tracker in self.trackers:
-            tracker.finish()
+        if self.wandb:
+            self.wandb.finish()
 
 
 def strict(value: Any) -> Any:
@@ -66,19 +55,7 @@ def entries(out: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def start_trackers(c: "TrainConfig", settings: dict[str, Any]) -> list[Tracker]:
-    """Those that the run asks for, started with its `settings`."""
-    started: list[Tracker] = []
-    if c.wandb:
-        started.append(start_wandb(c.wandb_project, c.name, settings, Path(c.out_dir)))
-    if c.trackio:
-        import trackio  # keeps runs on this machine; `trackio show` opens the page of all
-
-        started.append(trackio.init(project=c.wandb_project, name=c.name, config=settings))
-    return started
-
-
-def start_wandb(project: str, name: str, config: dict[str, Any], out: Path) -> Tracker:
+def start_wandb(project: str, name: str, config: dict[str, Any], out: Path) -> Any:
     """A wandb run with `config`, its files in `out`: online if there is a key and a network.
 
     Else it is offline, and says so.

@@ -12,7 +12,6 @@ EXTRAS = {
     "bayes": ("torchbnn",),
     "images": ("sklearn",),
     "wandb": ("wandb",),
-    "trackio": ("trackio",),
     "mauve": ("mauve",),
 }
 PIP_NAMES = {"sklearn": "scikit-learn", "mauve": "mauve-text", "huggingface_hub": "huggingface-hub"}

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 # keys that a resumed run may change: none of them changes what a step computes, but for the rounding of
 # another device, and of sums over other parts of a batch, which have dropout masks of their own
 RESUMABLE = {
-    *("resume", "out_dir", "max_steps", "eval_interval", "eval_steps", "log_interval", "bar"),
-    *("wandb", "trackio", "wandb_project", "device", "compile", "source", "label_store", "profile", "data"),
+    *("resume", "out_dir", "max_steps", "eval_interval", "eval_steps", "log_interval"),
+    *("wandb", "wandb_project", "device", "compile", "source", "label_store", "data"),
     *("teacher_weights", "processes", "micro_batch", "row", "overlay"),
 }
 

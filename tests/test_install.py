@@ -165,7 +165,6 @@ def test_trains_and_samples_with_the_base_packages_alone(nanoheads, site, tmp_pa
         ),
         (["export", "out/x", "folder"], "transformers is", "hub"),
         (["train", "config/bayes_gpt.py", "config/tiny.py"], "torchbnn is", "bayes"),
-        (["train", "config/baseline.py", "config/tiny.py", "--trackio"], "trackio is", "trackio"),
     ],
 )
 def test_absent_packages_are_one_line_with_their_extras(nanoheads, arguments, packages, extras):
@@ -241,5 +240,5 @@ def test_help_has_each_command_in_a_group_with_an_example_that_it_takes(nanohead
 
 def test_the_lock_has_all_that_the_project_names():
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8").lower().replace("_", "-")
-    wanted = {*BASE, *OPTIONAL} - {"trackio", "mauve-text"}  # which no test needs
+    wanted = {*BASE, *OPTIONAL} - {"mauve-text"}  # which no test needs
     assert [name for name in sorted(wanted) if f"\n{name.lower()}==" not in lock] == []

@@ -1,11 +1,8 @@
-"""FLOPs, MFU, the profile; the loader that runs ahead."""
-
-import json
+"""FLOPs, MFU; the loader that runs ahead."""
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from tqdm import tqdm
 
 from model import GPT, GPTConfig
 from runtime.profile import PEAK_FLOPS, flops_per_token, peak_flops
@@ -36,49 +33,13 @@ def test_no_peak_is_guessed(monkeypatch):
 
 def test_mfu_is_printed_and_logged_where_the_peak_is_known(trainer, tiny, capsys):
     t = trainer(tiny())
-    t.began, t.first, t.bar = 0.0, -1, tqdm(disable=True)
+    t.began, t.first = 0.0, -1
     t.train_step()
     t.report(1.0, 1000.0)
     assert "MFU" not in capsys.readouterr().out
     t.peak = 1000.0 * flops_per_token(t.model.trunk.config) * 4
     t.report(1.0, 1000.0)
     assert "MFU 25.0%" in capsys.readouterr().out
-
-
-def test_profile_says_where_a_step_goes(run, tiny, capsys):
-    c = tiny(max_steps=7, profile=True)
-    assert run(c) == 0
-    out = capsys.readouterr().out
-    for phase in (
-        "data and labels",
-        "trunk, forward",
-        "head, loss and gradient",
-        "trunk, backward",
-        "optimizer",
-        "other",
-        "aten::",
-    ):
-        assert phase in out
-    table = out[out.index("where a step goes") :]
-    shares = [float(line.split("%")[0].split()[-1]) for line in table.splitlines()[1:7]]
-    assert sum(shares) == pytest.approx(100, abs=0.5) and all(s >= 0 for s in shares)
-    trace = json.loads(open(f"{c.out_dir}/trace.json").read())
-    assert any(e.get("name") == "trunk, forward" for e in trace["traceEvents"])
-
-
-def test_a_run_too_short_to_be_profiled_says_so(run, tiny, capsys):
-    assert run(tiny(max_steps=5, profile=True)) == 0
-    assert "no profile: it takes 3 steps to warm up and 3 more, this run had 5" in capsys.readouterr().out
-
-
-def test_profiling_changes_no_number(run, tiny):
-    losses = []
-    for profile in (False, True):
-        c = tiny(profile=profile, out_dir=f"{tiny().out_dir}{profile}")
-        assert run(c) == 0
-        log = map(json.loads, open(f"{c.out_dir}/log.jsonl"))
-        losses.append([entry["loss"] for entry in log if "loss" in entry])
-    assert losses[0] == losses[1] and len(losses[0]) == 6
 
 
 @pytest.mark.parametrize("micro_batch", [0, 2])

@@ -29,7 +29,7 @@ from data.tokens import open_tokens
 from evaluation.scoring import Score
 from measures.curve import evaluations
 from model import GPT, GPTConfig
-from runtime import checkpoint, device, logs
+from runtime import checkpoint, device
 from runtime.gpt2 import to_gpt2, vocabulary_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -978,16 +978,6 @@ def test_a_users_mistake_leaves_nothing_behind(run, tiny, changes, match):
     assert not Path(c.out_dir).exists()
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_a_bar_is_for_a_terminal(run, tiny, monkeypatch, capsys, terminal):
-    """Into a file it would write a line for each time that it moves: there are lines of steps instead."""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
-    assert run(tiny(bar=True)) == 0
-    shown = capsys.readouterr()
-    assert ("tiny: 100%" in shown.err) == terminal and ("step 3/6: loss" in shown.out) == (not terminal)
-    assert terminal or not shown.err
-
-
 def test_help_lists_the_keys(capsys):
     assert train.main(["--help"]) == 0
     text = capsys.readouterr().out
@@ -995,8 +985,7 @@ def test_help_lists_the_keys(capsys):
     assert "python train.py config/baseline.py" in text and "def " not in text
 
 
-@pytest.mark.parametrize("tracker", ["wandb", "trackio"])
-def test_trackers_only_if_asked_for(run, tiny, monkeypatch, tracker):
+def test_wandb_only_if_asked_for(run, tiny, monkeypatch):
     class Fake:
         lines, finished = [], False
 
@@ -1006,15 +995,11 @@ def test_trackers_only_if_asked_for(run, tiny, monkeypatch, tracker):
         def finish(self):
             self.finished = True
 
-    assert getattr(train.TrainConfig(), tracker) is False
+    assert not train.TrainConfig().wandb
     asked, fake = [], Fake()
-    if tracker == "trackio":
-        init = lambda project, name, config: asked.append(config) or fake
-        monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace(init=init, __spec__="installed"))
-    else:
-        start = lambda project, name, config, out: asked.append(config) or fake
-        monkeypatch.setattr(logs, "start_wandb", start)
-    c = tiny(max_steps=2, **{tracker: True})
+    start = lambda project, name, config, out: asked.append(config) or fake
+    monkeypatch.setattr(train, "start_wandb", start)
+    c = tiny(max_steps=2, wandb=True)
     assert run(c) == 0 and len(asked) == 1 and asked[0]["vocab_size"] == VOCAB and fake.finished
     assert [{"step": step} | entry for step, entry in fake.lines] == log(c.out_dir)
 

@@ -80,7 +80,7 @@ def main(c: EmbeddingsConfig) -> int:
     check_rows(texts)
     check_writable(beside(out, ".png"))
     scorer = open_scorer(c.scorer, get_device(c.device))
-    bar = tqdm(texts.items(), desc=f"embedded by {scorer.name}", leave=False)
+    bar = tqdm(texts.items(), desc=f"embedded by {scorer.name}", leave=False, disable=None)
     for path in draw({name: embed(scorer, of_row) for name, of_row in bar}, out, c.seed):
         print(f"wrote {path}")
     return 0

@@ -210,7 +210,7 @@ class ImagesSession(Session):
         """Pixels of images of the classes `labels`, the same ones again for the same run and settings."""
 
         def bar(batches: Any) -> Any:
-            return tqdm(batches, desc=f"{name}: guidance {point}", leave=False)
+            return tqdm(batches, desc=f"{name}: guidance {point}", leave=False, disable=None)
 
         codes = sample_codes(
             asker.model,

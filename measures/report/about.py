@@ -17,8 +17,8 @@ from runtime.configurator import completed
 from runtime.places import find
 
 RUN = {"name", "row", "overlay", "seed", "resume", "dataset", "tokenizer", "teacher"}  # told elsewhere
-MACHINE = {"device", "dtype", "compile", "profile", "micro_batch", "label_store"}
-LOGS = {"log_interval", "bar", "wandb", "trackio", "wandb_project"}
+MACHINE = {"device", "dtype", "compile", "micro_batch", "label_store"}
+LOGS = {"log_interval", "wandb", "wandb_project"}
 LOGS |= {"eval_interval", "eval_steps", "eval_windows", "eval_samples"}
 CHOICES = [key for key in vars(TrainConfig()) if key not in {*PLACES, *RUN, *MACHINE, *LOGS}]
 
