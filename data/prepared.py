@@ -113,10 +113,7 @@ def corpus_of(dataset: str) -> Any:
         raise UserError(f"unknown dataset {dataset!r} (known: {', '.join(known)})")
     module = importlib.import_module(f"{known[dataset].parents[1].name}.{dataset}.prepare")
     if not hasattr(module, "corpus"):
-        raise UserError(
-            f"{known[dataset]} has no `corpus`: give it one, a data.corpus.Corpus, "
-            "as docs/your_own_text.md shows"
-        )
+        raise UserError(f"{known[dataset]} has no `corpus`, a data.corpus.Corpus")
     return module.corpus
 
 
@@ -196,9 +193,5 @@ def tokenizer_of(ckpt: "Checkpoint") -> Tokenizer:
             "use another one or train again"
         ) from None
     if tokenizer.fingerprint != ckpt.config["tokenizer_fingerprint"]:
-        raise UserError(
-            f"{ckpt.path / 'tokenizer.json'} is not the tokenizer ({ckpt.config['tokenizer']}) that this "
-            "model was trained with: put back its own, from the run's other checkpoint or the prepared data "
-            "folder, or use another checkpoint"
-        )
+        raise UserError(f"{path} is not the tokenizer ({name}) that this model was trained with")
     return tokenizer

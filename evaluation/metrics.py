@@ -26,8 +26,6 @@ class Calibration:
     """
 
     def __init__(self, bins: int = 15):
-        if bins < 1:
-            raise ValueError(f"bins = {bins}: calibration needs at least 1 bin; 15 is customary")
         self.edges = np.linspace(0, 1, bins + 1)
         self.count = np.zeros(bins, np.int64)
         self.confidence, self.correct = np.zeros(bins), np.zeros(bins)
@@ -39,19 +37,13 @@ class Calibration:
         rounding), and for a `correct` other than 0 and 1.
         """
         p, hit = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
-        if p.shape != hit.shape:
-            raise ValueError(
-                f"confidence has shape {p.shape} and correct {hit.shape}: give one of each for a prediction"
-            )
+        if (
+            p.shape != hit.shape
+            or not ((p >= 0) & (p <= 1 + ROUNDING)).all()
+            or not np.isin(hit, (0, 1)).all()
+        ):
+            raise ValueError("confidence and correct: give numbers in 0..1 and 0 or 1, in one shape")
         p, hit = p.ravel(), hit.ravel()
-        wrong = ~((p >= 0) & (p <= 1 + ROUNDING))  # written so that NaN is wrong
-        if wrong.any():
-            raise ValueError(
-                f"confidence {p[wrong][0]} is not in 0..1: give probabilities, not logits or their logs"
-            )
-        if not np.isin(hit, (0, 1)).all():
-            other = hit[~np.isin(hit, (0, 1))][0]
-            raise ValueError(f"correct holds {other}: give True/False or 1/0, such as prediction == target")
         bins = len(self.count)
         b = np.clip(np.searchsorted(self.edges, p) - 1, 0, bins - 1)
         self.count += np.bincount(b, minlength=bins)
@@ -59,10 +51,9 @@ class Calibration:
         self.correct += np.bincount(b, hit, minlength=bins)
 
     def ece(self) -> float:
-        """Sum over bins of (count / all) |accuracy - mean confidence|, 0..1. ValueError before any `add`."""
-        if not self.count.sum():
-            raise ValueError("expected calibration error of 0 predictions: add at least one")
-        return float(np.abs(self.correct - self.confidence).sum() / self.count.sum())
+        """Sum over bins of (count / all) |accuracy - mean confidence|, 0..1; nan before any `add`."""
+        count = self.count.sum()
+        return float(np.abs(self.correct - self.confidence).sum() / count) if count else math.nan
 
 
 def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> float:
@@ -76,14 +67,9 @@ def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> float:
 
 
 def _mean_nll(nll_sum: float, count: int, unit: str) -> float:
-    if count < 1:
-        raise ValueError(f"{count} {unit}: the mean needs at least 1 of them")
-    mean = float(nll_sum) / count
+    mean = float(nll_sum) / count if count > 0 else math.nan
     if not mean >= -ROUNDING:  # written so that NaN is a mistake
-        raise ValueError(
-            f"an NLL sum of {nll_sum} over {count} {unit}: it must be a number >= 0, "
-            "the sum of -log p, not of log p"
-        )
+        raise ValueError(f"an NLL sum of {nll_sum} over {count} {unit}: give a sum of -log p, not of log p")
     return mean
 
 
@@ -149,22 +135,10 @@ class Recovery:
         """
         log_m, p, token = np.asarray(log_m), np.asarray(p, np.float64), np.asarray(token)
         if log_m.shape != p.shape or token.shape != p.shape[:1]:
-            raise ValueError(
-                f"log m has shape {log_m.shape}, p {p.shape} and token {token.shape}: "
-                "give (N, V), (N, V) and (N,)"
-            )
-        off = np.abs(p.sum(1) - 1) > ROUNDING
-        if off.any():
-            raise ValueError(
-                f"a row of p sums to {p[off][0].sum()}: give the truth's probabilities, not their logarithms"
-            )
+            raise ValueError(f"log m, p and token of shapes {log_m.shape}, {p.shape} and {token.shape}")
         at, valid = np.arange(len(p)), p > 0
-        if not valid[at, token].all():
-            forbidden = token[~valid[at, token]][0]
-            raise ValueError(
-                f"token {forbidden} is observed where the truth gives it probability 0: "
-                "it is another text's truth"
-            )
+        if (np.abs(p.sum(1) - 1) > ROUNDING).any() or not valid[at, token].all():
+            raise ValueError("p is not the truth of these tokens: it does not sum to 1, or forbids one")
         # what follows works on the valid tokens, which are few: one after the other, row by row
         starts = np.cumsum(valid.sum(1)) - valid.sum(1)
 
@@ -230,7 +204,7 @@ class Recovery:
         self.covered, self.judged = self.covered + float(covered.sum()), self.judged + len(covered)
 
     def means(self) -> dict[str, float]:
-        """Means over the positions. ValueError before any `add`.
+        """Means over the positions, of which there is one at least.
 
         kl_truth_model      KL(p||m); inf where m gives a valid token probability 0
         kl_model_truth      KL(m'||p) with m' as above: KL(m||p) is inf once m has mass on an invalid token
@@ -245,8 +219,6 @@ class Recovery:
         alternatives        mass_alternatives / p's mass on the same tokens: below 1, m gives them too little
         alternatives_error  sum over the decades of p of |m's - p's mass on alternatives|, from 0 to 2
         """
-        if not self.count:
-            raise ValueError("recovery of the truth at 0 positions: add at least one")
         out = {key: value / self.count for key, value in self.sums.items()}
         if self.judged:
             out["coverage"] = self.covered / self.judged

@@ -24,17 +24,9 @@ def check_together(
     """
     first, base = runs[0]
     for path, c in runs:
-        if tokens(c) != tokens(base):
-            raise UserError(
-                f"{path} ({c['dataset']}, {c['tokenizer']}) and {first} "
-                f"({base['dataset']}, {base['tokenizer']}) are trained on different token files: "
-                "their rows cannot stand in one table"
-            )
-        if c["block_size"] != base["block_size"]:
-            raise UserError(
-                f"{path} has block_size = {c['block_size']}, {first} has {base['block_size']}: "
-                "contexts of different length cannot stand in one table"
-            )
+        if tokens(c) != tokens(base) or c["block_size"] != base["block_size"]:
+            has, other = ((d["dataset"], d["tokenizer"], d["block_size"]) for d in (c, base))
+            raise UserError(f"{path} {has} and {first} {other} have other token files, or another block_size")
         if (order := c.get("order")) in NEVER_FROM_THE_LEFT and not any_order:
             kind = "is masked diffusion" if order == MASKED else f"was trained in the order {order}"
             raise UserError(

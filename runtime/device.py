@@ -50,21 +50,13 @@ def get_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda", "mps"):
-        raise UserError(f"device = {name!r}: use 'auto', 'cpu', 'cuda' or 'mps'")
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise UserError(f"device = {name!r}: MPS is not available here; use --device=cpu")
-    if device.type != "cuda":
-        return device
-    index = device.index if device.index is not None else int(os.environ.get("LOCAL_RANK", 0))
-    if index >= torch.cuda.device_count():
-        count = torch.cuda.device_count() or "no"
-        raise UserError(
-            f"device = {name!r}: {count} CUDA GPU is here, this would be number {index}; "
-            "use --device=cpu, or another number"
-        )
-    return torch.device("cuda", index)
+        device = torch.device("meta")  # which is nowhere
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+    here = {"cpu": 1, "mps": int(torch.backends.mps.is_available()), "cuda": torch.cuda.device_count()}
+    if (device.index or 0) >= here.get(device.type, 0):
+        raise UserError(f"device = {name!r} is not here: there are {here}")
+    return device
 
 
 def float64_device(device: torch.device | str) -> torch.device:

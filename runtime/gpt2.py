@@ -35,17 +35,10 @@ def refuse_missing_path(name: str) -> None:
     """
     if Path(name).exists():
         return
-    if name in ("scratch", "resume"):  # what nanoGPT calls them
-        instead = "--resume goes on with out_dir" if name == "resume" else "leave it out, for a new model"
-        raise UserError(f"{name!r} is neither a folder nor a model on the hub: {instead}")
     in_a_folder_here = "/" in name and Path(name.partition("/")[0]).is_dir()
     a_path = name.startswith(("out/", "results/", ".", "/", "~"))
     if a_path or in_a_folder_here or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-        raise UserError(
-            f"there is no folder {name!r}: train it first (for out/baseline-brief: "
-            "python train.py config/baseline.py config/brief.py), "
-            "or give another folder, or a name on the hub such as gpt2"
-        )
+        raise UserError(f"there is no folder {name!r}, and no model of the hub is called so")
 
 
 def read_gpt2(name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -5,6 +5,7 @@ becomes part of paths, a cell of tables and a title in figures. So it is checked
 """
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -18,28 +19,11 @@ LONGEST = 150  # bytes; with its endings, a file's name may have 255
 
 
 def check_name(name: object) -> str:
-    """`name`, if a row or a table can have it. ValueError saying what is wrong with it."""
-    wrong = ""
-    if not isinstance(name, str):
-        raise _refused(name, "is not text")
-    if not name or name != name.strip() or name[0] in ".=+-@~'":
-        wrong = "is empty, or begins or ends with what a path, a flag or a spreadsheet reads (' . = + - @ ~)"
-    elif not name.isprintable() or any(c in name for c in "/\\|"):
-        wrong = "has a path separator, a '|' or a character that does not print"
-    elif len(name.encode()) > LONGEST:
-        wrong = f"is longer than {LONGEST} bytes"
-    if wrong:
-        raise _refused(name, wrong)
+    """`name`, if a row or a table can have it: no path, no flag, and nothing that a spreadsheet computes."""
+    fits = isinstance(name, str) and 0 < len(name.encode(errors="replace")) <= LONGEST and name.isprintable()
+    if not isinstance(name, str) or not fits or re.search(r"^[ .=+\-@~']|[/\\|]| $", name):
+        raise UserError(f"name = {ascii(name)[:60]} is none: use letters, digits, '.', '_' and '-'")
     return name
-
-
-def _refused(name: object, wrong: str) -> UserError:
-    shown = ascii(name)
-    if len(shown) > 60:
-        shown = shown[:57] + "..."
-    return UserError(
-        f"name = {shown} {wrong}: use letters, digits, '.', '_' and '-', as in sig_gpt-brief (--name=...)"
-    )
 
 
 def check_row_name(name: object) -> str:

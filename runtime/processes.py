@@ -38,20 +38,14 @@ def torchrun() -> tuple[int, int]:
     are there: left over, or set by hand."""
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     given = {n: os.environ[n] for n in (*names, "LOCAL_RANK") if n in os.environ}
-    shown = " ".join(f"{k}={v}" for k, v in given.items())
     try:
         numbers = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "MASTER_PORT": 1}
         rank, world, _, _ = (int(given.get(n, default)) for n, default in numbers.items())
+        whole = (rank, world) == (0, 1) or (0 <= rank < world and set(names) <= given.keys())
     except ValueError:
-        raise UserError(
-            f"the environment has {shown}: torchrun sets numbers; start it with torchrun, or unset them"
-        ) from None
-    missing = [n for n in names if n not in given]
-    if (rank, world) != (0, 1) and (missing or not 0 <= rank < world):
-        raise UserError(
-            f"the environment has {shown}{', but no ' + ', '.join(missing) if missing else ''}: "
-            f"start it with torchrun, or unset them"
-        )
+        whole = False
+    if not whole:
+        raise UserError(f"the environment has {given}, not all of {names} as torchrun sets them")
     return rank, world
 
 

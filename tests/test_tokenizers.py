@@ -229,7 +229,7 @@ def test_files_that_are_no_tokenizer(file, tmp_path, source):
             text.prepare(tmp_path / "out", str(tmp_path / name), str(source))
         assert "\n" not in str(caught.value)
     for asked in (command, lambda flags: train.main([*flags, "--dataset=text"])):
-        with pytest.raises(FileNotFoundError, match="nowhere.json is not there"):
+        with pytest.raises(FileNotFoundError, match="nowhere.json"):
             asked([f"--source={source}", f"--tokenizer={tmp_path / 'nowhere.json'}"])
     assert not (tmp_path / "out").exists()
 
@@ -237,7 +237,7 @@ def test_files_that_are_no_tokenizer(file, tmp_path, source):
 def test_a_text_that_has_no_ids(source, tmp_path):
     words = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="<unk>"))
     path = written(tmp_path / "words.json", words)
-    with pytest.raises(UserError, match="the tokenizer wordlevel1-.* cannot encode the text"):
+    with pytest.raises(UserError, match="tokenizer wordlevel1-"):
         text.prepare(tmp_path / "out", str(path), str(source))
 
 
