@@ -179,19 +179,9 @@ def tokenizer_of(ckpt: "Checkpoint") -> Tokenizer:
 
     UserError if another one lies there.
     """
-    try:
-        folder = ckpt.path.parent if ckpt.path.is_file() else ckpt.path
-        if ckpt.config["tokenizer"] == "gpt2":
-            tokenizer: Tokenizer = GPT2Tokenizer()
-        elif ckpt.foreign:
-            tokenizer = exported_tokenizer(folder / "tokenizer.json")
-        else:
-            tokenizer = load_tokenizer(folder)
-    except FileNotFoundError:
-        raise UserError(
-            f"the checkpoint {ckpt.path} has no tokenizer.json: it is incomplete; "
-            "use another one or train again"
-        ) from None
+    path = (ckpt.path.parent if ckpt.path.is_file() else ckpt.path) / "tokenizer.json"
+    name, read = ckpt.config["tokenizer"], exported_tokenizer if ckpt.foreign else read_tokenizer
+    tokenizer: Tokenizer = GPT2Tokenizer() if name == "gpt2" else read(path)
     if tokenizer.fingerprint != ckpt.config["tokenizer_fingerprint"]:
         raise UserError(f"{path} is not the tokenizer ({name}) that this model was trained with")
     return tokenizer

@@ -254,9 +254,8 @@ def restore(model: LanguageModel, ckpt: Checkpoint) -> None:
 
     UserError naming the first tensor that does not fit, Degenerate one that holds nan or inf.
     """
-    path, tensors = ckpt.path / "model.safetensors", model.tensors()
     with torch.no_grad():
-        for k, p in tensors.items():
+        for k, p in model.tensors().items():
             w, wrong = ckpt.weights[k], ""
             if w.dtype not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
                 wrong = f"of {w.dtype}"
