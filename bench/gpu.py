@@ -140,7 +140,8 @@ class Lease:
             print("== 124M: no trial has ended well, so it has no recipe", flush=True)
         yield from self.table("12M", "sig_gpt_12M", 150, "", {"": ""})
 
-        size = "--rows=16 --dim=8 --vocab 70 --rounds=1" if tiny else "--rows=8192 --dim=768"
+        small = "--rows=16 --dim=8 --vocab 70 --rounds=1 --heads sigmoid --dtypes float32"
+        size = small if tiny else "--rows=8192 --dim=768"
         yield Part(
             "heads", "heads", 300, ["bench/heads.py", *device, *size.split(), "--out", out / "heads.json"]
         )
