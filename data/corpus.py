@@ -105,10 +105,10 @@ class Corpus(ABC, Generic[Config]):
         c = self.config(out=str(out), tokenizer=tokenizer, force=force, **options)  # type: ignore[call-arg]
         lasting = self.lasting_source(c)
         if lasting is not None and not force:
-            if is_prepared(Path(out), tokenizer, lasting) and _whole_infos(out := Path(out)).keys() == set(
-                read_meta(out)["splits"]
-            ):
-                return out
+            there = Path(out)
+            if is_prepared(there, tokenizer, lasting):
+                if _whole_infos(there).keys() == set(read_meta(there)["splits"]):
+                    return there
             if lasting:
                 trains = bpe_size(tokenizer) is not None
                 _refuse_other_record(Path(out), tokenizer_name(tokenizer), lasting, trains)

@@ -31,7 +31,8 @@ DATA = WORK / "data"
 ROOT = WORK  # what `kept_path` is relative to
 SPLITS = ("train", "validation", "test")
 # what is read of meta.json, and what it may be: "splits" says of each whether it is complete
-META = {"tokenizer": str, "source": str, "splits": dict[Literal[SPLITS], bool | None]}
+Split = Literal["train", "validation", "test"]
+META = {"tokenizer": str, "source": str, "splits": dict[Split, bool | None]}
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:

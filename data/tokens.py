@@ -101,7 +101,7 @@ def open_tokens(path: str | Path, compare: bool = False) -> TokenFile:
         raise UserError(f"{info_path}: given = {info['given']} is longer than a sequence")
     tokens = TokenFile(ids, {"complete": None} | info, path)
     check_ids(tokens, ids[:SCANNED])
-    if compare and "ids_sha256" in info and hashlib.sha256(tokens.ids).hexdigest() != info["ids_sha256"]:
+    if compare and "ids_sha256" in info and hashlib.sha256(tokens.ids.data).hexdigest() != info["ids_sha256"]:
         raise UserError(f"{path} has changed since it was written: its SHA-256 is another; prepare it again")
     return tokens
 

@@ -221,7 +221,9 @@ def local_splits(source: Path, column: str, separator: str) -> dict[str, Lines]:
     """The lines of each split of a file or a folder."""
     files = find_files(source)
     chosen = split_by_name(source, files) or {"train": files}
-    pools = {k: partial(file_documents, some, column, separator) for k, some in chosen.items()}
+    pools: dict[str, Documents] = {
+        k: partial(file_documents, some, column, separator) for k, some in chosen.items()
+    }
     return three_splits(str(source), pools)
 
 
