@@ -22,6 +22,7 @@ OFF = 1e-3  # how far from 1 a sum of probabilities may be: float16 rounds log-p
 DRAWS = 1000  # of the bootstrap
 ROWS = 1024  # of a file that are read at a time
 
+SPLITS = "train", "validation", "test"
 Model = Callable[[Tensor], Any]  # token ids (B, T) int64 -> log p of the token after each (B, T, V)
 Filler = Callable[[Tensor], Any]  # the same, -1 where a token is not known -> log p of the token at each
 Block = tuple[np.ndarray, Tensor]  # positions (n,) in a split, log p (n, V) of the tokens there
@@ -73,6 +74,9 @@ class Language:
         return np.array([self._id[word] for word in words if word], np.int64)
 
     def decode(self, ids: np.ndarray) -> str:
+        """The text of ids (T,). ValueError for one that there is not."""
+        if len(ids) and not 0 <= min(ids) <= max(ids) < len(self.words):
+            raise ValueError(f"ids: {min(ids)} to {max(ids)} are not in 0 .. {len(self.words) - 1}")
         return " ".join(self.words[i] for i in ids).replace(" \n", "\n").replace("\n ", "\n")
 
     def log_probs(self, tokens: Tensor) -> Tensor:
@@ -135,13 +139,12 @@ class Language:
         distance: means over at most 8 free places of each window, the same for every model, and under
         NAME_ci half of the 95% interval over windows. ValueError for what is no such model.
         """
-        if kind not in KINDS or not 0 < known < 1 or windows < 2:
-            raise ValueError(
-                f"kind = {kind!r}, known = {known}, windows = {windows}: use one of {', '.join(KINDS)}, "
-                "a share between 0 and 1, and at least 2 windows"
-            )
-        check_reading(context, batch)
-        ids, V = self._known_split(split), len(self.words)
+        check_choices(split=(split, SPLITS), kind=(kind, KINDS))
+        check_whole(2, windows=windows, context=context)
+        check_whole(1, batch=batch)
+        if not (isinstance(known, float) and 0 < known < 1):
+            raise ValueError(f"known = {known!r}: give a share between 0 and 1")
+        ids, V = getattr(self, split), len(self.words)
         if len(ids) < windows * context:
             raise ValueError(f"windows = {windows}, context = {context}: {split} has {len(ids)} tokens")
         starts = np.linspace(0, len(ids) // context - 1, windows).astype(int) * context
@@ -150,10 +153,8 @@ class Language:
         sums: dict[str, list[float]] = {"kl_truth_model": [], "tv": []}
         for i in tqdm(range(0, len(texts), batch), desc="scoring", leave=False, disable=None):
             text, places, log_p = (torch.from_numpy(part[i : i + batch]) for part in sought)
-            out = model(text)
-            log_m = out if isinstance(out, Tensor) else torch.from_numpy(np.array(out))
-            check_shape("the model's array", log_m.shape, (*text.shape, V))
-            log_m = log_m.cpu().double().gather(1, places[:, :, None].expand(-1, -1, V))
+            log_m = as_tensor(model(text), (*text.shape, V)).cpu().double()
+            log_m = log_m.gather(1, places[:, :, None].expand(-1, -1, V))
             log_m = checked(log_m.flatten(0, 1), places.flatten().numpy()).view_as(log_m)
             p = log_p.exp()
             kl = torch.where(p > 0, p * (log_p - log_m), 0.0).sum(2).mean(1)
@@ -172,11 +173,6 @@ class Language:
         except ImportError:
             raise ValueError("the two-sided truth needs scipy: pip install scipy") from None
         return ForwardBackward(self.machine).log_probs(text, asked)
-
-    def _known_split(self, split: str) -> np.ndarray:
-        if split not in ("train", "validation", "test"):
-            raise ValueError(f"split = {split!r}: use train, validation or test")
-        return getattr(self, split)
 
     @torch.no_grad()
     def score(
@@ -203,8 +199,14 @@ class Language:
         with top_p = 0.9, measured at every eighth token.
         ValueError for what is no model of this language.
         """
-        ids = self._known_split(split)
-        check_reading(context, batch)
+        check_choices(split=(split, SPLITS))
+        check_whole(2, context=context)
+        check_whole(1, batch=batch)
+        if not callable(model) and not isinstance(model, (str, Path)):
+            raise TypeError(f"model = {model!r}: give a function, a folder or a file")
+        ids = getattr(self, split)
+        if context > len(ids):
+            raise ValueError(f"context = {context}: {split} has {len(ids)} tokens")
         ends = np.flatnonzero(ids == self.machine.end)
         plan = document_windows(ends, context)
         if not plan:
@@ -232,9 +234,7 @@ class Language:
             model = transformers_model(Path(model), V, context, trust_remote_code)
         for i in tqdm(range(0, len(plan), batch), desc="scoring", leave=False, disable=None):
             tokens, counted, at = read_windows(ids, plan[i : i + batch], context)
-            out = model(torch.from_numpy(tokens))
-            log_p = out if isinstance(out, Tensor) else torch.from_numpy(np.array(out))
-            check_shape("the model's array", log_p.shape, (*tokens.shape, V))
+            log_p = as_tensor(model(torch.from_numpy(tokens)), (*tokens.shape, V))
             yield at, log_p[torch.from_numpy(counted)].cpu()
 
     def _totals(self, blocks: Iterator[Block], ids: np.ndarray, ends: np.ndarray) -> np.ndarray:
@@ -282,9 +282,30 @@ def with_intervals(totals: np.ndarray) -> dict[str, Any]:
 # Models
 
 
-def check_reading(context: int, batch: int) -> None:
-    if context < 2 or batch < 1:
-        raise ValueError(f"context = {context}, batch = {batch}: use at least 2 tokens and 1 window")
+def check_choices(**given: tuple[Any, tuple[str, ...]]) -> None:
+    for name, (value, known) in given.items():
+        if value not in known:
+            raise ValueError(f"{name} = {value!r}: use one of {', '.join(known)}")
+
+
+def check_whole(least: int, **given: Any) -> None:
+    for name, value in given.items():
+        if not isinstance(value, (int, np.integer)) or value < least:
+            raise ValueError(f"{name} = {value!r}: give a whole number from {least} on")
+
+
+def as_tensor(out: Any, wanted: tuple[int, ...]) -> Tensor:
+    """What a model gave. TypeError or ValueError if these are no log-probabilities of that shape."""
+    array = out if isinstance(out, Tensor) else np.asarray(out)
+    check_floats("the model's array", array)
+    check_shape("the model's array", array.shape, wanted)
+    return array if isinstance(array, Tensor) else torch.from_numpy(np.array(array))
+
+
+def check_floats(whose: str, array: Tensor | np.ndarray) -> None:
+    floats = array.is_floating_point() if isinstance(array, Tensor) else array.dtype.kind == "f"
+    if not floats:
+        raise TypeError(f"{whose} is of {array.dtype}: give log-probabilities, floating-point numbers")
 
 
 def check_shape(whose: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
@@ -348,17 +369,18 @@ def file_blocks(path: Path, positions: np.ndarray, shape: tuple[int, int]) -> It
     try:
         if path.suffix == ".npy":
             array = np.load(path, mmap_mode="r", allow_pickle=False)
-            has, read = array.shape, lambda rows: torch.from_numpy(np.array(array[rows]))
+            has, some, read = array.shape, array[:1], lambda rows: torch.from_numpy(np.array(array[rows]))
         else:
             file = safe_open(path, framework="pt")
             (name,) = file.keys()
             part = file.get_slice(name)
-            has, read = tuple(part.get_shape()), lambda rows: part[rows]
+            has, some, read = tuple(part.get_shape()), part[:1], lambda rows: part[rows]
     except FileNotFoundError:
         raise ValueError(f"{path} is not there: write log-probabilities {shape} to it") from None
     except Exception as error:  # each format has its own for a damaged file
         why = f"{type(error).__name__}: {error}"
         raise ValueError(f"{path} does not hold one array ({why}): write one {shape} to it") from None
+    check_floats(str(path), some)
     check_shape(str(path), has, shape)
     for at in np.split(positions, range(ROWS, len(positions), ROWS)):
         rows = read(slice(int(at[0]), int(at[-1]) + 1))

@@ -192,6 +192,7 @@ def test_a_model_that_lacks_weights_is_refused(lang, tmp_path):
         (lambda lang, at: at / "none.npy", "none.npy is not there"),
         (lambda lang, at: at / "none", "no folder with a transformers model"),
         (lambda lang, at: at / "array.npy", r"array.npy has the shape \(3, 4\), not "),
+        (lambda lang, at: at / "structured.npy", "structured.npy"),
         (lambda lang, at: at / "two.safetensors", "two.safetensors does not hold one array"),
         (lambda lang, at: model_of(at / "gpt2"), r"has the shape \(50,\), not .*vocab_size"),
         (lambda lang, at: model_of(at / "gpt2", n_positions=64), "gpt2 reads 64 tokens, so use context = 64"),
@@ -200,8 +201,9 @@ def test_a_model_that_lacks_weights_is_refused(lang, tmp_path):
 )
 def test_what_is_no_model_of_the_language(lang, tmp_path, model, says):
     np.save(tmp_path / "array.npy", np.zeros((3, 4)))
+    np.save(tmp_path / "structured.npy", np.zeros((3, 4), [("a", "f4")]))
     save_file({"a": torch.zeros(1), "b": torch.zeros(1)}, tmp_path / "two.safetensors")
-    with pytest.raises(ValueError, match=says) as caught:
+    with pytest.raises((TypeError, ValueError), match=says) as caught:
         lang.score(model(lang, tmp_path))
     assert "\n" not in str(caught.value)
 
@@ -211,13 +213,22 @@ def test_what_is_no_model_of_the_language(lang, tmp_path, model, says):
     [
         (lambda lang: Language(nouns=0), "nouns = 0 is no setting of the language: .*seed, train"),
         (lambda lang: Language(words=9), "words = 9 is no setting"),
-        (lambda lang: lang.score(None, split="dev"), "split = 'dev': use train"),
-        (lambda lang: lang.score(None, context=1), "context = 1"),
-        (lambda lang: lang.score_filler(None, kind="left"), "kind = 'left'.*random"),
-        (lambda lang: lang.score_filler(None, known=1.0), "known = 1.0"),
-        (lambda lang: lang.score_filler(None, context=0), "context = 0"),
-        (lambda lang: lang.score_filler(lambda x: x, windows=2, context=8), r"shape \(2, 8\), not "),
-        (lambda lang: Language(test=1).score(None), "test = 1 is one document: use more"),
+        (lambda lang: lang.score(None), "model"),
+        (lambda lang: lang.score(lambda x: None), "model"),
+        (
+            lambda lang: lang.score(lambda x: torch.zeros(*x.shape, len(lang.words), dtype=torch.cfloat)),
+            "model",
+        ),
+        (lambda lang: lang.score(print, split="dev"), "split"),
+        *((lambda lang, c=c: lang.score(print, context=c), "context") for c in (1, 10**9, "x", 2.5, None)),
+        (lambda lang: lang.score(print, batch=0), "batch"),
+        (lambda lang: lang.score_filler(print, kind="left"), "kind"),
+        *((lambda lang, k=k: lang.score_filler(print, known=k), "known") for k in (1.0, "x", float("nan"))),
+        (lambda lang: lang.score_filler(print, windows=10**9), "windows"),
+        (lambda lang: lang.score_filler(print, context=0), "context"),
+        *((lambda lang, i=i: lang.decode([i]), "ids") for i in (-1, 9999)),
+        (lambda lang: lang.score_filler(lambda x: x.double(), windows=2, context=8), r"shape \(2, 8\), not "),
+        (lambda lang: Language(test=1).score(print, context=2), "test = 1 is one document: use more"),
         (lambda lang: lang.encode("the cat"), "'cat' is no word of the language"),
         (lambda lang: lang.log_probs(torch.zeros(1, 3, dtype=int)), "row 0: the language forbids token 1"),
         (lambda lang: lang.log_probs(torch.full((1, 3), 9999)), "row 0: token 0 is 9999: use 0 to "),
@@ -225,7 +236,7 @@ def test_what_is_no_model_of_the_language(lang, tmp_path, model, says):
     ],
 )
 def test_wrong_arguments(lang, call, says):
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises((TypeError, ValueError), match=says):
         call(lang)
 
 
