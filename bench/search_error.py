@@ -1,13 +1,14 @@
-"""How often two equal heads are told apart, by the interval that contains the error of their searches.
+"""How often equal heads are told apart, by the interval that contains the error of their searches.
 
-    python bench/search_error.py [--draws=250] [--out=bench/search_error.json]
+    python bench/search_error.py [--heads=100] [--tables=500] [--out=bench/search_error.json]
 
 A head is a bowl in the logarithms of the table's settings, with a place of its own and the same lowest NLL;
-a training is a point of it and a seed's noise. Each of two heads is searched as table.py does it, at noise of
-its own, then trained five times at its best point.
+a training is a point of it and a seed's noise. Each head is searched as table.py does it, at noise of its
+own. A table has one head as its first row and 33 others, each trained five times at its best point.
 
-- alarms: the share of pairs whose interval for the difference leaves out 0, by how many times the bootstrap's
-  error of the two searches is counted in it (measures/search.py). An interval of 95% has .05.
+- alarms: by how many times the bootstrap's error of the two searches is counted in the interval
+  (measures/search.py), the share of rows that are told from the first one at 95% (.05 is due) and at .05/33
+  (.0015 is due), and that of tables in which one is after Holm's correction (.05 is due).
 - excess: what the chosen point truly lacks to the best one, in nats.
 """
 
@@ -15,14 +16,14 @@ import math
 import statistics
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
 from bench.common import arguments, write
-from evaluation.statistics import student_interval
+from evaluation.statistics import ALPHA, difference, holm
 from measures.search import Point, Space, bootstrap_error, points, propose
 
 SPACE: Space = {"learning_rate": [2e-3, 8e-3], "readout_lr": [4e-3, 4e-2], "gain": [0.25, 8]}
@@ -31,10 +32,15 @@ STEEPNESS = {"learning_rate": 0.06, "readout_lr": 0.03, "gain": 0.12, "kl_weight
 NOISE = 0.004  # nats, of a seed
 LOWEST = 4.88  # nats
 COUNTED = (0.0, 1.0, 1.5, 2.0)
+ROWS, SEEDS = 33, 5
 
 
-def searched(rng: np.random.Generator, own: Space, trials: int, design: int) -> dict[str, Any]:
-    """One head: the NLL of its trials, of five fresh seeds at its best point, and that point's excess."""
+class Head(NamedTuple):
+    trials: list[float]  # the NLL of each
+    chosen: float  # that of the chosen point, without noise
+
+
+def searched(rng: np.random.Generator, own: Space, trials: int, design: int) -> Head:
     space = SPACE | own
     best_at = rng.uniform(0.1, 0.7, len(space))
     steepness = np.array([STEEPNESS[key] for key in space]) * rng.uniform(0.5, 1.5, len(space))
@@ -50,44 +56,53 @@ def searched(rng: np.random.Generator, own: Space, trials: int, design: int) -> 
         point = waiting[index] if index < design else propose(space, done)
         done.append({"point": point, "nll": nll(point) + rng.normal(0, NOISE), "vocab_size": 4096})
     chosen = nll(min(done, key=lambda trial: trial["nll"])["point"])
-    fresh = [chosen + rng.normal(0, NOISE) for _ in range(5)]
-    return {"trials": [trial["nll"] for trial in done], "fresh": fresh, "excess": chosen - LOWEST}
+    return Head([trial["nll"] for trial in done], chosen)
 
 
-def summary(pairs: list[list[dict[str, Any]]]) -> dict[str, Any]:
-    told = dict.fromkeys(COUNTED, 0)
-    for one, other in pairs:
-        differences = [a - b for a, b in zip(one["fresh"], other["fresh"])]
-        error = math.hypot(bootstrap_error(one["trials"]), bootstrap_error(other["trials"]))
+def pool(heads: int, first: int, own: Space, trials: int, design: int) -> list[Head]:
+    return [searched(np.random.default_rng(first + i), own, trials, design) for i in range(heads)]
+
+
+def summary(firsts: list[Head], others: list[Head], tables: int) -> dict[str, Any]:
+    """Of tables whose first row is one of `firsts`."""
+    rng = np.random.default_rng(0)
+    told: dict[str, list[tuple[float, float, bool]]] = {str(times): [] for times in COUNTED}
+    for _ in range(tables):
+        first = firsts[rng.choice(len(firsts))]
+        drawn = [others[i] for i in rng.choice(len(others), ROWS, replace=len(others) < ROWS)]
+        rows = [head for head in drawn if head is not first]
+        base, *nlls = (head.chosen + rng.normal(0, NOISE, SEEDS) for head in (first, *rows))
         for times in COUNTED:
-            half = math.hypot(student_interval(differences), times * 1.96 * error)
-            told[times] += abs(statistics.fmean(differences)) > half
-    heads = [head for pair in pairs for head in pair]
+            errors = [(times * bootstrap_error(head.trials), len(head.trials) - 1) for head in (first, *rows)]
+            p = [difference([*(nll - base)], errors[0], error).p for nll, error in zip(nlls, errors[1:])]
+            shares = (statistics.fmean(value < level for value in p) for level in (ALPHA, ALPHA / ROWS))
+            told[str(times)].append((*shares, bool(holm(dict(enumerate(map(float, p)))))))
+    kinds = ("at 95%", f"at .05/{ROWS}", "tables, Holm")
     return {
-        "pairs": len(pairs),
-        "excess": statistics.fmean(head["excess"] for head in heads),
-        "bootstrap_error": statistics.median(bootstrap_error(head["trials"]) for head in heads),
-        "alarms": {str(times): count / len(pairs) for times, count in told.items()},
+        "excess": statistics.fmean(head.chosen - LOWEST for head in others),
+        "bootstrap_error": statistics.median(bootstrap_error(head.trials) for head in others),
+        "alarms": {times: dict(zip(kinds, np.mean(t, 0).tolist())) for times, t in told.items()},
     }
-
-
-def pairs_of(draws: int, first: int, own: Space, trials: int, design: int) -> list[list[dict[str, Any]]]:
-    generators = [np.random.default_rng(first + i) for i in range(draws)]
-    return [[searched(rng, own, trials, design) for _ in range(2)] for rng in generators]
 
 
 def main() -> None:
     p = arguments(__doc__)
-    p.add_argument("--draws", type=int, default=250, help="pairs of heads")
+    p.add_argument("--heads", type=int, default=100, help="that are searched, of each kind")
+    p.add_argument("--tables", type=int, default=500)
     args = p.parse_args()
+    three = pool(args.heads, 3000, {}, 12, 8)
+    four = pool(args.heads, 4000, OWN, 12, 8)
+    few = pool(args.heads, 5000, {}, 4, 4)
     results = {
-        "12 trials, 3 settings": summary(pairs_of(args.draws, 1000, {}, 12, 8)),
-        "12 trials, 4 settings": summary(pairs_of(args.draws, 2000, OWN, 12, 8)),
-        "4 trials, 3 settings": summary(pairs_of(args.draws, 3000, {}, 4, 4)),
+        "12 trials, 3 settings": summary(three, three, args.tables),
+        "12 trials, 4 settings": summary(four, four, args.tables),
+        "12 trials, the first row has 3 settings, the others 4": summary(three, four, args.tables),
+        "4 trials, 3 settings": summary(few, few, args.tables),
     }
     for name, r in results.items():
-        print(f"{name}: " + ", ".join(f"{alarms:.3f} at {times}" for times, alarms in r["alarms"].items()))
-    write(args, ["draws"], results)
+        for times, alarms in r["alarms"].items():
+            print(f"{name}, {times}: {', '.join(f'{share:.4f} {what}' for what, share in alarms.items())}")
+    write(args, ["heads", "tables"], results)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from runtime.configurator import configure
 from runtime.errors import UserError
 from runtime.names import check_row_name
 from runtime.places import labs_with
-from runtime.values import Dtype, Field, Natural, NonNegative, Positive, Seed, Share, registered, typed
+from runtime.values import Dtype, Field, Name, Natural, NonNegative, Positive, Seed, Share, registered, typed
 from training.task import settled
 
 if TYPE_CHECKING:  # which imports numpy
@@ -30,8 +30,8 @@ class TrainConfig:
     # fmt: off
     # the run
     name: str = ""                  # of the run; empty: the config files' names, joined
-    row: str = ""                   # of a table; empty: the first config file
-    overlay: str = ""               # of the row; empty: the other config files, joined
+    row: Name = ""                  # of a table; empty: the first config file
+    overlay: Name = ""              # of the row; empty: the other config files, joined
     out_dir: str = ""               # empty: out/<name>
     seed: Seed = 1337               # of initialisation, data order, dropout, weight noise, label positions
     resume: bool = False            # go on from out_dir/last

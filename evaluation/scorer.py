@@ -90,6 +90,8 @@ class FolderScorer:
             model, loaded = result
             if loaded["missing_keys"]:  # transformers would fill them with random numbers
                 raise UserError(f"its weights lack {sorted(loaded['missing_keys'])[0]}")
+            if (rows := model.get_input_embeddings().num_embeddings) < len(tokenizer):
+                raise UserError(f"its tokenizer has {len(tokenizer)} tokens, its model {rows}")
         except Exception as e:  # transformers raises many kinds; the user needs one line of them
             why = str(e).splitlines()[0] if str(e) else type(e).__name__
             raise UserError(

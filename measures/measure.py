@@ -5,6 +5,7 @@ under one measure. A row is kept as long as it is `unchanged`; there is no other
 """
 
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -97,7 +98,12 @@ class NamedRun(NamedTuple):
     ckpt: Checkpoint  # without its weights
 
     def identity(self) -> Row:
-        return {"weights_sha256": weights_digest(self.ckpt.path), "training": training_of(self.ckpt.config)}
+        """As the run is on disk now. UserError if it is not what the table was begun with: all that was
+        checked is of that."""
+        now = load(self.ckpt.path, weights=False, run=True, classifier=True)
+        if (now.config, now.progress) != (self.ckpt.config, self.ckpt.progress):
+            raise UserError(f"{self.path} has changed since this table was begun: begin it again")
+        return {"weights_sha256": weights_digest(self.ckpt.path), "training": training_of(now.config)}
 
     def facts(self) -> Row:
         """A run that train.py made of config files knows its row and its overlay; another is its own row."""
@@ -205,6 +211,8 @@ def measure_runs(
                 row |= session.numbers(subject)
             except Degenerate as error:
                 row["problem"] = error.reason
+            if subject.identity() != identity:
+                raise UserError(f"{subject.name} has changed while it was measured: the same command goes on")
             store.put([row])
         out.append(row)
     return [*out, *references]
@@ -245,7 +253,8 @@ def show(measure: Measure, store: Store, rows: list[Row], out: Path) -> None:
     with foreign(store.path or out, OURS):
         made = measure.view(rows)
         files = measure.draw(rows, out) if store.path else []
-    print(made.markdown, *left_out(store, measure), *files, sep="\n")
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    print(made.fitting(width).markdown, *left_out(store, measure), *files, sep="\n")
     if store.path:
         made.write(out)
 

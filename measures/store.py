@@ -145,7 +145,8 @@ def checked(row: Row) -> Row:
     if "common" in row:
         raise ValueError("a row has no field 'common': it names the line of what rows have in common")
     kinds = {"measure": str, "settings": dict, "definition": int}
-    check_fields(row, kinds | ({"training": dict} if "training" in row else {}))
+    optional = {"training": dict, "problem": str}
+    check_fields(row, kinds | {key: kind for key, kind in optional.items() if key in row})
     check_name(row["name"]) if row.get("reference") else check_row_name(row["name"])  # files have these names
     return row
 

@@ -23,10 +23,10 @@ from torch import Tensor
 from model import GPTConfig, LanguageModel, trunk_config, trunk_size
 from model import build as new_model
 from runtime.device import check_model
-from runtime.errors import UserError, users_values
+from runtime.errors import InUse, UserError, users_values
 from runtime.files import locked, read_json, sync_folder
 from runtime.names import check_row_name
-from runtime.values import Dtype, Natural, typed
+from runtime.values import Dtype, Name, Natural, typed
 
 # What is read of config.json and progress.json, and of which type: anybody may have written them
 _ORDER = {"order": str, "sinusoidal": bool}
@@ -34,7 +34,7 @@ _MODEL: dict[str, type] = {k: t for k, t in get_type_hints(GPTConfig).items() if
 _HEAD = {"head": str, "head_args": dict, "bayesian": bool, "prior_sigma": float}
 # what earlier checkpoints do not say
 _TRUNK = {"trunk": str, "trunk_args": dict, "tied": bool, "gain": float, "learn_gain": bool, "mixture": int}
-_TRUNK |= _ORDER | {"head_rank": int, "auxiliary": str, "auxiliary_args": dict}
+_TRUNK |= _ORDER | {"head_rank": int, "auxiliary": str, "auxiliary_args": dict, "row": Name, "overlay": Name}
 _CONFIG = {"name": str, "tokenizer": str, "tokenizer_fingerprint": str, **_MODEL, **_HEAD}
 _RUN = {
     "dataset": str,
@@ -309,14 +309,14 @@ def weights_digest(path: Path) -> str:
 
 @contextlib.contextmanager
 def in_use(folder: Path) -> Iterator[None]:
-    """Holds `folder` for this process; UserError if another one holds it. The lock goes with the process,
+    """Holds `folder` for this process; InUse if another one holds it. The lock goes with the process,
     however it ends."""
     try:
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(locked(folder / ".lock", timeout=0))
             except filelock.Timeout:
-                raise UserError(
+                raise InUse(
                     f"the output folder {folder} is in use by another run: "
                     "wait for it or choose another --out_dir"
                 ) from None

@@ -150,7 +150,7 @@ def _set(values: dict[str, Any], key: str, value: Any, kinds: dict[str, Any]) ->
         raise UserError(f"unknown key {key!r}; {hint}")
     if value is MISSING:
         raise UserError(f"--{key}: give its value, too: --{key}=VALUE")
-    if entry and kind is not dict:
+    if entry and (get_origin(kind) or kind) is not dict:
         raise UserError(f"{key} has no entry {entry!r}: give --{key}=VALUE")
     if reason := unusable(value):
         raise UserError(f"{key} {reason}")
@@ -246,14 +246,17 @@ def quiet_imports() -> None:
 def cli(main: Callable[[list[str]], int | None]) -> Callable[[], None]:
     """Wraps a program's main(argv).
 
-    A user's mistake, or too little memory, is one line on stderr and exit code 2; TRACEBACK=1 shows where.
-    Ctrl-C is 130. A reader that has gone (`| head`) is 141, as of any Unix program.
+    A user's mistake, or too little memory, is one line on stderr and exit code 2; TRACEBACK=1 shows where. A
+    folder that another process writes is 75. Ctrl-C is 130, SIGTERM 143: what was begun is cleaned up. A
+    reader that has gone (`| head`) is 141, as of any Unix program.
     """
 
     @functools.wraps(main)
     def run() -> None:
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         for name in ("stdout", "stderr"):
             if getattr(sys, name) is None:  # closed (>&-): what is printed is dropped
                 setattr(sys, name, open(os.devnull, "w"))
@@ -280,7 +283,7 @@ def cli(main: Callable[[list[str]], int | None]) -> Callable[[], None]:
             if len(line) > LINE:  # somebody's value of a megabyte
                 line = f"{line[: LINE // 2]} ... {line[-LINE // 2 :]}"
             print(f"{Path(sys.argv[0]).name}: error: {line}", file=sys.stderr)
-            code = 2
+            code = getattr(e, "code", 2)
         sys.exit(code or 0)
 
     return run

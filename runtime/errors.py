@@ -1,8 +1,12 @@
 """A user's mistake has a type of its own: a command answers it with one line, anything else with a
 traceback."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+# a terminal obeys them, and half of a surrogate pair cannot be written; line ends and tabs are not among them
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
@@ -17,6 +21,14 @@ def printable(text: str) -> str:
 
 class UserError(ValueError):
     """Names the value that cannot be, and the remedy."""
+
+    code = 2  # of a command that ends with it
+
+
+class InUse(UserError):
+    """Another process holds what this one was to write: to be tried again later."""
+
+    code = 75  # EX_TEMPFAIL of sysexits.h
 
 
 @contextmanager

@@ -6,31 +6,49 @@ import functools
 import sys
 from typing import Annotated, Any, Literal
 
-from runtime.errors import UserError
+from runtime.errors import CONTROL, UserError
+from runtime.names import check_name
 from runtime.packages import EXTRAS, missing, not_installed
 from runtime.places import CODE
 
 try:
-    from pydantic import Field, TypeAdapter, ValidationError
+    from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 except ModuleNotFoundError:  # the first package that a command imports
     sys.exit(f"error: {not_installed(*missing(*EXTRAS['']))}")
 
 LARGEST = 1e30  # of a float: float32 holds it, and many times as much
+
+
+def _named(text: str) -> str:
+    return text and check_name(text)
+
+
+def _rising(limits: list[float]) -> list[float]:
+    if limits != sorted({*limits}):
+        raise ValueError("give [lowest, highest]")
+    return limits
+
 
 Text = Annotated[str, Field(description="not a path")]  # in a plain str "~/" is the home folder
 Positive = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 AtLeast2 = Annotated[int, Field(ge=2)]
+AtMost100 = Annotated[int, Field(ge=1, le=100)]
 Share = Annotated[float, Field(ge=0, le=1)]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]  # a share that is not 0, such as top_p's mass
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # torch takes none from there on, numpy none below 0
+Name = Annotated[str, AfterValidator(_named)]  # of a row or an overlay, or ""
+Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Limits = Annotated[list[Above0], Field(min_length=2, max_length=2), AfterValidator(_rising)]
+Space = dict[str, Limits]  # setting -> what is searched
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]  # of matrix products
 
 OUR_WORDS = {  # for pydantic's
     "Input should": "must",
     "greater than or equal to": "at least",
     "less than or equal to": "at most",
+    "Value error, ": "",
 }
 adapter = functools.cache(TypeAdapter)
 
@@ -49,8 +67,8 @@ def typed(key: str, value: Any, kind: Any) -> Any:
 
 def unusable(value: Any) -> str:
     """Why no setting of any command can be `value`, or hold it; "" if one can."""
-    if isinstance(value, str) and ("\0" in value or any("\ud800" <= c <= "\udfff" for c in value)):
-        return "holds a NUL or half of a surrogate pair, which no path and no UTF-8 text has"
+    if isinstance(value, str) and (match := CONTROL.search(value)):
+        return f"holds the character {match[0]!a}, which does not print"
     if isinstance(value, int) and abs(value) > 2**63:
         return "must lie between -2**63 and 2**63"
     if isinstance(value, float) and not abs(value) <= LARGEST:
