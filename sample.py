@@ -22,7 +22,7 @@ from evaluation.decoding import Decoding, Penalties, drawn_by, penalties_in_use
 from runtime.door import Program
 from runtime.errors import UserError
 from runtime.files import check_writable
-from runtime.values import Dtype, Natural, NonNegative, Positive, Seed, Share, Text
+from runtime.values import AtMost100, Dtype, Natural, NonNegative, Positive, Seed, Share, Text
 
 SUREST = "confidence", "margin", "entropy"  # rules by which the place of which the model is surest is next
 Fills = Literal["", "random", "left_to_right", "fractal", "confidence", "margin", "entropy"]
@@ -51,7 +51,7 @@ class SampleConfig(Penalties, Decoding):
     #                                 as --a_pass says
     speculative: bool = False       # many tokens a pass, with the distribution of one a pass, as trained
     burst: bool = False             # many tokens a pass by the paper's rule, which changes the distribution
-    orders: Positive = 1            # that --burst tries in each round
+    orders: AtMost100 = 1           # that --burst tries in each round
     steps: Natural = 0              # rounds of masked diffusion; 0: a token a pass
     remask: Share = 0               # the most of what is filled in that one of --steps hides again
     density: bool = False           # of all gaps at once, instead of text

@@ -63,10 +63,12 @@ from measures.search import (
     trials_of,
 )
 from measures.store import Row, Store
+from measures.text import ratios_view
 from runtime import checkpoint
 from runtime.configurator import cli
 from runtime.door import read
 from runtime.errors import UserError, reading
+from runtime.files import beside
 from runtime.workers import TrainingsStopped, train_all
 
 NONE_FINISHED = "no run of this table is finished"
@@ -218,6 +220,8 @@ def table(c: TableConfig, store: Store) -> int:
         # as checked for all rows: one that is not finished may read less than the others
         agreed = {"block_size": settings["block_size"]} if isinstance(config, TextsConfig) else {}
         session = measure.open(replace(config, checkpoints=at, **agreed))
+        if not all(r.finished for r in finished):  # what the session has read is what is asked for
+            raise UserError("a run has changed while it was opened: the same command goes on")
         new = measure_runs(measure, session, store, {r.out.name: r.fields for r in runs})
         store.put([diverged_row(measure, session.settings, run) for run in diverged])
     rows = {row["name"]: row for row in table_rows(store, measure)}
@@ -229,6 +233,10 @@ def table(c: TableConfig, store: Store) -> int:
     store.put(ordered)  # first in the file, in the order of the table
     note_changed_heads(ordered)
     show(measure, store, ordered, Path(c.results) / c.name)
+    trials = trials_in(Store(Path(c.tuning)) if c.tuning else store) if c.tuned else []
+    if trials and (view := ratios_view(ordered, trials)).parts:
+        print("", view.markdown, sep="\n")
+        view.write(beside(Path(c.results) / c.name, ".ratios"))
     return code
 
 

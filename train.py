@@ -50,7 +50,7 @@ from runtime.gpt2 import refuse_missing_path
 from runtime.logs import Log, duration, start_wandb
 from runtime.optimizer import iteration_dtype, load_optimizer, make_optimizer, set_learning_rate
 from runtime.packages import missing, not_installed
-from runtime.processes import Processes, on_stop
+from runtime.processes import Processes, end_with_table, on_stop
 from runtime.profile import flops_per_token, peak_flops
 from runtime.resume import (
     agreed_dtype,
@@ -75,6 +75,7 @@ class Diverged(RuntimeError):
 @program
 def main(config: TrainConfig) -> int:
     """Trains, and leaves a run in out_dir; the exit code."""
+    end_with_table()
     procs = Processes(config.device)
     out = Path(config.out_dir)
     with checkpoint.in_use(out) if procs.main else contextlib.nullcontext():

@@ -87,6 +87,8 @@ class FolderScorer:
             # transformers would fill them with random numbers, or leave them out
             if wrong := sorted({*loaded["missing_keys"], *loaded["unexpected_keys"]}):
                 raise UserError(f"{wrong[0]} is missing or extra")
+            if (rows := model.get_input_embeddings().num_embeddings) < len(tokenizer):
+                raise UserError(f"its tokenizer has {len(tokenizer)} tokens, its model {rows}")
         except Exception as e:  # transformers raises many kinds; the user needs one line of them
             why = str(e).splitlines()[0] if str(e) else type(e).__name__
             raise UserError(

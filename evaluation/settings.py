@@ -8,7 +8,7 @@ from evaluation.decoding import AS_SCORED, Decoding, refuse_penalties
 from runtime.configurator import configure, help_text
 from runtime.door import read
 from runtime.errors import UserError
-from runtime.values import AtLeast2, Dtype, Natural, NonNegative, Positive, Seed
+from runtime.values import AtLeast2, Dtype, Natural, NonNegative, Positive, Seed, Space
 
 NEIGHBOURS = 3  # k of the manifolds of images
 LEAST_WORDS = 4  # a text is not cut to fewer: the metrics count 4-grams
@@ -103,9 +103,9 @@ class TableConfig:
     search: bool = False                            # searches, in place of making the table
     tuned: bool = False                             # the table: each row at its best point of the search
     tuning: str = ""                                # the file with the trials; empty: the table's own
-    space: dict = field(default_factory=lambda: {"learning_rate": [1e-3, 8e-3], "gain": [0.5, 16]})
+    space: Space = field(default_factory=lambda: {"learning_rate": [1e-3, 8e-3], "gain": [0.5, 16]})
     #                                                 key -> [lowest, highest], on a log scale
-    own_space: dict = field(default_factory=dict)   # row -> what is searched for it alone
+    own_space: dict[str, Space] = field(default_factory=dict)   # row -> what is searched for it alone
     trials: Positive = 16                           # of each row
     design: Positive = 8                            # of these, at points that all rows share
     tune_seed: int = 1                              # of all trials; the table's seeds are others

@@ -6,7 +6,7 @@ Pure functions on numbers; nothing else of this project is imported.
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from scipy import stats
@@ -22,6 +22,32 @@ def student_interval(values: list[float]) -> float:
     if n < 2 or not all(map(math.isfinite, values)):
         return math.nan
     return float(stats.t.ppf(0.975, n - 1)) * statistics.stdev(values) / math.sqrt(n)
+
+
+class Difference(NamedTuple):
+    mean: float
+    half: float  # of its 95% interval
+    p: float  # two-sided, of no difference
+
+
+def difference(pairs: Sequence[float], *errors: tuple[float, int]) -> Difference:
+    """The mean of differences that are paired by seed, with an interval of all that it varies by.
+
+    `errors`: (standard error, degrees of freedom) of what all pairs share, such as the search of a row.
+    Student's t with the degrees of freedom of Welch and Satterthwaite; nan for fewer than two pairs.
+    Source: Satterthwaite 1946.
+    """
+    n, mean = len(pairs), statistics.fmean(pairs)
+    if n < 2 or not all(map(math.isfinite, pairs)):
+        return Difference(mean, math.nan, math.nan)
+    parts = [(statistics.variance(pairs) / n, n - 1), *((error**2, freedom) for error, freedom in errors)]
+    variance = sum(part for part, _ in parts)
+    if not variance:
+        return Difference(mean, 0.0, float(not mean))
+    freedom = variance**2 / sum(part**2 / freedom for part, freedom in parts if part)
+    error = math.sqrt(variance)
+    half, p = stats.t.ppf(0.975, freedom) * error, 2 * stats.t.sf(abs(mean) / error, freedom)
+    return Difference(mean, float(half), float(p))
 
 
 def half_sampling_interval(

@@ -5,7 +5,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -132,7 +132,7 @@ class Run:
             return None
         return Ended(ckpt.config, ckpt.progress["best_val_nll"])
 
-    @property
+    @cached_property
     def wanted(self) -> dict[str, Any]:
         return vars(TrainConfig.read(list(self.arguments)))
 

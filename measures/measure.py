@@ -5,6 +5,7 @@ under one measure. A row is kept as long as it is `unchanged`; there is no other
 """
 
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from evaluation.settings import other_settings
 from evaluation.spent import spent
 from measures.store import Row, Store
 from measures.views import View
-from runtime.checkpoint import Checkpoint, Degenerate, open_checkpoint, weights_digest
+from runtime.checkpoint import Checkpoint, Degenerate, load, open_checkpoint, weights_digest
 from runtime.configurator import completed
 from runtime.errors import UserError, reading
 from runtime.files import beside
@@ -97,8 +98,15 @@ class NamedRun(NamedTuple):
     ckpt: Checkpoint  # without its weights
 
     def identity(self) -> Row:
+        """As the run is on disk now. UserError if it is not what the table was begun with: all that was
+        checked is of that."""
         weights = {"weights_sha256": weights_digest(self.ckpt.path)}
-        return weights if self.ckpt.foreign else {**weights, "training": training_of(self.ckpt.config)}
+        if self.ckpt.foreign:
+            return weights
+        now = load(self.ckpt.path, weights=False, run=True, classifier=True)
+        if (now.config, now.progress) != (self.ckpt.config, self.ckpt.progress):
+            raise UserError(f"{self.path} has changed since this table was begun: begin it again")
+        return {**weights, "training": training_of(now.config)}
 
     def facts(self) -> Row:
         """A run that train.py made of config files knows its row and its overlay; another is its own row."""
@@ -208,6 +216,8 @@ def measure_runs(
                 row |= session.numbers(subject)
             except Degenerate as error:
                 row["problem"] = error.reason
+            if subject.identity() != identity:
+                raise UserError(f"{subject.name} has changed while it was measured: the same command goes on")
             store.put([row])
         out.append(row)
     return [*out, *references]
@@ -248,7 +258,8 @@ def show(measure: Measure, store: Store, rows: list[Row], out: Path) -> None:
     with reading(store.path or out):
         made = measure.view(rows)
         files = measure.draw(rows, out) if store.path else []
-    print(made.markdown, *left_out(store, measure), *files, sep="\n")
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    print(made.fitting(width).markdown, *left_out(store, measure), *files, sep="\n")
     if store.path:
         made.write(out)
 

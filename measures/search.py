@@ -30,13 +30,13 @@ from measures.views import Grid, View
 from runtime.errors import UserError, reading
 from runtime.places import find
 from runtime.provenance import commit
+from runtime.values import Space
 from runtime.workers import train_all
 
 if TYPE_CHECKING:  # see figures.pyplot
     from matplotlib.figure import Figure
 
 Point = dict[str, float]  # setting -> value
-Space = dict[str, list[float]]  # setting -> [lowest, highest]
 NAME, DEFINITION = "search", 1
 FIELDS: dict[str, type | UnionType] = {"row": str, "trial": int, "point": dict, "nll": float | int}
 FIELDS |= {"diverged": bool, "vocab_size": int, "training": dict}
@@ -173,6 +173,12 @@ def search_error(values: Sequence[float]) -> float:
 
 
 WIDER = 1.5
+
+
+def search_errors(trials: list[Row]) -> dict[str, tuple[float, int]]:
+    """(standard error, degrees of freedom) of each row's search, in nats."""
+    each = {row: losses(trials_of(trials, row)) for row in dict.fromkeys(t["row"] for t in trials)}
+    return {row: (search_error(values), len(values) - 1) for row, values in each.items()}
 
 
 def bootstrap_error(values: Sequence[float]) -> float:
@@ -470,11 +476,11 @@ class Search:
             )
 
 
-def check_space(space: dict) -> None:
+def check_space(space: Space) -> None:
     """UserError naming what cannot be searched."""
     if not space:
         raise UserError("space = {}: give a setting to search, such as learning_rate = [1e-3, 8e-3]")
-    check_limits("space", space)
+    check_keys("space", space)
 
 
 def check_own_space(c: TableConfig) -> None:
@@ -482,20 +488,15 @@ def check_own_space(c: TableConfig) -> None:
     for name, space in c.own_space.items():
         if not c.config and not find(f"config/{name}.py").is_file():
             raise UserError(f"own_space: there is no row {name!r}, that is no config/{name}.py")
-        if not isinstance(space, dict):
-            raise UserError(f"own_space: {name} = {space!r}: give a dict such as {{'head_args.m': [0.1, 1]}}")
-        check_limits(f"own_space of {name}", space)
+        check_keys(f"own_space of {name}", space)
         if twice := space.keys() & c.space.keys():
             raise UserError(f"own_space of {name}: {min(twice)!r} is in the space of all rows")
 
 
-def check_limits(where: str, space: dict) -> None:
-    """UserError naming what is no float of train.py, or entry of a dict of it, or has no range."""
+def check_keys(where: str, space: Space) -> None:
+    """UserError naming what is no float of train.py, or entry of a dict of it."""
     defaults = vars(TrainConfig())
-    for key, limits in space.items():
+    for key in space:
         name, _, entry = key.partition(".")
         if not isinstance(defaults.get(name), dict if entry else float):
             raise UserError(f"{where}: {key!r} is no setting of train.py that is a float")
-        numeric = isinstance(limits, (list, tuple)) and all(type(v) in (int, float) for v in limits)
-        if not numeric or len(limits) != 2 or not 0 < limits[0] < limits[1] < float("inf"):
-            raise UserError(f"{where}: {key} = {limits!r}: give [lowest, highest], both above 0")

@@ -138,7 +138,8 @@ def parsed(line: str, where: str) -> Row:
 def checked(row: Row) -> Row:
     """`row`. KeyError, TypeError or ValueError if it can be no row of ours."""
     kinds = {"measure": str, "settings": dict, "definition": int}
-    check_fields(row, kinds | ({"training": dict} if "training" in row else {}))
+    optional = {"training": dict, "problem": str}
+    check_fields(row, kinds | {key: kind for key, kind in optional.items() if key in row})
     check_name(row["name"]) if row.get("reference") else check_row_name(row["name"])  # files have these names
     return row
 

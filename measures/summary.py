@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from config.defaults import TrainConfig
-from evaluation.statistics import ALPHA, best_group, paired_p, student_interval
+from evaluation.statistics import ALPHA, Difference, best_group, difference, paired_p, student_interval
 from measures.columns import Column
 from measures.store import Row
 from runtime.configurator import completed
@@ -120,6 +120,21 @@ def differences(runs: Runs, base: Runs, columns: Columns) -> dict[str, float]:
             out[key + "_diff"] = float(np.mean(values))
             out[key + "_diff_ci"] = student_interval(values)
     return out
+
+
+def ratios(rows: list[Row], errors: dict[str, tuple[float, int]]) -> dict[str, Difference]:
+    """The logarithm of each row's perplexity over the first row's, by seed; its interval contains the
+    `errors` of both searches (measures/search.py). Lowest first. {} where no row has a perplexity."""
+    groups = {
+        name: {r["seed"]: r for r in runs if "problem" not in r} for name, runs in grouped(rows).items()
+    }
+    key, base = quality_of(rows), next(iter(groups), "")
+    out = {}
+    for name, runs in groups.items() if key else ():
+        pairs = [math.log(runs[seed][key] / groups[base][seed][key]) for seed in runs if seed in groups[base]]
+        if name != base and pairs:
+            out[name] = difference(pairs, *(errors[row] for row in (name, base) if row in errors))
+    return dict(sorted(out.items(), key=lambda item: item[1].mean))
 
 
 # -----------------------------------------------------------------------------

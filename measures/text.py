@@ -14,14 +14,15 @@ from evaluation import figures
 from evaluation.decoding import drawn_by
 from evaluation.scorer import MAUVE, Judge, open_scorer, scorer_digest
 from evaluation.settings import EvaluationConfig, PaperConfig, Settings, settings
-from evaluation.statistics import LEAST_SEEDS
+from evaluation.statistics import LEAST_SEEDS, holm
 from evaluation.texts import cut, decode, measured, text_metrics
 from measures.checks import check_planned, check_text
 from measures.columns import ALL, PAPER, Column, shown
 from measures.jobs import data_of
 from measures.measure import Measure, NamedRun, Session, Subject
+from measures.search import search_errors
 from measures.store import Row
-from measures.summary import has_seeds, quality_of, summarise
+from measures.summary import grouped, has_seeds, quality_of, ratios, summarise
 from measures.text_files import Texts, apart, fitting
 from measures.text_numbers import (
     model_numbers,
@@ -80,8 +81,10 @@ class TextSession(Session):
         check_place(c)
         self.judge: Judge | None = None
         if c.scorer:
-            others = partial(other_texts, self.data, self.s)
-            self.judge = Judge(open_scorer(c.scorer, self.device), self.s.scorer, self.s.words, others)
+            scorer, others = open_scorer(c.scorer, self.device), partial(other_texts, self.data, self.s)
+            for text in (*self.data.prompt_texts, *decode(self.data.tokenizer, *self.data.prompts, self.s)):
+                scorer.encode(text)  # UserError if it cannot, before any text is drawn
+            self.judge = Judge(scorer, self.s.scorer, self.s.words, others)
             if self.judge.human is None:
                 print(f"MAUVE is left out: pip install {MAUVE}, and run this again", file=sys.stderr)
 
@@ -174,6 +177,28 @@ class TextMeasure(Measure):
 
 # -----------------------------------------------------------------------------
 # Views
+
+
+def ratios_view(rows: list[Row], trials: list[Row]) -> View:
+    """Each row's perplexity over the first row's, lowest first; what is apart after Holm's correction. Empty
+    where no row has one."""
+    each = ratios(rows, search_errors(trials))
+    apart = holm({name: d.p for name, d in each.items() if not math.isnan(d.p)})
+    lines = []
+    for name, d in each.items():
+        ends = [f"{math.exp(x):.3f}" for x in (d.mean, d.mean - d.half, d.mean + d.half)]
+        side = "ahead" if d.mean < 0 else "behind"
+        lines.append([name, *ends, f"{d.p:.2g}", side if name in apart else "-"])
+    note = RATIOS.format(key=quality_of(rows), first=next(iter(grouped(rows)), ""))
+    return View([Grid(["", "ratio", "from", "to", "p", "Holm"], lines, "numbers"), note] if each else [])
+
+
+RATIOS = (
+    "{key} over that of {first}, a geometric mean over common seeds, and its 95% interval: Student's t with "
+    "the degrees of freedom of Welch and Satterthwaite, of the spread over seeds and of the error of both "
+    "searches (bench/search_error.py). p: two-sided, of no difference. Holm: what is ahead or behind after "
+    "the correction for all rows, alpha .05."
+)
 
 MAIN = ("kl_truth_model", "ppl_eps"), ("self_bleu",)  # of each the first that there is: shown seed by seed
 

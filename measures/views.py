@@ -117,6 +117,12 @@ class Grid(NamedTuple):
         rule = bars(["-" * width[0], *("-" * (w - 1) + ":" for w in width[1:])])
         return "\n".join([bars(self.head), rule, *map(bars, self.lines)])
 
+    @property
+    def turned(self) -> "Grid":
+        """The same table with a line for each column."""
+        (_, *names), *columns = zip(self.head, *self.lines)
+        return self._replace(head=["", *names], lines=[[*column] for column in columns])
+
 
 class View(NamedTuple):
     """A table as it is read: by people, and by a spreadsheet."""
@@ -132,6 +138,15 @@ class View(NamedTuple):
             for p in self.parts
         ]
         return "\n\n".join(text for text in texts if text) + "\n"
+
+    def fitting(self, width: int) -> "View":
+        """The view, each table that is wider than so many characters on its side if that is narrower."""
+
+        def fitting(grid: Grid) -> Grid:
+            wide, turned = (max(map(len, g.markdown.splitlines())) for g in (grid, grid.turned))
+            return grid.turned if wide > width and turned < wide else grid
+
+        return self._replace(parts=[fitting(p) if isinstance(p, Grid) else p for p in self.parts])
 
     @property
     def grids(self) -> list[Grid]:

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from model import TRUNKS, GPTConfig, LanguageModel, build, trunk_class, trunk_config
-from runtime.errors import UserError, reading
+from runtime.errors import InUse, UserError, reading
 from runtime.files import locked, read_json, sync_folder
 from runtime.gpt2 import read_gpt2
 from runtime.names import RowName, check_row_name
@@ -283,14 +283,14 @@ def weights_digest(path: Path) -> str:
 
 @contextlib.contextmanager
 def in_use(folder: Path) -> Iterator[None]:
-    """Holds `folder` for this process; UserError if another one holds it. The lock goes with the process,
+    """Holds `folder` for this process; InUse if another one holds it. The lock goes with the process,
     however it ends."""
     try:
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(locked(folder / ".lock", timeout=0))
             except filelock.Timeout:
-                raise UserError(
+                raise InUse(
                     f"the output folder {folder} is in use by another run: "
                     "wait for it or choose another --out_dir"
                 ) from None

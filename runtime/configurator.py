@@ -203,14 +203,17 @@ def quiet_imports() -> None:
 def cli(main: Callable[[list[str]], int | None]) -> Callable[[], None]:
     """Wraps a program's main(argv).
 
-    A user's mistake, or too little memory, is one line on stderr and exit code 2; TRACEBACK=1 shows where.
-    Ctrl-C is 130. A reader that has gone (`| head`) is 141, as of any Unix program.
+    A user's mistake, or too little memory, is one line on stderr and exit code 2; TRACEBACK=1 shows where. A
+    folder that another process writes is 75. Ctrl-C is 130, SIGTERM 143: what was begun is cleaned up. A
+    reader that has gone (`| head`) is 141, as of any Unix program.
     """
 
     @functools.wraps(main)
     def run() -> None:
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         for name in ("stdout", "stderr"):
             if getattr(sys, name) is None:  # closed (>&-): what is printed is dropped
                 setattr(sys, name, open(os.devnull, "w"))
@@ -235,7 +238,7 @@ def cli(main: Callable[[list[str]], int | None]) -> Callable[[], None]:
                 line = f"{line[: LINE // 2]} ... {line[-LINE // 2 :]}"
             program = f"nanoheads {Path(sys.argv[0]).stem}" if INSTALLED else Path(sys.argv[0]).name
             print(f"{program}: error: {line}", file=sys.stderr)
-            code = 2
+            code = getattr(e, "code", 2)
         try:
             sys.stdout.flush()
         except OSError:  # what is still to be written goes nowhere, or Python complains when it ends

@@ -15,6 +15,9 @@ NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "CUB
 # what a terminal obeys, but line ends and tabs; and halves of surrogate pairs, which UTF-8 cannot have
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
+# a terminal obeys them, and half of a surrogate pair cannot be written; line ends and tabs are not among them
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
 
 def printable(text: str) -> str:
     """`text` on one line, its control characters, and what else does not print, as escapes.
@@ -28,6 +31,14 @@ def printable(text: str) -> str:
 
 class UserError(ValueError):
     """Names the value that cannot be."""
+
+    code = 2  # of a command that ends with it
+
+
+class InUse(UserError):
+    """Another process holds what this one was to write: to be tried again later."""
+
+    code = 75  # EX_TEMPFAIL of sysexits.h
 
 
 @contextmanager

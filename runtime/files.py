@@ -1,7 +1,6 @@
 """Files that are whole or not there, and locks: against two processes, a kill or a full disk."""
 
 import errno
-import glob
 import json
 import os
 import secrets
@@ -34,22 +33,24 @@ def beside(out: Path, end: str) -> Path:
 def unfinished(path: Path) -> Path:
     """A new hidden name beside `path`, nobody else's, for what is to take the name `path`.
 
-    Removes what killed processes left there.
+    Removes what killed processes left in that folder.
     """
-    remove_leftovers(path.parent, path.name, STALE)
+    remove_leftovers(path.parent, STALE)
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
 
 
-def remove_leftovers(folder: Path, name: str = "*", age: float = 0) -> None:
-    """Removes what killed processes left of `name` in `folder`, if it is older than `age` seconds.
-
-    An age of 0 is for who holds the folder's lock.
-    """
-    pattern = name if name == "*" else glob.escape(name)
-    for old in folder.glob(f".{pattern}.{'[0-9a-f]' * 8}.tmp"):
-        with suppress(OSError):  # another process was faster
-            if time.time() - old.stat().st_mtime >= age:
+def remove_leftovers(folder: Path, age: float = 0) -> None:
+    """Removes what killed processes left in `folder`, if it is older than `age` seconds: unfinished files,
+    and locks that nobody holds. An age of 0 is for who holds the folder's lock."""
+    for old in (*folder.glob(f".*.{'[0-9a-f]' * 8}.tmp"), *folder.glob(".*lock")):
+        with suppress(OSError):  # another process was faster, or holds the lock
+            if time.time() - old.stat().st_mtime < age:
+                continue
+            if old.suffix == ".tmp":
                 shutil.rmtree(old) if old.is_dir() else old.unlink()
+            else:
+                with locked(old, timeout=0):
+                    pass
 
 
 @contextmanager
@@ -112,17 +113,19 @@ def lock_of(path: Path) -> Path:
 
 
 def check_writable(path: Path) -> None:
-    """OSError if no file of the name `path` can be written. Makes nothing.
+    """OSError if no file of the name `path` can be written. Makes its folder.
 
     It is called before the work whose result is to go there.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    folder = path.parent
-    while not folder.exists():  # it will be made in the nearest folder above that exists
-        folder = folder.parent
     try:
-        with tempfile.TemporaryFile(dir=folder):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            path.parent.stat()  # of a link to nowhere, or a loop of links, it says so
+            raise
+        with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
         error.filename = str(path)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
@@ -17,6 +18,7 @@ from runtime.device import get_device
 from runtime.errors import UserError
 
 T = TypeVar("T")
+LIFELINE = "NANOHEADS_LIFELINE"  # set: this process ends with its stdin, whose other end its table holds
 Handler = Callable[[int, FrameType | None], Any] | int | None  # as the signal module knows them
 
 
@@ -31,6 +33,18 @@ def on_stop(handler: Callable[[int, FrameType | None], None]) -> dict[signal.Sig
     for number in before:
         signal.signal(number, handler)
     return before
+
+
+def end_with_table() -> None:
+    """Lets this process save and end when the table that has started it is gone."""
+
+    def wait() -> None:
+        while os.read(0, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if os.environ.pop(LIFELINE, ""):
+        threading.Thread(target=wait, daemon=True).start()
 
 
 def torchrun() -> tuple[int, int]:

@@ -18,21 +18,33 @@ except ModuleNotFoundError:  # the first package that a command imports
 
 LARGEST = 1e30  # of a float: float32 holds it, and many times as much
 
+
+def _rising(limits: list[float]) -> list[float]:
+    if limits != sorted({*limits}):
+        raise ValueError("give [lowest, highest]")
+    return limits
+
+
 Text = Annotated[str, Field(description="not a path")]  # in a plain str "~/" is the home folder
 Positive = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Draws = Annotated[int, Field(ge=1, le=100)]  # of weights, each as large as the embedding
 AtLeast2 = Annotated[int, Field(ge=2)]
+AtMost100 = Annotated[int, Field(ge=1, le=100)]
 Share = Annotated[float, Field(ge=0, le=1)]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]  # a share that is not 0, such as top_p's mass
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # torch takes none from there on, numpy none below 0
+Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Limits = Annotated[list[Above0], Field(min_length=2, max_length=2), AfterValidator(_rising)]
+Space = dict[str, Limits]  # setting -> what is searched
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]  # of matrix products
 
 OUR_WORDS = {  # for pydantic's
     "Input should": "must",
     "greater than or equal to": "at least",
     "less than or equal to": "at most",
+    "Value error, ": "",
 }
 adapter = functools.cache(TypeAdapter)
 

@@ -1,21 +1,26 @@
 """Trainings as processes: some at a time, stopped together.
 
-Each holds a lock on its own folder (runtime/checkpoint.py), so that two processes never write one run.
+Each holds a lock on its own folder (runtime/checkpoint.py), so that two processes never write one run. A run
+that another table trains is waited for. A training ends with its table, however that ends: its stdin is a
+pipe, of which the table alone holds the other end.
 """
 
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Protocol, TypeVar
 
+from runtime.checkpoint import in_use
+from runtime.errors import InUse
 from runtime.places import CODE
-from runtime.processes import on_stop
+from runtime.processes import LIFELINE, on_stop
+
+STOPS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
 
 
 class Job(Protocol):
@@ -38,39 +43,8 @@ class TrainingsStopped(Exception):
     """A signal, its number in args, ended the trainings."""
 
 
-class Trainings:
-    """The processes that train now, and the signal that stopped them."""
-
-    def __init__(self) -> None:
-        self.running: set[subprocess.Popen] = set()
-        self.stopped = 0
-
-    def run(self, command: list[str], environment: dict[str, str]) -> int:
-        """The exit code of `command`."""
-        process = subprocess.Popen(command, env=environment)
-        self.running.add(process)
-        if self.stopped:  # by a signal that came just before
-            process.terminate()
-        code = process.wait()
-        self.running.discard(process)
-        return code
-
-    def stop(self, number: int, frame: FrameType | None) -> None:
-        """Answers a signal: every training saves and ends."""
-        self.stopped = self.stopped or number
-        for process in list(self.running):
-            process.terminate()
-
-
-@contextmanager
-def stopping(trainings: Trainings) -> Iterator[Trainings]:
-    """Within it a signal to stop goes to the trainings, too: SIGTERM reaches this process alone."""
-    before = on_stop(trainings.stop)
-    try:
-        yield trainings
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def start(command: list[str], environment: dict[str, str]) -> subprocess.Popen:
+    return subprocess.Popen(command, env=environment | {LIFELINE: "1"}, stdin=subprocess.PIPE)
 
 
 def ended_well(run: Job, code: int) -> bool:
@@ -87,29 +61,57 @@ def train_all(
 
     ChildProcessError naming those that failed, once the others are over; TrainingsStopped at a signal.
     """
-    todo = [r for r in runs if not r.finished]
+    waiting = [r for r in runs if not r.finished]
+    todo, named = len(waiting), set[Path]()
+    running: list[tuple[J, subprocess.Popen]] = []
     failed: list[str] = []
+    signals: list[int] = []
     threads = max(1, (os.cpu_count() or 1) // at_a_time)
     environment = ({"OMP_NUM_THREADS": str(threads)} if at_a_time > 1 else {}) | os.environ
 
-    def train(number: int, run: J) -> None:
-        if trainings.stopped or (failed and not go_on):
-            return
-        resume = ["--resume"] if run.started else []
-        command = [sys.executable, str(CODE / "train.py"), *run.arguments, *resume, "--log_interval=50"]
-        print(f"{run.out.name} ({number} of {len(todo)} to do)", flush=True)
-        code = trainings.run(command, environment)
-        by_signal = -code if code < 0 else code - 128
-        if by_signal in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
-            trainings.stopped = trainings.stopped or by_signal
-        elif not ended(run, code):
-            failed.append(run.out.name)
+    def stop(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
+        for _, process in running:
+            process.terminate()  # it saves, then ends
 
-    with stopping(Trainings()) as trainings, ThreadPoolExecutor(at_a_time) as pool:
-        each = map if at_a_time == 1 else pool.map  # an error ends `map`, but not the pool's queue
-        list(each(train, range(1, len(todo) + 1), todo))
-    if trainings.stopped:
-        raise TrainingsStopped(trainings.stopped)
+    before = on_stop(stop)
+    try:
+        while running or (waiting and not signals and (go_on or not failed)):
+            for run in list(waiting):
+                if len(running) == at_a_time or signals or (failed and not go_on):
+                    break
+                try:
+                    with in_use(run.out):
+                        over, resume = run.finished, ["--resume"] if run.started else []
+                except InUse:
+                    if run.out not in named:
+                        print(f"{run.out.name} is in use by another run: waiting for it", flush=True)
+                    named.add(run.out)
+                    continue
+                waiting.remove(run)
+                if over and ended(run, 0):  # another table has trained it
+                    continue
+                print(f"{run.out.name} ({todo - len(waiting)} of {todo} to do)", flush=True)
+                command = [sys.executable, str(CODE / "train.py"), *run.arguments, *resume]
+                running.append((run, start([*command, "--log_interval=50"], environment)))
+                if signals:  # one that came just before
+                    running[-1][1].terminate()
+            for run, process in [each for each in running if each[1].poll() is not None]:
+                running.remove((run, process))
+                code = process.returncode
+                by_signal = -code if code < 0 else code - 128
+                if code == InUse.code:  # another table was faster
+                    waiting.insert(0, run)
+                elif by_signal in STOPS:
+                    signals.append(by_signal)
+                elif not ended(run, code):
+                    failed.append(run.out.name)
+            time.sleep(0.05)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if signals:
+        raise TrainingsStopped(signals[0])
     if failed:
         names = ", ".join(failed)
         raise ChildProcessError(

@@ -12,6 +12,7 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -144,6 +145,11 @@ def trainer(token_folder, monkeypatch):
         return made
 
     return make
+
+
+def over(code: int) -> SimpleNamespace:
+    """A process that has ended."""
+    return SimpleNamespace(returncode=code, poll=lambda: code, terminate=lambda: None)
 
 
 @pytest.fixture

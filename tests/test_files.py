@@ -71,11 +71,16 @@ with files.replacing(pathlib.Path(sys.argv[1])) as f:
     old = time.time() - STALE - 1
     for p in (tmp_path / left, other):
         os.utime(p, (old, old))
-    with replacing(path):
-        pass
-    assert set(names(tmp_path)) == {"x.json", other.name}  # another file's is that one's
-    remove_leftovers(tmp_path)
-    assert names(tmp_path) == ["x.json"]
+    for name in (".free.lock", ".new.lock", ".lock"):
+        (tmp_path / name).touch()
+    with locked(tmp_path / ".lock"):
+        for name in (".free.lock", ".lock"):
+            os.utime(tmp_path / name, (old, old))
+        with replacing(path):  # an hour later, whatever they are of
+            pass
+        assert names(tmp_path) == [".lock", ".new.lock", "x.json"]
+        remove_leftovers(tmp_path)  # by who holds the folder's lock
+        assert names(tmp_path) == [".lock", "x.json"]
 
 
 def test_no_update_is_lost(tmp_path):
@@ -123,10 +128,14 @@ with files.locked(pathlib.Path(sys.argv[1])):
 
 def test_what_cannot_be_written_is_found_before(tmp_path):
     (tmp_path / "file").touch()
+    (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
     check_writable(tmp_path / "new" / "folder" / "x.json")
     check_writable(tmp_path / "file")
-    for path in (tmp_path / "file" / "x.json", tmp_path / "file" / "a" / "x.json", tmp_path):
+    for folder in ("file", "file/a", "broken", "broken/a", "loop", "loop/a"):
         with pytest.raises(OSError) as e:
-            check_writable(path)
-        assert e.value.filename == str(path) and e.value.strerror
-    assert names(tmp_path) == ["file"]
+            check_writable(tmp_path / folder / "x.json")
+        assert e.value.filename == str(tmp_path / folder / "x.json") and e.value.strerror
+    with pytest.raises(IsADirectoryError):
+        check_writable(tmp_path)
+    assert names(tmp_path) == ["broken", "file", "loop", "new"]

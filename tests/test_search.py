@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, train_in_process
+from conftest import TINY, over, train_in_process
 
 import heads
 import table
@@ -139,12 +139,13 @@ def test_a_point_at_the_edge_stays_in_the_space():
         (dict(flags="--teacher={first}"), "{first} and {gain} stand in the flags of rows alone"),
         (dict(space={}), "give a setting to search"),
         (dict(space={"n_layer": [1, 2]}), "no setting of train.py that is a float"),
-        (dict(space={"gain": [2, 1]}), r"gain = \[2, 1\]: give \[lowest, highest\]"),
-        (dict(space={"gain": [0, 1]}), r"gain = \[0, 1\]"),
-        (dict(space={"gain": 3}), "gain = 3"),
+        (dict(space={"gain": [2, 1]}), "space = .*gain"),
+        (dict(space={"gain": [0, 1]}), "space = .*gain"),
+        (dict(space={"gain": 3}), "space = .*gain"),
+        (dict(space={1: [1, 2]}), "space = "),
         (dict(flags="--no_such=1"), "no_such"),
         (dict(own_space={"am_sofmax": {}}), "there is no row 'am_sofmax'"),
-        (dict(own_space={"am_softmax": 3}), "am_softmax = 3: give a dict"),
+        (dict(own_space={"am_softmax": 3}), "own_space = .*am_softmax"),
         (dict(own_space={"am_softmax": {"head_args": [1, 2]}}), "'head_args' is no setting"),
         (dict(own_space={"am_softmax": {"gain": [1, 2]}}), "in the space of all rows"),
     ],
@@ -246,12 +247,12 @@ def start(token_folder, tmp_path, monkeypatch):
     """
     trained = []
 
-    def fake_train(self, command, environment):
+    def fake_train(command, environment):
         config = TrainConfig.read(command[2:])
         trained.append(config.name)
-        return train_in_process(config, token_folder)
+        return over(train_in_process(config, token_folder))
 
-    monkeypatch.setattr(workers.Trainings, "run", fake_train)
+    monkeypatch.setattr(workers, "start", fake_train)
     monkeypatch.setattr("measures.jobs.prepared", lambda *_: token_folder)
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "config", "config")
@@ -306,13 +307,13 @@ def test_a_whole_search_and_on(start, monkeypatch, capsys, tmp_path):
 
 
 def test_a_stopped_search_goes_on(start, monkeypatch, capsys):
-    inner, codes = workers.Trainings.run, [143]
+    inner, codes = workers.start, [143]
 
-    def run(self, command, environment):
+    def run(command, environment):
         at_first = codes and "--name=baseline-mini-1-t01" in command
-        return codes.pop() if at_first else inner(self, command, environment)
+        return over(codes.pop()) if at_first else inner(command, environment)
 
-    monkeypatch.setattr(workers.Trainings, "run", run)
+    monkeypatch.setattr(workers, "start", run)
     assert start("--search") == 143 and start.trained == ["baseline-mini-1-t00"] == list(trials())
     assert "run it again to go on" in capsys.readouterr().err
     assert start("--search") == 0 and len(start.trained) == len(trials()) == 4
@@ -368,7 +369,7 @@ def test_a_trial_that_diverges_is_a_result_and_a_mistake_is_none(start, monkeypa
     assert start("--search", rows=["baseline"]) == 0 and len(start.trained) == 2
     Path("results/mini.jsonl").unlink()
     assert start("--search", rows=["baseline"]) == 0 and len(start.trained) == 2  # the folder says so
-    monkeypatch.setattr(workers.Trainings, "run", lambda *_: 2)
+    monkeypatch.setattr(workers, "start", lambda *_: over(2))
     with pytest.raises(ChildProcessError, match=r"^smooth_gpt-mini-1-t00 failed"):  # and no other one begins
         start("--search")
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import TINY, train_in_process
+from conftest import TINY, over, train_in_process
 from safetensors.torch import load_file, save_file
 
 import heads
@@ -28,6 +28,7 @@ from measures.store import Store
 from measures.text import TextMeasure
 from runtime import checkpoint, workers
 from runtime.configurator import configure
+from runtime.errors import InUse
 from table import TableConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -203,12 +204,12 @@ def whole(token_folder, tmp_path, monkeypatch):
     """
     trained = []
 
-    def fake_train(self, command, environment):
+    def fake_train(command, environment):
         arguments = command[2:]
         trained.append(arguments)
-        return train_in_process(TrainConfig.read(list(arguments)), token_folder)
+        return over(train_in_process(TrainConfig.read(list(arguments)), token_folder))
 
-    monkeypatch.setattr(workers.Trainings, "run", fake_train)
+    monkeypatch.setattr(workers, "start", fake_train)
     monkeypatch.setattr("measures.jobs.prepared", lambda *_: token_folder)
     monkeypatch.chdir(tmp_path)
     Path("config").mkdir()
@@ -374,15 +375,15 @@ def test_a_source_that_is_trained_anew_decides_what_is_kept(whole, monkeypatch):
     three = ["baseline", *(f"{head} --init_from={{first}}" for head in ("stop_gradient", "smooth_gpt"))]
     assert make(rows=three[:2], seeds=[1]) == 0 and len(trained) == 2
     shutil.rmtree("out")
-    inner = workers.Trainings.run
+    inner = workers.start
 
-    def on_another_machine(self, command, environment):
-        code = inner(self, command, environment)
+    def on_another_machine(command, environment):
+        process = inner(command, environment)
         if "--name=baseline-tinytable-1" in command:
             scaled(Path("out/baseline-tinytable-1/last"), 1.01)
-        return code
+        return process
 
-    monkeypatch.setattr(workers.Trainings, "run", on_another_machine)
+    monkeypatch.setattr(workers, "start", on_another_machine)
     assert make(rows=three, seeds=[1]) == 0 and len(trained) == 5
     weights = [
         rows()[f"{head}-tinytable-1"]["training"]["init_weights"] for head in ("stop_gradient", "smooth_gpt")
@@ -392,13 +393,13 @@ def test_a_source_that_is_trained_anew_decides_what_is_kept(whole, monkeypatch):
 
 def test_a_failed_run_is_named_and_a_stopped_table_goes_on(whole, monkeypatch, capsys):
     make, trained, folder = whole
-    inner, codes = workers.Trainings.run, [1, 143]
+    inner, codes = workers.start, [1, 143]
 
-    def run(self, command, environment):
+    def run(command, environment):
         at_first = codes and "--name=baseline-tinytable-1" in command
-        return codes.pop(0) if at_first else inner(self, command, environment)
+        return over(codes.pop(0)) if at_first else inner(command, environment)
 
-    monkeypatch.setattr(workers.Trainings, "run", run)
+    monkeypatch.setattr(workers, "start", run)
     with pytest.raises(ChildProcessError, match="baseline-tinytable-1 failed"):
         make()
     assert Path("out/baseline-tinytable-2/last").is_dir() and not Path("results/mini.md").exists()
@@ -496,7 +497,7 @@ def test_what_cannot_be_is_found_before_any_training(whole, tmp_path, monkeypatc
     Path("file").touch()
     with pytest.raises(OSError):
         make(results="file")
-    Path("results").mkdir()
+    Path("results").mkdir(exist_ok=True)
     Path("results/mini.jsonl").write_text('{"measure": "text"}\n')
     with pytest.raises(ValueError, match="mini.jsonl is not a file of rows of this program"):
         make()
@@ -529,25 +530,37 @@ def test_texts_go_nowhere_through_a_link(whole):
     assert not trained and not list(Path("elsewhere").iterdir())
 
 
-def test_a_run_that_another_process_trains_is_named_and_not_waited_for(whole, monkeypatch):
+def test_a_run_that_another_process_trains_is_waited_for(whole, token_folder, capsys):
+    """And is not trained again, if that one has finished it."""
     make, trained, folder = whole
-    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waits for another process"))
-    real = workers.Trainings.run
-
-    def refused(self, command, environment):
-        """The exit code, as of a process of its own."""
-        try:
-            return real(self, command, environment)
-        except ValueError as e:
-            assert "is in use by another run" in str(e)
-            return 2
-
-    monkeypatch.setattr(workers.Trainings, "run", refused)
+    assert make(rows=["baseline"]) == 0 and len(trained) == 2
+    shutil.move("out", "there")
+    shutil.rmtree("results")
     held = Path("out/baseline-tinytable-1")
-    with checkpoint.in_use(held), pytest.raises(ChildProcessError, match="^baseline-tinytable-1 failed"):
-        make(rows=["baseline"])
-    assert len(trained) == 2 and not (held / "last").exists()
+
+    def train_it():
+        with checkpoint.in_use(held):
+            begun.set()
+            while "baseline-tinytable-1 is in use" not in (said := capsys.readouterr().out):
+                printed.append(said)
+                time.sleep(0.01)
+            shutil.copytree("there/baseline-tinytable-1", held, dirs_exist_ok=True)
+
+    begun, printed = threading.Event(), []
+    thread = threading.Thread(target=train_it)
+    thread.start()
+    begun.wait()
     assert make(rows=["baseline"]) == 0 and len(trained) == 3
+    thread.join()
+    assert "baseline-tinytable-2 (1 of 2 to do)" in "".join(printed)  # meanwhile, the other one
+
+
+def test_a_training_that_finds_its_folder_in_use_is_tried_again(whole, monkeypatch):
+    """Another table was faster."""
+    make, trained, folder = whole
+    inner, codes = workers.start, [InUse.code]
+    monkeypatch.setattr(workers, "start", lambda *job: over(codes.pop()) if codes else inner(*job))
+    assert make(rows=["baseline"]) == 0 and len(trained) == 2
 
 
 @pytest.mark.parametrize(
@@ -565,9 +578,9 @@ def test_a_signal_stops_the_trainings_and_waits_for_them(tmp_path, monkeypatch, 
     program = [sys.executable, "-c", code]
     environments = []
 
-    def popen(command, env):
+    def popen(command, env, stdin):
         environments.append(env)
-        return real([*program, command[2]], env=env)
+        return real([*program, command[2]], env=env, stdin=stdin)
 
     monkeypatch.setattr(workers.subprocess, "Popen", popen)
 
