@@ -28,6 +28,8 @@ class Tokenizer(Protocol):
 
     @property
     def fingerprint(self) -> str: ...  # equal if and only if the tokenizers are
+    @property
+    def end_id(self) -> int | None: ...  # of the token that ends a text, which no text is encoded with
     def encode(self, text: str) -> list[int]: ...
     def encode_each(self, texts: list[str]) -> np.ndarray: ...
     def decode(self, ids: Iterable[int]) -> str: ...
@@ -67,6 +69,10 @@ class GPT2Tokenizer:
 
     def save(self, folder: str | Path) -> None:
         """Writes nothing: everybody has GPT-2's files, or can have them."""
+
+    @property
+    def end_id(self) -> int:
+        return self._encoding.eot_token
 
     @property
     def end(self) -> str:
@@ -120,6 +126,10 @@ class SavedTokenizer:
         if "merges" in model:
             content.append(model["merges"])
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    @property
+    def end_id(self) -> int | None:
+        return self.model.token_to_id("<|endoftext|>")
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`."""

@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -137,6 +138,11 @@ def read_bytes(path: Path) -> bytes:
     if len(content) > LARGEST:
         raise UserError(f"{path} holds more than {LARGEST:,} bytes")
     return content
+
+
+def for_screen(text: str) -> str:
+    """`text`; where standard output is a terminal, with the characters escaped that it would obey."""
+    return CONTROL.sub(lambda c: ascii(c[0])[1:-1], text) if sys.stdout.isatty() else text
 
 
 def real_path(path: str) -> Path:

@@ -23,7 +23,7 @@ from measures.text_numbers import open_all
 from runtime.configurator import configure
 from runtime.errors import UserError
 
-SMALL = ["--texts=6", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--values", "0.5,1.0"]
+SMALL = ["--texts=6", "--prompt_tokens=4", "--new_tokens=12", "--words=4", "--device=cpu", "--values", "0.5,1.0"]
 
 
 # ---- the frontier
