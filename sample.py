@@ -37,6 +37,7 @@ class SampleConfig(Penalties, Decoding):
     prompts: str = ""               # a file with one prompt a line, instead of --prompt
     num_samples: Positive = 1       # texts for each prompt
     length: Positive = 200          # new tokens of each text
+    stop: Text = ""                 # a text ends before this, if it comes; and at an end-of-text token
     seed: Seed = 1337               # of the text; with the run's own, of Bayesian weights
     samples: Positive = 8           # weight draws of a Bayesian projection, kept for the whole run
     uncertainty: bool = False       # total, aleatoric and epistemic, of each token, in nats
@@ -114,7 +115,7 @@ class SampleConfig(Penalties, Decoding):
 
     def check_filled(self) -> None:
         """UserError for what only text from left to right has."""
-        for key in ("uncertainty", "show", "no_cache", *penalties_in_use(self)):
+        for key in ("stop", "uncertainty", "show", "no_cache", *penalties_in_use(self)):
             if getattr(self, key):
                 raise UserError(
                     f"--{key} is for text from left to right: leave it out where gaps are filled in"
@@ -153,26 +154,32 @@ from model import LanguageModel
 from runtime.checkpoint import Checkpoint, Degenerate, load_model
 from runtime.configurator import cli
 from runtime.device import Precision, autocast, float64_device, get_device, get_dtype, settle_dtype
-from runtime.files import read_text
+from runtime.files import for_screen, read_text
+
+
+def written(tokenizer: Tokenizer, prompt: list[int], new: list[int], stop: str) -> tuple[str, bool]:
+    """The prompt and its continuation, up to an end-of-text token or `stop`; whether it ends with one."""
+    ends = tokenizer.end_id in new
+    if ends:
+        new = new[: new.index(tokenizer.end_id)]
+    text = tokenizer.decode(prompt + new)
+    at = text.find(stop, len(tokenizer.decode(prompt))) if stop else -1
+    return (text, ends) if at < 0 else (text[:at], True)
 
 
 class Stream:
-    """Prints ids as they come: only the text that further ids can no longer change.
+    """Prints a text as it comes: only what further ids can no longer change. A character may take several
+    tokens, and so may `held`, the text that is not to be printed."""
 
-    A character may take several tokens.
-    """
+    def __init__(self, held: str):
+        self.held, self.shown = len(held), 0
 
-    def __init__(self, tokenizer: Tokenizer):
-        self.tokenizer, self.shown = tokenizer, 0
-        self.ids: list[int] = []
-
-    def add(self, token: int, last: bool = False) -> None:
-        self.ids.append(token)
-        text = self.tokenizer.decode(self.ids)
+    def show(self, text: str, last: bool) -> None:
         if last or not text.endswith("\ufffd"):
-            sys.stdout.write(text[self.shown :])
+            end = len(text) if last else max(self.shown, len(text) - self.held)
+            sys.stdout.write(for_screen(text[self.shown : end]))
             sys.stdout.flush()
-            self.shown = len(text)
+            self.shown = end
 
 
 def read_prompts(prompt: str, file: str) -> list[str]:
@@ -231,15 +238,14 @@ def main(c: SampleConfig) -> int:
     draws = weight_draws(model, ckpt.config, c.samples, c.seed, dtype.name)
     introduce(c, ckpt, dtype, draws)
     generator = torch.Generator(float64_device(device)).manual_seed(c.seed)
-    began = time.perf_counter()
+    began, n = time.perf_counter(), 0
     try:
         for i, ids in enumerate(prompts):
             title = f"prompt {i + 1}" if len(prompts) > 1 else ""
             prompt = torch.tensor([ids] * c.num_samples, device=device)
-            write_samples(c, model, tokenizer, prompt, draws, generator, dtype.name, title)
+            n += write_samples(c, model, tokenizer, prompt, draws, generator, dtype.name, title)
     except Degenerate as e:
         raise Degenerate(e.reason, ckpt.path) from None
-    n = c.length * c.num_samples * len(prompts)
     print(f"{n} tokens, {n / (time.perf_counter() - began):,.0f} tokens/s", file=sys.stderr)
     return 0
 
@@ -253,33 +259,36 @@ def write_samples(
     generator: torch.Generator,
     dtype: str,
     title: str,
-) -> None:
-    """All samples of one prompt (num_samples, P): streamed if there is one, in turn if there are several."""
+) -> int:
+    """All samples of one prompt (num_samples, P): streamed if there is one, in turn if there are several.
+    How many tokens were drawn."""
     ids = prompt[0].tolist()
-    stream = Stream(tokenizer) if c.num_samples == 1 else None
+    stream = Stream(c.stop) if c.num_samples == 1 else None
     if title and stream:
         print(f"--- {title}")
-    if stream:
-        for token in ids:
-            stream.add(token)
+    texts: list[list[int]] = [[] for _ in range(c.num_samples)]
     how: dict[str, Any] = {"generator": generator, "cached": not c.no_cache, "dtype": dtype, "penalties": c}
-    columns, unsure, levels = [], [], []
+    unsure, levels = [], []
     for n, (token, hidden) in enumerate(generate(model, prompt, c.length, draws, c, **how)):
-        columns.append(token)
-        if stream:
-            stream.add(int(token), last=n == c.length - 1)
+        for text, i in zip(texts, token.tolist()):
+            text.append(i)
         if c.uncertainty:
             with autocast(prompt.device, dtype):
                 unsure.append(torch.stack(entropies(model, hidden, draws), 1))  # (B, 3)
         if c.show:
             with autocast(prompt.device, dtype):
                 levels.append(colour_levels(model.head.log_probs(hidden, draws), token, c))  # (B, 2)
-    texts = torch.stack(columns, 1).tolist()  # (B, length)
+        sofar, ended = written(tokenizer, ids, texts[0], c.stop)
+        if stream:
+            stream.show(sofar, last=ended or n == c.length - 1)
+        if ended and all(written(tokenizer, ids, new, c.stop)[1] for new in texts):
+            break
     for b, new in enumerate(texts):
         if stream:
             print()
         else:
-            print(f"--- {title + ', ' if title else ''}sample {b + 1}\n{tokenizer.decode(ids + new)}")
+            text, _ = written(tokenizer, ids, new, c.stop)
+            print(f"--- {title + ', ' if title else ''}sample {b + 1}\n{for_screen(text)}")
         if c.uncertainty:
             write_uncertainty(tokenizer, new, [u[b].tolist() for u in unsure])
         if c.show:
@@ -287,6 +296,7 @@ def write_samples(
             for caption, of_text in zip(titles, torch.stack(levels)[:, b].T.tolist()):
                 level = [0] * len(ids) + of_text
                 print(f"[{caption}]\n{gaps.coloured(ids + new, level, tokenizer, len(gaps.COLOURS))}")
+    return sum(map(len, texts))
 
 
 def colour_levels(log_p: Tensor, token: Tensor, c: Decoding) -> Tensor:
@@ -395,7 +405,7 @@ def fill(
             screen = Screen(tokenizer) if c.num_samples == 1 and sys.stdout.isatty() else None
             filled = sampler(conditionals, generator=generator, watch=screen or unwatched)
             for b, row in enumerate(filled.text.tolist() if not screen else []):
-                print(f"--- sample {b + 1}\n" * (c.num_samples > 1) + tokenizer.decode(row))
+                print(f"--- sample {b + 1}\n" * (c.num_samples > 1) + for_screen(tokenizer.decode(row)))
             if c.save:
                 pieces = gaps.pieces(filled.text[0].tolist(), filled.rank[0].tolist(), tokenizer)
                 show_files(gaps.save_filled(pieces, c.save))

@@ -29,6 +29,8 @@ class Tokenizer(Protocol):
 
     @property
     def fingerprint(self) -> str: ...  # equal if and only if the tokenizers are
+    @property
+    def end_id(self) -> int | None: ...  # of the token that ends a text, which no text is encoded with
     def encode(self, text: str) -> list[int]: ...
     def encode_each(self, texts: list[str]) -> np.ndarray: ...
     def decode(self, ids: Iterable[int]) -> str: ...
@@ -75,6 +77,10 @@ class GPT2Tokenizer:
 
     def save(self, folder: str | Path) -> None:
         """Writes nothing: everybody has GPT-2's files, or can have them."""
+
+    @property
+    def end_id(self) -> int:
+        return self._encoding.eot_token
 
     @property
     def end(self) -> str:
@@ -125,6 +131,10 @@ class SavedTokenizer:
         """SHA-256 of the sorted vocabulary and, of a BPE, the merges in order: they decide every encoding."""
         model = json.loads(self.model.to_str())["model"]
         return _fingerprint(model["vocab"], *([model["merges"]] if "merges" in model else []))
+
+    @property
+    def end_id(self) -> int | None:
+        return self.model.token_to_id("<|endoftext|>")
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`."""

@@ -3,18 +3,20 @@
 Pure functions; nothing else of this project is imported.
 
 A text is a sequence of hashable tokens: words, or token ids in a list, an array or a tensor. Only the
-sacreBLEU metrics and the compression ratio take strings.
+sacreBLEU metrics take strings.
 
 Every diversity number depends on how many texts there are, how long they are and how they were tokenised.
 Compare numbers only where these three are equal, and never score the prompt with its continuation.
 
-All of them but the compression ratio count n-grams with `_ngram_counts`.
+All of them count n-grams with `_ngram_counts`.
 """
 
-import gzip
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Sized
+from functools import cache
+from importlib.util import find_spec
 from itertools import chain
 from typing import TypeVar
 
@@ -25,6 +27,45 @@ T = TypeVar("T", bound=Hashable)
 ZIPF_RANKS = 5000  # the most frequent words that the line is fitted to, as in the code of Holtzman et al.
 
 BLEU_ORDERS = 4  # n-grams of 1 to so many words
+
+
+# ---- words ----
+
+SPACED = "13a"  # sacreBLEU's tokenizer of languages that have spaces between words
+# Thai, Lao, Tibetan, Burmese and Khmer; kana; Han
+UNSPACED = re.compile(
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+KANA = re.compile("[\u3040-\u30ff]")
+
+
+def tokenizer_for(texts: Iterable[str]) -> str:
+    """The tokenizer of sacreBLEU that finds the words of such texts: 13a, unless most characters are of a
+    script without spaces. Then zh, which has each Han character for a word; ja-mecab where there is kana and
+    the package is installed; else char."""
+    text = "".join(chain.from_iterable(map(str.split, texts)))
+    unspaced = UNSPACED.findall(text)
+    if 2 * len(unspaced) <= len(text):
+        return SPACED
+    others = sum(KANA.match(c) is not None for c in unspaced), sum(c < "\u3040" for c in unspaced)
+    if 10 * max(others) <= len(unspaced):
+        return "zh"
+    return "ja-mecab" if others[0] >= others[1] and find_spec("MeCab") and find_spec("ipadic") else "char"
+
+
+@cache
+def _tokenizer(name: str) -> Callable[[str], str]:
+    from sacrebleu import BLEU  # here and below: no other function needs sacrebleu
+
+    try:
+        return BLEU(tokenize=name).tokenizer
+    except RuntimeError as error:
+        raise ValueError(f"tokenize = {name!r}: {' '.join(str(error).split())}") from None
+
+
+def words_of(text: str, tokenize: str = SPACED) -> list[str]:
+    """What the metrics of words count: what stands between spaces, or a tokenizer of sacreBLEU separates."""
+    return (text if tokenize == SPACED else _tokenizer(tokenize)(text)).split()
 
 
 # ---- counting n-grams ----
@@ -105,7 +146,7 @@ def _encode_13a(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     and treat all whitespace around a word alike. So they get all different words in one line. A piece that
     comes out belongs to the word in which it ends, counted in characters.
     """
-    from sacrebleu.tokenizers.tokenizer_re import TokenizerRegexp  # here: no other function needs sacrebleu
+    from sacrebleu.tokenizers.tokenizer_re import TokenizerRegexp
 
     split = [_words_13a(text) for text in texts]
     word, different = _number(chain.from_iterable(split))
@@ -236,18 +277,19 @@ def _precision(match: list[int], total: list[int]) -> float:
     return math.exp(sum(logs) / len(logs))  # sum, not fsum: to the last bit what sacrebleu computes
 
 
-def self_bleu_sacre(texts: Sequence[str]) -> float:
+def self_bleu_sacre(texts: Sequence[str], tokenize: str = SPACED) -> float:
     """Self-BLEU (Zhu et al. 2018, Texygen, arXiv 1802.01886), the sacreBLEU variant (Post 2018, arXiv
     1804.08771): 0..100, higher is less diverse.
 
-    The mean over the texts of sacrebleu.sentence_bleu(text, all other texts).score, with the 13a tokenizer,
+    The mean over the texts of sacrebleu.sentence_bleu(text, all other texts).score, with that tokenizer,
     orders 1 to 4, exponential smoothing and effective order, to the last bit what sacrebleu 2.6 gives. It
     takes one sort of all n-grams for each order instead of N^2 comparisons.
-    The texts are raw strings: the 13a tokenizer splits them.
+    The texts are raw strings: the tokenizer splits them.
     ValueError for fewer than 2 texts, for texts that are all empty, and for a text that is not a string.
     """
     _check_raw(texts)
-    return _mean_bleu(*_encode_13a(texts))
+    split = tokenize != SPACED
+    return _mean_bleu(*(_encode([words_of(t, tokenize) for t in texts]) if split else _encode_13a(texts)))
 
 
 def bleu_sacre(texts: Sequence[str], references: Sequence[str]) -> float:
@@ -330,76 +372,18 @@ def zipf_coefficient(texts: Sequence[Sequence[Hashable]]) -> float:
     return float(-(x @ (y - y.mean())) / (x @ x))
 
 
-def unigram_entropy(texts: Sequence[Sequence[Hashable]]) -> float:
-    """Mean over texts of the entropy of the text's own words, in bits a word: 0 for one word again and again,
-    log2(T) for T different ones.
-
-    It stands beside generative perplexity, which a text that repeats itself lowers. It is the plain estimate
-    from the frequencies, and so grows with the length of the texts. Texts without a token are left out.
-    ValueError where no text is left.
-    Source: Zheng et al. 2024, arXiv 2409.02908 ("sentence entropy").
-    """
-    tokens, lengths = _encode(texts)
-    if not len(tokens):
-        raise ValueError(f"entropy of {len(texts)} text(s) without a token: it needs at least one token")
-    _, text, count = _last_counts(tokens, lengths, 1)
-    of_text = np.bincount(text, count * np.log2(count), minlength=len(lengths))
-    has_tokens = lengths > 0
-    return float(np.mean(np.log2(lengths[has_tokens]) - of_text[has_tokens] / lengths[has_tokens]))
-
-
-# ---- repetition among texts ----
-
-
-def self_repetition(texts: Sequence[Sequence[Hashable]], n: int = 4) -> float:
-    """Self-repetition: mean over texts of log(1 + sum_i N_i), from 0 (no text shares an n-gram with another).
-
-    i runs over the different n-grams of the text, and N_i is how many other texts have it.
-    ValueError for fewer than 2 texts and for n < 1.
-    Source: Shaib et al. 2024, arXiv 2403.00553, the equation of SRS(d), after Salkar et al. 2022, arXiv
-    2210.08145.
-    """
-    tokens, lengths = _encode(texts)
-    if len(lengths) < 2:
-        raise ValueError(
-            f"self-repetition of {len(lengths)} text(s): it compares each text with the others and needs "
-            "at least 2 texts"
-        )
-    gram, text, _ = _last_counts(tokens, lengths, n)
-    others = np.bincount(gram)[gram] - 1
-    return float(np.mean(np.log1p(np.bincount(text, others, minlength=len(lengths)))))
-
-
-def compression_ratio(texts: Sequence[str]) -> float:
-    """Bytes of the texts / bytes of their gzip file, the texts one after the other, a space between two.
-
-    Higher is more repetitive. gzip looks back 32 kB: further apart it sees no repetition, so the order of the
-    texts counts. Other builds of zlib may differ in the last digits.
-    ValueError for texts without a character, and for a text that is not a string.
-    Source: Shaib et al. 2024, arXiv 2403.00553, the equation of CR(D).
-    """
-    _check_raw(texts)
-    joined = " ".join(texts).encode(errors="replace")
-    if not joined:
-        raise ValueError("compression ratio of nothing: it needs a text with a character in it")
-    return len(joined) / len(gzip.compress(joined, mtime=0))
-
-
 # ---- all of them ----
 
 
-def _of_words(metric: Callable[[list[list[str]]], float]) -> Callable[[list[str]], float]:
-    """A metric of words as one of texts, a word being what stands between spaces."""
-    return lambda texts: metric([t.split() for t in texts])
+def _of_words(metric: Callable[[list[list[str]]], float]) -> Callable[..., float]:
+    """A metric of words as one of texts."""
+    return lambda texts, tokenize=SPACED: metric([words_of(t, tokenize) for t in texts])
 
 
-# what a table says of texts: the key of the column -> the metric of decoded texts
-TEXT_METRICS: dict[str, Callable[[list[str]], float]] = {
+# what a table says of texts: the key of the column -> the metric of (decoded texts, tokenizer)
+TEXT_METRICS: dict[str, Callable[..., float]] = {
     "self_bleu": self_bleu_sacre,
     "distinct_4": _of_words(distinct_n),
     "seq_rep_4": _of_words(seq_rep_n),
     "zipf": _of_words(zipf_coefficient),
-    "compression": compression_ratio,
-    "self_repetition": _of_words(self_repetition),
-    "unigram_entropy": _of_words(unigram_entropy),
 }

@@ -15,7 +15,7 @@ from data.tokenizers import Tokenizer, ids_of
 from evaluation import figures
 from evaluation.any_order import FREE, MaskedReader, Reader
 from runtime.errors import UserError
-from runtime.files import beside, write_json
+from runtime.files import beside, for_screen, write_json
 
 if TYPE_CHECKING:  # see figures.pyplot
     from matplotlib.axes import Axes
@@ -88,7 +88,7 @@ def coloured(ids: list[int], rank: list[int], tokenizer: Tokenizer, rounds: int 
         text = tokenizer.decode(known)  # the whole, for a tokenizer may put spaces between its tokens
         if len(known) < len(ids) - ids.count(FREE):
             text = text.rstrip("\ufffd")  # a character whose last token comes in another round
-        words, shown = text[shown:], max(shown, len(text))
+        words, shown = for_screen(text[shown:]), max(shown, len(text))
         colour = COLOURS[(n - 1) * len(COLOURS) // max(1, rounds)]
         out.append(f"\x1b[38;5;{colour}m{words}\x1b[0m" if n else words)
     return "".join(out)

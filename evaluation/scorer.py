@@ -20,6 +20,7 @@ from data.orders import NEVER_FROM_THE_LEFT
 from data.prepared import tokenizer_of
 from data.tokenizers import ids_of
 from evaluation import metrics
+from evaluation.diversity import SPACED
 from evaluation.sampling import WEIGHT_DRAWS
 from evaluation.scoring import windows
 from evaluation.statistics import half_sampling_interval
@@ -191,17 +192,19 @@ class Judge:
     """The columns SCORED of a table: what its scorer says of the texts of each row.
 
     sha256  of the scorer's weights
-    words   that each text is cut to
+    words   that each text is cut to, as `tokenize` finds them
     others  human texts that MAUVE compares with; asked for where the package is installed
     """
 
-    def __init__(self, scorer: Scorer, sha256: str, words: int, others: Callable[[], list[str]]):
-        self.scorer, self.words = scorer, words
+    def __init__(
+        self, scorer: Scorer, sha256: str, words: int, others: Callable[[], list[str]], tokenize: str = SPACED
+    ):
+        self.scorer, self.cut = scorer, partial(cut, words=words, tokenize=tokenize)
         self.origin: dict[str, Any] = {"name": scorer.name, "sha256": sha256}
         self.human: np.ndarray | None = None
         if used := mauve_version():
             self.origin |= {"mauve_text": used, "mauve_clusterings": KMEANS}
-            self.human = features(scorer, [cut(t, words) for t in others()])
+            self.human = features(scorer, list(map(self.cut, others())))
 
     def numbers(self, texts: list[str], prompts: list[str], halves: int = 0) -> dict[str, Any]:
         """The columns of a row with these texts, and where they come from.
@@ -210,7 +213,7 @@ class Judge:
         interval is made of; 0: it has none. MAUVE has no such interval: with fewer texts it is another
         number.
         """
-        texts = [cut(t, self.words) for t in texts]
+        texts = list(map(self.cut, texts))
         out: dict[str, Any] = {"scorer": self.origin}
         if prompts:
             pairs = Progress(list(zip(prompts, texts)), desc=f"under {self.scorer.name}", leave=False)

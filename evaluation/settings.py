@@ -12,6 +12,7 @@ from runtime.values import AtLeast2, Dtype, Natural, NonNegative, Positive, Seed
 
 NEIGHBOURS = 3  # k of the manifolds of images
 LEAST_WORDS = 4  # a text is not cut to fewer: the metrics count 4-grams
+ENOUGH_WORDS = 20  # a text is not cut to fewer but by --words
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,9 @@ class TextsConfig(Decoding):
     prompt_tokens: Natural = 50     # 0: the whole block
     new_tokens: Positive = 200
     words: Natural = 0              # the first of each text, which are measured; 0: as many as 95% of the
-    #                                 human continuations have. Shorter texts stay as they are
+    #                                 human continuations have, at least 20. Shorter texts stay as they are
+    # what is a word, by sacreBLEU; auto: 13a, or another where most characters have no spaces between them
+    tokenize: Literal["auto", "13a", "zh", "ja-mecab", "char"] = "auto"
     samples: Positive = 8           # weight draws of Bayesian rows
     seed: Seed = 1337               # what is drawn depends on it and on the run's own training seed
     # machine
@@ -178,6 +181,7 @@ class Settings(Decoding):
     seed: int
     dtype: str
     scorer: str = ""  # SHA-256 of the weights that the texts are judged by; "" where they are not
+    tokenize: str = "13a"  # what is a word
 
 
 def settings(c: TextsConfig, reads: int, scorer: str = "", **hashes: str) -> Settings:
@@ -238,7 +242,7 @@ def other_settings(before: dict, now: dict) -> list[str]:
     An older version, which does not name a scorer, a cut or a part of the split, had none.
     """
     known = {k: v for k, v in now.items() if k != "words" or v}
-    before = {"scorer": "", "part": False, **vars(AS_SCORED), **before}
+    before = {"scorer": "", "part": False, "tokenize": "13a", **vars(AS_SCORED), **before}
     return [f"{k} {before.get(k)!r}, now {v!r}" for k, v in known.items() if before.get(k) != v]
 
 

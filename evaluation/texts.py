@@ -2,16 +2,15 @@
 
 import re
 from collections.abc import Callable
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from data.tokenizers import Tokenizer
-from evaluation.diversity import TEXT_METRICS
+from evaluation.diversity import SPACED, TEXT_METRICS, words_of
 from evaluation.sampling import generate
-from evaluation.settings import LEAST_WORDS, Settings
+from evaluation.settings import Settings
 from model import LanguageModel
 from runtime.checkpoint import Degenerate
 from runtime.device import float64_device, get_dtype
@@ -85,27 +84,31 @@ def decode(tokenizer: Tokenizer, prompts: np.ndarray, new: np.ndarray, s: Settin
     return [tokenizer.decode(r) for r in rows.tolist()]
 
 
-def common_words(human: list[str]) -> int:
+def common_words(human: list[str], tokenize: str = SPACED) -> int:
     """How many words 95% of the human texts have: what all texts are cut to."""
-    return max(LEAST_WORDS, int(np.quantile([len(t.split()) for t in human], 0.05)))
+    return int(np.quantile([len(words_of(t, tokenize)) for t in human], 0.05))
 
 
-def cut(text: str, words: int) -> str:
+def cut(text: str, words: int, tokenize: str = SPACED) -> str:
     """The text up to the end of its first `words` words; all of it if it has fewer, or if `words` is 0."""
-    ends = [m.end() for m in islice(re.finditer(r"\S+", text), words)]
-    return text[: ends[-1]] if words and len(ends) == words else text
+    found = words_of(text, tokenize)[:words]
+    if not words or len(found) < words:
+        return text
+    characters = sum(map(len, found))  # a tokenizer puts spaces between them, and changes none
+    end = re.match(rf"(?:\s*\S){{{characters}}}", text)
+    return end[0] if end else text
 
 
-def text_metrics(texts: list[str], loops: int, words: int = 0) -> dict[str, float]:
-    """TEXT_METRICS of decoded texts.
+def text_metrics(texts: list[str], loops: int, words: int = 0, tokenize: str = SPACED) -> dict[str, float]:
+    """TEXT_METRICS of decoded texts, whose words `tokenize` finds.
 
     Each text is cut to its first `words`; "short_texts" says how many have fewer. 0: no text is cut. Each
     metric is the mean over `loops` groups of the texts.
     """
-    short = {"short_texts": sum(len(t.split()) < words for t in texts)} if words else {}
-    texts = [cut(t, words) for t in texts]
+    short = {"short_texts": sum(len(words_of(t, tokenize)) < words for t in texts)} if words else {}
+    texts = [cut(t, words, tokenize) for t in texts]
     groups = [texts[i::loops] for i in range(loops)]
-    values = {key: [metric(g) for g in groups] for key, metric in TEXT_METRICS.items()}
+    values = {key: [metric(g, tokenize) for g in groups] for key, metric in TEXT_METRICS.items()}
     spread = {"self_bleu_sd": float(np.std(values["self_bleu"], ddof=1))} if loops > 1 else {}
     return {**{key: float(np.mean(v)) for key, v in values.items()}, **spread, **short}
 

@@ -58,6 +58,7 @@ HONEST = (
     Column("distinct_4", "Distinct-4", ".4f", "human", "unique 4-grams / words, all texts pooled"),
     Column("seq_rep_4", "seq-rep-4", ".4f", "human", "1 - unique / all 4-grams of a text, mean"),
     Column("zipf", "Zipf", ".3f", "human", "minus the slope of log frequency over log rank"),
+    # the next three are of older rows
     Column("compression", "gzip", ".3f", "human", "bytes of all texts / bytes of their gzip file"),
     Column(
         "self_repetition",

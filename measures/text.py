@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluation import figures
 from evaluation.decoding import drawn_by
+from evaluation.diversity import SPACED
 from evaluation.scorer import MAUVE, Judge, open_scorer, scorer_digest
 from evaluation.settings import EvaluationConfig, PaperConfig, Settings, settings
 from evaluation.statistics import LEAST_SEEDS, holm
@@ -84,7 +85,7 @@ class TextSession(Session):
             scorer, others = open_scorer(c.scorer, self.device), partial(other_texts, self.data, self.s)
             for text in (*self.data.prompt_texts, *decode(self.data.tokenizer, *self.data.prompts, self.s)):
                 scorer.encode(text)  # UserError if it cannot, before any text is drawn
-            self.judge = Judge(scorer, self.s.scorer, self.s.words, others)
+            self.judge = Judge(scorer, self.s.scorer, self.s.words, others, self.s.tokenize)
             if self.judge.human is None:
                 print(f"MAUVE is left out: pip install {MAUVE}, and run this again", file=sys.stderr)
 
@@ -112,7 +113,7 @@ class TextSession(Session):
             row |= validity(self.data, new)
         self._write_texts(subject.name, texts)
         try:
-            row |= measured(text_metrics, texts, self.s.loops, self.s.words)
+            row |= measured(text_metrics, texts, self.s.loops, self.s.words, self.s.tokenize)
             row |= measured(self.judge.numbers, texts, prompts) if self.judge else {}
         except Degenerate as error:
             row["problem"] = error.reason  # the model's other numbers stand
@@ -126,7 +127,8 @@ class TextSession(Session):
             if self.judge:  # UserError if it cannot read those of a reference
                 row |= self.judge.numbers(texts, self.data.prompt_texts, halves=self.c.halves)
             if self.c.out and self.s.protocol != "paper":  # else nobody sees them
-                row |= text_intervals([cut(t, self.s.words) for t in texts], self.c.halves)
+                measured_texts = [cut(t, self.s.words, self.s.tokenize) for t in texts]
+                row |= text_intervals(measured_texts, self.c.halves, self.s.tokenize)
                 row["halves"] = self.c.halves
             self._write_texts(name, texts)
             rows.append(row)
@@ -217,6 +219,7 @@ def explain(rows: list[Row], columns: tuple[Column, ...]) -> list[str]:
     complete = " (not the whole official split)" if about["complete"] is False else ""
     budget = f"{s.texts} texts" + (f" in {s.loops} loops" if s.loops > 1 else "")
     words = f", cut to their first {s.words} words" if s.words else ""
+    words += f", words by sacreBLEU's {s.tokenize}" if s.tokenize != SPACED else ""
     return [
         f"Protocol {s.protocol}: {s.split} split{complete}, tokenizer {about['tokenizer']}; "
         f"{budget}, {s.prompt_tokens} prompt + {s.new_tokens} new tokens{words}, "

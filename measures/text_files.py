@@ -99,7 +99,7 @@ def fitting(file: Texts, s: Settings) -> Texts:
             f"texts, or --texts={len(file.texts)}"
         )
     texts, prompts = file.texts[: s.texts], file.prompts[: s.texts]
-    if s.words > (least := common_words(texts)):  # as for human texts
+    if s.words > (least := common_words(texts, s.tokenize)):  # as for human texts
         raise UserError(
             f"{file.path}: its texts are too short, this table cuts each to {s.words} words and 95% of them "
             f"have {least}: give longer texts, or --words={least}"

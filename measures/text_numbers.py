@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +17,9 @@ from data.tokens import TokenFile, open_tokens
 from evaluation import metrics
 from evaluation.calibration import Calibrated, fitted_temperature
 from evaluation.decoding import Decoding
-from evaluation.diversity import TEXT_METRICS
+from evaluation.diversity import SPACED, TEXT_METRICS, tokenizer_for, words_of
 from evaluation.scoring import described, document_blocks, recover, score, truth_blocks
-from evaluation.settings import LEAST_WORDS, Settings, TextsConfig, of_run, settings
+from evaluation.settings import ENOUGH_WORDS, LEAST_WORDS, Settings, TextsConfig, of_run, settings
 from evaluation.statistics import half_sampling_interval
 from evaluation.texts import (
     Prompts,
@@ -94,13 +95,17 @@ def open_all(c: TextsConfig, scorer: str = "") -> tuple[list[NamedRun], Settings
     seed = s.seed if paper else None
     prompts = held_out_prompts(split.ids, s.texts, s.prompt_tokens, s.new_tokens, seed)
     human = decode(tokenizer, prompts.prompt, prompts.human, s)
-    if max(len(text.split()) for text in human) < LEAST_WORDS:
+    if s.tokenize == "auto":
+        s = replace(s, tokenize=tokenizer_for(human))
+    words = s.words or common_words(human, s.tokenize)
+    least = LEAST_WORDS if paper or s.words else ENOUGH_WORDS
+    if min(words, max(len(words_of(text, s.tokenize)) for text in human)) < least:
         raise UserError(
-            f"new_tokens = {s.new_tokens}: no human text of so many has {LEAST_WORDS} words, and the metrics "
-            f"count {LEAST_WORDS}-grams: ask for more"
+            f"new_tokens = {s.new_tokens}: human texts of so many have {words} words by {s.tokenize}, fewer "
+            f"than {least}: ask for more, give the --tokenize of their language, or cut texts by --words"
         )
-    if not (paper or s.words):
-        s = replace(s, words=common_words(human))
+    if not paper:
+        s = replace(s, words=words)
     has_validation = split.path.with_name("validation.bin").is_file()
     validation = open_split(runs, c.data, "validation") if has_validation else None
     return runs, s, Data(train, split, validation, tokenizer, prompts), device
@@ -115,7 +120,7 @@ def other_texts(data: Data, s: Settings) -> list[str]:
     if other.info["fingerprint"] != data.split.info["fingerprint"]:
         raise UserError(f"{other.path} was made with another tokenizer than {data.split.path}")
     human = held_out_prompts(other.ids, s.texts, s.prompt_tokens, s.new_tokens).human
-    return [cut(data.tokenizer.decode(r), s.words) for r in human.tolist()]
+    return [cut(data.tokenizer.decode(r), s.words, s.tokenize) for r in human.tolist()]
 
 
 # -----------------------------------------------------------------------------
@@ -244,12 +249,12 @@ def reference_row(name: str, data: Data, s: Settings) -> tuple[dict[str, Any], l
     new = reference_texts(name, data.prompts, data.train.ids, s)
     texts = decode(data.tokenizer, data.prompts.prompt, new, s)
     perfect = recovery(data, s, None) if name == "human" else {}
-    numbers = text_metrics(texts, s.loops, s.words) | validity(data, new)
+    numbers = text_metrics(texts, s.loops, s.words, s.tokenize) | validity(data, new)
     row = {"name": name, **numbers, **perfect}
     return row, texts
 
 
-def text_intervals(texts: list[str], halves: int) -> dict[str, float]:
+def text_intervals(texts: list[str], halves: int, tokenize: str = SPACED) -> dict[str, float]:
     """`<key>_ci` of each text metric, for texts without a training: nan where a half is too short for the
     metric; {} where a half has fewer than two texts."""
     out: dict[str, float] = {}
@@ -257,7 +262,7 @@ def text_intervals(texts: list[str], halves: int) -> dict[str, float]:
         return out
     for key, metric in TEXT_METRICS.items():
         try:
-            out[f"{key}_ci"] = half_sampling_interval(texts, metric, halves)
+            out[f"{key}_ci"] = half_sampling_interval(texts, partial(metric, tokenize=tokenize), halves)
         except ValueError:
             out[f"{key}_ci"] = math.nan
     return out

@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,7 @@ from typing import Any, BinaryIO
 
 import filelock
 
-from runtime.errors import UserError, reading
+from runtime.errors import CONTROL, UserError, reading
 from runtime.values import LARGEST, typed
 
 READ_WHOLE = 2**28  # bytes of a file that is read whole
@@ -139,6 +140,11 @@ def read_bytes(path: Path) -> bytes:
     if len(content) > READ_WHOLE:
         raise UserError(f"{path} holds more than {READ_WHOLE:,} bytes")
     return content
+
+
+def for_screen(text: str) -> str:
+    """`text`; where standard output is a terminal, with the characters escaped that it would obey."""
+    return CONTROL.sub(lambda c: ascii(c[0])[1:-1], text) if sys.stdout.isatty() else text
 
 
 def real_path(path: str) -> Path:

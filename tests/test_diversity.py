@@ -1,18 +1,16 @@
 """diversity.py against sacrebleu and numpy, to the last bit where it claims so, and worked examples."""
 
-import gzip
 import math
 import random
-from collections import Counter
 
 import numpy as np
 import pytest
 import sacrebleu
 import torch
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
-from scipy.stats import entropy
 
 from evaluation import diversity
+from evaluation.texts import cut
 
 
 def mean(values: list[float]) -> float:
@@ -126,7 +124,7 @@ def test_self_bleu_does_not_depend_on_the_order_of_the_texts(seed):
     assert diversity.self_bleu_sacre(texts) == diversity.self_bleu_sacre(shuffled)
 
 
-@pytest.mark.parametrize("metric", [diversity.distinct_n, diversity.seq_rep_n, diversity.self_repetition])
+@pytest.mark.parametrize("metric", [diversity.distinct_n, diversity.seq_rep_n])
 def test_any_token_is_taken(metric):
     """Ids in a list, an array, a tensor; tuples: only equality of tokens matters."""
     texts = [[0, 1, 0, 2, 0, 1], [0, 1, 0, 2, 3], [4, 0, 1, 0]]
@@ -184,58 +182,6 @@ def test_zipf_coefficient_is_a_line_over_at_most_5000_ranks():
     assert diversity.zipf_coefficient(tokens.reshape(100, 400)) == pytest.approx(expected, rel=1e-10)
 
 
-def test_unigram_entropy_by_hand():
-    # a text of 8: one word 4 times, one 2 times, two once: 1/2 * 1 + 1/4 * 2 + 2/8 * 3 = 1.75 bits
-    assert diversity.unigram_entropy([list("aaaabbcd")]) == pytest.approx(1.75)
-    assert diversity.unigram_entropy([list("aaaa")]) == 0
-    # a mean over texts, not of the pooled words; the empty text is left out
-    assert diversity.unigram_entropy([list("abcd"), list("aa"), []]) == pytest.approx((2 + 0) / 2)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_unigram_entropy_is_scipys(seed):
-    texts = random_texts(seed)
-    expected = mean([entropy(list(Counter(text).values()), base=2) for text in texts if text])
-    assert diversity.unigram_entropy(texts) == pytest.approx(expected, abs=1e-12)
-
-
-def test_self_repetition_by_hand():
-    # "b c" stands in three texts, "a b" in two: the first text's bigrams stand 1 + 2 times in others, the
-    # second's 1 + 2, the third's 2, and twice in one text counts once; the last shares none.
-    texts = [list("abc"), list("abcbc"), list("bc"), list("xy")]
-    expected = (math.log(4) + math.log(4) + math.log(3) + math.log(1)) / 4
-    assert diversity.self_repetition(texts, n=2) == pytest.approx(expected)
-    assert diversity.self_repetition([list("abcd"), list("efgh"), []]) == 0
-
-
-@pytest.mark.parametrize("seed", range(50))
-def test_self_repetition_is_its_definition(seed):
-    texts, n = random_texts(seed), 1 + seed % 4
-    grams = [{tuple(text[i : i + n]) for i in range(len(text) - n + 1)} for text in texts]
-    shared = [sum(gram in other for gram in own for other in others(grams, i)) for i, own in enumerate(grams)]
-    assert diversity.self_repetition(texts, n) == pytest.approx(mean([math.log(1 + k) for k in shared]))
-
-
-def test_compression_ratio_is_that_of_a_gzip_file(tmp_path):
-    """Bytes, not characters, and the file's header counts."""
-    texts = ["naïve \u2013 words and words, ", "words and more words"] * 20
-    path, joined = tmp_path / "texts.gz", " ".join(texts).encode()
-    with open(path, "wb") as raw, gzip.GzipFile("", "wb", fileobj=raw) as file:
-        file.write(joined)
-    assert len(joined) > len(" ".join(texts))
-    assert diversity.compression_ratio(texts) == len(joined) / path.stat().st_size
-
-
-def test_compression_ratio_orders_texts():
-    rng = random.Random(0)
-    words = [f"w{rng.randrange(300)}" for _ in range(3000)]
-    texts = [" ".join(words[i : i + 30]) for i in range(0, 3000, 30)]
-    looped = [" ".join(words[i : i + 3] * 10) for i in range(0, 3000, 30)]
-    noise = ["".join(chr(rng.randrange(33, 127)) for _ in range(100)) for _ in range(100)]
-    ratios = [diversity.compression_ratio(t) for t in (noise, texts, looped, texts[:1] * 100)]
-    assert ratios == sorted(ratios) and ratios[0] < 1.3 and ratios[-1] > 50
-
-
 @pytest.mark.parametrize(
     "call, message",
     [
@@ -255,12 +201,95 @@ def test_compression_ratio_orders_texts():
         (lambda: diversity.seq_rep_n([]), "0 text"),
         (lambda: diversity.zipf_coefficient([["a", "a"]]), "1 different word"),
         (lambda: diversity.zipf_coefficient([]), "0 different word"),
-        (lambda: diversity.unigram_entropy([[], []]), "entropy of 2 .*at least one token"),
-        (lambda: diversity.self_repetition([["a"]]), "1 text.*at least 2"),
-        (lambda: diversity.compression_ratio([["a"]]), "text 0 is a list.*raw string"),
-        (lambda: diversity.compression_ratio([]), "nothing"),
     ],
 )
 def test_errors(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+# ---- languages -----------------------------------------------------------------------------------
+
+HUMAN = {
+    "13a": [
+        "In the morning the old man went down to the harbour and looked at the boats. The wind came from "
+        "the north, and there was no one on the water. He sat down on the wall and waited for his brother.",
+        "When the wind came from the north there was no one on the water, so the children went down to the "
+        "harbour and looked at the nets. The old man told them a story about a ship.",
+        "She went down to the market early in the morning and bought bread, cheese and a bag of apples. "
+        "There was no one in the street but the old man who sold newspapers at the corner.",
+        "The train to the city was late again, and the people on the platform looked at the clock. In the "
+        "end the old man said that it would be faster to go on foot, and nobody laughed.",
+        "My brother bought a house near the harbour last year. In the morning he sits at the window with a "
+        "cup of coffee and looks at the boats, and in the evening he reads the newspaper.",
+    ],
+    "de": [
+        "Am Morgen ging der alte Mann zum Hafen hinunter und sah sich die Boote an. Der Wind kam von "
+        "Norden, darum war auf dem Wasser niemand zu sehen. Er setzte sich auf die Mauer und wartete.",
+        "Wenn der Wind von Norden kam, war auf dem Wasser niemand zu sehen, und die Kinder gingen zum Hafen"
+        " hinunter. Der alte Mann erzählte ihnen dann eine Geschichte von einem Schiff.",
+        "Sie ging am Morgen früh zum Markt hinunter und kaufte Brot, Käse und einen Beutel Äpfel. Auf der "
+        "Straße war niemand zu sehen außer dem Mann, der an der Ecke Zeitungen verkaufte.",
+        "Der Zug in die Stadt hatte wieder Verspätung, und die Leute auf dem Bahnsteig sahen auf die Uhr. "
+        "Der alte Mann sagte, zu Fuß gehe es schneller, und niemand lachte darüber.",
+        "Mein Bruder hat im letzten Jahr ein Haus am Hafen gekauft. Am Morgen sitzt er mit einer Tasse "
+        "Kaffee am Fenster und sieht sich die Boote an, und am Abend liest er die Zeitung.",
+    ],
+    "zh": [
+        "早上，老人走到港口去看船。风从北边吹来，水面上一个人也没有。他坐在墙上等他的弟弟，一直等到中午。",
+        "风从北边吹来的时候，水面上一个人也没有，孩子们就走到港口去看渔网。老人给他们讲了一个关于大船的故事。",
+        "她早上很早就到市场去买面包、奶酪和一袋苹果。街上一个人也没有，只有那个老人在街角卖报纸。",
+        "开往城里的火车又晚点了，站台上的人都在看时间。最后老人说，走路去会更快，可是一个人也没有笑。",
+        "我弟弟去年在港口旁边买了一座房子。早上他坐在窗前喝咖啡，看港口的船；晚上他在家里看报纸。",
+    ],
+    "char": [
+        "朝、老人は港まで歩いて行って、船を見ていました。風は北から吹いていて、海には誰もいませんでした。彼は壁に座って弟を待ちました。",
+        "風が北から吹いているとき、海には誰もいませんでした。子供たちは港まで歩いて行って、網を見ていました。老人は船の話をしました。",
+        "彼女は朝早く市場まで歩いて行って、パンとチーズとりんごを買いました。通りには誰もいませんでした。老人だけが新聞を売っていました。",
+        "町へ行く電車はまた遅れていて、ホームの人たちは時計を見ていました。老人は歩いて行ったほうが早いと言いましたが、誰も笑いませんでした。",
+        "弟は去年、港の近くに家を買いました。朝は窓のそばに座ってコーヒーを飲みながら船を見ています。夜は家で新聞を読んでいます。",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("language", HUMAN)
+def test_a_loop_is_less_diverse_than_people_and_noise_more(language, monkeypatch):
+    """In languages with and without spaces between words: chosen by the texts, without MeCab."""
+    monkeypatch.setattr(diversity, "find_spec", lambda _: None)
+    human, spaced = HUMAN[language], language in ("13a", "de")
+    assert (tokenize := diversity.tokenizer_for(human)) == ("13a" if spaced else language)
+    between = " " if spaced else ""
+    parts = [text.split() if spaced else list(text) for text in human]
+    assert min(len(diversity.words_of(text, tokenize)) for text in human) >= 30
+    loop = [between.join((part[:6] * 30)[: len(part)]) for part in parts]
+    rng, pool = random.Random(1), [word for part in parts for word in part]
+    noise = [between.join(rng.choices(pool, k=len(part))) for part in parts]
+    for key, least, most in (
+        ("self_bleu", noise, human),
+        ("distinct_4", human, noise),
+        ("distinct_4", loop, human),
+    ):
+        metric = diversity.TEXT_METRICS[key]
+        assert metric(least, tokenize) < metric(most, tokenize), key
+    repetition = diversity.TEXT_METRICS["seq_rep_4"]
+    assert repetition(loop, tokenize) > 0.7 > 0.1 > repetition(human, tokenize) >= repetition(noise, tokenize)
+
+
+@pytest.mark.parametrize("tokenize", ["zh", "char"])
+def test_self_bleu_of_other_tokenizers_is_sacrebleus(tokenize):
+    texts = [*HUMAN["zh"], *HUMAN["char"], "GPT-2 有 1.5 亿个参数。", ""]
+    scores = [
+        sacrebleu.sentence_bleu(text, [*texts[:i], *texts[i + 1 :]], tokenize=tokenize).score
+        for i, text in enumerate(texts)
+    ]
+    assert diversity.self_bleu_sacre(texts, tokenize) == pytest.approx(mean(scores), abs=1e-12)
+
+
+@pytest.mark.parametrize("tokenize", ["13a", "zh", "char"])
+def test_texts_are_cut_behind_a_word_of_the_tokenizer(tokenize):
+    text = "  早上，老人 walked 3.5 km to the 港口\n去看船。"
+    words = [cut(text, n, tokenize) for n in (0, 1, 2, 5, 99)]
+    assert words[0] == words[-1] == text and all(text.startswith(part) for part in words)
+    known = {"13a": "早上，老人", "zh": "早", "char": "早"}
+    assert words[1] == "  " + known[tokenize]
+    assert diversity.words_of(words[3], tokenize) == diversity.words_of(text, tokenize)[:5]

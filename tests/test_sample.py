@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 
 import pytest
 import torch
@@ -307,9 +308,9 @@ def tokenizer() -> BPETokenizer:
 
 def streamed(tokenizer, ids: list[int], capsys):
     """Yields all of stdout after each id."""
-    stream, out = Stream(tokenizer), ""
-    for i, token in enumerate(ids):
-        stream.add(token, last=i == len(ids) - 1)
+    stream, out = Stream(""), ""
+    for i in range(len(ids)):
+        stream.show(tokenizer.decode(ids[: i + 1]), last=i == len(ids) - 1)
         out += capsys.readouterr().out
         yield out
 
@@ -352,6 +353,8 @@ def test_read_prompts(tmp_path):
         read_prompts("a", str(file))
     with pytest.raises(FileNotFoundError):
         read_prompts("a", str(tmp_path / "none.txt"))
+    with pytest.raises(ValueError, match="/dev/zero holds more than"):
+        read_prompts("a", "/dev/zero")
 
 
 # ---- the command -------------------------------------------------------------------------------------------
@@ -370,8 +373,9 @@ def run(request, tokenizer, tmp_path_factory):
 
 
 def command(out, capsys, *flags: str) -> str:
+    given = {flag.partition("=")[0] for flag in flags}
     fixed = ["--device=cpu", "--dtype=float32", "--prompt=the 日", "--length=40", "--samples=3"]
-    assert sample.main([str(out), *fixed, *flags]) == 0
+    assert sample.main([str(out), *(f for f in fixed if f.partition("=")[0] not in given), *flags]) == 0
     return capsys.readouterr().out
 
 
@@ -390,6 +394,34 @@ def test_the_command(run, capsys):
     assert numbers.shape == (40, 3) and (numbers[:, 2] > 0).any() == bayesian
     # printed with two digits
     torch.testing.assert_close(numbers[:, 0], numbers[:, 1] + numbers[:, 2], rtol=0, atol=0.011)
+
+
+def test_a_text_ends_before_what_stops_it(run, capsys):
+    """Streamed or not; the prompt does not count."""
+    whole = command(run[0], capsys)
+    stop = whole.removeprefix("the 日")[7:9]
+    first = whole[: whole.index(stop, len("the 日"))] + "\n"
+    assert command(run[0], capsys, f"--stop={stop}") == first
+    assert command(run[0], capsys, "--stop=the 日") == whole
+    two = command(run[0], capsys, "--num_samples=2").partition("--- sample 2\n")[2]
+    stopped = command(run[0], capsys, "--num_samples=2", f"--stop={two[8:10]}").partition("--- sample 2\n")[2]
+    assert stopped == two[: two.index(two[8:10], len("the 日"))] + "\n"
+
+
+@pytest.mark.parametrize("flags", [[], ["--num_samples=2"]], ids=str)
+def test_an_end_of_text_token_ends_a_text(run, tokenizer, capsys, monkeypatch, flags):
+    whole = command(run[0], capsys, *flags)
+    new = whole.rpartition("the 日")[2]
+    at = next(i for i in range(5, len(new)) if new[i].isascii() and new[i] not in new[:i])
+    monkeypatch.setattr(BPETokenizer, "end_id", tokenizer.encode(new[at])[0])
+    assert command(run[0], capsys, *flags).rpartition("the 日")[2] == new[:at] + "\n"
+
+
+def test_a_terminal_gets_no_control_characters(run, capsys, monkeypatch):
+    flags = "--prompt=\x1b]0;a\x07b\n", "--length=2"
+    assert command(run[0], capsys, *flags).startswith("\x1b]0;a\x07b\n")  # a file gets the text itself
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert command(run[0], capsys, *flags).startswith(r"\x1b]0;a\x07b" + "\n")
 
 
 def test_show_has_a_colour_for_rank_and_mass(run, capsys):

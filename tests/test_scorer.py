@@ -27,7 +27,7 @@ from runtime.errors import UserError
 from runtime.gpt2 import to_gpt2
 from runtime.names import REFERENCES
 
-SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--halves=3"]
+SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--words=4", "--device=cpu", "--halves=3"]
 CPU = torch.device("cpu")
 PAIRS = [("the first words", " go on with others"), ("one", " two three four five six seven")]
 

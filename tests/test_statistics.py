@@ -24,7 +24,7 @@ from measures.views import read_texts, samples_file
 from runtime.checkpoint import find, load
 from train import TrainConfig
 
-SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--halves=2"]
+SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--words=4", "--device=cpu", "--halves=2"]
 PPL = Column("ppl_eps", "PPL_eps", ".2f", "low", "")
 BLEU = Column("self_bleu", "Self-BLEU", ".2f", "human", "")
 STEPS = Column("steps", "steps", ".0f", "", "")
@@ -284,7 +284,7 @@ def test_cut(text, words, first):
 
 def test_texts_are_cut_to_what_most_human_texts_have():
     assert common_words(["w " * n for n in range(100, 201)]) == 105
-    assert common_words(["a b"] * 10) == 4  # 4-grams need four
+    assert common_words(["早上，老人走到港口"] * 10, "zh") == 9
     long = ["a b c d e f", "a b c d g h", "b c a d x y"]
     got = text_metrics([*long, "a b c"], 1, 4)
     assert got.pop("short_texts") == 1
@@ -293,7 +293,7 @@ def test_texts_are_cut_to_what_most_human_texts_have():
 
 def test_the_number_of_words_is_a_setting(trained, tmp_path):
     out = tmp_path / "t"
-    assert main([str(trained), *SMALL, "--words=5", f"--out={out}"]) == 0
+    assert main([str(trained), *SMALL[:3], *SMALL[4:], "--words=5", f"--out={out}"]) == 0
     row = Store(tmp_path / "t.jsonl").rows("text")[0]
     assert row["settings"]["words"] == 5
     assert "cut to their first 5 words" in (tmp_path / "t.md").read_text()

@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from evaluation.diversity import SPACED
 from evaluation.texts import cut
 from measures import search
 from measures.columns import HONEST
@@ -165,19 +166,20 @@ def samples(name: Path, rows: list[Row], prompts: int) -> list[list[Sample]]:
 
     Not those of a file, which continue others.
     """
-    words, of_rows = rows[0]["settings"]["words"], {}
+    s, of_rows = rows[0]["settings"], {}
     files = {r["name"] for r in rows if "texts_sha256" in r}
     for row in sorted(summary_of(rows) if has_seeds(rows) else rows, key=lambda r: r["name"] != "human"):
         run = row.get("runs", [row["name"]])[0]
         path = samples_file(name, run)
         if run not in files and path.is_file():
             with reading(path):
-                of_rows[row["name"]] = [shown(t, words) for t in read_texts(path)[:prompts]]
+                tokenize = s.get("tokenize", SPACED)
+                of_rows[row["name"]] = [shown(t, s["words"], tokenize) for t in read_texts(path)[:prompts]]
     count = min(map(len, of_rows.values()), default=0)
     return [[Sample(row, texts[i]) for row, texts in of_rows.items()] for i in range(count)]
 
 
-def shown(text: str, words: int) -> str:
+def shown(text: str, words: int, tokenize: str) -> str:
     """What the table measured of a text, or the start of it."""
-    text = cut(text, words).strip()
+    text = cut(text, words, tokenize).strip()
     return text if len(text) <= SIGNS else text[:SIGNS] + " ..."
