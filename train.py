@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 from torch.profiler import record_function
 
-from data.batches import Loader
+from data.batches import Loader, windows_at_a_time
 from data.tokenizers import tokenizer_name
 from evaluation.spent import spent_by
 from heads import head_changed, head_digest
@@ -105,6 +105,7 @@ def refuse_before_data(config: TrainConfig, procs: Processes) -> None:
             f"{out} holds a run already: --resume {out} goes on with it, --out_dir=... starts another, or "
             "delete it"
         )
+    windows_at_a_time(config.batch_size, config.micro_batch, procs.world)
     if config.wandb and missing("wandb"):
         raise UserError(not_installed("wandb"))
     begins_from = "" if config.resume else config.init_from  # a resumed run reads those weights no more

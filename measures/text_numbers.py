@@ -97,7 +97,7 @@ def open_all(c: TextsConfig, scorer: str = "") -> tuple[list[NamedRun], Settings
     human = decode(tokenizer, prompts.prompt, prompts.human, s)
     if s.tokenize == "auto":
         s = replace(s, tokenize=tokenizer_for(human))
-    words = s.words or common_words(human, s.tokenize)
+    words = s.words or max(LEAST_WORDS, common_words(human, s.tokenize))
     least = LEAST_WORDS if paper or s.words else ENOUGH_WORDS
     if min(words, max(len(words_of(text, s.tokenize)) for text in human)) < least:
         raise UserError(

@@ -254,15 +254,13 @@ def restore(model: LanguageModel, ckpt: Checkpoint) -> None:
 
     UserError naming the first tensor that does not fit, Degenerate one that holds nan or inf.
     """
+    tensors, kinds = model.tensors(), (torch.float64, torch.float32, torch.bfloat16, torch.float16)
     with torch.no_grad():
-        for k, p in model.tensors().items():
-            w, wrong = ckpt.weights[k], ""
-            if w.dtype not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
-                wrong = f"of {w.dtype}"
-            elif p.shape != w.shape:
-                wrong = f"{tuple(w.shape)}, not {tuple(p.shape)}"
-            if wrong:
-                raise UserError(f"the checkpoint {ckpt.path} does not fit its configuration: {k} is {wrong}")
+        for k in sorted(tensors.keys() | ckpt.weights.keys()):
+            p, w = tensors.get(k), ckpt.weights.get(k)
+            if p is None or w is None or p.shape != w.shape or w.dtype not in kinds:
+                has, needs = (None if t is None else (t.dtype, tuple(t.shape)) for t in (w, p))
+                raise UserError(f"{ckpt.path} does not fit its configuration: {k} is {has}, not {needs}")
             if not torch.stack(w.float().aminmax()).isfinite().all():  # both are nan if any weight is
                 raise Degenerate(f"its weights hold nan or inf ({k})", ckpt.path)
             p.copy_(w)

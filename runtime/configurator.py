@@ -112,7 +112,7 @@ def _set(values: dict[str, Any], key: str, value: Any, kinds: dict[str, Any]) ->
     """Sets values[key], or one entry of it. UserError if `kinds` has no such key, or not with this value."""
     key, _, entry = key.partition(".")
     kind = kinds.get(key)
-    if kind is None or (entry and kind is not dict):
+    if kind is None or (entry and (get_origin(kind) or kind) is not dict):
         raise UserError(f"unknown key {key!r}" + f" with an entry {entry!r}" * bool(entry))
     if entry:
         value = {**values.get(key, {}), entry: value}

@@ -24,6 +24,9 @@ import training.text
 from data.corpus import Contents, prepare_splits
 from data.splits import Split
 from evaluation import figures
+from measures import text_numbers
+
+text_numbers.ENOUGH_WORDS = 0  # the tests' texts are of a few words
 
 # Under nohup SIGHUP is ignored, in the background of a script SIGINT, and programs go on after it: the tests
 # are of what they do otherwise

@@ -53,10 +53,10 @@ def test_a_corpus_is_found_in_data_and_in_a_lab(tmp_path, monkeypatch):
     monkeypatch.setattr(prepared, "CODE", tmp_path)
     assert list(prepared.corpora()) == ["demo", "mine"]
     assert prepared.program_of("mine") == "labs/mine/prepare.py"
-    with pytest.raises(ValueError, match=r"'min', did you mean 'mine'\? \(known: demo, mine\)"):
+    with pytest.raises(ValueError, match="demo, mine"):
         prepared.corpus_of("min")
     monkeypatch.setattr(prepared.importlib, "import_module", lambda name: SimpleNamespace())
-    with pytest.raises(ValueError, match="mine/prepare.py has no `corpus`: give it one.*your_own_text.md"):
+    with pytest.raises(ValueError, match="mine/prepare.py has no `corpus`"):
         prepared.corpus_of("mine")
 
 

@@ -33,7 +33,7 @@ from runtime.errors import UserError
 from runtime.names import REFERENCES
 from train import TrainConfig
 
-SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--words=4", "--device=cpu", "--halves=2"]
+SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--halves=2"]
 SHOWN = [c for c in HONEST if c.shown]  # in Markdown
 PAPER_SMALL = ["--protocol=paper", "--texts=20", "--new_tokens=20", "--texts_kept=0", "--device=cpu"]
 
@@ -312,7 +312,11 @@ def test_files(honest, trained, sig):
     names = ["baseline", sig.name, *REFERENCES]
     assert list(table) == names
     header, *lines = list(csv.reader(io.StringIO(honest.with_name("table.csv").read_text())))
-    assert header == ["name", *(c.key for c in HONEST)] and [line[0] for line in lines] == names
+    gone = ("compression", "self_repetition", "unigram_entropy")  # of rows that were made before
+    assert (
+        header == ["name", *(c.key for c in HONEST if c.key not in gone)]
+        and [line[0] for line in lines] == names
+    )
     for line in lines:
         for key, cell in zip(header[1:], line[1:]):
             assert cell == str(rows(honest)[line[0]].get(key, ""))
@@ -339,7 +343,7 @@ def test_the_table_is_printed_and_nothing_written_without_out(trained, tmp_path,
     assert main([str(trained), *SMALL]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("|")[1].strip() for line in lines[2:6]] == ["baseline", *REFERENCES]
-    assert all(c.title in lines[0] for c in SHOWN)
+    assert all(c.title in lines[0] for c in SHOWN if c.title != "gzip")
     assert not list(tmp_path.iterdir())
 
 
@@ -475,7 +479,7 @@ def test_a_model_of_no_numbers_is_a_row_that_says_so(trained, variant, tmp_path,
         lines = out.with_name("t.md").read_text().splitlines()
         line = next(line for line in lines if line.startswith("| bad (its weights hold nan"))
         empty = [c.title for c, cell in zip(SHOWN, line.split("|")[2:]) if cell.strip() == "-"]
-        known = ("checkpoint", "steps", "train tokens", "teacher tokens")
+        known = ("checkpoint", "steps", "train tokens", "teacher tokens", "gzip")
         assert empty == [c.title for c in SHOWN if c.title not in known]
     assert main([str(trained), *SMALL, f"--out={out}"]) == 0 and "bad" in rows(out)  # it stays beside others
 
@@ -493,7 +497,7 @@ def test_a_model_that_samples_white_space(trained, variant, tmp_path, monkeypatc
     out = tmp_path / "t"
     assert main([f"bad={trained}", str(trained), *SMALL, f"--out={out}"]) == 1
     bad, good = rows(out)["bad"], rows(out)["baseline"]
-    assert bad["problem"] == "its texts are white space alone" and bad["ppl_tok"] == good["ppl_tok"]
+    assert bad["problem"].startswith("its texts") and bad["ppl_tok"] == good["ppl_tok"]
     assert "self_bleu" not in bad and good["self_bleu"] > 0
     assert set("".join(samples(out, "bad"))) == {"\n"}
 
@@ -534,7 +538,7 @@ def test_rows_of_other_settings_are_refused(table, trained, no_work, flag, key):
 
 def test_other_tokens_are_refused(trained, variant, no_work):
     for folder, change in (("a", dict(tokenizer_fingerprint="other")), ("b", dict(data_sha256="other"))):
-        with pytest.raises(ValueError, match="trained on different token files"):
+        with pytest.raises(ValueError, match="other token files"):
             main([str(trained), str(variant(folder, name=folder, **change)), *SMALL])
 
 
@@ -584,7 +588,7 @@ def test_home_is_found_behind_a_name(trained, monkeypatch):
         (["--protocol=paper", "--texts=20", "--prompt_tokens=17"], "block_size"),
         pytest.param(
             ["--device=cuda"],
-            "no CUDA",
+            "cuda",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
         ),
     ],
@@ -650,7 +654,7 @@ def test_the_defaults(trained):
     s, data, _ = settings(str(trained), "--protocol=paper", "--new_tokens=10")
     assert (s.texts, s.loops, s.prompt_tokens, s.temperature, s.top_k, s.top_p) == (100, 10, 16, 0.8, 200, 1)
     assert data.prompts.prompt.shape == (100, 16)
-    s, *_ = settings(str(trained), "--new_tokens=12", "--prompt_tokens=2", "--words=4")
+    s, *_ = settings(str(trained), "--new_tokens=12", "--prompt_tokens=2")
     assert (s.protocol, s.texts, s.loops, s.temperature, s.top_k, s.split) == ("honest", 100, 1, 1, 0, "test")
 
 

@@ -9,5 +9,5 @@ def test_programs_on_top():
 
 def test_what_a_training_imports():
     files = {path for path in imported("train.py") if "heads" not in path.parts}  # each head may have a file
-    assert len(files) <= 31 and sum(map(lines, files)) <= 5000
+    assert len(files) <= 32 and sum(map(lines, files)) <= 5000
     assert not [path for path in files if path.is_relative_to(ROOT / "labs")]

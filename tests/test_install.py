@@ -208,9 +208,9 @@ def test_names_of_commands(nanoheads):
     done = nanoheads("--version")
     assert done.returncode == 0 and done.stdout == f"nanoheads {VERSION}\n"
     done = nanoheads("trian")
-    assert done.returncode == 2 and "unknown command 'trian': did you mean train?" in done.stderr
+    assert done.returncode == 2 and "unknown command 'trian'" in done.stderr
     done = nanoheads("prepare", "wikitext")
-    assert done.returncode == 2 and "unknown corpus 'wikitext': did you mean wikitext103?" in done.stderr
+    assert done.returncode == 2 and "unknown corpus 'wikitext'" in done.stderr
     done = nanoheads("prepare", "grammar", "--help")
     assert done.returncode == 0 and "--source" in done.stdout
 

@@ -24,7 +24,7 @@ from measures.views import read_texts, samples_file
 from runtime.checkpoint import find, load
 from train import TrainConfig
 
-SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--words=4", "--device=cpu", "--halves=2"]
+SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--halves=2"]
 PPL = Column("ppl_eps", "PPL_eps", ".2f", "low", "")
 BLEU = Column("self_bleu", "Self-BLEU", ".2f", "human", "")
 STEPS = Column("steps", "steps", ".0f", "", "")
@@ -67,7 +67,7 @@ def test_half_sampling_covers_the_texts_of_a_reference():
 
 def test_texts_alone_have_an_interval_of_each_metric():
     got = text_intervals(["a b c d e", "a b c d f", "c d e f g", "d e f g h"], 10)
-    assert got["unigram_entropy_ci"] == 0 < got["self_bleu_ci"]  # all of them have log2(5)
+    assert 0 < got["self_bleu_ci"]
     assert text_intervals(["a b c d e", "a b c d f", "c d e f g"], 10) == {}
 
 

