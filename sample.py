@@ -159,9 +159,10 @@ from runtime.files import for_screen, read_text
 
 def written(tokenizer: Tokenizer, prompt: list[int], new: list[int], stop: str) -> tuple[str, bool]:
     """The prompt and its continuation, up to an end-of-text token or `stop`; whether it ends with one."""
-    ends = tokenizer.end_id in new
-    if ends:
-        new = new[: new.index(tokenizer.end_id)]
+    end = tokenizer.end_id
+    ends = end is not None and end in new
+    if end is not None and ends:
+        new = new[: new.index(end)]
     text = tokenizer.decode(prompt + new)
     at = text.find(stop, len(tokenizer.decode(prompt))) if stop else -1
     return (text, ends) if at < 0 else (text[:at], True)
@@ -287,8 +288,8 @@ def write_samples(
         if stream:
             print()
         else:
-            text, _ = written(tokenizer, ids, new, c.stop)
-            print(f"--- {title + ', ' if title else ''}sample {b + 1}\n{for_screen(text)}")
+            whole, _ = written(tokenizer, ids, new, c.stop)
+            print(f"--- {title + ', ' if title else ''}sample {b + 1}\n{for_screen(whole)}")
         if c.uncertainty:
             write_uncertainty(tokenizer, new, [u[b].tolist() for u in unsure])
         if c.show:
