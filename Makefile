@@ -28,7 +28,7 @@ coverage: .venv/dev
 # The arithmetic once more, as another kind of CPU does it: no AVX-512, no bfloat16 instructions, two threads.
 test-other: .venv/dev
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=2 \
-		$(PY) -m pytest tests/test_heads.py tests/test_scoring.py tests/test_model.py tests/test_tasks.py tests/test_device.py
+		$(PY) -m pytest tests/test_heads.py tests/test_scoring.py tests/test_model.py tests/test_device.py
 
 # Tests of minutes, and those that a GPU is needed for, which are skipped where there is none.
 test-slow: .venv/dev

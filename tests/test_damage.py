@@ -42,7 +42,7 @@ SIZE = " ".join(f"--{key}={value}" for key, value in SETTINGS.items())
 TRAIN, RESUME = f"--name=x --out_dir=new {SIZE}", f"--name=run --out_dir=run {SIZE} --resume"
 LABELS = f"{TRAIN} --head=sigmoid --labels=hard --teacher=run --candidates=3"
 SAMPLE = "run --device=cpu --length=2"
-EVAL = "run --device=cpu --texts=4 --prompt_tokens=6 --new_tokens=90"
+EVAL = "run --device=cpu --texts=4 --prompt_tokens=6 --new_tokens=50 --words=4"
 KNOWN = EVAL.replace("run", "words")
 CURVE = "--measure=curve run --out=results/e"
 TEXT = "--tokenizer=bpe270 --source=novels --out=new"

@@ -545,21 +545,6 @@ def test_recovery_of_shares_adds_up(truth, folder):
     assert total.spread() == whole.spread()
 
 
-@pytest.mark.parametrize(
-    "args, says",
-    [
-        (([[0.0, 0.0]], [[0.5, 0.5]], [0, 1]), "shapes"),
-        (([[0.0, 0.0]], [[0.5, 0.4]], [0]), "does not sum to 1"),
-        (([[0.0, 0.0]], [[1.0, 0.0]], [1]), "forbids one"),
-    ],
-)
-def test_recovery_refuses(args, says):
-    with pytest.raises(ValueError, match=says):
-        Recovery().add(*args)
-    with pytest.raises(ValueError, match="0 positions"):
-        Recovery().means()
-
-
 # ---- training and the table ----------------------------------------------------------------------
 
 

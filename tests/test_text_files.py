@@ -6,12 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from data.prepared import load_tokenizer
-from data.tokens import open_tokens
 from eval_diversity import main
 from evaluation import scorer as scorers
-from evaluation.diversity import TEXT_METRICS
-from evaluation.texts import held_out_prompts
 from measures.store import Store
 from measures.text_files import apart, open_texts
 from measures.views import read_texts, samples_file
@@ -96,36 +92,6 @@ def test_a_folder_of_that_name_is_a_run(trained, tmp_path):
 
 
 # ---- in a table --------------------------------------------------------------------------------------------
-
-
-def test_a_file_is_measured_as_the_texts_of_a_model(table, copy, trained, tmp_path, token_folder, capsys):
-    """A model's texts in a file, with the prompts that they continue, have its numbers; without them no
-    generative perplexity."""
-    decode = load_tokenizer(token_folder).decode
-    ids = held_out_prompts(open_tokens(token_folder / "test.bin").ids, 8, 4, 12).prompt
-    pairs = [{"text": text, "prompt": decode(p)} for text, p in zip(written(table), ids.tolist())]
-    more = [*pairs, {"text": "one more, which is not measured", "prompt": "a"}]
-    with_prompts, without = tmp_path / "with.jsonl", tmp_path / "without.jsonl"
-    with_prompts.write_text("".join(json.dumps(row) + "\n" for row in more))
-    without.write_text("".join(json.dumps(row["text"]) + "\n" for row in pairs))
-    asked = [str(trained), f"theirs={with_prompts}", str(without)]
-    assert main([*asked, *SMALL, f"--scorer={trained}", f"--out={copy}"]) == 0
-    own, first, second = (rows(copy)[name] for name in ("baseline", "theirs", "without"))
-    for key in (*TEXT_METRICS, "short_texts"):
-        assert own[key] == first[key] == second[key], key
-    assert own["gen_ppl"] == first["gen_ppl"] and "gen_ppl" not in second
-    assert "ppl_tok" not in first and first["file"] == "with.jsonl"
-    line = next(x for x in copy.with_name("table.md").read_text().splitlines() if x.startswith("| without"))
-    assert line.split("|")[2:5] == [cell.replace("x", "-") for cell in line.split("|")[2:5]]
-    assert capsys.readouterr().err.count("kept from") == 1
-    assert (copy.with_name("table.samples") / "theirs.jsonl").read_text().count("\n") == 8
-    assert main([*asked, *SMALL, f"--scorer={trained}", f"--out={copy}"]) == 0
-    assert capsys.readouterr().err.count("kept from") == 3
-    with_prompts.write_text(with_prompts.read_text().replace(pairs[0]["text"].split()[0], "another"))
-    assert main([*asked, *SMALL, f"--scorer={trained}", f"--out={copy}"]) == 0
-    assert capsys.readouterr().err.count("kept from") == 2
-    assert main([str(trained), *SMALL, f"--scorer={trained}", f"--out={copy}"]) == 0  # it stays beside others
-    assert rows(copy)["theirs"]["gen_ppl"] != own["gen_ppl"] and "without" in rows(copy)
 
 
 def test_texts_of_white_space_are_a_row_that_says_so(trained, tmp_path, capsys):
