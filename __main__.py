@@ -36,7 +36,11 @@ GROUPS = {
 }
 NO_COMMANDS = ("__init__", "__main__", "model", "truth")
 COMMANDS = {path.stem: path for path in sorted(HERE.glob("*.py")) if path.stem not in NO_COMMANDS}
-CORPORA = {path.parent.name: path for home in ("data", "labs") for path in HERE.glob(f"{home}/*/prepare.py")}
+CORPORA = {
+    path.parent.name: path
+    for home in ("data/*", "labs/*", "labs/*/*")
+    for path in HERE.glob(f"{home}/prepare.py")
+}
 INNER = (path for pattern in ("labs/*/*.py", "data/*/score.py") for path in HERE.glob(pattern))
 PROGRAMS = {
     path.relative_to(HERE).with_suffix("").as_posix(): path

@@ -6,7 +6,6 @@ Sources: Radford et al. 2019, "Language Models are Unsupervised Multitask Learne
 Courdier, Fleuret 2024, arXiv 2404.09562 (sigma-GPT).
 """
 
-import importlib
 import inspect
 import math
 from collections.abc import Callable
@@ -539,10 +538,11 @@ def trunk_class(config: dict[str, Any]) -> type[Trunk]:
     """The trunk of a run's configuration. ValueError for an unknown one, and for trunk_args that it does not
     take."""
     name, args = config.get("trunk", "gpt"), config.get("trunk_args", {})
-    try:
-        trunk = TRUNKS.get(name) or importlib.import_module(f"labs.{name}.trunk").TRUNK
-    except ImportError:
-        raise ValueError(f"unknown trunk {name!r}; known: {', '.join(TRUNKS)}, and those of labs") from None
+    trunk = TRUNKS.get(name)
+    if trunk is None:
+        from runtime.places import imported, trunks
+
+        trunk = imported(trunks(), "TRUNKS", name)
     try:
         inspect.signature(trunk).bind(None, **args)
     except TypeError as error:

@@ -19,9 +19,9 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 from config.defaults import TrainConfig
 from runtime.door import Program
-from runtime.values import registered
+from runtime.places import heads
 
-about = __doc__ + "\n    # heads.HEADS: " + ", ".join(registered("heads", "HEADS"))
+about = __doc__ + "\n    # heads.HEADS: " + ", ".join(heads())
 program = Program(__name__, about, TrainConfig)
 
 import contextlib

@@ -11,8 +11,8 @@ from runtime.configurator import configure
 from runtime.errors import UserError
 from runtime.files import read_json
 from runtime.names import RowName, check_row_name
-from runtime.places import labs_with
-from runtime.values import Dtype, Field, Natural, NonNegative, Positive, Seed, Share, registered
+from runtime.places import heads, trunks
+from runtime.values import Dtype, Field, Natural, NonNegative, Positive, Seed, Share
 from training.task import settled
 
 if TYPE_CHECKING:  # which imports numpy
@@ -43,7 +43,7 @@ class TrainConfig:
     tokenizer: str = "gpt2"         # bpeN: N tokens of the train split; bytes, words, or a tokenizer.json
     source: str = ""                # where the text or the images are; empty: their public home
     # model: GPT-2 124M with the paper's block
-    trunk: str = "gpt"              # a name in model.TRUNKS, or a lab with a trunk.py
+    trunk: str = "gpt"              # a name in TRUNKS of model.py or a lab
     trunk_args: dict = field(default_factory=dict)  # what it takes beside the sizes
     block_size: Positive = 512
     n_layer: Positive = 12
@@ -57,7 +57,7 @@ class TrainConfig:
     curriculum_steps: Natural = 0   # ... until this step, linearly; 0: the end of the cosine
     sinusoidal: bool = False        # any order's two positions are sines and cosines; False: learned
     # output head
-    head: str = "softmax"           # a name in heads.HEADS
+    head: str = "softmax"           # a name in HEADS of heads/ or a lab
     head_args: dict = field(default_factory=dict)  # its constructor's arguments; --head_args.eps=0.1 sets one
     gain: float = 1.0               # g of the logits z = g h W^T + b; softmax: one over the temperature
     learn_gain: bool = False        # g is trained, and starts at `gain`
@@ -144,9 +144,9 @@ class TrainConfig:
     def problems(self) -> Iterator[str]:
         """Values that cannot stand together, or that no dictionary has."""
         yield from _refusals(partial(check_row_name, self.name))
-        if self.trunk not in (known := [*registered("model", "TRUNKS"), *labs_with("trunk")]):
+        if self.trunk not in (known := trunks()):
             yield f"trunk = {self.trunk!r}: use one of {', '.join(known)}"
-        if self.head not in (known := registered("heads", "HEADS")):
+        if self.head not in (known := heads()):
             yield f"unknown head {self.head!r}; known: {', '.join(known)}"
         if self.min_lr > self.learning_rate:
             yield (
@@ -176,12 +176,12 @@ class TrainConfig:
 
     def _problems_of_model(self) -> Iterator[str]:
         """What the trunk and the head themselves refuse. Their import takes seconds, so this comes last."""
-        from heads import AUXILIARY, HEADS
+        from heads import AUXILIARY, find_head
 
         ahead = self.auxiliary in AUXILIARY and AUXILIARY[self.auxiliary].looks_ahead
         if ahead and (self.order != "left_to_right" or self.trunk not in ("gpt", "modern")):
             yield f"auxiliary = {self.auxiliary!r} looks ahead in a text from left to right: leave it out"
-        if self.labels != "true" and not HEADS[self.head].multi_label:
+        if self.labels != "true" and not find_head(self.head).multi_label:
             yield (
                 f"labels = {self.labels!r}: the head {self.head!r} takes the true token alone; use "
                 "labels = 'true' or a multi-label head such as 'sigmoid'"

@@ -102,8 +102,9 @@ def program_of(dataset: str) -> str:
 
 
 def corpora() -> dict[str, Path]:
-    """The program of each corpus by its name: data/NAME/prepare.py, or labs/NAME/prepare.py of a lab."""
-    programs = [path for home in ("data", "labs") for path in CODE.glob(f"{home}/*/prepare.py")]
+    """The program of each corpus by the name of its folder: data/NAME/prepare.py, labs/NAME/prepare.py or
+    labs/LAB/NAME/prepare.py."""
+    programs = [path for home in ("data/*", "labs/*", "labs/*/*") for path in CODE.glob(f"{home}/prepare.py")]
     return {path.parent.name: path for path in sorted(programs, key=lambda path: path.parent.name)}
 
 
@@ -112,7 +113,7 @@ def corpus_of(dataset: str) -> Any:
     known = corpora()
     if dataset not in known:
         raise UserError(f"unknown dataset {dataset!r} (known: {', '.join(known)})")
-    module = importlib.import_module(f"{known[dataset].parents[1].name}.{dataset}.prepare")
+    module = importlib.import_module(".".join(known[dataset].relative_to(CODE).with_suffix("").parts))
     if not hasattr(module, "corpus"):
         raise UserError(f"{known[dataset]} has no `corpus`, a data.corpus.Corpus")
     return module.corpus

@@ -31,7 +31,7 @@ def lines(path: Path) -> int:
 
 def programs() -> list[str]:
     """Python files on top."""
-    return sorted(path.stem for path in tracked("*.py") if path.parent == ROOT)
+    return sorted(path.stem for path in tracked("*.py") if path.parent == ROOT and path.stem != "conftest")
 
 
 def imported(start: str) -> set[Path]:

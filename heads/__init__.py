@@ -93,11 +93,21 @@ HEADS: dict[str, type[Head]] = {
 }
 
 
-def named_head(name: str, vocab_size: int, args: dict | None = None) -> Head:
-    """The head called `name` in HEADS, made with `args`. ValueError for an unknown head or argument."""
+def find_head(name: str) -> type[Head]:
+    """The head called `name`, of HEADS or of a lab (labs/LAB/heads.py). ValueError if there is none."""
+    if name not in HEADS and __name__ == "heads":  # nanoheads.heads of somebody's program has no labs
+        from runtime.places import heads, imported
+
+        return imported(heads(), "HEADS", name)
     if name not in HEADS:
-        raise ValueError(f"unknown head {name!r}; known: {', '.join(HEADS)}")
-    declared = inspect.get_annotations(HEADS[name].__init__)
+        raise ValueError(f"unknown head {name!r}: use one of {', '.join(HEADS)}")
+    return HEADS[name]
+
+
+def named_head(name: str, vocab_size: int, args: dict | None = None) -> Head:
+    """The head called `name`, made with `args`. ValueError for an unknown head or argument."""
+    cls = find_head(name)
+    declared = inspect.get_annotations(cls.__init__)
     for key, value in (args or {}).items():
         kind = declared.get(key)  # of a head of your own perhaps none
         if kind is int and type(value) is not int:
@@ -109,7 +119,7 @@ def named_head(name: str, vocab_size: int, args: dict | None = None) -> Head:
         if kind is float and type(value) is bool:
             raise ValueError(f"head_args: {key} = {value!r} must be a number")
     try:
-        return HEADS[name](vocab_size, **(args or {}))
+        return cls(vocab_size, **(args or {}))
     except TypeError as e:
         raise ValueError(f"head {name!r} does not take head_args = {args}: {e}") from None
 
@@ -117,7 +127,7 @@ def named_head(name: str, vocab_size: int, args: dict | None = None) -> Head:
 def files_of(name: str) -> list[Path]:
     """The files that the head called `name` is written in: its class's, then its bases', up to Head. A class
     of a notebook has none."""
-    classes = [base for base in HEADS[name].__mro__ if issubclass(base, Head) and base is not Head]
+    classes = [base for base in find_head(name).__mro__ if issubclass(base, Head) and base is not Head]
     files = [Path(getattr(sys.modules[base.__module__], "__file__", None) or "") for base in classes]
     return [file for file in dict.fromkeys(files) if file.is_file()]
 
@@ -130,8 +140,8 @@ def head_digest(name: str) -> str:
 
 def head_changed(config: dict[str, Any]) -> str:
     """Words about a run of this recorded configuration; "" if its head's code is the same, or not known."""
-    name, digest = config.get("head"), config.get("head_sha256")
-    if digest is None or name not in HEADS or head_digest(name) == digest:
+    name, digest = config.get("head", ""), config.get("head_sha256")
+    if digest is None or head_digest(name) == digest:
         return ""
     return f"; the code of its head ({', '.join(p.name for p in files_of(name))}) has changed since it began"
 

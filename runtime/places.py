@@ -1,7 +1,11 @@
 """Where the code is, and where a user works."""
 
+import ast
+import importlib
 import re
+import sys
 from pathlib import Path
+from typing import Any
 
 CODE = Path(__file__).resolve().parents[1]
 # In a checkout both are one. An installed nanoHeads (pip install .) lies among Python's packages, where
@@ -24,7 +28,49 @@ def labs_with(part: str) -> list[str]:
     return sorted(path.parent.name for path in CODE.glob(f"labs/*/{part}.py"))
 
 
+def registered(core: str, registry: str, part: str) -> dict[str, str]:
+    """name -> module of each entry of the dict `registry`, in the module `core` and in labs/LAB/`part`.py.
+
+    Read from the sources where they are not imported yet.
+    """
+    modules = [core, *(f"labs.{lab}.{part}" for lab in labs_with(part))]
+    return {name: module for module in modules for name in _keys(module, registry)}
+
+
+def _keys(module: str, registry: str) -> list[str]:
+    if module in sys.modules:
+        return list(getattr(sys.modules[module], registry))
+    path = CODE.joinpath(*module.split("."))
+    source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
+    for node in ast.parse(source).body:
+        match node:
+            case (
+                ast.AnnAssign(target=ast.Name(name), value=ast.Dict(keys=keys))
+                | ast.Assign(targets=[ast.Name(name)], value=ast.Dict(keys=keys))
+            ) if name == registry:
+                return [ast.literal_eval(key) for key in keys if key]
+    raise LookupError(f"{module} has no dict {registry}")
+
+
+def heads() -> dict[str, str]:
+    """The module of each output head by its name: HEADS of heads/, and of labs/LAB/heads.py."""
+    return registered("heads", "HEADS", "heads")
+
+
+def trunks() -> dict[str, str]:
+    """The module of each trunk by its name: TRUNKS of model.py, and of labs/LAB/trunk.py."""
+    return registered("model", "TRUNKS", "trunk")
+
+
+def imported(found: dict[str, str], registry: str, name: str) -> Any:
+    """The entry `name` of a registry, its module imported. ValueError naming those that there are."""
+    if name not in found:
+        raise ValueError(f"unknown {name!r}: use one of {', '.join(found)}")
+    return getattr(importlib.import_module(found[name]), registry)[name]
+
+
 def find(path: str | Path) -> Path:
-    """`path`, if it is there from the current folder; else what has that path in the code, if that is."""
-    in_code = CODE / path
-    return in_code if not Path(path).exists() and in_code.is_file() else Path(path)
+    """`path`, if it is there from the current folder; else what has that path in the code or in a lab."""
+    if Path(path).exists() or Path(path).is_absolute():
+        return Path(path)
+    return next((p for p in (CODE / path, *sorted(CODE.glob(f"labs/*/{path}"))) if p.is_file()), Path(path))

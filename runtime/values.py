@@ -1,14 +1,12 @@
 """Types of the fields of configurations, and the check of a value against one. Without torch, whose import
 takes seconds."""
 
-import ast
 import functools
 import sys
 from typing import Annotated, Any, Literal
 
 from runtime.errors import CONTROL, UserError
 from runtime.packages import EXTRAS, missing, not_installed
-from runtime.places import CODE
 
 try:
     from pydantic import AfterValidator as AfterValidator
@@ -76,19 +74,3 @@ def unusable(value: Any, largest: float = LARGEST) -> str:
         value = [*value.keys(), *value.values()]
     held = value if isinstance(value, (list, tuple, set)) else ()
     return next(filter(None, (unusable(v, largest) for v in held)), "")
-
-
-def registered(module: str, registry: str) -> list[str]:
-    """The names in a dict of one of our modules, such as HEADS of heads.
-
-    They are read from its source where it is not imported yet.
-    """
-    if module in sys.modules:
-        return list(getattr(sys.modules[module], registry))
-    path = CODE / module
-    source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
-    for node in ast.parse(source).body:
-        match node:
-            case ast.AnnAssign(target=ast.Name(name), value=ast.Dict(keys=keys)) if name == registry:
-                return [ast.literal_eval(key) for key in keys if key]
-    raise LookupError(f"{module} has no dict {registry}")

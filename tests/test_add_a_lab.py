@@ -24,7 +24,11 @@ def copy_core(to: Path) -> None:
 def test_the_page_makes_a_lab_that_trains_and_is_measured(tmp_path):
     page = (ROOT / "docs" / "add_a_lab.md").read_text(encoding="utf-8")
     files = re.findall(r"^\*\*\d\. [^*]*\*\*, `([\w/.]+)`:\n\n```python\n(.*?)```", page, re.M | re.S)
-    assert [name for name, _ in files] == ["labs/dice/prepare.py", "labs/dice/measure.py", "config/dice.py"]
+    assert [name for name, _ in files] == [
+        "labs/dice/prepare.py",
+        "labs/dice/measure.py",
+        "labs/dice/config/dice.py",
+    ]
     copy_core(tmp_path)
     for name, code in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import VOCAB, prepare_folder, train_in_process
 
 import augment
 from augment import (
@@ -31,6 +30,7 @@ from data.tokens import open_tokens
 from heads import HEADS, Sigmoid
 from runtime import device
 from runtime.errors import UserError
+from tests.fixtures import VOCAB, prepare_folder, train_in_process
 from train import TrainConfig
 
 T = 16

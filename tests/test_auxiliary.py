@@ -13,7 +13,7 @@ from model import build
 from runtime.checkpoint import load_model
 from runtime.errors import UserError
 from runtime.optimizer import make_optimizer
-from tests.conftest import TINY, train_in_process
+from tests.fixtures import TINY, train_in_process
 
 V, C, B, T = 31, 5, 3, 20
 SIZES = dict(vocab_size=V, block_size=T, n_layer=1, n_head=1, n_embd=8, dropout=0.0, head_args={})

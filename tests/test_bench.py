@@ -17,7 +17,7 @@ from data.prepared import load_tokenizer
 from data.tokens import open_tokens
 from measures.store import Store
 from runtime import device
-from tests.conftest import synthetic_text
+from tests.fixtures import synthetic_text
 
 BENCH = Path(common.__file__).parent
 REPO = BENCH.parent

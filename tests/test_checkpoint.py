@@ -11,7 +11,6 @@ import sys
 
 import pytest
 import torch
-from conftest import same_tensors
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -20,6 +19,7 @@ from data.tokenizers import BPETokenizer, train_bpe
 from heads import Targets
 from runtime import checkpoint
 from runtime.checkpoint import build, find, in_use, load, load_model, restore, save
+from tests.fixtures import same_tensors
 
 CONFIG = dict(vocab_size=264, block_size=9, n_layer=2, n_head=2, n_embd=18, dropout=0.1)
 CONFIG |= dict(head="sigmoid", head_args={"pos_weight": 3.0}, bayesian=False, prior_sigma=0.1)

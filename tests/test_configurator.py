@@ -18,7 +18,9 @@ from runtime.values import Dtype, Field, NonNegative, Positive, PositiveShare, S
 
 ROOT = Path(__file__).resolve().parents[1]
 # all but the screen of defaults, which is no configuration, and those of images
-CONFIGS = [p for p in sorted((ROOT / "config").glob("*.py")) if p.stem != "defaults"]
+CONFIGS = [
+    p for p in sorted([*ROOT.glob("config/*.py"), *ROOT.glob("labs/*/config/*.py")]) if p.stem != "defaults"
+]
 CONFIGS = [p for p in CONFIGS if "trunk_args" not in read_config(p)]
 OVERLAYS = (
     *("brief", "brief_adamw", "climbs", "grammar", "mazes", "memorise", "orders"),
@@ -257,10 +259,10 @@ def test_every_row_fits_every_overlay(path):
     row = read_config(path)
     assert TrainConfig.read([str(path)]).name == path.stem
     for overlay in OVERLAYS:
-        config = TrainConfig.read([str(path), str(ROOT / "config" / f"{overlay}.py")])
+        config = TrainConfig.read([str(path), f"config/{overlay}.py"])
         assert config.name == f"{path.stem}-{overlay}" and config.out_dir == f"out/{path.stem}-{overlay}"
         assert (config.head, config.head_args) == (row.get("head", "softmax"), row.get("head_args", {}))
-        scale = read_config(ROOT / "config" / f"{overlay}.py")
+        scale = read_config(f"config/{overlay}.py")
         assert config.n_embd == scale["n_embd"]
         assert "labels" not in row or not row.keys() & scale.keys()
 

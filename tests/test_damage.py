@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, handlers_kept, train_in_process
 
 import augment
 import data.grammar.prepare
@@ -29,6 +28,7 @@ import training.text
 from config.defaults import TrainConfig
 from data.prepared import prepared
 from runtime.configurator import cli
+from tests.fixtures import TINY, handlers_kept, train_in_process
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = {

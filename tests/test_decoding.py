@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, train_in_process
 
 from data.held_out import open_held_out, truth_path
 from data.prepared import prepared
@@ -23,6 +22,7 @@ from measures.store import Store
 from runtime.checkpoint import Degenerate, load_model
 from runtime.errors import UserError
 from table import main
+from tests.fixtures import TINY, train_in_process
 from train import TrainConfig
 
 SOURCE = "seed=3 train=30000 validation=3000 test=3000 nouns=60 verbs=30 adjectives=30 adverbs=10 themes=3"

@@ -10,7 +10,7 @@ import pytest
 
 import heads
 import model
-from runtime.values import registered
+from runtime import places
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_COMMANDS = ("__main__.py", "model.py")
@@ -95,14 +95,15 @@ def test_a_package_that_is_missing_is_said_before_flags_are_read(package, code, 
 
 
 def test_registered_names_are_those_of_the_imported_dicts(monkeypatch):
-    assert registered("heads", "HEADS") == list(heads.HEADS)
-    assert registered("model", "TRUNKS") == list(model.TRUNKS)
+    core = lambda names, module: [name for name, home in names.items() if home == module]
+    assert core(places.heads(), "heads") == list(heads.HEADS)
+    assert core(places.trunks(), "model") == list(model.TRUNKS)
     monkeypatch.delitem(sys.modules, "heads")
     monkeypatch.delitem(sys.modules, "model")
-    assert registered("heads", "HEADS") == list(heads.HEADS)
-    assert registered("model", "TRUNKS") == list(model.TRUNKS)
+    assert core(places.heads(), "heads") == list(heads.HEADS)
+    assert core(places.trunks(), "model") == list(model.TRUNKS)
 
 
 def test_a_head_that_was_registered_by_hand_is_known(monkeypatch):
     monkeypatch.setitem(heads.HEADS, "mine", heads.Softmax)
-    assert "mine" in registered("heads", "HEADS")
+    assert "mine" in places.heads()

@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import curve, handlers_kept, log
 
 import eval_diversity
 import sample
 import train
 from measures.store import Store
 from runtime.errors import UserError
+from tests.fixtures import curve, handlers_kept, log
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZE = """config/tiny.py --dataset=demo --source= --tokenizer=bpe400 --block_size=32 --n_layer=1

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, train_in_process
 
 from data.prepared import load_tokenizer
 from data.tokens import open_tokens
@@ -31,6 +30,7 @@ from measures.views import cells, read_texts, samples_file
 from runtime.checkpoint import Degenerate, load_model
 from runtime.errors import UserError
 from runtime.names import REFERENCES
+from tests.fixtures import TINY, train_in_process
 from train import TrainConfig
 
 SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--halves=2"]

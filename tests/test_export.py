@@ -16,7 +16,6 @@ from types import SimpleNamespace
 import pytest
 import tiktoken
 import torch
-from conftest import VOCAB, synthetic_text
 from safetensors import SafetensorError
 from scipy.stats import chisquare
 from torch.nn.functional import pad
@@ -46,6 +45,7 @@ from runtime.checkpoint import load_model, save, weights_digest
 from runtime.errors import UserError
 from runtime.modeling_nanoheads import NanoHeadsConfig, NanoHeadsForCausalLM
 from sample import generate
+from tests.fixtures import VOCAB, synthetic_text
 
 DRAWS, SEED = 3, 7
 ROWS = {

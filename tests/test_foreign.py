@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import VOCAB, prepare_folder
 from torch import nn
 
 import augment
@@ -28,6 +27,7 @@ from data.tokens import open_tokens
 from measures.store import Store
 from runtime.checkpoint import load_model, open_checkpoint
 from runtime.gpt2 import read_gpt2
+from tests.fixtures import VOCAB, prepare_folder
 
 T, C = 16, 32
 

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from conftest import log
 
 from heads import HEADS, Targets, make_head, project
 from runtime.checkpoint import load_model
+from tests.fixtures import log
 
 V, C, N = 31, 12, 9
 

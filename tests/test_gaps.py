@@ -96,9 +96,8 @@ def test_a_character_that_is_unread_until_the_next_is_whole_stands_once():
 @pytest.fixture(scope="module")
 def filled_in(token_folder, tmp_path_factory):
     """out folders of a model of any order, of masked diffusion, and of one that reads from left to right."""
-    from conftest import TINY, train_in_process
-
     import train
+    from tests.fixtures import TINY, train_in_process
 
     runs = {}
     for order in ("random", "masked", "left_to_right"):

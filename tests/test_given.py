@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, train_in_process
 
 import eval_diversity
 import report
@@ -30,6 +29,7 @@ from evaluation.windows import questions, templates
 from heads import HEADS
 from labs.synthetic.tasks import TASKS
 from runtime.errors import UserError
+from tests.fixtures import TINY, train_in_process
 from tests.test_orders import log_p, model_of
 from tests.test_orders_measure import asker
 

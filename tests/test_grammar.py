@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, train_in_process
 
 import eval_diversity
 import export
@@ -34,6 +33,7 @@ from measures.text_numbers import validity
 from nanoheads import truth as library
 from nanoheads.truth import Language
 from runtime.checkpoint import load_model
+from tests.fixtures import TINY, train_in_process
 from train import TrainConfig
 from training.text import TRUTH_WINDOWS
 

@@ -4,10 +4,10 @@ import math
 from statistics import mean
 
 import pytest
-from conftest import TINY, VOCAB, curve, log, train_in_process
 
 from data.prepared import prepared
 from heads import HEADS
+from tests.fixtures import TINY, VOCAB, curve, log, train_in_process
 from train import TrainConfig
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, train_in_process
 
 import train
 from data.grammar.two_sided import ForwardBackward
@@ -26,6 +25,7 @@ from measures.views import mean
 from runtime.checkpoint import find, load
 from runtime.errors import UserError
 from table import main
+from tests.fixtures import TINY, train_in_process
 from tests.test_any_order import q_of
 from tests.test_orders import V, log_p, model_of, text
 from tests.test_two_sided import documents

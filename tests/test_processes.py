@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import (
+from two_processes import LABELS, configs, resumed
+
+import augment
+import train
+from data.tokens import open_tokens
+from tests.fixtures import (
     TINY,
     VOCAB,
     curve,
@@ -20,11 +25,6 @@ from conftest import (
     train_in_process,
     weights,
 )
-from two_processes import LABELS, configs, resumed
-
-import augment
-import train
-from data.tokens import open_tokens
 
 ROOT = Path(__file__).resolve().parents[1]
 

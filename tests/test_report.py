@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, train_in_process
 
 import report
 from config.defaults import TrainConfig
@@ -31,6 +30,7 @@ from measures.report.tables import CAPTIONS, ReportedTable, data_url, leading_nu
 from measures.store import Store
 from measures.text import TextMeasure
 from runtime.checkpoint import load_model
+from tests.fixtures import TINY, train_in_process
 from tests.test_orders import model_of
 
 REPO = Path(__file__).resolve().parents[1]

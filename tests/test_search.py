@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, over, train_in_process
 
 import heads
 import table
@@ -30,6 +29,7 @@ from measures.store import Store
 from runtime import workers
 from runtime.configurator import configure
 from table import TableConfig
+from tests.fixtures import TINY, over, train_in_process
 
 ROOT = Path(__file__).resolve().parents[1]
 SPACE = {"learning_rate": [1e-3, 8e-3], "gain": [0.5, 16]}

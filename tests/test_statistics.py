@@ -7,7 +7,6 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import TINY, train_in_process
 
 from data.label_settings import LabelSettings
 from eval_diversity import main
@@ -22,6 +21,7 @@ from measures.text import summary_of, summary_view
 from measures.text_numbers import text_intervals
 from measures.views import read_texts, samples_file
 from runtime.checkpoint import find, load
+from tests.fixtures import TINY, train_in_process
 from train import TrainConfig
 
 SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--halves=2"]

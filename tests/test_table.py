@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import TINY, over, train_in_process
 from safetensors.torch import load_file, save_file
 
 import heads
@@ -30,6 +29,7 @@ from runtime import checkpoint, workers
 from runtime.configurator import configure
 from runtime.errors import InUse
 from table import TableConfig
+from tests.fixtures import TINY, over, train_in_process
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TINY, synthetic_text, train_in_process
 
 import augment
 import eval_diversity
@@ -26,6 +25,7 @@ from data.tokens import open_tokens
 from measures.store import Store
 from runtime import checkpoint
 from runtime.errors import UserError
+from tests.fixtures import TINY, synthetic_text, train_in_process
 from train import TrainConfig
 
 LONG = synthetic_text(50, 3).encode()

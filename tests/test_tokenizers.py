@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tokenizers
-from conftest import TINY, synthetic_text, train_in_process
 from test_data import ODD
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -30,6 +29,7 @@ from data.tokenizers import (
 from measures.jobs import Run
 from runtime.checkpoint import load
 from runtime.errors import UserError
+from tests.fixtures import TINY, synthetic_text, train_in_process
 
 TEXT = synthetic_text(60, 3) + "Two Words\n\n\n  It's the <|end|> \u00e9 .\n"
 BEGIN, END = "<|begin|>", "<|end|>"

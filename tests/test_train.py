@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, VOCAB, curve, handlers_kept, log, progress, train_in_process, weights
 from safetensors.torch import save_file
 
 import heads
@@ -30,6 +29,7 @@ from measures.curve import evaluations
 from model import GPT, GPTConfig
 from runtime import checkpoint, device
 from runtime.gpt2 import to_gpt2
+from tests.fixtures import TINY, VOCAB, curve, handlers_kept, log, progress, train_in_process, weights
 
 ROOT = Path(__file__).resolve().parents[1]
 # every source of randomness but dropout

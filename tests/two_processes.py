@@ -12,12 +12,12 @@ import sys
 from pathlib import Path
 
 import torch.distributed as dist
-from conftest import TINY, train_in_process
 
 import augment
 import train
 from data.tokens import open_tokens
 from runtime import device
+from tests.fixtures import TINY, train_in_process
 
 HALF = dict(max_steps=3, lr_decay_steps=6)
 LABELS = augment.LabelSettings(candidates=6, positions=0.5, seed=77)  # of a store that no run here opens

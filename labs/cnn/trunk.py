@@ -249,4 +249,4 @@ def initialise(trunk: nn.Module, he: bool = False) -> None:
             init.zeros_(module.bias)
 
 
-TRUNK = CNN
+TRUNKS = {"cnn": CNN}

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import TINY, train_in_process
 
 import train
 from data.batches import Windows
@@ -22,6 +21,7 @@ from labs.mazes.prepare import corpus as mazes
 from measures.orders import OrdersConfig, OrdersSession, tables
 from measures.views import mean
 from runtime.errors import UserError
+from tests.fixtures import TINY, train_in_process
 
 Cell = tuple[int, int]
 SMALL = Mazes(5, 7, walls=2, distance=3)

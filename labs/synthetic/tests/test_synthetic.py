@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import train_on
 
 import table
 from data.batches import Windows
@@ -24,6 +23,7 @@ from measures.find import find_measure
 from measures.jobs import Run
 from measures.store import Store
 from runtime.errors import UserError
+from tests.fixtures import train_on
 
 STARTS = (1, 3, 4)
 MOVES = {1: Fraction(2, 5), -1: Fraction(2, 5), 0: Fraction(1, 5)}

@@ -8,7 +8,6 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 import torch
-from conftest import train_on
 
 import table
 from data.held_out import open_held_out
@@ -31,6 +30,7 @@ from labs.rest.rest import can_be_asked, density, rest_nats, sample_rest
 from measures.jobs import Run
 from measures.store import Store
 from runtime.errors import UserError
+from tests.fixtures import train_on
 from tests.test_orders import log_p, model_of
 
 SIZES = "simulated length=8 train=30 validation=6 test=12"

@@ -8,7 +8,6 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import contextlib
 import io
 import json
-import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,12 +32,6 @@ text_numbers.ENOUGH_WORDS = 0  # the tests' texts are of a few words
 for number, usual in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, usual)
-
-HERE = Path(__file__).parent
-if not (HERE.parent / "labs").is_dir():  # all else works; tests of labs, and by means of labs, are left out
-    imports = re.compile(r"^(from|import) (tests\.)?labs\.", re.M)
-    using = [path.name for path in HERE.glob("test_*.py") if imports.search(path.read_text(encoding="utf-8"))]
-    collect_ignore = ["labs", *using]
 
 VOCAB = 300
 TINY = dict(

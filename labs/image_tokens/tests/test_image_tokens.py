@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, train_in_process
 
 import sample as text_sampler
 import train
@@ -23,6 +22,7 @@ from labs.images.guidance import guided, only_codes, sample_codes
 from labs.images.quality import grid
 from model import build
 from runtime.errors import UserError
+from tests.fixtures import TINY, train_in_process
 
 SMALL = TINY | dict(dataset="image_tokens", tokenizer="words", block_size=17, max_steps=2, eval_interval=2)
 LOSSLESS = "digits patches codes=6"

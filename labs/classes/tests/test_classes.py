@@ -39,7 +39,7 @@ from runtime.errors import UserError
 from runtime.logs import entries
 from training.evaluator import Interrupted
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CONFIGS = ("digits", "mnist", "mnist_brief", "cifar10", "cifar100")
 LAYERS = "Conv[3x3,4] BN ReLU MaxPool[4x4,4] DO FC[16] ReLU"
 
@@ -101,7 +101,7 @@ def flags(source, tmp_path):
         values = dict(source=source, batch_size=30, max_steps=18, eval_interval=9, device="cpu")
         values |= dict(learning_rate=0.01, min_lr=0.01, log_interval=1, name="run", out_dir=tmp_path / "out")
         flags = [f"--{k}={v}" for k, v in (values | changes).items()]
-        return [f"{ROOT}/config/mnist.py", f"--trunk_args.layers={layers}", *flags]
+        return ["config/mnist.py", f"--trunk_args.layers={layers}", *flags]
 
     return make
 
@@ -342,9 +342,9 @@ def test_the_documents_networks():
         + 128,
     }
     for name, parameters in want.items():
-        net = network(read_config(ROOT / f"config/{name}.py")["trunk_args"]["layers"], KINDS[name].shape)
+        net = network(read_config(f"config/{name}.py")["trunk_args"]["layers"], KINDS[name].shape)
         assert sum(p.numel() for p in net.parameters()) == parameters
-    deep = list(items(read_config(ROOT / "config/cifar100.py")["trunk_args"]["layers"]))
+    deep = list(items(read_config("config/cifar100.py")["trunk_args"]["layers"]))
     assert [str(i) for i in deep if i.name == "Conv"][-3:] == [
         "Conv[1x1,1024]",
         "Conv[2x2,1152]",
@@ -355,7 +355,7 @@ def test_the_documents_networks():
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_config_can_be_made(name):
-    c = TrainConfig.read([f"{ROOT}/config/{name}.py"])
+    c = TrainConfig.read([f"config/{name}.py"])
     assert (c.name, c.block_size, c.tied, c.trunk) == (name, 1, False, "cnn")
     assert c.trunk_args["shape"] == list(KINDS[c.dataset].shape)
 
@@ -588,7 +588,7 @@ def make(source, tmp_path, run, monkeypatch):
             rows=rows, flags=f"{flags} --device=cpu", evaluate=f"--source={source}", seeds=[2, 3, 4]
         )
         values |= dict(name="t", runs=tmp_path / "runs", results=tmp_path / "results") | changes
-        code = table.main([f"{ROOT}/config/tables/mnist.py", *(f"--{k}={v}" for k, v in values.items())])
+        code = table.main(["config/tables/mnist.py", *(f"--{k}={v}" for k, v in values.items())])
         return code, {r["name"]: r for r in Store(tmp_path / "results/t.jsonl").rows("classes")}, trained
 
     return call
@@ -658,7 +658,7 @@ def test_a_run_on_text_has_no_classes(make):
 
 @pytest.mark.parametrize("files", [["mnist"], ["mnist", "mnist_brief"]])
 def test_the_rows_are_the_documents(files):
-    c = configure(TableConfig, [f"{ROOT}/config/tables/{f}.py" for f in files])
+    c = configure(TableConfig, [f"config/tables/{f}.py" for f in files])
     c.check()
     runs = [Run.make(row, 2, c) for row in c.rows]
     for figures in PUBLISHED.values():

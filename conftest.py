@@ -1,0 +1,3 @@
+"""What the tests of the core and of the labs share: tests/fixtures.py."""
+
+pytest_plugins = ["tests.fixtures"]
