@@ -3,8 +3,6 @@ for anything; in a browser it sorts, darkens and fits a phone."""
 
 import json
 import math
-import os
-import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -24,13 +22,12 @@ from measures.measure import open_runs
 from measures.report.about import opening
 from measures.report.page import render
 from measures.report.runs import BEFORE, SamplingSettings, examine, shown_word, spread_places
-from measures.report.tables import ReportedTable, data_url, leading_number, open_table
+from measures.report.tables import ReportedTable, data_url, open_table
 from measures.store import Store
 from measures.text import TextMeasure
 from runtime.checkpoint import load_model
 from tests.fixtures import TINY, train_in_process
 
-REPO = Path(__file__).resolve().parents[1]
 SOURCE = "seed=3 train=6000 validation=1500 test=1500 themes=5 nouns=12 verbs=8 adjectives=6 adverbs=4"
 EVIL = "<img src=x onerror=alert(1)>"
 VOID = {"meta", "br", "img", "input", "link", "hr"}
@@ -140,17 +137,6 @@ def test_a_table_on_a_page(seeds):
     assert page.row(EVIL)[1][0] == {"data-v": "91.0"}
 
 
-def test_a_column_is_sorted_by_the_number_that_a_cell_begins_with():
-    cells = {
-        "13.00 ± 2.48 (+3.00) *": "13.0",
-        "65,536,000": "65536000.0",
-        "-1.5e-05": "-1.5e-05",
-        "inf": "inf",
-    }
-    assert {cell: leading_number(cell) for cell in cells} == cells
-    assert leading_number("-") == leading_number("") == leading_number("random order") == ""
-
-
 def test_nothing_given_becomes_code_and_nothing_is_asked_of_a_network(seeds):
     """Names, notes, texts and pictures are text; the page may load nothing by its own policy."""
     page = page_of(open_table(seeds, 3))
@@ -190,14 +176,6 @@ def test_figures_are_made_of_the_rows_and_others_lie_beside(seeds):
     assert curves == data_url(seeds.parent / "x.curves.tv.png")
     assert ece.startswith("data:image/png;base64,iVBORw0KGgo")
     assert drawn == data_url(seeds.parent / "x.samples/baseline-1.png")
-
-
-def test_rows_of_another_definition_are_named(tmp_path):
-    rows = [text_row("a", 1, ppl_tok=40.0), human_row(), text_row("old", 1) | {"definition": 0}]
-    table = open_table(table_of(tmp_path, *rows), 1)
-    assert [line[0] for line in table.parts[0].grids[0].lines] == ["a-1", "human"]
-    assert "left out: old-1." in table.parts[0].notes[0]
-    page_of(open_table(table_of(tmp_path, rows[2], name="y"), 1))
 
 
 def test_the_page_says_what_each_row_does_differently():
@@ -388,26 +366,3 @@ def test_what_cannot_be_shown_is_refused_before_any_work(
 
 
 # ---- in a browser: apt-get install chromium; pip install playwright
-
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
-@pytest.mark.slow
-def test_in_a_browser_a_heading_sorts_and_nothing_is_asked_of_a_network(tmp_path):
-    if not CHROMIUM:
-        pytest.skip("there is no Chromium here")
-    api, out, asked, heard = pytest.importorskip("playwright.sync_api"), tmp_path / "r.html", [], []
-    assert report.main([str(REPO / "results/heads"), f"--out={out}"]) == 0
-    root = hasattr(os, "geteuid") and os.geteuid() == 0
-    with api.sync_playwright() as p:
-        page = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"] * root).new_page()
-        page.on("console", lambda message: heard.append(message.text))
-        page.on("pageerror", lambda error: heard.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(out.as_uri())
-        page.locator("#table-1 thead th").nth(1).locator("button").click()
-        rows = "#table-1 > div:first-of-type tbody > tr:first-child > td:nth-child(2)"
-        values = [float(v) for v in page.eval_on_selector_all(rows, "a => a.map(e => e.dataset.v)") if v]
-    assert values and values == sorted(values) and not heard
-    assert [url for url in asked if not url.startswith("data:")] == [out.as_uri()]

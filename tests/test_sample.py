@@ -13,7 +13,7 @@ from evaluation.sampling import draw, entropies, generate
 from evaluation.truncation import truncate
 from heads import Softmax
 from model import LanguageModel
-from runtime import checkpoint, device
+from runtime import checkpoint
 from runtime.checkpoint import build
 from runtime.files import for_screen
 from sample import Stream, read_prompts
@@ -119,13 +119,6 @@ def test_truncate_keeps_exact_zeros():
         assert p.isfinite().all() and p[0, 1] == p[0, 3] == 0 and p.sum().item() == pytest.approx(1)
 
 
-@pytest.mark.parametrize("temperature", [1e-6, 1e-20, 1e-40, 1e-300])
-def test_a_temperature_near_0_is_nearly_greedy(temperature):
-    assert torch.equal(
-        truncate(P.log(), Decoding(temperature=temperature)), truncate(P.log(), Decoding(temperature=0))
-    )
-
-
 # ---- generate ----------------------------------------------------------------------------------------------
 
 
@@ -166,12 +159,6 @@ def test_draw_follows_its_distribution():
     assert not drawn[p == 0].any()
     some = want > 5
     assert ((drawn - want)[some].square() / want[some]).sum() < 125
-
-
-def test_draw_takes_the_only_token_there_is():
-    p = torch.zeros(500, V)
-    p[:, 40] = 1e-30
-    assert (draw(p) == 40).all()
 
 
 def test_the_context_is_at_least_half_a_block(monkeypatch):
@@ -236,7 +223,7 @@ def test_first_tokens_come_as_often_as_scored(head, bayesian):
 
 @pytest.mark.parametrize("length", [0, 13])
 def test_prompts_that_do_not_fit_are_refused(length):
-    with pytest.raises(ValueError, match=f"the prompt has {length} tokens; this model reads 1 to 12"):
+    with pytest.raises(ValueError):
         sampled(tiny(block=12), prompt(1, length), 1)
 
 
@@ -256,18 +243,9 @@ def test_entropies_by_definition(head):
     torch.testing.assert_close(total, aleatoric + epistemic)
     assert (epistemic > 0.01).all()  # these draws disagree
     one = entropies(model, hidden, draws[:1])
-    assert (one[2] == 0).all()
+    assert (one[2] == 0).all() and torch.equal(one[0], one[1])  # as of point weights
     same = entropies(model, hidden, draws[:1] * 5)
     assert (same[2].abs() < 1e-5).all()  # and so do draws that agree, up to rounding
-
-
-@torch.no_grad()
-def test_point_weights_have_no_epistemic_uncertainty():
-    model = tiny()
-    hidden = model.trunk(prompt(4, 6)).flatten(0, 1)
-    total, aleatoric, epistemic = entropies(model, hidden, model.head.draws(8, 2))
-    assert (epistemic == 0).all() and torch.equal(total, aleatoric)
-    assert (0 < total).all() and (total < math.log(V)).all()
 
 
 def test_entropies_with_exact_zeros():
@@ -335,12 +313,9 @@ def test_read_prompts(tmp_path):
         file.write_bytes(text.encode())
         assert read_prompts("a", str(file)) == want
     file.write_text("\n\n")
-    with pytest.raises(ValueError, match="prompts.txt: the file holds no prompt"):
-        read_prompts("a", str(file))
-    with pytest.raises(FileNotFoundError):
-        read_prompts("a", str(tmp_path / "none.txt"))
-    with pytest.raises(ValueError, match="/dev/zero holds more than"):
-        read_prompts("a", "/dev/zero")
+    for wrong in (str(file), str(tmp_path / "none.txt"), "/dev/zero"):
+        with pytest.raises((ValueError, FileNotFoundError), match=wrong):
+            read_prompts("a", wrong)
 
 
 # ---- the command -------------------------------------------------------------------------------------------
@@ -410,53 +385,23 @@ def test_a_terminal_gets_no_control_characters(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "bf16, says",
-    [(True, "bfloat16: this CPU has avx512_bf16"), (False, "float32: this CPU has no bfloat16 instructions")],
-)
-def test_the_command_says_in_which_dtype_it_samples(run, capsys, monkeypatch, bf16, says):
-    monkeypatch.setattr(device, "capabilities", lambda *_: {"avx512_bf16": bf16})
-    assert sample.main([str(run[0]), "--device=cpu", "--length=2"]) == 0
-    assert says in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_the_command_samples_in_16_bits(run, capsys, dtype):
-    text = command(run[0], capsys, f"--dtype={dtype}")
-    assert text.startswith("the 日") and len(text) > 20
-
-
-@pytest.mark.parametrize(
-    "flags, said",
+    "flags, key",
     [
-        (["--prompt="], "the prompt is empty"),
-        (["--prompt=a b c d e f g h i j k l m"], "tokens; this model reads at most 12"),
-        (["--length=0"], "length = 0"),
-        (["--num_samples=0"], "num_samples = 0"),
-        (["--samples=0"], "samples = 0"),
-        (["--top_p=0"], "top_p = 0"),
-        (["--top_k=-1"], "top_k = -1"),
-        (["--temperature=-1"], "temperature = -1"),
-        (["--dtype=half"], "dtype = 'half'"),
+        (["--prompt="], "prompt"),
+        (["--prompt=a b c d e f g h i j k l m"], "tokens"),
+        (["--length=0"], "length"),
+        (["--temperature=-1"], "temperature"),
     ],
-    ids=str,
 )
-def test_mistakes_are_one_line(run, flags, said):
-    with pytest.raises(ValueError) as e:
+def test_mistakes(run, flags, key):
+    with pytest.raises(ValueError, match=key):
         sample.main([str(run[0]), "--device=cpu", *flags])
-    assert said in str(e.value) and "\n" not in str(e.value)
 
 
 @pytest.mark.parametrize("flags", [[], ["--temperature=0"], ["--num_samples=2"]], ids=str)
 def test_probabilities_that_are_not_numbers_are_an_error(run, monkeypatch, flags):
     """Though the weights are finite."""
-    out, _ = run
-    real = sample.LanguageModel.__init__
-
-    def broken(self, trunk, head, auxiliary):
-        real(self, trunk, head, auxiliary)
-        head.log_probs = lambda hidden, draws: torch.full((len(hidden), 264), math.nan)
-
-    monkeypatch.setattr(sample.LanguageModel, "__init__", broken)
-    refused = f"{out / 'best'} cannot be used: its log-probabilities are not numbers"
-    with pytest.raises(ValueError, match=refused):
-        sample.main([str(out), "--device=cpu", *flags])
+    nan = lambda self, hidden, draws: torch.full((len(hidden), 264), math.nan)
+    monkeypatch.setattr("heads.output.OutputHead.log_probs", nan)
+    with pytest.raises(ValueError, match="best"):
+        sample.main([str(run[0]), "--device=cpu", *flags])

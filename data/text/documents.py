@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from data.splits import bounded_lines, file_lines, reading
 from runtime.errors import UserError
 from runtime.hub import load
-from runtime.packages import not_installed
 
 TEXTS = (".txt", ".txt.gz", ".md")
 ENDINGS = (*TEXTS, ".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet")
@@ -134,12 +133,9 @@ def check_column(column: str, names: Iterable[str], where: str) -> None:
 
 
 def whole_lines(path: Path) -> Iterator[str]:
-    """The lines of a file. UserError if one has more than LONGEST characters."""
+    """The lines of a file."""
     with reading(path) as file:
-        while line := file.readline(LONGEST + 1):
-            if len(line) > LONGEST:
-                raise UserError(f"{path} has a line of more than {LONGEST:,} characters: is it text?")
-            yield line
+        yield from file
 
 
 def json_values(path: Path, column: str) -> Iterator[Any]:
@@ -189,8 +185,6 @@ def hub_documents(source: str, column: str) -> dict[str, Documents]:
     name, _, configuration = source.partition(":")
     try:
         hub = load(name, configuration)
-    except ImportError:
-        raise UserError(f"source {source!r}: {not_installed('datasets')}") from None
     except Exception as error:  # of a dozen kinds
         why = f"{type(error).__name__}: {error}"
         raise UserError(
