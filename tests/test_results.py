@@ -22,7 +22,7 @@ def views(path: Path) -> dict[str, View]:
     name, store = path.name.removesuffix(".jsonl"), Store(path)
     of = {f"{name}.md": ("text", find_measure("text").view), f"{name}.tune.md": (search.NAME, search.view)}
     made = {file: view(rows) for file, (measure, view) in of.items() if (rows := store.rows(measure))}
-    for measure in ("orders", "images", "classes", "rest", "decoding", "curve"):
+    for measure in ("orders", "images", "classes", "rest", "curve"):
         if measure == "curve" and (name.endswith(".curves") or name == "single_runs"):
             continue  # pages and figures alone read these
         if rows := store.rows(measure):
