@@ -22,10 +22,9 @@ from evaluation.decoding import Decoding, drawn_by
 from runtime.door import Program
 from runtime.errors import UserError
 from runtime.files import check_writable
-from runtime.values import AtMost100, Dtype, Natural, NonNegative, Positive, Seed, Share, Text
+from runtime.values import Dtype, Natural, Positive, Seed, Text
 
-SUREST = "confidence", "margin", "entropy"  # rules by which the place of which the model is surest is next
-Fills = Literal["", "random", "left_to_right", "fractal", "confidence", "margin", "entropy"]
+Fills = Literal["", "random", "left_to_right", "fractal", "confidence"]
 
 
 @dataclass(frozen=True)
@@ -44,16 +43,10 @@ class SampleConfig(Decoding):
     # any order
     infill: Text = ""               # a text with gaps instead of a prompt: "The river <5> of the city"
     order: Fills = ""               # in which places are filled in, a token a pass: random, left_to_right or
-    #                                 fractal; the surest place first, by its confidence, margin or entropy;
-    #                                 empty: that of the run, from left to right for conditional and fim
-    a_pass: Positive = 1            # tokens of the surest places, of masked diffusion, that are drawn at once
-    entropy_bound: NonNegative = 0  # or as many whose entropies but the largest are this at most, in nats; 0:
-    #                                 as --a_pass says
+    #                                 fractal; confidence: the surest place first; empty: that of the run
     speculative: bool = False       # many tokens a pass, with the distribution of one a pass, as trained
     burst: bool = False             # many tokens a pass by the paper's rule, which changes the distribution
-    orders: AtMost100 = 1           # that --burst tries in each round
     steps: Natural = 0              # rounds of masked diffusion; 0: a token a pass
-    remask: Share = 0               # the most of what is filled in that one of --steps hides again
     density: bool = False           # of all gaps at once, instead of text
     top: Positive = 5               # candidates of a place that --density shows
     save: str = ""                  # what is filled in, or --density, also as SAVE.json and SAVE.png
@@ -69,21 +62,6 @@ class SampleConfig(Decoding):
         how = self._ways
         if len(how) > 1:
             raise UserError(f"--{how[0]} and --{how[1]} are two ways to fill in a gap: give one of them")
-        if self.orders > 1 and not self.burst:
-            raise UserError(f"orders = {self.orders}: they are those that --burst tries; give --burst, too")
-        for key in ("a_pass", "entropy_bound"):
-            if getattr(self, key) != getattr(SampleConfig, key) and self.order not in SUREST:
-                raise UserError(
-                    f"{key} = {getattr(self, key)}: it is of the surest places; give --order=confidence, "
-                    "margin or entropy, too"
-                )
-        if self.a_pass != 1 and self.entropy_bound:
-            raise UserError(
-                f"a_pass = {self.a_pass}, entropy_bound = {self.entropy_bound}: each says how many places a "
-                "pass fills; give one of them"
-            )
-        if self.remask and not self.steps:
-            raise UserError(f"remask = {self.remask}: it is of --steps; give how many, too")
         if self.save and not self.fills:
             raise UserError(f"save = {self.save!r}: it is for what is filled in; give --infill, too")
         if self.save and (self.prompts or self.num_samples > 1):
@@ -327,19 +305,14 @@ def filler(c: SampleConfig, order: str) -> Callable[..., Filled]:
         raise UserError(
             f"steps = {c.steps}: they are those of masked diffusion; for this model give --speculative"
         )
-    if not masked and (c.a_pass > 1 or c.entropy_bound):
-        raise UserError(
-            "--a_pass and --entropy_bound are for masked diffusion: a model of any order draws many tokens "
-            "a pass with --speculative"
-        )
-    if c.order in SUREST:
-        return partial(surest_first, rule=c.order, a_pass=c.a_pass, bound=c.entropy_bound or None)
+    if c.order == "confidence":
+        return surest_first
     if c.burst:
-        return partial(burst, orders=c.orders)
+        return burst
     if c.speculative:
         return partial(speculative, order=filled_in(order))
     if c.steps:
-        return partial(diffusion, steps=c.steps, remask=c.remask)
+        return partial(diffusion, steps=c.steps)
     return partial(in_order, order=c.order or filled_in(order))
 
 

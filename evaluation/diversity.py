@@ -198,12 +198,12 @@ def _closest_lengths(lengths: np.ndarray) -> np.ndarray:
 def _mean_bleu(tokens: np.ndarray, lengths: np.ndarray) -> float:
     """Mean over the texts, given as `_encode` gives them, of brevity penalty * precision.
 
-    A text without a match scores 0. With r the closest length among the other texts, the brevity penalty of a
-    text of c tokens is exp(1 - r / c) if c < r, else 1.
+    A text is compared with all others; without a match it scores 0. With r the closest of their lengths, the
+    brevity penalty of a text of c tokens is exp(1 - r / c) if c < r, else 1.
     """
     N = len(lengths)
     if N < 2 or not lengths.any():
-        raise ValueError(f"self-BLEU of {N} text(s): it needs at least 2 texts, and a token to compare")
+        raise ValueError(f"self-BLEU of {N} text(s): it needs at least 2, one of which is not empty")
     counts = _ngram_counts(tokens, lengths, BLEU_ORDERS)
     matches = np.stack([_matches(*of_order, N) for of_order in counts], axis=1)  # (N, 4)
     closest = _closest_lengths(lengths)

@@ -182,6 +182,12 @@ class Settings(Decoding):
     scorer: str = ""  # SHA-256 of the weights that the texts are judged by; "" where they are not
     tokenize: str = "13a"  # what is a word
 
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> "Settings":
+        """Those of a row of a table; one of an older version has cuts that are gone."""
+        known = {f.name for f in fields(cls)}
+        return cls(**{key: value for key, value in row["settings"].items() if key in known})
+
 
 def settings(c: TextsConfig, reads: int, scorer: str = "", **hashes: str) -> Settings:
     """What `c` asks for of models that can read so many tokens at once. UserError naming the setting that
