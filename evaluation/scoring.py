@@ -45,8 +45,6 @@ def windows(count: int, block_size: int, stride: int) -> list[tuple[int, int]]:
     Windows advance by `stride`; the last is moved back to end with the text, so that all are whole. Tokens
     1..count-1 are scored once each.
     """
-    if not 1 <= stride <= block_size:
-        raise UserError(f"stride = {stride}: must lie between 1 and block_size = {block_size}")
     out, done, last = [], 0, max(0, count - 1 - block_size)
     for start in range(0, count - 1, stride):
         start = min(start, last)

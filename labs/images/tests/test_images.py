@@ -146,12 +146,6 @@ def test_sizes_of_a_foreign_classifier_are_checked(classifier, images, tmp_path,
         load_classifier(str(tmp_path / "cnn"), images)
 
 
-def test_a_linked_folder_of_samples_is_not_written_through(run, here, classifier, tmp_path):  # noqa: F811
-    (tmp_path / "t.samples").symlink_to(tmp_path)
-    with pytest.raises(UserError, match="t.samples is a link"):
-        measure(str(run), f"--classifier={classifier}", "--images=8", f"--out={tmp_path / 't'}")
-
-
 def test_a_run_is_no_classifier_and_text_no_images(run, here, classifier, trained):  # noqa: F811
     with pytest.raises(UserError, match="is no classifier"):
         measure(str(run), f"--classifier={run}", "--device=cpu")
