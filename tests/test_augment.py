@@ -30,7 +30,7 @@ from data.tokens import open_tokens
 from heads import HEADS, Sigmoid
 from runtime import device
 from runtime.errors import UserError
-from tests.fixtures import VOCAB, prepare_folder, train_in_process
+from tests.fixtures import VOCAB, prepare_folder
 from train import TrainConfig
 
 T = 16
@@ -408,18 +408,6 @@ def test_teachers_that_do_not_fit(trained, tmp_path, tokens):
     for changes in (dict(fingerprint="other"), dict(block=17)):
         with pytest.raises(ValueError, match="teacher"):
             make_teacher(trained, tokens, **changes)
-
-
-def test_training_uses_the_store(trained, tokens, tiny, tmp_path):
-    """Labels by store and by the online teacher give the same run."""
-    weights = []
-    for store in (True, False):
-        out = tmp_path / str(store)
-        labels = dict(head="sigmoid", labels="soft", teacher=str(trained), candidates=5, label_store=store)
-        assert train_in_process(tiny(**labels, max_steps=2, out_dir=str(out)), tokens.path.parent) == 0
-        weights.append((out / "last" / "model.safetensors").read_bytes())
-    assert weights[0] == weights[1]
-    assert len(list(tokens.path.parent.glob("train.labels-*.bin"))) == 1
 
 
 @pytest.mark.parametrize("dtype, settled", [("float32", "float32"), ("auto", "bfloat16")])

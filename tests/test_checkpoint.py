@@ -128,14 +128,6 @@ def test_a_new_checkpoint_replaces_all_of_the_old(last):
     assert names(last) == WITHOUT_OPTIMIZER and names(last.parent) == ["last"]
 
 
-def test_a_trained_tokenizer_goes_along(last, tokenizer):
-    back = tokenizer_of(load(last))
-    assert back.fingerprint == tokenizer.fingerprint and back.name == "bpe264"
-    assert back.encode("the north, ünï") == tokenizer.encode("the north, ünï")
-    gpt2 = load(last)._replace(config=CONFIG | {"tokenizer": "gpt2", "tokenizer_fingerprint": "gpt2"})
-    assert tokenizer_of(gpt2).fingerprint == "gpt2"
-
-
 # ---- finding -----------------------------------------------------------------------------------------------
 
 

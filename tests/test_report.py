@@ -17,7 +17,6 @@ from data.prepared import load_tokenizer, prepared, tokenizer_of
 from evaluation.any_order import FREE, reader_of
 from evaluation.sampling import weight_draws
 from evaluation.texts import held_out_prompts
-from measures import search
 from measures.measure import open_runs
 from measures.report.about import opening
 from measures.report.page import render
@@ -156,18 +155,6 @@ def test_texts_are_those_that_the_table_measures(seeds):
     assert [s.row for s in open_table(seeds, 1).samples[0]] == ["human", "baseline"]
 
 
-def test_the_other_measures_have_the_tables_of_their_views(tmp_path):
-    """A search, beside the text measure and in one store with it."""
-    common = {"overlay": "x", "seed": 1, "training": {}, "definition": 1}
-    trial = common | {"measure": search.NAME, "row": "s", "diverged": False, "vocab_size": 9}
-    trial["settings"] = {"space": {"gain": [1, 2]}, "design": 2}
-    rows = [trial | {"name": f"s-{i}", "trial": i, "point": {"gain": i + 1}, "nll": 1.0} for i in (0, 1)]
-    table = open_table(table_of(tmp_path, text_row("a", 1, ppl_tok=40.0), human_row(), *rows), 1)
-    assert [part.measure for part in table.parts] == ["text", "search"]
-    page = page_of(table)
-    assert page.row("s")[0][1] == "s" and len(table.figures) == 1
-
-
 def test_figures_are_made_of_the_rows_and_others_lie_beside(seeds):
     table_of(seeds.parent, *(text_row("baseline", s, ppl_eps=40.0, ece=0.01) for s in (1, 2, 3)))
     for name in ("x.ece.png", "x.curves.tv.png", "x.svg", "xy.ece.png", "x.samples/baseline-1.png"):
@@ -265,13 +252,6 @@ def test_of_any_order_tokens_come_in_an_order_each_given_those_before(examined, 
         conditionals.accept(said, place, token, torch.tensor([1]))
 
 
-def test_masked_diffusion_has_rounds_and_no_next_word(examined):
-    _, _, runs = examined
-    _, tokens = ids_of(examined, "masked", 1)
-    assert all(1 <= t.rank <= NEW and math.isfinite(t.nll) for t in tokens) and len(tokens) == NEW
-    assert runs.judged == ["bayes", "any"] and runs.names[-1] == "masked"
-
-
 def test_next_words_stand_beside_the_truth(examined, trained_runs):
     split, places, runs = examined
     model, ckpt = load_model(trained_runs[0])
@@ -343,26 +323,10 @@ def test_a_file_that_is_no_table_is_refused(tmp_path, content):
     assert not (tmp_path / "r.html").exists()
 
 
-@pytest.mark.parametrize(
-    "flags, key",
-    [
-        (["--prompt_tokens=31"], "prompt_tokens"),
-        (["--new_tokens=30"], "new_tokens"),
-        (["--prompts=0"], "prompts"),
-        (["--data=/nowhere"], "nowhere"),
-        (["nowhere"], "nowhere"),
-        (["OTHER"], "token files"),
-        (["--data=OTHERS"], "tokenizer"),
-    ],
-)
-def test_what_cannot_be_shown_is_refused_before_any_work(
-    folder, trained_runs, trained, token_folder, tmp_path, monkeypatch, flags, key
-):
-    monkeypatch.setattr(report, "examine", None)
-    given = [] if "=" in flags[0] and "data" in flags[0] else [f"--data={folder}"] * (flags != ["OTHER"])
-    given += [f.replace("OTHERS", str(token_folder)).replace("OTHER", str(trained)) for f in flags]
-    with pytest.raises((ValueError, OSError), match=key):
-        report.main([str(trained_runs[1]), *given, f"--out={tmp_path / 'r.html'}"])
-
-
 # ---- in a browser: apt-get install chromium; pip install playwright
+
+
+def test_runs_of_two_corpora_or_data_of_another_tokenizer_are_refused(trained_runs, trained, token_folder):
+    for more in (str(trained), f"--data={token_folder}"):
+        with pytest.raises(ValueError, match="token"):
+            report.main([str(trained_runs[0]), more])

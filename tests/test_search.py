@@ -175,20 +175,6 @@ def entry(row: str, trial: int, nll: float, **changes) -> dict:
     return one | changes
 
 
-def test_the_views_name_the_best_point_and_the_edges(tmp_path):
-    store = Store(tmp_path / "x.jsonl")
-    store.put([entry("baseline", i, nll) for i, nll in enumerate([2.0, 1.0, math.inf, 1.5])])
-    text = search.write_views(store, tmp_path / "x.tune")
-    assert text == (tmp_path / "x.tune.md").read_text() and (tmp_path / "x.tune.png").is_file()
-    cells = [cell.strip() for cell in text.splitlines()[2].split("|")[1:-1]]
-    assert cells[:4] == ["baseline", "4", "1", "0.00449"] and cells[5] == f"{math.e:.1f}"
-    # one that diverged counts as a uniform distribution
-    assert cells[7] == f"{math.exp((2 + 1 + math.log(100) + 1.5) / 4):.1f}"
-    store.put([entry("baseline", 0, 2.0, point=3)])
-    with pytest.raises(ValueError, match="x.jsonl"):
-        search.write_views(store, tmp_path / "x.tune")
-
-
 # ---- a whole search ----------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import io
 import json
 import os
 import re
@@ -14,7 +13,7 @@ import pytest
 
 import augment
 import eval_diversity
-from data import corpus, splits
+from data import corpus
 from data.prepared import SPLITS, is_prepared, load_tokenizer, prepared, read_meta
 from data.text.prepare import corpus as text
 from data.tokens import open_tokens
@@ -171,15 +170,6 @@ def test_a_row_is_a_document(form, tmp_path, hub):
     assert contents == prepare(tmp_path / "b", write_rows(tmp_path / "b/other.jsonl", TEXTS))
 
 
-@pytest.mark.parametrize("large", range(3))
-def test_three_documents(tmp_path, large):
-    """One in each split, and the large one trains, whatever its hash."""
-    for i in range(3):
-        write(tmp_path / f"three/{i}.txt", f"document {i} .\n" + synthetic_text(90 if i == large else 1, i))
-    found = {split: numbers(content) for split, content in prepare(tmp_path, tmp_path / "three").items()}
-    assert found["train"] == [large] and len(found["validation"]) == len(found["test"]) == 1
-
-
 def test_rows_beside_files(tmp_path):
     """One folder may hold all forms; empty files, empty rows and blank lines are none."""
     folder = tmp_path / "mixed"
@@ -247,16 +237,6 @@ def test_a_single_document_is_cut(name, tmp_path):
     assert text.folder_name("bytes", str(path)) == "bytes-one"
 
 
-@pytest.mark.parametrize("space", [" ", "字"])
-def test_a_text_of_one_line_is_cut_at_spaces(tmp_path, space):
-    """Where it has some; in the shares that are announced."""
-    content = space.join(synthetic_text(400, 1).split())
-    contents = prepare(tmp_path, write(tmp_path / "line.txt", content))
-    assert "".join(contents.values()) == content
-    assert [len(p) / len(content) for p in contents.values()] == pytest.approx([0.9, 0.05, 0.05], abs=0.004)
-    assert space != " " or all(contents[split].startswith(" ") for split in ("validation", "test"))
-
-
 @pytest.mark.parametrize("first", ["", "<|endoftext|>\n"])
 def test_a_line_endoftext_ends_a_document(tmp_path, first):
     """Without one the file is a single document. Equal documents are in one split."""
@@ -269,17 +249,6 @@ def test_a_line_endoftext_ends_a_document(tmp_path, first):
     assert all(found) and found[1].isdisjoint(found[2]) and len(found[0] & (found[1] | found[2])) <= 1
     whole = prepare(tmp_path / "b", path, separator="")
     assert "".join(whole.values()) == path.read_text()
-
-
-def test_long_lines_come_in_pieces(monkeypatch):
-    monkeypatch.setattr(splits, "BATCH", 50)
-    content = "short\n" + "word  and " * 40 + "x" * 300 + " " * 120 + "end\n" + "y" * 49 + "\n" + "z " * 30
-    pieces = list(splits.bounded_lines(io.StringIO(content, newline="\n")))
-    assert "".join(pieces) == content and pieces[0] == "short\n"
-    assert max(map(len, pieces)) <= 150
-    # none is cut that has a space near
-    whole = [word for piece in pieces if "x" not in piece for word in piece.split()]
-    assert whole == [word for word in content.split() if "x" not in word]
 
 
 # ---- the hub
@@ -382,15 +351,6 @@ def test_what_is_no_corpus(source, content, tmp_path, monkeypatch):
     with pytest.raises((UserError, FileNotFoundError), match=source if content else "source"):
         prepare(tmp_path, source if content is None else write(tmp_path / source, content))
     assert not (tmp_path / "out").exists()
-
-
-def test_another_column_or_another_source_is_another_text(tmp_path):
-    path = write_rows(tmp_path / "x.jsonl", TEXTS)
-    prepare(tmp_path, path)
-    write(path, "".join(json.dumps({"text": text, "other": text.upper()}) + "\n" for text in TEXTS))
-    for source, column in ((path, "other"), (write_rows(tmp_path / "x.parquet", TEXTS), "text")):
-        with pytest.raises(UserError, match="source|text"):
-            prepare(tmp_path, source, column=column)
 
 
 GOOD, ZIPPED = b'{"text": "a text"}\n', gzip.compress(LONG, mtime=0)

@@ -6,7 +6,6 @@ import gzip
 import json
 import math
 import os
-import shutil
 import signal
 import sys
 import types
@@ -27,7 +26,6 @@ from labs.classes import sets
 from labs.classes.judge import PUBLISHED, Judged, judge
 from labs.classes.measure import summary_of
 from labs.classes.sets import KINDS, Images, open_images
-from labs.classes.task import ClassesTask
 from labs.cnn.trunk import CNN, items, width
 from measures.find import find_measure
 from measures.jobs import Run
@@ -37,7 +35,6 @@ from runtime import checkpoint
 from runtime.configurator import configure, read_config
 from runtime.errors import UserError
 from runtime.logs import entries
-from training.evaluator import Interrupted
 
 LAYERS = "Conv[3x3,4] BN ReLU MaxPool[4x4,4] DO FC[16] ReLU"
 
@@ -366,17 +363,6 @@ def test_a_run_learns_and_leaves_its_files(flags, run, tmp_path, optimizer):
     assert result["best_step"] == best["step"] and result["val_accuracy"] == best["val_accuracy"]
 
 
-def test_a_run_stopped_at_its_test_is_tested_when_it_goes_on(flags, run, tmp_path, monkeypatch):
-    def stopped(*_):
-        raise Interrupted
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ClassesTask, "test", stopped)
-        assert run(flags("FC[32] ReLU")) == 128 + signal.SIGTERM
-    assert not (tmp_path / "out" / "test.json").exists()
-    assert run([*flags("FC[32] ReLU"), "--resume"]) == 0 and (tmp_path / "out" / "test.json").exists()
-
-
 def test_l2_is_of_the_networks_matrices_alone(flags):
     flags = flags(optimizer="sgd", weight_decay=0.1, beta1=0.5)
     trainer = train.Trainer(TrainConfig.read(flags), train.Processes("cpu"))
@@ -413,19 +399,6 @@ def test_resume_is_exact(flags, run, tmp_path, equal_state, monkeypatch, optimiz
     assert results[0]["nll"] == results[1]["nll"]
 
 
-@pytest.mark.parametrize("which", ["best", "best.new"])
-def test_a_run_killed_before_its_best_was_saved_goes_on(flags, run, tmp_path, which, equal_state):
-    """`last` is saved first, so that is all there is."""
-    assert run(flags(max_steps=9)) == 0
-    best = checkpoint.load(tmp_path / "out" / "best", classifier=True)
-    (tmp_path / "out" / "best").rename(tmp_path / "out" / which)
-    if which == "best":
-        shutil.rmtree(tmp_path / "out" / which)
-    assert run([*flags(max_steps=9), "--resume"]) == 0
-    again = checkpoint.load(tmp_path / "out" / "best", classifier=True)
-    assert equal_state(best.weights, again.weights) and best.progress == again.progress
-
-
 def test_of_equal_accuracy_the_lower_nll_is_the_best(flags, run, tmp_path, monkeypatch):
     judged = iter([Judged(50, 1.0, 0, 0), Judged(50, 0.9, 0, 0), Judged(40, 0.1, 0, 0), Judged(0, 9.0, 0, 0)])
     monkeypatch.setattr("labs.classes.task.judge", lambda *_: next(judged))
@@ -450,16 +423,6 @@ def test_what_cannot_be_is_refused(flags, run, changes, key, tmp_path):
     with pytest.raises(ValueError, match=key):
         run(flags(**changes))
     assert not (tmp_path / "out").exists()
-
-
-def test_a_run_is_not_resumed_as_another(flags, run, tmp_path):
-    assert run(flags(max_steps=1)) == 0
-    with pytest.raises(UserError, match="trunk_args"):
-        run([*flags("FC[4]", max_steps=1), "--resume"])
-    other, shape = tmp_path / "other", KINDS["mnist"].shape
-    write_mnist(other, made(300, shape, 10, 5), made(100, shape, 10, 6))
-    with pytest.raises(UserError, match="data_sha256"):
-        run([*flags(source=other, max_steps=1), "--resume"])
 
 
 def test_a_classifier_is_no_language_model(flags, run, tmp_path):
@@ -507,16 +470,6 @@ def make(source, tmp_path, run, monkeypatch):
     return call
 
 
-def test_rows_of_other_images_are_not_kept(make, tmp_path):
-    assert make(rows=["softmax"], seeds=[2])[0] == 0
-    store = Store(tmp_path / "results/t.jsonl")
-    (row,) = store.rows("classes")
-    assert row["settings"]["corpus"] == row["training"]["data_sha256"]
-    store.put([row | {"settings": row["settings"] | {"corpus": "0" * 64}}])
-    with pytest.raises(UserError, match="corpus"):
-        make(rows=["softmax"], seeds=[3])
-
-
 def test_other_images_are_found_before_any_training(make, tmp_path):
     other, shape = tmp_path / "other", KINDS["mnist"].shape
     write_mnist(other, made(30, shape, 10, 5), made(10, shape, 10, 6))
@@ -545,16 +498,6 @@ def test_the_table_has_means_beside_the_documents(make, tmp_path):
     # what is done needs no folder any more, and is kept
     (tmp_path / "runs").rename(tmp_path / "gone")
     assert make()[1:] == (rows, [])
-
-
-def test_a_run_that_diverged_is_a_row_that_says_so(make, tmp_path):
-    rows = ["softmax", "wild --optimizer=sgd --learning_rate=1e30 --min_lr=1e30"]
-    code, found, trained = make(rows=rows, seeds=[2])
-    assert code == 1 and len(trained) == 2
-    assert found["wild-mnist-2"]["problem"] and "wild-mnist-2" in (tmp_path / "results/t.md").read_text()
-    assert make(rows=rows, seeds=[2])[2] == []
-    with pytest.raises(UserError, match="wild-mnist-2"):
-        make(rows=rows[1:], seeds=[2])
 
 
 @pytest.mark.parametrize("files", [["mnist"], ["mnist", "mnist_brief"]])

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-import sample as text_sampler
 import train
 from data.batches import TextSource, Windows
 from data.tokens import open_tokens
@@ -17,7 +16,6 @@ from labs.image_tokens.codecs import VQ, Patches, make_codec, read_codec, save_c
 from labs.image_tokens.prepare import Layout, corpus
 from labs.images import sample
 from labs.images.guidance import guided, only_codes, sample_codes
-from labs.images.quality import grid
 from model import build
 from runtime.errors import UserError
 from tests.fixtures import TINY, train_in_process
@@ -309,21 +307,6 @@ def test_a_model_that_always_saw_its_class_is_not_guided(here, tmp_path):
     assert sample.main([str(tmp_path / "run"), "--grid=1x2", out, "--device=cpu"]) == 0
 
 
-def test_each_sampler_names_what_it_draws_from(run, trained):
-    with pytest.raises(UserError, match="image tokens"):
-        sample.main([str(trained), "--device=cpu"])
-    with pytest.raises(UserError, match="image_tokens"):
-        text_sampler.main([str(run), "--device=cpu"])
-
-
-def test_a_picture_is_made_of_its_images_in_their_places():
-    pixels = np.zeros((6, 1, 64, 64), np.uint8)
-    pixels[4] = 7  # second row, second column
-    picture = grid(pixels, 2, 3)
-    assert picture.shape == (2 * 65 - 1, 3 * 65 - 1, 1)
-    assert (picture[65:, 65:129] == 7).all() and picture[:64, :64].max() == 0
-
-
 # ---- codes of another program
 
 
@@ -351,19 +334,6 @@ def test_files_become_a_corpus_that_trains(files, tmp_path, monkeypatch):
         sample.main([str(tmp_path / "run"), f"--out={tmp_path / 'x.png'}", "--device=cpu"])
     assert sample.main([str(tmp_path / "run"), "--cfg=2", "--grid=3x2", f"--out={out}", "--device=cpu"]) == 0
     assert np.load(out).shape == (6, 4) and np.load(out).max() < 5
-
-
-def test_a_folder_of_other_codes_is_refused(files, tmp_path):
-    source = f"files codes=5 classes=3 in={files}"
-    folder = corpus.prepare(tmp_path / "words", "words", source)
-    assert corpus.prepare(folder, "words", source) == folder
-    codes = np.load(files / "train_codes.npy")
-    np.save(files / "train_codes.npy", (codes + 1) % 5)
-    with pytest.raises(UserError, match="codes"):
-        corpus.prepare(folder, "words", source)
-    before = open_tokens(folder / "train.bin").ids[:].tolist()
-    corpus.prepare(folder, "words", source, force=True)
-    assert open_tokens(folder / "train.bin").ids[:].tolist() != before
 
 
 @pytest.mark.parametrize(

@@ -162,21 +162,6 @@ def test_long_samples_are_valid(task):
     assert not task.valid(unknown)[0]
 
 
-@pytest.mark.parametrize(
-    "task, x",
-    [
-        (Step(6, 2), [0, 1, 0, 1, 0, 0]),
-        (Step(6, 2), [0, 1, 1, 1, 0, 0]),
-        (Step(6, 2), [0] * 6),
-        (Permutation(3), [0, 2, 2]),
-        (Walk(3), [2, 4, 4]),
-        (Walk(3), [3, 3, 3]),  # from 101
-    ],
-)
-def test_what_is_not_valid(task, x):
-    assert not task.valid(np.array([x]))[0]
-
-
 # ---- the walk in closed form ---------------------------------------------------------------------
 
 
