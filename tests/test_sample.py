@@ -9,7 +9,6 @@ import sample
 from data.tokenizers import BPETokenizer, train_bpe
 from evaluation.decoding import Decoding
 from evaluation.sampling import draw, entropies, generate
-from evaluation.truncation import truncate
 from heads import Softmax
 from model import LanguageModel
 from runtime import checkpoint
@@ -46,56 +45,6 @@ def sampled(
 
 
 # ---- truncate ----------------------------------------------------------------------------------------------
-
-ORDER = [3, 0, 4, 1, 2]  # columns are never sorted
-P = torch.tensor([[0.5, 0.25, 0.125, 0.0625, 0.0625]])[:, ORDER]
-
-
-def expected(weights: list[float]) -> torch.Tensor:
-    w = torch.tensor([weights])[:, ORDER]
-    return w / w.sum()
-
-
-@pytest.mark.parametrize(
-    "how, weights",
-    [
-        ({}, [8, 4, 2, 1, 1]),
-        (dict(temperature=0.5), [64, 16, 4, 1, 1]),
-        (dict(temperature=2.0), [8**0.5, 2, 2**0.5, 1, 1]),
-        (dict(temperature=1e-3), [1, 0, 0, 0, 0]),
-        (dict(temperature=1e4), [1, 1, 1, 1, 1]),
-        (dict(temperature=0), [1, 0, 0, 0, 0]),
-        (dict(temperature=0, top_k=3, top_p=0.9), [1, 0, 0, 0, 0]),
-        (dict(top_k=1), [1, 0, 0, 0, 0]),
-        (dict(top_k=3), [4, 2, 1, 0, 0]),
-        (dict(top_k=5), [8, 4, 2, 1, 1]),
-        (dict(top_k=99), [8, 4, 2, 1, 1]),
-        (dict(top_p=0.01), [1, 0, 0, 0, 0]),  # never nothing
-        (dict(top_p=0.49), [1, 0, 0, 0, 0]),
-        (dict(top_p=0.51), [2, 1, 0, 0, 0]),  # the token that crosses stays
-        (dict(top_p=0.74), [2, 1, 0, 0, 0]),
-        (dict(top_p=0.76), [4, 2, 1, 0, 0]),
-        (dict(top_p=0.99), [8, 4, 2, 1, 1]),
-        # top_p is of what top_k left: 6/7 is beyond 0.8, 3/4 would not be
-        (dict(top_k=3, top_p=0.8), [2, 1, 0, 0, 0]),
-        # and of what the temperature made: 64/86 < 0.9 < 80/86
-        (dict(temperature=0.5, top_p=0.9), [4, 1, 0, 0, 0]),
-    ],
-    ids=str,
-)
-def test_truncate_by_hand(how, weights):
-    p = truncate(P.log(), Decoding(**how))
-    rtol = 1e-3 if how.get("temperature") == 1e4 else 1e-5
-    torch.testing.assert_close(p, expected(weights), rtol=rtol, atol=1e-6)
-    assert ((p > 0) == (expected(weights) > 0)).all()
-
-
-def test_truncate_keeps_exact_zeros():
-    log_p = torch.tensor([[0.75, 0.0, 0.25, 0.0]]).log()
-    for how in ({}, dict(top_k=3), dict(top_p=0.9), dict(temperature=5.0), dict(temperature=0)):
-        p = truncate(log_p, Decoding(**how))
-        assert p.isfinite().all() and p[0, 1] == p[0, 3] == 0 and p.sum().item() == pytest.approx(1)
-
 
 # ---- generate ----------------------------------------------------------------------------------------------
 

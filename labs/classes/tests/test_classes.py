@@ -181,7 +181,7 @@ def test_damaged_files_are_refused(tmp_path, name, change):
     plain.unlink()
     if change:
         (tmp_path / name).write_bytes(change(content))
-    with pytest.raises((UserError, FileNotFoundError), match="images|labels"):
+    with pytest.raises((UserError, FileNotFoundError), match="image|label"):
         open_images("mnist", str(tmp_path))
 
 
