@@ -334,7 +334,7 @@ def test_stopped_and_resumed(folder, tmp_path, monkeypatch):
 def test_wrong_folders(folder, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="tokenizer = 'bpe300'.*'words'"):
         grammar.corpus.prepare(tmp_path / "bpe300", "bpe300")
-    with pytest.raises(ValueError, match="tokenizer 'words'.*no word list"):
+    with pytest.raises(ValueError, match="tokenizer"):
         prepared("demo", "words", root=tmp_path)
     assert not list(tmp_path.iterdir())
     with pytest.raises(ValueError, match="was prepared from source .*--force"):

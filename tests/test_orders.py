@@ -447,9 +447,7 @@ def test_a_resumed_run_of_any_order_is_the_unbroken_run(run, tiny, tmp_path, equ
 
 
 def test_weights_of_another_order_are_refused(trainer, tiny, trained):
-    with pytest.raises(
-        ValueError, match="reads in the order 'left_to_right', this configuration in 'random'"
-    ):
+    with pytest.raises(ValueError, match="init_from"):
         trainer(tiny(order="random", init_from=str(trained)))
 
 

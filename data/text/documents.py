@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from data.splits import bounded_lines, file_lines, reading
+from runtime import errors
 from runtime.errors import UserError
 from runtime.hub import load
 
@@ -142,10 +143,8 @@ def json_values(path: Path, column: str) -> Iterator[Any]:
     """The column of a file of JSON objects, one a line."""
     for n, line in enumerate(whole_lines(path), 1):
         if line.strip():
-            try:
+            with errors.reading(f"{path}, line {n}"):
                 row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise UserError(f"{path}, line {n} is not JSON ({error}): correct it") from None
             check_column(column, row if isinstance(row, dict) else (), f"{path}, line {n}")
             yield row[column]
 
@@ -153,25 +152,19 @@ def json_values(path: Path, column: str) -> Iterator[Any]:
 def csv_values(path: Path, column: str) -> Iterator[Any]:
     """The column of a file of comma-separated values, whose first line has the names."""
     rows = csv.DictReader(whole_lines(path), strict=True)
-    try:
+    with errors.reading(path):
         check_column(column, rows.fieldnames or (), str(path))
         yield from (row[column] for row in rows)
-    except csv.Error as error:
-        raise UserError(f"{path}, line {rows.line_num} cannot be read as CSV ({error})") from None
 
 
 def parquet_values(path: Path, column: str) -> Iterator[Any]:
     """The column of a parquet file."""
-    from pyarrow import ArrowException
     from pyarrow.parquet import ParquetFile
 
-    try:
-        with ParquetFile(path) as file:
-            check_column(column, file.schema_arrow.names, str(path))
-            for batch in file.iter_batches(batch_size=ROWS, columns=[column]):
-                yield from batch[column].to_pylist()
-    except (ArrowException, OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read as parquet ({error}): get it again") from None
+    with errors.reading(path), ParquetFile(path) as file:
+        check_column(column, file.schema_arrow.names, str(path))
+        for batch in file.iter_batches(batch_size=ROWS, columns=[column]):
+            yield from batch[column].to_pylist()
 
 
 VALUES = {".jsonl": json_values, ".csv": csv_values, ".parquet": parquet_values}
