@@ -49,6 +49,7 @@ class Session(ABC):
     settings: dict[str, Any]  # what two rows must share to stand in one table
     reference_names: Sequence[str] = ()  # of the rows that no run stands behind: human text, noise, the truth
 
+    @abstractmethod
     def __init__(self, c: Any):
         """UserError for all that cannot be measured, before any work."""
 
