@@ -9,12 +9,12 @@ import sys
 import warnings
 from pathlib import Path
 
+import data.grammar.prepare
 import numpy as np
 import pytest
 import torch
 
 import augment
-import data.grammar.prepare
 import data.text.prepare
 import data.wikitext103.prepare
 import eval_diversity

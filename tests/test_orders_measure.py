@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from data.grammar.two_sided import ForwardBackward
+from tests.test_two_sided import documents
 
 import train
-from data.grammar.two_sided import ForwardBackward
 from data.sequences import Sequences
 from evaluation.any_order import FREE
 from evaluation.orders import Asker, divergence, middle_bits, spread, tried_bits
@@ -28,7 +29,6 @@ from table import main
 from tests.fixtures import TINY, train_in_process
 from tests.test_any_order import q_of
 from tests.test_orders import V, log_p, model_of, text
-from tests.test_two_sided import documents
 
 
 @pytest.fixture(scope="module")

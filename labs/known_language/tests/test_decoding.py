@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from measures.decoding import ALONE, NUMBERS, VALUES, DecodingMeasure, Points, grid, measured, numbers, place
+from measures.decoding_texts import NGRAM, Contexts, Sampler, brier_lm
 
 from data.held_out import open_held_out, truth_path
 from data.prepared import prepared
@@ -16,8 +18,6 @@ from evaluation.decoding import Decoding
 from evaluation.scoring import document_blocks
 from evaluation.truncation import truncate
 from evaluation.windows import document_windows
-from measures.decoding import ALONE, NUMBERS, VALUES, DecodingMeasure, Points, grid, measured, numbers, place
-from measures.decoding_texts import NGRAM, Contexts, Sampler, brier_lm
 from measures.store import Store
 from runtime.checkpoint import Degenerate, load_model
 from runtime.errors import UserError

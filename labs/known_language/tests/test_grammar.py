@@ -8,16 +8,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-
-import eval_diversity
-import export
-from data import corpus
-from data.batches import Windows
 from data.grammar import prepare as grammar
 from data.grammar.grammar import RULES, build, places
 from data.grammar.machine import UNKNOWN, Machine
 from data.grammar.prepare import GrammarSettings
 from data.grammar.truth import write_truth
+
+import eval_diversity
+import export
+from data import corpus
+from data.batches import Windows
 from data.held_out import open_held_out, open_truth, truth_path
 from data.prepared import SPLITS, folder_of, is_prepared, load_tokenizer, prepared
 from data.tokens import open_tokens

@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from scipy.special import logsumexp
-
 from data.grammar.grammar import build
 from data.grammar.machine import UNKNOWN, Machine, Tables
 from data.grammar.prepare import GrammarSettings
 from data.grammar.truth import GrammarTruth
 from data.grammar.two_sided import MASKED, ForwardBackward
+from scipy.special import logsumexp
 
 T = 5
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-
 from data.grammar import score
 from data.grammar.grammar import LanguageSettings
+from safetensors.torch import load_file, save_file
+
 from evaluation.any_order import reader_of
 from evaluation.orders import Asker, divergence, spread
 from evaluation.windows import questions
