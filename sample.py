@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from evaluation.decoding import Decoding, Penalties, drawn_by, penalties_in_use
+from evaluation.decoding import Decoding, drawn_by
 from runtime.door import Program
 from runtime.errors import UserError
 from runtime.files import check_writable
@@ -29,7 +29,7 @@ Fills = Literal["", "random", "left_to_right", "fractal", "confidence", "margin"
 
 
 @dataclass(frozen=True)
-class SampleConfig(Penalties, Decoding):
+class SampleConfig(Decoding):
     # fmt: off
     checkpoint: str                 # the out folder of a training run, or one checkpoint in it
     # what is written
@@ -41,7 +41,6 @@ class SampleConfig(Penalties, Decoding):
     seed: Seed = 1337               # of the text; with the run's own, of Bayesian weights
     samples: Positive = 8           # weight draws of a Bayesian projection, kept for the whole run
     uncertainty: bool = False       # total, aleatoric and epistemic, of each token, in nats
-    show: bool = False              # each token's rank, and the mass that the cuts take, as colours
     # any order
     infill: Text = ""               # a text with gaps instead of a prompt: "The river <5> of the city"
     order: Fills = ""               # in which places are filled in, a token a pass: random, left_to_right or
@@ -67,7 +66,6 @@ class SampleConfig(Penalties, Decoding):
 
     def check(self) -> None:
         """UserError naming the value that cannot work."""
-        self.check_penalties()
         how = self._ways
         if len(how) > 1:
             raise UserError(f"--{how[0]} and --{how[1]} are two ways to fill in a gap: give one of them")
@@ -115,7 +113,7 @@ class SampleConfig(Penalties, Decoding):
 
     def check_filled(self) -> None:
         """UserError for what only text from left to right has."""
-        for key in ("stop", "uncertainty", "show", "no_cache", *penalties_in_use(self)):
+        for key in ("stop", "uncertainty", "no_cache"):
             if getattr(self, key):
                 raise UserError(
                     f"--{key} is for text from left to right: leave it out where gaps are filled in"
@@ -268,17 +266,14 @@ def write_samples(
     if title and stream:
         print(f"--- {title}")
     texts: list[list[int]] = [[] for _ in range(c.num_samples)]
-    how: dict[str, Any] = {"generator": generator, "cached": not c.no_cache, "dtype": dtype, "penalties": c}
-    unsure, levels = [], []
+    how: dict[str, Any] = {"generator": generator, "cached": not c.no_cache, "dtype": dtype}
+    unsure = []
     for n, (token, hidden) in enumerate(generate(model, prompt, c.length, draws, c, **how)):
         for text, i in zip(texts, token.tolist()):
             text.append(i)
         if c.uncertainty:
             with autocast(prompt.device, dtype):
                 unsure.append(torch.stack(entropies(model, hidden, draws), 1))  # (B, 3)
-        if c.show:
-            with autocast(prompt.device, dtype):
-                levels.append(colour_levels(model.head.log_probs(hidden, draws), token, c))  # (B, 2)
         sofar, ended = written(tokenizer, ids, texts[0], c.stop)
         if stream:
             stream.show(sofar, last=ended or n == c.length - 1)
@@ -292,22 +287,7 @@ def write_samples(
             print(f"--- {title + ', ' if title else ''}sample {b + 1}\n{for_screen(whole)}")
         if c.uncertainty:
             write_uncertainty(tokenizer, new, [u[b].tolist() for u in unsure])
-        if c.show:
-            titles = ("rank: violet 1, red 2048 or more", "mass that the cuts take: violet none, red all")
-            for caption, of_text in zip(titles, torch.stack(levels)[:, b].T.tolist()):
-                level = [0] * len(ids) + of_text
-                print(f"[{caption}]\n{gaps.coloured(ids + new, level, tokenizer, len(gaps.COLOURS))}")
     return sum(map(len, texts))
-
-
-def colour_levels(log_p: Tensor, token: Tensor, c: Decoding) -> Tensor:
-    """Colours (B, 2), from 1 on, of tokens (B,) that were drawn from log p (B, V): by log2 of their rank, and
-    by the mass that the cuts take. The last is of rank 1, and of no mass. Penalties have no part in it."""
-    rank = (log_p > log_p.gather(1, token[:, None])).sum(1) + 1
-    whole = truncate(log_p, Decoding(temperature=c.temperature))
-    taken = whole.masked_fill(truncate(log_p, c) > 0, 0).sum(1)
-    most = len(gaps.COLOURS)
-    return (most - torch.stack((rank.log2(), most * taken), 1).long()).clamp(min=1)
 
 
 def write_uncertainty(tokenizer: Tokenizer, ids: list[int], parts: list[list[float]]) -> None:

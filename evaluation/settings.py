@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple
 
-from evaluation.decoding import AS_SCORED, Decoding, refuse_penalties
+from evaluation.decoding import AS_SCORED, Decoding
 from runtime.configurator import configure, help_text
 from runtime.door import read
 from runtime.errors import UserError
@@ -41,7 +41,6 @@ class TextsConfig(Decoding):
 
     @classmethod
     def read(cls, argv: list[str]) -> Any:
-        refuse_penalties(argv)
         return configure(cls, argv)
 
 

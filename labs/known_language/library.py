@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 # by the package's name: installed, no module of ours is called `evaluation` beside other people's
-from nanoheads.evaluation.cuts import top_p
 from nanoheads.evaluation.metrics import EVERY, NUCLEUS, Calibration, Recovery
 from nanoheads.evaluation.windows import KINDS, document_windows, positions_of, questions, read_windows
 from safetensors import SafetensorError
@@ -213,7 +212,7 @@ class Language:
         for at, log_p in blocks:
             log_p = checked(log_p if log_p.dtype == torch.float64 else log_p.float(), at)
             p, picked, reach = self.machine.probs(states[at]), at % EVERY == 0, np.zeros(log_p.shape, bool)
-            reach[picked] = top_p(log_p[torch.from_numpy(picked)].softmax(1), NUCLEUS).numpy()
+            reach[picked] = reached(log_p[torch.from_numpy(picked)].softmax(1)).numpy()
             top, best = log_p.max(1)
             confidence, right = top.exp().clamp(max=1).numpy(), best.numpy() == ids[at]
             document = np.searchsorted(ends, at)
@@ -279,6 +278,14 @@ def checked(log_p: Tensor, at: np.ndarray) -> Tensor:
         where = f"the sum of the model's probabilities of the token at {at[wrong.numpy()][0]}"
         require(False, where, total[wrong][0].item(), "torch.log_softmax(logits.float(), -1), finite logits")
     return log_p - total.log()[:, None].to(log_p.dtype)  # else a constant beside each log p lowers the KL
+
+
+def reached(p: Tensor) -> Tensor:
+    """The tokens (n, V) that sampling with top_p = NUCLEUS can draw: as evaluation.truncation.top_p has it."""
+    ordered, at = p.sort(descending=True, stable=True)
+    ordered = ordered / ordered.sum(1, keepdim=True)
+    beyond = ordered.cumsum(1) - ordered >= NUCLEUS
+    return ~torch.zeros_like(beyond).scatter_(1, at, beyond)
 
 
 def model_blocks(
