@@ -7,8 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from data.grammar.two_sided import ForwardBackward
-from tests.test_two_sided import documents
 
 import train
 from data.sequences import Sequences
@@ -16,8 +14,9 @@ from evaluation.any_order import FREE
 from evaluation.orders import Asker, divergence, middle_bits, spread, tried_bits
 from evaluation.samplers import points
 from evaluation.scoring import score
-from evaluation.two_sided import CutDocuments, pair_shares
 from evaluation.windows import KINDS, questions
+from labs.known_language.tests.test_two_sided import documents
+from labs.known_language.two_sided import CutDocuments, ForwardBackward, pair_shares
 from measures import orders
 from measures.measure import measure_runs
 from measures.orders import OrdersMeasure, perplexities, surest_perplexities

@@ -64,17 +64,13 @@ class Language:
 
     def decode(self, ids: np.ndarray) -> str:
         """The text of ids (T,). ValueError for one that there is not."""
-        return (
-            " ".join(self.words[i] for i in self._ids("ids", ids, 1))
-            .replace(" \n", "\n")
-            .replace("\n ", "\n")
-        )
+        text = " ".join(self.words[i] for i in self._ids("ids", ids, 1))
+        return text.replace(" \n", "\n").replace("\n ", "\n")
 
     def _ids(self, name: str, ids: Any, dims: int, least: int = 0) -> np.ndarray:
         ids, V = np.asarray(ids), len(self.words)
-        require(
-            ids.ndim == dims and (ids.dtype.kind in "iu" or not ids.size), name, ids, f"{dims}-d integers"
-        )
+        whole = ids.dtype.kind in "iu" or not ids.size
+        require(whole and ids.ndim == dims, name, ids, f"whole numbers in {dims} dimensions")
         wrong = ids[(ids < least) | (ids >= V)]
         require(not len(wrong), name, wrong[:1], f"{least} to {V - 1}")
         return ids.astype(np.int64)
@@ -200,7 +196,7 @@ class Language:
             blocks = file_blocks(path, positions_of(plan), (len(ids), V))
         else:
             ours: Any = transformers_model(path, V, context, trust_remote_code) if path else model
-            blocks = model_blocks(ours, ids, plan, context, batch, V)
+            blocks = blocks_of(ours, ids, plan, context, batch, V)
         totals = self._totals(blocks, ids, ends)
         count = {"split": split, "context": context, "documents": len(totals)}
         return with_intervals(totals) | count | {"tokens": int(totals[:, 0].sum())}
@@ -281,16 +277,14 @@ def checked(log_p: Tensor, at: np.ndarray) -> Tensor:
 
 
 def reached(p: Tensor) -> Tensor:
-    """The tokens (n, V) that sampling with top_p = NUCLEUS can draw: as evaluation.truncation.top_p has it."""
+    """The tokens (n, V) that sampling with top_p = NUCLEUS can draw (evaluation.truncation.top_p)."""
     ordered, at = p.sort(descending=True, stable=True)
     ordered = ordered / ordered.sum(1, keepdim=True)
     beyond = ordered.cumsum(1) - ordered >= NUCLEUS
     return ~torch.zeros_like(beyond).scatter_(1, at, beyond)
 
 
-def model_blocks(
-    model: Model, ids: np.ndarray, plan: list, context: int, batch: int, V: int
-) -> Iterator[Block]:
+def blocks_of(model: Model, ids: np.ndarray, plan: list, context: int, batch: int, V: int) -> Iterator[Block]:
     """The model's log-probabilities of all tokens that count, a few windows at a time."""
     for i in tqdm(range(0, len(plan), batch), desc="scoring", leave=False, disable=None):
         tokens, counted, at = read_windows(ids, plan[i : i + batch], context)

@@ -114,7 +114,7 @@ def measured(blocks: Blocks, truth: Truth, points: list[dict[str, Any]]) -> dict
 
 
 # -----------------------------------------------------------------------------
-# The measure
+# The runs
 
 
 class DecodingSession(Session):
@@ -172,23 +172,6 @@ def settings_of(c: DecodingConfig) -> dict[str, Any]:
     return shared | {"alone": ALONE, "cuts": VALUES}
 
 
-class DecodingMeasure(Measure):
-    definition = 3
-    name, config, session = "decoding", DecodingConfig, DecodingSession
-
-    def check(self, c: DecodingConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        check_planned(wanted)
-        if others := {config["dataset"] for config in wanted} - {KIND}:
-            raise no_truth(min(others))
-        return settings_of(c)
-
-    def view(self, rows: list[Row]) -> View:
-        return view(rows)
-
-
-MEASURE = DecodingMeasure()
-
-
 # -----------------------------------------------------------------------------
 # What the rows of a training say
 
@@ -229,7 +212,7 @@ class Points:
 
 
 # -----------------------------------------------------------------------------
-# Views
+# The measure
 
 
 def best_lines(name: str, g: Points, temperature: float) -> list[list[str]]:
@@ -240,24 +223,37 @@ def best_lines(name: str, g: Points, temperature: float) -> list[list[str]]:
     return [[name, s, setting(i, s), *(mean(g.values(i, key)) for key in NUMBERS)] for s, i in chosen]
 
 
-def view(rows: list[Row]) -> View:
-    """Each row's samplers at their best values, and TV at equal entropy."""
-    sound, parts = [row for row in rows if "test" in row], list[Any]()
-    groups = {name: Points(runs) for name, runs in grouped(sound).items()}
-    for truth in [Points([row]) for row in sound if row.get("reference")]:
-        temperatures, cuts = truth.settings["temperatures"], truth.settings["cuts"]
-        head = ["", "sampler", "value", *NUMBERS]
-        for t in temperatures:
-            each = [*groups.items(), ("truth", truth)]
-            lines = [line for name, g in each for line in best_lines(name, g, t)]
-            parts += [f"### After temperature {t:g}", Grid(head, lines, "numbers")]
-        samplers = [("temperature", 1.0), *((s, t) for t in temperatures for s in cuts)]
-        for share in SHARES:
-            h = share * truth.values(truth.of("none", 1.0)[0], "entropy")[0]
-            lines = [
-                [f"{s} after {t:g}", *(mean(g.at_entropy(s, t, h)) for g in groups.values())]
-                for s, t in samplers
-            ]
-            title = f"### TV where {share:.0%} of the truth's entropy is left, {h:.3f} nats"
-            parts += [title, Grid(["", *groups], lines, "numbers")]
-    return View([*parts, problems(rows)])
+class DecodingMeasure(Measure):
+    definition = 3
+    name, config, session = "decoding", DecodingConfig, DecodingSession
+
+    def check(self, c: DecodingConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        check_planned(wanted)
+        if others := {config["dataset"] for config in wanted} - {KIND}:
+            raise no_truth(min(others))
+        return settings_of(c)
+
+    def view(self, rows: list[Row]) -> View:
+        """Each row's samplers at their best values, and TV at equal entropy."""
+        sound, parts = [row for row in rows if "test" in row], list[Any]()
+        groups = {name: Points(runs) for name, runs in grouped(sound).items()}
+        for truth in [Points([row]) for row in sound if row.get("reference")]:
+            temperatures, cuts = truth.settings["temperatures"], truth.settings["cuts"]
+            head = ["", "sampler", "value", *NUMBERS]
+            for t in temperatures:
+                each = [*groups.items(), ("truth", truth)]
+                lines = [line for name, g in each for line in best_lines(name, g, t)]
+                parts += [f"### After temperature {t:g}", Grid(head, lines, "numbers")]
+            samplers = [("temperature", 1.0), *((s, t) for t in temperatures for s in cuts)]
+            for share in SHARES:
+                h = share * truth.values(truth.of("none", 1.0)[0], "entropy")[0]
+                lines = [
+                    [f"{s} after {t:g}", *(mean(g.at_entropy(s, t, h)) for g in groups.values())]
+                    for s, t in samplers
+                ]
+                title = f"### TV where {share:.0%} of the truth's entropy is left, {h:.3f} nats"
+                parts += [title, Grid(["", *groups], lines, "numbers")]
+        return View([*parts, problems(rows)])
+
+
+MEASURE = DecodingMeasure()
