@@ -11,6 +11,7 @@ import torch
 from nanoheads.labs.known_language import library
 
 import eval_diversity
+import table
 from data.batches import Windows
 from data.held_out import open_held_out, open_truth, truth_path
 from data.prepared import SPLITS, folder_of, is_prepared, load_tokenizer, prepared
@@ -18,6 +19,7 @@ from data.tokens import open_tokens
 from evaluation import scoring
 from evaluation.metrics import Recovery
 from evaluation.scoring import described, document_blocks, recover, truth_blocks
+from evaluation.settings import TableConfig
 from evaluation.windows import document_windows, training_windows
 from labs.known_language.grammar import prepare as grammar
 from labs.known_language.grammar.grammar import RULES, build, places
@@ -25,10 +27,13 @@ from labs.known_language.grammar.machine import UNKNOWN, Machine
 from labs.known_language.grammar.prepare import GrammarSettings
 from measures import text_numbers
 from measures.columns import TRUTH
+from measures.find import find_measure
 from measures.store import Store
 from measures.text import TextMeasure
 from measures.text_numbers import validity
 from runtime.checkpoint import load_model
+from runtime.configurator import configure
+from runtime.logs import entries
 from tests.fixtures import TINY, train_in_process
 from train import TrainConfig
 from training.text import TRUTH_WINDOWS
@@ -407,11 +412,11 @@ def run(folder, tmp_path_factory):
 
 
 def test_the_log_of_a_run_has_the_masses(run):
-    entries = [e for e in map(json.loads, (run / "log.jsonl").read_text().splitlines()) if "val_nll" in e]
-    assert [e["step"] for e in entries] == [20, 40]
-    for e in entries:
+    log = [e for e in entries(run) if "val_nll" in e]
+    assert [e["step"] for e in log] == [20, 40]
+    for e in log:
         assert e["mass_observed"] + e["mass_alternatives"] + e["mass_invalid"] == pytest.approx(1, abs=1e-4)
-    first, last = entries
+    first, last = log
     assert last["kl_truth_model"] < first["kl_truth_model"] and last["mass_observed"] > first["mass_observed"]
     assert first["true_observed"] == last["true_observed"]
     assert 0 < last["alternatives_q05"] < last["alternatives_q95"]
@@ -419,7 +424,7 @@ def test_the_log_of_a_run_has_the_masses(run):
 
 def test_the_log_of_a_run_has_the_masses_on_its_train_split(run, folder):
     """Over the first windows of it, as the saved model gives them."""
-    last = json.loads((run / "log.jsonl").read_text().splitlines()[-1])
+    last = [*entries(run)][-1]
     train = open_held_out(folder / "train.bin")
     model, _ = load_model(run, "last")
     plan = training_windows(np.flatnonzero(train.ids == train.truth.end), 64)[:TRUTH_WINDOWS]
@@ -485,3 +490,35 @@ def test_validity(folder, run):
     unknown = data._replace(prompts=prompts._replace(prompt=document[None, 2:4]))
     assert math.isnan(validity(unknown, document[None, 4:8])["validity"])
     assert validity(data._replace(split=data.split._replace(truth=None)), document[None]) == {}
+
+
+@pytest.mark.slow
+def test_a_model_comes_near_the_truth(tmp_path):
+    """On a small language KL(truth || model) falls at every evaluation, to less than 0.2 nats. Its estimate
+    from the text alone, cross-entropy minus entropy, agrees."""
+    folder = prepared("grammar", "words", SOURCE.replace("6000", "200000"), tmp_path / "data")
+    size = dict(learning_rate=1e-2, min_lr=1e-3, block_size=64, batch_size=16, n_layer=2, n_embd=64, n_head=4)
+    length = dict(max_steps=800, warmup_steps=40, eval_interval=200, log_interval=100)
+    names = dict(dataset="grammar", tokenizer="words", out_dir=str(tmp_path / "out"))
+    assert train_in_process(TrainConfig(**TINY | size | length | names), folder) == 0
+    log = [entry for entry in entries(tmp_path / "out") if "val_nll" in entry]
+    kl, last = [entry["kl_truth_model"] for entry in log], log[-1]
+    assert len(kl) == 4 and kl == sorted(kl, reverse=True)
+    assert kl[-1] < 0.2 and last["mass_invalid"] < 0.1
+    assert last["document_nll"] - last["document_true_nll"] == pytest.approx(kl[-1], abs=0.03)
+
+
+@pytest.mark.parametrize("files", [["heads", "grammar"], ["memorise"], ["decoding"]])
+def test_the_committed_tables_are_sound(files, tmp_path):
+    c = configure(TableConfig, [f"config/tables/{name}.py" for name in files])
+    c.tuned, c.results = False, str(tmp_path)  # whether or not its search is made
+    runs = table.runs_of(c, Store(tmp_path / f"{c.name}.jsonl"))
+    measure = find_measure(c.measure)
+    config = table.config_of_measure(measure, c, [str(r.out) for r in runs])
+    assert len(runs) == len(c.rows) * len(c.seeds) and measure.check(config, [r.wanted for r in runs])
+
+
+@pytest.mark.parametrize("source", ["train=x", "train=9", "nouns=" + 25 * "9", "words=9"])
+def test_wrong_settings_are_refused(source):
+    with pytest.raises(ValueError, match=source.split("=")[0]):
+        GrammarSettings.parse(source)
