@@ -452,8 +452,8 @@ def test_probabilities_that_are_not_numbers_are_an_error(run, monkeypatch, flags
     out, _ = run
     real = sample.LanguageModel.__init__
 
-    def broken(self, trunk, head, auxiliary):
-        real(self, trunk, head, auxiliary)
+    def broken(self, trunk, head):
+        real(self, trunk, head)
         head.log_probs = lambda hidden, draws: torch.full((len(hidden), 264), math.nan)
 
     monkeypatch.setattr(sample.LanguageModel, "__init__", broken)
