@@ -18,18 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from evaluation.decoding import Decoding, Penalties, drawn_by, penalties_in_use
+from evaluation.decoding import Decoding, drawn_by
 from runtime.door import Program
 from runtime.errors import UserError
 from runtime.files import check_writable
-from runtime.values import AtMost100, Dtype, Natural, NonNegative, Positive, Seed, Share, Text
+from runtime.values import Dtype, Natural, Positive, Seed, Text
 
-SUREST = "confidence", "margin", "entropy"  # rules by which the place of which the model is surest is next
-Fills = Literal["", "random", "left_to_right", "fractal", "confidence", "margin", "entropy"]
+Fills = Literal["", "random", "left_to_right", "fractal", "confidence"]
 
 
 @dataclass(frozen=True)
-class SampleConfig(Penalties, Decoding):
+class SampleConfig(Decoding):
     # fmt: off
     checkpoint: str                 # the out folder of a training run, or one checkpoint in it
     # what is written
@@ -41,20 +40,13 @@ class SampleConfig(Penalties, Decoding):
     seed: Seed = 1337               # of the text; with the run's own, of Bayesian weights
     samples: Positive = 8           # weight draws of a Bayesian projection, kept for the whole run
     uncertainty: bool = False       # total, aleatoric and epistemic, of each token, in nats
-    show: bool = False              # each token's rank, and the mass that the cuts take, as colours
     # any order
     infill: Text = ""               # a text with gaps instead of a prompt: "The river <5> of the city"
     order: Fills = ""               # in which places are filled in, a token a pass: random, left_to_right or
-    #                                 fractal; the surest place first, by its confidence, margin or entropy;
-    #                                 empty: that of the run, from left to right for conditional and fim
-    a_pass: Positive = 1            # tokens of the surest places, of masked diffusion, that are drawn at once
-    entropy_bound: NonNegative = 0  # or as many whose entropies but the largest are this at most, in nats; 0:
-    #                                 as --a_pass says
+    #                                 fractal; confidence: the surest place first; empty: that of the run
     speculative: bool = False       # many tokens a pass, with the distribution of one a pass, as trained
     burst: bool = False             # many tokens a pass by the paper's rule, which changes the distribution
-    orders: AtMost100 = 1           # that --burst tries in each round
     steps: Natural = 0              # rounds of masked diffusion; 0: a token a pass
-    remask: Share = 0               # the most of what is filled in that one of --steps hides again
     density: bool = False           # of all gaps at once, instead of text
     top: Positive = 5               # candidates of a place that --density shows
     save: str = ""                  # what is filled in, or --density, also as SAVE.json and SAVE.png
@@ -67,25 +59,9 @@ class SampleConfig(Penalties, Decoding):
 
     def check(self) -> None:
         """UserError naming the value that cannot work."""
-        self.check_penalties()
         how = self._ways
         if len(how) > 1:
             raise UserError(f"--{how[0]} and --{how[1]} are two ways to fill in a gap: give one of them")
-        if self.orders > 1 and not self.burst:
-            raise UserError(f"orders = {self.orders}: they are those that --burst tries; give --burst, too")
-        for key in ("a_pass", "entropy_bound"):
-            if getattr(self, key) != getattr(SampleConfig, key) and self.order not in SUREST:
-                raise UserError(
-                    f"{key} = {getattr(self, key)}: it is of the surest places; give --order=confidence, "
-                    "margin or entropy, too"
-                )
-        if self.a_pass != 1 and self.entropy_bound:
-            raise UserError(
-                f"a_pass = {self.a_pass}, entropy_bound = {self.entropy_bound}: each says how many places a "
-                "pass fills; give one of them"
-            )
-        if self.remask and not self.steps:
-            raise UserError(f"remask = {self.remask}: it is of --steps; give how many, too")
         if self.save and not self.fills:
             raise UserError(f"save = {self.save!r}: it is for what is filled in; give --infill, too")
         if self.save and (self.prompts or self.num_samples > 1):
@@ -115,7 +91,7 @@ class SampleConfig(Penalties, Decoding):
 
     def check_filled(self) -> None:
         """UserError for what only text from left to right has."""
-        for key in ("stop", "uncertainty", "show", "no_cache", *penalties_in_use(self)):
+        for key in ("stop", "uncertainty", "no_cache"):
             if getattr(self, key):
                 raise UserError(
                     f"--{key} is for text from left to right: leave it out where gaps are filled in"
@@ -268,17 +244,14 @@ def write_samples(
     if title and stream:
         print(f"--- {title}")
     texts: list[list[int]] = [[] for _ in range(c.num_samples)]
-    how: dict[str, Any] = {"generator": generator, "cached": not c.no_cache, "dtype": dtype, "penalties": c}
-    unsure, levels = [], []
+    how: dict[str, Any] = {"generator": generator, "cached": not c.no_cache, "dtype": dtype}
+    unsure = []
     for n, (token, hidden) in enumerate(generate(model, prompt, c.length, draws, c, **how)):
         for text, i in zip(texts, token.tolist()):
             text.append(i)
         if c.uncertainty:
             with autocast(prompt.device, dtype):
                 unsure.append(torch.stack(entropies(model, hidden, draws), 1))  # (B, 3)
-        if c.show:
-            with autocast(prompt.device, dtype):
-                levels.append(colour_levels(model.head.log_probs(hidden, draws), token, c))  # (B, 2)
         sofar, ended = written(tokenizer, ids, texts[0], c.stop)
         if stream:
             stream.show(sofar, last=ended or n == c.length - 1)
@@ -292,22 +265,7 @@ def write_samples(
             print(f"--- {title + ', ' if title else ''}sample {b + 1}\n{for_screen(whole)}")
         if c.uncertainty:
             write_uncertainty(tokenizer, new, [u[b].tolist() for u in unsure])
-        if c.show:
-            titles = ("rank: violet 1, red 2048 or more", "mass that the cuts take: violet none, red all")
-            for caption, of_text in zip(titles, torch.stack(levels)[:, b].T.tolist()):
-                level = [0] * len(ids) + of_text
-                print(f"[{caption}]\n{gaps.coloured(ids + new, level, tokenizer, len(gaps.COLOURS))}")
     return sum(map(len, texts))
-
-
-def colour_levels(log_p: Tensor, token: Tensor, c: Decoding) -> Tensor:
-    """Colours (B, 2), from 1 on, of tokens (B,) that were drawn from log p (B, V): by log2 of their rank, and
-    by the mass that the cuts take. The last is of rank 1, and of no mass. Penalties have no part in it."""
-    rank = (log_p > log_p.gather(1, token[:, None])).sum(1) + 1
-    whole = truncate(log_p, Decoding(temperature=c.temperature))
-    taken = whole.masked_fill(truncate(log_p, c) > 0, 0).sum(1)
-    most = len(gaps.COLOURS)
-    return (most - torch.stack((rank.log2(), most * taken), 1).long()).clamp(min=1)
 
 
 def write_uncertainty(tokenizer: Tokenizer, ids: list[int], parts: list[list[float]]) -> None:
@@ -347,19 +305,14 @@ def filler(c: SampleConfig, order: str) -> Callable[..., Filled]:
         raise UserError(
             f"steps = {c.steps}: they are those of masked diffusion; for this model give --speculative"
         )
-    if not masked and (c.a_pass > 1 or c.entropy_bound):
-        raise UserError(
-            "--a_pass and --entropy_bound are for masked diffusion: a model of any order draws many tokens "
-            "a pass with --speculative"
-        )
-    if c.order in SUREST:
-        return partial(surest_first, rule=c.order, a_pass=c.a_pass, bound=c.entropy_bound or None)
+    if c.order == "confidence":
+        return surest_first
     if c.burst:
-        return partial(burst, orders=c.orders)
+        return burst
     if c.speculative:
         return partial(speculative, order=filled_in(order))
     if c.steps:
-        return partial(diffusion, steps=c.steps, remask=c.remask)
+        return partial(diffusion, steps=c.steps)
     return partial(in_order, order=c.order or filled_in(order))
 
 

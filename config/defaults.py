@@ -19,8 +19,7 @@ if TYPE_CHECKING:  # which imports numpy
     from data.orders import Order
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
-LocalOrder = Literal["blocks_4", "blocks_16", "sliding_4", "sliding_16"]
-PathOrder = Literal["left_to_right", "random", "fractal", "conditional", "fim", LocalOrder]
+PathOrder = Literal["left_to_right", "random", "fractal"]
 OrderName = Literal[PathOrder, "masked"]
 Curriculum = Literal["", PathOrder, "few_hidden"]
 Labels = Literal["true", "hard", "soft"]

@@ -6,7 +6,7 @@ those before it. Source: Pannatier, Courdier, Fleuret 2024, arXiv 2404.09562 (si
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -26,33 +26,6 @@ def fractal(T: int, rng: np.random.Generator) -> np.ndarray:
     return _fractal(T)
 
 
-def conditional(T: int, rng: np.random.Generator) -> np.ndarray:
-    """Random places, their number uniform in 0, ..., T - 1, then the others; both from left to right. So any
-    can be given, as in AC-GPT (Lu et al. 2026, arXiv 2606.14943), of which this follows the abstract."""
-    given = np.sort(rng.permutation(T)[: rng.integers(T)])
-    return np.concatenate((given, np.setdiff1d(np.arange(T), given)))
-
-
-def fim(T: int, rng: np.random.Generator) -> np.ndarray:
-    """Fill in the middle: half of the sequences from left to right, the others as prefix, suffix and middle,
-    cut at two random places. Source: Bavarian et al. 2022, arXiv 2207.14255, sec. 3, there with sentinels."""
-    if rng.random() < 0.5:
-        return np.arange(T)
-    a, b = np.sort(rng.integers(T + 1, size=2))
-    return np.concatenate((np.arange(a), np.arange(b, T), np.arange(a, b)))
-
-
-def blocks(T: int, rng: np.random.Generator, length: int) -> np.ndarray:
-    """Blocks of `length` places in turn, each in random order (Arriola et al. 2025, arXiv 2503.09573)."""
-    return np.concatenate([start + rng.permutation(min(length, T - start)) for start in range(0, T, length)])
-
-
-def sliding(T: int, rng: np.random.Generator, width: int) -> np.ndarray:
-    """Place i comes at the time i + width u, u uniform on [0, 1): after at most width - 1 later places. The
-    staggered schedule of set diffusion (Arriola & Kuleshov 2026, arXiv 2607.01775), a place at a time."""
-    return np.argsort(np.arange(T) + width * rng.random(T))
-
-
 @lru_cache(maxsize=8)
 def _fractal(T: int) -> np.ndarray:
     path, level = [], [(0, T)]
@@ -68,10 +41,6 @@ ORDERS: dict[str, Callable[[int, np.random.Generator], np.ndarray]] = {
     "left_to_right": left_to_right,
     "random": random,
     "fractal": fractal,
-    "conditional": conditional,
-    "fim": fim,
-    **{f"blocks_{n}": partial(blocks, length=n) for n in (4, 16)},
-    **{f"sliding_{n}": partial(sliding, width=n) for n in (4, 16)},
 }
 MASKED = "masked"  # masked diffusion: which places are hidden, and no order among them
 NEVER_FROM_THE_LEFT = (MASKED, "fractal")  # in these no text is read from left to right

@@ -1,14 +1,12 @@
 """What a model says of some places of a text given others, and texts that are filled in by it.
 
 A text is (B, T) ids, FREE where a place is. `Reader` gives the conditionals of a model of any order with a
-cache of what is known, `MaskedReader` those of masked diffusion, `Exact` those of a known truth. The samplers
-(filling.py) need no more than what these have in common, `Conditionals`.
+cache of what is known, `MaskedReader` those of masked diffusion.
 Source: Pannatier, Courdier, Fleuret 2024, arXiv 2404.09562 (sigma-GPT).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -23,69 +21,6 @@ from runtime.device import autocast, get_dtype, to_float64
 from runtime.errors import UserError
 
 Cut = Callable[[Tensor], Tensor]  # log p (N, V) -> the probabilities (N, V) that are sampled from
-
-
-class Distributions(Protocol):
-    """One for each of (B, F) places."""
-
-    def draw(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """A token of each (B, F), and its probability, float64."""
-        ...
-
-    def probs(self, tokens: Tensor) -> Tensor:
-        """The probability of tokens (B, F), one at each place: (B, F), float64."""
-        ...
-
-    def row(self, at: Tensor) -> Tensor:
-        """The whole distribution at place number `at` (B,) of each row: (B, V), float64."""
-        ...
-
-    def certainty(self, rule: str) -> Tensor:
-        """How sure each is, (B, F), float64: see `certainty`."""
-        ...
-
-    def at(self, numbers: Tensor) -> "Distributions":
-        """Those at places number `numbers` (B, K) of each row."""
-        ...
-
-    def picked(self, better: Tensor, other: "Distributions") -> "Distributions":
-        """Those of `other` in the rows that are `better` (B,) bool, here these."""
-        ...
-
-
-class Conditionals(Protocol):
-    """What a model says of the free places of a batch of texts, given the known ones."""
-
-    text: Tensor  # (B, T) of ids, FREE where a place is
-    block_size: int  # places of a whole sequence, T or more: an order is drawn over these
-
-    def each(self, places: Tensor) -> Distributions:
-        """p(x_i | known) at each of places (B, F), apart from each other."""
-        ...
-
-    def along(self, places: Tensor, tokens: Tensor) -> Distributions:
-        """q(x_i | known, the tokens at the places before it) along places (B, F), where `tokens` (B, F)
-        stand."""
-        ...
-
-    def accept(self, distributions: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
-        """Makes the first `count` (B,) of places (B, F) known. `distributions`: what `along` gave for these
-        places, and for the same tokens but the last of them."""
-        ...
-
-    def keep(self, rows: Tensor) -> None:
-        """Goes on with some `rows` (B,) bool of the batch: `text` becomes theirs."""
-        ...
-
-
-def certainty(p: Tensor, rule: str) -> Tensor:
-    """How sure distributions p (N, V) are, (N,): the largest probability (`confidence`, Chang et al. 2022,
-    arXiv 2202.04200), what it is above the second (`margin`, Kim et al. 2025, arXiv 2502.06768), or minus the
-    entropy in nats (`entropy`)."""
-    if rule == "entropy":
-        return -torch.special.entr(p).sum(1)
-    top = p.topk(2, dim=1).values
-    return top[:, 0] - top[:, 1] if rule == "margin" else top[:, 0]
 
 
 def as_scored(log_p: Tensor) -> Tensor:
@@ -116,7 +51,15 @@ def check_fills(model: LanguageModel) -> None:
 
 
 class Reader:
-    """`Conditionals` of a model of any order, with a cache: each token is read once, when it is accepted.
+    """What a model of any order says of the free places of texts, given the known ones; with a cache: each
+    token is read once, when it is accepted.
+
+    each    p(x_i | known) at each of places (B, F), apart from each other
+    along   q(x_i | known, the tokens at the places before it) along places (B, F),
+            where `tokens` (B, F) stand
+    accept  makes the first `count` (B,) of places (B, F) known. `distributions`: what `along` gave for these
+            places, and for the same tokens but the last of them
+    keep    goes on with some `rows` (B,) bool of the batch: `text` becomes theirs
 
     The known tokens of `text` (B, T), T at most block_size, are read first, from left to right. Known places
     may differ from row to row, in number, too. `passes` counts model evaluations. The model is in eval mode.
@@ -178,8 +121,8 @@ class Reader:
         self.passes += 1
         return Hidden(self, hidden, self.cache.kv[:, :, :, :, start : start + n].clone())
 
-    def accept(self, distributions: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
-        assert isinstance(distributions, Hidden) and distributions.kv is not None
+    def accept(self, distributions: "Hidden", places: Tensor, tokens: Tensor, count: Tensor) -> None:
+        assert distributions.kv is not None
         rows, at = _put(self.text, places, tokens, count)
         row, slot, number = (t.to(self.device) for t in (rows, self.read[rows] + at, at))
         self.cache.kv[:, :, row, :, slot] = distributions.kv[:, :, row, :, number]
@@ -218,14 +161,16 @@ def places_of(some: Tensor) -> Tensor:
 
 @dataclass
 class Hidden:
-    """`Distributions` as the hidden states (B, F, C) that they are made of, and the keys and values of what
-    was read."""
+    """A distribution for each of (B, F) places, as the hidden states (B, F, C) that they are made of, and the
+    keys and values of what was read. Probabilities are float64."""
 
     reader: "Reader | MaskedReader"
     hidden: Tensor
     kv: Tensor | None = None  # (n_layer, 2, B, nh, F, hs)
 
     def draw(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """A token of each (B, F), and its probability."""
+
         def drawn(p: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
             token = draw(p, generator)
             return token, p.gather(1, token)
@@ -235,33 +180,31 @@ class Hidden:
         return torch.cat(tokens).cpu().view(shape), torch.cat(p).cpu().double().view(shape)
 
     def probs(self, tokens: Tensor) -> Tensor:
+        """The probability of tokens (B, F), one at each place: (B, F)."""
         flat = tokens.reshape(-1, 1).to(self.hidden.device)
         parts = self._blocks(lambda p, rows: p.gather(1, flat[rows].to(p.device)))
         return torch.cat(parts).cpu().double().view(tokens.shape)
 
     def row(self, at: Tensor) -> Tensor:
+        """The whole distribution at place number `at` (B,) of each row: (B, V)."""
         number = at.to(self.hidden.device)
         hidden = self.hidden[torch.arange(len(at), device=number.device), number]
         return torch.cat(Hidden(self.reader, hidden[:, None])._blocks(lambda p, rows: p.cpu().double()))
 
-    def certainty(self, rule: str) -> Tensor:
+    def certainty(self) -> Tensor:
+        """The largest probability of each (B, F)."""
         # of the model's own distribution: a temperature of 0 would make all places equally sure
-        parts = self._blocks(lambda p, rows: certainty(p, rule), cut=as_scored)
+        parts = self._blocks(lambda p, rows: p.amax(1), cut=as_scored)
         return torch.cat(parts).cpu().view(self.hidden.shape[:2])
 
     def at(self, numbers: Tensor) -> "Hidden":
+        """Those at places number `numbers` (B, K) of each row."""
         numbers = numbers.to(self.hidden.device)
         row = torch.arange(len(numbers), device=numbers.device)[:, None]
         kv = None if self.kv is None else self.kv.permute(2, 4, 0, 1, 3, 5)[row, numbers]
         return Hidden(
             self.reader, self.hidden[row, numbers], kv if kv is None else kv.permute(2, 3, 0, 4, 1, 5)
         )
-
-    def picked(self, better: Tensor, other: Distributions) -> "Hidden":
-        assert isinstance(other, Hidden) and self.kv is not None and other.kv is not None
-        better = better.to(self.hidden.device)[:, None, None]
-        hidden = torch.where(better, other.hidden, self.hidden)
-        return Hidden(self.reader, hidden, torch.where(better[:, None], other.kv, self.kv))
 
     def _blocks(self, use: Callable, cut: Cut | None = None) -> list:
         """`use(p, rows)` of the probabilities of a few rows at a time, after the reader's cut or another."""
@@ -279,8 +222,8 @@ def _sound(log_p: Tensor) -> Tensor:
 
 
 class MaskedReader:
-    """`Conditionals` of masked diffusion: each pass reads the whole text, and gives `each`. It gives
-    `along` for one place only."""
+    """The same of masked diffusion: each pass reads the whole text, and gives `each`; `along` for one place
+    only."""
 
     def __init__(
         self,
@@ -309,72 +252,8 @@ class MaskedReader:
         assert places.shape[1] == 1
         return self.each(places)
 
-    def accept(self, distributions: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
+    def accept(self, distributions: "Hidden", places: Tensor, tokens: Tensor, count: Tensor) -> None:
         _put(self.text, places, tokens, count)
 
     def keep(self, rows: Tensor) -> None:
         self.text = self.text[rows]
-
-
-# -----------------------------------------------------------------------------
-# An exact truth's
-
-
-class Exact:
-    """`Conditionals` of `log_probs`: texts (B, T) -> log p (B, T, V) of each place given the known ones."""
-
-    def __init__(self, log_probs: Callable[[Tensor], Tensor], text: Tensor):
-        self.log_probs, self.text, self.passes = log_probs, text.clone(), 0
-        self.block_size = text.shape[1]
-
-    def each(self, places: Tensor) -> "Probabilities":
-        self.passes += 1
-        return Probabilities(self._at(self.text, places))
-
-    def along(self, places: Tensor, tokens: Tensor) -> "Probabilities":
-        self.passes += 1
-        text, rows = self.text.clone(), []
-        for n in range(places.shape[1]):
-            at = places[:, n : n + 1]
-            rows.append(self._at(text, at))
-            possible = rows[-1][:, 0].gather(1, tokens[:, n : n + 1]) > 0
-            free = text.gather(1, at) == FREE
-            # after an impossible token no distribution is defined, and nobody asks for one
-            text.scatter_(1, at, torch.where(free & possible, tokens[:, n : n + 1], text.gather(1, at)))
-        return Probabilities(torch.cat(rows, 1))
-
-    def accept(self, distributions: Distributions, places: Tensor, tokens: Tensor, count: Tensor) -> None:
-        _put(self.text, places, tokens, count)
-
-    def keep(self, rows: Tensor) -> None:
-        self.text = self.text[rows]
-
-    def _at(self, text: Tensor, places: Tensor) -> Tensor:
-        p = self.log_probs(text).exp()
-        return p.gather(1, places[:, :, None].expand(-1, -1, p.shape[2]))
-
-
-class Probabilities(NamedTuple):
-    """`Distributions` as probabilities (B, F, V)."""
-
-    p: Tensor
-
-    def draw(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        tokens = drawn(self.p.flatten(0, 1), generator).view(self.p.shape[:2])
-        return tokens, self.probs(tokens)
-
-    def probs(self, tokens: Tensor) -> Tensor:
-        return self.p.gather(2, tokens[:, :, None]).squeeze(2)
-
-    def row(self, at: Tensor) -> Tensor:
-        return self.p[torch.arange(len(at)), at]
-
-    def certainty(self, rule: str) -> Tensor:
-        return certainty(self.p.flatten(0, 1), rule).view(self.p.shape[:2])
-
-    def at(self, numbers: Tensor) -> "Probabilities":
-        return Probabilities(self.p[torch.arange(len(numbers))[:, None], numbers])
-
-    def picked(self, better: Tensor, other: Distributions) -> "Probabilities":
-        assert isinstance(other, Probabilities)
-        return Probabilities(torch.where(better[:, None, None], other.p, self.p))

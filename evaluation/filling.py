@@ -1,6 +1,6 @@
 """Samplers that fill in the free places of a batch of texts, given what a model says of some places given
-others (any_order.py): a token a pass, in bursts by the paper's rule, by speculative sampling, by diffusion,
-and where the model is surest first.
+others (any_order.py): a token a pass, in bursts by the paper's rule, by speculative sampling, by
+diffusion, and where the model is surest first.
 
 Source: Pannatier, Courdier, Fleuret 2024, arXiv 2404.09562 (sigma-GPT).
 """
@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from data.orders import MASKED, ORDERS
-from evaluation.any_order import FREE, Conditionals, Distributions, Reader, drawn, places_of
+from evaluation.any_order import FREE, Hidden, MaskedReader, Reader, drawn, places_of
+
+Conditionals = Reader | MaskedReader
 
 
 class Filled(NamedTuple):
@@ -73,12 +75,7 @@ class Filling:
         return bool(free.any())
 
     def accept(
-        self,
-        distributions: Distributions,
-        places: Tensor,
-        tokens: Tensor,
-        count: Tensor,
-        p: Tensor | None = None,
+        self, distributions: Hidden, places: Tensor, tokens: Tensor, count: Tensor, p: Tensor | None = None
     ) -> None:
         if p is not None:
             self.p[self.rows] = put(self.p[self.rows], places, p, count)
@@ -102,13 +99,10 @@ def uniform(shape: torch.Size, generator: torch.Generator | None) -> Tensor:
     return torch.rand(shape, generator=generator, dtype=torch.float64, device=device).cpu()
 
 
-def shuffled(text: Tensor, generator: torch.Generator | None, block: int = 0) -> tuple[Tensor, Tensor]:
+def shuffled(text: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
     """(the free places of each text in a random order, (B, F), how many (B,) they are); rows with fewer go on
-    with other places. With a `block` those of the text's first block of so many places that has one."""
+    with other places."""
     free = text == FREE
-    if block:
-        number = (torch.arange(text.shape[1]) // block).expand_as(text)
-        free &= number == number.masked_fill(~free, text.shape[1]).amin(1, keepdim=True)
     left = free.sum(1)
     return uniform(text.shape, generator).masked_fill(~free, 2.0).argsort(1)[:, : int(left.max())], left
 
@@ -132,7 +126,7 @@ def one_by_one(
 
 def filled_in(order: str) -> str:
     """The order in which the free places of a run in `order` are filled in, one that it was trained in."""
-    return {"conditional": "left_to_right", "fim": "left_to_right", MASKED: "random"}.get(order, order)
+    return "random" if order == MASKED else order
 
 
 def paths_of(c: Conditionals, order: str, generator: torch.Generator | None, given: int = 0) -> Tensor:
@@ -161,11 +155,7 @@ def in_order(
 
 
 def diffusion(
-    c: Conditionals,
-    steps: int,
-    generator: torch.Generator | None = None,
-    watch: Watch = unwatched,
-    remask: float = 0.0,
+    c: Conditionals, steps: int, generator: torch.Generator | None = None, watch: Watch = unwatched
 ) -> Filled:
     """Masked diffusion's sampler in `steps` rounds: with n of them left, each free place is filled with the
     probability 1 / n, from p(x_i | known).
@@ -174,202 +164,122 @@ def diffusion(
     outcomes in float32 lowers the temperature (Zheng et al. 2024, arXiv 2409.02908). Places that are filled
     in one round do not see each other. Source: Sahoo et al. 2024, arXiv 2406.07524, sec. 3.2, with the linear
     schedule. A round in which no place is filled needs no pass.
-
-    remask  the most of what was filled in that a round hides again, each place with this probability, in
-            tokens that are wrong beside later ones; as many more are filled, so that the share that is known
-            after each round is the same (ReMDM with a cap: Wang et al. 2025, arXiv 2503.00307, sec. 4.1)
     """
-    rank, passes, given = torch.zeros_like(c.text), 0, c.text != FREE
+    rank, passes = torch.zeros_like(c.text), 0
     p = torch.ones(rank.shape, dtype=torch.float64)
     taken = torch.zeros(len(rank), dtype=torch.long)
     for n in range(steps, 0, -1):
-        done = steps - n
-        again = min(remask, (n - 1) / done) if done else 0.0  # no more than the later rounds can fill
-        now = (c.text == FREE) & (uniform(c.text.shape, generator) * n < 1 + again * done)
-        if again:  # of what stands there now
-            hidden = ~given & (c.text != FREE) & (uniform(c.text.shape, generator) < again)
-        if now.any():
-            count = now.sum(1)
-            places = places_of(now)
-            distributions = c.each(places)
-            tokens, drawn_with = distributions.draw(generator)
-            c.accept(distributions, places, tokens, count)
-            p = put(p, places, drawn_with, count)
-            passes, taken = passes + 1, taken + now.any(1)
-            rank = torch.where(now, done + 1, rank)
-        if again:
-            c.text, rank = c.text.masked_fill(hidden, FREE), rank.masked_fill(hidden, 0)
-        if now.any() or again:
-            watch(c.text, rank)
-    return Filled(c.text, rank, passes, passes, None if remask else p, taken)
-
-
-RULES = ("confidence", "margin", "entropy", "left to right")
+        now = (c.text == FREE) & (uniform(c.text.shape, generator) * n < 1)
+        if not now.any():
+            continue
+        count, places = now.sum(1), places_of(now)
+        distributions = c.each(places)
+        tokens, drawn_with = distributions.draw(generator)
+        c.accept(distributions, places, tokens, count)
+        p = put(p, places, drawn_with, count)
+        passes, taken = passes + 1, taken + now.any(1)
+        rank = torch.where(now, steps - n + 1, rank)
+        watch(c.text, rank)
+    return Filled(c.text, rank, passes, passes, p, taken)
 
 
 def surest_first(
     c: Conditionals,
-    rule: str = "confidence",
-    a_pass: int = 1,
-    bound: float | None = None,
     generator: torch.Generator | None = None,
     watch: Watch = unwatched,
     target: Tensor | None = None,
+    leftmost: bool = False,
 ) -> Filled:
-    """Fills the `a_pass` free places of which the model is surest (by one of RULES), then asks it again. With
-    a `bound` it fills as many as have entropies whose sum less the largest is at most that many nats, and at
-    least one: an upper bound on what they would tell each other (Ben-Hamu et al. 2025, arXiv 2505.24857).
+    """Fills the free place of which the model is surest, its largest probability (Chang et al. 2022, arXiv
+    2202.04200), then asks it again; or the `leftmost` one.
 
-    Which places come next follows from what is known. So `Filled.log_p` is the exact log probability with
-    which this sampler writes the text, also where it draws several tokens apart from each other. `target`
-    (B, T): its tokens are written in place of draws, which gives their log probability (Turok et al. 2026,
-    arXiv 2603.01367). ValueError for several places a pass with a model of any order, whose cache wants one:
-    `speculative` is made for it.
+    Which place comes next follows from what is known. So `Filled.log_p` is the exact log probability with
+    which this sampler writes the text. `target` (B, T): its tokens are written in place of draws, which gives
+    their log probability (DUEL: Turok et al. 2026, arXiv 2603.01367).
     """
-    if rule not in RULES:
-        raise ValueError(f"rule = {rule!r}: use one of {', '.join(RULES)}")
-    if isinstance(c, Reader) and (a_pass > 1 or bound is not None):
-        raise ValueError(f"a_pass = {a_pass}, bound = {bound}: a model of any order takes one place a pass")
     batch = Filling(c, watch)
     while batch.goes_on():
         free = c.text == FREE
-        left = free.sum(1)  # (B,)
         places = places_of(free)
         each = c.each(places)
-        none = torch.arange(places.shape[1]) >= left[:, None]  # no free place
-        sure = -places.double() if rule == "left to right" else each.certainty(rule)
-        order = sure.masked_fill(none, -torch.inf).argsort(dim=1, descending=True, stable=True)
-        count = left.clamp(max=a_pass)
-        if bound is not None:
-            entropy = (-each.certainty("entropy")).masked_fill(none, torch.inf).gather(1, order)
-            told = entropy.cumsum(1) - entropy.cummax(1).values
-            count = torch.minimum(left, (told <= bound).sum(1).clamp(min=1))
-        at = order[:, : int(count.max())]
+        none = torch.arange(places.shape[1]) >= free.sum(1)[:, None]  # no free place
+        sure = -places.double() if leftmost else each.certainty()
+        at = sure.masked_fill(none, -torch.inf).argsort(dim=1, descending=True, stable=True)[:, :1]
         places, surest = places.gather(1, at), each.at(at)
         tokens = surest.draw(generator)[0] if target is None else target[batch.rows].gather(1, places)
-        batch.accept(surest, places, tokens, count, surest.probs(tokens))
+        batch.accept(surest, places, tokens, torch.ones(len(at), dtype=torch.long), surest.probs(tokens))
     return Filled(batch.text, batch.rank, batch.rounds, batch.rounds, batch.p)
 
 
-def burst(
-    c: Conditionals, orders: int = 1, generator: torch.Generator | None = None, watch: Watch = unwatched
-) -> Filled:
-    """The paper's algorithm 1: all free places are drawn at once, each from p(x_i | known). In each of
-    `orders` random orders token i is accepted with probability min(1, q / p), q given those before it (the
-    algorithm prints p / q; appendix B.1 and its results mean q / p). The order that accepts most before its
-    first rejection is kept, the rest is drawn anew.
+def burst(c: Conditionals, generator: torch.Generator | None = None, watch: Watch = unwatched) -> Filled:
+    """The paper's algorithm 1, with one order: all free places are drawn at once, each from p(x_i | known).
+    In random order token i is accepted with probability min(1, q / p), q given those before it (the algorithm
+    prints p / q; appendix B.1 and its results mean q / p). After the first rejection all is drawn anew.
 
-    It does not keep the distribution: a rejected token is drawn again from p, not from what p lacks of q, and
-    the best order is chosen by what it accepts.
+    It does not keep the distribution: a rejected token is drawn again from p, not from what p lacks of q.
     """
-    return _in_bursts(c, lambda rows: shuffled(c.text, generator), orders, generator, watch, exact=False)
+    return _in_bursts(c, lambda rows: shuffled(c.text, generator), generator, watch, exact=False)
 
 
 def speculative(
-    c: Conditionals,
-    generator: torch.Generator | None = None,
-    watch: Watch = unwatched,
-    block: int = 0,
-    order: str = "random",
+    c: Conditionals, generator: torch.Generator | None = None, watch: Watch = unwatched, order: str = "random"
 ) -> Filled:
-    """As `burst` with one order, but the token that is rejected is drawn from max(q - p, 0), normalised. So
-    each text has the distribution of one that is drawn token by token in that order, and takes at most as
-    many passes as it has free places. With a `block` it fills blocks of so many places one after the other,
-    from left to right, each in random order, and drafts no more than one. ValueError for a `block` of another
-    order.
+    """As `burst`, but the token that is rejected is drawn from max(q - p, 0), normalised. So each text has
+    the distribution of one that is drawn token by token in that order, and takes at most as many passes as it
+    has free places.
 
     Source: Leviathan et al. 2023, arXiv 2211.17192, with the model of any order as its own draft.
     """
-    if block and order != "random":
-        raise ValueError(f"block = {block}, order = {order!r}: blocks are filled in random order")
     if order == "random":
-        return _in_bursts(c, lambda rows: shuffled(c.text, generator, block), 1, generator, watch, exact=True)
+        return _in_bursts(c, lambda rows: shuffled(c.text, generator), generator, watch, exact=True)
     paths = paths_of(c, order, generator)
-    return _in_bursts(c, lambda rows: free_along(c.text, paths[rows]), 1, generator, watch, exact=True)
-
-
-class _Draft(NamedTuple):
-    """What is proposed in a round, (B, F) each, free places first."""
-
-    places: Tensor
-    tokens: Tensor
-    p: Tensor  # with which each token was drawn
-    u: Tensor  # uniform: a token is accepted where u < q / p
-    number: Tensor  # of each place in the round's first order
-
-    def along(self, order: Tensor) -> "_Draft":
-        return _Draft(*(t.gather(1, order) for t in self))
+    return _in_bursts(c, lambda rows: free_along(c.text, paths[rows]), generator, watch, exact=True)
 
 
 def _in_bursts(
     c: Conditionals,
     proposed: Callable[[Tensor], tuple[Tensor, Tensor]],
-    orders: int,
     generator: torch.Generator | None,
     watch: Watch,
     exact: bool,
 ) -> Filled:
-    """`proposed`: the rows of the batch that `c` still has -> their free places in the first order, (B, F),
-    and how many (B,) they are."""
+    """`proposed`: the rows of the batch that `c` still has -> their free places in their order, (B, F), and
+    how many (B,) they are."""
     batch, passes = Filling(c, watch), 0
     while batch.goes_on():
         places, left = proposed(batch.rows)
         each = c.each(places)
         tokens, p = each.draw(generator)
-        if places.shape[1] == 1:
-            distributions, kept, count = each, places, left
-        else:
-            u = uniform(p.shape, generator)
-            number = torch.arange(p.shape[1]).expand_as(places)
-            draft = _Draft(places, tokens, p, u, number)
-            distributions, draft, count = _best_order(c, draft, left, orders, generator)
-            if exact:
-                draft, count = _with_residual(each, distributions, draft, left, count, generator)
-            kept, tokens, passes = draft.places, draft.tokens, passes + orders
         passes += 1
-        batch.accept(distributions, kept, tokens, count)
+        if places.shape[1] == 1:
+            batch.accept(each, places, tokens, left)
+            continue
+        u = uniform(p.shape, generator)
+        q = c.along(places, tokens)
+        passes += 1
+        none = torch.arange(p.shape[1]) >= left[:, None]  # no free place
+        stops = none | (u * p >= q.probs(tokens))
+        count = torch.where(stops.any(1), stops.int().argmax(1), left)
+        if exact:
+            tokens, count = _with_residual(each, q, tokens, left, count, generator)
+        batch.accept(q, places, tokens, count)
     return Filled(batch.text, batch.rank, batch.rounds, passes)
 
 
-def _best_order(
-    c: Conditionals, draft: _Draft, left: Tensor, orders: int, generator: torch.Generator | None
-) -> tuple[Distributions, _Draft, Tensor]:
-    """(q along the order that accepts most before its first rejection, the draft in that order, how many (B,)
-    it accepts)."""
-    none = torch.arange(draft.p.shape[1]) >= left[:, None]  # no free place
-    best: tuple[Distributions, _Draft, Tensor] | None = None
-    for n in range(orders):
-        now = draft
-        if n:
-            keys = uniform(none.shape, generator)
-            now = draft.along(keys.masked_fill(none, 2.0).argsort(1))
-        q = c.along(now.places, now.tokens)
-        stops = none | (now.u * now.p >= q.probs(now.tokens))
-        count = torch.where(stops.any(1), stops.int().argmax(1), left)
-        if best is None:
-            best = q, now, count
-            continue
-        better = count > best[2]
-        draft_of = _Draft(*(torch.where(better[:, None], a, b) for a, b in zip(now, best[1])))
-        best = best[0].picked(better, q), draft_of, torch.maximum(count, best[2])
-    assert best is not None
-    return best
-
-
 def _with_residual(
-    each: Distributions,
-    distributions: Distributions,
-    draft: _Draft,
+    each: Hidden,
+    along: Hidden,
+    tokens: Tensor,
     left: Tensor,
     count: Tensor,
     generator: torch.Generator | None,
-) -> tuple[_Draft, Tensor]:
-    """The draft with the first rejected token drawn anew from max(q - p, 0), and one more (B,) accepted where
-    there is one."""
-    at = count.clamp(max=draft.p.shape[1] - 1)
-    p, q = each.row(draft.number.gather(1, at[:, None])[:, 0]), distributions.row(at)
+) -> tuple[Tensor, Tensor]:
+    """The tokens (B, F) with the first rejected one drawn anew from max(q - p, 0), and one more (B,) accepted
+    where there is one."""
+    at = count.clamp(max=tokens.shape[1] - 1)
+    p, q = each.row(at), along.row(at)
     rest = (q - p).clamp(min=0)
     rest = torch.where(rest.sum(1, keepdim=True) > 0, rest, q)  # p and q differ by their rounding alone
     rejected = count < left
-    new = torch.where(rejected[:, None], drawn(rest, generator), draft.tokens.gather(1, at[:, None]))
-    return draft._replace(tokens=draft.tokens.scatter(1, at[:, None], new)), count + rejected
+    new = torch.where(rejected[:, None], drawn(rest, generator), tokens.gather(1, at[:, None]))
+    return tokens.scatter(1, at[:, None], new), count + rejected

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from evaluation.any_order import FREE, Conditionals, places_of, reader_of
-from evaluation.filling import Filled, burst, diffusion, one_by_one, speculative, surest_first
+from evaluation.any_order import FREE, places_of, reader_of
+from evaluation.filling import Conditionals, Filled, burst, diffusion, one_by_one, speculative, surest_first
 from evaluation.orders import Asker
 from evaluation.sampling import generate
 from evaluation.two_sided import TwoSided
@@ -25,14 +25,8 @@ def left_to_right(c: Conditionals, generator: torch.Generator) -> Filled:
 ANY: dict[str, Callable[..., Filled]] = {
     "left to right": left_to_right,
     "random order": one_by_one,
-    "burst, 1 order": partial(burst, orders=1),
-    "burst, 5 orders": partial(burst, orders=5),
-    "burst, 20 orders": partial(burst, orders=20),
+    "burst": burst,
     "speculative": speculative,
-    "speculative, blocks of 4": partial(speculative, block=4),
-    "speculative, blocks of 16": partial(speculative, block=16),
-    "speculative, sliding 4": partial(speculative, order="sliding_4"),
-    "speculative, sliding 16": partial(speculative, order="sliding_16"),
     "confidence": surest_first,
 }
 MASKED: dict[str, Callable[..., Filled]] = {
@@ -40,15 +34,8 @@ MASKED: dict[str, Callable[..., Filled]] = {
     "8 steps": partial(diffusion, steps=8),
     "32 steps": partial(diffusion, steps=32),
     "128 steps": partial(diffusion, steps=128),
-    "32 steps, remasking": partial(diffusion, steps=32, remask=0.05),
-    "128 steps, remasking": partial(diffusion, steps=128, remask=0.05),
     "confidence": surest_first,
-    "margin": partial(surest_first, rule="margin"),
-    "entropy": partial(surest_first, rule="entropy"),
-    "confidence, 4 a pass": partial(surest_first, a_pass=4),
-    "entropy, bound 0.5": partial(surest_first, rule="entropy", bound=0.5),
 }
-
 
 Write = Callable[[Asker, torch.Tensor, torch.Generator], Filled]  # of a batch of texts (B, T)
 

@@ -4,8 +4,8 @@ ppl          from left to right, each token given one at least: what the text me
              sequences have none, for they stand apart from each other
 ppl random   in a random order, whole windows from the start token; for masked diffusion a bound
 ppl own      in the order that it was trained in
-ppl sure     --exact: in the order of confidence, margin or entropy, or from left to right, a place a pass, as
-             samplers write that fill the surest place first; exact for masked diffusion, too
+ppl sure     --exact: the place first of which the model is surest (confidence), or from left to right, a
+             place a pass; exact for masked diffusion, too
 bits, left   a token of the middle 1, 4, 16, 64 of a window, given what stands to the left
 bits, both   given both sides; for masked diffusion a bound. --tried: of a token, for a left-to-right model,
              which tries every token in its place
@@ -33,7 +33,7 @@ from data.prepared import corpus_of
 from data.sequences import Sequences
 from evaluation import figures
 from evaluation.any_order import reader_of
-from evaluation.filling import RULES, surest_first
+from evaluation.filling import surest_first
 from evaluation.metrics import perplexity
 from evaluation.orders import Asker, divergence, middle_bits, spread, tried_bits
 from evaluation.samplers import points
@@ -121,21 +121,20 @@ def perplexities(asker: Asker, trained_in: str, data: HeldOut, title: str, apart
 
 def surest_perplexities(asker: Asker, windows: np.ndarray, given: int, batch: int = 64) -> dict[str, float]:
     """Perplexity of windows (n, T) or, where sequences begin with what is given, nats a sequence, as
-    `surest_first` writes them by each of its rules, one place a pass."""
+    `surest_first` writes them, and from left to right, one place a pass."""
     kind, free = "nll" if given else "ppl", windows.shape[1] - given
     out = {}
-    for rule in RULES:
+    for rule in ("confidence", "left_to_right"):
         nll = 0.0
         for i in range(0, len(windows), batch):
             target = torch.from_numpy(windows[i : i + batch])
             text = torch.from_numpy(templates(windows[i : i + batch], given))
             reader = reader_of(asker.model, text, asker.draws, dtype=asker.dtype)
-            filled = surest_first(reader, rule, target=target)
+            filled = surest_first(reader, target=target, leftmost=rule == "left_to_right")
             assert filled.log_p is not None
             nll -= filled.log_p.sum().item()
         tokens = len(windows) * free
-        key = f"{kind}_sure_{rule.replace(' ', '_')}"
-        out[key] = nll / len(windows) if given else perplexity(nll, tokens)
+        out[f"{kind}_sure_{rule}"] = nll / len(windows) if given else perplexity(nll, tokens)
     return out
 
 
@@ -233,7 +232,8 @@ class OrdersMeasure(Measure):
     def view(self, rows: list[Row]) -> View:
         truth, sound = judgements(rows), [r for r in rows if "problem" not in r]
         samplers = [sampler_table(sound, truth)] if any("samplers" in r for r in sound) else []
-        return View([*tables(sound, truth), *samplers, *note(sound, truth), *problems(rows)])
+        note = ["Mean ± half of the 95% interval: Student's t over the runs."]
+        return View([*tables(sound, truth), *samplers, *note, *problems(rows)])
 
     def draw(self, rows: list[Row], out: Path) -> list[Path]:
         """OUT.samplers.png, where samplers were measured."""
@@ -297,32 +297,13 @@ def sampler_table(rows: list[Row], truth: dict[str, float]) -> Grid:
     return Grid(["", "sampler", *(k.replace("_", " ") for k in keys)], lines)
 
 
-# order of training -> the samplers that write in it, where not all do
-OF_ORDER = {order: ["left to right"] for order in ("left_to_right", "conditional", "fim")} | {
-    "fractal": [],
-    "blocks_4": ["left to right", "speculative, blocks of 4"],
-    "blocks_16": ["left to right", "speculative, blocks of 4", "speculative, blocks of 16"],
-    "sliding_4": ["left to right", "speculative, blocks of 4", "speculative, sliding 4"],
-    "sliding_16": [
-        "left to right",
-        *(f"speculative, {way} {n}" for n in (4, 16) for way in ("blocks of", "sliding")),
-    ],
-}
-
-
-def in_own_order(row: Row) -> list[dict[str, Any]]:
-    """What samplers write of a run in an order that it was trained in."""
-    samplers = OF_ORDER.get(row.get("training", {}).get("order", ""))
-    return [p for p in row.get("samplers", []) if samplers is None or p["sampler"] in samplers]
-
-
 def draw(rows: list[Row], truth: dict[str, float], out: Path) -> list[Path]:
     """OUT.samplers.png: a line for each sampler, with the model evaluations that it takes a text; a dot for
-    each row that was trained in such an order, the mean over its runs; grey: the truth's."""
+    each row, the mean over its runs; grey: the truth's."""
     keys = columns_of(truth)
     dots: dict[str, dict[str, list[dict[str, Any]]]] = {}  # sampler -> row -> what it writes, a run each
     for name, runs in grouped(rows).items():
-        for written in (written for run in runs for written in in_own_order(run)):
+        for written in (written for run in runs for written in run.get("samplers", [])):
             dots.setdefault(written["sampler"], {}).setdefault(name, []).append(written)
     over_runs = lambda some, key: statistics.fmean(written[key] for written in some)
     taken = {s: sorted(over_runs(some, "evaluations") for some in each.values()) for s, each in dots.items()}
@@ -346,37 +327,3 @@ def draw(rows: list[Row], truth: dict[str, float], out: Path) -> list[Path]:
     keyed = {name: figures.pyplot().Line2D([], [], ls="", **style[name]) for name in names}
     fig.legend(keyed.values(), keyed, loc="outside lower center", ncols=5, frameon=False)
     return figures.write(fig, beside(out, ".samplers"))
-
-
-# a key, or how it begins -> what the columns under it are
-EXPLAINED = {
-    "ppl": "ppl, ppl random, ppl own: perplexity from left to right, each token given one at least; in random"
-    " order from the start token; in the order of training. Of masked diffusion a bound.",
-    "ppl_sure": "ppl sure: where the place of which the model is surest comes next, by confidence, margin or"
-    " entropy, or from left to right; exact, of masked diffusion too.",
-    "nll": "nll, nll random, nll own: nats a sequence of what is not given, from left to right, in random"
-    " order, in the order of training. Of masked diffusion a bound. The truth's is of the whole split, in any"
-    " order.",
-    "left_": "left N, both N: bits a token of the middle N of a window (the same places for all; ± is of the"
-    " trainings, not of the places), given what stands to the left;"
-    " given both sides (of masked diffusion a bound; of a left-to-right model by trying all tokens).",
-    "kl_": "kl: KL(truth || model) in nats at one place: after the first 10, 50, 90% of a window (next),"
-    " in a gap with as much around it (middle), with as much known anywhere (random).",
-    "samplers": "rounds, evaluations: a text's rounds of sampling, and the model evaluations in them, one"
-    " for each order that is asked about (each round has the mean of its batch's); tokens a pass:"
-    " of an evaluation; ms a token: milliseconds, 16 texts at a time.",
-    "validity": "validity: the share that the truth can write, of the judged: whole sequences; of the known"
-    " language the words up to a document's first forbidden one, where its start is in the window.",
-    "pair_tv": "pair tv: total variation between how often two classes of words are neighbours there and in"
-    " the language. What the truth writes has that of so many words.",
-    "solved": "solved, optimal: the share of answers that are a path from start to goal; a shortest one.",
-    "true_nll": "true nll: the mean -log p, under the truth, of what it can write: nats a token, or, where"
-    " sequences begin with what is given, nats of the rest of a sequence.",
-}
-
-
-def note(rows: list[Row], truth: dict[str, float]) -> list[str | list[str]]:
-    """What stands under the tables, about the columns that they have."""
-    keys = {k for r in rows for k in r} | (truth.keys() if any("samplers" in r for r in rows) else set())
-    columns = [f"- {text}" for key, text in EXPLAINED.items() if any(k.startswith(key) for k in keys)]
-    return ["Mean ± half of the 95% interval: Student's t over the runs.", columns]

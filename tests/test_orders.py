@@ -71,49 +71,6 @@ def test_fractal_is_the_middles_level_by_level():
     assert ORDERS["fractal"](8, None).tolist() == [4, 2, 6, 1, 3, 5, 7, 0]
 
 
-def test_conditional_paths_are_two_passes_from_left_to_right():
-    rng, lengths = np.random.default_rng(0), []
-    for _ in range(4000):
-        path = ORDERS["conditional"](8, rng)
-        turns = np.flatnonzero(np.diff(path) < 0)
-        assert len(turns) <= 1
-        lengths.append(turns[0] + 1 if len(turns) else 0)
-    assert 0.1 < np.mean(np.array(lengths) == 0) < 0.5  # none given, or the first ones: from left to right
-    assert set(lengths) == set(range(8))
-
-
-def test_fim_paths_are_whole_or_have_their_middle_last():
-    rng, middles = np.random.default_rng(0), []
-    for _ in range(8000):
-        path = ORDERS["fim"](6, rng)
-        turns = np.flatnonzero(np.diff(path) < 0)
-        assert len(turns) <= 1
-        if len(turns):
-            prefix, middle = path[: turns[0] + 1], path[turns[0] + 1 :]
-            assert (np.diff(middle) == 1).all() and (prefix < middle[0]).sum() == middle[0]
-            middles.append((middle[0], middle[-1]))
-    # two of 7 cuts, in either order, of half of the sequences: 2 / 49 each, but those that end with the text
-    assert len(set(middles)) == 15 and len(middles) == pytest.approx(4000 * 30 / 49, abs=130)
-
-
-def test_blocks_come_from_left_to_right_each_in_a_random_order():
-    paths = np.stack([ORDERS["blocks_4"](10, np.random.default_rng(i)) for i in range(2000)])
-    assert (paths // 4 == np.arange(10) // 4).all()
-    for places in (paths[:, :4], paths[:, 8:]):
-        assert len(np.unique(places, axis=0)) == math.factorial(places.shape[1])
-
-
-def test_sliding_paths_put_few_places_out_of_turn():
-    rng = np.random.default_rng(0)
-    ranks = np.argsort([ORDERS["sliding_4"](10, rng) for _ in range(20_000)], axis=1)
-    for i in range(9):
-        share = (ranks[:, i : i + 1] > ranks[:, i + 1 :]).mean(0)
-        # place i + d comes before place i where 4 (u - v) > d, of two uniform numbers: a triangle
-        want = [max(0, 1 - d / 4) ** 2 / 2 for d in range(1, 10 - i)]
-        np.testing.assert_allclose(share, want, atol=0.015)
-        assert not share[3:].any()
-
-
 def test_random_paths_are_uniform():
     rng = np.random.default_rng(0)
     counts = np.unique([ORDERS["random"](4, rng) for _ in range(24_000)], axis=0, return_counts=True)[1]

@@ -25,13 +25,12 @@ from measures.columns import ALL
 from measures.measure import open_runs
 from measures.report.about import corpus_line, first_comment, opening
 from measures.report.page import render
-from measures.report.runs import BEFORE, SamplingSettings, examine, filled, shown_word, spread_places
+from measures.report.runs import BEFORE, SamplingSettings, examine, shown_word, spread_places
 from measures.report.tables import CAPTIONS, ReportedTable, data_url, leading_number, open_table
 from measures.store import Store
 from measures.text import TextMeasure
 from runtime.checkpoint import load_model
 from tests.fixtures import TINY, train_in_process
-from tests.test_orders import model_of
 
 REPO = Path(__file__).resolve().parents[1]
 SOURCE = "seed=3 train=6000 validation=1500 test=1500 themes=5 nouns=12 verbs=8 adjectives=6 adverbs=4"
@@ -382,19 +381,6 @@ def test_of_any_order_tokens_come_in_an_order_each_given_those_before(examined, 
         assert tokens[n].nll == pytest.approx(-math.log(said.probs(token)), abs=1e-4)
         assert tokens[n].epistemic is None
         conditionals.accept(said, place, token, torch.tensor([1]))
-
-
-@pytest.mark.parametrize("order", ["conditional", "fim", "blocks_4"])
-def test_texts_are_drawn_in_an_order_that_the_run_was_trained_in(order):
-    model, start = model_of("any", length=12), torch.ones(3, 2, dtype=torch.long)
-    rank = filled(
-        model, start, 8, model.head.draws(1, 0), torch.Generator().manual_seed(0), "float32", order
-    )[3]
-    places = rank.argsort(1).tolist()
-    if order == "blocks_4":
-        assert all([sorted(p[:2]), sorted(p[2:6])] == [[0, 1], [2, 3, 4, 5]] for p in places)
-    else:
-        assert places == [[*range(8)]] * 3
 
 
 def test_masked_diffusion_has_rounds_and_no_next_word(examined):

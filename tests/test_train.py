@@ -22,7 +22,7 @@ import heads
 import train
 import training.text
 from data.batches import Windows, batch_indices
-from data.prepared import corpus_of, prepared
+from data.prepared import prepared
 from data.tokens import open_tokens
 from evaluation.scoring import Score
 from measures.curve import evaluations
@@ -548,13 +548,6 @@ def test_fewer_steps_than_are_done_are_refused(run, tiny):
     c.resume, c.max_steps = True, 3
     with pytest.raises(ValueError, match="max_steps = 3, but .* is at step 4"):
         run(c)
-
-
-def test_another_corpus_than_the_standard_one_is_said():
-    grammar = corpus_of("grammar")
-    records = [f"{grammar.settings.parse(text)} language=abc" for text in ("", "seed=2 train=500000")]
-    assert [grammar.unusual_settings(record) for record in records] == ["", "seed=2 train=500000"]
-    assert corpus_of("demo").unusual_settings("pydoc_data.topics of Python 3.11") == ""
 
 
 def test_resume_with_a_retrained_teacher_is_refused(run, tiny, trained, tmp_path):

@@ -4,15 +4,7 @@
 #     python table.py config/tables/memorise_orders.py --search --name=memorise_orders_16 \
 #         --flags=--max_steps=390
 #     python table.py config/tables/memorise_orders.py
-rows = [
-    "baseline",
-    "dropout",
-    "sigma_gpt_random",
-    "sigma_gpt",
-    "conditional_gpt",
-    "masked_diffusion",
-    "masked_curriculum",
-]
+rows = ["baseline", "dropout", "sigma_gpt_random", "sigma_gpt", "masked_diffusion", "masked_curriculum"]
 overlay = "memorise_orders"
 tuned = True
 tuning = "results/memorise_orders_16.jsonl"

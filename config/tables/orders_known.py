@@ -2,20 +2,7 @@
 # learning rate of four. Some 90 minutes of a core.
 #     python table.py config/tables/orders_known.py --search
 #     python table.py config/tables/orders_known.py
-rows = [
-    "baseline",
-    "sigma_gpt_random",
-    "sigma_gpt",
-    "sigma_gpt_100",
-    "conditional_gpt",
-    "blocks_4",
-    "blocks_16",
-    "sliding_4",
-    "sliding_16",
-    "fim_gpt",
-    "masked_diffusion",
-    "masked_curriculum",
-]
+rows = ["baseline", "sigma_gpt_random", "sigma_gpt", "sigma_gpt_100", "masked_diffusion", "masked_curriculum"]
 overlay = "orders"
 tuned = True
 space = {"learning_rate": [8e-3, 6e-2]}

@@ -4,16 +4,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 from torch import Tensor
 
-from data.sequences import Chain
+from data.sequences import UNKNOWN, Chain
 from evaluation import figures
-from evaluation.any_order import Exact
 from evaluation.orders import Asker
-from evaluation.samplers import left_to_right
 from labs.climbs.rates import BIN, RATES, STEP
 from labs.embeddings import tsne
 from labs.rest.rest import can_be_asked, density, sample_rest
@@ -86,8 +83,10 @@ class Panel(NamedTuple):
 
     @classmethod
     def from_truth(cls, chain: Chain, text: Tensor, seed: int) -> "Panel":
-        exact = Exact(lambda t: torch.from_numpy(chain.log_probs(t.numpy())), text.expand(FUTURES, -1))
-        futures = left_to_right(exact, torch.Generator().manual_seed(seed)).text.numpy()
+        futures, rng = text.expand(FUTURES, -1).numpy().copy(), np.random.default_rng(seed)
+        for place in np.flatnonzero(futures[0] == UNKNOWN):
+            p = np.exp(chain.log_probs(futures)[:, place])
+            futures[:, place] = [rng.choice(len(each), p=each / each.sum()) for each in p]
         return cls(futures, np.exp(chain.log_probs(text.numpy())[0]))
 
 

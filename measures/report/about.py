@@ -89,7 +89,7 @@ def each(values: Iterable[Any]) -> str:
 
 def judged(settings: dict[str, Any]) -> str:
     """How the rows of a table of texts are judged, by their settings."""
-    s = Settings(**settings)
+    s = Settings.of({"settings": settings})
     return (
         f"Judged on the {s.split} split, and by {s.texts} texts of {s.new_tokens} tokens after prompts "
         f"of {s.prompt_tokens} ({drawn_by(s)}), by the {s.protocol} protocol."
