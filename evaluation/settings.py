@@ -112,7 +112,7 @@ class TableConfig:
     design: Positive = 8                            # of these, at points that all rows share
     tune_seed: int = 1                              # of all trials; the table's seeds are others
     # the table
-    measure: str = "text"                           # or orders, decoding, curve, a lab's
+    measure: str = "text"                           # or orders, curve, a lab's
     evaluate: str = ""                              # flags of the measure: table.py --measure=NAME --help
     runs: str = "out"                               # folder of the runs
     results: str = "results"                        # folder of the table

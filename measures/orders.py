@@ -252,7 +252,7 @@ def check_gaps(c: OrdersConfig, length: int) -> None:
 
 def no_truth(corpus: str, length: int) -> UserError:
     return UserError(
-        "--samplers needs a corpus whose truth is known (data/grammar, or whole sequences of labs/synthetic, "
+        "--samplers needs a corpus whose truth is known (the grammar, or whole sequences of labs/synthetic, "
         f"labs/mazes or simulated labs/climbs), not {corpus} in windows of {length} tokens: leave it out"
     )
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import train
-from data.grammar.two_sided import ForwardBackward
 from data.sequences import Sequences
 from evaluation.any_order import FREE
 from evaluation.orders import Asker, divergence, middle_bits, spread, tried_bits
 from evaluation.samplers import points
 from evaluation.scoring import score
-from evaluation.two_sided import CutDocuments, pair_shares
 from evaluation.windows import KINDS, questions
+from labs.known_language.tests.test_two_sided import documents
+from labs.known_language.two_sided import CutDocuments, ForwardBackward, pair_shares
 from measures import orders
 from measures.measure import measure_runs
 from measures.orders import OrdersMeasure, perplexities, surest_perplexities
@@ -28,7 +28,6 @@ from table import main
 from tests.fixtures import TINY, train_in_process
 from tests.test_any_order import q_of
 from tests.test_orders import V, log_p, model_of, text
-from tests.test_two_sided import documents
 
 
 @pytest.fixture(scope="module")

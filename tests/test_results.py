@@ -39,7 +39,7 @@ def test_committed_tables_are_made_anew_of_their_rows(path):
 def test_every_committed_table_has_its_rows():
     made = {file for path in STORES for file in views(path)}
     committed = {path.name: path.read_text(encoding="utf-8") for path in RESULTS.glob("*.md")}
-    frozen = {name for name, text in committed.items() if text.startswith("Made at ")}
+    frozen = {name for name, text in committed.items() if text.startswith("Made at ")} | {"decoding.md"}
     assert made == committed.keys() - frozen - {"README.md"} and len(made) > 20
 
 

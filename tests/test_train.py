@@ -614,15 +614,6 @@ def test_a_head_with_exact_zeros_trains_while_its_perplexity_is_infinite(run, ti
     assert run(c) == 0
 
 
-def test_unlikelihood_trains_on_the_tokens_of_its_context(trainer, tiny):
-    t = trainer(tiny(head="unlikelihood", head_args={"window": 5}))
-    x, targets, _ = t.source.batch(0, 0)
-    y = torch.cat((x[:, 1:], targets.token.view(x.shape)[:, -1:]), 1)
-    assert targets.ids.shape == (y.numel(), 6) and torch.equal(targets.token, y.flatten())
-    assert set(targets.values.flatten().tolist()) == {1.0, 0.0, -1.0}
-    assert math.isfinite(t.train_step())
-
-
 @pytest.mark.parametrize("block", [16, 32])
 def test_init_from_a_transformers_folder(trainer, tiny, tmp_path, token_folder, block):
     """Of a longer block the first positions are taken."""
