@@ -19,7 +19,7 @@ def called(text: str) -> str:
     `nanoheads train`."""
     if not INSTALLED:
         return text
-    text = re.sub(r"python (?:data|labs)/(\w+)/prepare\.py", r"nanoheads prepare \1", text)
+    text = re.sub(r"python (?:data|labs)(?:/\w+)?/(\w+)/prepare\.py", r"nanoheads prepare \1", text)
     return re.sub(r"python ([\w/]+)\.py", r"nanoheads \1", text)
 
 
