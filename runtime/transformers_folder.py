@@ -26,7 +26,7 @@ _OTHERS = ("trunk", "tied", "gain", "learn_gain", "order", "sinusoidal")
 
 
 def write_code(lm: LanguageModel, folder: Path) -> None:
-    """modeling_nanoheads.py and all that it imports, with the files of labs that `lm` has its head or trunk of."""
+    """modeling_nanoheads.py and all that it imports; and the head or trunk of a lab, if `lm` has one."""
     package, modules = Path(heads.__file__).parent, {type(m).__module__ for m in lm.modules()}
     labs = {name.replace(".", "_"): name for name in sorted(modules) if name.startswith("labs.")}
     sources = {path.name: path for path in sorted(package.glob("*.py")) if path.stem != "__init__"}
@@ -38,12 +38,8 @@ def write_code(lm: LanguageModel, folder: Path) -> None:
     }
     for name, path in sources.items():
         code = path.read_text(encoding="utf-8")
-        code = re.sub(
-            r"^( *)from (?:heads\.(\w+)|(heads|model)) import",
-            r"\1from .\2\3 import",
-            code,
-            flags=re.MULTILINE,
-        )
+        code = re.sub(r"^( *)from heads\.(\w+) import", r"\1from .\2 import", code, flags=re.MULTILINE)
+        code = re.sub(r"^( *)from (heads|model) import", r"\1from .\2 import", code, flags=re.MULTILINE)
         code = re.sub(r"^( *)from \. import", r"\1from .heads import", code, flags=re.MULTILINE)
         # not needed there; transformers demands all packages that are not imported in a `try`
         code = re.sub(r"^( *)(import torchbnn|from runtime\..*)$", TRY, code, flags=re.MULTILINE)
