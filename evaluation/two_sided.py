@@ -13,7 +13,7 @@ from data.grammar.truth import GrammarTruth
 from data.grammar.two_sided import ForwardBackward
 from data.held_out import HeldOut
 from data.prepared import corpus_of
-from data.sequences import mean
+from labs.sequences.exact import mean
 
 
 class TwoSided(Protocol):

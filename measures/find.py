@@ -8,7 +8,6 @@ from runtime.places import labs_with
 
 CORE = {
     "text": ("measures.text", "TextMeasure"),
-    "orders": ("measures.orders", "OrdersMeasure"),
     "decoding": ("measures.decoding", "DecodingMeasure"),
     "curve": ("measures.curve", "CurveMeasure"),
 }

@@ -5,6 +5,7 @@ The code is copied from here. transformers takes files that lie side by side and
 imports are the one thing that is changed.
 """
 
+import inspect
 import re
 import shutil
 from pathlib import Path
@@ -14,18 +15,18 @@ import torch
 
 import heads
 import model
-from model import LanguageModel
+from model import LanguageModel, Trunk
 
 MODELING = Path(__file__).with_name("modeling_nanoheads.py")
 GENERATE = Path(__file__).with_name("custom_generate.py")
 TRY = r"\1try:\n\1    \2\n\1finally:\n\1    pass"
 # all that says which model it is. Not bayesian: the draws are stored, so the projection is plain
 _MODEL = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "dropout", "head", "head_args")
-_OTHERS = ("trunk", "tied", "gain", "learn_gain", "order", "sinusoidal")
+_OTHERS = ("trunk", "trunk_args", "tied", "gain", "learn_gain")
 
 
-def write_code(folder: Path) -> None:
-    """modeling_nanoheads.py and all that it imports."""
+def write_code(folder: Path, trunk: Trunk) -> None:
+    """modeling_nanoheads.py and all that it imports; a lab's `trunk` in trunk.py."""
     package = Path(heads.__file__).parent
     sources = {path.name: path for path in sorted(package.glob("*.py")) if path.stem != "__init__"}
     sources |= {
@@ -33,6 +34,9 @@ def write_code(folder: Path) -> None:
         "model.py": Path(model.__file__),
         MODELING.name: MODELING,
     }
+    lab = type(trunk).__module__ != model.__name__
+    if lab:
+        sources["trunk.py"] = Path(inspect.getfile(type(trunk)))
     for name, path in sources.items():
         code = path.read_text(encoding="utf-8")
         code = re.sub(r"^( *)from (heads|model) import", r"\1from .\2 import", code, flags=re.MULTILINE)
@@ -43,6 +47,8 @@ def write_code(folder: Path) -> None:
     with open(folder / MODELING.name, "a", encoding="utf-8") as file:
         file.write("\n# transformers before 5.23 copies what this file imports, not what those files do\n")
         file.writelines(f"from .{n[:-3]} import __name__ as _\n" for n in sources if n != MODELING.name)
+        if lab:
+            file.write("from . import model, trunk\n\nmodel.TRUNKS |= trunk.TRUNKS\n")
 
 
 @torch.no_grad()
@@ -81,7 +87,7 @@ def to_transformers(
     for i, drawn in enumerate(draws):
         exported.drawn[i] = drawn.weight
     exported.save_pretrained(folder)
-    write_code(folder)
-    if size.order != "left_to_right":
+    write_code(folder, lm.trunk)
+    if hasattr(lm.trunk, "fills"):  # gaps
         (folder / "custom_generate").mkdir()
         shutil.copy(GENERATE, folder / "custom_generate" / "generate.py")

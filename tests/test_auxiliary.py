@@ -149,7 +149,6 @@ def test_muon_has_the_maps_of_hidden_states_too():
         (dict(auxiliary="token_order", auxiliary_args={"weight": -1.0}), "weight = -1.0"),
         (dict(auxiliary="token_order", auxiliary_args={"weight": "nan"}), "weight = 'nan': must be a number"),
         (dict(auxiliary_args={"weight": 1.0}), "without auxiliary"),
-        (dict(auxiliary="token_order", order="random"), "looks ahead in a text from left to right"),
     ],
 )
 def test_what_cannot_be_is_refused(flags, says):
@@ -173,10 +172,6 @@ def test_mu_loss_is_refused_where_other_rows_make_the_logits():
     for other in (dict(head="am_softmax"), inside):
         with pytest.raises(UserError, match="no head on cosines"):
             TrainConfig(name="centred", auxiliary="mu_loss", **other).check()
-
-
-def test_mu_loss_stands_beside_any_order():
-    TrainConfig(name="centred", auxiliary="mu_loss", order="random").check()
 
 
 def test_without_a_name_there_is_none():

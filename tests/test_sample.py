@@ -468,7 +468,6 @@ def test_the_command_samples_in_16_bits(run, capsys, dtype):
         (["--top_p=0"], "top_p = 0"),
         (["--top_k=-1"], "top_k = -1"),
         (["--repetition_penalty=0"], "repetition_penalty = 0"),
-        (["--no_repeat_ngram=2", "--order=random"], "--no_repeat_ngram is for text from left to right"),
         (["--dry_base=3"], "dry_base = 3.0: it is of --dry_multiplier; give that, too"),
         (["--temperature=-1"], "temperature = -1"),
         (["--dtype=half"], "dtype = 'half'"),

@@ -265,10 +265,10 @@ def test_evaluations_at_chosen_steps(run, tiny, equal_state):
 
 def test_evaluations_of_a_part(run, tiny, equal_state, capsys):
     """The same windows each time, said to be a part; at the end all of them, as in any other run."""
-    whole = tiny(eval_interval=2, order="random", out_dir=tiny().out_dir + "-1")
+    whole = tiny(eval_interval=2, out_dir=tiny().out_dir + "-1")
     assert run(whole) == 0
     capsys.readouterr()
-    c = tiny(eval_interval=2, order="random", eval_windows=3)
+    c = tiny(eval_interval=2, eval_windows=3)
     assert run(c) == 0
     said = capsys.readouterr().out
     assert said.count("validation, 3 windows of it, ") == 2 and "; its 3 windows of all evaluations" in said
@@ -961,7 +961,6 @@ def test_init_from_a_longer_block_takes_its_first_positions(trainer, tiny, tmp_p
 @pytest.mark.parametrize(
     "flags, says",
     [
-        ("--labels=soft --order=random", ["labels = 'soft' with order = 'random'"]),
         ("--batch_size=0 --grad_clip=-1.0", ["batch_size = 0", "grad_clip = -1.0"]),
         ("--labels=soft", ["labels = 'soft': the head 'softmax' takes the true token alone"]),
         ("--labels=both", ["labels = 'both'"]),

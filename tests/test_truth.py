@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 
 from data.grammar import score
 from data.grammar.grammar import LanguageSettings
-from evaluation.any_order import reader_of
-from evaluation.orders import Asker, divergence, spread
 from evaluation.windows import questions
+from labs.orders.asking import Asker, divergence, spread
+from labs.orders.readers import reader_of
 from model import build
 from nanoheads import truth
 from nanoheads.truth import Language
@@ -121,7 +121,7 @@ def test_the_two_sided_truth_of_the_last_place_is_the_one_from_the_left(lang):
 def test_a_model_of_any_order_has_the_score_of_our_measure(lang):
     model = build(
         dict(vocab_size=len(lang.words), block_size=32, n_layer=1, n_head=1, n_embd=16)
-        | dict(order="random", head="softmax", head_args={}, dropout=0.0)
+        | dict(trunk="any_order", head="softmax", head_args={}, dropout=0.0)
     ).eval()
     draws = model.head.draws(1, 0)
 

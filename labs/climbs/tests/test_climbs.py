@@ -11,27 +11,27 @@ import torch
 
 import table
 from data.held_out import open_held_out
-from data.orders import arranged
 from data.prepared import SPLITS, folder_of, load_tokenizer, prepared
-from data.sequences import UNKNOWN, Chain, Sequences
 from data.tokens import open_tokens
-from evaluation.any_order import FREE, reader_of
-from evaluation.filling import paths_of
-from evaluation.orders import Asker
-from evaluation.samplers import left_to_right
 from evaluation.settings import TableConfig
 from evaluation.two_sided import two_sided
 from labs.climbs import records, simulated
 from labs.climbs.prepare import corpus as climbs
 from labs.climbs.rates import HIGHEST, LENGTH, LOWEST, RATES, WORDS, tokens_of
 from labs.climbs.simulated import Climbs, near
+from labs.orders.asking import Asker
+from labs.orders.filling import paths_of
+from labs.orders.readers import FREE, reader_of
+from labs.orders.samplers import left_to_right
+from labs.orders.tests.test_trunk import log_p, model_of
+from labs.orders.trunk import arranged
 from labs.rest import measure as rest
 from labs.rest.rest import can_be_asked, density, rest_nats, sample_rest
+from labs.sequences.exact import UNKNOWN, Chain, Sequences
 from measures.jobs import Run
 from measures.store import Store
 from runtime.errors import UserError
 from tests.fixtures import train_on
-from tests.test_orders import log_p, model_of
 
 SIZES = "simulated length=8 train=30 validation=6 test=12"
 

@@ -18,7 +18,7 @@ from evaluation.two_sided import two_sided
 from labs.mazes import draw as page
 from labs.mazes.mazes import FREE, GOAL, PATH, START, UNKNOWN, WALL, WORDS, Answers, Mazes
 from labs.mazes.prepare import corpus as mazes
-from measures.orders import OrdersConfig, OrdersSession, tables
+from labs.orders.measure import OrdersConfig, OrdersSession, tables
 from measures.views import mean
 from runtime.errors import UserError
 from tests.fixtures import TINY, train_in_process

@@ -13,9 +13,9 @@ import table
 from data.batches import Windows
 from data.held_out import open_held_out
 from data.prepared import SPLITS, folder_of, load_tokenizer, prepared
-from data.sequences import SequenceTask
 from data.tokens import open_tokens
 from evaluation.settings import TableConfig
+from labs.sequences.exact import SequenceTask
 from labs.synthetic.prepare import corpus as synthetic
 from labs.synthetic.tasks import TASKS, UNKNOWN, Permutation, Product, Step, Walk, distinct
 from labs.walk.measure import WalkConfig

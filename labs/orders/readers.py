@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from evaluation.sampling import draw
-from evaluation.windows import FREE
 from heads import Weights
-from model import GPT, Cache, LanguageModel
+from labs.orders.trunk import FREE, AnyOrder, Masked
+from model import Cache, LanguageModel
 from runtime.checkpoint import Degenerate
 from runtime.device import autocast, get_dtype, to_float64
 from runtime.errors import UserError
@@ -32,22 +32,10 @@ def reader_of(
     model: LanguageModel, text: Tensor, draws: list[Weights], cut: Cut = as_scored, dtype: str = "float32"
 ) -> "Reader | MaskedReader":
     """A model's conditionals. UserError if it reads from left to right alone."""
-    check_fills(model)
-    kind = Reader if model.trunk.config.order == "any" else MaskedReader
+    if not isinstance(model.trunk, AnyOrder | Masked):
+        raise UserError("this model reads from left to right alone: give a run of config/sigma_gpt.py, say")
+    kind = Reader if isinstance(model.trunk, AnyOrder) else MaskedReader
     return kind(model, text, draws, cut, dtype)
-
-
-def check_fills(model: LanguageModel) -> None:
-    """UserError if a model cannot fill in a gap."""
-    if model.trunk.config.order == "left_to_right":
-        raise UserError(
-            "this model reads from left to right, it cannot see what stands after a gap: give a checkpoint "
-            "that was trained with --order=random (config/sigma_gpt.py) or --order=masked"
-        )
-
-
-# -----------------------------------------------------------------------------
-# A model's
 
 
 class Reader:
@@ -75,7 +63,7 @@ class Reader:
         cut: Cut = as_scored,
         dtype: str = "float32",
     ):
-        assert isinstance(model.trunk, GPT)
+        assert isinstance(model.trunk, AnyOrder)
         self.model, self.trunk, self.draws, self.cut, self.dtype = model, model.trunk, draws, cut, dtype
         self.block_size = self.trunk.config.block_size
         text = text.cpu()

@@ -17,12 +17,9 @@ nats a sequence, takes the place of the perplexities. `--samplers`: what each sa
 nothing, or from what is given, against the truth, and the model evaluations it takes.
 """
 
-import itertools
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -30,18 +27,18 @@ import torch
 
 from data.held_out import HeldOut
 from data.prepared import corpus_of
-from data.sequences import Sequences
-from evaluation import figures
-from evaluation.any_order import reader_of
-from evaluation.filling import surest_first
 from evaluation.metrics import perplexity
-from evaluation.orders import Asker, divergence, middle_bits, spread, tried_bits
-from evaluation.samplers import points
 from evaluation.sampling import weight_draws
 from evaluation.scoring import score
 from evaluation.settings import run_seed
 from evaluation.two_sided import is_known, two_sided
 from evaluation.windows import KINDS, Questions, questions, templates
+from labs.orders.asking import Asker, divergence, middle_bits, spread, tried_bits
+from labs.orders.filling import surest_first
+from labs.orders.readers import reader_of
+from labs.orders.samplers import points
+from labs.orders.trunk import MASKED, plan
+from labs.sequences.exact import Sequences
 from measures.checks import check_comparable, check_planned, open_split
 from measures.measure import Measure, NamedRun, Session, open_runs
 from measures.store import Row
@@ -50,7 +47,6 @@ from measures.views import Grid, View, mean, problems
 from runtime.checkpoint import Degenerate, load_model
 from runtime.device import get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
-from runtime.files import beside
 from runtime.progress import Progress
 from runtime.values import Dtype, Field, Natural, Positive, Seed
 
@@ -75,12 +71,12 @@ class OrdersConfig:
     seed: Seed = 1337               # of what is sampled
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
     dtype: Dtype = "float32"        # of matrix products: float32, bfloat16, float16, or auto
-    out: str = ""                   # writes OUT.jsonl, OUT.md and, of samplers, OUT.samplers.png
+    out: str = ""                   # writes OUT.jsonl and OUT.md
     #                                 rows of other runs, and of unchanged ones, in it are kept
     # fmt: on
 
 
-def perplexities(asker: Asker, trained_in: str, data: HeldOut, title: str, apart: bool) -> dict[str, float]:
+def perplexities(asker: Asker, data: HeldOut, title: str, apart: bool) -> dict[str, float]:
     """Perplexities in all orders or, for sequences that begin with what is given, nats a sequence. `apart`:
     windows are sequences that have nothing to do with each other."""
     kind, given, length = "nll" if data.given else "ppl", data.given, asker.model.trunk.config.block_size
@@ -97,7 +93,7 @@ def perplexities(asker: Asker, trained_in: str, data: HeldOut, title: str, apart
             device=asker.device,
             dtype=asker.dtype,
             progress=bar,
-            order=order,
+            plan=plan(asker.model.trunk.config, ids, order, given) if order else None,
             given=given,
         )
         if math.isnan(s.nll):
@@ -106,17 +102,14 @@ def perplexities(asker: Asker, trained_in: str, data: HeldOut, title: str, apart
             return s.nll / s.tokens * (length - given)
         return perplexity(s.nll, s.tokens)
 
-    if trained_in == "masked":
-        bound = in_order("masked")
+    if asker.order == MASKED:
+        bound = in_order(MASKED)
         return {f"{kind}_random": bound, f"{kind}_own": bound}
     forwards = {} if apart and not given else {kind: in_order("")}
-    if trained_in == "left_to_right":
+    if asker.order == "left_to_right":
         return forwards
-    random = in_order("random")
-    return forwards | {
-        f"{kind}_random": random,
-        f"{kind}_own": random if trained_in == "random" else in_order(trained_in),
-    }
+    random, own = in_order("random"), asker.fills
+    return forwards | {f"{kind}_random": random, f"{kind}_own": random if own == "random" else in_order(own)}
 
 
 def surest_perplexities(asker: Asker, windows: np.ndarray, given: int, batch: int = 64) -> dict[str, float]:
@@ -191,8 +184,7 @@ class OrdersSession(Session):
         model, ckpt = load_model(subject.path, device=self.device, dtype=get_dtype(self.dtype))
         draws = weight_draws(model, ckpt.config, c.samples, c.seed, self.dtype)
         asker = Asker(model, draws, self.device, self.dtype)
-        trained_in = ckpt.config.get("order", "left_to_right")
-        row: Row = perplexities(asker, trained_in, data, subject.name, isinstance(self.truth, Sequences))
+        row: Row = perplexities(asker, data, subject.name, isinstance(self.truth, Sequences))
         windows = spread(data.ids, c.windows, self.length)
         for gap in self.gaps:
             for side, bits in middle_bits(asker, windows, gap, data.given).items():
@@ -234,10 +226,6 @@ class OrdersMeasure(Measure):
         samplers = [sampler_table(sound, truth)] if any("samplers" in r for r in sound) else []
         note = ["Mean ± half of the 95% interval: Student's t over the runs."]
         return View([*tables(sound, truth), *samplers, *note, *problems(rows)])
-
-    def draw(self, rows: list[Row], out: Path) -> list[Path]:
-        """OUT.samplers.png, where samplers were measured."""
-        return draw(rows, judgements(rows), out) if any("samplers" in r for r in rows) else []
 
 
 def check_gaps(c: OrdersConfig, length: int) -> None:
@@ -297,33 +285,4 @@ def sampler_table(rows: list[Row], truth: dict[str, float]) -> Grid:
     return Grid(["", "sampler", *(k.replace("_", " ") for k in keys)], lines)
 
 
-def draw(rows: list[Row], truth: dict[str, float], out: Path) -> list[Path]:
-    """OUT.samplers.png: a line for each sampler, with the model evaluations that it takes a text; a dot for
-    each row, the mean over its runs; grey: the truth's."""
-    keys = columns_of(truth)
-    dots: dict[str, dict[str, list[dict[str, Any]]]] = {}  # sampler -> row -> what it writes, a run each
-    for name, runs in grouped(rows).items():
-        for written in (written for run in runs for written in run.get("samplers", [])):
-            dots.setdefault(written["sampler"], {}).setdefault(name, []).append(written)
-    over_runs = lambda some, key: statistics.fmean(written[key] for written in some)
-    taken = {s: sorted(over_runs(some, "evaluations") for some in each.values()) for s, each in dots.items()}
-    lines = sorted(dots, key=lambda sampler: (statistics.fmean(taken[sampler]), sampler), reverse=True)
-    names = list(dict.fromkeys(name for each in dots.values() for name in each))
-    looks = [(f"C{i}", marker) for marker in "osd" for i in (0, 1, 2, 3, 4, 5, 6, 8, 9)]  # C7 is grey
-    style = {name: {"color": c, "marker": m} for name, (c, m) in zip(names, itertools.cycle(looks))}
-    size = (3 + 3 * len(keys), 1.6 + 0.22 * len(lines))
-    fig, axes = figures.pyplot().subplots(1, len(keys), figsize=size, sharey=True, layout="constrained")
-    for ax, key in zip(axes, keys):
-        for y, sampler in enumerate(lines):
-            for name, some in dots[sampler].items():
-                if having := [written for written in some if key in written]:
-                    ax.plot(over_runs(having, key), y, ms=5, **style[name])
-        ax.axvline(truth[key], color="0.6", lw=0.8)
-        ax.grid(axis="y", color="0.9", lw=0.6)
-        ax.set_axisbelow(True)
-        ax.set_xlabel(key.replace("_", " "))
-    ranges = {s: dict.fromkeys(f"{n:.3g}" for n in (taken[s][0], taken[s][-1])) for s in lines}
-    axes[0].set_yticks(range(len(lines)), [f"{s}: {' to '.join(ranges[s])}" for s in lines], fontsize=8)
-    keyed = {name: figures.pyplot().Line2D([], [], ls="", **style[name]) for name in names}
-    fig.legend(keyed.values(), keyed, loc="outside lower center", ncols=5, frameon=False)
-    return figures.write(fig, beside(out, ".samplers"))
+MEASURE = OrdersMeasure()
