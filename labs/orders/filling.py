@@ -27,7 +27,6 @@ class Filled(NamedTuple):
     passes: int  # model evaluations
     # (B, T) with which each token was drawn, 1 where it was known, float64; None where draws are rejected
     p: Tensor | None = None
-    taken: Tensor | None = None  # (B,) rounds of each text; None: those that `rank` has
 
     @property
     def log_p(self) -> Tensor | None:
@@ -38,8 +37,6 @@ class Filled(NamedTuple):
     @property
     def rounds_each(self) -> list[int]:
         """The rounds of each text: it may be done before the last one of its batch."""
-        if self.taken is not None:
-            return self.taken.tolist()
         return [len(set(row) - {0}) for row in self.rank.tolist()]
 
     @property
@@ -147,7 +144,6 @@ def diffusion(c: Conditionals, steps: int, generator: torch.Generator | None = N
     """
     rank, passes = torch.zeros_like(c.text), 0
     p = torch.ones(rank.shape, dtype=torch.float64)
-    taken = torch.zeros(len(rank), dtype=torch.long)
     for n in range(steps, 0, -1):
         now = (c.text == FREE) & (uniform(c.text.shape, generator) * n < 1)
         if not now.any():
@@ -157,9 +153,9 @@ def diffusion(c: Conditionals, steps: int, generator: torch.Generator | None = N
         tokens, drawn_with = distributions.draw(generator)
         c.accept(distributions, places, tokens, count)
         p = put(p, places, drawn_with, count)
-        passes, taken = passes + 1, taken + now.any(1)
+        passes += 1
         rank = torch.where(now, steps - n + 1, rank)
-    return Filled(c.text, rank, passes, passes, p, taken)
+    return Filled(c.text, rank, passes, passes, p)
 
 
 def surest_first(

@@ -4,7 +4,6 @@ A template is text in which <5> stands for five tokens: "The river <5> through t
 """
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -12,9 +11,6 @@ from data.tokenizers import Tokenizer, ids_of
 from labs.orders.readers import MaskedReader, Reader
 from labs.orders.trunk import FREE
 from runtime.errors import UserError
-
-if TYPE_CHECKING:  # see figures.pyplot
-    pass
 
 GAP = re.compile(r" ?<(\d+)>")  # with the space before it: tokens carry their own
 
@@ -28,47 +24,25 @@ def with_gaps(template: str, tokenizer: Tokenizer, block_size: int) -> list[int]
     for i, part in enumerate(parts):
         if i % 2 == 0:
             ids += ids_of(part, tokenizer)
-        elif len(part) > 9 or int(part) > block_size:  # int() refuses thousands of digits
-            raise UserError(f"the gap <{part[:20]}> is longer than this model's block_size = {block_size}")
-        elif int(part) < 1:
-            raise UserError(f"the gap <{part}> in {template[:60]!r} is of no token: give at least <1>")
+        elif len(part) > 9 or not 1 <= int(part) <= block_size:  # int() refuses thousands of digits
+            raise UserError(f"the gap <{part[:20]}>: give 1 to {block_size} (block_size)")
         else:
             ids += [FREE] * int(part)
     if len(ids) > block_size:
-        raise UserError(
-            f"the text has {len(ids)} tokens with its gaps; this model reads {block_size} (block_size): "
-            "shorten it"
-        )
+        raise UserError(f"{len(ids)} tokens with the gaps: this model reads {block_size} (block_size)")
     return ids
 
 
-class Candidates(NamedTuple):
-    """The most probable tokens of a free place."""
-
-    place: int
-    tokens: list[str]
-    probs: list[float]
-    entropy: float  # nats
-
-
-def candidates(reader: Reader | MaskedReader, tokenizer: Tokenizer, top: int) -> list[Candidates]:
-    """The candidates of each free place of one text, given what is known: one pass for all."""
-    places = (reader.text[0] == FREE).nonzero().T  # (1, F)
-    distributions, out = reader.each(places), []
-    for n, place in enumerate(places[0].tolist()):
-        p = distributions.row(torch.tensor([n], device=places.device))[0]
-        best = p.topk(min(top, len(p)))
-        names = [tokenizer.decode([i]) for i in best.indices.tolist()]
-        entropy = float(torch.special.entr(p).sum())
-        out.append(Candidates(place, names, best.values.tolist(), entropy))
-    return out
-
-
-def density_table(densities: list[Candidates]) -> str:
+def density_table(reader: Reader | MaskedReader, tokenizer: Tokenizer, top: int) -> str:
+    """The entropy (nats) of each free place of one text and its most probable tokens: one pass for all."""
     from tabulate import tabulate  # here: sampling needs it for nothing else
 
-    rows = [
-        [c.place, f"{c.entropy:.2f}", *(f"{token!r} {p:.3f}" for token, p in zip(c.tokens, c.probs))]
-        for c in densities
-    ]
-    return tabulate(rows, ["place", "nats", *(f"{i + 1}" for i in range(len(densities[0].tokens)))])
+    places = (reader.text[0] == FREE).nonzero().T  # (1, F)
+    distributions, rows = reader.each(places), []
+    for n, place in enumerate(places[0].tolist()):
+        p = distributions.row(torch.tensor([n]))[0]
+        best = p.topk(min(top, len(p)))
+        tokens = (repr(tokenizer.decode([i])) for i in best.indices.tolist())
+        likely = [f"{token} {value:.3f}" for token, value in zip(tokens, best.values.tolist())]
+        rows.append([place, f"{torch.special.entr(p).sum():.2f}", *likely])
+    return tabulate(rows, ["place", "nats", *(f"{i + 1}" for i in range(len(rows[0]) - 2))])

@@ -20,6 +20,8 @@ nothing, or from what is given, against the truth, and the model evaluations it 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import product
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -83,19 +85,10 @@ def perplexities(asker: Asker, data: HeldOut, title: str, apart: bool) -> dict[s
     ids = data.ids[: len(data.ids) // length * length] if apart else data.ids  # one more begins no sequence
 
     def in_order(order: str) -> float:
-        def bar(batches: Any) -> Any:
-            return Progress(batches, desc=f"{title}: {order or 'left to right'}", leave=False)
-
-        s = score(
-            asker.model,
-            ids,
-            draws=asker.draws,
-            device=asker.device,
-            dtype=asker.dtype,
-            progress=bar,
-            plan=plan(asker.model.trunk.config, ids, order, given) if order else None,
-            given=given,
-        )
+        bar = partial(Progress, desc=f"{title}: {order or 'left to right'}", leave=False)
+        how = plan(asker.model.trunk.config, ids, order, given) if order else None
+        asked = asker.model, ids, 0, asker.draws, asker.device, asker.dtype
+        s = score(*asked, progress=bar, plan=how, given=given)
         if math.isnan(s.nll):
             raise Degenerate("its log-probabilities are not numbers")
         if given:
@@ -152,20 +145,13 @@ class OrdersSession(Session):
         corpus = {"block_size": self.length, "corpus": self.data.info["sha256"]}
         self.settings = settings_of(c) | settled | corpus
         self.reference_names = ("truth",) if self.truth else ()
-        self._truths: dict[tuple[str, float], Questions] | None = None
 
-    @property
+    @cached_property
     def truths(self) -> dict[tuple[str, float], Questions]:
         """The places at which a distribution is compared with the truth; {} where it is not known."""
-        if self._truths is None:
-            windows = spread(self.data.ids, self.c.truth_windows, self.length)
-            self._truths = {
-                (kind, share): questions(self.truth.log_probs, windows, share, kind, self.data.given)
-                for kind in KINDS
-                for share in self.c.known
-                if self.truth
-            }
-        return self._truths
+        asked = product(KINDS, self.c.known if self.truth else [])
+        windows, given = spread(self.data.ids, self.c.truth_windows, self.length), self.data.given
+        return {(k, s): questions(self.truth.log_probs, windows, s, k, given) for k, s in asked if self.truth}
 
     def references(self) -> list[Row]:
         """What the truth has itself: the judgement of real texts and, of sequences that begin with what is
@@ -230,19 +216,12 @@ class OrdersMeasure(Measure):
 
 def check_gaps(c: OrdersConfig, length: int) -> None:
     """`length`: of what is predicted of a window."""
-    if c.tried and c.gaps and 1 not in c.gaps:
-        raise UserError(
-            f"tried = True, gaps = {c.gaps}: every token is tried in gaps of one; add 1 to --gaps"
-        )
-    if max(c.gaps, default=0) > length - 2:
-        raise UserError(f"gaps = {c.gaps}: these models read windows of {length} tokens; give shorter gaps")
+    if max(c.gaps, default=0) > length - 2 or (c.tried and c.gaps and 1 not in c.gaps):
+        raise UserError(f"gaps = {c.gaps}: at most {length - 2}, and --tried is of a gap of 1")
 
 
 def no_truth(corpus: str, length: int) -> UserError:
-    return UserError(
-        "--samplers needs a corpus whose truth is known (data/grammar, or whole sequences of labs/synthetic, "
-        f"labs/mazes or simulated labs/climbs), not {corpus} in windows of {length} tokens: leave it out"
-    )
+    return UserError(f"--samplers: nobody knows the truth of {corpus} in windows of {length} tokens")
 
 
 def tables(rows: list[Row], truth: dict[str, float]) -> list[Grid]:
@@ -270,12 +249,8 @@ def judgements(rows: list[Row]) -> dict[str, float]:
     return next((r["judgements"] for r in rows if r.get("reference")), {})
 
 
-def columns_of(truth: dict[str, float]) -> list[str]:
-    return [k for k in truth if k not in ("judged", "nll")]
-
-
 def sampler_table(rows: list[Row], truth: dict[str, float]) -> Grid:
-    judged, lines = columns_of(truth), []
+    judged, lines = [k for k in truth if k not in ("judged", "nll")], []
     keys = ["rounds", "evaluations", "tokens_a_pass", "ms_a_token", *judged, "judged"]
     for name, runs in grouped(rows).items():
         for same in zip(*(r["samplers"] for r in runs if "samplers" in r)):

@@ -7,6 +7,7 @@ Source: Pannatier, Courdier, Fleuret 2024, arXiv 2404.09562 (sigma-GPT).
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +39,22 @@ def reader_of(
     return kind(model, text, draws, cut, dtype)
 
 
-class Reader:
+class Conditionals:
+    """A model, how it is asked, and what is known of a batch of texts so far."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        text: Tensor,
+        draws: list[Weights],
+        cut: Cut = as_scored,
+        dtype: str = "float32",
+    ):
+        self.model, self.draws, self.cut, self.dtype = model, draws, cut, dtype
+        self.text, self.block_size, self.passes = text.cpu().clone(), model.trunk.config.block_size, 0
+
+
+class Reader(Conditionals):
     """What a model of any order says of the free places of texts, given the known ones; with a cache: each
     token is read once, when it is accepted.
 
@@ -55,26 +71,17 @@ class Reader:
     model's device.
     """
 
-    def __init__(
-        self,
-        model: LanguageModel,
-        text: Tensor,
-        draws: list[Weights],
-        cut: Cut = as_scored,
-        dtype: str = "float32",
-    ):
-        assert isinstance(model.trunk, AnyOrder)
-        self.model, self.trunk, self.draws, self.cut, self.dtype = model, model.trunk, draws, cut, dtype
-        self.block_size = self.trunk.config.block_size
-        text = text.cpu()
-        B, T = text.shape
-        self.text, self.passes = torch.full_like(text, FREE), 0
+    def __init__(self, *asked: Any, **how: Any):
+        super().__init__(*asked, **how)
+        assert isinstance(self.model.trunk, AnyOrder)
+        self.trunk, text, (B, T) = self.model.trunk, self.text, self.text.shape
+        self.text = torch.full_like(text, FREE)
         # place and token of what was read last. The model reads it anew with each place that it is to predict
         self.place = torch.full((B,), self.block_size)
         self.last = torch.full((B,), self.trunk.config.vocab_size)
         self.read = torch.zeros(B, dtype=torch.long)  # slots of the cache that are filled
         wte = self.trunk.wte.weight
-        kept = get_dtype(dtype) if wte.dtype == torch.float32 else wte.dtype  # float64 in the tests
+        kept = get_dtype(self.dtype) if wte.dtype == torch.float32 else wte.dtype  # float64 in the tests
         self.device, self.cache = wte.device, Cache(self.trunk, B, kept, 2 * T)
         known = (text != FREE).sum(1)
         if known.any():
@@ -209,20 +216,9 @@ def _sound(log_p: Tensor) -> Tensor:
     return log_p
 
 
-class MaskedReader:
+class MaskedReader(Conditionals):
     """The same of masked diffusion: each pass reads the whole text, and gives `each`; `along` for one place
     only."""
-
-    def __init__(
-        self,
-        model: LanguageModel,
-        text: Tensor,
-        draws: list[Weights],
-        cut: Cut = as_scored,
-        dtype: str = "float32",
-    ):
-        self.model, self.draws, self.cut, self.dtype = model, draws, cut, dtype
-        self.text, self.block_size, self.passes = text.cpu().clone(), model.trunk.config.block_size, 0
 
     @torch.no_grad()
     def each(self, places: Tensor) -> "Hidden":

@@ -99,7 +99,7 @@ def main(c: FillConfig) -> int:
     generator, began = torch.Generator(float64_device(device)).manual_seed(c.seed), time.perf_counter()
     try:
         if c.density:
-            print(gaps.density_table(gaps.candidates(reader, tokenizer, c.top)))
+            print(gaps.density_table(reader, tokenizer, c.top))
         else:
             for b, row in enumerate(fill(reader, generator=generator).text.tolist()):
                 print(f"--- sample {b + 1}\n" * (c.num_samples > 1) + for_screen(tokenizer.decode(row)))

@@ -29,13 +29,9 @@ def random(T: int, rng: np.random.Generator) -> np.ndarray:
     return rng.permutation(T)
 
 
-def fractal(T: int, rng: np.random.Generator) -> np.ndarray:
-    """The middle, then the middles of the two halves, and so on, level by level. Source: sec. 2.5."""
-    return _fractal(T)
-
-
 @lru_cache(maxsize=8)
-def _fractal(T: int) -> np.ndarray:
+def fractal(T: int) -> np.ndarray:
+    """The middle, then the middles of the two halves, and so on, level by level. Source: sec. 2.5."""
     path, level = [], [(0, T)]
     while level:
         path += [(a + b) // 2 for a, b in level]
@@ -48,7 +44,7 @@ def _fractal(T: int) -> np.ndarray:
 ORDERS: dict[str, Callable[[int, np.random.Generator], np.ndarray]] = {
     "left_to_right": left_to_right,
     "random": random,
-    "fractal": fractal,
+    "fractal": lambda T, rng: fractal(T),
 }
 MASKED = "masked"  # masked diffusion: which places are hidden, and no order among them
 

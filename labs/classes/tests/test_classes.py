@@ -514,7 +514,7 @@ def test_of_equal_accuracy_the_lower_nll_is_the_best(flags, run, tmp_path, monke
         ("Conv", {}, "Conv is not as"),
         ("{ReLU}x999", {}, "more than 200"),
         (LAYERS, dict(optimizer="rmsprop"), "optimizer = 'rmsprop'"),
-        (LAYERS, dict(order="random"), "order = 'random' with dataset = 'mnist': leave it out"),
+        (LAYERS, dict(trunk="any_order"), "trunk"),
         (LAYERS, dict(labels="hard"), "labels = 'hard' with dataset"),
         (LAYERS, dict(n_embd=3), "n_embd = 3 with dataset"),
         (LAYERS, dict(eval_windows=3), "eval_windows = 3 with dataset"),
@@ -562,7 +562,7 @@ def test_without_the_lab_its_names_are_unknown(monkeypatch):
         train.Trainer(TrainConfig(dataset="mnist"), train.Processes("cpu"))
     with pytest.raises(UserError, match="trunk = 'cnn': use one of gpt, modern$"):
         TrainConfig(trunk="cnn").check()
-    with pytest.raises(UserError, match="measure = 'classes': use one of text, orders, decoding, curve$"):
+    with pytest.raises(UserError, match="measure = 'classes': use one of text, decoding, curve"):
         find_measure("classes")
 
 

@@ -182,7 +182,7 @@ def test_other_data_are_refused_before_any_training(classifier):
 @pytest.mark.parametrize(
     "flags, says",
     [
-        ("--order=masked", "masked diffusion, which has no next token"),
+        ("--trunk=masked", "masked"),
         ("--source='digits vq drop=0'", "with drop=0"),
         ("--source='files codes=9 classes=2 in=DIR'", "no images to judge"),
         ("--source='cifar10 vq'", "was trained on 'digits', not on these images of cifar10"),

@@ -156,11 +156,11 @@ def test_density(filled_in, capsys):
     [
         ("left_to_right", ["--infill=the <3>"], "left to right"),
         ("random", ["--infill=the"], "gap"),
-        ("random", ["--steps=3"], "steps"),
-        ("masked", ["--steps=3", "--order=random"], "steps"),
+        ("random", ["--steps=3", "--length=5"], "steps"),
+        ("masked", ["--steps=3", "--order=random", "--length=5"], "steps"),
         ("random", ["--infill=<3>", "--order=sideways"], "order"),
         ("random", ["--order=speculative", "--length=50"], "50"),
-        ("masked", ["--order=burst"], "order"),
+        ("masked", ["--order=burst", "--length=5"], "order"),
     ],
 )
 def test_what_cannot_be_filled_in_is_refused(filled_in, order, flags, key):

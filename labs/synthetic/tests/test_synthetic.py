@@ -400,7 +400,7 @@ def walks(tmp_path_factory) -> tuple[Path, np.ndarray]:
 
 def test_the_walk_measure(walks, tmp_path, capsys, said):
     (folder, rows), out = walks, tmp_path / "walk"
-    train_on(folder, tmp_path / "random", dataset="synthetic", block_size=12, order="random")
+    train_on(folder, tmp_path / "random", dataset="synthetic", block_size=12, trunk="any_order")
     value = int(np.bincount(rows[:, 3]).argmax()) + Walk(12).low
     flags = ["--measure=walk", str(tmp_path / "random"), f"--out={out}", "--place=3"]
     assert table.main([*flags, f"--value={value}"]) == 0
@@ -425,8 +425,8 @@ def test_the_walk_measure(walks, tmp_path, capsys, said):
     "source, changes, says",
     [
         ("walk", dict(), "reads from left to right alone"),
-        ("step", dict(order="random"), "was not trained on the walk"),
-        ("walk", dict(order="random", dataset="demo"), "was not trained on the walk"),
+        ("step", dict(trunk="any_order"), "was not trained on the walk"),
+        ("walk", dict(trunk="any_order", dataset="demo"), "was not trained on the walk"),
     ],
 )
 def test_runs_that_are_of_no_walk_are_refused(source, changes, says, tmp_path):
@@ -440,7 +440,7 @@ def test_planned_walks_are_checked_before_any_training():
     planned = Run.make("sigma_gpt_random", 1, TableConfig(overlay="synthetic", flags="--source=walk")).wanted
     assert find_measure("walk").check(WalkConfig([]), [planned]) == {"place": 50, "value": 120}
     with pytest.raises(UserError, match="reads from left to right alone"):
-        find_measure("walk").check(WalkConfig([]), [planned | {"order": "left_to_right"}])
+        find_measure("walk").check(WalkConfig([]), [planned | {"trunk": "gpt"}])
     with pytest.raises(UserError, match="was not trained on the walk"):
         find_measure("walk").check(WalkConfig([]), [planned | {"source": "step"}])
     with pytest.raises(UserError, match="place = 100: walks have the places 0 to 99"):
@@ -452,7 +452,7 @@ def test_windows_and_measures_take_no_other_length_than_the_sequences(tmp_path):
         prepared("synthetic", "words", f"step length={n} train=20 validation=2 test=2", tmp_path / str(n))
         for n in (12, 16)
     )
-    wanted = dict(dataset="synthetic", order="random", max_steps=1)
+    wanted = dict(dataset="synthetic", trunk="any_order", max_steps=1)
     with pytest.raises(UserError, match="block_size = 16: .* has sequences of 12 tokens"):
         train_on(short, tmp_path / "run", **wanted, block_size=16)
     train_on(short, tmp_path / "run", **wanted, block_size=12)
