@@ -41,13 +41,13 @@ CORPORA = {
     for home in ("data/*", "labs/*", "labs/*/*")
     for path in HERE.glob(f"{home}/prepare.py")
 }
-INNER = (path for pattern in ("labs/*/*.py", "data/*/score.py") for path in HERE.glob(pattern))
 PROGRAMS = {
     path.relative_to(HERE).with_suffix("").as_posix(): path
-    for path in INNER
+    for path in HERE.glob("labs/*/*.py")
     if "__main__" in path.read_text(encoding="utf-8")
 }
-PROGRAMS["truth score"] = PROGRAMS["data/grammar/score"]
+if "labs/known_language/score" in PROGRAMS:
+    PROGRAMS["truth score"] = PROGRAMS["labs/known_language/score"]
 
 
 def described(known: dict[str, Path]) -> str:
@@ -65,10 +65,10 @@ def described(known: dict[str, Path]) -> str:
 def grouped() -> str:
     """All commands by what one wants to do, each with an example; the corpora."""
     corpora = f"The token files of a corpus: {', '.join(sorted(CORPORA))}"
-    prepare = f"    {'prepare':<20}{corpora}\n        nanoheads prepare grammar"
+    prepare = f"    {'prepare':<20}{corpora}\n        nanoheads prepare wikitext103"
     parts = []
     for purpose, names in GROUPS.items():
-        programs = described({n: (COMMANDS | PROGRAMS)[n] for n in names if n != "prepare"})
+        programs = described({n: (COMMANDS | PROGRAMS)[n] for n in names if n in COMMANDS | PROGRAMS})
         parts.append("\n".join([purpose, *([prepare] if "prepare" in names else []), programs]))
     return "\n\n".join(parts)
 

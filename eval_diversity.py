@@ -6,7 +6,7 @@
 
 A row has its run's name, or the one given before "="; seeds of one training are one row, with intervals.
 Three rows that no model wrote stand by: human text, unigram noise and a loop. For models of a corpus whose
-exact distributions are known (data/grammar) the table also says how well a model recovers them.
+exact distributions are known (labs/known_language) the table also says how well a model recovers them.
 
 A GPT-2 of transformers (a folder) or of nanoGPT (ckpt.pt) is a row, too; alone it needs --data.
 A file of texts, of any other system, is a row of text metrics alone: a .txt has an empty line between two

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 if TYPE_CHECKING or not __package__:
-    from heads import Auxiliary, OutputHead, Targets, Weights, make_auxiliary, make_head
+    from heads import OutputHead, Targets, Weights, make_head
 else:  # nanoheads.model, in somebody's program
-    from .heads import Auxiliary, OutputHead, Targets, Weights, make_auxiliary, make_head
+    from .heads import OutputHead, Targets, Weights, make_head
 
 
 @dataclass(frozen=True)
@@ -434,9 +434,9 @@ TRUNKS: dict[str, type[Trunk]] = {"gpt": GPT, "modern": Modern}
 class LanguageModel(nn.Module):
     """A trunk and its output head: tokens and targets -> the loss; tokens -> a distribution."""
 
-    def __init__(self, trunk: Trunk, head: OutputHead, auxiliary: Auxiliary | None = None):
+    def __init__(self, trunk: Trunk, head: OutputHead):
         super().__init__()
-        self.trunk, self.head, self.auxiliary = trunk, head, auxiliary
+        self.trunk, self.head = trunk, head
         self._compiled: Callable[..., Tensor] | None = None
         trunk.tied = head.projection.weight is trunk.embedding
 
@@ -451,7 +451,7 @@ class LanguageModel(nn.Module):
 
         targets    the next tokens (B, T), -1 where a position has no loss, or the Targets of B * T positions
         positions  where each token stands and which it predicts, see the trunk
-        noise      draws the weights of a Bayesian projection, once; for an auxiliary loss once more
+        noise      draws the weights of a Bayesian projection, once
         """
         if isinstance(targets, Tensor):
             targets = self.head.head.targets(tokens, targets).kept()
@@ -459,10 +459,7 @@ class LanguageModel(nn.Module):
             trunk = self._compiled or self.trunk
             hidden = trunk(tokens, positions)  # (B, T, C)
         with record_function("head, loss and gradient"):
-            loss, count = self.head.loss(hidden, targets, noise)
-            if self.auxiliary is not None:
-                loss = loss + self.auxiliary(hidden, targets, self.head, noise)
-            return loss, count
+            return self.head.loss(hidden, targets, noise)
 
     @torch.no_grad()
     def log_probs(self, tokens: Tensor, draws: list[Weights] | None = None) -> Tensor:
@@ -533,7 +530,7 @@ def build(config: dict[str, Any]) -> LanguageModel:
     """A new model from a run's configuration. ValueError if there is no such model.
 
     Its keys: GPTConfig's, head, head_args and, where it has them, trunk, trunk_args, tied, bayesian,
-    prior_sigma, gain, learn_gain, auxiliary, auxiliary_args.
+    prior_sigma, gain, learn_gain.
     """
     size, args = trunk_config(config), config.get("trunk_args", {})
     trunk = trunk_class(config)(size, **args)
@@ -544,7 +541,6 @@ def build(config: dict[str, Any]) -> LanguageModel:
         raise ValueError(f"the trunk {config['trunk']!r} has no token embedding to share: use tied = False")
     optional = ("bayesian", "prior_sigma", "gain", "learn_gain")
     beside = {key: config[key] for key in optional if key in config}
-    head = make_head(config["head"], size.vocab_size, weight, config["head_args"], **beside)
-    sizes = size.vocab_size, size.n_embd, size.block_size
-    auxiliary = make_auxiliary(config.get("auxiliary", ""), *sizes, config.get("auxiliary_args"))
-    return LanguageModel(trunk, head, auxiliary)
+    return LanguageModel(
+        trunk, make_head(config["head"], size.vocab_size, weight, config["head_args"], **beside)
+    )

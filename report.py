@@ -6,8 +6,8 @@
 
 A table is the name of its store without its ending: results/NAME of table.py, or --out of eval_diversity.py.
 A run is its out folder, and needs its checkpoint and its corpus. The page says what was trained on what, for
-how long, and what each row does differently. Where the truth is known (data/grammar) the runs' next-word
-distributions stand beside it. All runs continue the same held-out prompts, each token shaded by -log p (of
+how long, and what each row does differently. Where the truth is known the runs' next-word distributions
+stand beside it. All runs continue the same held-out prompts, each token shaded by -log p (of
 Bayesian rows also by epistemic uncertainty). A table follows
 with each of its measures, its groups and seeds, the figures that its rows give, and other pictures that lie
 beside it (NAME.*.png); without runs also texts of NAME.samples.

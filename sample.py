@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from evaluation.decoding import Decoding, Penalties, drawn_by
+from evaluation.decoding import Decoding, drawn_by
 from runtime.door import Program
 from runtime.errors import UserError
 from runtime.values import Dtype, Positive, Seed, Text
 
 
 @dataclass(frozen=True)
-class SampleConfig(Penalties, Decoding):
+class SampleConfig(Decoding):
     # fmt: off
     checkpoint: str                 # the out folder of a training run, or one checkpoint in it
     # what is written
@@ -41,7 +41,6 @@ class SampleConfig(Penalties, Decoding):
 
     def check(self) -> None:
         """UserError naming the value that cannot work."""
-        self.check_penalties()
         if self.infill:
             raise UserError("infill: python labs/orders/sample.py fills in gaps")
         if self.prompts and self.prompt != SampleConfig.prompt:
@@ -177,7 +176,7 @@ def write_samples(
     if title and stream:
         print(f"--- {title}")
     texts: list[list[int]] = [[] for _ in range(c.num_samples)]
-    how: dict[str, Any] = {"generator": generator, "cached": not c.no_cache, "dtype": dtype, "penalties": c}
+    how: dict[str, Any] = {"generator": generator, "cached": not c.no_cache, "dtype": dtype}
     unsure = []
     for n, (token, hidden) in enumerate(generate(model, prompt, c.length, draws, c, **how)):
         for text, i in zip(texts, token.tolist()):

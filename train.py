@@ -208,7 +208,6 @@ class Trainer:
         c = self.config
         parameters = sum(p.numel() for p in self.model.parameters()) / 1e6
         head = f"{c.head} {c.head_args or ''}".strip() + " with Bayesian weights" * c.bayesian
-        head += f", beside it {c.auxiliary} {c.auxiliary_args or ''}".rstrip() * bool(c.auxiliary)
         if c.gain != 1 or c.learn_gain:
             head += f", {'learned from ' * c.learn_gain}gain {c.gain:g}"
         return (

@@ -46,7 +46,7 @@ TINY = (
     "--warmup_steps=1 --device=cpu"
 )
 TEXTS = "--texts=1000 --halves=20"
-TINY_TEXTS = "--texts=20 --halves=2 --prompt_tokens=8 --new_tokens=24 --device=cpu"
+TINY_TEXTS = "--texts=20 --halves=2 --prompt_tokens=4 --new_tokens=28 --device=cpu"
 
 
 class Part(NamedTuple):

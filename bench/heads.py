@@ -30,8 +30,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from bench.common import arguments, dtypes, median, resident_mb, turns, write
-from heads import HEADS, OutputHead, Targets, chunked_loss, make_head, project
+from heads import OutputHead, Targets, chunked_loss, make_head, project
 from runtime.device import DTYPES, autocast
+from runtime.places import heads
 
 WAYS = ("plain", "materialised", "chunked", "linear_ce", "products")
 LABELS = 51
@@ -148,7 +149,7 @@ def main() -> None:
     p.add_argument(
         "--heads",
         nargs="+",
-        choices=HEADS,
+        choices=heads(),
         default=["softmax", "label_smoothing", "sigmoid", "gs_softmax_f1", "gs_softmax_f2"],
         help="softmax first: it is the base",
     )

@@ -49,8 +49,6 @@ class TrainConfig:
     gain: float = 1.0               # g of the logits z = g h W^T + b; softmax: one over the temperature
     learn_gain: bool = False        # g is trained, and starts at `gain`
     unigram_bias: bool = False      # the output bias starts at the log frequencies of the train tokens
-    auxiliary: str = ""             # a loss beside the head's: "multi_token", "token_order" or "mu_loss"
-    auxiliary_args: dict = field(default_factory=dict)  # as head_args
     tied: bool = True               # the projection's weights are the token embedding; False: their own
     bayesian: bool = False          # the projection's weights have a distribution
     prior_sigma: float = 0.02       # their prior is N(0, prior_sigma^2)
@@ -149,13 +147,11 @@ class TrainConfig:
 
     def _problems_of_model(self) -> Iterator[str]:
         """What the trunk and the head themselves refuse. Their import takes seconds, so this comes last."""
-        from heads import AUXILIARY, find_head
+        from heads import find_head
 
         yield from _refusals(self._next_token, self._smallest_head)
-        ahead = self.auxiliary in AUXILIARY and AUXILIARY[self.auxiliary].looks_ahead
-        needs = f"auxiliary = {self.auxiliary!r}" if ahead else f"labels = {self.labels!r}"
-        if (ahead or self.labels != "true") and not self._next_token():
-            yield f"{needs} is for a text from left to right, and trunk = {self.trunk!r} reads otherwise"
+        if self.labels != "true" and not self._next_token():
+            yield f"labels = {self.labels!r}: trunk = {self.trunk!r} does not predict the next token"
         if self.labels != "true" and not find_head(self.head).multi_label:
             yield (
                 f"labels = {self.labels!r}: the head {self.head!r} takes the true token alone; use "
@@ -172,14 +168,11 @@ class TrainConfig:
         """ValueError if the head cannot be made."""
         import torch
 
-        from heads import make_auxiliary, make_head
+        from heads import make_head
 
         weight = torch.nn.Parameter(torch.zeros(1, 1))  # of a width of 1
         beside = (self.bayesian, self.prior_sigma, self.gain, self.learn_gain)
-        made = make_head(self.head, 257, weight, self.head_args, *beside)
-        if self.auxiliary == "mu_loss" and made.head.cosine:
-            raise UserError("auxiliary = 'mu_loss' centres the projection's rows: no head on cosines")
-        make_auxiliary(self.auxiliary, 257, 1, self.block_size, self.auxiliary_args)
+        make_head(self.head, 257, weight, self.head_args, *beside)
 
 
 def _refuse(problems: Iterator[str]) -> None:

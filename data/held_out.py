@@ -16,18 +16,13 @@ from runtime.places import CODE
 
 
 class Truth(Protocol):
-    """The exact distributions of a split: made by a module data/KIND/truth.py, read by its `read_truth`."""
+    """The exact distributions of a split: made and read (`read_truth`) by KIND/truth.py of a lab."""
 
     info: dict[str, Any]  # entropy_rate and entropy (of this split), nats a token, and more about the corpus
     end: int  # the token that ends a document
 
     def probs(self, positions: np.ndarray) -> np.ndarray:
         """p(token at position | all tokens before it) (N, V), float64, for positions (N,) of the split."""
-        ...
-
-    def chances(self, positions: np.ndarray, new: np.ndarray) -> np.ndarray:
-        """p(token | the split before the position, and the new tokens before it) (n, L) of the tokens `new`
-        (n, L), that stand there in place of the split's; 0 after one that the language forbids."""
         ...
 
     def judge(self, prompts: np.ndarray, new: np.ndarray) -> np.ma.MaskedArray:
@@ -91,8 +86,7 @@ def open_truth(tokens: TokenFile) -> Truth | None:
     with reading(path):
         with np.load(path, allow_pickle=False) as file:
             kind = str(file["kind"])
-        truths = [*CODE.glob("data/*/truth.py"), *CODE.glob("labs/**/truth.py")]
-        found = next((file for file in truths if file.parent.name == kind), None)
+        found = next((file for file in CODE.glob("labs/**/truth.py") if file.parent.name == kind), None)
         if found is None:
             raise UserError(f"kind = {kind[:20]!r}")
         module = ".".join(found.relative_to(CODE).with_suffix("").parts)

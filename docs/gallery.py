@@ -1,6 +1,7 @@
-"""Draws docs/heads.png: p and the loss's slope of each head over the true token's lead. See docs/heads.md.
+"""Draws p and the loss's slope of heads over the true token's lead: docs/heads.png, for docs/heads.md.
 
 python docs/gallery.py
+python docs/gallery.py labs/more_heads/heads.png softcap brier    a file, and rows of config/
 """
 
 import sys
@@ -15,17 +16,17 @@ if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
 from evaluation.figures import panels, write
-from heads import HEADS, Head, Targets
+from heads import Head, Targets, named_head
 from runtime.configurator import read_config
+from runtime.places import find
 
 V = 4096  # the vocabulary of the small tables
 LEADS = torch.linspace(-5, 20, 501, dtype=torch.float64)
 # What is drawn: a row of config/ for each head, and each setting that changes a curve
 ROWS = (
     "baseline temperature smooth_gpt_10 sig_gpt sig_gpt_pw gs_softmax_f1 gs_softmax_f2 sigsoftmax "
-    "sigmoid_cap stablemax taylor_2 taylor_6 taylor_inf sm_softmax sm_taylor am_softmax sparse_softmax_k "
-    "sparsemax entmax15 entmax perturb_normal perturb_exponential confidence_penalty unlikelihood "
-    "smooth_accuracy power_loss brier spherical stop_gradient"
+    "taylor_2 taylor_6 taylor_inf sm_softmax sm_taylor am_softmax sparse_softmax_k "
+    "sparsemax entmax15 entmax perturb_normal perturb_exponential smooth_accuracy stop_gradient"
 ).split()
 
 
@@ -38,8 +39,9 @@ class Curve(NamedTuple):
 
 def head_of(row: str) -> tuple[Head, float]:
     """The head of a row of config/, and its gain."""
-    config = read_config(ROOT / "config" / f"{row}.py")
-    return HEADS[config["head"]](V, **config.get("head_args", {})).double(), config.get("gain", 1.0)
+    config = read_config(find(f"config/{row}.py"))
+    head = named_head(config["head"], V, config.get("head_args"))
+    return head.double(), config.get("gain", 1.0)
 
 
 def curve(head: Head, leads: Tensor) -> Curve:
@@ -53,9 +55,9 @@ def curve(head: Head, leads: Tensor) -> Curve:
         return Curve(head.log_probs(logits)[:, 0].exp(), -gradient[:, 0])
 
 
-def heads_figure(path: Path) -> list[Path]:
+def heads_figure(path: Path, rows: list[str] = ROWS) -> list[Path]:
     """A panel a row: p_t and the loss's slope over the lead, softmax behind them in grey."""
-    fig, axes = panels(ROWS, 1.5)
+    fig, axes = panels(rows, 1.5)
     softmax = curve(head_of("baseline")[0], LEADS)
     for ax, row in axes:
         head, gain = head_of(row)
@@ -76,4 +78,5 @@ def heads_figure(path: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    heads_figure(ROOT / "docs" / "heads")
+    file, *rows = sys.argv[1:] or [ROOT / "docs" / "heads.png", *ROWS]
+    heads_figure(Path(file).with_suffix(""), rows)

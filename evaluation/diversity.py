@@ -203,39 +203,18 @@ def _closest_lengths(lengths: np.ndarray) -> np.ndarray:
     return closest
 
 
-def _matches_in(gram: np.ndarray, text: np.ndarray, count: np.ndarray, N: int) -> np.ndarray:
-    """BLEU's clipped matches of the first N texts against all later ones (N,)."""
-    reference = text >= N
-    largest = np.zeros(gram.max(initial=-1) + 1, np.int64)
-    np.maximum.at(largest, gram[reference], count[reference])
-    gram, text, count = gram[~reference], text[~reference], count[~reference]
-    return np.bincount(text, np.minimum(count, largest[gram]), minlength=N).astype(np.int64)
-
-
-def _closest_in(lengths: np.ndarray, references: np.ndarray) -> np.ndarray:
-    """For each length the closest of the lengths `references`; of two equally close, the shorter."""
-    references = np.sort(references)
-    far = references[-1] + lengths.max() + 1
-    at = np.searchsorted(references, lengths)
-    shorter, longer = np.append(-far, references)[at], np.append(references, far + lengths.max())[at]
-    return np.where(lengths - shorter <= longer - lengths, shorter, longer)
-
-
-def _mean_bleu(tokens: np.ndarray, lengths: np.ndarray, references: int = 0) -> float:
+def _mean_bleu(tokens: np.ndarray, lengths: np.ndarray) -> float:
     """Mean over the texts, given as `_encode` gives them, of brevity penalty * precision.
 
-    A text without a match scores 0. A text is compared with all others or, if `references` is not 0, with the
-    last `references` texts, which get no score themselves.
-    With r the closest length among the texts it is compared with, the brevity penalty of a text of c tokens
-    is exp(1 - r / c) if c < r, else 1.
+    A text is compared with all others; without a match it scores 0. With r the closest of their lengths, the
+    brevity penalty of a text of c tokens is exp(1 - r / c) if c < r, else 1.
     """
-    N = len(lengths) - references
-    _check_bleu(lengths[:N], bool(references))
-    find = _matches_in if references else _matches
+    N = len(lengths)
+    if N < 2 or not lengths.any():
+        raise ValueError(f"self-BLEU of {N} text(s): it needs at least 2, one of which is not empty")
     counts = _ngram_counts(tokens, lengths, BLEU_ORDERS)
-    matches = np.stack([find(*of_order, N) for of_order in counts], axis=1)  # (N, 4)
-    closest = _closest_in(lengths[:N], lengths[N:]) if references else _closest_lengths(lengths)
-    lengths = lengths[:N]
+    matches = np.stack([_matches(*of_order, N) for of_order in counts], axis=1)  # (N, 4)
+    closest = _closest_lengths(lengths)
     totals = np.maximum(lengths[:, None] - np.arange(BLEU_ORDERS), 0)  # (N, 4)
     scores = []
     # Python's log and exp, one text at a time: numpy's differ from them in the last bit on some machines.
@@ -244,22 +223,6 @@ def _mean_bleu(tokens: np.ndarray, lengths: np.ndarray, references: int = 0) -> 
             penalty = math.exp(1 - r / c) if c < r else 1.0
             scores.append(penalty * _precision(match, total))
     return math.fsum(scores) / N  # fsum: the same float for any order of the texts
-
-
-def _check_bleu(lengths: np.ndarray, has_references: bool) -> None:
-    """ValueError if texts of these lengths have no BLEU against references, or no self-BLEU."""
-    N = len(lengths)
-    if has_references and N < 1:
-        raise ValueError(f"BLEU of {N} text(s): it needs at least one")
-    if not has_references and N < 2:
-        raise ValueError(
-            f"self-BLEU of {N} text(s): it compares each text with the others and needs at least 2 texts"
-        )
-    if not lengths.any():
-        metric, least = ("BLEU", "one") if has_references else ("self-BLEU", "at least 2")
-        raise ValueError(
-            f"{metric} of {N} texts, all of them empty: it needs {least} with something to compare"
-        )
 
 
 def _precision(match: list[int], total: list[int]) -> float:
@@ -290,21 +253,6 @@ def self_bleu_sacre(texts: Sequence[str], tokenize: str = SPACED) -> float:
     _check_raw(texts)
     split = tokenize != SPACED
     return _mean_bleu(*(_encode([words_of(t, tokenize) for t in texts]) if split else _encode_13a(texts)))
-
-
-def bleu_sacre(texts: Sequence[str], references: Sequence[str]) -> float:
-    """BLEU against held-out human texts, the sacreBLEU variant: 0..100, higher has more phrases of theirs.
-
-    The mean over the texts of sacrebleu.sentence_bleu(text, references).score, to the last bit what sacrebleu
-    2.6 gives. Like self-BLEU it depends on how many references there are and on how long the texts are.
-    ValueError for no text or no reference, for texts that are all empty, and for a text that is not a string.
-    Source: Yu et al. 2017, SeqGAN, arXiv 1609.05473, sec. 5.
-    """
-    _check_raw(texts)
-    _check_raw(references)
-    if not references:
-        raise ValueError("BLEU against 0 references: it needs at least one")
-    return _mean_bleu(*_encode_13a([*texts, *references]), len(references))
 
 
 def _check_raw(texts: Sequence[str]) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evaluation.decoding import AS_SCORED, NO_PENALTIES, Decoding, Penalties
+from evaluation.decoding import AS_SCORED, Decoding
 from evaluation.settings import run_seed
-from evaluation.truncation import check_left, penalised, truncate
+from evaluation.truncation import truncate
 from heads import Weights
 from model import GPT, Cache, LanguageModel, Trunk
 from runtime.checkpoint import Degenerate
@@ -81,7 +81,6 @@ def generate(
     cached: bool = True,
     dtype: str = "float32",
     blend: Callable[[Tensor], Tensor] | None = None,
-    penalties: Penalties = NO_PENALTIES,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields `length` times the next tokens (B,) and the hidden states (B, C) that they were drawn from.
 
@@ -89,11 +88,10 @@ def generate(
 
     `blend` makes one distribution of several contexts (classifier-free guidance): log p (B, V) -> (N, V) of
     the texts that are drawn, where text i is in the rows i, N + i, 2 N + i, ... of the prompt. The tokens are
-    then (N,), and no penalties go with it.
+    then (N,).
 
-    UserError if the prompt is longer than the block, and if no_repeat_ngram leaves no token. Degenerate if
-    the log-probabilities are not numbers: found at the first token or at the end, so that a GPU need not wait
-    for an answer at each token.
+    UserError if the prompt is longer than the block. Degenerate if the log-probabilities are not numbers:
+    found at the first token or at the end, so that a GPU need not wait for an answer at each token.
     """
     text, device = prompt, prompt.device
     growing = Growing(model.trunk, prompt, length, dtype, cached)
@@ -108,8 +106,6 @@ def generate(
         sound &= log_p.amax(1).isfinite().all()
         if n in (0, length - 1) and not sound:
             raise Degenerate("its log-probabilities are not numbers")
-        log_p = penalised(log_p, text, n, penalties)
-        check_left(log_p, penalties)
         p = truncate(log_p, decoding)
         token = draw(p, generator) if decoding.temperature else p.argmax(1, keepdim=True)
         text = torch.cat((text, token.repeat(len(text) // len(token), 1)), 1)

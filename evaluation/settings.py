@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple
 
-from evaluation.decoding import AS_SCORED, Decoding, refuse_penalties
+from evaluation.decoding import AS_SCORED, Decoding
 from runtime.configurator import configure, help_text
 from runtime.door import read
 from runtime.errors import UserError
@@ -41,7 +41,6 @@ class TextsConfig(Decoding):
 
     @classmethod
     def read(cls, argv: list[str]) -> Any:
-        refuse_penalties(argv)
         return configure(cls, argv)
 
 
@@ -113,7 +112,7 @@ class TableConfig:
     design: Positive = 8                            # of these, at points that all rows share
     tune_seed: int = 1                              # of all trials; the table's seeds are others
     # the table
-    measure: str = "text"                           # or orders, decoding, curve, a lab's
+    measure: str = "text"                           # or orders, curve, a lab's
     evaluate: str = ""                              # flags of the measure: table.py --measure=NAME --help
     runs: str = "out"                               # folder of the runs
     results: str = "results"                        # folder of the table
@@ -182,6 +181,12 @@ class Settings(Decoding):
     dtype: str
     scorer: str = ""  # SHA-256 of the weights that the texts are judged by; "" where they are not
     tokenize: str = "13a"  # what is a word
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> "Settings":
+        """Those of a row of a table; one of an older version has cuts that are gone."""
+        known = {f.name for f in fields(cls)}
+        return cls(**{key: value for key, value in row["settings"].items() if key in known})
 
 
 def settings(c: TextsConfig, reads: int, scorer: str = "", **hashes: str) -> Settings:

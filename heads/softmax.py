@@ -68,54 +68,6 @@ class LabelSmoothing(Softmax):
         return cross_entropy_parts(logits, targets.token, self.eps / (self.vocab_size - 1), overwrite=True)
 
 
-class SoftCap(Softmax):
-    """u(z) = c tanh(z / c): logits stay between -c and c. Source: Gemma 2, 2024, arXiv 2408.00118, sec. 2."""
-
-    def __init__(self, vocab_size: int, cap: float = 30.0):
-        super().__init__(vocab_size)
-        check_positive(cap=cap)
-        self.cap = cap
-
-    def link(self, z: Tensor) -> Tensor:
-        return (self.cap * torch.tanh(z / self.cap)).masked_fill(z == -math.inf, -math.inf)
-
-    def gradient(self, logits: Tensor, targets: Targets) -> Gradient:
-        slope = 1 - torch.tanh(logits / self.cap).square()
-        return gradient_through(self.link(logits), slope, targets.token)
-
-
-class SigmoidCap(Softmax):
-    """u(z) = cap sigma((z + shift) / width): logits between 0 and cap.
-
-    The slope is largest at z = -shift: cap / (4 width).
-    Source: the records of modded-nanogpt (Jordan et al. 2024, github.com/KellerJordan/modded-nanogpt). They
-    first have 30 sigma(z / 7.5) = 15 + 15 tanh(z / 15), which is `SoftCap` at 15, for a constant cancels;
-    later 23 sigma((z + 5) / 7.5), which saturates sooner above than below.
-    """
-
-    def __init__(self, vocab_size: int, cap: float = 23.0, shift: float = 5.0, width: float = 7.5):
-        super().__init__(vocab_size)
-        check_positive(cap=cap, width=width)
-        if not math.isfinite(shift):
-            raise ValueError(f"shift = {shift}: must be finite")
-        self.cap, self.shift, self.width = cap, shift, width
-
-    def link(self, z: Tensor) -> Tensor:
-        u = self.cap * torch.sigmoid((z + self.shift) / self.width)
-        return u.masked_fill(z == -math.inf, -math.inf)
-
-
-class StableMax(Softmax):
-    """F(z) = z + 1 from 0 on and 1 / (1 - z) below, that is u(z) = sign(z) log(1 + |z|).
-
-    Without a bias, as its source has it: a confident prediction needs a logit of about V.
-    Source: Prieto et al. 2025, arXiv 2501.04697, section 4.
-    """
-
-    def link(self, z: Tensor) -> Tensor:
-        return z.relu().log1p() - (-z.clamp(max=0)).log1p()
-
-
 class SigSoftmax(Softmax):
     """u(z) = z + log sigma(z), that is F(z) = e^z sigma(z).
 
@@ -138,22 +90,6 @@ class SigSoftmax(Softmax):
         z.mul_(total.reciprocal()).mul_(s.neg_().add_(2))
         at_token = at(z, targets.token) + (torch.sigmoid(z_t) - 2)
         return (total.log() + top).squeeze(1) - z_t - F.logsigmoid(z_t), z, at_token[:, None]
-
-
-class Harmonic(Softmax):
-    """Harmonic loss on d_i = 1 - cos(h, w_i): p_i ~ d_i^-n, that is u(z) = -s log(1 - z / s).
-
-    Its logits are z = s cos(h, w) with s = g sqrt(C), and its exponent n is s: so the gain g sets the
-    exponent, and the slope at z = 0 is 1, as softmax's. Between vectors of length 1 the squared Euclidean
-    distance is 2 d, so n is half the exponent of the first source, who take sqrt(C) by default. A distance
-    counts as 1e-4 at least.
-    Sources: Baek et al. 2025, arXiv 2502.01628, of Euclidean distances; arXiv 2603.10225 of cosines.
-    """
-
-    cosine = reads_scale = True
-
-    def link(self, z: Tensor) -> Tensor:
-        return -self.scale * (1 - z / self.scale).clamp(min=1e-4).log()
 
 
 class GSSoftmaxF1(Softmax):

@@ -19,23 +19,12 @@ LICENCES = {
     "mazes": ("mit", "nanoHeads' mazes: MIT"),
     "demo": ("psf-2.0", "the help topics of CPython: PSF License 2.0"),
 }
-_HEAD = ("head", "head_args", "gain", "learn_gain", "tied", "bayesian")
-_BESIDE = ("auxiliary", "auxiliary_args")
-_SIZE = (
-    "trunk",
-    "trunk_args",
-    "tokenizer",
-    "vocab_size",
-    "block_size",
-    "n_layer",
-    "n_head",
-    "n_embd",
-    "dropout",
-)
+_HEAD = ("head", "head_args", "gain", "learn_gain", "tied", "bayesian", "trunk", "trunk_args")
+_SIZE = ("tokenizer", "vocab_size", "block_size", "n_layer", "n_head", "n_embd", "dropout")
 _RATES = ("learning_rate", "min_lr", "readout_lr", "warmup_steps", "weight_decay", "beta2", "grad_clip")
 # not the source, which may be a path of the user's
 _TRAINING = ("dataset", "seed", "optimizer", "batch_size", "max_steps", *_RATES, "labels", "dtype")
-SETTINGS = (*_HEAD, *_BESIDE, *_SIZE, *_TRAINING)
+SETTINGS = (*_HEAD, *_SIZE, *_TRAINING)
 
 
 def measured_row(digest: str) -> dict[str, Any] | None:

@@ -1,24 +1,27 @@
-"""Measures by their names: those of the core, and `measure.py` of a lab."""
+"""Measures by their names: those of the core, and MEASURE of a lab's measure.py."""
 
 import importlib
+from pathlib import Path
 
 from measures.measure import Measure
 from runtime.errors import UserError
-from runtime.places import labs_with
+from runtime.places import CODE
 
-CORE = {
-    "text": ("measures.text", "TextMeasure"),
-    "decoding": ("measures.decoding", "DecodingMeasure"),
-    "curve": ("measures.curve", "CurveMeasure"),
-}
+CORE = {"text": ("measures.text", "TextMeasure"), "curve": ("measures.curve", "CurveMeasure")}
+
+
+def of_labs() -> dict[str, Path]:
+    """The file of each lab's measure, by the name of its folder: labs/LAB or labs/LAB/NAME."""
+    return {path.parent.name: path for path in sorted(CODE.glob("labs/**/measure.py"))}
 
 
 def find_measure(name: str) -> Measure:
-    """UserError naming those that there are. A lab's is MEASURE of labs/NAME/measure.py."""
+    """UserError naming those that there are."""
     if name in CORE:
         module, cls = CORE[name]
         return getattr(importlib.import_module(module), cls)()
-    labs = labs_with("measure")
+    labs = of_labs()
     if name not in labs:
         raise UserError(f"measure = {name!r}: use one of {', '.join([*CORE, *labs])}")
-    return importlib.import_module(f"labs.{name}.measure").MEASURE
+    module = ".".join(labs[name].relative_to(CODE).with_suffix("").parts)
+    return importlib.import_module(module).MEASURE

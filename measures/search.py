@@ -323,10 +323,13 @@ def trial_settings(c: TableConfig, row: str) -> dict[str, Any]:
 
 
 def check_settings(c: TableConfig, trials: Iterable[Row], path: Path | None, remedy: str) -> None:
-    """UserError with the `remedy` for trials, which are in the file `path`, of other settings than c's."""
+    """UserError with the `remedy` for trials of c's rows, in the file `path`, of other settings than c's."""
+    rows = {words_of(row)[0] for row in c.rows}
     for trial in trials:
-        if differences := other_settings(
-            {"own_space": {}} | trial["settings"], trial_settings(c, trial["row"])
+        if trial["row"] in rows and (
+            differences := other_settings(
+                {"own_space": {}} | trial["settings"], trial_settings(c, trial["row"])
+            )
         ):
             raise UserError(f"{path} holds trials of other settings ({'; '.join(differences)}): {remedy}")
 

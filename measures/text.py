@@ -213,7 +213,7 @@ def columns_in(rows: list[Row]) -> tuple[Column, ...]:
 
 def explain(rows: list[Row], columns: tuple[Column, ...]) -> list[str]:
     """The lines under a table: its settings and what the columns are."""
-    s = Settings(**rows[0]["settings"])
+    s = Settings.of(rows[0])
     unknown: dict[str, Any] = {"tokenizer": "?", "complete": True}
     about = next((r["about"] for r in rows if "about" in r), unknown)
     complete = " (not the whole official split)" if about["complete"] is False else ""

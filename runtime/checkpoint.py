@@ -35,7 +35,6 @@ _HEAD = {"head": str, "head_args": dict, "bayesian": bool, "prior_sigma": float}
 # what earlier checkpoints do not say
 _TRUNK = {"trunk": str, "trunk_args": dict, "tied": bool, "gain": float, "learn_gain": bool}
 _TRUNK |= {"row": RowName, "overlay": RowName}
-_TRUNK |= {"auxiliary": str, "auxiliary_args": dict}
 _CONFIG = {"name": str, "tokenizer": str, "tokenizer_fingerprint": str, **_MODEL, **_HEAD}
 _RUN = {
     "dataset": str,
@@ -172,6 +171,8 @@ def _read_config(path: Path, run: bool, classifier: bool) -> dict[str, Any]:
     config = translated(read_json(path, _CONFIG | (_RUN if run else {}), _RUN | _TRUNK))
     if config["tokenizer"] == CLASSES and not classifier:
         raise UserError(f"{path} is a classifier's, no language model's")
+    if beside := config.get("auxiliary"):  # a loss that multi_token, token_order and mu_loss had
+        raise UserError(f"{path} has auxiliary = {beside!r}: commit b5008e1 reads it")
     check_row_name(config["name"])
     trunk_config(config)
     return config

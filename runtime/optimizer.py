@@ -126,17 +126,15 @@ def make_optimizer(
 
     "muon" orthogonalises the steps of all linear layers, in `dtype`. Its steps have the size of AdamW's, so
     both have the same learning rate. Embeddings and output projections stay with AdamW. Where `readout_lr` is
-    not 0 it is that of the token embedding and the output projection; the positions keep the trunk's, and the
-    maps of a `head_rank` are linear layers. "adam" and "sgd", with Nesterov's momentum betas[0], have weight
-    decay as L2, and none of the output projection.
+    not 0 it is that of the token embedding and the output projection; the positions keep the trunk's. "adam"
+    and "sgd", with Nesterov's momentum betas[0], have weight decay as L2, and none of the output projection.
     """
     coupled = name in ("adam", "sgd")
     kept = {id(p) for p in model.head.projection.with_prior()}
     linear = [m for m in model.modules() if isinstance(m, nn.Linear)] if name == "muon" else []
     fused = {id(m.c_attn) for m in model.trunk.modules() if isinstance(m, Attention)}
     elsewhere = {id(m.weight) for m in linear}
-    beside = model.auxiliary.readout() if model.auxiliary is not None else []
-    readout = {id(p) for p in (*model.head.projection.parameters(), model.trunk.embedding, *beside)}
+    readout = {id(p) for p in (*model.head.projection.parameters(), model.trunk.embedding)}
     groups: dict[tuple[bool, bool], list[Tensor]] = {}
     for p in model.parameters():
         if id(p) not in elsewhere:

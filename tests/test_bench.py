@@ -209,9 +209,9 @@ def test_gpu_on_a_cpu(tmp_path):
         (source / split).mkdir(parents=True)
         (source / split / "text.txt").write_text(synthetic_text(400, seed))
     command = [sys.executable, BENCH / "gpu.py", "--size=tiny", "--minutes=60", "--out", out]
-    prepared = REPO / "data/text/bpe300-gpu-dry-run"
+    prepared = REPO / "data/text/bpe550-gpu-dry-run"
     try:
-        done = subprocess.run([*command, f"--flags=--source={source} --tokenizer=bpe300"])
+        done = subprocess.run([*command, f"--flags=--source={source} --tokenizer=bpe550"])
     finally:
         shutil.rmtree(prepared, ignore_errors=True)
     codes = exit_codes(out)

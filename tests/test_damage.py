@@ -14,7 +14,6 @@ import pytest
 import torch
 
 import augment
-import data.grammar.prepare
 import data.text.prepare
 import data.wikitext103.prepare
 import eval_diversity
@@ -34,8 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = {
     **{"train": train.main, "augment": augment.main, "sample": sample.main, "eval": eval_diversity.main},
     **{"table": table.main, "report": report.main, "export": export.main},
-    **{"grammar": data.grammar.prepare.command, "text": data.text.prepare.command},
-    "wiki": data.wikitext103.prepare.command,
+    **{"text": data.text.prepare.command, "wiki": data.wikitext103.prepare.command},
 }
 SETTINGS = TINY | dict(block_size=64, batch_size=2, max_steps=3, eval_interval=1, dataset="demo")
 SIZE = " ".join(f"--{key}={value}" for key, value in SETTINGS.items())
@@ -43,11 +41,9 @@ TRAIN, RESUME = f"--name=x --out_dir=new {SIZE}", f"--name=run --out_dir=run {SI
 LABELS = f"{TRAIN} --head=sigmoid --labels=hard --teacher=run --candidates=3"
 SAMPLE = "run --device=cpu --length=2"
 EVAL = "run --device=cpu --texts=4 --prompt_tokens=6 --new_tokens=50 --words=4"
-KNOWN = EVAL.replace("run", "words")
 CURVE = "--measure=curve run --out=results/e"
 TEXT = "--tokenizer=bpe270 --source=novels --out=new"
-BPE, WORDS = "data/demo/bpe300", "data/grammar/words"
-GRAMMAR = "seed=1 train=2000 validation=600 test=600 themes=2 nouns=4 verbs=4 adjectives=3 adverbs=3"
+BPE = "data/demo/bpe300"
 
 
 def surroundings(patch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -61,7 +57,7 @@ def surroundings(patch: pytest.MonkeyPatch, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def whole(token_folder, tmp_path_factory) -> Path:
-    """All that the programs read: two runs, their token files, a label store, a row store, texts."""
+    """All that the programs read: a run, its token files, a label store, a row store, texts."""
     folder = tmp_path_factory.mktemp("whole")
     shutil.copytree(token_folder, folder / BPE)
     (folder / "novels").mkdir()
@@ -72,11 +68,8 @@ def whole(token_folder, tmp_path_factory) -> Path:
     (folder / "settings.py").write_text("max_steps = 1\n")
     with pytest.MonkeyPatch.context() as patch:
         surroundings(patch, folder)
-        data.grammar.prepare.corpus.prepare(folder / WORDS, "words", GRAMMAR)
-        for name, tokens in (("run", BPE), ("words", WORDS)):
-            own = dict(dataset="grammar", tokenizer="words") if name == "words" else {}
-            config = TrainConfig(**SETTINGS | own | dict(name=name, out_dir=name))
-            assert train_in_process(config, folder / tokens) == 0
+        config = TrainConfig(**SETTINGS | dict(name="run", out_dir="run"))
+        assert train_in_process(config, folder / BPE) == 0
         assert augment.main(LABELS.split()) == 0
         assert table.main(CURVE.split()) == 0
     return folder
@@ -129,7 +122,6 @@ FLAGS = {  # program and a good command of it -> flags that cannot be; each line
     ("table", "--rows=[\"'baseline'\"]"): "rows=[] rows=[7] seeds=['x'] seeds=[-1] jobs=0 overlay=nosuch",
     ("report", "run --device=cpu"): "prompts=0 new_tokens=99 data=novels out=novels",
     ("export", "run new"): "seed=-1 samples=0",
-    ("grammar", "--out=new"): f"source=train=x source=train=9 source=nouns={BIG} tokenizer=gpt2",
     ("text", TEXT): "tokenizer=gpt9 column=x source=nosuch out=prompts.txt",
     ("wiki", "--tokenizer=bpe270 --out=new --source=novels"): "source=nosuch lines=-1",
 }
@@ -200,7 +192,6 @@ FILES = [  # a file (a pattern), and a command that reads it
     ("train", LABELS, f"{BPE}/train.labels-*.json"),
     ("eval", EVAL, f"{BPE}/test.bin"),
     ("eval", EVAL, f"{BPE}/test.json"),
-    ("eval", KNOWN, f"{WORDS}/test.truth.npz"),
     ("table", CURVE, "results/e.jsonl"),
     ("report", "results/e run --device=cpu --prompts=1 --new_tokens=3 --out=new.html", "results/e.jsonl"),
     ("text", TEXT, "novels/a.txt"),

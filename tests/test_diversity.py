@@ -51,16 +51,6 @@ def test_self_bleu_sacre_is_sacrebleu_to_the_last_bit():
     assert len(set(values)) > 75
 
 
-def test_bleu_sacre_is_sacrebleu_to_the_last_bit():
-    values = []
-    for seed in range(150):
-        texts, references = ([" ".join(text) for text in random_texts(s)] for s in (seed, seed + 1000))
-        values.append(diversity.bleu_sacre(texts, references))
-        want = mean([sacrebleu.sentence_bleu(text, references).score for text in texts])
-        assert values[-1] == want, (seed, texts, references)
-    assert len(set(values)) > 50
-
-
 def test_self_bleu_sacre_tokenizes_as_sacrebleu():
     texts = [
         "The price, 1,000.50 dollars, rose.\n",
@@ -190,12 +180,8 @@ def test_zipf_coefficient_is_a_line_over_at_most_5000_ranks():
         (lambda: diversity.self_bleu_sacre([]), "0 text.*at least 2"),
         (lambda: diversity.self_bleu_sacre(["a b"]), "1 text.*at least 2"),
         (lambda: diversity.self_bleu_sacre("a b"), "string 'a b'.*list"),
-        (lambda: diversity.self_bleu_sacre(["", " \n"]), "all of them empty"),
+        (lambda: diversity.self_bleu_sacre(["", " \n"]), "not empty"),
         (lambda: diversity.self_bleu_sacre(["a b", ["a", "b"]]), "text 1 is a list.*raw string"),
-        (lambda: diversity.bleu_sacre(["a b"], []), "0 references"),
-        (lambda: diversity.bleu_sacre([], ["a b"]), "0 text.*at least one"),
-        (lambda: diversity.bleu_sacre(["", ""], ["a b"]), "2 texts, all of them empty"),
-        (lambda: diversity.bleu_sacre(["a b"], "a b"), "string 'a b'.*list"),
         (lambda: diversity.distinct_n([[], []]), "distinct-4 of 2 .*at least one token"),
         (lambda: diversity.seq_rep_n([list("abc"), []]), "longest of 3 tokens.*at least 4"),
         (lambda: diversity.seq_rep_n([]), "0 text"),

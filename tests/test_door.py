@@ -13,7 +13,7 @@ import model
 from runtime import places
 
 ROOT = Path(__file__).resolve().parents[1]
-NO_COMMANDS = ("__main__.py", "model.py")
+NO_COMMANDS = ("__main__.py", "conftest.py", "model.py")
 PROGRAMS = [
     *(path.name for path in sorted(ROOT.glob("*.py")) if path.name not in NO_COMMANDS),
     *(

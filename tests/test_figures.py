@@ -17,15 +17,12 @@ from measures.text import TextMeasure
 # ---- learning curves
 
 
-def entry(step: int, ppl: float, truth: bool) -> dict:
+def entry(step: int, ppl: float) -> dict:
     """An evaluation in a log."""
-    known = {"tv": ppl / 100, "mass_observed": 0.1, "true_observed": 0.2, "alternatives": 0.9}
-    known |= {"mass_invalid": 0.05}
-    known["alternatives_by_decade"] = [[0.1, 0.2], [0.2, 0.2], [0.1, 0.1], [0.02, 0.01], [0.0, 0.0]]
-    return {"step": step, "val_nll": math.log(ppl), "val_ppl_eps": ppl, **(known if truth else {})}
+    return {"step": step, "val_nll": math.log(ppl), "val_ppl_eps": ppl}
 
 
-def runs(truth: bool = False) -> list[dict]:
+def runs() -> list[dict]:
     """Two rows of two seeds, three evaluations each. Their names say nothing."""
     return [
         {
@@ -35,7 +32,7 @@ def runs(truth: bool = False) -> list[dict]:
             "seed": seed,
             "settings": {},
             "training": {"init_from": "", "head": row, "seed": seed},
-            "curve": [entry(step, 40.0 + 10 * seed + 100 / step, truth) for step in (10, 20, 30)],
+            "curve": [entry(step, 40.0 + 10 * seed + 100 / step) for step in (10, 20, 30)],
         }
         for row in ("baseline", "smooth_gpt")
         for seed in (1, 2)
@@ -55,20 +52,16 @@ def test_curves_are_grouped_by_row_and_step(tmp_path, monkeypatch):
     }
 
 
-@pytest.mark.parametrize("truth, ends", [(False, [""]), (True, ["", ".tv", ".mass", ".bias"])])
-def test_figures_of_curves(tmp_path, truth, ends):
-    """Of runs that trained from scratch; the same rows give the same files."""
+def test_the_figure_of_curves(tmp_path):
+    """Of runs that trained from scratch; the same rows give the same file."""
     tuned = [
         r | {"name": f"tuned{r['seed']}", "row": "tuned", "training": r["training"] | {"init_from": "out/a"}}
-        for r in runs(truth)[2:]
+        for r in runs()[2:]
     ]
-    made = CurveMeasure().draw(runs(truth) + tuned, tmp_path / "x.curves")
-    assert made == [tmp_path / f"x.curves{end}.png" for end in ends]
-    assert sorted(made) == sorted(tmp_path.iterdir())
-    if not truth:
-        before = made[0].read_bytes()
-        CurveMeasure().draw(runs(truth), tmp_path / "x.curves")
-        assert made[0].read_bytes() == before
+    (made,) = CurveMeasure().draw(runs() + tuned, tmp_path / "x.curves")
+    before = made.read_bytes()
+    assert [made] == [*tmp_path.iterdir()] == CurveMeasure().draw(runs(), tmp_path / "x.curves")
+    assert made.read_bytes() == before
 
 
 def test_what_has_no_curve_has_no_figure(tmp_path):
@@ -98,7 +91,9 @@ def test_a_part_has_one_quantity_from_start_to_end(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(curve, "multiples", lambda data, y: drawn.append(data))
     row = runs()[0] | {"settings": {"part": True}, "curve": curve.evaluations(tmp_path, True, True)}
-    assert [*dict(curve.learning({"a": [row]}))] == [""] and drawn[0]["a"][2] == pytest.approx([8])
+    monkeypatch.setattr(curve, "write", lambda fig, path: [path])
+    CurveMeasure().draw([row], tmp_path / "x")
+    assert drawn[0]["baseline"][2] == pytest.approx([8])
 
 
 def test_a_curve_is_measured_anew_when_its_run_went_on(trained, tmp_path):
@@ -120,41 +115,6 @@ def test_a_sparse_head_is_known_by_its_configuration(trained, tmp_path):
     session = CurveMeasure().open(CurveConfig([str(run)], part=True))
     for e in session.numbers(session.subjects[0])["curve"]:
         assert e["val_ppl"] == pytest.approx(e["val_ppl_eps"])
-
-
-def learnt_by_heart(windows: int) -> dict[str, list[dict]]:
-    """Groups of runs on a known language that read one of so many windows a step; a head's KL is inf."""
-    groups: dict[str, list[dict]] = {}
-    for r in runs(truth=True):
-        r["training"] |= {"train_tokens": 8 * windows + 1, "block_size": 8, "batch_size": 1}
-        for i, e in enumerate(r["curve"]):
-            measured = {"alternatives_q50": 0.9, "alternatives_q05": 0.5 * (2 - i), "mass_invalid": 0.1}
-            measured["kl_truth_model"] = math.inf if r["row"] == "smooth_gpt" else 1.0 + i
-            known = {"train_nll": 4.0 - i, "train_true_nll": 3.5}
-            e |= measured | known | {f"train_{k}": v for k, v in measured.items()}
-        groups.setdefault(r["row"], []).append(r)
-    return groups
-
-
-@pytest.mark.parametrize("windows, drawn", [(15, True), (16, False)])
-def test_memorisation_is_drawn_of_text_that_is_read_twice(windows, drawn):
-    made = dict(curve.learning(learnt_by_heart(windows)))
-    assert [*made] == ["", ".tv", ".mass", ".bias", *[".memorise"] * drawn]
-    for fig in made.values():
-        figures.pyplot().close(fig)
-
-
-def test_memorisation_shows_what_was_logged():
-    """The baseline's and the head's lines, over epochs; what is infinite is left out, 0 is at the bottom."""
-    fig = curve.memorisation(learnt_by_heart(5))
-    *measures, last = fig.axes
-    lines = [[line.get_xydata().tolist() for line in ax.lines] for ax in measures]
-    assert len(measures) == len(curve.MEASURES)
-    assert lines[0] == [[[2, 1], [4, 2], [6, 3]]] * 2 + [[]] * 2
-    quantiles = [[2, 1], [4, 0.5], [6, curve.SMALLEST]]
-    assert lines[2] == [quantiles] * 4
-    assert last.lines[0].get_xydata().tolist() == [[4, 1], [3, 2], [2, 3]]
-    figures.pyplot().close(fig)
 
 
 def test_numbers_on_a_log_axis_are_plain():

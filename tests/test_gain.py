@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from heads import HEADS, Targets, make_head, project
+from heads import Targets, make_head
 from runtime.checkpoint import load_model
 from tests.fixtures import log
 
@@ -20,25 +20,6 @@ def made(name: str, gain: float = 1.0, learn: bool = False, args: dict | None = 
 def rows(seed: int = 1) -> tuple[torch.Tensor, Targets]:
     g = torch.Generator().manual_seed(seed)
     return torch.randn(N, C, generator=g), Targets.single(torch.randint(V, (N,), generator=g))
-
-
-@pytest.mark.parametrize(
-    "name, learn", [(name, learn) for name in HEADS for learn in (False, True)[: 2 - HEADS[name].reads_scale]]
-)
-def test_the_gain_multiplies_the_products_before_the_bias(name, learn):
-    """In training and in scoring, also where the products are cosines."""
-    oh, (hidden, targets) = made(name, 2.5, learn), rows()
-    plain = made(name)
-    weights = plain.projection.draw()
-    bias = weights.bias if weights.bias is not None else 0.0
-    logits = 2.5 * (project(hidden, weights, plain.head) - bias) + bias
-    plain.head.scale *= 2.5
-    want = plain.head.loss(logits, targets).sum()
-    loss, _ = oh.loss(hidden, targets)
-    torch.testing.assert_close(loss, want, rtol=1e-4, atol=1e-4)
-    with torch.no_grad():
-        log_p = oh.log_probs(hidden, oh.draws(1, 0))
-        torch.testing.assert_close(log_p, plain.head.log_probs(logits), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["softmax", "sigmoid", "am_softmax", "taylor", "entmax15"])

@@ -1,20 +1,150 @@
-"""What holds for every head in HEADS, then what holds for some."""
+"""The heads of the core: the contract of tests/head_contract.py, and what holds for some of them."""
 
 import math
 from collections.abc import Callable
 from itertools import permutations, product
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
-from heads import HEADS, Entmax, Head, OutputHead, Projection, Targets, chunked_loss, make_head, project
+from heads import HEADS, Head, OutputHead, Projection, Targets, chunked_loss, make_head, project
 from heads.output import sizes
+from tests.head_contract import *  # noqa: F403
+from tests.head_contract import (
+    C,
+    V,
+    check_learned,
+    dense,
+    each,
+    gradients,
+    learned,
+    link,
+    objective,
+    of,
+    onehot,
+    output_head,
+    random_targets,
+)
 
-V, C, K = 31, 7, 4  # odd on purpose; the embedding has 64 rows
-# every head as it is by default, and with arguments that take its other branches
-VARIANTS = [(name, {}) for name in HEADS] + [
+# -----------------------------------------------------------------------------
+# The formulas
+
+
+def smoothing(log_p, y, z, eps=0.05):
+    t = onehot(y, z)
+    return -((t * (1 - eps) + (1 - t) * eps / (z.shape[1] - 1)) * log_p).sum(1)
+
+
+def sigmoid(z, y, pos_weight=1.0, sum_weight=0.0):
+    w = torch.tensor(pos_weight, dtype=z.dtype)
+    each = F.binary_cross_entropy_with_logits(z, dense(y, z), reduction="none", pos_weight=w)
+    log_p = F.logsigmoid(z).log_softmax(1)
+    return each.sum(1) + sum_weight * (z.sigmoid().sum(1) - 1) ** 2, log_p
+
+
+def log_polynomial(z, n=2):
+    return sum(z**i / math.factorial(i) for i in range(n + 1)).log()
+
+
+def taylor_inf(z, y, n=2, published=False):
+    loss, log_p = link(log_polynomial)(z, y, n=n)
+    gradient = log_p.exp() - onehot(y, z)
+    if not published:  # turned where the polynomial falls
+        gradient = gradient * sum(z**i / math.factorial(i) for i in range(n)).sign()
+    return loss.detach() + (gradient.detach() * (z - z.detach())).sum(1), log_p
+
+
+def margin(u):
+    """In the loss the true logit is m lower."""
+
+    def formula(z, y, m=0.6, **args):
+        loss, _ = link(u)(z - m * onehot(y, z), y, **args)
+        return loss, u(z, **args).log_softmax(1)
+
+    return formula
+
+
+def sparse_softmax(z, y, top_k=50, top_p=0.0):
+    ordered = z.sort(1, descending=True).values
+    p = ordered.softmax(1)
+    count = (p.cumsum(1) - p < top_p).sum(1) if top_p else torch.full((len(z),), min(top_k, z.shape[1]))
+    top = z >= ordered.gather(1, count[:, None] - 1)  # with what ties with the last
+    cut = z.masked_fill(~top, -math.inf)
+    return cut.logsumexp(1) - of(z, y), cut.log_softmax(1)
+
+
+def entmax(z, y, alpha=1.25):
+    """The threshold by bisection. The gradient of max_p p z + H(p) is that at the best p."""
+    with torch.no_grad():
+        x = (alpha - 1) * (z - z.amax(1, keepdim=True))
+        low, high = torch.full_like(x[:, :1], -1), torch.zeros_like(x[:, :1])
+        for _ in range(55):
+            middle = (low + high) / 2
+            below = ((x - middle).clamp(min=0) ** (1 / (alpha - 1))).sum(1, keepdim=True) > 1
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        p = (x - low).clamp(min=0) ** (1 / (alpha - 1))
+        entropy = (1 - (p**alpha).sum(1)) / (alpha * (alpha - 1))
+    return (p * z).sum(1) + entropy - of(z, y), p.log()
+
+
+def perturb_max(z, y, noise="normal"):
+    """P[argmax_j (z_j + eps_j) = i]: the integral of F'(x - z_i) prod_{j != i} F(x - z_j) over x."""
+    if noise == "gumbel":
+        return link(lambda z: z)(z, y)
+    losses, rows = [], []
+    for row, t in zip(z - z.amax(1, keepdim=True), y.token):
+        if noise == "normal":
+            x, step = torch.arange(-12, 9, 1 / 8, dtype=z.dtype)[:, None], -math.log(8)
+            log_F = torch.special.log_ndtr(x - row)
+            log_f = lambda row: step - ((x - row) ** 2 + math.log(2 * math.pi)) / 2
+        else:  # with s = e^-x: the integral of q_i prod_{j != i} (1 - s q_j) from 0 to 1, but for its tail
+            nodes, weights = (torch.from_numpy(a)[:, None] for a in np.polynomial.legendre.leggauss(40))
+            end = (40 / row.detach().exp().sum()).clamp(max=1)
+            log_F = (-end * (1 + nodes) / 2 * row.exp()).log1p()
+            log_f = lambda row: row + (end / 2 * weights).log()
+        product = log_F.sum(1, keepdim=True)
+        losses.append(-(product[:, 0] - log_F[:, t] + log_f(row[t])[:, 0]).logsumexp(0))
+        with torch.no_grad():
+            rows.append((product - log_F + log_f(row)).logsumexp(0))
+    return torch.stack(losses), torch.stack(rows)
+
+
+def soft_targets(log_p, y, z):
+    labels = dense(y, z)
+    return -(labels / labels.sum(1, keepdim=True) * log_p).sum(1)
+
+
+def stop_gradient(z, y, of="softmax"):
+    _, log_p = FORMULAS[of](z, y)
+    return ((log_p.exp().detach() - onehot(y, z)) * z).sum(1), log_p
+
+
+FORMULAS = {
+    "softmax": link(lambda z: z),
+    "softmax_bias": link(lambda z: z),
+    "label_smoothing": objective(smoothing),
+    "sigmoid": sigmoid,
+    "gs_softmax_f1": link(lambda z, alpha=1.0: F.logsigmoid(z)),
+    "gs_softmax_f2": link(lambda z, alpha=1.0: torch.where(z < 0, z, z.clamp(min=0).log1p())),
+    "sigsoftmax": link(lambda z: z + F.logsigmoid(z)),
+    "taylor": link(log_polynomial),
+    "taylor_inf": taylor_inf,
+    "sm_softmax": margin(lambda z: z),
+    "sm_taylor": margin(log_polynomial),
+    "am_softmax": margin(lambda z: z),
+    "sparse_softmax": sparse_softmax,
+    "sparsemax": lambda z, y: entmax(z, y, 2.0),
+    "entmax15": lambda z, y: entmax(z, y, 1.5),
+    "entmax": entmax,
+    "perturb_max": perturb_max,
+    "smooth_accuracy": objective(lambda log_p, y, z: -of(log_p.exp(), y)),
+    "soft_targets": objective(soft_targets),
+    "stop_gradient": stop_gradient,
+}
+VARIANTS = [
     ("label_smoothing", {"eps": 0.3}),
     ("gs_softmax_f1", {"alpha": 7.0}),
     ("gs_softmax_f2", {"alpha": 0.1}),
@@ -34,117 +164,38 @@ VARIANTS = [(name, {}) for name in HEADS] + [
     ("entmax", {"alpha": 1.9}),
     ("perturb_max", {"noise": "gumbel"}),
     ("perturb_max", {"noise": "exponential"}),
-    ("confidence_penalty", {"beta": 0.5}),
-    ("softcap", {"cap": 12.0}),
-    ("sigmoid_cap", {"cap": 30.0, "shift": 0.0}),
-    ("power_loss", {"alpha": 0.2}),
-    ("z_loss", {"alpha": 0.1}),
-    ("unlikelihood", {"alpha": 0.3}),
     ("stop_gradient", {"of": "entmax15"}),
     ("stop_gradient", {"of": "am_softmax"}),
 ]
-
-
-def ids(variants: list[tuple[str, dict]]) -> list[str]:
-    return [name + "".join(f",{k}={v}" for k, v in args.items()) for name, args in variants]
-
-
-heads = pytest.mark.parametrize("name, args", VARIANTS, ids=ids(VARIANTS))
-
-
-# their gradient is by definition not that of the loss they report, but p - onehot
-OWN_GRADIENT = ("taylor_inf", "stop_gradient")
-# the minimum of their loss is by design not the data's distribution
-NOT_PROPER = (
-    "label_smoothing",
-    "sm_softmax",
-    "sm_taylor",
-    "am_softmax",
-    "confidence_penalty",
-    "smooth_accuracy",
-    "power_loss",
+WEIGHTED = tuple(
+    f"sigmoid,{w}" for w in ("pos_weight=20.0", "sum_weight=2.0", "pos_weight=3.0,sum_weight=0.5")
 )
+NOT_PROPER = ("label_smoothing", "sm_softmax", "sm_taylor", "am_softmax", "smooth_accuracy", *WEIGHTED)
+pytest_generate_tests = each(FORMULAS, VARIANTS, NOT_PROPER, own_gradient=("taylor_inf", "stop_gradient"))
 
 
-def random_targets(n: int, vocab: int = V, seed: int = 0, name: str = "") -> Targets:
-    """Soft multi-label targets: distinct ids in a row, some of them padding; tokens to avoid for the head
-    that takes those."""
-    g = torch.Generator().manual_seed(seed)
-    ids = (
-        torch.stack([torch.randperm(vocab, generator=g)[:K] for _ in range(n)])
-        if n
-        else torch.empty(0, K, dtype=torch.long)
-    )
-    values = torch.rand(n, K, generator=g)
-    values[:, 0] = 1
-    drop = torch.rand(n, K, generator=g) < 0.3
-    drop[:, 0] = False
-    if name == "unlikelihood":
-        values[:, 1:] = -1
-    return Targets(ids.masked_fill(drop, -1), values.masked_fill(drop, 0))
+def test_every_head_has_a_formula():
+    assert FORMULAS.keys() == HEADS.keys()
 
 
-def output_head(
-    name: str, args: dict, bayesian: bool = False, seed: int = 0, dtype=torch.float32
-) -> OutputHead:
-    torch.manual_seed(seed)
-    return make_head(name, V, nn.Parameter(torch.randn(64, C)), args, bayesian).to(dtype)
+def test_a_slow_head_is_right_and_a_wrong_one_is_not():
+    """Of the contract's own test: a head whose logits grow to V / 2, and one scored by another link."""
 
+    class Asinh(HEADS["softmax"]):
+        def link(self, z):
+            return z.asinh()
 
-def gradients(hidden: torch.Tensor, oh: OutputHead) -> list[torch.Tensor]:
-    """Those of the hidden states and of all parameters; 0 for what a loss does not touch."""
-    return [hidden.grad, *(torch.zeros_like(p) if p.grad is None else p.grad for p in oh.parameters())]
+    class Wrong(Asinh):
+        def log_probs(self, z):
+            return F.log_softmax(z / 2, -1)
+
+    check_learned(learned(Asinh(V)))
+    with pytest.raises(AssertionError):
+        check_learned(learned(Wrong(V)))
 
 
 # -----------------------------------------------------------------------------
-# Every head
-
-
-@heads
-def test_gradcheck(name, args):
-    head, targets = HEADS[name](V, **args).double(), random_targets(3, name=name)
-    z = 3 * torch.randn(3, V, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    z.requires_grad_()
-    if name not in OWN_GRADIENT:
-        assert torch.autograd.gradcheck(lambda z: head.loss(z, targets), (z,))
-        return
-    head.loss(z, targets).sum().backward()
-    intended = head.log_probs(z).exp() - F.one_hot(targets.token, V)
-    if name == "taylor_inf":  # turned where the polynomial falls
-        falls = sum(z**i / math.factorial(i) for i in range(head.n)) < 0
-        intended = intended * torch.where(falls & (not args.get("published")), -1, 1)
-    torch.testing.assert_close(z.grad, intended)
-    assert not torch.autograd.gradcheck(lambda z: head.loss(z, targets), (z,), raise_exception=False)
-
-
-@heads
-def test_log_probs_sum_to_one(name, args):
-    z = 5 * torch.randn(50, V)
-    assert torch.allclose(HEADS[name](V, **args).log_probs(z).exp().sum(1), torch.ones(50), atol=1e-5)
-
-
-@heads
-@pytest.mark.parametrize("chunk, bayesian", [(3, False), (1000, True)], ids=["point", "bayesian"])
-def test_chunked_equals_unchunked(name, args, chunk, bayesian):
-    """Value and every gradient, in float64, rows not a multiple of the chunk."""
-    n, grads, values = 10, [], []
-    targets = random_targets(n, name=name)
-    for in_chunks in (True, False):
-        oh = output_head(name, args, bayesian, dtype=torch.float64)
-        hidden = torch.randn(
-            n, C, dtype=torch.float64, generator=torch.Generator().manual_seed(3)
-        ).requires_grad_()
-        weights = oh.projection.draw(torch.Generator().manual_seed(4))
-        if in_chunks:
-            loss = chunked_loss(hidden, weights, oh.head, targets, chunk)
-        else:
-            loss = oh.head.loss(project(hidden, weights, oh.head), targets).sum()
-        (loss * 0.7).backward()
-        values.append(loss.item())
-        grads.append(gradients(hidden, oh))
-    assert values[0] == pytest.approx(values[1], rel=1e-12)
-    for a, b in zip(*grads):
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+# The loss in chunks
 
 
 @pytest.mark.parametrize("name", ["softmax", "z_loss"], ids=["closed form", "autograd"])
@@ -172,31 +223,11 @@ def test_no_grad_computes_no_gradient(monkeypatch):
         assert torch.equal(chunked_loss(hidden, oh.projection.draw(), oh.head, targets), want)
 
 
-CLOSED_FORMS = [(name, args) for name, args in VARIANTS if HEADS[name].gradient]
-
-
-@pytest.mark.parametrize("scale, shift", [(2, 0), (30, 0), (3, -500), (3, 500), (1e4, 0), (0, 0)])
-@pytest.mark.parametrize("name, args", CLOSED_FORMS, ids=ids(CLOSED_FORMS))
-def test_a_closed_form_is_the_loss(name, args, scale, shift):
-    """Value and gradient, for ordinary logits and where the short way's sums would vanish."""
-    head, targets = HEADS[name](V, **args), random_targets(9, name=name)
-    z = scale * torch.randn(9, V, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) + shift
-    x = z.clone().requires_grad_()
-    loss = head.loss(x, targets)
-    (grad,) = torch.autograd.grad(loss.sum(), x)
-    ours, gradient, at_ids = head.gradient(z, targets)
-    for k in reversed(range(at_ids.shape[1])):
-        rows = (targets.ids[:, k] >= 0).nonzero()[:, 0]
-        gradient[rows, targets.ids[rows, k]] = at_ids[rows, k]
-    torch.testing.assert_close(ours, loss.detach(), rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(gradient, grad, rtol=1e-8, atol=1e-10)
-
-
 def test_heads_of_the_speed_table_have_a_closed_form():
     """Without one the loss is right, too, and half as fast on a CPU: these heads are README's speed."""
     table = {"softmax", "label_smoothing", "sigmoid", "gs_softmax_f1", "gs_softmax_f2", "sigsoftmax"}
     slowest = {"taylor", "sparsemax", "entmax15", "entmax", "perturb_max"}
-    assert {name for name, _ in CLOSED_FORMS} >= table | slowest | {"sm_softmax", "am_softmax"}
+    assert all(HEADS[name].gradient for name in table | slowest | {"sm_softmax", "am_softmax"})
 
 
 @pytest.mark.parametrize("name", ["softmax", "sigmoid"])
@@ -233,7 +264,7 @@ def test_a_subclass_does_not_inherit_anothers_closed_form():
     torch.testing.assert_close(*(torch.autograd.grad(loss, hidden)[0] for loss in (ours, want)))
 
 
-@pytest.mark.parametrize("name", ["softmax", "z_loss"], ids=["closed form", "autograd"])
+@pytest.mark.parametrize("name", ["softmax", "smooth_accuracy"], ids=["closed form", "autograd"])
 def test_any_number_of_threads_gives_the_same_bits(name):
     """Chunks belong to threads, but the sums and their order do not depend on which thread was first."""
     vocab, n, results = 20_000, 300, []
@@ -262,64 +293,6 @@ def test_no_rows_no_loss_no_gradient():
     assert loss == 0 and hidden.grad.shape == (0, C) and not any(p.grad.any() for p in oh.parameters())
 
 
-@heads
-@pytest.mark.parametrize("scale", [1e4, -1e4, 0.0])
-def test_extreme_logits_stay_finite(name, args, scale):
-    """At scale 0 all tokens tie."""
-    head, targets = HEADS[name](V, **args), random_targets(8, name=name)
-    z = torch.zeros(8, V)
-    z[torch.arange(8), torch.arange(8)] = scale
-    z.requires_grad_()
-    loss = head.loss(z, targets)
-    loss.sum().backward()
-    assert loss.isfinite().all() and z.grad.isfinite().all()
-    lp = head.log_probs(z.detach())
-    assert not lp.isnan().any() and torch.allclose(lp.exp().sum(1), torch.ones(8), atol=1e-5)
-    assert head.sparse or lp.isfinite().all()
-    assert scale or torch.allclose(lp, torch.tensor(-math.log(V)), atol=1e-5)
-    if isinstance(head, Entmax) and scale > 0:
-        assert (lp == -math.inf).sum() == 8 * (V - 1)
-
-
-@heads
-def test_padded_vocabulary_has_no_probability(name, args):
-    """Rows of the embedding beyond V change neither loss nor probabilities, and get no gradient."""
-    oh, targets, hidden = output_head(name, args), random_targets(6, name=name), torch.randn(6, C)
-    scores = lambda: (oh.log_probs(hidden, oh.draws(1, 0)), oh.loss(hidden, targets)[0])
-    before = scores()
-    with torch.no_grad():
-        oh.projection.weight[V:] += 100
-    log_p, loss = scores()
-    assert log_p.shape == (6, V) and torch.equal(before[0], log_p) and torch.equal(before[1], loss)
-    loss.backward()
-    assert oh.projection.weight.grad[:V].abs().sum() > 0 and not oh.projection.weight.grad[V:].any()
-
-
-@heads
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_low_precision_is_as_good_as_plain_pytorch(name, args, dtype):
-    """Chunked under autocast against float32: at most plain PyTorch's own error at that dtype, plus a tenth
-    of it and 1e-3 (relative); twice it where small distances make either error a matter of chance."""
-    torch.manual_seed(5)
-    hidden, weight, targets = torch.randn(64, C), torch.randn(64, C), random_targets(64, name=name)
-
-    def run(mode):
-        oh = make_head(name, V, nn.Parameter(weight.clone()), args)
-        h = hidden.clone().requires_grad_()
-        with torch.autocast("cpu", dtype, enabled=mode != "float32"):
-            if mode == "chunked":
-                loss = chunked_loss(h, oh.projection.draw(), oh.head, targets, 16)
-            else:
-                loss = oh.head.loss(project(h, oh.projection.draw(), oh.head), targets).sum()
-        loss.backward()
-        return [loss.detach(), *gradients(h, oh)]
-
-    exact, plain, ours = run("float32"), run("plain"), run("chunked")
-    times = 2 if name == "harmonic" else 1.1
-    for e, p, o in zip(exact, plain, ours):
-        assert (o - e).norm() <= times * (p - e).norm() + 1e-3 * e.norm()
-
-
 def test_one_thread_adds_up_low_precision_products_in_float32():
     """Chunks and slices of one thread share one buffer of products: the weight's gradient is that of the same
     chunks in two threads, to the last bit."""
@@ -342,289 +315,27 @@ def test_one_thread_adds_up_low_precision_products_in_float32():
     assert all(torch.equal(*pair) for pair in zip(*results))
 
 
-@heads
-def test_float32_is_enough_for_a_real_vocabulary(name, args):
-    """At V = 50,257 float32's loss, gradient and distribution are those of float64."""
-    vocab, n = 50257, 3
-    head, targets = HEADS[name](vocab, **args), random_targets(n, vocab, name=name)
-    z, out = 2 * torch.randn(n, vocab, generator=torch.Generator().manual_seed(2)), []
-    for dtype in (torch.float32, torch.float64):
-        head, x = head.to(dtype), z.to(dtype, copy=True).requires_grad_()
-        loss = head.loss(x, Targets(targets.ids, targets.values.to(dtype)))
-        loss.sum().backward()
-        out.append([t.double() for t in (loss.detach(), x.grad, head.log_probs(x.detach()).exp())])
-    (loss, grad, p), (loss64, grad64, p64) = out
-    assert torch.allclose(loss, loss64, rtol=1e-5, atol=1e-5)
-    assert ((grad - grad64).norm(dim=1) <= 3e-4 * grad64.norm(dim=1)).all() and (
-        (p - p64).abs().sum(1) < 1e-4
-    ).all()
+def test_autocast_lowers_the_projection_alone():
+    """A head's own matrix products stay in float32 in loss and in log_probs."""
+    seen = []
 
+    class Mixing(Head):
+        def log_probs(self, z):
+            seen.append((z @ torch.eye(V)).dtype)
+            return z.log_softmax(1)
 
-@heads
-def test_bf16_hidden_states_and_weights(name, args):
-    """Of small integers, whose products bf16 holds exactly: so the rest has to be as good as in float32."""
-    g = torch.Generator().manual_seed(8)
-    hidden = torch.randint(-2, 3, (40, C), generator=g).float()
-    oh = output_head(name, args)
-    oh.projection.weight.data = torch.randint(-2, 3, (64, C), generator=g).float() / 2
-    targets, results = random_targets(40, name=name), []
-    for dtype in (torch.float32, torch.bfloat16):
-        oh.zero_grad()
-        h = hidden.to(dtype, copy=True).requires_grad_()
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-            loss, count = oh.loss(h, targets)
-            lp = oh.log_probs(h.detach(), oh.draws(1, 0, dtype))
-        loss.backward()
-        assert loss.dtype == lp.dtype == torch.float32 and h.grad.dtype == dtype and count == 40
-        results.append((loss.detach(), lp.exp(), h.grad.float(), oh.projection.weight.grad))
-    (loss, p, *grads), (low_loss, low_p, *low_grads) = results
-    # what is rounded: the gradients of logits and hidden states and, for cosines, the vectors of length 1
-    exact = 2e-2 if oh.head.cosine else 1e-5
-    torch.testing.assert_close(low_loss, loss, rtol=exact, atol=0)
-    torch.testing.assert_close(low_p, p, rtol=10 * exact, atol=exact)
-    for grad, low in zip(grads, low_grads):
-        assert grad.norm() > 0 and (low - grad).norm() <= 2e-2 * grad.norm()
+        def loss(self, z, targets):
+            return -self.log_probs(z).gather(1, targets.ids[:, :1])[:, 0]
 
-
-@heads
-def test_sampling_frequencies_match_log_probs(name, args):
-    """Chi-square of 5,000 texts of one token, by `generate`; the threshold is the 1 - 1e-6 quantile at 30
-    degrees of freedom."""
-    from evaluation.sampling import generate
-    from model import GPT, GPTConfig, LanguageModel
-
-    torch.manual_seed(6)
-    trunk = GPT(GPTConfig(V, 4, 1, 1, 8))
-    trunk.wte.weight.data.normal_(std=0.5)
-    model = LanguageModel(trunk, make_head(name, V, trunk.wte.weight, args)).eval()
-    draws, n = model.head.draws(1, 0), 5000
-    prompt = torch.ones(n, 1, dtype=torch.long)
-    ((token, hidden),) = generate(model, prompt, 1, draws, generator=torch.Generator().manual_seed(7))
-    with torch.no_grad():
-        p = model.head.log_probs(hidden[:1], draws).exp()[0].double()
-    assert p.max() > 1.5 / V  # not flat
-    drawn = token.bincount(minlength=V)
-    assert not drawn[p == 0].any()
-    drawn, p = drawn[p > 0], p[p > 0]
-    assert ((drawn - n * p).square() / (n * p)).sum() < 82
-
-
-DATA = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)  # how often the tokens 0, 1 and 2 come
-
-
-def learned(head: Head) -> torch.Tensor:
-    """p (V,) where free logits come to rest under the gradient of DATA's mean loss.
-
-    Rprop uses the gradient's signs alone and lengthens its steps while they stay. So the result is what a
-    head is trained towards; how fast it would get there, a matter of its slope, plays no part.
-    """
-    head = head.double()
-    z = torch.full((1, V), head.bias or 0.0, dtype=torch.float64, requires_grad=True)
-    opt = torch.optim.Rprop([z], lr=0.1, step_sizes=(1e-12, 100.0))
-    for _ in range(150):
-        opt.zero_grad()
-        (DATA @ head.loss(z.expand(3, V), Targets.single(torch.arange(3)))).backward()
-        opt.step()
-    return head.log_probs(z.detach()).exp()[0]
-
-
-@heads
-def test_the_true_token_alone_is_learned(name, args):
-    """Training the logits ends at the data's distribution: a head whose loss and log_probs disagreed would
-    have another."""
-    check_learned(name, args, learned(HEADS[name](V, **args)))
-
-
-class Asinh(HEADS["softmax"]):
-    """A correct head that is slow: its logits have to grow to V / 2 and more."""
-
-    def link(self, z):
-        return z.asinh()
-
-
-class AsinhWrong(Asinh):
-    """Scored by another link than it is trained with."""
-
-    def log_probs(self, z):
-        return F.log_softmax(z / 2, -1)
-
-
-def test_a_slow_head_is_right_and_a_wrong_one_is_not():
-    check_learned("asinh", {}, learned(Asinh(V)))
-    with pytest.raises(AssertionError):
-        check_learned("asinh", {}, learned(AsinhWrong(V)))
-
-
-def check_learned(name: str, args: dict, p: torch.Tensor) -> None:
-    if args.get("published"):  # ill-posed, as its docstring says
-        assert p[0] < 0.1
-        return
-    assert p.argmax() == 0
-    if name == "smooth_accuracy":  # its minimum is the most probable token alone
-        assert p[0] > 0.95
-    else:
-        assert p[0] > p[1] > p[2] > p[3:].max()
-    if name not in NOT_PROPER and not (name == "sigmoid" and args):
-        torch.testing.assert_close(p[:3], DATA, atol=0.01, rtol=0)
+    oh = OutputHead(Mixing(V), Projection(nn.Parameter(torch.randn(64, C)), V, None))
+    with torch.autocast("cpu", torch.bfloat16):
+        oh.loss(torch.randn(4, C, requires_grad=True), random_targets(4))[0].backward()
+        oh.log_probs(torch.randn(4, C), oh.draws(1, 0))
+    assert seen == [torch.float32] * 2
 
 
 # -----------------------------------------------------------------------------
 # Known closed forms and libraries
-
-
-def dense(targets: Targets) -> torch.Tensor:
-    """The sparse labels as (N, V); values below 0, the tokens to avoid, as they are."""
-    y = torch.zeros(len(targets.ids), V + 1, dtype=torch.float64)
-    ids = targets.ids.where(targets.ids >= 0, torch.tensor(V))  # column V takes the padding
-    return y.scatter(1, ids, targets.values.double())[:, :V]
-
-
-def normalised(f: torch.Tensor) -> torch.Tensor:
-    return f / f.sum(1, keepdim=True)
-
-
-def polynomial(z: torch.Tensor, n: int) -> torch.Tensor:
-    """f_n(s z) with the scale that the Taylor heads start with."""
-    return sum(z**i / math.factorial(i) for i in range(n + 1))
-
-
-def perturbed(z: torch.Tensor, noise: str) -> torch.Tensor:
-    """P[argmax_j (z_j + eps_j) = i] (N, V): the integral of F'(y - z_i) prod_{j != i} F(y - z_j), by
-    Simpson's rule."""
-    if noise == "gumbel":
-        return z.softmax(1)
-    if noise == "normal":
-        F_, density = torch.special.ndtr, lambda x: (-x.square() / 2).exp() / math.sqrt(2 * math.pi)
-        y = torch.linspace(-12, 12, 1201, dtype=z.dtype)
-    else:
-        F_, density = lambda x: -torch.expm1(-x), lambda x: (-x).exp()
-        y = torch.linspace(0, 40, 4001, dtype=z.dtype)
-    weights = torch.ones_like(y)
-    weights[1:-1:2], weights[2:-1:2] = 4, 2
-    weights *= (y[1] - y[0]) / 3
-    rows = []
-    for row in z - z.amax(1, keepdim=True):  # exponential noise is positive: y begins at the largest
-        each = F_(y[:, None] - row)
-        before, after = (
-            F.pad(x[:, :-1], (1, 0), value=1.0).cumprod(1) for x in (each, each.flip(1))
-        )  # the product of the others, without a division by 0
-        rows.append(weights @ (density(y[:, None] - row) * before * after.flip(1)))
-    return torch.stack(rows)
-
-
-def library_entmax(z: torch.Tensor, t: torch.Tensor, alpha: float) -> tuple[torch.Tensor, torch.Tensor]:
-    import entmax
-
-    return entmax.entmax_bisect_loss(z, t, alpha, 100), entmax.entmax_bisect(z, alpha, n_iter=100)
-
-
-def plain(name: str, args: dict, z: torch.Tensor, targets: Targets) -> tuple[torch.Tensor, torch.Tensor]:
-    """(loss (N,), p (N, V)) of a head at logits z (N, V), as its paper writes it, in plain PyTorch and
-    float64."""
-    t, onehot = targets.token, F.one_hot(targets.token, V).double()
-
-    def nll(p: torch.Tensor) -> torch.Tensor:
-        return -p.gather(1, t[:, None])[:, 0].log()
-
-    softmax = torch.softmax(z, 1)
-    categorical = torch.distributions.Categorical(probs=softmax)
-    if name in ("softmax", "softmax_bias"):  # the bias is the projection's
-        p = softmax
-        return nll(p), p
-    if name == "label_smoothing":
-        eps = args.get("eps", 0.05)
-        y = (1 - eps) * onehot + eps / (V - 1) * (1 - onehot)
-        return -(y * z.log_softmax(1)).sum(1), softmax
-    if name == "sigmoid":
-        w, y = torch.tensor(args.get("pos_weight", 1.0)), dense(targets)
-        bce = F.binary_cross_entropy_with_logits(z, y, reduction="none", pos_weight=w).sum(1)
-        excess = z.sigmoid().sum(1) - 1
-        return bce + args.get("sum_weight", 0.0) * excess**2, normalised(z.sigmoid())
-    links = {
-        "gs_softmax_f1": lambda: z.sigmoid(),
-        "gs_softmax_f2": lambda: torch.where(z < 0, z.exp(), 1 + z),
-        "sigsoftmax": lambda: z.exp() * z.sigmoid(),
-        "sigmoid_cap": lambda: (
-            args.get("cap", 23.0) * torch.sigmoid((z + args.get("shift", 5.0)) / 7.5)
-        ).exp(),
-        "stablemax": lambda: torch.where(z < 0, 1 / (1 - z), 1 + z),
-        "harmonic": lambda: (1 - z / 30).clamp(min=1e-4) ** -30.0,  # of cosines z / 30
-        "taylor": lambda: polynomial(z, args.get("n", 2)),
-        "taylor_inf": lambda: polynomial(z, args.get("n", 2)),
-    }
-    if name in links:
-        p = normalised(links[name]())
-        return nll(p), p
-    if name in ("sm_softmax", "am_softmax"):  # of any logits; that they are cosines is the projection's
-        lowered = z - args.get("m", 0.6) * onehot
-        return nll(lowered.softmax(1)), softmax
-    if name == "sm_taylor":
-        n, m = args.get("n", 2), args.get("m", 0.6)
-        lowered = z - m * onehot
-        return nll(normalised(polynomial(lowered, n))), normalised(polynomial(z, n))
-    if name == "sparse_softmax":
-        ordered, order = softmax.sort(1, descending=True)
-        first = torch.arange(V) < args.get("top_k", 50)
-        if "top_p" in args:
-            first = ordered.cumsum(1) - ordered < args["top_p"]
-        top = torch.zeros(z.shape, dtype=torch.bool).scatter(1, order, first.expand(z.shape))
-        return (z.exp() * top).sum(1).log() - (z * onehot).sum(1), normalised(softmax * top)
-    if name in ("sparsemax", "entmax15", "entmax"):
-        alpha = {"sparsemax": 2.0, "entmax15": 1.5}.get(name) or args.get("alpha", 1.25)
-        return library_entmax(z, t, alpha)
-    if name == "perturb_max":
-        p = perturbed(z, args.get("noise", "normal"))
-        return nll(p), p
-    if name == "softcap":
-        cap = args.get("cap", 30.0)
-        p = (cap * torch.tanh(z / cap)).softmax(1)
-        return nll(p), p
-    if name == "z_loss":
-        return nll(softmax) + args.get("alpha", 1e-4) * z.exp().sum(1).log() ** 2, softmax
-    if name == "soft_targets":
-        return -(normalised(dense(targets)) * softmax.log()).sum(1), softmax
-    if name == "confidence_penalty":
-        return -categorical.log_prob(t) - args.get("beta", 0.1) * categorical.entropy(), softmax
-    if name == "unlikelihood":
-        avoid = dense(targets) < 0
-        return nll(softmax) - args.get("alpha", 1.0) * ((1 - softmax).log() * avoid).sum(1), softmax
-    if name == "smooth_accuracy":
-        return -(softmax * onehot).sum(1), softmax
-    p_t = (softmax * onehot).sum(1)
-    if name == "power_loss":
-        alpha = args.get("alpha", 0.5)
-        return (1 - p_t**alpha) / alpha, softmax
-    if name == "brier":
-        return ((softmax - onehot) ** 2).sum(1), softmax
-    if name == "spherical":
-        return 1 - p_t / (softmax**2).sum(1).sqrt(), softmax
-    if name == "stop_gradient":
-        _, p = plain(args.get("of", "softmax"), {}, z, targets)
-        return ((p.detach() - onehot) * z).sum(1), p
-    pytest.skip(f"write out the formula of {name} in `plain`: nothing else says what it is to be")
-
-
-@heads
-def test_loss_and_distribution_are_the_papers_formulas(name, args):
-    """Value, gradient and distribution. taylor_inf's gradient, which is another's, is in test_gradcheck."""
-    head = HEADS[name](V, **args).double()
-    targets = random_targets(9, name=name)
-    z = torch.randn(9, V, dtype=torch.float64, generator=torch.Generator().manual_seed(2)).requires_grad_()
-    loss, want = head.loss(z, targets), plain(name, args, z, targets)
-    near = dict(rtol=1e-6, atol=1e-8)  # the learned scales are float32 numbers
-    if name == "perturb_max":
-        near = dict(rtol=1e-4, atol=1e-5)  # its normal noise errs by up to 3e-5 in log p
-    torch.testing.assert_close(loss, want[0], **near)
-    torch.testing.assert_close(head.log_probs(z).exp(), want[1], **near)
-    if name != "taylor_inf":
-        ours, theirs = (torch.autograd.grad(l.sum(), z)[0] for l in (loss, want[0]))
-        torch.testing.assert_close(ours, theirs, **near)
-
-
-def test_the_first_sigmoid_cap_is_a_tanh_cap():
-    z = 20 * torch.randn(9, V)
-    caps = HEADS["sigmoid_cap"](V, cap=30.0, shift=0.0, width=7.5), HEADS["softcap"](V, cap=15.0)
-    torch.testing.assert_close(caps[0].log_probs(z), caps[1].log_probs(z))
 
 
 def test_label_smoothing_is_torchs():
@@ -653,34 +364,6 @@ def test_f2_has_slope_one_where_its_branches_meet():
     assert z.grad.tolist() == [[1.0, 1.0, 1.0]]
 
 
-def test_autocast_lowers_the_projection_alone():
-    """A head's own matrix products stay in float32 in loss and in log_probs."""
-    seen = []
-
-    class Mixing(Head):
-        def log_probs(self, z):
-            seen.append((z @ torch.eye(V)).dtype)
-            return z.log_softmax(1)
-
-        def loss(self, z, targets):
-            return -self.log_probs(z).gather(1, targets.ids[:, :1])[:, 0]
-
-    oh = OutputHead(Mixing(V), Projection(nn.Parameter(torch.randn(64, C)), V, None))
-    with torch.autocast("cpu", torch.bfloat16):
-        oh.loss(torch.randn(4, C, requires_grad=True), random_targets(4))[0].backward()
-        oh.log_probs(torch.randn(4, C), oh.draws(1, 0))
-    assert seen == [torch.float32] * 2
-
-
-@pytest.mark.parametrize("name", ["taylor", "taylor_inf", "sm_taylor"])
-@pytest.mark.parametrize("n", [1, 3, 9])
-def test_odd_taylor_orders_are_refused(name, n):
-    """f_n of an odd n is negative below its root: it gives no probabilities."""
-    assert sum((-10.0) ** i / math.factorial(i) for i in range(n + 1)) < 0
-    with pytest.raises(ValueError, match=f"n = {n}: an odd f_n is negative.*even"):
-        HEADS[name](V, n=n)
-
-
 def test_am_softmax_is_of_cosines():
     """Lengths of hidden states and embeddings change nothing, in loss, log_probs or their blocks; logits are
     cosines times sqrt(C)."""
@@ -698,22 +381,6 @@ def test_am_softmax_is_of_cosines():
     torch.testing.assert_close(blocks, want, rtol=1e-4, atol=1e-4)
 
 
-def test_harmonic_is_of_distances_on_the_sphere():
-    """p ~ |h - w|^-2n of vectors of length 1 with n = gain sqrt(C), inside `stop_gradient`, too."""
-    torch.manual_seed(0)
-    hidden, weight, targets = torch.randn(9, C), nn.Parameter(torch.randn(64, C)), random_targets(9)
-    distances = torch.cdist(F.normalize(hidden), F.normalize(weight[:V]))
-    want = F.log_softmax(-2 * 1.7 * math.sqrt(C) * distances.log(), 1)
-    for name, args in (("harmonic", {}), ("stop_gradient", {"of": "harmonic"})):
-        oh = make_head(name, V, weight, args, gain=1.7)
-        torch.testing.assert_close(oh.log_probs(hidden, oh.draws(1, 0)), want, rtol=1e-4, atol=1e-4)
-        loss = oh.loss(hidden, targets)[0]
-        if name == "harmonic":
-            torch.testing.assert_close(loss, F.nll_loss(want, targets.token, reduction="sum"))
-        with pytest.raises(ValueError, match="is its exponent and cannot be learned"):
-            make_head(name, V, weight, args, learn_gain=True)
-
-
 def test_sparse_softmax_finds_the_same_top_p_as_sorting():
     from evaluation.decoding import Decoding
     from evaluation.truncation import truncate
@@ -729,13 +396,14 @@ def test_sparse_softmax_finds_the_same_top_p_as_sorting():
 )
 def test_entmax_is_the_librarys(name, args, alpha, scale):
     """Probabilities, Fenchel-Young loss and its gradient, float64; supports below and above the solver's
-    first guess of 128. At V tokens test_loss_and_distribution_are_the_papers_formulas has it."""
+    first guess of 128."""
+    library = pytest.importorskip("entmax")
     vocab, t = 3000, torch.arange(7)
     g = torch.Generator().manual_seed(0)
     z = (scale * torch.randn(7, vocab, dtype=torch.float64, generator=g)).requires_grad_()
     head = HEADS[name](vocab, **args)
     ours, p = head.loss(z, Targets.single(t)), head.log_probs(z).exp()
-    theirs, want = library_entmax(z, t, alpha)
+    theirs, want = library.entmax_bisect_loss(z, t, alpha, 100), library.entmax_bisect(z, alpha, n_iter=100)
     near = dict(rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(p, want, **near)
     torch.testing.assert_close(ours, theirs, **near)
@@ -779,7 +447,7 @@ def test_exponential_perturb_max_is_permute_and_flip():
     )
 
 
-def normal_perturb_max(z: torch.Tensor) -> tuple[torch.Tensor, Callable[[int], torch.Tensor]]:
+def normal_perturb_max(z: Tensor) -> tuple[Tensor, Callable[[int], Tensor]]:
     """log p (V) of one row z, and the gradient of -log p_t, given t: `PerturbMax`'s integrals by fine
     trapezoids over the logits as they are, in float64."""
     z, step = z.double() - z.max().double(), 1 / 12
@@ -831,41 +499,6 @@ def test_normal_perturb_max_is_its_integral(vocab, row):
         assert (
             grad[0] - exact
         ).norm() <= 1e-4 * exact.norm() + 1e-12 and grad.sum().abs() <= 1e-6 * exact.norm() + 1e-12
-
-
-def test_unlikelihood_against_a_loop():
-    """Welleck et al. 2019, eq. 5 over the context's distinct tokens without the true one: labels and loss.
-
-    A label is at its distance from the position; of a token that comes again the nearest one counts.
-    """
-    B, T, alpha = 3, 12, 0.7
-    g = torch.Generator().manual_seed(0)
-    text = torch.randint(6, (B, T + 1), generator=g)  # few tokens, so that they come again
-    x, y, z = text[:, :-1], text[:, 1:], 2 * torch.randn(B * T, V, generator=g)
-    p = z.softmax(1)
-    for window in (0, 4, 50):
-        head = HEADS["unlikelihood"](V, alpha, window)
-        targets = head.targets(x, y)
-        want = torch.empty(B * T)
-        for b in range(B):
-            for i in range(T):
-                row, token, context = b * T + i, y[b, i].item(), []
-                ids, values = [token], [1.0]
-                for distance in range(min(window or T, T)):
-                    c = x[b, i - distance].item() if distance <= i else -1
-                    new = c not in (-1, token, *context)
-                    context += [c] * new
-                    ids.append(c if new else -1)
-                    values.append(-1.0 if new else 0.0)
-                assert targets.ids[row].tolist() == ids and targets.values[row].tolist() == values
-                want[row] = -p[row, y[b, i]].log() - alpha * sum((1 - p[row, c]).log() for c in context)
-        assert targets.ids.dtype == torch.int32 and targets.values.dtype == torch.float16
-        given = targets.part(0, B * T)  # what chunked_loss gives to a head
-        assert given.ids.dtype == torch.int64 and given.values.dtype == torch.float32
-        torch.testing.assert_close(head.loss(z, given), want)
-    torch.testing.assert_close(
-        head.loss(z, Targets.single(y)), HEADS["softmax"](V).loss(z, Targets.single(y))
-    )
 
 
 # -----------------------------------------------------------------------------
@@ -947,43 +580,35 @@ def test_one_backward_only():
 
 
 @pytest.mark.parametrize(
-    "name, args, says",
+    "name, args, key",
     [
-        ("sofmax", {}, "sofmax.*known: .*softmax"),
-        ("label_smoothing", {"eps": 1.0}, "eps = 1.0"),
+        ("sofmax", {}, "sofmax"),
+        ("label_smoothing", {"eps": 1.0}, "eps"),
         ("label_smoothing", {"epsilon": 0.1}, "epsilon"),
-        ("sigmoid", {"pos_weight": 0.0}, "pos_weight = 0.0"),
-        ("sigmoid", {"sum_weight": -1.0}, "sum_weight = -1.0"),
-        ("gs_softmax_f1", {"alpha": -1.0}, "alpha = -1.0"),
-        ("taylor", {"n": 12}, "n = 12.*8 or 10"),
-        ("sm_softmax", {"m": -1.0}, "m = -1.0"),
-        ("am_softmax", {"m": -0.1}, "m = -0.1"),
-        ("sparse_softmax", {"top_k": 5, "top_p": 0.5}, "top_k = 5, top_p = 0.5.*not both"),
-        ("sparse_softmax", {"top_p": 1.5}, "top_p = 1.5"),
-        ("sparse_softmax", {"top_k": 2.5}, "top_k = 2.5 must be a whole number"),
-        ("taylor", {"n": 4.0}, "n = 4.0 must be a whole number"),
-        ("taylor_inf", {"published": "false"}, "published = 'false' must be True or False"),
-        ("sm_softmax", {"m": True}, "m = True must be a number"),
-        ("entmax", {"alpha": 1.0}, "alpha = 1.0.*softmax"),
-        ("entmax", {"alpha": 2.5}, "alpha = 2.5.*sparsemax"),
-        ("perturb_max", {"noise": "cauchy"}, "noise = 'cauchy': use 'gumbel'"),
-        ("confidence_penalty", {"beta": -0.1}, "beta = -0.1"),
-        ("softcap", {"cap": 0.0}, "cap = 0.0"),
-        ("z_loss", {"alpha": -1.0}, "alpha = -1.0"),
-        ("unlikelihood", {"alpha": -1.0}, "alpha = -1.0"),
-        ("unlikelihood", {"window": -1}, "window = -1"),
-        ("stop_gradient", {"of": "tailor"}, "unknown head 'tailor'"),
-        (
-            "stop_gradient",
-            {"of": "sparse_softmax", "of_args": {"top_k": 2.5}},
-            "top_k = 2.5 must be a whole number",
-        ),
-        ("stop_gradient", {"of": "stop_gradient"}, "of = 'stop_gradient'"),
-        ("stop_gradient", {"of": "entmax", "of_args": 5}, "of_args = 5 must be a dict"),
+        ("sigmoid", {"pos_weight": 0.0}, "pos_weight"),
+        ("sigmoid", {"sum_weight": -1.0}, "sum_weight"),
+        ("gs_softmax_f1", {"alpha": -1.0}, "alpha"),
+        *(("taylor", {"n": n}, "n = ") for n in (1, 3, 4.0, 9, 12)),  # f_n of an odd n has a root
+        ("taylor_inf", {"n": 3}, "n = 3"),
+        ("taylor_inf", {"published": "false"}, "published"),
+        ("sm_taylor", {"n": 3}, "n = 3"),
+        ("sm_softmax", {"m": -1.0}, "m = "),
+        ("sm_softmax", {"m": True}, "m = "),
+        ("am_softmax", {"m": -0.1}, "m = "),
+        ("sparse_softmax", {"top_k": 5, "top_p": 0.5}, "top_k = 5, top_p = 0.5"),
+        ("sparse_softmax", {"top_p": 1.5}, "top_p"),
+        ("sparse_softmax", {"top_k": 2.5}, "top_k"),
+        ("entmax", {"alpha": 1.0}, "alpha"),
+        ("entmax", {"alpha": 2.5}, "alpha"),
+        ("perturb_max", {"noise": "cauchy"}, "noise"),
+        ("stop_gradient", {"of": "tailor"}, "tailor"),
+        ("stop_gradient", {"of": "sparse_softmax", "of_args": {"top_k": 2.5}}, "top_k"),
+        ("stop_gradient", {"of": "stop_gradient"}, "of = "),
+        ("stop_gradient", {"of": "entmax", "of_args": 5}, "of_args"),
     ],
 )
-def test_wrong_arguments_are_named(name, args, says):
-    with pytest.raises(ValueError, match=says):
+def test_wrong_arguments_are_named(name, args, key):
+    with pytest.raises(ValueError, match=key):
         make_head(name, V, nn.Parameter(torch.zeros(64, C)), args)
 
 

@@ -87,3 +87,73 @@ def test_perplexity_and_bits_per_byte():
     assert metrics.perplexity(-1e-8, 1) == pytest.approx(1)  # rounding of a sure prediction
     assert metrics.bits_per_byte(100 * math.log(256), 100) == pytest.approx(8)
     assert metrics.bits_per_byte(math.inf, 10) == math.inf
+
+
+# ---- against a known truth -----------------------------------------------------------------------
+
+
+def test_recovery_by_hand():
+    log = lambda *p: [math.log(v) if v else -math.inf for v in p]
+    r = metrics.Recovery()
+    r.add([log(0.5, 0.2, 0.2, 0.1)], [[0.6, 0.35, 0.05, 0.0]], [0])
+    r.add_coverage([[0.6, 0.35, 0.05, 0.0]], [[True, True, False, False]])
+    m = r.means()
+    assert m["kl_truth_model"] == pytest.approx(
+        0.6 * math.log(1.2) + 0.35 * math.log(1.75) + 0.05 * math.log(0.25)
+    )
+    assert m["kl_model_truth"] == pytest.approx(
+        5 / 9 * math.log(5 / 9 / 0.6) + 2 / 9 * math.log(2 / 9 / 0.35) + 2 / 9 * math.log(2 / 9 / 0.05)
+    )
+    assert (m["tv"], m["mass_invalid"], m["coverage"]) == pytest.approx((0.25, 0.1, 0.95)) and m[
+        "ppl_floor"
+    ] == pytest.approx(1.2)
+    alternatives = m["mass_alternatives"], m["alternatives"], m["alternatives_error"]
+    assert alternatives == pytest.approx((0.4, 1, 0.15 + 0.15))
+    assert r.by_decade()[:2] == [pytest.approx((0.2, 0.35)), pytest.approx((0.2, 0.05))]
+    r.add([log(0.0, 1.0, 0.0, 0.0)], [[0.6, 0.4, 0.0, 0.0]], [0])  # a valid token ruled out
+    m = r.means()
+    assert m["kl_truth_model"] == m["nll"] == m["ppl_floor"] == math.inf
+    assert 0 < m["kl_model_truth"] < math.inf and m["tv"] == pytest.approx((0.25 + 0.6) / 2)
+    r.add([log(0.0, 0.0, 0.0, 1.0)], [[0.6, 0.4, 0.0, 0.0]], [0])  # nothing valid left
+    assert r.means()["kl_model_truth"] == math.inf
+
+
+def ratios(*pairs: tuple[float, float]) -> metrics.Recovery:
+    """Positions of three tokens, the last forbidden: m's and p's probability of the observed first one."""
+    r = metrics.Recovery()
+    for m, p in pairs:
+        with np.errstate(divide="ignore"):
+            r.add(np.log([[m, 0.9 - m, 0.1]]), [[p, 1 - p, 0.0]], [0])
+    return r
+
+
+def test_the_quantiles_are_those_of_the_positions():
+    m, p = np.random.default_rng(0).uniform(0.01, 0.89, (2, 2000))
+    ratio, found = (0.9 - m) / (1 - p), ratios(*zip(m, p)).spread()
+    quantiles = [found[f"alternatives_q{q:02}"] for q in metrics.Recovery.QUANTILES]
+    assert quantiles == pytest.approx(np.percentile(ratio, metrics.Recovery.QUANTILES), rel=0.05)
+    shares = found["alternatives_below_half"], found["alternatives_below_tenth"]
+    assert shares == ((ratio < 0.5).mean(), (ratio < 0.1).mean())
+
+
+def test_positions_without_alternatives_have_no_part_in_the_spread():
+    r = ratios((0.45, 0.5))
+    before = r.spread()
+    r.add(np.log([[0.2, 0.3, 0.5]]), [[1.0, 0.0, 0.0]], [0])
+    assert r.spread() == before and r.count == 2
+    assert all(math.isnan(v) for v in metrics.Recovery().spread().values())
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ([0.5, 0.5], [0.5, 0.5], [0]),  # no rows
+        ([[0.5, 0.5]], [[0.5, 0.25, 0.25]], [0]),
+        ([[0.5, 0.5]], [[0.5, 0.5]], [0, 1]),
+        ([[0.5, 0.5]], [[0.5, 0.4]], [0]),
+        ([[0.5, 0.5]], [[1.0, 0.0]], [1]),  # the truth forbids it
+    ],
+)
+def test_recovery_refuses(args):
+    with pytest.raises(ValueError):
+        metrics.Recovery().add(*args)

@@ -1,7 +1,6 @@
 """Sampling: the distribution that is scored, cut as asked; the cache never shows; text comes out whole."""
 
 import math
-import re
 import sys
 
 import pytest
@@ -9,7 +8,7 @@ import torch
 
 import sample
 from data.tokenizers import BPETokenizer, train_bpe
-from evaluation.decoding import Decoding, Penalties
+from evaluation.decoding import Decoding
 from evaluation.sampling import draw, entropies, generate
 from evaluation.truncation import truncate
 from heads import Softmax
@@ -17,7 +16,7 @@ from model import LanguageModel
 from runtime import checkpoint, device
 from runtime.checkpoint import build
 from runtime.files import for_screen
-from sample import Stream, colour_levels, read_prompts
+from sample import Stream, read_prompts
 
 V = 61
 
@@ -186,20 +185,6 @@ def test_the_context_is_at_least_half_a_block(monkeypatch):
     assert lengths == [*range(5, 13), *list(range(7, 13)) * 5, 7, 8]
     # the last tokens, in order
     assert all(torch.equal(x, text[:, 5 + i - x.shape[1] : 5 + i]) for i, x in enumerate(seen))
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_no_ngram_comes_twice(n):
-    """Prompt included, in each text apart."""
-    model, start = tiny(), prompt(3, 8)
-    generator = torch.Generator().manual_seed(0)
-    how = dict(generator=generator, penalties=Penalties(no_repeat_ngram=n))
-    steps = generate(model, start, 50, model.head.draws(1, 0), Decoding(temperature=0.01), **how)
-    text = torch.cat((start, torch.stack([t for t, _ in steps], 1)), 1)
-    for new in text.unfold(1, n, 1).tolist():
-        first = new[: 9 - n]  # of the prompt
-        rest = [tuple(ngram) for ngram in new[9 - n :]]
-        assert len({*rest}) == len(rest) and not {*rest} & {tuple(ngram) for ngram in first}
 
 
 @torch.no_grad()
@@ -424,23 +409,6 @@ def test_a_terminal_gets_no_control_characters(monkeypatch):
     assert for_screen("\x1b]0;a\x07b\n") == r"\x1b]0;a\x07b" + "\n"
 
 
-def test_show_has_a_colour_for_rank_and_mass(run, capsys):
-    """The prompt has none. Greedy text is of rank 1 throughout, though top_k = 1 takes mass at each token."""
-    rank, mass = command(run[0], capsys, "--top_k=1", "--show").split("]\n")[1:]
-    first = lambda text: text.split("\x1b[")[:2]
-    assert first(rank)[0] == "the 日" and {*re.findall(r"38;5;(\d+)m", rank)} == {"99"}
-    assert first(mass)[0] == "the 日" and "99" not in re.findall(r"38;5;(\d+)m", mass)
-    titles = re.findall("--- .*", command(run[0], capsys, "--num_samples=2", "--show"))
-    assert titles == ["--- sample 1", "--- sample 2"]
-
-
-def test_colour_levels_by_hand():
-    log_p = torch.tensor([[0.5, 0.25, 0.25], [0.9, 0.05, 0.05]]).log()
-    levels = lambda **how: colour_levels(log_p, torch.tensor([0, 2]), Decoding(**how)).tolist()
-    assert levels() == [[12, 12], [11, 12]]
-    assert levels(top_k=1) == [[12, 6], [11, 11]]
-
-
 @pytest.mark.parametrize(
     "bf16, says",
     [(True, "bfloat16: this CPU has avx512_bf16"), (False, "float32: this CPU has no bfloat16 instructions")],
@@ -467,8 +435,6 @@ def test_the_command_samples_in_16_bits(run, capsys, dtype):
         (["--samples=0"], "samples = 0"),
         (["--top_p=0"], "top_p = 0"),
         (["--top_k=-1"], "top_k = -1"),
-        (["--repetition_penalty=0"], "repetition_penalty = 0"),
-        (["--dry_base=3"], "dry_base = 3.0: it is of --dry_multiplier; give that, too"),
         (["--temperature=-1"], "temperature = -1"),
         (["--dtype=half"], "dtype = 'half'"),
     ],
@@ -486,8 +452,8 @@ def test_probabilities_that_are_not_numbers_are_an_error(run, monkeypatch, flags
     out, _ = run
     real = sample.LanguageModel.__init__
 
-    def broken(self, trunk, head, auxiliary):
-        real(self, trunk, head, auxiliary)
+    def broken(self, trunk, head):
+        real(self, trunk, head)
         head.log_probs = lambda hidden, draws: torch.full((len(hidden), 264), math.nan)
 
     monkeypatch.setattr(sample.LanguageModel, "__init__", broken)

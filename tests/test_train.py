@@ -22,7 +22,7 @@ import heads
 import train
 import training.text
 from data.batches import Windows, batch_indices
-from data.prepared import corpus_of, prepared
+from data.prepared import prepared
 from data.tokens import open_tokens
 from evaluation.scoring import Score
 from measures.curve import evaluations
@@ -550,13 +550,6 @@ def test_fewer_steps_than_are_done_are_refused(run, tiny):
         run(c)
 
 
-def test_another_corpus_than_the_standard_one_is_said():
-    grammar = corpus_of("grammar")
-    records = [f"{grammar.settings.parse(text)} language=abc" for text in ("", "seed=2 train=500000")]
-    assert [grammar.unusual_settings(record) for record in records] == ["", "seed=2 train=500000"]
-    assert corpus_of("demo").unusual_settings("pydoc_data.topics of Python 3.11") == ""
-
-
 def test_resume_with_a_retrained_teacher_is_refused(run, tiny, trained, tmp_path):
     teacher = tmp_path / "teacher"
     shutil.copytree(trained, teacher)
@@ -909,15 +902,6 @@ def test_a_head_with_exact_zeros_trains_while_its_perplexity_is_infinite(run, ti
     assert best["val_nll"] == math.inf and math.isfinite(best["best_val_nll"])
     c.resume = True
     assert run(c) == 0
-
-
-def test_unlikelihood_trains_on_the_tokens_of_its_context(trainer, tiny):
-    t = trainer(tiny(head="unlikelihood", head_args={"window": 5}))
-    x, targets, _ = t.source.batch(0, 0)
-    y = torch.cat((x[:, 1:], targets.token.view(x.shape)[:, -1:]), 1)
-    assert targets.ids.shape == (y.numel(), 6) and torch.equal(targets.token, y.flatten())
-    assert set(targets.values.flatten().tolist()) == {1.0, 0.0, -1.0}
-    assert math.isfinite(t.train_step())
 
 
 @pytest.fixture

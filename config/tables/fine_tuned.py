@@ -9,12 +9,6 @@ rows = [
     " --readout_lr=0",
     "smooth_accuracy --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4"
     " --readout_lr=0",
-    "power_loss --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4"
-    " --readout_lr=0",
-    "brier --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4"
-    " --readout_lr=0",
-    "spherical --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4"
-    " --readout_lr=0",
     "sparse_softmax_k --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4"
     " --readout_lr=0",
     "sparse_softmax_p --init_from={first} --gain={gain} --max_steps=250 --learning_rate=1e-3 --min_lr=1e-4"

@@ -1,4 +1,4 @@
-# Does the order of the heads hold on another trunk? Six rows of heads.py on that of today's small models
+# Does the order of the heads hold on another trunk? Five rows of heads.py on that of today's small models
 # (rotary positions, RMSNorm, squared ReLU, an output projection of its own), each with its own search.
 #     python data/wikitext103/prepare.py --tokenizer=bpe4096 --lines=9703
 #     python table.py config/tables/heads_modern.py --search --jobs=2
@@ -7,7 +7,6 @@ rows = [
     "baseline",
     "gs_softmax_f1",
     "bayes_gpt --kl_weight=1.4e-3",
-    "multi_token",
     "soft_gpt --teacher={first}",
     "sig_gpt --teacher={first}",
 ]

@@ -1,4 +1,4 @@
-# Does the order of the heads last? Seven rows over 5,600 steps that read 20 MB of novels once, each with its
+# Does the order of the heads last? Six rows over 5,600 steps that read 20 MB of novels once, each with its
 # own search. DIR is a folder with train/, validation/ and test/: docs/your_own_text.md.
 #     python table.py config/tables/heads_novels.py --search --jobs=2
 #     python table.py config/tables/heads_novels.py --jobs=2
@@ -6,7 +6,6 @@ rows = [
     "baseline",
     "gs_softmax_f1",
     "bayes_gpt --kl_weight=1.4e-3",
-    "multi_token",
     "soft_gpt --teacher={first}",
     "sig_gpt --teacher={first}",
     "sig_gpt_sum --teacher={first} --head_args.sum_weight=0.25",

@@ -29,7 +29,6 @@ DECIDED = {
     **{"trunk": "cnn", "tokenizer": checkpoint.CLASSES, "tied": False},
     **{"block_size": 1, "n_layer": 1, "n_head": 1, "dropout": 0.0},
     **{"labels": "true", "micro_batch": 0, "eval_windows": 0},
-    "auxiliary": "",
 }
 
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from evaluation.scoring import scored
-from evaluation.windows import Questions
 from heads import Weights
 from labs.orders.readers import reader_of
-from labs.orders.trunk import FREE, MASKED, along, hide
+from labs.orders.trunk import MASKED, along, hide
+from labs.sequences.questions import FREE, Questions
 from model import GPTConfig, LanguageModel, Read
 from runtime.device import autocast, to_float64
 from runtime.errors import UserError

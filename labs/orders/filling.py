@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from labs.orders.readers import Hidden, MaskedReader, Reader, drawn, places_of
-from labs.orders.trunk import FREE, ORDERS
+from labs.orders.trunk import ORDERS
+from labs.sequences.questions import FREE
 
 Conditionals = Reader | MaskedReader
 

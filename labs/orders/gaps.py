@@ -9,7 +9,7 @@ import torch
 
 from data.tokenizers import Tokenizer, ids_of
 from labs.orders.readers import MaskedReader, Reader
-from labs.orders.trunk import FREE
+from labs.sequences.questions import FREE
 from runtime.errors import UserError
 
 GAP = re.compile(r" ?<(\d+)>")  # with the space before it: tokens carry their own

@@ -34,13 +34,13 @@ from evaluation.sampling import weight_draws
 from evaluation.scoring import score
 from evaluation.settings import run_seed
 from evaluation.two_sided import is_known, two_sided
-from evaluation.windows import KINDS, Questions, questions, templates
 from labs.orders.asking import Asker, divergence, middle_bits, spread, tried_bits
 from labs.orders.filling import surest_first
 from labs.orders.readers import reader_of
 from labs.orders.samplers import points
 from labs.orders.trunk import MASKED, plan
 from labs.sequences.exact import Sequences
+from labs.sequences.questions import KINDS, Questions, questions, templates
 from measures.checks import check_comparable, check_planned, open_split
 from measures.measure import Measure, NamedRun, Session, open_runs
 from measures.store import Row

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from evaluation.sampling import draw
 from heads import Weights
-from labs.orders.trunk import FREE, AnyOrder, Masked
+from labs.orders.trunk import AnyOrder, Masked
+from labs.sequences.questions import FREE
 from model import Cache, LanguageModel
 from runtime.checkpoint import Degenerate
 from runtime.device import autocast, get_dtype, to_float64

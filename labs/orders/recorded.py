@@ -2,17 +2,16 @@
 
 from typing import Any
 
-KEYS = ("curriculum", "curriculum_share", "curriculum_steps", "sinusoidal")
 USUAL = {"curriculum": "", "curriculum_share": 0.5, "curriculum_steps": 0, "sinusoidal": False}
 
 
 def translate(config: dict[str, Any]) -> dict[str, Any]:
     """With the order in trunk and trunk_args; as it is where there is none."""
     order = config.get("order", "left_to_right")
-    rest = {key: value for key, value in config.items() if key not in ("order", "curriculum_end", *KEYS)}
+    rest = {key: value for key, value in config.items() if key not in ("order", "curriculum_end", *USUAL)}
     if order == "left_to_right":
         return rest
-    args = {key: config[key] for key in KEYS if config.get(key, USUAL[key]) != USUAL[key]}
+    args = {key: config[key] for key in USUAL if config.get(key, USUAL[key]) != USUAL[key]}
     if order == "masked":
         return rest | {"trunk": "masked", "trunk_args": args}
     return rest | {"trunk": "any_order", "trunk_args": {"order": order, **args}}

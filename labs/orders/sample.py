@@ -60,7 +60,7 @@ from labs.orders import gaps
 from labs.orders.asking import Asker
 from labs.orders.filling import Filled, burst, diffusion, in_order, speculative, surest_first
 from labs.orders.readers import reader_of
-from labs.orders.trunk import FREE
+from labs.sequences.questions import FREE
 from runtime.checkpoint import Degenerate, load_model
 from runtime.configurator import cli
 from runtime.device import float64_device, get_device, get_dtype, settle_dtype

@@ -13,7 +13,8 @@ from evaluation.sampling import generate
 from evaluation.two_sided import TwoSided
 from labs.orders.asking import Asker
 from labs.orders.filling import Conditionals, Filled, burst, diffusion, one_by_one, speculative, surest_first
-from labs.orders.readers import FREE, places_of, reader_of
+from labs.orders.readers import places_of, reader_of
+from labs.sequences.questions import FREE
 from runtime.device import float64_device
 
 

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from model import GPT, Attention, Cache, GPTConfig, Plan, Read, Step
 
-FREE = -1  # in place of a token that is not known
-
 
 def left_to_right(T: int, rng: np.random.Generator) -> np.ndarray:
     return np.arange(T)

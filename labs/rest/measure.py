@@ -31,7 +31,6 @@ from evaluation.settings import run_seed
 from evaluation.two_sided import two_sided
 from labs.climbs.rates import RATES
 from labs.orders.asking import Asker, spread
-from labs.orders.readers import FREE
 from labs.rest.figure import (
     Panel,
     draw_climbs,
@@ -43,6 +42,7 @@ from labs.rest.figure import (
 )
 from labs.rest.rest import can_be_asked, density, rest_nats, sample_rest
 from labs.sequences.exact import Chain, Sequences
+from labs.sequences.questions import FREE
 from measures.checks import check_comparable, check_planned, open_split
 from measures.measure import Measure, NamedRun, Session, open_runs
 from measures.store import Row

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from labs.orders.asking import Asker, log_p_from
 from labs.orders.filling import in_order
-from labs.orders.readers import FREE, places_of, reader_of
+from labs.orders.readers import places_of, reader_of
 from labs.orders.samplers import continued
+from labs.sequences.questions import FREE
 from runtime.device import float64_device
 
 BATCH = 256  # texts

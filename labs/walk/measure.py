@@ -19,9 +19,10 @@ import torch
 from evaluation import figures
 from evaluation.sampling import WEIGHT_DRAWS, weight_draws
 from labs.orders.asking import Asker
-from labs.orders.trunk import FREE, TRUNKS
+from labs.orders.trunk import TRUNKS
 from labs.rest.figure import has_arrays, read_arrays, shade, write_arrays
 from labs.rest.rest import density
+from labs.sequences.questions import FREE
 from labs.synthetic.prepare import corpus
 from labs.synthetic.tasks import Walk
 from measures.checks import check_comparable, check_planned, open_split

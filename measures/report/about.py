@@ -11,10 +11,10 @@ from config.defaults import TrainConfig
 from data.prepared import corpora
 from evaluation.decoding import drawn_by
 from evaluation.settings import Settings
-from heads import HEADS
+from heads import find_head
 from measures.measure import PLACES
 from runtime.configurator import completed
-from runtime.places import find
+from runtime.places import find, heads
 
 RUN = {"name", "row", "overlay", "seed", "resume", "dataset", "tokenizer", "teacher"}  # told elsewhere
 MACHINE = {"device", "dtype", "compile", "micro_batch", "label_store"}
@@ -89,7 +89,7 @@ def each(values: Iterable[Any]) -> str:
 
 def judged(settings: dict[str, Any]) -> str:
     """How the rows of a table of texts are judged, by their settings."""
-    s = Settings(**settings)
+    s = Settings.of({"settings": settings})
     return (
         f"Judged on the {s.split} split, and by {s.texts} texts of {s.new_tokens} tokens after prompts "
         f"of {s.prompt_tokens} ({drawn_by(s)}), by the {s.protocol} protocol."
@@ -120,5 +120,5 @@ def first_comment(row: str) -> str:
 
 
 def first_paragraph(head: str) -> str:
-    doc = HEADS[head].__doc__ if head in HEADS else None
+    doc = find_head(head).__doc__ if head in heads() else None
     return " ".join((doc or "").partition("\n\n")[0].split())

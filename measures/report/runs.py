@@ -108,8 +108,7 @@ def examine(
     parameters = []
     for run in named:
         model, ckpt = load_model(run.path, device=settings.device, dtype=get_dtype(settings.dtype))
-        scoring = (p for name, p in model.named_parameters() if not name.startswith("auxiliary."))
-        parameters.append(sum(p.numel() for p in scoring))
+        parameters.append(sum(p.numel() for p in model.parameters()))
         draws = weight_draws(model, ckpt.config, settings.samples, settings.seed, settings.dtype)
         about = ckpt.config["head"] + ("" if ckpt.foreign else f", step {ckpt.progress['step']}")
         texts_of_run = continued(model, prompts, split.truth, draws, tokenizer, settings)

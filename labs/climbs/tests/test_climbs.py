@@ -24,10 +24,11 @@ from labs.orders.filling import paths_of
 from labs.orders.readers import reader_of
 from labs.orders.samplers import left_to_right
 from labs.orders.tests.test_trunk import log_p, model_of, of_order
-from labs.orders.trunk import FREE, along
+from labs.orders.trunk import along
 from labs.rest import measure as rest
 from labs.rest.rest import can_be_asked, density, rest_nats, sample_rest
 from labs.sequences.exact import UNKNOWN, Chain, Sequences
+from labs.sequences.questions import FREE
 from measures.jobs import Run
 from measures.store import Store
 from runtime.errors import UserError

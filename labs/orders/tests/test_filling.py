@@ -13,7 +13,7 @@ from evaluation.truncation import truncate
 from labs.orders.filling import burst, diffusion, one_by_one, shuffled, speculative, surest_first
 from labs.orders.readers import MaskedReader, Reader, reader_of
 from labs.orders.tests.test_trunk import V, log_p, model_of
-from labs.orders.trunk import FREE
+from labs.sequences.questions import FREE
 
 T = 8
 G = torch.Generator

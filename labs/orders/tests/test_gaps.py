@@ -13,7 +13,8 @@ from labs.orders.filling import in_order
 from labs.orders.readers import reader_of
 from labs.orders.tests.test_filling import q_of
 from labs.orders.tests.test_trunk import model_of, of_order
-from labs.orders.trunk import FREE, ORDERS, Order
+from labs.orders.trunk import ORDERS, Order
+from labs.sequences.questions import FREE
 from runtime.checkpoint import load_model
 from runtime.errors import UserError
 

@@ -20,14 +20,14 @@ from data.prepared import corpus_of
 from data.splits import Split
 from data.tokens import open_tokens
 from evaluation.scoring import score
-from evaluation.windows import questions, templates
 from heads import HEADS
 from labs.orders.asking import middle_bits
 from labs.orders.samplers import continued
 from labs.orders.tests.test_measure import asker
 from labs.orders.tests.test_trunk import log_p, model_of
-from labs.orders.trunk import FREE, ORDERS, Order
+from labs.orders.trunk import ORDERS, Order
 from labs.sequences.exact import Sequences, lines
+from labs.sequences.questions import FREE, questions, templates
 from labs.synthetic.tasks import TASKS
 from runtime.errors import UserError
 from tests.fixtures import TINY, train_in_process

@@ -7,7 +7,7 @@ from labs.orders.filling import shuffled
 from labs.orders.readers import Reader
 from labs.orders.sample import main
 from labs.orders.tests.test_trunk import model_of, text
-from labs.orders.trunk import FREE
+from labs.sequences.questions import FREE
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 

@@ -8,18 +8,17 @@ import pytest
 import torch
 
 import train
-from data.grammar.two_sided import ForwardBackward
 from evaluation.scoring import score
-from evaluation.two_sided import CutDocuments, pair_shares
-from evaluation.windows import KINDS, questions
+from labs.known_language.tests.test_two_sided import documents
+from labs.known_language.two_sided import CutDocuments, ForwardBackward, pair_shares
 from labs.orders import measure as orders
 from labs.orders.asking import Asker, divergence, middle_bits, spread, tried_bits
 from labs.orders.measure import OrdersMeasure, perplexities, surest_perplexities
 from labs.orders.samplers import points
 from labs.orders.tests.test_filling import q_of
 from labs.orders.tests.test_trunk import V, log_p, model_of, of_order, text
-from labs.orders.trunk import FREE
 from labs.sequences.exact import Sequences
+from labs.sequences.questions import FREE, KINDS, questions
 from measures.measure import measure_runs
 from measures.store import Store
 from measures.views import mean
@@ -27,7 +26,6 @@ from runtime.checkpoint import find, load
 from runtime.errors import UserError
 from table import main
 from tests.fixtures import TINY, train_in_process
-from tests.test_two_sided import documents
 
 
 @pytest.fixture(scope="module")

@@ -153,13 +153,11 @@ def test_a_curriculum_of_few_hidden_places():
         (of_order("random") | {"block_size": 1}, "block_size"),
         (of_order("left_to_right", sinusoidal=True), "trunk_args"),
         (of_order("random") | {"labels": "hard", "head": "sigmoid"}, "labels"),
-        (of_order("random") | {"auxiliary": "token_order"}, "auxiliary"),
     ],
 )
 def test_orders_that_cannot_be_are_refused(settings, key):
     with pytest.raises(ValueError, match=key):
         TrainConfig(name="x", **settings).check()
-    TrainConfig(name="x", auxiliary="mu_loss", **of_order("random")).check()
 
 
 def test_configurations_that_were_recorded_before_are_today_s():

@@ -9,18 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from nanoheads.labs.known_language import library
 from safetensors.torch import load_file, save_file
 
-from data.grammar import score
-from data.grammar.grammar import LanguageSettings
-from evaluation.windows import questions
-from labs.orders.asking import Asker, divergence, spread
-from labs.orders.readers import reader_of
-from model import build
-from nanoheads import truth
+from labs.known_language import score
+from labs.known_language.grammar.grammar import LanguageSettings
 from nanoheads.truth import Language
 
-ROOT = Path(__file__).resolve().parents[1]
 SMALL = dict(
     seed=3, train=6000, validation=1500, test=1500, themes=5, nouns=12, verbs=8, adjectives=6, adverbs=4
 )
@@ -41,7 +36,7 @@ def table(lang):
 @pytest.fixture(scope="module", autouse=True)
 def fewer_draws():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(truth, "DRAWS", 200)
+        patch.setattr(library, "DRAWS", 200)
         yield
 
 
@@ -117,34 +112,27 @@ def test_the_two_sided_truth_of_the_last_place_is_the_one_from_the_left(lang):
     assert (filled[:, :-1].argmax(2) == rows[:, :-1]).all()
 
 
-@torch.no_grad()
-def test_a_model_of_any_order_has_the_score_of_our_measure(lang):
-    model = build(
-        dict(vocab_size=len(lang.words), block_size=32, n_layer=1, n_head=1, n_embd=16)
-        | dict(trunk="any_order", head="softmax", head_args={}, dropout=0.0)
-    ).eval()
-    draws = model.head.draws(1, 0)
-
-    def fills(text):
-        places = torch.arange(text.shape[1]).expand_as(text)
-        each = reader_of(model, text, draws).each(places)
-        return torch.stack([each.row(torch.full((len(text),), t)) for t in range(text.shape[1])], 1).log()
-
-    asked = questions(lang._two_sided, spread(lang.test, 6, 32), 0.4, "middle")
-    want = divergence(Asker(model, draws, "cpu", "float32"), asked)
-    s = lang.score_filler(fills, known=0.4, kind="middle", windows=6, context=32, batch=4)
-    assert [s["kl_truth_model"], s["tv"]] == pytest.approx([want["kl"], want["tv"]], rel=1e-5)
-    assert s["kl_truth_model"] > 1 and 0 < s["kl_truth_model_ci"] < s["kl_truth_model"]
-
-
-NO_TOKENS = dict(bos_token_id=None, eos_token_id=None)
-
-
-def model_of(folder, **changes):
+def gpt2(folder, **changes):
     """An untrained GPT-2 in a folder."""
     transformers = pytest.importorskip("transformers")
-    size = dict(vocab_size=50, n_positions=128, n_embd=8, n_layer=1, n_head=1, **NO_TOKENS) | changes
-    transformers.GPT2LMHeadModel(transformers.GPT2Config(**size)).save_pretrained(folder)
+    size = dict(vocab_size=50, n_positions=128, n_embd=8, n_layer=2, n_head=1) | changes
+    config = transformers.GPT2Config(**size, bos_token_id=None, eos_token_id=None)
+    transformers.GPT2LMHeadModel(config).save_pretrained(folder)
+    return folder
+
+
+def fewer_layers(folder):
+    """transformers alone would leave the others out."""
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"n_layer": 1}))
+    return folder
+
+
+def fewer_weights(folder):
+    """transformers alone would fill them with random numbers."""
+    weights = load_file(folder / "model.safetensors")
+    del weights["transformer.ln_f.weight"]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
     return folder
 
 
@@ -154,71 +142,41 @@ def damaged(folder):
     return folder
 
 
-def test_a_model_of_more_weights_than_its_configuration_has_is_refused(lang, tmp_path):
-    """An edited n_layer: transformers alone would leave the other layers out."""
-    folder = model_of(tmp_path / "gpt2", vocab_size=len(lang.words), n_layer=2)
-    config = folder / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"n_layer": 1}))
-    with pytest.raises(ValueError, match=r"transformer\.h\.1\."):
-        lang.score(str(folder), context=32)
-
-
-def test_a_model_that_lacks_weights_is_refused(lang, tmp_path):
-    """transformers alone would fill them with random numbers."""
-    folder = model_of(tmp_path / "gpt2", vocab_size=len(lang.words))
-    weights = load_file(folder / "model.safetensors")
-    del weights["transformer.ln_f.weight"]
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ValueError, match="transformer.ln_f.weight"):
-        lang.score(str(folder), context=32)
-
-
 @pytest.mark.parametrize(
-    "model, says",
+    "model, names",
     [
-        (
-            lambda lang, at: lambda x: torch.randn(*x.shape, len(lang.words)),
-            "sum to .*, not to 1: .*log_softmax",
-        ),
-        (
-            lambda lang, at: lambda x: torch.full((*x.shape, len(lang.words)), torch.nan),
-            "sum to nan.*diverged",
-        ),
-        (lambda lang, at: lambda x: torch.zeros(*x.shape, 7), r"shape \(.*, 7\), not .*vocab_size"),
-        (
-            lambda lang, at: lambda x: np.zeros((len(x), len(lang.words))),
-            "has the shape .*, not .*after each",
-        ),
-        (lambda lang, at: at / "none.npy", "none.npy is not there"),
-        (lambda lang, at: at / "none", "no folder with a transformers model"),
-        (lambda lang, at: at / "array.npy", r"array.npy has the shape \(3, 4\), not "),
-        (lambda lang, at: at / "structured.npy", "structured.npy"),
-        (lambda lang, at: at / "two.safetensors", "two.safetensors does not hold one array"),
-        (lambda lang, at: model_of(at / "gpt2"), r"has the shape \(50,\), not .*vocab_size"),
-        (lambda lang, at: model_of(at / "gpt2", n_positions=64), "gpt2 reads 64 tokens, so use context = 64"),
-        (lambda lang, at: damaged(model_of(at / "gpt2")), "transformers cannot load .*gpt2: "),
+        (lambda V, at: lambda x: torch.randn(*x.shape, V), "probabilities"),
+        (lambda V, at: lambda x: torch.full((*x.shape, V), torch.nan), "probabilities"),
+        (lambda V, at: lambda x: torch.zeros(*x.shape, 7), "model"),
+        (lambda V, at: lambda x: np.zeros((len(x), V)), "model"),
+        (lambda V, at: lambda x: torch.zeros(*x.shape, V, dtype=torch.cfloat), "model"),
+        (lambda V, at: lambda x: None, "model"),
+        (lambda V, at: None, "model"),
+        (lambda V, at: at / "none.npy", "none.npy"),
+        (lambda V, at: at / "none", "none"),
+        (lambda V, at: at / "array.npy", "array.npy"),
+        (lambda V, at: at / "structured.npy", "structured.npy"),
+        (lambda V, at: at / "two.safetensors", "two.safetensors"),
+        (lambda V, at: gpt2(at / "gpt2"), "vocab_size"),
+        (lambda V, at: gpt2(at / "gpt2", vocab_size=V, n_positions=64), "context"),
+        (lambda V, at: damaged(gpt2(at / "gpt2")), "gpt2"),
+        (lambda V, at: fewer_layers(gpt2(at / "gpt2", vocab_size=V)), r"transformer\.h\.1\."),
+        (lambda V, at: fewer_weights(gpt2(at / "gpt2", vocab_size=V)), "transformer.ln_f.weight"),
     ],
 )
-def test_what_is_no_model_of_the_language(lang, tmp_path, model, says):
+def test_what_is_no_model_of_the_language(lang, tmp_path, model, names):
     np.save(tmp_path / "array.npy", np.zeros((3, 4)))
     np.save(tmp_path / "structured.npy", np.zeros((3, 4), [("a", "f4")]))
     save_file({"a": torch.zeros(1), "b": torch.zeros(1)}, tmp_path / "two.safetensors")
-    with pytest.raises((TypeError, ValueError), match=says) as caught:
-        lang.score(model(lang, tmp_path))
-    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match=names):
+        lang.score(model(len(lang.words), tmp_path))
 
 
 @pytest.mark.parametrize(
-    "call, says",
+    "call, names",
     [
-        (lambda lang: Language(nouns=0), "nouns = 0 is no setting of the language: .*seed, train"),
-        (lambda lang: Language(words=9), "words = 9 is no setting"),
-        (lambda lang: lang.score(None), "model"),
-        (lambda lang: lang.score(lambda x: None), "model"),
-        (
-            lambda lang: lang.score(lambda x: torch.zeros(*x.shape, len(lang.words), dtype=torch.cfloat)),
-            "model",
-        ),
+        (lambda lang: Language(nouns=0), "nouns"),
+        (lambda lang: Language(words=9), "words"),
         (lambda lang: lang.score(print, split="dev"), "split"),
         *((lambda lang, c=c: lang.score(print, context=c), "context") for c in (1, 10**9, "x", 2.5, None)),
         (lambda lang: lang.score(print, batch=0), "batch"),
@@ -226,17 +184,17 @@ def test_what_is_no_model_of_the_language(lang, tmp_path, model, says):
         *((lambda lang, k=k: lang.score_filler(print, known=k), "known") for k in (1.0, "x", float("nan"))),
         (lambda lang: lang.score_filler(print, windows=10**9), "windows"),
         (lambda lang: lang.score_filler(print, context=0), "context"),
-        *((lambda lang, i=i: lang.decode([i]), "ids") for i in (-1, 9999)),
-        (lambda lang: lang.score_filler(lambda x: x.double(), windows=2, context=8), r"shape \(2, 8\), not "),
-        (lambda lang: Language(test=1).score(print, context=2), "test = 1 is one document: use more"),
-        (lambda lang: lang.encode("the cat"), "'cat' is no word of the language"),
-        (lambda lang: lang.log_probs(torch.zeros(1, 3, dtype=int)), "row 0: the language forbids token 1"),
-        (lambda lang: lang.log_probs(torch.full((1, 3), 9999)), "row 0: token 0 is 9999: use 0 to "),
-        (lambda lang: lang.log_probs(torch.zeros(3, dtype=int)), r"shape \(3,\): give rows"),
+        *((lambda lang, i=i: lang.decode([i]), "ids") for i in (-1, 9999, 0.5)),
+        (lambda lang: lang.score_filler(lambda x: x.double(), windows=2, context=8), "model"),
+        (lambda lang: Language(test=1).score(print, context=2), "test"),
+        (lambda lang: lang.encode("the cat"), "cat"),
+        *((lambda lang, i=i: lang.log_probs(torch.full((1, 3), i)), "tokens") for i in (0, 9999)),
+        (lambda lang: lang.log_probs(torch.zeros(3, dtype=int)), "tokens"),
+        (lambda lang: lang.fill_log_probs(torch.full((1, 3), -2)), "text"),
     ],
 )
-def test_wrong_arguments(lang, call, says):
-    with pytest.raises((TypeError, ValueError), match=says):
+def test_wrong_arguments(lang, call, names):
+    with pytest.raises(ValueError, match=names):
         call(lang)
 
 
@@ -251,16 +209,15 @@ def test_the_command(lang, table, scored, tmp_path, capsys):
     assert score.main([str(tmp_path / "rows.npy"), f"--source={source}"]) == 0
     out = capsys.readouterr().out
     assert f"{scored['tokens']:,} tokens of {scored['documents']} documents, test" in out
-    for title, key in (("KL(p, m)", "kl_truth_model"), ("invalid", "mass_invalid"), ("ECE", "ece")):
-        number = re.escape(f"{scored[key]:.4f} ± {scored[f'{key}_ci']:.4f}")
-        assert re.search(rf"^{re.escape(title)} +{number}   \w", out, re.M)
+    for key in ("kl_truth_model", "mass_invalid", "ece"):
+        assert re.search(rf"^{key} +{scored[key]:.4f} ± {scored[f'{key}_ci']:.4f}$", out, re.M)
 
 
 def test_the_page_takes_a_loop_of_somebodys_own_to_its_numbers(tmp_path, monkeypatch, capsys):
     """In a small language, with two steps."""
     pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "known_language.md").read_text(encoding="utf-8")
+    page = (Path(score.__file__).parent / "README.md").read_text(encoding="utf-8")
     code = re.search(r"```python\n(.*?)```", page, re.S)[1]
     small = ", ".join(f"{f.name}={SMALL[f.name]}" for f in fields(LanguageSettings))
     assert code.count("Language()") == 1 and code.count("976") == 2

@@ -1,7 +1,7 @@
-"""How far a model of the known language is from its truth, whoever has trained it: docs/known_language.md.
+"""How far a model of the known language is from its truth, whoever has trained it: README.md beside it.
 
-    python data/grammar/score.py FOLDER        a folder that transformers loads
-    python data/grammar/score.py FILE          log-probabilities (T, V) in a .npy or .safetensors file
+    python labs/known_language/score.py FOLDER    a folder that transformers loads
+    python labs/known_language/score.py FILE      log-probabilities (T, V) in a .npy or .safetensors file
 
 Means over the tokens of all documents but the first, each with half of its 95% interval over documents.
 """
@@ -32,8 +32,7 @@ class ScoreConfig:
 
 program = Program(__name__, __doc__, ScoreConfig)
 
-from data.grammar.prepare import GrammarSettings
-from measures.columns import ALL, TRUTH
+from labs.known_language.grammar.prepare import GrammarSettings
 from nanoheads.truth import Language
 from runtime.configurator import cli
 
@@ -43,10 +42,9 @@ def main(c: ScoreConfig) -> int:
     language = Language(**vars(GrammarSettings.parse(c.source)))
     score = language.score(c.model, c.split, c.context, c.batch, c.trust_remote_code)
     print(f"{score['tokens']:,} tokens of {score['documents']:,} documents, {c.split}, context {c.context}")
-    for column in (*TRUTH, *(column for column in ALL if column.key == "ece")):
-        if column.key in score:
-            half = score[f"{column.key}_ci"]
-            print(f"{column.title:<14}{score[column.key]:9.4f} ± {half:.4f}   {column.what}")
+    for key, value in score.items():
+        if f"{key}_ci" in score:
+            print(f"{key:<20}{value:9.4f} ± {score[f'{key}_ci']:.4f}")
     return 0
 
 

@@ -1,8 +1,8 @@
 """The exact next-token distributions of a prepared split, stored beside its token file as SPLIT.truth.npz.
 
-The file holds the machine's tables (see data.grammar.machine.Tables) and, for each position, the state in
-which its token is chosen: four bytes, where the few hundred non-zero probabilities would take kilobytes.
-p(. | state) is the product of one row of each of two tables.
+The file holds the machine's tables (machine.Tables) and, for each position, the state in which its token is
+chosen: four bytes, where the few hundred non-zero probabilities would take kilobytes. p(. | state) is the
+product of one row of each of two tables.
 """
 
 import json
@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data.grammar.machine import UNKNOWN, Machine, Tables
 from data.held_out import truth_path
 from data.tokens import TokenFile
+from labs.known_language.grammar.machine import UNKNOWN, Machine, Tables
 from runtime.errors import UserError
 from runtime.files import replacing
 
@@ -25,7 +25,7 @@ class GrammarTruth(NamedTuple):
 
     machine: Machine
     states: np.ndarray  # (T,) state in which each token of the split is chosen
-    info: dict[str, Any]  # sha256 of the split's text, its tokens, and what `describe` says
+    info: dict[str, Any]  # what data.held_out.Truth asks for; sha256 of the split's text, and its tokens
 
     @property
     def end(self) -> int:
@@ -35,11 +35,6 @@ class GrammarTruth(NamedTuple):
     def probs(self, positions: np.ndarray) -> np.ndarray:
         """p(token at position | all tokens before it) (N, V), float64, for positions (N,)."""
         return self.machine.probs(self.states[positions])
-
-    def chances(self, positions: np.ndarray, new: np.ndarray) -> np.ndarray:
-        """p(token | the split before the position, and the new tokens before it) (n, L) of the tokens `new`
-        (n, L); 0 after a forbidden one."""
-        return self.machine.chances(self.states[positions], new)
 
     def judge(self, prompts: np.ndarray, new: np.ndarray) -> np.ma.MaskedArray:
         """Whether the grammar allows each of the sampled tokens `new` (n, L) after `prompts` (n, P): (n, L).
@@ -51,27 +46,19 @@ class GrammarTruth(NamedTuple):
         return np.ma.array(allowed, mask=states == UNKNOWN)
 
 
-def describe(machine: Machine, states: np.ndarray) -> dict[str, Any]:
-    """The language in numbers; entropies in nats a token. "entropy_rate" is in closed form; "entropy" is
-    the split's mean."""
-    documents = int((states == 0).sum())
-    return {
-        "entropy_rate": machine.entropy_rate,
-        "entropy": float(machine.entropies[states].mean()),
-        "documents": documents,
-        "tokens_a_document": len(states) / documents,
-    }
-
-
 def write_truth(tokens: TokenFile, machine: Machine) -> GrammarTruth:
     """Parses the split and writes its truth beside it, all or nothing. UserError if the grammar forbids one
-    of its tokens."""
+    of its tokens.
+
+    Entropies are in nats a token: "entropy_rate" in closed form, "entropy" the split's mean.
+    """
     ids = np.asarray(tokens.ids, np.int64)
     states = machine.parse_stream(ids)
     wrong = np.flatnonzero(~machine.allows(states, ids))
     if len(wrong):
         raise UserError(f"{tokens.path} is not text of this grammar: token {wrong[0]} is forbidden there")
-    info = {"sha256": tokens.info["sha256"], "tokens": len(ids), **describe(machine, states)}
+    info = {"sha256": tokens.info["sha256"], "tokens": len(ids)}
+    info |= {"entropy_rate": machine.entropy_rate, "entropy": float(machine.entropies[states].mean())}
     arrays = {"kind": np.array(KIND), "info": np.array(json.dumps(info)), **machine.tables._asdict()}
     with replacing(truth_path(tokens.path)) as file:
         np.savez_compressed(file, states=states.astype(np.uint32), **arrays)
@@ -79,8 +66,7 @@ def write_truth(tokens: TokenFile, machine: Machine) -> GrammarTruth:
 
 
 def read_truth(tokens: TokenFile, path: Path) -> GrammarTruth:
-    """The truth of a token file from `path`. UserError if it belongs to other tokens. A zip has checksums, so
-    damage is an error of its own."""
+    """The truth of a token file from `path`. UserError if it belongs to other tokens."""
     with np.load(path, allow_pickle=False) as file:
         info = json.loads(str(file["info"]))
         states, tables = file["states"].astype(np.int64), Tables(*(file[name] for name in Tables._fields))

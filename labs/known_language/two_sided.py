@@ -1,7 +1,7 @@
 """The exact distribution of each unknown token of a text of the machine, given known tokens on both sides.
 
 The forward-backward algorithm (Rabiner 1989, A tutorial on hidden Markov models, section III) over the states
-of data.grammar.machine. With tokens x_0 .. x_{T-1} of which some are known, and s_i the state in which x_i is
+of grammar/machine.py. With tokens x_0 .. x_{T-1} of which some are known, and s_i the state in which x_i is
 chosen:
 
     alpha_i(s) = p(known tokens before i, s_i = s)        beta_i(s) = p(known tokens from i on | s_i = s)
@@ -18,11 +18,12 @@ times less likely than the others. It matters only where the other side outweigh
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from .machine import Machine
+from .grammar.machine import UNKNOWN, Machine
 
 MASKED = -1  # in place of a token that is not known
 
@@ -62,15 +63,14 @@ class ForwardBackward:
         `at` (B, T), bool, says which unknown tokens are asked for; None: all of them. The n answers stand in
         the order of `tokens[at]`. ValueError where the known tokens of a row are impossible together.
         """
-        tokens = self._checked(tokens)
+        tokens = np.asarray(tokens)
         wanted = tokens == MASKED if at is None else np.asarray(at)
-        if wanted.shape != tokens.shape or wanted.dtype != bool:
-            raise ValueError(
-                f"at must be bool of shape {tokens.shape}, not {wanted.dtype} of shape {wanted.shape}"
-            )
-        if (tokens[wanted] != MASKED).any():
-            raise ValueError(f"at asks for a known token: ask only where the token is {MASKED}")
-        p, n = np.empty((wanted.sum(), self.machine.V)), 0
+        V, whole = self.machine.V, tokens.ndim == 2 and tokens.dtype.kind in "iu"
+        if not whole or ((tokens < MASKED) | (tokens >= V)).any():
+            raise ValueError(f"tokens: give rows (B, T) of 0 to {V - 1}, or {MASKED} for an unknown one")
+        if wanted.shape != tokens.shape or wanted.dtype != bool or (tokens[wanted] != MASKED).any():
+            raise ValueError(f"at: give bool {tokens.shape}, true only where the token is {MASKED}")
+        p, n = np.empty((wanted.sum(), V)), 0
         for b, row in enumerate(tokens):
             positions = np.flatnonzero(wanted[b]).tolist()
             betas = self._betas(b, row, {i + 1 for i in positions})
@@ -82,25 +82,10 @@ class ForwardBackward:
         total = p.sum(1, keepdims=True)
         if (total == 0).any():
             b = np.argwhere(wanted)[total.argmin(), 0]
-            raise ValueError(
-                f"row {b}: float64 cannot hold how unlikely its known tokens are together: mask some of them"
-            )
+            raise ValueError(f"row {b}: float64 cannot hold how unlikely its known tokens are together")
         p /= total
         with np.errstate(divide="ignore"):
             return np.log(p, out=p)
-
-    def _checked(self, tokens: np.ndarray) -> np.ndarray:
-        """The tokens as int64. ValueError for what is not a row or a token."""
-        M, tokens = self.machine, np.asarray(tokens)
-        if tokens.ndim != 2 or tokens.dtype.kind not in "iu":
-            raise ValueError(f"tokens must be integers (B, T), not {tokens.dtype} of shape {tokens.shape}")
-        wrong = np.argwhere((tokens < MASKED) | (tokens >= M.V))
-        if len(wrong):
-            b, i = wrong[0]
-            raise ValueError(
-                f"row {b}: token {i} is {tokens[b, i]}: use 0 to {M.V - 1}, or {MASKED} for an unknown token"
-            )
-        return tokens.astype(np.int64)
 
     # ---- messages --------------------------------------------------------------------------------
 
@@ -127,9 +112,7 @@ class ForwardBackward:
             if i in wanted:
                 kept[i] = beta
         if not (self.stationary * beta).any():
-            raise ValueError(
-                f"row {b}: the grammar has no text with these known tokens: change them, or mask some"
-            )
+            raise ValueError(f"row {b}: the grammar has no text with these known tokens")
         return kept
 
     def _right(self, alpha: np.ndarray, word: int) -> np.ndarray:
@@ -177,3 +160,39 @@ def _scaled(message: np.ndarray) -> np.ndarray:
     """The message over its sum; as it is where all of it is 0."""
     total = message.sum()
     return message / total if total else message
+
+
+class CutDocuments(NamedTuple):
+    """An evaluation.two_sided.TwoSided: windows cut anywhere from documents one after the other.
+
+    A word is judged up to the first forbidden one of its document, if the start of that is in the window.
+    `pair_tv` is the total variation between how often two classes of words are neighbours in the texts and
+    how often they are in the language: valid texts that are all alike are far from it, too. What the truth
+    writes is at the noise of so many words, not at 0.
+    """
+
+    machine: Machine
+
+    def log_probs(self, text: np.ndarray, asked: np.ndarray) -> np.ndarray:
+        return ForwardBackward(self.machine).log_probs(text, asked)
+
+    def judge(self, texts: np.ndarray) -> dict[str, float]:
+        M, klass = self.machine, self.machine.klass[texts]
+        states = M.parse(texts, UNKNOWN)
+        judged = states != UNKNOWN
+        states, words = states[judged], texts[judged]
+        allowed = M.allows(states, words)
+        p = M.probs(states[allowed])[np.arange(allowed.sum()), words[allowed]]
+        pairs = np.bincount((klass[:, :-1] * M.C + klass[:, 1:]).ravel(), minlength=M.C**2)
+        pair_tv = np.abs(pairs / max(1, pairs.sum()) - pair_shares(M).ravel()).sum() / 2
+        mean = lambda values: float(values.mean()) if len(values) else float("nan")
+        numbers = {"true_nll": mean(-np.log(p)), "judged": len(allowed), "pair_tv": float(pair_tv)}
+        return {"validity": mean(allowed), **numbers}
+
+
+def pair_shares(machine: Machine) -> np.ndarray:
+    """How often a word of one class is followed by one of another, (C, C), in the stream of documents."""
+    places = machine.visits.reshape(machine.Q, machine.X).sum(1)
+    first = machine.syntax * (places / places.sum())[:, None]  # (Q, C): at a place, this class
+    follows = np.where(machine.after >= 0, 1, 0)[:, :, None] * machine.syntax[machine.after]
+    return np.einsum("qc,qcd->cd", first, follows)

@@ -148,10 +148,7 @@ def _stems(count: int, rng: np.random.Generator) -> list[str]:
     syllables = [a + b for a, b in product("bdfgklmnprstvz", "aeiou")]
     stems = ["".join(s) for s in product(syllables, syllables, "bdfgklmnprstvz")]
     if count > len(stems):
-        raise ValueError(
-            f"the settings ask for {count} different stems, there are {len(stems)}: "
-            "use fewer concepts or themes"
-        )
+        raise ValueError(f"the concepts and themes need {count} different stems: there are {len(stems)}")
     return [stems[i] for i in rng.permutation(len(stems))[:count]]
 
 
@@ -178,12 +175,8 @@ def _open_class(concepts: int, themes: int, themed: bool, rng: np.random.Generat
 def _classes(s: LanguageSettings) -> list[tuple[str, list[str], np.ndarray]]:
     """(class, its words, P(word | class, theme) (X, words)) of all classes, the end last."""
     rng, X = np.random.default_rng((s.seed, 0)), s.themes
-    open_classes = {
-        "noun": _open_class(s.nouns, X, True, rng),
-        "verb": _open_class(s.verbs, X, True, rng),
-        "adjective": _open_class(s.adjectives, X, False, rng),
-        "adverb": _open_class(s.adverbs, X, False, rng),
-    }
+    sizes = {"noun": s.nouns, "verb": s.verbs, "adjective": s.adjectives, "adverb": s.adverbs}
+    open_classes = {kind: _open_class(n, X, kind in ("noun", "verb"), rng) for kind, n in sizes.items()}
     stems = iter(_stems(X + sum(p.shape[1] for p in open_classes.values()), rng))
     names = [next(stems).capitalize() for _ in range(X)]
     only_own = np.eye(X)  # a document mentions no name but its own

@@ -1,6 +1,6 @@
 # What a temperature and the cuts of a distribution do to its distance from the truth: trainings of a minute
 # on a known language, each row at its own learning rate and gain. Some 90 minutes of a core.
-#     python data/grammar/prepare.py
+#     python labs/known_language/grammar/prepare.py
 #     python table.py config/tables/decoding.py --search
 #     python table.py config/tables/decoding.py
 name = "decoding"

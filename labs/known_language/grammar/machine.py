@@ -61,18 +61,6 @@ class Machine:
         class_fits, word_fits = self.syntax[q, self.klass[words]] > 0, self.lexicon[x, words] > 0
         return (states != UNKNOWN) & class_fits & word_fits
 
-    def chances(self, states: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """p of each word of `rows` (n, L), the first of each chosen in its state (n,), given those before it
-        (n, L); 0 for a forbidden word and for what follows it."""
-        p = np.zeros(rows.shape)
-        for i, words in enumerate(rows.T):
-            allowed = self.allows(states, words)
-            q, x = np.divmod(states[allowed], self.X)
-            p[allowed, i] = self.syntax[q, self.klass[words[allowed]]] * self.lexicon[x, words[allowed]]
-            states = self.step(states, words)
-            states = np.where(allowed, states, UNKNOWN)  # also where a new document would begin
-        return p
-
     def step(self, states: np.ndarray, words: np.ndarray) -> np.ndarray:
         """The states (N,) after each word (N,): UNKNOWN after a forbidden word.
 
@@ -98,11 +86,6 @@ class Machine:
     def parse_stream(self, ids: np.ndarray) -> np.ndarray:
         """The state (T,) in which each word of `ids` (T,), whole documents one after the other, is chosen."""
         ends = np.flatnonzero(ids == self.end)
-        if not len(ends) or ends[-1] != len(ids) - 1:
-            raise ValueError(
-                f"the {len(ids)} tokens do not end with the end of a document (id {self.end}): "
-                "parse whole documents"
-            )
         lengths = np.diff(ends, prepend=-1)
         inside = np.arange(lengths.max()) < lengths[:, None]  # (documents, longest)
         rows = np.full(inside.shape, self.end, np.int64)
@@ -123,10 +106,8 @@ class Machine:
 
     def sample(self, documents: int, rng: np.random.Generator) -> list[np.ndarray]:
         """`documents` independent documents, each an array of ids that ends with `end`."""
-
-        def uniform(n: int) -> np.ndarray:
-            return np.minimum(rng.random(n), 1 - 1e-9)  # so that rounding cannot carry it to the next row
-
+        # below 1, so that rounding cannot carry it to the next row
+        uniform = lambda n: np.minimum(rng.random(n), 1 - 1e-9)
         classes, words = self._cumulative
         alive, states, columns = np.arange(documents), np.zeros(documents, np.int64), []
         while len(alive):  # all documents advance together, a word at a time
@@ -161,11 +142,6 @@ class Machine:
         visits = n[:, None] * share
         visits[0] = np.eye(self.X)[0]  # the first word has no theme yet
         return visits.ravel()
-
-    @property
-    def mean_length(self) -> float:
-        """Expected words of a document, its end included."""
-        return float(self.visits.sum())
 
     @property
     def entropy_rate(self) -> float:

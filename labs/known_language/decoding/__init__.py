@@ -1,0 +1,1 @@
+"""What a temperature and the cuts of a distribution do to its distance from the truth."""

@@ -1,0 +1,259 @@
+"""The decoding measure: what a temperature and the cuts of a next-token distribution do to its distance from
+the truth, for models of the known language.
+
+At each position p is the truth, and q what a cut leaves of the model's distribution at its temperature,
+normalised. Each sampler, alone or after a temperature, is measured at all its VALUES: on the validation
+split, where a value is chosen, and on the test split, where it is judged. The positions are some of those of
+the text measure's distances.
+
+tv         total variation distance of q from p
+js         Jensen-Shannon divergence of q and p, nats; KL(p, q) is infinite once a valid word is cut
+brier      sum of (q - p)^2: how far q is above the truth's own Brier score
+forbidden  q's mass on words that the language forbids
+lost       p's mass on words that q cannot draw
+entropy    of q, nats
+"""
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data.held_out import HeldOut, Truth
+from evaluation.decoding import Decoding
+from evaluation.sampling import weight_draws
+from evaluation.scoring import document_blocks, spread, truth_blocks
+from evaluation.truncation import truncate
+from evaluation.windows import Window, document_windows
+from labs.known_language.grammar.truth import KIND
+from measures.checks import check_comparable, check_planned, open_split
+from measures.measure import Measure, NamedRun, Session, open_runs
+from measures.store import Row
+from measures.summary import grouped
+from measures.views import Grid, View, mean, problems
+from model import context
+from runtime.checkpoint import Degenerate, load_model
+from runtime.device import get_device, get_dtype, settle_dtype
+from runtime.errors import UserError
+from runtime.progress import Progress
+from runtime.values import Dtype, Field, Positive, Seed
+
+Temperature = Annotated[float, Field(gt=0)]
+Blocks = Iterator[tuple[np.ndarray, Tensor]]
+NUMBERS = ("tv", "js", "brier", "forbidden", "lost", "entropy")
+# cut -> its values, the mildest last
+VALUES: dict[str, list[float]] = {
+    "top_k": [20, 50, 100, 200, 400, 800, 1600],
+    "top_p": [0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998],
+    "min_p": [0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0005, 0.0002],
+}
+ALONE = [0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2]  # temperatures without a cut
+SHARES = (1.0, 0.9)  # of the truth's entropy, at which samplers are compared
+
+
+@dataclass
+class DecodingConfig:
+    # fmt: off
+    checkpoints: list[str]          # [NAME=]RUN ...: out folders of training runs, or checkpoints in them
+    data: str = ""                  # the prepared data folder; empty: the one of the first run
+    temperatures: list[Temperature] = field(default_factory=lambda: [1.0, 1.5])  # before each cut
+    windows: Positive = 16          # of each split, evenly spread
+    samples: Positive = 8           # weight draws of Bayesian rows
+    seed: Seed = 1337               # of these
+    device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
+    dtype: Dtype = "float32"        # of matrix products: float32, bfloat16, float16, or auto
+    out: str = ""                   # writes OUT.jsonl and OUT.md
+    #                                 rows of unchanged checkpoints in it are kept
+    # fmt: on
+
+
+def grid(temperatures: list[float], alone: list[float], cuts: dict[str, list[float]]) -> list[dict[str, Any]]:
+    """The settings of each point: temperatures alone, then each cut after each of `temperatures`."""
+    out: list[dict[str, Any]] = [{"temperature": t} for t in sorted({*alone, *temperatures})]
+    after = [(t, cut) for t in temperatures for cut in cuts]
+    return out + [{"temperature": t, cut: value} for t, cut in after for value in cuts[cut]]
+
+
+# -----------------------------------------------------------------------------
+# The numbers
+
+
+def numbers(q: Tensor, p: Tensor) -> dict[str, Tensor]:
+    """NUMBERS (N,) at some positions, of q against p, (N, V) each."""
+    entropy, dot = lambda x: torch.special.entr(x).sum(1), torch.linalg.vecdot
+    return {
+        "tv": (q - p).abs().sum(1) / 2,
+        # clamped, since rounding may carry it below 0
+        "js": (entropy((p + q) / 2) - (entropy(p) + entropy(q)) / 2).clamp(min=0),
+        "brier": (q - p).square().sum(1),
+        "forbidden": dot(q, (p == 0).to(q)),
+        "lost": dot(p, (q == 0).to(q)),
+        "entropy": entropy(q),
+    }
+
+
+@torch.no_grad()
+def measured(blocks: Blocks, truth: Truth, points: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """NUMBERS of each point, means over the positions of `blocks` (evaluation.scoring)."""
+    sums, count = {key: np.zeros(len(points)) for key in NUMBERS}, 0
+    for at, log_m in blocks:
+        if log_m.isnan().any():
+            raise Degenerate("its log-probabilities are not numbers")
+        ps = torch.from_numpy(truth.probs(at)).to(log_m)
+        for log_part, p in zip(log_m.split(32), ps.split(32)):  # which stay in the cache of a core
+            for i, c in enumerate(points):
+                for key, value in numbers(truncate(log_part, Decoding(**c)), p).items():
+                    sums[key][i] += value.sum().item()
+        count += len(at)
+    return {key: [float(f"{round(x, 9):.5g}") for x in (s / count).tolist()] for key, s in sums.items()}
+
+
+# -----------------------------------------------------------------------------
+# The runs
+
+
+class DecodingSession(Session):
+    """The runs that are asked for, and the truth of both splits."""
+
+    reference_names = ("truth",)
+
+    def __init__(self, c: DecodingConfig):
+        """UserError for all that cannot be measured, before any work."""
+        self.c, self.device = c, get_device(c.device)
+        self.dtype = settle_dtype(c.dtype, self.device).name
+        runs = open_runs(c.checkpoints)
+        check_comparable(runs)
+        self.subjects: Sequence[NamedRun] = runs
+        self.data: dict[str, Any] = {
+            split: open_split(runs, c.data, split) for split in ("validation", "test")
+        }
+        for data in self.data.values():
+            if data.truth is None:
+                raise no_truth(str(data.path.parent))
+        self.block_size = min(context(run.ckpt.config) for run in runs)
+        hashes = {split: data.info["sha256"] for split, data in self.data.items()}
+        self.settings = settings_of(c) | {"block_size": self.block_size, "dtype": self.dtype, **hashes}
+
+    def references(self) -> list[Row]:
+        """The truth as a model: what a cut takes from it."""
+        return [{"name": "truth", **self._both(lambda data, plan: truth_blocks(data.truth, plan))}]
+
+    def numbers(self, subject: NamedRun) -> Row:
+        """Of each split the numbers at each point of `grid`."""
+        model, ckpt = load_model(subject.path, device=self.device, dtype=get_dtype(self.dtype))
+        draws = weight_draws(model, ckpt.config, self.c.samples, self.c.seed, self.dtype)
+
+        def blocks(data: HeldOut, plan: list[Window]) -> Blocks:
+            bar = partial(Progress, desc=f"{subject.name}: {data.path.stem}", leave=False)
+            return document_blocks(model, data.ids, plan, draws, self.device, self.dtype, progress=bar)
+
+        return self._both(blocks)
+
+    def _both(self, blocks: Callable[[Any, list[Window]], Blocks]) -> Row:
+        out, points = {}, grid(self.c.temperatures, ALONE, VALUES)
+        for split, data in self.data.items():
+            plan = document_windows(np.flatnonzero(data.ids == data.truth.end), self.block_size)
+            out[split] = measured(blocks(data, spread(plan, self.c.windows)), data.truth, points)
+        return out
+
+
+def no_truth(corpus: str) -> UserError:
+    return UserError(f"dataset = {corpus}: the decoding measure needs a language whose truth is known")
+
+
+def settings_of(c: DecodingConfig) -> dict[str, Any]:
+    """What two rows must share to stand in one table, as far as the flags say it."""
+    shared = {key: getattr(c, key) for key in ("temperatures", "windows", "samples", "seed")}
+    return shared | {"alone": ALONE, "cuts": VALUES}
+
+
+# -----------------------------------------------------------------------------
+# What the rows of a training say
+
+
+class Points:
+    """The runs of one training: what each sampler does, a number of each seed."""
+
+    def __init__(self, runs: list[Row]):
+        self.runs, self.settings = runs, runs[0]["settings"]
+        self.points = grid(*(self.settings[key] for key in ("temperatures", "alone", "cuts")))
+
+    def values(self, point: int, key: str = "tv", split: str = "test") -> list[float]:
+        """One of NUMBERS at a point."""
+        return [run[split][key][point] for run in self.runs]
+
+    def of(self, sampler: str, temperature: float) -> list[int]:
+        """The points of a cut after a temperature, without any first; or of temperatures alone."""
+        if sampler == "temperature":
+            return [i for i, c in enumerate(self.points) if len(c) == 1]
+        cut = [i for i, c in enumerate(self.points) if sampler in c and c["temperature"] == temperature]
+        return [self.points.index({"temperature": temperature}), *cut]
+
+    def best(self, sampler: str, temperature: float = 1.0) -> int:
+        """The point of least TV on the validation split, mean over the runs."""
+        tv = {i: statistics.fmean(self.values(i, "tv", "validation")) for i in self.of(sampler, temperature)}
+        return min(tv, key=tv.__getitem__)
+
+    def at_entropy(self, sampler: str, temperature: float, entropy: float) -> list[float]:
+        """TV where the sampler leaves this entropy, interpolated between its points; [] if a run cannot have
+        it."""
+        at, out = self.of(sampler, temperature), []
+        for run in self.runs:
+            h, tv = zip(*sorted((run["test"]["entropy"][i], run["test"]["tv"][i]) for i in at))
+            if not h[0] <= entropy <= h[-1]:
+                return []
+            out.append(float(np.interp(entropy, h, tv)))
+        return out
+
+
+# -----------------------------------------------------------------------------
+# The measure
+
+
+def best_lines(name: str, g: Points, temperature: float) -> list[list[str]]:
+    """No cut, then each sampler at the value that is best for the row; - where that is no cut."""
+    samplers = ["temperature"] * (temperature == 1) + [*g.settings["cuts"]]
+    chosen = [("none", g.of("none", temperature)[0]), *((s, g.best(s, temperature)) for s in samplers)]
+    setting = lambda i, s: f"{g.points[i][s]:g}" if s in g.points[i] else "-"
+    return [[name, s, setting(i, s), *(mean(g.values(i, key)) for key in NUMBERS)] for s, i in chosen]
+
+
+class DecodingMeasure(Measure):
+    definition = 3
+    name, config, session = "decoding", DecodingConfig, DecodingSession
+
+    def check(self, c: DecodingConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        check_planned(wanted)
+        if others := {config["dataset"] for config in wanted} - {KIND}:
+            raise no_truth(min(others))
+        return settings_of(c)
+
+    def view(self, rows: list[Row]) -> View:
+        """Each row's samplers at their best values, and TV at equal entropy."""
+        sound, parts = [row for row in rows if "test" in row], list[Any]()
+        groups = {name: Points(runs) for name, runs in grouped(sound).items()}
+        for truth in [Points([row]) for row in sound if row.get("reference")]:
+            temperatures, cuts = truth.settings["temperatures"], truth.settings["cuts"]
+            head = ["", "sampler", "value", *NUMBERS]
+            for t in temperatures:
+                each = [*groups.items(), ("truth", truth)]
+                lines = [line for name, g in each for line in best_lines(name, g, t)]
+                parts += [f"### After temperature {t:g}", Grid(head, lines, "numbers")]
+            samplers = [("temperature", 1.0), *((s, t) for t in temperatures for s in cuts)]
+            for share in SHARES:
+                h = share * truth.values(truth.of("none", 1.0)[0], "entropy")[0]
+                lines = [
+                    [f"{s} after {t:g}", *(mean(g.at_entropy(s, t, h)) for g in groups.values())]
+                    for s, t in samplers
+                ]
+                title = f"### TV where {share:.0%} of the truth's entropy is left, {h:.3f} nats"
+                parts += [title, Grid(["", *groups], lines, "numbers")]
+        return View([*parts, problems(rows)])
+
+
+MEASURE = DecodingMeasure()

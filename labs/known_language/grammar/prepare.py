@@ -1,0 +1,97 @@
+"""Prepare the grammar: a synthetic corpus whose exact next-token distribution is known at every position.
+
+    python labs/known_language/grammar/prepare.py [--source="seed=2 train=500000"] [--out=DIR] [--force]
+
+Deterministic by its settings (LanguageSettings). Those that are not the standard ones are in the folder's
+name, words-seed=2-train=500000, so that several stand side by side. Beside each split stand its exact
+distributions, SPLIT.truth.npz.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from data.settings import PrepareConfig
+from runtime.door import Program
+
+
+@dataclass
+class GrammarConfig(PrepareConfig):
+    # fmt: off
+    tokenizer: str = "words"        # no other: the distributions are over the grammar's own words
+    source: str = ""                # settings of the generator, such as "seed=2 train=500000"
+    # fmt: on
+
+
+program = Program(__name__, __doc__, GrammarConfig)
+
+from collections.abc import Iterator
+from functools import partial
+from typing import ClassVar
+
+from data.corpus import Contents
+from data.generated import GeneratedCorpus, drawn_splits
+from data.prepared import SPLITS
+from data.settings import GeneratorSettings
+from data.tokens import open_tokens
+from evaluation.two_sided import TwoSided
+from labs.known_language.grammar.grammar import END, LanguageSettings, build, documents
+from labs.known_language.grammar.machine import Machine
+from labs.known_language.grammar.truth import write_truth
+from runtime.configurator import cli
+
+
+@dataclass(frozen=True)
+class GrammarSettings(LanguageSettings, GeneratorSettings):
+    """As text they are the `source` of a folder: "seed=1 train=2000000 ..."."""
+
+    corpus = "the grammar"
+    # a split needs several documents
+    least: ClassVar[dict[str, int]] = {"seed": 0, "train": 500, "validation": 500, "test": 500}
+    # there are not more words
+    most = dict.fromkeys(("themes", "nouns", "verbs", "adjectives", "adverbs"), 100_000)
+
+
+def lines(words: list[str], machine: Machine, tokens: int, seed: tuple[int, ...]) -> Iterator[str]:
+    """The documents of a split, one a line."""
+    for document in documents(machine, tokens, seed):
+        yield " ".join([words[i] for i in document[:-1]]) + END
+
+
+class GrammarCorpus(GeneratedCorpus[GrammarConfig, GrammarSettings]):
+    def read_source(self, source: str) -> tuple[tuple[()], GrammarSettings]:
+        return (), self.settings.parse(source.partition(" language=")[0])
+
+    def language(self, source: str) -> tuple[GrammarSettings, list[str], Machine, str]:
+        """The settings, words, machine and record of a `source`."""
+        _, settings = self.read_source(source)
+        words, machine = build(settings)
+        # with the digest: a folder that other rules wrote is refused, and does not get the truth of these
+        return settings, words, machine, f"{settings} language={machine.digest}"
+
+    def lasting_source(self, c: GrammarConfig) -> str:
+        return self.language(c.source)[3]
+
+    def truth(self, source: str, length: int) -> TwoSided:
+        from labs.known_language.two_sided import CutDocuments  # which needs scipy
+
+        return CutDocuments(self.language(source)[2])
+
+    def contents(self, c: GrammarConfig) -> Contents:
+        settings, words, machine, record = self.language(c.source)
+
+        def finish() -> None:
+            for name in SPLITS:
+                write_truth(open_tokens(Path(c.out) / f"{name}.bin"), machine)
+
+        return Contents(record, drawn_splits(partial(lines, words, machine), settings), words, finish=finish)
+
+
+corpus = GrammarCorpus(__file__, GrammarConfig, GrammarSettings)
+command = program(corpus.command)
+
+if __name__ == "__main__":
+    cli(command)()

@@ -1,0 +1,209 @@
+"""The decoding measure: its numbers against brute force, where it chooses and where it judges, its table."""
+
+import math
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from data.held_out import open_held_out, truth_path
+from data.prepared import prepared
+from evaluation.decoding import Decoding
+from evaluation.scoring import document_blocks
+from evaluation.truncation import truncate
+from evaluation.windows import document_windows
+from labs.known_language.decoding.measure import ALONE, NUMBERS, VALUES, Points, grid, measured
+from measures.find import find_measure
+from measures.store import Store
+from runtime.checkpoint import Degenerate, load_model
+from runtime.errors import UserError
+from table import main
+from tests.fixtures import TINY, train_in_process
+from train import TrainConfig
+
+SOURCE = "seed=3 train=30000 validation=3000 test=3000 nouns=60 verbs=30 adjectives=30 adverbs=10 themes=3"
+DIGITS = 5e-5  # a row has five
+# two positions of four words; the truth forbids the last two words, and then the last
+P = [[0.6, 0.4, 0.0, 0.0], [0.1, 0.2, 0.7, 0.0]]
+M = [[0.5, 0.2, 0.2, 0.1], [0.25, 0.25, 0.25, 0.25]]
+
+
+def at_hand(p=P, m=M, cut=2):
+    truth = SimpleNamespace(probs=lambda positions: np.array(p)[positions])
+    blocks = iter([(np.arange(len(p)), torch.tensor(m, dtype=torch.float64).log())])
+    return measured(blocks, truth, [{"temperature": 1.0}, {"temperature": 1.0, "top_k": cut}])
+
+
+def test_the_numbers_of_one_position_by_hand():
+    """top_k = 2 keeps three words, since two tie: q = (5, 2, 2) / 9."""
+    got = {key: values[1] for key, values in at_hand(P[:1], M[:1]).items()}
+    q, p = [5 / 9, 2 / 9, 2 / 9], [0.6, 0.4, 0.0]
+
+    def kl_from_the_middle(x):
+        return sum(a * math.log(a / ((a + b) / 2)) for a, b in zip(x, p if x is q else q) if a > 0)
+
+    js = (kl_from_the_middle(p) + kl_from_the_middle(q)) / 2
+    brier, entropy = sum((a - b) ** 2 for a, b in zip(q, p)), -sum(a * math.log(a) for a in q)
+    want = dict(tv=2 / 9, js=js, brier=brier, forbidden=2 / 9, lost=0.0, entropy=entropy)
+    assert got == pytest.approx(want, rel=DIGITS) and [*got] == [*NUMBERS]
+
+
+def test_the_numbers_are_means_over_positions():
+    each, both = [at_hand(P[i : i + 1], M[i : i + 1]) for i in (0, 1)], at_hand()
+    for key in NUMBERS:
+        assert both[key] == pytest.approx(np.mean([e[key] for e in each], 0).tolist(), rel=2 * DIGITS), key
+
+
+def test_what_is_cut_is_lost():
+    got = at_hand([[0.6, 0.4, 0.0, 0.0]], [[0.2, 0.5, 0.2, 0.1]], 1)
+    assert [got[key][1] for key in ("lost", "tv", "entropy", "forbidden")] == [0.6, 0.6, 0, 0]
+
+
+def test_a_model_whose_numbers_are_none_has_a_problem():
+    with pytest.raises(Degenerate):
+        at_hand(m=[[math.nan] * 4] * 2)
+
+
+# ---- on a run ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A prepared folder of the known language. Read only."""
+    return prepared("grammar", "words", SOURCE, tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def runs(folder, tmp_path_factory):
+    """The out folders of two seeds of a tiny run. Read only."""
+    out = []
+    for seed in (1, 2):
+        out.append(tmp_path_factory.mktemp("runs") / f"baseline-{seed}")
+        changes = dict(name=out[-1].name, row="baseline", seed=seed, dataset="grammar", tokenizer="words")
+        changes |= dict(out_dir=str(out[-1]), block_size=64, max_steps=60, learning_rate=1e-2)
+        assert train_in_process(TrainConfig(**TINY | changes), folder) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def rows(runs, tmp_path_factory):
+    """The rows of both, by name, and where the table is. Read only."""
+    out = tmp_path_factory.mktemp("table") / "decoding"
+    assert main(["--measure=decoding", *map(str, runs), "--windows=3", "--device=cpu", f"--out={out}"]) == 0
+    return {row["name"]: row for row in Store(out.with_suffix(".jsonl")).rows("decoding")}, out
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "point", [{"temperature": 1.0}, {"temperature": 0.6}, {"temperature": 1.5, "min_p": 0.05}]
+)
+def test_a_row_is_what_brute_force_gives(rows, runs, folder, point):
+    """At each position of the chosen windows, one after the other, in float64."""
+    test, (model, _) = open_held_out(folder / "test.bin"), load_model(runs[0])
+    plan = document_windows(np.flatnonzero(test.ids == test.truth.end), 64)
+    plan = [plan[len(plan) * share // 6] for share in (1, 3, 5)]  # the middles of its thirds
+    tv, lost, entropy, forbidden = [], [], [], []
+    for at, log_m in document_blocks(model, test.ids, plan, model.head.draws(1, 0), "cpu", "float32"):
+        cut = truncate(log_m.double(), Decoding(**point)).numpy()
+        for p, q in zip(test.truth.probs(at), cut):
+            tv.append(np.maximum(q - p, 0).sum())
+            lost.append(p[q == 0].sum())
+            entropy.append(-(q[q > 0] * np.log(q[q > 0])).sum())
+            forbidden.append(q[p == 0].sum())
+    want = {"tv": tv, "lost": lost, "entropy": entropy, "forbidden": forbidden}
+    i, got = grid([1.0, 1.5], ALONE, VALUES).index(point), rows[0]["baseline-1"]["test"]
+    for key, values in want.items():
+        assert got[key][i] == pytest.approx(np.mean(values), rel=1e-4, abs=1e-6), key
+    assert len(point) == 1 or got["lost"][i] > 0.01
+
+
+def test_the_truth_is_at_no_distance_uncut_and_any_cut_takes_it_away(rows):
+    truth = Points([rows[0]["truth"]])
+    uncut = truth.of("none", 1.0)[0]
+    for key in ("tv", "js", "brier", "forbidden", "lost"):
+        assert truth.values(uncut, key) == [0.0], key
+    for sampler in VALUES:
+        assert truth.best(sampler) == uncut, sampler
+        strongest = truth.values(truth.of(sampler, 1.0)[1])[0]
+        assert strongest > 0.05 and truth.values(truth.of(sampler, 1.0)[1], "forbidden") == [0.0], sampler
+
+
+def test_the_same_command_keeps_its_rows(rows, runs, capsys):
+    _, out = rows
+    before = out.with_suffix(".jsonl").read_bytes()
+    assert main(["--measure=decoding", *map(str, runs), "--windows=3", "--device=cpu", f"--out={out}"]) == 0
+    assert capsys.readouterr().err.count("kept from") == 2
+    assert out.with_suffix(".jsonl").read_bytes() == before
+
+
+def test_the_view(rows):
+    each, out = rows
+    view = find_measure("decoding").view(Store(out.with_suffix(".jsonl")).rows("decoding"))
+    assert out.with_suffix(".md").read_text(encoding="utf-8") == view.markdown
+    best, heated, level, lower = view.grids
+    assert len(best.lines) == 2 * (2 + len(VALUES)) and len(heated.lines) == 2 * (1 + len(VALUES))
+    assert len(level.lines) == len(lower.lines) == 1 + 2 * len(VALUES)
+    tv = [each[name]["test"]["tv"][ALONE.index(1.0)] for name in ("baseline-1", "baseline-2")]
+    assert best.lines[0][:3] == ["baseline", "none", "-"]
+    assert float(best.lines[0][3].split(" ± ")[0]) == pytest.approx(np.mean(tv), rel=0.1)
+    assert {line[0] for line in best.lines} == {"baseline", "truth"}
+
+
+# ---- choosing and judging ----------------------------------------------------------------------------------
+
+
+def made_up(validation: list[float], test: list[float], entropy: list[float], seed: int = 1) -> dict:
+    """A row of one cut, min_p = .5 and .1, after temperature 1."""
+    settings = {"temperatures": [1.0], "alone": [1.0], "cuts": {"min_p": [0.5, 0.1]}}
+    numbers = {key: test for key in NUMBERS} | {"entropy": entropy}
+    splits = {"validation": {"tv": validation, "entropy": entropy}, "test": numbers}
+    return {"name": f"a-{seed}", "row": "a", "seed": seed, "settings": settings, **splits}
+
+
+def test_a_value_is_chosen_on_the_validation_split_over_all_seeds():
+    """The test split, where another is better, does not count, nor does one seed for itself."""
+    g = Points(
+        [
+            made_up([0.3, 0.1, 0.5], [0.3, 0.9, 0.2], [3, 1, 2]),
+            made_up([0.3, 0.4, 0.9], [0.3, 0.8, 0.2], [3, 1, 2], 2),
+        ]
+    )
+    assert g.best("min_p") == 1 and g.points[1]["min_p"] == 0.5 and g.values(1) == [0.9, 0.8]
+    g = Points([made_up([0.2, 0.2, 0.5], [0.3, 0.1, 0.1], [3, 1, 2])])
+    assert g.best("min_p") == 0  # a tie: no cut
+
+
+def test_at_equal_entropy_it_is_between_the_points():
+    g = Points(
+        [
+            made_up([0] * 3, [0.3, 0.9, 0.2], [3.0, 1.0, 2.0]),
+            made_up([0] * 3, [0.4, 0.8, 0.2], [3.5, 1.0, 2.0], 2),
+        ]
+    )
+    assert g.at_entropy("min_p", 1.0, 2.5) == pytest.approx([0.25, 0.2 + 0.2 / 3])
+    assert g.at_entropy("min_p", 1.0, 1.25) == pytest.approx([0.725, 0.65])
+    assert g.at_entropy("min_p", 1.0, 3.2) == g.at_entropy("min_p", 1.0, 0.9) == []
+
+
+# ---- refusals ----------------------------------------------------------------------------------------------
+
+
+def test_a_corpus_without_a_truth_is_refused(trained, runs, folder, tmp_path):
+    with pytest.raises(UserError, match="truth"):
+        main(["--measure=decoding", str(trained)])
+    other = shutil.copytree(folder, tmp_path / "words")
+    truth_path(other / "test.bin").unlink()
+    with pytest.raises(UserError, match="truth"):
+        main(["--measure=decoding", str(runs[0]), f"--data={other}"])
+    argv = ['--rows=["baseline"]', "--overlay=brief", "--measure=decoding", f"--runs={tmp_path}/runs"]
+    with pytest.raises(UserError, match="wikitext103"):  # before any training
+        main([*argv, f"--results={tmp_path}", "--name=x"])
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("flag", ["--temperatures=[0]", "--windows=0"])
+def test_a_value_that_cannot_work_is_refused(runs, flag):
+    with pytest.raises(UserError, match=f"^{flag[2:].split('=')[0]} = "):
+        main(["--measure=decoding", str(runs[0]), flag])

@@ -1,0 +1,545 @@
+"""The contract of a head: what holds for each of tests/test_heads.py and of a lab that has heads.
+
+    from tests.head_contract import *
+    pytest_generate_tests = each(FORMULAS, VARIANTS)
+
+runs all of it for the heads of FORMULAS, by their default arguments and those of VARIANTS. A formula is
+written in plain PyTorch and float64: f(z (N, V), targets, arguments) -> the loss (N,) and log p (N, V).
+"""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heads import (
+    Head,
+    OutputHead,
+    Projection,
+    Targets,
+    chunked_loss,
+    linear_loss,
+    log_probs,
+    make_head,
+    named_head,
+    project,
+)
+from tests.fixtures import VOCAB, log
+
+V, C, K = 31, 7, 4  # odd on purpose; the embedding has 64 rows
+# about the sizes where an implementation may change its way
+VOCABULARIES = [2, 61, 255, 256, 257, 420, 2903, 50257]
+
+Variants = list[tuple[str, dict]]
+Names = tuple[str, ...]
+
+
+def each(
+    formulas: dict[str, Callable], variants: Variants, not_proper: Names = (), own_gradient: Names = ()
+) -> Callable:
+    """The module's pytest_generate_tests: the tests of this file with each head.
+
+    not_proper    heads, or variants, the minimum of whose loss is by design not the data's distribution
+    own_gradient  heads whose gradient is by definition not that of the loss that they report
+    """
+
+    def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+        if metafunc.function.__module__ != __name__:
+            return
+        facts = {}
+        for name, args in [*((name, {}) for name in formulas), *variants]:
+            variant = ",".join([name, *(f"{k}={v}" for k, v in args.items())])
+            facts[variant] = {
+                "name": name,
+                "args": args,
+                "formula": formulas[name],
+                "proper": not {name, variant} & {*not_proper},
+                "own_gradient": name in own_gradient,
+            }
+        if "args" not in metafunc.fixturenames:
+            facts = {variant: of for variant, of in facts.items() if not of["args"]}
+        wanted = [
+            key
+            for key in ("name", "args", "formula", "proper", "own_gradient")
+            if key in metafunc.fixturenames
+        ]
+        metafunc.parametrize(wanted, [[of[key] for key in wanted] for of in facts.values()], ids=facts)
+
+    return pytest_generate_tests
+
+
+def avoids(head: Head | None) -> bool:
+    """Whether it has tokens to avoid, as labels of -1."""
+    return head is not None and type(head).targets is not Head.targets
+
+
+def random_targets(n: int, vocab: int = V, seed: int = 0, head: Head | None = None) -> Targets:
+    """Soft multi-label targets: distinct ids in a row, some of them padding; tokens to avoid for a head that
+    takes those."""
+    g = torch.Generator().manual_seed(seed)
+    ids = (
+        torch.stack([torch.randperm(vocab, generator=g)[:K] for _ in range(n)])
+        if n
+        else torch.empty(0, K, dtype=torch.long)
+    )
+    values = torch.rand(n, K, generator=g)
+    values[:, 0] = 1
+    drop = torch.rand(n, K, generator=g) < 0.3
+    drop[:, 0] = False
+    if avoids(head):
+        values[:, 1:] = -1
+    return Targets(ids.masked_fill(drop, -1), values.masked_fill(drop, 0))
+
+
+def output_head(
+    name: str, args: dict, bayesian: bool = False, seed: int = 0, dtype=torch.float32
+) -> OutputHead:
+    torch.manual_seed(seed)
+    return make_head(name, V, nn.Parameter(torch.randn(64, C)), args, bayesian).to(dtype)
+
+
+def gradients(hidden: Tensor, oh: OutputHead) -> list[Tensor]:
+    """Those of the hidden states and of all parameters; 0 for what a loss does not touch."""
+    return [hidden.grad, *(torch.zeros_like(p) if p.grad is None else p.grad for p in oh.parameters())]
+
+
+# -----------------------------------------------------------------------------
+# Formulas
+
+
+def dense(y: Targets, z: Tensor) -> Tensor:
+    """The sparse labels as (N, V)."""
+    labels = torch.zeros(len(z), z.shape[1] + 1, dtype=z.dtype)  # the last column takes the padding
+    return labels.scatter(1, y.ids % labels.shape[1], y.values.to(z.dtype))[:, :-1]
+
+
+def onehot(y: Targets, z: Tensor) -> Tensor:
+    return F.one_hot(y.token, z.shape[1]).to(z.dtype)
+
+
+def of(x: Tensor, y: Targets) -> Tensor:
+    return x.gather(1, y.token[:, None])[:, 0]
+
+
+def link(u):
+    """p ~ e^u(z), L = -log p_t."""
+
+    def formula(z, y, **args):
+        log_p = u(z, **args).log_softmax(1)
+        return -of(log_p, y), log_p
+
+    return formula
+
+
+def objective(loss):
+    """p is softmax's, and the loss a function of log p, t and z."""
+
+    def formula(z, y, **args):
+        log_p = z.log_softmax(1)
+        return loss(log_p, y, z, **args), log_p
+
+    return formula
+
+
+def logits(vocab: int) -> Tensor:
+    """(N, V), float64, of float32 numbers: the largest first, last and in each place of the last 16, above
+    few rivals, some, and nearly all tokens; ties; far from 0."""
+    g = torch.Generator().manual_seed(vocab)
+    normal = lambda: torch.randn(vocab, generator=g)
+    last = range(max(0, vocab - (16 if vocab < 10_000 else 1)), vocab)
+    rows = []
+    for top in sorted({0, *last}):
+        for spread in (1 / vocab, 1, 8)[: 2 if vocab > 1000 else 3]:
+            row = spread * normal()
+            row[top] = row.max() + 0.1
+            rows.append(row)
+    ties = normal().round()
+    ties[[0, vocab // 2, -1]] = ties.max()
+    rows += [ties, 8 * normal()]
+    if vocab < 1000:
+        rows += [0 * normal(), 3 * normal() - 500, 3 * normal() + 500, 1e4 * normal()]
+    return torch.stack(rows).double()
+
+
+def labels(z: Tensor, head: Head) -> Targets:
+    """Up to four tokens a row, some of them padding. In every third row the first is the largest logit's."""
+    g = torch.Generator().manual_seed(1)
+    ids = torch.rand(z.shape, generator=g).topk(min(4, z.shape[1])).indices
+    top = z.argmax(1)
+    ids[::3] = torch.where(ids == top[:, None], ids[:, :1], ids)[::3]
+    ids[::3, 0] = top[::3]
+    values = torch.rand(ids.shape, generator=g)
+    if avoids(head):
+        values = -torch.ones_like(values)
+    values[:, 0] = 1
+    padding = torch.rand(ids.shape, generator=g) < 0.3
+    padding[:, 0] = False
+    return Targets(ids.masked_fill(padding, -1), values.masked_fill(padding, 0))
+
+
+@pytest.mark.parametrize("vocab", VOCABULARIES)
+def test_a_head_is_its_formula(name, args, formula, vocab):
+    """By its methods, and by the path of training: there the hidden states are unit vectors and the weights
+    the logits, so that the weights' gradient is the logits'."""
+    head, z = named_head(name, vocab, args).double(), logits(vocab)
+    near, error = dict(rtol=1e-8, atol=1e-9), 1e-8
+    integral = name == "perturb_max" and args.get("noise") != "gumbel"
+    if integral:
+        near, error = dict(rtol=1e-5, atol=3e-5), 1e-4
+        z = z[:: 20_000 // vocab + 4]  # it takes long
+    n, y, x, scale = len(z), labels(z, head), z.clone().requires_grad_(), {}
+    of = F.normalize(x, dim=0) * n**0.5 if head.cosine else x
+    if head.reads_scale:
+        head.scale, scale = n**0.5, {"scale": n**0.5}
+    want, log_p = formula(of, y, **args, **scale)
+    (right,) = torch.autograd.grad(want.sum(), x, retain_graph=head.cosine)
+    sure = -46 if integral else -math.inf  # below p = 1e-20 the integral is rough
+    weights = (want < -sure).double()
+    want, right, y = want.detach() * weights, right * weights[:, None], y._replace(weights=weights)
+
+    def check_gradient(got, error):
+        assert ((got - right).norm(dim=1) <= error * right.norm(dim=1) + 0.1 * error).all()
+
+    loss = head.loss(of, y) * weights
+    torch.testing.assert_close(loss.detach(), want, **near)
+    check_gradient(torch.autograd.grad(loss.sum(), x)[0], error)
+    ours = head.log_probs(of).detach()
+    torch.testing.assert_close(ours.exp(), log_p.detach().exp(), **near)
+    if not head.sparse:
+        torch.testing.assert_close(ours[log_p > sure], log_p[log_p > sure].detach(), **near)
+
+    low = dict(rtol=1e-5, atol=1e-4), 1e-3
+    for dtype, (digits, at_most) in ((torch.float64, (near, error)), (torch.float32, low)):
+        output = OutputHead(head.to(dtype), Projection(nn.Parameter(z.t().to(dtype)), vocab, None))
+        total, _ = output.loss(torch.eye(n, dtype=dtype), y)
+        total.backward()
+        torch.testing.assert_close(total.double(), want.sum(), **digits)
+        check_gradient(output.projection.weight.grad.t().double(), at_most)
+
+
+def test_a_banned_token_is_left_out(name, args):
+    """p is 0 where a logit is -inf, and what is left is the head's p of the other tokens alone; the loss and
+    its gradient are finite, on both ways. Smoothing's labels depend on V, so its loss is not compared."""
+    vocab, kept, rows = 30, 25, 8
+    g = torch.Generator().manual_seed(1)
+    z = torch.randn(rows, vocab, generator=g, dtype=torch.float64)
+    z[:, kept:] = -math.inf
+    if name == "sparse_softmax" and not args:
+        args = {"top_k": 9}
+    head, small = named_head(name, vocab, args), named_head(name, kept, args)
+    log_p, want = head.log_probs(z), small.log_probs(z[:, :kept])
+    assert (log_p[:, kept:] == -math.inf).all()
+    torch.testing.assert_close(log_p[:, :kept].exp(), want.exp(), rtol=1e-5, atol=1e-7)
+
+    ids = torch.randint(kept, (rows, 1), generator=g)
+    y = Targets(ids, torch.ones(rows, 1))
+    x = z.clone().requires_grad_()
+    loss = head.loss(x, y)
+    (gradient,) = torch.autograd.grad(loss.sum(), x)
+    assert loss.isfinite().all() and gradient.isfinite().all()
+    if name != "label_smoothing":
+        torch.testing.assert_close(loss.detach(), small.loss(z[:, :kept], y), rtol=1e-5, atol=1e-7)
+    if head.gradient is not None:
+        ours, closed, at_ids = head.gradient(z.clone(), y)
+        closed.scatter_(1, ids, at_ids)
+        torch.testing.assert_close(ours, loss.detach(), rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(closed, gradient, rtol=1e-6, atol=1e-8)
+
+
+# -----------------------------------------------------------------------------
+# Laws
+
+
+def test_gradcheck(name, args, own_gradient):
+    """Of the loss and of log p."""
+    head = named_head(name, V, args).double()
+    targets = random_targets(3, head=head)
+    z = 3 * torch.randn(3, V, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    z.requires_grad_()
+    right = torch.autograd.gradcheck(lambda z: head.loss(z, targets), (z,), raise_exception=not own_gradient)
+    assert right != own_gradient
+    likely = head.log_probs(z.detach()) > -9
+    assert torch.autograd.gradcheck(lambda z: head.log_probs(z)[likely], (z,))
+
+
+def test_log_probs_sum_to_one(name, args):
+    z = 5 * torch.randn(50, V)
+    assert torch.allclose(named_head(name, V, args).log_probs(z).exp().sum(1), torch.ones(50), atol=1e-5)
+
+
+@pytest.mark.parametrize("chunk, bayesian", [(3, False), (1000, True)], ids=["point", "bayesian"])
+def test_chunked_equals_unchunked(name, args, chunk, bayesian):
+    """Value and every gradient, in float64, rows not a multiple of the chunk."""
+    n, grads, values = 10, [], []
+    targets = random_targets(n, head=named_head(name, V, args))
+    for in_chunks in (True, False):
+        oh = output_head(name, args, bayesian, dtype=torch.float64)
+        hidden = torch.randn(
+            n, C, dtype=torch.float64, generator=torch.Generator().manual_seed(3)
+        ).requires_grad_()
+        weights = oh.projection.draw(torch.Generator().manual_seed(4))
+        if in_chunks:
+            loss = chunked_loss(hidden, weights, oh.head, targets, chunk)
+        else:
+            loss = oh.head.loss(project(hidden, weights, oh.head), targets).sum()
+        (loss * 0.7).backward()
+        values.append(loss.item())
+        grads.append(gradients(hidden, oh))
+    assert values[0] == pytest.approx(values[1], rel=1e-12)
+    for a, b in zip(*grads):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1e4, -1e4, 0.0])
+def test_extreme_logits_stay_finite(name, args, scale):
+    """At scale 0 all tokens tie."""
+    head = named_head(name, V, args)
+    targets = random_targets(8, head=head)
+    z = torch.zeros(8, V)
+    z[torch.arange(8), torch.arange(8)] = scale
+    z.requires_grad_()
+    loss = head.loss(z, targets)
+    loss.sum().backward()
+    assert loss.isfinite().all() and z.grad.isfinite().all()
+    lp = head.log_probs(z.detach())
+    assert not lp.isnan().any() and torch.allclose(lp.exp().sum(1), torch.ones(8), atol=1e-5)
+    assert head.sparse or lp.isfinite().all()
+    assert scale or torch.allclose(lp, torch.tensor(-math.log(V)), atol=1e-5)
+
+
+def test_padded_vocabulary_has_no_probability(name, args):
+    """Rows of the embedding beyond V change neither loss nor probabilities, and get no gradient."""
+    oh = output_head(name, args)
+    targets, hidden = random_targets(6, head=oh.head), torch.randn(6, C)
+    scores = lambda: (oh.log_probs(hidden, oh.draws(1, 0)), oh.loss(hidden, targets)[0])
+    before = scores()
+    with torch.no_grad():
+        oh.projection.weight[V:] += 100
+    log_p, loss = scores()
+    assert log_p.shape == (6, V) and torch.equal(before[0], log_p) and torch.equal(before[1], loss)
+    loss.backward()
+    assert oh.projection.weight.grad[:V].abs().sum() > 0 and not oh.projection.weight.grad[V:].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_precision_is_as_good_as_plain_pytorch(name, args, dtype):
+    """Chunked under autocast against float32: at most plain PyTorch's own error at that dtype, plus a tenth
+    of it and 1e-3 (relative); twice it where small distances make either error a matter of chance."""
+    torch.manual_seed(5)
+    head = named_head(name, V, args)
+    hidden, weight, targets = torch.randn(64, C), torch.randn(64, C), random_targets(64, head=head)
+
+    def run(mode):
+        oh = make_head(name, V, nn.Parameter(weight.clone()), args)
+        h = hidden.clone().requires_grad_()
+        with torch.autocast("cpu", dtype, enabled=mode != "float32"):
+            if mode == "chunked":
+                loss = chunked_loss(h, oh.projection.draw(), oh.head, targets, 16)
+            else:
+                loss = oh.head.loss(project(h, oh.projection.draw(), oh.head), targets).sum()
+        loss.backward()
+        return [loss.detach(), *gradients(h, oh)]
+
+    exact, plain, ours = run("float32"), run("plain"), run("chunked")
+    times = 2 if head.reads_scale else 1.1
+    for e, p, o in zip(exact, plain, ours):
+        assert (o - e).norm() <= times * (p - e).norm() + 1e-3 * e.norm()
+
+
+def test_float32_is_enough_for_a_real_vocabulary(name, args):
+    """At V = 50,257 float32's loss, gradient and distribution are those of float64."""
+    vocab, n = 50257, 3
+    head = named_head(name, vocab, args)
+    targets = random_targets(n, vocab, head=head)
+    z, out = 2 * torch.randn(n, vocab, generator=torch.Generator().manual_seed(2)), []
+    for dtype in (torch.float32, torch.float64):
+        head, x = head.to(dtype), z.to(dtype, copy=True).requires_grad_()
+        loss = head.loss(x, Targets(targets.ids, targets.values.to(dtype)))
+        loss.sum().backward()
+        out.append([t.double() for t in (loss.detach(), x.grad, head.log_probs(x.detach()).exp())])
+    (loss, grad, p), (loss64, grad64, p64) = out
+    assert torch.allclose(loss, loss64, rtol=1e-5, atol=1e-5)
+    assert ((grad - grad64).norm(dim=1) <= 3e-4 * grad64.norm(dim=1)).all() and (
+        (p - p64).abs().sum(1) < 1e-4
+    ).all()
+
+
+def test_bf16_hidden_states_and_weights(name, args):
+    """Of small integers, whose products bf16 holds exactly: so the rest has to be as good as in float32."""
+    g = torch.Generator().manual_seed(8)
+    hidden = torch.randint(-2, 3, (40, C), generator=g).float()
+    oh = output_head(name, args)
+    oh.projection.weight.data = torch.randint(-2, 3, (64, C), generator=g).float() / 2
+    targets, results = random_targets(40, head=oh.head), []
+    for dtype in (torch.float32, torch.bfloat16):
+        oh.zero_grad()
+        h = hidden.to(dtype, copy=True).requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            loss, count = oh.loss(h, targets)
+            lp = oh.log_probs(h.detach(), oh.draws(1, 0, dtype))
+        loss.backward()
+        assert loss.dtype == lp.dtype == torch.float32 and h.grad.dtype == dtype and count == 40
+        results.append((loss.detach(), lp.exp(), h.grad.float(), oh.projection.weight.grad))
+    (loss, p, *grads), (low_loss, low_p, *low_grads) = results
+    # what is rounded: the gradients of logits and hidden states and, for cosines, the vectors of length 1
+    exact = 2e-2 if oh.head.cosine else 1e-5
+    torch.testing.assert_close(low_loss, loss, rtol=exact, atol=0)
+    torch.testing.assert_close(low_p, p, rtol=10 * exact, atol=exact)
+    for grad, low in zip(grads, low_grads):
+        assert grad.norm() > 0 and (low - grad).norm() <= 2e-2 * grad.norm()
+
+
+def test_sampling_frequencies_match_log_probs(name, args):
+    """Chi-square of 5,000 texts of one token, by `generate`; the threshold is the 1 - 1e-6 quantile at 30
+    degrees of freedom."""
+    from evaluation.sampling import generate
+    from model import GPT, GPTConfig, LanguageModel
+
+    torch.manual_seed(6)
+    trunk = GPT(GPTConfig(V, 4, 1, 1, 8))
+    trunk.wte.weight.data.normal_(std=0.5)
+    model = LanguageModel(trunk, make_head(name, V, trunk.wte.weight, args)).eval()
+    draws, n = model.head.draws(1, 0), 5000
+    prompt = torch.ones(n, 1, dtype=torch.long)
+    ((token, hidden),) = generate(model, prompt, 1, draws, generator=torch.Generator().manual_seed(7))
+    with torch.no_grad():
+        p = model.head.log_probs(hidden[:1], draws).exp()[0].double()
+    assert p.max() > 1.5 / V  # not flat
+    drawn = token.bincount(minlength=V)
+    assert not drawn[p == 0].any()
+    drawn, p = drawn[p > 0], p[p > 0]
+    assert ((drawn - n * p).square() / (n * p)).sum() < 82
+
+
+DATA = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)  # how often the tokens 0, 1 and 2 come
+
+
+def learned(head: Head) -> Tensor:
+    """p (V,) where free logits come to rest under the gradient of DATA's mean loss.
+
+    Rprop uses the gradient's signs alone and lengthens its steps while they stay. So the result is what a
+    head is trained towards; how fast it would get there, a matter of its slope, plays no part.
+    """
+    head = head.double()
+    z = torch.full((1, V), head.bias or 0.0, dtype=torch.float64, requires_grad=True)
+    opt = torch.optim.Rprop([z], lr=0.1, step_sizes=(1e-12, 100.0))
+    for _ in range(150):
+        opt.zero_grad()
+        (DATA @ head.loss(z.expand(3, V), Targets.single(torch.arange(3)))).backward()
+        opt.step()
+    return head.log_probs(z.detach()).exp()[0]
+
+
+def test_the_true_token_alone_is_learned(name, args, proper):
+    """Training the logits ends at the data's distribution: a head whose loss and log_probs disagreed would
+    have another."""
+    if args.get("published"):
+        pytest.skip("ill-posed, as its docstring says")
+    check_learned(learned(named_head(name, V, args)), proper, name == "smooth_accuracy")
+
+
+def check_learned(p: Tensor, proper: bool = True, best_alone: bool = False) -> None:
+    """`best_alone`: the minimum is all mass on the most probable token."""
+    assert p.argmax() == 0
+    assert p[0] > 0.95 if best_alone else p[0] > p[1] > p[2] > p[3:].max()
+    if proper:
+        torch.testing.assert_close(p[:3], DATA, atol=0.01, rtol=0)
+
+
+# -----------------------------------------------------------------------------
+# With a projection, a gain, a trunk
+
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=g, dtype=torch.float64).to(dtype).requires_grad_()
+
+
+def inputs(*shape: int, dtype: torch.dtype = torch.float32) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
+    """(hidden (..., C), weight, bias), and ids (...)."""
+    ids = torch.randint(V, shape, generator=torch.Generator().manual_seed(3))
+    return (
+        random(*shape, C, dtype=dtype),
+        random(V, C, seed=1, dtype=dtype),
+        random(V, seed=2, dtype=dtype),
+    ), ids
+
+
+def with_gradients(loss: Tensor, tensors: tuple[Tensor, ...]) -> list[Tensor]:
+    """The loss, and the gradients of a weighted sum of it."""
+    weights = torch.linspace(0.5, 2, loss.numel(), dtype=loss.dtype).view(loss.shape)
+    return [loss.detach(), *torch.autograd.grad(loss, tensors, weights, retain_graph=True)]
+
+
+def assert_equal(ours: list[Tensor], plain: list[Tensor], error: float = 1e-6) -> None:
+    """To `error`, relative to the norm."""
+    for x, y in zip(ours, plain, strict=True):
+        assert x.shape == y.shape and torch.equal(x.isnan(), y.isnan())
+        x, y = x.double().nan_to_num(), y.double().nan_to_num()
+        assert (x - y).norm() <= error * y.norm()
+
+
+@pytest.mark.parametrize("dtype, error", [(torch.float32, 1e-6), (torch.float64, 1e-12)], ids=["32", "64"])
+def test_linear_loss_equals_materialised_logits(name, dtype, error):
+    """In each reduction: the loss and its gradients; and the distribution."""
+    tensors, ids = inputs(4, 5, dtype=dtype)
+    ids[0, 1] = ids[3] = -100
+    kept, head, (hidden, weight, bias) = ids != -100, named_head(name, V), tensors
+    h, w = (F.normalize(hidden, dim=-1) * C**0.5, F.normalize(weight)) if head.cosine else (hidden, weight)
+    z, head.scale = F.linear(1.3 * h, w, bias), 1.3 * C**0.5
+    each = head.loss(z[kept], Targets.single(ids[kept]))
+    plain = each.mean(), each.sum(), each.new_zeros(4, 5).masked_scatter(kept, each)
+    for reduction, expected in zip(REDUCTIONS, plain):
+        loss = linear_loss(hidden, weight, ids, name, bias, 1.3, reduction)
+        assert loss.dtype == dtype
+        # of small distances the rounding counts more
+        at_most = 20 * error if head.reads_scale else error
+        assert_equal(with_gradients(loss, tensors), with_gradients(expected, tensors), at_most)
+    p = log_probs(hidden, weight, name, bias, 1.3).exp()
+    assert not p.requires_grad
+    torch.testing.assert_close(p, head.log_probs(z.flatten(0, 1)).exp().view(4, 5, V).detach())
+
+
+def test_the_gain_multiplies_the_products_before_the_bias(name):
+    """In training and in scoring, fixed and learned, also where the products are cosines."""
+    g, weight = (
+        torch.Generator().manual_seed(1),
+        torch.randn(64, C, generator=torch.Generator().manual_seed(0)),
+    )
+    hidden, targets = torch.randn(9, C, generator=g), Targets.single(torch.randint(V, (9,), generator=g))
+    plain = make_head(name, V, nn.Parameter(weight))
+    weights = plain.projection.draw()
+    bias = weights.bias if weights.bias is not None else 0.0
+    logits = 2.5 * (project(hidden, weights, plain.head) - bias) + bias
+    plain.head.scale *= 2.5
+    want = plain.head.loss(logits, targets).sum()
+    for learn in (False, True)[: 2 - plain.head.reads_scale]:
+        oh = make_head(name, V, nn.Parameter(weight), gain=2.5, learn_gain=learn)
+        loss, _ = oh.loss(hidden, targets)
+        torch.testing.assert_close(loss, want, rtol=1e-4, atol=1e-4)
+        with torch.no_grad():
+            log_p = oh.log_probs(hidden, oh.draws(1, 0))
+            torch.testing.assert_close(log_p, plain.head.log_probs(logits), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bayesian", [False, True], ids=["point", "bayesian"])
+def test_a_hundred_steps_teach_it(tiny, run, name, bayesian):
+    """Half a nat below the uniform distribution or further. By PPL_eps: a head with exact zeros has no finite
+    perplexity."""
+    if name == "smooth_accuracy":
+        pytest.skip("for fine-tuning: its gradient vanishes where the true token has no probability yet")
+    rates = dict(max_steps=100, warmup_steps=10, learning_rate=1e-2, min_lr=1e-3, log_interval=100)
+    config = tiny(head=name, bayesian=bayesian, **rates)
+    assert run(config) == 0
+    (last,) = (entry for entry in log(config.out_dir) if "val_nll" in entry)
+    assert math.log(last["val_ppl_eps"]) < math.log(VOCAB) - 0.5
+
+
+__all__ = ["each", *(name for name in dir() if name.startswith("test_"))]
