@@ -22,7 +22,7 @@ GENERATE = Path(__file__).with_name("custom_generate.py")
 TRY = r"\1try:\n\1    \2\n\1finally:\n\1    pass"
 # all that says which model it is. Not bayesian: the draws are stored, so the projection is plain
 _MODEL = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "dropout", "head", "head_args")
-_OTHERS = ("trunk", "tied", "gain", "learn_gain", "order", "sinusoidal")
+_OTHERS = ("trunk", "trunk_args", "tied", "gain", "learn_gain")
 
 
 def write_code(lm: LanguageModel, folder: Path) -> None:
@@ -89,6 +89,6 @@ def to_transformers(
         exported.drawn[i] = drawn.weight
     exported.save_pretrained(folder)
     write_code(lm, folder)
-    if size.order != "left_to_right":
+    if hasattr(lm.trunk, "fills"):  # gaps
         (folder / "custom_generate").mkdir()
         shutil.copy(GENERATE, folder / "custom_generate" / "generate.py")

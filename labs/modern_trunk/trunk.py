@@ -68,8 +68,6 @@ class Modern(GPT):
 
     def __init__(self, config: GPTConfig):
         nn.Module.__init__(self)
-        if config.order != "left_to_right":
-            raise ValueError(f"trunk = 'modern' reads from left to right, not in the order {config.order!r}")
         if config.n_embd // config.n_head % 2:  # a head's numbers are turned in pairs
             raise ValueError(f"n_embd = {config.n_embd}, n_head = {config.n_head}: a head has an odd width")
         self.config = config

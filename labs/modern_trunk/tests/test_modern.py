@@ -6,7 +6,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from config.defaults import TrainConfig
 from export import is_gpt2
 from heads import make_head
 from labs.modern_trunk.trunk import Modern
@@ -83,7 +82,5 @@ def test_is_not_gpt2(trunk):
 
 
 def test_refused():
-    with pytest.raises(ValueError, match="order"):
-        TrainConfig.read(["config/baseline.py", "config/tiny.py", "config/modern.py", "--order=random"])
     with pytest.raises(ValueError, match="n_head"):
         Modern(replace(CONFIG, n_embd=6, n_head=2))
