@@ -14,7 +14,6 @@ program = Program(__name__, __doc__, TrainConfig)
 
 import hashlib
 import os
-import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, replace
@@ -69,13 +68,7 @@ class Teacher:
         self.model, ckpt = load_model(name, hub=True)
         self.weights_sha256 = None if ckpt.foreign else weights_digest(ckpt.path)
         refuse_other_tokens("teacher", name, ckpt.config, tokenizer, fingerprint)
-        order = self.model.trunk.config.order
-        if order != "left_to_right":
-            raise UserError(
-                f"the teacher {name!r} reads in another order ({order}) than left to right: choose a teacher "
-                "that was trained with order = 'left_to_right'"
-            )
-        reads = self.model.trunk.context
+        reads = self.model.trunk.context if self.model.trunk.forwards else 0  # from left to right
         if reads < block_size:
             raise UserError(
                 f"the teacher {name!r} reads at most {reads} tokens, the student's windows have "
@@ -219,13 +212,6 @@ def _build(
     if path.is_file() and not part.is_file():  # killed before it wrote the JSON: all may be there
         path.replace(part)
     done = _done(part, record, len(windows), batch)
-    needs, free = (len(windows) - done) * record.itemsize, shutil.disk_usage(path.parent).free
-    if needs > free:
-        raise UserError(
-            f"the label store needs {needs / 1e9:.1f} GB{' more' * bool(done)}, {path.parent} has "
-            f"{free / 1e9:.1f} GB free: lower candidates or positions, use --label_store=False, or free some "
-            "space"
-        )
     T = windows.block_size
     print(
         f"building {path}, {len(windows) * record.itemsize / 1e6:,.1f} MB: {settings.count(T)} of {T} "

@@ -69,6 +69,13 @@ def imported(found: dict[str, str], registry: str, name: str) -> Any:
     return getattr(importlib.import_module(found[name]), registry)[name]
 
 
+def translated(config: dict[str, Any]) -> dict[str, Any]:
+    """A recorded configuration with today's keys: `translate` of labs/LAB/recorded.py."""
+    for lab in labs_with("recorded"):
+        config = importlib.import_module(f"labs.{lab}.recorded").translate(config)
+    return config
+
+
 def find(path: str | Path) -> Path:
     """`path`, if it is there from the current folder; else what has that path in the code or in a lab."""
     if Path(path).exists() or Path(path).is_absolute():

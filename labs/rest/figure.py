@@ -8,12 +8,12 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 from torch import Tensor
 
-from data.sequences import UNKNOWN, Chain
 from evaluation import figures
-from evaluation.orders import Asker
 from labs.climbs.rates import BIN, RATES, STEP
 from labs.embeddings import tsne
+from labs.orders.asking import Asker
 from labs.rest.rest import can_be_asked, density, sample_rest
+from labs.sequences.exact import UNKNOWN, Chain
 from measures.views import samples_file
 from runtime.errors import UserError
 from runtime.files import beside, replacing
@@ -31,7 +31,7 @@ Extent = tuple[float, float, float, float]  # of a picture: left, right, bottom,
 
 
 def arrays_file(out: Path, name: str) -> Path:
-    """OUT.samples/NAME.safetensors. UserError if the folder is a link."""
+    """OUT.samples/NAME.safetensors."""
     return samples_file(out, name).with_suffix(".safetensors")
 
 
