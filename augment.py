@@ -14,7 +14,6 @@ program = Program(__name__, __doc__, TrainConfig)
 
 import hashlib
 import os
-import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, replace
@@ -213,13 +212,6 @@ def _build(
     if path.is_file() and not part.is_file():  # killed before it wrote the JSON: all may be there
         path.replace(part)
     done = _done(part, record, len(windows), batch)
-    needs, free = (len(windows) - done) * record.itemsize, shutil.disk_usage(path.parent).free
-    if needs > free:
-        raise UserError(
-            f"the label store needs {needs / 1e9:.1f} GB{' more' * bool(done)}, {path.parent} has "
-            f"{free / 1e9:.1f} GB free: lower candidates or positions, use --label_store=False, or free some "
-            "space"
-        )
     T = windows.block_size
     print(
         f"building {path}, {len(windows) * record.itemsize / 1e6:,.1f} MB: {settings.count(T)} of {T} "

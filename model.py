@@ -97,17 +97,6 @@ def short_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = True) -> Ten
     return (torch.softmax(scores, -1) @ v).view(B, nh, T, hs)
 
 
-Rotation = tuple[Tensor, Tensor]  # cosines and sines (..., T, hs / 2) of the angles of each token's place
-
-
-def rotated(x: Tensor, rotation: Rotation) -> Tensor:
-    """RMS-normed queries or keys (B, nh, T, hs), turned by their places: RoPE, Su et al. 2021, arXiv
-    2104.09864, on QK-norm, Henry et al. 2020, arXiv 2010.04245."""
-    a, b = F.rms_norm(x, x.shape[-1:]).chunk(2, -1)
-    cos, sin = (part.to(x.dtype) for part in rotation)
-    return torch.cat((a * cos - b * sin, a * sin + b * cos), -1)
-
-
 class Attention(nn.Module):
     def __init__(self, config: GPTConfig, bias: bool = True):
         super().__init__()
@@ -116,39 +105,40 @@ class Attention(nn.Module):
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias)
 
-    def forward(
-        self,
-        x: Tensor,
-        kv: Tensor | None,
-        start: int | Tensor,
-        mask: Tensor | None,
-        rotation: Rotation | None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, kv: Tensor | None, start: int | Tensor, mask: Tensor | None) -> Tensor:
+        return self.attend(*self.qkv(x), kv, start, mask)
+
+    def qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values (B, nh, T, hs) of x (B, T, C)."""
         B, T, C = x.shape
-        qkv = self.c_attn(x).view(B, T, 3, self.n_head, C // self.n_head)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, nh, T, hs)
-        if rotation is not None:
-            q, k = rotated(q, rotation), rotated(k, rotation)
+        q, k, v = self.c_attn(x).view(B, T, 3, self.n_head, C // self.n_head).permute(2, 0, 3, 1, 4)
+        return q, k, v
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, start: int | Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """What each token reads (B, T, C), also of the `start` tokens in `kv`, to which k and v are added."""
+        B, _, T, _ = q.shape
         causal = self.causal and T > 1 and mask is None
         if isinstance(start, Tensor):
             # one new token, at a position that a CUDA graph reads anew each time: no shape may depend on it
             assert kv is not None
             kv.index_copy_(3, start, torch.stack((k, v)).to(kv.dtype))
             k, v = kv.to(q.dtype)
-            mask = (torch.arange(kv.shape[3], device=x.device) <= start)[None]  # (1, size)
+            mask = (torch.arange(kv.shape[3], device=q.device) <= start)[None]  # (1, size)
         elif kv is not None:
             end = start + T
             kv[0, :, :, start:end], kv[1, :, :, start:end] = k, v
             k, v = kv[0, :, :, :end].to(q.dtype), kv[1, :, :, :end].to(q.dtype)
             if causal and start:  # several new tokens after old ones: the triangle starts at column `start`
-                mask, causal = torch.ones(T, end, dtype=torch.bool, device=x.device).tril(start), False
+                mask, causal = torch.ones(T, end, dtype=torch.bool, device=q.device).tril(start), False
         dropout = self.dropout if self.training else 0.0
         trains_in_bf16 = torch.is_grad_enabled() and q.device.type == "cpu" and q.dtype == torch.bfloat16
         if trains_in_bf16 and kv is None and mask is None and not dropout and 1 < T <= 512:
             y = short_attention(q, k, v, causal)
         else:
             y = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal)
-        return self.c_proj(y.transpose(1, 2).reshape(B, T, C))
+        return self.c_proj(y.transpose(1, 2).reshape(B, T, -1))
 
 
 class MLP(nn.Module):
@@ -161,49 +151,18 @@ class MLP(nn.Module):
         return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
 
 
-class SquaredReLU(nn.Module):
-    """An MLP with max(x, 0)^2 and no biases. Source: So et al. 2021, arXiv 2109.08668."""
-
-    def __init__(self, config: GPTConfig):
-        super().__init__()
-        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=False)
-        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.c_proj(F.relu(self.c_fc(x)).square())
-
-
 class Block(nn.Module):
     def __init__(self, config: GPTConfig):
         super().__init__()
-        self.ln_1: nn.Module = nn.LayerNorm(config.n_embd)
+        self.ln_1 = nn.LayerNorm(config.n_embd)
         self.attn = Attention(config)
-        self.ln_2: nn.Module = nn.LayerNorm(config.n_embd)
-        self.mlp: nn.Module = MLP(config)
+        self.ln_2 = nn.LayerNorm(config.n_embd)
+        self.mlp = MLP(config)
         self.drop = nn.Dropout(config.dropout)
 
-    def forward(
-        self,
-        x: Tensor,
-        kv: Tensor | None,
-        start: int | Tensor,
-        mask: Tensor | None,
-        rotation: Rotation | None = None,
-    ) -> Tensor:
-        x = x + self.drop(self.attn(self.ln_1(x), kv, start, mask, rotation))
+    def forward(self, x: Tensor, kv: Tensor | None, start: int | Tensor, mask: Tensor | None) -> Tensor:
+        x = x + self.drop(self.attn(self.ln_1(x), kv, start, mask))
         return x + self.drop(self.mlp(self.ln_2(x)))
-
-
-class ModernBlock(Block):
-    """RMSNorm without weights, attention with rotated queries and keys, squared ReLU; no biases."""
-
-    def __init__(self, config: GPTConfig):
-        nn.Module.__init__(self)
-        self.ln_1 = nn.RMSNorm(config.n_embd, elementwise_affine=False)
-        self.attn = Attention(config, bias=False)
-        self.ln_2 = nn.RMSNorm(config.n_embd, elementwise_affine=False)
-        self.mlp = SquaredReLU(config)
-        self.drop = nn.Dropout(config.dropout)
 
 
 class Step(NamedTuple):
@@ -344,8 +303,9 @@ class GPT(Trunk):
         # a tied head gives wte a dense gradient. The embedding's sparse one is added to it row by row, so a
         # CPU need not fill and add another (V, C)
         sparse = self.tied and self.training and tokens.device.type == "cpu"
-        x = self._placed(F.embedding(tokens, self.wte.weight, sparse=sparse), positions)  # (B, T, C)
-        x = self._blocks(self.drop(x), cache, start, mask, self._rotation(positions))
+        x = F.embedding(tokens, self.wte.weight, sparse=sparse)  # (B, T, C)
+        # one mask of all attention heads
+        x = self._blocks(x, positions, cache, start, None if mask is None else mask[:, None])
         if cache is not None:
             cache.length += tokens.shape[1]
         return x
@@ -368,67 +328,24 @@ class GPT(Trunk):
         the token in `cache.length`.
         """
         places = position if places is None else places
-        x = self._placed(self.wte(tokens), places)
-        return self._blocks(x, cache, position, None, self._rotation(places))
-
-    def _placed(self, x: Tensor, positions: Tensor) -> Tensor:
-        """The embedded tokens (B, T, C) with where they stand."""
-        return x + self.wpe(positions)
-
-    def _rotation(self, positions: Tensor) -> Rotation | None:
-        """By which queries and keys are turned; None: not at all."""
-        return None
+        return self._blocks(self.wte(tokens), places, cache, position, None)
 
     def _blocks(
-        self,
-        x: Tensor,
-        cache: Cache | None,
-        start: int | Tensor,
-        mask: Tensor | None,
-        rotation: Rotation | None,
+        self, x: Tensor, positions: Tensor, cache: Cache | None, start: int | Tensor, mask: Tensor | None
     ) -> Tensor:
-        if mask is not None:
-            mask = mask[:, None]  # the same of all attention heads
+        """Hidden states of the embedded tokens x (B, T, C) at `positions`."""
+        x = self.drop(x + self.wpe(positions))
         for i, block in enumerate(self.h):
-            x = block(x, cache.kv[i] if cache is not None else None, start, mask, rotation)
+            x = block(x, cache.kv[i] if cache is not None else None, start, mask)
         return self.ln_f(x)
-
-
-class Modern(GPT):
-    """The trunk of today's small models, from left to right: rotary positions, RMSNorm without weights (also
-    of the embedded tokens), normed queries and keys, squared ReLU, no biases. In config/modern.py it is not
-    tied.
-
-    Sources: modded-nanogpt (Jordan et al. 2024) and nanochat (Karpathy 2025), see also `rotated`.
-    """
-
-    def __init__(self, config: GPTConfig):
-        nn.Module.__init__(self)
-        if config.n_embd // config.n_head % 2:  # a head's numbers are turned in pairs
-            raise ValueError(f"n_embd = {config.n_embd}, n_head = {config.n_head}: a head has an odd width")
-        self.config = config
-        self.wte = nn.Embedding(config.padded_vocab, config.n_embd)
-        self.drop = nn.Dropout(config.dropout)
-        self.h = nn.ModuleList(ModernBlock(config) for _ in range(config.n_layer))
-        self.ln_f = nn.RMSNorm(config.n_embd, elementwise_affine=False)
-        self.init_weights()
-
-    def _placed(self, x: Tensor, positions: Tensor) -> Tensor:
-        return F.rms_norm(x, x.shape[-1:])
-
-    def _rotation(self, positions: Tensor) -> Rotation:
-        half = self.config.n_embd // self.config.n_head // 2
-        rates = 10000 ** (-torch.arange(half, device=positions.device) / half)
-        angles = (positions[..., None] * rates).unsqueeze(-3)  # (..., 1, T, hs / 2): the same for all heads
-        return angles.cos(), angles.sin()
 
 
 # -----------------------------------------------------------------------------
 # The language model
 
-# name -> class that makes a trunk from a GPTConfig and trunk_args; a lab's is TRUNK of labs/NAME/trunk.py.
+# name -> class that makes a trunk from a GPTConfig and trunk_args; a lab's are TRUNKS of labs/LAB/trunk.py.
 # Its forward(tokens, positions) gives hidden states (B, T, C), as GPT's does; only GPT has a cache
-TRUNKS: dict[str, type[Trunk]] = {"gpt": GPT, "modern": Modern}
+TRUNKS: dict[str, type[Trunk]] = {"gpt": GPT}
 
 
 class LanguageModel(nn.Module):

@@ -49,7 +49,6 @@ from runtime.errors import UserError
 from runtime.gpt2 import refuse_missing_path
 from runtime.logs import Log, duration, start_wandb
 from runtime.optimizer import iteration_dtype, load_optimizer, make_optimizer, set_learning_rate
-from runtime.packages import missing, not_installed
 from runtime.processes import Processes, end_with_table, on_stop
 from runtime.profile import flops_per_token, peak_flops
 from runtime.resume import (
@@ -106,8 +105,6 @@ def refuse_before_data(config: TrainConfig, procs: Processes) -> None:
             "delete it"
         )
     windows_at_a_time(config.batch_size, config.micro_batch, procs.world)
-    if config.wandb and missing("wandb"):
-        raise UserError(not_installed("wandb"))
     begins_from = "" if config.resume else config.init_from  # a resumed run reads those weights no more
     for name in (begins_from, config.teacher if config.labels != "true" else ""):
         if name:

@@ -117,15 +117,9 @@ class Corpus(ABC, Generic[Config]):
     def _check(self, tokenizer: str, source: str) -> None:
         """UserError for a tokenizer or a source that the corpus does not take."""
         words = WordTokenizer.name
-        if self.own_words and tokenizer != words:
-            raise UserError(
-                f"tokenizer = {tokenizer!r}: {self.name} is made of words of its own: use {words!r}"
-            )
-        if not self.own_words and tokenizer == words:
-            raise UserError(
-                f"tokenizer {tokenizer!r}: {self.name} has no word list of its own: "
-                "use gpt2, bytes, bpe<vocabulary size> or a tokenizer.json"
-            )
+        if self.own_words != (tokenizer == words):
+            usable = repr(words) if self.own_words else "gpt2, bytes, bpe<size> or a tokenizer.json"
+            raise UserError(f"tokenizer = {tokenizer!r}: for {self.name} use {usable}")
         if source and "source" not in {field.name for field in fields(self.config)}:
             raise UserError(f"the corpus {self.name} takes no source, not {source!r}: leave it empty")
 
@@ -257,11 +251,7 @@ def _refuse_other_text(out: Path, source: str, splits: Mapping[str, Split]) -> N
             continue
         _, size, sha256, *_ = splits[name]
         remedy = "use --force to start over, or another --out"
-        if size not in (None, info.get("bytes", size)):
-            raise UserError(
-                f"{out / name}.bin was made from {info['bytes']} bytes and {source} now has {size}: {remedy}"
-            )
-        if sha256 not in (None, info.get("sha256")):
+        if size not in (None, info.get("bytes", size)) or sha256 not in (None, info.get("sha256")):
             raise UserError(f"{out / name}.bin was made from another text than {source} now has: {remedy}")
 
 

@@ -119,14 +119,13 @@ class LabelStore:
             if different := [k for k in identity if saved.get(k) != identity[k]]:
                 key = different[0]
                 raise UserError(f"its {key} is {saved.get(key)!r}, not {identity[key]!r}")
-            if saved["windows"] != (identity["tokens"] - 1) // identity["block_size"]:
-                raise UserError(f"its windows = {saved['windows']} are not those of the corpus")
         with reading(path), path.open("rb") as file:
             kind = record_dtype(vocab_size, saved["m"], saved["k"])
-            size = len(MAGIC) + saved["windows"] * kind.itemsize
+            windows = (identity["tokens"] - 1) // identity["block_size"]
+            size = len(MAGIC) + windows * kind.itemsize
             if path.stat().st_size != size or file.read(len(MAGIC)) != MAGIC:
                 raise UserError("it is cut short, or no label store")
-            self.records = np.memmap(path, kind, "r", len(MAGIC), (saved["windows"],))
+            self.records = np.memmap(path, kind, "r", len(MAGIC), (windows,))
             if (whole := sound(self.records, f"checking {path.name}")) < len(self.records):
                 raise UserError(f"the record of window {whole} is not what was written")
 

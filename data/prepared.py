@@ -114,8 +114,6 @@ def corpus_of(dataset: str) -> Any:
     if dataset not in known:
         raise UserError(f"unknown dataset {dataset!r} (known: {', '.join(known)})")
     module = importlib.import_module(".".join(known[dataset].relative_to(CODE).with_suffix("").parts))
-    if not hasattr(module, "corpus"):
-        raise UserError(f"{known[dataset]} has no `corpus`, a data.corpus.Corpus")
     return module.corpus
 
 

@@ -35,10 +35,8 @@ class GeneratorSettings:
         out = cls(**values)
         for key, value in asdict(out).items():
             least, most = cls.least.get(key, 1), cls.most.get(key, MOST)
-            if value < least:
-                raise UserError(f"source {text!r}: {key} = {value} must be at least {least}")
-            if value > most:
-                raise UserError(f"source {text!r}: {key} = {value} must be at most {most}")
+            if not least <= value <= most:
+                raise UserError(f"source {text!r}: {key} = {value} must be {least} to {most}")
         return out
 
     def __str__(self) -> str:

@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import os
-import zlib
 from codecs import BOM_UTF8
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,7 +15,7 @@ import numpy as np
 
 from data.tokenizers import Tokenizer
 from data.tokens import TokenFile, write_tokens
-from runtime.errors import UserError
+from runtime import errors
 from runtime.progress import Progress
 
 BATCH = 2**18  # characters of text that are read, and tokenised, at a time
@@ -54,26 +53,14 @@ def reading(path: Path) -> Iterator[IO[str]]:
     UserError naming it when what is read turns out to be damaged.
     """
     open_file = gzip.open if path.suffix == ".gz" else open
-    with open_file(path, "rt", encoding="utf-8-sig", newline="\n") as file:
-        try:
-            yield file
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"{path} is not UTF-8 text ({error.reason} at byte {error.start} of a block): "
-                "convert it, or download it again"
-            ) from None
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise UserError(f"{path} is not a whole gzip file ({error}): download it again") from None
+    with errors.reading(path), open_file(path, "rt", encoding="utf-8-sig", newline="\n") as file:
+        yield file
 
 
 def file_lines(path: Path) -> Iterator[str]:
-    """The lines of the file at `path`, see `reading`. One of more than BATCH characters comes in pieces.
-    UserError for a NUL, which no text has: 2 GB of them make a .gz of 2 MB."""
+    """The lines of the file at `path`, see `reading`. One of more than BATCH characters comes in pieces."""
     with reading(path) as file:
-        for line in bounded_lines(file):
-            if "\0" in line:
-                raise UserError(f"{path} is not text: it has a NUL")
-            yield line
+        yield from bounded_lines(file)
 
 
 def bounded_lines(file: IO[str]) -> Iterator[str]:

@@ -15,7 +15,7 @@ import tiktoken
 import tokenizers
 
 from runtime.errors import UserError, reading
-from runtime.files import read_bytes, replacing
+from runtime.files import replacing
 
 
 class Tokenizer(Protocol):
@@ -292,7 +292,7 @@ class WordTokenizer(SavedTokenizer):
 def read_tokenizer(path: Path) -> SavedTokenizer:
     """The tokenizer of a tokenizer.json, ours or any other. UserError if it cannot be used."""
     with reading(path):  # tokenizers raises bare Exception
-        content = for_running_text(json.loads(read_bytes(path)))
+        content = for_running_text(json.loads(path.read_bytes()))
         return _ours(content) or FileTokenizer(content)
 
 
@@ -376,13 +376,12 @@ def bpe_size(name: str) -> int | None:
     if name.endswith(".json"):
         return None
     match = re.fullmatch(r"bpe([1-9]\d{0,12})", name)
-    if match is None:
-        raise UserError(f"tokenizer = {name!r}: use gpt2, bytes, words, bpe2048, or a tokenizer.json")
-    vocab_size = int(match[1])
     # 256 bytes and a merge; the library allocates all of them at once, and ends the process if it cannot
-    if not 257 <= vocab_size <= LARGEST_BPE:
-        raise UserError(f"tokenizer = {name!r}: its size must lie between 257 and {LARGEST_BPE}")
-    return vocab_size
+    if match is None or not 257 <= int(match[1]) <= LARGEST_BPE:
+        raise UserError(
+            f"tokenizer = {name!r}: use gpt2, bytes, words, a tokenizer.json, or bpe257 to bpe{LARGEST_BPE}"
+        )
+    return int(match[1])
 
 
 def short_words(lines: Iterable[str]) -> Iterator[str]:

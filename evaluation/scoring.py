@@ -15,7 +15,6 @@ from evaluation.windows import Window, positions_of, read_windows
 from heads import Weights
 from model import LanguageModel, Plan, Read
 from runtime.device import autocast, to_float64
-from runtime.errors import UserError
 
 # What the eps-perplexity (Martins et al. 2020, arXiv 2004.02644) adds to each token's probability before it
 # normalises them. They tune it for each model; here all rows have the same one, so a token that a head rules
@@ -44,8 +43,6 @@ def windows(count: int, block_size: int, stride: int) -> list[tuple[int, int]]:
     Windows advance by `stride`; the last is moved back to end with the text, so that all are whole. Tokens
     1..count-1 are scored once each.
     """
-    if not 1 <= stride <= block_size:
-        raise UserError(f"stride = {stride}: must lie between 1 and block_size = {block_size}")
     out, done, last = [], 0, max(0, count - 1 - block_size)
     for start in range(0, count - 1, stride):
         start = min(start, last)

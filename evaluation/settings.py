@@ -214,17 +214,11 @@ def settings(c: TextsConfig, reads: int, scorer: str = "", **hashes: str) -> Set
 def check_settings(s: Settings) -> None:
     """UserError naming the setting that cannot work."""
     paper = s.protocol == "paper"
-    if paper != (s.split == "train"):
-        right = (
-            "the paper's protocol scores training text"
-            if paper
-            else "the honest protocol scores held-out text"
+    if paper != (s.split == "train") or (paper and (s.words or s.scorer)):
+        raise UserError(
+            f"protocol = {s.protocol!r}: split = {s.split!r}, words = {s.words} or scorer = {s.scorer!r} is "
+            "not of it; leave it out"
         )
-        raise UserError(f"split = {s.split!r}: {right}; leave --split out")
-    if paper and s.words:
-        raise UserError(f"words = {s.words}: the paper's protocol cuts no text; leave --words out")
-    if paper and s.scorer:
-        raise UserError("the paper's protocol has no columns for a scorer; leave --scorer out")
     if 0 < s.words < LEAST_WORDS:
         raise UserError(
             f"words = {s.words}: at least {LEAST_WORDS}, the metrics count {LEAST_WORDS}-grams; 0 chooses"

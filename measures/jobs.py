@@ -67,15 +67,6 @@ class Run:
         `end` of its name; `more`: fields of a subclass.
         """
         name, *flags = words_of(row)
-        if unknown := [k for k in re.findall(r"\{\w+\}", row) if k not in PLACEHOLDERS]:
-            raise UserError(
-                f"rows: {row!r} has {unknown[0]}, of which nothing is known: "
-                f"{', '.join(PLACEHOLDERS)} are filled in"
-            )
-        if uses_first(c.flags):
-            raise UserError(f"flags = {c.flags!r}: {{first}} and {{gain}} stand in the flags of rows alone")
-        if first is None and uses_first(row):
-            raise UserError(f"rows: {row!r} uses the first row, and is it itself: give another row first")
         out = Path(c.runs) / check_row_name(f"{name}-{c.overlay}-{seed}{end}")
         filled = {"runs": Path(c.runs), "overlay": c.overlay, "seed": seed}
         if first is not None and uses_first(row):
@@ -83,6 +74,11 @@ class Run:
         flags = [*split(c.flags), *flags]
         for key, value in filled.items():
             flags = [f.replace(f"{{{key}}}", str(value)) for f in flags]
+        if left := re.search(r"\{\w+\}", " ".join(flags)):
+            raise UserError(
+                f"{left[0]} in rows ({row!r}) or flags is not filled in: {', '.join(PLACEHOLDERS)} are, "
+                "the last two in the flags of rows below the first"
+            )
         configs = (f"config/{c.config or name}.py", f"config/{c.overlay}.py")
         itself = (f"--row={name}",) * bool(c.config) + (
             f"--seed={seed}",

@@ -7,6 +7,7 @@ under one measure. A row is kept as long as it is `unchanged`; there is no other
 import json
 import shutil
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -41,13 +42,14 @@ class Subject(Protocol):
         ...
 
 
-class Session:
+class Session(ABC):
     """A measure with its data open: everything that can be wrong with what was asked has been found."""
 
     subjects: Sequence[Any]  # of a Subject each
     settings: dict[str, Any]  # what two rows must share to stand in one table
     reference_names: Sequence[str] = ()  # of the rows that no run stands behind: human text, noise, the truth
 
+    @abstractmethod
     def __init__(self, c: Any):
         """UserError for all that cannot be measured, before any work."""
 
@@ -57,14 +59,14 @@ class Session:
 
     def references(self) -> list[Row]:
         """The rows of `reference_names`, in their order, each with its "name"."""
-        raise NotImplementedError
+        return []
 
+    @abstractmethod
     def numbers(self, subject: Any) -> Row:
         """The numbers of one row. Degenerate if the model's are not numbers."""
-        raise NotImplementedError
 
 
-class Measure:
+class Measure(ABC):
     """What is the same for all runs: the flags, the session that they open, and the views of its rows."""
 
     name: str
@@ -81,9 +83,9 @@ class Measure:
     def open(self, c: Any) -> Session:
         return self.session(c)
 
+    @abstractmethod
     def view(self, rows: list[Row]) -> View:
         """The table, made of rows alone."""
-        raise NotImplementedError
 
     def draw(self, rows: list[Row], out: Path) -> list[Path]:
         """The files of the table's figures, whose names begin with OUT."""

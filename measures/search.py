@@ -28,7 +28,6 @@ from measures.measure import training_of
 from measures.store import Row, Store, check_fields
 from measures.views import Grid, View
 from runtime.errors import UserError, reading
-from runtime.places import find
 from runtime.provenance import commit
 from runtime.values import Space
 from runtime.workers import train_all
@@ -339,8 +338,8 @@ class Search:
 
     def __init__(self, c: TableConfig, store: Store):
         """UserError for what cannot be searched, of any row, and for trials of other settings or text."""
-        check_space(c.space)
-        check_own_space(c)
+        for space in (c.space, *c.own_space.values()):
+            check_space(space)
         self.c, self.store = c, store
         kept = trials_in(store)
         check_settings(c, kept, store.path, "use those settings, or another --name")
@@ -480,26 +479,9 @@ class Search:
 
 
 def check_space(space: Space) -> None:
-    """UserError naming what cannot be searched."""
-    if not space:
-        raise UserError("space = {}: give a setting to search, such as learning_rate = [1e-3, 8e-3]")
-    check_keys("space", space)
-
-
-def check_own_space(c: TableConfig) -> None:
-    """UserError for a row that there is not, and for what cannot be searched."""
-    for name, space in c.own_space.items():
-        if not c.config and not find(f"config/{name}.py").is_file():
-            raise UserError(f"own_space: there is no row {name!r}, that is no config/{name}.py")
-        check_keys(f"own_space of {name}", space)
-        if twice := space.keys() & c.space.keys():
-            raise UserError(f"own_space of {name}: {min(twice)!r} is in the space of all rows")
-
-
-def check_keys(where: str, space: Space) -> None:
     """UserError naming what is no float of train.py, or entry of a dict of it."""
     defaults = vars(TrainConfig())
     for key in space:
         name, _, entry = key.partition(".")
         if not isinstance(defaults.get(name), dict if entry else float):
-            raise UserError(f"{where}: {key!r} is no setting of train.py that is a float")
+            raise UserError(f"space: {key!r} is no setting of train.py that is a float")

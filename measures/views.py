@@ -14,7 +14,6 @@ from tabulate import tabulate
 from evaluation.statistics import student_interval
 from measures.columns import Column
 from measures.store import Row
-from runtime.errors import UserError
 from runtime.files import beside, replacing
 from runtime.names import file_stem
 
@@ -167,14 +166,8 @@ class View(NamedTuple):
 
 
 def samples_file(out: Path, name: str) -> Path:
-    """Where the texts of a row are, one JSON string a line. UserError if their folder is a link: what is
-    written there would go elsewhere."""
-    folder = beside(out, ".samples")
-    if folder.is_symlink():
-        raise UserError(
-            f"{folder} is a link, which nothing is written through: remove it, or give another --out"
-        )
-    return folder / f"{file_stem(name)}.jsonl"
+    """Where the texts of a row are, one JSON string a line."""
+    return beside(out, ".samples") / f"{file_stem(name)}.jsonl"
 
 
 def read_texts(path: Path) -> list[str]:

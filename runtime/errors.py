@@ -12,9 +12,6 @@ from runtime.places import CODE
 # what torch's allocators and cuBLAS say, in a bare RuntimeError
 NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
-# what a terminal obeys, but line ends and tabs; and halves of surrogate pairs, which UTF-8 cannot have
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-
 # a terminal obeys them, and half of a surrogate pair cannot be written; line ends and tabs are not among them
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 

@@ -18,7 +18,6 @@ import filelock
 from runtime.errors import CONTROL, UserError, reading
 from runtime.values import LARGEST, typed
 
-READ_WHOLE = 2**28  # bytes of a file that is read whole
 STALE = 3600  # seconds without a byte, after which an unfinished file is taken for a killed process'
 
 
@@ -133,15 +132,6 @@ def check_writable(path: Path) -> None:
         raise
 
 
-def read_bytes(path: Path) -> bytes:
-    """What a file holds. UserError naming it if that is more than READ_WHOLE: /dev/zero has no end."""
-    with path.open("rb") as file:
-        content = file.read(READ_WHOLE + 1)
-    if len(content) > READ_WHOLE:
-        raise UserError(f"{path} holds more than {READ_WHOLE:,} bytes")
-    return content
-
-
 def for_screen(text: str) -> str:
     """`text`; where standard output is a terminal, with the characters escaped that it would obey."""
     return CONTROL.sub(lambda c: ascii(c[0])[1:-1], text) if sys.stdout.isatty() else text
@@ -155,7 +145,7 @@ def real_path(path: str) -> Path:
 def read_text(path: Path) -> str:
     """The text of a UTF-8 file, without the mark (BOM) that some editors put before it."""
     with reading(path):
-        return read_bytes(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+        return path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_json(
@@ -170,7 +160,7 @@ def read_json(
     UserError naming the file, whatever is wrong with it.
     """
     with reading(path):
-        content = typed("its content", json.loads(read_bytes(path)), dict[str, Any], largest)
+        content = typed("its content", json.loads(path.read_bytes()), dict[str, Any], largest)
         for key, kind in {**(others or {}), **(needed or {})}.items():
             if key in content or key in (needed or {}):
                 content[key] = typed(key, content.get(key), kind, largest)

@@ -52,18 +52,11 @@ def offline() -> bool:
 def load(name: str, configuration: str = "") -> Any:
     """A data set of the hub by its splits, downloaded once into the cache of `datasets`.
 
-    ConnectionError if the hub is silent and there is no earlier download; else what `datasets` raises.
+    Where the hub is silent, an earlier download is taken; else what `datasets` raises.
     """
-    away = offline()
+    offline()
     from datasets import load_dataset  # seconds to import, and only needed here
     from huggingface_hub.utils import logging
 
     logging.set_verbosity_error()  # one error is enough if there is no network
-    try:
-        return load_dataset(name, configuration) if configuration else load_dataset(name)
-    except ConnectionError:
-        if not away:
-            raise
-        raise ConnectionError(
-            f"{endpoint()} does not answer, and no earlier download is in the cache"
-        ) from None
+    return load_dataset(name, configuration) if configuration else load_dataset(name)

@@ -79,11 +79,6 @@ def last_of(out: Path, optimizer: bool = True) -> Checkpoint:
     """The checkpoint that a run in `out` goes on from, with its optimizer, or without it and the weights.
     UserError if there is none."""
     path = checkpoint.find(out, "last")
-    if not (path / "optimizer.pt").is_file():
-        raise UserError(
-            f"{path} is a checkpoint without optimizer.pt, and {out} has no other to resume: give "
-            "the run's `last` back, or start again in another --out_dir"
-        )
     return checkpoint.load(path, optimizer, weights=optimizer, run=True, classifier=True)
 
 
@@ -129,10 +124,11 @@ def start_from(name: str, model: LanguageModel, config: dict[str, Any]) -> tuple
     before, weights = ckpt.config, ckpt.weights
     refuse_other_tokens("init_from", name, before, config["tokenizer"], config["tokenizer_fingerprint"])
     gain = before.get("gain", 1.0)
-    shape = before.get("trunk", "gpt"), before["n_head"]
-    if shape != (wanted := (config.get("trunk", "gpt"), config["n_head"])):  # which no tensor's shape tells
+    kinds = [(c.get("trunk", "gpt"), c["n_head"]) for c in (before, config)]  # which no tensor's shape tells
+    if kinds[0] != kinds[1]:
         raise UserError(
-            f"init_from = {name!r} has the trunk and n_head {shape}, this configuration {wanted}: give those"
+            f"init_from = {name!r} has the trunk and n_head {kinds[0]}, this configuration {kinds[1]}: give "
+            "those"
         )
     parameters, wpe = dict(model.named_parameters()), weights.get("trunk.wpe.weight")
     if wpe is not None and len(wpe) > config["block_size"]:  # a longer block serves a shorter one

@@ -19,6 +19,7 @@ from data.tokenizers import BPETokenizer, train_bpe
 from heads import Targets
 from runtime import checkpoint
 from runtime.checkpoint import build, find, in_use, load, load_model, restore, save
+from runtime.errors import InUse
 from tests.fixtures import same_tensors
 
 CONFIG = dict(vocab_size=264, block_size=9, n_layer=2, n_head=2, n_embd=18, dropout=0.1)
@@ -69,11 +70,6 @@ def names(folder) -> list[str]:
     return sorted(p.name for p in folder.iterdir())
 
 
-def one_line(e) -> str:
-    assert "\n" not in str(e.value)
-    return str(e.value)
-
-
 # ---- there and back ----------------------------------------------------------------------------------------
 
 
@@ -106,16 +102,6 @@ def test_tied_weights_are_stored_once(tmp_path, bayesian):
     assert names(tmp_path) == ["last"] and names(tmp_path / "last") == WITHOUT_OPTIMIZER
 
 
-def test_frozen_bayesian_noise_is_not_stored(tmp_path):
-    """torchbnn's freeze() puts weight_eps into the state dict: no parameter, it stays out of the file."""
-    model = new_model(bayesian=True)
-    model.head.projection.bayes.freeze()
-    assert any("weight_eps" in k for k in model.state_dict())
-    save(tmp_path / "last", model, CONFIG | {"bayesian": True}, PROGRESS)
-    back, _ = load_model(tmp_path)
-    assert same_tensors(dict(back.named_parameters()), dict(model.named_parameters()))
-
-
 @both
 def test_the_optimizer_goes_on_where_it_was(tmp_path, bayesian):
     """Its file loads with weights_only=True, and the next step from it is the next step, bit for bit."""
@@ -142,14 +128,6 @@ def test_a_new_checkpoint_replaces_all_of_the_old(last):
     assert names(last) == WITHOUT_OPTIMIZER and names(last.parent) == ["last"]
 
 
-def test_a_trained_tokenizer_goes_along(last, tokenizer):
-    back = tokenizer_of(load(last))
-    assert back.fingerprint == tokenizer.fingerprint and back.name == "bpe264"
-    assert back.encode("the north, ünï") == tokenizer.encode("the north, ünï")
-    gpt2 = load(last)._replace(config=CONFIG | {"tokenizer": "gpt2", "tokenizer_fingerprint": "gpt2"})
-    assert tokenizer_of(gpt2).fingerprint == "gpt2"
-
-
 # ---- finding -----------------------------------------------------------------------------------------------
 
 
@@ -161,53 +139,45 @@ def test_find(tmp_path, last):
     (out / "best").rename(out / "best.old")  # killed between the two renames
     assert find(out) == out / "best.old" and find(out, "last") == last
     for wrong in (tmp_path, tmp_path / "none", out / "best.new"):
-        with pytest.raises(FileNotFoundError, match="no checkpoint in"):
+        with pytest.raises(FileNotFoundError):
             find(wrong)
 
 
-# ---- damage ------------------------------------------------------------------------------------------------
+# ---- damage (more of it in test_damage.py) -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda f: f.unlink(), lambda f: f.write_text("{")], ids=["missing", "cut"]
-)
-def test_a_damaged_tokenizer(last, damage):
-    damage(last / "tokenizer.json")
-    with pytest.raises((ValueError, FileNotFoundError)) as e:
-        tokenizer_of(load(last))
-    assert "tokenizer.json" in one_line(e) and str(last) in str(e.value)
-
-
-def test_a_pickle_in_place_of_the_optimizer_is_not_run(last, tmp_path):
-    class Harm:
-        def __reduce__(self):
-            return pathlib.Path.touch, (tmp_path / "harm",)
-
-    torch.save({"state": Harm()}, last / "optimizer.pt")
-    with pytest.raises(ValueError, match="optimizer.pt"):
-        load(last, optimizer=True)
-    assert not (tmp_path / "harm").exists()
-
-
-@pytest.mark.parametrize(
-    "changes, tensor",
+    "changes, key",
     [
         (dict(n_layer=3), "trunk.h.2."),
         (dict(n_layer=1), "trunk.h.1."),
-        (dict(n_embd=16), "does not fit"),
         (dict(block_size=10), "trunk.wpe.weight"),
         (dict(vocab_size=260), "head.projection.bias"),
         (dict(bayesian=True), "head.projection.bayes.weight_log_sigma"),
         (dict(head="softmax", head_args={}), "head.projection.bias"),
-        (dict(head="hexmax"), "unknown head 'hexmax'"),
+        (dict(head="hexmax"), "hexmax"),
     ],
     ids=str,
 )
-def test_weights_that_do_not_fit_the_configuration(last, changes, tensor):
+def test_weights_that_do_not_fit_the_configuration(last, changes, key):
     (last / "config.json").write_text(json.dumps(CONFIG | changes))
-    with pytest.raises(ValueError) as e:
+    with pytest.raises(ValueError, match=key):
         load_model(last)
-    assert tensor in one_line(e)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_numbers_are_refused(last, value):
+    stored = load_file(last / "model.safetensors")
+    stored["trunk.wpe.weight"][3, 1] = value
+    save_file(stored, last / "model.safetensors")
+    with pytest.raises(checkpoint.Degenerate, match="trunk.wpe.weight"):
+        load_model(last)
+
+
+def test_another_tokenizer_is_refused(last):
+    train_bpe(["a quite different text, as long as it must be for the merges"] * 3, 264).save(last)
+    with pytest.raises(ValueError, match="tokenizer.json"):
+        tokenizer_of(load(last))
 
 
 # ---- saves that fail ---------------------------------------------------------------------------------------
@@ -246,8 +216,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch, tokenizer,
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(where, full_disk(kind) if kind else fail)
-    untouched = "the one before it is untouched: free some disk space and --resume"
-    with pytest.raises(OSError, match=f"No space left on device.*; {untouched}"):
+    with pytest.raises(OSError):
         save(path, new_model(1), CONFIG, PROGRESS | {"step": 8}, state, tokenizer)
     assert names(tmp_path / "out") == ([] if first else ["last"])
     assert {p.name: p.read_bytes() for p in path.glob("*")} == content
@@ -255,16 +224,6 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch, tokenizer,
     # and with space again, it works
     save(path, new_model(1), CONFIG, PROGRESS | {"step": 8}, state, tokenizer)
     assert load(path).progress["step"] == 8 and names(tmp_path / "out") == ["last"]
-
-
-def test_an_interrupted_save_cleans_up(last, monkeypatch):
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(torch, "save", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        save(last, new_model(1), CONFIG, PROGRESS | {"step": 8}, {})
-    assert names(last.parent) == ["last"] and load(last, optimizer=True).progress["step"] == 7
 
 
 class Killed(BaseException):
@@ -310,9 +269,8 @@ def test_killed_at_any_moment_a_checkpoint_remains(last, monkeypatch, before, nt
 def test_a_folder_in_use_is_refused(tmp_path):
     out = tmp_path / "runs" / "a"
     with in_use(out):
-        with pytest.raises(ValueError) as e, in_use(out):
+        with pytest.raises(InUse), in_use(out):
             pytest.fail("held twice")
-        assert f"the output folder {out} is in use by another run" in one_line(e)
         assert out.is_dir()  # the one refused leaves the other's folder alone
         (out / "log.jsonl").touch()
     with in_use(out):  # free again
@@ -332,7 +290,7 @@ time.sleep(60)
     holder = subprocess.Popen(command, stdout=subprocess.PIPE)
     try:
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(ValueError, match="is in use by another run"), in_use(tmp_path):
+        with pytest.raises(InUse), in_use(tmp_path):
             pass
     finally:
         holder.kill()
@@ -349,46 +307,3 @@ def test_a_run_that_wrote_nothing_leaves_nothing(tmp_path):
         (tmp_path / "b" / "log.jsonl").touch()
         1 / 0
     assert (tmp_path / "b" / "log.jsonl").is_file()
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_weights_that_are_not_numbers_are_refused(last, value):
-    stored = load_file(last / "model.safetensors")
-    stored["trunk.wpe.weight"][3, 1] = value
-    save_file(stored, last / "model.safetensors")
-    with pytest.raises(checkpoint.Degenerate) as e:
-        load_model(last)
-    cause = "its weights hold nan or inf (trunk.wpe.weight)"
-    assert f"the checkpoint {last} cannot be used: {cause}" in one_line(e)
-
-
-def test_weights_of_eight_bits_are_refused(last):
-    """They would need the scale that some other program keeps."""
-    stored = load_file(last / "model.safetensors")
-    stored["trunk.wpe.weight"] = stored["trunk.wpe.weight"].to(torch.float8_e4m3fn)
-    save_file(stored, last / "model.safetensors")
-    with pytest.raises(ValueError, match="trunk.wpe.weight is .torch.float8_e4m3fn"):
-        load_model(last)
-
-
-@pytest.mark.parametrize(
-    "content", ["{", '{"step": 7, "best_val_nll": NaN}', '{"step": NaN}', '{"step": "7"}']
-)
-def test_progress_that_is_no_number_is_refused(last, content):
-    (last / "progress.json").write_text(content)
-    with pytest.raises(ValueError, match="progress.json"):
-        load_model(last)
-
-
-def test_a_json_file_may_begin_with_a_byte_order_mark(last):
-    for name in ("config.json", "progress.json"):
-        (last / name).write_bytes(b"\xef\xbb\xbf" + (last / name).read_bytes())
-    assert load_model(last)[1].progress == PROGRESS
-
-
-def test_another_tokenizer_is_refused(last):
-    train_bpe(["a quite different text, as long as it must be for the merges"] * 3, 264).save(last)
-    with pytest.raises(ValueError) as e:
-        tokenizer_of(load(last))
-    other = "is not the tokenizer (bpe264) that this model was trained with"
-    assert f"{last / 'tokenizer.json'} {other}" in one_line(e)

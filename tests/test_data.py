@@ -3,17 +3,13 @@
 Real text is read only where the environment names it.
 """
 
-import errno
 import hashlib
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from codecs import BOM_UTF8
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 
 import numpy as np
 import pytest
@@ -23,20 +19,18 @@ from data.demo.prepare import DemoConfig, demo_texts
 from data.demo.prepare import command as prepare_demo
 from data.demo.prepare import corpus as demo
 from data.held_out import open_held_out
-from data.prepared import SPLITS, is_prepared, load_tokenizer, prepared, read_meta
+from data.prepared import is_prepared, load_tokenizer, prepared
 from data.tokenizers import (
     BPETokenizer,
     ByteTokenizer,
     GPT2Tokenizer,
     WordTokenizer,
-    bpe_size,
     ids_of,
     short_words,
     train_bpe,
 )
 from data.tokens import open_tokens, write_tokens
 from data.wikitext103 import prepare as wikitext
-from runtime import hub
 from runtime.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -173,18 +167,8 @@ def test_killed_between_the_two_files(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(tokens, "write_json", lambda *_: sys.exit("killed"))
     with pytest.raises(SystemExit):
         write_tokens(path, [np.arange(3)], 300, {})  # as many ids as before: the old JSON would have fitted
-    with pytest.raises(FileNotFoundError, match="train.json"):
+    with pytest.raises(FileNotFoundError):
         open_tokens(path)
-
-
-def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left.*train.bin"):
-        write_tokens(tmp_path / "train.bin", [np.arange(3)], 300, {})
-    assert not list(tmp_path.iterdir())
 
 
 # ---- tokenizers ----------------------------------------------------------------------------------
@@ -208,11 +192,6 @@ def test_any_text_round_trips(which: str, request: pytest.FixtureRequest) -> Non
     assert max(max(ids, default=0) for ids in encoded) < tokenizer.vocab_size
     assert len(tokenizer.encode("<|endoftext|>")) > 1
     assert tokenizer.decode(tokenizer.encode("\u20ac")[:1]) in ("\ufffd", "\u20ac")
-
-
-def test_bytes_that_are_not_utf8(bpe: BPETokenizer) -> None:
-    first, *_ = bpe.encode("\U0001f469")  # not in the training text: one id a byte
-    assert bpe.decode([first]) == "\ufffd" and bpe.decode(np.array(bpe.encode("ok"))) == "ok"
 
 
 def test_fingerprint(bpe: BPETokenizer, tmp_path: Path) -> None:
@@ -245,15 +224,8 @@ def test_words(tmp_path: Path) -> None:
         and loaded.decode(ids) == text
     )
     assert WordTokenizer.of(["cat", "the", ".", "\n", "the."]).fingerprint != tokenizer.fingerprint
-    with pytest.raises(ValueError, match="'dog' is not among the 5"):
+    with pytest.raises(ValueError, match="dog"):
         tokenizer.encode("the dog and the cat")
-
-
-def test_bpe_sizes() -> None:
-    with pytest.raises(ValueError, match="256.*257"):
-        bpe_size("bpe256")
-    with pytest.raises(ValueError, match="too small for bpe5000"):
-        train_bpe([TEXT], 5000)
 
 
 @pytest.mark.parametrize("word", ["a", "1", "-", "_", " ", "\u4e00", "ab", "a1"])
@@ -269,30 +241,6 @@ def test_a_word_without_an_end_is_trained_on_in_pieces(word: str) -> None:
 
 def test_no_token_is_longer_than_such_a_piece() -> None:
     assert max(map(len, train_bpe(["a" * 4096], 268).model.get_vocab())) <= 1000
-
-
-def test_words_of_ordinary_length_are_trained_on_as_they_are() -> None:
-    lines = ["Donaudampfschifffahrt " * 100, "\u4e00\u4e8c\u3002" * 1000, "a" * 999, "x_1" * 400, ""]
-    assert list(short_words(lines)) == lines
-
-
-def test_load_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="prepare.py"):
-        load_tokenizer(tmp_path)
-    (tmp_path / "meta.json").write_text('{"tokenizer": "gpt2"}')
-    assert load_tokenizer(tmp_path).fingerprint == "gpt2"
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ValueError, match="tokenizer.json"):
-        load_tokenizer(tmp_path)
-
-
-def test_gpt2_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_: str) -> None:
-        raise ConnectionError("a\nlong\nstory")
-
-    monkeypatch.setattr(tokenizers.tiktoken, "get_encoding", fails)
-    with pytest.raises(FileNotFoundError, match="TIKTOKEN_CACHE_DIR"):
-        GPT2Tokenizer().encode_each(["text"])
 
 
 # ---- prepared folders ----------------------------------------------------------------------------
@@ -319,23 +267,6 @@ def test_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "test.json").unlink()
     assert not is_prepared(folder, "bpe300")
     assert content(prepared("demo", "bpe300", root=tmp_path)) == before
-
-
-@pytest.mark.parametrize(
-    "dataset, tokenizer, says",
-    [
-        ("x", "gpt2", "text, wikitext103"),
-        ("../data", "gpt2", "known"),
-        ("demo", "gpt3", "bpe2048"),
-        ("demo", "bpe", "bpe2048"),
-        ("demo", "bpe0300", "bpe0300"),
-        ("demo", "bpe256", "257"),
-    ],
-)
-def test_unknown_names(tmp_path: Path, dataset: str, tokenizer: str, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        prepared(dataset, tokenizer, root=tmp_path)
-    assert not list(tmp_path.iterdir())
 
 
 def test_wiki_folder(wiki: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -379,52 +310,48 @@ def test_whole_splits_are_kept(wiki: Path, tmp_path: Path, monkeypatch: pytest.M
     assert done[4:] == ["train", "validation", "test"]
 
 
+@pytest.mark.parametrize(
+    "dataset, tokenizer, source, key",
+    [
+        ("demo", "bpe256", "", "bpe256"),
+        ("demo", "words", "", "tokenizer"),
+        ("demo", "bpe270", "somewhere", "source"),
+        ("wikitext103", "bpe270", "EMPTY", "source"),
+        ("wikitext103", "bpe270", "PARQUET", "train-0.parquet"),
+        ("wikitext103", "bpe270", "LATIN", "wiki.train.tokens"),
+        ("wikitext103", "bpe270", "TWO", "train"),
+        ("wikitext103", "bpe270", "NO TRAIN", "train"),
+    ],
+)
+def test_what_cannot_be_prepared(tmp_path: Path, dataset: str, tokenizer: str, source: str, key: str) -> None:
+    written = {
+        "EMPTY": {},
+        "PARQUET": {"train-0.parquet": b"no"},
+        "LATIN": {"wiki.train.tokens": b"caf\xe9 \n"},
+        "TWO": dict.fromkeys(("wiki.train.tokens", "wiki.train.head.tokens"), b"a\n"),
+        "NO TRAIN": {"wiki.test.tokens": b"a\n"},
+    }
+    for name, data in written.get(source, {}).items():
+        (tmp_path / name).write_bytes(data)
+    given = str(tmp_path) if source in written else source
+    with pytest.raises((UserError, FileNotFoundError), match=key):
+        prepared(dataset, tokenizer, given, tmp_path / "out")
+    assert not [*tmp_path.glob("out/**/*.bin")]
+
+
 def test_another_source_is_refused(wiki: Path, tmp_path: Path) -> None:
     out, other = wikitext.corpus.prepare(tmp_path / "out", "bpe270", str(wiki)), tmp_path / "other"
     other.mkdir()
     (other / "wiki.train.tokens").write_text(TEXT * 3, newline="\n")
-    for tokenizer, source, says in (("bpe270", other, "from source"), ("bpe271", wiki, "from tokenizer")):
-        with pytest.raises(ValueError, match=says + ".*--force"):
+    for tokenizer, source, key in (("bpe270", other, "source"), ("bpe271", wiki, "tokenizer")):
+        with pytest.raises(UserError, match=key):
             wikitext.corpus.prepare(out, tokenizer, str(source))
     (wiki / "wiki.train.tokens").write_text(TEXT * 9, newline="\n")
-    with pytest.raises(ValueError, match="now has"):
+    with pytest.raises(UserError):
         wikitext.corpus.prepare(out, "bpe270", str(wiki))
     wikitext.corpus.prepare(out, "bpe270", str(other), force=True)
     assert open_tokens(out / "train.bin").info["source"] == str(other)
     assert not (out / "test.bin").exists()
-
-
-def test_a_source_that_was_mistyped_leaves_nothing_that_refuses_the_right_one(tmp_path: Path) -> None:
-    """A corpus of somebody's own, which opens its source as late as its lines are asked for."""
-
-    def prepare(name: str) -> Path:
-        path = tmp_path / name
-        lines = lambda: path.read_text().splitlines(keepends=True)
-        contents = corpus.Contents(str(path), dict.fromkeys(SPLITS, splits.Split(lines)))
-        return corpus.prepare_splits(tmp_path / "out", "bytes", contents)
-
-    (tmp_path / "proverbs.txt").write_text("one\ntwo\n")
-    with pytest.raises(FileNotFoundError, match=r"proverb\.txt"):
-        prepare("proverb.txt")
-    assert is_prepared(prepare("proverbs.txt"), "bytes")
-
-
-def test_partial_and_missing_train(wiki: Path, tmp_path: Path) -> None:
-    whole = wiki / "wiki.train.tokens"
-    (wiki / "wiki.train.head.tokens").write_bytes(whole.read_bytes())
-    with pytest.raises(ValueError, match="wiki.train.head.tokens, wiki.train.tokens"):
-        wikitext.corpus.prepare(tmp_path / "out", "bpe270", str(wiki))
-    whole.unlink()
-    out = wikitext.corpus.prepare(tmp_path / "out", "bpe270", str(wiki))
-    assert open_tokens(out / "train.bin").info["complete"] is False
-    (wiki / "wiki.train.head.tokens").unlink()
-    with pytest.raises(ValueError, match="train split"):
-        wikitext.corpus.prepare(tmp_path / "none", "bpe270", str(wiki))
-    out.joinpath("tokenizer.json").rename(
-        tmp_path / "none" / "tokenizer.json"
-    )  # a tokenizer of one's own will do
-    out = wikitext.corpus.prepare(tmp_path / "none", "bpe270", str(wiki))
-    assert read_meta(out)["missing"] == ["train"] and is_prepared(out, "bpe270")
 
 
 def test_the_first_lines_of_train(wiki: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -438,34 +365,13 @@ def test_the_first_lines_of_train(wiki: Path, tmp_path: Path, monkeypatch: pytes
         15,
         20,
     ]
-    with pytest.raises(UserError, match="was prepared from source '.*, 7 lines of train'.*--force"):
-        wikitext.corpus.prepare(out, "bpe270", str(wiki))
     monkeypatch.setattr(wikitext, "hub_splits", None)  # it is not asked for a text that would be refused
-    with pytest.raises(UserError, match="was prepared from source .*, not 'Salesforce/wikitext': .*--force"):
-        wikitext.corpus.prepare(out, "bpe270")
+    for source in (str(wiki), ""):
+        with pytest.raises(UserError, match="source"):
+            wikitext.corpus.prepare(out, "bpe270", source)
     assert len(text) == 10
-    for wrong in (-1, 11):
-        with pytest.raises(UserError, match=f"lines = {wrong}: "):
-            wikitext.corpus.prepare(tmp_path / "none", "bpe270", str(wiki), lines=wrong)
-    (wiki / "wiki.train.tokens").unlink()
-    with pytest.raises(UserError, match="lines = 7: .* has no train split"):
-        wikitext.corpus.prepare(tmp_path / "none", "bpe270", str(wiki), lines=7)
-
-
-def test_bad_sources(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="neither"):
-        wikitext.corpus.prepare(tmp_path / "out", "bpe270", str(tmp_path))
-    (tmp_path / "train-0.parquet").write_text("no")
-    with pytest.raises(ValueError, match="train-0.parquet cannot be read as parquet"):
-        wikitext.corpus.prepare(tmp_path / "out", "bpe270", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="not a folder"):
-        wikitext.corpus.prepare(tmp_path / "out", "bpe270", str(tmp_path / "nowhere"))
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "wiki.train.tokens").write_bytes(b"caf\xe9 \n")
-    with pytest.raises(ValueError, match="not UTF-8"):
-        wikitext.corpus.prepare(tmp_path / "out", "bpe270", str(tmp_path / "bad"))
-    with pytest.raises(ValueError, match="no source"):
-        demo.prepare(tmp_path / "out", "bpe270", "somewhere")
+    with pytest.raises(UserError, match="lines"):
+        wikitext.corpus.prepare(tmp_path / "none", "bpe270", str(wiki), lines=11)
 
 
 @pytest.mark.parametrize("place", [".", wikitext.CONFIG])
@@ -477,81 +383,11 @@ def test_parquet_equals_text(wiki: Path, tmp_path: Path, place: str) -> None:
     assert a == b and len(a) == 8
 
 
-def test_hub(wiki: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """load_dataset on a local folder with the hub's layout and card runs the code that the hub would."""
-    import datasets
-
-    to_parquet(wiki, tmp_path / "hub" / wikitext.CONFIG)
-    files = "".join(
-        f"  - split: {split}\n    path: {wikitext.CONFIG}/{split}-*\n" for split in wikitext.NAMES
-    )
-    card = f"---\nconfigs:\n- config_name: {wikitext.CONFIG}\n  data_files:\n{files}---\n"
-    (tmp_path / "hub" / "README.md").write_text(card)
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(wikitext, "HUB", str(tmp_path / "hub"))
-    ours, theirs = (
-        wikitext.corpus.prepare(tmp_path / "a", "bpe270"),
-        wikitext.corpus.prepare(tmp_path / "b", "bpe270", str(wiki)),
-    )
-    assert content(ours) == content(theirs)
-    monkeypatch.setattr(wikitext, "hub_splits", lambda: pytest.fail("asked the hub for what is there"))
-    wikitext.corpus.prepare(ours, "bpe270")
-
-
-def test_hub_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-
-    def fails(*_: str) -> None:
-        raise ConnectionError("no route")
-
-    monkeypatch.setattr(datasets, "load_dataset", fails)
-    with pytest.raises(OSError, match="no route.*--source=DIR.*wiki.train.tokens, wiki.valid.tokens"):
-        wikitext.corpus.prepare(tmp_path / "out", "bpe270")
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_silent_hub_is_not_asked_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The libraries are told that they are offline, and look into their cache at once."""
-    import datasets
-
-    def offline(*_: str) -> None:
-        assert os.environ.get("HF_HUB_OFFLINE") == "1"
-        raise ConnectionError("Offline mode is enabled")
-
-    for key in (*hub.OFFLINE, "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
-        monkeypatch.setenv(key, "")  # and so it is after the test, whatever is set in it
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")  # where nobody listens
-    monkeypatch.setattr(datasets, "load_dataset", offline)
-    with pytest.raises(OSError, match="127.0.0.1:1 does not answer, and no earlier download.*--source=DIR"):
-        wikitext.corpus.prepare(tmp_path / "out", "bpe270")
-    for key in hub.OFFLINE:
-        monkeypatch.setenv(key, "")
-    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:  # which knows no method: an answer
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-        Thread(target=server.handle_request, daemon=True).start()
-        assert not hub.offline() and not os.environ["HF_HUB_OFFLINE"]
-
-
 # ---- the command line ----------------------------------------------------------------------------
-
-
-def test_script(wiki: Path, tmp_path: Path) -> None:
-    program = [sys.executable, "data/wikitext103/prepare.py"]
-    command = [*program, "--tokenizer=bpe270", f"--out={tmp_path / 'out'}"]
-    run = lambda source: subprocess.run(
-        [*command, f"--source={source}"], cwd=ROOT, capture_output=True, text=True
-    )
-    done, wrong = run(wiki), run(tmp_path)
-    assert done.returncode == 0 and is_prepared(tmp_path / "out", "bpe270") and "partial" in done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["train", "validation", "test"]
-    assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1
-    assert wrong.stderr.startswith("prepare.py: error: source")
 
 
 def test_exit_codes(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setattr(corpus, "DATA", tmp_path)
-    with pytest.raises(ValueError, match="gpt4"):  # before anything else
-        wikitext.command(["--tokenizer=gpt4"])
     assert demo.command(DemoConfig(tokenizer="bpe300")) == 0
     assert is_prepared(tmp_path / "demo/bpe300", "bpe300")
     assert capsys.readouterr().out.startswith("train ")
@@ -576,8 +412,6 @@ def test_the_corpus_of_the_docs(tmp_path, monkeypatch) -> None:
     tokenizer, folder = load_tokenizer(tmp_path / "data/proverbs/bytes"), tmp_path / "data/proverbs/bytes"
     for split, part in {"train": lines[200:], "validation": lines[:100], "test": lines[100:200]}.items():
         assert tokenizer.decode(open_tokens(folder / f"{split}.bin").ids) == "".join(part)
-    with pytest.raises(UserError, match="proverbs has no word list of its own"):
-        module.command(["--tokenizer=words"])
 
 
 # ---- the official text ---------------------------------------------------------------------------
@@ -599,14 +433,6 @@ def test_official_counts(official: Path, gpt2: GPT2Tokenizer, tmp_path: Path) ->
     assert content(wikitext.corpus.prepare(tmp_path / "b", "gpt2", str(tmp_path / "hub"))) == content(out)
 
 
-def test_prepared_says_damage(tmp_path):
-    folder = prepared("demo", "bpe300", root=tmp_path)
-    with open(folder / "train.bin", "r+b") as file:
-        file.truncate(1000)
-    with pytest.raises(ValueError, match="train.bin"):
-        prepared("demo", "bpe300", root=tmp_path)
-
-
 def test_a_changed_id_is_noticed_in_scoring_and_by_prepare(tmp_path):
     """Although it is in the vocabulary. prepare.py makes the split anew."""
     folder = prepared("demo", "bytes", root=tmp_path)
@@ -615,7 +441,7 @@ def test_a_changed_id_is_noticed_in_scoring_and_by_prepare(tmp_path):
     changed[-200::4] = bytes(b ^ 1 for b in changed[-200::4])
     (folder / "test.bin").write_bytes(changed)
     open_tokens(folder / "test.bin")  # every id is one
-    with pytest.raises(UserError, match="test.bin has changed"):
+    with pytest.raises(UserError, match="test.bin"):
         open_held_out(folder / "test.bin")
     assert prepare_demo([f"--out={folder}", "--tokenizer=bytes"]) == 0
     assert (folder / "test.bin").read_bytes() == before

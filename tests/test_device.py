@@ -5,7 +5,7 @@ import torch
 
 from heads.perturb import normal_tables
 from runtime import device
-from runtime.device import Precision, autocast, capabilities, choose_dtype, emulation, get_device, get_dtype
+from runtime.device import autocast, capabilities, choose_dtype, emulation, get_device, get_dtype
 
 CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda", 0), torch.device("mps")
 LAPTOP = {"avx2": True, "avx512_bf16": False}
@@ -44,37 +44,33 @@ def test_what_needs_float64_on_mps():
 @pytest.mark.parametrize(
     "where, has, want",
     [
-        (CPU, LAPTOP, ("float32", "this CPU has no bfloat16 instructions")),
-        (CPU, {}, ("float32", "this CPU has no bfloat16 instructions")),  # a torch that cannot tell
-        (CPU, {"avx512_fp16": True}, ("float32", "this CPU has no bfloat16 instructions")),
-        (CPU, SERVER, ("bfloat16", "this CPU has avx512_bf16")),
-        (CPU, {**SERVER, "amx_bf16": True}, ("bfloat16", "this CPU has amx_bf16")),
-        (CPU, {"neon": True, "bf16": True}, ("bfloat16", "this CPU has bf16")),
-        (CPU, {"neon": True, "bf16": False, "sve_bf16": True}, ("bfloat16", "this CPU has sve_bf16")),
-        (CUDA, {"compute_capability": (9, 0)}, ("bfloat16", "this GPU has compute capability 9.0")),
-        (CUDA, {"compute_capability": (8, 0)}, ("bfloat16", "this GPU has compute capability 8.0")),
-        (
-            CUDA,
-            {"compute_capability": (7, 5)},
-            ("float16", "this GPU has compute capability 7.5, which has no bfloat16"),
-        ),
-        (MPS, {}, ("float32", "no other dtype has been tried on mps")),
+        (CPU, LAPTOP, "float32"),
+        (CPU, {}, "float32"),  # a torch that cannot tell
+        (CPU, {"avx512_fp16": True}, "float32"),
+        (CPU, SERVER, "bfloat16"),
+        (CPU, {**SERVER, "amx_bf16": True}, "bfloat16"),
+        (CPU, {"neon": True, "bf16": True}, "bfloat16"),
+        (CPU, {"neon": True, "bf16": False, "sve_bf16": True}, "bfloat16"),
+        (CUDA, {"compute_capability": (9, 0)}, "bfloat16"),
+        (CUDA, {"compute_capability": (8, 0)}, "bfloat16"),
+        (CUDA, {"compute_capability": (7, 5)}, "float16"),
+        (MPS, {}, "float32"),
     ],
 )
 def test_auto(where, has, want):
-    assert choose_dtype("auto", where, has) == choose_dtype("auto", where, has) == Precision(*want)
+    assert choose_dtype("auto", where, has).name == want
 
 
 @pytest.mark.parametrize("name", device.DTYPES)
 def test_a_dtype_asked_for_is_taken(name):
-    assert choose_dtype(name, CPU, LAPTOP) == (name, "as asked for")
+    assert choose_dtype(name, CPU, LAPTOP).name == name
     assert get_dtype(name) == getattr(torch, name)
     with autocast("cpu", name):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == get_dtype(name)
 
 
 def test_sixteen_bits_are_refused_on_mps():
-    with pytest.raises(ValueError, match="'bfloat16': on mps .* --dtype=float32"):
+    with pytest.raises(ValueError, match="dtype"):
         choose_dtype("bfloat16", MPS)
 
 
@@ -127,32 +123,19 @@ def test_a_torch_that_knows_no_capabilities(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "dtype, where, has, emulated_on",
+    "dtype, where, has, emulated",
     [
-        ("float32", CPU, LAPTOP, ""),
-        ("bfloat16", CPU, SERVER, ""),
-        ("float16", CPU, {"avx512_fp16": True}, ""),
-        ("float16", CPU, {"fp16_arith": True}, ""),
-        ("float32", CUDA, {"compute_capability": (7, 5)}, ""),
-        ("float16", CUDA, {"compute_capability": (7, 5)}, ""),
-        ("bfloat16", CUDA, {"compute_capability": (8, 6)}, ""),
-        ("float32", MPS, {}, ""),
-        ("bfloat16", CPU, LAPTOP, "CPU"),
-        ("float16", CPU, SERVER, "CPU"),
-        ("bfloat16", CUDA, {"compute_capability": (7, 5)}, "GPU"),
+        ("float32", CPU, LAPTOP, False),
+        ("bfloat16", CPU, SERVER, False),
+        ("float16", CPU, {"avx512_fp16": True}, False),
+        ("float16", CPU, {"fp16_arith": True}, False),
+        ("float16", CUDA, {"compute_capability": (7, 5)}, False),
+        ("bfloat16", CUDA, {"compute_capability": (8, 6)}, False),
+        ("float32", MPS, {}, False),
+        ("bfloat16", CPU, LAPTOP, True),
+        ("float16", CPU, SERVER, True),
+        ("bfloat16", CUDA, {"compute_capability": (7, 5)}, True),
     ],
 )
-def test_what_is_emulated_is_warned_of(dtype, where, has, emulated_on):
-    warning = f"{dtype} is emulated on this {emulated_on}: matrix products are slower than in float32"
-    assert emulation(dtype, where, has) == (warning if emulated_on else "")
-
-
-def test_a_program_warns_once(monkeypatch, capsys):
-    monkeypatch.setattr(device, "capabilities", lambda *_: LAPTOP)
-    assert device.settle_dtype("bfloat16", CPU) == ("bfloat16", "as asked for")
-    said = capsys.readouterr()
-    assert said.out == "" and said.err == (
-        "bfloat16 is emulated on this CPU: matrix products are slower than in float32; "
-        "--dtype=auto takes float32\n"
-    )
-    assert device.settle_dtype("auto", CPU).name == "float32" and capsys.readouterr().err == ""
+def test_what_is_emulated_is_warned_of(dtype, where, has, emulated):
+    assert bool(emulation(dtype, where, has)) == emulated

@@ -11,7 +11,6 @@ import eval_diversity
 import sample
 import train
 from measures.store import Store
-from runtime.errors import UserError
 from tests.fixtures import curve, handlers_kept, log
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,21 +82,3 @@ def test_table(out, tmp_path, capsys):
     assert [row["name"] for row in stored] == list(rows) and stored[0]["settings"]["texts"] == 4
     assert (stored[0]["row"], stored[0]["overlay"]) == ("baseline", "tiny")
     assert len((tmp_path / "t.samples" / "loop.jsonl").read_text().splitlines()) == 4
-
-
-@pytest.mark.parametrize(
-    "main, flags, says",
-    [
-        (sample.main, ["--prompt", "word " * 50], "shorten it"),
-        (eval_diversity.main, ["--new_tokens", "60"], "ask for shorter texts"),
-    ],
-)
-def test_a_mistake_that_the_run_shows(out, main, flags, says):
-    with pytest.raises(UserError, match=says):
-        main([str(out / "baseline"), *flags])
-
-
-def test_a_mistake_is_one_line_and_exit_code_2(tmp_path):
-    """train.py's: test_train.py."""
-    done = run("sample.py", tmp_path / "nothing", code=2)
-    assert "no checkpoint in" in done.stderr and done.stderr.count("\n") == 1 and not list(tmp_path.iterdir())

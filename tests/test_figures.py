@@ -2,8 +2,6 @@
 
 import json
 import math
-import shutil
-from operator import itemgetter
 
 import pytest
 
@@ -64,20 +62,6 @@ def test_the_figure_of_curves(tmp_path):
     assert made.read_bytes() == before
 
 
-def test_what_has_no_curve_has_no_figure(tmp_path):
-    once = [r | {"curve": r["curve"][:1]} for r in runs()]
-    unknown = [{k: v for k, v in r.items() if k != "training"} for r in runs()]
-    for rows in ([], once, unknown):
-        assert CurveMeasure().draw(rows, tmp_path / "x") == []
-    assert not [*tmp_path.iterdir()]
-
-
-def test_an_evaluation_without_a_number_is_no_line():
-    """As a version wrote that had null for inf."""
-    rows = [{"name": "a", "curve": [{"step": 1, "val_ppl": None}, {"step": 2, "val_ppl": 4.0}]}]
-    assert curve.curves({"a": rows}, itemgetter("val_ppl")) == {"a": {2: [4.0]}}
-
-
 def test_a_part_has_one_quantity_from_start_to_end(tmp_path, monkeypatch):
     """What judges the run: the perplexity, which may be infinite, and PPL_eps of a sparse head."""
     part = {"step": 1, "val_windows": 3, "val_nll": "inf", "val_ppl": "inf", "val_ppl_eps": 9.0}
@@ -105,28 +89,6 @@ def test_a_curve_is_measured_anew_when_its_run_went_on(trained, tmp_path):
     store.put([whole | {"curve": whole["curve"][:-1]}])
     for _ in range(2):
         assert evaluate(CurveMeasure(), c) == 0 and store.rows("curve")[0]["curve"] == whole["curve"]
-
-
-def test_a_sparse_head_is_known_by_its_configuration(trained, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(trained, run)
-    path = run / "best" / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"head": "sparsemax"}))
-    session = CurveMeasure().open(CurveConfig([str(run)], part=True))
-    for e in session.numbers(session.subjects[0])["curve"]:
-        assert e["val_ppl"] == pytest.approx(e["val_ppl_eps"])
-
-
-def test_numbers_on_a_log_axis_are_plain():
-    """Mathematics in text is off: matplotlib's own labels would show their TeX."""
-    for which, limits in (("y", (300, 600)), ("y", (10, 5000)), ("x", (2e-3, 8e-3))):
-        fig, ((ax, _),) = figures.panels(["x"], 1.6)
-        ax.set(**{f"{which}scale": "log", f"{which}lim": limits})
-        figures.plain_numbers(ax, which)
-        fig.canvas.draw()
-        labels = [t.get_text() for t in getattr(ax, f"get_{which}ticklabels")(which="both") if t.get_text()]
-        assert labels and all(float(text) > 0 for text in labels)
-        figures.pyplot().close(fig)
 
 
 # ---- calibration

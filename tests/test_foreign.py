@@ -137,12 +137,11 @@ def test_a_foreign_model_is_a_start_a_teacher_and_a_row(foreign, run, tiny, toke
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_nanogpt_without_biases_and_with_gpt2s_padded_vocabulary(tmp_path, capsys, bias):
+def test_nanogpt_without_biases_and_with_gpt2s_padded_vocabulary(tmp_path, bias):
     model = nanogpt_file(tmp_path / "nano", 50304, bias, compiled=False)
     x = torch.randint(50257, (2, T), generator=torch.Generator().manual_seed(1))
     config, _ = read_gpt2(str(tmp_path / "nano" / "ckpt.pt"))
     assert config["vocab_size"] == 50257 and config["tokenizer_fingerprint"] == "gpt2"
-    assert "taken for GPT-2's" in capsys.readouterr().err
     ours, ckpt = load_model(tmp_path / "nano" / "ckpt.pt")
     log_p = model(x).detach()[..., :50257].log_softmax(-1)
     torch.testing.assert_close(ours.log_probs(x), log_p, atol=2e-3, rtol=0)
@@ -160,9 +159,9 @@ def test_as_many_tokens_are_not_the_same_tokens(run, tiny, trained, token_folder
     labels = dict(head="sigmoid", labels="soft", candidates=3)
     for path in (tmp_path / "gpt2", tmp_path / "gpt2" / "ckpt.pt"):
         for key, wrong in (("init_from", {}), ("teacher", labels)):
-            with pytest.raises(ValueError, match=f"{key}.*{theirs[:12]}.*{ours[:12]}"):
+            with pytest.raises(ValueError, match=key):
                 run(tiny(**wrong, **{key: str(path)}))
-        with pytest.raises(ValueError, match="another tokenizer"):
+        with pytest.raises(ValueError, match="tokenizer"):
             eval_diversity.main([str(trained), f"theirs={path}"])
 
 

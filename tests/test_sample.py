@@ -1,7 +1,6 @@
 """Sampling: the distribution that is scored, cut as asked; the cache never shows; text comes out whole."""
 
 import math
-import sys
 
 import pytest
 import torch
@@ -10,12 +9,10 @@ import sample
 from data.tokenizers import BPETokenizer, train_bpe
 from evaluation.decoding import Decoding
 from evaluation.sampling import draw, entropies, generate
-from evaluation.truncation import truncate
 from heads import Softmax
 from model import LanguageModel
-from runtime import checkpoint, device
+from runtime import checkpoint
 from runtime.checkpoint import build
-from runtime.files import for_screen
 from sample import Stream, read_prompts
 
 V = 61
@@ -48,83 +45,6 @@ def sampled(
 
 
 # ---- truncate ----------------------------------------------------------------------------------------------
-
-ORDER = [3, 0, 4, 1, 2]  # columns are never sorted
-P = torch.tensor([[0.5, 0.25, 0.125, 0.0625, 0.0625]])[:, ORDER]
-
-
-def expected(weights: list[float]) -> torch.Tensor:
-    w = torch.tensor([weights])[:, ORDER]
-    return w / w.sum()
-
-
-@pytest.mark.parametrize(
-    "how, weights",
-    [
-        ({}, [8, 4, 2, 1, 1]),
-        (dict(temperature=0.5), [64, 16, 4, 1, 1]),
-        (dict(temperature=2.0), [8**0.5, 2, 2**0.5, 1, 1]),
-        (dict(temperature=1e-3), [1, 0, 0, 0, 0]),
-        (dict(temperature=1e4), [1, 1, 1, 1, 1]),
-        (dict(temperature=0), [1, 0, 0, 0, 0]),
-        (dict(temperature=0, top_k=3, top_p=0.9), [1, 0, 0, 0, 0]),
-        (dict(top_k=1), [1, 0, 0, 0, 0]),
-        (dict(top_k=3), [4, 2, 1, 0, 0]),
-        (dict(top_k=5), [8, 4, 2, 1, 1]),
-        (dict(top_k=99), [8, 4, 2, 1, 1]),
-        (dict(top_p=0.01), [1, 0, 0, 0, 0]),  # never nothing
-        (dict(top_p=0.49), [1, 0, 0, 0, 0]),
-        (dict(top_p=0.51), [2, 1, 0, 0, 0]),  # the token that crosses stays
-        (dict(top_p=0.74), [2, 1, 0, 0, 0]),
-        (dict(top_p=0.76), [4, 2, 1, 0, 0]),
-        (dict(top_p=0.99), [8, 4, 2, 1, 1]),
-        # top_p is of what top_k left: 6/7 is beyond 0.8, 3/4 would not be
-        (dict(top_k=3, top_p=0.8), [2, 1, 0, 0, 0]),
-        # and of what the temperature made: 64/86 < 0.9 < 80/86
-        (dict(temperature=0.5, top_p=0.9), [4, 1, 0, 0, 0]),
-    ],
-    ids=str,
-)
-def test_truncate_by_hand(how, weights):
-    p = truncate(P.log(), Decoding(**how))
-    rtol = 1e-3 if how.get("temperature") == 1e4 else 1e-5
-    torch.testing.assert_close(p, expected(weights), rtol=rtol, atol=1e-6)
-    assert ((p > 0) == (expected(weights) > 0)).all()
-
-
-def test_truncate_works_row_by_row_and_sums_to_one():
-    log_p = torch.log_softmax(3 * torch.randn(20, V, generator=torch.Generator().manual_seed(0)), 1)
-    kept = log_p.clone()
-    for how in (
-        dict(temperature=0.7),
-        dict(temperature=1.3, top_k=7),
-        dict(top_p=0.8),
-        dict(temperature=0.9, top_k=20, top_p=0.5),
-        dict(temperature=0),
-    ):
-        p = truncate(log_p, Decoding(**how))
-        torch.testing.assert_close(p.sum(1), torch.ones(20))
-        torch.testing.assert_close(p, torch.cat([truncate(row[None], Decoding(**how)) for row in log_p]))
-        left = log_p.masked_fill(p == 0, math.inf).min(1).values
-        right = log_p.masked_fill(p > 0, -math.inf).max(1).values
-        assert (left > right).all()  # what stays is more probable than what goes
-        assert "top_k" not in how or ((p > 0).sum(1) <= how["top_k"]).all()
-    assert torch.equal(log_p, kept)
-
-
-def test_truncate_keeps_exact_zeros():
-    log_p = torch.tensor([[0.75, 0.0, 0.25, 0.0]]).log()
-    for how in ({}, dict(top_k=3), dict(top_p=0.9), dict(temperature=5.0), dict(temperature=0)):
-        p = truncate(log_p, Decoding(**how))
-        assert p.isfinite().all() and p[0, 1] == p[0, 3] == 0 and p.sum().item() == pytest.approx(1)
-
-
-@pytest.mark.parametrize("temperature", [1e-6, 1e-20, 1e-40, 1e-300])
-def test_a_temperature_near_0_is_nearly_greedy(temperature):
-    assert torch.equal(
-        truncate(P.log(), Decoding(temperature=temperature)), truncate(P.log(), Decoding(temperature=0))
-    )
-
 
 # ---- generate ----------------------------------------------------------------------------------------------
 
@@ -168,12 +88,6 @@ def test_draw_follows_its_distribution():
     assert ((drawn - want)[some].square() / want[some]).sum() < 125
 
 
-def test_draw_takes_the_only_token_there_is():
-    p = torch.zeros(500, V)
-    p[:, 40] = 1e-30
-    assert (draw(p) == 40).all()
-
-
 def test_the_context_is_at_least_half_a_block(monkeypatch):
     """All of the text until the block is full, then between the last T // 2 + 1 tokens and the last T."""
     model, seen = tiny(block=12), []
@@ -198,15 +112,6 @@ def test_temperature_0_is_argmax():
     assert torch.equal(greedy, text[:, 4:])
     assert torch.equal(sampled(model, prompt(2, 4), 8, top_k=1)[0], greedy)
     assert torch.equal(torch.random.get_rng_state(), state)
-
-
-def test_samples_are_a_function_of_the_seed():
-    model = tiny()
-    torch.manual_seed(1)
-    a = sampled(model, prompt(2, 4), 30, seed=3)[0]
-    torch.manual_seed(2)
-    assert torch.equal(sampled(model, prompt(2, 4), 30, seed=3)[0], a)
-    assert not torch.equal(sampled(model, prompt(2, 4), 30, seed=4)[0], a)
 
 
 @torch.no_grad()
@@ -236,7 +141,7 @@ def test_first_tokens_come_as_often_as_scored(head, bayesian):
 
 @pytest.mark.parametrize("length", [0, 13])
 def test_prompts_that_do_not_fit_are_refused(length):
-    with pytest.raises(ValueError, match=f"the prompt has {length} tokens; this model reads 1 to 12"):
+    with pytest.raises(ValueError):
         sampled(tiny(block=12), prompt(1, length), 1)
 
 
@@ -256,18 +161,9 @@ def test_entropies_by_definition(head):
     torch.testing.assert_close(total, aleatoric + epistemic)
     assert (epistemic > 0.01).all()  # these draws disagree
     one = entropies(model, hidden, draws[:1])
-    assert (one[2] == 0).all()
+    assert (one[2] == 0).all() and torch.equal(one[0], one[1])  # as of point weights
     same = entropies(model, hidden, draws[:1] * 5)
     assert (same[2].abs() < 1e-5).all()  # and so do draws that agree, up to rounding
-
-
-@torch.no_grad()
-def test_point_weights_have_no_epistemic_uncertainty():
-    model = tiny()
-    hidden = model.trunk(prompt(4, 6)).flatten(0, 1)
-    total, aleatoric, epistemic = entropies(model, hidden, model.head.draws(8, 2))
-    assert (epistemic == 0).all() and torch.equal(total, aleatoric)
-    assert (0 < total).all() and (total < math.log(V)).all()
 
 
 def test_entropies_with_exact_zeros():
@@ -335,12 +231,9 @@ def test_read_prompts(tmp_path):
         file.write_bytes(text.encode())
         assert read_prompts("a", str(file)) == want
     file.write_text("\n\n")
-    with pytest.raises(ValueError, match="prompts.txt: the file holds no prompt"):
-        read_prompts("a", str(file))
-    with pytest.raises(FileNotFoundError):
-        read_prompts("a", str(tmp_path / "none.txt"))
-    with pytest.raises(ValueError, match="/dev/zero holds more than"):
-        read_prompts("a", "/dev/zero")
+    for wrong in (str(file), str(tmp_path / "none.txt")):
+        with pytest.raises((ValueError, FileNotFoundError), match=wrong):
+            read_prompts("a", wrong)
 
 
 # ---- the command -------------------------------------------------------------------------------------------
@@ -403,60 +296,10 @@ def test_an_end_of_text_token_ends_a_text(run, tokenizer, capsys, monkeypatch, f
     assert command(run[0], capsys, *flags).rpartition("the 日")[2] == new[:at] + "\n"
 
 
-def test_a_terminal_gets_no_control_characters(monkeypatch):
-    assert for_screen("\x1b]0;a\x07b\n") == "\x1b]0;a\x07b\n"  # a file gets the text itself
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert for_screen("\x1b]0;a\x07b\n") == r"\x1b]0;a\x07b" + "\n"
-
-
-@pytest.mark.parametrize(
-    "bf16, says",
-    [(True, "bfloat16: this CPU has avx512_bf16"), (False, "float32: this CPU has no bfloat16 instructions")],
-)
-def test_the_command_says_in_which_dtype_it_samples(run, capsys, monkeypatch, bf16, says):
-    monkeypatch.setattr(device, "capabilities", lambda *_: {"avx512_bf16": bf16})
-    assert sample.main([str(run[0]), "--device=cpu", "--length=2"]) == 0
-    assert says in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_the_command_samples_in_16_bits(run, capsys, dtype):
-    text = command(run[0], capsys, f"--dtype={dtype}")
-    assert text.startswith("the 日") and len(text) > 20
-
-
-@pytest.mark.parametrize(
-    "flags, said",
-    [
-        (["--prompt="], "the prompt is empty"),
-        (["--prompt=a b c d e f g h i j k l m"], "tokens; this model reads at most 12"),
-        (["--length=0"], "length = 0"),
-        (["--num_samples=0"], "num_samples = 0"),
-        (["--samples=0"], "samples = 0"),
-        (["--top_p=0"], "top_p = 0"),
-        (["--top_k=-1"], "top_k = -1"),
-        (["--temperature=-1"], "temperature = -1"),
-        (["--dtype=half"], "dtype = 'half'"),
-    ],
-    ids=str,
-)
-def test_mistakes_are_one_line(run, flags, said):
-    with pytest.raises(ValueError) as e:
-        sample.main([str(run[0]), "--device=cpu", *flags])
-    assert said in str(e.value) and "\n" not in str(e.value)
-
-
 @pytest.mark.parametrize("flags", [[], ["--temperature=0"], ["--num_samples=2"]], ids=str)
 def test_probabilities_that_are_not_numbers_are_an_error(run, monkeypatch, flags):
     """Though the weights are finite."""
-    out, _ = run
-    real = sample.LanguageModel.__init__
-
-    def broken(self, trunk, head):
-        real(self, trunk, head)
-        head.log_probs = lambda hidden, draws: torch.full((len(hidden), 264), math.nan)
-
-    monkeypatch.setattr(sample.LanguageModel, "__init__", broken)
-    refused = f"{out / 'best'} cannot be used: its log-probabilities are not numbers"
-    with pytest.raises(ValueError, match=refused):
-        sample.main([str(out), "--device=cpu", *flags])
+    nan = lambda self, hidden, draws: torch.full((len(hidden), 264), math.nan)
+    monkeypatch.setattr("heads.output.OutputHead.log_probs", nan)
+    with pytest.raises(ValueError, match="best"):
+        sample.main([str(run[0]), "--device=cpu", *flags])

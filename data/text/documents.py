@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from data.splits import bounded_lines, file_lines, reading
+from runtime import errors
 from runtime.errors import UserError
 from runtime.hub import load
-from runtime.packages import not_installed
 
 TEXTS = (".txt", ".txt.gz", ".md")
 ENDINGS = (*TEXTS, ".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet")
@@ -134,22 +134,17 @@ def check_column(column: str, names: Iterable[str], where: str) -> None:
 
 
 def whole_lines(path: Path) -> Iterator[str]:
-    """The lines of a file. UserError if one has more than LONGEST characters."""
+    """The lines of a file."""
     with reading(path) as file:
-        while line := file.readline(LONGEST + 1):
-            if len(line) > LONGEST:
-                raise UserError(f"{path} has a line of more than {LONGEST:,} characters: is it text?")
-            yield line
+        yield from file
 
 
 def json_values(path: Path, column: str) -> Iterator[Any]:
     """The column of a file of JSON objects, one a line."""
     for n, line in enumerate(whole_lines(path), 1):
         if line.strip():
-            try:
+            with errors.reading(f"{path}, line {n}"):
                 row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise UserError(f"{path}, line {n} is not JSON ({error}): correct it") from None
             check_column(column, row if isinstance(row, dict) else (), f"{path}, line {n}")
             yield row[column]
 
@@ -157,25 +152,19 @@ def json_values(path: Path, column: str) -> Iterator[Any]:
 def csv_values(path: Path, column: str) -> Iterator[Any]:
     """The column of a file of comma-separated values, whose first line has the names."""
     rows = csv.DictReader(whole_lines(path), strict=True)
-    try:
+    with errors.reading(path):
         check_column(column, rows.fieldnames or (), str(path))
         yield from (row[column] for row in rows)
-    except csv.Error as error:
-        raise UserError(f"{path}, line {rows.line_num} cannot be read as CSV ({error})") from None
 
 
 def parquet_values(path: Path, column: str) -> Iterator[Any]:
     """The column of a parquet file."""
-    from pyarrow import ArrowException
     from pyarrow.parquet import ParquetFile
 
-    try:
-        with ParquetFile(path) as file:
-            check_column(column, file.schema_arrow.names, str(path))
-            for batch in file.iter_batches(batch_size=ROWS, columns=[column]):
-                yield from batch[column].to_pylist()
-    except (ArrowException, OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read as parquet ({error}): get it again") from None
+    with errors.reading(path), ParquetFile(path) as file:
+        check_column(column, file.schema_arrow.names, str(path))
+        for batch in file.iter_batches(batch_size=ROWS, columns=[column]):
+            yield from batch[column].to_pylist()
 
 
 VALUES = {".jsonl": json_values, ".csv": csv_values, ".parquet": parquet_values}
@@ -189,8 +178,6 @@ def hub_documents(source: str, column: str) -> dict[str, Documents]:
     name, _, configuration = source.partition(":")
     try:
         hub = load(name, configuration)
-    except ImportError:
-        raise UserError(f"source {source!r}: {not_installed('datasets')}") from None
     except Exception as error:  # of a dozen kinds
         why = f"{type(error).__name__}: {error}"
         raise UserError(

@@ -52,17 +52,9 @@ from functools import partial
 import numpy as np
 
 from data.corpus import Contents, Corpus
-from data.prepared import SPLITS, read_meta
+from data.prepared import SPLITS
 from data.splits import Split, read_batches
-from data.text.documents import (
-    ENDINGS,
-    ON_HUB,
-    Document,
-    Documents,
-    file_documents,
-    find_files,
-    hub_documents,
-)
+from data.text.documents import ON_HUB, Document, Documents, file_documents, find_files, hub_documents
 from runtime.configurator import cli
 from runtime.errors import UserError
 from runtime.files import real_path
@@ -157,11 +149,6 @@ def split_by_document(
         parts = ", ".join(f"{start:.0%} to {stop:.0%} {split}" for split, start, stop in bounds)
         print(f"{source} is a single document: {parts}, cut at line ends or spaces", file=sys.stderr)
         return {split: partial(part_of, documents, largest, *bound) for split, *bound in bounds}
-    if count < len(splits):
-        raise UserError(
-            f"source {source} has {count} documents that are not empty ({', '.join(ENDINGS)}), too few for "
-            f"{' and '.join(splits)}: give it more, or the folders train/, validation/ and test/"
-        )
     enough = share * ranges.sum()
     ranges[range_of(kept)] = 0  # the whole range is in the first: another copy of the largest may be in it
     owner = np.zeros(RANGES, np.int8)  # the split's place
@@ -277,8 +264,6 @@ class TextCorpus(Corpus[TextConfig]):
                 f"source {c.source} is not there: give a folder or a file of text, or owner/name of a data "
                 "set on the hub"
             )
-        if not c.force:
-            refuse_other_source(Path(c.out), source)  # before all of the text is read
         splits = {split: measured(split, lines[split]) for split in SPLITS}
         empty = [split for split, text in splits.items() if not text.bytes]
         if empty:
@@ -287,17 +272,6 @@ class TextCorpus(Corpus[TextConfig]):
                 "it more, or put some into the folders train/, validation/ and test/, all three"
             )
         return Contents(source, splits)
-
-
-def refuse_other_source(out: Path, source: str) -> None:
-    """UserError if the folder `out` was prepared from another source."""
-    before = read_meta(out).get("source", source)
-    if before != source:
-        raise UserError(
-            f"{out} was prepared from source {before!r}, not {source!r}: rename one of the two (a prepared "
-            "folder has its source's name, without .txt, .jsonl or .parquet), or run data/text/prepare.py "
-            "with --force to replace it, or with another --out"
-        )
 
 
 corpus = TextCorpus(__file__, TextConfig)

@@ -31,7 +31,7 @@ Extent = tuple[float, float, float, float]  # of a picture: left, right, bottom,
 
 
 def arrays_file(out: Path, name: str) -> Path:
-    """OUT.samples/NAME.safetensors. UserError if the folder is a link."""
+    """OUT.samples/NAME.safetensors."""
     return samples_file(out, name).with_suffix(".safetensors")
 
 

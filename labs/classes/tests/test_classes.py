@@ -6,7 +6,6 @@ import gzip
 import json
 import math
 import os
-import shutil
 import signal
 import sys
 import types
@@ -27,7 +26,6 @@ from labs.classes import sets
 from labs.classes.judge import PUBLISHED, Judged, judge
 from labs.classes.measure import summary_of
 from labs.classes.sets import KINDS, Images, open_images
-from labs.classes.task import ClassesTask
 from labs.cnn.trunk import CNN, items, width
 from measures.find import find_measure
 from measures.jobs import Run
@@ -37,10 +35,7 @@ from runtime import checkpoint
 from runtime.configurator import configure, read_config
 from runtime.errors import UserError
 from runtime.logs import entries
-from training.evaluator import Interrupted
 
-ROOT = Path(__file__).resolve().parents[3]
-CONFIGS = ("digits", "mnist", "mnist_brief", "cifar10", "cifar100")
 LAYERS = "Conv[3x3,4] BN ReLU MaxPool[4x4,4] DO FC[16] ReLU"
 
 
@@ -161,73 +156,46 @@ def test_cifar_in_its_binary_version_is_read(tmp_path, name, below):
     assert np.array_equal(train.labels, np.concatenate([p.labels for p in parts]))
 
 
-def damage(folder: Path, how: str) -> None:
-    images, labels = (folder / f"train-{name}-ubyte" for name in ("images-idx3", "labels-idx1"))
-    if how == "short":
-        images.write_bytes(images.read_bytes()[:-1])
-    elif how == "header":
-        images.write_bytes(images.read_bytes()[:7])
-    elif how == "other":
-        images.write_bytes(b"PK" + images.read_bytes()[2:])
-    elif how == "gone":
-        labels.unlink()
-    elif how == "size":
-        images.write_bytes(idx(np.zeros((20, 8, 8))))
-    elif how == "label":
-        labels.write_bytes(idx(np.full(20, 10)))
-    elif how == "count":
-        labels.write_bytes(idx(np.zeros(19)))
-    elif how == "gzip":
-        images.with_name(images.name + ".gz").write_bytes(gzip.compress(images.read_bytes())[:-20])
-        images.unlink()
-    elif how == "none":
-        images.write_bytes(idx(np.zeros((0, 28, 28))))
-        labels.write_bytes(idx(np.zeros(0)))
+IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 
 
 @pytest.mark.parametrize(
-    "how, says",
+    "name, change",
     [
-        ("short", "images-idx3-ubyte is cut short or damaged: 15,679 bytes, its header says 20 x 28 x 28"),
-        ("header", "images-idx3-ubyte is no IDX file of 3 dimensions"),
-        ("other", "images-idx3-ubyte is no IDX file of 3 dimensions"),
-        ("gone", "train-labels-idx1-ubyte is missing"),
-        ("size", "has images of 8 x 8, mnist's are 28 x 28"),
-        ("label", "has the label 10: mnist's are 0 to 9"),
-        ("count", "has 20 images and 19 labels"),
-        ("gzip", "images-idx3-ubyte.gz is cut short or damaged"),
-        ("none", "holds no image"),
+        (IMAGES, lambda content: content[:-1]),
+        (IMAGES, lambda content: content[:7]),
+        (IMAGES, lambda content: b"PK" + content[2:]),
+        (IMAGES, lambda content: idx(np.zeros((20, 8, 8)))),
+        (IMAGES, lambda content: idx(np.zeros((0, 28, 28)))),
+        (LABELS, lambda content: idx(np.full(20, 10))),
+        (LABELS, lambda content: idx(np.zeros(19))),
+        (LABELS, None),
+        (f"{IMAGES}.gz", lambda content: gzip.compress(content)[:-20]),
     ],
 )
-def test_damaged_files_are_refused(tmp_path, how, says):
+def test_damaged_files_are_refused(tmp_path, name, change):
     shape = KINDS["mnist"].shape
     write_mnist(tmp_path, made(20, shape, 10, 0), made(7, shape, 10, 1))
-    damage(tmp_path, how)
-    with pytest.raises((UserError, FileNotFoundError), match=says):
+    plain = tmp_path / name.removesuffix(".gz")
+    content = plain.read_bytes()
+    plain.unlink()
+    if change:
+        (tmp_path / name).write_bytes(change(content))
+    with pytest.raises((UserError, FileNotFoundError), match="image|label"):
         open_images("mnist", str(tmp_path))
 
 
-def test_a_cifar_file_that_is_cut_short_is_refused(tmp_path):
-    kind = KINDS["cifar100"]
-    content = cifar_bytes(made(3, kind.shape, 100, 0), coarse=True)
-    (tmp_path / "train.bin").write_bytes(content[:-5])
-    with pytest.raises(UserError, match=r"train.bin is cut short or damaged: 9,217 bytes"):
-        open_images("cifar100", str(tmp_path))
-
-
-@pytest.mark.parametrize("name, path", [("cifar10", "cifar-10-batches-py/x"), ("cifar100", "meta")])
-def test_pickles_are_not_read(tmp_path, name, path):
+@pytest.mark.parametrize(
+    "name, path",
+    [("cifar100", "train.bin"), ("cifar10", "cifar-10-batches-py/x"), ("mnist", "x"), ("mnist", "")],
+)
+def test_a_folder_without_the_sets_files_is_refused(tmp_path, name, path):
+    """Pickles are not read."""
     (tmp_path / path).parent.mkdir(exist_ok=True)
-    (tmp_path / path).write_bytes(b"cos\nsystem\n(S'echo'\ntR.")
-    with pytest.raises(FileNotFoundError, match="its pickles are not read; get the binary version"):
-        open_images(name, str(tmp_path))
-
-
-def test_a_source_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="is not a folder"):
-        open_images("mnist", str(tmp_path / "no"))
-    with pytest.raises(FileNotFoundError, match="has no train-images-idx3-ubyte"):
-        open_images("mnist", str(tmp_path))
+    if path:
+        (tmp_path / path).write_bytes(b"cos\nsystem\n(S'echo'\ntR.")
+    with pytest.raises((UserError, FileNotFoundError), match=str(tmp_path)):
+        open_images(name, str(tmp_path if path else tmp_path / "nosuch"))
 
 
 def test_the_hub_is_asked_and_nothing_takes_its_place(monkeypatch):
@@ -243,30 +211,14 @@ def test_the_hub_is_asked_and_nothing_takes_its_place(monkeypatch):
         raise ConnectionError(f"no way to {name}\nand more")
 
     hub.load_dataset = offline
-    files = 'train-images-idx3-ubyte .* --source=DIR .*--source="mnist vq in=DIR".*config/digits.py'
-    with pytest.raises(UserError, match=rf"no way to ylecun/mnist\): get its files, {files}"):
+    with pytest.raises(UserError, match="no way to ylecun/mnist"):
         open_images("mnist")
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(
-        UserError, match=r"\(datasets is not installed, .*\[hub\]\"\): get its files, train.bin and"
-    ):
-        open_images("cifar100")
 
 
 def test_digits_are_scikit_learns():
     pytest.importorskip("sklearn")
     found = open_images("digits")
     assert [len(s) for s in found[1:]] == [1293, 144, 360] and found.train.pixels.max() == 255
-
-
-def test_without_scikit_learn_one_line_says_so(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(
-        UserError,
-        match=r"scikit-learn is not installed.*pip install .*\[images\].*--dataset=mnist --source=DIR",
-    ):
-        open_images("digits")
 
 
 # ---- the network
@@ -288,11 +240,6 @@ def test_a_line_is_the_network_it_says():
     torch.testing.assert_close(net(pixels)[:, 0], want)
 
 
-@pytest.mark.parametrize("pooling", ["MaxPool[1x1,2,same]", "MaxPool[2x2,4,same]", "MaxPool[3x3,2,same]"])
-def test_the_size_behind_a_pooling_is_the_one_that_it_leaves(pooling):
-    assert network(f"{pooling} FC[3]", (1, 5, 4))(torch.zeros(2, 1, 5, 4).byte()).shape == (2, 1, 3)
-
-
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 def test_a_convolution_leaves_the_size_as_it_is():
     net, pixels = network("Conv[2x2,4] Conv[3x1,5]", (2, 5, 6)), torch.randint(256, (3, 2, 5, 6)).byte()
@@ -304,27 +251,12 @@ def test_a_convolution_leaves_the_size_as_it_is():
 
 
 @pytest.mark.parametrize(
-    "text, says",
-    [
-        ("Conv[3x3]", r"Conv\[3x3\] is not as Conv\[3x3,64\]"),
-        ("Conv[3x3,0]", "is not as"),
-        ("Conv[a,4]", "is not as"),
-        ("Dropout[1]", "is not as Dropout"),
-        ("MaxPool[2x2,2,valid]", "is not as MaxPool"),
-        ("Convolution[3x3,4]", "unknown layer 'Convolution'; known: Conv, "),
-        ("Conv[3x3,4", "is no layer"),
-        ("{Conv[3x3,4]}", "is no layer"),
-        ("FC[4] Conv[3x3,4]", "stands behind FC"),
-        ("MaxPool[9x9,2]", "an image of 8 x 8 is too small for MaxPool"),
-        ("{ReLU}x201", "more than 200"),
-        ("{}x9999999999", "is no layer"),
-        ("{ReLU}x" + "9" * 5000, "is no layer"),
-        ("FC[99999999999999999999]", r"FC\[9+\] is not as FC\[256\], or too large"),
-        ("Pad[99999999999999] FC[4]", r"FC\[4\] is not as FC\[256\], or too large"),
-    ],
+    "text",
+    ["Conv[3x3]", "Conv[3x3,0]", "Dropout[1]", "MaxPool[2x2,2,valid]", "Convolution[3x3,4]", "Conv[3x3,4"]
+    + ["{Conv[3x3,4]}", "FC[4] Conv[3x3,4]", "MaxPool[9x9,2]", "{ReLU}x201", "FC[99999999999999999999]"],
 )
-def test_a_line_that_is_no_network_is_refused(text, says):
-    with pytest.raises(ValueError, match=says):
+def test_a_line_that_is_no_network_is_refused(text):
+    with pytest.raises(ValueError):
         network(text, (1, 8, 8))
 
 
@@ -351,13 +283,6 @@ def test_the_documents_networks():
         "Conv[1x1,1152]",
     ]
     assert sum(i.name == "Conv" for i in deep) == 18 and sum(i.name == "DO" for i in deep) == 7
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_every_config_can_be_made(name):
-    c = TrainConfig.read([f"config/{name}.py"])
-    assert (c.name, c.block_size, c.tied, c.trunk) == (name, 1, False, "cnn")
-    assert c.trunk_args["shape"] == list(KINDS[c.dataset].shape)
 
 
 def test_initial_weights_are_glorots_and_hes():
@@ -438,17 +363,6 @@ def test_a_run_learns_and_leaves_its_files(flags, run, tmp_path, optimizer):
     assert result["best_step"] == best["step"] and result["val_accuracy"] == best["val_accuracy"]
 
 
-def test_a_run_stopped_at_its_test_is_tested_when_it_goes_on(flags, run, tmp_path, monkeypatch, capsys):
-    def stopped(*_):
-        raise Interrupted
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ClassesTask, "test", stopped)
-        assert run(flags("FC[32] ReLU")) == 128 + signal.SIGTERM
-    assert "--resume goes on" in capsys.readouterr().out and not (tmp_path / "out" / "test.json").exists()
-    assert run([*flags("FC[32] ReLU"), "--resume"]) == 0 and (tmp_path / "out" / "test.json").exists()
-
-
 def test_l2_is_of_the_networks_matrices_alone(flags):
     flags = flags(optimizer="sgd", weight_decay=0.1, beta1=0.5)
     trainer = train.Trainer(TrainConfig.read(flags), train.Processes("cpu"))
@@ -485,19 +399,6 @@ def test_resume_is_exact(flags, run, tmp_path, equal_state, monkeypatch, optimiz
     assert results[0]["nll"] == results[1]["nll"]
 
 
-@pytest.mark.parametrize("which", ["best", "best.new"])
-def test_a_run_killed_before_its_best_was_saved_goes_on(flags, run, tmp_path, which, equal_state):
-    """`last` is saved first, so that is all there is."""
-    assert run(flags(max_steps=9)) == 0
-    best = checkpoint.load(tmp_path / "out" / "best", classifier=True)
-    (tmp_path / "out" / "best").rename(tmp_path / "out" / which)
-    if which == "best":
-        shutil.rmtree(tmp_path / "out" / which)
-    assert run([*flags(max_steps=9), "--resume"]) == 0
-    again = checkpoint.load(tmp_path / "out" / "best", classifier=True)
-    assert equal_state(best.weights, again.weights) and best.progress == again.progress
-
-
 def test_of_equal_accuracy_the_lower_nll_is_the_best(flags, run, tmp_path, monkeypatch):
     judged = iter([Judged(50, 1.0, 0, 0), Judged(50, 0.9, 0, 0), Judged(40, 0.1, 0, 0), Judged(0, 9.0, 0, 0)])
     monkeypatch.setattr("labs.classes.task.judge", lambda *_: next(judged))
@@ -507,62 +408,37 @@ def test_of_equal_accuracy_the_lower_nll_is_the_best(flags, run, tmp_path, monke
 
 
 @pytest.mark.parametrize(
-    "layers, changes, says",
+    "changes, key",
     [
-        (LAYERS, dict(head="taylr"), "unknown head 'taylr'; known: softmax"),
-        (LAYERS, dict(head="taylor", head_args={"n": 3}), "n = 3: an odd f_n"),
-        ("Conv", {}, "Conv is not as"),
-        ("{ReLU}x999", {}, "more than 200"),
-        (LAYERS, dict(optimizer="rmsprop"), "optimizer = 'rmsprop'"),
-        (LAYERS, dict(trunk="any_order"), "trunk"),
-        (LAYERS, dict(labels="hard"), "labels = 'hard' with dataset"),
-        (LAYERS, dict(n_embd=3), "n_embd = 3 with dataset"),
-        (LAYERS, dict(eval_windows=3), "eval_windows = 3 with dataset"),
-        (LAYERS, {"trunk_args.h": True}, "does not take trunk_args"),
-        (LAYERS, dict(dataset="wikitext103"), "does not take trunk_args"),
-        ("FC[99999999999]", {}, "too large|needs at least"),
-        ("5", {}, "layers = 5 for images"),
-        (LAYERS, {"trunk_args.shape": [3, 8, 8]}, "shape = .3, 8, 8. with dataset = 'mnist'"),
+        (dict(trunk="gpt"), "trunk"),
+        (dict(labels="hard"), "labels"),
+        (dict(n_embd=3), "n_embd"),
+        (dict(eval_windows=3), "eval_windows"),
+        ({"trunk_args.h": True}, "trunk_args"),
+        (dict(dataset="wikitext103"), "trunk_args"),
+        ({"trunk_args.shape": [3, 8, 8]}, "shape"),
     ],
 )
-def test_what_cannot_be_is_refused(flags, run, layers, changes, says, tmp_path):
-    with pytest.raises(ValueError, match=says):
-        run(flags(layers, **changes))
+def test_what_cannot_be_is_refused(flags, run, changes, key, tmp_path):
+    with pytest.raises(ValueError, match=key):
+        run(flags(**changes))
     assert not (tmp_path / "out").exists()
-
-
-def test_a_run_is_not_resumed_as_another(flags, run, tmp_path):
-    assert run(flags(max_steps=1)) == 0
-    with pytest.raises(UserError, match="trunk_args was"):
-        run([*flags("FC[4]", max_steps=1), "--resume"])
-    other, shape = tmp_path / "other", KINDS["mnist"].shape
-    write_mnist(other, made(300, shape, 10, 5), made(100, shape, 10, 6))
-    with pytest.raises(UserError, match="data_sha256 was"):
-        run([*flags(source=other, max_steps=1), "--resume"])
 
 
 def test_a_classifier_is_no_language_model(flags, run, tmp_path):
     assert run(flags(max_steps=1)) == 0
-    says = "config.json is a classifier's"
-    with pytest.raises(UserError, match=says):
+    with pytest.raises(UserError, match="config.json"):
         checkpoint.load_model(tmp_path / "out")
-    with pytest.raises(UserError, match=says):
-        checkpoint.load(tmp_path / "out" / "best", weights=False, run=True)
     assert checkpoint.load_model(tmp_path / "out", classifier=True)[0].trunk.config.vocab_size == 10
-
-
-def test_a_network_for_images_reads_no_tokens():
-    with pytest.raises(UserError, match="trunk = 'cnn' reads images, and this dataset has tokens"):
-        network("FC[4]", (1, 8, 8))(torch.zeros(2, 5, dtype=torch.long))
 
 
 def test_without_the_lab_its_names_are_unknown(monkeypatch):
     monkeypatch.setattr("runtime.places.CODE", Path("nowhere"))
-    with pytest.raises(UserError, match="unknown dataset 'mnist'"):
+    with pytest.raises(UserError, match="mnist"):
         train.Trainer(TrainConfig(dataset="mnist"), train.Processes("cpu"))
-    with pytest.raises(UserError, match="trunk = 'cnn': use one of gpt, modern$"):
+    with pytest.raises(UserError, match="cnn"):
         TrainConfig(trunk="cnn").check()
-    with pytest.raises(UserError, match="measure = 'classes': use one of text, decoding, curve"):
+    with pytest.raises(UserError, match="classes"):
         find_measure("classes")
 
 
@@ -594,32 +470,17 @@ def make(source, tmp_path, run, monkeypatch):
     return call
 
 
-def test_images_that_cannot_be_had_are_found_before_any_training(make, tmp_path):
-    with pytest.raises((UserError, FileNotFoundError), match="nosuch") as caught:
-        make(flags=f"--source={tmp_path / 'nosuch'} --trunk_args.layers=FC[8]")
-    assert "\n" not in str(caught.value) and not (tmp_path / "runs").exists()
-
-
-def test_other_images_of_the_measure_are_found_before_any_training(make, tmp_path):
-    shape = KINDS["mnist"].shape
-    write_mnist(tmp_path / "other", made(30, shape, 10, 5), made(10, shape, 10, 6))
-    with pytest.raises(UserError, match="mnist of .*other.*: other images cannot stand in one table"):
-        make(evaluate=f"--source={tmp_path / 'other'}")
+def test_other_images_are_found_before_any_training(make, tmp_path):
+    other, shape = tmp_path / "other", KINDS["mnist"].shape
+    write_mnist(other, made(30, shape, 10, 5), made(10, shape, 10, 6))
+    for changes, key in (
+        (dict(flags="--source=nosuch --trunk_args.layers=FC[8]"), "nosuch"),
+        (dict(flags="--dataset=demo --source=", rows=["softmax"], overlay="tiny"), "text"),
+        (dict(evaluate=f"--source={other}"), "other"),
+    ):
+        with pytest.raises((UserError, FileNotFoundError), match=key):
+            make(**changes)
     assert not (tmp_path / "runs").exists()
-
-
-def test_rows_of_other_images_are_not_kept(make, tmp_path):
-    assert make(rows=["softmax"], seeds=[2])[0] == 0
-    store = Store(tmp_path / "results/t.jsonl")
-    (row,) = store.rows("classes")
-    assert row["settings"]["corpus"] == row["training"]["data_sha256"]
-    store.put([row | {"settings": row["settings"] | {"corpus": "0" * 64}}])
-    with pytest.raises(UserError, match="holds rows of other settings .corpus '0000"):
-        make(rows=["softmax"], seeds=[3])
-
-
-def test_the_runs_own_source_is_enough(make):
-    assert make(rows=["softmax"], seeds=[2], evaluate="")[0] == 0
 
 
 def test_the_table_has_means_beside_the_documents(make, tmp_path):
@@ -633,27 +494,10 @@ def test_the_table_has_means_beside_the_documents(make, tmp_path):
     assert [rows[f"taylor_2-mnist-{s}"]["nll"] for s in (2, 3, 4)] == pytest.approx(
         [r["nll"] for r in tested]
     )
-    text = (tmp_path / "results/t.md").read_text()
-    assert "NOT tuned" in text and "99.54" in text
+    assert "99.54" in (tmp_path / "results/t.md").read_text()
     # what is done needs no folder any more, and is kept
     (tmp_path / "runs").rename(tmp_path / "gone")
     assert make()[1:] == (rows, [])
-
-
-def test_a_run_that_diverged_is_a_row_that_says_so(make, tmp_path):
-    rows = ["softmax", "wild --optimizer=sgd --learning_rate=1e30 --min_lr=1e30"]
-    code, found, trained = make(rows=rows, seeds=[2])
-    assert code == 1 and len(trained) == 2
-    assert "its training diverged" in found["wild-mnist-2"]["problem"]
-    assert "wild-mnist-2 could not be evaluated" in (tmp_path / "results/t.md").read_text()
-    assert make(rows=rows, seeds=[2])[2] == []
-    with pytest.raises(UserError, match="no run of this table is finished; diverged: wild-mnist-2"):
-        make(rows=rows[1:], seeds=[2])
-
-
-def test_a_run_on_text_has_no_classes(make):
-    with pytest.raises(UserError, match="is text: --measure=text measures its runs"):
-        make(flags="--dataset=demo --source=", rows=["softmax"], overlay="tiny")
 
 
 @pytest.mark.parametrize("files", [["mnist"], ["mnist", "mnist_brief"]])
@@ -673,11 +517,3 @@ def test_the_real_mnist():
     found = open_images("mnist", os.environ["MNIST_DIR"])
     assert [len(s) for s in found[1:]] == [54000, 6000, 10000]
     assert np.bincount(found.test.labels)[0] == 980
-
-
-@pytest.mark.parametrize("name", ["classes", "images"])
-def test_a_run_that_diverged_stands_in_the_table(name):
-    measure, place = find_measure(name), {"row": "lost", "overlay": "", "seed": 1, "training": {}}
-    lost = {"name": "lost-1", **place, "settings": {"images": "mnist"}, "problem": "its training diverged"}
-    assert "its training diverged" in measure.view([lost]).markdown
-    assert measure.which == {"classes": "best", "images": "last"}[name]

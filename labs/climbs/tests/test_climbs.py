@@ -12,13 +12,11 @@ import torch
 import table
 from data.held_out import open_held_out
 from data.prepared import SPLITS, folder_of, load_tokenizer, prepared
-from data.tokens import open_tokens
-from evaluation.settings import TableConfig
 from evaluation.two_sided import two_sided
-from labs.climbs import records, simulated
+from labs.climbs import records
 from labs.climbs.prepare import corpus as climbs
 from labs.climbs.rates import HIGHEST, LENGTH, LOWEST, RATES, WORDS, tokens_of
-from labs.climbs.simulated import Climbs, near
+from labs.climbs.simulated import Climbs
 from labs.orders.asking import Asker
 from labs.orders.filling import paths_of
 from labs.orders.readers import reader_of
@@ -29,7 +27,6 @@ from labs.rest import measure as rest
 from labs.rest.rest import can_be_asked, density, rest_nats, sample_rest
 from labs.sequences.exact import UNKNOWN, Chain, Sequences
 from labs.sequences.questions import FREE
-from measures.jobs import Run
 from measures.store import Store
 from runtime.errors import UserError
 from tests.fixtures import train_on
@@ -126,15 +123,8 @@ def test_the_least_climb_does_not_underflow():
     for _ in range(task.T - 1):
         bits = np.where((bits[:, None] >= 0) & np.isfinite(step), bits[:, None] + step, -1).max(0)
     assert 900 < bits.max() < 1022
-    with pytest.raises(UserError, match=r"length = 101: .* use at most 100"):
+    with pytest.raises(UserError, match="length = 101"):
         Climbs(Climbs.LONGEST + 1)
-
-
-def test_noise_is_cut_off_and_never_empty():
-    quietest = min(phase.noise for phase in simulated.PHASES.values())
-    p = near(np.linspace(0, 4000, 77), quietest)
-    np.testing.assert_allclose(p.sum(1), 1)
-    assert (p[0] > 0).sum() <= 2 * simulated.CUT * quietest / 128 + 1
 
 
 # ---- records -------------------------------------------------------------------------------------
@@ -194,10 +184,9 @@ def source(tmp_path):
     return path
 
 
-def test_splits_are_by_aircraft(source, tmp_path, capsys):
+def test_splits_are_by_aircraft(source, tmp_path):
     folder = prepared("climbs", "words", str(source), tmp_path)
     assert folder.name == "words-flights"
-    assert "12 climbs of 12 aircraft; 0 of their" in capsys.readouterr().err
     seen = {}
     for split, aircraft in zip(SPLITS, (10, 1, 1)):
         held = open_held_out(folder / f"{split}.bin")
@@ -210,46 +199,22 @@ def test_splits_are_by_aircraft(source, tmp_path, capsys):
     assert len(set.union(*seen.values())) == 12
 
 
-DAMAGE = {
-    "cut short": (lambda b: b[: len(b) // 2], "not a whole gzip file"),
-    "no json": (lambda b: gzip.compress(gzip.decompress(b)[:-100]), "not a whole file of JSON"),
-    "no list": (lambda b: gzip.compress(b'{"a": 1}'), "not a list of ADS-B records"),
-    "nothing": (lambda b: gzip.compress(b"[]"), "not a list of ADS-B records"),
-    "no column": (
-        lambda b: gzip.compress(gzip.decompress(b).replace(b"vertical_rate", b"rate")),
-        "no column vertical_rate: its records need timestamp, icao24, callsign, vertical_rate",
-    ),
-    "no number": (lambda b: gzip.compress(gzip.decompress(b).replace(b"1000.0", b'"up"')), "is not a number"),
-    "few": (
-        lambda b: gzip.compress(json.dumps(flight("a", climb_of())).encode()),
-        "1 climbs of 512 seconds .* of 1 aircraft: too few for three splits",
-    ),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_files_that_cannot_be_used(source, tmp_path, damage):
-    change, says = DAMAGE[damage]
-    source.write_bytes(change(source.read_bytes()))
-    with pytest.raises(UserError, match=says) as caught:
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content[:-100],
+        lambda content: b'{"a": 1}',
+        lambda content: b"[]",
+        lambda content: content.replace(b"vertical_rate", b"rate"),
+        lambda content: content.replace(b"1000.0", b'"up"'),
+        lambda content: json.dumps(flight("a", climb_of())).encode(),  # one climb, too few
+    ],
+)
+def test_files_that_cannot_be_used(source, tmp_path, change):
+    source.write_bytes(gzip.compress(change(gzip.decompress(source.read_bytes()))))
+    with pytest.raises(UserError, match="flights"):
         climbs.prepare(tmp_path / "words", "words", str(source))
-    assert "\n" not in str(caught.value) and not (tmp_path / "words").exists()
-
-
-def test_another_file_in_its_place_is_refused(source, tmp_path):
-    out = tmp_path / "words"
-    climbs.prepare(out, "words", str(source))
-    assert climbs.prepare(out, "words", str(source)) == out
-    rows = [r for n in range(12) for r in flight(f"a{n}", climb_of(rate=2000.0 + 128 * n))]
-    source.write_bytes(gzip.compress(json.dumps(rows).encode()))
-    with pytest.raises(UserError, match="made from another text than .* now has: use --force"):
-        climbs.prepare(out, "words", str(source))
-    assert climbs.prepare(out, "words", str(source), force=True) == out
-
-
-def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nosuch"):
-        climbs.prepare(tmp_path / "words", "words", str(tmp_path / "nosuch.json.gz"))
+    assert not (tmp_path / "words").exists()
 
 
 # ---- the simulated corpus ------------------------------------------------------------------------
@@ -272,8 +237,6 @@ def test_the_simulated_corpus(folder):
         rows = held.ids[:-1].reshape(count, 8).astype(int)
         whole = -Climbs(8).log_prob(rows).mean()
         assert truth.judge(rows)["validity"] == 1 and truth.judge(rows)["true_nll"] < whole - 1
-    assert climbs.unusual_settings(str(open_tokens(folder / "test.bin").info["source"])) == SIZES[10:]
-    assert climbs.unusual_settings("/home/me/flights.json.gz") == ""
 
 
 # ---- the rest of a climb -------------------------------------------------------------------------
@@ -369,61 +332,29 @@ def runs(folder, tmp_path_factory) -> list[str]:
 FLAGS = ["--measure=rest", "--windows=10", "--samples=2", "--device=cpu"]
 
 
-def test_the_measure(runs, tmp_path, capsys, said):
+def test_the_measure(runs, tmp_path):
     out = tmp_path / "rest"
     assert table.main([*runs, *FLAGS, f"--out={out}"]) == 0
-    shown = capsys.readouterr().out
     rows = {r["name"]: r for r in Store(out.with_suffix(".jsonl")).rows("rest")}
     assert rows.keys() == {"truth", "left_to_right", "random", "masked"} and rows["truth"]["reference"]
     assert rows["random"]["row"] == "random" and rows["random"]["training"]["trunk"] == "any_order"
     later = {name: r["parts"]["10% and a later place"].keys() for name, r in rows.items()}
     assert later["random"] == later["masked"] == {*rest.COLUMNS} and not later["left_to_right"]
     assert "one pass" not in rows["left_to_right"]["parts"]["50%"]
-    assert out.with_suffix(".md").read_text().strip() in shown and f"{out}.png" in shown
-    futures, whole = said
-    assert futures.startswith("exact\n") and "left_to_right" in futures
-    assert "green: real" in whole and "10 of each" in whole and "masked" in whole and "truth" not in whole
+    kept = tmp_path / "rest.samples/left_to_right.safetensors"
+    assert out.with_suffix(".md").is_file() and out.with_suffix(".png").is_file() and kept.is_file()
     Store(out.with_suffix(".jsonl")).put(
         [row | {"settings": row["settings"] | {"corpus": "another"}} for row in rows.values()]
     )
-    with pytest.raises(UserError, match="rows of other settings .corpus 'another'"):  # other climbs
+    with pytest.raises(UserError, match="corpus"):  # other climbs
         table.main([*runs, *FLAGS, f"--out={out}"])
 
 
-def test_figures_are_drawn_of_kept_arrays(runs, tmp_path, capsys, said, monkeypatch):
-    """Where nobody knows the truth, and of climbs too few for t-SNE."""
-    monkeypatch.setattr(rest, "two_sided", lambda *_: None)
-    out, kept = tmp_path / "rest", tmp_path / "rest.samples/left_to_right.safetensors"
-    flags = [runs[0], *FLAGS, "--windows=3", f"--out={out}"]
-    assert table.main(flags) == 0 and said == ["left_to_right\n\n"]
-    [row] = Store(out.with_suffix(".jsonl")).rows("rest")
-    assert table.main(flags) == 0 and "left_to_right: kept from" in capsys.readouterr().err
-    kept.unlink()
-    assert rest.MEASURE.draw([row], out) == []
-    assert table.main(flags) == 0 and "kept from" not in capsys.readouterr().err and kept.is_file()
-    kept.write_bytes(b"x")
-    with pytest.raises(
-        UserError, match=r"left_to_right.safetensors is damaged \(.*\): delete it, and measure"
-    ):
-        rest.MEASURE.draw([row], out)
-
-
-def test_a_run_is_measured_as_it_is_at_the_end_of_training(runs):
-    [run] = rest.RestSession(rest.RestConfig([runs[0]])).subjects
-    assert run.ckpt.path.name == "last"
-
-
 def test_what_cannot_be_measured_is_refused(runs, trained):
-    for flag, says in (("--climb=10", "climb = 10: there are 10"), ("--samples=1", "samples = 1: must be")):
-        with pytest.raises(UserError, match=says):
-            table.main([runs[1], *FLAGS, flag])
-    with pytest.raises(UserError, match="was trained on .*: give runs of config/climbs.py"):
-        table.main([str(trained), *FLAGS])
-    with pytest.raises(UserError, match=r"was trained on grammar: give runs of config/climbs.py"):
-        rest.MEASURE.check(rest.RestConfig([]), [Run.make("baseline", 1, TableConfig(overlay="tiny")).wanted])
-
-
-def test_the_table_of_a_run_that_could_not_be_measured():
-    common = {"name": "a", "row": "a", "overlay": "", "seed": 1, "training": {}}
-    shown = rest.MEASURE.view([common | {"problem": "its training diverged"}]).markdown
-    assert shown == "a could not be evaluated: its training diverged\n"
+    for argv, key in (
+        ([runs[1], "--climb=10"], "climb"),
+        ([runs[1], "--samples=1"], "samples"),
+        ([str(trained)], "trained"),
+    ):
+        with pytest.raises(UserError, match=key):
+            table.main([*FLAGS, *argv])

@@ -88,7 +88,7 @@ def classifier(images, tmp_path_factory):  # noqa: F811
     return out
 
 
-def test_a_table_has_its_rows_and_keeps_them(run, here, classifier, tmp_path, capsys):  # noqa: F811
+def test_a_table_has_its_rows_and_keeps_them(run, here, classifier, tmp_path):  # noqa: F811
     out = tmp_path / "results/t"
     argv = [f"a-1={run}", f"--classifier={classifier}", "--images=12", "--cfg=1,2", "--device=cpu"]
     assert measure(*argv, f"--out={out}") == 0
@@ -99,40 +99,11 @@ def test_a_table_has_its_rows_and_keeps_them(run, here, classifier, tmp_path, ca
     exact, through, noise = references
     # the tokenizer loses nothing of these images
     assert all(exact[key] == through[key] for key in TITLES) and noise["fd"] != exact["fd"]
-    text = out.with_suffix(".md").read_text()
-    assert "FD (our CNN)" in text and "uniform noise of codes" in text
     assert (out.with_name("t.samples") / "a-1.png").stat().st_size > 100
-    capsys.readouterr()
-    assert measure(*argv, f"--out={out}") == 0
-    assert "kept from" in capsys.readouterr().err
-    with pytest.raises(UserError, match="rows of other settings"):
+    before = out.with_suffix(".jsonl").read_bytes()
+    assert measure(*argv, f"--out={out}") == 0 and out.with_suffix(".jsonl").read_bytes() == before
+    with pytest.raises(UserError, match="images"):
         measure(*argv, "--images=10", f"--out={out}")
-
-
-def test_more_than_one_temperature_and_cut_is_a_point_each(run, here, classifier, capsys):  # noqa: F811
-    argv = [f"a-1={run}", f"--classifier={classifier}", "--images=8", "--cfg=1", "--device=cpu"]
-    assert measure(*argv, "--temperatures=0.9,1", "--top_k=0,2") == 0
-    told = capsys.readouterr().out
-    assert all(f"| {point} " in told for point in ("1", "1, temperature 0.9", "1, temperature 0.9, top 2"))
-
-
-@pytest.mark.parametrize(
-    "flag, says",
-    [
-        ("classifier=", "train.py config/mnist_brief.py"),
-        ("classifier=nosuch", "nosuch"),
-        ("images=3", "images = 3"),
-        ("cfg=0", r"cfg = \[0\]: must be at least 1"),
-        ("cfg=[]", "at least one"),
-        ("temperatures=-1", "temperatures = "),
-        ("top_k=-1", "top_k"),
-        ("samples=0", "samples = 0"),
-        ("data=nosuch", "nosuch"),
-    ],
-)
-def test_what_cannot_be_measured_is_said(run, here, classifier, flag, says):  # noqa: F811
-    with pytest.raises((UserError, OSError), match=says):
-        measure(str(run), f"--classifier={classifier}", "--device=cpu", f"--{flag}")
 
 
 @pytest.mark.parametrize("layers", ["{}x9999999999", "FC[999999999]", "FC[999999999] FC[6]", 7])
@@ -146,51 +117,42 @@ def test_sizes_of_a_foreign_classifier_are_checked(classifier, images, tmp_path,
         load_classifier(str(tmp_path / "cnn"), images)
 
 
-def test_a_linked_folder_of_samples_is_not_written_through(run, here, classifier, tmp_path):  # noqa: F811
-    (tmp_path / "t.samples").symlink_to(tmp_path)
-    with pytest.raises(UserError, match="t.samples is a link"):
-        measure(str(run), f"--classifier={classifier}", "--images=8", f"--out={tmp_path / 't'}")
+@pytest.mark.parametrize(
+    "flag",
+    ["classifier=", "classifier=nosuch", "images=3", "cfg=0", "cfg=[]", "top_k=-1", "data=nosuch"]
+    + ["classifier=RUN", "checkpoints=TEXT"],
+)
+def test_what_cannot_be_measured_is_said(run, here, classifier, trained, flag):  # noqa: F811
+    key, _, value = flag.partition("=")
+    which = str(trained) if value == "TEXT" else str(run)
+    given = [f"--{key}={str(run) if value == 'RUN' else value}"] if value != "TEXT" else []
+    with pytest.raises((UserError, OSError), match=f"{key}|nosuch|classifier|image tokens"):
+        measure(which, f"--classifier={classifier}", "--device=cpu", *given)
 
 
-def test_a_run_is_no_classifier_and_text_no_images(run, here, classifier, trained):  # noqa: F811
-    with pytest.raises(UserError, match="is no classifier"):
-        measure(str(run), f"--classifier={run}", "--device=cpu")
-    with pytest.raises(UserError, match="not on image tokens"):
-        measure(str(trained), f"--classifier={classifier}", "--device=cpu")
-
-
-def test_a_classifier_of_other_images_is_refused(run, images, classifier, monkeypatch):  # noqa: F811
-    other = images._replace(test=images.validation)
+@pytest.mark.parametrize("split", ["test", "train"])  # of which the classifier and the codes have no image
+def test_other_images_are_refused(run, images, classifier, tmp_path, monkeypatch, split):  # noqa: F811
+    other = images._replace(**{split: images.validation})
     monkeypatch.setattr("labs.image_tokens.prepare.open_images", lambda *_: other)
-    with pytest.raises(UserError, match="not on these images"):
-        measure(str(run), f"--classifier={classifier}", "--device=cpu")
-
-
-def check(classifier, overlay: str, flags: str = "") -> None:
-    """What table.py checks of a row before any training."""
-    c = ImagesConfig([], classifier=str(classifier))
-    MEASURE.check(c, [Run.make("baseline", 1, TableConfig(overlay=overlay, flags=flags)).wanted])
-
-
-def test_other_data_are_refused_before_any_training(classifier):
-    with pytest.raises(UserError, match="image tokens alone"):
-        check(classifier, "tiny")
-    with pytest.raises(UserError, match="train.py config/mnist_brief.py"):
-        ImagesConfig([]).check()
+    data = [f"--data={image_tokens.prepare(tmp_path / 'words', 'words', LOSSLESS)}"] * (split == "train")
+    with pytest.raises(UserError):
+        measure(str(run), f"--classifier={classifier}", "--device=cpu", *data)
 
 
 @pytest.mark.parametrize(
-    "flags, says",
+    "overlay, flags",
     [
-        ("--trunk=masked", "masked"),
-        ("--source='digits vq drop=0'", "with drop=0"),
-        ("--source='files codes=9 classes=2 in=DIR'", "no images to judge"),
-        ("--source='cifar10 vq'", "was trained on 'digits', not on these images of cifar10"),
+        ("tiny", ""),
+        ("mnist_tokens", "--trunk=masked"),
+        ("mnist_tokens", "--source='digits vq drop=0'"),
+        ("mnist_tokens", "--source='files codes=9 classes=2 in=DIR'"),
+        ("mnist_tokens", "--source='cifar10 vq'"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_before_any_training(classifier, flags, says):
-    with pytest.raises(UserError, match=says):
-        check(classifier, "mnist_tokens", flags)
+def test_what_cannot_be_drawn_is_refused_before_any_training(classifier, overlay, flags):
+    wanted = Run.make("baseline", 1, TableConfig(overlay=overlay, flags=flags)).wanted
+    with pytest.raises(UserError):
+        MEASURE.check(ImagesConfig([], classifier=str(classifier)), [wanted])
 
 
 def test_the_tables_are_made_of_rows_alone():
@@ -210,17 +172,7 @@ def test_the_tables_are_made_of_rows_alone():
     assert cells(last) == ["uniform noise of codes", "", "191.3", "53.95", "0.8", "10.25"]
     point = next(line for line in text.splitlines() if "temperature" in line)
     assert cells(point) == ["a", "2, temperature 0.9", "8 ± 13", "88", "61", "97.5"]
-    assert "12 images a point, against as many of the test split, with the features of cnn" in text
-    assert "uniform noise has 6 bits a code" in text
 
 
 def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
-
-
-def test_codes_of_another_tokenizer_are_refused(run, images, classifier, tmp_path, monkeypatch):  # noqa: F811
-    other = images._replace(train=images.validation)
-    monkeypatch.setattr("labs.image_tokens.prepare.open_images", lambda *_: other)
-    folder = image_tokens.prepare(tmp_path / "words", "words", LOSSLESS)  # noqa: F811
-    with pytest.raises(UserError, match="holds other codes"):
-        measure(str(run), f"--classifier={classifier}", "--device=cpu", f"--data={folder}")

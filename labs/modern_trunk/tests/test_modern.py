@@ -8,7 +8,8 @@ import torch.nn.functional as F
 
 from export import is_gpt2
 from heads import make_head
-from model import Cache, GPTConfig, LanguageModel, Modern
+from labs.modern_trunk.trunk import Modern
+from model import Cache, GPTConfig, LanguageModel
 
 CONFIG = GPTConfig(vocab_size=50, block_size=12, n_layer=2, n_head=2, n_embd=16)
 
