@@ -65,7 +65,7 @@ def trunks() -> dict[str, str]:
 def imported(found: dict[str, str], registry: str, name: str) -> Any:
     """The entry `name` of a registry, its module imported. ValueError naming those that there are."""
     if name not in found:
-        raise ValueError(f"unknown {name!r}: use one of {', '.join(found)}")
+        raise ValueError(f"{registry[:-1].lower()} = {name!r}: use one of {', '.join(found)}")
     return getattr(importlib.import_module(found[name]), registry)[name]
 
 
