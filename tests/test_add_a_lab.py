@@ -1,4 +1,4 @@
-"""docs/add_a_lab.md, followed to the letter in a copy of the core that has no lab but those that the page builds on."""
+"""docs/add_a_lab.md, followed to the letter in a copy of the core and of the labs that the page builds on."""
 
 import os
 import re
