@@ -68,13 +68,7 @@ class Teacher:
         self.model, ckpt = load_model(name, hub=True)
         self.weights_sha256 = None if ckpt.foreign else weights_digest(ckpt.path)
         refuse_other_tokens("teacher", name, ckpt.config, tokenizer, fingerprint)
-        order = self.model.trunk.config.order
-        if order != "left_to_right":
-            raise UserError(
-                f"the teacher {name!r} reads in another order ({order}) than left to right: choose a teacher "
-                "that was trained with order = 'left_to_right'"
-            )
-        reads = self.model.trunk.context
+        reads = self.model.trunk.context if self.model.trunk.forwards else 0  # from left to right
         if reads < block_size:
             raise UserError(
                 f"the teacher {name!r} reads at most {reads} tokens, the student's windows have "

@@ -47,7 +47,6 @@ import torch
 from huggingface_hub import HfApi, get_token
 from tokenizers import Regex, pre_tokenizers
 
-from data.orders import MASKED
 from data.prepared import tokenizer_of
 from data.tokenizers import (
     LINE,
@@ -99,7 +98,7 @@ def is_gpt2(model: LanguageModel) -> bool:
     plain_softmax &= not head.cosine
     plain = projection.bias is None and type(projection) is Projection
     tied = projection.weight is trunk.embedding
-    return type(trunk) is GPT and trunk.config.order == "left_to_right" and plain_softmax and plain and tied
+    return type(trunk) is GPT and plain_softmax and plain and tied
 
 
 def special_tokens(tokenizer: Tokenizer) -> tuple[str, str]:
@@ -162,7 +161,7 @@ def export(
     trunk, config = model.trunk, ckpt.config
     if not isinstance(trunk, GPT):
         raise UserError(
-            f"{ckpt.path} has the trunk {config['trunk']!r}: only 'gpt' and 'modern' can be exported"
+            f"{ckpt.path} has the trunk {config['trunk']!r}: GPT-2's and its kind can be exported"
         )
     tokenizer, aside, plain = tokenizer_of(ckpt), unfinished(folder), is_gpt2(model)
     end, unused = special_tokens(tokenizer)
@@ -177,7 +176,7 @@ def export(
             to_transformers(model, config, aside, id_of(end, tokenizer), samples, run_seed(seed, config))
             shutil.copy(CODE / "LICENSE", aside)  # of the code
         # as NanoHeadsForCausalLM.context has it
-        save_tokenizer(tokenizer, aside, trunk.context - (trunk.config.order == MASKED), pad)
+        save_tokenizer(tokenizer, aside, trunk.context - (getattr(trunk, "kind", "") == "masked"), pad)
         (aside / "README.md").write_text(card(ckpt, plain, samples, seed, home), encoding="utf-8")
     try:
         aside.rename(folder)

@@ -2,21 +2,23 @@
 
 The trunk knows nothing of heads (heads/): it ends after the final LayerNorm. The output projection shares its
 token embedding. Names follow GPT-2's, so that its weights go in and out (runtime/gpt2.py).
-Sources: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"; for any order Pannatier,
-Courdier, Fleuret 2024, arXiv 2404.09562 (sigma-GPT).
+Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
 """
 
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 from torch.profiler import record_function
+
+if TYPE_CHECKING:
+    import numpy as np
 
 if TYPE_CHECKING or not __package__:
     from heads import OutputHead, Targets, Weights, make_head
@@ -26,17 +28,10 @@ else:  # nanoheads.model, in somebody's program
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """Size of a trunk, and the order in which it reads.
+    """Size of a trunk.
 
     `vocab_size` is the true V; the embedding has `padded_vocab` rows, a multiple of 64, which is faster on a
-    GPU. `order`:
-
-    left_to_right  GPT-2: a token sees those before it and predicts the next one
-    any            sigma-GPT: a token sees those that were given before it, wherever they stand, and predicts
-                   the place that it is told (DoubleEncoding). A start token goes first
-    masked         masked diffusion: each token sees all, and where a mask token stands predicts that place
-
-    The start token and the mask token have the id V, which no head gives a probability.
+    GPU.
     """
 
     vocab_size: int = 50257
@@ -45,9 +40,6 @@ class GPTConfig:
     n_head: int = 12
     n_embd: int = 768
     dropout: float = 0.0
-    # left out of the repr: an augmenter identifies its teacher by it, and a teacher reads from left to right
-    order: str = field(default="left_to_right", repr=False)
-    sinusoidal: bool = field(default=False, repr=False)  # a fixed double encoding, as in the paper
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
@@ -59,20 +51,11 @@ class GPTConfig:
             )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout = {self.dropout}: must be in [0, 1)")
-        if self.order not in ("left_to_right", "any", "masked"):
-            raise ValueError(f"order = {self.order!r}: use left_to_right, any or masked")
-        if self.order == "any" and self.n_embd % (4 if self.sinusoidal else 2):
-            raise ValueError(
-                f"n_embd = {self.n_embd}: the two positions of any order take half of it each, as sines and "
-                "cosines a quarter: choose a multiple"
-            )
-        if self.order == "any" and self.block_size < 2:
-            raise ValueError("block_size = 1: a text of one token has no order; choose a longer block")
 
     @property
     def known_ids(self) -> int:
-        """Ids that can be read: V, and the start or mask token."""
-        return self.vocab_size + (self.order != "left_to_right")
+        """Ids that can be read. A lab's trunk may have one beside the vocabulary, without a probability."""
+        return self.vocab_size
 
     @property
     def padded_vocab(self) -> int:
@@ -82,59 +65,23 @@ class GPTConfig:
     def parameters(self) -> int:
         """Numbers in the trunk, counted without making any: a block has 12 C^2 + 13 C."""
         C = self.n_embd
-        places = self.block_size * C if not self.sinusoidal else 0
-        if self.order == "any" and not self.sinusoidal:
-            places += C // 2  # where the start token stands
-        return self.padded_vocab * C + places + self.n_layer * (12 * C + 13) * C + 2 * C
+        return (self.padded_vocab + self.block_size) * C + self.n_layer * (12 * C + 13) * C + 2 * C
 
 
 class Cache:
     """Keys and values of the tokens already read.
 
     `kv[layer]` is (2, B, nh, slots, hs), of which `length` are filled. `size`: tokens there is room for; 0:
-    block_size. A start token has a slot of its own.
+    block_size. What stands before every text (GPT.before) has slots of its own.
     """
 
     def __init__(self, model: "GPT", batch: int, dtype: torch.dtype = torch.float32, size: int = 0):
         c = model.config
         # zeros: `decode` attends to all positions, and masked garbage might be a nan
-        slots = (size or c.block_size) + (c.order == "any")
+        slots = (size or c.block_size) + model.before
         shape = (c.n_layer, 2, batch, c.n_head, slots, c.n_embd // c.n_head)
         self.kv = torch.zeros(shape, dtype=dtype, device=model.wte.weight.device)
         self.length = 0
-
-
-class DoubleEncoding(nn.Module):
-    """Where a token stands and which place it is to predict, in half of the C numbers each.
-
-    The start token stands at place `block_size`. Learned; or `sinusoidal` and fixed, as in the paper, with
-    the root mean square that learned ones begin with. Source: sigma-GPT, sec. 2.2.
-    """
-
-    table: Tensor
-
-    def __init__(self, block_size: int, n_embd: int, sinusoidal: bool = False):
-        super().__init__()
-        half = n_embd // 2
-        self.sinusoidal = sinusoidal
-        if sinusoidal:
-            self.register_buffer("table", sinusoids(block_size + 1, half), persistent=False)
-        else:
-            self.own, self.next = nn.Embedding(block_size + 1, half), nn.Embedding(block_size, half)
-
-    def forward(self, places: Tensor) -> Tensor:
-        """(..., 2) of (place of the token, place that it predicts) -> (..., C)."""
-        if self.sinusoidal:
-            return self.table[places].flatten(-2)
-        place, following = places.unbind(-1)
-        return torch.cat((self.own(place), self.next(following)), -1)
-
-
-def sinusoids(count: int, width: int, rms: float = 0.02) -> Tensor:
-    """(count, width): sines and cosines of each place. Source: Vaswani et al. 2017, sec. 3.5."""
-    rates = 10000 ** (-torch.arange(0, width, 2) / width)
-    angles = torch.arange(count)[:, None] * rates
-    return torch.cat((angles.sin(), angles.cos()), 1) * rms * math.sqrt(2)
 
 
 def short_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = True) -> Tensor:
@@ -150,58 +97,48 @@ def short_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = True) -> Ten
     return (torch.softmax(scores, -1) @ v).view(B, nh, T, hs)
 
 
-Rotation = tuple[Tensor, Tensor]  # cosines and sines (..., T, hs / 2) of the angles of each token's place
-
-
-def rotated(x: Tensor, rotation: Rotation) -> Tensor:
-    """RMS-normed queries or keys (B, nh, T, hs), turned by their places: RoPE, Su et al. 2021, arXiv
-    2104.09864, on QK-norm, Henry et al. 2020, arXiv 2010.04245."""
-    a, b = F.rms_norm(x, x.shape[-1:]).chunk(2, -1)
-    cos, sin = (part.to(x.dtype) for part in rotation)
-    return torch.cat((a * cos - b * sin, a * sin + b * cos), -1)
-
-
 class Attention(nn.Module):
     def __init__(self, config: GPTConfig, bias: bool = True):
         super().__init__()
         self.n_head, self.dropout = config.n_head, config.dropout
-        self.causal = config.order != "masked"
+        self.causal = True
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias)
 
-    def forward(
-        self,
-        x: Tensor,
-        kv: Tensor | None,
-        start: int | Tensor,
-        mask: Tensor | None,
-        rotation: Rotation | None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, kv: Tensor | None, start: int | Tensor, mask: Tensor | None) -> Tensor:
+        return self.attend(*self.qkv(x), kv, start, mask)
+
+    def qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values (B, nh, T, hs) of x (B, T, C)."""
         B, T, C = x.shape
-        qkv = self.c_attn(x).view(B, T, 3, self.n_head, C // self.n_head)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, nh, T, hs)
-        if rotation is not None:
-            q, k = rotated(q, rotation), rotated(k, rotation)
+        q, k, v = self.c_attn(x).view(B, T, 3, self.n_head, C // self.n_head).permute(2, 0, 3, 1, 4)
+        return q, k, v
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, start: int | Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """What each token reads (B, T, C), also of the `start` tokens in `kv`, to which k and v are added."""
+        B, _, T, _ = q.shape
         causal = self.causal and T > 1 and mask is None
         if isinstance(start, Tensor):
             # one new token, at a position that a CUDA graph reads anew each time: no shape may depend on it
             assert kv is not None
             kv.index_copy_(3, start, torch.stack((k, v)).to(kv.dtype))
             k, v = kv.to(q.dtype)
-            mask = (torch.arange(kv.shape[3], device=x.device) <= start)[None]  # (1, size)
+            mask = (torch.arange(kv.shape[3], device=q.device) <= start)[None]  # (1, size)
         elif kv is not None:
             end = start + T
             kv[0, :, :, start:end], kv[1, :, :, start:end] = k, v
             k, v = kv[0, :, :, :end].to(q.dtype), kv[1, :, :, :end].to(q.dtype)
             if causal and start:  # several new tokens after old ones: the triangle starts at column `start`
-                mask, causal = torch.ones(T, end, dtype=torch.bool, device=x.device).tril(start), False
+                mask, causal = torch.ones(T, end, dtype=torch.bool, device=q.device).tril(start), False
         dropout = self.dropout if self.training else 0.0
         trains_in_bf16 = torch.is_grad_enabled() and q.device.type == "cpu" and q.dtype == torch.bfloat16
         if trains_in_bf16 and kv is None and mask is None and not dropout and 1 < T <= 512:
             y = short_attention(q, k, v, causal)
         else:
             y = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal)
-        return self.c_proj(y.transpose(1, 2).reshape(B, T, C))
+        return self.c_proj(y.transpose(1, 2).reshape(B, T, -1))
 
 
 class MLP(nn.Module):
@@ -214,49 +151,61 @@ class MLP(nn.Module):
         return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
 
 
-class SquaredReLU(nn.Module):
-    """An MLP with max(x, 0)^2 and no biases. Source: So et al. 2021, arXiv 2109.08668."""
-
-    def __init__(self, config: GPTConfig):
-        super().__init__()
-        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=False)
-        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.c_proj(F.relu(self.c_fc(x)).square())
-
-
 class Block(nn.Module):
     def __init__(self, config: GPTConfig):
         super().__init__()
-        self.ln_1: nn.Module = nn.LayerNorm(config.n_embd)
+        self.ln_1 = nn.LayerNorm(config.n_embd)
         self.attn = Attention(config)
-        self.ln_2: nn.Module = nn.LayerNorm(config.n_embd)
-        self.mlp: nn.Module = MLP(config)
+        self.ln_2 = nn.LayerNorm(config.n_embd)
+        self.mlp = MLP(config)
         self.drop = nn.Dropout(config.dropout)
 
-    def forward(
-        self,
-        x: Tensor,
-        kv: Tensor | None,
-        start: int | Tensor,
-        mask: Tensor | None,
-        rotation: Rotation | None = None,
-    ) -> Tensor:
-        x = x + self.drop(self.attn(self.ln_1(x), kv, start, mask, rotation))
+    def forward(self, x: Tensor, kv: Tensor | None, start: int | Tensor, mask: Tensor | None) -> Tensor:
+        x = x + self.drop(self.attn(self.ln_1(x), kv, start, mask))
         return x + self.drop(self.mlp(self.ln_2(x)))
 
 
-class ModernBlock(Block):
-    """RMSNorm without weights, attention with rotated queries and keys, squared ReLU; no biases."""
+class Step(NamedTuple):
+    """Which windows of training a trunk arranges: what it draws is a function of these numbers alone."""
 
-    def __init__(self, config: GPTConfig):
-        nn.Module.__init__(self)
-        self.ln_1 = nn.RMSNorm(config.n_embd, elementwise_affine=False)
-        self.attn = Attention(config, bias=False)
-        self.ln_2 = nn.RMSNorm(config.n_embd, elementwise_affine=False)
-        self.mlp = SquaredReLU(config)
-        self.drop = nn.Dropout(config.dropout)
+    number: int
+    end: int  # of the schedule, in steps
+    seed: int
+    rows: Tensor  # (B,) numbers of the windows in the step's batch
+    batch: int  # windows in that
+
+
+class Read(NamedTuple):
+    """Windows as a trunk reads them, and what it is to predict."""
+
+    tokens: Tensor  # (B, T)
+    positions: Tensor | None  # see the trunk
+    targets: Tensor  # (B, T)
+    scored: Tensor  # (B, T) bool: the targets that count
+    weights: Tensor | None = None  # (B, T) of their log-probabilities; None: 1
+
+    def to(self, device: torch.device | str) -> "Read":
+        positions, weights = (t if t is None else t.to(device) for t in (self.positions, self.weights))
+        tokens, targets, scored = (t.to(device) for t in (self.tokens, self.targets, self.scored))
+        return Read(tokens, positions, targets, scored, weights)
+
+
+class Plan(NamedTuple):
+    """How a text is scored: its windows, and how to read some of them."""
+
+    windows: list
+    read: Callable[[list], Read]
+    words: str = ""  # what follows the perplexity in a training's line
+
+
+def shifted(windows: Tensor, given: int = 0) -> Read:
+    """Windows (B, T + 1) from left to right: each token predicts the next one, but for the first `given`.
+
+    Where some are given, the last token of a window has no loss either: its next one is another sequence's.
+    """
+    x, y = windows[:, :-1], windows[:, 1:]
+    at = torch.arange(x.shape[1])
+    return Read(x, None, y, ((at >= given - 1) & (at < len(at) - (given > 0))).expand(x.shape))
 
 
 class Trunk(nn.Module):
@@ -264,6 +213,17 @@ class Trunk(nn.Module):
 
     config: GPTConfig  # padded_vocab and n_embd are those of what the head reads
     tied = False  # whether an output projection shares the embedding (LanguageModel says so)
+    forwards = True  # whether it is trained to read a text from left to right
+
+    def arrange(self, windows: Tensor, step: Step, given: int = 0) -> Read:
+        """The windows (B, T + 1) of a training step as it reads them. It never predicts the first `given`
+        tokens."""
+        return shifted(windows, given)
+
+    def plans(self, ids: "np.ndarray", given: int = 0) -> dict[str, Plan]:
+        """How a text is scored in other ways than from left to right, by name: first as the trunk is trained.
+        {}: it is trained from left to right."""
+        return {}
 
     def new_readout(self) -> nn.Parameter:
         """Weights (padded V, C) of an output projection that shares nothing, N(0, .02^2), as GPT-2's."""
@@ -284,21 +244,22 @@ class Trunk(nn.Module):
 
 
 class GPT(Trunk):
-    """GPT-2's trunk, for one of the orders of GPTConfig."""
+    """GPT-2's trunk: a token sees those before it."""
+
+    before = 0  # tokens that it puts before every text
 
     def __init__(self, config: GPTConfig):
         super().__init__()
         self.config = config
         self.wte = nn.Embedding(config.padded_vocab, config.n_embd)
-        self.wpe = (
-            DoubleEncoding(config.block_size, config.n_embd, config.sinusoidal)
-            if config.order == "any"
-            else nn.Embedding(config.block_size, config.n_embd)
-        )
+        self.wpe = self.new_positions()
         self.drop = nn.Dropout(config.dropout)
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f: nn.Module = nn.LayerNorm(config.n_embd)
         self.init_weights()
+
+    def new_positions(self) -> nn.Module:
+        return nn.Embedding(self.config.block_size, self.config.n_embd)
 
     @torch.no_grad()
     def init_weights(self) -> None:
@@ -318,11 +279,6 @@ class GPT(Trunk):
         assert isinstance(weight, nn.Parameter)  # torch declares a Tensor
         return weight
 
-    @property
-    def context(self) -> int:
-        # order "any" never reads the last token of a block: no place is left to predict after it
-        return self.config.block_size - (self.config.order == "any")
-
     def forward(
         self,
         tokens: Tensor,
@@ -332,124 +288,64 @@ class GPT(Trunk):
     ) -> Tensor:
         """Hidden states (B, T, C) after the final LayerNorm, for `tokens` (B, T) of ids.
 
-        positions  where each token stands: (T,) or (B, T); of any order (B, T, 2), with the place that it is
-                   to predict. None: the text from left to right, after what `cache` holds
+        positions  where each token stands: (T,) or (B, T). None: the text from left to right, after what
+                   `cache` holds
         cache      the tokens are appended to it
         mask       which tokens each one sees: bool (B, T, T), with a cache (B, T, its length + T). None:
-                   those given before it, or all where the order is masked
+                   those before it
 
         ValueError if the text is longer than block_size.
         """
         start = cache.length if cache is not None else 0
-        first = 0
         if positions is None:
-            self._check_room(tokens.shape[1], start, cache)
-            if self.config.order == "any":
-                first = int(start == 0)  # the start token, of which no hidden state is asked for
-                tokens, positions = self._left_to_right(tokens, start)
-            else:
-                positions = torch.arange(start, start + tokens.shape[1], device=tokens.device)
+            self.check_room(tokens.shape[1], start, cache)
+            positions = torch.arange(start, start + tokens.shape[1], device=tokens.device)
         # a tied head gives wte a dense gradient. The embedding's sparse one is added to it row by row, so a
         # CPU need not fill and add another (V, C)
         sparse = self.tied and self.training and tokens.device.type == "cpu"
-        x = self._placed(F.embedding(tokens, self.wte.weight, sparse=sparse), positions)  # (B, T, C)
-        x = self._blocks(self.drop(x), cache, start, mask, self._rotation(positions))
+        x = F.embedding(tokens, self.wte.weight, sparse=sparse)  # (B, T, C)
+        # one mask of all attention heads
+        x = self._blocks(x, positions, cache, start, None if mask is None else mask[:, None])
         if cache is not None:
             cache.length += tokens.shape[1]
-        return x[:, first:]
+        return x
 
-    def _check_room(self, T: int, start: int, cache: Cache | None) -> None:
-        start_slot = self.config.order == "any"  # a slot of the start token
-        room = min(self.context, cache.kv.shape[4] - start_slot if cache is not None else self.context)
-        total = max(0, start - start_slot) + T
+    def check_room(self, T: int, start: int, cache: Cache | None) -> None:
+        """ValueError if T more tokens do not fit."""
+        room = min(self.context, cache.kv.shape[4] - self.before if cache is not None else self.context)
+        total = max(0, start - self.before) + T
         if total > room:
             raise ValueError(
                 f"{total} tokens do not fit block_size = {room}: "
                 "shorten the text or train with a larger block"
             )
 
-    def _left_to_right(self, tokens: Tensor, start: int) -> tuple[Tensor, Tensor]:
-        """Tokens (B, T), after `start` slots of a cache, and their positions (1, T, 2) for the order of
-        reading; with the start token before the first."""
-        if start == 0:
-            tokens = F.pad(tokens, (1, 0), value=self.config.vocab_size)
-        following = torch.arange(start, start + tokens.shape[1], device=tokens.device)
-        place = (following - 1) % (self.config.block_size + 1)  # the start token stands at the last of these
-        return tokens, torch.stack((place, following), -1)[None]
-
-    def decode(self, tokens: Tensor, cache: Cache, position: Tensor) -> Tensor:
+    def decode(self, tokens: Tensor, cache: Cache, position: Tensor, places: Tensor | None = None) -> Tensor:
         """Hidden states (B, 1, C) of one more token (B, 1) in slot `position` (1,), from left to right:
-        `forward` for a CUDA graph.
+        `forward` for a CUDA graph. `places`: its positions; None: the slot.
 
         No shape depends on the position: attention reads the whole cache under a mask. The caller counts
         the token in `cache.length`.
         """
-        places = position
-        if self.config.order == "any":
-            places = torch.stack((position - 1, position), -1)[None]
-        x = self._placed(self.wte(tokens), places)
-        return self._blocks(x, cache, position, None, self._rotation(places))
-
-    def _placed(self, x: Tensor, positions: Tensor) -> Tensor:
-        """The embedded tokens (B, T, C) with where they stand."""
-        return x + self.wpe(positions)
-
-    def _rotation(self, positions: Tensor) -> Rotation | None:
-        """By which queries and keys are turned; None: not at all."""
-        return None
+        places = position if places is None else places
+        return self._blocks(self.wte(tokens), places, cache, position, None)
 
     def _blocks(
-        self,
-        x: Tensor,
-        cache: Cache | None,
-        start: int | Tensor,
-        mask: Tensor | None,
-        rotation: Rotation | None,
+        self, x: Tensor, positions: Tensor, cache: Cache | None, start: int | Tensor, mask: Tensor | None
     ) -> Tensor:
-        if mask is not None:
-            mask = mask[:, None]  # the same of all attention heads
+        """Hidden states of the embedded tokens x (B, T, C) at `positions`."""
+        x = self.drop(x + self.wpe(positions))
         for i, block in enumerate(self.h):
-            x = block(x, cache.kv[i] if cache is not None else None, start, mask, rotation)
+            x = block(x, cache.kv[i] if cache is not None else None, start, mask)
         return self.ln_f(x)
-
-
-class Modern(GPT):
-    """The trunk of today's small models, from left to right: rotary positions, RMSNorm without weights (also
-    of the embedded tokens), normed queries and keys, squared ReLU, no biases. In config/modern.py it is not
-    tied.
-
-    Sources: modded-nanogpt (Jordan et al. 2024) and nanochat (Karpathy 2025), see also `rotated`.
-    """
-
-    def __init__(self, config: GPTConfig):
-        nn.Module.__init__(self)
-        if config.order != "left_to_right":
-            raise ValueError(f"trunk = 'modern' reads from left to right, not in the order {config.order!r}")
-        if config.n_embd // config.n_head % 2:  # a head's numbers are turned in pairs
-            raise ValueError(f"n_embd = {config.n_embd}, n_head = {config.n_head}: a head has an odd width")
-        self.config = config
-        self.wte = nn.Embedding(config.padded_vocab, config.n_embd)
-        self.drop = nn.Dropout(config.dropout)
-        self.h = nn.ModuleList(ModernBlock(config) for _ in range(config.n_layer))
-        self.ln_f = nn.RMSNorm(config.n_embd, elementwise_affine=False)
-        self.init_weights()
-
-    def _placed(self, x: Tensor, positions: Tensor) -> Tensor:
-        return F.rms_norm(x, x.shape[-1:])
-
-    def _rotation(self, positions: Tensor) -> Rotation:
-        half = self.config.n_embd // self.config.n_head // 2
-        rates = 10000 ** (-torch.arange(half, device=positions.device) / half)
-        angles = (positions[..., None] * rates).unsqueeze(-3)  # (..., 1, T, hs / 2): the same for all heads
-        return angles.cos(), angles.sin()
 
 
 # -----------------------------------------------------------------------------
 # The language model
 
-# name -> class that makes a trunk from a GPTConfig and trunk_args; a lab's is TRUNK of labs/NAME/trunk.py.
+# name -> class that makes a trunk from a GPTConfig and trunk_args; a lab's are TRUNKS of labs/LAB/trunk.py.
 # Its forward(tokens, positions) gives hidden states (B, T, C), as GPT's does; only GPT has a cache
-TRUNKS: dict[str, type[Trunk]] = {"gpt": GPT, "modern": Modern}
+TRUNKS: dict[str, type[Trunk]] = {"gpt": GPT}
 
 
 class LanguageModel(nn.Module):
@@ -515,20 +411,20 @@ class LanguageModel(nn.Module):
 
 
 def trunk_config(config: dict[str, Any]) -> GPTConfig:
-    """The sizes among the keys of a run's configuration, and how it reads. ValueError if they cannot be."""
-    order, sinusoidal = config.get("order", "left_to_right"), config.get("sinusoidal", False)
-    sizes = {f.name: config[f.name] for f in fields(GPTConfig) if f.name not in ("order", "sinusoidal")}
-    return GPTConfig(**sizes, order=reading(order), sinusoidal=sinusoidal)
+    """The sizes among the keys of a run's configuration. ValueError if they cannot be."""
+    return GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)})
+
+
+def sketch(config: dict[str, Any]) -> Trunk:
+    """The trunk of a run's configuration, without numbers. ValueError if it cannot be made."""
+    with torch.device("meta"):
+        trunk = trunk_class(config)
+        return trunk(trunk_config({"vocab_size": 1, **config}), **config.get("trunk_args", {}))
 
 
 def context(config: dict[str, Any]) -> int:
     """`Trunk.context` of a run's configuration."""
-    return config["block_size"] - (reading(config.get("order", "left_to_right")) == "any")
-
-
-def reading(order: str) -> str:
-    """How a trunk reads in a run's `order` (data.orders)."""
-    return order if order in ("left_to_right", "masked") else "any"
+    return sketch(config).context
 
 
 def trunk_class(config: dict[str, Any]) -> type[Trunk]:
@@ -551,7 +447,7 @@ def build(config: dict[str, Any]) -> LanguageModel:
     """A new model from a run's configuration. ValueError if there is no such model.
 
     Its keys: GPTConfig's, head, head_args and, where it has them, trunk, trunk_args, tied, bayesian,
-    prior_sigma, gain, learn_gain, order, sinusoidal.
+    prior_sigma, gain, learn_gain.
     """
     size, args = trunk_config(config), config.get("trunk_args", {})
     trunk = trunk_class(config)(size, **args)

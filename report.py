@@ -8,7 +8,7 @@ A table is the name of its store without its ending: results/NAME of table.py, o
 A run is its out folder, and needs its checkpoint and its corpus. The page says what was trained on what, for
 how long, and what each row does differently. Where the truth is known the runs' next-word distributions
 stand beside it. All runs continue the same held-out prompts, each token shaded by -log p (of
-Bayesian rows also by epistemic uncertainty, of any order also by the order of generation). A table follows
+Bayesian rows also by epistemic uncertainty). A table follows
 with each of its measures, its groups and seeds, the figures that its rows give, and other pictures that lie
 beside it (NAME.*.png); without runs also texts of NAME.samples.
 """
@@ -85,7 +85,7 @@ def apart(shown: list[str]) -> tuple[list[Path], list[NamedRun]]:
 def opened(c: ReportConfig, runs: list[NamedRun], tables: list[Path]) -> tuple[ReportConfig, HeldOut]:
     """The configuration with its lengths of texts, and the split that all runs are asked about. UserError for
     runs that cannot stand side by side."""
-    check_comparable(runs, any_order=True)
+    check_comparable(runs)
     split = open_split(runs, c.data, c.split)
     for run in runs:
         check_text(run.path, run.ckpt.config["dataset"], split.given)

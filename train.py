@@ -140,7 +140,6 @@ class Trainer:
             "resume": False,  # a table compares it, and a start from this configuration is none
             **self.task.info,
             "processes": procs.world,
-            "curriculum_end": c.generation_order().steps if c.curriculum else None,
             "init_weights": None,
             "init_spent": None,
             "head_sha256": head_digest(c.head),

@@ -4,24 +4,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from data.label_settings import LabelSettings
 from runtime.configurator import configure
 from runtime.errors import UserError
 from runtime.files import read_json
 from runtime.names import RowName, check_row_name
-from runtime.places import heads, trunks
-from runtime.values import Dtype, Field, Natural, NonNegative, Positive, Seed, Share
+from runtime.places import heads, translated, trunks
+from runtime.values import Dtype, Field, Natural, NonNegative, Positive, Seed
 from training.task import settled
 
-if TYPE_CHECKING:  # which imports numpy
-    from data.orders import Order
-
 Decay = Annotated[float, Field(ge=0, lt=1)]
-PathOrder = Literal["left_to_right", "random", "fractal"]
-OrderName = Literal[PathOrder, "masked"]
-Curriculum = Literal["", PathOrder, "few_hidden"]
 Labels = Literal["true", "hard", "soft"]
 Optimizer = Literal["adamw", "muon", "adam", "sgd"]
 
@@ -49,12 +43,6 @@ class TrainConfig:
     n_head: Positive = 12
     n_embd: Positive = 768
     dropout: Decay = 0.0
-    # generation order
-    order: OrderName = "left_to_right"  # or another of PathOrder, any order; or masked
-    curriculum: Curriculum = ""     # the order that some sequences have at first; of masked: "few_hidden"
-    curriculum_share: Share = 0.5   # their share at first, down to 0; few_hidden: hidden at most, up to 1
-    curriculum_steps: Natural = 0   # ... until this step, linearly; 0: the end of the cosine
-    sinusoidal: bool = False        # any order's two positions are sines and cosines; False: learned
     # output head
     head: str = "softmax"           # a name in HEADS of heads/ or a lab
     head_args: dict = field(default_factory=dict)  # its constructor's arguments; --head_args.eps=0.1 sets one
@@ -107,7 +95,7 @@ class TrainConfig:
     def recorded(cls, out: Path) -> dict[str, Any]:
         """The keys that the run in the folder `out` was begun with: the folder stands for a config file."""
         last = next((p for p in (out / "last", out / "last.old") if p.is_dir()), out / "last")
-        config = read_json(last / "config.json", {"tokenizer": str})
+        config = translated(read_json(last / "config.json", {"tokenizer": str}))
         known = {f.name: config[f.name] for f in fields(cls) if f.name in config}
         if "-" in known["tokenizer"]:  # of a file, whose content names it
             known["tokenizer"] = str(last / "tokenizer.json")
@@ -129,12 +117,6 @@ class TrainConfig:
         _refuse(self.problems())
         _refuse(self._problems_of_model())
 
-    def generation_order(self) -> "Order":
-        from data.orders import Order
-
-        steps = self.curriculum_steps or self.lr_decay_steps or self.max_steps
-        return Order(self.order, self.curriculum, self.curriculum_share, max(1, steps), self.seed)
-
     def label_settings(self) -> LabelSettings:
         return LabelSettings(self.candidates, self.positions, self.ppl_threshold, self.ppl_form, self.seed)
 
@@ -154,12 +136,6 @@ class TrainConfig:
             yield f"lr_decay_steps = {self.lr_decay_steps} < warmup_steps = {self.warmup_steps}: make it 0"
         if self.readout_lr and not self.learning_rate:
             yield f"readout_lr = {self.readout_lr} with learning_rate = 0: its schedule is a share of it"
-        few = self.curriculum == "few_hidden"
-        if self.curriculum and (few != (self.order == "masked") or self.order == "left_to_right"):
-            yield (
-                f"curriculum = {self.curriculum!r} with order = {self.order!r}: give the order that training "
-                f"ends with, such as --order={'masked' if few else 'random'}, or leave the curriculum out"
-            )
         if not (0 < self.positions <= 1 or (self.positions > 1 and self.positions % 1 == 0)):
             yield f"positions = {self.positions}: give a share in (0, 1] or a whole number of positions"
         if self.labels != "true" and self.label_weight > 1:
@@ -168,37 +144,25 @@ class TrainConfig:
             yield from _refusals(partial(self.label_settings().count, self.block_size))
         if self.labels != "true" and not self.keep_true and self.head != "sigmoid":
             yield "keep_true = False: leave it out; only the head 'sigmoid' learns without a true token"
-        if self.labels != "true" and self.order != "left_to_right":
-            yield f"labels = {self.labels!r} with order = {self.order!r}: use 'true', or 'left_to_right'"
 
     def _problems_of_model(self) -> Iterator[str]:
         """What the trunk and the head themselves refuse. Their import takes seconds, so this comes last."""
         from heads import find_head
 
+        yield from _refusals(self._next_token, self._smallest_head)
+        if self.labels != "true" and not self._next_token():
+            yield f"labels = {self.labels!r}: trunk = {self.trunk!r} does not predict the next token"
         if self.labels != "true" and not find_head(self.head).multi_label:
             yield (
                 f"labels = {self.labels!r}: the head {self.head!r} takes the true token alone; use "
                 "labels = 'true' or a multi-label head such as 'sigmoid'"
             )
-        yield from _refusals(self._smallest_trunk, self._smallest_head)
 
-    def _smallest_trunk(self) -> None:
-        """ValueError if the trunk cannot be made."""
-        from model import GPTConfig, reading, trunk_class
+    def _next_token(self) -> bool:
+        """Whether the trunk predicts the token after each. ValueError if it cannot be made."""
+        from model import Trunk, sketch
 
-        trunk_class(vars(self))
-        order = reading(self.order)
-        if self.sinusoidal and order != "any":
-            raise UserError(
-                f"sinusoidal = True with order = {self.order!r}: it encodes the two positions of any order; "
-                "leave it out, or use order = 'random'"
-            )
-        if self.trunk != "gpt" and order != "left_to_right":
-            raise UserError(
-                f"order = {self.order!r} with trunk = {self.trunk!r}: only 'gpt' reads in any order"
-            )
-        size = (1, self.block_size, self.n_layer, self.n_head, self.n_embd, self.dropout)
-        GPTConfig(*size, order, self.sinusoidal)
+        return type(sketch(vars(self))).arrange is Trunk.arrange
 
     def _smallest_head(self) -> None:
         """ValueError if the head cannot be made."""

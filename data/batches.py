@@ -1,5 +1,4 @@
-"""Batches of training: which tokens a step sees, and in which order, is a pure function of (seed, step,
-rank).
+"""Batches of training: which tokens a step sees is a pure function of (seed, step, rank).
 
 A source yields inputs, positions and targets. Text windows are one; a grammar's, images' or mazes' can be
 others: what `Loader` needs is the four members of `BatchSource`.
@@ -14,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.orders import MASKED, Order, arranged, masked
 from data.tokens import TokenFile, check_ids
 from heads import Targets
+from model import Read, Step, shifted
 from runtime.errors import UserError
 
 
@@ -90,8 +89,8 @@ def batch_indices(n: int, batch_size: int, step: int, seed: int) -> np.ndarray:
     return np.array([_epoch(n, seed, i // n)[i % n] for i in number.tolist()])
 
 
-LEFT_TO_RIGHT = Order()
-DROPPING = 0x64726F70  # a stream of random numbers of its own, beside those of the windows and the orders
+DROPPING = 0x64726F70  # a stream of random numbers of its own, beside those of the windows
+Arrange = Callable[[Tensor, Step, int], Read]  # model.Trunk.arrange
 
 
 class Labeller(Protocol):
@@ -115,10 +114,9 @@ class TextSource:
     """Windows of text, `batch_size` a step over `world` processes, of which this is number `rank`;
     `micro_batch` of its share at a time (0: all). UserError if they do not divide up.
 
-    From left to right the first token of a window is given and the one after it is predicted. In another
-    `order` all tokens of the window itself are. Where more are given (`Windows.given`), only the rest of the
-    window is predicted, in any order; and a corpus can ask that in a share of the sequences a token which
-    says nothing takes their place (data.splits.Split.dropped).
+    The trunk says how it reads them (`arrange`), and is told at which step the schedule has its `end`. Where
+    tokens are given (`Windows.given`), only the rest of the window is predicted; and a corpus can ask that in
+    a share of the sequences a token which says nothing takes their place (data.splits.Split.dropped).
     """
 
     def __init__(
@@ -130,10 +128,11 @@ class TextSource:
         micro_batch: int = 0,
         rank: int = 0,
         world: int = 1,
-        order: Order = LEFT_TO_RIGHT,
+        arrange: Arrange = lambda windows, step, given: shifted(windows, given),
+        end: int = 1,
     ):
         self.windows, self.labels, self.batch_size, self.seed = windows, labels, batch_size, seed
-        self.rank, self.world, self.order = rank, world, order
+        self.rank, self.world, self.arrange, self.end = rank, world, arrange, end
         self.size = windows_at_a_time(batch_size, micro_batch, world)
         self.parts, self.on_device = batch_size // world // self.size, labels.online
 
@@ -144,27 +143,17 @@ class TextSource:
         rows = np.arange(self.batch_size)[self.rank :: self.world][part * self.size : (part + 1) * self.size]
         mine = batch_indices(len(self.windows), self.batch_size, step, self.seed)[rows]
         x, y = self.windows.get(mine)
-        x = self._drop(x, step, rows)
-        T, given = self.windows.block_size, self.windows.given
-        if self.order.name == "left_to_right":
-            targets = self.labels.targets(mine, x, y)
-            if given:  # the last token has no loss either: its next one is another sequence's
-                at = torch.arange(T).repeat(len(x))[:, None]
-                ids = torch.where((at >= given - 1) & (at < T - 1), targets.ids, -1)
-                targets = targets._replace(ids=ids)
-            return Batch(x, targets.kept())
-        extra = self.windows.tokens.info["vocab_size"]  # id of the start or the mask token
-        if self.order.name == MASKED:
-            counts, weight = self.order.hidden(step, rows, self.batch_size, T - given)
-            rngs = self.order.generators(step, rows)
-            tokens, y = map(torch.from_numpy, masked(x.numpy(), extra, counts, rngs, given))
-            weights = torch.from_numpy(weight.astype(np.float32).repeat(T))
-            targets = self.labels.targets(mine, tokens, y)._replace(weights=weights)
-            return Batch(tokens, targets.kept())
-        paths = self.order.paths(step, rows, T, given)
-        tokens, positions, y = map(torch.from_numpy, arranged(x.numpy(), paths, extra))
-        y[:, :given] = -1
-        return Batch(tokens, self.labels.targets(mine, tokens, y).kept(), positions)
+        windows = torch.cat((self._drop(x, step, rows), y[:, -1:]), 1)
+        at = Step(step, self.end, self.seed, torch.from_numpy(rows), self.batch_size)
+        read = self.arrange(windows, at, self.windows.given)
+        # of all targets, for a teacher reads what is given, too
+        targets = self.labels.targets(mine, read.tokens, read.targets)
+        if not read.scored.all():
+            scored = read.scored.flatten()[:, None].to(targets.ids.device)
+            targets = targets._replace(ids=torch.where(scored, targets.ids, -1))
+        if read.weights is not None:
+            targets = targets._replace(weights=read.weights.flatten())
+        return Batch(read.tokens, targets.kept(), read.positions)
 
     def _drop(self, x: Tensor, step: int, rows: np.ndarray) -> Tensor:
         """`x` (B, T), the rows `rows` (B,) of a step, without what is given in the share that the corpus asks
@@ -177,7 +166,7 @@ class TextSource:
             return x
         rng = np.random.default_rng((self.seed, step, DROPPING))
         dropped = torch.from_numpy(rng.random(self.batch_size)[rows] < info["dropped"])
-        x = x.clone()  # the next tokens are a view of the same memory
+        x = x.clone()  # a view of the tokens
         x[dropped, : self.windows.given] = info["absent"]
         return x
 

@@ -4,14 +4,12 @@ Their `--source` is the settings that are not the standard ones, "seed=2 train=5
 the prepared folder's name: folders of several settings stand side by side.
 """
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from data.corpus import Config, Contents, Corpus
+from data.corpus import Config, Corpus
 from data.prepared import SPLITS
-from data.sequences import Sequences, SequenceTask, lines
 from data.settings import GeneratorSettings
 from data.splits import Split
 
@@ -40,39 +38,6 @@ class GeneratedCorpus(Corpus[Config], Generic[Config, Settings]):
 
     def unusual_settings(self, source: str) -> str:
         return " ".join(self.read_source(source)[1].unusual())
-
-
-class SequenceCorpus(GeneratedCorpus[Config, Settings]):
-    """Sequences of a task whose distributions are known, back to back, with nothing between them.
-
-    Windows of block_size = T are whole sequences. One token more stands at the end, as the last window needs
-    it: it begins a sequence that is not there.
-    """
-
-    measure = "orders"  # sequences that stand apart from each other are no text
-    exact: ClassVar[type[Sequences]] = Sequences  # the truth of a task
-
-    @abstractmethod
-    def task(self, source: str) -> SequenceTask:
-        """The task with its exact distributions. `source` is the user's, or the record's."""
-
-    def truth(self, source: str, length: int) -> Sequences | None:
-        task = self.task(source)
-        return self.exact(task, self.given(source)) if task.T == length else None
-
-    def record(self, source: str) -> str:
-        """`source` with all of its settings."""
-        names, settings = self.read_source(source)
-        return " ".join([*names, str(settings)])
-
-    def lasting_source(self, c: Config) -> str | None:
-        return self.record(vars(c)["source"])
-
-    def contents(self, c: Config) -> Contents:
-        source = vars(c)["source"]
-        task, settings = self.task(source), self.read_source(source)[1]
-        splits = drawn_splits(partial(lines, task), settings, length=task.T, given=self.given(source))
-        return Contents(self.record(source), splits, task.words)
 
 
 def drawn_splits(

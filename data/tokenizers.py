@@ -417,3 +417,15 @@ def train_bpe(lines: Iterable[str], vocab_size: int) -> BPETokenizer:
             f"so use {tokenizer.name} or more text"
         )
     return tokenizer
+
+
+def added(ids: list[int], tokenizer: Tokenizer) -> list[str]:
+    """What each token adds to the text. A character of several tokens is added by its last."""
+    out, shown = [], 0
+    for end in range(1, len(ids) + 1):
+        text = tokenizer.decode(ids[:end])
+        if end < len(ids):
+            text = text.rstrip("\ufffd")
+        out.append(text[shown:])
+        shown = max(shown, len(text))  # some tokenizers unread a character until the next one is whole
+    return out

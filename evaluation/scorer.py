@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.orders import NEVER_FROM_THE_LEFT
 from data.prepared import tokenizer_of
 from data.tokenizers import ids_of
 from evaluation import metrics
@@ -56,10 +55,8 @@ class RunScorer:
 
     def __init__(self, path: str, device: torch.device):
         self.model, ckpt = load_model(path, device=device)
-        if (order := ckpt.config.get("order")) in NEVER_FROM_THE_LEFT:
-            raise UserError(
-                f"the scorer {path} has order = {order!r}: give a model that reads from left to right"
-            )
+        if not self.model.trunk.forwards:
+            raise UserError(f"the scorer {path} does not read from left to right")
         self.name, self.device = ckpt.config["name"], device
         self.start: list[int] = []
         self.context, tokenizer = self.model.trunk.context, tokenizer_of(ckpt)

@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 
 from data.held_out import Truth
-from data.orders import MASKED, Order, arranged
 from evaluation.metrics import EVERY, Recovery
 from evaluation.windows import Window, positions_of, read_windows
 from heads import Weights
-from model import GPTConfig, LanguageModel
+from model import LanguageModel, Plan, Read
 from runtime.device import autocast, to_float64
-from runtime.errors import UserError
 
 # What the eps-perplexity (Martins et al. 2020, arXiv 2004.02644) adds to each token's probability before it
 # normalises them. They tune it for each model; here all rows have the same one, so a token that a head rules
@@ -64,21 +62,6 @@ def spread(plan: list, count: int) -> list:
     return [plan[(2 * i + 1) * n // (2 * count)] for i in range(count)] if 0 < count < n else plan
 
 
-class Read(NamedTuple):
-    """A batch of windows, as the trunk reads them."""
-
-    tokens: Tensor  # (B, T)
-    positions: Tensor | None  # see the trunk
-    targets: Tensor  # (B, T)
-    scored: Tensor  # (B, T) bool: the targets that count
-    weights: Tensor | None = None  # (B, T) of their log-probabilities; None: 1
-
-    def to(self, device: torch.device | str) -> "Read":
-        positions, weights = (t if t is None else t.to(device) for t in (self.positions, self.weights))
-        tokens, targets, scored = (t.to(device) for t in (self.tokens, self.targets, self.scored))
-        return Read(tokens, positions, targets, scored, weights)
-
-
 def left_to_right(ids: np.ndarray, context: int, stride: int) -> tuple[list, Callable[[list], Read]]:
     """The windows of a text, and how to read some of them: from left to right."""
     T = min(context, len(ids) - 1)
@@ -92,77 +75,15 @@ def left_to_right(ids: np.ndarray, context: int, stride: int) -> tuple[list, Cal
     return plan, read
 
 
-def in_sequences(
-    model: LanguageModel, ids: np.ndarray, given: int, order: str
-) -> tuple[list, Callable[[list], Read]]:
-    """The sequences of a text, of which the first `given` tokens are never predicted, and how to read some of
-    them: what is left from left to right, or as in `along`."""
-    c = model.trunk.config
-    T = c.block_size
-    plan = list(range(len(ids) // T))
+def in_sequences(ids: np.ndarray, T: int, given: int) -> tuple[list, Callable[[list], Read]]:
+    """The sequences of a text, each of T tokens of which the first `given` are never predicted, and how to
+    read some of them: from left to right."""
 
     def read(part: list[int]) -> Read:
-        tokens = np.stack([ids[n * T : n * T + T] for n in part]).astype(np.int64)
-        if order:
-            return along_paths(tokens, np.array(part), np.full(len(part), given), order, c, given)
-        x = torch.from_numpy(tokens)
+        x = torch.from_numpy(np.stack([ids[n * T : n * T + T] for n in part]).astype(np.int64))
         return Read(x[:, :-1], None, x[:, 1:], (torch.arange(1, T) >= given).expand(len(x), -1))
 
-    return plan, read
-
-
-def along(model: LanguageModel, ids: np.ndarray, order: str) -> tuple[list, Callable[[list], Read]]:
-    """The windows of a text, and how to read some of them: each from its start token along a path of the
-    `order`, or with hidden places. A window's path and what it hides are a function of its number alone.
-
-    Windows do not overlap, but for the last one, which is moved back to end with the text. There only the
-    tokens count that no other window has.
-    """
-    c = model.trunk.config
-    T = min(c.block_size, len(ids))
-    starts = [*range(0, len(ids) - T, T), len(ids) - T]
-    plan = [(n, start, max(0, n * T - start)) for n, start in enumerate(starts)]  # number, start, first
-
-    def read(part: list[tuple[int, int, int]]) -> Read:
-        numbers, at, first = np.array(part).T
-        tokens = np.stack([ids[s : s + T] for s in at]).astype(np.int64)
-        return along_paths(tokens, numbers, first, order, c)
-
-    return plan, read
-
-
-def along_paths(
-    tokens: np.ndarray, numbers: np.ndarray, first: np.ndarray, order: str, c: GPTConfig, given: int = 0
-) -> Read:
-    """Windows (B, T) that are number `numbers` (B,) of a text, along a path each, or with hidden places. The
-    places from `first` (B,) on count."""
-    T = tokens.shape[1]
-    if order == MASKED:
-        return hide(tokens, numbers, first, T, c.vocab_size)
-    path = Order(order).paths(0, numbers, T, given)
-    scored = torch.from_numpy(path >= first[:, None])
-    inputs, positions, targets = map(torch.from_numpy, arranged(tokens, path, c.vocab_size, c.block_size))
-    return Read(inputs, positions, targets, scored)
-
-
-def hide(tokens: np.ndarray, numbers: np.ndarray, first: np.ndarray, stop: int, mask: int) -> Read:
-    """Windows (B, T) of which k of the F places `first` (B,), ..., stop - 1 are hidden and count, each with
-    the weight F / k: the NELBO (data.orders.masked). What stands after them is hidden, too, if `stop` < T.
-
-    k is spread evenly over the windows by their `numbers` (B,), and which places they are depends on these
-    alone.
-    """
-    free = stop - first
-    count = 1 + np.floor((numbers * 0.618033988749895 + 0.5) % 1 * free).astype(int)
-    counted = np.zeros(tokens.shape, bool)
-    for row, number in enumerate(numbers.tolist()):
-        places = np.random.default_rng(number).permutation(free[row])[: count[row]]
-        counted[row, first[row] + places] = True
-    hidden = counted.copy()
-    hidden[:, stop:] = True
-    weights = np.repeat((free / count)[:, None], tokens.shape[1], 1).astype(np.float32)
-    read = np.where(hidden, mask, tokens)
-    return Read(torch.from_numpy(read), None, *map(torch.from_numpy, (tokens, counted, weights)))
+    return list(range(len(ids) // T)), read
 
 
 def score(
@@ -176,7 +97,7 @@ def score(
     each: Callable[[Tensor, Tensor], None] | None = None,
     progress: Callable[[Iterable], Iterable] = iter,
     share: slice = slice(None),
-    order: str = "",
+    plan: Plan | None = None,
     given: int = 0,
     part: int = 0,
     context: int = 0,
@@ -184,29 +105,25 @@ def score(
     """NLL of `ids` (T,) under the model's predictive distribution, each token scored once.
 
     From left to right, that is T - 1 tokens, each given at least one and less than `context` (0: as many as
-    the model reads); `stride` 0 means min(512, context). With an `order` all T tokens, each window along a
-    path from its start token; of masked diffusion it is the NELBO, a bound on the NLL. Where the text is of
-    sequences of which some tokens are `given`, the others are scored, each given these at least. `draws`: see
-    OutputHead.draws. float32 log-probabilities whatever `dtype` the matrix products have. The model must be
-    in eval mode. A token of probability 0 makes the NLL inf and is counted; it is never clamped. `each` is
-    called with the log-probabilities (n, V) and targets (n,) of every block, see evaluation/calibration.py.
-    `part`: score so many windows in place of all, see `spread`; `share`: which of them, for one of several
-    processes.
+    the model reads); `stride` 0 means min(512, context). Where the text is of sequences of which some tokens
+    are `given`, the others are scored, each given these at least. A `plan` (Trunk.plans) says otherwise what
+    is scored and how it is read. `draws`: see OutputHead.draws. float32 log-probabilities whatever `dtype`
+    the matrix products have. The model must be in eval mode. A token of probability 0 makes the NLL inf and
+    is counted; it is never clamped. `each` is called with the log-probabilities (n, V) and targets (n,) of
+    every block, see evaluation/calibration.py. `part`: score so many windows in place of all, see `spread`;
+    `share`: which of them, for one of several processes.
     """
-    if model.trunk.config.order == MASKED and order != MASKED:
-        raise UserError(
-            "a masked diffusion model reads no text from left to right: it has a bound on the NLL alone "
-            f"(order = {MASKED!r})"
-        )
     draws = draws if draws is not None else model.head.draws(1, 0)
-    if given:
-        plan, read = in_sequences(model, ids, given, order)
+    if plan is not None:
+        all_windows, read, _ = plan
+    elif given:
+        all_windows, read = in_sequences(ids, model.trunk.config.block_size, given)
     else:
         context = min(context or model.trunk.context, model.trunk.context)
-        plan, read = along(model, ids, order) if order else left_to_right(ids, context, stride)
-    chosen = spread(plan, part)
+        all_windows, read = left_to_right(ids, context, stride)
+    chosen = spread(all_windows, part)
     s = scored(model, chosen[share], read, draws, device, dtype, batch, each, progress)
-    return s._replace(part=len(chosen) if len(chosen) < len(plan) else 0)
+    return s._replace(part=len(chosen) if len(chosen) < len(all_windows) else 0)
 
 
 @torch.no_grad()

@@ -3,14 +3,9 @@
 Pure functions on numpy arrays; nothing else of this project is imported.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-
-FREE = -1  # in place of a token that is not known
-ASKED = 8  # free places of a window at which a distribution is compared with the truth
-Given = Callable[[np.ndarray, np.ndarray], np.ndarray]  # evaluation.two_sided.TwoSided.log_probs
 
 
 class Window(NamedTuple):
@@ -65,49 +60,3 @@ def read_windows(
     inputs = starts + at  # (B, T); beyond the text anything will do: nothing that counts sees it
     counted = (first <= at) & (at < stop)
     return ids[np.minimum(inputs, len(ids) - 1)].astype(np.int64), counted, inputs[counted] + 1
-
-
-# -----------------------------------------------------------------------------
-# Windows of which some places are known
-
-
-def templates(windows: np.ndarray, given: int) -> np.ndarray:
-    """Windows (n, T) of which the first `given` tokens are left, and the others FREE."""
-    text = np.full_like(windows, FREE)
-    text[:, :given] = windows[:, :given]
-    return text
-
-
-class Questions(NamedTuple):
-    """Windows of which some places are known, and the truth at some that are not."""
-
-    text: np.ndarray  # (n, T), FREE where not known
-    places: np.ndarray  # (n, ASKED)
-    log_p: np.ndarray  # (n, ASKED, V)
-
-
-KINDS = ("next", "middle", "random")
-
-
-def questions(log_probs: Given, windows: np.ndarray, known: float, kind: str, given: int = 0) -> Questions:
-    """A share `known` of the places of each of windows (n, T): those to the left, of which the place after
-    them is asked for (`next`); all but a `middle`; or `random` ones. The first `given` places are known
-    anyway, and the shares are of the others."""
-    text = templates(windows, given)
-    n, T = len(windows), windows.shape[1] - given
-    count, places = min(T - 1, max(1, round(known * T))), []
-    for row, window in enumerate(windows):
-        rng = np.random.default_rng(row)
-        at = np.arange(T)
-        if kind == "middle":
-            at = np.roll(at, -(T - count) - count // 2)  # of the first `count`, half stand to the right
-        elif kind == "random":
-            at = rng.permutation(T)
-        at = given + at[:count]
-        text[row, at] = window[at]
-        free = np.flatnonzero(text[row] == FREE)
-        places.append(free[:1] if kind == "next" else np.sort(rng.choice(free, min(ASKED, len(free)), False)))
-    compared = np.zeros(text.shape, bool)
-    np.put_along_axis(compared, np.stack(places), True, 1)
-    log_p = log_probs(text, compared)
-    return Questions(text, np.stack(places), log_p.reshape(n, -1, log_p.shape[1]))

@@ -6,6 +6,7 @@ from typing import Any
 
 from measures.columns import HONEST
 from measures.store import Store
+from model import TRUNKS
 from runtime.checkpoint import Checkpoint, weights_digest
 from runtime.errors import UserError
 from runtime.places import WORK
@@ -18,8 +19,8 @@ LICENCES = {
     "mazes": ("mit", "nanoHeads' mazes: MIT"),
     "demo": ("psf-2.0", "the help topics of CPython: PSF License 2.0"),
 }
-_HEAD = ("head", "head_args", "gain", "learn_gain", "tied", "bayesian", "order", "sinusoidal")
-_SIZE = ("trunk", "tokenizer", "vocab_size", "block_size", "n_layer", "n_head", "n_embd", "dropout")
+_HEAD = ("head", "head_args", "gain", "learn_gain", "tied", "bayesian", "trunk", "trunk_args")
+_SIZE = ("tokenizer", "vocab_size", "block_size", "n_layer", "n_head", "n_embd", "dropout")
 _RATES = ("learning_rate", "min_lr", "readout_lr", "warmup_steps", "weight_decay", "beta2", "grad_clip")
 # not the source, which may be a path of the user's
 _TRAINING = ("dataset", "seed", "optimizer", "batch_size", "max_steps", *_RATES, "labels", "dtype")
@@ -60,7 +61,7 @@ def progress(ckpt: Checkpoint) -> str:
     tokens, nll, step = ckpt.progress.get("tokens"), ckpt.progress.get("val_nll"), ckpt.progress["step"]
     text = f"for {step:,} steps" + (f", {tokens:,} tokens" if tokens else "")
     part = ckpt.config.get("eval_windows") and step < ckpt.config["max_steps"]
-    otherwise = ckpt.config.get("order", "left_to_right") != "left_to_right"
+    otherwise = ckpt.config.get("trunk", "gpt") not in TRUNKS
     if nll is None or not math.isfinite(nll) or part or otherwise:
         return f"{text}."
     return f"{text}; its perplexity on that corpus' validation split is {math.exp(nll):.2f}."
@@ -90,8 +91,8 @@ def card(ckpt: Checkpoint, plain: bool, samples: int, seed: int, home: str = "FO
         about.append(
             f"Its Bayesian weights are the mean over {samples} draws (seed {seed}), stored in the folder."
         )
-    if config.get("order", "left_to_right") != "left_to_right":
-        about.append(f"Trained in the order `{config['order']}`; here it reads from left to right.")
+    if config.get("trunk", "gpt") not in TRUNKS:
+        about.append(f"Its trunk is `{config['trunk']}`; here it reads from left to right.")
     settings = {key: config[key] for key in SETTINGS if key in config}
     row = measured_row(weights_digest(ckpt.path))
     parts = [

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from data.held_out import HeldOut, open_held_out
-from data.orders import MASKED, NEVER_FROM_THE_LEFT
 from data.prepared import folder_of, found_path, measure_of
 from measures.measure import NamedRun
+from model import sketch
 from runtime.errors import UserError
 from runtime.names import REFERENCES, RENAMED, check_apart
 
@@ -27,11 +27,10 @@ def check_together(
         if tokens(c) != tokens(base) or c["block_size"] != base["block_size"]:
             has, other = ((d["dataset"], d["tokenizer"], d["block_size"]) for d in (c, base))
             raise UserError(f"{path} {has} and {first} {other} have other token files, or another block_size")
-        if (order := c.get("order")) in NEVER_FROM_THE_LEFT and not any_order:
-            kind = "is masked diffusion" if order == MASKED else f"was trained in the order {order}"
+        if not any_order and not sketch(c).forwards:
             raise UserError(
-                f"{path} {kind}, which has no next token to score from left to right: leave it out, and see "
-                "python table.py --measure=orders"
+                f"{path} has trunk = {c['trunk']!r}, which does not read from left to right: leave it out or "
+                "give --measure=orders"
             )
 
 

@@ -7,11 +7,7 @@ from measures.measure import Measure
 from runtime.errors import UserError
 from runtime.places import CODE
 
-CORE = {
-    "text": ("measures.text", "TextMeasure"),
-    "orders": ("measures.orders", "OrdersMeasure"),
-    "curve": ("measures.curve", "CurveMeasure"),
-}
+CORE = {"text": ("measures.text", "TextMeasure"), "curve": ("measures.curve", "CurveMeasure")}
 
 
 def of_labs() -> dict[str, Path]:

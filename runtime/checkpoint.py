@@ -21,21 +21,20 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from model import TRUNKS, GPTConfig, LanguageModel, build, trunk_class, trunk_config
+from model import TRUNKS, GPTConfig, LanguageModel, build, sketch, trunk_config
 from runtime.errors import InUse, UserError, reading
 from runtime.files import locked, read_json, sync_folder
 from runtime.gpt2 import read_gpt2
 from runtime.names import RowName, check_row_name
+from runtime.places import translated
 from runtime.values import Dtype, Natural
 
 # What is read of config.json and progress.json, and of which type: anybody may have written them
-_ORDER = {"order": str, "sinusoidal": bool}
-_MODEL: dict[str, type] = {k: t for k, t in get_type_hints(GPTConfig).items() if k not in _ORDER}
+_MODEL: dict[str, type] = get_type_hints(GPTConfig)
 _HEAD = {"head": str, "head_args": dict, "bayesian": bool, "prior_sigma": float}
 # what earlier checkpoints do not say
 _TRUNK = {"trunk": str, "trunk_args": dict, "tied": bool, "gain": float, "learn_gain": bool}
 _TRUNK |= {"row": RowName, "overlay": RowName}
-_TRUNK |= _ORDER
 _CONFIG = {"name": str, "tokenizer": str, "tokenizer_fingerprint": str, **_MODEL, **_HEAD}
 _RUN = {
     "dataset": str,
@@ -169,7 +168,7 @@ def is_run(path: str | Path) -> bool:
 
 
 def _read_config(path: Path, run: bool, classifier: bool) -> dict[str, Any]:
-    config = read_json(path, _CONFIG | (_RUN if run else {}), _RUN | _TRUNK)
+    config = translated(read_json(path, _CONFIG | (_RUN if run else {}), _RUN | _TRUNK))
     if config["tokenizer"] == CLASSES and not classifier:
         raise UserError(f"{path} is a classifier's, no language model's")
     if beside := config.get("auxiliary"):  # a loss that multi_token, token_order and mu_loss had
@@ -237,12 +236,9 @@ def load_model(
     configuration."""
     ckpt = open_checkpoint(path, which, **how)
     # before it is built: a foreign config.json can ask for any size
-    size = trunk_config(ckpt.config)
-    expected, stored = size.parameters, sum(w.numel() for w in ckpt.weights.values())
+    expected, stored = trunk_config(ckpt.config).parameters, sum(w.numel() for w in ckpt.weights.values())
     if ckpt.config.get("trunk", "gpt") not in TRUNKS:
-        with torch.device("meta"):
-            lab = trunk_class(ckpt.config)(size, **ckpt.config.get("trunk_args", {}))
-        expected = sum(p.numel() for p in lab.parameters())
+        expected = sum(p.numel() for p in sketch(ckpt.config).parameters())
     if expected > 4 * stored:
         raise UserError(f"{ckpt.path} has {stored:,} weights, its config.json means {expected:,} parameters")
     model = build(ckpt.config)

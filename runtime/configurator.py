@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_origin
 
 from runtime.errors import UserError, mistake, printable, reading
 from runtime.names import check_name
-from runtime.places import INSTALLED, called, find
+from runtime.places import INSTALLED, called, find, translated
 from runtime.values import Text, typed
 
 T = TypeVar("T")
@@ -160,12 +160,12 @@ def configure(defaults: type[T], argv: list[str]) -> T:
 
 
 def completed(defaults: type, config: dict[str, Any]) -> dict[str, Any]:
-    """`config`, a recorded one, with the default of each key that an earlier version did not have.
+    """`config`, a recorded one, with today's keys and the default of each that an earlier version had not.
 
     Every comparison of a recorded configuration with a wanted one begins here: what is missing in a record
     is neither a difference nor equal to everything.
     """
-    return vars(defaults()) | config
+    return vars(defaults()) | translated(config)
 
 
 def wants_help(argv: list[str]) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import GenerationMixin
 
 GAP = -1
-OWN = {"random": "speculative", "masked": "random", "fractal": "fractal"}  # the last is none of ORDERS
+OWN = {"random": "speculative", "fractal": "fractal"}  # the last is none of ORDERS
 ORDERS = ("random", "left_to_right", "confidence", "speculative")
 
 
@@ -42,7 +42,7 @@ def generate(
         return GenerationMixin.generate(model, inputs=input_ids, **kwargs)
     mask = kwargs.pop("attention_mask", None)
     orders = tuple(o for o in ORDERS if not (model.masked and o == "speculative"))
-    order = order or OWN.get(model.config.run["order"], "left_to_right")
+    order = order or ("random" if model.masked else OWN.get(model.trunk.fills, "left_to_right"))
     if order not in orders or kwargs:
         raise ValueError(f"{order!r}, {kwargs}: a text with gaps takes an order of {orders} and a generator")
     texts = input_ids.clone()

@@ -15,7 +15,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import can_return_tuple
 
 from heads import Weights
-from model import GPT, Cache, DoubleEncoding, build
+from model import GPT, Cache, build
 
 
 class NanoHeadsConfig(PretrainedConfig):
@@ -54,8 +54,8 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
         if config.run.get("tied", True):
             setattr(self.trunk, "wte", SharedEmbedding(self.lm.head.projection))  # noqa: B010
         self.trunk.tied = False  # no sparse gradients, which train.py alone asks for
-        places = getattr(self.trunk, "wpe", None)
-        if isinstance(places, DoubleEncoding) and places.sinusoidal:
+        places: Any = getattr(self.trunk, "wpe", None)
+        if getattr(places, "sinusoidal", False):
             # stored with the weights, because transformers builds a model without data
             places.register_buffer("table", places.table)
         if config.draws:
@@ -66,7 +66,7 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
     @property
     def masked(self) -> bool:
         """Whether the run is masked diffusion, which reads whole blocks."""
-        return self.trunk.config.order == "masked"
+        return getattr(self.trunk, "kind", "") == "masked"
 
     @property
     def context(self) -> int:
@@ -193,7 +193,7 @@ class NanoHeadsForCausalLM(PreTrainedModel, GenerationMixin):
         """
         trunk = self.trunk
         tokens = tokens.masked_fill(~seen[:, past:], 0)  # the padding's id may be beyond the vocabulary
-        first = int(trunk.config.order == "any")
+        first = trunk.before
         if first:
             block_size = trunk.config.block_size
             tokens = F.pad(tokens, (1, 0), value=self.config.vocab_size)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from model import LanguageModel, reading
+from model import LanguageModel
 from runtime import checkpoint
 from runtime.checkpoint import Checkpoint
 from runtime.device import DTYPES, Precision, settle_dtype
@@ -123,23 +123,25 @@ def start_from(name: str, model: LanguageModel, config: dict[str, Any]) -> tuple
     ckpt = checkpoint.open_checkpoint(name, hub=True)
     before, weights = ckpt.config, ckpt.weights
     refuse_other_tokens("init_from", name, before, config["tokenizer"], config["tokenizer_fingerprint"])
-    gain, kinds = before.get("gain", 1.0), []
-    for c in (before, config):  # which no tensor's shape tells
-        order = reading(c.get("order", "left_to_right"))
-        kinds.append((c.get("trunk", "gpt"), c["n_head"], order, c.get("sinusoidal", False)))
+    gain = before.get("gain", 1.0)
+    kinds = [(c.get("trunk", "gpt"), c["n_head"]) for c in (before, config)]  # which no tensor's shape tells
     if kinds[0] != kinds[1]:
         raise UserError(
-            f"init_from = {name!r} has the trunk, n_head, reading order and sinusoidal {kinds[0]}, this "
-            f"configuration {kinds[1]}: give those"
+            f"init_from = {name!r} has the trunk and n_head {kinds[0]}, this configuration {kinds[1]}: give "
+            "those"
         )
     parameters, wpe = dict(model.named_parameters()), weights.get("trunk.wpe.weight")
     if wpe is not None and len(wpe) > config["block_size"]:  # a longer block serves a shorter one
         weights["trunk.wpe.weight"] = wpe[: config["block_size"]]
     fits = {k for k, p in parameters.items() if k in weights and weights[k].shape == p.shape}
     fits.discard("head.log_gain")  # g starts at `gain`
-    if any(k.startswith("trunk.") for k in parameters.keys() - fits):
+    unlike = [
+        k for k in parameters.keys() - fits | weights.keys() - model.tensors() if k.startswith("trunk.")
+    ]
+    if unlike:
         raise UserError(
-            f"init_from = {name!r} has another size: give its n_layer, n_embd, block_size and vocabulary"
+            f"init_from = {name!r} has another size ({min(unlike)}): give its n_layer, n_embd, block_size, "
+            "trunk_args and vocabulary"
         )
     with torch.no_grad():
         for k in fits:

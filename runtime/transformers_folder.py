@@ -7,6 +7,7 @@ imports are the one thing that is changed.
 
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,28 +22,34 @@ GENERATE = Path(__file__).with_name("custom_generate.py")
 TRY = r"\1try:\n\1    \2\n\1finally:\n\1    pass"
 # all that says which model it is. Not bayesian: the draws are stored, so the projection is plain
 _MODEL = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "dropout", "head", "head_args")
-_OTHERS = ("trunk", "tied", "gain", "learn_gain", "order", "sinusoidal")
+_OTHERS = ("trunk", "trunk_args", "tied", "gain", "learn_gain")
 
 
-def write_code(folder: Path) -> None:
-    """modeling_nanoheads.py and all that it imports."""
-    package = Path(heads.__file__).parent
+def write_code(lm: LanguageModel, folder: Path) -> None:
+    """modeling_nanoheads.py and all that it imports; and the head or trunk of a lab, if `lm` has one."""
+    package, modules = Path(heads.__file__).parent, {type(m).__module__ for m in lm.modules()}
+    labs = {name.replace(".", "_"): name for name in sorted(modules) if name.startswith("labs.")}
     sources = {path.name: path for path in sorted(package.glob("*.py")) if path.stem != "__init__"}
     sources |= {
         "heads.py": package / "__init__.py",
         "model.py": Path(model.__file__),
         MODELING.name: MODELING,
+        **{f"{own}.py": Path(sys.modules[name].__file__ or "") for own, name in labs.items()},
     }
     for name, path in sources.items():
         code = path.read_text(encoding="utf-8")
+        code = re.sub(r"^( *)from heads\.(\w+) import", r"\1from .\2 import", code, flags=re.MULTILINE)
         code = re.sub(r"^( *)from (heads|model) import", r"\1from .\2 import", code, flags=re.MULTILINE)
         code = re.sub(r"^( *)from \. import", r"\1from .heads import", code, flags=re.MULTILINE)
-        # needed for training only; transformers demands all packages that are not imported in a `try`
-        code = re.sub(r"^( *)(import torchbnn)$", TRY, code, flags=re.MULTILINE)
+        # not needed there; transformers demands all packages that are not imported in a `try`
+        code = re.sub(r"^( *)(import torchbnn|from runtime\..*)$", TRY, code, flags=re.MULTILINE)
         (folder / name).write_text(code, encoding="utf-8")
     with open(folder / MODELING.name, "a", encoding="utf-8") as file:
         file.write("\n# transformers before 5.23 copies what this file imports, not what those files do\n")
         file.writelines(f"from .{n[:-3]} import __name__ as _\n" for n in sources if n != MODELING.name)
+        for own in labs:
+            room, known = ("heads", "HEADS") if own.endswith("_heads") else ("model", "TRUNKS")
+            file.write(f"from .{room} import {known}\nfrom .{own} import {known} as _\n{known}.update(_)\n")
 
 
 @torch.no_grad()
@@ -81,7 +88,7 @@ def to_transformers(
     for i, drawn in enumerate(draws):
         exported.drawn[i] = drawn.weight
     exported.save_pretrained(folder)
-    write_code(folder)
-    if size.order != "left_to_right":
+    write_code(lm, folder)
+    if hasattr(lm.trunk, "fills"):  # gaps
         (folder / "custom_generate").mkdir()
         shutil.copy(GENERATE, folder / "custom_generate" / "generate.py")

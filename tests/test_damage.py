@@ -112,7 +112,7 @@ FLAGS = {  # program and a good command of it -> flags that cannot be; each line
     f"learning_rate=nan learning_rate=1e308 learning_rate=1{'0' * 400} learning_rat=1 tokenizer=gpt4 "
     f"tokenizer=bpe{'9' * 5000} tokenizer=bpe999999999 dataset=../x head=hexmax head_args=7 head_args.x=1 "
     f"head_args={'[' * 5000} trunk_args.x=1 n_layer.x=1 device=tpu dtype=int8 name=a/b max_steps=1e9 "
-    "order=backwards curriculum=random out_dir=/dev/null/x out_dir=run source=a\0b row=a\x1b[2J "
+    "trunk_args.order=backwards out_dir=/dev/null/x out_dir=run source=a\0b row=a\x1b[2J "
     "overlay=\udcff wandb_project=a\x07 init_from=out/nosuch",
     ("augment", LABELS): "candidates=0 teacher=out/nosuch labels=true",
     ("sample", SAMPLE): f"seed={BIG} seed=-1 length=0 length temperature=nan top_p=2 which=none "

@@ -110,15 +110,8 @@ def test_every_head_and_every_row_has_a_section(module):
     text = page.read_text(encoding="utf-8")
     assert set(re.findall(r"^### `(\w+)`$", text, re.M)) == {n for n, m in heads().items() if m == module}
     files = {path.stem: read_config(path) for path in folder.glob("*.py") if path.stem != "defaults"}
-    rows = {name for name, config in files.items() if "head" in config and "order" not in config}
+    rows = {name for name, config in files.items() if "head" in config}
     assert rows == set(re.findall(r"\]\((?:\.\./)?config/([\w.]+)\.py\)", text))
-
-
-def test_every_order_has_a_place():
-    of_orders = (REPO / "docs" / "any_order.md").read_text(encoding="utf-8")
-    files = {path.stem: read_config(path) for path in REPO.glob("config/*.py") if path.stem != "defaults"}
-    orders = {name for name, config in files.items() if {"head", "order"} <= config.keys()}
-    assert orders and all(f"`{name}`" in of_orders for name in orders)
 
 
 # ---- figures

@@ -23,7 +23,12 @@ PROGRAMS = [
     ),
 ]
 REFUSED = [  # what configurations refuse by themselves
-    *("train.py --head=nonsense", "train.py --trunk=nonsense", "train.py --dtype=int7", "train.py --order=x"),
+    *(
+        "train.py --head=nonsense",
+        "train.py --trunk=nonsense",
+        "train.py --dtype=int7",
+        "train.py --labels=x",
+    ),
     *("train.py --max_steps=0", "train.py --optimizer=lion", "train.py no_config.py"),
     *("train.py config/mnist.py --head=nonsense", "augment.py --labels=x"),
     *("sample.py out/x --temperature=-1", "export.py out/x y --seed=-1"),

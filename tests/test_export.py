@@ -57,8 +57,8 @@ ROWS = {
     "perturb_max": dict(head="perturb_max", learn_gain=True, gain=3.0),
     "bayesian": dict(head="sigsoftmax", bayesian=True, prior_sigma=0.1, gain=4.0),
     "modern": dict(head="softmax", trunk="modern", tied=False, gain=3.0),
-    "random": dict(head="softmax", order="random", sinusoidal=True, gain=4.0),
-    "fractal": dict(head="am_softmax", order="fractal", bayesian=True),
+    "random": dict(head="softmax", trunk="any_order", trunk_args={"sinusoidal": True}, gain=4.0),
+    "fractal": dict(head="am_softmax", trunk="any_order", trunk_args={"order": "fractal"}, bayesian=True),
 }
 GAPS = torch.tensor([[5, -1, 7, -1, -1, 2], [-1, -1, -1, -1, -1, -1], [1, 2, 3, 4, 5, -1]])
 
@@ -114,7 +114,7 @@ def filler(token_folder, tmp_path_factory):
 @pytest.fixture(scope="module")
 def masked(token_folder, tmp_path_factory):
     at = tmp_path_factory.mktemp("masked")
-    return exported(at, token_folder, head="entmax15", gain=2.0, order="masked", bayesian=True)
+    return exported(at, token_folder, head="entmax15", gain=2.0, trunk="masked", bayesian=True)
 
 
 def texts(count: int, length: int) -> torch.Tensor:
@@ -340,7 +340,9 @@ def test_the_card_says_what_it_is(row, token_folder, tmp_path, monkeypatch):
         assert list(row[0].glob("*.py"))
         return
     assert not list(row[0].glob("*.py"))
-    write_run(tmp_path / "run", token_folder, head="softmax", dataset="text", order="random", bayesian=True)
+    write_run(
+        tmp_path / "run", token_folder, head="softmax", dataset="text", trunk="any_order", bayesian=True
+    )
     measured = {"measure": "text", "definition": 1, "settings": {}, "name": "run", "ppl_tok": 12.345}
     measured["weights_sha256"] = weights_digest(tmp_path / "run" / "best")
     Store(tmp_path / "results" / "one.jsonl").put([measured])
@@ -349,7 +351,7 @@ def test_the_card_says_what_it_is(row, token_folder, tmp_path, monkeypatch):
     export.export(tmp_path / "run", tmp_path / "hf")
     text = (tmp_path / "hf" / "README.md").read_text()
     assert re.search(r"\| PPL_tok \| 12.3[45] \|", text) and "results/one.jsonl" in text
-    assert "license" not in text.split("---")[1] and "8 draws" in text and "the order `random`" in text
+    assert "license" not in text.split("---")[1] and "8 draws" in text and "`any_order`" in text
 
 
 @pytest.mark.parametrize(
@@ -358,7 +360,7 @@ def test_the_card_says_what_it_is(row, token_folder, tmp_path, monkeypatch):
         ({}, 100, "split is 20.09."),
         ({"eval_windows": 4}, 100, ""),  # of a part of the split
         ({"eval_windows": 4}, 200, "split is 20.09."),
-        ({"order": "random"}, 200, ""),  # in an order in which the folder's model is not asked
+        ({"trunk": "any_order"}, 200, ""),  # in an order in which the folder's model is not asked
     ],
 )
 def test_a_card_has_a_perplexity_of_the_whole_split_from_left_to_right_alone(beside, step, says):
@@ -440,7 +442,7 @@ for folder in sys.argv[1:]:
         torch.manual_seed(5)
         ids = model.generate(**batch, max_new_tokens=5, **how)
         texts.append(tokenizer.batch_decode(ids[:, batch["input_ids"].shape[1]:]))
-    if hasattr(model, "lm") and model.config.run.get("order"):
+    if hasattr(model, "lm") and model.config.run.get("trunk") == "any_order":
         gaps = torch.tensor([[5, -1, 7, -1, -1, 2]])
         texts.append(model.generate(gaps, generator=torch.Generator().manual_seed(3)).tolist())
     written[folder] = {"texts": texts, "p": model(torch.tensor([[1, 2, 3]])).logits.softmax(-1)[0].tolist()}
@@ -504,11 +506,11 @@ def test_gaps_are_filled_in(filler, masked, order):
 
 def test_gaps_are_filled_in_by_default_as_the_run_was_trained(filler, monkeypatch):
     _, theirs, *_ = filler
-    for trained, order in (("random", "speculative"), ("blocks_4", "left_to_right")):
-        monkeypatch.setitem(theirs.config.run, "order", trained)
+    for trained, order in (("random", "speculative"), ("left_to_right", "left_to_right")):
+        monkeypatch.setattr(theirs.trunk, "fills", trained)
         by_default = theirs.generate(GAPS, generator=seeded(3))
         assert torch.equal(by_default, theirs.generate(GAPS, order=order, generator=seeded(3)))
-    monkeypatch.setitem(theirs.config.run, "order", "fractal")
+    monkeypatch.setattr(theirs.trunk, "fills", "fractal")
     with pytest.raises(ValueError, match="fractal"):
         theirs.generate(GAPS)
 
@@ -561,7 +563,7 @@ def test_what_it_says_of_gaps_is_what_the_model_says(filler, masked):
 def test_bursts_have_the_distribution_of_a_token_a_pass():
     """A mixture over both orders of two gaps, summed up."""
     run = dict(vocab_size=4, block_size=3, n_layer=1, n_head=1, n_embd=8, head="softmax", head_args={})
-    run |= dict(order="random", dropout=0.0, gain=2.0)
+    run |= dict(trunk="any_order", dropout=0.0, gain=2.0)
     torch.manual_seed(0)
     model = NanoHeadsForCausalLM(NanoHeadsConfig(run, vocab_size=4))
     for p in model.parameters():

@@ -73,35 +73,3 @@ def test_compiled_loss(name):
         grads.append([loss.detach(), hidden.grad, oh.projection.weight.grad])
     for a, b in zip(*grads):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize("order", ["random", "masked"])
-def test_gaps_are_filled_in(run, tiny, order):
-    """What is drawn on a GPU is another text; what a place may hold is the same."""
-    from sample import main
-
-    c: TrainConfig = tiny(device="cuda", dtype="bfloat16", order=order)
-    assert run(c) == 0
-    ways = (["--speculative"], ["--burst"]) if order == "random" else (["--steps=3"],)
-    for how in ([], *ways, ["--density"]):
-        assert main([c.out_dir, "--device=cuda", "--infill=the <4> sea <3>", *how]) == 0
-
-
-def test_distributions_of_any_order():
-    from evaluation.any_order import FREE, Reader
-    from evaluation.filling import shuffled
-    from tests.test_orders import model_of, text
-
-    results = []
-    for device in ("cpu", "cuda"):
-        model = model_of().float().to(device)
-        known = torch.from_numpy(text(16)).view(2, 8).clone()
-        known[:, 2:6] = FREE
-        reader = Reader(model, known, model.head.draws(1, 0))
-        places, _ = shuffled(known, torch.Generator().manual_seed(0))
-        tokens = torch.ones_like(places)
-        q = reader.along(places, tokens)
-        reader.accept(q, places, tokens, torch.tensor([1, 2]))
-        results.append((q.probs(tokens), reader.each(places).row(torch.tensor([3, 3]))))
-    for a, b in zip(*results):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)

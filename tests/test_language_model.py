@@ -161,11 +161,11 @@ def test_another_trunk_is_sampled_without_a_cache(cnn):
 
 
 def test_a_model_that_cannot_be_is_refused(cnn):
-    with pytest.raises(ValueError, match="unknown trunk 'mlp'; known: gpt, modern, cnn"):
+    with pytest.raises(ValueError, match="unknown 'mlp'"):
         made(trunk="mlp")
     with pytest.raises(ValueError, match="no token embedding to share: use tied = False"):
         made(trunk="cnn")
-    with pytest.raises(ValueError, match="trunk = 'mlp': use one of gpt, modern, cnn"):
+    with pytest.raises(ValueError, match="trunk = 'mlp'"):
         TrainConfig(name="x", trunk="mlp").check()
 
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from data.tokenizers import (
     ByteTokenizer,
     FileTokenizer,
     WordTokenizer,
+    added,
     read_tokenizer,
     tokenizer_name,
     train_bpe,
@@ -270,3 +272,24 @@ def test_train_sample_and_export(which, file, source, tmp_path, monkeypatch, cap
     theirs = AutoTokenizer.from_pretrained("exported")
     assert theirs(TEXT)["input_ids"] == tokenizer.encode(TEXT) and len(theirs) == tokenizer.vocab_size
     assert theirs.decode(tokenizer.encode(TEXT)) == TEXT
+
+
+class Bytes:
+    """A tokenizer of bytes."""
+
+    def decode(self, ids):
+        return bytes(ids).decode(errors="replace")
+
+
+def test_a_character_of_several_tokens_is_added_by_its_last():
+    assert added([*"é!".encode()], Bytes()) == ["", "é", "!"]
+    assert added([97, 0xC3, 98], Bytes()) == ["a", "", "\ufffdb"]
+    assert added([97, 0xC3], Bytes()) == ["a", "\ufffd"]
+
+
+def test_a_character_that_is_unread_until_the_next_is_whole_stands_once():
+    """As tokenizers with ByteFallback do: they decode a run of bytes as a whole."""
+    fallback = SimpleNamespace(
+        decode=lambda ids: decoders.ByteFallback().decode([f"<0x{i:02X}>" for i in ids])
+    )
+    assert added([*"é€".encode()], fallback) == ["", "é", "", "", "€"]

@@ -628,7 +628,6 @@ def test_init_from_a_transformers_folder(trainer, tiny, tmp_path, token_folder, 
 @pytest.mark.parametrize(
     "changes, key",
     [
-        (dict(labels="soft", order="random"), "labels"),
         (dict(labels="soft"), "labels"),
         (dict(head="soft_targets", labels="hard", keep_true=False), "keep_true"),
         (dict(head="sigmoid", labels="hard", label_weight=2.0), "label_weight"),

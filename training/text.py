@@ -1,7 +1,7 @@
-"""Training on token files: windows of a corpus, each token predicted from those before it or in any order."""
+"""Training on token files: windows of a corpus, as the trunk reads them."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ from augment import Labels
 from config.defaults import TrainConfig
 from data.batches import BatchSource, TextSource, Windows
 from data.held_out import HeldOut, open_held_out, open_truth
-from data.orders import MASKED
 from data.prepared import corpus_of, kept_path, load_tokenizer, prepared
 from data.tokens import open_tokens
 from evaluation.metrics import Recovery, perplexity
@@ -19,7 +18,7 @@ from evaluation.scoring import Score, described, document_blocks, recover, score
 from evaluation.spent import spent_by
 from evaluation.windows import Window, document_windows, training_windows
 from heads import Weights
-from model import LanguageModel
+from model import LanguageModel, Plan
 from runtime.errors import UserError
 from runtime.processes import Processes
 from training.evaluator import Evaluator
@@ -65,24 +64,28 @@ class TextTask:
         self.info |= {"teacher_sha256": labels.teacher, "teacher_weights": labels.teacher_weights}
         self.info["teacher_spent"] = spent_by(c.teacher) if labels.teacher_weights else None
         share = (c.micro_batch, procs.rank, procs.world)
-        return TextSource(self.windows, labels, c.batch_size, c.seed, *share, order=c.generation_order())
+        how = model.trunk.arrange, c.lr_decay_steps or c.max_steps
+        return TextSource(self.windows, labels, c.batch_size, c.seed, *share, *how)
 
     # -- evaluation --------------------------------------------------------
 
     def evaluate(self, evaluator: Evaluator, last: bool) -> Evaluation:
         c, model = self.config, evaluator.model
-        order, context = "" if c.order == "left_to_right" else c.order, model.trunk.context
-        judged_by = self.score(evaluator, order, c.eval_windows)
+        plans, context = model.trunk.plans(self.val.ids, self.val.given), model.trunk.context
+        own = next(iter(plans.values()), None)
+        judged_by = self.score(evaluator, own, c.eval_windows)
         # what a run ends with can be compared with any other run
-        s = self.score(evaluator, order) if judged_by.part and last else judged_by
-        more = self.other_orders(evaluator, s)
-        more |= self.recovery(evaluator, self.val, lambda ends: document_windows(ends, context))
+        s = self.score(evaluator, own) if judged_by.part and last else judged_by
+        others = {name: self.score(evaluator, plan, s.part) for name, plan in [*plans.items()][1:]}
+        more = self.recovery(evaluator, self.val, lambda ends: document_windows(ends, context))
         # the same of text that the model has been trained on shows what it has learnt by heart
         trained_on = lambda ends: training_windows(ends, c.block_size, context)
         more |= self.recovery(evaluator, self.train_text, trained_on, "train_")
-        return self.judge(s, judged_by, more, model.head.head.sparse)
+        scores = dict.fromkeys(plans, s) | others if others else {}
+        more |= {f"val_ppl_{name}": perplexity(s.nll, s.tokens) for name, s in scores.items()}
+        return self.judge(s, judged_by, more, model.head.head.sparse, own.words if own else "", [*others])
 
-    def score(self, evaluator: Evaluator, order: str, part: int = 0) -> Score:
+    def score(self, evaluator: Evaluator, plan: Plan | None, part: int = 0) -> Score:
         """The score of `part` windows of the validation split (0: all of them), see evaluation.scoring.score.
         Interrupted, in all processes, if a signal came in one."""
         procs = evaluator.procs
@@ -92,7 +95,7 @@ class TextTask:
                 *(evaluator.model, self.val.ids, 0, draws, procs.device, evaluator.config.dtype),
                 progress=evaluator.until_stopped,
                 share=evaluator.share,
-                order=order,
+                plan=plan,
                 given=self.val.given,
                 part=part,
             )
@@ -100,17 +103,6 @@ class TextTask:
         s = evaluator.shared(work)
         nll, tokens, zeros, eps_nll = procs.sums([s.nll, s.tokens, s.zeros, s.eps_nll])
         return s._replace(nll=nll, tokens=int(tokens), zeros=int(zeros), eps_nll=eps_nll)
-
-    def other_orders(self, evaluator: Evaluator, trained: Score) -> dict[str, float]:
-        """What the log says of a model of any order: its perplexity from left to right and in random order,
-        each window from the start token on. `trained`: the score in the order that it is trained in."""
-        if evaluator.model.trunk.config.order != "any":
-            return {}
-        scores = {
-            name: trained if name == self.config.order else self.score(evaluator, name, trained.part)
-            for name in ("left_to_right", "random")
-        }
-        return {f"val_ppl_{name}": perplexity(s.nll, s.tokens) for name, s in scores.items()}
 
     def recovery(
         self,
@@ -126,7 +118,7 @@ class TextTask:
         evaluation. `prefix`: of the names. Interrupted as in `score`.
         """
         (tokens, truth), procs = split, evaluator.procs
-        if truth is None or self.config.order == MASKED:  # masked diffusion: no next token
+        if truth is None or not evaluator.model.trunk.forwards:
             return {}
         ids = tokens.ids
         plan = windows(np.flatnonzero(ids == truth.end))[:TRUTH_WINDOWS]
@@ -142,9 +134,18 @@ class TextTask:
         recovery.set_totals(procs.sums(recovery.totals()))
         return described(recovery, prefix)
 
-    def judge(self, s: Score, judged_by: Score, more: dict[str, Any], sparse: bool) -> Evaluation:
+    def judge(
+        self,
+        s: Score,
+        judged_by: Score,
+        more: dict[str, Any],
+        sparse: bool,
+        words: str = "",
+        others: Sequence[str] = (),
+    ) -> Evaluation:
         """The evaluation with the score `s`. The checkpoint is judged by the score `judged_by` of the windows
-        that all evaluations have; a `sparse` head has no finite NLL, and is judged by PPL_eps."""
+        that all evaluations have; a `sparse` head has no finite NLL, and is judged by PPL_eps. `words`: how
+        the text was read; `others`: names of other plans."""
         nll, eps_nll = s.nll / s.tokens, s.eps_nll / s.tokens
         if math.isnan(nll):
             return Evaluation((nll,), (nll,), "", {})
@@ -153,11 +154,9 @@ class TextTask:
         where = f", {s.part} windows of it," * bool(s.part)
         line = f"validation{where} {nll:.4f} nats/token, perplexity {ppl:.2f}"
         line += f", PPL_eps {ppl_eps:.2f}" * (sparse and eps_nll != nll)
-        if self.config.order != "left_to_right":
-            line += f" in {self.config.order} order" if self.config.order != MASKED else " at most (NELBO)"
-        for name in ("left_to_right", "random"):
-            if name != self.config.order and f"val_ppl_{name}" in more:
-                line += f", {name.replace('_', ' ')} {more[f'val_ppl_{name}']:.2f}"
+        line += words + "".join(
+            f", {name.replace('_', ' ')} {more[f'val_ppl_{name}']:.2f}" for name in others
+        )
         if judged_by.part and not s.part:
             line += f"; its {judged_by.part} windows of all evaluations {judged:.4f}"
         windows = {"val_windows": s.part} if s.part else {"val_nll_windows": judged} if judged_by.part else {}
@@ -174,13 +173,9 @@ class TextTask:
         changed = corpus_of(c.dataset).unusual_settings(info["source"])
         data += f", prepared with {changed}, not with the standard settings" if changed else ""
         data += ", not the whole official split" if info["complete"] is False else ""
-        order = f"order {c.order}"
-        if c.curriculum:
-            assert isinstance(source, TextSource)
-            steps = source.order.steps
-            order += f" (curriculum {c.curriculum}: {c.curriculum_share:.0%} at first, over at step {steps})"
+        trunk = "" if c.trunk == "gpt" else f", trunk {c.trunk} {c.trunk_args or ''}".rstrip()
         return (
-            f"labels {c.labels}, {order}; {len(self.train.ids):,} training tokens ({data}), "
+            f"labels {c.labels}{trunk}; {len(self.train.ids):,} training tokens ({data}), "
             f"{len(self.val.ids):,} validation tokens"
         )
 

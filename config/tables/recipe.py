@@ -10,7 +10,6 @@ config = "baseline"
 overlay = "brief"
 rows = [
     "recipe",
-    "modern --trunk=modern --tied=False",
     "before --optimizer=adamw --learning_rate=2e-3 --min_lr=2e-4 --readout_lr=0"
     " --warmup_steps=60 --beta2=.95 --gain=1",
     "adamw --optimizer=adamw --learning_rate=2e-3 --min_lr=2e-4 --readout_lr=8e-3",

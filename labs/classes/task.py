@@ -28,7 +28,7 @@ RESULT = "test.json"  # in the run's folder: what `best` does on the test images
 DECIDED = {
     **{"trunk": "cnn", "tokenizer": checkpoint.CLASSES, "tied": False},
     **{"block_size": 1, "n_layer": 1, "n_head": 1, "dropout": 0.0},
-    **{"order": "left_to_right", "curriculum": "", "labels": "true", "micro_batch": 0, "eval_windows": 0},
+    **{"labels": "true", "micro_batch": 0, "eval_windows": 0},
 }
 
 

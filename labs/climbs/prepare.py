@@ -41,12 +41,11 @@ from typing import ClassVar
 import numpy as np
 
 from data.corpus import Contents
-from data.generated import SequenceCorpus
-from data.sequences import Sequences
 from data.splits import Split
 from labs.climbs.rates import LENGTH, STEP, WORDS
 from labs.climbs.records import read_climbs, splits_of
 from labs.climbs.simulated import Climbs
+from labs.sequences.exact import SequenceCorpus, Sequences
 from runtime.configurator import cli
 from runtime.files import real_path
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.sequences import Chain
 from labs.climbs.rates import RATES, WORDS
+from labs.sequences.exact import Chain
 from runtime.errors import UserError
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.orders import NEVER_FROM_THE_LEFT
 from data.prepared import found_path
 from data.tokens import open_tokens
 from evaluation.decoding import Decoding
@@ -17,7 +16,7 @@ from evaluation.sampling import generate
 from heads import Weights
 from labs.image_tokens.codecs import Codec, read_codec
 from labs.image_tokens.prepare import Layout, layout_of
-from model import LanguageModel
+from model import LanguageModel, sketch
 from runtime.checkpoint import Checkpoint
 from runtime.errors import UserError
 
@@ -97,11 +96,8 @@ def what_is_drawn(ckpt: Checkpoint, data: str = "", guided: bool = False) -> Dra
     c = ckpt.config
     if c.get("dataset") != "image_tokens":
         raise UserError(f"{ckpt.path} was trained on {c.get('dataset')}, not on image tokens")
-    if (order := c.get("order")) in NEVER_FROM_THE_LEFT:
-        raise UserError(
-            f"{ckpt.path} was trained in {order} order and has no next code to guide: leave it out; a model "
-            "of random order draws from left to right"
-        )
+    if not sketch(c).forwards:
+        raise UserError(f"{ckpt.path} has trunk = {c['trunk']!r}, and no next code to guide: leave it out")
     folder = Path(data) if data else found_path(c["data"], ckpt.path)
     info = open_tokens(folder / "train.bin").info
     if info["fingerprint"] != c["tokenizer_fingerprint"]:

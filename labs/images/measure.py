@@ -27,7 +27,6 @@ import torch
 
 from data.held_out import open_held_out
 from evaluation.decoding import Decoding
-from evaluation.orders import Asker
 from evaluation.sampling import weight_draws
 from evaluation.scoring import score
 from evaluation.settings import run_seed
@@ -36,6 +35,7 @@ from labs.image_tokens.prepare import FILES, read_source
 from labs.images import Guidance
 from labs.images.guidance import sample_codes, what_is_drawn
 from labs.images.quality import NEIGHBOURS, grid, halves, judged, seen, write_png
+from labs.orders.asking import Asker
 from measures.checks import check_comparable, check_planned
 from measures.measure import Measure, NamedRun, Session, open_runs
 from measures.store import Row

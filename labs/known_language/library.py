@@ -11,7 +11,8 @@ import torch
 
 # by the package's name: installed, no module of ours is called `evaluation` beside other people's
 from nanoheads.evaluation.metrics import EVERY, NUCLEUS, Calibration, Recovery
-from nanoheads.evaluation.windows import KINDS, document_windows, positions_of, questions, read_windows
+from nanoheads.evaluation.windows import document_windows, positions_of, read_windows
+from nanoheads.labs.sequences.questions import KINDS, questions
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor

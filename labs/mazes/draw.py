@@ -27,7 +27,7 @@ class MazesConfig:
     # fmt: off
     run: str                        # the out folder of a run on mazes
     mazes: Positive = 3             # of the test split, one a line
-    sampler: str = ""               # see measures/orders.py; empty: the order of training, or the first
+    sampler: str = ""               # see labs/orders/samplers.py; empty: the order of training, or the first
     moments: Positive = 3           # at which an unfinished answer is shown
     seed: Seed = 1                  # of the sample
     data: str = ""                  # the prepared data folder; empty: the one of the run
@@ -49,15 +49,15 @@ import torch
 
 from data.prepared import found_path
 from data.tokens import open_tokens
-from evaluation import figures, filling
-from evaluation.any_order import reader_of
-from evaluation.filling import Filled
-from evaluation.orders import Asker, spread
-from evaluation.samplers import writers
+from evaluation import figures
 from evaluation.sampling import WEIGHT_DRAWS, weight_draws
-from evaluation.windows import templates
 from labs.mazes.mazes import FREE, GOAL, PATH, START, WALL, WORDS, Mazes
 from labs.mazes.prepare import corpus
+from labs.orders.asking import Asker, spread
+from labs.orders.filling import Filled
+from labs.orders.readers import reader_of
+from labs.orders.samplers import writers
+from labs.sequences.questions import templates
 from runtime.checkpoint import load_model
 from runtime.configurator import cli
 
@@ -126,7 +126,7 @@ def filled_in(c: MazesConfig) -> tuple[Mazes, np.ndarray, Asker, Filled]:
         raise UserError(f"{c.run} has sequences of {length} tokens, these mazes {task.T}: give its own")
     asker = Asker(model, weight_draws(model, ckpt.config, WEIGHT_DRAWS, c.seed), "cpu", "float32")
     known = writers(asker.order)
-    usual = filling.filled_in(ckpt.config["order"]) == "random" and asker.order == "any"
+    usual = asker.order == "any" and asker.fills == "random"
     sampler = c.sampler or ("random order" if usual else next(iter(known)))
     if sampler not in known:
         raise UserError(f"--sampler={sampler}: this model has {', '.join(known)}")

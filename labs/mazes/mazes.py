@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.sequences import UNKNOWN, Sequences, SequenceTask, mean
+from labs.sequences.exact import UNKNOWN, Sequences, SequenceTask, mean
 from runtime.errors import UserError
 
 WORDS = [".", "#", "S", "G", "*"]

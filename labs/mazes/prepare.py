@@ -36,9 +36,9 @@ from typing import ClassVar
 import numpy as np
 
 from data.corpus import Contents
-from data.generated import SequenceCorpus
 from data.tokens import open_tokens
 from labs.mazes.mazes import Answers, Mazes
+from labs.sequences.exact import SequenceCorpus
 from runtime.configurator import cli
 
 

@@ -8,12 +8,12 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 from torch import Tensor
 
-from data.sequences import UNKNOWN, Chain
 from evaluation import figures
-from evaluation.orders import Asker
 from labs.climbs.rates import BIN, RATES, STEP
 from labs.embeddings import tsne
+from labs.orders.asking import Asker
 from labs.rest.rest import can_be_asked, density, sample_rest
+from labs.sequences.exact import UNKNOWN, Chain
 from measures.views import samples_file
 from runtime.errors import UserError
 from runtime.files import beside, replacing

@@ -26,14 +26,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.sequences import Chain, Sequences
-from evaluation.any_order import FREE
-from evaluation.filling import filled_in
-from evaluation.orders import Asker, spread
 from evaluation.sampling import WEIGHT_DRAWS, weight_draws
 from evaluation.settings import run_seed
 from evaluation.two_sided import two_sided
 from labs.climbs.rates import RATES
+from labs.orders.asking import Asker, spread
 from labs.rest.figure import (
     Panel,
     draw_climbs,
@@ -44,6 +41,8 @@ from labs.rest.figure import (
     write_arrays,
 )
 from labs.rest.rest import can_be_asked, density, rest_nats, sample_rest
+from labs.sequences.exact import Chain, Sequences
+from labs.sequences.questions import FREE
 from measures.checks import check_comparable, check_planned, open_split
 from measures.measure import Measure, NamedRun, Session, open_runs
 from measures.store import Row
@@ -176,8 +175,7 @@ class RestSession(Session):
         """ "parts": the COLUMNS for each part that is known. What the figures show goes to OUT.samples."""
         model, ckpt = load_model(subject.path, "last", self.device)
         draws = weight_draws(model, ckpt.config, WEIGHT_DRAWS, self.c.seed)
-        fills = filled_in(ckpt.config["order"])
-        asker = Asker(model, draws, self.device, "float32", fills, self.given)
+        asker = Asker(model, draws, self.device, "float32", self.given)
         seed, samples = run_seed(self.c.seed, ckpt.config), self.c.samples
         parts = {
             part: model_errors(asker, self.windows, known, samples, seed)

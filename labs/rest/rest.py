@@ -8,10 +8,11 @@ only where what is known is the start.
 import torch
 from torch import Tensor
 
-from evaluation.any_order import FREE, places_of, reader_of
-from evaluation.filling import in_order
-from evaluation.orders import Asker, log_p_from
-from evaluation.samplers import continued
+from labs.orders.asking import Asker, log_p_from
+from labs.orders.filling import in_order
+from labs.orders.readers import places_of, reader_of
+from labs.orders.samplers import continued
+from labs.sequences.questions import FREE
 from runtime.device import float64_device
 
 BATCH = 256  # texts

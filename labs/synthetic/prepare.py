@@ -33,7 +33,7 @@ program = Program(__name__, __doc__, SyntheticConfig)
 
 from typing import ClassVar
 
-from data.generated import SequenceCorpus
+from labs.sequences.exact import SequenceCorpus
 from labs.synthetic.tasks import TASKS, PaperTask
 from runtime.configurator import cli
 from runtime.errors import UserError

@@ -5,7 +5,7 @@
     permutation  each of T classes once; each order is equally likely          section 3.1 ("joint law")
     walk         a lazy random walk from one of four starts                    appendix 0.A
 
-Each is a data.sequences.SequenceTask, so a perfect any-order model of itself.
+Each is a labs.sequences.exact.SequenceTask, so a perfect any-order model of itself.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.sequences import UNKNOWN, Chain, SequenceTask
+from labs.sequences.exact import UNKNOWN, Chain, SequenceTask
 from runtime.errors import UserError
 
 

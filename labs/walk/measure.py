@@ -17,11 +17,12 @@ import numpy as np
 import torch
 
 from evaluation import figures
-from evaluation.any_order import FREE
-from evaluation.orders import Asker
 from evaluation.sampling import WEIGHT_DRAWS, weight_draws
+from labs.orders.asking import Asker
+from labs.orders.trunk import TRUNKS
 from labs.rest.figure import has_arrays, read_arrays, shade, write_arrays
 from labs.rest.rest import density
+from labs.sequences.questions import FREE
 from labs.synthetic.prepare import corpus
 from labs.synthetic.tasks import Walk
 from measures.checks import check_comparable, check_planned, open_split
@@ -47,11 +48,11 @@ class WalkConfig:
     # fmt: on
 
 
-def check_walk(path: Path | str, dataset: str, order: str) -> None:
+def check_walk(path: Path | str, dataset: str, trunk: str) -> None:
     """UserError for a run that is of no walk, or cannot be asked about the places before a known one."""
     if dataset != "synthetic":
         raise UserError(f"{path} was not trained on the walk: give a run of --source=walk")
-    if order == "left_to_right":
+    if trunk not in TRUNKS:
         raise UserError(f"{path} reads from left to right alone: give a run of config/sigma_gpt_random.py")
 
 
@@ -73,7 +74,7 @@ class WalkSession(Session):
         self.c = c
         runs = open_runs(c.checkpoints, which="last")
         for run in runs:
-            check_walk(run.path, run.ckpt.config["dataset"], run.ckpt.config["order"])
+            check_walk(run.path, run.ckpt.config["dataset"], run.ckpt.config.get("trunk", "gpt"))
         check_comparable(runs, any_order=True)
         split = open_split(runs, c.data, "test")
         self.subjects, self.settings = runs, settings_of(c) | {"corpus": split.info["sha256"]}
@@ -116,7 +117,7 @@ class WalkMeasure(Measure):
 
     def check(self, c: WalkConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for run in wanted:
-            check_walk(run["out_dir"], run["dataset"], run["order"])
+            check_walk(run["out_dir"], run["dataset"], run["trunk"])
             walk_of(run["out_dir"], run["source"], c.place)
         check_planned(wanted, any_order=True)
         return settings_of(c)

@@ -25,7 +25,7 @@ def inlined(name: str) -> Markup:
 
 def shades(token: Token, scale: dict[str, float]) -> str:
     """The shades of a token, from 0 to 1, as a style."""
-    values = {"nll": token.nll, "epistemic": token.epistemic or 0.0, "rank": float(token.rank)}
+    values = {"nll": token.nll, "epistemic": token.epistemic or 0.0}
     shade = (f"--{k}:{min(1.0, max(0.0, v / scale[k])):.2f}" for k, v in values.items() if scale[k] > 0)
     return ";".join(shade)
 
@@ -35,8 +35,6 @@ def described(token: Token) -> str:
     parts = [f"p = {token.p:.3f}, -log p {token.nll:.2f}"]
     if token.epistemic is not None:
         parts.append(f"epistemic {token.epistemic:.3f}")
-    if token.rank:
-        parts.append(f"round {token.rank}")
     if token.forbidden:
         parts.append("the language forbids it here")
     return ", ".join(parts)

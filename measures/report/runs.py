@@ -2,7 +2,6 @@
 token, and next-word distributions beside the truth, where it is known."""
 
 import math
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -10,11 +9,7 @@ import torch
 from torch import Tensor
 
 from data.held_out import HeldOut, Truth
-from data.orders import MASKED
-from data.tokenizers import Tokenizer
-from evaluation.any_order import FREE, reader_of
-from evaluation.filling import diffusion, filled_in, in_order
-from evaluation.gaps import added
+from data.tokenizers import Tokenizer, added
 from evaluation.sampling import entropies, generate, weight_draws
 from evaluation.scoring import document_blocks
 from evaluation.texts import Prompts
@@ -45,7 +40,6 @@ class Token(NamedTuple):
     text: str
     nll: float  # -log p of what was drawn, nats
     epistemic: float | None  # uncertainty before it was drawn, nats; None where weights are points
-    rank: int  # in which round it was drawn, from 1 on; 0: from left to right
     forbidden: bool  # whether a known language has no such word there
 
     @property
@@ -65,10 +59,6 @@ class Continuation(NamedTuple):
     @property
     def unsure(self) -> bool:
         return self.tokens[0].epistemic is not None
-
-    @property
-    def ordered(self) -> bool:
-        return self.tokens[0].rank > 0
 
 
 class Prompt(NamedTuple):
@@ -121,11 +111,10 @@ def examine(
         parameters.append(sum(p.numel() for p in model.parameters()))
         draws = weight_draws(model, ckpt.config, settings.samples, settings.seed, settings.dtype)
         about = ckpt.config["head"] + ("" if ckpt.foreign else f", step {ckpt.progress['step']}")
-        order = ckpt.config.get("order", "left_to_right")
-        texts_of_run = continued(model, order, prompts, split.truth, draws, tokenizer, settings)
+        texts_of_run = continued(model, prompts, split.truth, draws, tokenizer, settings)
         for prompt, tokens in zip(shown, texts_of_run):
             prompt.continued.append(Continuation(run.name, about, tokens))
-        if split.truth and ckpt.config.get("order") != MASKED:
+        if split.truth:
             distributions[run.name] = next_words(model, split, places, draws, settings)
     contexts = beside_truth(split, split.truth, places, distributions, tokenizer) if split.truth else []
     names = [run.name for run in named]
@@ -135,10 +124,10 @@ def examine(
 
 
 def darkest(prompts: list[Prompt]) -> dict[str, float]:
-    """The value of each shade's darkest tone: 8 nats, the largest uncertainty, the last round."""
+    """The value of each shade's darkest tone: 8 nats, the largest uncertainty."""
     tokens = [t for p in prompts for c in p.continued for t in c.tokens]
     unsure = max((t.epistemic or 0.0 for t in tokens), default=0.0)
-    return {"nll": 8.0, "epistemic": unsure, "rank": float(max((t.rank for t in tokens), default=0))}
+    return {"nll": 8.0, "epistemic": unsure}
 
 
 # -----------------------------------------------------------------------------
@@ -147,7 +136,6 @@ def darkest(prompts: list[Prompt]) -> dict[str, float]:
 
 def continued(
     model: LanguageModel,
-    order: str,
     prompts: Prompts,
     truth: Truth | None,
     draws: Draws,
@@ -157,8 +145,7 @@ def continued(
     """The tokens after each prompt."""
     generator = torch.Generator(float64_device(settings.device)).manual_seed(settings.seed)
     start, new = torch.from_numpy(prompts.prompt).to(settings.device), prompts.human.shape[1]
-    drawn = forwards if order == "left_to_right" else partial(filled, order=order)
-    text, nll, unsure, rank = drawn(model, start, new, draws, generator, settings.dtype)
+    text, nll, unsure = forwards(model, start, new, draws, generator, settings.dtype)
     forbidden = np.zeros((len(text), new), bool)
     if truth:
         forbidden = (~truth.judge(prompts.prompt, text[:, -new:].cpu().numpy())).filled(False)
@@ -166,12 +153,12 @@ def continued(
     for n, ids in enumerate(text.tolist()):
         epistemic = [None] * new if unsure is None else unsure[n].tolist()
         words = added(ids, tokenizer)[-new:]
-        each = zip(words, nll[n].tolist(), epistemic, rank[n].tolist(), forbidden[n].tolist())
+        each = zip(words, nll[n].tolist(), epistemic, forbidden[n].tolist())
         out.append([Token(*t) for t in each])
     return out
 
 
-Drawn = tuple[Tensor, Tensor, Tensor | None, Tensor]  # ids (B, P + new); -log p, uncertainty, round (B, new)
+Drawn = tuple[Tensor, Tensor, Tensor | None]  # ids (B, P + new); -log p, uncertainty (B, new)
 
 
 def forwards(
@@ -187,27 +174,7 @@ def forwards(
         tokens.append(token)
         nll.append(-log_p.gather(1, token[:, None])[:, 0])
     text = torch.cat((start, torch.stack(tokens, 1)), 1)
-    rank = torch.zeros(len(text), new, dtype=torch.long)
-    return text, torch.stack(nll, 1), torch.stack(unsure, 1) if unsure else None, rank
-
-
-def filled(
-    model: LanguageModel,
-    start: Tensor,
-    new: int,
-    draws: Draws,
-    generator: torch.Generator,
-    dtype: str,
-    order: str,
-) -> Drawn:
-    """Draws texts a token a pass, in an order that the model was trained in; masked diffusion takes as many
-    rounds as tokens."""
-    free = torch.full((len(start), new), FREE, device=start.device)
-    c = reader_of(model, torch.cat((start, free), 1), draws, dtype=dtype)
-    sampler = partial(diffusion, steps=new) if order == MASKED else partial(in_order, order=filled_in(order))
-    done = sampler(c, generator=generator)
-    assert done.p is not None
-    return done.text, -done.p[:, -new:].log(), None, done.rank[:, -new:]
+    return text, torch.stack(nll, 1), torch.stack(unsure, 1) if unsure else None
 
 
 # -----------------------------------------------------------------------------

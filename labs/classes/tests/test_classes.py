@@ -410,7 +410,7 @@ def test_of_equal_accuracy_the_lower_nll_is_the_best(flags, run, tmp_path, monke
 @pytest.mark.parametrize(
     "changes, key",
     [
-        (dict(order="random"), "order"),
+        (dict(trunk="gpt"), "trunk"),
         (dict(labels="hard"), "labels"),
         (dict(n_embd=3), "n_embd"),
         (dict(eval_windows=3), "eval_windows"),

@@ -11,24 +11,25 @@ import torch
 
 import table
 from data.held_out import open_held_out
-from data.orders import arranged
 from data.prepared import SPLITS, folder_of, load_tokenizer, prepared
-from data.sequences import UNKNOWN, Chain, Sequences
-from evaluation.any_order import FREE, reader_of
-from evaluation.filling import paths_of
-from evaluation.orders import Asker
-from evaluation.samplers import left_to_right
 from evaluation.two_sided import two_sided
 from labs.climbs import records
 from labs.climbs.prepare import corpus as climbs
 from labs.climbs.rates import HIGHEST, LENGTH, LOWEST, RATES, WORDS, tokens_of
 from labs.climbs.simulated import Climbs
+from labs.orders.asking import Asker
+from labs.orders.filling import paths_of
+from labs.orders.readers import reader_of
+from labs.orders.samplers import left_to_right
+from labs.orders.tests.test_trunk import log_p, model_of, of_order
+from labs.orders.trunk import along
 from labs.rest import measure as rest
 from labs.rest.rest import can_be_asked, density, rest_nats, sample_rest
+from labs.sequences.exact import UNKNOWN, Chain, Sequences
+from labs.sequences.questions import FREE
 from measures.store import Store
 from runtime.errors import UserError
 from tests.fixtures import train_on
-from tests.test_orders import log_p, model_of
 
 SIZES = "simulated length=8 train=30 validation=6 test=12"
 
@@ -255,7 +256,7 @@ def test_nats_of_the_rest(order):
             p = log_p(model, whole[:, :place])[:, -1].exp()
         elif order == "any":
             path = np.tile([0, 1, 4, 2, 3, 5], (3, 1))
-            read, positions, _ = map(torch.from_numpy, arranged(whole.numpy(), path, 5))
+            read, positions = along(whole.numpy(), path, 5)[:2]
             p = log_p(model, read, positions)[:, [0, 1, 4, 2, 3, 5].index(place)].exp()
         else:
             p = density(who, text)[:, place]
@@ -266,7 +267,8 @@ def test_nats_of_the_rest(order):
     filled = sample_rest(who, text, seed=1)
     assert (filled[:, known] == whole[:, known]).all() and (filled >= 0).all()
     if order == "any":  # a run of another order fills in by its own
-        filled = sample_rest(who._replace(fills="left_to_right"), text, seed=1)
+        model.trunk.fills = "left_to_right"
+        filled = sample_rest(who, text, seed=1)
         reader, generator = reader_of(who.model, text, who.draws), torch.Generator().manual_seed(1)
         paths_of(reader, "left_to_right", generator)  # which draws a number for its paths
         assert torch.equal(filled, left_to_right(reader, generator).text)
@@ -323,7 +325,7 @@ def runs(folder, tmp_path_factory) -> list[str]:
     """A run on climbs for each order. Read only."""
     out = tmp_path_factory.mktemp("runs")
     for order in ("left_to_right", "random", "masked"):
-        train_on(folder, out / order, dataset="climbs", block_size=8, order=order)
+        train_on(folder, out / order, dataset="climbs", block_size=8, **of_order(order))
     return [str(path) for path in sorted(out.iterdir())]
 
 
@@ -335,7 +337,7 @@ def test_the_measure(runs, tmp_path):
     assert table.main([*runs, *FLAGS, f"--out={out}"]) == 0
     rows = {r["name"]: r for r in Store(out.with_suffix(".jsonl")).rows("rest")}
     assert rows.keys() == {"truth", "left_to_right", "random", "masked"} and rows["truth"]["reference"]
-    assert rows["random"]["row"] == "random" and rows["random"]["training"]["order"] == "random"
+    assert rows["random"]["row"] == "random" and rows["random"]["training"]["trunk"] == "any_order"
     later = {name: r["parts"]["10% and a later place"].keys() for name, r in rows.items()}
     assert later["random"] == later["masked"] == {*rest.COLUMNS} and not later["left_to_right"]
     assert "one pass" not in rows["left_to_right"]["parts"]["50%"]

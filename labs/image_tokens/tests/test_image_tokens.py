@@ -213,9 +213,9 @@ def test_guidance_of_exact_zeros():
 GAIN = {"softmax": 15.0, "sparsemax": 3.0}  # at which several codes are probable
 
 
-def tiny_model(head: str, order: str = "left_to_right") -> torch.nn.Module:
+def tiny_model(head: str, trunk: str = "gpt") -> torch.nn.Module:
     torch.manual_seed(0)
-    size = dict(vocab_size=6, block_size=3, n_layer=1, n_head=2, n_embd=16, dropout=0.0, order=order)
+    size = dict(vocab_size=6, block_size=3, n_layer=1, n_head=2, n_embd=16, dropout=0.0, trunk=trunk)
     return build({**size, "head": head, "head_args": {}, "tied": False, "gain": GAIN[head]}).eval()
 
 
@@ -256,7 +256,7 @@ def test_a_class_is_never_a_code():
 
 
 def test_a_model_of_any_order_draws_from_left_to_right():
-    model, layout = tiny_model("softmax", "random"), Layout(3, 2)
+    model, layout = tiny_model("softmax", "any_order"), Layout(3, 2)
     generator = torch.Generator().manual_seed(0)
     codes = sample_codes(model, model.head.draws(1, 0), layout, np.arange(10) % 2, 2.0, AS_SCORED, generator)
     assert codes.shape == (10, 2) and codes.max() < 3

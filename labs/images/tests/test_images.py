@@ -143,7 +143,7 @@ def test_other_images_are_refused(run, images, classifier, tmp_path, monkeypatch
     "overlay, flags",
     [
         ("tiny", ""),
-        ("mnist_tokens", "--order=masked"),
+        ("mnist_tokens", "--trunk=masked"),
         ("mnist_tokens", "--source='digits vq drop=0'"),
         ("mnist_tokens", "--source='files codes=9 classes=2 in=DIR'"),
         ("mnist_tokens", "--source='cifar10 vq'"),

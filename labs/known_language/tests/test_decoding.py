@@ -130,14 +130,6 @@ def test_the_truth_is_at_no_distance_uncut_and_any_cut_takes_it_away(rows):
         assert strongest > 0.05 and truth.values(truth.of(sampler, 1.0)[1], "forbidden") == [0.0], sampler
 
 
-def test_the_same_command_keeps_its_rows(rows, runs, capsys):
-    _, out = rows
-    before = out.with_suffix(".jsonl").read_bytes()
-    assert main(["--measure=decoding", *map(str, runs), "--windows=3", "--device=cpu", f"--out={out}"]) == 0
-    assert capsys.readouterr().err.count("kept from") == 2
-    assert out.with_suffix(".jsonl").read_bytes() == before
-
-
 def test_the_view(rows):
     each, out = rows
     view = find_measure("decoding").view(Store(out.with_suffix(".jsonl")).rows("decoding"))
@@ -201,9 +193,3 @@ def test_a_corpus_without_a_truth_is_refused(trained, runs, folder, tmp_path):
     with pytest.raises(UserError, match="wikitext103"):  # before any training
         main([*argv, f"--results={tmp_path}", "--name=x"])
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize("flag", ["--temperatures=[0]", "--windows=0"])
-def test_a_value_that_cannot_work_is_refused(runs, flag):
-    with pytest.raises(UserError, match=f"^{flag[2:].split('=')[0]} = "):
-        main(["--measure=decoding", str(runs[0]), flag])

@@ -17,7 +17,8 @@ from evaluation.two_sided import two_sided
 from labs.mazes import draw as page
 from labs.mazes.mazes import FREE, GOAL, PATH, START, UNKNOWN, WALL, WORDS, Answers, Mazes
 from labs.mazes.prepare import corpus as mazes
-from measures.orders import OrdersConfig, OrdersSession, tables
+from labs.orders.measure import OrdersConfig, OrdersSession, tables
+from labs.orders.tests.test_trunk import of_order
 from measures.views import mean
 from tests.fixtures import TINY, train_in_process
 
@@ -294,7 +295,7 @@ def test_a_corpus_is_a_function_of_its_settings(folder, tmp_path):
 
 @pytest.mark.parametrize("order", ["left_to_right", "random", "masked"])
 def test_the_picture_of_mazes_being_filled_in(order, folder, tmp_path, capsys, said):
-    sizes = TINY | dict(block_size=70, dataset="mazes", tokenizer="words", name=order, order=order)
+    sizes = TINY | dict(block_size=70, dataset="mazes", tokenizer="words", name=order) | of_order(order)
     run, out = tmp_path / order, tmp_path / "filled"
     assert train_in_process(train.TrainConfig(**sizes, out_dir=str(run)), folder) == 0
     capsys.readouterr()

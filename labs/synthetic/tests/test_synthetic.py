@@ -13,9 +13,9 @@ import table
 from data.batches import Windows
 from data.held_out import open_held_out
 from data.prepared import SPLITS, folder_of, load_tokenizer, prepared
-from data.sequences import SequenceTask
 from data.tokens import open_tokens
 from evaluation.settings import TableConfig
+from labs.sequences.exact import SequenceTask
 from labs.synthetic.prepare import corpus as synthetic
 from labs.synthetic.tasks import TASKS, UNKNOWN, Permutation, Product, Step, Walk, distinct
 from labs.walk.measure import WalkConfig
@@ -335,7 +335,7 @@ def walks(tmp_path_factory) -> tuple[Path, np.ndarray]:
 
 def test_the_walk_measure(walks, tmp_path):
     (folder, rows), out = walks, tmp_path / "walk"
-    train_on(folder, tmp_path / "random", dataset="synthetic", block_size=12, order="random")
+    train_on(folder, tmp_path / "random", dataset="synthetic", block_size=12, trunk="any_order")
     value = int(np.bincount(rows[:, 3]).argmax()) + Walk(12).low
     flags = ["--measure=walk", str(tmp_path / "random"), f"--out={out}", "--place=3"]
     assert table.main([*flags, f"--value={value}"]) == 0
@@ -354,12 +354,13 @@ def test_the_walk_measure(walks, tmp_path):
 def test_planned_walks_are_checked_before_any_training():
     planned = Run.make("sigma_gpt_random", 1, TableConfig(overlay="synthetic", flags="--source=walk")).wanted
     assert find_measure("walk").check(WalkConfig([]), [planned]) == {"place": 50, "value": 120}
-    for wrong in ({"order": "left_to_right"}, {"source": "step"}, {"dataset": "demo"}):
+    for wrong in ({"trunk": "gpt"}, {"source": "step"}, {"dataset": "demo"}):
         with pytest.raises(UserError):
             find_measure("walk").check(WalkConfig([]), [planned | wrong])
 
 
 def test_windows_take_no_other_length_than_the_sequences(tmp_path):
     folder = prepared("synthetic", "words", "step length=12 train=20 validation=2 test=2", tmp_path)
+    wanted = dict(dataset="synthetic", trunk="any_order", max_steps=1)
     with pytest.raises(UserError, match="block_size"):
-        train_on(folder, tmp_path / "run", dataset="synthetic", order="random", max_steps=1, block_size=16)
+        train_on(folder, tmp_path / "run", **wanted, block_size=16)

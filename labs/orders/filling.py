@@ -1,5 +1,5 @@
 """Samplers that fill in the free places of a batch of texts, given what a model says of some places given
-others (any_order.py): a token a pass, in bursts by the paper's rule, by speculative sampling, by
+others (readers.py): a token a pass, in bursts by the paper's rule, by speculative sampling, by
 diffusion, and where the model is surest first.
 
 Source: Pannatier, Courdier, Fleuret 2024, arXiv 2404.09562 (sigma-GPT).
@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.orders import MASKED, ORDERS
-from evaluation.any_order import FREE, Hidden, MaskedReader, Reader, drawn, places_of
+from labs.orders.readers import Hidden, MaskedReader, Reader, drawn, places_of
+from labs.orders.trunk import ORDERS
+from labs.sequences.questions import FREE
 
 Conditionals = Reader | MaskedReader
 
@@ -27,7 +28,6 @@ class Filled(NamedTuple):
     passes: int  # model evaluations
     # (B, T) with which each token was drawn, 1 where it was known, float64; None where draws are rejected
     p: Tensor | None = None
-    taken: Tensor | None = None  # (B,) rounds of each text; None: those that `rank` has
 
     @property
     def log_p(self) -> Tensor | None:
@@ -38,8 +38,6 @@ class Filled(NamedTuple):
     @property
     def rounds_each(self) -> list[int]:
         """The rounds of each text: it may be done before the last one of its batch."""
-        if self.taken is not None:
-            return self.taken.tolist()
         return [len(set(row) - {0}) for row in self.rank.tolist()]
 
     @property
@@ -48,19 +46,12 @@ class Filled(NamedTuple):
         return [n * self.passes / self.rounds for n in self.rounds_each]
 
 
-Watch = Callable[[Tensor, Tensor], None]  # is given `text` and `rank` as they are, after each round
-
-
-def unwatched(text: Tensor, rank: Tensor) -> None:
-    pass
-
-
 class Filling:
     """The texts of a batch while they are filled in, round by round. One that is done takes no part in the
     passes for the others."""
 
-    def __init__(self, c: Conditionals, watch: Watch):
-        self.c, self.watch, self.rounds = c, watch, 0
+    def __init__(self, c: Conditionals):
+        self.c, self.rounds = c, 0
         self.text, self.rank = c.text.clone(), torch.zeros_like(c.text)
         self.p = torch.ones(c.text.shape, dtype=torch.float64)
         self.rows = torch.arange(len(c.text))  # those that `c` still has
@@ -84,7 +75,6 @@ class Filling:
         filled = free & (self.c.text != FREE)
         self.rank[self.rows] = torch.where(filled, self.rounds, self.rank[self.rows])
         self.text[self.rows] = self.c.text
-        self.watch(self.text, self.rank)
 
 
 def put(values: Tensor, places: Tensor, new: Tensor, count: Tensor) -> Tensor:
@@ -108,25 +98,17 @@ def shuffled(text: Tensor, generator: torch.Generator | None) -> tuple[Tensor, T
 
 
 def one_by_one(
-    c: Conditionals,
-    generator: torch.Generator | None = None,
-    watch: Watch = unwatched,
-    places: Tensor | None = None,
+    c: Conditionals, generator: torch.Generator | None = None, places: Tensor | None = None
 ) -> Filled:
     """One token a pass, at `places` (B, F) in their order; None: in random order."""
     places = shuffled(c.text, generator)[0] if places is None else places
-    batch, free = Filling(c, watch), c.text == FREE
+    batch, free = Filling(c), c.text == FREE
     for at in places.split(1, 1):
         batch.rounds += 1
         distributions = c.along(at, torch.zeros_like(at))
         tokens, p = distributions.draw(generator)
         batch.accept(distributions, at, tokens, free.gather(1, at)[:, 0].long(), p)
     return Filled(batch.text, batch.rank, batch.rounds, batch.rounds, batch.p)
-
-
-def filled_in(order: str) -> str:
-    """The order in which the free places of a run in `order` are filled in, one that it was trained in."""
-    return "random" if order == MASKED else order
 
 
 def paths_of(c: Conditionals, order: str, generator: torch.Generator | None, given: int = 0) -> Tensor:
@@ -146,17 +128,13 @@ def free_along(text: Tensor, paths: Tensor) -> tuple[Tensor, Tensor]:
     return paths.gather(1, free.logical_not().long().argsort(dim=1, stable=True))[:, : int(left.max())], left
 
 
-def in_order(
-    c: Conditionals, generator: torch.Generator, watch: Watch = unwatched, *, order: str, given: int = 0
-) -> Filled:
+def in_order(c: Conditionals, generator: torch.Generator, *, order: str, given: int = 0) -> Filled:
     """One token a pass, at the free places as they come in `order`: see `paths_of`."""
     places = None if order == "random" else free_along(c.text, paths_of(c, order, generator, given))[0]
-    return one_by_one(c, generator, watch, places)
+    return one_by_one(c, generator, places)
 
 
-def diffusion(
-    c: Conditionals, steps: int, generator: torch.Generator | None = None, watch: Watch = unwatched
-) -> Filled:
+def diffusion(c: Conditionals, steps: int, generator: torch.Generator | None = None) -> Filled:
     """Masked diffusion's sampler in `steps` rounds: with n of them left, each free place is filled with the
     probability 1 / n, from p(x_i | known).
 
@@ -167,7 +145,6 @@ def diffusion(
     """
     rank, passes = torch.zeros_like(c.text), 0
     p = torch.ones(rank.shape, dtype=torch.float64)
-    taken = torch.zeros(len(rank), dtype=torch.long)
     for n in range(steps, 0, -1):
         now = (c.text == FREE) & (uniform(c.text.shape, generator) * n < 1)
         if not now.any():
@@ -177,16 +154,14 @@ def diffusion(
         tokens, drawn_with = distributions.draw(generator)
         c.accept(distributions, places, tokens, count)
         p = put(p, places, drawn_with, count)
-        passes, taken = passes + 1, taken + now.any(1)
+        passes += 1
         rank = torch.where(now, steps - n + 1, rank)
-        watch(c.text, rank)
-    return Filled(c.text, rank, passes, passes, p, taken)
+    return Filled(c.text, rank, passes, passes, p)
 
 
 def surest_first(
     c: Conditionals,
     generator: torch.Generator | None = None,
-    watch: Watch = unwatched,
     target: Tensor | None = None,
     leftmost: bool = False,
 ) -> Filled:
@@ -197,7 +172,7 @@ def surest_first(
     which this sampler writes the text. `target` (B, T): its tokens are written in place of draws, which gives
     their log probability (DUEL: Turok et al. 2026, arXiv 2603.01367).
     """
-    batch = Filling(c, watch)
+    batch = Filling(c)
     while batch.goes_on():
         free = c.text == FREE
         places = places_of(free)
@@ -211,19 +186,17 @@ def surest_first(
     return Filled(batch.text, batch.rank, batch.rounds, batch.rounds, batch.p)
 
 
-def burst(c: Conditionals, generator: torch.Generator | None = None, watch: Watch = unwatched) -> Filled:
+def burst(c: Conditionals, generator: torch.Generator | None = None) -> Filled:
     """The paper's algorithm 1, with one order: all free places are drawn at once, each from p(x_i | known).
     In random order token i is accepted with probability min(1, q / p), q given those before it (the algorithm
     prints p / q; appendix B.1 and its results mean q / p). After the first rejection all is drawn anew.
 
     It does not keep the distribution: a rejected token is drawn again from p, not from what p lacks of q.
     """
-    return _in_bursts(c, lambda rows: shuffled(c.text, generator), generator, watch, exact=False)
+    return _in_bursts(c, lambda rows: shuffled(c.text, generator), generator, exact=False)
 
 
-def speculative(
-    c: Conditionals, generator: torch.Generator | None = None, watch: Watch = unwatched, order: str = "random"
-) -> Filled:
+def speculative(c: Conditionals, generator: torch.Generator | None = None, order: str = "random") -> Filled:
     """As `burst`, but the token that is rejected is drawn from max(q - p, 0), normalised. So each text has
     the distribution of one that is drawn token by token in that order, and takes at most as many passes as it
     has free places.
@@ -231,21 +204,20 @@ def speculative(
     Source: Leviathan et al. 2023, arXiv 2211.17192, with the model of any order as its own draft.
     """
     if order == "random":
-        return _in_bursts(c, lambda rows: shuffled(c.text, generator), generator, watch, exact=True)
+        return _in_bursts(c, lambda rows: shuffled(c.text, generator), generator, exact=True)
     paths = paths_of(c, order, generator)
-    return _in_bursts(c, lambda rows: free_along(c.text, paths[rows]), generator, watch, exact=True)
+    return _in_bursts(c, lambda rows: free_along(c.text, paths[rows]), generator, exact=True)
 
 
 def _in_bursts(
     c: Conditionals,
     proposed: Callable[[Tensor], tuple[Tensor, Tensor]],
     generator: torch.Generator | None,
-    watch: Watch,
     exact: bool,
 ) -> Filled:
     """`proposed`: the rows of the batch that `c` still has -> their free places in their order, (B, F), and
     how many (B,) they are."""
-    batch, passes = Filling(c, watch), 0
+    batch, passes = Filling(c), 0
     while batch.goes_on():
         places, left = proposed(batch.rows)
         each = c.each(places)

@@ -17,12 +17,11 @@ nats a sequence, takes the place of the perplexities. `--samplers`: what each sa
 nothing, or from what is given, against the truth, and the model evaluations it takes.
 """
 
-import itertools
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import cached_property, partial
+from itertools import product
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -30,18 +29,18 @@ import torch
 
 from data.held_out import HeldOut
 from data.prepared import corpus_of
-from data.sequences import Sequences
-from evaluation import figures
-from evaluation.any_order import reader_of
-from evaluation.filling import surest_first
 from evaluation.metrics import perplexity
-from evaluation.orders import Asker, divergence, middle_bits, spread, tried_bits
-from evaluation.samplers import points
 from evaluation.sampling import weight_draws
 from evaluation.scoring import score
 from evaluation.settings import run_seed
 from evaluation.two_sided import is_known, two_sided
-from evaluation.windows import KINDS, Questions, questions, templates
+from labs.orders.asking import Asker, divergence, middle_bits, spread, tried_bits
+from labs.orders.filling import surest_first
+from labs.orders.readers import reader_of
+from labs.orders.samplers import points
+from labs.orders.trunk import MASKED, plan
+from labs.sequences.exact import Sequences
+from labs.sequences.questions import KINDS, Questions, questions, templates
 from measures.checks import check_comparable, check_planned, open_split
 from measures.measure import Measure, NamedRun, Session, open_runs
 from measures.store import Row
@@ -50,7 +49,6 @@ from measures.views import Grid, View, mean, problems
 from runtime.checkpoint import Degenerate, load_model
 from runtime.device import get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
-from runtime.files import beside
 from runtime.progress import Progress
 from runtime.values import Dtype, Field, Natural, Positive, Seed
 
@@ -75,48 +73,36 @@ class OrdersConfig:
     seed: Seed = 1337               # of what is sampled
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
     dtype: Dtype = "float32"        # of matrix products: float32, bfloat16, float16, or auto
-    out: str = ""                   # writes OUT.jsonl, OUT.md and, of samplers, OUT.samplers.png
+    out: str = ""                   # writes OUT.jsonl and OUT.md
     #                                 rows of other runs, and of unchanged ones, in it are kept
     # fmt: on
 
 
-def perplexities(asker: Asker, trained_in: str, data: HeldOut, title: str, apart: bool) -> dict[str, float]:
+def perplexities(asker: Asker, data: HeldOut, title: str, apart: bool) -> dict[str, float]:
     """Perplexities in all orders or, for sequences that begin with what is given, nats a sequence. `apart`:
     windows are sequences that have nothing to do with each other."""
     kind, given, length = "nll" if data.given else "ppl", data.given, asker.model.trunk.config.block_size
     ids = data.ids[: len(data.ids) // length * length] if apart else data.ids  # one more begins no sequence
 
     def in_order(order: str) -> float:
-        def bar(batches: Any) -> Any:
-            return Progress(batches, desc=f"{title}: {order or 'left to right'}", leave=False)
-
-        s = score(
-            asker.model,
-            ids,
-            draws=asker.draws,
-            device=asker.device,
-            dtype=asker.dtype,
-            progress=bar,
-            order=order,
-            given=given,
-        )
+        bar = partial(Progress, desc=f"{title}: {order or 'left to right'}", leave=False)
+        how = plan(asker.model.trunk.config, ids, order, given) if order else None
+        asked = asker.model, ids, 0, asker.draws, asker.device, asker.dtype
+        s = score(*asked, progress=bar, plan=how, given=given)
         if math.isnan(s.nll):
             raise Degenerate("its log-probabilities are not numbers")
         if given:
             return s.nll / s.tokens * (length - given)
         return perplexity(s.nll, s.tokens)
 
-    if trained_in == "masked":
-        bound = in_order("masked")
+    if asker.order == MASKED:
+        bound = in_order(MASKED)
         return {f"{kind}_random": bound, f"{kind}_own": bound}
     forwards = {} if apart and not given else {kind: in_order("")}
-    if trained_in == "left_to_right":
+    if asker.order == "left_to_right":
         return forwards
-    random = in_order("random")
-    return forwards | {
-        f"{kind}_random": random,
-        f"{kind}_own": random if trained_in == "random" else in_order(trained_in),
-    }
+    random, own = in_order("random"), asker.fills
+    return forwards | {f"{kind}_random": random, f"{kind}_own": random if own == "random" else in_order(own)}
 
 
 def surest_perplexities(asker: Asker, windows: np.ndarray, given: int, batch: int = 64) -> dict[str, float]:
@@ -159,20 +145,13 @@ class OrdersSession(Session):
         corpus = {"block_size": self.length, "corpus": self.data.info["sha256"]}
         self.settings = settings_of(c) | settled | corpus
         self.reference_names = ("truth",) if self.truth else ()
-        self._truths: dict[tuple[str, float], Questions] | None = None
 
-    @property
+    @cached_property
     def truths(self) -> dict[tuple[str, float], Questions]:
         """The places at which a distribution is compared with the truth; {} where it is not known."""
-        if self._truths is None:
-            windows = spread(self.data.ids, self.c.truth_windows, self.length)
-            self._truths = {
-                (kind, share): questions(self.truth.log_probs, windows, share, kind, self.data.given)
-                for kind in KINDS
-                for share in self.c.known
-                if self.truth
-            }
-        return self._truths
+        asked = product(KINDS, self.c.known if self.truth else [])
+        windows, given = spread(self.data.ids, self.c.truth_windows, self.length), self.data.given
+        return {(k, s): questions(self.truth.log_probs, windows, s, k, given) for k, s in asked if self.truth}
 
     def references(self) -> list[Row]:
         """What the truth has itself: the judgement of real texts and, of sequences that begin with what is
@@ -191,8 +170,7 @@ class OrdersSession(Session):
         model, ckpt = load_model(subject.path, device=self.device, dtype=get_dtype(self.dtype))
         draws = weight_draws(model, ckpt.config, c.samples, c.seed, self.dtype)
         asker = Asker(model, draws, self.device, self.dtype)
-        trained_in = ckpt.config.get("order", "left_to_right")
-        row: Row = perplexities(asker, trained_in, data, subject.name, isinstance(self.truth, Sequences))
+        row: Row = perplexities(asker, data, subject.name, isinstance(self.truth, Sequences))
         windows = spread(data.ids, c.windows, self.length)
         for gap in self.gaps:
             for side, bits in middle_bits(asker, windows, gap, data.given).items():
@@ -235,26 +213,15 @@ class OrdersMeasure(Measure):
         note = ["Mean ± half of the 95% interval: Student's t over the runs."]
         return View([*tables(sound, truth), *samplers, *note, *problems(rows)])
 
-    def draw(self, rows: list[Row], out: Path) -> list[Path]:
-        """OUT.samplers.png, where samplers were measured."""
-        return draw(rows, judgements(rows), out) if any("samplers" in r for r in rows) else []
-
 
 def check_gaps(c: OrdersConfig, length: int) -> None:
     """`length`: of what is predicted of a window."""
-    if c.tried and c.gaps and 1 not in c.gaps:
-        raise UserError(
-            f"tried = True, gaps = {c.gaps}: every token is tried in gaps of one; add 1 to --gaps"
-        )
-    if max(c.gaps, default=0) > length - 2:
-        raise UserError(f"gaps = {c.gaps}: these models read windows of {length} tokens; give shorter gaps")
+    if max(c.gaps, default=0) > length - 2 or (c.tried and c.gaps and 1 not in c.gaps):
+        raise UserError(f"gaps = {c.gaps}: at most {length - 2}, and --tried is of a gap of 1")
 
 
 def no_truth(corpus: str, length: int) -> UserError:
-    return UserError(
-        "--samplers needs a corpus whose truth is known (the grammar, or whole sequences of labs/synthetic, "
-        f"labs/mazes or simulated labs/climbs), not {corpus} in windows of {length} tokens: leave it out"
-    )
+    return UserError(f"--samplers: nobody knows the truth of {corpus} in windows of {length} tokens")
 
 
 def tables(rows: list[Row], truth: dict[str, float]) -> list[Grid]:
@@ -282,12 +249,8 @@ def judgements(rows: list[Row]) -> dict[str, float]:
     return next((r["judgements"] for r in rows if r.get("reference")), {})
 
 
-def columns_of(truth: dict[str, float]) -> list[str]:
-    return [k for k in truth if k not in ("judged", "nll")]
-
-
 def sampler_table(rows: list[Row], truth: dict[str, float]) -> Grid:
-    judged, lines = columns_of(truth), []
+    judged, lines = [k for k in truth if k not in ("judged", "nll")], []
     keys = ["rounds", "evaluations", "tokens_a_pass", "ms_a_token", *judged, "judged"]
     for name, runs in grouped(rows).items():
         for same in zip(*(r["samplers"] for r in runs if "samplers" in r)):
@@ -297,33 +260,4 @@ def sampler_table(rows: list[Row], truth: dict[str, float]) -> Grid:
     return Grid(["", "sampler", *(k.replace("_", " ") for k in keys)], lines)
 
 
-def draw(rows: list[Row], truth: dict[str, float], out: Path) -> list[Path]:
-    """OUT.samplers.png: a line for each sampler, with the model evaluations that it takes a text; a dot for
-    each row, the mean over its runs; grey: the truth's."""
-    keys = columns_of(truth)
-    dots: dict[str, dict[str, list[dict[str, Any]]]] = {}  # sampler -> row -> what it writes, a run each
-    for name, runs in grouped(rows).items():
-        for written in (written for run in runs for written in run.get("samplers", [])):
-            dots.setdefault(written["sampler"], {}).setdefault(name, []).append(written)
-    over_runs = lambda some, key: statistics.fmean(written[key] for written in some)
-    taken = {s: sorted(over_runs(some, "evaluations") for some in each.values()) for s, each in dots.items()}
-    lines = sorted(dots, key=lambda sampler: (statistics.fmean(taken[sampler]), sampler), reverse=True)
-    names = list(dict.fromkeys(name for each in dots.values() for name in each))
-    looks = [(f"C{i}", marker) for marker in "osd" for i in (0, 1, 2, 3, 4, 5, 6, 8, 9)]  # C7 is grey
-    style = {name: {"color": c, "marker": m} for name, (c, m) in zip(names, itertools.cycle(looks))}
-    size = (3 + 3 * len(keys), 1.6 + 0.22 * len(lines))
-    fig, axes = figures.pyplot().subplots(1, len(keys), figsize=size, sharey=True, layout="constrained")
-    for ax, key in zip(axes, keys):
-        for y, sampler in enumerate(lines):
-            for name, some in dots[sampler].items():
-                if having := [written for written in some if key in written]:
-                    ax.plot(over_runs(having, key), y, ms=5, **style[name])
-        ax.axvline(truth[key], color="0.6", lw=0.8)
-        ax.grid(axis="y", color="0.9", lw=0.6)
-        ax.set_axisbelow(True)
-        ax.set_xlabel(key.replace("_", " "))
-    ranges = {s: dict.fromkeys(f"{n:.3g}" for n in (taken[s][0], taken[s][-1])) for s in lines}
-    axes[0].set_yticks(range(len(lines)), [f"{s}: {' to '.join(ranges[s])}" for s in lines], fontsize=8)
-    keyed = {name: figures.pyplot().Line2D([], [], ls="", **style[name]) for name in names}
-    fig.legend(keyed.values(), keyed, loc="outside lower center", ncols=5, frameon=False)
-    return figures.write(fig, beside(out, ".samplers"))
+MEASURE = OrdersMeasure()

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from evaluation.any_order import FREE, places_of, reader_of
-from evaluation.filling import Conditionals, Filled, burst, diffusion, one_by_one, speculative, surest_first
-from evaluation.orders import Asker
 from evaluation.sampling import generate
 from evaluation.two_sided import TwoSided
+from labs.orders.asking import Asker
+from labs.orders.filling import Conditionals, Filled, burst, diffusion, one_by_one, speculative, surest_first
+from labs.orders.readers import places_of, reader_of
+from labs.sequences.questions import FREE
 from runtime.device import float64_device
 
 

@@ -1,3 +1,3 @@
 # Masked (absorbing) diffusion on the same trunk: it sees all places, and fills in those that are hidden.
 head = "softmax"
-order = "masked"
+trunk = "masked"

@@ -1,5 +1,4 @@
 # Masked diffusion that begins where few places are hidden: at most 30%, then linearly more, all at the end
 head = "softmax"
-order = "masked"
-curriculum = "few_hidden"
-curriculum_share = 0.3
+trunk = "masked"
+trunk_args = {"curriculum": "few_hidden", "curriculum_share": 0.3}

@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from config.defaults import TrainConfig
 from export import is_gpt2
 from heads import make_head
-from model import Cache, GPTConfig, LanguageModel, Modern
+from labs.modern_trunk.trunk import Modern
+from model import Cache, GPTConfig, LanguageModel
 
 CONFIG = GPTConfig(vocab_size=50, block_size=12, n_layer=2, n_head=2, n_embd=16)
 
@@ -82,7 +82,5 @@ def test_is_not_gpt2(trunk):
 
 
 def test_refused():
-    with pytest.raises(ValueError, match="order"):
-        TrainConfig.read(["config/baseline.py", "config/tiny.py", "config/modern.py", "--order=random"])
     with pytest.raises(ValueError, match="n_head"):
         Modern(replace(CONFIG, n_embd=6, n_head=2))

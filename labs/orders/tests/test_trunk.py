@@ -2,28 +2,35 @@
 
 import copy
 import math
-import re
 from itertools import combinations
-from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from config.defaults import Curriculum, OrderName, TrainConfig
+from config.defaults import TrainConfig
 from data.batches import TextSource, Windows
-from data.orders import MASKED, ORDERS, Order, arranged, masked
 from data.tokens import write_tokens
 from evaluation.scoring import score
 from heads import HEADS, Targets, make_head
-from model import GPT, Cache, GPTConfig, LanguageModel, build
-from tests.test_train import log, weights
+from labs.orders.recorded import translate
+from labs.orders.trunk import MASKED, ORDERS, AnyOrder, Masked, Order, along, plan
+from model import Cache, GPTConfig, LanguageModel, Step, build
+from runtime.configurator import completed
+from tests.fixtures import log, weights
 
 V, T = 11, 8
 
 
-def model_of(order: str = "any", length: int = T, vocab: int = V, **more) -> LanguageModel:
+def of_order(order: str, **args) -> dict:
+    """The trunk that reads in this order."""
+    if order in ("left_to_right", MASKED):
+        return {"trunk": {"left_to_right": "gpt"}.get(order, order), "trunk_args": args}
+    return {"trunk": "any_order", "trunk_args": {"order": order.replace("any", "random"), **args}}
+
+
+def model_of(order: str = "any", length: int = T, vocab: int = V, args=(), **more) -> LanguageModel:
     """Float64, with weights large enough for strong preferences."""
     torch.manual_seed(0)
     config = {
@@ -34,7 +41,7 @@ def model_of(order: str = "any", length: int = T, vocab: int = V, **more) -> Lan
         "n_embd": 16,
         "dropout": 0.0,
     }
-    model = build({"head": "softmax", "head_args": {}, "order": order, **config, **more})
+    model = build({"head": "softmax", "head_args": {}, **of_order(order, **dict(args)), **config, **more})
     with torch.no_grad():
         for p in model.trunk.parameters():
             if p.dim() == 2:
@@ -44,10 +51,6 @@ def model_of(order: str = "any", length: int = T, vocab: int = V, **more) -> Lan
 
 def text(count: int, seed: int = 1, vocab: int = V) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, vocab, count)
-
-
-def generators(count: int) -> list[np.random.Generator]:
-    return [np.random.default_rng(i) for i in range(count)]
 
 
 def log_p(model: LanguageModel, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
@@ -96,23 +99,21 @@ def test_the_order_of_a_sequence_is_a_function_of_seed_step_and_number():
         assert not np.array_equal(other, whole)
 
 
-def test_arranged():
-    got = arranged(np.array([[10, 11, 12]]), np.array([[2, 0, 1]]), start=99, place=5)
+def test_along():
+    got = along(np.array([[10, 11, 12]]), np.array([[2, 0, 1]]), start=99, place=5, first=1)
     assert got.tokens.tolist() == [[99, 12, 10]] and got.targets.tolist() == [[12, 10, 11]]
     assert got.positions.tolist() == [[[5, 2], [2, 0], [0, 1]]]
+    assert got.scored.tolist() == [[True, False, True]]
 
 
 def test_hidden_places():
-    tokens = text(4000 * T).reshape(-1, T)
-    wanted, weights = Order(MASKED).hidden(0, np.arange(len(tokens)), len(tokens), T)
-    read, targets = masked(tokens, V, wanted, generators(len(tokens)))
-    hidden = targets >= 0
-    assert (read[hidden] == V).all() and (read[~hidden] == tokens[~hidden]).all()
-    assert (targets[hidden] == tokens[hidden]).all()
-    counts = hidden.sum(1)
-    assert (counts == wanted).all()
-    np.testing.assert_allclose(weights * counts, T)
-    np.testing.assert_allclose(hidden.mean(0), (T + 1) / 2 / T, atol=0.03)  # each place as often
+    tokens, n = torch.from_numpy(text(4000 * (T + 1)).reshape(-1, T + 1)), 4000
+    read = model_of(MASKED).trunk.arrange(tokens, Step(0, 1, 0, torch.arange(n), n))
+    hidden, before = read.scored, tokens[:, :-1]
+    assert (read.tokens[hidden] == V).all() and (read.tokens[~hidden] == before[~hidden]).all()
+    assert torch.equal(read.targets, before)
+    np.testing.assert_allclose((read.weights * hidden).sum(1), T, rtol=1e-6)
+    np.testing.assert_allclose(hidden.float().mean(0), (T + 1) / 2 / T, atol=0.03)  # each place as often
 
 
 @pytest.mark.parametrize("batch, T", [(1, 5), (4, 7), (12, 4), (64, 32)])
@@ -143,29 +144,31 @@ def test_a_curriculum_of_few_hidden_places():
 
 
 @pytest.mark.parametrize(
-    "settings, says",
+    "settings, key",
     [
-        ({"curriculum": "random"}, "with order = 'left_to_right': give the order"),
-        ({"curriculum": "few_hidden"}, "such as --order=masked, or leave"),
-        ({"order": "random", "curriculum": "few_hidden"}, "with order = 'random': give the order"),
-        ({"order": "masked", "curriculum": "random"}, "with order = 'masked': give the order"),
-        (
-            {"order": "random", "n_embd": 30, "n_head": 3, "sinusoidal": True},
-            "n_embd = 30: the two positions",
-        ),
-        ({"order": "random", "block_size": 1}, "block_size = 1: a text of one token has no order"),
-        ({"sinusoidal": True}, "sinusoidal = True with order = 'left_to_right'"),
-        ({"order": "random", "labels": "hard", "head": "sigmoid"}, "labels = 'hard' with order = 'random'"),
+        (of_order("random", curriculum="few_hidden"), "curriculum"),
+        (of_order(MASKED, curriculum="random"), "curriculum"),
+        (of_order("sideways"), "order"),
+        (of_order("random", sinusoidal=True) | {"n_embd": 30, "n_head": 3}, "n_embd"),
+        (of_order("random") | {"block_size": 1}, "block_size"),
+        (of_order("left_to_right", sinusoidal=True), "trunk_args"),
+        (of_order("random") | {"labels": "hard", "head": "sigmoid"}, "labels"),
     ],
 )
-def test_orders_that_cannot_be_are_refused(settings, says):
-    with pytest.raises(ValueError, match=re.escape(says)):
+def test_orders_that_cannot_be_are_refused(settings, key):
+    with pytest.raises(ValueError, match=key):
         TrainConfig(name="x", **settings).check()
 
 
-def test_all_orders_can_be_asked_for():
-    assert get_args(OrderName) == (*ORDERS, MASKED)
-    assert get_args(Curriculum) == ("", *ORDERS, "few_hidden")
+def test_configurations_that_were_recorded_before_are_today_s():
+    before = {"trunk": "gpt", "trunk_args": {}, "curriculum_share": 0.5, "curriculum_steps": 0}
+    plain = before | {"order": "left_to_right", "curriculum": "", "sinusoidal": False, "curriculum_end": None}
+    assert translate(plain) == {"trunk": "gpt", "trunk_args": {}}
+    sigma = plain | {"order": "random", "curriculum": "left_to_right", "curriculum_end": 9}
+    want = of_order("random", curriculum="left_to_right")
+    assert completed(TrainConfig, sigma).items() >= want.items() and translate(sigma) == want
+    few = plain | {"order": "masked", "curriculum": "few_hidden", "curriculum_share": 0.3}
+    assert translate(few) == of_order(MASKED, curriculum="few_hidden", curriculum_share=0.3)
 
 
 # ---- the trunk ---------------------------------------------------------------------------------------------
@@ -192,7 +195,7 @@ def test_a_token_sees_what_is_before_it_in_the_path():
     model = model_of()
     tokens = text(2 * T).reshape(2, T)
     path = Order("random", seed=2).paths(0, np.arange(2), T)
-    inputs, positions, _ = map(torch.from_numpy, arranged(tokens, path, V))
+    inputs, positions, _ = along(tokens, path, V)[:3]
     before = model.trunk(inputs, positions)
     for n in range(1, T):
         changed = inputs.clone()
@@ -207,10 +210,10 @@ def test_a_token_sees_what_is_before_it_in_the_path():
 @pytest.mark.parametrize("parts", [[7], [1] * 7, [3, 1, 1, 2]], ids=str)
 def test_left_to_right_is_the_identity_path(parts, sinusoidal):
     """Whole, and token by token with a cache: the start token is not the caller's care."""
-    model = model_of(sinusoidal=sinusoidal)
+    model = model_of(args={"sinusoidal": sinusoidal})
     tokens = text(2 * T).reshape(2, T)
     path = np.tile(np.arange(T), (2, 1))
-    inputs, positions, _ = map(torch.from_numpy, arranged(tokens, path, V))
+    inputs, positions, _ = along(tokens, path, V)[:3]
     want = model.trunk(inputs, positions)[:, 1:]
     x = torch.from_numpy(tokens[:, :-1])
     cache = Cache(model.trunk, 2, torch.float64)
@@ -255,11 +258,9 @@ def test_masks_say_who_sees_whom():
 @pytest.mark.parametrize("order", ["any", "masked"])
 @pytest.mark.parametrize("vocab", [63, 64])
 def test_the_start_token_has_a_row_and_no_probability(order, vocab):
-    config = GPTConfig(vocab, T, 1, 2, 16, order=order)
-    trunk = GPT(config)
-    assert len(trunk.wte.weight) == config.padded_vocab == (64 if vocab == 63 else 128)
+    trunk = {"any": AnyOrder, "masked": Masked}[order](GPTConfig(vocab, T, 1, 2, 16))
+    assert len(trunk.wte.weight) == trunk.config.padded_vocab == (64 if vocab == 63 else 128)
     assert trunk.wte.weight[vocab].abs().sum() > 0 and trunk.wte.weight[vocab + 1 :].abs().sum() == 0
-    assert sum(p.numel() for p in trunk.parameters()) == config.parameters
     model = LanguageModel(trunk, make_head("softmax", vocab, trunk.embedding))
     start = torch.full((1, 1), vocab)
     positions = torch.tensor([[[T, 3]]]) if order == "any" else None
@@ -267,9 +268,7 @@ def test_the_start_token_has_a_row_and_no_probability(order, vocab):
 
 
 def test_a_sinusoidal_encoding_is_not_learned():
-    learned, fixed = (GPTConfig(V, T, 1, 2, 16, order="any", sinusoidal=s) for s in (False, True))
-    assert learned.parameters - fixed.parameters == sum(p.numel() for p in GPT(learned).wpe.parameters())
-    trunk = GPT(fixed)
+    trunk = AnyOrder(GPTConfig(V, T, 1, 2, 16), sinusoidal=True)
     assert not list(trunk.wpe.parameters()) and trunk.wpe.table.shape == (T + 1, 8)
     assert trunk.wpe.table.square().mean().sqrt().item() == pytest.approx(0.02)
 
@@ -294,11 +293,10 @@ class TrueToken:
 
 @pytest.mark.parametrize("name", ["random", "fractal"])
 def test_a_batch_is_whole_windows_along_their_paths(tokens, name):
-    order = Order(name, seed=7)
-    source = TextSource(Windows(tokens, T), TrueToken(), 4, seed=1, order=order)
+    source = TextSource(Windows(tokens, T), TrueToken(), 4, seed=1, arrange=model_of(name).trunk.arrange)
     usual = TextSource(Windows(tokens, T), TrueToken(), 4, seed=1).batch(2, 0).tokens
     batch = source.batch(2, 0)
-    path = order.paths(2, np.arange(4), T)
+    path = Order(name, seed=1).paths(2, np.arange(4), T)
     assert batch.tokens[:, 0].tolist() == [V] * 4 and batch.positions[:, 0, 0].tolist() == [T] * 4
     assert np.array_equal(batch.positions[:, :, 1], path)
     y = batch.targets.token.view(4, T)
@@ -308,9 +306,11 @@ def test_a_batch_is_whole_windows_along_their_paths(tokens, name):
 
 @pytest.mark.parametrize("name", ["random", MASKED])
 def test_batches_do_not_depend_on_how_they_are_divided(tokens, name):
+    arrange = model_of(name).trunk.arrange
+
     def parts(micro, world):
         made = [
-            TextSource(Windows(tokens, T), TrueToken(), 8, 1, micro, rank, world, Order(name, seed=3))
+            TextSource(Windows(tokens, T), TrueToken(), 8, 1, micro, rank, world, arrange)
             for rank in range(world)
         ]
         return [[s.batch(5, part) for part in range(s.parts)] for s in made]
@@ -322,7 +322,7 @@ def test_batches_do_not_depend_on_how_they_are_divided(tokens, name):
 
 
 def test_a_masked_batch(tokens):
-    source = TextSource(Windows(tokens, T), TrueToken(), 4, seed=1, order=Order(MASKED))
+    source = TextSource(Windows(tokens, T), TrueToken(), 4, 1, arrange=model_of(MASKED).trunk.arrange)
     batch = source.batch(0, 0)
     hidden = batch.tokens.flatten() == V
     assert torch.equal(batch.targets.rows, hidden.nonzero()[:, 0])
@@ -334,8 +334,8 @@ def test_a_masked_batch(tokens):
 @pytest.mark.parametrize("name", HEADS)
 def test_any_head_trains_in_any_order(tokens, name, order):
     """Finite, with a gradient, also for the embedding of the start or the mask token."""
-    model = model_of("any" if order == "random" else order, head=name).float().train()
-    source = TextSource(Windows(tokens, T), TrueToken(name), 4, 1, order=Order(order))
+    model = model_of(order, head=name).float().train()
+    source = TextSource(Windows(tokens, T), TrueToken(name), 4, 1, arrange=model.trunk.arrange)
     b = source.batch(0, 0)
     loss, count = model(b.tokens, b.targets, b.positions)
     loss.backward()
@@ -369,13 +369,11 @@ def test_weights_multiply_the_losses(name):
 def test_a_score_along_an_order_is_that_of_one_token_at_a_time(name, count):
     """Each token once, given the start token and what is before it on its window's path."""
     model, ids = model_of(), text(count)
-    got = score(model, ids, order=name, batch=2)
+    got = score(model, ids, plan=plan(model.trunk.config, ids, name), batch=2)
     total, seen, length = 0.0, set(), min(T, count)
     for number, start in enumerate([*range(0, count - length, length), count - length]):
         path = Order(name).paths(0, np.array([number]), length)
-        inputs, positions, targets = map(
-            torch.from_numpy, arranged(ids[None, start : start + length], path, V, T)
-        )
+        inputs, positions, targets, _, _ = along(ids[None, start : start + length], path, V, T)
         for n in range(length):
             place = start + path[0, n]
             if place not in seen:
@@ -390,9 +388,9 @@ def test_left_to_right_each_token_is_given_one_at_least():
     model, ids = model_of(), text(3 * T)
     got = score(model, ids)
     assert got.tokens == len(ids) - 1
-    whole = score(model, ids[:T], order="left_to_right")  # from the start token on
+    whole = score(model, ids[:T], plan=model.trunk.plans(ids[:T])["left_to_right"])  # from the start token on
     x = torch.from_numpy(ids[None, :T])
-    inputs, positions, _ = map(torch.from_numpy, arranged(ids[None, :T], np.arange(T)[None], V))
+    inputs, positions = along(ids[None, :T], np.arange(T)[None], V)[:2]
     first = log_p(model, inputs, positions)[0, 0, x[0, 0]].item()
     assert score(model, ids[:T]).nll == pytest.approx(whole.nll + first, rel=1e-6)
 
@@ -411,14 +409,10 @@ def test_the_bound_of_masked_diffusion():
             share = 1 / length / math.comb(length, k)
             want -= share * length / k * sum(lp[i, ids[i]].item() for i in hidden)
     windows = 6000
-    got = score(model, np.tile(ids, windows), order=MASKED, batch=1000)
+    tiled = np.tile(ids, windows)
+    got = score(model, tiled, plan=model.trunk.plans(tiled)[MASKED], batch=1000)
     assert got.tokens == windows * length
     assert got.nll / windows == pytest.approx(want, rel=0.01)
-
-
-def test_masked_diffusion_has_no_left_to_right_score():
-    with pytest.raises(ValueError, match="reads no text from left to right"):
-        score(model_of("masked"), text(30))
 
 
 # ---- training ----------------------------------------------------------------------------------------------
@@ -427,12 +421,11 @@ def test_masked_diffusion_has_no_left_to_right_score():
 @pytest.mark.parametrize(
     "more",
     [
-        {"order": "random", "curriculum": "left_to_right"},
-        {"order": "fractal", "sinusoidal": True},
-        {"order": "masked"},
-        {"order": "masked", "curriculum": "few_hidden", "curriculum_share": 0.3},
+        of_order("random", curriculum="left_to_right"),
+        of_order("fractal", sinusoidal=True),
+        of_order(MASKED, curriculum="few_hidden", curriculum_share=0.3),
     ],
-    ids=lambda m: m["order"],
+    ids=lambda m: m["trunk"],
 )
 def test_a_resumed_run_of_any_order_is_the_unbroken_run(run, tiny, tmp_path, equal_state, more):
     c = tiny(lr_decay_steps=6, **more)
@@ -443,16 +436,15 @@ def test_a_resumed_run_of_any_order_is_the_unbroken_run(run, tiny, tmp_path, equ
     assert run(c) == 0
     assert equal_state(weights(c.out_dir), weights(whole.out_dir))
     keys = {"val_ppl_left_to_right", "val_ppl_random"}
-    assert keys & log(c.out_dir)[-1].keys() == (set() if more["order"] == "masked" else keys)
+    assert keys & log(c.out_dir)[-1].keys() == (set() if more["trunk"] == MASKED else keys)
 
 
-def test_weights_of_another_order_are_refused(trainer, tiny, trained):
+def test_weights_of_another_order_are_refused(trainer, run, tiny, trained, tmp_path):
     with pytest.raises(ValueError, match="init_from"):
-        trainer(tiny(order="random", init_from=str(trained)))
-
-
-def test_a_teacher_of_another_order_is_refused(trainer, run, tiny, tmp_path):
-    c = tiny(order="random", out_dir=str(tmp_path / "teacher"))
+        trainer(tiny(init_from=str(trained), **of_order("random")))
+    c = tiny(out_dir=str(tmp_path / "learned"), **of_order("random"))
     assert run(c) == 0
-    with pytest.raises(ValueError, match="reads in another order .any. than left to right"):
+    with pytest.raises(ValueError, match="wpe"):  # sines and cosines have no weights
+        trainer(tiny(init_from=c.out_dir, **of_order("random", sinusoidal=True)))
+    with pytest.raises(ValueError, match="teacher"):  # it reads one token less than a block
         trainer(tiny(labels="hard", head="sigmoid", teacher=c.out_dir))

@@ -1,3 +1,4 @@
 # The middle first, then the middles of the halves, and so on.
 head = "softmax"
-order = "fractal"
+trunk = "any_order"
+trunk_args = {"order": "fractal"}

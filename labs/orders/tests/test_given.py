@@ -16,22 +16,21 @@ import table
 import train
 from data.batches import TextSource, Windows
 from data.corpus import Contents, prepare_splits
-from data.orders import ORDERS, Order, masked
 from data.prepared import corpus_of
-from data.sequences import Sequences, lines
 from data.splits import Split
 from data.tokens import open_tokens
-from evaluation.any_order import FREE
-from evaluation.orders import middle_bits
-from evaluation.samplers import continued
 from evaluation.scoring import score
-from evaluation.windows import questions, templates
 from heads import HEADS
+from labs.orders.asking import middle_bits
+from labs.orders.samplers import continued
+from labs.orders.tests.test_measure import asker
+from labs.orders.tests.test_trunk import log_p, model_of
+from labs.orders.trunk import ORDERS, Order
+from labs.sequences.exact import Sequences, lines
+from labs.sequences.questions import FREE, questions, templates
 from labs.synthetic.tasks import TASKS
 from runtime.errors import UserError
 from tests.fixtures import TINY, train_in_process
-from tests.test_orders import log_p, model_of
-from tests.test_orders_measure import asker
 
 TASK = TASKS["walk"](12)
 
@@ -92,13 +91,6 @@ def test_what_is_given_comes_first(name):
     assert (paths[:, 5:] == 5 + order.paths(3, np.arange(4), 7)).all()
 
 
-def test_what_is_given_is_not_hidden():
-    rngs = [np.random.default_rng(i) for i in range(200)]
-    read, targets = masked(np.ones((200, 9), int), 7, 1 + np.arange(200) % 5, rngs, 4)
-    assert (read[:, :4] == 1).all() and (targets[:, :4] == -1).all()
-    assert set((targets >= 0).sum(1)) == {1, 2, 3, 4, 5}
-
-
 class TrueTokens:
     online = False
 
@@ -109,7 +101,8 @@ class TrueTokens:
 @pytest.mark.parametrize("name", [*ORDERS, "masked"])
 def test_what_is_given_has_no_loss(folder, name):
     windows = Windows(open_tokens(folder / "train.bin"), 12)
-    source = TextSource(windows, TrueTokens(), 4, seed=1, order=Order(name, seed=1))
+    arrange = model_of(name, length=12, vocab=len(TASK.words)).trunk.arrange
+    source = TextSource(windows, TrueTokens(), 4, seed=1, arrange=arrange)
     assert source.positions_with_loss(0) == 4 * 7
     batch = source.batch(0, 0)
     rows = batch.targets.rows.view(-1).numpy()
@@ -137,7 +130,7 @@ def test_a_teacher_sees_what_is_given(folder):
             return super().targets(indices, x, y)
 
     windows = Windows(open_tokens(folder / "train.bin"), 12)
-    batch = TextSource(windows, Labels(), 4, seed=1, order=Order("left_to_right", seed=1)).batch(0, 0)
+    batch = TextSource(windows, Labels(), 4, seed=1).batch(0, 0)
     assert (seen[0] >= 0).all() and len(batch.targets.ids) == 4 * 7
 
 
@@ -150,7 +143,7 @@ def text(sequences: int) -> np.ndarray:
 @pytest.mark.parametrize("trunk, order", [("left_to_right", ""), ("any", ""), ("any", "random")])
 def test_what_is_given_is_not_scored(trunk, order):
     model, ids = model_of(trunk, length=7, vocab=5), text(5)
-    found = score(model, ids, order=order, given=3)
+    found = score(model, ids, plan=model.trunk.plans(ids, 3).get(order), given=3)
     assert found.tokens == 5 * 4
     want = 0.0
     for n, row in enumerate(torch.from_numpy(ids[:35]).view(5, 7)):
@@ -174,7 +167,7 @@ def test_the_bound_does_not_hide_what_is_given():
     rows = torch.from_numpy(ids[:12]).view(3, 4)
     hidden = torch.cat((rows[:, :3], torch.full((3, 1), 5)), 1)
     want = -log_p(model, hidden)[:, 3].gather(1, rows[:, 3:]).sum().item()
-    found = score(model, ids, order="masked", given=3)
+    found = score(model, ids, plan=model.trunk.plans(ids, 3)["masked"])
     assert (found.nll, found.tokens) == (pytest.approx(want, rel=1e-5), 3)
 
 

@@ -7,15 +7,17 @@ Source: Pannatier, Courdier, Fleuret 2024, arXiv 2404.09562 (sigma-GPT).
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from evaluation.sampling import draw
-from evaluation.windows import FREE
 from heads import Weights
-from model import GPT, Cache, LanguageModel
+from labs.orders.trunk import AnyOrder, Masked
+from labs.sequences.questions import FREE
+from model import Cache, LanguageModel
 from runtime.checkpoint import Degenerate
 from runtime.device import autocast, get_dtype, to_float64
 from runtime.errors import UserError
@@ -32,25 +34,28 @@ def reader_of(
     model: LanguageModel, text: Tensor, draws: list[Weights], cut: Cut = as_scored, dtype: str = "float32"
 ) -> "Reader | MaskedReader":
     """A model's conditionals. UserError if it reads from left to right alone."""
-    check_fills(model)
-    kind = Reader if model.trunk.config.order == "any" else MaskedReader
+    if not isinstance(model.trunk, AnyOrder | Masked):
+        raise UserError("this model reads from left to right alone: give a run of config/sigma_gpt.py, say")
+    kind = Reader if isinstance(model.trunk, AnyOrder) else MaskedReader
     return kind(model, text, draws, cut, dtype)
 
 
-def check_fills(model: LanguageModel) -> None:
-    """UserError if a model cannot fill in a gap."""
-    if model.trunk.config.order == "left_to_right":
-        raise UserError(
-            "this model reads from left to right, it cannot see what stands after a gap: give a checkpoint "
-            "that was trained with --order=random (config/sigma_gpt.py) or --order=masked"
-        )
+class Conditionals:
+    """A model, how it is asked, and what is known of a batch of texts so far."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        text: Tensor,
+        draws: list[Weights],
+        cut: Cut = as_scored,
+        dtype: str = "float32",
+    ):
+        self.model, self.draws, self.cut, self.dtype = model, draws, cut, dtype
+        self.text, self.block_size, self.passes = text.cpu().clone(), model.trunk.config.block_size, 0
 
 
-# -----------------------------------------------------------------------------
-# A model's
-
-
-class Reader:
+class Reader(Conditionals):
     """What a model of any order says of the free places of texts, given the known ones; with a cache: each
     token is read once, when it is accepted.
 
@@ -67,26 +72,17 @@ class Reader:
     model's device.
     """
 
-    def __init__(
-        self,
-        model: LanguageModel,
-        text: Tensor,
-        draws: list[Weights],
-        cut: Cut = as_scored,
-        dtype: str = "float32",
-    ):
-        assert isinstance(model.trunk, GPT)
-        self.model, self.trunk, self.draws, self.cut, self.dtype = model, model.trunk, draws, cut, dtype
-        self.block_size = self.trunk.config.block_size
-        text = text.cpu()
-        B, T = text.shape
-        self.text, self.passes = torch.full_like(text, FREE), 0
+    def __init__(self, *asked: Any, **how: Any):
+        super().__init__(*asked, **how)
+        assert isinstance(self.model.trunk, AnyOrder)
+        self.trunk, text, (B, T) = self.model.trunk, self.text, self.text.shape
+        self.text = torch.full_like(text, FREE)
         # place and token of what was read last. The model reads it anew with each place that it is to predict
         self.place = torch.full((B,), self.block_size)
         self.last = torch.full((B,), self.trunk.config.vocab_size)
         self.read = torch.zeros(B, dtype=torch.long)  # slots of the cache that are filled
         wte = self.trunk.wte.weight
-        kept = get_dtype(dtype) if wte.dtype == torch.float32 else wte.dtype  # float64 in the tests
+        kept = get_dtype(self.dtype) if wte.dtype == torch.float32 else wte.dtype  # float64 in the tests
         self.device, self.cache = wte.device, Cache(self.trunk, B, kept, 2 * T)
         known = (text != FREE).sum(1)
         if known.any():
@@ -221,20 +217,9 @@ def _sound(log_p: Tensor) -> Tensor:
     return log_p
 
 
-class MaskedReader:
+class MaskedReader(Conditionals):
     """The same of masked diffusion: each pass reads the whole text, and gives `each`; `along` for one place
     only."""
-
-    def __init__(
-        self,
-        model: LanguageModel,
-        text: Tensor,
-        draws: list[Weights],
-        cut: Cut = as_scored,
-        dtype: str = "float32",
-    ):
-        self.model, self.draws, self.cut, self.dtype = model, draws, cut, dtype
-        self.text, self.block_size, self.passes = text.cpu().clone(), model.trunk.config.block_size, 0
 
     @torch.no_grad()
     def each(self, places: Tensor) -> "Hidden":

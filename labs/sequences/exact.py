@@ -9,8 +9,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
 
 import numpy as np
+
+from data.corpus import Config, Contents
+from data.generated import GeneratedCorpus, Settings, drawn_splits
 
 UNKNOWN = -1
 DRAWN = 1024  # sequences at a time
@@ -194,3 +199,36 @@ class Sequences:
 def mean(values: np.ndarray) -> float:
     """nan of none."""
     return float(values.mean()) if len(values) else float("nan")
+
+
+class SequenceCorpus(GeneratedCorpus[Config, Settings]):
+    """Sequences of a task whose distributions are known, back to back, with nothing between them.
+
+    Windows of block_size = T are whole sequences. One token more stands at the end, as the last window needs
+    it: it begins a sequence that is not there.
+    """
+
+    measure = "orders"  # sequences that stand apart from each other are no text
+    exact: ClassVar[type[Sequences]] = Sequences  # the truth of a task
+
+    @abstractmethod
+    def task(self, source: str) -> SequenceTask:
+        """The task with its exact distributions. `source` is the user's, or the record's."""
+
+    def truth(self, source: str, length: int) -> Sequences | None:
+        task = self.task(source)
+        return self.exact(task, self.given(source)) if task.T == length else None
+
+    def record(self, source: str) -> str:
+        """`source` with all of its settings."""
+        names, settings = self.read_source(source)
+        return " ".join([*names, str(settings)])
+
+    def lasting_source(self, c: Config) -> str | None:
+        return self.record(vars(c)["source"])
+
+    def contents(self, c: Config) -> Contents:
+        source = vars(c)["source"]
+        task, settings = self.task(source), self.read_source(source)[1]
+        splits = drawn_splits(partial(lines, task), settings, length=task.T, given=self.given(source))
+        return Contents(self.record(source), splits, task.words)

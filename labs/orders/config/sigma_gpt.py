@@ -1,5 +1,4 @@
 # sigma-GPT: any order, from half of the sequences left to right to all of them in random order.
 head = "softmax"
-order = "random"
-curriculum = "left_to_right"
-curriculum_share = 0.5
+trunk = "any_order"
+trunk_args = {"order": "random", "curriculum": "left_to_right"}

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.orders import MASKED, arranged
-from evaluation.any_order import FREE, reader_of
-from evaluation.scoring import Read, hide, scored
-from evaluation.windows import Questions
+from evaluation.scoring import scored
 from heads import Weights
-from model import GPTConfig, LanguageModel
+from labs.orders.readers import reader_of
+from labs.orders.trunk import MASKED, along, hide
+from labs.sequences.questions import FREE, Questions
+from model import GPTConfig, LanguageModel, Read
 from runtime.device import autocast, to_float64
 from runtime.errors import UserError
 from runtime.progress import Progress
@@ -31,12 +31,17 @@ class Asker(NamedTuple):
     draws: list[Weights]
     device: torch.device | str
     dtype: str
-    fills: str = "random"  # the order in which a model of any order fills in, see filling.filled_in
     given: int = 0  # places at the start that no order has
 
     @property
     def order(self) -> str:
-        return self.model.trunk.config.order
+        """left_to_right, any or masked"""
+        return str(getattr(self.model.trunk, "kind", "left_to_right"))
+
+    @property
+    def fills(self) -> str:
+        """The order in which it fills in gaps."""
+        return str(getattr(self.model.trunk, "fills", "left_to_right"))
 
 
 def spread(ids: np.ndarray, count: int, length: int) -> np.ndarray:
@@ -95,10 +100,8 @@ def _gap_last(tokens: np.ndarray, first: int, gap: int, size: GPTConfig) -> Read
     places = np.arange(tokens.shape[1])
     inside = (first <= places) & (places < first + gap)
     path = np.tile(np.concatenate((places[~inside], places[inside])), (len(tokens), 1))
-    read, positions, targets = map(torch.from_numpy, arranged(tokens, path, size.vocab_size, size.block_size))
-    counted = torch.zeros(targets.shape, dtype=torch.bool)
-    counted[:, -gap:] = True
-    return Read(read, positions, targets, counted)
+    r = along(tokens, path, size.vocab_size, size.block_size)
+    return r._replace(scored=torch.from_numpy(np.arange(len(places)) >= len(places) - gap).expand(path.shape))
 
 
 def _hidden(tokens: np.ndarray, numbers: np.ndarray, first: int, gap: int, side: str, mask: int) -> Read:

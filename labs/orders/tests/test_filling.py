@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from evaluation.any_order import FREE, MaskedReader, Reader, reader_of
 from evaluation.decoding import Decoding
-from evaluation.filling import burst, diffusion, one_by_one, shuffled, speculative, surest_first
 from evaluation.truncation import truncate
-from tests.test_orders import V, log_p, model_of
+from labs.orders.filling import burst, diffusion, one_by_one, shuffled, speculative, surest_first
+from labs.orders.readers import MaskedReader, Reader, reader_of
+from labs.orders.tests.test_trunk import V, log_p, model_of
+from labs.sequences.questions import FREE
 
 T = 8
 G = torch.Generator

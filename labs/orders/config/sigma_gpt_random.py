@@ -1,3 +1,4 @@
 # sigma-GPT without a curriculum: each sequence in a random order.
 head = "softmax"
-order = "random"
+trunk = "any_order"
+trunk_args = {"order": "random"}

@@ -1,0 +1,1 @@
+"""The trunk of today's small models."""

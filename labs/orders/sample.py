@@ -1,0 +1,114 @@
+"""Fills in gaps with a run of any order, or of masked diffusion.
+
+    python labs/orders/sample.py out/sigma_gpt --infill "The river <5> through the <3> of the city"
+    python labs/orders/sample.py out/sigma_gpt --prompt "The river" --length 20 --order speculative
+    python labs/orders/sample.py out/sigma_gpt --infill "The river <5>" --density     what may stand there
+
+<5> is a gap of five tokens. One token a pass, as the run was trained or in --order; or many at a time:
+`speculative` has the distribution of one a pass, `burst`, the rule of the sigma-GPT paper, has not. A masked
+diffusion model fills in many at a time with --steps, which is not exact.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from evaluation.decoding import Decoding, drawn_by
+from runtime.door import Program
+from runtime.errors import UserError
+from runtime.values import Dtype, Natural, Positive, Seed, Text
+
+
+@dataclass(frozen=True)
+class FillConfig(Decoding):
+    # fmt: off
+    checkpoint: str                 # the out folder of a training run, or one checkpoint in it
+    infill: Text = ""               # a text with gaps: "The river <5> of the city"
+    prompt: Text = "\n"             # without --infill: a text to continue
+    length: Positive = 20           # new tokens after the prompt
+    num_samples: Positive = 1
+    order: Literal["", "random", "left_to_right", "fractal", "confidence", "speculative", "burst"] = ""
+    #                                 confidence: the surest place first; empty: as the run was trained
+    steps: Natural = 0              # rounds of masked diffusion; 0: a token a pass
+    density: bool = False           # of all gaps at once, instead of text
+    top: Positive = 5               # candidates of a place that --density shows
+    seed: Seed = 1337               # of the text; with the run's own, of Bayesian weights
+    samples: Positive = 8           # weight draws of a Bayesian projection, kept for the whole run
+    # machine
+    which: Literal["best", "last"] = "best"  # checkpoint of the run
+    device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
+    dtype: Dtype = "auto"           # of matrix products: float32, bfloat16, float16, or auto
+    # fmt: on
+
+
+program = Program(__name__, __doc__, FillConfig)
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from data.prepared import tokenizer_of
+from evaluation.sampling import weight_draws
+from evaluation.truncation import truncate
+from labs.orders import gaps
+from labs.orders.asking import Asker
+from labs.orders.filling import Filled, burst, diffusion, in_order, speculative, surest_first
+from labs.orders.readers import reader_of
+from labs.sequences.questions import FREE
+from runtime.checkpoint import Degenerate, load_model
+from runtime.configurator import cli
+from runtime.device import float64_device, get_device, get_dtype, settle_dtype
+from runtime.files import for_screen
+
+
+def filler(c: FillConfig, kind: str, fills: str) -> Callable[..., Filled]:
+    """The sampler that is asked for, for a trunk that is `any` or `masked` and `fills` in this order."""
+    if kind == "masked" and c.order in ("burst", "speculative"):
+        raise UserError(f"order = {c.order!r} is for a model of any order; of masked diffusion give --steps")
+    if c.steps and (kind != "masked" or c.order):
+        raise UserError(f"steps = {c.steps}: of masked diffusion, without --order")
+    if c.steps:
+        return partial(diffusion, steps=c.steps)
+    many: dict[str, Callable[..., Filled]] = {
+        "confidence": surest_first,
+        "burst": burst,
+        "speculative": partial(speculative, order=fills),
+    }
+    return many.get(c.order, partial(in_order, order=c.order or fills))
+
+
+@program
+def main(c: FillConfig) -> int:
+    device = get_device(c.device)
+    dtype = settle_dtype(c.dtype, device)
+    model, ckpt = load_model(c.checkpoint, c.which, device, get_dtype(dtype.name))
+    tokenizer, size = tokenizer_of(ckpt), model.trunk.config.block_size
+    ids = gaps.with_gaps(c.infill or f"{c.prompt}<{c.length}>", tokenizer, size)
+    text = torch.tensor([ids] * c.num_samples)
+    draws = weight_draws(model, ckpt.config, c.samples, c.seed, dtype.name)
+    reader = reader_of(model, text, draws, partial(truncate, c=c), dtype.name)
+    asker = Asker(model, draws, device, dtype.name)
+    fill = filler(c, asker.order, asker.fills)
+    print(f"{ckpt.path}: {drawn_by(c)}, seed {c.seed}; {dtype.name}: {dtype.reason}", file=sys.stderr)
+    generator, began = torch.Generator(float64_device(device)).manual_seed(c.seed), time.perf_counter()
+    try:
+        if c.density:
+            print(gaps.density_table(reader, tokenizer, c.top))
+        else:
+            for b, row in enumerate(fill(reader, generator=generator).text.tolist()):
+                print(f"--- sample {b + 1}\n" * (c.num_samples > 1) + for_screen(tokenizer.decode(row)))
+    except Degenerate as e:
+        raise Degenerate(e.reason, ckpt.path) from None
+    passes, free, seconds = reader.passes, ids.count(FREE), time.perf_counter() - began
+    print(f"{passes} model evaluations for {free} tokens of each text, {seconds:.2f} s", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    cli(main)()

@@ -1,0 +1,1 @@
+"""Sequences whose exact distributions are known, given any of their tokens: what several labs are made of."""
