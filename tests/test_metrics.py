@@ -148,8 +148,6 @@ def test_positions_without_alternatives_have_no_part_in_the_spread():
     "args",
     [
         ([0.5, 0.5], [0.5, 0.5], [0]),  # no rows
-        ([[0.5, 0.5]], [[0.5, 0.25, 0.25]], [0]),
-        ([[0.5, 0.5]], [[0.5, 0.5]], [0, 1]),
         ([[0.5, 0.5]], [[0.5, 0.4]], [0]),
         ([[0.5, 0.5]], [[1.0, 0.0]], [1]),  # the truth forbids it
     ],
