@@ -323,5 +323,5 @@ def test_what_never_reads_from_the_left_is_no_scorer(trained, monkeypatch):
 
 
 def test_the_papers_protocol_has_no_scorer(trained, folder):
-    with pytest.raises(UserError, match="leave --scorer out"):
+    with pytest.raises(UserError, match="scorer"):
         main([str(trained), "--protocol=paper", "--device=cpu", f"--scorer={folder}"])
