@@ -98,9 +98,8 @@ def test_committed_rows_are_those_of_their_table():
     rows = {row["name"]: row for row in Store(RESULTS / "heads.jsonl").rows("text") if "training" in row}
     for flags, says in ((c.flags, ""), (f"{c.flags} --optimizer=adamw", "optimizer ('muon', not 'adamw')")):
         runs = [run for run in runs_of(replace(c, flags=flags)) if run.out.name in rows]
-        assert len(runs) > 20 and {run.differs(rows[run.out.name]["training"], rows) for run in runs} == {
-            says
-        }
+        assert len(runs) > 20
+        assert {run.differs(rows[run.out.name]["training"], rows) for run in runs} == {says}
 
 
 def test_what_is_not_recorded_has_its_default(trained):
