@@ -131,12 +131,14 @@ class Recovery:
     def add(self, log_m: ArrayLike, p: ArrayLike, token: ArrayLike) -> None:
         """Adds N positions: log m (N, V), p (N, V) and the observed token (N,).
 
-        ValueError for rows of p that do not sum to 1, and for a token that p forbids.
+        ValueError for other shapes, for rows of p that do not sum to 1, and for a token that p forbids.
         """
         log_m, p, token = np.asarray(log_m), np.asarray(p, np.float64), np.asarray(token)
-        at, valid = np.arange(len(p)), p > 0
-        if (np.abs(p.sum(1) - 1) > ROUNDING).any() or not valid[at, token].all():
-            raise ValueError("p is not the truth of these tokens: it does not sum to 1, or forbids one")
+        at, valid, fit = np.arange(len(p)), p > 0, log_m.shape == p.shape and token.shape == p.shape[:1]
+        if not fit or (np.abs(p.sum(1) - 1) > ROUNDING).any() or not valid[at, token].all():
+            raise ValueError(
+                "p is not the truth of these tokens: other shapes, no sum of 1, or one forbidden"
+            )
         # what follows works on the valid tokens, which are few: one after the other, row by row
         starts = np.cumsum(valid.sum(1)) - valid.sum(1)
 
