@@ -46,8 +46,8 @@ PROGRAMS = {
     for path in HERE.glob("labs/*/*.py")
     if "__main__" in path.read_text(encoding="utf-8")
 }
-if "labs/known_language/score" in PROGRAMS:
-    PROGRAMS["truth score"] = PROGRAMS["labs/known_language/score"]
+SHORT = {"truth score": "labs/known_language/score", "export": "labs/transformers/export"}
+PROGRAMS |= {name: PROGRAMS[program] for name, program in SHORT.items() if program in PROGRAMS}
 
 
 def described(known: dict[str, Path]) -> str:

@@ -52,8 +52,8 @@ class EvaluationConfig(TextsConfig):
     loops: Positive = 1             # groups that the texts are measured in; their mean is reported
     stride: Natural = 0             # of the scoring windows; 0: min(512, block_size)
     # what the texts are judged by
-    scorer: str = ""                # a run, or a folder of transformers: generative perplexity and,
-    #                                 where the package mauve-text is installed, MAUVE by its hidden states
+    scorer: str = ""                # a run, or a folder of transformers (labs/scorers): generative perplexity
+    #                                 and, where the package mauve-text is installed, MAUVE
     # the table
     out: str = ""                   # writes OUT.jsonl, its views OUT.md and OUT.csv, and OUT.samples/
     #                                 rows of unchanged checkpoints in it are kept

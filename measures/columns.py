@@ -89,22 +89,6 @@ HONEST = (
         "0 without a teacher",
     ),
 )
-SCORED = (  # see scorer.py
-    Column(
-        "gen_ppl",
-        "Gen. PPL",
-        ".1f",
-        "human",
-        "exp(the scorer's NLL / tokens of the scorer) of the texts given their prompts",
-    ),
-    Column(
-        "mauve",
-        "MAUVE",
-        ".3f",
-        "human",
-        "of the texts and as many human ones of the other held-out split, by hidden states of the scorer",
-    ),
-)
 TRUTH = (  # see metrics.Recovery
     Column(
         "ppl_floor",
@@ -175,9 +159,6 @@ PAPER = (
     Column("published_self_bleu", "publ. Self-BLEU", ".2f", "", "as published"),
     Column("published_distinct_4", "publ. Distinct-4", ".4f", "", "as published"),
 )
-
-
-ALL = HONEST + SCORED + TRUTH  # of the honest protocol
 
 
 def shown(columns: tuple[Column, ...], rows: Iterable[dict[str, Any]]) -> tuple[Column, ...]:

@@ -2,10 +2,11 @@
 
 import importlib
 from pathlib import Path
+from types import ModuleType
 
 from measures.measure import Measure
 from runtime.errors import UserError
-from runtime.places import CODE
+from runtime.places import CODE, labs_with
 
 CORE = {"text": ("measures.text", "TextMeasure"), "curve": ("measures.curve", "CurveMeasure")}
 
@@ -25,3 +26,11 @@ def find_measure(name: str) -> Measure:
         raise UserError(f"measure = {name!r}: use one of {', '.join([*CORE, *labs])}")
     module = ".".join(labs[name].relative_to(CODE).with_suffix("").parts)
     return importlib.import_module(module).MEASURE
+
+
+def scorers() -> ModuleType:
+    """labs/LAB/scorer.py, which judges texts by a model: digest(path), judge(path, data, settings, device)
+    and COLUMNS. UserError if no lab has one."""
+    for lab in labs_with("scorer"):
+        return importlib.import_module(f"labs.{lab}.scorer")
+    raise UserError("scorer: labs/scorers is not there")

@@ -3,36 +3,27 @@ exact truth is known the distance to it. `python eval_diversity.py` is its front
 
 import json
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluation import figures
 from evaluation.decoding import drawn_by
 from evaluation.diversity import SPACED
-from evaluation.scorer import MAUVE, Judge, open_scorer, scorer_digest
 from evaluation.settings import EvaluationConfig, PaperConfig, Settings, settings
 from evaluation.statistics import LEAST_SEEDS, holm
 from evaluation.texts import cut, decode, measured, text_metrics
 from measures.checks import check_planned, check_text
-from measures.columns import ALL, PAPER, Column, shown
+from measures.columns import HONEST, PAPER, TRUTH, Column, shown
+from measures.find import scorers
 from measures.jobs import data_of
 from measures.measure import Measure, NamedRun, Session, Subject
 from measures.search import search_errors
 from measures.store import Row
 from measures.summary import grouped, has_seeds, quality_of, ratios, summarise
 from measures.text_files import Texts, apart, fitting
-from measures.text_numbers import (
-    model_numbers,
-    open_all,
-    other_texts,
-    reference_row,
-    text_intervals,
-    validity,
-)
+from measures.text_numbers import model_numbers, open_all, reference_row, text_intervals, validity
 from measures.views import (
     Grid,
     View,
@@ -50,6 +41,7 @@ from runtime.errors import UserError
 from runtime.files import beside, check_writable
 from runtime.files import replacing as whole_file
 from runtime.names import REFERENCES, RENAMED, check_apart
+from runtime.places import labs_with
 
 if TYPE_CHECKING:  # see figures.pyplot
     from matplotlib.figure import Figure
@@ -59,6 +51,11 @@ def check_place(c: EvaluationConfig) -> None:
     """UserError or OSError if texts cannot be written where `c` has them."""
     if c.out:
         check_writable(samples_file(Path(c.out), "human"))
+
+
+def scorer_digest(c: EvaluationConfig) -> str:
+    """SHA-256 of the weights that `c` judges texts by; "" for none."""
+    return scorers().digest(c.scorer) if c.scorer else ""
 
 
 class TextSession(Session):
@@ -73,21 +70,14 @@ class TextSession(Session):
                 "meant; give one run, too"
             )
         self.c = c
-        opened = open_all(replace(c, checkpoints=runs), scorer_digest(c.scorer))
+        opened = open_all(replace(c, checkpoints=runs), scorer_digest(c))
         named, self.s, self.data, self.device = opened
         subjects: list[NamedRun | Texts] = [*named, *(fitting(file, self.s) for file in files)]
         check_apart([*REFERENCES, *(subject.name for subject in subjects)], RENAMED)
         self.subjects: Sequence[Subject] = subjects
         self.settings, self.reference_names = vars(self.s), REFERENCES
         check_place(c)
-        self.judge: Judge | None = None
-        if c.scorer:
-            scorer, others = open_scorer(c.scorer, self.device), partial(other_texts, self.data, self.s)
-            for text in (*self.data.prompt_texts, *decode(self.data.tokenizer, *self.data.prompts, self.s)):
-                scorer.encode(text)  # UserError if it cannot, before any text is drawn
-            self.judge = Judge(scorer, self.s.scorer, self.s.words, others, self.s.tokenize)
-            if self.judge.human is None:
-                print(f"MAUVE is left out: pip install {MAUVE}, and run this again", file=sys.stderr)
+        self.judge = scorers().judge(c.scorer, self.data, self.s, self.device) if c.scorer else None
 
     def whole(self, row: Row) -> bool:
         """Whether nothing of a kept row is missing: its texts, or MAUVE, where the package was not installed
@@ -161,7 +151,7 @@ class TextMeasure(Measure):
             check_text(Path(config["out_dir"]), config["dataset"])
         check_planned(wanted)
         reads = min(context(config) for config in wanted)  # a model of any order: its block less 1
-        s = settings(c, reads, scorer_digest(c.scorer), train=data_of(wanted[0], c.data) or "")
+        s = settings(c, reads, scorer_digest(c), train=data_of(wanted[0], c.data) or "")
         # the corpus' hashes may be known with the runs alone, and what "auto" is with the device; without a
         # scorer, there is none
         return {k: v for k, v in vars(s).items() if v not in ("", "auto") or k == "scorer"}
@@ -207,7 +197,8 @@ MAIN = ("kl_truth_model", "ppl_eps"), ("self_bleu",)  # of each the first that t
 
 def columns_in(rows: list[Row]) -> tuple[Column, ...]:
     """The columns that the rows have a number for."""
-    known = PAPER if rows[0]["settings"]["protocol"] == "paper" else ALL
+    scored = scorers().COLUMNS if any("scorer" in r for r in rows) and labs_with("scorer") else ()
+    known = PAPER if rows[0]["settings"]["protocol"] == "paper" else (*HONEST, *scored, *TRUTH)
     return tuple(c for c in known if any(c.key in r for r in rows))
 
 

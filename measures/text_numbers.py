@@ -24,7 +24,6 @@ from evaluation.statistics import half_sampling_interval
 from evaluation.texts import (
     Prompts,
     common_words,
-    cut,
     decode,
     held_out_prompts,
     reference_texts,
@@ -109,16 +108,6 @@ def open_all(c: TextsConfig, scorer: str = "") -> tuple[list[NamedRun], Settings
     has_validation = split.path.with_name("validation.bin").is_file()
     validation = open_split(runs, c.data, "validation") if has_validation else None
     return runs, s, Data(train, split, validation, tokenizer, prompts), device
-
-
-def other_texts(data: Data, s: Settings) -> list[str]:
-    """As many human texts to compare with, cut to the same number of words.
-
-    They are from the other held-out split, so that no document is on both sides.
-    """
-    other = open_tokens(data.split.path.with_name("validation.bin" if s.split == "test" else "test.bin"))
-    human = held_out_prompts(other.ids, s.texts, s.prompt_tokens, s.new_tokens).human
-    return [cut(data.tokenizer.decode(r), s.words, s.tokenize) for r in human.tolist()]
 
 
 # -----------------------------------------------------------------------------

@@ -139,7 +139,7 @@ def to_gpt2(model: GPT, folder: str | Path, end: int | None = None, pad: int | N
     `end`: id of the token that ends a text, at which `generate` stops; None: no token does. `pad`: of the one
     that shorter texts of a batch are filled up with.
 
-    GPT-2's head is a plain softmax tied to the embedding; export.py says which models can become one.
+    GPT-2's head is a plain softmax tied to the embedding: labs/transformers says which models can become one.
     """
     from transformers import GPT2Config, GPT2LMHeadModel
 

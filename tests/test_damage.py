@@ -17,7 +17,6 @@ import augment
 import data.text.prepare
 import data.wikitext103.prepare
 import eval_diversity
-import export
 import measures.jobs
 import report
 import sample
@@ -32,7 +31,7 @@ from tests.fixtures import TINY, handlers_kept, train_in_process
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = {
     **{"train": train.main, "augment": augment.main, "sample": sample.main, "eval": eval_diversity.main},
-    **{"table": table.main, "report": report.main, "export": export.main},
+    **{"table": table.main, "report": report.main},
     **{"text": data.text.prepare.command, "wiki": data.wikitext103.prepare.command},
 }
 SETTINGS = TINY | dict(block_size=64, batch_size=2, max_steps=3, eval_interval=1, dataset="demo")
@@ -121,7 +120,6 @@ FLAGS = {  # program and a good command of it -> flags that cannot be; each line
     ("table", CURVE): "measure=nosuch measure=order out=/",
     ("table", "--rows=[\"'baseline'\"]"): "rows=[] rows=[7] seeds=['x'] seeds=[-1] jobs=0 overlay=nosuch",
     ("report", "run --device=cpu"): "prompts=0 new_tokens=99 data=novels out=novels",
-    ("export", "run new"): "seed=-1 samples=0",
     ("text", TEXT): "tokenizer=gpt9 column=x source=nosuch out=prompts.txt",
     ("wiki", "--tokenizer=bpe270 --out=new --source=novels"): "source=nosuch lines=-1",
 }
@@ -144,7 +142,7 @@ def test_a_value_that_cannot_be_is_refused(call, program, arguments, flag):
     [
         *(("train", "config/nosuch.py", "nosuch.py"), ("train", f"{TRAIN} --resume", "new")),
         *(("sample", "", "checkpoint"), ("sample", "run novels", "novels"), ("sample", "nosuch", "nosuch")),
-        *(("eval", "words run", "words"), ("export", "run", "folder"), ("export", "run novels", "novels")),
+        *(("eval", "words run", "words"),),
         *(("table", "--measure=orders nosuch", "nosuch"), ("report", "results/nosuch", "nosuch")),
         ("sample", [*SAMPLE.split(), "--infill=<3>"], "infill"),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from eval_diversity import main
-from evaluation import scorer as scorers
+from evaluation.diversity import TEXT_METRICS
 from measures.store import Store
 from measures.text_files import apart, open_texts
 from measures.views import read_texts, samples_file
@@ -16,36 +16,8 @@ from runtime.errors import UserError
 SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--halves=2"]
 
 
-@pytest.fixture(scope="module")
-def table(trained, tmp_path_factory) -> Path:
-    """A table of a run, under itself as a scorer. Read only."""
-    out = tmp_path_factory.mktemp("tables") / "table"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scorers, "mauve_version", lambda: "")
-        assert main([str(trained), *SMALL, f"--scorer={trained}", f"--out={out}"]) == 0
-    return out
-
-
-@pytest.fixture(autouse=True)
-def no_mauve(monkeypatch):
-    """As where mauve-text is not installed."""
-    monkeypatch.setattr(scorers, "mauve_version", lambda: "")
-
-
-@pytest.fixture
-def copy(table, tmp_path) -> Path:
-    """A copy of the table, to add to."""
-    shutil.copytree(table.parent, tmp_path / "copy")
-    return tmp_path / "copy" / table.name
-
-
 def rows(out: Path) -> dict[str, dict]:
     return {r["name"]: r for r in Store(out.with_name(out.name + ".jsonl")).rows("text")}
-
-
-def written(table: Path) -> list[str]:
-    """The texts of the run."""
-    return read_texts(samples_file(table, "baseline"))
 
 
 # ---- files -------------------------------------------------------------------------------------------------
@@ -85,6 +57,28 @@ def test_a_folder_of_that_name_is_a_run(trained, tmp_path):
 
 
 # ---- in a table --------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_measured_as_the_texts_of_a_model(trained, tmp_path, capsys):
+    """A model's texts in a file have its numbers, and no perplexity. It is kept while it is the same."""
+    out, path = tmp_path / "table", tmp_path / "theirs.jsonl"
+    flags = [*SMALL, f"--out={out}"]
+    assert main([str(trained), *flags]) == 0
+    written = read_texts(samples_file(out, "baseline"))
+    path.write_text(
+        "".join(json.dumps(text) + "\n" for text in [*written, "one more, which is not measured"])
+    )
+    assert main([str(trained), str(path), *flags]) == 0
+    own, theirs = rows(out)["baseline"], rows(out)["theirs"]
+    assert all(own[key] == theirs[key] for key in (*TEXT_METRICS, "short_texts"))
+    assert "ppl_tok" not in theirs and theirs["file"] == path.name
+    assert samples_file(out, "theirs").read_text().count("\n") == 8
+    assert capsys.readouterr().err.count("kept from") == 1
+    assert main([str(trained), str(path), *flags]) == 0
+    assert capsys.readouterr().err.count("kept from") == 2
+    path.write_text(path.read_text().replace(written[0].split()[0], "another"))
+    assert main([str(trained), str(path), *flags]) == 0
+    assert capsys.readouterr().err.count("kept from") == 1
 
 
 def test_texts_of_white_space_are_a_row_that_says_so(trained, tmp_path, capsys):

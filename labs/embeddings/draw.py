@@ -43,8 +43,8 @@ program = Program(
     __name__, __doc__, EmbeddingsConfig, "sklearn", "scipy", "tabulate", "sacrebleu", "matplotlib"
 )
 
-from evaluation.scorer import open_scorer
 from labs.embeddings.tsne import HUMAN, check_rows, draw, embed
+from labs.scorers.scorer import open_scorer
 from measures.store import Store
 from measures.text import TextMeasure
 from measures.views import read_texts, samples_file

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from evaluation import figures
-from evaluation.scorer import Scorer
+from labs.scorers.scorer import Scorer
 from runtime.errors import UserError
 
 HUMAN = "human"

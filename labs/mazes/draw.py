@@ -53,11 +53,11 @@ from evaluation import figures
 from evaluation.sampling import WEIGHT_DRAWS, weight_draws
 from labs.mazes.mazes import FREE, GOAL, PATH, START, WALL, WORDS, Mazes
 from labs.mazes.prepare import corpus
-from labs.orders.asking import Asker, spread
+from labs.orders.asking import Asker
 from labs.orders.filling import Filled
 from labs.orders.readers import reader_of
 from labs.orders.samplers import writers
-from labs.sequences.questions import templates
+from labs.sequences.questions import spread, templates
 from runtime.checkpoint import load_model
 from runtime.configurator import cli
 

@@ -35,16 +35,6 @@ class Filled(NamedTuple):
         other; None where `p` is."""
         return None if self.p is None else self.p.log().sum(1)
 
-    @property
-    def rounds_each(self) -> list[int]:
-        """The rounds of each text: it may be done before the last one of its batch."""
-        return [len(set(row) - {0}) for row in self.rank.tolist()]
-
-    @property
-    def passes_each(self) -> list[float]:
-        """Model evaluations of each text: its rounds, each with the mean evaluations of the batch's."""
-        return [n * self.passes / self.rounds for n in self.rounds_each]
-
 
 class Filling:
     """The texts of a batch while they are filled in, round by round. One that is done takes no part in the

@@ -7,8 +7,7 @@ ppl own      in the order that it was trained in
 ppl sure     --exact: the place first of which the model is surest (confidence), or from left to right, a
              place a pass; exact for masked diffusion, too
 bits, left   a token of the middle 1, 4, 16, 64 of a window, given what stands to the left
-bits, both   given both sides; for masked diffusion a bound. --tried: of a token, for a left-to-right model,
-             which tries every token in its place
+bits, both   given both sides; for masked diffusion a bound
 KL           KL(truth || model) in nats of the place after the first 10, 50, 90% of a window (next), of places
              in a gap with 10, 50, 90% around it (middle), and with as many known anywhere (random)
 
@@ -34,13 +33,13 @@ from evaluation.sampling import weight_draws
 from evaluation.scoring import score
 from evaluation.settings import run_seed
 from evaluation.two_sided import is_known, two_sided
-from labs.orders.asking import Asker, divergence, middle_bits, spread, tried_bits
+from labs.orders.asking import Asker, divergence, middle_bits
 from labs.orders.filling import surest_first
 from labs.orders.readers import reader_of
 from labs.orders.samplers import points
 from labs.orders.trunk import MASKED, plan
 from labs.sequences.exact import Sequences
-from labs.sequences.questions import KINDS, Questions, questions, templates
+from labs.sequences.questions import KINDS, Questions, questions, spread, templates
 from measures.checks import check_comparable, check_planned, open_split
 from measures.measure import Measure, NamedRun, Session, open_runs
 from measures.store import Row
@@ -68,7 +67,6 @@ class OrdersConfig:
     samplers: bool = False          # also what each sampler writes; for a corpus whose truth is known
     texts: Positive = 500           # of each sampler
     exact: Natural = 0              # windows that are scored in the orders of a sampler that is surest first
-    tried: bool = False             # a left-to-right model fills gaps of one token, by trying all V of them
     samples: Positive = 8           # weight draws of Bayesian rows
     seed: Seed = 1337               # of what is sampled
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
@@ -119,8 +117,7 @@ def surest_perplexities(asker: Asker, windows: np.ndarray, given: int, batch: in
             filled = surest_first(reader, target=target, leftmost=rule == "left_to_right")
             assert filled.log_p is not None
             nll -= filled.log_p.sum().item()
-        tokens = len(windows) * free
-        out[f"{kind}_sure_{rule}"] = nll / len(windows) if given else perplexity(nll, tokens)
+        out[f"{kind}_sure_{rule}"] = nll / len(windows) if given else perplexity(nll, len(windows) * free)
     return out
 
 
@@ -141,9 +138,8 @@ class OrdersSession(Session):
         self.truth = two_sided(self.data, runs[0].ckpt.config["dataset"], self.length)
         if c.samplers and self.truth is None:
             raise no_truth(str(self.data.path.parent), self.length)
-        settled = {"gaps": self.gaps, "dtype": self.dtype}
         corpus = {"block_size": self.length, "corpus": self.data.info["sha256"]}
-        self.settings = settings_of(c) | settled | corpus
+        self.settings = settings_of(c) | {"gaps": self.gaps, "dtype": self.dtype} | corpus
         self.reference_names = ("truth",) if self.truth else ()
 
     @cached_property
@@ -175,8 +171,6 @@ class OrdersSession(Session):
         for gap in self.gaps:
             for side, bits in middle_bits(asker, windows, gap, data.given).items():
                 row[f"{side}_{gap}"] = bits
-        if c.tried and 1 in self.gaps and asker.order == "left_to_right":
-            row["both_1"] = tried_bits(asker, windows, data.given)
         if c.exact and asker.order != "left_to_right":
             row |= surest_perplexities(asker, spread(data.ids, c.exact, self.length), data.given)
         for (kind, share), q in self.truths.items():
@@ -190,7 +184,7 @@ class OrdersSession(Session):
 
 def settings_of(c: OrdersConfig) -> dict[str, Any]:
     """What two rows must share to stand in one table, as far as the flags say it."""
-    unsettled = {k for k in ("gaps", "dtype", "exact", "tried") if getattr(c, k) in ([], "auto", 0, False)}
+    unsettled = {k for k in ("gaps", "dtype", "exact") if getattr(c, k) in ([], "auto", 0)}
     ignored = {"checkpoints", "data", "device", "out"} | unsettled
     return {k: v for k, v in vars(c).items() if k not in ignored}
 
@@ -216,8 +210,8 @@ class OrdersMeasure(Measure):
 
 def check_gaps(c: OrdersConfig, length: int) -> None:
     """`length`: of what is predicted of a window."""
-    if max(c.gaps, default=0) > length - 2 or (c.tried and c.gaps and 1 not in c.gaps):
-        raise UserError(f"gaps = {c.gaps}: at most {length - 2}, and --tried is of a gap of 1")
+    if max(c.gaps, default=0) > length - 2:
+        raise UserError(f"gaps = {c.gaps}: at most {length - 2} here")
 
 
 def no_truth(corpus: str, length: int) -> UserError:

@@ -234,7 +234,6 @@ class MaskedReader(Conditionals):
         return Hidden(self, hidden.gather(1, at))
 
     def along(self, places: Tensor, tokens: Tensor) -> "Hidden":
-        assert places.shape[1] == 1
         return self.each(places)
 
     def accept(self, distributions: "Hidden", places: Tensor, tokens: Tensor, count: Tensor) -> None:

@@ -12,6 +12,5 @@ def translate(config: dict[str, Any]) -> dict[str, Any]:
     if order == "left_to_right":
         return rest
     args = {key: config[key] for key in USUAL if config.get(key, USUAL[key]) != USUAL[key]}
-    if order == "masked":
-        return rest | {"trunk": "masked", "trunk_args": args}
-    return rest | {"trunk": "any_order", "trunk_args": {"order": order, **args}}
+    trunk, own = ("masked", {}) if order == "masked" else ("any_order", {"order": order})
+    return rest | {"trunk": trunk, "trunk_args": own | args}

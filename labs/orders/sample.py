@@ -47,7 +47,6 @@ class FillConfig(Decoding):
 
 program = Program(__name__, __doc__, FillConfig)
 
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -61,7 +60,7 @@ from labs.orders.asking import Asker
 from labs.orders.filling import Filled, burst, diffusion, in_order, speculative, surest_first
 from labs.orders.readers import reader_of
 from labs.sequences.questions import FREE
-from runtime.checkpoint import Degenerate, load_model
+from runtime.checkpoint import load_model
 from runtime.configurator import cli
 from runtime.device import float64_device, get_device, get_dtype, settle_dtype
 from runtime.files import for_screen
@@ -75,12 +74,10 @@ def filler(c: FillConfig, kind: str, fills: str) -> Callable[..., Filled]:
         raise UserError(f"steps = {c.steps}: of masked diffusion, without --order")
     if c.steps:
         return partial(diffusion, steps=c.steps)
-    many: dict[str, Callable[..., Filled]] = {
-        "confidence": surest_first,
-        "burst": burst,
-        "speculative": partial(speculative, order=fills),
-    }
-    return many.get(c.order, partial(in_order, order=c.order or fills))
+    if c.order == "speculative":
+        return partial(speculative, order=fills)
+    others = {"confidence": surest_first, "burst": burst}
+    return others.get(c.order, partial(in_order, order=c.order or fills))
 
 
 @program
@@ -96,17 +93,13 @@ def main(c: FillConfig) -> int:
     asker = Asker(model, draws, device, dtype.name)
     fill = filler(c, asker.order, asker.fills)
     print(f"{ckpt.path}: {drawn_by(c)}, seed {c.seed}; {dtype.name}: {dtype.reason}", file=sys.stderr)
-    generator, began = torch.Generator(float64_device(device)).manual_seed(c.seed), time.perf_counter()
-    try:
-        if c.density:
-            print(gaps.density_table(reader, tokenizer, c.top))
-        else:
-            for b, row in enumerate(fill(reader, generator=generator).text.tolist()):
-                print(f"--- sample {b + 1}\n" * (c.num_samples > 1) + for_screen(tokenizer.decode(row)))
-    except Degenerate as e:
-        raise Degenerate(e.reason, ckpt.path) from None
-    passes, free, seconds = reader.passes, ids.count(FREE), time.perf_counter() - began
-    print(f"{passes} model evaluations for {free} tokens of each text, {seconds:.2f} s", file=sys.stderr)
+    generator = torch.Generator(float64_device(device)).manual_seed(c.seed)
+    if c.density:
+        print(gaps.density_table(reader, tokenizer, c.top))
+    else:
+        for b, row in enumerate(fill(reader, generator=generator).text.tolist()):
+            print(f"--- sample {b + 1}\n" * (c.num_samples > 1) + for_screen(tokenizer.decode(row)))
+    print(f"{reader.passes} model evaluations for {ids.count(FREE)} tokens of each text", file=sys.stderr)
     return 0
 
 

@@ -38,8 +38,6 @@ MASKED: dict[str, Callable[..., Filled]] = {
     "confidence": surest_first,
 }
 
-Write = Callable[[Asker, torch.Tensor, torch.Generator], Filled]  # of a batch of texts (B, T)
-
 
 def continued(asker: Asker, text: torch.Tensor, generator: torch.Generator) -> Filled:
     """Texts as a model continues them that reads from left to right. The known places are the same in all
@@ -53,18 +51,16 @@ def continued(asker: Asker, text: torch.Tensor, generator: torch.Generator) -> F
     return Filled(written, rank, free, free)
 
 
-def writers(order: str) -> dict[str, Write]:
+def write(sampler: Callable, asker: Asker, text: torch.Tensor, generator: torch.Generator) -> Filled:
+    """A batch of texts (B, T), filled in."""
+    return sampler(reader_of(asker.model, text, asker.draws, dtype=asker.dtype), generator=generator)
+
+
+def writers(order: str) -> dict[str, Callable[[Asker, torch.Tensor, torch.Generator], Filled]]:
     """The samplers of a trunk's order, by name."""
     if order == "left_to_right":
         return {"left to right": continued}
-
-    def by(sampler: Callable[..., Filled]) -> Write:
-        def write(asker: Asker, text: torch.Tensor, generator: torch.Generator) -> Filled:
-            return sampler(reader_of(asker.model, text, asker.draws, dtype=asker.dtype), generator=generator)
-
-        return write
-
-    return {name: by(sampler) for name, sampler in (MASKED if order == "masked" else ANY).items()}
+    return {name: partial(write, sampler) for name, sampler in (MASKED if order == "masked" else ANY).items()}
 
 
 def points(
@@ -75,17 +71,19 @@ def points(
     is nan is left out."""
     out = []
     count, length = len(templates), int((templates[0] == FREE).sum())
-    for name, write in writers(asker.order).items():
+    for name, written in writers(asker.order).items():
         generator = torch.Generator(float64_device(asker.device)).manual_seed(seed)
         texts, rounds, passes, seconds = [], [], [], 0.0
         for start in range(0, count, batch):
             text = torch.from_numpy(templates[start : start + batch])
             began = time.perf_counter()
-            filled = write(asker, text, generator)
+            filled = written(asker, text, generator)
             seconds += time.perf_counter() - began
             texts.append(filled.text.cpu().numpy())
-            rounds += filled.rounds_each
-            passes += filled.passes_each
+            # a text may be done before the last round of its batch; each round has the batch's mean of passes
+            each = [len(set(row) - {0}) for row in filled.rank.tolist()]
+            rounds += each
+            passes += [n * filled.passes / filled.rounds for n in each]
         mean = float(np.mean(passes))
         row = {"sampler": name, "rounds": float(np.mean(rounds)), "evaluations": mean}
         row["tokens_a_pass"] = length / mean

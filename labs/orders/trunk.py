@@ -18,15 +18,6 @@ from torch import Tensor
 from model import GPT, Attention, Cache, GPTConfig, Plan, Read, Step
 
 
-def left_to_right(T: int, rng: np.random.Generator) -> np.ndarray:
-    return np.arange(T)
-
-
-def random(T: int, rng: np.random.Generator) -> np.ndarray:
-    """Each of the T! paths with the same probability."""
-    return rng.permutation(T)
-
-
 @lru_cache(maxsize=8)
 def fractal(T: int) -> np.ndarray:
     """The middle, then the middles of the two halves, and so on, level by level. Source: sec. 2.5."""
@@ -40,8 +31,8 @@ def fractal(T: int) -> np.ndarray:
 
 # name -> the path (T,) of a sequence
 ORDERS: dict[str, Callable[[int, np.random.Generator], np.ndarray]] = {
-    "left_to_right": left_to_right,
-    "random": random,
+    "left_to_right": lambda T, rng: np.arange(T),
+    "random": lambda T, rng: rng.permutation(T),  # each of the T! paths with the same probability
     "fractal": lambda T, rng: fractal(T),
 }
 MASKED = "masked"  # masked diffusion: which places are hidden, and no order among them
@@ -75,10 +66,6 @@ class Order:
     steps: int = 1
     seed: int = 0
 
-    def share_at(self, step: int) -> float:
-        """Share of the step's sequences that have the curriculum's order."""
-        return self.share * max(0.0, 1 - step / self.steps) if self.curriculum else 0.0
-
     def generators(self, step: int, rows: np.ndarray) -> list[np.random.Generator]:
         """A generator for each of the sequences that are number `rows` (B,) of a step's batch: a pure
         function of the seed, the step and that number."""
@@ -87,7 +74,7 @@ class Order:
     def paths(self, step: int, rows: np.ndarray, T: int, given: int = 0) -> np.ndarray:
         """Paths (B, T) of the sequences that are number `rows` (B,) of a step's batch. The first `given`
         places come first, from left to right; the order is that of the others."""
-        share = self.share_at(step)
+        share = self.share * max(0.0, 1 - step / self.steps)  # of the sequences, by the curriculum
 
         def path(rng: np.random.Generator) -> np.ndarray:
             by_curriculum = self.curriculum and rng.random() < share

@@ -8,12 +8,12 @@ only where what is known is the start.
 import torch
 from torch import Tensor
 
-from labs.orders.asking import Asker, log_p_from
+from labs.orders.asking import Asker
 from labs.orders.filling import in_order
 from labs.orders.readers import places_of, reader_of
 from labs.orders.samplers import continued
 from labs.sequences.questions import FREE
-from runtime.device import float64_device
+from runtime.device import autocast, float64_device, to_float64
 
 BATCH = 256  # texts
 
@@ -40,6 +40,16 @@ def rest_nats(asker: Asker, text: Tensor, whole: Tensor) -> float:
             log_p = _log_p_between(asker, part, right)
         total -= float(log_p.cpu().sum())
     return total / int((text == FREE).sum())
+
+
+def log_p_from(asker: Asker, tokens: Tensor, first: int) -> Tensor:
+    """log p (B, T - first), float64, of each token of `tokens` (B, T) from place `first` on, given those
+    before it, under a left-to-right model."""
+    tokens = tokens.to(asker.device)
+    with autocast(asker.device, asker.dtype):
+        hidden = asker.model.trunk(tokens[:, :-1])[:, first - 1 :].flatten(0, 1)
+        log_p = asker.model.head.log_p_of(hidden, asker.draws, tokens[:, first:].flatten())
+    return to_float64(log_p).view(len(tokens), -1)
 
 
 def _log_p_between(asker: Asker, text: Tensor, whole: Tensor) -> Tensor:

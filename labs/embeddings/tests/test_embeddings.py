@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.scorer import open_scorer
 from labs.embeddings import draw as program
 from labs.embeddings.tsne import draw, embed, neighbour_accuracy
+from labs.scorers.scorer import open_scorer
 from measures.store import Store
 from measures.views import samples_file
 from runtime.errors import UserError

@@ -121,24 +121,16 @@ def gpt2(folder, **changes):
     return folder
 
 
-def fewer_layers(folder):
-    """transformers alone would leave the others out."""
-    config = folder / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"n_layer": 1}))
-    return folder
+NORM = "transformer.ln_f.weight"
 
 
-def fewer_weights(folder):
-    """transformers alone would fill them with random numbers."""
-    weights = load_file(folder / "model.safetensors")
-    del weights["transformer.ln_f.weight"]
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    return folder
-
-
-def damaged(folder):
-    weights = folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:500])
+def edited(folder, n_layer=2, without="", size=None):
+    """transformers alone would fill missing weights with random numbers, and leave others out."""
+    config, path = folder / "config.json", folder / "model.safetensors"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"n_layer": n_layer}))
+    weights = {name: w for name, w in load_file(path).items() if name != without}
+    save_file(weights, path, {"format": "pt"})
+    path.write_bytes(path.read_bytes()[:size])
     return folder
 
 
@@ -159,9 +151,9 @@ def damaged(folder):
         (lambda V, at: at / "two.safetensors", "two.safetensors"),
         (lambda V, at: gpt2(at / "gpt2"), "vocab_size"),
         (lambda V, at: gpt2(at / "gpt2", vocab_size=V, n_positions=64), "context"),
-        (lambda V, at: damaged(gpt2(at / "gpt2")), "gpt2"),
-        (lambda V, at: fewer_layers(gpt2(at / "gpt2", vocab_size=V)), r"transformer\.h\.1\."),
-        (lambda V, at: fewer_weights(gpt2(at / "gpt2", vocab_size=V)), "transformer.ln_f.weight"),
+        (lambda V, at: edited(gpt2(at / "gpt2"), size=500), "gpt2"),
+        (lambda V, at: edited(gpt2(at / "gpt2", vocab_size=V), n_layer=1), r"transformer\.h\.1\."),
+        (lambda V, at: edited(gpt2(at / "gpt2", vocab_size=V), without=NORM), NORM),
     ],
 )
 def test_what_is_no_model_of_the_language(lang, tmp_path, model, names):

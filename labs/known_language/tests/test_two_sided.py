@@ -148,17 +148,6 @@ def test_impossible_tokens(small, row):
             small.log_probs(rows, at)
 
 
-def test_what_float64_cannot_hold():
-    """The left side makes a theme 1e400 times less likely, the right side leaves no other."""
-    tables = documents().tables
-    lexicon = tables.lexicon.copy()
-    lexicon[1, 2:4] = 1e-200, 1
-    exact = ForwardBackward(Machine(tables._replace(lexicon=lexicon)))
-    row = np.array([[7, MASKED, 2, 2, 2, MASKED, 5]])
-    with pytest.raises(ValueError, match="row 1"):
-        exact.log_probs(np.concatenate((np.full_like(row, MASKED), row)))
-
-
 @pytest.mark.parametrize(
     "args, name",
     [

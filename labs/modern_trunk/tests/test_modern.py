@@ -6,10 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from export import is_gpt2
-from heads import make_head
 from labs.modern_trunk.trunk import Modern
-from model import Cache, GPTConfig, LanguageModel
+from model import Cache, GPTConfig
 
 CONFIG = GPTConfig(vocab_size=50, block_size=12, n_layer=2, n_head=2, n_embd=16)
 
@@ -75,10 +73,6 @@ def test_padding_moves_no_place(trunk):
     mask = torch.ones(9, 9, dtype=torch.bool).tril() & real | torch.eye(9, dtype=torch.bool)
     hidden = trunk(padded, places, mask=mask[None])[:, pad:]
     torch.testing.assert_close(hidden, trunk(ids), atol=1e-5, rtol=1e-4)
-
-
-def test_is_not_gpt2(trunk):
-    assert not is_gpt2(LanguageModel(trunk, make_head("softmax", 50, trunk.wte.weight, {})))
 
 
 def test_refused():

@@ -12,13 +12,13 @@ from evaluation.scoring import score
 from labs.known_language.tests.test_two_sided import documents
 from labs.known_language.two_sided import CutDocuments, ForwardBackward, pair_shares
 from labs.orders import measure as orders
-from labs.orders.asking import Asker, divergence, middle_bits, spread, tried_bits
+from labs.orders.asking import Asker, divergence, middle_bits
 from labs.orders.measure import OrdersMeasure, perplexities, surest_perplexities
 from labs.orders.samplers import points
 from labs.orders.tests.test_filling import q_of
-from labs.orders.tests.test_trunk import V, log_p, model_of, of_order, text
+from labs.orders.tests.test_trunk import log_p, model_of, of_order, text
 from labs.sequences.exact import Sequences
-from labs.sequences.questions import FREE, KINDS, questions
+from labs.sequences.questions import FREE, KINDS, questions, spread
 from measures.measure import measure_runs
 from measures.store import Store
 from measures.views import mean
@@ -76,21 +76,6 @@ def test_a_middle_given_both_sides(gap):
             p.append(q_of(model, known, n)[row[n]].item())
             known.append((n, row[n]))
     assert middle_bits(asker(model), windows, gap)["both"] == pytest.approx(bits_of(p), rel=1e-6)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("given", [0, 2])
-def test_a_left_to_right_model_tries_all_tokens_in_a_gap(given):
-    """By the probabilities of whole windows, of which one token differs."""
-    model, windows, p = model_of("left_to_right"), text(4 * 7).reshape(4, 7), []
-    place = given + (7 - given - 1) // 2
-    for row in windows:
-        whole = torch.from_numpy(row).repeat(V, 1)
-        whole[:, place] = torch.arange(V)
-        each = log_p(model, whole[:, :-1]).gather(2, whole[:, 1:, None]).sum((1, 2))
-        p.append(each.softmax(0)[row[place]].item())
-    assert tried_bits(asker(model), windows, given, batch=4) == pytest.approx(bits_of(p), rel=1e-6)
-    assert tried_bits(asker(model_of("left_to_right", head="sparsemax")), windows) == math.inf
 
 
 @torch.no_grad()
@@ -266,12 +251,6 @@ def test_the_table(runs, token_folder, tmp_path, capsys):
     assert rows["fractal-1"]["ppl_own"] != rows["fractal-1"]["ppl_random"]
     (line,) = [x for x in table.splitlines() if x.startswith("| random ")]
     assert line.split("|")[2].strip() == "2" and "±" in line  # two seeds, one row
-    flags[-1] = f"--out={tmp_path / 'tried'}"
-    assert main([*paths[1:2], *flags, "--tried"]) == 0 and "left_to_right-1" in paths[1]
-    (tried,) = Store(tmp_path / "tried.jsonl").rows("orders")
-    assert tried["both_1"] > 0 and tried["left_4"] == rows["left_to_right-1"]["left_4"]
-    with pytest.raises(UserError, match="gaps"):
-        main([*paths[1:2], *flags[:-1], "--tried", "--gaps=[4]"])
 
 
 def test_the_token_after_the_last_sequence_is_not_scored():
@@ -421,7 +400,7 @@ def test_the_truth_of_a_whole_split_stands_beside_nothing_of_a_part():
     "flags, says",
     [
         (["--rows=['masked_diffusion']"], "masked"),
-        (["--rows=['fractal_gpt']"], "any_order"),
+        (["--rows=['sigma_gpt --trunk_args.order=fractal']"], "any_order"),
         (["--measure=orders", "--evaluate=--gaps=[400]"], "gaps"),
         (["--measure=orders", "--evaluate=--samplers"], "samplers"),
     ],

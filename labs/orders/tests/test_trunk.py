@@ -82,8 +82,7 @@ def test_random_paths_are_uniform():
 
 def test_a_curriculum_falls_linearly():
     order = Order("random", "left_to_right", share=0.5, steps=100, seed=3)
-    assert [order.share_at(s) for s in (0, 50, 100, 200)] == [0.5, 0.25, 0, 0]
-    for step, most in ((0, 0.5), (50, 0.25), (100, 0.0)):
+    for step, most in ((0, 0.5), (50, 0.25), (100, 0.0), (200, 0.0)):
         paths = order.paths(step, np.arange(2000), 12)
         assert (paths == np.arange(12)).all(1).mean() == pytest.approx(most, abs=0.04)
 

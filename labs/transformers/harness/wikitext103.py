@@ -10,7 +10,7 @@ from datasets import Dataset
 BLANK = " \n"
 
 
-def dataset(file: str, **metadata) -> dict[str, Dataset]:
+def dataset(file: str, **metadata: object) -> dict[str, Dataset]:
     """`file`: the path of wiki.test.tokens, from --metadata."""
     with open(file, encoding="utf-8", newline="\n") as f:
         whole = f.read()

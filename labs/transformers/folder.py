@@ -61,7 +61,10 @@ def to_transformers(
     end      id of the token that ends a text, if the vocabulary has one
     samples  draws of a Bayesian projection's weights that are stored, a function of the `seed`
     """
-    from runtime.modeling_nanoheads import NanoHeadsConfig, NanoHeadsForCausalLM  # importing takes seconds
+    from labs.transformers.modeling_nanoheads import (  # importing takes seconds
+        NanoHeadsConfig,
+        NanoHeadsForCausalLM,
+    )
 
     size, draws = lm.trunk.config, lm.head.draws(samples, seed) if config["bayesian"] else []
     run = {key: config[key] for key in _MODEL} | {key: config[key] for key in _OTHERS if key in config}

@@ -5,6 +5,7 @@ text with a tokenizer of its own, so any system's texts can be scored. It sees a
 it: cut to its first words, and a token of it as what its own tokenizer makes of that.
 """
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -18,12 +19,16 @@ from torch import Tensor
 
 from data.prepared import tokenizer_of
 from data.tokenizers import ids_of
+from data.tokens import open_tokens
 from evaluation import metrics
 from evaluation.diversity import SPACED
 from evaluation.sampling import WEIGHT_DRAWS
 from evaluation.scoring import windows
+from evaluation.settings import Settings
 from evaluation.statistics import half_sampling_interval
-from evaluation.texts import cut
+from evaluation.texts import cut, decode, held_out_prompts
+from measures.columns import Column
+from measures.text_numbers import Data
 from runtime.checkpoint import find, is_run, load_model, weights_digest
 from runtime.device import to_float64
 from runtime.errors import UserError
@@ -115,10 +120,8 @@ def open_scorer(path: str, device: torch.device) -> Scorer:
     return RunScorer(path, device) if is_run(path) else FolderScorer(path, device)
 
 
-def scorer_digest(path: str) -> str:
-    """SHA-256 of a scorer's weights; "" for no scorer. UserError if there are none."""
-    if not path:
-        return ""
+def digest(path: str) -> str:
+    """SHA-256 of a scorer's weights. UserError if there are none."""
     return weights_digest(find(path) if is_run(path) else Path(path))
 
 
@@ -185,8 +188,48 @@ def mauve_version() -> str:
         return ""
 
 
+COLUMNS = (
+    Column(
+        "gen_ppl",
+        "Gen. PPL",
+        ".1f",
+        "human",
+        "exp(the scorer's NLL / tokens of the scorer) of the texts given their prompts",
+    ),
+    Column(
+        "mauve",
+        "MAUVE",
+        ".3f",
+        "human",
+        "of the texts and as many human ones of the other held-out split, by hidden states of the scorer",
+    ),
+)
+
+
+def other_texts(data: Data, s: Settings) -> list[str]:
+    """As many human texts to compare with, cut to the same number of words.
+
+    They are from the other held-out split, so that no document is on both sides.
+    """
+    other = open_tokens(data.split.path.with_name("validation.bin" if s.split == "test" else "test.bin"))
+    human = held_out_prompts(other.ids, s.texts, s.prompt_tokens, s.new_tokens).human
+    return [cut(data.tokenizer.decode(r), s.words, s.tokenize) for r in human.tolist()]
+
+
+def judge(path: str, data: Data, s: Settings, device: torch.device) -> "Judge":
+    """What the text measure asks for with --scorer=PATH. UserError for a scorer that cannot read the texts of
+    the corpus, before any text is drawn."""
+    scorer = open_scorer(path, device)
+    for text in (*data.prompt_texts, *decode(data.tokenizer, *data.prompts, s)):
+        scorer.encode(text)
+    made = Judge(scorer, s.scorer, s.words, partial(other_texts, data, s), s.tokenize)
+    if made.human is None:
+        print(f"MAUVE is left out: pip install {MAUVE}, and run this again", file=sys.stderr)
+    return made
+
+
 class Judge:
-    """The columns SCORED of a table: what its scorer says of the texts of each row.
+    """The COLUMNS of a table: what its scorer says of the texts of each row.
 
     sha256  of the scorer's weights
     words   that each text is cut to, as `tokenize` finds them
@@ -232,7 +275,7 @@ class Judge:
         name, digest = self.origin["name"], self.origin["sha256"]
         return (
             f"Gen. PPL and MAUVE are by the scorer {name} (weights {digest[:12]}). Low generative perplexity "
-            "is not quality: a text that repeats itself has it, too, so read it beside the human row "
-            "and the entropy. MAUVE takes about a thousand texts; it means something where noise and loop "
+            "is not quality: a text that repeats itself has it, too, so read it beside the human row. "
+            "MAUVE takes about a thousand texts; it means something where noise and loop "
             "have less than human text. Neither shows that a sampler is right (arXiv 2602.19619)."
         )

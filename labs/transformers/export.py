@@ -1,15 +1,20 @@
 """Writes a run's best checkpoint as a folder that transformers reads, with its tokenizer and a model card.
 
-python export.py out/baseline FOLDER
-python export.py out/baseline FOLDER --push=USER/NAME [--dry_run]
+    python labs/transformers/export.py out/baseline FOLDER
+    python labs/transformers/export.py out/baseline FOLDER --push=USER/NAME [--dry_run]
 
 A plain softmax that reads from left to right becomes a GPT2LMHeadModel. Any other run takes its code along:
 AutoModelForCausalLM.from_pretrained("FOLDER", trust_remote_code=True). --push sends the folder to the Hugging
-Face hub. See docs/export.md.
+Face hub. See README.md beside this file.
 """
 
 import re
+import sys
 from dataclasses import dataclass
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from runtime.door import Program
 from runtime.errors import UserError
@@ -41,7 +46,6 @@ program = Program(__name__, __doc__, ExportConfig, "transformers")
 
 import json
 import shutil
-from pathlib import Path
 
 import torch
 from huggingface_hub import HfApi, get_token
@@ -59,7 +63,8 @@ from data.tokenizers import (
 )
 from evaluation.settings import run_seed
 from heads import Projection, Softmax
-from measures.card import card
+from labs.transformers.card import card
+from labs.transformers.folder import to_transformers
 from model import GPT, LanguageModel
 from runtime.checkpoint import load_model, writing
 from runtime.configurator import cli
@@ -67,7 +72,6 @@ from runtime.files import unfinished
 from runtime.gpt2 import to_gpt2
 from runtime.hub import endpoint
 from runtime.places import CODE
-from runtime.transformers_folder import to_transformers
 
 ENDOFTEXT, GPT2_END = "<|endoftext|>", 50256  # GPT-2's
 PAD = "<|pad|>"  # of the id V, for which a GPT2LMHeadModel has no embedding

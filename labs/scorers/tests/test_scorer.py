@@ -3,23 +3,19 @@
 import json
 import math
 import shutil
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from data.prepared import load_tokenizer
 from data.tokens import open_tokens
 from eval_diversity import main
-from evaluation import scorer as scorers
-from evaluation.scorer import continuation_nll, features, generative_perplexity, open_scorer, scorer_digest
 from evaluation.texts import cut, held_out_prompts
-from measures.columns import HONEST, SCORED
+from labs.scorers import scorer as scorers
+from labs.scorers.scorer import continuation_nll, features, generative_perplexity, open_scorer
 from measures.store import Store
 from measures.views import read_texts, samples_file
 from runtime.checkpoint import load_model, weights_digest
@@ -42,12 +38,6 @@ def folder(token_folder, tmp_path_factory) -> Path:
     portable = load_tokenizer(token_folder).portable()
     PreTrainedTokenizerFast(tokenizer_object=portable).save_pretrained(out)
     return out
-
-
-@pytest.fixture
-def no_mauve(monkeypatch):
-    """As where mauve-text is not installed."""
-    monkeypatch.setattr(scorers, "mauve_version", lambda: "")
 
 
 def rows(out: Path) -> dict[str, dict]:
@@ -92,17 +82,6 @@ def test_a_run_scores_as_its_export_does(trained, token_folder, tmp_path):
     np.testing.assert_allclose(features(own, texts), features(theirs, texts), rtol=1e-4, atol=1e-5)
 
 
-def test_a_run_is_scored_by_hand(trained, token_folder):
-    model, _ = load_model(trained)
-    encode = load_tokenizer(token_folder).encode
-    before, after = encode("a"), encode(" b c")
-    ids = torch.tensor(before + after)
-    logits = model.trunk(ids[None, :-1])[0] @ model.trunk.wte.weight[:300].T
-    expected = F.cross_entropy(logits[len(before) - 1 :], ids[len(before) :], reduction="sum").item()
-    got = continuation_nll(open_scorer(str(trained), CPU), "a", " b c")
-    assert got == (pytest.approx(expected, rel=1e-5), len(after))
-
-
 class Counting:
     """A scorer of one id a character: -log p of a token is its id, and it counts what it is given."""
 
@@ -134,10 +113,6 @@ def test_a_text_needs_something_before_it():
     assert continuation_nll(Counting(5, [7]), "", "a") == (97, 1)  # a token that stands before every text
 
 
-def test_a_token_of_probability_zero_is_not_clamped():
-    assert generative_perplexity([(math.inf, 3), (1.0, 2)]) == math.inf
-
-
 def test_a_references_interval_is_over_as_many_halves_as_are_asked_for():
     judge = scorers.Judge(Counting(100, [1]), "0", 0, lambda: ["a", "bc"])
     judge.human = None
@@ -167,87 +142,35 @@ def test_mauve_is_the_packages():
     assert scorers.mauve_version()
 
 
-def test_mauve_is_a_mean_over_clusterings(monkeypatch):
-    seeds = []
-
-    def compute_mauve(p_features, q_features, seed):
-        seeds.append(seed)
-        return SimpleNamespace(mauve=0.1 * seed)
-
-    monkeypatch.setitem(sys.modules, "mauve", SimpleNamespace(compute_mauve=compute_mauve))
-    assert scorers.mauve(np.zeros((2, 1)), np.zeros((2, 1))) == pytest.approx(0.2) and seeds == [
-        0,
-        1,
-        2,
-        3,
-        4,
-    ]
-
-
 # ---- in a table --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def table(trained, folder, tmp_path_factory) -> Path:
-    """A table of a run under the scorer, without MAUVE. Read only."""
-    out = tmp_path_factory.mktemp("tables") / "table"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scorers, "mauve_version", lambda: "")
-        assert main([str(trained), *SMALL, f"--scorer={folder}", f"--out={out}"]) == 0
-    return out
-
-
-def test_rows_and_references_have_generative_perplexity(table, folder, token_folder, trained):
+def test_a_table_under_a_scorer(trained, folder, token_folder, tmp_path, monkeypatch, capsys):
+    """Rows and references have its numbers of their texts, and MAUVE to human texts of the other split. A row
+    that was made without the package of MAUVE is made again, every other one kept. Another scorer is refused.
+    """
+    out = tmp_path / "table"
+    argv = [str(trained), *SMALL, f"--out={out}"]
+    monkeypatch.setattr(scorers, "mauve_version", lambda: "")
+    assert main([*argv, f"--scorer={folder}"]) == 0
+    assert capsys.readouterr().err.count("MAUVE is left out: pip install mauve-text") == 1
+    made, digest = rows(out), weights_digest(folder)
+    assert made["baseline"]["scorer"] == {"name": "other", "sha256": digest}
+    assert made["human"]["settings"]["scorer"] == digest
+    md = out.with_name("table.md").read_text()
+    assert "Gen. PPL" in md.splitlines()[0] and f"by the scorer other (weights {digest[:12]})" in md
     tokenizer, scorer = load_tokenizer(token_folder), open_scorer(str(folder), CPU)
     prompts = held_out_prompts(open_tokens(token_folder / "test.bin").ids, 8, 4, 12).prompt
-    words = rows(table)["human"]["settings"]["words"]
+    words = made["human"]["settings"]["words"]
     for name in ("baseline", *REFERENCES):
-        texts = samples(table, name.replace(" ", "_"))
+        texts = samples(out, name.replace(" ", "_"))
         pairs = [(tokenizer.decode(p), cut(t, words)) for p, t in zip(prompts.tolist(), texts)]
         expected = generative_perplexity([continuation_nll(scorer, *pair) for pair in pairs])
-        assert rows(table)[name]["gen_ppl"] == pytest.approx(expected)
-        assert (rows(table)[name].get("gen_ppl_ci", 0) > 0) == (name in REFERENCES)
-    assert rows(table)["human"]["gen_ppl"] != rows(table)["loop"]["gen_ppl"]
-
-
-def test_the_scorer_stands_in_the_table_by_its_weights(table, folder):
-    digest = weights_digest(folder)
-    assert rows(table)["baseline"]["scorer"] == {"name": "other", "sha256": digest} and len(digest) == 64
-    assert rows(table)["human"]["settings"]["scorer"] == digest
-    md = table.with_name("table.md").read_text()
-    assert f"by the scorer other (weights {digest[:12]})" in md and "2602.19619" in md
-    assert "Gen. PPL" in md.splitlines()[0] and "entropy" not in md.splitlines()[0]
-    header = table.with_name("table.csv").read_text().splitlines()[0]
-    gone = ("mauve", "compression", "self_repetition", "unigram_entropy")
-    assert header == ",".join(["name", *(c.key for c in HONEST + SCORED if c.key not in gone)])
-
-
-def test_rows_are_kept_and_another_scorer_is_refused(table, trained, folder, tmp_path, capsys, no_mauve):
-    out = Path(shutil.copytree(table.parent, tmp_path / "copy")) / table.name
-    assert main([str(trained), *SMALL, f"--scorer={folder}", f"--out={out}"]) == 0
-    said = capsys.readouterr().err
-    assert "baseline: kept from" in said and said.count("MAUVE is left out: pip install mauve-text") == 1
+        assert made[name]["gen_ppl"] == pytest.approx(expected)
+        assert (made[name].get("gen_ppl_ci", 0) > 0) == (name in REFERENCES)
     for other in ([], [f"--scorer={trained}"]):
-        with pytest.raises(UserError, match="rows of other settings .scorer "):
-            main([str(trained), *SMALL, *other, f"--out={out}"])
-
-
-def test_a_table_of_before_had_no_scorer(trained, folder, tmp_path, capsys, no_mauve):
-    out = tmp_path / "t"
-    assert main([str(trained), *SMALL, f"--out={out}"]) == 0
-    path = tmp_path / "t.jsonl"
-    path.write_text(path.read_text().replace(',"scorer":""', ""))
-    assert "scorer" not in rows(out)["baseline"]["settings"]
-    assert main([str(trained), *SMALL, f"--out={out}"]) == 0 and "kept from" in capsys.readouterr().err
-    with pytest.raises(UserError, match="scorer ''"):
-        main([str(trained), *SMALL, f"--scorer={folder}", f"--out={out}"])
-
-
-def test_mauve_compares_with_human_texts_of_the_other_split(
-    table, trained, folder, token_folder, tmp_path, monkeypatch, capsys
-):
-    """And a row that was made without the package is made again."""
-    out = Path(shutil.copytree(table.parent, tmp_path / "copy")) / table.name
+        with pytest.raises(UserError, match="scorer"):
+            main([*argv, *other])
     seen = []
 
     def compared(human: np.ndarray, texts: np.ndarray) -> float:
@@ -256,72 +179,35 @@ def test_mauve_compares_with_human_texts_of_the_other_split(
 
     monkeypatch.setattr(scorers, "mauve_version", lambda: "9.9")
     monkeypatch.setattr(scorers, "mauve", compared)
-    argv = [str(trained), *SMALL, f"--scorer={folder}", f"--out={out}"]
-    assert main(argv) == 0
+    assert main([*argv, f"--scorer={folder}"]) == 0
     assert [rows(out)[name]["mauve"] for name in (*REFERENCES, "baseline")] == [0.51, 0.52, 0.53, 0.54]
-    assert rows(out)["baseline"]["scorer"]["mauve_text"] == "9.9" and "MAUVE" not in capsys.readouterr().err
-    words = rows(table)["human"]["settings"]["words"]
-    tokenizer, scorer = load_tokenizer(token_folder), open_scorer(str(folder), CPU)
     other = held_out_prompts(open_tokens(token_folder / "validation.bin").ids, 8, 4, 12).human
     human = [cut(tokenizer.decode(ids), words) for ids in other.tolist()]
     np.testing.assert_array_equal(seen[0][0], features(scorer, human))
     own = [cut(t, words) for t in samples(out, "baseline")]
     np.testing.assert_array_equal(seen[3][1], features(scorer, own))
-    assert main(argv) == 0 and "baseline: kept from" in capsys.readouterr().err
+    capsys.readouterr()
+    assert main([*argv, f"--scorer={folder}"]) == 0 and "baseline: kept from" in capsys.readouterr().err
 
 
-# ---- refusals ----------------------------------------------------------------------------------------------
-
-
-def test_the_digest_of_several_files(folder, tmp_path):
-    assert scorer_digest(str(folder)) == weights_digest(folder)
-    shutil.copy(folder / "model.safetensors", tmp_path / "a.safetensors")
-    (tmp_path / "config.json").write_text("{}")
-    one = scorer_digest(str(tmp_path))
-    (tmp_path / "b.safetensors").write_bytes(b"more")
-    assert one == weights_digest(folder) != scorer_digest(str(tmp_path))
-
-
-@pytest.mark.parametrize("name", ["gpt2", "out/none", "data"])
-def test_a_scorer_that_is_no_folder_with_weights(trained, name, tmp_path, monkeypatch):
-    """A name on the hub, too: nothing is downloaded."""
+def test_what_is_no_scorer_is_refused(trained, folder, tmp_path, monkeypatch):
+    """A name on the hub, too: nothing is downloaded. A folder's own code is not run, and a folder of any size
+    is refused before it is built."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data/config.json").write_text("{}")
-    with pytest.raises(UserError, match=f"no weights in {name}"):
-        main([str(trained), *SMALL, f"--scorer={name}"])
-
-
-def test_a_folder_with_code_of_its_own_is_not_run(trained, folder, tmp_path, no_mauve):
-    out = Path(shutil.copytree(folder, tmp_path / "code"))
-    config = json.loads((out / "config.json").read_text())
-    config |= {"model_type": "own", "auto_map": {"AutoModelForCausalLM": "x.X", "AutoConfig": "x.C"}}
-    (out / "config.json").write_text(json.dumps(config))
-    (out / "x.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    with pytest.raises(UserError, match="cannot be loaded as a causal language model"):
-        main([str(trained), *SMALL, f"--scorer={out}"])
+    for name in ("gpt2", "out/none"):
+        with pytest.raises(UserError, match=name):
+            main([str(trained), *SMALL, f"--scorer={name}"])
+    code = {"model_type": "own", "auto_map": {"AutoModelForCausalLM": "x.X", "AutoConfig": "x.C"}}
+    for i, change in enumerate((code, {"vocab_size": 10**12}, {"n_layer": 3})):
+        out = Path(shutil.copytree(folder, tmp_path / str(i)))
+        config = json.loads((out / "config.json").read_text())
+        (out / "config.json").write_text(json.dumps(config | change))
+        (out / "x.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+        with pytest.raises(UserError, match=str(out)):
+            open_scorer(str(out), CPU)
     assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize(
-    "change, says",
-    [({"vocab_size": 10**12}, "cannot be loaded"), ({"n_layer": 3}, "transformer.h.2.*is missing or extra")],
-    ids=["any size, before it is built", "without some weights"],
-)
-def test_a_folder_of_another_model_is_refused(folder, tmp_path, change, says):
-    out = Path(shutil.copytree(folder, tmp_path / "other"))
-    config = json.loads((out / "config.json").read_text())
-    (out / "config.json").write_text(json.dumps(config | change))
-    with pytest.raises(UserError, match=says):
-        open_scorer(str(out), CPU)
-
-
-def test_what_never_reads_from_the_left_is_no_scorer(trained, monkeypatch):
+    with pytest.raises(UserError, match="scorer"):
+        main([str(trained), "--protocol=paper", "--device=cpu", f"--scorer={folder}"])
     monkeypatch.setattr("model.Trunk.forwards", False)
     with pytest.raises(UserError, match="scorer"):
         open_scorer(str(trained), CPU)
-
-
-def test_the_papers_protocol_has_no_scorer(trained, folder):
-    with pytest.raises(UserError, match="leave --scorer out"):
-        main([str(trained), "--protocol=paper", "--device=cpu", f"--scorer={folder}"])

@@ -1,0 +1,1 @@
+"""Texts under a language model that is named: generative perplexity and MAUVE."""

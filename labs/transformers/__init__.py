@@ -1,0 +1,1 @@
+"""A run as a folder that transformers loads, and its way to the Hugging Face hub."""

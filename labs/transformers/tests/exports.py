@@ -1,0 +1,67 @@
+"""What the tests of exports share: runs that nobody trained, and their folders."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from data.prepared import load_tokenizer
+from evaluation.settings import run_seed
+from labs.transformers import export
+from model import build
+from runtime.checkpoint import load_model, save
+from tests.fixtures import VOCAB
+
+DRAWS, SEED = 3, 7
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache_of_code(tmp_path_factory):
+    """transformers copies the code of a folder before it imports it: not into the user's cache."""
+    from transformers import dynamic_module_utils
+
+    before = list(sys.path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path_factory.mktemp("modules")))
+        yield
+    sys.path[:] = before
+
+
+def write_run(run: Path, tokens: Path, **changes) -> None:
+    """A checkpoint of a model that nobody trained."""
+    tokenizer = load_tokenizer(tokens)
+    sizes = dict(vocab_size=tokenizer.vocab_size, block_size=16, n_layer=2, n_head=2, n_embd=32, dropout=0.0)
+    config = dict(name="x", tokenizer=tokenizer.name, tokenizer_fingerprint=tokenizer.fingerprint) | sizes
+    config |= dict(head_args={}, bayesian=False, prior_sigma=0.02, dataset="wikitext103") | changes
+    torch.manual_seed(0)
+    model = build(config)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p), alpha=0.05)
+    save(run / "best", model, config, {"step": 1, "val_nll": None}, None, tokenizer)
+
+
+def loaded(folder: Path):
+    return AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+
+
+def exported(at: Path, tokens: Path, **changes):
+    """(folder, the model there, ours, our draws of its weights)"""
+    write_run(at / "run", tokens, **changes)
+    assert export.main([str(at / "run"), str(at / "hf"), f"--samples={DRAWS}", f"--seed={SEED}"]) == 0
+    ours, ckpt = load_model(at / "run")
+    return at / "hf", loaded(at / "hf"), ours, ours.head.draws(DRAWS, run_seed(SEED, ckpt.config))
+
+
+def texts(count: int, length: int) -> torch.Tensor:
+    return torch.randint(VOCAB, (count, length), generator=torch.Generator().manual_seed(2))
+
+
+def ones(x: torch.Tensor) -> torch.Tensor:
+    return torch.ones_like(x)
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
