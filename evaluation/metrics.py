@@ -131,9 +131,11 @@ class Recovery:
     def add(self, log_m: ArrayLike, p: ArrayLike, token: ArrayLike) -> None:
         """Adds N positions: log m (N, V), p (N, V) and the observed token (N,).
 
-        ValueError for rows of p that do not sum to 1, and for a token that p forbids.
+        ValueError for other shapes, for rows of p that do not sum to 1, and for a token that p forbids.
         """
         log_m, p, token = np.asarray(log_m), np.asarray(p, np.float64), np.asarray(token)
+        if p.ndim != 2 or log_m.shape != p.shape or token.shape != p.shape[:1]:
+            raise ValueError(f"log m, p and tokens have the shapes {log_m.shape}, {p.shape}, {token.shape}")
         at, valid = np.arange(len(p)), p > 0
         if (np.abs(p.sum(1) - 1) > ROUNDING).any() or not valid[at, token].all():
             raise ValueError("p is not the truth of these tokens: it does not sum to 1, or forbids one")

@@ -75,6 +75,10 @@ def _transformers(name: str) -> tuple[GPTConfig, dict[str, Tensor]]:
         offline()
     from transformers import GPT2Config, GPT2LMHeadModel  # here, because importing transformers takes seconds
 
+    written, _ = GPT2Config.get_config_dict(name)
+    kind, classes = written.get("model_type"), written.get("architectures") or ["GPT2LMHeadModel"]
+    if kind != "gpt2" or "GPT2LMHeadModel" not in classes:
+        raise UserError(f"it is a {kind} {classes}")
     config = GPT2Config.from_pretrained(name)
     for key, want in SUPPORTED.items():
         value = getattr(config, key)

@@ -19,7 +19,7 @@ def called(text: str) -> str:
     `nanoheads train`."""
     if not INSTALLED:
         return text
-    text = re.sub(r"python (?:data|labs)/(\w+)/prepare\.py", r"nanoheads prepare \1", text)
+    text = re.sub(r"python (?:data|labs)(?:/\w+)?/(\w+)/prepare\.py", r"nanoheads prepare \1", text)
     return re.sub(r"python ([\w/]+)\.py", r"nanoheads \1", text)
 
 
@@ -65,7 +65,7 @@ def trunks() -> dict[str, str]:
 def imported(found: dict[str, str], registry: str, name: str) -> Any:
     """The entry `name` of a registry, its module imported. ValueError naming those that there are."""
     if name not in found:
-        raise ValueError(f"unknown {name!r}: use one of {', '.join(found)}")
+        raise ValueError(f"{registry[:-1].lower()} = {name!r}: use one of {', '.join(found)}")
     return getattr(importlib.import_module(found[name]), registry)[name]
 
 

@@ -66,7 +66,7 @@ def unusable(value: Any, largest: float = LARGEST) -> str:
     """Why no setting of a command and no JSON file of ours can be `value`, or hold it; "" if they can."""
     if isinstance(value, str) and (match := CONTROL.search(value)):
         return f"holds the character {match[0]!a}"
-    if isinstance(value, int) and abs(value) > max(2**63, largest):
+    if isinstance(value, int) and abs(value) > (2**63 if largest <= LARGEST else largest):
         return "must lie between -2**63 and 2**63"
     if isinstance(value, float) and not abs(value) <= largest:
         return f"must lie between -{largest:g} and {largest:g}"

@@ -203,7 +203,7 @@ def trained_runs(folder, tmp_path_factory) -> list[Path]:
 @pytest.fixture(scope="module")
 def examined(folder, trained_runs):
     split, asked = open_held_out(folder / "test.bin"), open_runs([str(p) for p in trained_runs])
-    prompts = held_out_prompts(split.ids, 2, 6, NEW)
+    prompts = held_out_prompts(split.ids, 6, 18, NEW)
     places = spread_places(split, 31, 3)
     settings = SamplingSettings(torch.device("cpu"), "float32", 3, 0)
     return split, places, examine(asked, split, tokenizer_of(asked[0].ckpt), prompts, places, settings)
@@ -213,7 +213,7 @@ def ids_of(examined, run: str, at: int) -> tuple[torch.Tensor, list]:
     """The prompt's ids (1, P), and the tokens that the run wrote after it."""
     split, _, runs = examined
     tokens = next(c.tokens for c in runs.prompts[at].continued if c.run == run)
-    prompt = held_out_prompts(split.ids, 2, 6, NEW).prompt[at]
+    prompt = held_out_prompts(split.ids, 6, 18, NEW).prompt[at]
     return torch.from_numpy(prompt)[None], tokens
 
 
@@ -262,11 +262,11 @@ def test_next_words_stand_beside_the_truth(examined, trained_runs):
 
 def test_a_word_is_marked_where_the_language_forbids_it(examined):
     split, _, runs = examined
-    machine, prompts, marked = split.truth.machine, held_out_prompts(split.ids, 2, 6, NEW).prompt, 0
+    machine, prompts, marked = split.truth.machine, held_out_prompts(split.ids, 6, 18, NEW).prompt, 0
     for at, prompt in enumerate(runs.prompts):
         for c in prompt.continued:
             ids = tokenizer_ids(c.tokens, split)
-            states = machine.parse(np.concatenate([prompts[at], ids])[None], -1)[0, 6:]
+            states = machine.parse(np.concatenate([prompts[at], ids])[None], -1)[0, 18:]
             due = [s >= 0 and machine.probs(np.array([s]))[0, i] == 0 for s, i in zip(states, ids)]
             assert [t.forbidden for t in c.tokens] == due
             marked += sum(due)
@@ -278,11 +278,11 @@ def test_a_word_is_marked_where_the_language_forbids_it(examined):
 @pytest.mark.parametrize("table", [True, False])
 def test_prompts_are_as_long_as_the_tables(folder, trained_runs, seeds, tmp_path, table):
     """Without a table a third of what the runs read, if that is less than usual."""
-    out, shown = tmp_path / "r.html", [str(seeds)] * table + [str(trained_runs[1])]  # which reads 31
+    out, shown = tmp_path / "r.html", [str(seeds)] * table + [str(trained_runs[1])]  # which reads 32
     assert report.main([*shown, f"--data={folder}", f"--out={out}", "--prompts=1", "--device=cpu"]) == 0
     page = Page(out.read_text(encoding="utf-8"))
     tokens = [a for tag, a in page.tags if a.get("class", "").startswith("token")]
-    assert len(tokens) == 31 - (4 if table else 10) and all("--nll:" in a["style"] for a in tokens)
+    assert len(tokens) == 32 - (4 if table else 10) and all("--nll:" in a["style"] for a in tokens)
     bars = [a["style"] for _, a in page.tags if a.get("class") == "bar"]
     assert bars and all(0 <= float(style.removeprefix("--p:")) for style in bars)
 

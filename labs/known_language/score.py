@@ -1,4 +1,4 @@
-"""How far a model of the known language is from its truth, whoever has trained it: README.md beside it.
+"""How far a model of the known language is from its truth, whoever has trained it: its lab has a page.
 
     python labs/known_language/score.py FOLDER    a folder that transformers loads
     python labs/known_language/score.py FILE      log-probabilities (T, V) in a .npy or .safetensors file

@@ -74,7 +74,7 @@ class WalkSession(Session):
         self.c = c
         runs = open_runs(c.checkpoints, which="last")
         for run in runs:
-            check_walk(run.path, run.ckpt.config["dataset"], run.ckpt.config["trunk"])
+            check_walk(run.path, run.ckpt.config["dataset"], run.ckpt.config.get("trunk", "gpt"))
         check_comparable(runs, any_order=True)
         split = open_split(runs, c.data, "test")
         self.subjects, self.settings = runs, settings_of(c) | {"corpus": split.info["sha256"]}
