@@ -59,25 +59,29 @@ def test_a_folder_of_that_name_is_a_run(trained, tmp_path):
 # ---- in a table --------------------------------------------------------------------------------------------
 
 
-def test_a_file_is_measured_as_the_texts_of_a_model(trained, tmp_path, capsys):
+def test_a_file_is_measured_as_the_texts_of_a_model(run, tiny, tmp_path, capsys):
     """A model's texts in a file have its numbers, and no perplexity. It is kept while it is the same."""
     out, path = tmp_path / "table", tmp_path / "theirs.jsonl"
-    flags = [*SMALL, f"--out={out}"]
-    assert main([str(trained), *flags]) == 0
-    written = read_texts(samples_file(out, "baseline"))
+    c = tiny(block_size=96, max_steps=30, learning_rate=1e-2)
+    assert run(c) == 0
+    flags = ["--texts=8", "--prompt_tokens=4", "--new_tokens=90", "--words=20", "--device=cpu", "--halves=2"]
+    asked = [c.out_dir, *flags, f"--out={out}"]
+    assert main(asked) == 0
+    capsys.readouterr()
+    written = read_texts(samples_file(out, c.name))
     path.write_text(
         "".join(json.dumps(text) + "\n" for text in [*written, "one more, which is not measured"])
     )
-    assert main([str(trained), str(path), *flags]) == 0
-    own, theirs = rows(out)["baseline"], rows(out)["theirs"]
+    assert main([*asked, str(path)]) == 0
+    own, theirs = rows(out)[c.name], rows(out)["theirs"]
     assert all(own[key] == theirs[key] for key in (*TEXT_METRICS, "short_texts"))
     assert "ppl_tok" not in theirs and theirs["file"] == path.name
     assert samples_file(out, "theirs").read_text().count("\n") == 8
     assert capsys.readouterr().err.count("kept from") == 1
-    assert main([str(trained), str(path), *flags]) == 0
+    assert main([*asked, str(path)]) == 0
     assert capsys.readouterr().err.count("kept from") == 2
     path.write_text(path.read_text().replace(written[0].split()[0], "another"))
-    assert main([str(trained), str(path), *flags]) == 0
+    assert main([*asked, str(path)]) == 0
     assert capsys.readouterr().err.count("kept from") == 1
 
 

@@ -78,3 +78,8 @@ def test_padding_moves_no_place(trunk):
 def test_refused():
     with pytest.raises(ValueError, match="n_head"):
         Modern(replace(CONFIG, n_embd=6, n_head=2))
+
+
+def test_weights_of_another_trunk_are_no_start(trainer, tiny, trained):
+    with pytest.raises(ValueError, match="init_from"):
+        trainer(tiny(init_from=str(trained), trunk="modern", tied=False))

@@ -154,6 +154,12 @@ def test_wrong_arguments_are_named(name, args):
         named_head(name, V, args)
 
 
+def test_positions_without_a_loss_avoid_no_token():
+    from tests.test_language_model import test_positions_without_a_loss_are_left_out as check
+
+    check("unlikelihood")
+
+
 def test_unlikelihood_trains_on_the_tokens_of_its_context(trainer, tiny):
     t = trainer(tiny(head="unlikelihood", head_args={"window": 5}))
     x, targets, _ = t.source.batch(0, 0)
