@@ -5,8 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from runtime.errors import UserError
-
 FREE = -1  # in place of a token that is not known
 ASKED = 8  # free places of a window at which a distribution is compared with the truth
 Given = Callable[[np.ndarray, np.ndarray], np.ndarray]  # evaluation.two_sided.TwoSided.log_probs
@@ -16,7 +14,7 @@ def spread(ids: np.ndarray, count: int, length: int) -> np.ndarray:
     """At most `count` of the windows that training would have, (n, length), spread evenly over a text."""
     whole = len(ids) // length
     if whole < 1:
-        raise UserError(f"the split has {len(ids)} tokens, fewer than one window of {length}: use more text")
+        raise ValueError(f"the split has {len(ids)} tokens, fewer than one window of {length}: use more text")
     starts = np.linspace(0, whole - 1, min(count, whole)).astype(int) * length
     return np.stack([ids[s : s + length] for s in starts]).astype(np.int64)
 
