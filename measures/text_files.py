@@ -68,7 +68,8 @@ def open_texts(name: str, path: Path) -> Texts:
                 texts.append(read_line(line, f"{path}, line {at}"))
     texts = [t for t in texts if t.text.strip()]
     prompts = [t.prompt for t in texts if t.prompt is not None]
-    prompts = prompts if len(prompts) == len(texts) else []
+    if prompts and len(prompts) < len(texts):
+        raise UserError(f"{path}: prompt: {len(prompts)} of {len(texts)} texts have one; give all or none")
     digest = hashlib.sha256(content.encode(errors="replace")).hexdigest()
     return Texts(name, path, [t.text for t in texts], prompts, digest)
 

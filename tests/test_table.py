@@ -432,7 +432,7 @@ def test_a_signal_stops_the_trainings_and_waits_for_them(tmp_path, monkeypatch, 
     code = (
         "import pathlib, signal, sys, time\nout = pathlib.Path(sys.argv[1])\n"
         "def save(*_):\n out.with_suffix('.saved').touch()\n sys.exit(143)\n"
-        "signal.signal(signal.SIGTERM, save)\nout.touch()\ntime.sleep(60)"
+        "signal.signal(signal.SIGTERM, save)\nout.with_suffix('.begun').touch()\ntime.sleep(60)"
     )
     runs = [Run("r", "", i, tmp_path / f"r{i}", (str(tmp_path / f"r{i}"),)) for i in range(jobs + 1)]
     real = workers.subprocess.Popen
@@ -446,7 +446,7 @@ def test_a_signal_stops_the_trainings_and_waits_for_them(tmp_path, monkeypatch, 
     monkeypatch.setattr(workers.subprocess, "Popen", popen)
 
     def send():
-        while not all(run.out.exists() for run in runs[:jobs]):
+        while not all(run.out.with_suffix(".begun").exists() for run in runs[:jobs]):
             time.sleep(0.01)
         os.kill(os.getpid(), number)
 
@@ -456,7 +456,7 @@ def test_a_signal_stops_the_trainings_and_waits_for_them(tmp_path, monkeypatch, 
     with pytest.raises(workers.TrainingsStopped) as e:
         workers.train_all(runs, jobs)
     thread.join()
-    assert e.value.args == (number,) and not runs[jobs].out.exists()
+    assert e.value.args == (number,) and not runs[jobs].out.with_suffix(".begun").exists()
     assert {env["OMP_NUM_THREADS"] for env in environments} == {"1"}  # as the user has it (conftest)
     assert all(run.out.with_suffix(".saved").exists() for run in runs[:jobs])
     assert before == [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
