@@ -31,7 +31,7 @@ REFUSED = [  # what configurations refuse by themselves
     ),
     *("train.py --max_steps=0", "train.py --optimizer=lion", "train.py no_config.py"),
     *("train.py config/mnist.py --head=nonsense", "augment.py --labels=x"),
-    *("sample.py out/x --temperature=-1"),
+    "sample.py out/x --temperature=-1",
     *(
         "eval_diversity.py out/x --protocol=x",
         "eval_diversity.py out/x --halves=1",
