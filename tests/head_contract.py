@@ -22,11 +22,11 @@ from heads import (
     Targets,
     chunked_loss,
     linear_loss,
-    log_probs,
     make_head,
     named_head,
     project,
 )
+from heads.linear_loss import log_probs
 from tests.fixtures import VOCAB, log
 
 V, C, K = 31, 7, 4  # odd on purpose; the embedding has 64 rows

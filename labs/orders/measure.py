@@ -48,7 +48,7 @@ from measures.views import Grid, View, mean, problems
 from runtime.checkpoint import Degenerate, load_model
 from runtime.device import get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
-from runtime.progress import Progress
+from runtime.logs import Progress
 from runtime.values import Dtype, Field, Natural, Positive, Seed
 
 Between = Annotated[float, Field(gt=0, lt=1)]
