@@ -13,8 +13,8 @@ import pytest
 
 from docs.house import tracked
 from nanoheads import __version__ as VERSION
-from runtime.packages import EXTRAS as MODULES
-from runtime.packages import PIP_NAMES, not_installed
+from runtime.places import EXTRAS as MODULES
+from runtime.places import PIP_NAMES, not_installed
 
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -183,7 +183,7 @@ def test_absent_packages_of_a_training_are_one_line(nanoheads):
 
 
 def test_a_package_that_is_no_ones(monkeypatch):
-    monkeypatch.setattr("runtime.packages.INSTALLED", False)
+    monkeypatch.setattr("runtime.places.INSTALLED", False)
     assert not_installed("lm_eval").endswith("pip install lm_eval")
     assert not_installed("mauve", "lm_eval").endswith('pip install ".[mauve]" lm_eval')
 
