@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from data.corpus import Config, Contents
-from data.generated import GeneratedCorpus, Settings, drawn_splits
+from labs.sequences.generated import GeneratedCorpus, Settings, drawn_splits
 
 UNKNOWN = -1
 DRAWN = 1024  # sequences at a time
