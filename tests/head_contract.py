@@ -15,18 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heads import (
-    Head,
-    OutputHead,
-    Projection,
-    Targets,
-    chunked_loss,
-    linear_loss,
-    make_head,
-    named_head,
-    project,
-)
-from heads.linear_loss import log_probs
+from heads import Head, OutputHead, Projection, Targets, chunked_loss, make_head, named_head, project
+from heads.linear_loss import linear_loss, log_probs
 from tests.fixtures import VOCAB, log
 
 V, C, K = 31, 7, 4  # odd on purpose; the embedding has 64 rows
@@ -80,14 +70,10 @@ def random_targets(n: int, vocab: int = V, seed: int = 0, head: Head | None = No
     """Soft multi-label targets: distinct ids in a row, some of them padding; tokens to avoid for a head that
     takes those."""
     g = torch.Generator().manual_seed(seed)
-    ids = (
-        torch.stack([torch.randperm(vocab, generator=g)[:K] for _ in range(n)])
-        if n
-        else torch.empty(0, K, dtype=torch.long)
-    )
-    values = torch.rand(n, K, generator=g)
+    ids = torch.stack([torch.randperm(vocab, generator=g)[:K] for _ in range(n)])
+    values = torch.rand(ids.shape, generator=g)
     values[:, 0] = 1
-    drop = torch.rand(n, K, generator=g) < 0.3
+    drop = torch.rand(ids.shape, generator=g) < 0.3
     drop[:, 0] = False
     if avoids(head):
         values[:, 1:] = -1
@@ -165,19 +151,12 @@ def logits(vocab: int) -> Tensor:
 
 
 def labels(z: Tensor, head: Head) -> Targets:
-    """Up to four tokens a row, some of them padding. In every third row the first is the largest logit's."""
-    g = torch.Generator().manual_seed(1)
-    ids = torch.rand(z.shape, generator=g).topk(min(4, z.shape[1])).indices
-    top = z.argmax(1)
-    ids[::3] = torch.where(ids == top[:, None], ids[:, :1], ids)[::3]
-    ids[::3, 0] = top[::3]
-    values = torch.rand(ids.shape, generator=g)
-    if avoids(head):
-        values = -torch.ones_like(values)
-    values[:, 0] = 1
-    padding = torch.rand(ids.shape, generator=g) < 0.3
-    padding[:, 0] = False
-    return Targets(ids.masked_fill(padding, -1), values.masked_fill(padding, 0))
+    """In every third row the first is the largest logit's."""
+    y, top = random_targets(*z.shape, 1, head), z.argmax(1, keepdim=True)
+    swapped = torch.where(y.ids == top, y.ids[:, :1], y.ids)
+    swapped[:, :1] = top
+    y.ids[::3] = swapped[::3]
+    return y
 
 
 @pytest.mark.parametrize("vocab", VOCABULARIES)
@@ -189,16 +168,18 @@ def test_a_head_is_its_formula(name, args, formula, vocab):
     integral = name == "perturb_max" and args.get("noise") != "gumbel"
     if integral:
         near, error = dict(rtol=1e-5, atol=3e-5), 1e-4
-        z = z[:: 20_000 // vocab + 4]  # it takes long
+        z = z[:: 4 if vocab > 1000 else 1]  # it takes long
     n, y, x, scale = len(z), labels(z, head), z.clone().requires_grad_(), {}
     of = F.normalize(x, dim=0) * n**0.5 if head.cosine else x
     if head.reads_scale:
         head.scale, scale = n**0.5, {"scale": n**0.5}
     want, log_p = formula(of, y, **args, **scale)
-    (right,) = torch.autograd.grad(want.sum(), x, retain_graph=head.cosine)
     sure = -46 if integral else -math.inf  # below p = 1e-20 the integral is rough
     weights = (want < -sure).double()
-    want, right, y = want.detach() * weights, right * weights[:, None], y._replace(weights=weights)
+    if not head.reads_scale:  # of small distances the rounding counts more
+        weights *= 2.0 ** (torch.arange(n) % 3 - 1)
+    (right,) = torch.autograd.grad((want * weights).sum(), x, retain_graph=head.cosine)
+    want, y = want.detach() * weights, y._replace(weights=weights)
 
     def check_gradient(got, error):
         assert ((got - right).norm(dim=1) <= error * right.norm(dim=1) + 0.1 * error).all()
@@ -218,6 +199,8 @@ def test_a_head_is_its_formula(name, args, formula, vocab):
         total.backward()
         torch.testing.assert_close(total.double(), want.sum(), **digits)
         check_gradient(output.projection.weight.grad.t().double(), at_most)
+        p = head.log_probs(of.detach().to(dtype)).double().exp()
+        torch.testing.assert_close(p, log_p.detach().exp(), **digits)
 
 
 def test_a_banned_token_is_left_out(name, args):
@@ -265,11 +248,6 @@ def test_gradcheck(name, args, own_gradient):
     assert torch.autograd.gradcheck(lambda z: head.log_probs(z)[likely], (z,))
 
 
-def test_log_probs_sum_to_one(name, args):
-    z = 5 * torch.randn(50, V)
-    assert torch.allclose(named_head(name, V, args).log_probs(z).exp().sum(1), torch.ones(50), atol=1e-5)
-
-
 @pytest.mark.parametrize("chunk, bayesian", [(3, False), (1000, True)], ids=["point", "bayesian"])
 def test_chunked_equals_unchunked(name, args, chunk, bayesian):
     """Value and every gradient, in float64, rows not a multiple of the chunk."""
@@ -294,7 +272,7 @@ def test_chunked_equals_unchunked(name, args, chunk, bayesian):
 
 
 @pytest.mark.parametrize("scale", [1e4, -1e4, 0.0])
-def test_extreme_logits_stay_finite(name, args, scale):
+def test_extreme_logits_stay_finite_and_p_sums_to_one(name, args, scale):
     """At scale 0 all tokens tie."""
     head = named_head(name, V, args)
     targets = random_targets(8, head=head)
@@ -305,7 +283,8 @@ def test_extreme_logits_stay_finite(name, args, scale):
     loss.sum().backward()
     assert loss.isfinite().all() and z.grad.isfinite().all()
     lp = head.log_probs(z.detach())
-    assert not lp.isnan().any() and torch.allclose(lp.exp().sum(1), torch.ones(8), atol=1e-5)
+    for logp in (lp, head.log_probs(5 * torch.randn(50, V))):
+        torch.testing.assert_close(logp.exp().sum(1), torch.ones(len(logp)), atol=1e-5, rtol=0)
     assert head.sparse or lp.isfinite().all()
     assert scale or torch.allclose(lp, torch.tensor(-math.log(V)), atol=1e-5)
 
@@ -362,7 +341,7 @@ def test_float32_is_enough_for_a_real_vocabulary(name, args):
         out.append([t.double() for t in (loss.detach(), x.grad, head.log_probs(x.detach()).exp())])
     (loss, grad, p), (loss64, grad64, p64) = out
     assert torch.allclose(loss, loss64, rtol=1e-5, atol=1e-5)
-    assert ((grad - grad64).norm(dim=1) <= 3e-4 * grad64.norm(dim=1)).all() and (
+    assert ((grad - grad64).norm(dim=1) <= 1e-4 * grad64.norm(dim=1)).all() and (
         (p - p64).abs().sum(1) < 1e-4
     ).all()
 

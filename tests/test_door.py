@@ -74,12 +74,6 @@ def test_help_and_refused_flags_do_not_import_torch():
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_help_has_an_example(program):
-    says = ast.get_docstring(ast.parse((ROOT / program).read_text(encoding="utf-8")))
-    assert f"\n    python {program} " in says or f"\npython {program} " in says
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
 def test_nothing_is_imported_above_the_door_that_is_not_needed_there(program):
     """The Program stands above the command's own imports."""
     body = ast.parse((ROOT / program).read_text(encoding="utf-8")).body

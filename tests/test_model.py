@@ -104,80 +104,58 @@ def test_half_precision_files_are_read_as_float32(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes, said",
+    "key, value",
     [
-        (dict(activation_function="relu"), "activation_function = 'relu'"),
-        (dict(activation_function="gelu"), "activation_function = 'gelu'"),
-        (dict(tie_word_embeddings=False), "tie_word_embeddings = False"),
-        (dict(n_inner=2 * C), "n_inner = 32"),
-        (dict(layer_norm_epsilon=1e-6), "layer_norm_epsilon = 1e-06"),
-        (dict(scale_attn_weights=False), "scale_attn_weights = False"),
-        (dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx = True"),
+        ("activation_function", "gelu"),
+        ("tie_word_embeddings", False),
+        ("n_inner", 2 * C),
+        ("layer_norm_epsilon", 1e-6),
+        ("scale_attn_weights", False),
+        ("scale_attn_by_inverse_layer_idx", True),
     ],
-    ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
 )
-def test_variants_of_gpt2_that_the_trunk_does_not_compute_are_refused(tmp_path, changes, said):
-    hf_model(**changes).save_pretrained(tmp_path)
-    with pytest.raises(ValueError) as e:
+def test_variants_of_gpt2_that_the_trunk_does_not_compute_are_refused(tmp_path, key, value):
+    hf_model(**{key: value}).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=key):
         from_gpt2(tmp_path)
-    assert said in str(e.value) and str(tmp_path) in str(e.value) and "\n" not in str(e.value)
 
 
-def not_gpt2(folder):
+def damaged(folder, cut: str = "", without: str = "none", **changes) -> None:
+    """A GPT-2 with a file cut short, without some tensors, or of another configuration than its weights:
+    transformers alone would fill missing tensors with random numbers, and leave others out."""
+    hf_model().save_pretrained(folder)
+    config, weights = folder / "config.json", folder / "model.safetensors"
+    config.write_text(json.dumps(json.loads(config.read_text()) | changes))
+    save_file({k: w for k, w in load_file(weights).items() if without not in k}, weights, {"format": "pt"})
+    if cut:
+        (folder / cut).write_bytes((folder / cut).read_bytes()[:-100])
+
+
+def llama(folder) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     size = dict(hidden_size=C, num_hidden_layers=1, num_attention_heads=2, intermediate_size=C)
     LlamaForCausalLM(LlamaConfig(vocab_size=V, **size)).save_pretrained(folder)
 
 
-def no_head(folder):
-    hf_model().transformer.save_pretrained(folder)
-
-
-def no_folder(folder):
-    pass
-
-
-def empty_folder(folder):
-    folder.mkdir()
-
-
-def cut(name):
-    def make(folder):
-        hf_model().save_pretrained(folder)
-        (folder / name).write_bytes((folder / name).read_bytes()[:-100])
-
-    return make
-
-
-def other_size(folder):
-    hf_model().save_pretrained(folder)
-    file = folder / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"n_embd": 2 * C}))
-
-
-def missing_tensors(folder):  # transformers alone would fill them with random numbers
-    hf_model().save_pretrained(folder)
-    file = folder / "model.safetensors"
-    save_file({k: w for k, w in load_file(file).items() if ".h.1." not in k}, file, {"format": "pt"})
-
-
-def fewer_layers(folder):  # transformers alone would leave the others out
-    hf_model().save_pretrained(folder)
-    file = folder / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"n_layer": 1}))
-
-
-NOT_WHOLE = [not_gpt2, no_head, no_folder, empty_folder, other_size, missing_tensors, fewer_layers]
-
-
-@pytest.mark.parametrize("make", [*NOT_WHOLE, cut("model.safetensors"), cut("config.json")])
-def test_what_is_not_a_whole_gpt2_is_refused_in_one_line(tmp_path, make):
+@pytest.mark.parametrize(
+    "make",
+    [
+        llama,
+        lambda folder: hf_model().transformer.save_pretrained(folder),  # without a head
+        lambda folder: None,
+        lambda folder: folder.mkdir(),
+        *(partial(damaged, cut=name) for name in ("model.safetensors", "config.json")),
+        partial(damaged, n_embd=2 * C),
+        partial(damaged, without=".h.1."),
+        partial(damaged, n_layer=1),
+    ],
+)
+def test_what_is_not_a_whole_gpt2_is_refused(tmp_path, make):
     folder = tmp_path / "model"
     make(folder)
-    with pytest.raises((ValueError, FileNotFoundError)) as e:
+    with pytest.raises((ValueError, FileNotFoundError), match=str(folder)):
         from_gpt2(folder)
-    assert str(folder) in str(e.value) and "\n" not in str(e.value)
 
 
 # ---- causality, positions, the cache -----------------------------------------------------------------------

@@ -17,7 +17,6 @@ from data.prepared import load_tokenizer, prepared, tokenizer_of
 from evaluation.sampling import weight_draws
 from evaluation.texts import held_out_prompts
 from measures.measure import open_runs
-from measures.report.about import opening
 from measures.report.page import render
 from measures.report.runs import BEFORE, SamplingSettings, examine, shown_word, spread_places
 from measures.report.tables import ReportedTable, data_url, open_table
@@ -162,17 +161,6 @@ def test_figures_are_made_of_the_rows_and_others_lie_beside(seeds):
     assert curves == data_url(seeds.parent / "x.curves.tv.png")
     assert ece.startswith("data:image/png;base64,iVBORw0KGgo")
     assert drawn == data_url(seeds.parent / "x.samples/baseline-1.png")
-
-
-def test_the_page_says_what_each_row_does_differently():
-    files = ("config/baseline.py", "config/smooth_gpt.py")
-    configs = [vars(TrainConfig.read([f, "config/tiny.py"])) | {"vocab_size": 420} for f in files]
-    about = opening([("softmax", configs[0]), (EVIL, configs[1])], [271_000], "Judged.")
-    first, second = about.rows
-    assert first.changes == [] and second.changes == ["head = label_smoothing", "head_args = {'eps': 0.05}"]
-    text = render([], None, about)
-    assert about.training in text and EVIL not in text
-    Page(text)
 
 
 # ---- runs

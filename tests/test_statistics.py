@@ -15,7 +15,6 @@ from evaluation.texts import common_words, cut, text_metrics
 from measures.columns import Column
 from measures.store import Store
 from measures.summary import differences, grouped, marks, means, worse
-from measures.text import summary_of, summary_view
 from measures.text_numbers import text_intervals
 from runtime.checkpoint import find, load
 from tests.fixtures import TINY, train_in_process
@@ -188,24 +187,6 @@ def row_of(row: str, seed: int, **fields) -> dict:
     common = {"measure": "text", "definition": 1, "settings": SETTINGS, "name": f"{row}-small-{seed}"}
     run = {"row": row, "overlay": "small", "seed": seed, "steps": 100, "training": {"head": row}}
     return common | run | fields
-
-
-def test_the_summary_says_what_it_marks():
-    rows = [row_of(row, s, **r) for row, runs in ROWS.items() for s, r in runs.items()]
-    rows.append(row_of("bad", 1, problem="its weights hold nan"))
-    human = HUMAN | {"settings": SETTINGS, "self_bleu_ci": 0.5}
-    rows += [human, human | {"name": "loop"}]
-    summary = {r["name"]: r for r in summary_of(rows)}
-    assert list(summary) == [*ROWS, "human", "loop"]
-    assert summary["sparse"]["self_bleu_best"] is False and summary["same"]["self_bleu_best"] is True
-    assert summary["baseline"]["self_bleu_seeds"] == [8.4, 10.1, 10.6]
-    assert summary["baseline"]["self_bleu_ci"] > 2.8
-    assert "self_bleu_diff_ci" in summary["same"]  # text metrics are paired by seed, too
-    view = summary_view(rows)
-    line = {x.split("|")[1].strip(): x for x in view.markdown.split("\n\n")[0].splitlines()}
-    assert line["same"].count("*") == 1 and "*" not in line["sparse"] + line["one"] + line["human"]
-    assert "14.50 ± 0.50" in line["human"] and "bad-small-1" in view.markdown
-    assert "10.60" in view.markdown and "183.1 180.5 187.4" in view.sheet
 
 
 def test_seeds_are_grouped_by_their_fields():

@@ -27,7 +27,6 @@ from labs.classes.judge import PUBLISHED, Judged, judge
 from labs.classes.measure import summary_of
 from labs.classes.sets import KINDS, Images, open_images
 from labs.cnn.trunk import CNN, items, width
-from measures.find import find_measure
 from measures.jobs import Run
 from measures.store import Store
 from model import GPTConfig, LanguageModel
@@ -35,6 +34,7 @@ from runtime import checkpoint
 from runtime.configurator import configure, read_config
 from runtime.errors import UserError
 from runtime.logs import entries
+from tests.fixtures import handlers_kept
 
 LAYERS = "Conv[3x3,4] BN ReLU MaxPool[4x4,4] DO FC[16] ReLU"
 
@@ -102,16 +102,12 @@ def flags(source, tmp_path):
 
 
 @pytest.fixture
-def run(capsys):
+def run():
     """run(argv) -> exit code of train.main; signal handlers as they were."""
 
     def call(argv: list[str]) -> int:
-        before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-        try:
+        with handlers_kept():
             return train.main(argv)
-        finally:
-            for s, handler in before.items():
-                signal.signal(s, handler)
 
     return call
 
@@ -163,13 +159,10 @@ IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
     "name, change",
     [
         (IMAGES, lambda content: content[:-1]),
-        (IMAGES, lambda content: content[:7]),
         (IMAGES, lambda content: b"PK" + content[2:]),
         (IMAGES, lambda content: idx(np.zeros((20, 8, 8)))),
-        (IMAGES, lambda content: idx(np.zeros((0, 28, 28)))),
         (LABELS, lambda content: idx(np.full(20, 10))),
         (LABELS, lambda content: idx(np.zeros(19))),
-        (LABELS, None),
         (f"{IMAGES}.gz", lambda content: gzip.compress(content)[:-20]),
     ],
 )
@@ -179,16 +172,12 @@ def test_damaged_files_are_refused(tmp_path, name, change):
     plain = tmp_path / name.removesuffix(".gz")
     content = plain.read_bytes()
     plain.unlink()
-    if change:
-        (tmp_path / name).write_bytes(change(content))
-    with pytest.raises((UserError, FileNotFoundError), match="image|label"):
+    (tmp_path / name).write_bytes(change(content))
+    with pytest.raises(UserError, match="image|label"):
         open_images("mnist", str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    "name, path",
-    [("cifar100", "train.bin"), ("cifar10", "cifar-10-batches-py/x"), ("mnist", "x"), ("mnist", "")],
-)
+@pytest.mark.parametrize("name, path", [("cifar10", "cifar-10-batches-py/x"), ("mnist", "")])
 def test_a_folder_without_the_sets_files_is_refused(tmp_path, name, path):
     """Pickles are not read."""
     (tmp_path / path).parent.mkdir(exist_ok=True)
@@ -250,11 +239,7 @@ def test_a_convolution_leaves_the_size_as_it_is():
     torch.testing.assert_close(net(pixels)[:, 0], x.flatten(1))
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["Conv[3x3]", "Conv[3x3,0]", "Dropout[1]", "MaxPool[2x2,2,valid]", "Convolution[3x3,4]", "Conv[3x3,4"]
-    + ["{Conv[3x3,4]}", "FC[4] Conv[3x3,4]", "MaxPool[9x9,2]", "{ReLU}x201", "FC[99999999999999999999]"],
-)
+@pytest.mark.parametrize("text", ["Conv[3x3]", "Dropout[1]", "FC[4] Conv[3x3,4]", "MaxPool[9x9,2]"])
 def test_a_line_that_is_no_network_is_refused(text):
     with pytest.raises(ValueError):
         network(text, (1, 8, 8))
@@ -312,24 +297,21 @@ class Table(nn.Module):
         return self.hidden[tokens[:, 0, 0, 0].long()][:, None]
 
 
+def judged(head: str, hidden: torch.Tensor, labels: list[int]) -> Judged:
+    """Of an image for each label, the logits of which are a row of `hidden`."""
+    model = LanguageModel(Table(hidden), make_head(head, 3, nn.Parameter(torch.eye(3)))).eval()
+    images = Images(np.arange(len(labels), dtype=np.uint8)[:, None, None, None], np.array(labels))
+    return judge(model, images, torch.device("cpu"), "float32", model.head.draws(1, 0))
+
+
 def test_accuracy_nll_and_ece_by_hand():
     p = torch.tensor([[0.7, 0.2, 0.1], [0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]])
-    model = LanguageModel(Table(p.log()), make_head("softmax", 3, nn.Parameter(torch.eye(3))))
-    labels = np.array([0, 1, 1, 0])
-    images = Images(np.arange(4, dtype=np.uint8)[:, None, None, None], labels)
-    found = judge(model.eval(), images, torch.device("cpu"), "float32", model.head.draws(1, 0))
+    found = judged("softmax", p.log(), [0, 1, 1, 0])
     assert found.accuracy == 50 and found.zeros == 0
     assert found.nll == pytest.approx(-(math.log(0.7) + math.log(0.2) + math.log(0.8) + math.log(0.3)) / 4)
     # bins of 1/15: .7 twice, one right; .8, right; .4, wrong
     assert found.ece == pytest.approx((abs(1 - 1.4) + abs(1 - 0.8) + abs(0 - 0.4)) / 4, abs=1e-6)
-
-
-def test_a_class_of_probability_zero_is_counted():
-    model = LanguageModel(
-        Table(torch.tensor([[9.0, 0, 0], [0, 9.0, 0]])), make_head("sparsemax", 3, nn.Parameter(torch.eye(3)))
-    )
-    images = Images(np.arange(2, dtype=np.uint8)[:, None, None, None], np.array([0, 2]))
-    found = judge(model.eval(), images, torch.device("cpu"), "float32", model.head.draws(1, 0))
+    found = judged("sparsemax", torch.tensor([[9.0, 0, 0], [0, 9.0, 0]]), [0, 2])
     assert found.accuracy == 50 and found.nll == math.inf and found.zeros == 1 and found.ece == 0.5
 
 
@@ -409,15 +391,7 @@ def test_of_equal_accuracy_the_lower_nll_is_the_best(flags, run, tmp_path, monke
 
 @pytest.mark.parametrize(
     "changes, key",
-    [
-        (dict(trunk="any_order"), "trunk"),
-        (dict(labels="hard"), "labels"),
-        (dict(n_embd=3), "n_embd"),
-        (dict(eval_windows=3), "eval_windows"),
-        ({"trunk_args.h": True}, "trunk_args"),
-        (dict(dataset="wikitext103"), "trunk_args"),
-        ({"trunk_args.shape": [3, 8, 8]}, "shape"),
-    ],
+    [(dict(trunk="any_order"), "trunk"), (dict(labels="hard"), "labels"), (dict(n_embd=3), "n_embd")],
 )
 def test_what_cannot_be_is_refused(flags, run, changes, key, tmp_path):
     with pytest.raises(ValueError, match=key):
@@ -430,17 +404,6 @@ def test_a_classifier_is_no_language_model(flags, run, tmp_path):
     with pytest.raises(UserError, match="config.json"):
         checkpoint.load_model(tmp_path / "out")
     assert checkpoint.load_model(tmp_path / "out", classifier=True)[0].trunk.config.vocab_size == 10
-
-
-def test_without_the_lab_its_names_are_unknown(monkeypatch):
-    for room in ("runtime.places", "measures.find"):
-        monkeypatch.setattr(f"{room}.CODE", Path("nowhere"))
-    with pytest.raises(UserError, match="mnist"):
-        train.Trainer(TrainConfig(dataset="mnist"), train.Processes("cpu"))
-    with pytest.raises(UserError, match="cnn"):
-        TrainConfig(trunk="cnn").check()
-    with pytest.raises(UserError, match="classes"):
-        find_measure("classes")
 
 
 # ---- the table

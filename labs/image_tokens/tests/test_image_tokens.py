@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-import train
 from data.batches import TextSource, Windows
 from data.tokens import open_tokens
 from evaluation.decoding import AS_SCORED
@@ -18,9 +17,9 @@ from labs.images import sample
 from labs.images.guidance import guided, only_codes, sample_codes
 from model import build
 from runtime.errors import UserError
-from tests.fixtures import TINY, train_in_process
+from tests.fixtures import train_on
 
-SMALL = TINY | dict(dataset="image_tokens", tokenizer="words", block_size=17, max_steps=2, eval_interval=2)
+SMALL = dict(dataset="image_tokens", block_size=17, max_steps=2, eval_interval=2)
 LOSSLESS = "digits patches codes=6"
 
 
@@ -58,8 +57,7 @@ def folder(images, tmp_path_factory) -> Path:
 def run(folder, tmp_path_factory) -> Path:
     """The out folder of a tiny model of these images. Read only."""
     out = tmp_path_factory.mktemp("runs") / "images-1"
-    config = train.TrainConfig(**SMALL | dict(name="images-1", seed=1, out_dir=str(out)))
-    assert train_in_process(config, folder) == 0
+    train_on(folder, out, **SMALL)
     return out
 
 
@@ -118,9 +116,7 @@ def test_where_the_images_lie(images, tmp_path, monkeypatch):
     assert corpus.prepare(out, "words", here, force=True) == out
 
 
-@pytest.mark.parametrize(
-    "name, change", [("codec.safetensors", b"x"), ("codec.json", b"{"), ("codec.json", b"[]")]
-)
+@pytest.mark.parametrize("name, change", [("codec.safetensors", b"x"), ("codec.json", b"[]")])
 def test_a_damaged_codec_is_named(folder, tmp_path, name, change):
     for file in ("codec.safetensors", "codec.json"):
         (tmp_path / file).write_bytes((folder / file).read_bytes())
@@ -129,13 +125,9 @@ def test_a_damaged_codec_is_named(folder, tmp_path, name, change):
         read_codec(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "source", ["digits patches patch=3", "digits vq patch=3", "digits vq patch=1", "mnist vq in=/nosuch"]
-)
-def test_what_cannot_be_prepared(images, monkeypatch, tmp_path, source):
-    if "digits" in source:
-        monkeypatch.setattr("labs.image_tokens.prepare.open_images", lambda *_: images)
-    with pytest.raises((UserError, FileNotFoundError), match="patch|/nosuch"):
+@pytest.mark.parametrize("source", ["digits patches patch=3", "digits vq patch=3"])
+def test_what_cannot_be_prepared(here, tmp_path, source):
+    with pytest.raises(UserError, match="patch"):
         corpus.prepare(tmp_path / "x", "words", source)
     assert not list(tmp_path.glob("x/*"))
 
@@ -286,10 +278,7 @@ def test_codes_are_written_and_the_same_again(run, tmp_path):
     assert np.array_equal(*map(np.load, files)) and not np.array_equal(a, np.load(files[0]))
 
 
-@pytest.mark.parametrize(
-    "flag",
-    ["class=10", "class=-1", "cfg=0.5", "grid=8", "grid=0x3", "grid=99999x99999", "out=x.jpg", "data=nosuch"],
-)
+@pytest.mark.parametrize("flag", ["class=10", "cfg=0.5", "grid=0x3", "out=x.jpg", "data=nosuch"])
 def test_what_cannot_be_drawn_is_said(run, flag, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises((UserError, OSError), match="nosuch|" + flag.split("=")[0]):
@@ -299,8 +288,7 @@ def test_what_cannot_be_drawn_is_said(run, flag, tmp_path, monkeypatch):
 
 def test_a_model_that_always_saw_its_class_is_not_guided(here, tmp_path):
     folder = corpus.prepare(tmp_path / "all", "words", LOSSLESS + " drop=0")
-    config = train.TrainConfig(**SMALL | dict(name="x", out_dir=str(tmp_path / "run"), max_steps=1))
-    assert train_in_process(config, folder) == 0
+    train_on(folder, tmp_path / "run", **SMALL)
     out = f"--out={tmp_path / 'x.npy'}"
     with pytest.raises(UserError, match="guided"):
         sample.main([str(tmp_path / "run"), "--cfg=2", out, "--device=cpu"])
@@ -327,8 +315,7 @@ def test_files_become_a_corpus_that_trains(files, tmp_path, monkeypatch):
     every = np.column_stack((5 + np.load(files / "train_labels.npy"), np.load(files / "train_codes.npy")))
     assert sorted(map(tuple, rows)) == sorted(map(tuple, every)) and len(held_out) == 5
     assert not (folder / "test.bin").exists()
-    flags = dict(name="x", out_dir=str(tmp_path / "run"), block_size=5, max_steps=1, head="gs_softmax_f1")
-    assert train_in_process(train.TrainConfig(**SMALL | flags), folder) == 0
+    train_on(folder, tmp_path / "run", **SMALL | dict(block_size=5, head="gs_softmax_f1"))
     out = tmp_path / "codes.npy"
     with pytest.raises(UserError):
         sample.main([str(tmp_path / "run"), f"--out={tmp_path / 'x.png'}", "--device=cpu"])
@@ -339,23 +326,15 @@ def test_files_become_a_corpus_that_trains(files, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "name, values",
     [
-        ("train_codes", None),
         ("train_codes", np.array([{}])),
         ("train_codes", np.zeros((60, 4))),
-        ("train_codes", np.zeros(60, int)),
         ("train_codes", np.full((60, 4), 5)),
-        ("train_codes", np.full((60, 4), -1)),
         ("train_labels", np.full(60, 3)),
-        ("train_labels", np.zeros(59, int)),
         ("test_codes", np.zeros((5, 4), int)),  # without labels
     ],
 )
 def test_files_that_are_wrong_are_named(files, tmp_path, name, values):
-    path = files / f"{name}.npy"
-    if values is None:
-        path.write_bytes(path.read_bytes()[:-3])
-    else:
-        np.save(path, values, allow_pickle=True)
+    np.save(files / f"{name}.npy", values, allow_pickle=True)
     with pytest.raises((UserError, OSError), match="codes|labels"):
         corpus.prepare(tmp_path / "words", "words", f"files codes=5 classes=3 in={files}")
     assert not (tmp_path / "words").exists()

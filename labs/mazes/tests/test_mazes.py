@@ -9,18 +9,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import train
 from data.batches import Windows
 from data.held_out import open_held_out
 from data.prepared import SPLITS, load_tokenizer, prepared
 from labs.mazes import draw as page
 from labs.mazes.mazes import FREE, GOAL, PATH, START, UNKNOWN, WALL, WORDS, Answers, Mazes
-from labs.mazes.prepare import corpus as mazes
 from labs.orders.measure import OrdersConfig, OrdersSession, tables
 from labs.orders.tests.test_trunk import of_order
 from labs.sequences.two_sided import two_sided
 from measures.views import mean
-from tests.fixtures import TINY, train_in_process
+from tests.fixtures import train_on
 
 Cell = tuple[int, int]
 SMALL = Mazes(5, 7, walls=2, distance=3)
@@ -214,19 +212,6 @@ def test_answers_have_their_probabilities(some):
         assert SMALL.log_prob(rows) == pytest.approx(-math.log(len(answers)))
 
 
-def test_chain_rule_in_any_order():
-    """log p(answer | maze) is the sum of log p(cell | maze, those before it in the order)."""
-    task, rng = Mazes(7, 9, walls=3), np.random.default_rng(6)
-    x = task.sample(5, rng)
-    half, rows = task.T // 2, np.arange(5)
-    order = half + rng.permuted(np.tile(np.arange(half), (5, 1)), axis=1)
-    tokens, total = np.concatenate((x[:, :half], np.full((5, half), UNKNOWN)), 1), np.zeros(5)
-    for at in order.T:
-        total += task.log_probs(tokens)[rows, at, x[rows, at]]
-        tokens[rows, at] = x[rows, at]
-    assert total == pytest.approx(task.log_prob(x), rel=1e-9)
-
-
 def test_a_maze_that_is_not_known_whole():
     x = SMALL.sample(2, np.random.default_rng(7))
     x[1, 3] = UNKNOWN
@@ -282,22 +267,10 @@ def test_the_truth_of_a_split(folder):
     np.testing.assert_allclose(np.exp(truth.log_probs(x[1:], asked[1:])).sum(1), 1)
 
 
-def test_a_corpus_is_a_function_of_its_settings(folder, tmp_path):
-    def ids(source: str) -> np.ndarray:
-        return np.array(
-            open_held_out(mazes.prepare(tmp_path / source[-6:], "words", source) / "train.bin").ids
-        )
-
-    known = open_held_out(folder / "train.bin").ids
-    assert np.array_equal(ids(SOURCE), known)
-    assert not np.array_equal(ids(f"{SOURCE} seed=2"), known)
-
-
 @pytest.mark.parametrize("order", ["left_to_right", "random", "masked"])
 def test_the_picture_of_mazes_being_filled_in(order, folder, tmp_path, capsys, said):
-    sizes = TINY | dict(block_size=70, dataset="mazes", tokenizer="words", name=order) | of_order(order)
     run, out = tmp_path / order, tmp_path / "filled"
-    assert train_in_process(train.TrainConfig(**sizes, out_dir=str(run)), folder) == 0
+    train_on(folder, run, block_size=70, dataset="mazes", **of_order(order))
     capsys.readouterr()
     assert page.main([str(run), "--mazes=2", f"--data={folder}", f"--out={out}"]) == 0
     printed = json.loads(capsys.readouterr().out)

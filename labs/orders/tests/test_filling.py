@@ -263,7 +263,6 @@ def test_what_is_sampled_is_cut(sample):
 
 
 @torch.no_grad()
-@torch.no_grad()
 def test_a_probability_below_float32_is_not_zero():
     model = model_of("any", gain=100.0).float()
     reader = reader_of(model, torch.full((1, 4), FREE), model.head.draws(1, 0))

@@ -1,8 +1,5 @@
 """Sequences that begin with tokens which are given: first in every order, without a loss, never scored."""
 
-import json
-import shutil
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -12,25 +9,21 @@ import torch
 
 import eval_diversity
 import report
-import table
-import train
 from data.batches import TextSource, Windows
 from data.corpus import Contents, prepare_splits
 from data.prepared import corpus_of
 from data.splits import Split
 from data.tokens import open_tokens
 from evaluation.scoring import score
-from heads import HEADS
 from labs.orders.asking import middle_bits
 from labs.orders.samplers import continued
-from labs.orders.tests.test_measure import asker
-from labs.orders.tests.test_trunk import log_p, model_of
+from labs.orders.tests.test_trunk import TrueToken, asker, log_p, model_of
 from labs.orders.trunk import ORDERS, Order
 from labs.sequences.exact import Sequences, lines
 from labs.sequences.questions import FREE, questions, templates
 from labs.synthetic.tasks import TASKS
 from runtime.errors import UserError
-from tests.fixtures import TINY, train_in_process
+from tests.fixtures import train_on
 
 TASK = TASKS["walk"](12)
 
@@ -48,25 +41,14 @@ def folder(tmp_path_factory) -> Path:
 
 def test_sequences_that_begin_with_given_tokens_are_no_text(folder, tmp_path):
     """Whatever corpus a run says that it is of."""
-    config = train.TrainConfig(**TINY | dict(name="x", out_dir=str(tmp_path / "x"), block_size=12))
-    assert train_in_process(replace(config, tokenizer="words"), folder) == 0
+    train_on(folder, tmp_path / "x", block_size=12)
     argv = [str(tmp_path / "x"), f"--data={folder}", f"--out={tmp_path / 't'}"]
     argv += ["--texts=4", "--prompt_tokens=5", "--new_tokens=5"]
-    with pytest.raises(UserError, match="are no text: python table.py --measure=orders measures such"):
+    with pytest.raises(UserError, match="are no text"):
         eval_diversity.main(argv)
-    with pytest.raises(UserError, match="are no text: python table.py --measure=orders measures such"):
+    with pytest.raises(UserError, match="are no text"):
         report.main([*argv[:2], "--prompt_tokens=5", "--new_tokens=5", f"--out={tmp_path / 't.html'}"])
     assert not list(tmp_path.glob("t.*"))
-
-
-@pytest.mark.parametrize("dataset", ["mazes", "climbs", "synthetic", "image_tokens"])
-def test_what_is_no_text_is_refused_with_the_measure_that_it_has(trained, tmp_path, dataset):
-    shutil.copytree(trained, tmp_path / "x")
-    for path in (tmp_path / "x").glob("*/config.json"):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"dataset": dataset}))
-    named = "images" if dataset == "image_tokens" else "orders"
-    with pytest.raises(UserError, match=rf"is of {dataset}, .* no text: python table.py --measure={named} "):
-        table.main(["--measure=text", str(tmp_path / "x"), f"--out={tmp_path / 't'}"])
 
 
 @pytest.mark.parametrize("dataset", ["mazes", "climbs", "synthetic"])
@@ -91,18 +73,11 @@ def test_what_is_given_comes_first(name):
     assert (paths[:, 5:] == 5 + order.paths(3, np.arange(4), 7)).all()
 
 
-class TrueTokens:
-    online = False
-
-    def targets(self, indices, x, y):
-        return HEADS["softmax"](len(TASK.words)).targets(x, y)
-
-
 @pytest.mark.parametrize("name", [*ORDERS, "masked"])
 def test_what_is_given_has_no_loss(folder, name):
     windows = Windows(open_tokens(folder / "train.bin"), 12)
     arrange = model_of(name, length=12, vocab=len(TASK.words)).trunk.arrange
-    source = TextSource(windows, TrueTokens(), 4, seed=1, arrange=arrange)
+    source = TextSource(windows, TrueToken(), 4, seed=1, arrange=arrange)
     assert source.positions_with_loss(0) == 4 * 7
     batch = source.batch(0, 0)
     rows = batch.targets.rows.view(-1).numpy()
@@ -124,7 +99,7 @@ def test_a_teacher_sees_what_is_given(folder):
     """Its perplexity of a prefix has that of the given tokens in it, online as in the store."""
     seen = []
 
-    class Labels(TrueTokens):
+    class Labels(TrueToken):
         def targets(self, indices, x, y):
             seen.append(y.clone())
             return super().targets(indices, x, y)

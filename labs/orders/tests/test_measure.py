@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-import train
 from evaluation.scoring import score
 from labs.known_language.tests.test_two_sided import documents
 from labs.known_language.two_sided import CutDocuments, ForwardBackward, pair_shares
@@ -16,8 +15,7 @@ from labs.orders.asking import Asker, divergence, middle_bits
 from labs.orders.measure import OrdersMeasure, perplexities, surest_perplexities
 from labs.orders.samplers import points
 from labs.orders.tests.test_filling import q_of
-from labs.orders.tests.test_trunk import log_p, model_of, of_order, text
-from labs.sequences.exact import Sequences
+from labs.orders.tests.test_trunk import asker, log_p, model_of, of_order, text
 from labs.sequences.questions import FREE, KINDS, questions, spread
 from measures.measure import measure_runs
 from measures.store import Store
@@ -25,16 +23,12 @@ from measures.views import mean
 from runtime.checkpoint import find, load
 from runtime.errors import UserError
 from table import main
-from tests.fixtures import TINY, train_in_process
+from tests.fixtures import TINY, train_on
 
 
 @pytest.fixture(scope="module")
 def machine():
     return documents()
-
-
-def asker(model) -> Asker:
-    return Asker(model, model.head.draws(1, 0, torch.float64), "cpu", "float32")
 
 
 def bits_of(p: list[float]) -> float:
@@ -178,11 +172,15 @@ def test_a_model_is_asked_what_the_truth_is_asked(machine, order):
 
 
 def test_what_the_truth_writes_is_valid_and_has_its_entropy(machine):
+    """And its pairs of classes, which valid texts that are all alike have not."""
     words = np.concatenate(machine.sample(4000, np.random.default_rng(2)))
-    good = CutDocuments(machine).judge(spread(words, 100, 40))
+    windows, noise = spread(words, 300, 40), np.random.default_rng(0).integers(0, machine.V, (100, 40))
+    truth = CutDocuments(machine)
+    good, alike = truth.judge(windows), truth.judge(np.tile(windows[:1], (300, 1)))
     assert good["validity"] == 1 and good["true_nll"] == pytest.approx(machine.entropy_rate, rel=0.05)
-    noise = np.random.default_rng(0).integers(0, machine.V, (100, 40))
-    assert CutDocuments(machine).judge(noise)["validity"] < 0.9
+    assert truth.judge(noise)["validity"] < 0.9
+    assert good["pair_tv"] < 0.03 and alike["validity"] == 1 and alike["pair_tv"] > 0.1
+    np.testing.assert_allclose(pair_shares(machine).sum(), 1)
 
 
 @pytest.mark.parametrize("order, most", [("any", 2 * 12), ("masked", 12)])
@@ -228,9 +226,8 @@ def test_exact_perplexities(order):
 def runs(token_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     for order, seed in (("left_to_right", 1), ("random", 1), ("random", 2), ("fractal", 1), ("masked", 1)):
-        about = dict(name=f"{order}-{seed}", row=order, seed=seed, out_dir=str(folder / f"{order}-{seed}"))
-        config = train.TrainConfig(**TINY | about | of_order(order))
-        assert train_in_process(config, token_folder) == 0
+        about = dict(row=order, seed=seed, tokenizer=TINY["tokenizer"], **of_order(order))
+        train_on(token_folder, folder / f"{order}-{seed}", **about)
     return folder
 
 
@@ -260,33 +257,6 @@ def test_the_token_after_the_last_sequence_is_not_scored():
     assert of(0, True) == of(1, True) and of(0, False) != of(1, False)
 
 
-def test_a_table_keeps_the_rows_of_other_runs_and_goes_on(runs, token_folder, tmp_path, capsys, monkeypatch):
-    """Those of this definition; and what another process writes while a run is measured."""
-    out = tmp_path / "t"
-    flags = ["--measure=orders", f"--data={token_folder}", "--windows=4", "--gaps=[1]", f"--out={out}"]
-    names = lambda: [r["name"] for r in Store(tmp_path / "t.jsonl").rows("orders")]
-    assert main([str(runs / "random-2"), *flags]) == 0
-    real = orders.OrdersSession.numbers
-
-    def numbers(self, subject):
-        if subject.name == "random-1":
-            raise KeyboardInterrupt
-        if subject.name == "fractal-1" and "masked-1" not in names():
-            assert main([str(runs / "masked-1"), *flags]) == 0
-        return real(self, subject)
-
-    monkeypatch.setattr(orders.OrdersSession, "numbers", numbers)
-    argv = [*(str(runs / name) for name in ("fractal-1", "random-1", "random-2")), *flags]
-    with pytest.raises(KeyboardInterrupt):
-        main(argv)
-    assert set(names()) == {"fractal-1", "masked-1", "random-2"}
-    monkeypatch.undo()
-    capsys.readouterr()
-    assert main(argv) == 0 and names() == ["fractal-1", "random-1", "random-2", "masked-1"]
-    said = capsys.readouterr()
-    assert said.err.count("kept from") == 2 and "| random " in said.out and "definition" not in said.out
-
-
 def test_runs_sample_with_seeds_of_their_own(runs, token_folder, monkeypatch):
     """Or the interval over them would lack what sampling varies."""
     seeds, vocab = [], load(find(runs / "random-1")).config["vocab_size"]
@@ -313,28 +283,6 @@ def test_runs_sample_with_seeds_of_their_own(runs, token_folder, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "flag, key",
-    [
-        ("--gaps=[1,15]", "gaps"),
-        ("--gaps=[0]", "gaps"),
-        ("--known=[0.5,1]", "known"),
-        ("--samplers", "samplers"),
-    ],
-)
-def test_what_cannot_be_asked(runs, token_folder, flag, key):
-    with pytest.raises(UserError, match=key):
-        main(["--measure=orders", str(runs / "random-1"), f"--data={token_folder}", flag])
-
-
-def test_synthetic_sequences_are_judged_one_by_one():
-    task = pytest.importorskip("labs.synthetic.tasks").TASKS["permutation"](5)
-    q = questions(Sequences(task).log_probs, np.array([[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]]), 0.6, "next")
-    np.testing.assert_allclose(np.exp(q.log_p[0, 0]), [0, 0, 0, 0.5, 0.5])
-    judged = Sequences(task).judge(np.array([[0, 1, 2, 3, 4], [0, 0, 2, 3, 4]]))
-    assert judged["validity"] == 0.5 and judged["true_nll"] == pytest.approx(np.log(120) / 5)
-
-
-@pytest.mark.parametrize(
     "values, shown",
     [
         ([50.25, 49.85, 50.65], "50.25 ± 0.99"),  # 4.303 * .4 / sqrt(3)
@@ -349,37 +297,6 @@ def test_synthetic_sequences_are_judged_one_by_one():
 )
 def test_a_mean_has_the_places_of_its_interval(values, shown):
     assert mean(values) == shown
-
-
-def test_a_run_that_diverged_is_named_and_not_counted():
-    rows = [{"name": f"a-{seed}", "row": "a", "overlay": "", "seed": seed, "ppl": 4.0} for seed in (1, 2)]
-    lost = [
-        {k: v for k, v in rows[0].items() if k != "ppl"} | {"name": f"{row}-3", "row": row, "seed": 3}
-        for row in "ab"
-    ]
-    view = OrdersMeasure().view([*rows, *(r | {"problem": "its training diverged"} for r in lost)])
-    assert view.grids[0].lines == [["a", "2", "4"]]
-    for name in ("a-3", "b-3"):
-        assert f"{name} could not be evaluated: its training diverged" in view.notes
-
-
-def test_pairs_of_classes_tell_valid_texts_that_are_all_alike(machine):
-    words = np.concatenate(machine.sample(4000, np.random.default_rng(2)))
-    windows = spread(words, 300, 40)
-    good = CutDocuments(machine).judge(windows)["pair_tv"]
-    alike = CutDocuments(machine).judge(np.tile(windows[:1], (300, 1)))
-    assert good < 0.03 and alike["validity"] == 1 and alike["pair_tv"] > 0.1
-    np.testing.assert_allclose(pair_shares(machine).sum(), 1)
-
-
-@torch.no_grad()
-def test_a_left_to_right_model_in_another_dtype(machine):
-    model = model_of("left_to_right", length=12, vocab=machine.V).float()
-    model.lower(torch.bfloat16)
-    words = np.concatenate(machine.sample(100, np.random.default_rng(1)))
-    q = questions(CutDocuments(machine).log_probs, spread(words, 4, 11), 0.5, "next")
-    asked = Asker(model, model.head.draws(1, 0, torch.bfloat16), "cpu", "bfloat16")
-    assert divergence(asked, q)["kl"] > 0
 
 
 def test_a_share_that_leaves_nothing_free_leaves_one_place(machine):
@@ -402,6 +319,8 @@ def test_the_truth_of_a_whole_split_stands_beside_nothing_of_a_part():
         (["--rows=['masked_diffusion']"], "masked"),
         (["--rows=['sigma_gpt --trunk_args.order=fractal']"], "any_order"),
         (["--measure=orders", "--evaluate=--gaps=[400]"], "gaps"),
+        (["--measure=orders", "--evaluate=--gaps=[0]"], "gaps"),
+        (["--measure=orders", "--evaluate=--known=[0.5,1]"], "known"),
         (["--measure=orders", "--evaluate=--samplers"], "samplers"),
     ],
 )

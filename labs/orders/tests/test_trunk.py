@@ -13,7 +13,8 @@ from config.defaults import TrainConfig
 from data.batches import TextSource, Windows
 from data.tokens import write_tokens
 from evaluation.scoring import score
-from heads import HEADS, Targets, make_head
+from heads import HEADS, make_head
+from labs.orders.asking import Asker
 from labs.orders.recorded import translate
 from labs.orders.trunk import MASKED, ORDERS, AnyOrder, Masked, Order, along, plan
 from model import Cache, GPTConfig, LanguageModel, Step, build
@@ -57,6 +58,10 @@ def log_p(model: LanguageModel, tokens: Tensor, positions: Tensor | None = None)
     hidden = model.trunk(tokens, positions)
     flat = model.head.log_probs(hidden.flatten(0, 1), model.head.draws(1, 0, torch.float64))
     return flat.view(*hidden.shape[:2], -1)
+
+
+def asker(model: LanguageModel) -> Asker:
+    return Asker(model, model.head.draws(1, 0, torch.float64), "cpu", "float32")
 
 
 # ---- paths -------------------------------------------------------------------------------------------------
@@ -320,15 +325,6 @@ def test_batches_do_not_depend_on_how_they_are_divided(tokens, name):
         assert torch.equal(mine, whole.tokens[rank::2])
 
 
-def test_a_masked_batch(tokens):
-    source = TextSource(Windows(tokens, T), TrueToken(), 4, 1, arrange=model_of(MASKED).trunk.arrange)
-    batch = source.batch(0, 0)
-    hidden = batch.tokens.flatten() == V
-    assert torch.equal(batch.targets.rows, hidden.nonzero()[:, 0])
-    assert batch.positions is None and source.positions_with_loss(0) == 4 * T
-    assert batch.targets.weights.sum().item() == pytest.approx(4 * T)  # T / k for each of k places
-
-
 @pytest.mark.parametrize("order", ["random", MASKED])
 @pytest.mark.parametrize("name", HEADS)
 def test_any_head_trains_in_any_order(tokens, name, order):
@@ -341,22 +337,6 @@ def test_any_head_trains_in_any_order(tokens, name, order):
     assert math.isfinite(loss.item()) and count == len(b.targets.ids)
     grad = model.trunk.wte.weight.grad.to_dense()
     assert grad.isfinite().all() and grad[V].abs().sum() > 0 and grad[V + 1 :].abs().sum() == 0
-
-
-@pytest.mark.parametrize("name", ["softmax", "entmax", "taylor"])
-def test_weights_multiply_the_losses(name):
-    """Of a head whose gradient takes the place of the logits, of one whose does not, of one that learns."""
-    torch.manual_seed(1)
-    model = model_of(head=name)
-    head, hidden = model.head, torch.randn(6, 16, dtype=torch.float64, requires_grad=True)
-    ids, weights = torch.randint(0, V, (6,)), torch.tensor([0.0, 2, 1, 0.5, 3, 1], dtype=torch.float64)
-    targets = Targets.single(ids)
-    loss, _ = head.loss(hidden, targets._replace(weights=weights))
-    (got,) = torch.autograd.grad(loss, hidden)
-    each = [head.loss(hidden[i : i + 1], targets.part(i, i + 1))[0] for i in range(6)]
-    want = sum(w * one for w, one in zip(weights, each))
-    torch.testing.assert_close(loss, want)
-    torch.testing.assert_close(got, torch.autograd.grad(want, hidden)[0])
 
 
 # ---- scores ------------------------------------------------------------------------------------------------

@@ -357,10 +357,3 @@ def test_planned_walks_are_checked_before_any_training():
     for wrong in ({"trunk": "gpt"}, {"source": "step"}, {"dataset": "text"}):
         with pytest.raises(UserError):
             find_measure("walk").check(WalkConfig([]), [planned | wrong])
-
-
-def test_windows_take_no_other_length_than_the_sequences(tmp_path):
-    folder = prepared("synthetic", "words", "step length=12 train=20 validation=2 test=2", tmp_path)
-    wanted = dict(dataset="synthetic", trunk="any_order", max_steps=1)
-    with pytest.raises(UserError, match="block_size"):
-        train_on(folder, tmp_path / "run", **wanted, block_size=16)
