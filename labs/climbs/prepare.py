@@ -5,7 +5,7 @@
 
 `simulated` has an exact distribution of any place given any others. FILE is a .json or .json.gz of ADS-B
 records as the `traffic` library writes them: a list of records with timestamp (ms), icao24, callsign and
-vertical_rate (ft/min). docs/climbs.md says what a climb is.
+vertical_rate (ft/min). README.md of this lab says what a climb is.
 
 The first rate of a sequence is given. Sequences lie back to back, as those of labs/synthetic.
 """

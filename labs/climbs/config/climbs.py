@@ -1,5 +1,5 @@
 # Overlay: 64 vertical rates of a climb, 8 seconds each, and a model of 0.2M parameters. A window is a climb.
-# Climbs of ADS-B records: --source=FILE (docs/climbs.md)
+# Climbs of ADS-B records: --source=FILE (labs/climbs/README.md)
 dataset = "climbs"
 tokenizer = "words"
 source = "simulated"

@@ -1,5 +1,5 @@
 # Overlay: scikit-learn's digits as a class and 16 codes each, and a model that learns them in a minute.
-# python labs/images/sample.py out/RUN --class 7 --cfg 2 shows what it draws. See docs/images.md.
+# python labs/images/sample.py out/RUN --class 7 --cfg 2 shows what it draws. See labs/images/README.md.
 dataset = "image_tokens"
 tokenizer = "words"
 source = "digits vq"
