@@ -46,7 +46,7 @@ from runtime.configurator import cli
 from runtime.device import autocast, get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
 from runtime.files import lock_of, locked, write_json
-from runtime.progress import Progress
+from runtime.logs import Progress
 from runtime.resume import refuse_other_tokens
 
 

@@ -44,13 +44,12 @@ from evaluation.spent import spent_by
 from heads import head_changed, head_digest
 from runtime import checkpoint
 from runtime.configurator import cli, completed
-from runtime.device import autocast
+from runtime.device import autocast, flops_per_token, peak_flops
 from runtime.errors import UserError
 from runtime.gpt2 import refuse_missing_path
 from runtime.logs import Log, duration, start_wandb
 from runtime.optimizer import iteration_dtype, load_optimizer, make_optimizer, set_learning_rate
 from runtime.processes import Processes, end_with_table, on_stop
-from runtime.profile import flops_per_token, peak_flops
 from runtime.resume import (
     agreed_dtype,
     last_of,

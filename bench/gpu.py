@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO))
 
-from runtime.packages import EXTRAS, missing, not_installed
+from runtime.places import EXTRAS, missing, not_installed
 
 PARTS = ("tests", "training", "trials", "124M", "12M", "heads", "sampling")
 # a step has 6,144 tokens: at beta2 = .999 AdamW's memory is that of .99 at brief.py's 1,024

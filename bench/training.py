@@ -37,10 +37,9 @@ from data.tokenizers import GPT2Tokenizer
 from data.tokens import open_tokens, write_tokens
 from runtime import checkpoint
 from runtime.configurator import configure
-from runtime.device import autocast
+from runtime.device import autocast, flops_per_token, peak_flops
 from runtime.files import write_json
 from runtime.processes import Processes
-from runtime.profile import flops_per_token, peak_flops
 
 SIZES = {
     "30M": dict(n_layer=6, n_head=6, n_embd=384, block_size=256, batch_size=8),

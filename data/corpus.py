@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from data.prepared import DATA, SPLITS, is_prepared, load_tokenizer, read_meta
 from data.settings import PrepareConfig
@@ -27,9 +27,6 @@ from data.tokenizers import (
 from data.tokens import open_tokens
 from runtime.errors import UserError
 from runtime.files import locked, remove_leftovers, write_json
-
-if TYPE_CHECKING:
-    from evaluation.two_sided import TwoSided
 
 Config = TypeVar("Config", bound=PrepareConfig)
 
@@ -85,8 +82,9 @@ class Corpus(ABC, Generic[Config]):
         """How many tokens at the start of each sequence are given, and never predicted."""
         return 0
 
-    def truth(self, source: str, length: int) -> "TwoSided | None":
-        """The exact distributions of sequences of `length` tokens; None where nobody knows them."""
+    def truth(self, source: str, length: int) -> Any:
+        """The exact distributions of sequences of `length` tokens (labs/sequences/two_sided.py); None where
+        nobody knows them."""
         return None
 
     def prepare(

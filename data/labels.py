@@ -19,7 +19,7 @@ from data.tokens import TokenFile
 from heads import Targets
 from runtime.errors import UserError, reading
 from runtime.files import read_json
-from runtime.progress import Progress
+from runtime.logs import Progress
 from runtime.values import Positive
 
 

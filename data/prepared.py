@@ -140,7 +140,7 @@ def folder_of(dataset: str, tokenizer: str, source: str = "", root: str | Path =
 def prepared(dataset: str, tokenizer: str, source: str = "", root: str | Path = DATA) -> Path:
     """The folder of a corpus (see `folder_of`), prepared first unless it is whole.
 
-    dataset    a folder of data/ or labs/ with a prepare.py: "wikitext103", "demo", "text", "grammar", ...
+    dataset    a folder of data/ or labs/ with a prepare.py: "wikitext103", "text", "grammar", ...
     tokenizer  "gpt2", "bytes", "bpe<vocabulary size>" or the path of a tokenizer.json; "words" for corpora
                that have words of their own: all but the first three
     source     where the text comes from; "" takes what is prepared already, else the corpus' default

@@ -16,7 +16,7 @@ import numpy as np
 from data.tokenizers import Tokenizer
 from data.tokens import TokenFile, write_tokens
 from runtime import errors
-from runtime.progress import Progress
+from runtime.logs import Progress
 
 BATCH = 2**18  # characters of text that are read, and tokenised, at a time
 # Share of a text's lines that may not come back from its tokens. With more, a model scores another text than

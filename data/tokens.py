@@ -19,7 +19,7 @@ MAGIC, VERSION = b"NHTOKENS", 1
 HEADER = struct.Struct("<8sIIQ8x")  # magic, version, bytes per id, number of ids
 # ids of a file that are looked at when it is opened, a tenth of a second; the rest when they are used
 SCANNED = 2**27
-PREPARE = "run the corpus' prepare.py, for instance: python data/demo/prepare.py"
+PREPARE = "run the corpus' prepare.py, for instance: python data/wikitext103/prepare.py"
 
 # what is read of a token file's JSON, and of which type it is
 NEEDED = {"tokens": Positive, "vocab_size": Positive}

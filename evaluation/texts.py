@@ -15,7 +15,7 @@ from model import LanguageModel
 from runtime.checkpoint import Degenerate
 from runtime.device import float64_device, get_dtype
 from runtime.errors import UserError
-from runtime.progress import Progress
+from runtime.logs import Progress
 
 
 class Prompts(NamedTuple):

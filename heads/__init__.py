@@ -26,7 +26,6 @@ from typing import Any, cast
 import torch.nn as nn
 
 from .base import Head, Targets, cross_entropy, with_gradient
-from .linear_loss import linear_loss, log_probs
 from .margin import AMSoftmax, SMSoftmax
 from .objectives import SmoothAccuracy, SoftTargets, StopGradient
 from .output import OutputHead, block_rows, chunk_rows, chunked_loss

@@ -40,7 +40,7 @@ from model import LanguageModel, context
 from runtime.checkpoint import Degenerate, load_model
 from runtime.device import get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
-from runtime.progress import Progress
+from runtime.logs import Progress
 
 TRAIN_WINDOWS = 200  # that the paper's protocol scores
 

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .heads import HEADS, Head, Targets, linear_loss, log_probs
+    from .heads import HEADS, Head, Targets
+    from .heads.linear_loss import linear_loss, log_probs
     from .model import GPT, GPTConfig
 
 __version__ = "0.1.0"  # of the package too: pyproject.toml reads it here
+ROOMS = dict.fromkeys(("GPT", "GPTConfig"), "model")
+ROOMS |= dict.fromkeys(("linear_loss", "log_probs"), "heads.linear_loss")
 __all__ = ["GPT", "HEADS", "GPTConfig", "Head", "Targets", "linear_loss", "log_probs"]
 
 if not (Path(__file__).parent / "heads").is_dir():
@@ -26,8 +29,7 @@ if not (Path(__file__).parent / "heads").is_dir():
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    room = "model" if name.startswith("GPT") else "heads"
-    return getattr(importlib.import_module(f".{room}", __name__), name)
+    return getattr(importlib.import_module(f".{ROOMS.get(name, 'heads')}", __name__), name)
 
 
 def __dir__() -> list[str]:

@@ -11,8 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from runtime.configurator import cli, configure, help_text, quiet_imports, wants_help
 from runtime.errors import UserError
-from runtime.packages import EXTRAS, missing, not_installed
-from runtime.places import called
+from runtime.places import EXTRAS, called, missing, not_installed
 
 T = TypeVar("T")
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from runtime.packages import not_installed
-from runtime.places import CODE
+from runtime.places import CODE, not_installed
 
 # what torch's allocators and cuBLAS say, in a bare RuntimeError
 NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")

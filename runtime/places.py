@@ -1,7 +1,8 @@
-"""Where the code is, and where a user works."""
+"""Where the code is, and where a user works; what is found there by name, and which packages are."""
 
 import ast
 import importlib
+import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -81,3 +82,39 @@ def find(path: str | Path) -> Path:
     if Path(path).exists() or Path(path).is_absolute():
         return Path(path)
     return next((p for p in (CODE / path, *sorted(CODE.glob(f"labs/*/{path}"))) if p.is_file()), Path(path))
+
+
+# -----------------------------------------------------------------------------
+# Packages that a command may need
+
+# extra of pyproject.toml -> its packages, by the names that Python imports; "": those of a training
+EXTRAS = {
+    "": ("torch", "numpy", "safetensors", "filelock", "tiktoken", "tokenizers", "tqdm", "pydantic"),
+    "tables": ("scipy", "sacrebleu", "matplotlib", "tabulate", "jinja2", "optuna"),
+    "hub": ("datasets", "transformers", "pyarrow", "huggingface_hub"),
+    "bayes": ("torchbnn",),
+    "images": ("sklearn",),
+    "wandb": ("wandb",),
+    "mauve": ("mauve",),
+}
+PIP_NAMES = {"sklearn": "scikit-learn", "mauve": "mauve-text", "huggingface_hub": "huggingface-hub"}
+
+
+def missing(*modules: str) -> list[str]:
+    """Those that are not installed."""
+    return [name for name in modules if importlib.util.find_spec(name) is None]
+
+
+def not_installed(*modules: str) -> str:
+    """What to say of these: all their names, and the one command that installs them, in a checkout with their
+    extras. No index has the package itself."""
+    extras = [extra for extra, has in EXTRAS.items() if {*has} & {*modules} and not INSTALLED]
+    ours = {name for extra in extras for name in EXTRAS[extra]}
+    names = [PIP_NAMES.get(name, name) for name in modules]
+    wanted = [PIP_NAMES.get(name, name) for name in modules if name not in ours]
+    if extras:
+        named = ",".join(filter(None, extras))
+        wanted.insert(0, f'".[{named}]"' if named else ".")
+    listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    are = "are" if len(names) > 1 else "is"
+    return f"{listed} {are} not installed, which this needs: pip install {' '.join(wanted)}"

@@ -6,7 +6,7 @@ import sys
 from typing import Annotated, Any, Literal
 
 from runtime.errors import CONTROL, UserError
-from runtime.packages import EXTRAS, missing, not_installed
+from runtime.places import EXTRAS, missing, not_installed
 
 try:
     from pydantic import AfterValidator as AfterValidator

@@ -60,6 +60,14 @@ def synthetic_text(lines: int, seed: int) -> str:
     return "".join(" ".join(rng.choice(words, 9, p=p / p.sum())) + " .\n" for _ in range(lines))
 
 
+def own_text(folder: Path) -> Path:
+    """`folder` with the text of each split, as data/text prepares it."""
+    for seed, (split, lines) in enumerate({"train": 400, "validation": 60, "test": 60}.items()):
+        (folder / split).mkdir(parents=True)
+        (folder / split / "text.txt").write_text(synthetic_text(lines, seed))
+    return folder
+
+
 def prepare_folder(folder: Path, tokenizer: str, seed: int = 0) -> Path:
     texts = {
         "train": synthetic_text(250, seed),

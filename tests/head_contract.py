@@ -15,18 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heads import (
-    Head,
-    OutputHead,
-    Projection,
-    Targets,
-    chunked_loss,
-    linear_loss,
-    log_probs,
-    make_head,
-    named_head,
-    project,
-)
+from heads import Head, OutputHead, Projection, Targets, chunked_loss, make_head, named_head, project
+from heads.linear_loss import linear_loss, log_probs
 from tests.fixtures import VOCAB, log
 
 V, C, K = 31, 7, 4  # odd on purpose; the embedding has 64 rows

@@ -23,8 +23,19 @@ CONFIGS = [
 ]
 CONFIGS = [p for p in CONFIGS if "trunk_args" not in read_config(p)]
 OVERLAYS = [
-    *("brief", "brief_adamw", "climbs", "grammar", "mazes", "memorise", "orders", "synthetic", "tiny"),
-    *("image_tokens", "image_tokens_gpu", "mnist_tokens"),
+    *(
+        "brief",
+        "brief_adamw",
+        "climbs",
+        "grammar",
+        "mazes",
+        "memorise",
+        "memorise_orders",
+        "orders",
+        "synthetic",
+        "tiny",
+    ),
+    *("image_tokens", "image_tokens_gpu", "mnist_tokens", "synthetic", "tiny"),
 ]
 OVERLAYS = [name for name in OVERLAYS if find(f"config/{name}.py").is_file()]  # a lab may be gone
 

@@ -40,14 +40,14 @@ def test_without_labs_the_tests_of_the_core_are_found_and_run(tmp_path):
 
 
 def test_a_corpus_is_found_in_data_and_in_a_lab(tmp_path, monkeypatch):
-    for folder in ("data/demo", "labs/mine", "labs/no_corpus"):
+    for folder in ("data/text", "labs/mine", "labs/no_corpus"):
         (tmp_path / folder).mkdir(parents=True)
-    for folder in ("data/demo", "labs/mine"):
+    for folder in ("data/text", "labs/mine"):
         (tmp_path / folder / "prepare.py").touch()
     monkeypatch.setattr(prepared, "CODE", tmp_path)
-    assert list(prepared.corpora()) == ["demo", "mine"]
+    assert list(prepared.corpora()) == ["mine", "text"]
     assert prepared.program_of("mine") == "labs/mine/prepare.py"
-    with pytest.raises(ValueError, match="demo, mine"):
+    with pytest.raises(ValueError, match="mine, text"):
         prepared.corpus_of("min")
 
 

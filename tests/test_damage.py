@@ -34,7 +34,7 @@ PROGRAMS = {
     **{"table": table.main, "report": report.main},
     **{"text": data.text.prepare.command, "wiki": data.wikitext103.prepare.command},
 }
-SETTINGS = TINY | dict(block_size=64, batch_size=2, max_steps=3, eval_interval=1, dataset="demo")
+SETTINGS = TINY | dict(block_size=64, batch_size=2, max_steps=3, eval_interval=1, dataset="wikitext103")
 SIZE = " ".join(f"--{key}={value}" for key, value in SETTINGS.items())
 TRAIN, RESUME = f"--name=x --out_dir=new {SIZE}", f"--name=run --out_dir=run {SIZE} --resume"
 LABELS = f"{TRAIN} --head=sigmoid --labels=hard --teacher=run --candidates=3"
@@ -42,7 +42,7 @@ SAMPLE = "run --device=cpu --length=2"
 EVAL = "run --device=cpu --texts=4 --prompt_tokens=6 --new_tokens=50 --words=4"
 CURVE = "--measure=curve run --out=results/e"
 TEXT = "--tokenizer=bpe270 --source=novels --out=new"
-BPE = "data/demo/bpe300"
+BPE = "data/wikitext103/bpe300"
 
 
 def surroundings(patch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -15,11 +15,9 @@ import numpy as np
 import pytest
 
 from data import corpus, splits, tokenizers, tokens
-from data.demo.prepare import DemoConfig, demo_texts
-from data.demo.prepare import command as prepare_demo
-from data.demo.prepare import corpus as demo
 from data.held_out import open_held_out
 from data.prepared import is_prepared, load_tokenizer, prepared
+from data.text import prepare as text_of_ones_own
 from data.tokenizers import (
     BPETokenizer,
     ByteTokenizer,
@@ -32,6 +30,7 @@ from data.tokenizers import (
 from data.tokens import open_tokens, write_tokens
 from data.wikitext103 import prepare as wikitext
 from runtime.errors import UserError
+from tests.fixtures import own_text
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (
@@ -247,10 +246,13 @@ def test_no_token_is_longer_than_such_a_piece() -> None:
 
 
 def test_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = prepared("demo", "bpe300", root=tmp_path)
-    assert folder == tmp_path / "demo" / "bpe300"
-    tokenizer, texts = load_tokenizer(folder), demo_texts()
-    for split, text in texts.items():
+    source = own_text(tmp_path / "novel")
+    asked = ("text", "bpe300", str(source), tmp_path)
+    folder = prepared(*asked)
+    assert folder == tmp_path / "text" / "bpe300-novel"
+    tokenizer = load_tokenizer(folder)
+    for split in ("train", "validation", "test"):
+        text = (source / split / "text.txt").read_text()
         ids, info, _ = open_tokens(folder / f"{split}.bin")
         assert tokenizer.decode(ids) == text and info["sha256"] == hashlib.sha256(text.encode()).hexdigest()
         assert (info["words"], info["lines"]) == (len(text.split()), text.count("\n"))
@@ -261,12 +263,12 @@ def test_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             None,
         )
     with monkeypatch.context() as patch:
-        patch.setattr(demo, "prepare", lambda *_: pytest.fail("prepared a second time"))
-        assert prepared("demo", "bpe300", root=tmp_path) == folder
+        patch.setattr(text_of_ones_own.corpus, "prepare", lambda *_: pytest.fail("prepared a second time"))
+        assert prepared(*asked) == folder
     before = content(folder)
     (folder / "test.json").unlink()
     assert not is_prepared(folder, "bpe300")
-    assert content(prepared("demo", "bpe300", root=tmp_path)) == before
+    assert content(prepared(*asked)) == before
 
 
 def test_wiki_folder(wiki: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -313,9 +315,9 @@ def test_whole_splits_are_kept(wiki: Path, tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "dataset, tokenizer, source, key",
     [
-        ("demo", "bpe256", "", "bpe256"),
-        ("demo", "words", "", "tokenizer"),
-        ("demo", "bpe270", "somewhere", "source"),
+        ("text", "bpe256", "OWN", "bpe256"),
+        ("text", "words", "OWN", "tokenizer"),
+        ("text", "bpe270", "/nowhere", "source"),
         ("wikitext103", "bpe270", "EMPTY", "source"),
         ("wikitext103", "bpe270", "PARQUET", "train-0.parquet"),
         ("wikitext103", "bpe270", "LATIN", "wiki.train.tokens"),
@@ -330,6 +332,7 @@ def test_what_cannot_be_prepared(tmp_path: Path, dataset: str, tokenizer: str, s
         "LATIN": {"wiki.train.tokens": b"caf\xe9 \n"},
         "TWO": dict.fromkeys(("wiki.train.tokens", "wiki.train.head.tokens"), b"a\n"),
         "NO TRAIN": {"wiki.test.tokens": b"a\n"},
+        "OWN": {"a.txt": b"some words\n" * 200},
     }
     for name, data in written.get(source, {}).items():
         (tmp_path / name).write_bytes(data)
@@ -388,11 +391,13 @@ def test_parquet_equals_text(wiki: Path, tmp_path: Path, place: str) -> None:
 
 def test_exit_codes(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setattr(corpus, "DATA", tmp_path)
-    assert demo.command(DemoConfig(tokenizer="bpe300")) == 0
-    assert is_prepared(tmp_path / "demo/bpe300", "bpe300")
+    c = text_of_ones_own.TextConfig(tokenizer="bpe300", source=str(own_text(tmp_path / "novel")))
+    assert text_of_ones_own.corpus.command(c) == 0
+    assert is_prepared(tmp_path / "text/bpe300-novel", "bpe300")
     assert capsys.readouterr().out.startswith("train ")
     monkeypatch.setattr(corpus, "prepare_splits", stopped)
-    assert demo.command(DemoConfig()) == 130
+    c.force = True
+    assert text_of_ones_own.corpus.command(c) == 130
 
 
 def test_the_corpus_of_the_docs(tmp_path, monkeypatch) -> None:
@@ -435,7 +440,8 @@ def test_official_counts(official: Path, gpt2: GPT2Tokenizer, tmp_path: Path) ->
 
 def test_a_changed_id_is_noticed_in_scoring_and_by_prepare(tmp_path):
     """Although it is in the vocabulary. prepare.py makes the split anew."""
-    folder = prepared("demo", "bytes", root=tmp_path)
+    source = own_text(tmp_path / "novel")
+    folder = prepared("text", "bytes", str(source), tmp_path)
     before = (folder / "test.bin").read_bytes()
     changed = bytearray(before)
     changed[-200::4] = bytes(b ^ 1 for b in changed[-200::4])
@@ -443,7 +449,7 @@ def test_a_changed_id_is_noticed_in_scoring_and_by_prepare(tmp_path):
     open_tokens(folder / "test.bin")  # every id is one
     with pytest.raises(UserError, match="test.bin"):
         open_held_out(folder / "test.bin")
-    assert prepare_demo([f"--out={folder}", "--tokenizer=bytes"]) == 0
+    assert text_of_ones_own.command([f"--out={folder}", "--tokenizer=bytes", f"--source={source}"]) == 0
     assert (folder / "test.bin").read_bytes() == before
 
 
@@ -451,7 +457,8 @@ def test_a_changed_id_is_noticed_in_scoring_and_by_prepare(tmp_path):
     "meta", ["[" * 99_999, "[]", '{"splits": 5}', '{"splits": {"x": 1}}', '{"tokenizer": []}']
 )
 def test_an_impossible_meta_is_prepared_again(tmp_path, meta):
-    folder = prepared("demo", "bytes", root=tmp_path)
+    asked = ("text", "bytes", str(own_text(tmp_path / "novel")), tmp_path)
+    folder = prepared(*asked)
     before = content(folder)
     (folder / "meta.json").write_text(meta)
-    assert content(prepared("demo", "bytes", root=tmp_path)) == before
+    assert content(prepared(*asked)) == before

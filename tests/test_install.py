@@ -13,8 +13,8 @@ import pytest
 
 from docs.house import tracked
 from nanoheads import __version__ as VERSION
-from runtime.packages import EXTRAS as MODULES
-from runtime.packages import PIP_NAMES
+from runtime.places import EXTRAS as MODULES
+from runtime.places import PIP_NAMES, not_installed
 
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -182,6 +182,12 @@ def test_absent_packages_of_a_training_are_one_line(nanoheads):
     assert done.returncode == 2 and done.stderr.endswith(line) and done.stderr.count("\n") == 1
 
 
+def test_a_package_that_is_no_ones(monkeypatch):
+    monkeypatch.setattr("runtime.places.INSTALLED", False)
+    assert not_installed("lm_eval").endswith("pip install lm_eval")
+    assert not_installed("mauve", "lm_eval").endswith('pip install ".[mauve]" lm_eval')
+
+
 def test_the_extras_of_errors_are_those_of_the_project():
     named = {extra: {PIP_NAMES.get(name, name) for name in has} for extra, has in MODULES.items()}
     assert named.pop("") == {*BASE}
@@ -197,20 +203,40 @@ def test_the_extras_of_errors_are_those_of_the_project():
     assert all(re.search(rf"^    .*\b{extra}\b", told, re.M) for extra in [*named, "all"])
 
 
-@pytest.mark.parametrize(
-    "arguments, code, says",
-    [
-        ("", 0, "nanoheads train config/baseline.py"),
-        ("--version", 0, f"nanoheads {VERSION}"),
-        ("prepare --help", 0, "nanoheads prepare mazes"),
-        ("prepare grammar --help", 0, "--source"),
-        ("trian", 2, "trian"),
-        ("prepare wikitext", 2, "wikitext"),
-    ],
-)
-def test_names_of_commands(nanoheads, arguments, code, says):
-    done = nanoheads(*arguments.split())
-    assert done.returncode == code and says in done.stdout + done.stderr
+def test_names_of_commands(nanoheads):
+    done = nanoheads()
+    assert done.returncode == 0 and "nanoheads train config/baseline.py" in done.stdout
+    assert "    train               Trains a GPT-2 with a chosen output head" in done.stdout
+    corpora = nanoheads("prepare", "--help").stdout
+    assert (
+        "    mazes               Prepare mazes" in corpora and "\n        nanoheads prepare mazes" in corpora
+    )
+    done = nanoheads("--version")
+    assert done.returncode == 0 and done.stdout == f"nanoheads {VERSION}\n"
+    done = nanoheads("trian")
+    assert done.returncode == 2 and "unknown command 'trian'" in done.stderr
+    done = nanoheads("prepare", "wikitext")
+    assert done.returncode == 2 and "unknown corpus 'wikitext'" in done.stderr
+    done = nanoheads("prepare", "grammar", "--help")
+    assert done.returncode == 0 and "--source" in done.stdout
+
+
+def test_help_has_each_command_in_a_group_with_an_example_that_it_takes(nanoheads):
+    """A group is what one wants to do. No command stands in two groups or in none."""
+    top = {path.stem for path in ROOT.glob("*.py")} - {"__main__", "model", "conftest"}
+    groups, seen = nanoheads("--help").stdout.split("\n\nlabs/")[0].split("\n\n")[2:], []
+    assert [group.split("\n")[0] for group in groups] == ["train", "write", "compare", "publish"]
+    for group in groups:
+        _, *lines = group.split("\n")
+        for about, example in zip(lines[::2], lines[1::2], strict=True):
+            name = about.split()[0]
+            assert example.startswith(f"        nanoheads {name} ") and "[" not in example
+            if name in top:
+                assert example.strip() in (help_text := nanoheads(name, "--help").stdout)
+                flags = re.findall(r"--(\w+)", example)
+                assert all(re.search(rf"^    {flag}:", help_text, re.M) for flag in flags), flags
+            seen.append(name)
+    assert sorted(seen) == sorted({*top, "prepare"} | {"truth", "export"} & {*seen})  # two are of labs
 
 
 def test_the_lock_has_all_that_the_project_names():

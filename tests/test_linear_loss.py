@@ -5,6 +5,7 @@ import re
 import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import heads
-from heads import HEADS, Targets, linear_loss
+from heads import HEADS, Targets
+from heads.linear_loss import linear_loss
 from tests.head_contract import REDUCTIONS, C, V, assert_equal, inputs, random, with_gradients
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "linear_loss.md"
@@ -218,7 +220,8 @@ def code(section: str, language: str = "python") -> str:
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Runs code of the page with these names; nanoheads is heads/ here, as in an installed package."""
-    monkeypatch.setitem(sys.modules, "nanoheads", heads)
+    library = SimpleNamespace(**vars(heads) | vars(heads.linear_loss))
+    monkeypatch.setitem(sys.modules, "nanoheads", library)
     path = tmp_path / "page.py"
 
     def run(code: str, **names: object) -> dict:

@@ -19,6 +19,7 @@ from tests.fixtures import (
     VOCAB,
     curve,
     log,
+    own_text,
     prepare_folder,
     progress,
     same_tensors,
@@ -183,8 +184,15 @@ def test_two_nodes_of_two_processes_train_as_one(tmp_path):
     size = (
         "--tokenizer=bpe400 --block_size=32 --n_layer=1 --n_embd=32 --n_head=2 --batch_size=8 --max_steps=6"
     )
-    program = ["train.py", "config/baseline.py", *size.split(), "--dataset=demo", "--dtype=float32"]
-    program += ["--warmup_steps=1", "--learning_rate=3e-3"]
+    program = [
+        "train.py",
+        "config/baseline.py",
+        *size.split(),
+        "--dataset=text",
+        f"--source={own_text(tmp_path / 'two-nodes')}",
+        "--dtype=float32",
+    ]
+    program += ["--dtype=float32", "--warmup_steps=1", "--learning_rate=3e-3"]
     meet = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1"]
     node = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2", *meet]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

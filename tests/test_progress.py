@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from runtime import progress
-from runtime.progress import Progress
+from runtime import logs as progress
+from runtime.logs import Progress
 
 
 class Stream(io.StringIO):

@@ -29,7 +29,17 @@ from model import GPT, GPTConfig
 from runtime import checkpoint, device
 from runtime.errors import InUse
 from runtime.gpt2 import to_gpt2
-from tests.fixtures import TINY, VOCAB, curve, handlers_kept, log, progress, train_in_process, weights
+from tests.fixtures import (
+    TINY,
+    VOCAB,
+    curve,
+    handlers_kept,
+    log,
+    own_text,
+    progress,
+    train_in_process,
+    weights,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 # every source of randomness but dropout
@@ -666,12 +676,11 @@ def test_a_resumed_run_goes_on_with_its_wandb_run(run, tiny, monkeypatch):
 
 # ---- a process of its own (two of them: test_processes.py) -------------------------------------------------
 
-DEMO = dict(dataset="demo", tokenizer="bpe2048", warmup_steps=1, lr_decay_steps=50, max_steps=3)
 
-
-def test_sigterm_to_a_real_process(run, tiny):
-    folder = prepared("demo", "bpe2048")
-    c = tiny(**DEMO | dict(max_steps=1_000_000))
+def test_sigterm_to_a_real_process(run, tiny, tmp_path):
+    source = str(own_text(tmp_path / "sigterm"))
+    folder = prepared("text", "bpe300", source)
+    c = tiny(dataset="text", source=source, warmup_steps=1, lr_decay_steps=50, max_steps=1_000_000)
     path = Path(c.out_dir) / "log.jsonl"
     flags = [f"--{k}={v}" for k, v in vars(c).items() if v != ""]
     process = subprocess.Popen(
@@ -688,9 +697,11 @@ def test_sigterm_to_a_real_process(run, tiny):
     finally:
         process.kill()
         process.stderr.close()
+        kept = shutil.copytree(folder, tmp_path / "bpe300")
+        shutil.rmtree(folder)
     last = progress(c.out_dir)["step"]
     assert last >= 3 and steps(c.out_dir) == list(range(1, last + 1))
     c.max_steps, c.resume = last + 2, True
-    assert run(c, folder) == 0
+    assert run(c, kept) == 0
     assert steps(c.out_dir) == list(range(1, last + 3))
     assert steps(c.out_dir, "val_nll") == [*range(100, last, 100), last + 2]

@@ -58,7 +58,7 @@ from data.text.documents import ON_HUB, Document, Documents, file_documents, fin
 from runtime.configurator import cli
 from runtime.errors import UserError
 from runtime.files import real_path
-from runtime.progress import Progress
+from runtime.logs import Progress
 
 HELD_OUT = 0.01  # share of the bytes, of validation and of test
 CUT = 0.05  # share of a single document, of validation and of test

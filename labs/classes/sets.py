@@ -21,7 +21,7 @@ import numpy as np
 
 from runtime.errors import UserError
 from runtime.hub import load
-from runtime.packages import not_installed
+from runtime.places import not_installed
 
 TRAIN, TEST = "train", "test"
 

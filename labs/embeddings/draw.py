@@ -51,7 +51,7 @@ from measures.views import read_texts, samples_file
 from runtime.configurator import cli
 from runtime.device import get_device
 from runtime.files import beside, check_writable
-from runtime.progress import Progress
+from runtime.logs import Progress
 
 
 def texts_of(c: EmbeddingsConfig) -> dict[str, list[str]]:

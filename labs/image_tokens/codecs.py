@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from labs.classes.sets import described
 from runtime.errors import UserError, reading
 from runtime.files import read_json, replacing, write_json
-from runtime.progress import Progress
+from runtime.logs import Progress
 
 AT_ONCE = 500  # images
 FITTED = 200_000  # patches at most that k-means is fitted to

@@ -20,7 +20,8 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from data.settings import GeneratorSettings, PrepareConfig
+from data.settings import PrepareConfig
+from labs.sequences.settings import GeneratorSettings
 from runtime.door import Program
 
 DEFAULT = "digits vq"
@@ -44,13 +45,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from data.corpus import Contents
-from data.generated import GeneratedCorpus
 from data.prepared import SPLITS, is_prepared, read_meta
 from data.splits import Split
 from data.tokenizers import WordTokenizer
 from labs.classes.sets import KINDS, ImageSet, open_images
 from labs.image_tokens.codecs import CODECS, Codec, grid_of, make_codec, read_codec, save_codec
 from labs.image_tokens.files import digest_of, open_files
+from labs.sequences.generated import GeneratedCorpus
 from runtime.configurator import cli
 from runtime.errors import UserError
 from runtime.files import locked, read_json, write_json

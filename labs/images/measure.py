@@ -45,7 +45,7 @@ from model import LanguageModel
 from runtime import checkpoint
 from runtime.device import float64_device, get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
-from runtime.progress import Progress
+from runtime.logs import Progress
 from runtime.values import Dtype, Field, Natural, NonNegative, Positive, Seed
 
 TITLES = {"fd": "FD (our CNN)", "precision": "precision", "recall": "recall", "accuracy": "accuracy"}

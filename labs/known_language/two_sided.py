@@ -163,7 +163,7 @@ def _scaled(message: np.ndarray) -> np.ndarray:
 
 
 class CutDocuments(NamedTuple):
-    """An evaluation.two_sided.TwoSided: windows cut anywhere from documents one after the other.
+    """An labs.sequences.two_sided.TwoSided: windows cut anywhere from documents one after the other.
 
     A word is judged up to the first forbidden one of its document, if the start of that is in the window.
     `pair_tv` is the total variation between how often two classes of words are neighbours in the texts and

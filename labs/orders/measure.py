@@ -32,7 +32,6 @@ from evaluation.metrics import perplexity
 from evaluation.sampling import weight_draws
 from evaluation.scoring import score
 from evaluation.settings import run_seed
-from evaluation.two_sided import is_known, two_sided
 from labs.orders.asking import Asker, divergence, middle_bits
 from labs.orders.filling import surest_first
 from labs.orders.readers import reader_of
@@ -40,6 +39,7 @@ from labs.orders.samplers import points
 from labs.orders.trunk import MASKED, plan
 from labs.sequences.exact import Sequences
 from labs.sequences.questions import KINDS, Questions, questions, spread, templates
+from labs.sequences.two_sided import is_known, two_sided
 from measures.checks import check_comparable, check_planned, open_split
 from measures.measure import Measure, NamedRun, Session, open_runs
 from measures.store import Row
@@ -48,7 +48,7 @@ from measures.views import Grid, View, mean, problems
 from runtime.checkpoint import Degenerate, load_model
 from runtime.device import get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
-from runtime.progress import Progress
+from runtime.logs import Progress
 from runtime.values import Dtype, Field, Natural, Positive, Seed
 
 Between = Annotated[float, Field(gt=0, lt=1)]

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from evaluation.sampling import generate
-from evaluation.two_sided import TwoSided
 from labs.orders.asking import Asker
 from labs.orders.filling import Conditionals, Filled, burst, diffusion, one_by_one, speculative, surest_first
 from labs.orders.readers import places_of, reader_of
 from labs.sequences.questions import FREE
+from labs.sequences.two_sided import TwoSided
 from runtime.device import float64_device
 
 

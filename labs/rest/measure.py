@@ -28,7 +28,6 @@ from torch import Tensor
 
 from evaluation.sampling import WEIGHT_DRAWS, weight_draws
 from evaluation.settings import run_seed
-from evaluation.two_sided import two_sided
 from labs.climbs.rates import RATES
 from labs.orders.asking import Asker
 from labs.rest.figure import (
@@ -43,6 +42,7 @@ from labs.rest.figure import (
 from labs.rest.rest import can_be_asked, density, rest_nats, sample_rest
 from labs.sequences.exact import Chain, Sequences
 from labs.sequences.questions import FREE, spread
+from labs.sequences.two_sided import two_sided
 from measures.checks import check_comparable, check_planned, open_split
 from measures.measure import Measure, NamedRun, Session, open_runs
 from measures.store import Row

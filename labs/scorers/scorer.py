@@ -32,7 +32,7 @@ from measures.text_numbers import Data
 from runtime.checkpoint import find, is_run, load_model, weights_digest
 from runtime.device import to_float64
 from runtime.errors import UserError
-from runtime.progress import Progress
+from runtime.logs import Progress
 
 LONGEST = 1024  # tokens that a model reads if its configuration names no limit
 KMEANS = 5  # clusterings that MAUVE is the mean of

@@ -2,7 +2,7 @@
 
 A task answers p(x_i = v | the known tokens) exactly, so it is a perfect any-order model of itself. Arrays are
 float64 and int64; an unknown token is UNKNOWN. The method `truth` of a corpus returns `Sequences` of its
-task, or another evaluation.two_sided.TwoSided.
+task, or another labs.sequences.two_sided.TwoSided.
 """
 
 import math
@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from data.corpus import Config, Contents
-from data.generated import GeneratedCorpus, Settings, drawn_splits
+from labs.sequences.generated import GeneratedCorpus, Settings, drawn_splits
 
 UNKNOWN = -1
 DRAWN = 1024  # sequences at a time
@@ -163,7 +163,7 @@ def lines(task: SequenceTask, count: int, seed: tuple[int, ...]) -> Iterator[str
 
 @dataclass(frozen=True)
 class Sequences:
-    """The truth of whole sequences of a task, judged one by one: an evaluation.two_sided.TwoSided.
+    """The truth of whole sequences of a task, judged one by one: an labs.sequences.two_sided.TwoSided.
 
     The first `given` tokens of each are given; of a Chain that is.
     """

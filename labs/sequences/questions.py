@@ -7,7 +7,7 @@ import numpy as np
 
 FREE = -1  # in place of a token that is not known
 ASKED = 8  # free places of a window at which a distribution is compared with the truth
-Given = Callable[[np.ndarray, np.ndarray], np.ndarray]  # evaluation.two_sided.TwoSided.log_probs
+Given = Callable[[np.ndarray, np.ndarray], np.ndarray]  # labs.sequences.two_sided.TwoSided.log_probs
 
 
 def spread(ids: np.ndarray, count: int, length: int) -> np.ndarray:

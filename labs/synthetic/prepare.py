@@ -15,7 +15,8 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from data.settings import GeneratorSettings, PrepareConfig
+from data.settings import PrepareConfig
+from labs.sequences.settings import GeneratorSettings
 from runtime.door import Program
 
 DEFAULT = "product"

@@ -17,7 +17,6 @@ LICENCES = {
     "grammar": ("mit", "sentences of nanoHeads' grammar: MIT"),
     "synthetic": ("mit", "nanoHeads' synthetic sequences: MIT"),
     "mazes": ("mit", "nanoHeads' mazes: MIT"),
-    "demo": ("psf-2.0", "the help topics of CPython: PSF License 2.0"),
 }
 _HEAD = ("head", "head_args", "gain", "learn_gain", "tied", "bayesian", "trunk", "trunk_args")
 _SIZE = ("tokenizer", "vocab_size", "block_size", "n_layer", "n_head", "n_embd", "dropout")
@@ -75,7 +74,7 @@ def card(ckpt: Checkpoint, plain: bool, samples: int, seed: int, home: str = "FO
     metadata = ["library_name: transformers", "pipeline_tag: text-generation", "tags: [nanoheads]"]
     if licence:
         metadata.append(f"license: {licence}")
-    if config.get("dataset") in ("wikitext103", "demo"):
+    if config.get("dataset") == "wikitext103":
         metadata.append("language: en")
     if config.get("dataset") == "wikitext103":
         metadata.append("datasets: [Salesforce/wikitext]")

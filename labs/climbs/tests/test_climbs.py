@@ -12,7 +12,6 @@ import torch
 import table
 from data.held_out import open_held_out
 from data.prepared import SPLITS, folder_of, load_tokenizer, prepared
-from evaluation.two_sided import two_sided
 from labs.climbs import records
 from labs.climbs.prepare import corpus as climbs
 from labs.climbs.rates import HIGHEST, LENGTH, LOWEST, RATES, WORDS, tokens_of
@@ -26,6 +25,7 @@ from labs.rest import measure as rest
 from labs.rest.rest import can_be_asked, density, rest_nats, sample_rest
 from labs.sequences.exact import UNKNOWN, Chain, Sequences
 from labs.sequences.questions import FREE
+from labs.sequences.two_sided import two_sided
 from measures.store import Store
 from runtime.errors import UserError
 from tests.fixtures import train_on

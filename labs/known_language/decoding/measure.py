@@ -40,7 +40,7 @@ from model import context
 from runtime.checkpoint import Degenerate, load_model
 from runtime.device import get_device, get_dtype, settle_dtype
 from runtime.errors import UserError
-from runtime.progress import Progress
+from runtime.logs import Progress
 from runtime.values import Dtype, Field, Positive, Seed
 
 Temperature = Annotated[float, Field(gt=0)]

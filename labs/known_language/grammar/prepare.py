@@ -33,14 +33,14 @@ from functools import partial
 from typing import ClassVar
 
 from data.corpus import Contents
-from data.generated import GeneratedCorpus, drawn_splits
 from data.prepared import SPLITS
-from data.settings import GeneratorSettings
 from data.tokens import open_tokens
-from evaluation.two_sided import TwoSided
 from labs.known_language.grammar.grammar import END, LanguageSettings, build, documents
 from labs.known_language.grammar.machine import Machine
 from labs.known_language.grammar.truth import write_truth
+from labs.sequences.generated import GeneratedCorpus, drawn_splits
+from labs.sequences.settings import GeneratorSettings
+from labs.sequences.two_sided import TwoSided
 from runtime.configurator import cli
 
 

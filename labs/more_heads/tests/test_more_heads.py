@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from heads import HEADS as CORE
-from heads import Targets, linear_loss, make_head, named_head
+from heads import Targets, make_head, named_head
+from heads.linear_loss import linear_loss
 from labs.more_heads.heads import HEADS
 from tests.head_contract import *  # noqa: F403
 from tests.head_contract import (

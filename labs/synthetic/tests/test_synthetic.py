@@ -354,6 +354,6 @@ def test_the_walk_measure(walks, tmp_path):
 def test_planned_walks_are_checked_before_any_training():
     planned = Run.make("sigma_gpt_random", 1, TableConfig(overlay="synthetic", flags="--source=walk")).wanted
     assert find_measure("walk").check(WalkConfig([]), [planned]) == {"place": 50, "value": 120}
-    for wrong in ({"trunk": "gpt"}, {"source": "step"}, {"dataset": "demo"}):
+    for wrong in ({"trunk": "gpt"}, {"source": "step"}, {"dataset": "text"}):
         with pytest.raises(UserError):
             find_measure("walk").check(WalkConfig([]), [planned | wrong])

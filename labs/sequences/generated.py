@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 
 from data.corpus import Config, Corpus
 from data.prepared import SPLITS
-from data.settings import GeneratorSettings
 from data.splits import Split
+from labs.sequences.settings import GeneratorSettings
 
 Settings = TypeVar("Settings", bound=GeneratorSettings)
 
