@@ -151,9 +151,7 @@ def test_find(tmp_path, last):
     [
         (dict(n_layer=3), "trunk.h.2."),
         (dict(n_layer=1), "trunk.h.1."),
-        (dict(block_size=10), "trunk.wpe.weight"),
         (dict(vocab_size=260), "head.projection.bias"),
-        (dict(bayesian=True), "head.projection.bayes.weight_log_sigma"),
         (dict(head="softmax", head_args={}), "head.projection.bias"),
         (dict(head="hexmax"), "hexmax"),
     ],

@@ -118,6 +118,28 @@ def test_recovery_by_hand():
     assert r.means()["kl_model_truth"] == math.inf
 
 
+def test_recovery_of_shares_adds_up():
+    """As several processes do it, one of which may have nothing."""
+    rng = np.random.default_rng(3)
+    m, p = rng.dirichlet(np.ones(6), 200), rng.dirichlet(np.ones(6), 200)
+    p[:, 5] = 0  # forbidden
+    p /= p.sum(1, keepdims=True)
+    observed = np.array([rng.choice(6, p=row) for row in p])
+
+    def of(part: slice) -> metrics.Recovery:
+        share = metrics.Recovery()
+        share.add(np.log(m[part]), p[part], observed[part])
+        share.add_coverage(p[part], m[part] > 0.1)
+        return share
+
+    whole, total = of(slice(None)), metrics.Recovery()
+    parts = slice(0, None, 2), slice(1, None, 2), slice(0, 0)
+    total.set_totals(np.sum([of(part).totals() for part in parts], axis=0).tolist())
+    assert total.count == whole.count == 200 and total.means() == pytest.approx(whole.means())
+    assert total.by_decade() == [pytest.approx(pair) for pair in whole.by_decade()]
+    assert total.spread() == whole.spread()
+
+
 def ratios(*pairs: tuple[float, float]) -> metrics.Recovery:
     """Positions of three tokens, the last forbidden: m's and p's probability of the observed first one."""
     r = metrics.Recovery()

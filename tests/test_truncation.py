@@ -6,12 +6,9 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from evaluation.decoding import AS_SCORED, Decoding, drawn_by
-from evaluation.settings import PaperConfig, other_settings
+from evaluation.decoding import AS_SCORED, Decoding
+from evaluation.settings import other_settings
 from evaluation.truncation import CUTS, truncate
-from runtime.configurator import configure
-from runtime.errors import UserError
-from sample import SampleConfig
 
 V = 200
 WARPERS = {"top_k": "TopK", "top_p": "TopP", "min_p": "MinP"}  # in transformers' order
@@ -77,24 +74,6 @@ def test_a_cut_leaves_something_and_acts_on_each_row_alone(name):
 def test_without_a_cut_nothing_changes():
     torch.testing.assert_close(truncate(sparse(), AS_SCORED), sparse().exp())
     assert {f.name for f in fields(Decoding)} == {"temperature", *CUTS}
-
-
-# ---- flags and settings ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("config", [SampleConfig, PaperConfig])
-@pytest.mark.parametrize(
-    "flag, says", [("min_p=1.5", "at most 1"), ("top_p=0", "greater than 0"), ("top_k=-1", "at least 0")]
-)
-def test_a_bad_value_is_one_line(config, flag, says):
-    with pytest.raises(UserError, match=f"^{flag.partition('=')[0]} = .*{says}$"):
-        configure(config, ["run", f"--{flag}"])
-
-
-def test_the_settings_in_words():
-    assert drawn_by(AS_SCORED) == "temperature 1, top_k 0, top_p 1"
-    warm = Decoding(temperature=1.5, top_k=1234567, min_p=0.05)
-    assert drawn_by(warm) == "temperature 1.5, top_k 1234567, top_p 1, min_p 0.05"
 
 
 def test_rows_from_before_a_cut_was_there_are_without_it():

@@ -45,19 +45,6 @@ def test_the_picture_is_a_function_of_its_seed(tmp_path, said):
     assert "t-SNE keeps who is near whom" in said[0]
 
 
-@pytest.mark.parametrize(
-    "rows, says",
-    [
-        ({"human": cloud(30, 0, 1)}, "another to lie beside"),
-        ({"a": cloud(30, 0, 1), "b": cloud(30, 0, 1)}, "needs 'human'"),
-        ({"human": cloud(30, 0, 1), "b": cloud(9, 0, 1)}, "row b has 9"),
-    ],
-)
-def test_too_little_is_named(rows, says, tmp_path):
-    with pytest.raises(UserError, match=says):
-        draw(rows, tmp_path / "a")
-
-
 @pytest.fixture
 def table(tmp_path) -> Path:
     """A table of two rows and two references, and its texts."""

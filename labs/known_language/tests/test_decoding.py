@@ -14,13 +14,11 @@ from evaluation.scoring import document_blocks
 from evaluation.truncation import truncate
 from evaluation.windows import document_windows
 from labs.known_language.decoding.measure import ALONE, NUMBERS, VALUES, Points, grid, measured
-from measures.find import find_measure
 from measures.store import Store
 from runtime.checkpoint import Degenerate, load_model
 from runtime.errors import UserError
 from table import main
-from tests.fixtures import TINY, train_in_process
-from train import TrainConfig
+from tests.fixtures import train_on
 
 SOURCE = "seed=3 train=30000 validation=3000 test=3000 nouns=60 verbs=30 adjectives=30 adverbs=10 themes=3"
 DIGITS = 5e-5  # a row has five
@@ -55,11 +53,6 @@ def test_the_numbers_are_means_over_positions():
         assert both[key] == pytest.approx(np.mean([e[key] for e in each], 0).tolist(), rel=2 * DIGITS), key
 
 
-def test_what_is_cut_is_lost():
-    got = at_hand([[0.6, 0.4, 0.0, 0.0]], [[0.2, 0.5, 0.2, 0.1]], 1)
-    assert [got[key][1] for key in ("lost", "tv", "entropy", "forbidden")] == [0.6, 0.6, 0, 0]
-
-
 def test_a_model_whose_numbers_are_none_has_a_problem():
     with pytest.raises(Degenerate):
         at_hand(m=[[math.nan] * 4] * 2)
@@ -80,9 +73,8 @@ def runs(folder, tmp_path_factory):
     out = []
     for seed in (1, 2):
         out.append(tmp_path_factory.mktemp("runs") / f"baseline-{seed}")
-        changes = dict(name=out[-1].name, row="baseline", seed=seed, dataset="grammar", tokenizer="words")
-        changes |= dict(out_dir=str(out[-1]), block_size=64, max_steps=60, learning_rate=1e-2)
-        assert train_in_process(TrainConfig(**TINY | changes), folder) == 0
+        about = dict(row="baseline", seed=seed, dataset="grammar")
+        train_on(folder, out[-1], **about, block_size=64, max_steps=60, learning_rate=1e-2)
     return out
 
 
@@ -127,19 +119,6 @@ def test_the_truth_is_at_no_distance_uncut_and_any_cut_takes_it_away(rows):
         assert truth.best(sampler) == uncut, sampler
         strongest = truth.values(truth.of(sampler, 1.0)[1])[0]
         assert strongest > 0.05 and truth.values(truth.of(sampler, 1.0)[1], "forbidden") == [0.0], sampler
-
-
-def test_the_view(rows):
-    each, out = rows
-    view = find_measure("decoding").view(Store(out.with_suffix(".jsonl")).rows("decoding"))
-    assert out.with_suffix(".md").read_text(encoding="utf-8") == view.markdown
-    best, heated, level, lower = view.grids
-    assert len(best.lines) == 2 * (2 + len(VALUES)) and len(heated.lines) == 2 * (1 + len(VALUES))
-    assert len(level.lines) == len(lower.lines) == 1 + 2 * len(VALUES)
-    tv = [each[name]["test"]["tv"][ALONE.index(1.0)] for name in ("baseline-1", "baseline-2")]
-    assert best.lines[0][:3] == ["baseline", "none", "-"]
-    assert float(best.lines[0][3].split(" ± ")[0]) == pytest.approx(np.mean(tv), rel=0.1)
-    assert {line[0] for line in best.lines} == {"baseline", "truth"}
 
 
 # ---- choosing and judging ----------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from nanoheads.labs.known_language import library
 
 import eval_diversity
@@ -17,8 +16,7 @@ from data.held_out import open_held_out, open_truth, truth_path
 from data.prepared import SPLITS, folder_of, is_prepared, load_tokenizer, prepared
 from data.tokens import open_tokens
 from evaluation import scoring
-from evaluation.metrics import Recovery
-from evaluation.scoring import described, document_blocks, recover, truth_blocks
+from evaluation.scoring import described, document_blocks, recover
 from evaluation.settings import TableConfig
 from evaluation.windows import document_windows, training_windows
 from labs.known_language.grammar import prepare as grammar
@@ -34,7 +32,7 @@ from measures.text_numbers import validity
 from runtime.checkpoint import load_model
 from runtime.configurator import configure
 from runtime.logs import entries
-from tests.fixtures import TINY, train_in_process
+from tests.fixtures import train_on
 from train import TrainConfig
 from training.text import TRUTH_WINDOWS
 
@@ -312,84 +310,6 @@ def test_training_windows(folder, block):
     assert not found
 
 
-class Oracle:
-    """A model that says the truth as far as its window tells it, with the state in place of hidden states.
-
-    Where the window does not tell, it guesses uniformly.
-    """
-
-    def __init__(self, machine: Machine, block: int, noise: float = 0.0):
-        self.machine, self.noise = machine, noise
-        self.head = SimpleNamespace(log_prob_blocks=self.log_prob_blocks)
-
-        def trunk(tokens):
-            rows = tokens.numpy()
-            states = machine.step(machine.parse(rows, UNKNOWN).ravel(), rows.ravel())
-            return torch.from_numpy(states.reshape(*rows.shape, 1))
-
-        trunk.config, trunk.context = SimpleNamespace(block_size=block), block
-        self.trunk = trunk
-
-    def log_prob_blocks(self, hidden, draws):
-        for i in range(0, len(hidden), 7):
-            states = hidden[i : i + 7, 0].numpy()
-            p = self.machine.probs(np.maximum(states, 0))
-            p[states == UNKNOWN] = 1 / self.machine.V
-            p = (1 - self.noise) * p + self.noise / self.machine.V
-            yield slice(i, i + len(states)), torch.from_numpy(p).log()
-
-
-def recovered(truth, folder, noise: float, reach=None, share=slice(None), batch=3) -> Recovery:
-    ids = open_tokens(folder / "validation.bin").ids
-    plan = document_windows(np.flatnonzero(ids == truth.end), 64)[share]
-    oracle = Oracle(truth.machine, 64, noise)
-    return recover(document_blocks(oracle, ids, plan, [], "cpu", "float32", batch=batch), ids, truth, reach)
-
-
-def test_a_perfect_model(truth, folder):
-    r = recovered(truth, folder, 0.0, lambda log_p: log_p > -math.inf)
-    means = r.means()
-    for key in ("kl_truth_model", "kl_model_truth", "tv", "mass_invalid", "alternatives_error"):
-        assert means[key] == pytest.approx(0, abs=1e-12), key
-    for key in ("ppl_floor", "alternatives", "coverage"):
-        assert means[key] == pytest.approx(1), key
-    assert means["mass_observed"] == pytest.approx(means["true_observed"])
-    assert means["nll"] == pytest.approx(means["true_nll"])
-    assert abs(means["entropy"] - truth.info["entropy"]) < 0.05  # all documents but the first
-    ids = open_tokens(folder / "validation.bin").ids
-    plan = document_windows(np.flatnonzero(ids == truth.end), 64)
-    again = recover(truth_blocks(truth, plan), ids, truth).means()
-    assert again == pytest.approx({k: v for k, v in means.items() if k != "coverage"})
-
-
-def test_a_uniform_model(truth, folder):
-    means, V = recovered(truth, folder, 1.0).means(), truth.machine.V
-    ids = open_tokens(folder / "validation.bin").ids
-    first = int(np.flatnonzero(ids == truth.machine.end)[0]) + 1
-    p = truth.probs(np.arange(first, len(ids)))
-    valid = (p > 0).sum(1)
-    H = -(p * np.log(np.where(p > 0, p, 1))).sum(1)
-    assert means["kl_truth_model"] == pytest.approx((math.log(V) - H).mean())
-    reverse = [-np.log(row[row > 0]).mean() - math.log(n) for row, n in zip(p, valid)]
-    assert means["kl_model_truth"] == pytest.approx(np.mean(reverse))
-    assert means["mass_invalid"] == pytest.approx((1 - valid / V).mean())
-    assert means["mass_alternatives"] == pytest.approx(((valid - 1) / V).mean())
-    assert means["nll"] == pytest.approx(math.log(V)) and means["entropy"] == pytest.approx(H.mean())
-    assert means["tv"] == pytest.approx((np.abs(p - 1 / V).sum(1) / 2).mean())
-
-
-def test_recovery_of_shares_adds_up(truth, folder):
-    """As several processes do it, one of which may have nothing."""
-    whole = recovered(truth, folder, 0.3)
-    parts = slice(0, None, 2), slice(1, None, 2), slice(0, 0)
-    shares = [recovered(truth, folder, 0.3, share=part) for part in parts]
-    total = Recovery()
-    total.set_totals(np.sum([s.totals() for s in shares], axis=0).tolist())
-    assert total.count == whole.count and total.means() == pytest.approx(whole.means())
-    assert total.by_decade() == [pytest.approx(pair) for pair in whole.by_decade()]
-    assert total.spread() == whole.spread()
-
-
 # ---- training and the table ----------------------------------------------------------------------
 
 
@@ -397,10 +317,8 @@ def test_recovery_of_shares_adds_up(truth, folder):
 def run(folder, tmp_path_factory):
     """The out folder of a tiny run. Read only."""
     out = tmp_path_factory.mktemp("run") / "baseline"
-    changes = dict(name="baseline", dataset="grammar", tokenizer="words", out_dir=str(out), block_size=64)
-    changes |= dict(max_steps=40, learning_rate=1e-2, eval_interval=20)
-    config = TrainConfig(**TINY | changes)
-    assert train_in_process(config, folder) == 0
+    size = dict(block_size=64, max_steps=40, learning_rate=1e-2, eval_interval=20)
+    train_on(folder, out, dataset="grammar", **size)
     return out
 
 
@@ -487,8 +405,7 @@ def test_a_model_comes_near_the_truth(tmp_path):
     folder = prepared("grammar", "words", SOURCE.replace("6000", "200000"), tmp_path / "data")
     size = dict(learning_rate=1e-2, min_lr=1e-3, block_size=64, batch_size=16, n_layer=2, n_embd=64, n_head=4)
     length = dict(max_steps=800, warmup_steps=40, eval_interval=200, log_interval=100)
-    names = dict(dataset="grammar", tokenizer="words", out_dir=str(tmp_path / "out"))
-    assert train_in_process(TrainConfig(**TINY | size | length | names), folder) == 0
+    train_on(folder, tmp_path / "out", dataset="grammar", **size, **length)
     log = [entry for entry in entries(tmp_path / "out") if "val_nll" in entry]
     kl, last = [entry["kl_truth_model"] for entry in log], log[-1]
     assert len(kl) == 4 and kl == sorted(kl, reverse=True)

@@ -249,16 +249,6 @@ def test_a_masked_trunk_sees_everything():
         assert ((model.trunk(changed) - before).abs().amax(-1) > 1e-6).all()
 
 
-def test_masks_say_who_sees_whom():
-    model, x = model_of(), torch.from_numpy(text(T).reshape(1, T))
-    at = torch.stack((torch.arange(T), torch.arange(T).flip(0)), -1)[None]
-    causal = torch.ones(1, T, T, dtype=torch.bool).tril()
-    torch.testing.assert_close(model.trunk(x, at, mask=causal), model.trunk(x, at))
-    alone = model.trunk(x, at, mask=torch.eye(T, dtype=torch.bool)[None])
-    for t in range(T):
-        torch.testing.assert_close(alone[:, t : t + 1], model.trunk(x[:, t : t + 1], at[:, t : t + 1]))
-
-
 @pytest.mark.parametrize("order", ["any", "masked"])
 @pytest.mark.parametrize("vocab", [63, 64])
 def test_the_start_token_has_a_row_and_no_probability(order, vocab):
