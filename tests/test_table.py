@@ -78,7 +78,7 @@ def test_a_run_knows_its_row(trained, capsys):
     assert entry.ckpt.config.keys() >= {"row", "overlay"}
 
 
-@pytest.mark.parametrize("files", [["heads"], ["orders_known"]])
+@pytest.mark.parametrize("files", [["heads"], ["sig_gpt_12M"]])
 def test_the_committed_tables_are_sound(files, tmp_path):
     c = asked(*files, tuned=False, results=str(tmp_path))  # whether or not its search is made
     runs = runs_of(c)
