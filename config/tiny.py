@@ -1,4 +1,4 @@
-# Overlay: a small known language of 420 words (labs/known_language) and a model of 0.3M parameters that learns
+# Overlay: a small known language of 420 words (labs/known_language) and a model of 0.3M parameters. It learns
 # most of it in half a minute on one core. A document has about 32 tokens, a window two. Used by `make demo`.
 dataset = "grammar"
 source = "train=400000 validation=20000 test=20000 themes=8 nouns=40 verbs=20 adjectives=20 adverbs=10"
