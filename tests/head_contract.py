@@ -341,9 +341,8 @@ def test_float32_is_enough_for_a_real_vocabulary(name, args):
         out.append([t.double() for t in (loss.detach(), x.grad, head.log_probs(x.detach()).exp())])
     (loss, grad, p), (loss64, grad64, p64) = out
     assert torch.allclose(loss, loss64, rtol=1e-5, atol=1e-5)
-    assert ((grad - grad64).norm(dim=1) <= 1e-4 * grad64.norm(dim=1)).all() and (
-        (p - p64).abs().sum(1) < 1e-4
-    ).all()
+    assert ((grad - grad64).norm(dim=1) <= 3e-4 * grad64.norm(dim=1)).all()
+    assert ((p - p64).abs().sum(1) < 1e-4).all()
 
 
 def test_bf16_hidden_states_and_weights(name, args):
