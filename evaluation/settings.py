@@ -184,9 +184,11 @@ class Settings(Decoding):
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> "Settings":
-        """Those of a row of a table; one of an older version has cuts that are gone."""
-        known = {f.name for f in fields(cls)}
-        return cls(**{key: value for key, value in row["settings"].items() if key in known})
+        """Those of a row of a table. UserError for a row that was drawn with a cut that is gone."""
+        known, given = {f.name for f in fields(cls)}, row["settings"]
+        if cuts := {key: given[key] for key in GONE if given.get(key, GONE[key]) != GONE[key]}:
+            raise UserError(f"a row was drawn with {cuts}, which commit ed9d419 reads: leave it out")
+        return cls(**{key: value for key, value in given.items() if key in known})
 
 
 def settings(c: TextsConfig, reads: int, scorer: str = "", **hashes: str) -> Settings:
@@ -238,11 +240,16 @@ def check_settings(s: Settings) -> None:
 def other_settings(before: dict, now: dict) -> list[str]:
     """Each key of `now` that has another value in `before`, with both values; `words` only where it is known.
 
-    An older version, which does not name a scorer, a cut or a part of the split, had none.
+    An older version, which does not name a scorer, a cut or a part of the split, had none. One that had a cut
+    which is gone drew from another distribution.
     """
-    known = {k: v for k, v in now.items() if k != "words" or v}
-    before = {"scorer": "", "part": False, "tokenize": "13a", **vars(AS_SCORED), **before}
+    known = {k: v for k, v in now.items() if k != "words" or v} | GONE
+    before = {"scorer": "", "part": False, "tokenize": "13a", **GONE, **vars(AS_SCORED), **before}
     return [f"{k} {before.get(k)!r}, now {v!r}" for k, v in known.items() if before.get(k) != v]
+
+
+# cuts of older versions, each at the value that cuts nothing
+GONE = {"typical_p": 1.0, "epsilon": 0.0, "eta": 0.0, "top_a": 0.0, "top_n_sigma": 0.0, "min_k": 0.0}
 
 
 def of_run(s: Settings, config: dict[str, Any]) -> Settings:

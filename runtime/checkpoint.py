@@ -173,6 +173,8 @@ def _read_config(path: Path, run: bool, classifier: bool) -> dict[str, Any]:
         raise UserError(f"{path} is a classifier's, no language model's")
     if beside := config.get("auxiliary"):  # a loss that multi_token, token_order and mu_loss had
         raise UserError(f"{path} has auxiliary = {beside!r}: commit b5008e1 reads it")
+    if (order := config.get("order", "left_to_right")) != "left_to_right":  # labs/orders translates it
+        raise UserError(f"{path} has order = {order!r}, which labs/orders reads: it is not there")
     check_row_name(config["name"])
     trunk_config(config)
     return config

@@ -305,3 +305,13 @@ def test_a_run_that_wrote_nothing_leaves_nothing(tmp_path):
         (tmp_path / "b" / "log.jsonl").touch()
         1 / 0
     assert (tmp_path / "b" / "log.jsonl").is_file()
+
+
+def test_a_run_of_any_order_is_not_read_as_one_from_left_to_right(trained, tmp_path, monkeypatch):
+    """Where labs/orders is not there: a masked run has tensors of the names and shapes of GPT."""
+    shutil.copytree(trained, tmp_path / "run")
+    path = tmp_path / "run/best/config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"order": "masked"}))
+    monkeypatch.setattr(checkpoint, "translated", lambda config: config)
+    with pytest.raises(ValueError, match="order = 'masked'"):
+        load_model(tmp_path / "run")

@@ -339,7 +339,10 @@ def test_damage_is_named_before_any_work(books, tmp_path, name, raw):
 def test_what_is_no_corpus(source, content, tmp_path, monkeypatch):
     import datasets
 
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_: exec("raise ConnectionError('no route')"))
+    def no_route(*_: object) -> None:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(datasets, "load_dataset", no_route)
     with pytest.raises((UserError, FileNotFoundError), match=source if content else "source"):
         prepare(tmp_path, source if content is None else write(tmp_path / source, content))
     assert not (tmp_path / "out").exists()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from evaluation.decoding import AS_SCORED, Decoding
-from evaluation.settings import other_settings
+from evaluation.settings import Settings, other_settings
 from evaluation.truncation import CUTS, truncate
 
 V = 200
@@ -81,3 +81,7 @@ def test_rows_from_before_a_cut_was_there_are_without_it():
     now = Decoding(temperature=0.8, top_k=200)
     assert other_settings(old, vars(now)) == []
     assert other_settings(old, vars(replace(now, min_p=0.1))) == ["min_p 0.0, now 0.1"]
+    gone = old | {"typical_p": 0.9}  # a cut of an older version
+    assert other_settings(gone, vars(now)) == ["typical_p 0.9, now 1.0"]
+    with pytest.raises(ValueError, match="typical_p"):
+        Settings.of({"settings": gone})
