@@ -76,7 +76,7 @@ def grouped() -> str:
 def main() -> None:
     """What `nanoheads` runs."""
     sys.path.insert(0, str(HERE))
-    from runtime.configurator import cli
+    from common.config import cli
 
     cli(run)()
 

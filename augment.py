@@ -7,8 +7,8 @@ At each, the teacher's k most probable tokens are candidates, and those whose pe
 stay. The true token stays, unless `keep_true` is False. Source: Shamula et al. 2024, sec. 2.6 and fig. 3.
 """
 
+from common.door import Program
 from config.defaults import TrainConfig
-from runtime.door import Program
 
 program = Program(__name__, __doc__, TrainConfig)
 
@@ -25,6 +25,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from common.config import cli
+from common.device import autocast, get_device, get_dtype, settle_dtype
+from common.errors import UserError
+from common.files import lock_of, locked, write_json
+from common.log import Progress
 from data.batches import Windows
 from data.labels import (
     MAGIC,
@@ -41,17 +46,12 @@ from data.labels import (
 from data.prepared import prepared
 from data.tokens import TokenFile, open_tokens
 from heads import Head, Targets
-from runtime.checkpoint import load_model, weights_digest
-from runtime.configurator import cli
-from runtime.device import autocast, get_device, get_dtype, settle_dtype
-from runtime.errors import UserError
-from runtime.files import lock_of, locked, write_json
-from runtime.logs import Progress
-from runtime.resume import refuse_other_tokens
+from training.checkpoint import load_model, weights_digest
+from training.resume import refuse_other_tokens
 
 
 class Teacher:
-    """A language model that proposes: one of our runs, or a GPT-2 of another program (runtime/gpt2.py).
+    """A language model that proposes: one of our runs, or a GPT-2 of another program (training/gpt2.py).
 
     UserError if its tokenizer is not the corpus', or its block is shorter than the student's.
     """

@@ -21,14 +21,14 @@ Human text is the standard: beside each value stands its distance to human.
 prompts scored along. Its own defaults are the last lines of the help.
 """
 
-from evaluation.settings import EvaluationConfig, PaperConfig
-from runtime.door import Program
+from common.door import Program
+from evaluate.settings import EvaluationConfig, PaperConfig
 
 program = Program(__name__, __doc__, PaperConfig, "scipy", "tabulate", "sacrebleu", "matplotlib")
 
-from measures.measure import evaluate
-from measures.text import TextMeasure
-from runtime.configurator import cli
+from common.config import cli
+from evaluate.measure import evaluate
+from evaluate.text import TextMeasure
 
 
 @program

@@ -1,7 +1,7 @@
 """GPT-2 in one file, and the language model: a trunk (tokens -> hidden states) joined to an output head.
 
 The trunk knows nothing of heads (heads/): it ends after the final LayerNorm. The output projection shares its
-token embedding. Names follow GPT-2's, so that its weights go in and out (runtime/gpt2.py).
+token embedding. Names follow GPT-2's, so that its weights go in and out (training/gpt2.py).
 Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
 """
 
@@ -433,7 +433,7 @@ def trunk_class(config: dict[str, Any]) -> type[Trunk]:
     name, args = config.get("trunk", "gpt"), config.get("trunk_args", {})
     trunk = TRUNKS.get(name)
     if trunk is None:
-        from runtime.places import imported, trunks
+        from common.places import imported, trunks
 
         trunk = imported(trunks(), "TRUNKS", name)
     try:

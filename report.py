@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from runtime.door import Program
-from runtime.errors import UserError
-from runtime.files import check_writable
-from runtime.values import Dtype, Natural, Positive, Seed
+from common.door import Program
+from common.errors import UserError
+from common.files import check_writable
+from common.values import Dtype, Natural, Positive, Seed
 
 
 @dataclass
@@ -48,21 +48,21 @@ class ReportConfig:
 
 program = Program(__name__, __doc__, ReportConfig, "jinja2", "scipy", "tabulate", "matplotlib", "sacrebleu")
 
+from common.config import cli
+from common.device import get_device, settle_dtype
+from common.files import beside, replacing
 from data.held_out import HeldOut
 from data.prepared import tokenizer_of
-from evaluation.texts import held_out_prompts
-from measures.checks import check_comparable, check_text, open_split
-from measures.measure import NamedRun, open_runs
-from measures.report.about import opening
-from measures.report.page import render
-from measures.report.runs import ReportedRuns, SamplingSettings, examine, spread_places
-from measures.report.tables import open_table, table_path
-from measures.store import Row, Store
-from measures.text import TextMeasure
+from evaluate.checks import check_comparable, check_text, open_split
+from evaluate.measure import NamedRun, open_runs
+from evaluate.report.about import opening
+from evaluate.report.page import render
+from evaluate.report.runs import ReportedRuns, SamplingSettings, examine, spread_places
+from evaluate.report.tables import open_table, table_path
+from evaluate.store import Row, Store
+from evaluate.text import TextMeasure
+from evaluate.texts import held_out_prompts
 from model import context
-from runtime.configurator import cli
-from runtime.device import get_device, settle_dtype
-from runtime.files import beside, replacing
 
 
 def apart(shown: list[str]) -> tuple[list[Path], list[NamedRun]]:

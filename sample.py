@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from evaluation.decoding import Decoding, drawn_by
-from runtime.door import Program
-from runtime.errors import UserError
-from runtime.values import Dtype, Positive, Seed, Text
+from common.door import Program
+from common.errors import UserError
+from common.values import Dtype, Positive, Seed, Text
+from evaluate.decoding import Decoding, drawn_by
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,15 @@ from collections.abc import Sequence
 
 import torch
 
+from common.config import cli
+from common.device import Precision, autocast, float64_device, get_device, get_dtype, settle_dtype
+from common.files import for_screen, read_text
 from data.prepared import sampler_of, tokenizer_of
 from data.tokenizers import Tokenizer, ids_of
-from evaluation.sampling import entropies, generate, weight_draws
+from evaluate.sampling import entropies, generate, weight_draws
 from heads import Weights
 from model import LanguageModel
-from runtime.checkpoint import Checkpoint, Degenerate, load_model
-from runtime.configurator import cli
-from runtime.device import Precision, autocast, float64_device, get_device, get_dtype, settle_dtype
-from runtime.files import for_screen, read_text
+from training.checkpoint import Checkpoint, Degenerate, load_model
 
 
 def written(tokenizer: Tokenizer, prompt: list[int], new: list[int], stop: str) -> tuple[str, bool]:

@@ -7,10 +7,10 @@
 Trains each row with each seed (train.py; a stopped one resumes) and measures all runs as they are at the end
 of training: no row has several chances to be best by validation. results/NAME.jsonl has a line for each run
 and measure; results/NAME.md and the figures are views of it: per row the mean over seeds, with a 95%
-interval. What training decides has Student's t over the seeds; see measures/summary.py.
+interval. What training decides has Student's t over the seeds; see evaluate/summary.py.
 
 --search trains each row at the points of a search (`space`: learning rate and gain) at one seed, and keeps
-the trials in the same file; measures/search.py says how it chooses them. --tuned then trains fresh seeds at
+the trials in the same file; evaluate/search.py says how it chooses them. --tuned then trains fresh seeds at
 each row's best point. --measure is text (the default), orders, decoding, curve, or a lab's, and --evaluate
 has its flags.
 
@@ -18,8 +18,8 @@ Hours of work: stop it with Ctrl-C or SIGTERM, its trainings save; the same comm
 machines: --commands, see docs/several_machines.md.
 """
 
-from evaluation.settings import Measuring, TableConfig, TextsConfig
-from runtime.door import Program
+from common.door import Program
+from evaluate.settings import Measuring, TableConfig, TextsConfig
 
 program = Program(__name__, __doc__, TableConfig, "scipy", "tabulate", "sacrebleu", "matplotlib")
 
@@ -28,9 +28,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from measures import search
-from measures.find import find_measure
-from measures.jobs import (
+from common.config import cli
+from common.door import read
+from common.errors import UserError, reading
+from common.files import beside
+from evaluate import search
+from evaluate.find import find_measure
+from evaluate.jobs import (
     Run,
     note_changed_heads,
     prepare_data,
@@ -40,7 +44,7 @@ from measures.jobs import (
     uses_first,
     words_of,
 )
-from measures.measure import (
+from evaluate.measure import (
     Measure,
     check_shown,
     common_fields,
@@ -52,7 +56,7 @@ from measures.measure import (
     table_rows,
     training_of,
 )
-from measures.search import (
+from evaluate.search import (
     Search,
     best_of,
     check_settings,
@@ -62,14 +66,10 @@ from measures.search import (
     trials_in,
     trials_of,
 )
-from measures.store import Row, Store
-from measures.text import ratios_view
-from runtime import checkpoint
-from runtime.configurator import cli
-from runtime.door import read
-from runtime.errors import UserError, reading
-from runtime.files import beside
-from runtime.workers import TrainingsStopped, train_all
+from evaluate.store import Row, Store
+from evaluate.text import ratios_view
+from evaluate.workers import TrainingsStopped, train_all
+from training import checkpoint
 
 NONE_FINISHED = "no run of this table is finished"
 

@@ -17,9 +17,9 @@ import os
 # spends a tenth less on page faults. torch reads this once
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
+from common.door import Program
+from common.places import heads
 from config.defaults import TrainConfig
-from runtime.door import Program
-from runtime.places import heads
 
 about = __doc__ + "\n    # heads.HEADS: " + ", ".join(heads())
 program = Program(__name__, about, TrainConfig)
@@ -38,19 +38,19 @@ import torch
 from torch import Tensor
 from torch.profiler import record_function
 
+from common.config import cli, completed
+from common.device import autocast, flops_per_token, peak_flops
+from common.errors import UserError
+from common.log import Log, duration, start_wandb
 from data.batches import Loader, windows_at_a_time
 from data.tokenizers import tokenizer_name
-from evaluation.spent import spent_by
 from heads import head_changed, head_digest
-from runtime import checkpoint
-from runtime.configurator import cli, completed
-from runtime.device import autocast, flops_per_token, peak_flops
-from runtime.errors import UserError
-from runtime.gpt2 import refuse_missing_path
-from runtime.logs import Log, duration, start_wandb
-from runtime.optimizer import iteration_dtype, load_optimizer, make_optimizer, set_learning_rate
-from runtime.processes import Processes, end_with_table, on_stop
-from runtime.resume import (
+from training import checkpoint
+from training.distributed import Processes, end_with_table, on_stop
+from training.evaluator import Evaluator, Interrupted, derived_seed
+from training.gpt2 import refuse_missing_path
+from training.optimizer import iteration_dtype, load_optimizer, make_optimizer, set_learning_rate
+from training.resume import (
     agreed_dtype,
     last_of,
     learning_rate,
@@ -59,7 +59,7 @@ from runtime.resume import (
     saved_best,
     start_from,
 )
-from training.evaluator import Evaluator, Interrupted, derived_seed
+from training.spent import spent_by
 from training.task import task_of
 
 SMALLEST_SCALE = 1.0  # of a float16 run's loss: a gradient that overflows even so is too large for float16

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO))
 
-from runtime.places import EXTRAS, missing, not_installed
+from common.places import EXTRAS, missing, not_installed
 
 PARTS = ("tests", "training", "trials", "124M", "12M", "heads", "sampling")
 # a step has 6,144 tokens: at beta2 = .999 AdamW's memory is that of .99 at brief.py's 1,024
@@ -154,7 +154,7 @@ class Lease:
     ) -> Iterator[Part]:
         """A part for each row of a table and each evaluation, by what its name ends with: the first trains
         the row, each measures it beside those that ended well."""
-        from runtime.configurator import read_config  # pydantic, which may be missing
+        from common.config import read_config  # pydantic, which may be missing
 
         config, good = read_config(f"config/tables/{table}.py"), []
         flags = " ".join([config.get("flags", ""), recipe, TINY if self.tiny else "", self.args.flags])
@@ -194,7 +194,7 @@ def main() -> int:
 
     if not tiny and not torch.cuda.is_available():
         p.exit(2, "gpu.py: torch sees no CUDA GPU here: --size tiny goes through the list on a CPU\n")
-    from bench.common import machine
+    from bench.timing import machine
 
     os.chdir(REPO)  # rows have their command in them: no path of this machine
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -29,10 +29,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bench.common import arguments, dtypes, median, resident_mb, turns, write
+from bench.timing import arguments, dtypes, median, resident_mb, turns, write
+from common.device import DTYPES, autocast
+from common.places import heads
 from heads import OutputHead, Targets, chunked_loss, make_head, project
-from runtime.device import DTYPES, autocast
-from runtime.places import heads
 
 WAYS = ("plain", "materialised", "chunked", "linear_ce", "products")
 LABELS = 51

@@ -29,12 +29,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from bench.common import arguments, dtypes, median, nanogpt, peak_mb, skipped, turns, write
-from evaluation.decoding import Decoding
-from evaluation.sampling import generate
+from bench.timing import arguments, dtypes, median, nanogpt, peak_mb, skipped, turns, write
+from common.device import autocast
+from evaluate.decoding import Decoding
+from evaluate.sampling import generate
 from heads import make_head
 from model import GPT, GPTConfig, LanguageModel
-from runtime.device import autocast
 
 SIZES = {"124M": GPTConfig(50257, 1024, 12, 12, 768), "tiny": GPTConfig(300, 64, 1, 2, 32)}
 PROMPT, TEMPERATURE, TOP_K = 10, 0.8, 200

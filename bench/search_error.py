@@ -7,7 +7,7 @@ a training is a point of it and a seed's noise. Each head is searched as table.p
 own. A table has one head as its first row and 33 others, each trained five times at its best point.
 
 - alarms: by how many times the bootstrap's error of the two searches is counted in the interval
-  (measures/search.py), the share of rows that are told from the first one at 95% (.05 is due) and at .05/33
+  (evaluate/search.py), the share of rows that are told from the first one at 95% (.05 is due) and at .05/33
   (.0015 is due), and that of tables in which one is after Holm's correction (.05 is due).
 - excess: what the chosen point truly lacks to the best one, in nats.
 """
@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from bench.common import arguments, write
-from evaluation.statistics import ALPHA, difference, holm
-from measures.search import Point, Space, bootstrap_error, points, propose
+from bench.timing import arguments, write
+from evaluate.search import Point, Space, bootstrap_error, points, propose
+from evaluate.statistics import ALPHA, difference, holm
 
 SPACE: Space = {"learning_rate": [2e-3, 8e-3], "readout_lr": [4e-3, 4e-2], "gain": [0.25, 8]}
 OWN: Space = {"kl_weight": [1e-3, 1e-1]}

@@ -29,17 +29,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 import torch
 
+import evaluate.text_task
 import train
-import training.text
-from bench.common import Served, arguments, dtypes, median, nanogpt, peak_mb, serve, skipped, turns, write
+from bench.timing import Served, arguments, dtypes, median, nanogpt, peak_mb, serve, skipped, turns, write
+from common.config import configure
+from common.device import autocast, flops_per_token, peak_flops
+from common.files import write_json
 from data.batches import batch_indices
 from data.tokenizers import GPT2Tokenizer
 from data.tokens import open_tokens, write_tokens
-from runtime import checkpoint
-from runtime.configurator import configure
-from runtime.device import autocast, flops_per_token, peak_flops
-from runtime.files import write_json
-from runtime.processes import Processes
+from training import checkpoint
+from training.distributed import Processes
 
 SIZES = {
     "30M": dict(n_layer=6, n_head=6, n_embd=384, block_size=256, batch_size=8),
@@ -181,7 +181,7 @@ def make_program(name: str, args: argparse.Namespace, folder: Path) -> Ours | Na
 
     That is a row of the table, "sig_gpt, online" or "nanoGPT, MODE".
     """
-    training.text.prepared = lambda *_: folder
+    evaluate.text_task.prepared = lambda *_: folder
     base, _, how = name.partition(", ")
     teacher = folder / "teacher"
     make = partial(Ours, size=args.size, device=args.device, folder=folder, teacher=teacher)
@@ -195,7 +195,7 @@ def make_program(name: str, args: argparse.Namespace, folder: Path) -> Ours | Na
 
 def save_teacher(args: argparse.Namespace, folder: Path) -> None:
     """A model of the student's size, as initialised."""
-    training.text.prepared = lambda *_: folder
+    evaluate.text_task.prepared = lambda *_: folder
     t = Ours("baseline", args.size, args.device, folder, folder).trainer
     progress = {"step": 0, "tokens": 0, "val_nll": None, "best_val_nll": 0.0}
     checkpoint.save(folder / "teacher" / "best", t.model, t.model_config, progress, None, t.task.tokenizer)

@@ -6,13 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from common.config import configure
+from common.errors import UserError
+from common.files import read_json
+from common.names import RowName, check_row_name
+from common.places import heads, translated, trunks
+from common.values import Dtype, Field, Natural, NonNegative, Positive, Seed
 from data.label_settings import LabelSettings
-from runtime.configurator import configure
-from runtime.errors import UserError
-from runtime.files import read_json
-from runtime.names import RowName, check_row_name
-from runtime.places import heads, translated, trunks
-from runtime.values import Dtype, Field, Natural, NonNegative, Positive, Seed
 from training.task import settled
 
 Decay = Annotated[float, Field(ge=0, lt=1)]

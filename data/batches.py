@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from common.errors import UserError
 from data.tokens import TokenFile, check_ids
 from heads import Targets
 from model import Read, Step, shifted
-from runtime.errors import UserError
 
 
 class Batch(NamedTuple):

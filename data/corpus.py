@@ -12,6 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
+from common.errors import UserError
+from common.files import locked, remove_leftovers, write_json
 from data.prepared import DATA, SPLITS, is_prepared, load_tokenizer, read_meta
 from data.settings import PrepareConfig
 from data.splits import Split, read_batches, tokenise_split
@@ -25,8 +27,6 @@ from data.tokenizers import (
     train_bpe,
 )
 from data.tokens import open_tokens
-from runtime.errors import UserError
-from runtime.files import locked, remove_leftovers, write_json
 
 Config = TypeVar("Config", bound=PrepareConfig)
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from common.errors import UserError, reading
+from common.places import CODE
 from data.tokens import TokenFile, open_tokens
-from runtime.errors import UserError, reading
-from runtime.places import CODE
 
 
 class Truth(Protocol):

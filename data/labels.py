@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from common.errors import UserError, reading
+from common.files import read_json
+from common.log import Progress
+from common.values import Positive
 from data.label_settings import LabelSettings
 from data.tokens import TokenFile
 from heads import Targets
-from runtime.errors import UserError, reading
-from runtime.files import read_json
-from runtime.logs import Progress
-from runtime.values import Positive
 
 
 class Proposals(NamedTuple):

@@ -10,6 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from common.errors import UserError
+from common.files import read_json, real_path
+from common.places import CODE, WORK
+from common.values import typed
 from data.tokenizers import (
     GPT2Tokenizer,
     Tokenizer,
@@ -19,13 +23,9 @@ from data.tokenizers import (
     tokenizer_name,
 )
 from data.tokens import PREPARE, open_tokens
-from runtime.errors import UserError
-from runtime.files import read_json, real_path
-from runtime.places import CODE, WORK
-from runtime.values import typed
 
 if TYPE_CHECKING:
-    from runtime.checkpoint import Checkpoint
+    from training.checkpoint import Checkpoint
 
 DATA = WORK / "data"
 ROOT = WORK  # what `kept_path` is relative to

@@ -13,10 +13,10 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from common import errors
+from common.log import Progress
 from data.tokenizers import Tokenizer
 from data.tokens import TokenFile, write_tokens
-from runtime import errors
-from runtime.logs import Progress
 
 BATCH = 2**18  # characters of text that are read, and tokenised, at a time
 # Share of a text's lines that may not come back from its tokens. With more, a model scores another text than

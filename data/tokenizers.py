@@ -14,8 +14,8 @@ import numpy as np
 import tiktoken
 import tokenizers
 
-from runtime.errors import UserError, reading
-from runtime.files import replacing
+from common.errors import UserError, reading
+from common.files import replacing
 
 
 class Tokenizer(Protocol):

@@ -15,10 +15,10 @@ ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from evaluation.figures import panels, write
+from common.config import read_config
+from common.places import find
+from evaluate.figures import panels, write
 from heads import Head, Targets, named_head
-from runtime.configurator import read_config
-from runtime.places import find
 
 V = 4096  # the vocabulary of the small tables
 LEADS = torch.linspace(-5, 20, 501, dtype=torch.float64)

@@ -63,7 +63,7 @@ HEADS: dict[str, Callable[..., Head]] = {  # classes; each takes V and arguments
 def find_head(name: str) -> type[Head]:
     """The head called `name`, of HEADS or of a lab (labs/LAB/heads.py). ValueError if there is none."""
     if name not in HEADS and __name__ == "heads":  # nanoheads.heads of somebody's program has no labs
-        from runtime.places import heads, imported
+        from common.places import heads, imported
 
         return imported(heads(), "HEADS", name)
     if name not in HEADS:

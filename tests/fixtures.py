@@ -18,12 +18,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import evaluate.text_task
 import train
-import training.text
 from data.corpus import Contents, prepare_splits
 from data.splits import Split
-from evaluation import figures
-from measures import text_numbers
+from evaluate import figures, text_numbers
 
 text_numbers.ENOUGH_WORDS = 0  # the tests' texts are of a few words
 
@@ -102,7 +101,7 @@ def train_in_process(config: train.TrainConfig, folder: Path, main=train.main) -
     """train.main, or another `main`, on `folder`'s tokens; signal handlers as they were."""
     flags = [f"--{k}={v}" for k, v in vars(config).items()]
     with pytest.MonkeyPatch.context() as patch, handlers_kept():
-        patch.setattr(training.text, "prepared", lambda *_: folder)
+        patch.setattr(evaluate.text_task, "prepared", lambda *_: folder)
         return main(flags)
 
 
@@ -140,7 +139,7 @@ def run(token_folder):
 @pytest.fixture
 def trainer(token_folder, monkeypatch):
     """trainer(config) -> a Trainer on the tiny folder, ready to step."""
-    monkeypatch.setattr(training.text, "prepared", lambda *_: token_folder)
+    monkeypatch.setattr(evaluate.text_task, "prepared", lambda *_: token_folder)
 
     def make(config: train.TrainConfig) -> train.Trainer:
         config.check()

@@ -373,7 +373,7 @@ def test_bf16_hidden_states_and_weights(name, args):
 def test_sampling_frequencies_match_log_probs(name, args):
     """Chi-square of 5,000 texts of one token, by `generate`; the threshold is the 1 - 1e-6 quantile at 30
     degrees of freedom."""
-    from evaluation.sampling import generate
+    from evaluate.sampling import generate
     from model import GPT, GPTConfig, LanguageModel
 
     torch.manual_seed(6)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from measures.store import Store
+from evaluate.store import Store
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("config", "data", "evaluation", "heads", "measures", "runtime", "training")
+ROOMS = ("common", "config", "data", "evaluate", "heads", "training")
 LABS = ("labs/sequences", "labs/orders")
 
 

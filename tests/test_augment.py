@@ -25,11 +25,11 @@ from augment import (
     propose,
     store_path,
 )
+from common import device
+from common.errors import UserError
 from data.batches import Windows
 from data.tokens import open_tokens
 from heads import HEADS, Sigmoid
-from runtime import device
-from runtime.errors import UserError
 from tests.fixtures import VOCAB, prepare_folder
 from train import TrainConfig
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from bench import common, gpu, training
+from bench import gpu, timing, training
+from common import device
 from data.prepared import load_tokenizer
 from data.tokens import open_tokens
-from measures.store import Store
-from runtime import device
+from evaluate.store import Store
 from tests.fixtures import synthetic_text
 
-BENCH = Path(common.__file__).parent
+BENCH = Path(timing.__file__).parent
 REPO = BENCH.parent
 
 
@@ -76,26 +76,26 @@ def test_a_served_program_times_itself_and_takes_turns(tmp_path):
     script = tmp_path / "program.py"
     script.write_text(
         f"import sys; sys.path.insert(0, {str(REPO)!r})\n"
-        "from bench.common import serve\n"
+        "from bench.timing import serve\n"
         "class Program:\n"
         "    steps = 0\n"
         "    def step(self): self.steps += 1; print('to stderr')\n"
         "    def report(self): return {'steps': self.steps}\n"
         "serve(Program)\n"
     )
-    programs = {"served": common.Served("served", [str(script)]), "called": lambda: None}
-    seconds = common.turns(programs, rounds=3, warmup=2)
+    programs = {"served": timing.Served("served", [str(script)]), "called": lambda: None}
+    seconds = timing.turns(programs, rounds=3, warmup=2)
     assert [len(times) for times in seconds.values()] == [3, 3] and min(seconds["served"]) >= 0
     report = programs["served"].close()
     assert report["steps"] == 5 and report["cpu_seconds"] >= 0
 
 
 def test_a_machine_is_named_with_what_its_cpu_can_and_what_is_hidden(monkeypatch):
-    monkeypatch.setattr(common, "capabilities", lambda *_: {"avx2": True, "avx512_bf16": False, "fma3": True})
-    for name in common.HIDING:
+    monkeypatch.setattr(timing, "capabilities", lambda *_: {"avx2": True, "avx512_bf16": False, "fma3": True})
+    for name in timing.HIDING:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    named = common.machine()
+    named = timing.machine()
     assert named["capabilities"] == ["avx2"]
     assert named["environment"] == {"ONEDNN_MAX_CPU_ISA": "AVX2"}
 
@@ -103,7 +103,7 @@ def test_a_machine_is_named_with_what_its_cpu_can_and_what_is_hidden(monkeypatch
 @pytest.mark.parametrize("bf16, want", [(True, ["float32", "bfloat16"]), (False, ["float32"])])
 def test_what_is_emulated_is_not_benched(monkeypatch, bf16, want):
     monkeypatch.setattr(device, "capabilities", lambda *_: {"avx512_bf16": bf16})
-    assert common.dtypes() == want
+    assert timing.dtypes() == want
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_what_is_emulated_is_not_benched(monkeypatch, bf16, want):
     ],
 )
 def test_no_place_of_this_machine_is_written(value, written):
-    assert common.without_places(value) == written
+    assert timing.without_places(value) == written
 
 
 def test_random_tokens_need_no_corpus(tmp_path):

@@ -14,13 +14,13 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from common.errors import InUse
 from data.prepared import tokenizer_of
 from data.tokenizers import BPETokenizer, train_bpe
 from heads import Targets
-from runtime import checkpoint
-from runtime.checkpoint import build, find, in_use, load, load_model, restore, save
-from runtime.errors import InUse
 from tests.fixtures import same_tensors
+from training import checkpoint
+from training.checkpoint import build, find, in_use, load, load_model, restore, save
 
 CONFIG = dict(vocab_size=264, block_size=9, n_layer=2, n_head=2, n_embd=18, dropout=0.1)
 CONFIG |= dict(head="sigmoid", head_args={"pos_weight": 3.0}, bayesian=False, prior_sigma=0.1)
@@ -190,8 +190,8 @@ def full_disk(kind):
 
 
 FAILURES = [
-    ("runtime.checkpoint.save_file", OSError),
-    ("runtime.checkpoint.save_file", SafetensorError),
+    ("training.checkpoint.save_file", OSError),
+    ("training.checkpoint.save_file", SafetensorError),
     ("torch.save", OSError),
     ("torch.save", RuntimeError),
     ("os.fsync", None),

@@ -10,11 +10,11 @@ from typing import Annotated, Literal
 
 import pytest
 
+from common.config import cli, configure, read_config
+from common.errors import UserError
+from common.places import find
+from common.values import Dtype, Field, NonNegative, Positive, PositiveShare, Seed, Text
 from config.defaults import TrainConfig
-from runtime.configurator import cli, configure, read_config
-from runtime.errors import UserError
-from runtime.places import find
-from runtime.values import Dtype, Field, NonNegative, Positive, PositiveShare, Seed, Text
 
 ROOT = Path(__file__).resolve().parents[1]
 # all but the screen of defaults, which is no configuration, and those of images
@@ -227,9 +227,9 @@ def test_cli_exit_codes(monkeypatch, capsys):
         cli(lambda argv: (_ for _ in ()).throw(RuntimeError()))()
 
 
-COMMAND = "import os, signal, sys, time; from runtime.configurator import cli, quiet_imports; "
+COMMAND = "import os, signal, sys, time; from common.config import cli, quiet_imports; "
 CTRL_C = "os.kill(os.getpid(), signal.SIGINT)"
-ON_STOP = "from runtime.processes import on_stop; on_stop(lambda *_: print('stopping')); "
+ON_STOP = "from training.distributed import on_stop; on_stop(lambda *_: print('stopping')); "
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ names = lambda path: path.relative_to(ROOT).as_posix()
 def test_the_core_and_its_tests_import_no_lab():
     """So each lab can be deleted: what is not imported by name is found by a look into labs/."""
     files = [*CORE, *(ROOT / "tests").glob("*.py")]
-    assert {"train.py", "heads/softmax.py", "measures/text.py"} <= {names(path) for path in files}
+    assert {"train.py", "heads/softmax.py", "evaluate/text.py"} <= {names(path) for path in files}
     assert [names(path) for path in files if any(name.startswith("labs") for name in names_in(path))] == []
 
 
@@ -58,12 +58,3 @@ def test_a_room_that_shares_its_name_with_a_benchmark_is_a_package():
     rooms = {path.parent for path in CORE if path.parent.name in scripts}
     assert {room.name for room in rooms} >= {"heads", "training"}
     assert all((room / "__init__.py").is_file() for room in rooms)
-
-
-def test_data_flows_one_way():
-    """What scores and samples knows of no table: measures/ imports evaluation/, and not the reverse."""
-    above = {"measures", "table", "eval_diversity", "report"}
-    # settings.py reads the flags of table.py: the measure's name decides which
-    rooms = [path for path in CORE if path.parent.name == "evaluation" and path.name != "settings.py"]
-    assert len(rooms) > 10
-    assert not [path.name for path in rooms if {name.partition(".")[0] for name in names_in(path)} & above]

@@ -17,15 +17,15 @@ import augment
 import data.text.prepare
 import data.wikitext103.prepare
 import eval_diversity
-import measures.jobs
+import evaluate.jobs
+import evaluate.text_task
 import report
 import sample
 import table
 import train
-import training.text
+from common.config import cli
 from config.defaults import TrainConfig
 from data.prepared import prepared
-from runtime.configurator import cli
 from tests.fixtures import TINY, handlers_kept, train_in_process
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,7 +50,7 @@ def surroundings(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.chdir(folder)
     patch.delenv("TRACEBACK", raising=False)
     patch.setattr("data.prepared.ROOT", folder)
-    for module in (training.text, augment, measures.jobs):
+    for module in (evaluate.text_task, augment, evaluate.jobs):
         patch.setattr(module, "prepared", lambda *a: prepared(*a, root=folder / "data"))
 
 

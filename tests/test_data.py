@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from common.errors import UserError
 from data import corpus, splits, tokenizers, tokens
 from data.held_out import open_held_out
 from data.prepared import is_prepared, load_tokenizer, prepared
@@ -29,7 +30,6 @@ from data.tokenizers import (
 )
 from data.tokens import open_tokens, write_tokens
 from data.wikitext103 import prepare as wikitext
-from runtime.errors import UserError
 from tests.fixtures import own_text
 
 ROOT = Path(__file__).resolve().parents[1]

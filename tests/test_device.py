@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from common import device
+from common.device import autocast, capabilities, choose_dtype, emulation, get_device, get_dtype
 from heads.perturb import normal_tables
-from runtime import device
-from runtime.device import autocast, capabilities, choose_dtype, emulation, get_device, get_dtype
 
 CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda", 0), torch.device("mps")
 LAPTOP = {"avx2": True, "avx512_bf16": False}

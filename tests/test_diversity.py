@@ -9,8 +9,8 @@ import sacrebleu
 import torch
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
-from evaluation import diversity
-from evaluation.texts import cut
+from evaluate import diversity
+from evaluate.texts import cut
 
 
 def mean(values: list[float]) -> float:

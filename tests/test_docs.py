@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from common.config import read_config
+from common.places import find, heads
 from docs import gallery
-from runtime.configurator import read_config
-from runtime.places import find, heads
 
 REPO = Path(__file__).resolve().parents[1]
 TABLES = REPO / "results" / "README.md"  # its commands are those of commit ed9d419

@@ -10,7 +10,7 @@ import pytest
 
 import heads
 import model
-from runtime import places
+from common import places
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_COMMANDS = ("__main__.py", "conftest.py", "model.py")

@@ -12,7 +12,7 @@ import pytest
 import eval_diversity
 import sample
 import train
-from measures.store import Store
+from evaluate.store import Store
 from tests.fixtures import curve, handlers_kept, log, own_text
 
 ROOT = Path(__file__).resolve().parents[1]

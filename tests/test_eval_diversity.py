@@ -12,24 +12,23 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from common.names import REFERENCES
 from data.prepared import load_tokenizer
 from data.tokens import open_tokens
 from eval_diversity import main, program
-from evaluation import diversity, texts
-from evaluation.calibration import Calibrated, fitted_temperature
-from evaluation.scoring import Score, score
-from evaluation.settings import of_run
-from evaluation.texts import held_out_prompts, reference_texts, text_metrics
-from measures import text as measure
-from measures import text_numbers
-from measures.measure import open_runs
-from measures.store import Store
-from measures.text import TextMeasure, TextSession
-from measures.views import read_texts, samples_file
-from runtime.checkpoint import Degenerate, load_model
-from runtime.names import REFERENCES
+from evaluate import diversity, text_numbers, texts
+from evaluate import text as measure
+from evaluate.calibration import Calibrated, fitted_temperature
+from evaluate.measure import open_runs
+from evaluate.scoring import Score, score
+from evaluate.settings import of_run
+from evaluate.store import Store
+from evaluate.text import TextMeasure, TextSession
+from evaluate.texts import held_out_prompts, reference_texts, text_metrics
+from evaluate.views import read_texts, samples_file
 from tests.fixtures import TINY, train_in_process
 from train import TrainConfig
+from training.checkpoint import Degenerate, load_model
 
 SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--halves=2"]
 PAPER_SMALL = ["--protocol=paper", "--texts=20", "--new_tokens=20", "--texts_kept=0", "--device=cpu"]

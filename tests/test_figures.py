@@ -5,12 +5,11 @@ import math
 
 import pytest
 
-from evaluation import figures
-from measures import curve
-from measures.curve import CurveConfig, CurveMeasure
-from measures.measure import evaluate
-from measures.store import Store
-from measures.text import TextMeasure
+from evaluate import curve, figures
+from evaluate.curve import CurveConfig, CurveMeasure
+from evaluate.measure import evaluate
+from evaluate.store import Store
+from evaluate.text import TextMeasure
 
 # ---- learning curves
 

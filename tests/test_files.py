@@ -11,7 +11,7 @@ from pathlib import Path
 import filelock
 import pytest
 
-from runtime.files import STALE, check_writable, lock_of, locked, remove_leftovers, replacing, unfinished
+from common.files import STALE, check_writable, lock_of, locked, remove_leftovers, replacing, unfinished
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -55,7 +55,7 @@ def test_what_a_kill_leaves_is_removed_in_time(tmp_path):
     path.write_text("old")
     kill = """
 import os, sys, pathlib
-from runtime import files
+from common import files
 os.replace = lambda *a: os.kill(os.getpid(), 9)
 with files.replacing(pathlib.Path(sys.argv[1])) as f:
     f.write(b"new")
@@ -89,7 +89,7 @@ def test_no_update_is_lost(tmp_path):
     path.write_text("[]")
     add = """
 import json, sys, pathlib
-from runtime.files import lock_of, locked, replacing
+from common.files import lock_of, locked, replacing
 path = pathlib.Path(sys.argv[1])
 for i in range(10):
     with locked(lock_of(path)):
@@ -107,7 +107,7 @@ def test_a_lock_goes_with_its_process(tmp_path):
     lock = lock_of(tmp_path / "x")
     hold = """
 import sys, pathlib, time
-from runtime import files
+from common import files
 with files.locked(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

@@ -16,10 +16,10 @@ import report
 import sample
 from data.tokenizers import GPT2Tokenizer, WordTokenizer
 from data.tokens import open_tokens
-from measures.store import Store
-from runtime.checkpoint import load_model, open_checkpoint
-from runtime.gpt2 import read_gpt2, to_gpt2
+from evaluate.store import Store
 from tests.fixtures import VOCAB, prepare_folder
+from training.checkpoint import load_model, open_checkpoint
+from training.gpt2 import read_gpt2, to_gpt2
 
 T, C = 16, 32
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from heads import Targets, make_head
-from runtime.checkpoint import load_model
 from tests.fixtures import log
+from training.checkpoint import load_model
 
 V, C, N = 31, 12, 9
 

@@ -38,8 +38,8 @@ def test_training_and_its_checkpoint(run, tiny, compiled):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_sampling_with_a_cuda_graph_equals_sampling_without(dtype):
     """Past block_size, where the cache is filled anew. In bfloat16 the first states agree up to rounding."""
-    from evaluation.sampling import generate
-    from runtime.checkpoint import build
+    from evaluate.sampling import generate
+    from training.checkpoint import build
 
     torch.manual_seed(0)
     size = dict(vocab_size=1000, block_size=64, n_layer=2, n_head=2, n_embd=64, dropout=0.0)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from common.places import EXTRAS as MODULES
+from common.places import PIP_NAMES, not_installed
 from docs.house import tracked
 from nanoheads import __version__ as VERSION
-from runtime.places import EXTRAS as MODULES
-from runtime.places import PIP_NAMES, not_installed
 
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -77,7 +77,7 @@ def test_every_command_of_the_checkout_is_installed(site):
 
 def test_the_rooms_are_installed_whole_and_nothing_that_git_ignores(site):
     rooms = {path.parent for path in (site / "nanoheads").glob("*/*.py")}
-    assert {room.name for room in rooms} >= {"heads", "evaluation", "runtime", "config"}
+    assert {room.name for room in rooms} >= {"heads", "evaluate", "common", "config"}
     installed = {path.relative_to(site / "nanoheads") for path in site.glob("nanoheads/*/**/*.*")}
     assert installed <= {path.relative_to(ROOT) for path in tracked("*/*")}
     assert {path.name for path in site.iterdir()} == {"nanoheads", f"nanoheads-{VERSION}.dist-info"}
@@ -132,7 +132,7 @@ except ImportError as error:
     assert "scipy" in str(error)
 del sys.modules["scipy"]
 assert lang.score_filler(lang.fill_log_probs, windows=2, context=16)["tv"] < 1e-9
-assert not {{"data", "evaluation", "runtime", "heads"}} & {{*sys.modules}}"""
+assert not {{"data", "evaluate", "common", "heads"}} & {{*sys.modules}}"""
     done = subprocess.run([sys.executable, "-B", "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -183,7 +183,7 @@ def test_absent_packages_of_a_training_are_one_line(nanoheads):
 
 
 def test_a_package_that_is_no_ones(monkeypatch):
-    monkeypatch.setattr("runtime.places.INSTALLED", False)
+    monkeypatch.setattr("common.places.INSTALLED", False)
     assert not_installed("lm_eval").endswith("pip install lm_eval")
     assert not_installed("mauve", "lm_eval").endswith('pip install ".[mauve]" lm_eval')
 

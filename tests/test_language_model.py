@@ -10,11 +10,11 @@ from torch import nn
 
 import model as model_module
 from config.defaults import TrainConfig
-from evaluation.decoding import Decoding
-from evaluation.sampling import generate
+from evaluate.decoding import Decoding
+from evaluate.sampling import generate
 from heads import Targets, chunked_loss, make_head
 from model import GPT, GPTConfig, LanguageModel, Trunk, build
-from runtime.checkpoint import load_model, save
+from training.checkpoint import load_model, save
 
 V, T, C = 70, 8, 16
 SIZE = dict(vocab_size=V, block_size=T, n_layer=1, n_head=2, n_embd=C, dropout=0.0)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation import metrics
+from evaluate import metrics
 
 # ---- probabilities -------------------------------------------------------------------------------
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from measures.views import csv_text
+from common.names import check_apart, check_row_name
+from evaluate.views import csv_text
 from model import GPT, GPTConfig
-from runtime.names import check_apart, check_row_name
 
 
 @pytest.mark.parametrize("name", ["sig_gpt-small", "a b", "entmax 1.5", "x" * 150, "日本", "a$b$"])

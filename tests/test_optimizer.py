@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from common.errors import UserError
 from model import Trunk
-from runtime.errors import UserError
-from runtime.optimizer import Muon, Several, iteration_dtype, make_optimizer, orthogonal
+from training.optimizer import Muon, Several, iteration_dtype, make_optimizer, orthogonal
 
 
 def names_of(model, params) -> set[str]:
@@ -122,10 +122,10 @@ def test_the_fused_matrices_are_queries_keys_and_values(trainer, tiny):
 
 def test_muon_iterates_in_what_the_run_and_the_device_compute(monkeypatch):
     cpu = torch.device("cpu")
-    monkeypatch.setattr("runtime.optimizer.capabilities", lambda device: {"avx512_bf16": True})
+    monkeypatch.setattr("training.optimizer.capabilities", lambda device: {"avx512_bf16": True})
     assert iteration_dtype("bfloat16", cpu) == torch.bfloat16
     assert iteration_dtype("float32", cpu) == iteration_dtype("float16", cpu) == torch.float32
-    monkeypatch.setattr("runtime.optimizer.capabilities", lambda device: {})
+    monkeypatch.setattr("training.optimizer.capabilities", lambda device: {})
     assert iteration_dtype("bfloat16", cpu) == torch.float32
 
 

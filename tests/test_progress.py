@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from runtime import logs as progress
-from runtime.logs import Progress
+from common import log as progress
+from common.log import Progress
 
 
 class Stream(io.StringIO):

@@ -14,16 +14,16 @@ import report
 from config.defaults import TrainConfig
 from data.held_out import open_held_out
 from data.prepared import corpora, load_tokenizer, prepared, tokenizer_of
-from evaluation.sampling import weight_draws
-from evaluation.texts import held_out_prompts
-from measures.measure import open_runs
-from measures.report.page import render
-from measures.report.runs import BEFORE, SamplingSettings, examine, shown_word, spread_places
-from measures.report.tables import ReportedTable, data_url, open_table
-from measures.store import Store
-from measures.text import TextMeasure
-from runtime.checkpoint import load_model
+from evaluate.measure import open_runs
+from evaluate.report.page import render
+from evaluate.report.runs import BEFORE, SamplingSettings, examine, shown_word, spread_places
+from evaluate.report.tables import ReportedTable, data_url, open_table
+from evaluate.sampling import weight_draws
+from evaluate.store import Store
+from evaluate.text import TextMeasure
+from evaluate.texts import held_out_prompts
 from tests.fixtures import TINY, train_in_process
+from training.checkpoint import load_model
 
 SOURCE = "seed=3 train=6000 validation=1500 test=1500 themes=5 nouns=12 verbs=8 adjectives=6 adverbs=4"
 EVIL = "<img src=x onerror=alert(1)>"

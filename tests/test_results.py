@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.settings import TableConfig
-from measures import search
-from measures.find import find_measure
-from measures.store import Store
-from measures.views import View
-from runtime.configurator import configure
+from common.config import configure
+from evaluate import search
+from evaluate.find import find_measure
+from evaluate.settings import TableConfig
+from evaluate.store import Store
+from evaluate.views import View
 
 pytest.importorskip("labs", reason="tables of labs are among the committed ones")
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -59,7 +59,7 @@ HEADS = ["config/tables/heads.py", '--rows=["baseline","gs_softmax_f1","bayes_gp
 def test_committed_trials_are_those_that_the_command_asks_for(monkeypatch):
     """The same command trains none of them again."""
     monkeypatch.chdir(RESULTS.parent)
-    for module in ("measures.search", "measures.jobs"):
+    for module in ("evaluate.search", "evaluate.jobs"):
         monkeypatch.setattr(f"{module}.data_of", lambda *_: "")  # whatever is prepared on this machine
     c = configure(TableConfig, HEADS)
     store = Store(RESULTS / f"{c.name}.jsonl")

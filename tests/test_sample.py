@@ -7,13 +7,13 @@ import torch
 
 import sample
 from data.tokenizers import BPETokenizer, train_bpe
-from evaluation.decoding import Decoding
-from evaluation.sampling import draw, entropies, generate
+from evaluate.decoding import Decoding
+from evaluate.sampling import draw, entropies, generate
 from heads import Softmax
 from model import LanguageModel
-from runtime import checkpoint
-from runtime.checkpoint import build
 from sample import Stream, read_prompts
+from training import checkpoint
+from training.checkpoint import build
 
 V = 61
 

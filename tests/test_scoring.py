@@ -8,13 +8,13 @@ import pytest
 import torch
 from scipy.optimize import minimize_scalar
 
-from evaluation import metrics
-from evaluation.calibration import Calibrated, fitted_temperature
-from evaluation.scoring import EPSILON, score, spread, windows
+from common.device import autocast
+from evaluate import metrics
+from evaluate.calibration import Calibrated, fitted_temperature
+from evaluate.scoring import EPSILON, score, spread, windows
 from heads import OutputHead, Projection, Softmax, project
 from model import LanguageModel
-from runtime.checkpoint import build
-from runtime.device import autocast
+from training.checkpoint import build
 
 V, T = 61, 8
 # a plain head, one with sigmoids, one with exact zeros: what holds for all heads is tests/test_heads.py's

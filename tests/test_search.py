@@ -11,10 +11,11 @@ import pytest
 
 import table
 import train
+from common.config import configure
 from config.defaults import TrainConfig
-from measures import search
-from measures.measure import training_of
-from measures.search import (
+from evaluate import search, workers
+from evaluate.measure import training_of
+from evaluate.search import (
     Search,
     best_of,
     expected_best,
@@ -24,9 +25,7 @@ from measures.search import (
     trials_in,
     trials_of,
 )
-from measures.store import Store
-from runtime import workers
-from runtime.configurator import configure
+from evaluate.store import Store
 from table import TableConfig
 from tests.fixtures import TINY, over, train_in_process
 
@@ -188,7 +187,7 @@ def start(token_folder, tmp_path, monkeypatch):
         return over(train_in_process(config, token_folder))
 
     monkeypatch.setattr(workers, "start", fake_train)
-    monkeypatch.setattr("measures.jobs.prepared", lambda *_: token_folder)
+    monkeypatch.setattr("evaluate.jobs.prepared", lambda *_: token_folder)
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "config", "config")
     Path("config/mini.py").write_text(

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from common.device import PEAK_FLOPS, flops_per_token, peak_flops
 from model import GPT, GPTConfig
-from runtime.device import PEAK_FLOPS, flops_per_token, peak_flops
 
 
 def test_flops_are_those_of_the_matrix_products():

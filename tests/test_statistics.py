@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from eval_diversity import main
-from evaluation.spent import spent
-from evaluation.statistics import best_group, half_sampling_interval, holm, paired_p, student_interval
-from evaluation.texts import common_words, cut, text_metrics
-from measures.columns import Column
-from measures.store import Store
-from measures.summary import differences, grouped, marks, means, worse
-from measures.text_numbers import text_intervals
-from runtime.checkpoint import find, load
+from evaluate.columns import Column
+from evaluate.statistics import best_group, half_sampling_interval, holm, paired_p, student_interval
+from evaluate.store import Store
+from evaluate.summary import differences, grouped, marks, means, worse
+from evaluate.text_numbers import text_intervals
+from evaluate.texts import common_words, cut, text_metrics
 from tests.fixtures import TINY, train_in_process
 from train import TrainConfig
+from training.checkpoint import find, load
+from training.spent import spent
 
 SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--halves=2"]
 PPL = Column("ppl_eps", "PPL_eps", ".2f", "low", "")

@@ -6,8 +6,8 @@ import multiprocessing
 
 import pytest
 
-from measures.store import Store
-from runtime.errors import UserError
+from common.errors import UserError
+from evaluate.store import Store
 
 
 def row(name: str, **fields) -> dict:

@@ -16,17 +16,18 @@ from safetensors.torch import load_file, save_file
 import heads
 import table
 import train
+from common.config import configure
 from config.defaults import TrainConfig
 from data.prepared import prepared
-from measures.find import find_measure
-from measures.jobs import Run
-from measures.measure import kept_rows, left_out, open_runs, table_rows, unchanged
-from measures.store import Store
-from measures.text import TextMeasure
-from runtime import checkpoint, workers
-from runtime.configurator import configure
+from evaluate import workers
+from evaluate.find import find_measure
+from evaluate.jobs import Run
+from evaluate.measure import kept_rows, left_out, open_runs, table_rows, unchanged
+from evaluate.store import Store
+from evaluate.text import TextMeasure
 from table import TableConfig
 from tests.fixtures import TINY, over, train_in_process
+from training import checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
@@ -145,7 +146,7 @@ def whole(token_folder, tmp_path, monkeypatch):
         return over(train_in_process(TrainConfig.read(list(arguments)), token_folder))
 
     monkeypatch.setattr(workers, "start", fake_train)
-    monkeypatch.setattr("measures.jobs.prepared", lambda *_: token_folder)
+    monkeypatch.setattr("evaluate.jobs.prepared", lambda *_: token_folder)
     monkeypatch.chdir(tmp_path)
     Path("config").mkdir()
     tiny = TINY | dict(block_size=96, eval_interval=3)
@@ -393,7 +394,7 @@ def test_what_cannot_be_is_found_before_any_training(whole, tmp_path, monkeypatc
     Path("file").touch()
     with pytest.raises(OSError):
         make(results="file")
-    monkeypatch.setattr("measures.jobs.prepared", prepared)
+    monkeypatch.setattr("evaluate.jobs.prepared", prepared)
     with pytest.raises(FileNotFoundError, match="nosuch"):
         make(flags=f"--dataset=text --source={tmp_path / 'nosuch'}")
     assert not trained

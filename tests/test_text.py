@@ -13,15 +13,15 @@ import pytest
 
 import augment
 import eval_diversity
+from common.errors import UserError
 from data import corpus
 from data.prepared import SPLITS, is_prepared, load_tokenizer, prepared, read_meta
 from data.text.prepare import corpus as text
 from data.tokens import open_tokens
-from measures.store import Store
-from runtime import checkpoint
-from runtime.errors import UserError
+from evaluate.store import Store
 from tests.fixtures import TINY, synthetic_text, train_in_process
 from train import TrainConfig
+from training import checkpoint
 
 LONG = synthetic_text(50, 3).encode()
 TEXTS = [

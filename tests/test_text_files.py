@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import UserError
 from eval_diversity import main
-from evaluation.diversity import TEXT_METRICS
-from measures.store import Store
-from measures.text_files import apart, open_texts
-from measures.views import read_texts, samples_file
-from runtime.errors import UserError
+from evaluate.diversity import TEXT_METRICS
+from evaluate.store import Store
+from evaluate.text_files import apart, open_texts
+from evaluate.views import read_texts, samples_file
 
 SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--halves=2"]
 
@@ -97,7 +97,7 @@ def test_texts_of_white_space_are_a_row_that_says_so(trained, tmp_path, capsys):
 
 
 def test_what_cannot_stand_in_a_table_is_refused_before_any_work(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr("measures.text.reference_row", None)
+    monkeypatch.setattr("evaluate.text.reference_row", None)
     path, good = tmp_path / "x.txt", "one two three four five six seven eight nine ten eleven twelve"
     path.write_text("\n\n".join([good] * 7 + ["too short"]))
     with pytest.raises(UserError, match=r"x.txt: its texts are too short.* to 12 words .*--words=5"):

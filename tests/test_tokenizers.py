@@ -13,6 +13,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 import sample
 import train
+from common.errors import UserError
 from data.corpus import Contents, prepare_splits
 from data.held_out import open_held_out
 from data.prepared import folder_of, is_prepared, load_tokenizer, prepared, tokenizer_of
@@ -26,10 +27,9 @@ from data.tokenizers import (
     tokenizer_name,
     train_bpe,
 )
-from measures.jobs import Run
-from runtime.checkpoint import load
-from runtime.errors import UserError
+from evaluate.jobs import Run
 from tests.fixtures import TINY, synthetic_text, train_in_process
+from training.checkpoint import load
 
 TEXT = synthetic_text(60, 3) + "Two Words\n\n\n  It's the <|end|> \u00e9 .\n"
 BEGIN, END = "<|begin|>", "<|end|>"
@@ -253,7 +253,7 @@ def test_trains_and_samples(which, file, source, tmp_path, monkeypatch, capsys):
     assert train_in_process(config, folder) == 0
     file.unlink()  # nothing needs it any more
     with monkeypatch.context() as patch:
-        patch.setattr("training.text.prepared", lambda *_: folder)
+        patch.setattr("evaluate.text_task.prepared", lambda *_: folder)
         assert train.main(["--resume", "run", "--max_steps=3"]) == 0
     ckpt, tokenizer = load("run/last", weights=False), load_tokenizer(folder)
     assert ckpt.config["tokenizer"] == tokenizer.name and ckpt.progress["step"] == 3

@@ -6,9 +6,9 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from evaluation.decoding import AS_SCORED, Decoding
-from evaluation.settings import Settings, other_settings
-from evaluation.truncation import CUTS, truncate
+from evaluate.decoding import AS_SCORED, Decoding
+from evaluate.settings import Settings, other_settings
+from evaluate.truncation import CUTS, truncate
 
 V = 200
 WARPERS = {"top_k": "TopK", "top_p": "TopP", "min_p": "MinP"}  # in transformers' order

@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 import augment
 import train
+from common import device
 from data.tokens import open_tokens
-from runtime import device
 from tests.fixtures import TINY, train_in_process
 
 HALF = dict(max_steps=3, lr_decay_steps=6)

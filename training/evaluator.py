@@ -8,7 +8,7 @@ from typing import TypeVar
 from config.defaults import TrainConfig
 from heads import Weights
 from model import LanguageModel
-from runtime.processes import Processes
+from training.distributed import Processes
 
 T = TypeVar("T")
 

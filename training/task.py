@@ -1,9 +1,9 @@
-"""What a run is trained on, and what judges it: a corpus of tokens (training/text.py), or a lab's."""
+"""What a run is trained on, and what judges it: a corpus of tokens (evaluate/text_task.py), or a lab's."""
 
 import importlib
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from runtime.places import labs_with
+from common.places import labs_with
 
 if TYPE_CHECKING:  # what imports torch: a command line is read without it
     from collections.abc import Callable
@@ -11,11 +11,11 @@ if TYPE_CHECKING:  # what imports torch: a command line is read without it
     from config.defaults import TrainConfig
     from data.batches import BatchSource
     from model import LanguageModel
-    from runtime.checkpoint import Saveable
-    from runtime.processes import Processes
+    from training.checkpoint import Saveable
+    from training.distributed import Processes
     from training.evaluator import Evaluator
 
-TEXT = "training.text"
+TEXT = "evaluate.text_task"
 
 
 class Evaluation(NamedTuple):

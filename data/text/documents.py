@@ -14,10 +14,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from common import errors
+from common.errors import UserError
+from common.hub import load
 from data.splits import bounded_lines, file_lines, reading
-from runtime import errors
-from runtime.errors import UserError
-from runtime.hub import load
 
 TEXTS = (".txt", ".txt.gz", ".md")
 ENDINGS = (*TEXTS, ".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet")

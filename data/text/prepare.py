@@ -25,9 +25,9 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from common.door import Program
+from common.values import Text
 from data.settings import PrepareConfig
-from runtime.door import Program
-from runtime.values import Text
 
 
 @dataclass
@@ -51,14 +51,14 @@ from functools import partial
 
 import numpy as np
 
+from common.config import cli
+from common.errors import UserError
+from common.files import real_path
+from common.log import Progress
 from data.corpus import Contents, Corpus
 from data.prepared import SPLITS
 from data.splits import Split, read_batches
 from data.text.documents import ON_HUB, Document, Documents, file_documents, find_files, hub_documents
-from runtime.configurator import cli
-from runtime.errors import UserError
-from runtime.files import real_path
-from runtime.logs import Progress
 
 HELD_OUT = 0.01  # share of the bytes, of validation and of test
 CUT = 0.05  # share of a single document, of validation and of test

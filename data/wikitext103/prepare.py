@@ -14,9 +14,9 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from common.door import Program
+from common.values import Natural
 from data.settings import PrepareConfig
-from runtime.door import Program
-from runtime.values import Natural
 
 
 @dataclass
@@ -36,13 +36,13 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
+from common.config import cli
+from common.errors import UserError
+from common.files import real_path
+from common.hub import load
 from data.corpus import Contents, Corpus
 from data.splits import Split, file_lines, size_read
 from data.text.documents import parquet_values, texts_among
-from runtime.configurator import cli
-from runtime.errors import UserError
-from runtime.files import real_path
-from runtime.hub import load
 
 HUB, CONFIG = "Salesforce/wikitext", "wikitext-103-v1"
 FILES = (

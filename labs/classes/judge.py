@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from evaluation.metrics import Calibration
+from common.device import autocast
+from evaluate.columns import Column
+from evaluate.metrics import Calibration
 from heads import Weights
 from labs.classes.sets import Images
-from measures.columns import Column
 from model import LanguageModel
-from runtime.device import autocast
 
 BATCH = 200  # images scored at a time
 

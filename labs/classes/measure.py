@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from evaluation.sampling import WEIGHT_DRAWS, weight_draws
+from common.device import get_device
+from common.errors import UserError
+from common.names import check_apart
+from evaluate.measure import Measure, NamedRun, Session, open_runs
+from evaluate.sampling import WEIGHT_DRAWS, weight_draws
+from evaluate.store import Row
+from evaluate.summary import grouped, summarise
+from evaluate.views import Grid, View, problems, sheet_of, with_intervals
 from labs.classes.judge import COLUMNS, PUBLISHED, judge
 from labs.classes.sets import KINDS, ImageSet, open_images
-from measures.measure import Measure, NamedRun, Session, open_runs
-from measures.store import Row
-from measures.summary import grouped, summarise
-from measures.views import Grid, View, problems, sheet_of, with_intervals
-from runtime import checkpoint
-from runtime.device import get_device
-from runtime.errors import UserError
-from runtime.names import check_apart
+from training import checkpoint
 
 
 @dataclass

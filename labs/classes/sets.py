@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from runtime.errors import UserError
-from runtime.hub import load
-from runtime.places import not_installed
+from common.errors import UserError
+from common.hub import load
+from common.places import not_installed
 
 TRAIN, TEST = "train", "test"
 

@@ -7,6 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from common.errors import UserError
+from common.files import write_json
+from common.log import strict
+from common.provenance import commit
 from config.defaults import TrainConfig
 from data.batches import Batch, BatchSource, batch_indices
 from heads import Head, Weights
@@ -14,12 +18,8 @@ from labs.classes.judge import Judged, judge
 from labs.classes.sets import KINDS, Images, open_images
 from labs.cnn.trunk import USUAL, width
 from model import LanguageModel
-from runtime import checkpoint
-from runtime.errors import UserError
-from runtime.files import write_json
-from runtime.logs import strict
-from runtime.processes import Processes
-from runtime.provenance import commit
+from training import checkpoint
+from training.distributed import Processes
 from training.evaluator import Evaluator
 from training.task import Evaluation
 

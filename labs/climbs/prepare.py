@@ -17,9 +17,9 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from common.door import Program
 from data.settings import PrepareConfig
 from labs.sequences.settings import GeneratorSettings
-from runtime.door import Program
 
 SIMULATED = "simulated"
 
@@ -41,14 +41,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from common.config import cli
+from common.files import real_path
 from data.corpus import Contents
 from data.splits import Split
 from labs.climbs.rates import LENGTH, STEP, WORDS
 from labs.climbs.records import read_climbs, splits_of
 from labs.climbs.simulated import Climbs
 from labs.sequences.exact import SequenceCorpus, Sequences
-from runtime.configurator import cli
-from runtime.files import real_path
 
 GIVEN = 1  # tokens at the start of a sequence: the rate at which the climb begins
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from common.errors import UserError
 from data.prepared import SPLITS
 from data.splits import reading
 from labs.climbs.rates import LENGTH, STEP, tokens_of
-from runtime.errors import UserError
 
 COLUMNS = ("timestamp", "icao24", "callsign", "vertical_rate")
 LARGEST = 1e15  # of a number: 30,000 years in ms

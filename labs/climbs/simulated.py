@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from common.errors import UserError
 from labs.climbs.rates import RATES, WORDS
 from labs.sequences.exact import Chain
-from runtime.errors import UserError
 
 
 class Phase(NamedTuple):

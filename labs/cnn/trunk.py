@@ -23,8 +23,8 @@ import torch.nn as nn
 from torch import Tensor
 from torch.nn import init
 
+from common.errors import UserError
 from model import GPTConfig, Trunk
-from runtime.errors import UserError
 
 ITEM = re.compile(
     r"\{(?P<group>[^{}]*)\}x(?P<times>\d{1,3})(?!\d)|(?P<name>[A-Za-z]+)(\[(?P<values>[^\[\]{}]*)\])?"

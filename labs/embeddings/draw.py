@@ -17,9 +17,9 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from runtime.door import Program
-from runtime.errors import UserError, reading
-from runtime.values import Positive, Seed
+from common.door import Program
+from common.errors import UserError, reading
+from common.values import Positive, Seed
 
 
 @dataclass
@@ -43,15 +43,15 @@ program = Program(
     __name__, __doc__, EmbeddingsConfig, "sklearn", "scipy", "tabulate", "sacrebleu", "matplotlib"
 )
 
+from common.config import cli
+from common.device import get_device
+from common.files import beside, check_writable
+from common.log import Progress
+from evaluate.store import Store
+from evaluate.text import TextMeasure
+from evaluate.views import read_texts, samples_file
 from labs.embeddings.tsne import HUMAN, check_rows, draw, embed
 from labs.scorers.scorer import open_scorer
-from measures.store import Store
-from measures.text import TextMeasure
-from measures.views import read_texts, samples_file
-from runtime.configurator import cli
-from runtime.device import get_device
-from runtime.files import beside, check_writable
-from runtime.logs import Progress
 
 
 def texts_of(c: EmbeddingsConfig) -> dict[str, list[str]]:

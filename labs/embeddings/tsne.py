@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from evaluation import figures
+from common.errors import UserError
+from evaluate import figures
 from labs.scorers.scorer import Scorer
-from runtime.errors import UserError
 
 HUMAN = "human"
 COLUMNS = 4

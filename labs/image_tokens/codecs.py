@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from common.errors import UserError, reading
+from common.files import read_json, replacing, write_json
+from common.log import Progress
 from labs.classes.sets import described
-from runtime.errors import UserError, reading
-from runtime.files import read_json, replacing, write_json
-from runtime.logs import Progress
 
 AT_ONCE = 500  # images
 FITTED = 200_000  # patches at most that k-means is fitted to

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from common.errors import UserError
 from data.prepared import SPLITS
-from runtime.errors import UserError
 
 HELD_OUT, MOST = 0.02, 10_000  # of the train images, where there is no validation file
 

@@ -20,9 +20,9 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from common.door import Program
 from data.settings import PrepareConfig
 from labs.sequences.settings import GeneratorSettings
-from runtime.door import Program
 
 DEFAULT = "digits vq"
 
@@ -44,6 +44,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from common.config import cli
+from common.errors import UserError
+from common.files import locked, read_json, write_json
 from data.corpus import Contents
 from data.prepared import SPLITS, is_prepared, read_meta
 from data.splits import Split
@@ -52,9 +55,6 @@ from labs.classes.sets import KINDS, ImageSet, open_images
 from labs.image_tokens.codecs import CODECS, Codec, grid_of, make_codec, read_codec, save_codec
 from labs.image_tokens.files import digest_of, open_files
 from labs.sequences.generated import GeneratedCorpus
-from runtime.configurator import cli
-from runtime.errors import UserError
-from runtime.files import locked, read_json, write_json
 
 FILES = "files"
 AT_ONCE = 1000  # images

@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from common.errors import UserError
 from data.prepared import found_path
 from data.tokens import open_tokens
-from evaluation.decoding import Decoding
-from evaluation.sampling import generate
+from evaluate.decoding import Decoding
+from evaluate.sampling import generate
 from heads import Weights
 from labs.image_tokens.codecs import Codec, read_codec
 from labs.image_tokens.prepare import Layout, layout_of
 from model import LanguageModel, sketch
-from runtime.checkpoint import Checkpoint
-from runtime.errors import UserError
+from training.checkpoint import Checkpoint
 
 AT_ONCE = 250  # images
 

@@ -25,28 +25,28 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 import torch
 
+from common.device import float64_device, get_device, get_dtype, settle_dtype
+from common.errors import UserError
+from common.log import Progress
+from common.values import Dtype, Field, Natural, NonNegative, Positive, Seed
 from data.held_out import open_held_out
-from evaluation.decoding import Decoding
-from evaluation.sampling import weight_draws
-from evaluation.scoring import score
-from evaluation.settings import run_seed
+from evaluate.checks import check_comparable, check_planned
+from evaluate.decoding import Decoding
+from evaluate.measure import Measure, NamedRun, Session, open_runs
+from evaluate.sampling import weight_draws
+from evaluate.scoring import score
+from evaluate.settings import run_seed
+from evaluate.store import Row
+from evaluate.summary import grouped
+from evaluate.views import Grid, View, mean, problems, samples_file
 from labs.classes.sets import ImageSet
 from labs.image_tokens.prepare import FILES, read_source
 from labs.images import Guidance
 from labs.images.guidance import sample_codes, what_is_drawn
 from labs.images.quality import NEIGHBOURS, grid, halves, judged, seen, write_png
 from labs.orders.asking import Asker
-from measures.checks import check_comparable, check_planned
-from measures.measure import Measure, NamedRun, Session, open_runs
-from measures.store import Row
-from measures.summary import grouped
-from measures.views import Grid, View, mean, problems, samples_file
 from model import LanguageModel
-from runtime import checkpoint
-from runtime.device import float64_device, get_device, get_dtype, settle_dtype
-from runtime.errors import UserError
-from runtime.logs import Progress
-from runtime.values import Dtype, Field, Natural, NonNegative, Positive, Seed
+from training import checkpoint
 
 TITLES = {"fd": "FD (our CNN)", "precision": "precision", "recall": "recall", "accuracy": "accuracy"}
 Sampled = Annotated[int, Field(gt=NEIGHBOURS)]

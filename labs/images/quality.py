@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from evaluation.sampling import WEIGHT_DRAWS
-from evaluation.settings import NEIGHBOURS
+from common.files import replacing
+from evaluate.sampling import WEIGHT_DRAWS
+from evaluate.settings import NEIGHBOURS
 from heads import OutputHead
 from labs.classes.sets import Images
 from model import LanguageModel
-from runtime.files import replacing
 
 BATCH = 500  # images, or rows of distances, at a time
 

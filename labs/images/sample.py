@@ -17,12 +17,12 @@ from typing import Literal
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from evaluation.decoding import Decoding, drawn_by
+from common.door import Program
+from common.errors import UserError
+from common.files import check_writable
+from common.values import Dtype, Positive, Seed
+from evaluate.decoding import Decoding, drawn_by
 from labs.images import Guidance
-from runtime.door import Program
-from runtime.errors import UserError
-from runtime.files import check_writable
-from runtime.values import Dtype, Positive, Seed
 
 MOST = 100_000  # images
 
@@ -71,15 +71,15 @@ from importlib import import_module
 import numpy as np
 import torch
 
-from evaluation.sampling import weight_draws
+from common.config import cli
+from common.device import float64_device, get_device, get_dtype, settle_dtype
+from common.files import replacing
+from evaluate.sampling import weight_draws
 from labs.image_tokens.codecs import Codec
 from labs.image_tokens.prepare import Layout
 from labs.images.guidance import sample_codes, what_is_drawn
 from labs.images.quality import grid, write_png
-from runtime.checkpoint import Degenerate, load_model
-from runtime.configurator import cli
-from runtime.device import float64_device, get_device, get_dtype, settle_dtype
-from runtime.files import replacing
+from training.checkpoint import Degenerate, load_model
 
 
 def labels_of(c: SampleImagesConfig, layout: Layout) -> np.ndarray:

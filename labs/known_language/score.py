@@ -14,8 +14,8 @@ from typing import Literal
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from runtime.door import Program
-from runtime.values import AtLeast2, Positive
+from common.door import Program
+from common.values import AtLeast2, Positive
 
 
 @dataclass
@@ -32,9 +32,9 @@ class ScoreConfig:
 
 program = Program(__name__, __doc__, ScoreConfig)
 
+from common.config import cli
 from labs.known_language.grammar.prepare import GrammarSettings
 from nanoheads.truth import Language
-from runtime.configurator import cli
 
 
 @program

@@ -16,10 +16,10 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from runtime.door import Program
-from runtime.errors import UserError
-from runtime.files import check_writable
-from runtime.values import Positive, Seed
+from common.door import Program
+from common.errors import UserError
+from common.files import check_writable
+from common.values import Positive, Seed
 
 
 @dataclass
@@ -47,10 +47,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from common.config import cli
 from data.prepared import found_path
 from data.tokens import open_tokens
-from evaluation import figures
-from evaluation.sampling import WEIGHT_DRAWS, weight_draws
+from evaluate import figures
+from evaluate.sampling import WEIGHT_DRAWS, weight_draws
 from labs.mazes.mazes import FREE, GOAL, PATH, START, WALL, WORDS, Mazes
 from labs.mazes.prepare import corpus
 from labs.orders.asking import Asker
@@ -58,8 +59,7 @@ from labs.orders.filling import Filled
 from labs.orders.readers import reader_of
 from labs.orders.samplers import writers
 from labs.sequences.questions import spread, templates
-from runtime.checkpoint import load_model
-from runtime.configurator import cli
+from training.checkpoint import load_model
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from common.errors import UserError
 from labs.sequences.exact import UNKNOWN, Sequences, SequenceTask, mean
-from runtime.errors import UserError
 
 WORDS = [".", "#", "S", "G", "*"]
 FREE, WALL, START, GOAL, PATH = range(len(WORDS))

@@ -16,9 +16,9 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from common.door import Program
 from data.settings import PrepareConfig
 from labs.sequences.settings import GeneratorSettings
-from runtime.door import Program
 
 
 @dataclass
@@ -36,11 +36,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from common.config import cli
 from data.corpus import Contents
 from data.tokens import open_tokens
 from labs.mazes.mazes import Answers, Mazes
 from labs.sequences.exact import SequenceCorpus
-from runtime.configurator import cli
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.scoring import scored
+from common.device import autocast
+from evaluate.scoring import scored
 from heads import Weights
 from labs.orders.readers import reader_of
 from labs.orders.trunk import MASKED, along, hide
 from labs.sequences.questions import FREE, Questions
 from model import LanguageModel, Read, shifted
-from runtime.device import autocast
 
 ROUNDS = 4  # draws of hidden places of each window, for the bound of masked diffusion
 

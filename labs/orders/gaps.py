@@ -7,10 +7,10 @@ import re
 
 import torch
 
+from common.errors import UserError
 from data.tokenizers import Tokenizer, ids_of
 from labs.orders.readers import MaskedReader, Reader
 from labs.sequences.questions import FREE
-from runtime.errors import UserError
 
 GAP = re.compile(r" ?<(\d+)>")  # with the space before it: tokens carry their own
 

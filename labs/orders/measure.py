@@ -26,12 +26,21 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 
+from common.device import get_device, get_dtype, settle_dtype
+from common.errors import UserError
+from common.log import Progress
+from common.values import Dtype, Field, Natural, Positive, Seed
 from data.held_out import HeldOut
 from data.prepared import corpus_of
-from evaluation.metrics import perplexity
-from evaluation.sampling import weight_draws
-from evaluation.scoring import score
-from evaluation.settings import run_seed
+from evaluate.checks import check_comparable, check_planned, open_split
+from evaluate.measure import Measure, NamedRun, Session, open_runs
+from evaluate.metrics import perplexity
+from evaluate.sampling import weight_draws
+from evaluate.scoring import score
+from evaluate.settings import run_seed
+from evaluate.store import Row
+from evaluate.summary import grouped
+from evaluate.views import Grid, View, mean, problems
 from labs.orders.asking import Asker, divergence, middle_bits
 from labs.orders.filling import surest_first
 from labs.orders.readers import reader_of
@@ -40,16 +49,7 @@ from labs.orders.trunk import MASKED, plan
 from labs.sequences.exact import Sequences
 from labs.sequences.questions import KINDS, Questions, questions, spread, templates
 from labs.sequences.two_sided import is_known, two_sided
-from measures.checks import check_comparable, check_planned, open_split
-from measures.measure import Measure, NamedRun, Session, open_runs
-from measures.store import Row
-from measures.summary import grouped
-from measures.views import Grid, View, mean, problems
-from runtime.checkpoint import Degenerate, load_model
-from runtime.device import get_device, get_dtype, settle_dtype
-from runtime.errors import UserError
-from runtime.logs import Progress
-from runtime.values import Dtype, Field, Natural, Positive, Seed
+from training.checkpoint import Degenerate, load_model
 
 Between = Annotated[float, Field(gt=0, lt=1)]
 

@@ -13,14 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from evaluation.sampling import draw
+from common.device import autocast, get_dtype, to_float64
+from common.errors import UserError
+from evaluate.sampling import draw
 from heads import Weights
 from labs.orders.trunk import AnyOrder, Masked
 from labs.sequences.questions import FREE
 from model import Cache, LanguageModel
-from runtime.checkpoint import Degenerate
-from runtime.device import autocast, get_dtype, to_float64
-from runtime.errors import UserError
+from training.checkpoint import Degenerate
 
 Cut = Callable[[Tensor], Tensor]  # log p (N, V) -> the probabilities (N, V) that are sampled from
 

@@ -17,10 +17,10 @@ from typing import Literal
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from evaluation.decoding import Decoding, drawn_by
-from runtime.door import Program
-from runtime.errors import UserError
-from runtime.values import Dtype, Natural, Positive, Seed, Text
+from common.door import Program
+from common.errors import UserError
+from common.values import Dtype, Natural, Positive, Seed, Text
+from evaluate.decoding import Decoding, drawn_by
 
 
 @dataclass(frozen=True)
@@ -52,18 +52,18 @@ from functools import partial
 
 import torch
 
+from common.config import cli
+from common.device import float64_device, get_device, get_dtype, settle_dtype
+from common.files import for_screen
 from data.prepared import tokenizer_of
-from evaluation.sampling import weight_draws
-from evaluation.truncation import truncate
+from evaluate.sampling import weight_draws
+from evaluate.truncation import truncate
 from labs.orders import gaps
 from labs.orders.asking import Asker
 from labs.orders.filling import Filled, burst, diffusion, in_order, speculative, surest_first
 from labs.orders.readers import reader_of
 from labs.sequences.questions import FREE
-from runtime.checkpoint import load_model
-from runtime.configurator import cli
-from runtime.device import float64_device, get_device, get_dtype, settle_dtype
-from runtime.files import for_screen
+from training.checkpoint import load_model
 
 
 def filler(c: FillConfig, kind: str, fills: str) -> Callable[..., Filled]:

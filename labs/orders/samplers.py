@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from evaluation.sampling import generate
+from common.device import float64_device
+from evaluate.sampling import generate
 from labs.orders.asking import Asker
 from labs.orders.filling import Conditionals, Filled, burst, diffusion, one_by_one, speculative, surest_first
 from labs.orders.readers import places_of, reader_of
 from labs.sequences.questions import FREE
 from labs.sequences.two_sided import TwoSided
-from runtime.device import float64_device
 
 
 def left_to_right(c: Conditionals, generator: torch.Generator) -> Filled:

@@ -8,15 +8,15 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 from torch import Tensor
 
-from evaluation import figures
+from common.errors import UserError
+from common.files import beside, replacing
+from evaluate import figures
+from evaluate.views import samples_file
 from labs.climbs.rates import BIN, RATES, STEP
 from labs.embeddings import tsne
 from labs.orders.asking import Asker
 from labs.rest.rest import can_be_asked, density, sample_rest
 from labs.sequences.exact import UNKNOWN, Chain
-from measures.views import samples_file
-from runtime.errors import UserError
-from runtime.files import beside, replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -26,8 +26,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.sampling import WEIGHT_DRAWS, weight_draws
-from evaluation.settings import run_seed
+from common.device import get_device
+from common.errors import UserError
+from common.values import AtLeast2, Natural, Positive, Seed
+from evaluate.checks import check_comparable, check_planned, open_split
+from evaluate.measure import Measure, NamedRun, Session, open_runs
+from evaluate.sampling import WEIGHT_DRAWS, weight_draws
+from evaluate.settings import run_seed
+from evaluate.store import Row
+from evaluate.summary import grouped
+from evaluate.views import Grid, View, mean, problems
 from labs.climbs.rates import RATES
 from labs.orders.asking import Asker
 from labs.rest.figure import (
@@ -43,15 +51,7 @@ from labs.rest.rest import can_be_asked, density, rest_nats, sample_rest
 from labs.sequences.exact import Chain, Sequences
 from labs.sequences.questions import FREE, spread
 from labs.sequences.two_sided import two_sided
-from measures.checks import check_comparable, check_planned, open_split
-from measures.measure import Measure, NamedRun, Session, open_runs
-from measures.store import Row
-from measures.summary import grouped
-from measures.views import Grid, View, mean, problems
-from runtime.checkpoint import load_model
-from runtime.device import get_device
-from runtime.errors import UserError
-from runtime.values import AtLeast2, Natural, Positive, Seed
+from training.checkpoint import load_model
 
 COLUMNS = ("nll", "mean", "sample", "one pass")
 DRAWN = ("10%", "10% and a later place")  # what is known in the lines of the figure

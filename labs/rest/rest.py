@@ -8,12 +8,12 @@ only where what is known is the start.
 import torch
 from torch import Tensor
 
+from common.device import autocast, float64_device, to_float64
 from labs.orders.asking import Asker
 from labs.orders.filling import in_order
 from labs.orders.readers import places_of, reader_of
 from labs.orders.samplers import continued
 from labs.sequences.questions import FREE
-from runtime.device import autocast, float64_device, to_float64
 
 BATCH = 256  # texts
 

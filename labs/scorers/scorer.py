@@ -17,22 +17,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from common.device import to_float64
+from common.errors import UserError
+from common.log import Progress
 from data.prepared import tokenizer_of
 from data.tokenizers import ids_of
 from data.tokens import open_tokens
-from evaluation import metrics
-from evaluation.diversity import SPACED
-from evaluation.sampling import WEIGHT_DRAWS
-from evaluation.scoring import windows
-from evaluation.settings import Settings
-from evaluation.statistics import half_sampling_interval
-from evaluation.texts import cut, decode, held_out_prompts
-from measures.columns import Column
-from measures.text_numbers import Data
-from runtime.checkpoint import find, is_run, load_model, weights_digest
-from runtime.device import to_float64
-from runtime.errors import UserError
-from runtime.logs import Progress
+from evaluate import metrics
+from evaluate.columns import Column
+from evaluate.diversity import SPACED
+from evaluate.sampling import WEIGHT_DRAWS
+from evaluate.scoring import windows
+from evaluate.settings import Settings
+from evaluate.statistics import half_sampling_interval
+from evaluate.text_numbers import Data
+from evaluate.texts import cut, decode, held_out_prompts
+from training.checkpoint import find, is_run, load_model, weights_digest
 
 LONGEST = 1024  # tokens that a model reads if its configuration names no limit
 KMEANS = 5  # clusterings that MAUVE is the mean of

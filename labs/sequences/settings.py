@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, fields
 from typing import ClassVar, Self
 
-from runtime.errors import UserError
+from common.errors import UserError
 
 MOST = 2**32 - 1  # of a setting: more tokens than a disk may have room for
 

@@ -15,9 +15,9 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from common.door import Program
 from data.settings import PrepareConfig
 from labs.sequences.settings import GeneratorSettings
-from runtime.door import Program
 
 DEFAULT = "product"
 
@@ -34,10 +34,10 @@ program = Program(__name__, __doc__, SyntheticConfig)
 
 from typing import ClassVar
 
+from common.config import cli
+from common.errors import UserError
 from labs.sequences.exact import SequenceCorpus
 from labs.synthetic.tasks import TASKS, PaperTask
-from runtime.configurator import cli
-from runtime.errors import UserError
 
 
 @dataclass(frozen=True)

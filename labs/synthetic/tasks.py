@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from common.errors import UserError
 from labs.sequences.exact import UNKNOWN, Chain, SequenceTask
-from runtime.errors import UserError
 
 
 class BurstSteps(NamedTuple):

@@ -4,12 +4,12 @@ import json
 import math
 from typing import Any
 
-from measures.columns import HONEST
-from measures.store import Store
+from common.errors import UserError
+from common.places import WORK
+from evaluate.columns import HONEST
+from evaluate.store import Store
 from model import TRUNKS
-from runtime.checkpoint import Checkpoint, weights_digest
-from runtime.errors import UserError
-from runtime.places import WORK
+from training.checkpoint import Checkpoint, weights_digest
 
 # corpus -> its licence as the hub names it, and in words. Only its user knows the licence of any other corpus
 LICENCES = {

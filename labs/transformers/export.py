@@ -16,9 +16,9 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from runtime.door import Program
-from runtime.errors import UserError
-from runtime.values import Draws, Seed
+from common.door import Program
+from common.errors import UserError
+from common.values import Draws, Seed
 
 
 @dataclass
@@ -51,6 +51,10 @@ import torch
 from huggingface_hub import HfApi, get_token
 from tokenizers import Regex, pre_tokenizers
 
+from common.config import cli
+from common.files import unfinished
+from common.hub import endpoint
+from common.places import CODE
 from data.prepared import tokenizer_of
 from data.tokenizers import (
     LINE,
@@ -61,17 +65,13 @@ from data.tokenizers import (
     SavedTokenizer,
     Tokenizer,
 )
-from evaluation.settings import run_seed
+from evaluate.settings import run_seed
 from heads import Projection, Softmax
 from labs.transformers.card import card
 from labs.transformers.folder import to_transformers
 from model import GPT, LanguageModel
-from runtime.checkpoint import load_model, writing
-from runtime.configurator import cli
-from runtime.files import unfinished
-from runtime.gpt2 import to_gpt2
-from runtime.hub import endpoint
-from runtime.places import CODE
+from training.checkpoint import load_model, writing
+from training.gpt2 import to_gpt2
 
 ENDOFTEXT, GPT2_END = "<|endoftext|>", 50256  # GPT-2's
 PAD = "<|pad|>"  # of the id V, for which a GPT2LMHeadModel has no embedding

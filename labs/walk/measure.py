@@ -16,8 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from evaluation import figures
-from evaluation.sampling import WEIGHT_DRAWS, weight_draws
+from common.errors import UserError
+from evaluate import figures
+from evaluate.checks import check_comparable, check_planned, open_split
+from evaluate.measure import Measure, NamedRun, Session, open_runs
+from evaluate.sampling import WEIGHT_DRAWS, weight_draws
+from evaluate.store import Row
+from evaluate.views import Grid, View, problems
 from labs.orders.asking import Asker
 from labs.orders.trunk import TRUNKS
 from labs.rest.figure import has_arrays, read_arrays, shade, write_arrays
@@ -25,12 +30,7 @@ from labs.rest.rest import density
 from labs.sequences.questions import FREE
 from labs.synthetic.prepare import corpus
 from labs.synthetic.tasks import Walk
-from measures.checks import check_comparable, check_planned, open_split
-from measures.measure import Measure, NamedRun, Session, open_runs
-from measures.store import Row
-from measures.views import Grid, View, problems
-from runtime.checkpoint import load_model
-from runtime.errors import UserError
+from training.checkpoint import load_model
 
 COLUMNS = {"kl_before": "KL before", "kl_after": "KL after", "walks": "walks of the split"}
 SHOWN = (40, 200)  # values of the figure

@@ -19,22 +19,22 @@ from torch import nn
 
 import table
 import train
+from common.config import configure, read_config
+from common.errors import UserError
+from common.log import entries
 from config.defaults import TrainConfig
-from evaluation.settings import TableConfig
+from evaluate.jobs import Run
+from evaluate.settings import TableConfig
+from evaluate.store import Store
 from heads import HEADS, make_head
 from labs.classes import sets
 from labs.classes.judge import PUBLISHED, Judged, judge
 from labs.classes.measure import summary_of
 from labs.classes.sets import KINDS, Images, open_images
 from labs.cnn.trunk import CNN, items, width
-from measures.jobs import Run
-from measures.store import Store
 from model import GPTConfig, LanguageModel
-from runtime import checkpoint
-from runtime.configurator import configure, read_config
-from runtime.errors import UserError
-from runtime.logs import entries
 from tests.fixtures import handlers_kept
+from training import checkpoint
 
 LAYERS = "Conv[3x3,4] BN ReLU MaxPool[4x4,4] DO FC[16] ReLU"
 

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 import table
+from common.errors import UserError
 from data.held_out import open_held_out
 from data.prepared import SPLITS, folder_of, load_tokenizer, prepared
+from evaluate.store import Store
 from labs.climbs import records
 from labs.climbs.prepare import corpus as climbs
 from labs.climbs.rates import HIGHEST, LENGTH, LOWEST, RATES, WORDS, tokens_of
@@ -26,8 +28,6 @@ from labs.rest.rest import can_be_asked, density, rest_nats, sample_rest
 from labs.sequences.exact import UNKNOWN, Chain, Sequences
 from labs.sequences.questions import FREE
 from labs.sequences.two_sided import two_sided
-from measures.store import Store
-from runtime.errors import UserError
 from tests.fixtures import train_on
 
 SIZES = "simulated length=8 train=30 validation=6 test=12"

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from common.errors import UserError
+from evaluate.store import Store
+from evaluate.views import samples_file
 from labs.embeddings import draw as program
 from labs.embeddings.tsne import draw, embed, neighbour_accuracy
 from labs.scorers.scorer import open_scorer
-from measures.store import Store
-from measures.views import samples_file
-from runtime.errors import UserError
 
 
 def cloud(n: int, at: float, seed: int) -> np.ndarray:

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import torch
 
+from common.errors import UserError
 from data.batches import TextSource, Windows
 from data.tokens import open_tokens
-from evaluation.decoding import AS_SCORED
+from evaluate.decoding import AS_SCORED
 from labs.classes.sets import Images, ImageSet
 from labs.image_tokens.codecs import VQ, Patches, make_codec, read_codec, save_codec
 from labs.image_tokens.prepare import Layout, corpus
 from labs.images import sample
 from labs.images.guidance import guided, only_codes, sample_codes
 from model import build
-from runtime.errors import UserError
 from tests.fixtures import train_on
 
 SMALL = dict(dataset="image_tokens", block_size=17, max_steps=2, eval_interval=2)

@@ -8,17 +8,17 @@ import pytest
 from scipy.linalg import sqrtm
 
 import train
-from evaluation.settings import TableConfig
+from common.config import configure
+from common.errors import UserError
+from evaluate.jobs import Run
+from evaluate.measure import evaluate
+from evaluate.settings import TableConfig
+from evaluate.store import Store
 from labs.classes.sets import Images
 from labs.image_tokens.prepare import corpus as image_tokens
 from labs.image_tokens.tests.test_image_tokens import LOSSLESS, folder, here, images, run  # noqa: F401
 from labs.images.measure import MEASURE, TITLES, ImagesConfig, load_classifier
 from labs.images.quality import Seen, frechet, halves, judged, moments, precision_recall
-from measures.jobs import Run
-from measures.measure import evaluate
-from measures.store import Store
-from runtime.configurator import configure
-from runtime.errors import UserError
 
 
 def test_frechet_is_scipys(seed=0):

@@ -24,24 +24,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from common.device import get_device, get_dtype, settle_dtype
+from common.errors import UserError
+from common.log import Progress
+from common.values import Dtype, Field, Positive, Seed
 from data.held_out import HeldOut, Truth
-from evaluation.decoding import Decoding
-from evaluation.sampling import weight_draws
-from evaluation.scoring import document_blocks, spread, truth_blocks
-from evaluation.truncation import truncate
-from evaluation.windows import Window, document_windows
+from evaluate.checks import check_comparable, check_planned, open_split
+from evaluate.decoding import Decoding
+from evaluate.measure import Measure, NamedRun, Session, open_runs
+from evaluate.sampling import weight_draws
+from evaluate.scoring import document_blocks, spread, truth_blocks
+from evaluate.store import Row
+from evaluate.summary import grouped
+from evaluate.truncation import truncate
+from evaluate.views import Grid, View, mean, problems
+from evaluate.windows import Window, document_windows
 from labs.known_language.grammar.truth import KIND
-from measures.checks import check_comparable, check_planned, open_split
-from measures.measure import Measure, NamedRun, Session, open_runs
-from measures.store import Row
-from measures.summary import grouped
-from measures.views import Grid, View, mean, problems
 from model import context
-from runtime.checkpoint import Degenerate, load_model
-from runtime.device import get_device, get_dtype, settle_dtype
-from runtime.errors import UserError
-from runtime.logs import Progress
-from runtime.values import Dtype, Field, Positive, Seed
+from training.checkpoint import Degenerate, load_model
 
 Temperature = Annotated[float, Field(gt=0)]
 Blocks = Iterator[tuple[np.ndarray, Tensor]]
@@ -99,7 +99,7 @@ def numbers(q: Tensor, p: Tensor) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def measured(blocks: Blocks, truth: Truth, points: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """NUMBERS of each point, means over the positions of `blocks` (evaluation.scoring)."""
+    """NUMBERS of each point, means over the positions of `blocks` (evaluate.scoring)."""
     sums, count = {key: np.zeros(len(points)) for key in NUMBERS}, 0
     for at, log_m in blocks:
         if log_m.isnan().any():

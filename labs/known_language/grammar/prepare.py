@@ -14,8 +14,8 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
+from common.door import Program
 from data.settings import PrepareConfig
-from runtime.door import Program
 
 
 @dataclass
@@ -32,6 +32,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
+from common.config import cli
 from data.corpus import Contents
 from data.prepared import SPLITS
 from data.tokens import open_tokens
@@ -41,7 +42,6 @@ from labs.known_language.grammar.truth import write_truth
 from labs.sequences.generated import GeneratedCorpus, drawn_splits
 from labs.sequences.settings import GeneratorSettings
 from labs.sequences.two_sided import TwoSided
-from runtime.configurator import cli
 
 
 @dataclass(frozen=True)

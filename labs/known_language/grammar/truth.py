@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from common.errors import UserError
+from common.files import replacing
 from data.held_out import truth_path
 from data.tokens import TokenFile
 from labs.known_language.grammar.machine import UNKNOWN, Machine, Tables
-from runtime.errors import UserError
-from runtime.files import replacing
 
 KIND = "grammar"  # the folder of this module, by which data.held_out finds it
 

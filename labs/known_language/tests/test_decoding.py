@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 import torch
 
+from common.errors import UserError
 from data.held_out import open_held_out
 from data.prepared import prepared
-from evaluation.decoding import Decoding
-from evaluation.scoring import document_blocks
-from evaluation.truncation import truncate
-from evaluation.windows import document_windows
+from evaluate.decoding import Decoding
+from evaluate.scoring import document_blocks
+from evaluate.store import Store
+from evaluate.truncation import truncate
+from evaluate.windows import document_windows
 from labs.known_language.decoding.measure import ALONE, NUMBERS, VALUES, Points, grid, measured
-from measures.store import Store
-from runtime.checkpoint import Degenerate, load_model
-from runtime.errors import UserError
 from table import main
 from tests.fixtures import train_on
+from training.checkpoint import Degenerate, load_model
 
 SOURCE = "seed=3 train=30000 validation=3000 test=3000 nouns=60 verbs=30 adjectives=30 adverbs=10 themes=3"
 DIGITS = 5e-5  # a row has five

@@ -11,30 +11,29 @@ from nanoheads.labs.known_language import library
 
 import eval_diversity
 import table
+from common.config import configure
+from common.log import entries
 from data.batches import Windows
 from data.held_out import open_held_out, open_truth, truth_path
 from data.prepared import SPLITS, folder_of, is_prepared, load_tokenizer, prepared
 from data.tokens import open_tokens
-from evaluation import scoring
-from evaluation.scoring import described, document_blocks, recover
-from evaluation.settings import TableConfig
-from evaluation.windows import document_windows, training_windows
+from evaluate import scoring, text_numbers
+from evaluate.columns import TRUTH
+from evaluate.find import find_measure
+from evaluate.scoring import described, document_blocks, recover
+from evaluate.settings import TableConfig
+from evaluate.store import Store
+from evaluate.text import TextMeasure
+from evaluate.text_numbers import validity
+from evaluate.text_task import TRUTH_WINDOWS
+from evaluate.windows import document_windows, training_windows
 from labs.known_language.grammar import prepare as grammar
 from labs.known_language.grammar.grammar import RULES, build, places
 from labs.known_language.grammar.machine import UNKNOWN, Machine
 from labs.known_language.grammar.prepare import GrammarSettings
-from measures import text_numbers
-from measures.columns import TRUTH
-from measures.find import find_measure
-from measures.store import Store
-from measures.text import TextMeasure
-from measures.text_numbers import validity
-from runtime.checkpoint import load_model
-from runtime.configurator import configure
-from runtime.logs import entries
 from tests.fixtures import train_on
 from train import TrainConfig
-from training.text import TRUTH_WINDOWS
+from training.checkpoint import load_model
 
 SOURCE = "seed=3 train=6000 validation=1500 test=1500 themes=5 nouns=12 verbs=8 adjectives=6 adverbs=4"
 NAMES = (

@@ -12,12 +12,12 @@ import pytest
 from data.batches import Windows
 from data.held_out import open_held_out
 from data.prepared import SPLITS, load_tokenizer, prepared
+from evaluate.views import mean
 from labs.mazes import draw as page
 from labs.mazes.mazes import FREE, GOAL, PATH, START, UNKNOWN, WALL, WORDS, Answers, Mazes
 from labs.orders.measure import OrdersConfig, OrdersSession, tables
 from labs.orders.tests.test_trunk import of_order
 from labs.sequences.two_sided import two_sided
-from measures.views import mean
 from tests.fixtures import train_on
 
 Cell = tuple[int, int]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from common.errors import UserError
 from data.prepared import tokenizer_of
 from data.tokenizers import WordTokenizer
 from labs.orders import gaps, sample
@@ -15,9 +16,8 @@ from labs.orders.tests.test_filling import q_of
 from labs.orders.tests.test_trunk import model_of, of_order
 from labs.orders.trunk import ORDERS, Order
 from labs.sequences.questions import FREE
-from runtime.checkpoint import load_model
-from runtime.errors import UserError
 from tests.fixtures import TINY, train_on
+from training.checkpoint import load_model
 
 WORDS = WordTokenizer.of([*"abcdefg", "\n"])
 

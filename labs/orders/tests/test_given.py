@@ -9,12 +9,13 @@ import torch
 
 import eval_diversity
 import report
+from common.errors import UserError
 from data.batches import TextSource, Windows
 from data.corpus import Contents, prepare_splits
 from data.prepared import corpus_of
 from data.splits import Split
 from data.tokens import open_tokens
-from evaluation.scoring import score
+from evaluate.scoring import score
 from labs.orders.asking import middle_bits
 from labs.orders.samplers import continued
 from labs.orders.tests.test_trunk import TrueToken, asker, log_p, model_of
@@ -22,7 +23,6 @@ from labs.orders.trunk import ORDERS, Order
 from labs.sequences.exact import Sequences, lines
 from labs.sequences.questions import FREE, questions, templates
 from labs.synthetic.tasks import TASKS
-from runtime.errors import UserError
 from tests.fixtures import train_on
 
 TASK = TASKS["walk"](12)

@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.scoring import score
+from common.errors import UserError
+from evaluate.measure import measure_runs
+from evaluate.scoring import score
+from evaluate.store import Store
+from evaluate.views import mean
 from labs.known_language.tests.test_two_sided import documents
 from labs.known_language.two_sided import CutDocuments, ForwardBackward, pair_shares
 from labs.orders import measure as orders
@@ -17,13 +21,9 @@ from labs.orders.samplers import points
 from labs.orders.tests.test_filling import q_of
 from labs.orders.tests.test_trunk import asker, log_p, model_of, of_order, text
 from labs.sequences.questions import FREE, KINDS, questions, spread
-from measures.measure import measure_runs
-from measures.store import Store
-from measures.views import mean
-from runtime.checkpoint import find, load
-from runtime.errors import UserError
 from table import main
 from tests.fixtures import TINY, train_on
+from training.checkpoint import find, load
 
 
 @pytest.fixture(scope="module")

@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from common.config import completed
 from config.defaults import TrainConfig
 from data.batches import TextSource, Windows
 from data.tokens import write_tokens
-from evaluation.scoring import score
+from evaluate.scoring import score
 from heads import HEADS, make_head
 from labs.orders.asking import Asker
 from labs.orders.recorded import translate
 from labs.orders.trunk import MASKED, ORDERS, AnyOrder, Masked, Order, along, plan
 from model import Cache, GPTConfig, LanguageModel, Step, build
-from runtime.configurator import completed
 from tests.fixtures import log, weights
 
 V, T = 11, 8

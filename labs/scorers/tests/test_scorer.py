@@ -10,18 +10,18 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
+from common.errors import UserError
+from common.names import REFERENCES
 from data.prepared import load_tokenizer
 from data.tokens import open_tokens
 from eval_diversity import main
-from evaluation.texts import cut, held_out_prompts
+from evaluate.store import Store
+from evaluate.texts import cut, held_out_prompts
+from evaluate.views import read_texts, samples_file
 from labs.scorers import scorer as scorers
 from labs.scorers.scorer import continuation_nll, features, generative_perplexity, open_scorer
-from measures.store import Store
-from measures.views import read_texts, samples_file
-from runtime.checkpoint import load_model, weights_digest
-from runtime.errors import UserError
-from runtime.gpt2 import to_gpt2
-from runtime.names import REFERENCES
+from training.checkpoint import load_model, weights_digest
+from training.gpt2 import to_gpt2
 
 SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--halves=3"]
 CPU = torch.device("cpu")

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 
 import table
+from common.errors import UserError
 from data.batches import Windows
 from data.held_out import open_held_out
 from data.prepared import SPLITS, folder_of, load_tokenizer, prepared
 from data.tokens import open_tokens
-from evaluation.settings import TableConfig
+from evaluate.find import find_measure
+from evaluate.jobs import Run
+from evaluate.settings import TableConfig
+from evaluate.store import Store
 from labs.sequences.exact import SequenceTask
 from labs.synthetic.prepare import corpus as synthetic
 from labs.synthetic.tasks import TASKS, UNKNOWN, Permutation, Product, Step, Walk, distinct
 from labs.walk.measure import WalkConfig
-from measures.find import find_measure
-from measures.jobs import Run
-from measures.store import Store
-from runtime.errors import UserError
 from tests.fixtures import train_on
 
 STARTS = (1, 3, 4)

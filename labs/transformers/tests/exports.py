@@ -8,11 +8,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from data.prepared import load_tokenizer
-from evaluation.settings import run_seed
+from evaluate.settings import run_seed
 from labs.transformers import export
 from model import build
-from runtime.checkpoint import load_model, save
 from tests.fixtures import VOCAB
+from training.checkpoint import load_model, save
 
 DRAWS, SEED = 3, 7
 

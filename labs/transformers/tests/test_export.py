@@ -16,6 +16,8 @@ from safetensors import SafetensorError
 from torch.nn.functional import pad
 from transformers import AutoTokenizer, GPT2LMHeadModel
 
+from common.errors import UserError
+from common.places import trunks
 from data.prepared import load_tokenizer
 from data.tokenizers import (
     BPETokenizer,
@@ -29,18 +31,16 @@ from data.tokenizers import (
     read_tokenizer,
     train_bpe,
 )
-from evaluation.decoding import Decoding
-from evaluation.metrics import bits_per_byte, perplexity
-from evaluation.scoring import score
-from evaluation.truncation import truncate
+from evaluate.decoding import Decoding
+from evaluate.metrics import bits_per_byte, perplexity
+from evaluate.scoring import score
+from evaluate.store import Store
+from evaluate.truncation import truncate
 from labs.transformers import card, export
 from labs.transformers.tests.exports import cache_of_code, exported, loaded, ones, texts, write_run  # noqa: F401
-from measures.store import Store
-from runtime.checkpoint import Checkpoint, weights_digest
-from runtime.errors import UserError
-from runtime.places import trunks
 from sample import generate
 from tests.fixtures import VOCAB, synthetic_text
+from training.checkpoint import Checkpoint, weights_digest
 
 HARNESS = Path(export.__file__).with_name("harness")
 ROWS = {
@@ -304,7 +304,7 @@ VERSIONS = ["transformers==4.57.3", "transformers==5.8.1", "transformers==5.23.0
 THERE = """
 import json, sys, torch, transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
-for name in ("model", "heads", "runtime", "data", "evaluation"):
+for name in ("model", "heads", "common", "data", "evaluate"):
     try:
         __import__(name)
     except ImportError:

@@ -1,0 +1,194 @@
+"""What the benchmarks share: their arguments, programs that take turns, where they ran, their JSON."""
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from common.device import ISA_VARIABLE, capabilities, choose_dtype
+
+median = statistics.median
+
+
+def arguments(doc: str, rounds: int = 0, device: bool = False) -> argparse.ArgumentParser:
+    """The arguments that benchmarks share: --out and, for those that are timed, --rounds and --device."""
+    p = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if rounds:
+        p.add_argument("--rounds", type=int, default=rounds, help="timed runs of each program")
+    if device:
+        p.add_argument("--device", default="cpu")
+    p.add_argument("--out", type=Path, help="the JSON to write")
+    return p
+
+
+def sync(device: str | torch.device) -> None:
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def timed(program: Callable[[], Any], device: str | torch.device = "cpu") -> float:
+    """Seconds of one run."""
+    sync(device)
+    start = time.perf_counter()
+    program()
+    sync(device)
+    return time.perf_counter() - start
+
+
+def turns(
+    programs: dict[str, Callable[[], Any]], rounds: int, warmup: int = 1, device: str = "cpu"
+) -> dict[str, list[float]]:
+    """Seconds of each run of each program. They take turns, so that a slow minute of the machine hits all.
+
+    A program in a process of its own (`Served`) times itself.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in programs}
+    for i in range(warmup + rounds):
+        for name, program in programs.items():
+            run = program.step() if isinstance(program, Served) else timed(program, device)
+            if i >= warmup:
+                seconds[name].append(run)
+        print(".", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return seconds
+
+
+class Served:
+    """A program in a process of its own, as its users start it: `python ARGS --serve NAME` runs `serve`."""
+
+    def __init__(self, name: str, args: list[str], **environment: str):
+        self.process = subprocess.Popen(
+            [sys.executable, *args, "--serve", name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+        self.ask("ready")
+
+    def ask(self, request: str) -> Any:
+        print(request, file=self.process.stdin, flush=True)
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise SystemExit(f"{' '.join(self.process.args[1:])} died, see its message above")
+        return json.loads(answer)
+
+    def step(self) -> float:
+        """Seconds of one step, by the program's own clock."""
+        return self.ask("step")
+
+    def close(self) -> Any:
+        """What the program has to report; its process ends."""
+        report = self.ask("report")
+        self.process.stdin.close()
+        self.process.wait()
+        return report
+
+
+def serve(make: Callable[[], Any], device: str = "cpu") -> None:
+    """The other end: `make()` has step() and report(), to which this adds the median CPU time of a step, of
+    all threads. Whatever the program prints goes to stderr."""
+    answers, sys.stdout = sys.stdout, sys.stderr
+    program, cpu = make(), []
+
+    def step() -> float:
+        start = time.process_time()
+        seconds = timed(program.step, device)
+        cpu.append(time.process_time() - start)
+        return seconds
+
+    def report() -> dict[str, Any]:
+        return {**program.report(), "cpu_seconds": median(cpu)}
+
+    answer = {"ready": lambda: None, "step": step, "report": report}
+    for line in sys.stdin:
+        print(json.dumps(answer[line.strip()]()), file=answers, flush=True)
+
+
+def peak_mb(device: str) -> float:
+    """Peak memory of this process: allocated on the GPU, or resident."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return resident_mb("VmHWM")
+
+
+def resident_mb(key: str) -> float:
+    """VmHWM (the peak) or VmRSS of this process.
+
+    Not by getrusage, whose peak starts at that of the parent process.
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    line = next(line for line in lines if line.startswith(key))
+    return int(line.split()[1]) / 1024
+
+
+# The features that decide how fast a CPU multiplies matrices
+CAPABILITIES = (
+    "avx2 avx512_f avx512_vnni avx512_bf16 avx512_fp16 amx_int8 amx_bf16 amx_fp16 "
+    "neon dot i8mm fp16_arith bf16 sve sve_bf16"
+).split()
+HIDING = ("ATEN_CPU_CAPABILITY", ISA_VARIABLE, "MKL_ENABLE_INSTRUCTIONS")  # variables that hide some of it
+
+
+def dtypes(device: str = "cpu") -> list[str]:
+    """float32 and, where the device computes one, the 16-bit dtype that "auto" takes there."""
+    return list(dict.fromkeys(("float32", choose_dtype("auto", torch.device(device)).name)))
+
+
+def machine(device: str = "cpu") -> dict[str, Any]:
+    name = torch.cuda.get_device_name() if torch.device(device).type == "cuda" else None
+    models = re.findall(r"^model name\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    has = capabilities("cpu")
+    return {
+        "gpu": name,
+        "cpu": models[0] if models else platform.machine(),
+        "capabilities": [c for c in CAPABILITIES if has.get(c)],
+        "environment": {name: os.environ[name] for name in HIDING if name in os.environ},
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def nanogpt(checkout: Path) -> ModuleType:
+    """The module in model.py of a checkout of karpathy/nanoGPT; ours has the same name."""
+    spec = importlib.util.spec_from_file_location("nanogpt_model", checkout / "model.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    return module
+
+
+def skipped(program: str, remedy: str) -> None:
+    print(f"skipped: {program} ({remedy})", file=sys.stderr)
+
+
+def without_places(value: Any) -> Any:
+    """An argument or setting as the JSON has it: an absolute path becomes its last component."""
+    if not isinstance(value, (str, Path)):
+        return value
+    flag, equals, path = str(value).rpartition("=")
+    return flag + equals + (Path(path).name if Path(path).is_absolute() else path)
+
+
+def write(args: argparse.Namespace, settings: list[str], results: Any, **more: Any) -> None:
+    """Writes --out, the JSON of a run: its command, machine, some of its settings and its results."""
+    if not args.out:
+        return
+    command = " ".join(["python", f"bench/{Path(sys.argv[0]).name}", *map(without_places, sys.argv[1:])])
+    content = {"command": command, "machine": machine(getattr(args, "device", "cpu"))}
+    content |= {key: without_places(getattr(args, key)) for key in settings} | more
+    args.out.write_text(json.dumps(content | {"results": results}, indent=1) + "\n")

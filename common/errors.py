@@ -1,0 +1,70 @@
+"""What ends a program with one line and exit code 2: a user's value that cannot be, a file that is damaged,
+too little memory. Anything else is a mistake of ours, and has a traceback."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from common.places import CODE, not_installed
+
+# what torch's allocators and cuBLAS say, in a bare RuntimeError
+NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
+# a terminal obeys them, and half of a surrogate pair cannot be written; line ends and tabs are not among them
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """`text` on one line, its control characters, and what else does not print, as escapes.
+
+    A terminal obeys them, and an error may quote a file that somebody else wrote.
+    """
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in " ".join(text.split())
+    )
+
+
+class UserError(ValueError):
+    """Names the value that cannot be."""
+
+    code = 2  # of a command that ends with it
+
+
+class InUse(UserError):
+    """Another process holds what this one was to write: to be tried again later."""
+
+    code = 75  # EX_TEMPFAIL of sysexits.h
+
+
+@contextmanager
+def reading(path: str | Path) -> Iterator[None]:
+    """A context for what reads a file: whatever goes wrong in it names the file.
+
+    Each library has its own kinds of error for a damaged file, and a file of ours may hold anything.
+    """
+    try:
+        yield
+    except Exception as error:
+        named = isinstance(error, ValueError) and str(path) in str(error)
+        if named or (isinstance(error, OSError) and error.filename):
+            raise
+        raise UserError(f"{path} cannot be read: {described(error)}") from error
+
+
+def described(error: Exception) -> str:
+    """The first line of an error, behind its kind if that is no ValueError."""
+    first = (str(error).splitlines() or [""])[0]
+    return first if isinstance(error, ValueError) and first else f"{type(error).__name__} {first}".strip()
+
+
+def mistake(e: Exception) -> str | None:
+    """What to tell the user of an error that is not ours; None for one that is."""
+    if isinstance(e, MemoryError) or (isinstance(e, RuntimeError) and any(s in str(e) for s in NO_MEMORY)):
+        return f"out of memory ({described(e)})"
+    if isinstance(e, OSError) and e.filename and e.strerror:
+        return f"{e.strerror}: {e.filename}"
+    if isinstance(e, ModuleNotFoundError) and e.name:
+        package = e.name.partition(".")[0]
+        return None if any(CODE.glob(f"{package}*")) else not_installed(package)
+    return str(e) or type(e).__name__ if isinstance(e, (ValueError, OSError, RecursionError)) else None

@@ -1,0 +1,276 @@
+"""What a measure is, and the one loop that takes runs to rows.
+
+A measure makes numbers of a run under stated settings. Each row of a store (evaluate/store.py) is one run
+under one measure. A row is kept as long as it is `unchanged`; there is no other rule.
+"""
+
+import json
+import shutil
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from common.config import completed
+from common.errors import UserError, reading
+from common.files import beside
+from common.names import RENAMED, check_apart, check_row_name, named_path
+from common.provenance import commit, versions
+from config.defaults import TrainConfig
+from evaluate.settings import other_settings
+from evaluate.store import Row, Store
+from evaluate.views import View
+from training.checkpoint import Checkpoint, Degenerate, load, open_checkpoint, weights_digest
+from training.spent import spent
+
+PLACES = ("data", "source", "out_dir")  # of a run's configuration: of one machine, nobody else's
+
+
+class Subject(Protocol):
+    """What a row is about: a run, or a file of texts."""
+
+    @property
+    def name(self) -> str: ...
+
+    def identity(self) -> Row:
+        """The fields that make it the same one: digests and, of a run, its whole configuration."""
+        ...
+
+    def facts(self) -> Row:
+        """What else a row says of it."""
+        ...
+
+
+class Session(ABC):
+    """A measure with its data open: everything that can be wrong with what was asked has been found."""
+
+    subjects: Sequence[Any]  # of a Subject each
+    settings: dict[str, Any]  # what two rows must share to stand in one table
+    reference_names: Sequence[str] = ()  # of the rows that no run stands behind: human text, noise, the truth
+
+    @abstractmethod
+    def __init__(self, c: Any):
+        """UserError for all that cannot be measured, before any work."""
+
+    def whole(self, row: Row) -> bool:
+        """Whether nothing of a kept row is missing that could be measured now."""
+        return True
+
+    def references(self) -> list[Row]:
+        """The rows of `reference_names`, in their order, each with its "name"."""
+        return []
+
+    @abstractmethod
+    def numbers(self, subject: Any) -> Row:
+        """The numbers of one row. Degenerate if the model's are not numbers."""
+
+
+class Measure(ABC):
+    """What is the same for all runs: the flags, the session that they open, and the views of its rows."""
+
+    name: str
+    config: type  # a dataclass of its flags, evaluate.settings.TextsConfig or another
+    session: type[Session]  # made of an instance of `config`
+    definition = 1  # raised by the author when the measure's numbers change their meaning
+    which = "last"  # the checkpoint of a run that a table measures: the end of training; "best" has chances
+
+    def check(self, c: Any, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """The settings as far as they are known before any training. UserError for what cannot be measured of
+        runs of these configurations."""
+        return {}
+
+    def open(self, c: Any) -> Session:
+        return self.session(c)
+
+    @abstractmethod
+    def view(self, rows: list[Row]) -> View:
+        """The table, made of rows alone."""
+
+    def draw(self, rows: list[Row], out: Path) -> list[Path]:
+        """The files of the table's figures, whose names begin with OUT."""
+        return []
+
+
+class NamedRun(NamedTuple):
+    """A run with the name of its row."""
+
+    name: str
+    path: Path  # as given: a run, or a checkpoint
+    ckpt: Checkpoint  # without its weights
+
+    def identity(self) -> Row:
+        """As the run is on disk now. UserError if it is not what the table was begun with: all that was
+        checked is of that."""
+        weights = {"weights_sha256": weights_digest(self.ckpt.path)}
+        if self.ckpt.foreign:
+            return weights
+        now = load(self.ckpt.path, weights=False, run=True, classifier=True)
+        if (now.config, now.progress) != (self.ckpt.config, self.ckpt.progress):
+            raise UserError(f"{self.path} has changed since this table was begun: begin it again")
+        return {**weights, "training": training_of(now.config)}
+
+    def facts(self) -> Row:
+        """A run that train.py made of config files knows its row and its overlay; another is its own row."""
+        c, progress = self.ckpt.config, self.ckpt.progress
+        known = self.name == c["name"] and c.get("row")  # under another name it is asked to stand by itself
+        fields = {
+            "row": known or self.name,
+            "overlay": c.get("overlay", "") if known else "",
+            "seed": c.get("seed"),
+        }
+        fields["checkpoint"] = str(self.path)
+        return fields if self.ckpt.foreign else {**fields, "step": progress["step"], **spent(c, progress)}
+
+
+def open_runs(arguments: list[str], classifier: bool = False, which: str = "best") -> list[NamedRun]:
+    """The runs that `arguments` ask for: PATH, under the name of its run, or NAME=PATH. A path may be a GPT-2
+    of another program. If `classifier`, they may be classifiers. `which` checkpoint is meant by a run's
+    folder. UserError for a name that no row can have."""
+    out = []
+    for argument in arguments:
+        name, path = named_path(argument)
+        ckpt = open_checkpoint(path, which, weights=False, run=True, classifier=classifier)
+        name = check_row_name(name or ckpt.config["name"])
+        out.append(NamedRun(name, path, ckpt._replace(weights={})))
+    return out
+
+
+def public(config: dict[str, Any]) -> dict[str, Any]:
+    """A run's configuration without the places of one machine: what a row says of its training."""
+    return {k: v for k, v in config.items() if k not in PLACES}
+
+
+def training_of(config: dict[str, Any]) -> dict[str, Any]:
+    """A recorded configuration as a row has it: whole, with the default of each key that it lacks."""
+    return json.loads(json.dumps(public(completed(TrainConfig, config))))
+
+
+# -----------------------------------------------------------------------------
+# Rows that are there
+
+
+def unchanged(row: Row, identity: Row) -> bool:
+    """Whether `row` is of this run: the same weights and the same configuration, with the defaults of both
+    sides filled in. Corpus, teacher and the weights it started from stand in it by their hashes."""
+    recorded = {**row, "training": training_of(row.get("training", {}))}
+    return all(recorded.get(key) == value for key, value in identity.items())
+
+
+def common_fields(measure: Measure, settings: dict[str, Any]) -> Row:
+    """What all rows of a measure say in one table."""
+    return {"measure": measure.name, "definition": measure.definition, "settings": settings}
+
+
+def kept_rows(store: Store, measure: Measure, settings: dict[str, Any]) -> dict[str, Row]:
+    """The rows of a measure that can stand beside new ones, by name: those of its definition.
+
+    UserError if they have other settings.
+    """
+    kept = {row["name"]: row for row in table_rows(store, measure)}
+    for row in kept.values():
+        if differences := other_settings(row["settings"], settings):
+            raise UserError(
+                f"{store.path} holds rows of other settings ({'; '.join(differences)}): they cannot "
+                "stand in one table; use those settings, or another --out or --results"
+            )
+    return kept
+
+
+def left_out(store: Store, measure: Measure) -> list[str]:
+    """A line that names the rows of another definition, which stand in no table; none without such."""
+    others = [row for row in store.rows(measure.name) if row["definition"] != measure.definition]
+    names = ", ".join(row["name"] for row in others if not row.get("reference"))
+    why = f"Measured by another definition of {measure.name} (now {measure.definition}), and left out"
+    return [f"{why}: {names}."] if names else []
+
+
+# -----------------------------------------------------------------------------
+# The loop
+
+
+def measure_runs(
+    measure: Measure, session: Session, store: Store, fields: dict[str, Row] | None = None
+) -> list[Row]:
+    """The row of each subject, kept or measured now, each stored as soon as it is made; then the references.
+
+    fields  of each subject by its name: its row, overlay and seed, where a table knows them better
+    """
+    kept, out = kept_rows(store, measure, session.settings), []
+    names = [subject.name for subject in session.subjects]
+    # files have these names
+    others = kept.keys() - {*names, *session.reference_names}
+    check_apart([*session.reference_names, *others, *names], RENAMED)
+    common = common_fields(measure, session.settings)
+    references = [row for row in kept.values() if row.get("reference")]
+    lacking = {*session.reference_names} - {row["name"] for row in references}
+    if lacking or not all(map(session.whole, references)):
+        references = [{**common, "reference": True, **row} for row in session.references()]
+        store.put(references)
+    for subject in session.subjects:
+        row, identity = kept.get(subject.name), subject.identity()
+        if row is not None and unchanged(row, identity) and session.whole(row):
+            print(f"{subject.name}: kept from {store.path}", file=sys.stderr)
+        else:
+            row = {**common, "name": subject.name, **subject.facts(), **(fields or {}).get(subject.name, {})}
+            row |= {**identity, "command": " ".join(sys.argv), "commit": commit(), "versions": versions()}
+            try:
+                row |= session.numbers(subject)
+            except Degenerate as error:
+                row["problem"] = error.reason
+            if subject.identity() != identity:
+                raise UserError(f"{subject.name} has changed while it was measured: the same command goes on")
+            store.put([row])
+        out.append(row)
+    return [*out, *references]
+
+
+def exit_code(rows: Iterable[Row]) -> int:
+    """1, with a line that names them, if some runs could not be measured."""
+    rows = [row for row in rows if not row.get("reference")]
+    failed = [f"{row['name']} ({row['problem']})" for row in rows if "problem" in row]
+    if failed:
+        print(
+            f"{len(failed)} of {len(rows)} models could not be evaluated: {'; '.join(failed)}",
+            file=sys.stderr,
+        )
+    return 1 if failed else 0
+
+
+def table_rows(store: Store, measure: Measure) -> list[Row]:
+    """What a table of the store shows: rows of the measure's definition, the references last."""
+    rows = [row for row in store.rows(measure.name) if row["definition"] == measure.definition]
+    return sorted(rows, key=lambda row: bool(row.get("reference")))
+
+
+def check_shown(measure: Measure, store: Store) -> None:
+    """UserError for kept rows that no table can show, before any work for others."""
+    if rows := table_rows(store, measure):
+        with reading(store.path or Path()):
+            measure.view(rows)
+
+
+def show(measure: Measure, store: Store, rows: list[Row], out: Path) -> None:
+    """Prints the table of `rows`, and writes its views beside OUT, with the figures of the measure's own.
+
+    In a file of several measures the text measure's views have that name, the others OUT.MEASURE.
+    """
+    if measure.name != "text" and {*store.measures()} - {measure.name, "search"}:
+        out = beside(out, f".{measure.name}")
+    with reading(store.path or out):
+        made = measure.view(rows)
+        files = measure.draw(rows, out) if store.path else []
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    print(made.fitting(width).markdown, *left_out(store, measure), *files, sep="\n")
+    if store.path:
+        made.write(out)
+
+
+def evaluate(measure: Measure, c: Any) -> int:
+    """Measures the runs that `c` names: stored at its `out`, and shown; the exit code."""
+    store = Store.beside(c.out)
+    check_shown(measure, store)
+    rows = measure_runs(measure, measure.open(c), store)
+    store.put(rows)  # first in the file, in the order in which they are asked for
+    show(measure, store, table_rows(store, measure) if c.out else rows, Path(c.out))
+    return exit_code(rows)

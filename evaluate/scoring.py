@@ -1,0 +1,231 @@
+"""Perplexity, done once for all heads: the NLL of the distribution that is sampled, every token scored
+exactly once."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.device import autocast, to_float64
+from data.held_out import Truth
+from evaluate.metrics import EVERY, Recovery
+from evaluate.windows import Window, positions_of, read_windows
+from heads import Weights
+from model import LanguageModel, Plan, Read
+
+# What the eps-perplexity (Martins et al. 2020, arXiv 2004.02644) adds to each token's probability before it
+# normalises them. They tune it for each model; here all rows have the same one, so a token that a head rules
+# out costs each of them the same 13.8 nats
+EPSILON = 1e-6
+
+
+class Score(NamedTuple):
+    nll: float  # sum over tokens of -log p, nats; inf if a token has probability 0
+    tokens: int  # scored
+    zeros: int  # of these, how many have probability 0
+    # sum over tokens of -log((p + EPSILON) / (1 + EPSILON V)), nats: finite for heads with exact zeros, too
+    eps_nll: float
+    part: int = 0  # how many windows of the text were scored; 0: all
+
+
+def with_epsilon(log_p: Tensor, vocab_size: int) -> Tensor:
+    """log((p + EPSILON) / (1 + EPSILON V)) of log p, in any shape."""
+    return ((log_p.exp() + EPSILON) / (1 + EPSILON * vocab_size)).log()
+
+
+def windows(count: int, block_size: int, stride: int) -> list[tuple[int, int]]:
+    """(start, first) of each window over `count` tokens: inputs start..start+block_size-1; targets are scored
+    from offset `first` on.
+
+    Windows advance by `stride`; the last is moved back to end with the text, so that all are whole. Tokens
+    1..count-1 are scored once each.
+    """
+    out, done, last = [], 0, max(0, count - 1 - block_size)
+    for start in range(0, count - 1, stride):
+        start = min(start, last)
+        out.append((start, done - start))
+        done = min(start + block_size, count - 1)
+        if start == last:
+            break
+    return out
+
+
+def spread(plan: list, count: int) -> list:
+    """`count` of the windows `plan`, evenly spread over the text and always the same.
+
+    All of them if it is 0 or there are no more.
+    """
+    n = len(plan)
+    return [plan[(2 * i + 1) * n // (2 * count)] for i in range(count)] if 0 < count < n else plan
+
+
+def left_to_right(ids: np.ndarray, context: int, stride: int) -> tuple[list, Callable[[list], Read]]:
+    """The windows of a text, and how to read some of them: from left to right."""
+    T = min(context, len(ids) - 1)
+    plan = windows(len(ids), context, stride or min(512, context))
+
+    def read(part: list[tuple[int, int]]) -> Read:
+        tokens = torch.from_numpy(np.stack([ids[s : s + T + 1] for s, _ in part]).astype(np.int64))
+        scored = torch.stack([torch.arange(T) >= first for _, first in part])
+        return Read(tokens[:, :-1], None, tokens[:, 1:], scored)
+
+    return plan, read
+
+
+def in_sequences(ids: np.ndarray, T: int, given: int) -> tuple[list, Callable[[list], Read]]:
+    """The sequences of a text, each of T tokens of which the first `given` are never predicted, and how to
+    read some of them: from left to right."""
+
+    def read(part: list[int]) -> Read:
+        x = torch.from_numpy(np.stack([ids[n * T : n * T + T] for n in part]).astype(np.int64))
+        return Read(x[:, :-1], None, x[:, 1:], (torch.arange(1, T) >= given).expand(len(x), -1))
+
+    return list(range(len(ids) // T)), read
+
+
+def score(
+    model: LanguageModel,
+    ids: np.ndarray,
+    stride: int = 0,
+    draws: list[Weights] | None = None,
+    device: torch.device | str = "cpu",
+    dtype: str = "float32",
+    batch: int = 16,
+    each: Callable[[Tensor, Tensor], None] | None = None,
+    progress: Callable[[Iterable], Iterable] = iter,
+    share: slice = slice(None),
+    plan: Plan | None = None,
+    given: int = 0,
+    part: int = 0,
+    context: int = 0,
+) -> Score:
+    """NLL of `ids` (T,) under the model's predictive distribution, each token scored once.
+
+    From left to right, that is T - 1 tokens, each given at least one and less than `context` (0: as many as
+    the model reads); `stride` 0 means min(512, context). Where the text is of sequences of which some tokens
+    are `given`, the others are scored, each given these at least. A `plan` (Trunk.plans) says otherwise what
+    is scored and how it is read. `draws`: see OutputHead.draws. float32 log-probabilities whatever `dtype`
+    the matrix products have. The model must be in eval mode. A token of probability 0 makes the NLL inf and
+    is counted; it is never clamped. `each` is called with the log-probabilities (n, V) and targets (n,) of
+    every block, see evaluate/calibration.py. `part`: score so many windows in place of all, see `spread`;
+    `share`: which of them, for one of several processes.
+    """
+    draws = draws if draws is not None else model.head.draws(1, 0)
+    if plan is not None:
+        all_windows, read, _ = plan
+    elif given:
+        all_windows, read = in_sequences(ids, model.trunk.config.block_size, given)
+    else:
+        context = min(context or model.trunk.context, model.trunk.context)
+        all_windows, read = left_to_right(ids, context, stride)
+    chosen = spread(all_windows, part)
+    s = scored(model, chosen[share], read, draws, device, dtype, batch, each, progress)
+    return s._replace(part=len(chosen) if len(chosen) < len(all_windows) else 0)
+
+
+@torch.no_grad()
+def scored(
+    model: LanguageModel,
+    plan: list,
+    read: Callable[[list], Read],
+    draws: list[Weights],
+    device: torch.device | str = "cpu",
+    dtype: str = "float32",
+    batch: int = 16,
+    each: Callable[[Tensor, Tensor], None] | None = None,
+    progress: Callable[[Iterable], Iterable] = iter,
+) -> Score:
+    """`score` of the windows `plan`, as `read` gives some of them."""
+    V = model.head.head.vocab_size
+    nll, eps_nll, count, zeros = 0.0, 0.0, 0.0, 0
+    for i in progress(range(0, len(plan), batch)):
+        r = read(plan[i : i + batch]).to(device)
+        with autocast(device, dtype):
+            hidden = model.trunk(r.tokens, r.positions)[r.scored]  # (N, C)
+        target = r.targets[r.scored]
+        lp_t = torch.empty(len(target), device=device)
+        with autocast(device, dtype):
+            for rows, lp in model.head.log_prob_blocks(hidden, draws):
+                t = target[rows]
+                lp_t[rows] = lp.gather(1, t[:, None]).squeeze(1)
+                if each:
+                    each(lp, t)
+        lp_t = to_float64(lp_t)
+        zeros += int((lp_t == -math.inf).sum())
+        eps_lp = with_epsilon(lp_t, V)
+        if r.weights is None:
+            nll, eps_nll, count = nll - lp_t.sum().item(), eps_nll - eps_lp.sum().item(), count + len(lp_t)
+        else:
+            w = to_float64(r.weights[r.scored])
+            nll, eps_nll = nll - (w * lp_t).sum().item(), eps_nll - (w * eps_lp).sum().item()
+            count += w.sum().item()
+    return Score(nll, round(count), zeros, eps_nll)
+
+
+# -----------------------------------------------------------------------------
+# Against a known truth (data.held_out.Truth)
+
+
+@torch.no_grad()
+def document_blocks(
+    model: LanguageModel,
+    ids: np.ndarray,
+    plan: list[Window],
+    draws: list[Weights],
+    device: torch.device | str,
+    dtype: str,
+    batch: int = 16,
+    progress: Callable[[Iterable], Iterable] = iter,
+) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
+    """(positions (n,), the model's log p (n, V) of the tokens there) of all targets that count in the windows
+    `plan`, a few rows at a time."""
+    for i in progress(range(0, len(plan), batch)):
+        tokens, counted, positions = read_windows(ids, plan[i : i + batch], model.trunk.context)
+        with autocast(device, dtype):
+            hidden = model.trunk(torch.from_numpy(tokens).to(device))[torch.from_numpy(counted).to(device)]
+            for rows, log_p in model.head.log_prob_blocks(
+                hidden, draws
+            ):  # float32, so autocast leaves what is done with it alone
+                yield positions[rows], log_p
+
+
+def truth_blocks(
+    truth: Truth, plan: list[Window], rows: int = 256
+) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
+    """`document_blocks` of the truth itself: what a perfect model would give."""
+    positions = positions_of(plan)
+    for part in np.split(positions, range(rows, len(positions), rows)):
+        yield part, torch.from_numpy(truth.probs(part)).log()
+
+
+def recover(
+    blocks: Iterable[tuple[np.ndarray, torch.Tensor]],
+    ids: np.ndarray,
+    truth: Truth,
+    reach: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> Recovery:
+    """How far the distributions in `blocks` (of `document_blocks`) are from the truth. `reach`: log p (n, V)
+    -> whether the sampler can draw each token, asked at one position of EVERY, because the answer takes
+    sorting."""
+    out = Recovery()
+    for at, log_m in blocks:
+        p = truth.probs(at)
+        out.add(log_m.cpu().numpy(), p, ids[at].astype(np.int64))
+        if reach is not None:
+            out.add_coverage(p[::EVERY], reach(log_m[::EVERY]).cpu().numpy())
+    return out
+
+
+def described(r: Recovery, prefix: str = "") -> dict[str, Any]:
+    """What there is to say of it, for logs and tables: its means, by decade, and its spread over positions.
+
+    Means that a score has, too, have names of their own (other contexts): document_nll, or with a `prefix`,
+    which all names get, train_nll.
+    """
+    shared = {name: f"{prefix or 'document_'}{name}" for name in ("nll", "true_nll", "entropy")}
+    means = {shared.get(k, prefix + k): v for k, v in r.means().items()}
+    rest = {"document_tokens": r.count, "alternatives_by_decade": r.by_decade(), **r.spread()}
+    return means | {prefix + k: v for k, v in rest.items()}

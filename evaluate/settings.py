@@ -1,0 +1,266 @@
+"""What a table is made with: the flags of table.py and of the text measure, and what its rows share."""
+
+import hashlib
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, NamedTuple
+
+from common.config import configure, help_text
+from common.door import read
+from common.errors import UserError
+from common.values import AtLeast2, Dtype, Natural, NonNegative, Positive, Seed, Space
+from evaluate.decoding import AS_SCORED, Decoding
+
+NEIGHBOURS = 3  # k of the manifolds of images
+LEAST_WORDS = 4  # a text is not cut to fewer: the metrics count 4-grams
+ENOUGH_WORDS = 20  # a text is not cut to fewer but by --words
+
+
+@dataclass(frozen=True)
+class TextsConfig(Decoding):
+    # fmt: off
+    checkpoints: list[str]          # [NAME=]RUN ...: out folders of training runs, or checkpoints in them,
+    #                                 and the names of their rows
+    # the text
+    split: Literal["train", "validation", "test"] = "test"  # held out; train in the paper's protocol alone
+    data: str = ""                  # the prepared data folder; empty: the one of the first run
+    block_size: Natural = 0         # tokens that each model reads at once; 0: the fewest that one of them can
+    # what is sampled
+    texts: Positive = 100           # of each row
+    prompt_tokens: Natural = 50     # 0: the whole block
+    new_tokens: Positive = 200
+    words: Natural = 0              # the first of each text, which are measured; 0: as many as 95% of the
+    #                                 human continuations have, at least 20. Shorter texts stay as they are
+    # what is a word, by sacreBLEU; auto: 13a, or another where most characters have no spaces between them
+    tokenize: Literal["auto", "13a", "zh", "ja-mecab", "char"] = "auto"
+    samples: Positive = 8           # weight draws of Bayesian rows
+    seed: Seed = 1337               # what is drawn depends on it and on the run's own training seed
+    # machine
+    device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
+    dtype: Dtype = "float32"        # of matrix products: float32, bfloat16, float16, or auto
+    # fmt: on
+
+    @classmethod
+    def read(cls, argv: list[str]) -> Any:
+        return configure(cls, argv)
+
+
+@dataclass(frozen=True)
+class EvaluationConfig(TextsConfig):
+    # fmt: off
+    # the protocol
+    protocol: Literal["honest", "paper"] = "honest"
+    loops: Positive = 1             # groups that the texts are measured in; their mean is reported
+    stride: Natural = 0             # of the scoring windows; 0: min(512, block_size)
+    # what the texts are judged by
+    scorer: str = ""                # a run, or a folder of transformers (labs/scorers): generative perplexity
+    #                                 and, where the package mauve-text is installed, MAUVE
+    # the table
+    out: str = ""                   # writes OUT.jsonl, its views OUT.md and OUT.csv, and OUT.samples/
+    #                                 rows of unchanged checkpoints in it are kept
+    texts_kept: Natural = 12        # texts of each row in OUT.samples; 0: all
+    halves: AtLeast2 = 200          # random halves of the references' texts, for their intervals
+    # fmt: on
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperConfig(EvaluationConfig):
+    # fmt: off
+    # with --protocol paper
+    split: Literal["train", "validation", "test"] = "train"
+    loops: Positive = 10
+    prompt_tokens: Natural = 0
+    new_tokens: Positive = 500
+    temperature: NonNegative = 0.8
+    top_k: Natural = 200
+    # fmt: on
+
+    @classmethod
+    def read(cls, argv: list[str]) -> Any:
+        """The configuration of a command line: with these defaults if it asks for the paper's protocol."""
+        c = EvaluationConfig.read(argv)
+        return configure(cls, argv) if c.protocol == "paper" else c
+
+
+class Measuring(NamedTuple):
+    """What `table.py --measure=NAME RUNS --flags` asks for: these runs under one measure, and no table."""
+
+    measure: Any  # a evaluate.measure.Measure
+    config: Any  # an instance of its own configuration
+
+
+@dataclass
+class TableConfig:
+    # fmt: off
+    name: str = ""                                  # of the table; empty: the config file's
+    rows: list[str] = field(default_factory=list)   # config files without folder and .py, each with its flags
+    #                                                 the first is done first: it may be the others' teacher
+    config: str = ""                                # of all rows, which then are names; empty: config/ROW.py
+    overlay: str = "brief"                          # a config file laid over each row
+    flags: str = ""                                 # of train.py, given to each row before its own
+    seeds: list[Seed] = field(default_factory=lambda: [1, 2, 3])
+    partial: bool = False                           # trains nothing: a table of the runs that are finished
+    commands: bool = False                          # trains nothing: prints one line a run that is to do
+    jobs: Positive = 1                              # trainings at a time, each with its share of the cores
+    # the search of each row's own settings
+    search: bool = False                            # searches, in place of making the table
+    tuned: bool = False                             # the table: each row at its best point of the search
+    tuning: str = ""                                # the file with the trials; empty: the table's own
+    space: Space = field(default_factory=lambda: {"learning_rate": [1e-3, 8e-3], "gain": [0.5, 16]})
+    #                                                 key -> [lowest, highest], on a log scale
+    own_space: dict[str, Space] = field(default_factory=dict)   # row -> what is searched for it alone
+    trials: Positive = 16                           # of each row
+    design: Positive = 8                            # of these, at points that all rows share
+    tune_seed: int = 1                              # of all trials; the table's seeds are others
+    # the table
+    measure: str = "text"                           # or orders, curve, a lab's
+    evaluate: str = ""                              # flags of the measure: table.py --measure=NAME --help
+    runs: str = "out"                               # folder of the runs
+    results: str = "results"                        # folder of the table
+    # fmt: on
+
+    @classmethod
+    def read(cls, argv: list[str]) -> "TableConfig | Measuring":
+        measure, rest = measure_of(argv)
+        if measure:
+            return Measuring(measure, read(measure.config, rest))
+        c = configure(cls, argv)
+        c.check()
+        return c
+
+    @classmethod
+    def help(cls, argv: list[str]) -> str:
+        measure, _ = measure_of(argv)
+        return help_text(measure.config if measure else cls)
+
+    def check(self) -> None:
+        """UserError for what neither a table nor a search can be asked for."""
+        if not self.rows or not self.seeds:
+            raise UserError(
+                "rows and seeds: a table needs at least one of each; give the file that has them first: "
+                "table.py config/tables/heads.py config/tables/grammar.py"
+            )
+
+
+def measure_of(argv: list[str]) -> tuple[Any, list[str]]:
+    """(the measure, its own arguments) of `--measure=NAME RUNS --flags`; (None, argv) of a table, which has a
+    config file or rows."""
+    rest, names = [], []
+    arguments = iter(argv)
+    for argument in arguments:
+        if argument.startswith("--measure="):
+            names.append(argument.partition("=")[2])
+        elif argument == "--measure":
+            names.append(next(arguments, ""))
+        else:
+            rest.append(argument)
+    if not names or any(a.startswith("--rows") or (a.endswith(".py") and a[0] != "-") for a in rest):
+        return None, argv
+    from evaluate.find import find_measure  # which imports torch
+
+    return find_measure(names[-1]), rest
+
+
+@dataclass(frozen=True)
+class Settings(Decoding):
+    """What two rows must share to stand in one table."""
+
+    protocol: str
+    tokenizer: str  # fingerprint
+    train: str  # SHA-256 of the training text
+    corpus: str  # SHA-256 of the split that is scored
+    split: str
+    texts: int  # in all
+    loops: int  # groups they are scored in; their mean is reported
+    prompt_tokens: int
+    new_tokens: int
+    words: int  # of each text that are measured; 0: all of them, or not known before the texts are
+    samples: int  # weight draws of Bayesian rows
+    block_size: int  # context of the models
+    stride: int  # of the scoring windows
+    seed: int
+    dtype: str
+    scorer: str = ""  # SHA-256 of the weights that the texts are judged by; "" where they are not
+    tokenize: str = "13a"  # what is a word
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> "Settings":
+        """Those of a row of a table. UserError for a row that was drawn with a cut that is gone."""
+        known, given = {f.name for f in fields(cls)}, row["settings"]
+        if cuts := {key: given[key] for key in GONE if given.get(key, GONE[key]) != GONE[key]}:
+            raise UserError(f"a row was drawn with {cuts}, which commit ed9d419 reads: leave it out")
+        return cls(**{key: value for key, value in given.items() if key in known})
+
+
+def settings(c: TextsConfig, reads: int, scorer: str = "", **hashes: str) -> Settings:
+    """What `c` asks for of models that can read so many tokens at once. UserError naming the setting that
+    cannot work.
+
+    scorer  the SHA-256 of its weights, not its path
+    hashes  the fields tokenizer, train and corpus; "" where the data are not prepared yet
+
+    A configuration without a protocol asks for the honest one.
+    """
+    given: dict[str, Any] = {"protocol": "honest", "loops": 1, "tokenizer": "", "train": "", "corpus": ""}
+    given |= {f.name: getattr(c, f.name) for f in fields(Settings) if hasattr(c, f.name)}
+    block_size = c.block_size or reads
+    if block_size > reads:
+        raise UserError(f"block_size = {block_size}: one of the models reads {reads} tokens; give no more")
+    given |= hashes | {"scorer": scorer, "block_size": block_size}
+    given["prompt_tokens"] = c.prompt_tokens or block_size
+    given["stride"] = given.get("stride") or min(512, block_size)
+    s = Settings(**given)
+    check_settings(s)
+    return s
+
+
+def check_settings(s: Settings) -> None:
+    """UserError naming the setting that cannot work."""
+    paper = s.protocol == "paper"
+    if paper != (s.split == "train") or (paper and (s.words or s.scorer)):
+        raise UserError(
+            f"protocol = {s.protocol!r}: split = {s.split!r}, words = {s.words} or scorer = {s.scorer!r} is "
+            "not of it; leave it out"
+        )
+    if 0 < s.words < LEAST_WORDS:
+        raise UserError(
+            f"words = {s.words}: at least {LEAST_WORDS}, the metrics count {LEAST_WORDS}-grams; 0 chooses"
+        )
+    if s.texts < 2 * s.loops:
+        raise UserError(f"texts = {s.texts} with loops = {s.loops}: give at least 2 texts a loop")
+    # the paper's texts go on beyond the block
+    named, needs = "prompt_tokens + new_tokens", s.prompt_tokens + s.new_tokens
+    if paper:
+        named, needs = "prompt_tokens", s.prompt_tokens
+    if needs > s.block_size:
+        raise UserError(f"{named} = {needs} do not fit block_size = {s.block_size}: ask for shorter texts")
+    if s.stride > s.block_size:
+        raise UserError(f"stride = {s.stride}: must be at most block_size = {s.block_size}")
+
+
+def other_settings(before: dict, now: dict) -> list[str]:
+    """Each key of `now` that has another value in `before`, with both values; `words` only where it is known.
+
+    An older version, which does not name a scorer, a cut or a part of the split, had none. One that had a cut
+    which is gone drew from another distribution.
+    """
+    known = {k: v for k, v in now.items() if k != "words" or v} | GONE
+    before = {"scorer": "", "part": False, "tokenize": "13a", **GONE, **vars(AS_SCORED), **before}
+    return [f"{k} {before.get(k)!r}, now {v!r}" for k, v in known.items() if before.get(k) != v]
+
+
+# cuts of older versions, each at the value that cuts nothing
+GONE = {"typical_p": 1.0, "epsilon": 0.0, "eta": 0.0, "top_a": 0.0, "top_n_sigma": 0.0, "min_k": 0.0}
+
+
+def of_run(s: Settings, config: dict[str, Any]) -> Settings:
+    """`s` with the seed of one run, see `run_seed`."""
+    return replace(s, seed=run_seed(s.seed, config))
+
+
+def run_seed(seed: int, config: dict[str, Any]) -> int:
+    """The seed of one run, derived from the table's and from the run's own training seed.
+
+    So the texts of two seeds are independent, and rows of one training seed share their random numbers.
+    """
+    digest = hashlib.sha256(f"{seed} {config.get('seed')}".encode()).digest()
+    return int.from_bytes(digest[:6])

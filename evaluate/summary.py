@@ -1,0 +1,199 @@
+"""The summary of a table: a row for each training, with means over its seeds, 95% intervals, differences to
+the first row, paired by seed, and stars.
+
+The values of runs with independent seeds, each of which also samples with a seed of its own, hold both
+variances: that between trainings and that between texts. So Student's t over the runs' values is an interval
+for text metrics too, however the two variances compare. The texts alone would leave out the first one.
+"""
+
+import json
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from common.config import completed
+from config.defaults import TrainConfig
+from evaluate.columns import Column
+from evaluate.statistics import ALPHA, Difference, best_group, difference, paired_p, student_interval
+from evaluate.store import Row
+from training.resume import RESUMABLE
+
+Runs = dict[int, Row]  # the runs of one training by their seeds
+Columns = tuple[Column, ...]
+QUALITY = ("ppl_eps", "ppl_train")  # the first that rows have; the paper's protocol has the second alone
+
+# what differs between the seeds of one training, and what follows from it
+OF_SEED = {"seed", "name", "teacher", "teacher_sha256", "teacher_weights", "teacher_spent"}
+OF_SEED |= {"init_from", "init_weights", "init_spent", "head_sha256"} | RESUMABLE - {"max_steps"}
+
+
+# -----------------------------------------------------------------------------
+# The runs of one training
+
+
+def grouped(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The runs of each training, under the name of its row, in the order in which they came.
+
+    Seeds of one training have one configuration. Where one row name stands for several, their overlays tell
+    them apart; where these do not, each run stands by itself under its own name.
+    """
+    rows = [row for row in rows if not row.get("reference")]
+    for label in ("{row}", "{row}-{overlay}"):
+        groups: dict[str, list[Row]] = {}
+        for row in rows:
+            groups.setdefault(label.format_map(row), []).append(row)
+        if all(map(one_training, groups.values())):
+            return groups
+    out: dict[str, list[Row]] = {}
+    for name, same in groups.items():
+        out |= {name: same} if one_training(same) else {row["name"]: [row] for row in same}
+    return out
+
+
+def one_training(rows: list[Row]) -> bool:
+    """Whether these are seeds of one training, each there once. What only some of them record, because a
+    later version made them, tells none apart."""
+    configs = [completed(TrainConfig, row.get("training", {})) for row in rows]
+    keys = sorted(set.intersection(*map(set, configs)) - OF_SEED)
+    kinds = {json.dumps([c[key] for key in keys], sort_keys=True) for c in configs}
+    return len(kinds) == 1 and len({row["seed"] for row in rows}) == len(rows)
+
+
+def has_seeds(rows: Iterable[Row]) -> bool:
+    """Whether a training has several seeds among the runs that have numbers."""
+    return any(len(runs) > 1 for runs in grouped(r for r in rows if "problem" not in r).values())
+
+
+# -----------------------------------------------------------------------------
+# Means and differences
+
+
+def summarise(rows: list[Row], columns: Columns) -> list[Row]:
+    """A row for each training, of its runs that have numbers; the references last, alone if there is no
+    run."""
+    runs: dict[str, Runs] = {}
+    for label, same in grouped(rows).items():
+        if sound := {row["seed"]: row for row in same if "problem" not in row}:
+            runs[label] = sound
+    references = [row for row in rows if row.get("reference")]
+    if not runs:
+        return references
+    human = next((row for row in references if row["name"] == "human"), {})
+    base, marked = next(iter(runs.values())), marks(runs, human, columns)
+    trainings = [
+        {**means(label, same, columns), **differences(same, base, columns), **marked[label]}
+        for label, same in runs.items()
+    ]
+    return trainings + references
+
+
+def means(name: str, runs: Runs, columns: Columns) -> Row:
+    """The mean of each column, `<key>_seeds`, the value of each of its "seeds", and `<key>_ci`, half of the
+    mean's 95% interval; a plain number (Column.best) has no interval."""
+    rows = list(runs.values())
+    out: Row = {"name": name, "runs": [r["name"] for r in rows], "seeds": list(runs)}
+    for column in columns:
+        key = column.key
+        values = [r[key] for r in rows if key in r]
+        if not values:
+            continue
+        out[key] = float(np.mean(values))
+        out[key + "_seeds"] = [r.get(key) for r in rows]
+        if column.best:
+            out[key + "_ci"] = student_interval(values)
+    return out
+
+
+def differences(runs: Runs, base: Runs, columns: Columns) -> dict[str, float]:
+    """For each column what a row's runs have more than the table's first row, by seed.
+
+    `<key>_diff` is the mean difference, `<key>_diff_ci` half of its 95% interval (Student's t of the pairs).
+    One seed is the same start and the same batches, so a pair differs by less than two runs do.
+    """
+    out: dict[str, float] = {}
+    seeds = [s for s in runs if s in base]
+    for key in (c.key for c in columns if c.best):
+        everywhere = all(key in r[s] for r in (runs, base) for s in seeds)
+        if seeds and everywhere:
+            values = [runs[s][key] - base[s][key] for s in seeds]
+            out[key + "_diff"] = float(np.mean(values))
+            out[key + "_diff_ci"] = student_interval(values)
+    return out
+
+
+def ratios(rows: list[Row], errors: dict[str, tuple[float, int]]) -> dict[str, Difference]:
+    """The logarithm of each row's perplexity over the first row's, by seed; its interval contains the
+    `errors` of both searches (evaluate/search.py). Lowest first. {} where no row has a perplexity."""
+    groups = {
+        name: {r["seed"]: r for r in runs if "problem" not in r} for name, runs in grouped(rows).items()
+    }
+    key, base = quality_of(rows), next(iter(groups), "")
+    out = {}
+    for name, runs in groups.items() if key else ():
+        pairs = [math.log(runs[seed][key] / groups[base][seed][key]) for seed in runs if seed in groups[base]]
+        if name != base and pairs:
+            out[name] = difference(pairs, *(errors[row] for row in (name, base) if row in errors))
+    return dict(sorted(out.items(), key=lambda item: item[1].mean))
+
+
+# -----------------------------------------------------------------------------
+# Stars
+
+
+def quality_of(rows: Iterable[Row]) -> str:
+    """The key of the perplexity that says how well these rows predict text; "" where none has one."""
+    keys = {key for row in rows for key in row}
+    return next((key for key in QUALITY if key in keys), "")
+
+
+def worse(rows: dict[str, Runs]) -> set[str]:
+    """The rows that predict text worse than the first row, or of which nobody can know it; none where no row
+    has a perplexity.
+
+    A paired t-test of its logarithm, one-sided, each row at 5%: without a correction for their number, which
+    would let more of the worse rows in.
+    """
+    key = quality_of(r for runs in rows.values() for r in runs.values())
+    if not key:
+        return set()
+    known = {n: all(0 < r.get(key, 0) < math.inf for r in runs.values()) for n, runs in rows.items()}
+    quality = {n: {s: math.log(r[key]) for s, r in runs.items() if known[n]} for n, runs in rows.items()}
+    first, *others = quality
+    p = {name: paired_p(quality[name], quality[first]) for name in others}
+    return {name for name, value in p.items() if not value > ALPHA}
+
+
+def distance(row: Row, human: Row, column: Column) -> float:
+    """How far a run is from the column's best value; a perplexity by its logarithm, the mean NLL."""
+    value = row[column.key]
+    if column.best == "human":
+        return abs(value - human[column.key])
+    if column.key.startswith("ppl_") and value > 0:
+        return math.log(value)
+    return -value if column.best == "high" else value
+
+
+def marks(rows: dict[str, Runs], human: Row, columns: Columns) -> dict[str, dict[str, bool]]:
+    """For each row its `<key>_best`, whether it is in the best group of that column, and `quality_worse`.
+
+    The first row is the standard of quality. Text that is as diverse as human text can be noise: where
+    nearness to human is best, a row competes only if it predicts text no worse than that.
+    """
+    noisy = worse(rows)
+    out: dict[str, dict[str, bool]] = {name: {"quality_worse": name in noisy} for name in rows}
+    for column in columns:
+        key, near = column.key, column.best == "human"
+        if not column.best or (near and key not in human):
+            continue
+        best = best_group(
+            {
+                name: {seed: distance(r, human, column) for seed, r in runs.items() if key in r}
+                for name, runs in rows.items()
+                if not (near and name in noisy)
+            }
+        )
+        for name, runs in rows.items():
+            if any(key in r for r in runs.values()):
+                out[name][key + "_best"] = name in best
+    return out

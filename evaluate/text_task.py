@@ -1,0 +1,185 @@
+"""Training on token files: windows of a corpus, as the trunk reads them."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from augment import Labels
+from common.errors import UserError
+from config.defaults import TrainConfig
+from data.batches import BatchSource, TextSource, Windows
+from data.held_out import HeldOut, open_held_out, open_truth
+from data.prepared import corpus_of, kept_path, load_tokenizer, prepared
+from data.tokens import open_tokens
+from evaluate.metrics import Recovery, perplexity
+from evaluate.scoring import Score, described, document_blocks, recover, score
+from evaluate.windows import Window, document_windows, training_windows
+from heads import Weights
+from model import LanguageModel, Plan
+from training.distributed import Processes
+from training.evaluator import Evaluator
+from training.spent import spent_by
+from training.task import Evaluation
+
+TRUTH_WINDOWS = 128  # of a split, in the log of a corpus whose truth is known
+
+
+class TextTask:
+    """A corpus of tokens, judged by the NLL of its validation split. See training.task.TrainingTask."""
+
+    judged_by = ("nll",)
+
+    def __init__(self, config: TrainConfig, procs: Processes):
+        c = self.config = config
+        folder = procs.first(lambda: prepared(c.dataset, c.tokenizer, c.source))
+        self.train, self.val = open_tokens(folder / "train.bin"), open_held_out(folder / "validation.bin")
+        self.train_text = HeldOut(self.train, open_truth(self.train))
+        self.tokenizer = load_tokenizer(folder)
+        self.info: dict[str, Any] = {
+            "tokenizer": self.tokenizer.name,  # not the path of a file
+            "vocab_size": self.tokenizer.vocab_size,
+            "tokenizer_fingerprint": self.tokenizer.fingerprint,
+            "data": kept_path(folder),
+            "data_sha256": self.train.info["sha256"],
+            "validation_sha256": self.val.info["sha256"],
+            "train_tokens": len(self.train.ids),
+        }
+        windows = self.windows = Windows(self.train, c.block_size)
+        Windows(self.val.tokens, c.block_size)  # which has to hold one, too
+        given = len(windows) * windows.given  # tokens without a loss
+        self.size = len(self.train.ids) - given
+
+    def source(self, model: LanguageModel, procs: Processes) -> BatchSource:
+        c = self.config
+        if c.unigram_bias and not c.init_from:
+            counts = np.bincount(self.train.ids, minlength=self.info["vocab_size"]) + 1
+            bias = model.head.projection.bias
+            if bias is None:
+                raise UserError(f"unigram_bias: the head {c.head!r} has no bias")
+            bias.data.copy_(torch.from_numpy(np.log(counts / counts.sum())))
+        labels = Labels(c, self.train, procs.device, model.head.head, procs.first)
+        self.info |= {"teacher_sha256": labels.teacher, "teacher_weights": labels.teacher_weights}
+        self.info["teacher_spent"] = spent_by(c.teacher) if labels.teacher_weights else None
+        share = (c.micro_batch, procs.rank, procs.world)
+        how = model.trunk.arrange, c.lr_decay_steps or c.max_steps
+        return TextSource(self.windows, labels, c.batch_size, c.seed, *share, *how)
+
+    # -- evaluation --------------------------------------------------------
+
+    def evaluate(self, evaluator: Evaluator, last: bool) -> Evaluation:
+        c, model = self.config, evaluator.model
+        plans, context = model.trunk.plans(self.val.ids, self.val.given), model.trunk.context
+        own = next(iter(plans.values()), None)
+        judged_by = self.score(evaluator, own, c.eval_windows)
+        # what a run ends with can be compared with any other run
+        s = self.score(evaluator, own) if judged_by.part and last else judged_by
+        others = {name: self.score(evaluator, plan, s.part) for name, plan in [*plans.items()][1:]}
+        more = self.recovery(evaluator, self.val, lambda ends: document_windows(ends, context))
+        # the same of text that the model has been trained on shows what it has learnt by heart
+        trained_on = lambda ends: training_windows(ends, c.block_size, context)
+        more |= self.recovery(evaluator, self.train_text, trained_on, "train_")
+        scores = dict.fromkeys(plans, s) | others if others else {}
+        more |= {f"val_ppl_{name}": perplexity(s.nll, s.tokens) for name, s in scores.items()}
+        return self.judge(s, judged_by, more, model.head.head.sparse, own.words if own else "", [*others])
+
+    def score(self, evaluator: Evaluator, plan: Plan | None, part: int = 0) -> Score:
+        """The score of `part` windows of the validation split (0: all of them), see evaluate.scoring.score.
+        Interrupted, in all processes, if a signal came in one."""
+        procs = evaluator.procs
+
+        def work(draws: list[Weights]) -> Score:
+            return score(
+                *(evaluator.model, self.val.ids, 0, draws, procs.device, evaluator.config.dtype),
+                progress=evaluator.until_stopped,
+                share=evaluator.share,
+                plan=plan,
+                given=self.val.given,
+                part=part,
+            )
+
+        s = evaluator.shared(work)
+        nll, tokens, zeros, eps_nll = procs.sums([s.nll, s.tokens, s.zeros, s.eps_nll])
+        return s._replace(nll=nll, tokens=int(tokens), zeros=int(zeros), eps_nll=eps_nll)
+
+    def recovery(
+        self,
+        evaluator: Evaluator,
+        split: HeldOut,
+        windows: Callable[[np.ndarray], list[Window]],
+        prefix: str = "",
+    ) -> dict[str, Any]:
+        """What the log says where the truth is known: how far the model is from it (metrics.Recovery).
+
+        Above all its mass on the observed token, on valid alternatives, and on the rest: so one sees in the
+        log how a head moves the alternatives. Over the first `windows` of the split, the same at every
+        evaluation. `prefix`: of the names. Interrupted as in `score`.
+        """
+        (tokens, truth), procs = split, evaluator.procs
+        if truth is None or not evaluator.model.trunk.forwards:
+            return {}
+        ids = tokens.ids
+        plan = windows(np.flatnonzero(ids == truth.end))[:TRUTH_WINDOWS]
+
+        def work(draws: list[Weights]) -> Recovery:
+            blocks = document_blocks(
+                *(evaluator.model, ids, plan[evaluator.share], draws, procs.device, evaluator.config.dtype),
+                progress=evaluator.until_stopped,
+            )
+            return recover(blocks, ids, truth)
+
+        recovery = evaluator.shared(work)
+        recovery.set_totals(procs.sums(recovery.totals()))
+        return described(recovery, prefix)
+
+    def judge(
+        self,
+        s: Score,
+        judged_by: Score,
+        more: dict[str, Any],
+        sparse: bool,
+        words: str = "",
+        others: Sequence[str] = (),
+    ) -> Evaluation:
+        """The evaluation with the score `s`. The checkpoint is judged by the score `judged_by` of the windows
+        that all evaluations have; a `sparse` head has no finite NLL, and is judged by PPL_eps. `words`: how
+        the text was read; `others`: names of other plans."""
+        nll, eps_nll = s.nll / s.tokens, s.eps_nll / s.tokens
+        if math.isnan(nll):
+            return Evaluation((nll,), (nll,), "", {})
+        judged = (judged_by.eps_nll if sparse else judged_by.nll) / judged_by.tokens
+        ppl, ppl_eps = perplexity(nll, 1), perplexity(eps_nll, 1)
+        where = f", {s.part} windows of it," * bool(s.part)
+        line = f"validation{where} {nll:.4f} nats/token, perplexity {ppl:.2f}"
+        line += f", PPL_eps {ppl_eps:.2f}" * (sparse and eps_nll != nll)
+        line += words + "".join(
+            f", {name.replace('_', ' ')} {more[f'val_ppl_{name}']:.2f}" for name in others
+        )
+        if judged_by.part and not s.part:
+            line += f"; its {judged_by.part} windows of all evaluations {judged:.4f}"
+        windows = {"val_windows": s.part} if s.part else {"val_nll_windows": judged} if judged_by.part else {}
+        logged = {"val_nll": nll, "val_ppl": ppl, "val_ppl_eps": ppl_eps, **windows, **more}
+        return Evaluation((judged,), (nll,), line, logged)
+
+    def test(self, evaluator: Evaluator, judged: tuple[float, ...], say: Callable[[str], None]) -> None:
+        """Nothing: eval_diversity.py scores the test split."""
+
+    # -- words -------------------------------------------------------------
+
+    def greeting(self, source: BatchSource) -> str:
+        c, info, data = self.config, self.train.info, self.info["data"]
+        changed = corpus_of(c.dataset).unusual_settings(info["source"])
+        data += f", prepared with {changed}, not with the standard settings" if changed else ""
+        data += ", not the whole official split" if info["complete"] is False else ""
+        trunk = "" if c.trunk == "gpt" else f", trunk {c.trunk} {c.trunk_args or ''}".rstrip()
+        return (
+            f"labels {c.labels}{trunk}; {len(self.train.ids):,} training tokens ({data}), "
+            f"{len(self.val.ids):,} validation tokens"
+        )
+
+    def best(self, judged: tuple[float, ...], model: LanguageModel) -> str:
+        kind = "PPL_eps" if model.head.head.sparse else "perplexity"
+        kind += f" of at most {self.config.eval_windows} windows" * bool(self.config.eval_windows)
+        return f"{kind} {perplexity(judged[0], 1):.2f}"

@@ -1,0 +1,137 @@
+"""This process among those of torchrun: rank, device, sums over all of them."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
+from types import FrameType
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from common.device import get_device
+from common.errors import UserError
+
+T = TypeVar("T")
+LIFELINE = "NANOHEADS_LIFELINE"  # set: this process ends with its stdin, whose other end its table holds
+Handler = Callable[[int, FrameType | None], Any] | int | None  # as the signal module knows them
+
+
+def on_stop(handler: Callable[[int, FrameType | None], None]) -> dict[signal.Signals, Handler]:
+    """Lets `handler` answer what asks a process to stop: Ctrl-C, SIGTERM, a closed terminal (SIGHUP). The
+    handlers before, by signal."""
+    numbers = (signal.SIGINT, signal.SIGTERM, *filter(None, [getattr(signal, "SIGHUP", None)]))
+    # an ignored signal stays ignored: under nohup, or in the background of a script, the process is to go on
+    before: dict[signal.Signals, Handler] = {
+        number: signal.getsignal(number) for number in numbers if signal.getsignal(number) != signal.SIG_IGN
+    }
+    for number in before:
+        signal.signal(number, handler)
+    return before
+
+
+def end_with_table() -> None:
+    """Lets this process save and end when the table that has started it is gone."""
+
+    def wait() -> None:
+        while os.read(0, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if os.environ.pop(LIFELINE, ""):
+        threading.Thread(target=wait, daemon=True).start()
+
+
+def torchrun() -> tuple[int, int]:
+    """(rank, number of processes) by torchrun's variables; (0, 1) without it. UserError if only some of them
+    are there: left over, or set by hand."""
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    given = {n: os.environ[n] for n in (*names, "LOCAL_RANK") if n in os.environ}
+    try:
+        numbers = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "MASTER_PORT": 1}
+        rank, world, _, _ = (int(given.get(n, default)) for n, default in numbers.items())
+        whole = (rank, world) == (0, 1) or (0 <= rank < world and set(names) <= given.keys())
+    except ValueError:
+        whole = False
+    if not whole:
+        raise UserError(f"the environment has {given}, not all of {names} as torchrun sets them")
+    return rank, world
+
+
+class Processes:
+    """This process among those of torchrun; alone without it."""
+
+    def __init__(self, device: str):
+        self.rank, self.world = torchrun()
+        self.device = get_device(device)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        if self.world > 1:
+            # a day: the others wait while rank 0 prepares data or builds the label store
+            try:
+                backend = "nccl" if self.device.type == "cuda" else "gloo"
+                dist.init_process_group(backend, timeout=timedelta(days=1))
+            except RuntimeError as e:
+                why = str(e).splitlines()[0]
+                raise OSError(f"the processes of torchrun do not find each other ({why})") from e
+        self.main = self.rank == 0
+
+    def sum(self, t: torch.Tensor) -> torch.Tensor:
+        """`t`, summed over the processes in place."""
+        if self.world > 1:
+            with self.others_there():
+                dist.all_reduce(t)
+        return t
+
+    def sums(self, numbers: Sequence[float]) -> list[float]:
+        """Each of `numbers`, in float64, summed over the processes."""
+        if self.world == 1:
+            return list(numbers)
+        return self.sum(torch.tensor(numbers, dtype=torch.float64, device=self.device)).tolist()
+
+    @contextmanager
+    def others_there(self) -> Iterator[None]:
+        """OSError, where another process has stopped, in place of what the network says."""
+        try:
+            yield
+        except RuntimeError as e:
+            network = isinstance(e, dist.DistError) or any(n in str(e) for n in ("gloo", "NCCL"))
+            if self.world == 1 or not network:
+                raise
+            raise OSError(f"another process has stopped, see its message ({str(e).splitlines()[0]})") from e
+
+    def parallel(self, model: nn.Module) -> nn.Module:
+        """`model`, whose gradients are then means over the processes; itself for a single one."""
+        if self.world == 1:
+            return model
+        index = [self.device.index] if self.device.type == "cuda" else None
+        return DistributedDataParallel(model, index, broadcast_buffers=False, gradient_as_bucket_view=True)
+
+    def alone(self, model: nn.Module, alone: bool) -> AbstractContextManager:
+        """A context for one forward and backward of a `parallel` model. If `alone`, its gradients stay in
+        this process, which sends them with those of a later pass."""
+        return model.no_sync() if alone and isinstance(model, DistributedDataParallel) else nullcontext()
+
+    def wait(self) -> None:
+        """Returns when all processes are here. On a GPU a sum alone does not: its value has to be read."""
+        self.sum(torch.zeros((), device=self.device)).item()
+
+    def first(self, work: Callable[[], T]) -> T:
+        """`work()` on rank 0, then on the others, which then find it done."""
+        if self.main:
+            out = work()
+        self.wait()
+        return out if self.main else work()
+
+    def agreed(self, number: int) -> int:
+        """Rank 0's `number`, in every process."""
+        return int(self.sum(torch.tensor(number if self.main else 0, device=self.device)).item())
+
+    def close(self) -> None:
+        if self.world > 1:
+            dist.destroy_process_group()
