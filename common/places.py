@@ -90,7 +90,7 @@ def find(path: str | Path) -> Path:
 # extra of pyproject.toml -> its packages, by the names that Python imports; "": those of a training
 EXTRAS = {
     "": ("torch", "numpy", "safetensors", "filelock", "tiktoken", "tokenizers", "tqdm", "pydantic"),
-    "tables": ("scipy", "sacrebleu", "matplotlib", "tabulate", "jinja2", "optuna"),
+    "tables": ("scipy", "sacrebleu", "matplotlib", "pandas", "tabulate", "jinja2", "optuna"),
     "hub": ("datasets", "transformers", "pyarrow", "huggingface_hub"),
     "bayes": ("torchbnn",),
     "images": ("sklearn",),
