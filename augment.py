@@ -46,8 +46,9 @@ from data.labels import (
 from data.prepared import prepared
 from data.tokens import TokenFile, open_tokens
 from heads import Head, Targets
-from training.checkpoint import load_model, weights_digest
+from training.checkpoint import weights_digest
 from training.resume import refuse_other_tokens
+from training.run import load_model
 
 
 class Teacher:

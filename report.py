@@ -88,8 +88,8 @@ def opened(c: ReportConfig, runs: list[NamedRun], tables: list[Path]) -> tuple[R
     check_comparable(runs)
     split = open_split(runs, c.data, c.split)
     for run in runs:
-        check_text(run.path, run.ckpt.config["dataset"], split.given)
-    reads = min(context(run.ckpt.config) for run in runs)
+        check_text(run.path, run.ckpt.config.dataset, split.given)
+    reads = min(context(run.ckpt.record) for run in runs)
     prompts = [row["settings"].get("prompt_tokens") for path in tables for row in text_rows(path)]
     prompt = c.prompt_tokens or next(filter(None, prompts), min(28, reads // 3))
     new = c.new_tokens or max(1, min(60, reads - prompt))
@@ -108,7 +108,7 @@ def examined(c: ReportConfig, runs: list[NamedRun], split: HeldOut) -> ReportedR
     device = get_device(c.device)
     settings = SamplingSettings(device, settle_dtype(c.dtype, device).name, c.samples, c.seed)
     prompts = held_out_prompts(split.ids, c.prompts, c.prompt_tokens, c.new_tokens)
-    places = spread_places(split, min(context(run.ckpt.config) for run in runs), c.contexts)
+    places = spread_places(split, min(context(run.ckpt.record) for run in runs), c.contexts)
     return examine(runs, split, tokenizer_of(runs[0].ckpt), prompts, places, settings)
 
 
@@ -119,7 +119,7 @@ def main(c: ReportConfig) -> int:
     tables = [open_table(name, c.prompts) for name in names]
     shown = examined(c, runs, split) if split else None
     judging = next((t.opening.judging for t in tables if t.opening), "")
-    configs = [(run.name, run.ckpt.config) for run in runs if not run.ckpt.foreign]
+    configs = [(run.name, run.ckpt.record) for run in runs if not run.ckpt.foreign]
     page = render(tables, shown, opening(configs, shown.parameters if shown else (), judging))
     out = Path(c.out)
     with replacing(out) as f:

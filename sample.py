@@ -62,7 +62,7 @@ from data.tokenizers import Tokenizer, ids_of
 from evaluate.sampling import entropies, generate, weight_draws
 from heads import Weights
 from model import LanguageModel
-from training.checkpoint import Checkpoint, Degenerate, load_model
+from training.run import Degenerate, Run, load_model
 
 
 def written(tokenizer: Tokenizer, prompt: list[int], new: list[int], stop: str) -> tuple[str, bool]:
@@ -118,7 +118,7 @@ def encode(prompts: list[str], tokenizer: Tokenizer, block_size: int) -> list[li
     return encoded
 
 
-def introduce(c: SampleConfig, ckpt: Checkpoint, dtype: Precision, draws: Sequence[Weights]) -> None:
+def introduce(c: SampleConfig, ckpt: Run, dtype: Precision, draws: Sequence[Weights]) -> None:
     """Says on stderr what samples from what, and how."""
     if c.uncertainty and len(draws) == 1:
         print(
@@ -126,7 +126,7 @@ def introduce(c: SampleConfig, ckpt: Checkpoint, dtype: Precision, draws: Sequen
             file=sys.stderr,
         )
     print(
-        f"{ckpt.path}: step {ckpt.progress.get('step', 'unknown')}, head {ckpt.config['head']}; "
+        f"{ckpt.path}: step {ckpt.progress.step}, head {ckpt.config.head}; "
         f"{drawn_by(c)}, seed {c.seed}; "
         f"{dtype.name}: {dtype.reason}",
         file=sys.stderr,
@@ -138,13 +138,13 @@ def main(c: SampleConfig) -> int:
     device = get_device(c.device)
     dtype = settle_dtype(c.dtype, device)
     model, ckpt = load_model(c.checkpoint, c.which, device, get_dtype(dtype.name))
-    if sampler := sampler_of(dataset := ckpt.config.get("dataset", "")):
+    if sampler := sampler_of(dataset := ckpt.config.dataset):
         raise UserError(f"{ckpt.path} is of {dataset}, no text: python {sampler} draws from such runs")
     tokenizer = tokenizer_of(ckpt)
     if not model.trunk.forwards:
         raise UserError(f"{ckpt.path} does not read from left to right: python labs/orders/sample.py")
     prompts = encode(read_prompts(c.prompt, c.prompts), tokenizer, model.trunk.context)
-    draws = weight_draws(model, ckpt.config, c.samples, c.seed, dtype.name)
+    draws = weight_draws(model, ckpt.record, c.samples, c.seed, dtype.name)
     introduce(c, ckpt, dtype, draws)
     generator = torch.Generator(float64_device(device)).manual_seed(c.seed)
     began, n = time.perf_counter(), 0

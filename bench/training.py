@@ -5,7 +5,7 @@
 
 Each program has a process of its own. They take turns, a step each a round; two rounds warm up, medians
 count. cpu_seconds is the median CPU time of a step, of all threads: other programs change it less. Our rows
-are `Trainer.train_step` with dtype = "auto": labels, logs and checks included.
+are train.py's `train_step` with dtype = "auto": labels, logs and checks included.
 
 nanoGPT (DIR is a checkout of karpathy/nanoGPT) starts from our weights, sees our windows in our order, and is
 stepped as in its train.py, with the optimizer that it configures. On a CPU it runs uncompiled, as its README
@@ -38,7 +38,7 @@ from common.files import write_json
 from data.batches import batch_indices
 from data.tokenizers import GPT2Tokenizer
 from data.tokens import open_tokens, write_tokens
-from training import checkpoint
+from training.checkpoint import save
 from training.distributed import Processes
 
 SIZES = {
@@ -55,7 +55,7 @@ LR = 3e-4
 
 
 class Ours:
-    """A Trainer on the first windows of a prepared folder."""
+    """A training on the first windows of a prepared folder."""
 
     def __init__(self, row: str, size: str, device: str, folder: Path, teacher: Path, **changes):
         config = configure(train.TrainConfig, [str(Path(__file__).parents[1] / "config" / f"{row}.py")])
@@ -73,15 +73,15 @@ class Ours:
         for key, value in {**settings, **changes}.items():
             setattr(config, key, value)
         config.check()
-        self.trainer = train.Trainer(config, Processes(device))
-        self.trainer.model.train()
+        self.training = train.initialise(config, Processes(device))
+        self.training.model.train()
         self.losses: list[torch.Tensor] = []
 
     def step(self) -> None:
-        self.losses.append(self.trainer.train_step())
+        self.losses.append(train.train_step(self.training))
 
     def report(self) -> dict:
-        t = self.trainer
+        t = self.training
         tokens = t.config.batch_size * t.config.block_size
         return {
             "dtype": t.config.dtype,
@@ -89,7 +89,7 @@ class Ours:
             "losses": [loss.item() for loss in self.losses],
             "peak_mb": peak_mb(t.config.device),
             "flops_per_token": flops_per_token(t.model.trunk.config),
-            "peak": t.peak,
+            "peak": peak_flops(t.procs.device, t.config.dtype),
         }
 
 
@@ -101,7 +101,7 @@ class NanoGPT:
         self.on_gpu = torch.device(device).type == "cuda"
         self.number = 0  # of the next step
         self.losses: list[float] = []
-        c, trunk = ours.trainer.config, ours.trainer.model.trunk
+        c, trunk = ours.training.config, ours.training.model.trunk
         sizes = {"block_size": c.block_size, "n_layer": c.n_layer, "n_head": c.n_head, "n_embd": c.n_embd}
         theirs = module.GPTConfig(vocab_size=trunk.config.padded_vocab, dropout=0.0, bias=True, **sizes)
         self.model = module.GPT(theirs).to(device)
@@ -111,20 +111,20 @@ class NanoGPT:
         betas = (c.beta1, c.beta2)
         self.optimizer = self.model.configure_optimizers(c.weight_decay, LR, betas, kind)
         self.run = torch.compile(self.model) if mode == "compiled" else self.model
-        self.ids, self.clip = ours.trainer.task.train.ids, c.grad_clip
+        self.ids, self.clip = ours.training.task.train.ids, c.grad_clip
         self.dtype = dtypes(device)[-1] if mode == "compiled" else mode
         self.scaler = torch.amp.GradScaler(kind, enabled=self.dtype == "float16")
 
     def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        c = self.ours.trainer.config
+        c = self.ours.training.config
         windows = batch_indices(
-            len(self.ours.trainer.task.windows), c.batch_size, self.number, c.seed
+            len(self.ours.training.task.windows), c.batch_size, self.number, c.seed
         ).tolist()
         return self.part(windows, 0), self.part(windows, 1)
 
     def part(self, windows: list[int], shift: int) -> torch.Tensor:
         """The tokens of the windows, `shift` further on (B, T)."""
-        T = self.ours.trainer.config.block_size
+        T = self.ours.training.config.block_size
         starts = [w * T + shift for w in windows]
         rows = torch.stack([torch.from_numpy(self.ids[i : i + T].astype(np.int64)) for i in starts])
         return rows.pin_memory().to(self.device, non_blocking=True) if self.on_gpu else rows
@@ -196,9 +196,8 @@ def make_program(name: str, args: argparse.Namespace, folder: Path) -> Ours | Na
 def save_teacher(args: argparse.Namespace, folder: Path) -> None:
     """A model of the student's size, as initialised."""
     evaluate.text_task.prepared = lambda *_: folder
-    t = Ours("baseline", args.size, args.device, folder, folder).trainer
-    progress = {"step": 0, "tokens": 0, "val_nll": None, "best_val_nll": 0.0}
-    checkpoint.save(folder / "teacher" / "best", t.model, t.model_config, progress, None, t.task.tokenizer)
+    t = Ours("baseline", args.size, args.device, folder, folder).training
+    save(folder / "teacher" / "best", t.model, t.config, t.progress, None, t.task.tokenizer)
 
 
 def parse() -> argparse.Namespace:

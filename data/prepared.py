@@ -25,7 +25,7 @@ from data.tokenizers import (
 from data.tokens import PREPARE, open_tokens
 
 if TYPE_CHECKING:
-    from training.checkpoint import Checkpoint
+    from training.run import Run
 
 DATA = WORK / "data"
 ROOT = WORK  # what `kept_path` is relative to
@@ -174,14 +174,14 @@ def newer_than(prepared_at: Path, source: str) -> Path | None:
     return next((path for path in files if path.stat().st_mtime > last), None)
 
 
-def tokenizer_of(ckpt: "Checkpoint") -> Tokenizer:
+def tokenizer_of(ckpt: "Run") -> Tokenizer:
     """The tokenizer a checkpoint was trained with: GPT-2's, or the one saved in its folder.
 
     UserError if another one lies there.
     """
     path = (ckpt.path.parent if ckpt.path.is_file() else ckpt.path) / "tokenizer.json"
-    name, read = ckpt.config["tokenizer"], exported_tokenizer if ckpt.foreign else read_tokenizer
+    name, read = ckpt.config.tokenizer, exported_tokenizer if ckpt.foreign else read_tokenizer
     tokenizer: Tokenizer = GPT2Tokenizer() if name == "gpt2" else read(path)
-    if tokenizer.fingerprint != ckpt.config["tokenizer_fingerprint"]:
+    if tokenizer.fingerprint != ckpt.config.tokenizer_fingerprint:
         raise UserError(f"{path} is not the tokenizer ({name}) that this model was trained with")
     return tokenizer

@@ -13,7 +13,7 @@ from evaluate.metrics import Calibration, perplexity
 from evaluate.scoring import score, with_epsilon
 from heads import Weights
 from model import LanguageModel
-from training.checkpoint import Degenerate
+from training.run import Degenerate
 
 TEMPERATURES = 2.0 ** (np.arange(-12, 13) / 4)  # 1/8 to 8
 FITTED_TO = 16_384  # tokens: the mean NLL of so many is flat at its lowest to far less than the ECE's digits

@@ -37,7 +37,7 @@ def check_together(
 def check_comparable(runs: Sequence[NamedRun], any_order: bool = False) -> None:
     """UserError if two of the rows cannot stand in one table. `any_order`: as of check_together. Of a model
     of another program the text is not known; it reads as much as the others."""
-    ours = [(run.path, run.ckpt.config) for run in runs if not run.ckpt.foreign]
+    ours = [(run.path, run.ckpt.record) for run in runs if not run.ckpt.foreign]
     if ours:
         check_together(ours, itemgetter("tokenizer_fingerprint", "data_sha256"), any_order)
     check_apart([*REFERENCES, *(run.name for run in runs)], RENAMED)
@@ -71,18 +71,18 @@ def data_folder(runs: Sequence[NamedRun], data: str) -> Path:
     first = next((run for run in runs if not run.ckpt.foreign), None)
     if first is None:
         raise UserError(f"{runs[0].path} names no corpus: give the prepared folder of one, --data=FOLDER")
-    return found_path(first.ckpt.config["data"], first.path)
+    return found_path(first.ckpt.config.data, first.path)
 
 
 def open_split(runs: Sequence[NamedRun], data: str, split: str) -> HeldOut:
     """The split that the runs are measured on. UserError if another tokenizer made it, or if it has sequences
     of another length."""
-    held_out, config = open_held_out(data_folder(runs, data) / f"{split}.bin"), runs[0].ckpt.config
+    held_out, config = open_held_out(data_folder(runs, data) / f"{split}.bin"), runs[0].ckpt.record
     for run in runs:
-        if held_out.info["fingerprint"] != run.ckpt.config["tokenizer_fingerprint"]:
+        if held_out.info["fingerprint"] != run.ckpt.config.tokenizer_fingerprint:
             raise UserError(
                 f"{held_out.path} was made with another tokenizer ({held_out.info['tokenizer']}) than that "
-                f"of {run.path} ({run.ckpt.config['tokenizer']})"
+                f"of {run.path} ({run.ckpt.config.tokenizer})"
             )
     if config["block_size"] != (length := held_out.info.get("length", config["block_size"])):
         raise UserError(

@@ -59,7 +59,7 @@ class CurveSession(Session):
         return last_step(self.numbers(run)) <= last_step(row)
 
     def numbers(self, subject: NamedRun) -> Row:
-        c = subject.ckpt.config
+        c = subject.ckpt.record
         sparse = self.part and named_head(c["head"], c["vocab_size"], c["head_args"]).sparse
         return {"curve": evaluations(subject.ckpt.path.parent, self.part, sparse)}
 

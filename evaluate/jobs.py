@@ -23,6 +23,7 @@ from evaluate.store import Row
 from heads import head_changed
 from training import checkpoint
 from training.run import RESUMABLE
+from training.run import Run as Trained
 from training.task import lab_of
 
 PLACEHOLDERS = ("{runs}", "{overlay}", "{seed}", "{first}", "{gain}")
@@ -118,15 +119,15 @@ class Run:
             return Ended(last["config"], None, str(last["diverged"]))
         if not self.started:
             return None
-        ckpt = checkpoint.load(checkpoint.find(self.out, "last"), weights=False, run=True, classifier=True)
-        if difference := self.differs(ckpt.config):
+        ckpt = Trained(self.out, "last")
+        if difference := self.differs(ckpt.record):
             raise UserError(f"{self.out} was trained with another {difference}: {REMEDY}")
-        step, steps = ckpt.progress["step"], self.wanted["max_steps"]
+        step, steps = ckpt.progress.step, self.wanted["max_steps"]
         if step > steps:
             raise UserError(f"{self.out} was trained for {step} steps, not {steps}: {REMEDY}")
-        if step < steps or ckpt.progress["val_nll"] is None:  # a signal came before its evaluation
+        if step < steps or not ckpt.progress.val:  # a signal came before its evaluation
             return None
-        return Ended(ckpt.config, ckpt.progress["best_val_nll"])
+        return Ended(ckpt.record, ckpt.progress.best["nll"])
 
     @cached_property
     def wanted(self) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from config.defaults import TrainConfig
 from evaluate.settings import other_settings
 from evaluate.store import Row, Store
 from evaluate.views import View
-from training.checkpoint import Checkpoint, Degenerate, load, open_checkpoint, weights_digest
+from training.checkpoint import weights_digest
+from training.run import Degenerate, Run, open_run
 from training.spent import spent
 
 PLACES = ("data", "source", "out_dir")  # of a run's configuration: of one machine, nobody else's
@@ -97,7 +98,7 @@ class NamedRun(NamedTuple):
 
     name: str
     path: Path  # as given: a run, or a checkpoint
-    ckpt: Checkpoint  # without its weights
+    ckpt: Run
 
     def identity(self) -> Row:
         """As the run is on disk now. UserError if it is not what the table was begun with: all that was
@@ -105,14 +106,14 @@ class NamedRun(NamedTuple):
         weights = {"weights_sha256": weights_digest(self.ckpt.path)}
         if self.ckpt.foreign:
             return weights
-        now = load(self.ckpt.path, weights=False, run=True, classifier=True)
-        if (now.config, now.progress) != (self.ckpt.config, self.ckpt.progress):
+        now = Run(self.ckpt.path)
+        if (now.record, now.progress) != (self.ckpt.record, self.ckpt.progress):
             raise UserError(f"{self.path} has changed since this table was begun: begin it again")
-        return {**weights, "training": training_of(now.config)}
+        return {**weights, "training": training_of(now.record)}
 
     def facts(self) -> Row:
         """A run that train.py made of config files knows its row and its overlay; another is its own row."""
-        c, progress = self.ckpt.config, self.ckpt.progress
+        c = self.ckpt.record
         known = self.name == c["name"] and c.get("row")  # under another name it is asked to stand by itself
         fields = {
             "row": known or self.name,
@@ -120,19 +121,21 @@ class NamedRun(NamedTuple):
             "seed": c.get("seed"),
         }
         fields["checkpoint"] = str(self.path)
-        return fields if self.ckpt.foreign else {**fields, "step": progress["step"], **spent(c, progress)}
+        return (
+            fields if self.ckpt.foreign else {**fields, "step": self.ckpt.progress.step, **spent(self.ckpt)}
+        )
 
 
-def open_runs(arguments: list[str], classifier: bool = False, which: str = "best") -> list[NamedRun]:
+def open_runs(arguments: list[str], which: str = "best") -> list[NamedRun]:
     """The runs that `arguments` ask for: PATH, under the name of its run, or NAME=PATH. A path may be a GPT-2
-    of another program. If `classifier`, they may be classifiers. `which` checkpoint is meant by a run's
+    of another program. `which` checkpoint is meant by a run's
     folder. UserError for a name that no row can have."""
     out = []
     for argument in arguments:
         name, path = named_path(argument)
-        ckpt = open_checkpoint(path, which, weights=False, run=True, classifier=classifier)
-        name = check_row_name(name or ckpt.config["name"])
-        out.append(NamedRun(name, path, ckpt._replace(weights={})))
+        ckpt = open_run(path, which)
+        name = check_row_name(name or ckpt.config.name)
+        out.append(NamedRun(name, path, ckpt))
     return out
 
 

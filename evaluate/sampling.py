@@ -17,7 +17,7 @@ from evaluate.settings import run_seed
 from evaluate.truncation import truncate
 from heads import Weights
 from model import GPT, Cache, LanguageModel, Trunk
-from training.checkpoint import Degenerate
+from training.run import Degenerate
 
 WEIGHT_DRAWS = 8  # of a Bayesian projection, where a command has no flag for their number
 

@@ -41,7 +41,7 @@ from evaluate.views import (
     with_intervals,
 )
 from model import context
-from training.checkpoint import Degenerate
+from training.run import Degenerate
 
 if TYPE_CHECKING:  # see figures.pyplot
     from matplotlib.figure import Figure

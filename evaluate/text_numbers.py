@@ -40,7 +40,7 @@ from evaluate.truncation import truncate
 from evaluate.windows import document_windows
 from heads import Weights
 from model import LanguageModel, context
-from training.checkpoint import Degenerate, load_model
+from training.run import Degenerate, load_model
 
 TRAIN_WINDOWS = 200  # that the paper's protocol scores
 
@@ -74,19 +74,19 @@ def open_all(c: TextsConfig, scorer: str = "") -> tuple[list[NamedRun], Settings
     runs = open_runs(c.checkpoints)
     check_comparable(runs)
     for _, path, ckpt in runs:
-        check_text(path, ckpt.config["dataset"])
+        check_text(path, ckpt.config.dataset)
     first = runs[0].ckpt
     train, split = open_tokens(data_folder(runs, c.data) / "train.bin"), open_split(runs, c.data, c.split)
-    check_text(runs[0].path, first.config["dataset"], split.given)
+    check_text(runs[0].path, first.config.dataset, split.given)
     tokenizer = tokenizer_of(first)
     # a model of any order reads one token less than its block: then the other models read no more either
-    reads = min(context(run.ckpt.config) for run in runs)
+    reads = min(context(run.ckpt.record) for run in runs)
     hashes = {"train": train.info["sha256"], "corpus": split.info["sha256"]}
     s = settings(c, reads, scorer, tokenizer=tokenizer.fingerprint, **hashes)
     paper = s.protocol == "paper"
     if paper:  # has no columns for it
         split = split._replace(truth=None)
-    if paper and s.train != first.config.get("data_sha256"):
+    if paper and s.train != first.config.data_sha256:
         raise UserError(
             f"{train.path} is not what {runs[0].path} was trained on, "
             "and the paper's protocol scores training text: leave out --data"
@@ -163,14 +163,14 @@ def model_numbers(
     Degenerate if its probabilities are not numbers.
     """
     model, ckpt = load_model(path, device=device, dtype=get_dtype(s.dtype))
-    seeded = of_run(s, ckpt.config)
+    seeded = of_run(s, ckpt.record)
     draws = model.head.draws(s.samples, seeded.seed)
 
     def bar(steps: Iterable) -> Iterable:
         return Progress(steps, desc=f"{name}: scoring", leave=False)
 
     if s.protocol == "paper":
-        published = PUBLISHED.get(ckpt.config["name"].split("-")[0], (math.nan,) * 3)
+        published = PUBLISHED.get(ckpt.config.name.split("-")[0], (math.nan,) * 3)
         keys = ("published_ppl", "published_self_bleu", "published_distinct_4")
         row = {
             "ppl_train": train_perplexity(model, data, s, draws, device, bar),

@@ -1,7 +1,7 @@
 """Training on token files: windows of a corpus, as the trunk reads them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,6 @@ TRUTH_WINDOWS = 128  # of a split, in the log of a corpus whose truth is known
 
 class TextTask:
     """A corpus of tokens, judged by the NLL of its validation split. See training.task.TrainingTask."""
-
-    judged_by = ("nll",)
 
     def __init__(self, config: TrainConfig, procs: Processes):
         c = self.config = config
@@ -70,20 +68,43 @@ class TextTask:
     # -- evaluation --------------------------------------------------------
 
     def evaluate(self, evaluator: Evaluator, last: bool) -> Evaluation:
-        c, model = self.config, evaluator.model
-        plans, context = model.trunk.plans(self.val.ids, self.val.given), model.trunk.context
+        """The NLL of the validation split as the trunk reads it, of all its windows or of `eval_windows`; and
+        of what the trunk can do else (`Trunk.plans`), and where the truth is known how far the model is from
+        it. A sparse head, which has no finite NLL, is judged by PPL_eps."""
+        c, trunk = self.config, evaluator.model.trunk
+        plans, sparse = trunk.plans(self.val.ids, self.val.given), evaluator.model.head.head.sparse
         own = next(iter(plans.values()), None)
-        judged_by = self.score(evaluator, own, c.eval_windows)
+        part = self.score(evaluator, own, c.eval_windows)  # the same windows in all evaluations
         # what a run ends with can be compared with any other run
-        s = self.score(evaluator, own) if judged_by.part and last else judged_by
-        others = {name: self.score(evaluator, plan, s.part) for name, plan in [*plans.items()][1:]}
-        more = self.recovery(evaluator, self.val, lambda ends: document_windows(ends, context))
-        # the same of text that the model has been trained on shows what it has learnt by heart
-        trained_on = lambda ends: training_windows(ends, c.block_size, context)
-        more |= self.recovery(evaluator, self.train_text, trained_on, "train_")
-        scores = dict.fromkeys(plans, s) | others if others else {}
-        more |= {f"val_ppl_{name}": perplexity(s.nll, s.tokens) for name, s in scores.items()}
-        return self.judge(s, judged_by, more, model.head.head.sparse, own.words if own else "", [*others])
+        s = self.score(evaluator, own) if part.part and last else part
+        nll, eps_nll = s.nll / s.tokens, s.eps_nll / s.tokens
+        judged = (part.eps_nll if sparse else part.nll) / part.tokens
+        if math.isnan(nll):
+            return Evaluation({"nll": nll}, {"nll": nll}, "", {})
+        logged = {"val_nll": nll, "val_ppl": perplexity(nll, 1), "val_ppl_eps": perplexity(eps_nll, 1)}
+
+        line = f"validation{f', {s.part} windows of it,' * bool(s.part)} {nll:.4f} nats/token, "
+        line += f"perplexity {logged['val_ppl']:.2f}"
+        if sparse and eps_nll != nll:
+            line += f", PPL_eps {logged['val_ppl_eps']:.2f}"
+        line += own.words if own else ""
+        if s.part:
+            logged["val_windows"] = s.part
+        elif part.part:
+            logged["val_nll_windows"] = judged
+
+        # what the text says of the alternatives: in the log one sees how a head moves them
+        val, train = self.val, self.train_text  # in the latter: what it has learnt by heart
+        logged |= self.recovery(evaluator, val, lambda ends: document_windows(ends, trunk.context))
+        trained_on = lambda ends: training_windows(ends, c.block_size, trunk.context)
+        logged |= self.recovery(evaluator, train, trained_on, "train_")
+        for name, plan in plans.items() if len(plans) > 1 else ():
+            other = s if plan is own else self.score(evaluator, plan, s.part)
+            logged[f"val_ppl_{name}"] = ppl = perplexity(other.nll, other.tokens)
+            line += "" if plan is own else f", {name.replace('_', ' ')} {ppl:.2f}"
+        if part.part and not s.part:
+            line += f"; its {part.part} windows of all evaluations {judged:.4f}"
+        return Evaluation({"nll": judged}, {"nll": nll}, line, logged)
 
     def score(self, evaluator: Evaluator, plan: Plan | None, part: int = 0) -> Score:
         """The score of `part` windows of the validation split (0: all of them), see evaluate.scoring.score.
@@ -113,9 +134,9 @@ class TextTask:
     ) -> dict[str, Any]:
         """What the log says where the truth is known: how far the model is from it (metrics.Recovery).
 
-        Above all its mass on the observed token, on valid alternatives, and on the rest: so one sees in the
-        log how a head moves the alternatives. Over the first `windows` of the split, the same at every
-        evaluation. `prefix`: of the names. Interrupted as in `score`.
+        Above all its mass on the observed token, on valid alternatives, and on the rest. Over the first
+        `windows` of the split, the same at every evaluation. `prefix`: of the names. Interrupted as in
+        `score`.
         """
         (tokens, truth), procs = split, evaluator.procs
         if truth is None or not evaluator.model.trunk.forwards:
@@ -134,36 +155,7 @@ class TextTask:
         recovery.set_totals(procs.sums(recovery.totals()))
         return described(recovery, prefix)
 
-    def judge(
-        self,
-        s: Score,
-        judged_by: Score,
-        more: dict[str, Any],
-        sparse: bool,
-        words: str = "",
-        others: Sequence[str] = (),
-    ) -> Evaluation:
-        """The evaluation with the score `s`. The checkpoint is judged by the score `judged_by` of the windows
-        that all evaluations have; a `sparse` head has no finite NLL, and is judged by PPL_eps. `words`: how
-        the text was read; `others`: names of other plans."""
-        nll, eps_nll = s.nll / s.tokens, s.eps_nll / s.tokens
-        if math.isnan(nll):
-            return Evaluation((nll,), (nll,), "", {})
-        judged = (judged_by.eps_nll if sparse else judged_by.nll) / judged_by.tokens
-        ppl, ppl_eps = perplexity(nll, 1), perplexity(eps_nll, 1)
-        where = f", {s.part} windows of it," * bool(s.part)
-        line = f"validation{where} {nll:.4f} nats/token, perplexity {ppl:.2f}"
-        line += f", PPL_eps {ppl_eps:.2f}" * (sparse and eps_nll != nll)
-        line += words + "".join(
-            f", {name.replace('_', ' ')} {more[f'val_ppl_{name}']:.2f}" for name in others
-        )
-        if judged_by.part and not s.part:
-            line += f"; its {judged_by.part} windows of all evaluations {judged:.4f}"
-        windows = {"val_windows": s.part} if s.part else {"val_nll_windows": judged} if judged_by.part else {}
-        logged = {"val_nll": nll, "val_ppl": ppl, "val_ppl_eps": ppl_eps, **windows, **more}
-        return Evaluation((judged,), (nll,), line, logged)
-
-    def test(self, evaluator: Evaluator, judged: tuple[float, ...], say: Callable[[str], None]) -> None:
+    def test(self, evaluator: Evaluator, judged: dict[str, float]) -> None:
         """Nothing: eval_diversity.py scores the test split."""
 
     # -- words -------------------------------------------------------------
@@ -179,7 +171,7 @@ class TextTask:
             f"{len(self.val.ids):,} validation tokens"
         )
 
-    def best(self, judged: tuple[float, ...], model: LanguageModel) -> str:
+    def best(self, judged: dict[str, float], model: LanguageModel) -> str:
         kind = "PPL_eps" if model.head.head.sparse else "perplexity"
         kind += f" of at most {self.config.eval_windows} windows" * bool(self.config.eval_windows)
-        return f"{kind} {perplexity(judged[0], 1):.2f}"
+        return f"{kind} {perplexity(judged['nll'], 1):.2f}"

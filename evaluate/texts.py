@@ -15,7 +15,7 @@ from evaluate.diversity import SPACED, TEXT_METRICS, words_of
 from evaluate.sampling import generate
 from evaluate.settings import Settings
 from model import LanguageModel
-from training.checkpoint import Degenerate
+from training.run import Degenerate
 
 
 class Prompts(NamedTuple):

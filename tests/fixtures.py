@@ -138,12 +138,12 @@ def run(token_folder):
 
 @pytest.fixture
 def trainer(token_folder, monkeypatch):
-    """trainer(config) -> a Trainer on the tiny folder, ready to step."""
+    """trainer(config) -> a Training on the tiny folder, ready to step."""
     monkeypatch.setattr(evaluate.text_task, "prepared", lambda *_: token_folder)
 
-    def make(config: train.TrainConfig) -> train.Trainer:
+    def make(config: train.TrainConfig) -> train.Training:
         config.check()
-        made = train.Trainer(config, train.Processes("cpu"))
+        made = train.initialise(config, train.Processes("cpu"))
         made.model.train()
         return made
 

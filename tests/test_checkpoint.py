@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -18,14 +19,16 @@ from common.errors import InUse
 from data.prepared import tokenizer_of
 from data.tokenizers import BPETokenizer, train_bpe
 from heads import Targets
+from model import build
 from tests.fixtures import same_tensors
-from training import checkpoint
-from training.checkpoint import build, find, in_use, load, load_model, restore, save
+from training.checkpoint import find, in_use, save
+from training.run import Degenerate, Progress, Run, RunConfig, difference, load_model, restore
 
 CONFIG = dict(vocab_size=264, block_size=9, n_layer=2, n_head=2, n_embd=18, dropout=0.1)
 CONFIG |= dict(head="sigmoid", head_args={"pos_weight": 3.0}, bayesian=False, prior_sigma=0.1)
 CONFIG |= dict(name="tiny", tokenizer="bpe264", tokenizer_fingerprint="", learning_rate=6e-4)
-PROGRESS = {"step": 7, "tokens": 7 * 9, "val_nll": None, "best_val_nll": math.inf}
+PROGRESS = Progress(7, 7 * 9, best={"nll": math.inf})
+LATER = Progress(8, 8 * 9)
 WITHOUT_OPTIMIZER = ["config.json", "model.safetensors", "progress.json"]
 both = pytest.mark.parametrize("bayesian", [False, True], ids=["point", "bayesian"])
 
@@ -62,7 +65,7 @@ def last(tmp_path, tokenizer):
     """A whole checkpoint tmp_path/out/last, of step 7."""
     model, path = new_model(), tmp_path / "out" / "last"
     config = CONFIG | {"tokenizer_fingerprint": tokenizer.fingerprint}
-    save(path, model, config, PROGRESS, stepped(model).state_dict(), tokenizer)
+    save(path, model, RunConfig(**config), PROGRESS, stepped(model).state_dict(), tokenizer)
     return path
 
 
@@ -79,10 +82,10 @@ def names(folder) -> list[str]:
 def test_round_trip(tmp_path, head, bayesian):
     config = CONFIG | dict(head=head, head_args={}, bayesian=bayesian)
     model = build(config)
-    save(tmp_path / "out" / "best", model, config, PROGRESS)
-    back, ckpt = load_model(tmp_path / "out")
-    assert ckpt.config == config and ckpt.progress == PROGRESS
-    assert ckpt.optimizer is None and ckpt.path == tmp_path / "out" / "best"
+    save(tmp_path / "out" / "best", model, RunConfig(**config), PROGRESS)
+    back, run = load_model(tmp_path / "out")
+    assert run.config == RunConfig(**config) and run.record == asdict(run.config)
+    assert replace(run.progress, weights_sha256="") == PROGRESS and run.path == tmp_path / "out" / "best"
     assert same_tensors(dict(back.named_parameters()), dict(model.named_parameters())) and not back.training
     assert back.head.projection.weight is back.trunk.wte.weight  # still tied
     x = torch.arange(18).view(2, 9)
@@ -93,7 +96,7 @@ def test_round_trip(tmp_path, head, bayesian):
 @both
 def test_tied_weights_are_stored_once(tmp_path, bayesian):
     model = new_model(bayesian=bayesian)
-    save(tmp_path / "last", model, CONFIG | {"bayesian": bayesian}, PROGRESS)
+    save(tmp_path / "last", model, RunConfig(**CONFIG | {"bayesian": bayesian}), PROGRESS)
     stored = load_file(tmp_path / "last" / "model.safetensors")
     rows = [k for k, w in stored.items() if w.shape == (320, 18)]
     assert sorted(rows) == ["head.projection.bayes.weight_log_sigma"] * bayesian + ["trunk.wte.weight"]
@@ -107,24 +110,23 @@ def test_the_optimizer_goes_on_where_it_was(tmp_path, bayesian):
     """Its file loads with weights_only=True, and the next step from it is the next step, bit for bit."""
     model = new_model(bayesian=bayesian)
     optimizer = stepped(model)
-    save(tmp_path / "last", model, CONFIG, PROGRESS, optimizer.state_dict())
+    save(tmp_path / "last", model, RunConfig(**CONFIG), PROGRESS, optimizer.state_dict())
     stored = torch.load(tmp_path / "last" / "optimizer.pt", weights_only=True)
     assert same_tensors(stored["state"], optimizer.state_dict()["state"])
     stepped(model, optimizer, seed=1)
-    ckpt = load(tmp_path / "last", optimizer=True)
+    run = Run(tmp_path / "last")
     again = new_model(seed=5, bayesian=bayesian)
-    restore(again, ckpt)
+    restore(again, run.weights(), run.path)
     fresh = torch.optim.AdamW(again.parameters(), lr=1e-2)
-    fresh.load_state_dict(ckpt.optimizer)
+    fresh.load_state_dict(run.optimizer())
     stepped(again, fresh, seed=1)
     assert same_tensors(again.state(), model.state())
 
 
 def test_a_new_checkpoint_replaces_all_of_the_old(last):
     model = new_model(1)
-    save(last, model, CONFIG, PROGRESS | {"step": 8})
-    ckpt = load(last)
-    assert same_tensors(ckpt.weights, model.state()) and ckpt.progress["step"] == 8
+    save(last, model, RunConfig(**CONFIG), LATER)
+    assert same_tensors(Run(last).weights(), model.state()) and Run(last).progress.step == 8
     assert names(last) == WITHOUT_OPTIMIZER and names(last.parent) == ["last"]
 
 
@@ -168,14 +170,14 @@ def test_weights_that_are_not_numbers_are_refused(last, value):
     stored = load_file(last / "model.safetensors")
     stored["trunk.wpe.weight"][3, 1] = value
     save_file(stored, last / "model.safetensors")
-    with pytest.raises(checkpoint.Degenerate, match="trunk.wpe.weight"):
+    with pytest.raises(Degenerate, match="trunk.wpe.weight"):
         load_model(last)
 
 
 def test_another_tokenizer_is_refused(last):
     train_bpe(["a quite different text, as long as it must be for the merges"] * 3, 264).save(last)
     with pytest.raises(ValueError, match="tokenizer.json"):
-        tokenizer_of(load(last))
+        tokenizer_of(Run(last))
 
 
 # ---- saves that fail ---------------------------------------------------------------------------------------
@@ -207,7 +209,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch, tokenizer,
     path, old = tmp_path / "out" / "last", new_model(0)
     state = stepped(old).state_dict()
     if not first:
-        save(path, old, CONFIG, PROGRESS, state, tokenizer)
+        save(path, old, RunConfig(**CONFIG), PROGRESS, state, tokenizer)
     content = {p.name: p.read_bytes() for p in path.glob("*")}
 
     def fail(*_, **__):
@@ -215,13 +217,13 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch, tokenizer,
 
     monkeypatch.setattr(where, full_disk(kind) if kind else fail)
     with pytest.raises(OSError):
-        save(path, new_model(1), CONFIG, PROGRESS | {"step": 8}, state, tokenizer)
+        save(path, new_model(1), RunConfig(**CONFIG), LATER, state, tokenizer)
     assert names(tmp_path / "out") == ([] if first else ["last"])
     assert {p.name: p.read_bytes() for p in path.glob("*")} == content
     monkeypatch.undo()
     # and with space again, it works
-    save(path, new_model(1), CONFIG, PROGRESS | {"step": 8}, state, tokenizer)
-    assert load(path).progress["step"] == 8 and names(tmp_path / "out") == ["last"]
+    save(path, new_model(1), RunConfig(**CONFIG), LATER, state, tokenizer)
+    assert Run(path).progress.step == 8 and names(tmp_path / "out") == ["last"]
 
 
 class Killed(BaseException):
@@ -254,11 +256,11 @@ def test_killed_at_any_moment_a_checkpoint_remains(last, monkeypatch, before, nt
     with monkeypatch.context() as patch:
         kill_before(patch, nth)
         with pytest.raises(Killed):
-            save(last, new_model(1), CONFIG, PROGRESS | {"step": 8})
-    _, ckpt = load_model(last.parent, "last")
-    assert same_tensors(ckpt.weights, new_model(1).state()) == (ckpt.progress["step"] == 8)
-    save(last, new_model(2), CONFIG, PROGRESS | {"step": 9})
-    assert names(last.parent) == ["last"] and load(last).progress["step"] == 9
+            save(last, new_model(1), RunConfig(**CONFIG), LATER)
+    _, run = load_model(last.parent, "last")
+    assert same_tensors(run.weights(), new_model(1).state()) == (run.progress.step == 8)
+    save(last, new_model(2), RunConfig(**CONFIG), replace(LATER, step=9))
+    assert names(last.parent) == ["last"] and Run(last).progress.step == 9
 
 
 # ---- one run at a time -------------------------------------------------------------------------------------
@@ -312,6 +314,28 @@ def test_a_run_of_any_order_is_not_read_as_one_from_left_to_right(trained, tmp_p
     shutil.copytree(trained, tmp_path / "run")
     path = tmp_path / "run/best/config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"order": "masked"}))
-    monkeypatch.setattr(checkpoint, "translated", lambda config: config)
+    monkeypatch.setattr("common.config.translated", lambda config: config)
     with pytest.raises(ValueError, match="order = 'masked'"):
         load_model(tmp_path / "run")
+
+
+# ---- the same training, or not -----------------------------------------------------------------------------
+
+
+def test_the_first_difference_has_both_values():
+    a, b = RunConfig(seed=1, n_layer=2), RunConfig(seed=2, n_layer=3)
+    assert difference(a, b) == "seed (1, not 2)" and difference(a, b, but={"seed"}) == "n_layer (2, not 3)"
+    assert difference(a, b, but={"seed", "n_layer"}) == difference(a, a) == ""
+    assert difference(vars(a), {"n_layer": 2, "of a later version": 1}) == ""
+
+
+def test_an_older_runs_progress_is_read(last):
+    """Its `val_nll` is None where there was no evaluation; an even older one says nothing of `judged_nll`."""
+    write = lambda **content: (last / "progress.json").write_text(json.dumps({"step": 7, **content}))
+    write(tokens=63, val_nll=None, judged_nll=None, best_val_nll=math.inf)
+    assert Run(last).progress == PROGRESS
+    write(val_error=10.0, best_val_error=9.0, val_nll=2.0, best_val_nll=2.5)
+    now = Run(last).progress
+    assert now.val == now.judged == {"error": 10.0, "nll": 2.0} and now.best == {"error": 9.0, "nll": 2.5}
+    (last / "progress.json").write_text(json.dumps(now.record()))
+    assert Run(last).progress == now

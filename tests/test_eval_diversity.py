@@ -28,7 +28,7 @@ from evaluate.texts import held_out_prompts, reference_texts, text_metrics
 from evaluate.views import read_texts, samples_file
 from tests.fixtures import TINY, train_in_process
 from train import TrainConfig
-from training.checkpoint import Degenerate, load_model
+from training.run import Degenerate, load_model
 
 SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--halves=2"]
 PAPER_SMALL = ["--protocol=paper", "--texts=20", "--new_tokens=20", "--texts_kept=0", "--device=cpu"]

@@ -18,8 +18,8 @@ from data.tokenizers import GPT2Tokenizer, WordTokenizer
 from data.tokens import open_tokens
 from evaluate.store import Store
 from tests.fixtures import VOCAB, prepare_folder
-from training.checkpoint import load_model, open_checkpoint
 from training.gpt2 import read_gpt2, to_gpt2
+from training.run import load_model, open_run
 
 T, C = 16, 32
 
@@ -143,7 +143,7 @@ def test_nanogpt_without_biases_and_with_gpt2s_padded_vocabulary(tmp_path, bias)
     ours, ckpt = load_model(tmp_path / "nano" / "ckpt.pt")
     log_p = model(x).detach()[..., :50257].log_softmax(-1)
     torch.testing.assert_close(ours.log_probs(x), log_p, atol=2e-3, rtol=0)
-    assert ckpt.foreign and ckpt.config["name"] == "ckpt"
+    assert ckpt.foreign and ckpt.config.name == "ckpt"
 
 
 def test_as_many_tokens_are_not_the_same_tokens(run, tiny, trained, token_folder, tmp_path):
@@ -168,12 +168,12 @@ def test_gpt2s_size_is_not_gpt2(tmp_path):
     if not os.environ.get("TIKTOKEN_CACHE_DIR"):
         pytest.skip("set TIKTOKEN_CACHE_DIR to a folder with tiktoken's gpt2 files")
     transformers_model(50257).save_pretrained(tmp_path)
-    assert open_checkpoint(tmp_path).config["tokenizer_fingerprint"] == "gpt2"  # there is none: assumed
+    assert open_run(tmp_path).config["tokenizer_fingerprint"] == "gpt2"  # there is none: assumed
     words = WordTokenizer.of([f"w{i}" for i in range(50257)])
     words.save(tmp_path)
-    assert open_checkpoint(tmp_path).config["tokenizer_fingerprint"] == words.fingerprint
+    assert open_run(tmp_path).config["tokenizer_fingerprint"] == words.fingerprint
     GPT2Tokenizer().portable().save(str(tmp_path / "tokenizer.json"))
-    assert open_checkpoint(tmp_path).config["tokenizer_fingerprint"] == "gpt2"
+    assert open_run(tmp_path).config["tokenizer_fingerprint"] == "gpt2"
 
 
 class Harm:
@@ -188,7 +188,7 @@ def test_what_is_no_model_is_refused(tmp_path):
     nano = tmp_path / "nano" / "ckpt.pt"
     nanogpt_file(nano.parent)
     with pytest.raises(ValueError, match="ckpt.pt.*tokenizer.json"):  # 300 tokens, of which none is known
-        open_checkpoint(nano)
+        open_run(nano)
     saved = torch.load(nano, weights_only=True)
     for wrong in (
         {"model_args": {**saved["model_args"], "n_layer": 10**12}},
@@ -199,13 +199,13 @@ def test_what_is_no_model_is_refused(tmp_path):
     ):
         torch.save(saved | wrong, nano)
         with pytest.raises(ValueError, match="ckpt.pt"):
-            open_checkpoint(nano)
+            open_run(nano)
     (tmp_path / "x.pt").write_text("no checkpoint")
     with pytest.raises(ValueError, match="x.pt"):
-        open_checkpoint(tmp_path / "x.pt")
+        open_run(tmp_path / "x.pt")
     assert not (tmp_path / "harm").exists()
     transformers_model().save_pretrained(tmp_path / "gpt2")
     config = tmp_path / "gpt2" / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"n_layer": 10**12}))
     with pytest.raises(ValueError, match="gpt2"):
-        open_checkpoint(tmp_path / "gpt2")
+        open_run(tmp_path / "gpt2")

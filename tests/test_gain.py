@@ -7,7 +7,7 @@ import torch
 
 from heads import Targets, make_head
 from tests.fixtures import log
-from training.checkpoint import load_model
+from training.run import load_model
 
 V, C, N = 31, 12, 9
 

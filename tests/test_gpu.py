@@ -39,7 +39,7 @@ def test_training_and_its_checkpoint(run, tiny, compiled):
 def test_sampling_with_a_cuda_graph_equals_sampling_without(dtype):
     """Past block_size, where the cache is filled anew. In bfloat16 the first states agree up to rounding."""
     from evaluate.sampling import generate
-    from training.checkpoint import build
+    from model import build
 
     torch.manual_seed(0)
     size = dict(vocab_size=1000, block_size=64, n_layer=2, n_head=2, n_embd=64, dropout=0.0)

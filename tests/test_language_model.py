@@ -14,7 +14,8 @@ from evaluate.decoding import Decoding
 from evaluate.sampling import generate
 from heads import Targets, chunked_loss, make_head
 from model import GPT, GPTConfig, LanguageModel, Trunk, build
-from training.checkpoint import load_model, save
+from training.checkpoint import save
+from training.run import Progress, RunConfig, load_model
 
 V, T, C = 70, 8, 16
 SIZE = dict(vocab_size=V, block_size=T, n_layer=1, n_head=2, n_embd=C, dropout=0.0)
@@ -131,7 +132,8 @@ def test_an_untied_projection_has_weights_of_its_own(tmp_path):
     torch.nn.utils.clip_grad_norm_(untied.parameters(), 1.0)
     assert not torch.equal(untied.trunk.wte.weight.grad, untied.head.projection.weight.grad)
     about = dict(name="own", tokenizer="gpt2", tokenizer_fingerprint="x", tied=False)
-    save(tmp_path / "run" / "best", untied, SIZE | SOFTMAX | about, {"step": 1, "val_nll": None})
+    config = RunConfig(**SIZE | SOFTMAX | about)
+    save(tmp_path / "run" / "best", untied, config, Progress(1))
     again, _ = load_model(tmp_path / "run")
     assert torch.equal(again.log_probs(x), untied.eval().log_probs(x))
 
@@ -178,4 +180,4 @@ def test_another_trunk_trains_from_the_command_line(cnn, run, tiny):
     c = tiny(trunk="cnn", tied=False, max_steps=2)
     assert run(c) == 0
     loaded, ckpt = load_model(c.out_dir)
-    assert ckpt.config["trunk"] == "cnn" and isinstance(loaded.trunk, CNN)
+    assert ckpt.config.trunk == "cnn" and isinstance(loaded.trunk, CNN)

@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from data.tokenizers import WordTokenizer
 from heads import make_head
 from model import GPT, Cache, GPTConfig, LanguageModel, short_attention
-from training.checkpoint import load_model
 from training.gpt2 import to_gpt2
+from training.run import load_model
 
 V, T, C = 61, 16, 16  # 61 words in an embedding of 64 rows
 

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import train
 from common.errors import UserError
 from model import Trunk
 from training.optimizer import Muon, Several, iteration_dtype, make_optimizer, orthogonal
@@ -31,7 +32,7 @@ def test_a_step_of_a_matrix_is_orthogonal_and_as_large_as_adamws(trainer, tiny):
     """Up to the five iterations: singular values are within .7 and 1.2 of 0.2 lr sqrt(longest side)."""
     t = trainer(tiny(optimizer="muon", weight_decay=0.0, warmup_steps=0, learning_rate=1e-2))
     before = {n: p.detach().clone() for n, p in t.model.named_parameters()}
-    t.train_step()
+    train.train_step(t)
     for n, p in t.model.named_parameters():
         if n.endswith("mlp.c_fc.weight"):
             size = 1e-2 * 0.2 * max(p.shape) ** 0.5
@@ -146,7 +147,7 @@ class Products(TorchDispatchMode):
 def test_no_product_of_a_float32_step_is_in_bfloat16(trainer, tiny, optimizer):
     t = trainer(tiny(optimizer=optimizer, dtype="float32"))
     with Products() as products:
-        t.train_step()
+        train.train_step(t)
     assert products.dtypes == {torch.float32}
 
 
@@ -155,7 +156,7 @@ def test_the_readout_has_a_rate_of_its_own(trainer, tiny, optimizer):
     c = tiny(optimizer=optimizer, learning_rate=1e-3, min_lr=1e-4, readout_lr=4e-3, warmup_steps=2)
     t = trainer(c)
     for share in (0.5, 1.0):  # of the warm-up
-        t.train_step()
+        train.train_step(t)
         rates = {n: g["lr"] for g in t.optimizer.param_groups for n in names_of(t.model, g["params"])}
         assert rates.pop("trunk.wte.weight") == pytest.approx(4e-3 * share)
         for name in [n for n in rates if n.startswith("head.projection")]:

@@ -23,7 +23,7 @@ from evaluate.store import Store
 from evaluate.text import TextMeasure
 from evaluate.texts import held_out_prompts
 from tests.fixtures import TINY, train_in_process
-from training.checkpoint import load_model
+from training.run import load_model
 
 SOURCE = "seed=3 train=6000 validation=1500 test=1500 themes=5 nouns=12 verbs=8 adjectives=6 adverbs=4"
 EVIL = "<img src=x onerror=alert(1)>"
@@ -209,7 +209,7 @@ def ids_of(examined, run: str, at: int) -> tuple[torch.Tensor, list]:
 
 def test_each_token_has_the_probability_that_it_was_drawn_with(examined, trained_runs):
     model, ckpt = load_model(trained_runs[0])
-    tokenizer, draws = tokenizer_of(ckpt), weight_draws(model, ckpt.config, 3, 0)
+    tokenizer, draws = tokenizer_of(ckpt), weight_draws(model, ckpt.record, 3, 0)
     for at in (0, 1):
         prompt, tokens = ids_of(examined, "bayes", at)
         new = tokenizer.encode("".join(t.text for t in tokens).strip(" "))
@@ -233,7 +233,7 @@ def test_next_words_stand_beside_the_truth(examined, trained_runs):
         assert stop == target + 1 and context.before == tokenizer.decode(before)
         truth = split.truth.probs(np.array([at]))[0]
         read = torch.from_numpy(split.ids[start:at].astype(np.int64))[None]
-        said = model.log_probs(read, weight_draws(model, ckpt.config, 3, 0))[0, -1].exp()
+        said = model.log_probs(read, weight_draws(model, ckpt.record, 3, 0))[0, -1].exp()
         *words, alternatives, forbidden = context.words
         valid, observed = truth > 0, int(split.ids[at])
         assert [w.text for w in words if w.kind == "observed"] == [shown_word(tokenizer, observed)]

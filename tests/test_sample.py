@@ -10,10 +10,10 @@ from data.tokenizers import BPETokenizer, train_bpe
 from evaluate.decoding import Decoding
 from evaluate.sampling import draw, entropies, generate
 from heads import Softmax
-from model import LanguageModel
+from model import LanguageModel, build
 from sample import Stream, read_prompts
 from training import checkpoint
-from training.checkpoint import build
+from training.run import Progress, RunConfig
 
 V = 61
 
@@ -245,7 +245,7 @@ def run(request, tokenizer, tmp_path_factory):
     config |= dict(head="sigmoid", head_args={}, bayesian=request.param, prior_sigma=0.5)
     config |= dict(name="tiny", tokenizer="bpe264", tokenizer_fingerprint=tokenizer.fingerprint)
     torch.manual_seed(0)
-    checkpoint.save(out / "best", build(config), config, {"step": 3}, None, tokenizer)
+    checkpoint.save(out / "best", build(config), RunConfig(**config), Progress(3), None, tokenizer)
     return out, request.param
 
 

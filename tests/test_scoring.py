@@ -13,8 +13,7 @@ from evaluate import metrics
 from evaluate.calibration import Calibrated, fitted_temperature
 from evaluate.scoring import EPSILON, score, spread, windows
 from heads import OutputHead, Projection, Softmax, project
-from model import LanguageModel
-from training.checkpoint import build
+from model import LanguageModel, build
 
 V, T = 61, 8
 # a plain head, one with sigmoids, one with exact zeros: what holds for all heads is tests/test_heads.py's

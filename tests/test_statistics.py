@@ -4,6 +4,7 @@ length, independent samples, and what each row has spent."""
 import json
 import math
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from evaluate.text_numbers import text_intervals
 from evaluate.texts import common_words, cut, text_metrics
 from tests.fixtures import TINY, train_in_process
 from train import TrainConfig
-from training.checkpoint import find, load
+from training.run import Progress, Run, RunConfig
 from training.spent import spent
 
 SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--halves=2"]
@@ -272,30 +273,33 @@ def test_each_run_samples_with_a_seed_of_its_own(trained, tmp_path):
 
 RUN = {"block_size": 10, "batch_size": 2, "vocab_size": 30, "train_tokens": 101}
 LABELS = {"candidates": 5, "positions": 0.5, "ppl_threshold": 0.0, "ppl_form": "prefix", "label_store": True}
-PROGRESS = {"step": 7, "tokens": 140}
+
+
+def spent_by(config: dict) -> dict:
+    return spent(SimpleNamespace(config=RunConfig(**config), progress=Progress(7, 140)))
 
 
 def test_what_a_run_has_spent():
     own = {"steps": 7, "train_tokens": 140, "teacher_tokens": 0}
-    assert spent(RUN | {"teacher": "gpt2", "labels": "true"}, PROGRESS) == own
-    assert spent(RUN | {"init_from": "gpt2", "init_weights": None}, PROGRESS) == own  # none of ours
+    assert spent_by(RUN | {"teacher": "gpt2", "labels": "true"}) == own
+    assert spent_by(RUN | {"init_from": "gpt2", "init_weights": None}) == own  # none of ours
     before = {"steps": 100, "train_tokens": 2000, "teacher_tokens": 30}
     started = RUN | {"init_from": "gone", "init_weights": "0", "init_spent": before}
-    assert spent(started, PROGRESS) == {"steps": 107, "train_tokens": 2140, "teacher_tokens": 30}
+    assert spent_by(started) == {"steps": 107, "train_tokens": 2140, "teacher_tokens": 30}
     taught = RUN | LABELS | {"labels": "soft", "teacher": "gone"}
     taught |= {"teacher_weights": "0", "teacher_spent": before}
-    assert spent(taught, PROGRESS) == {"steps": 7, "train_tokens": 140, "teacher_tokens": 100 + 2030}
-    assert spent(taught | {"label_store": False}, PROGRESS)["teacher_tokens"] == 140 + 2030
+    assert spent_by(taught) == {"steps": 7, "train_tokens": 140, "teacher_tokens": 100 + 2030}
+    assert spent_by(taught | {"label_store": False})["teacher_tokens"] == 140 + 2030
     full = taught | {"ppl_threshold": 9.0, "ppl_form": "full"}  # once more with each candidate put in
-    assert spent(full, PROGRESS)["teacher_tokens"] == 100 * (1 + 5 * 5) + 2030
-    assert spent(taught | {"teacher_weights": None, "teacher_spent": None}, PROGRESS)["teacher_tokens"] == 100
+    assert spent_by(full)["teacher_tokens"] == 100 * (1 + 5 * 5) + 2030
+    assert spent_by(taught | {"teacher_weights": None, "teacher_spent": None})["teacher_tokens"] == 100
 
 
 def test_what_is_not_known_is_left_out():
     started = RUN | {"init_from": "gone", "init_weights": "0"}
-    assert spent(started, PROGRESS) == {}
-    odd = RUN | LABELS | {"labels": "soft", "candidates": "many"}
-    assert spent(odd, PROGRESS) == {"steps": 7, "train_tokens": 140}
+    assert spent_by(started) == {}
+    odd = LABELS | {"labels": "soft"}  # without the number of training tokens
+    assert spent_by(odd) == {"steps": 7, "train_tokens": 140}
 
 
 def test_a_training_records_what_it_builds_on(trained, token_folder, tmp_path):
@@ -308,9 +312,9 @@ def test_a_training_records_what_it_builds_on(trained, token_folder, tmp_path):
     assert train_in_process(config, token_folder) == 0
     again = TrainConfig(**base | dict(name="first", out_dir=str(first), max_steps=4, resume=True) | begun)
     assert train_in_process(again, token_folder) == 0
-    of = lambda path, which: (lambda c: spent(c.config, c.progress))(load(find(path, which), weights=False))
+    of = lambda path, which: spent(Run(path, which))
     block = TINY["block_size"] * TINY["batch_size"]
-    base_steps = load(find(trained), weights=False).progress["step"]
+    base_steps = Run(trained).progress.step
     tokens = (base_steps + 4) * block
     expected = {"steps": base_steps + 4, "train_tokens": tokens, "teacher_tokens": tokens}
     assert of(first, "last") == expected

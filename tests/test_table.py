@@ -28,6 +28,7 @@ from evaluate.text import TextMeasure
 from table import TableConfig
 from tests.fixtures import TINY, over, train_in_process
 from training import checkpoint
+from training.run import Run as Trained
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
@@ -204,14 +205,14 @@ def test_a_whole_table_and_again(whole, capsys, monkeypatch):
 
 def test_a_run_that_diverged_stays_in_a_table_of_kept_rows(whole, monkeypatch):
     make, trained, folder = whole
-    real = train.Trainer.train_step
+    real = train.train_step
 
-    def step(self):
-        if self.config.name == NAMES[3]:
+    def step(t):
+        if t.config.name == NAMES[3]:
             raise train.Diverged("step 1: the loss is not finite")
-        return real(self)
+        return real(t)
 
-    monkeypatch.setattr(train.Trainer, "train_step", step)
+    monkeypatch.setattr(train, "train_step", step)
     assert make() == 1 and len(trained) == 4
     for name in NAMES[:3]:
         shutil.rmtree(f"out/{name}")
@@ -339,7 +340,7 @@ def test_a_table_is_of_the_last_steps(whole):
     two = ["baseline", "stop_gradient --init_from={first}"]
     assert make(rows=two, seeds=[1], flags=flags) == 0
     run = Path("out/baseline-tinytable-1")
-    steps = [checkpoint.load(run / which, weights=False).progress["step"] for which in ("best", "last")]
+    steps = [Trained(run, which).progress.step for which in ("best", "last")]
     row = rows()[run.name]
     assert steps[0] < steps[1] == row["step"] == 6
     assert row["weights_sha256"] == checkpoint.weights_digest(run / "last")

@@ -21,7 +21,7 @@ from data.tokens import open_tokens
 from evaluate.store import Store
 from tests.fixtures import TINY, synthetic_text, train_in_process
 from train import TrainConfig
-from training import checkpoint
+from training.run import Run
 
 LONG = synthetic_text(50, 3).encode()
 TEXTS = [
@@ -362,7 +362,7 @@ def test_train_augment_and_compare(pile, tmp_path, monkeypatch):
     monkeypatch.setattr(augment, "prepared", lambda *_: folder)
     labels = dict(head="sigmoid", labels="hard", teacher="run", candidates=3, name="sig", out_dir="sig")
     assert train_in_process(TrainConfig(**settings | labels), folder, augment.main) == 0
-    assert checkpoint.load("run/last").config["data"] == str(folder)
+    assert Run("run/last").config.data == str(folder)
     assert list(folder.glob("*label*"))
     evaluate = "run --device=cpu --split=validation --texts=2 --prompt_tokens=6 --new_tokens=57 --halves=2"
     assert eval_diversity.main([*evaluate.split(), "--out=e"]) == 0

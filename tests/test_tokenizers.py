@@ -29,7 +29,7 @@ from data.tokenizers import (
 )
 from evaluate.jobs import Run
 from tests.fixtures import TINY, synthetic_text, train_in_process
-from training.checkpoint import load
+from training.run import Run as Trained
 
 TEXT = synthetic_text(60, 3) + "Two Words\n\n\n  It's the <|end|> \u00e9 .\n"
 BEGIN, END = "<|begin|>", "<|end|>"
@@ -255,13 +255,13 @@ def test_trains_and_samples(which, file, source, tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         patch.setattr("evaluate.text_task.prepared", lambda *_: folder)
         assert train.main(["--resume", "run", "--max_steps=3"]) == 0
-    ckpt, tokenizer = load("run/last", weights=False), load_tokenizer(folder)
-    assert ckpt.config["tokenizer"] == tokenizer.name and ckpt.progress["step"] == 3
+    ckpt, tokenizer = Trained("run"), load_tokenizer(folder)
+    assert ckpt.config.tokenizer == tokenizer.name and ckpt.progress.step == 3
     assert tokenizer_of(ckpt).fingerprint == tokenizer.fingerprint
     settings |= dict(tokenizer="bytes" if which == "bytes" else "run/last/tokenizer.json", max_steps=3)
     flags = [f"--{key}={value}" for key, value in settings.items()]
     run = Run("run", "", 0, Path("run"), (*flags, "--name=run", "--out_dir=run"))
-    assert not run.differs(ckpt.config)
+    assert not run.differs(ckpt.record)
     capsys.readouterr()
     assert sample.main(["run", "--prompt=Two\n\nWords", "--length=5", "--device=cpu"]) == 0
     assert capsys.readouterr().out.startswith("Two\n\nWords")

@@ -41,6 +41,7 @@ from tests.fixtures import (
 )
 from training import checkpoint
 from training.gpt2 import to_gpt2
+from training.run import Run, difference
 
 ROOT = Path(__file__).resolve().parents[1]
 # every source of randomness but dropout
@@ -53,7 +54,7 @@ def steps(out, key="loss") -> list[int]:
 
 def recorded(out, key: str):
     """What the configuration of a run's last checkpoint says."""
-    return checkpoint.load(Path(out) / "last", weights=False).config[key]
+    return getattr(Run(out, "last").config, key)
 
 
 # ---- batches -----------------------------------------------------------------------------------------------
@@ -84,11 +85,11 @@ def test_windows(token_folder):
 # ---- one step ----------------------------------------------------------------------------------------------
 
 
-def gradients(t: train.Trainer) -> tuple[float, dict]:
+def gradients(t: train.Training) -> tuple[float, dict]:
     """The loss of the next step and the gradients that the optimizer would see; the model stays as it is."""
     seen = {}
     t.optimizer.step = lambda: seen.update({n: p.grad.clone() for n, p in t.model.named_parameters()})
-    return t.train_step().item(), seen
+    return train.train_step(t).item(), seen
 
 
 def test_the_loss_is_the_mean_over_all_tokens(trainer, tiny):
@@ -283,14 +284,14 @@ def test_best_is_the_best(run, tiny, monkeypatch):
 
 def at_step(monkeypatch, step: int, act) -> None:
     """Calls `act` just before training step `step` (from 1)."""
-    real = train.Trainer.train_step
+    real = train.train_step
 
-    def train_step(self):
-        if self.step + 1 == step:
+    def train_step(t):
+        if t.progress.step + 1 == step:
             act()
-        return real(self)
+        return real(t)
 
-    monkeypatch.setattr(train.Trainer, "train_step", train_step)
+    monkeypatch.setattr(train, "train_step", train_step)
 
 
 @pytest.mark.parametrize("sig, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
@@ -335,8 +336,8 @@ def test_a_lost_terminal_saves_and_stops(run, tiny, monkeypatch):
         real(text, **kwargs)
 
     monkeypatch.setattr("builtins.print", lost)
-    monkeypatch.setattr(train.os, "dup2", lambda new, old: away.append(new))
-    monkeypatch.setattr(train.sys, "stdout", open(os.devnull, "w"))
+    monkeypatch.setattr(os, "dup2", lambda new, old: away.append(new))
+    monkeypatch.setattr(sys, "stdout", open(os.devnull, "w"))
     assert run(c) == 129 and progress(c.out_dir)["step"] == 3 and away
 
 
@@ -484,7 +485,7 @@ def test_float16_gradients_are_unscaled_before_they_are_clipped(trainer, tiny, c
         parameters = dict(t.model.named_parameters())
         t.optimizer.step = lambda: seen.update({dtype: {n: p.grad.clone() for n, p in parameters.items()}})
         t.optimizer._step_supports_amp_scaling = False  # the scaler calls a step that knows nothing of it
-        t.train_step()
+        train.train_step(t)
     for name, want in seen["float32"].items():
         atol = 0.01 * want.abs().max().item()
         torch.testing.assert_close(seen["float16"][name], want, rtol=0.05, atol=atol)
@@ -500,25 +501,25 @@ def test_a_resumed_float16_run_is_the_unbroken_run(run, tiny, tmp_path, equal_st
         assert run(whole) == 0 and run(broken) == 0
     broken.resume, broken.max_steps = True, 4
     assert run(broken) == 0
-    a, b = (checkpoint.load(Path(o) / "last", optimizer=True) for o in (whole.out_dir, broken.out_dir))
-    assert equal_state(a.weights, b.weights) and equal_state(a.optimizer["state"], b.optimizer["state"])
-    assert a.optimizer["scaler"] == b.optimizer["scaler"] and a.optimizer["scaler"]["scale"] != 2.0**16
+    a, b = (Run(c.out_dir, "last") for c in (whole, broken))
+    assert equal_state(a.weights(), b.weights()) and equal_state(a.optimizer(), b.optimizer())
+    assert a.optimizer()["scaler"]["scale"] != 2.0**16
     assert curve(whole.out_dir) == curve(broken.out_dir)
 
 
-def weights_now(t: train.Trainer) -> dict:
+def weights_now(t: train.Training) -> dict:
     return {n: p.detach().clone() for n, p in t.model.named_parameters()}
 
 
 def test_a_float16_step_whose_gradient_overflows_is_skipped(trainer, tiny, equal_state):
     t = trainer(tiny(dtype="float16"))
-    t.train_step()
+    train.train_step(t)
     before, scale = weights_now(t), t.scaler.get_scale()
     hook = t.model.trunk.wpe.weight.register_hook(lambda g: torch.full_like(g, math.inf))
-    assert math.isfinite(t.train_step())
+    assert math.isfinite(train.train_step(t))
     hook.remove()
-    assert equal_state(before, weights_now(t)) and t.step == 2 and t.scaler.get_scale() == scale / 2
-    t.train_step()
+    assert equal_state(before, weights_now(t)) and t.progress.step == 2 and t.scaler.get_scale() == scale / 2
+    train.train_step(t)
     assert not equal_state(before, weights_now(t)) and all(p.isfinite().all() for p in t.model.parameters())
 
 
@@ -527,8 +528,8 @@ def test_float16_gradients_that_overflow_at_any_scale_diverge(trainer, tiny):
     t.model.trunk.wpe.weight.register_hook(lambda g: torch.full_like(g, math.inf))
     with pytest.raises(train.Diverged):
         for _ in range(40):
-            t.train_step()
-    assert t.scaler.get_scale() < train.SMALLEST_SCALE and t.step == 16
+            train.train_step(t)
+    assert t.scaler.get_scale() < train.SMALLEST_SCALE and t.progress.step == 16
 
 
 # ---- folders, starts, mistakes -----------------------------------------------------------------------------
@@ -578,11 +579,10 @@ def test_a_runs_folder_is_its_configuration(run, stopped, token_folder, tmp_path
         assert train.main(["--resume", str(moved)]) == 0
         assert train.main([str(moved), f"--out_dir={tmp_path / 'anew'}"]) == 0
     assert equal_state(weights(moved), weights(tmp_path / "anew"))
-    again, anew = (checkpoint.load(tmp_path / name / "last") for name in ("moved", "anew"))
-    same = {key: value for key, value in again.config.items() if key != "out_dir"}
-    assert same == {key: value for key, value in anew.config.items() if key != "out_dir"}
-    assert again.config["resume"] is False and again.config["name"] == "tiny" and again.config["row"] == ""
-    assert again.progress["step"] == 3
+    again, anew = (Run(tmp_path / name, "last") for name in ("moved", "anew"))
+    assert not difference(again.config, anew.config, but={"out_dir"})
+    assert again.config.resume is False and again.config.name == "tiny" and again.config.row == ""
+    assert again.progress.step == 3
     with pytest.raises(OSError, match="config.json"):
         train.main(["--resume", str(tmp_path)])
 
@@ -602,7 +602,7 @@ def test_init_from_a_run(trainer, run, tiny, trained, tmp_path):
     want = weights(trained, "best")
     for path in (trained, trained / "best"):
         t = trainer(tiny(init_from=str(path)))
-        assert t.step == 0 and all(torch.equal(p, want[n]) for n, p in t.model.named_parameters())
+        assert t.progress.step == 0 and all(torch.equal(p, want[n]) for n, p in t.model.named_parameters())
     t = trainer(tiny(init_from=str(trained), head="sigmoid"))  # what it lacks stays as initialised
     assert torch.equal(t.model.trunk.wte.weight, want["trunk.wte.weight"])
     assert (t.model.head.projection.bias == -math.log(VOCAB)).all()

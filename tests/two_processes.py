@@ -51,7 +51,7 @@ def dtypes_chosen() -> list[str]:
     for lucky in ("0", "1"):
         device.capabilities = lambda *_: {"avx512_bf16": os.environ["RANK"] == lucky}
         procs = train.Processes("cpu")
-        chosen.append(train.agreed_dtype("auto", None, procs, print).name)
+        chosen.append(train.agreed_dtype("auto", None, procs).name)
         procs.close()
     device.capabilities = real
     return chosen

@@ -2,9 +2,10 @@
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from types import FrameType
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from common.errors import UserError
 
 T = TypeVar("T")
 LIFELINE = "NANOHEADS_LIFELINE"  # set: this process ends with its stdin, whose other end its table holds
+STOPPING = b"\nstopping after this step, to save; Ctrl-C again stops at once and loses the steps since then\n"
 Handler = Callable[[int, FrameType | None], Any] | int | None  # as the signal module knows them
 
 
@@ -64,9 +66,10 @@ def torchrun() -> tuple[int, int]:
 
 
 class Processes:
-    """This process among those of torchrun; alone without it."""
+    """This process among those of torchrun; alone without it. `signal`: what asked this one to stop, or 0."""
 
     def __init__(self, device: str):
+        self.signal = 0
         self.rank, self.world = torchrun()
         self.device = get_device(device)
         if self.device.type == "cuda":
@@ -116,6 +119,32 @@ class Processes:
         """A context for one forward and backward of a `parallel` model. If `alone`, its gradients stay in
         this process, which sends them with those of a later pass."""
         return model.no_sync() if alone and isinstance(model, DistributedDataParallel) else nullcontext()
+
+    def stop_at_signals(self) -> None:
+        """From now on a signal is noted for the loop, which saves and stops; a second Ctrl-C interrupts."""
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self.signal = number
+            with suppress(OSError):  # after SIGHUP there is no terminal
+                os.write(2, STOPPING)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+        on_stop(note)
+
+    def stopped(self) -> bool:
+        """Whether a signal asked any process to stop."""
+        return self.sums([self.signal]) != [0]
+
+    def say(self, text: str) -> None:
+        """Prints `text`, in the first process."""
+        if not self.main:
+            return
+        try:
+            print(text, flush=True)
+        except OSError:  # the terminal, or what read the lines, is gone: save and stop, as at its signal
+            self.signal = self.signal or getattr(signal, "SIGHUP", signal.SIGTERM)
+            # what is still to be written goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def wait(self) -> None:
         """Returns when all processes are here. On a GPU a sum alone does not: its value has to be read."""

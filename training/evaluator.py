@@ -27,10 +27,10 @@ class Interrupted(Exception):
 
 
 class Evaluator:
-    """Evaluations of `model`, each shared by the processes. `stop`: whether a signal came in this one."""
+    """Evaluations of `model`, each shared by the processes."""
 
-    def __init__(self, model: LanguageModel, config: TrainConfig, procs: Processes, stop: Callable[[], bool]):
-        self.model, self.config, self.procs, self.stop = model, config, procs, stop
+    def __init__(self, model: LanguageModel, config: TrainConfig, procs: Processes):
+        self.model, self.config, self.procs = model, config, procs
         self.out = Path(config.out_dir)
 
     @property
@@ -60,6 +60,6 @@ class Evaluator:
     def until_stopped(self, batches: Iterable) -> Iterator:
         """An evaluation's batches; Interrupted at a signal, for it can take minutes."""
         for batch in batches:
-            if self.stop():
+            if self.procs.signal:
                 raise Interrupted
             yield batch

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from common.device import capabilities, native
 from common.errors import UserError, reading
 from model import Attention, LanguageModel
-from training.checkpoint import Checkpoint
+from training.run import Run
 
 # name -> the tensors of its state for each parameter, each as large as the parameter
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -171,11 +171,11 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) ->
         group["lr"] = learning_rate * group.get("scale", 1.0)
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, ckpt: Checkpoint) -> None:
+def load_optimizer(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, run: Run) -> None:
     """The moments and steps of a checkpoint, and its loss scale; the rates are the configuration's. UserError
     if they are not of this model."""
-    with reading(ckpt.path / "optimizer.pt"):  # torch trusts what it is given, and fails in many ways
-        state, groups = dict(ckpt.optimizer or {}), optimizer.param_groups
+    state, groups = run.optimizer(), optimizer.param_groups
+    with reading(run.path / "optimizer.pt"):  # torch trusts what it is given, and fails in many ways
         settings = [{key: value for key, value in group.items() if key != "params"} for group in groups]
         scaler.load_state_dict(state.pop("scaler", {}))
         optimizer.load_state_dict(state)

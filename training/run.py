@@ -1,8 +1,25 @@
-"""What a run is, and when two are the same training."""
+"""What a run is: a configuration, how far it has come, and weights; and when two are the same training."""
 
+import math
+import warnings
 from collections.abc import Collection, Mapping
-from dataclasses import is_dataclass
-from typing import Any
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from common.config import completed
+from common.errors import UserError, reading
+from common.files import read_json
+from common.names import RowName
+from common.values import Natural, typed
+from config.defaults import TrainConfig
+from model import TRUNKS, GPTConfig, LanguageModel, build, sketch, trunk_config
+from training.checkpoint import find, is_run, weights_digest
+from training.gpt2 import read_gpt2
 
 # keys that a resumed run may change: none of them changes what a step computes, but for the rounding of
 # another device, and of sums over other parts of a batch, which have dropout masks of their own
@@ -11,6 +28,81 @@ RESUMABLE = {
     *("wandb", "wandb_project", "device", "compile", "source", "label_store", "data", "teacher_weights"),
     *("processes", "micro_batch", "row", "overlay"),
 }
+GONE = {"order": "left_to_right", "auxiliary": None}  # keys of earlier versions, each at its usual value
+
+
+class Degenerate(UserError):
+    """A model whose weights or probabilities are not numbers, or whose texts cannot be measured.
+
+    `reason`: what is wrong with it, without its path.
+    """
+
+    def __init__(self, reason: str, path: Path | None = None):
+        super().__init__(f"the checkpoint {path} cannot be used: {reason}" if path else reason)
+        self.reason = reason
+
+
+# -----------------------------------------------------------------------------
+# What a run records
+
+
+@dataclass
+class RunConfig(TrainConfig):
+    """What train.py was asked for, and what the data, other runs and the code gave it."""
+
+    # fmt: off
+    vocab_size: int = 0
+    tokenizer_fingerprint: str = ""
+    data: str = ""                          # the prepared folder
+    data_sha256: str = ""                   # of the training text's tokens
+    validation_sha256: str | None = None
+    train_tokens: int | None = None
+    processes: int | None = None
+    head_sha256: str | None = None          # of the code of its head
+    # the weights that it started from and those of its teacher, and what these had cost (training/spent.py)
+    init_weights: str | None = None         # SHA-256; None: of no run of ours
+    init_spent: dict[str, Any] | None = None
+    teacher_sha256: str | None = None       # of its labels' teacher, whoever trained it
+    teacher_weights: str | None = None
+    teacher_spent: dict[str, Any] | None = None
+    # fmt: on
+
+
+@dataclass
+class Progress:
+    """How far a run has come. Scores are by their names: "nll" in nats a token; a classifier's first is its
+    "error" in per cent."""
+
+    step: int = 0
+    tokens: int = 0
+    val: dict[str, float] = field(default_factory=dict)  # of the validation split at this step; {}: not known
+    judged: dict[str, float] = field(default_factory=dict)  # the same of the windows of all evaluations
+    best: dict[str, float] = field(default_factory=dict)  # the least `judged` so far
+    weights_sha256: str = ""
+
+    @classmethod
+    def read(cls, path: Path) -> "Progress":
+        """From progress.json, whose keys are val_nll, judged_nll and best_val_nll."""
+        # infinite for a head that gives a token the probability 0
+        kinds = {"tokens": int, "weights_sha256": str}
+        record = read_json(path, {"step": Natural}, kinds, largest=math.inf)
+        with reading(path):
+            val, judged, best = (
+                {
+                    key.removeprefix(prefix): typed(key, value, float, largest=math.inf)
+                    for key, value in record.items()
+                    if key.startswith(prefix) and value is not None
+                }
+                for prefix in ("val_", "judged_", "best_val_")
+            )
+        known = {key: record[key] for key in ("step", *kinds) if key in record}
+        return cls(**known, val=val, judged=judged or val, best=best)
+
+    def record(self) -> dict[str, Any]:
+        """The content of progress.json."""
+        scores = {"val_": self.val, "judged_": self.judged, "best_val_": self.best}
+        named = {prefix + name: value for prefix, by in scores.items() for name, value in by.items()}
+        return {"step": self.step, "tokens": self.tokens, **named, "weights_sha256": self.weights_sha256}
 
 
 def difference(a: Any, b: Any, but: Collection[str] = ()) -> str:
@@ -32,3 +124,113 @@ def difference(a: Any, b: Any, but: Collection[str] = ()) -> str:
 
 def _record(record: Any) -> Mapping[str, Any]:
     return vars(record) if is_dataclass(record) else record
+
+
+# -----------------------------------------------------------------------------
+# A run
+
+
+class Run:
+    """A run at one of its checkpoints.
+
+    path      the checkpoint's folder
+    record    its configuration as config.json has it, with today's keys, the usual value of each that it
+              lacks, and what only an earlier version knows: what a row of a table says of its training
+    config    the same as a dataclass, checked
+    foreign   whether another program trained it, of whose data and settings nothing is known
+    """
+
+    foreign = False
+
+    def __init__(self, folder: str | Path, which: str = "best"):
+        """The checkpoint that `folder` is, or its `which` ("best" or "last"), or the other one if there is no
+        such. OSError or UserError naming the file that is missing or damaged."""
+        self.path = find(folder, which)
+        # anybody may have written it
+        kinds = {f.name: f.type for f in fields(RunConfig)}
+        needed = {"name": RowName, "tokenizer": str, "tokenizer_fingerprint": str, "head": str}
+        needed |= get_type_hints(GPTConfig)
+        with reading(self.path / "config.json"):
+            self.record = completed(TrainConfig, read_json(self.path / "config.json", needed))
+            for key, usual in GONE.items():
+                if (value := self.record.get(key)) and value != usual:
+                    raise UserError(f"{key} = {value!r} is of an earlier version")
+            known = {k: typed(k, v, kinds[k]) for k, v in self.record.items() if k in kinds}
+            self.config = RunConfig(**known)
+        self.progress = Progress.read(self.path / "progress.json")
+
+    def weights(self) -> dict[str, Tensor]:
+        """On the CPU. UserError if the file is damaged."""
+        with reading(self.path / "model.safetensors"):
+            return load_file(self.path / "model.safetensors")
+
+    def optimizer(self) -> dict[str, Any]:
+        """The state that the training goes on with. UserError if the weights beside it are others than those
+        that it was saved with."""
+        with reading(self.path / "model.safetensors"):
+            if self.progress.weights_sha256 not in ("", weights_digest(self.path)):
+                raise ValueError("its SHA-256 is not the one in progress.json")
+        # ignored: warnings about pickles that torch then refuses
+        with reading(self.path / "optimizer.pt"), warnings.catch_warnings(action="ignore"):
+            return torch.load(self.path / "optimizer.pt", map_location="cpu", weights_only=True)
+
+
+class GPT2Run(Run):
+    """A GPT-2 that another program trained, see training/gpt2.py."""
+
+    foreign = True
+
+    def __init__(self, name: str):
+        self.path = Path(name)
+        self.record, self.tensors = read_gpt2(name)
+        self.config, self.progress = RunConfig(**self.record), Progress()
+
+    def weights(self) -> dict[str, Tensor]:
+        return self.tensors
+
+
+def open_run(path: str | Path, which: str = "best", hub: bool = False) -> Run:
+    """The run in the folder `path`; or a GPT-2 that another program wrote, a folder or a file here, or with
+    `hub` a name there."""
+    ours = is_run(path) or not (hub or Path(path).exists())
+    return Run(path, which) if ours else GPT2Run(str(path))
+
+
+def load_model(
+    path: str | Path,
+    which: str = "best",
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    hub: bool = False,
+) -> tuple[LanguageModel, Run]:
+    """The model of a run (see `open_run`), in eval mode on `device`, for matrix products in `dtype` (see
+    LanguageModel.lower). UserError if its weights do not fit its configuration."""
+    run = open_run(path, which, hub)
+    # before it is built: a foreign config.json can ask for any size
+    expected = trunk_config(run.record).parameters
+    if run.config.trunk not in TRUNKS:
+        expected = sum(p.numel() for p in sketch(run.record).parameters())
+    weights = run.weights()
+    if expected > 4 * (stored := sum(w.numel() for w in weights.values())):
+        raise UserError(f"{run.path} has {stored:,} weights, its config.json means {expected:,} parameters")
+    model = build(run.record)
+    restore(model, weights, run.path)
+    model.lower(dtype)
+    return model.eval().requires_grad_(False).to(device), run
+
+
+def restore(model: LanguageModel, weights: dict[str, Tensor], path: Path) -> None:
+    """Copies the `weights` of the run at `path` into `model`.
+
+    UserError naming the first tensor that does not fit, Degenerate one that holds nan or inf.
+    """
+    tensors, kinds = model.tensors(), (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+    with torch.no_grad():
+        for k in sorted(tensors.keys() | weights.keys()):
+            p, w = tensors.get(k), weights.get(k)
+            if p is None or w is None or p.shape != w.shape or w.dtype not in kinds:
+                has, needs = (None if t is None else (t.dtype, tuple(t.shape)) for t in (w, p))
+                raise UserError(f"{path} does not fit its configuration: {k} is {has}, not {needs}")
+            if not torch.stack(w.float().aminmax()).isfinite().all():  # both are nan if any weight is
+                raise Degenerate(f"its weights hold nan or inf ({k})", path)
+            p.copy_(w)

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from common.places import labs_with
 
 if TYPE_CHECKING:  # what imports torch: a command line is read without it
-    from collections.abc import Callable
-
     from config.defaults import TrainConfig
     from data.batches import BatchSource
     from model import LanguageModel
@@ -19,11 +17,11 @@ TEXT = "evaluate.text_task"
 
 
 class Evaluation(NamedTuple):
-    """What an evaluation finds. The best checkpoint is the one whose `judged` is least. A value that is nan
-    ends the training."""
+    """What an evaluation finds. The best checkpoint is the one whose `judged` is least, by its first score
+    first. A score that is nan ends the training."""
 
-    judged: tuple[float, ...]  # TrainingTask.judged_by has their names
-    values: tuple[float, ...]  # the same of all that was scored, as a checkpoint keeps them
+    judged: dict[str, float]  # by which checkpoints are compared; "nll" is one of the names
+    values: dict[str, float]  # the same of all that was scored
     sentence: str  # for the terminal
     logged: dict[str, Any]  # in log.jsonl
 
@@ -34,13 +32,11 @@ class TrainingTask(Protocol):
     info       what the run's configuration says of the data: vocab_size, tokenizer_fingerprint, data_sha256
     tokenizer  goes with every checkpoint; None where there is none
     size       tokens of the train split that are not given: the KL of Bayesian weights counts once for all
-    judged_by  names of the numbers of `Evaluation.judged`; "nll" is one of them
     """
 
     info: dict[str, Any]
     tokenizer: "Saveable | None"
     size: int
-    judged_by: tuple[str, ...]
 
     def __init__(self, config: "TrainConfig", procs: "Processes"):
         """Opens the data. UserError or OSError if that cannot be."""
@@ -57,11 +53,11 @@ class TrainingTask(Protocol):
         """What the run is trained on, in words."""
         ...
 
-    def best(self, judged: tuple[float, ...], model: "LanguageModel") -> str:
+    def best(self, judged: dict[str, float], model: "LanguageModel") -> str:
         """What the best checkpoint is judged by, in words."""
         ...
 
-    def test(self, evaluator: "Evaluator", judged: tuple[float, ...], say: "Callable[[str], None]") -> None:
+    def test(self, evaluator: "Evaluator", judged: dict[str, float]) -> None:
         """What is to be done at the end, by the first process, with the best checkpoint."""
         ...
 

@@ -18,7 +18,7 @@ from evaluate.texts import Prompts
 from evaluate.windows import Window, document_windows
 from heads import Weights
 from model import LanguageModel
-from training.checkpoint import load_model
+from training.run import load_model
 
 WORDS = 8  # of a context, by the truth's probability
 BEFORE = 40  # words of a context that are shown, at most
@@ -109,8 +109,8 @@ def examine(
     for run in named:
         model, ckpt = load_model(run.path, device=settings.device, dtype=get_dtype(settings.dtype))
         parameters.append(sum(p.numel() for p in model.parameters()))
-        draws = weight_draws(model, ckpt.config, settings.samples, settings.seed, settings.dtype)
-        about = ckpt.config["head"] + ("" if ckpt.foreign else f", step {ckpt.progress['step']}")
+        draws = weight_draws(model, ckpt.record, settings.samples, settings.seed, settings.dtype)
+        about = ckpt.config.head + ("" if ckpt.foreign else f", step {ckpt.progress.step}")
         texts_of_run = continued(model, prompts, split.truth, draws, tokenizer, settings)
         for prompt, tokens in zip(shown, texts_of_run):
             prompt.continued.append(Continuation(run.name, about, tokens))

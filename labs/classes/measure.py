@@ -22,7 +22,8 @@ from evaluate.summary import grouped, summarise
 from evaluate.views import Grid, View, problems, sheet_of, with_intervals
 from labs.classes.judge import COLUMNS, PUBLISHED, judge
 from labs.classes.sets import KINDS, ImageSet, open_images
-from training import checkpoint
+from labs.classes.task import CLASSES
+from training.run import Degenerate, Run, load_model
 
 
 @dataclass
@@ -43,36 +44,34 @@ class ClassesSession(Session):
     def __init__(self, c: ClassesConfig):
         """UserError for what are no classifiers of the same images."""
         self.c, self.device = c, get_device(c.device)
-        runs = open_runs(c.checkpoints, classifier=True)
+        runs = open_runs(c.checkpoints)
         check_apart(entry.name for entry in runs)
         for entry in runs:
-            if entry.ckpt.config["tokenizer"] != checkpoint.CLASSES:
+            if entry.ckpt.config.tokenizer != CLASSES:
                 raise UserError(f"{entry.path} is a language model's run: --measure=text measures such")
         self.subjects: Sequence[NamedRun] = runs
         first = runs[0]
         for entry in runs:
-            if entry.ckpt.config["data_sha256"] != first.ckpt.config["data_sha256"]:
+            if entry.ckpt.config.data_sha256 != first.ckpt.config.data_sha256:
                 both = f"{entry.path} and {first.path}"
                 raise UserError(f"{both} were trained on other images: they cannot stand in one table")
-        images = open_images(first.ckpt.config["dataset"], c.source or first.ckpt.config["source"])
-        if images.sha256 != first.ckpt.config["data_sha256"]:
+        images = open_images(first.ckpt.config.dataset, c.source or first.ckpt.config.source)
+        if images.sha256 != first.ckpt.config.data_sha256:
             raise UserError(f"{first.path} was trained on other images of {images.name}: give its --source")
         self.images = getattr(images, c.split)
         self.settings = settings_of(c, images)
 
     def numbers(self, subject: NamedRun) -> Row:
         """Accuracy, NLL and calibration; and what chose the checkpoint: the same on validation images."""
-        model, ckpt = checkpoint.load_model(subject.path, device=self.device, classifier=True)
-        dtype = ckpt.config["dtype"]
-        draws = weight_draws(model, ckpt.config, WEIGHT_DRAWS, 0, dtype)
+        model, ckpt = load_model(subject.path, device=self.device)
+        dtype = ckpt.config.dtype
+        draws = weight_draws(model, ckpt.record, WEIGHT_DRAWS, 0, dtype)
         judged = judge(model.eval(), self.images, self.device, dtype, draws)
         if judged.nll != judged.nll:
-            raise checkpoint.Degenerate("its log-probabilities are not numbers")
-        last = checkpoint.load(
-            checkpoint.find(subject.ckpt.path.parent, "last"), weights=False, classifier=True
-        )
-        chosen = {"val_accuracy": 100 - ckpt.progress["val_error"], "val_nll": ckpt.progress["val_nll"]}
-        steps = {"best_step": ckpt.progress["step"], "step": last.progress["step"]}
+            raise Degenerate("its log-probabilities are not numbers")
+        last = Run(subject.ckpt.path.parent, "last")
+        chosen = {"val_accuracy": 100 - ckpt.progress.val["error"], "val_nll": ckpt.progress.val["nll"]}
+        steps = {"best_step": ckpt.progress.step, "step": last.progress.step}
         return {**judged._asdict(), **chosen, **steps}
 
 

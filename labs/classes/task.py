@@ -1,6 +1,5 @@
 """Training on labelled images: the classes are the vocabulary, an image is the context of one label."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,15 +17,16 @@ from labs.classes.judge import Judged, judge
 from labs.classes.sets import KINDS, Images, open_images
 from labs.cnn.trunk import USUAL, width
 from model import LanguageModel
-from training import checkpoint
 from training.distributed import Processes
 from training.evaluator import Evaluator
+from training.run import Run, restore
 from training.task import Evaluation
 
+CLASSES = "classes"  # what stands for a tokenizer
 RESULT = "test.json"  # in the run's folder: what `best` does on the test images
 # settings that images decide, or that have no meaning for them
 DECIDED = {
-    **{"trunk": "cnn", "tokenizer": checkpoint.CLASSES, "tied": False},
+    **{"trunk": "cnn", "tokenizer": CLASSES, "tied": False},
     **{"block_size": 1, "n_layer": 1, "n_head": 1, "dropout": 0.0},
     **{"labels": "true", "micro_batch": 0, "eval_windows": 0},
 }
@@ -59,7 +59,6 @@ class ClassesTask:
     """A set of images, judged by accuracy on its validation images and, where it is equal, by NLL. See
     training.task.TrainingTask."""
 
-    judged_by = ("error", "nll")  # per cent; nats an image
     tokenizer = None
 
     def __init__(self, config: TrainConfig, procs: Processes):
@@ -93,7 +92,7 @@ class ClassesTask:
 
     def evaluate(self, evaluator: Evaluator, last: bool) -> Evaluation:
         figures = self.judged(evaluator, "validation")
-        values = (100 - figures.accuracy, figures.nll)
+        values = {"error": 100 - figures.accuracy, "nll": figures.nll}  # per cent; nats an image
         logged = {f"val_{key}": value for key, value in figures._asdict().items()}
         return Evaluation(values, values, f"validation {figures}", logged)
 
@@ -107,16 +106,16 @@ class ClassesTask:
 
         return e.shared(work)
 
-    def test(self, evaluator: Evaluator, judged: tuple[float, ...], say: Callable[[str], None]) -> None:
+    def test(self, evaluator: Evaluator, judged: dict[str, float]) -> None:
         """What the best checkpoint does on the test images: said, and written to RESULT."""
-        best = checkpoint.load(checkpoint.find(evaluator.out, "best"), classifier=True)
-        checkpoint.restore(evaluator.model, best)
-        figures, step = self.judged(evaluator, "test"), best.progress["step"]
-        chosen = {"val_accuracy": 100 - judged[0], "val_nll": judged[1]}
+        best = Run(evaluator.out, "best")
+        restore(evaluator.model, best.weights(), best.path)
+        figures, step = self.judged(evaluator, "test"), best.progress.step
+        chosen = {"val_accuracy": 100 - judged["error"], "val_nll": judged["nll"]}
         values = {**figures._asdict(), **chosen, "best_step": step, "commit": commit()}
         result = {"name": self.config.name, **{k: strict(v) for k, v in values.items()}}
-        write_json(evaluator.out / RESULT, {**result, "training": best.config})
-        say(f"test: {figures}, of step {step}; {evaluator.out}")
+        write_json(evaluator.out / RESULT, {**result, "training": best.record})
+        evaluator.procs.say(f"test: {figures}, of step {step}; {evaluator.out}")
 
     def greeting(self, source: BatchSource) -> str:
         d = self.images
@@ -125,8 +124,8 @@ class ClassesTask:
             "the test"
         )
 
-    def best(self, judged: tuple[float, ...], model: LanguageModel) -> str:
-        return f"accuracy {100 - judged[0]:.2f}%, NLL {judged[1]:.4f}"
+    def best(self, judged: dict[str, float], model: LanguageModel) -> str:
+        return f"accuracy {100 - judged['error']:.2f}%, NLL {judged['nll']:.4f}"
 
 
 TASK = ClassesTask

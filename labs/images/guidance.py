@@ -18,7 +18,7 @@ from heads import Weights
 from labs.image_tokens.codecs import Codec, read_codec
 from labs.image_tokens.prepare import Layout, layout_of
 from model import LanguageModel, sketch
-from training.checkpoint import Checkpoint
+from training.run import Run
 
 AT_ONCE = 250  # images
 
@@ -90,10 +90,10 @@ class Drawn(NamedTuple):
     codec: Codec | None  # None: another program's
 
 
-def what_is_drawn(ckpt: Checkpoint, data: str = "", guided: bool = False) -> Drawn:
+def what_is_drawn(ckpt: Run, data: str = "", guided: bool = False) -> Drawn:
     """UserError if these tokens are no images', or if a model cannot be `guided` because no token of its
     training stands for "no class"."""
-    c = ckpt.config
+    c = ckpt.record
     if c.get("dataset") != "image_tokens":
         raise UserError(f"{ckpt.path} was trained on {c.get('dataset')}, not on image tokens")
     if not sketch(c).forwards:

@@ -40,13 +40,15 @@ from evaluate.store import Row
 from evaluate.summary import grouped
 from evaluate.views import Grid, View, mean, problems, samples_file
 from labs.classes.sets import ImageSet
+from labs.classes.task import CLASSES
 from labs.image_tokens.prepare import FILES, read_source
 from labs.images import Guidance
 from labs.images.guidance import sample_codes, what_is_drawn
 from labs.images.quality import NEIGHBOURS, grid, halves, judged, seen, write_png
 from labs.orders.asking import Asker
 from model import LanguageModel
-from training import checkpoint
+from training.checkpoint import find, weights_digest
+from training.run import Run, load_model
 
 TITLES = {"fd": "FD (our CNN)", "precision": "precision", "recall": "recall", "accuracy": "accuracy"}
 Sampled = Annotated[int, Field(gt=NEIGHBOURS)]
@@ -103,23 +105,23 @@ class Point(NamedTuple):
 # The classifier
 
 
-def open_classifier(path: str, images: str) -> checkpoint.Checkpoint:
+def open_classifier(path: str, images: str) -> Run:
     """The best checkpoint of a classifier, without its weights. UserError if it is none or of another set of
     images."""
-    ckpt = checkpoint.load(checkpoint.find(path), weights=False, classifier=True)
-    if ckpt.config["tokenizer"] != checkpoint.CLASSES:
+    ckpt = Run(path)
+    if ckpt.config.tokenizer != CLASSES:
         raise UserError(
             f"--classifier={path} is no classifier: give the out folder of one (python train.py "
             "config/mnist_brief.py)"
         )
-    if ckpt.config.get("dataset") != images:
+    if ckpt.config.dataset != images:
         raise other_images(path, ckpt, images)
     return ckpt
 
 
-def other_images(path: str, ckpt: checkpoint.Checkpoint, images: str) -> UserError:
+def other_images(path: str, ckpt: Run, images: str) -> UserError:
     return UserError(
-        f"--classifier={path} was trained on {ckpt.config.get('dataset')!a}, not on these images of "
+        f"--classifier={path} was trained on {ckpt.config.dataset!a}, not on these images of "
         f"{images}: give one that was"
     )
 
@@ -127,10 +129,10 @@ def other_images(path: str, ckpt: checkpoint.Checkpoint, images: str) -> UserErr
 def load_classifier(path: str, images: ImageSet) -> LanguageModel:
     """The model of `open_classifier`, on the CPU. UserError if its images are not these."""
     ckpt = open_classifier(path, images.name)
-    shape = ckpt.config.get("trunk_args", {}).get("shape")
-    if ckpt.config.get("data_sha256") != images.sha256 or shape != list(images.kind.shape):
+    shape = ckpt.config.trunk_args.get("shape")
+    if ckpt.config.data_sha256 != images.sha256 or shape != list(images.kind.shape):
         raise other_images(path, ckpt, images.name)
-    return checkpoint.load_model(path, classifier=True)[0]
+    return load_model(path)[0]
 
 
 # -----------------------------------------------------------------------------
@@ -181,8 +183,8 @@ class ImagesSession(Session):
     def numbers(self, subject: NamedRun) -> Row:
         """All that is measured of one run. A picture of its images goes to OUT.samples."""
         c = self.c
-        model, ckpt = checkpoint.load_model(subject.path, device=self.device, dtype=get_dtype(self.dtype))
-        draws = weight_draws(model, ckpt.config, c.samples, c.seed, self.dtype)
+        model, ckpt = load_model(subject.path, device=self.device, dtype=get_dtype(self.dtype))
+        draws = weight_draws(model, ckpt.record, c.samples, c.seed, self.dtype)
         s = score(model, self.data.ids, 0, draws, self.device, self.dtype, given=self.data.given)
         per_pixel = math.prod(self.codec.grid) / math.prod(self.codec.shape[1:])
         row: Row = {}
@@ -193,7 +195,7 @@ class ImagesSession(Session):
         strips = []
         for point in c.points:
             asker = Asker(model, draws, self.device, self.dtype)
-            pixels = self._drawn(point, asker, run_seed(c.seed, ckpt.config), subject.name)
+            pixels = self._drawn(point, asker, run_seed(c.seed, ckpt.record), subject.name)
             row["points"].append({**point._asdict(), **self._judged(pixels, self.labels)})
             strips.append(strip(pixels, self.labels))
         if c.out:
@@ -236,7 +238,7 @@ def settings_of(c: ImagesConfig) -> dict[str, Any]:
     """What two rows must share to stand in one table, as far as the flags say it."""
     keys = ("split", "images", "cfg", "temperatures", "top_k", "samples", "seed")
     known = {key: getattr(c, key) for key in keys} | ({"dtype": c.dtype} if c.dtype != "auto" else {})
-    return known | {"classifier": checkpoint.weights_digest(checkpoint.find(c.classifier))}
+    return known | {"classifier": weights_digest(find(c.classifier))}
 
 
 class ImagesMeasure(Measure):

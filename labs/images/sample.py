@@ -79,7 +79,7 @@ from labs.image_tokens.codecs import Codec
 from labs.image_tokens.prepare import Layout
 from labs.images.guidance import sample_codes, what_is_drawn
 from labs.images.quality import grid, write_png
-from training.checkpoint import Degenerate, load_model
+from training.run import Degenerate, load_model
 
 
 def labels_of(c: SampleImagesConfig, layout: Layout) -> np.ndarray:
@@ -115,12 +115,12 @@ def main(c: SampleImagesConfig) -> int:
         )
     labels = labels_of(c, layout)
     print(
-        f"{ckpt.path}: step {ckpt.progress['step']}, head {ckpt.config['head']}; guidance {c.cfg:g}, "
+        f"{ckpt.path}: step {ckpt.progress.step}, head {ckpt.config.head}; guidance {c.cfg:g}, "
         f"{drawn_by(c)}, seed {c.seed}; "
         f"{dtype.name}: {dtype.reason}",
         file=sys.stderr,
     )
-    draws = weight_draws(model, ckpt.config, c.samples, c.seed, dtype.name)
+    draws = weight_draws(model, ckpt.record, c.samples, c.seed, dtype.name)
     generator = torch.Generator(float64_device(device)).manual_seed(c.seed)
     began = time.perf_counter()
     try:

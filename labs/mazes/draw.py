@@ -59,7 +59,7 @@ from labs.orders.filling import Filled
 from labs.orders.readers import reader_of
 from labs.orders.samplers import writers
 from labs.sequences.questions import spread, templates
-from training.checkpoint import load_model
+from training.run import load_model
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -117,14 +117,14 @@ def line(
 def filled_in(c: MazesConfig) -> tuple[Mazes, np.ndarray, Asker, Filled]:
     """The mazes, sequences of the test split (n, T), the model and what it made of them."""
     model, ckpt = load_model(c.run, "last")
-    if ckpt.config["dataset"] != "mazes":
+    if ckpt.config.dataset != "mazes":
         raise UserError(f"{c.run} was not trained on mazes: give a run of config/mazes.py")
-    data = Path(c.data) if c.data else found_path(ckpt.config["data"], Path(c.run))
+    data = Path(c.data) if c.data else found_path(ckpt.config.data, Path(c.run))
     tokens = open_tokens(data / "test.bin")
     task = corpus.task(str(tokens.info["source"]))
-    if task.T != (length := ckpt.config["block_size"]):
+    if task.T != (length := ckpt.config.block_size):
         raise UserError(f"{c.run} has sequences of {length} tokens, these mazes {task.T}: give its own")
-    asker = Asker(model, weight_draws(model, ckpt.config, WEIGHT_DRAWS, c.seed), "cpu", "float32")
+    asker = Asker(model, weight_draws(model, ckpt.record, WEIGHT_DRAWS, c.seed), "cpu", "float32")
     known = writers(asker.order)
     usual = asker.order == "any" and asker.fills == "random"
     sampler = c.sampler or ("random order" if usual else next(iter(known)))

@@ -49,7 +49,7 @@ from labs.orders.trunk import MASKED, plan
 from labs.sequences.exact import Sequences
 from labs.sequences.questions import KINDS, Questions, questions, spread, templates
 from labs.sequences.two_sided import is_known, two_sided
-from training.checkpoint import Degenerate, load_model
+from training.run import Degenerate, load_model
 
 Between = Annotated[float, Field(gt=0, lt=1)]
 
@@ -132,10 +132,10 @@ class OrdersSession(Session):
         check_comparable(runs, any_order=True)
         self.subjects: Sequence[NamedRun] = runs
         self.data = open_split(runs, c.data, c.split)
-        self.length = runs[0].ckpt.config["block_size"]  # of windows
+        self.length = runs[0].ckpt.config.block_size  # of windows
         check_gaps(c, self.length - self.data.given)
         self.gaps = c.gaps or [g for g in (1, 4, 16, 64) if g <= self.length - self.data.given - 2]
-        self.truth = two_sided(self.data, runs[0].ckpt.config["dataset"], self.length)
+        self.truth = two_sided(self.data, runs[0].ckpt.config.dataset, self.length)
         if c.samplers and self.truth is None:
             raise no_truth(str(self.data.path.parent), self.length)
         corpus = {"block_size": self.length, "corpus": self.data.info["sha256"]}
@@ -164,7 +164,7 @@ class OrdersSession(Session):
         """All that is measured of one run."""
         c, data = self.c, self.data
         model, ckpt = load_model(subject.path, device=self.device, dtype=get_dtype(self.dtype))
-        draws = weight_draws(model, ckpt.config, c.samples, c.seed, self.dtype)
+        draws = weight_draws(model, ckpt.record, c.samples, c.seed, self.dtype)
         asker = Asker(model, draws, self.device, self.dtype)
         row: Row = perplexities(asker, data, subject.name, isinstance(self.truth, Sequences))
         windows = spread(data.ids, c.windows, self.length)
@@ -178,7 +178,7 @@ class OrdersSession(Session):
                 row[f"kl_{kind}_{share:.0%}"] = divergence(asker, q)["kl"]
         if c.samplers and self.truth and (asker.order != "left_to_right" or data.given):
             begun = templates(spread(data.ids, c.texts, self.length), data.given)
-            row["samplers"] = points(asker, self.truth, begun, run_seed(c.seed, ckpt.config))
+            row["samplers"] = points(asker, self.truth, begun, run_seed(c.seed, ckpt.record))
         return row
 
 

@@ -20,7 +20,7 @@ from heads import Weights
 from labs.orders.trunk import AnyOrder, Masked
 from labs.sequences.questions import FREE
 from model import Cache, LanguageModel
-from training.checkpoint import Degenerate
+from training.run import Degenerate
 
 Cut = Callable[[Tensor], Tensor]  # log p (N, V) -> the probabilities (N, V) that are sampled from
 

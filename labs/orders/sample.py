@@ -63,7 +63,7 @@ from labs.orders.asking import Asker
 from labs.orders.filling import Filled, burst, diffusion, in_order, speculative, surest_first
 from labs.orders.readers import reader_of
 from labs.sequences.questions import FREE
-from training.checkpoint import load_model
+from training.run import load_model
 
 
 def filler(c: FillConfig, kind: str, fills: str) -> Callable[..., Filled]:
@@ -88,7 +88,7 @@ def main(c: FillConfig) -> int:
     tokenizer, size = tokenizer_of(ckpt), model.trunk.config.block_size
     ids = gaps.with_gaps(c.infill or f"{c.prompt}<{c.length}>", tokenizer, size)
     text = torch.tensor([ids] * c.num_samples)
-    draws = weight_draws(model, ckpt.config, c.samples, c.seed, dtype.name)
+    draws = weight_draws(model, ckpt.record, c.samples, c.seed, dtype.name)
     reader = reader_of(model, text, draws, partial(truncate, c=c), dtype.name)
     asker = Asker(model, draws, device, dtype.name)
     fill = filler(c, asker.order, asker.fills)

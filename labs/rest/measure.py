@@ -51,7 +51,7 @@ from labs.rest.rest import can_be_asked, density, rest_nats, sample_rest
 from labs.sequences.exact import Chain, Sequences
 from labs.sequences.questions import FREE, spread
 from labs.sequences.two_sided import two_sided
-from training.checkpoint import load_model
+from training.run import load_model
 
 COLUMNS = ("nll", "mean", "sample", "one pass")
 DRAWN = ("10%", "10% and a later place")  # what is known in the lines of the figure
@@ -145,9 +145,9 @@ class RestSession(Session):
         self.c, self.device = c, get_device(c.device)
         runs = open_runs(c.checkpoints, which="last")
         for run in runs:
-            check_dataset(run.path, run.ckpt.config["dataset"])
+            check_dataset(run.path, run.ckpt.config.dataset)
         check_comparable(runs, any_order=True)
-        data, T = open_split(runs, c.data, c.split), runs[0].ckpt.config["block_size"]
+        data, T = open_split(runs, c.data, c.split), runs[0].ckpt.config.block_size
         self.subjects = runs
         self.settings = settings_of(c) | {"block_size": T, "corpus": data.info["sha256"]}
         self.windows = torch.from_numpy(spread(data.ids, c.windows, T))  # (n, T)
@@ -174,9 +174,9 @@ class RestSession(Session):
     def numbers(self, subject: NamedRun) -> Row:
         """ "parts": the COLUMNS for each part that is known. What the figures show goes to OUT.samples."""
         model, ckpt = load_model(subject.path, "last", self.device)
-        draws = weight_draws(model, ckpt.config, WEIGHT_DRAWS, self.c.seed)
+        draws = weight_draws(model, ckpt.record, WEIGHT_DRAWS, self.c.seed)
         asker = Asker(model, draws, self.device, "float32", self.given)
-        seed, samples = run_seed(self.c.seed, ckpt.config), self.c.samples
+        seed, samples = run_seed(self.c.seed, ckpt.record), self.c.samples
         parts = {
             part: model_errors(asker, self.windows, known, samples, seed)
             for part, known in self.parts.items()

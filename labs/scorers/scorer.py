@@ -32,7 +32,8 @@ from evaluate.settings import Settings
 from evaluate.statistics import half_sampling_interval
 from evaluate.text_numbers import Data
 from evaluate.texts import cut, decode, held_out_prompts
-from training.checkpoint import find, is_run, load_model, weights_digest
+from training.checkpoint import find, is_run, weights_digest
+from training.run import load_model
 
 LONGEST = 1024  # tokens that a model reads if its configuration names no limit
 KMEANS = 5  # clusterings that MAUVE is the mean of
@@ -62,7 +63,7 @@ class RunScorer:
         self.model, ckpt = load_model(path, device=device)
         if not self.model.trunk.forwards:
             raise UserError(f"the scorer {path} does not read from left to right")
-        self.name, self.device = ckpt.config["name"], device
+        self.name, self.device = ckpt.config.name, device
         self.start: list[int] = []
         self.context, tokenizer = self.model.trunk.context, tokenizer_of(ckpt)
         self.encode = partial(ids_of, tokenizer=tokenizer)

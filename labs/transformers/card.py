@@ -9,7 +9,8 @@ from common.places import WORK
 from evaluate.columns import HONEST
 from evaluate.store import Store
 from model import TRUNKS
-from training.checkpoint import Checkpoint, weights_digest
+from training.checkpoint import weights_digest
+from training.run import Run
 
 # corpus -> its licence as the hub names it, and in words. Only its user knows the licence of any other corpus
 LICENCES = {
@@ -54,22 +55,22 @@ def results(row: dict[str, Any]) -> str:
     return "\n".join([f"{head}:", "", "| metric | value | what it is |", "| --- | ---: | --- |", *lines])
 
 
-def progress(ckpt: Checkpoint) -> str:
+def progress(ckpt: Run) -> str:
     """How long the run was trained, and, if that is of the whole split from left to right, what it was judged
     by."""
-    tokens, nll, step = ckpt.progress.get("tokens"), ckpt.progress.get("val_nll"), ckpt.progress["step"]
+    tokens, nll, step = ckpt.progress.tokens, ckpt.progress.val.get("nll"), ckpt.progress.step
     text = f"for {step:,} steps" + (f", {tokens:,} tokens" if tokens else "")
-    part = ckpt.config.get("eval_windows") and step < ckpt.config["max_steps"]
-    otherwise = ckpt.config.get("trunk", "gpt") not in TRUNKS
+    part = ckpt.config.eval_windows and step < ckpt.config.max_steps
+    otherwise = ckpt.config.trunk not in TRUNKS
     if nll is None or not math.isfinite(nll) or part or otherwise:
         return f"{text}."
     return f"{text}; its perplexity on that corpus' validation split is {math.exp(nll):.2f}."
 
 
-def card(ckpt: Checkpoint, plain: bool, samples: int, seed: int, home: str = "FOLDER") -> str:
+def card(ckpt: Run, plain: bool, samples: int, seed: int, home: str = "FOLDER") -> str:
     """README.md of the export of `ckpt`. `plain`: as a GPT2LMHeadModel. Else with code of its own, and with
     `samples` stored draws of Bayesian weights. `home`: where it is loaded from, a name on the hub."""
-    config = ckpt.config
+    config = ckpt.record
     licence, trained_on = LICENCES.get(config.get("dataset", ""), ("", "a text whose licence its user knows"))
     metadata = ["library_name: transformers", "pipeline_tag: text-generation", "tags: [nanoheads]"]
     if licence:

@@ -70,8 +70,9 @@ from heads import Projection, Softmax
 from labs.transformers.card import card
 from labs.transformers.folder import to_transformers
 from model import GPT, LanguageModel
-from training.checkpoint import load_model, writing
+from training.checkpoint import writing
 from training.gpt2 import to_gpt2
+from training.run import load_model
 
 ENDOFTEXT, GPT2_END = "<|endoftext|>", 50256  # GPT-2's
 PAD = "<|pad|>"  # of the id V, for which a GPT2LMHeadModel has no embedding
@@ -162,7 +163,7 @@ def export(
     if folder.exists():
         raise UserError(f"{folder} exists: give the name of a new folder")
     model, ckpt = load_model(path)
-    trunk, config = model.trunk, ckpt.config
+    trunk, config = model.trunk, ckpt.record
     if not isinstance(trunk, GPT):
         raise UserError(
             f"{ckpt.path} has the trunk {config['trunk']!r}: GPT-2's and its kind can be exported"
@@ -170,8 +171,7 @@ def export(
     tokenizer, aside, plain = tokenizer_of(ckpt), unfinished(folder), is_gpt2(model)
     end, unused = special_tokens(tokenizer)
     pad = unused if plain else PAD
-    remedy = "nothing of it is left: free some disk space and run it again"
-    with writing(aside, f"could not write {folder}", remedy):
+    with writing(aside, f"could not write {folder}"):
         if plain:
             for p in trunk.ln_f.parameters():  # GPT-2 has no gain; the last LayerNorm can have it
                 p.mul_(model.head.gain)

@@ -30,7 +30,7 @@ from labs.rest.rest import density
 from labs.sequences.questions import FREE
 from labs.synthetic.prepare import corpus
 from labs.synthetic.tasks import Walk
-from training.checkpoint import load_model
+from training.run import load_model
 
 COLUMNS = {"kl_before": "KL before", "kl_after": "KL after", "walks": "walks of the split"}
 SHOWN = (40, 200)  # values of the figure
@@ -74,7 +74,7 @@ class WalkSession(Session):
         self.c = c
         runs = open_runs(c.checkpoints, which="last")
         for run in runs:
-            check_walk(run.path, run.ckpt.config["dataset"], run.ckpt.config.get("trunk", "gpt"))
+            check_walk(run.path, run.ckpt.config.dataset, run.ckpt.config.trunk)
         check_comparable(runs, any_order=True)
         split = open_split(runs, c.data, "test")
         self.subjects, self.settings = runs, settings_of(c) | {"corpus": split.info["sha256"]}
@@ -93,7 +93,7 @@ class WalkSession(Session):
     def numbers(self, subject: NamedRun) -> Row:
         """The COLUMNS of a run. The densities go to OUT.samples."""
         model, ckpt = load_model(subject.path, "last")
-        asker = Asker(model, weight_draws(model, ckpt.config, WEIGHT_DRAWS, 0), "cpu", "float32")
+        asker = Asker(model, weight_draws(model, ckpt.record, WEIGHT_DRAWS, 0), "cpu", "float32")
         p, q = self.exact, density(asker, torch.from_numpy(self.text)[None])[0].numpy()
         with np.errstate(divide="ignore", invalid="ignore"):  # inf where q rules out what the truth allows
             kl = np.where(p > 0, p * (np.log(np.maximum(p, 1e-300)) - np.log(q)), 0).sum(1)

@@ -34,7 +34,7 @@ from labs.classes.sets import KINDS, Images, open_images
 from labs.cnn.trunk import CNN, items, width
 from model import GPTConfig, LanguageModel
 from tests.fixtures import handlers_kept
-from training import checkpoint
+from training.run import Run as Trained
 
 LAYERS = "Conv[3x3,4] BN ReLU MaxPool[4x4,4] DO FC[16] ReLU"
 
@@ -321,14 +321,14 @@ def test_accuracy_nll_and_ece_by_hand():
 @pytest.mark.parametrize("head", HEADS)
 def test_every_head_trains(flags, head):
     """Every parameter gets a gradient, and a few steps change the network."""
-    trainer = train.Trainer(TrainConfig.read(flags(head=head, weight_decay=0.1)), train.Processes("cpu"))
-    before = {k: v.clone() for k, v in trainer.model.state().items()}
-    trainer.model.train()
-    losses = [trainer.train_step() for _ in range(3)]
-    trainer.close()
+    t = train.initialise(TrainConfig.read(flags(head=head, weight_decay=0.1)), train.Processes("cpu"))
+    before = {k: v.clone() for k, v in t.model.state().items()}
+    t.model.train()
+    losses = [train.train_step(t) for _ in range(3)]
+    t.loader.close()
     assert all(map(math.isfinite, losses))
-    assert all(not torch.equal(v, before[k]) for k, v in trainer.model.state().items())
-    found = trainer.task.judged(trainer.evaluator, "test")
+    assert all(not torch.equal(v, before[k]) for k, v in t.model.state().items())
+    found = t.task.judged(train.Evaluator(t.model, t.config, t.procs), "test")
     assert 0 <= found.accuracy <= 100 and 0 <= found.ece <= 1 and found.nll > 0
 
 
@@ -347,12 +347,12 @@ def test_a_run_learns_and_leaves_its_files(flags, run, tmp_path, optimizer):
 
 def test_l2_is_of_the_networks_matrices_alone(flags):
     flags = flags(optimizer="sgd", weight_decay=0.1, beta1=0.5)
-    trainer = train.Trainer(TrainConfig.read(flags), train.Processes("cpu"))
-    trainer.close()
-    decays = {id(p): g["weight_decay"] for g in trainer.optimizer.param_groups for p in g["params"]}
-    for name, p in trainer.model.named_parameters():
+    t = train.initialise(TrainConfig.read(flags), train.Processes("cpu"))
+    t.loader.close()
+    decays = {id(p): g["weight_decay"] for g in t.optimizer.param_groups for p in g["params"]}
+    for name, p in t.model.named_parameters():
         assert decays[id(p)] == 0.1 * (p.dim() > 1 and name.startswith("trunk."))
-    assert all(g["momentum"] == 0.5 and g["nesterov"] for g in trainer.optimizer.param_groups)
+    assert all(g["momentum"] == 0.5 and g["nesterov"] for g in t.optimizer.param_groups)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
@@ -360,23 +360,21 @@ def test_resume_is_exact(flags, run, tmp_path, equal_state, monkeypatch, optimiz
     """With dropout, and the means and variances of batch normalisation."""
     flags = functools.partial(flags, optimizer=optimizer)
     assert run(flags(out_dir=tmp_path / "whole")) == 0
-    step = train.Trainer.train_step
+    step = train.train_step
 
-    def until_13(self: train.Trainer) -> float:
-        if self.step == 13:
-            self.on_signal(signal.SIGINT, None)
-        return step(self)
+    def until_13(t: train.Training) -> torch.Tensor:
+        if t.progress.step == 13:
+            signal.raise_signal(signal.SIGINT)
+        return step(t)
 
     with monkeypatch.context() as patch:
-        patch.setattr(train.Trainer, "train_step", until_13)
+        patch.setattr(train, "train_step", until_13)
         assert run(flags()) == 128 + signal.SIGINT
     assert run([*flags(), "--resume"]) == 0
     for which in ("last", "best"):
-        whole, resumed = (
-            checkpoint.load(tmp_path / out / which, classifier=True) for out in ("whole", "out")
-        )
-        assert equal_state(whole.weights, resumed.weights) and whole.progress == resumed.progress
-    assert any("running_mean" in k for k in whole.weights)
+        whole, resumed = (Trained(tmp_path / out / which) for out in ("whole", "out"))
+        assert equal_state(whole.weights(), resumed.weights()) and whole.progress == resumed.progress
+    assert any("running_mean" in k for k in whole.weights())
     results = [json.loads((tmp_path / out / "test.json").read_text()) for out in ("whole", "out")]
     assert results[0]["nll"] == results[1]["nll"]
 
@@ -385,8 +383,8 @@ def test_of_equal_accuracy_the_lower_nll_is_the_best(flags, run, tmp_path, monke
     judged = iter([Judged(50, 1.0, 0, 0), Judged(50, 0.9, 0, 0), Judged(40, 0.1, 0, 0), Judged(0, 9.0, 0, 0)])
     monkeypatch.setattr("labs.classes.task.judge", lambda *_: next(judged))
     assert run(flags(max_steps=3, eval_interval=1)) == 0
-    best = checkpoint.load(tmp_path / "out" / "best", weights=False, classifier=True).progress
-    assert (best["step"], best["val_error"], best["val_nll"]) == (2, 50, 0.9)
+    best = Trained(tmp_path / "out" / "best").progress
+    assert best.step == 2 and best.val == {"error": 50, "nll": 0.9}
 
 
 @pytest.mark.parametrize(
@@ -397,13 +395,6 @@ def test_what_cannot_be_is_refused(flags, run, changes, key, tmp_path):
     with pytest.raises(ValueError, match=key):
         run(flags(**changes))
     assert not (tmp_path / "out").exists()
-
-
-def test_a_classifier_is_no_language_model(flags, run, tmp_path):
-    assert run(flags(max_steps=1)) == 0
-    with pytest.raises(UserError, match="config.json"):
-        checkpoint.load_model(tmp_path / "out")
-    assert checkpoint.load_model(tmp_path / "out", classifier=True)[0].trunk.config.vocab_size == 10
 
 
 # ---- the table

@@ -41,7 +41,7 @@ from evaluate.views import Grid, View, mean, problems
 from evaluate.windows import Window, document_windows
 from labs.known_language.grammar.truth import KIND
 from model import context
-from training.checkpoint import Degenerate, load_model
+from training.run import Degenerate, load_model
 
 Temperature = Annotated[float, Field(gt=0)]
 Blocks = Iterator[tuple[np.ndarray, Tensor]]
@@ -135,7 +135,7 @@ class DecodingSession(Session):
         for data in self.data.values():
             if data.truth is None:
                 raise no_truth(str(data.path.parent))
-        self.block_size = min(context(run.ckpt.config) for run in runs)
+        self.block_size = min(context(run.ckpt.record) for run in runs)
         hashes = {split: data.info["sha256"] for split, data in self.data.items()}
         self.settings = settings_of(c) | {"block_size": self.block_size, "dtype": self.dtype, **hashes}
 
@@ -146,7 +146,7 @@ class DecodingSession(Session):
     def numbers(self, subject: NamedRun) -> Row:
         """Of each split the numbers at each point of `grid`."""
         model, ckpt = load_model(subject.path, device=self.device, dtype=get_dtype(self.dtype))
-        draws = weight_draws(model, ckpt.config, self.c.samples, self.c.seed, self.dtype)
+        draws = weight_draws(model, ckpt.record, self.c.samples, self.c.seed, self.dtype)
 
         def blocks(data: HeldOut, plan: list[Window]) -> Blocks:
             bar = partial(Progress, desc=f"{subject.name}: {data.path.stem}", leave=False)

@@ -18,7 +18,7 @@ from evaluate.windows import document_windows
 from labs.known_language.decoding.measure import ALONE, NUMBERS, VALUES, Points, grid, measured
 from table import main
 from tests.fixtures import train_on
-from training.checkpoint import Degenerate, load_model
+from training.run import Degenerate, load_model
 
 SOURCE = "seed=3 train=30000 validation=3000 test=3000 nouns=60 verbs=30 adjectives=30 adverbs=10 themes=3"
 DIGITS = 5e-5  # a row has five

@@ -33,7 +33,7 @@ from labs.known_language.grammar.machine import UNKNOWN, Machine
 from labs.known_language.grammar.prepare import GrammarSettings
 from tests.fixtures import train_on
 from train import TrainConfig
-from training.checkpoint import load_model
+from training.run import load_model
 
 SOURCE = "seed=3 train=6000 validation=1500 test=1500 themes=5 nouns=12 verbs=8 adjectives=6 adverbs=4"
 NAMES = (

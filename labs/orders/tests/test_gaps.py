@@ -17,7 +17,7 @@ from labs.orders.tests.test_trunk import model_of, of_order
 from labs.orders.trunk import ORDERS, Order
 from labs.sequences.questions import FREE
 from tests.fixtures import TINY, train_on
-from training.checkpoint import load_model
+from training.run import load_model
 
 WORDS = WordTokenizer.of([*"abcdefg", "\n"])
 

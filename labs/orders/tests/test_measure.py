@@ -23,7 +23,7 @@ from labs.orders.tests.test_trunk import asker, log_p, model_of, of_order, text
 from labs.sequences.questions import FREE, KINDS, questions, spread
 from table import main
 from tests.fixtures import TINY, train_on
-from training.checkpoint import find, load
+from training.run import Run
 
 
 @pytest.fixture(scope="module")
@@ -259,7 +259,7 @@ def test_the_token_after_the_last_sequence_is_not_scored():
 
 def test_runs_sample_with_seeds_of_their_own(runs, token_folder, monkeypatch):
     """Or the interval over them would lack what sampling varies."""
-    seeds, vocab = [], load(find(runs / "random-1")).config["vocab_size"]
+    seeds, vocab = [], Run(runs / "random-1").config.vocab_size
 
     def seen(asked, truth, begun, seed):
         seeds.append(seed)

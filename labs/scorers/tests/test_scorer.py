@@ -20,8 +20,9 @@ from evaluate.texts import cut, held_out_prompts
 from evaluate.views import read_texts, samples_file
 from labs.scorers import scorer as scorers
 from labs.scorers.scorer import continuation_nll, features, generative_perplexity, open_scorer
-from training.checkpoint import load_model, weights_digest
+from training.checkpoint import weights_digest
 from training.gpt2 import to_gpt2
+from training.run import load_model
 
 SMALL = ["--texts=8", "--prompt_tokens=4", "--new_tokens=12", "--device=cpu", "--halves=3"]
 CPU = torch.device("cpu")

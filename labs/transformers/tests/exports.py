@@ -12,7 +12,8 @@ from evaluate.settings import run_seed
 from labs.transformers import export
 from model import build
 from tests.fixtures import VOCAB
-from training.checkpoint import load_model, save
+from training.checkpoint import save
+from training.run import Progress, RunConfig, load_model
 
 DRAWS, SEED = 3, 7
 
@@ -40,7 +41,7 @@ def write_run(run: Path, tokens: Path, **changes) -> None:
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p), alpha=0.05)
-    save(run / "best", model, config, {"step": 1, "val_nll": None}, None, tokenizer)
+    save(run / "best", model, RunConfig(**config), Progress(1), None, tokenizer)
 
 
 def loaded(folder: Path):
@@ -52,7 +53,7 @@ def exported(at: Path, tokens: Path, **changes):
     write_run(at / "run", tokens, **changes)
     assert export.main([str(at / "run"), str(at / "hf"), f"--samples={DRAWS}", f"--seed={SEED}"]) == 0
     ours, ckpt = load_model(at / "run")
-    return at / "hf", loaded(at / "hf"), ours, ours.head.draws(DRAWS, run_seed(SEED, ckpt.config))
+    return at / "hf", loaded(at / "hf"), ours, ours.head.draws(DRAWS, run_seed(SEED, ckpt.record))
 
 
 def texts(count: int, length: int) -> torch.Tensor:

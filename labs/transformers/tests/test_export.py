@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tiktoken
@@ -40,7 +41,8 @@ from labs.transformers import card, export
 from labs.transformers.tests.exports import cache_of_code, exported, loaded, ones, texts, write_run  # noqa: F401
 from sample import generate
 from tests.fixtures import VOCAB, synthetic_text
-from training.checkpoint import Checkpoint, weights_digest
+from training.checkpoint import weights_digest
+from training.run import Progress, RunConfig
 
 HARNESS = Path(export.__file__).with_name("harness")
 ROWS = {
@@ -259,7 +261,9 @@ def test_the_card_says_what_it_is(token_folder, tmp_path, monkeypatch):
     ],
 )
 def test_a_card_has_a_perplexity_of_the_whole_split_from_left_to_right_alone(beside, step, says):
-    ckpt = Checkpoint({"max_steps": 200, **beside}, {"step": step, "val_nll": 3.0}, {}, None, Path())
+    ckpt = SimpleNamespace(
+        config=RunConfig(**{"max_steps": 200, **beside}), progress=Progress(step, val={"nll": 3.0})
+    )
     assert card.progress(ckpt).partition("validation ")[2] == says
 
 
