@@ -139,9 +139,13 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
     )
     # float16 holds nothing below 6e-8: the loss is scaled so that its gradients do not vanish there
     scaler = torch.amp.GradScaler(device.type, enabled=c.dtype == "float16")
-    nothing, never = torch.zeros((), device=device), torch.full((), math.inf, device=device)
-    model_etc = model, procs.parallel(model), optimizer, scaler, Progress(), nothing, never
-    t = Training(c, procs, task, Loader(source, device), *model_etc)
+    t = Training(
+        *(c, procs, task, Loader(source, device)),
+        *(model, procs.parallel(model), optimizer, scaler),
+        progress=Progress(),
+        loss=torch.zeros((), device=device),
+        broken=torch.full((), math.inf, device=device),
+    )
     if last:
         resume(t, last)
 

@@ -168,12 +168,12 @@ def test_gpt2s_size_is_not_gpt2(tmp_path):
     if not os.environ.get("TIKTOKEN_CACHE_DIR"):
         pytest.skip("set TIKTOKEN_CACHE_DIR to a folder with tiktoken's gpt2 files")
     transformers_model(50257).save_pretrained(tmp_path)
-    assert open_run(tmp_path).config["tokenizer_fingerprint"] == "gpt2"  # there is none: assumed
+    assert open_run(tmp_path).config.tokenizer_fingerprint == "gpt2"  # there is none: assumed
     words = WordTokenizer.of([f"w{i}" for i in range(50257)])
     words.save(tmp_path)
-    assert open_run(tmp_path).config["tokenizer_fingerprint"] == words.fingerprint
+    assert open_run(tmp_path).config.tokenizer_fingerprint == words.fingerprint
     GPT2Tokenizer().portable().save(str(tmp_path / "tokenizer.json"))
-    assert open_run(tmp_path).config["tokenizer_fingerprint"] == "gpt2"
+    assert open_run(tmp_path).config.tokenizer_fingerprint == "gpt2"
 
 
 class Harm:

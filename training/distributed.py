@@ -52,17 +52,15 @@ def end_with_table() -> None:
 def torchrun() -> tuple[int, int]:
     """(rank, number of processes) by torchrun's variables; (0, 1) without it. UserError if only some of them
     are there: left over, or set by hand."""
-    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    given = {n: os.environ[n] for n in (*names, "LOCAL_RANK") if n in os.environ}
-    try:
-        numbers = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "MASTER_PORT": 1}
-        rank, world, _, _ = (int(given.get(n, default)) for n, default in numbers.items())
-        whole = (rank, world) == (0, 1) or (0 <= rank < world and set(names) <= given.keys())
-    except ValueError:
-        whole = False
-    if not whole:
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    given = {n: os.environ[n] for n in names if n in os.environ}
+    rank, world = given.get("RANK", "0"), given.get("WORLD_SIZE", "1")
+    if (rank, world) == ("0", "1"):
+        return 0, 1
+    numbers = all(text.isdigit() for name, text in given.items() if name != "MASTER_ADDR")
+    if len(given) < len(names) or not numbers or int(rank) >= int(world):
         raise UserError(f"the environment has {given}, not all of {names} as torchrun sets them")
-    return rank, world
+    return int(rank), int(world)
 
 
 class Processes:

@@ -17,8 +17,10 @@ from model import GPT, GPTConfig
 
 # transformers stores these as (in, out), nn.Linear as (out, in)
 _TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
-# the GPT-2 that model.py computes, in transformers' settings; n_inner = 4 n_embd means the same as None
+# the GPT-2 that model.py computes, in transformers' settings
 SUPPORTED = {
+    "model_type": "gpt2",
+    "architectures": ["GPT2LMHeadModel"],
     "activation_function": "gelu_new",
     "n_inner": None,
     "layer_norm_epsilon": 1e-5,
@@ -76,15 +78,13 @@ def _transformers(name: str) -> tuple[GPTConfig, dict[str, Tensor]]:
     from transformers import GPT2Config, GPT2LMHeadModel  # here, because importing transformers takes seconds
 
     written, _ = GPT2Config.get_config_dict(name)
-    kind, classes = written.get("model_type"), written.get("architectures") or ["GPT2LMHeadModel"]
-    if kind != "gpt2" or "GPT2LMHeadModel" not in classes:
-        raise UserError(f"it is a {kind} {classes}")
-    config = GPT2Config.from_pretrained(name)
+    config = {**GPT2Config().to_dict(), **SUPPORTED, **{k: v for k, v in written.items() if v is not None}}
+    if config["n_inner"] == 4 * config["n_embd"]:
+        config["n_inner"] = None  # which means the same
     for key, want in SUPPORTED.items():
-        value = getattr(config, key)
-        if value != want and not (key == "n_inner" and value == 4 * config.n_embd):
-            raise UserError(f"it has {key} = {value!r}; this trunk computes {want!r} only")
-    size = _size({**config.to_dict(), "block_size": config.n_positions})
+        if config[key] != want:
+            raise UserError(f"it has {key} = {config[key]!r}; this trunk computes {want!r} only")
+    size = _size({**config, "block_size": config["n_positions"]})
     if Path(name).is_dir() and size.parameters > sum(f.stat().st_size for f in Path(name).iterdir()):
         raise UserError(f"its files are smaller than {size.parameters:,} parameters")
     pretrained: Any = GPT2LMHeadModel.from_pretrained(name, output_loading_info=True)

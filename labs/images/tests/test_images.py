@@ -82,7 +82,7 @@ def classifier(images, tmp_path_factory):  # noqa: F811
     out = tmp_path_factory.mktemp("classifier") / "cnn"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("labs.classes.task.open_images", lambda *_: images)
-        patch.setattr(train, "on_stop", lambda *_: None)
+        patch.setattr(train.Processes, "stop_at_signals", lambda self: None)
         flags = ["config/digits.py", "--max_steps=5", "--trunk_args.layers=Conv[3x3,4] ReLU FC[6] ReLU"]
         assert train.main([*flags, "--device=cpu", f"--out_dir={out}"]) == 0
     return out
