@@ -41,6 +41,7 @@ from common.errors import UserError
 from common.log import Log, duration, start_wandb
 from data.batches import Loader
 from data.tokenizers import tokenizer_name
+from evaluate.text_task import TextTask
 from heads import head_changed, head_digest
 from model import LanguageModel, build
 from training import checkpoint
@@ -50,7 +51,7 @@ from training.optimizer import iteration_dtype, load_optimizer, make_optimizer, 
 from training.resume import agreed_dtype, learning_rate, refuse_other_run, start_from
 from training.run import Progress, Run, RunConfig, restore
 from training.spent import spent_by
-from training.task import TrainingTask, task_of
+from training.task import TrainingTask, lab_of
 
 SMALLEST_SCALE = 1.0  # of a float16 run's loss: a gradient that overflows even so is too large for float16
 
@@ -109,13 +110,13 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
     last = Run(out, "last") if config.resume else None
     if last:
         refuse_other_run(last, asdict(config) | {"tokenizer": tokenizer_name(config.tokenizer)})
-    elif checkpoint.begun(out):
+    elif checkpoint.holds_run(out):
         raise UserError(f"{out} holds a run: --resume {out} goes on with it, --out_dir=... starts another")
 
     # The data
     precision = agreed_dtype(config.dtype, last.config.dtype if last else None, procs)
     config = replace(config, dtype=precision.name)
-    task = task_of(config.dataset)(config, procs)
+    task: TrainingTask = (lab_of(config.dataset) or TextTask)(config, procs)
 
     # The model
     recorded = {**asdict(config), "resume": False, "processes": procs.world, **task.info}
@@ -176,7 +177,7 @@ def resume(t: Training, last: Run) -> None:
     if t.procs.main and p.best:
         best = Run(out, "best")  # `last` where there is no such
         if best.path.stem != "best" or best.progress.best != p.best:
-            if p.judged == p.best:  # it stopped between its two saves
+            if p.criterion == p.best:  # it stopped between its two saves
                 save(t, "best")
             else:  # the next evaluation begins a new one
                 p.best = {}
@@ -191,7 +192,7 @@ def train(t: Training, log: Log | None) -> int:
     c, p, procs, out = t.config, t.progress, t.procs, Path(t.config.out_dir)
     evaluator = Evaluator(t.model, c, procs)
     peak = peak_flops(procs.device, c.dtype) if c.trunk == "gpt" else None
-    begun = since = p.step, time.perf_counter()
+    start = since = p.step, time.perf_counter()
     t.model.train()
     while True:
         # Evaluate the validation split, and save
@@ -220,14 +221,14 @@ def train(t: Training, log: Log | None) -> int:
                 mfu = speed * flops_per_token(t.model.trunk.config) / procs.world / peak
                 entry["mfu"] = round(mfu, 4)
                 line += f", MFU {mfu:.1%}"
-            left = (now - begun[1]) / (p.step - begun[0]) * (c.max_steps - p.step)
+            left = (now - start[1]) / (p.step - start[0]) * (c.max_steps - p.step)
             procs.say(f"{line}, ETA {duration(left)}")
             if log:
                 log.add(p.step, **entry)
 
     # The end
     if not procs.stopped():
-        took, best = duration(time.perf_counter() - begun[1]), t.task.best(p.best, t.model)
+        took, best = duration(time.perf_counter() - start[1]), t.task.best(p.best, t.model)
         procs.say(f"done: {p.step} steps, {p.tokens:,} tokens, {took}; best validation {best}; {out}")
         with contextlib.suppress(Interrupted):
             if procs.main:
@@ -274,7 +275,7 @@ def train_step(t: Training) -> Tensor:
         t.loss = procs.sum(total) / count
         update(t)
     p.step, p.tokens = p.step + 1, p.tokens + c.batch_size * c.block_size
-    p.val, p.judged = {}, {}
+    p.val, p.criterion = {}, {}
     return t.loss
 
 
@@ -319,9 +320,9 @@ def evaluate_and_save(t: Training, evaluator: Evaluator, log: Log | None) -> Non
     evaluation = t.task.evaluate(evaluator, last=p.step == t.config.max_steps)
     if any(map(math.isnan, evaluation.values.values())):
         raise Diverged(f"step {p.step}: the validation NLL is not a number")
-    p.val, p.judged = evaluation.values, evaluation.judged
-    better = not p.best or [*p.judged.values()] < [*p.best.values()]
-    p.best = p.judged if better else p.best
+    p.val, p.criterion = evaluation.values, evaluation.criterion
+    better = not p.best or [*p.criterion.values()] < [*p.best.values()]
+    p.best = p.criterion if better else p.best
     if log:  # in the first process
         t.procs.say(f"step {p.step}: {evaluation.sentence}{' (best)' * better}")
         learned = {"gain": torch.as_tensor(t.model.head.gain).item()} if t.config.learn_gain else {}
@@ -341,7 +342,7 @@ def save(t: Training, which: str) -> None:
 def give_up(t: Training, log: Log | None, error: Diverged) -> int:
     """Names the last good checkpoint; the exit code."""
     good, out = "there is no checkpoint yet", Path(t.config.out_dir)
-    if checkpoint.begun(out):
+    if checkpoint.holds_run(out):
         last = Run(out, "last")
         good = f"the last good checkpoint is {last.path} (step {last.progress.step})"
     t.procs.say(f"stopped at {error}; {good}; try a lower learning_rate or a longer warm-up")

@@ -90,7 +90,7 @@ class Run:
 
     @property
     def started(self) -> bool:
-        return checkpoint.begun(self.out)
+        return checkpoint.holds_run(self.out)
 
     @property
     def fields(self) -> Row:

@@ -78,7 +78,7 @@ class TextTask:
         # what a run ends with can be compared with any other run
         s = self.score(evaluator, own) if part.part and last else part
         nll, eps_nll = s.nll / s.tokens, s.eps_nll / s.tokens
-        judged = (part.eps_nll if sparse else part.nll) / part.tokens
+        criterion = (part.eps_nll if sparse else part.nll) / part.tokens
         if math.isnan(nll):
             return Evaluation({"nll": nll}, {"nll": nll}, "", {})
         logged = {"val_nll": nll, "val_ppl": perplexity(nll, 1), "val_ppl_eps": perplexity(eps_nll, 1)}
@@ -91,7 +91,7 @@ class TextTask:
         if s.part:
             logged["val_windows"] = s.part
         elif part.part:
-            logged["val_nll_windows"] = judged
+            logged["val_nll_windows"] = criterion
 
         # what the text says of the alternatives: in the log one sees how a head moves them
         val, train = self.val, self.train_text  # in the latter: what it has learnt by heart
@@ -103,8 +103,8 @@ class TextTask:
             logged[f"val_ppl_{name}"] = ppl = perplexity(other.nll, other.tokens)
             line += "" if plan is own else f", {name.replace('_', ' ')} {ppl:.2f}"
         if part.part and not s.part:
-            line += f"; its {part.part} windows of all evaluations {judged:.4f}"
-        return Evaluation({"nll": judged}, {"nll": nll}, line, logged)
+            line += f"; its {part.part} windows of all evaluations {criterion:.4f}"
+        return Evaluation({"nll": criterion}, {"nll": nll}, line, logged)
 
     def score(self, evaluator: Evaluator, plan: Plan | None, part: int = 0) -> Score:
         """The score of `part` windows of the validation split (0: all of them), see evaluate.scoring.score.
@@ -155,7 +155,7 @@ class TextTask:
         recovery.set_totals(procs.sums(recovery.totals()))
         return described(recovery, prefix)
 
-    def test(self, evaluator: Evaluator, judged: dict[str, float]) -> None:
+    def test(self, evaluator: Evaluator, criterion: dict[str, float]) -> None:
         """Nothing: eval_diversity.py scores the test split."""
 
     # -- words -------------------------------------------------------------
@@ -171,7 +171,7 @@ class TextTask:
             f"{len(self.val.ids):,} validation tokens"
         )
 
-    def best(self, judged: dict[str, float], model: LanguageModel) -> str:
+    def best(self, criterion: dict[str, float], model: LanguageModel) -> str:
         kind = "PPL_eps" if model.head.head.sparse else "perplexity"
         kind += f" of at most {self.config.eval_windows} windows" * bool(self.config.eval_windows)
-        return f"{kind} {perplexity(judged['nll'], 1):.2f}"
+        return f"{kind} {perplexity(criterion['nll'], 1):.2f}"

@@ -302,6 +302,6 @@ def test_an_older_runs_progress_is_read(last):
     assert Run(last).progress == PROGRESS
     write(val_error=10.0, best_val_error=9.0, val_nll=2.0, best_val_nll=2.5)
     now = Run(last).progress
-    assert now.val == now.judged == {"error": 10.0, "nll": 2.0} and now.best == {"error": 9.0, "nll": 2.5}
+    assert now.val == now.criterion == {"error": 10.0, "nll": 2.0} and now.best == {"error": 9.0, "nll": 2.5}
     (last / "progress.json").write_text(json.dumps(now.record()))
     assert Run(last).progress == now

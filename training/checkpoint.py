@@ -98,7 +98,7 @@ def find(path: str | Path, which: str = "best") -> Path:
     raise FileNotFoundError(f"no checkpoint in {path}: give the out folder of a training run")
 
 
-def begun(out: Path) -> bool:
+def holds_run(out: Path) -> bool:
     """Whether a run has saved something in its folder `out`."""
     return any((out / which).is_dir() for which in ("last", "last.old", "best", "best.old"))
 

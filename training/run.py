@@ -76,8 +76,8 @@ class Progress:
     step: int = 0
     tokens: int = 0
     val: dict[str, float] = field(default_factory=dict)  # of the validation split at this step; {}: not known
-    judged: dict[str, float] = field(default_factory=dict)  # the same of the windows of all evaluations
-    best: dict[str, float] = field(default_factory=dict)  # the least `judged` so far
+    criterion: dict[str, float] = field(default_factory=dict)  # the same of the windows of all evaluations
+    best: dict[str, float] = field(default_factory=dict)  # the least `criterion` so far
     weights_sha256: str = ""
 
     @classmethod
@@ -87,7 +87,7 @@ class Progress:
         kinds = {"tokens": int, "weights_sha256": str}
         record = read_json(path, {"step": Natural}, kinds, largest=math.inf)
         with reading(path):
-            val, judged, best = (
+            val, criterion, best = (
                 {
                     key.removeprefix(prefix): typed(key, value, float, largest=math.inf)
                     for key, value in record.items()
@@ -96,11 +96,11 @@ class Progress:
                 for prefix in ("val_", "judged_", "best_val_")
             )
         known = {key: record[key] for key in ("step", *kinds) if key in record}
-        return cls(**known, val=val, judged=judged or val, best=best)
+        return cls(**known, val=val, criterion=criterion or val, best=best)
 
     def record(self) -> dict[str, Any]:
         """The content of progress.json."""
-        scores = {"val_": self.val, "judged_": self.judged, "best_val_": self.best}
+        scores = {"val_": self.val, "judged_": self.criterion, "best_val_": self.best}
         named = {prefix + name: value for prefix, by in scores.items() for name, value in by.items()}
         return {"step": self.step, "tokens": self.tokens, **named, "weights_sha256": self.weights_sha256}
 

@@ -13,14 +13,12 @@ if TYPE_CHECKING:  # what imports torch: a command line is read without it
     from training.distributed import Processes
     from training.evaluator import Evaluator
 
-TEXT = "evaluate.text_task"
-
 
 class Evaluation(NamedTuple):
-    """What an evaluation finds. The best checkpoint is the one whose `judged` is least, by its first score
+    """What an evaluation finds. The best checkpoint is the one whose `criterion` is least, by its first score
     first. A score that is nan ends the training."""
 
-    judged: dict[str, float]  # by which checkpoints are compared; "nll" is one of the names
+    criterion: dict[str, float]  # by which checkpoints are compared; "nll" is one of the names
     values: dict[str, float]  # the same of all that was scored
     sentence: str  # for the terminal
     logged: dict[str, Any]  # in log.jsonl
@@ -53,11 +51,11 @@ class TrainingTask(Protocol):
         """What the run is trained on, in words."""
         ...
 
-    def best(self, judged: dict[str, float], model: "LanguageModel") -> str:
+    def best(self, criterion: dict[str, float], model: "LanguageModel") -> str:
         """What the best checkpoint is judged by, in words."""
         ...
 
-    def test(self, evaluator: "Evaluator", judged: dict[str, float]) -> None:
+    def test(self, evaluator: "Evaluator", criterion: dict[str, float]) -> None:
         """What is to be done at the end, by the first process, with the best checkpoint."""
         ...
 
@@ -78,11 +76,6 @@ def lab_of(dataset: str) -> type[Lab] | None:
         if dataset in importlib.import_module(f"labs.{lab}").DATASETS:
             return importlib.import_module(f"labs.{lab}.task").TASK
     return None
-
-
-def task_of(dataset: str) -> type[TrainingTask]:
-    """The class of the task that trains on `dataset`."""
-    return lab_of(dataset) or importlib.import_module(TEXT).TextTask
 
 
 def settled(config: "TrainConfig") -> "TrainConfig":

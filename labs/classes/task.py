@@ -106,12 +106,12 @@ class ClassesTask:
 
         return e.shared(work)
 
-    def test(self, evaluator: Evaluator, judged: dict[str, float]) -> None:
+    def test(self, evaluator: Evaluator, criterion: dict[str, float]) -> None:
         """What the best checkpoint does on the test images: said, and written to RESULT."""
         best = Run(evaluator.out, "best")
         restore(evaluator.model, best.weights(), best.path)
         figures, step = self.judged(evaluator, "test"), best.progress.step
-        chosen = {"val_accuracy": 100 - judged["error"], "val_nll": judged["nll"]}
+        chosen = {"val_accuracy": 100 - criterion["error"], "val_nll": criterion["nll"]}
         values = {**figures._asdict(), **chosen, "best_step": step, "commit": commit()}
         result = {"name": self.config.name, **{k: strict(v) for k, v in values.items()}}
         write_json(evaluator.out / RESULT, {**result, "training": best.record})
@@ -124,8 +124,8 @@ class ClassesTask:
             "the test"
         )
 
-    def best(self, judged: dict[str, float], model: LanguageModel) -> str:
-        return f"accuracy {100 - judged['error']:.2f}%, NLL {judged['nll']:.4f}"
+    def best(self, criterion: dict[str, float], model: LanguageModel) -> str:
+        return f"accuracy {100 - criterion['error']:.2f}%, NLL {criterion['nll']:.4f}"
 
 
 TASK = ClassesTask
