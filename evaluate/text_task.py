@@ -19,6 +19,7 @@ from evaluate.scoring import Score, described, document_blocks, recover, score
 from evaluate.windows import Window, document_windows, training_windows
 from heads import Weights
 from model import LanguageModel, Plan
+from training.checkpoint import Saveable
 from training.distributed import Processes
 from training.evaluator import Evaluator
 from training.spent import spent_by
@@ -35,11 +36,12 @@ class TextTask:
         folder = procs.first(lambda: prepared(c.dataset, c.tokenizer, c.source))
         self.train, self.val = open_tokens(folder / "train.bin"), open_held_out(folder / "validation.bin")
         self.train_text = HeldOut(self.train, open_truth(self.train))
-        self.tokenizer = load_tokenizer(folder)
+        tokenizer = load_tokenizer(folder)
+        self.tokenizer: Saveable | None = tokenizer
         self.info: dict[str, Any] = {
-            "tokenizer": self.tokenizer.name,  # not the path of a file
-            "vocab_size": self.tokenizer.vocab_size,
-            "tokenizer_fingerprint": self.tokenizer.fingerprint,
+            "tokenizer": tokenizer.name,  # not the path of a file
+            "vocab_size": tokenizer.vocab_size,
+            "tokenizer_fingerprint": tokenizer.fingerprint,
             "data": kept_path(folder),
             "data_sha256": self.train.info["sha256"],
             "validation_sha256": self.val.info["sha256"],
