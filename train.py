@@ -50,7 +50,6 @@ from training.evaluator import Evaluator, Interrupted, derived_seed
 from training.optimizer import iteration_dtype, load_optimizer, make_optimizer, set_learning_rate
 from training.resume import agreed_dtype, learning_rate, refuse_other_run, start_from
 from training.run import Progress, Run, RunConfig, restore
-from training.spent import spent_by
 from training.task import TrainingTask, lab_of
 
 SMALLEST_SCALE = 1.0  # of a float16 run's loss: a gradient that overflows even so is too large for float16
@@ -124,9 +123,7 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
     torch.manual_seed(c.seed)
     model = build(vars(c))
     if c.init_from and not last:
-        sentence, c.init_weights = start_from(c.init_from, model, c)
-        c.init_spent = spent_by(c.init_from)
-        procs.say(sentence)
+        procs.say(start_from(c, model))
     source = task.source(model, procs)  # last: its labels may take hours
     c = replace(c, **task.info)
     model.to(device)
@@ -345,7 +342,7 @@ def give_up(t: Training, log: Log | None, error: Diverged) -> int:
     if checkpoint.holds_run(out):
         last = Run(out, "last")
         good = f"the last good checkpoint is {last.path} (step {last.progress.step})"
-    t.procs.say(f"stopped at {error}; {good}; try a lower learning_rate or a longer warm-up")
+    t.procs.say(f"stopped at {error}; {good}")
     if log:  # with the configuration: there may be no checkpoint that has it
         log.add(t.progress.step, diverged=str(error), config=asdict(t.config))
     return 1

@@ -13,6 +13,7 @@ from model import LanguageModel
 from training.checkpoint import weights_digest
 from training.distributed import Processes
 from training.run import RESUMABLE, Run, RunConfig, difference, open_run
+from training.spent import spent
 
 if TYPE_CHECKING:
     from config.defaults import TrainConfig
@@ -66,12 +67,10 @@ def refuse_other_tokens(key: str, name: str, config: RunConfig, tokenizer: str, 
         )
 
 
-def start_from(name: str, model: LanguageModel, c: RunConfig) -> tuple[str, str | None]:
-    """Copies into `model` every tensor of the same name and shape from another run or a GPT-2.
-
-    (the words that say so, the digest of the weights of one of our runs). `c`: of the run that starts.
-    UserError if they do not fit.
-    """
+def start_from(c: RunConfig, model: LanguageModel) -> str:
+    """Copies into `model` every tensor of the same name and shape from `init_from`, a run or a GPT-2, and
+    records in `c` what that was. The words that say so. UserError if they do not fit."""
+    name = c.init_from
     run = open_run(name, hub=True)
     before, weights = run.config, run.weights()
     refuse_other_tokens("init_from", name, before, c.tokenizer, c.tokenizer_fingerprint)
@@ -98,4 +97,6 @@ def start_from(name: str, model: LanguageModel, c: RunConfig) -> tuple[str, str 
     now = torch.as_tensor(model.head.gain).item()
     other = "" if math.isclose(was, now, rel_tol=1e-5) else f"; its gain was {was:.4g}, here {now:.4g}"
     kept = f"; as initialised: {new}" * bool(new) + f"; not used: {unused}" * bool(unused)
-    return f"started from {name}{kept}{other}", None if run.foreign else weights_digest(run.path)
+    if not run.foreign:
+        c.init_weights, c.init_spent = weights_digest(run.path), spent(run)
+    return f"started from {name}{kept}{other}"
