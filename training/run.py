@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import torch
 from safetensors.torch import load_file
@@ -14,8 +14,8 @@ from torch import Tensor
 from common.config import completed
 from common.errors import UserError, reading
 from common.files import read_json
-from common.names import RowName
-from common.values import Natural, typed
+from common.names import check_row_name
+from common.values import AfterValidator, Natural, typed
 from config.defaults import TrainConfig
 from model import TRUNKS, GPTConfig, LanguageModel, build, sketch, trunk_config
 from training.checkpoint import find, is_run, weights_digest
@@ -28,6 +28,7 @@ RESUMABLE = {
     *("wandb", "wandb_project", "device", "compile", "source", "label_store", "data", "teacher_weights"),
     *("processes", "micro_batch", "row", "overlay"),
 }
+Name = Annotated[str, AfterValidator(check_row_name)]
 GONE = {"order": "left_to_right", "auxiliary": None}  # keys of earlier versions, each at its usual value
 
 
@@ -148,7 +149,7 @@ class Run:
         self.path = find(folder, which)
         # anybody may have written it
         kinds = {f.name: f.type for f in fields(RunConfig)}
-        needed = {"name": RowName, "tokenizer": str, "tokenizer_fingerprint": str, "head": str}
+        needed = {"name": Name, "tokenizer": str, "tokenizer_fingerprint": str, "head": str}
         needed |= get_type_hints(GPTConfig)
         with reading(self.path / "config.json"):
             self.record = completed(TrainConfig, read_json(self.path / "config.json", needed))
