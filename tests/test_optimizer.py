@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import train
 from common.errors import UserError
 from model import Trunk
-from training.optimizer import Muon, Several, iteration_dtype, make_optimizer, orthogonal
+from training.optimizer import Muon, iteration_dtype, make_optimizer, orthogonal
 
 
 def names_of(model, params) -> set[str]:
@@ -63,16 +63,6 @@ def test_a_state_of_another_model_is_refused(run, tiny, tmp_path, harm):
 
 def test_a_float16_training_steps_both(run, tiny):
     assert run(tiny(optimizer="muon", dtype="float16", max_steps=3)) == 0
-
-
-def test_several_optimizers_are_stepped_and_cleared_as_one():
-    weights = [nn.Parameter(torch.ones(2, 2)) for _ in range(2)]
-    both = Several(torch.optim.AdamW(weights[:1], lr=0.1), Muon([{"params": weights[1:]}], 0.1, 0.0))
-    sum(w.sum() for w in weights).backward()
-    both.step()
-    assert all((w < 1).any() for w in weights)
-    both.zero_grad()
-    assert all(w.grad is None for w in weights)
 
 
 def stepped(optimizer, weights, gradients) -> list[torch.Tensor]:

@@ -77,7 +77,7 @@ def test_a_run_knows_its_row(trained, capsys):
     assert TrainConfig.read([*files, "--row=mine"]).row == "mine"
     (entry,) = open_runs([f"other={trained}"])
     assert entry.facts()["row"] == "other" and entry.facts()["overlay"] == ""
-    assert entry.ckpt.config.keys() >= {"row", "overlay"}
+    assert entry.ckpt.record.keys() >= {"row", "overlay"}
 
 
 @pytest.mark.parametrize("files", [["heads"], ["sig_gpt_12M"]])
