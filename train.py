@@ -17,13 +17,6 @@ import os
 # spends a tenth less on page faults. torch reads this once
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
-from common.door import Program
-from common.places import heads
-from config.defaults import TrainConfig
-
-about = __doc__ + "\n    # heads.HEADS: " + ", ".join(heads())
-program = Program(__name__, about, TrainConfig)
-
 import contextlib
 import math
 import signal
@@ -35,22 +28,24 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import record_function
 
-from common.config import cli
+from common.config import cli, read
 from common.device import autocast, flops_per_token, peak_flops
 from common.errors import UserError
 from common.log import Log, duration, start_wandb
+from common.places import heads
+from config.defaults import TrainConfig
 from data.batches import Loader
 from data.tokenizers import tokenizer_name
 from evaluate.text_task import TextTask
-from heads import head_changed, head_digest
-from model import LanguageModel, build
+from heads import head_changed, head_digest, named_head
+from model import LanguageModel, build, sketch
 from training import checkpoint
 from training.distributed import Processes, end_with_table
 from training.evaluator import Evaluator, Interrupted, derived_seed
 from training.optimizer import iteration_dtype, load_optimizer, make_optimizer, set_learning_rate
 from training.resume import agreed_dtype, learning_rate, refuse_other_run, start_from
 from training.run import Progress, Run, RunConfig, restore
-from training.task import TrainingTask, lab_of
+from training.task import TrainingTask, lab_of, settled
 
 SMALLEST_SCALE = 1.0  # of a float16 run's loss: a gradient that overflows even so is too large for float16
 
@@ -76,9 +71,9 @@ class Training:
     broken: Tensor  # the first step whose loss or gradient was not finite, on the device; inf: none was
 
 
-@program
-def main(config: TrainConfig) -> int:
+def main(argv: list[str]) -> int:
     """Trains, and leaves a run in out_dir; the exit code."""
+    config = settled(read(TrainConfig, argv, f"{__doc__}\n    # heads.HEADS: {', '.join(heads())}"))
     end_with_table()
     procs, out = Processes(config.device), Path(config.out_dir)
     with checkpoint.in_use(out) if procs.main else contextlib.nullcontext():
@@ -112,7 +107,9 @@ def initialise(config: TrainConfig, procs: Processes) -> Training:
     elif checkpoint.holds_run(out):
         raise UserError(f"{out} holds a run: --resume {out} goes on with it, --out_dir=... starts another")
 
-    # The data
+    # The data; before they are prepared, whether there are such a head and such a trunk
+    named_head(config.head, 257, config.head_args)
+    sketch(vars(config))
     precision = agreed_dtype(config.dtype, last.config.dtype if last else None, procs)
     config = replace(config, dtype=precision.name)
     task: TrainingTask = (lab_of(config.dataset) or TextTask)(config, procs)
@@ -349,4 +346,4 @@ def give_up(t: Training, log: Log | None, error: Diverged) -> int:
 
 
 if __name__ == "__main__":
-    cli(main)()
+    cli(main)

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, Protocol
 from common.config import completed
 from common.errors import UserError, reading
 from common.files import beside
-from common.names import RENAMED, check_apart, check_row_name, named_path
-from common.provenance import commit, versions
+from common.places import commit, versions
 from config.defaults import TrainConfig
+from evaluate.names import RENAMED, check_apart, check_name, named_path
 from evaluate.settings import other_settings
 from evaluate.store import Row, Store
 from evaluate.views import View
@@ -121,20 +121,18 @@ class NamedRun(NamedTuple):
             "seed": c.get("seed"),
         }
         fields["checkpoint"] = str(self.path)
-        return (
-            fields if self.ckpt.foreign else {**fields, "step": self.ckpt.progress.step, **spent(self.ckpt)}
-        )
+        return fields | ({} if self.ckpt.foreign else {"step": self.ckpt.progress.step, **spent(self.ckpt)})
 
 
 def open_runs(arguments: list[str], which: str = "best") -> list[NamedRun]:
     """The runs that `arguments` ask for: PATH, under the name of its run, or NAME=PATH. A path may be a GPT-2
-    of another program. `which` checkpoint is meant by a run's
-    folder. UserError for a name that no row can have."""
+    of another program. `which` checkpoint is meant by a run's folder.
+    UserError for a name that no row can have."""
     out = []
     for argument in arguments:
         name, path = named_path(argument)
         ckpt = open_run(path, which)
-        name = check_row_name(name or ckpt.config.name)
+        name = check_name(name or ckpt.config.name)
         out.append(NamedRun(name, path, ckpt))
     return out
 

@@ -598,7 +598,6 @@ def test_init_from_a_transformers_folder(trainer, tiny, tmp_path, token_folder, 
     "changes, key",
     [
         (dict(labels="soft"), "labels"),
-        (dict(learning_rate=1e-3, min_lr=0.01), "min_lr"),
         (dict(micro_batch=3), "micro_batch"),
         (dict(n_head=3), "n_embd"),
         (dict(resume=True), "checkpoint"),

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from common.config import Dtype
 from common.device import DTYPES, Precision, settle_dtype
 from common.errors import UserError
-from common.values import Dtype
 from model import LanguageModel
 from training.checkpoint import weights_digest
 from training.distributed import Processes

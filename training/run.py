@@ -1,21 +1,20 @@
 """What a run is: a configuration, how far it has come, and weights; and when two are the same training."""
 
+import json
 import math
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from common.config import completed
+from common.config import Name, Natural, checked, completed
 from common.errors import UserError, reading
 from common.files import read_json
-from common.names import check_row_name
-from common.values import AfterValidator, Natural, typed
 from config.defaults import TrainConfig
 from model import TRUNKS, GPTConfig, LanguageModel, build, sketch, trunk_config
 from training.checkpoint import find, is_run, weights_digest
@@ -28,7 +27,6 @@ RESUMABLE = {
     *("wandb", "wandb_project", "device", "compile", "source", "label_store", "data", "teacher_weights"),
     *("processes", "micro_batch", "row", "overlay"),
 }
-Name = Annotated[str, AfterValidator(check_row_name)]
 GONE = {"order": "left_to_right", "auxiliary": None}  # keys of earlier versions, each at its usual value
 
 
@@ -52,7 +50,7 @@ class RunConfig(TrainConfig):
     """What train.py was asked for, and what the data, other runs and the code gave it."""
 
     # fmt: off
-    vocab_size: int = 0
+    vocab_size: Natural = 0
     tokenizer_fingerprint: str = ""
     data: str = ""                          # the prepared folder
     data_sha256: str = ""                   # of the training text's tokens
@@ -84,19 +82,23 @@ class Progress:
     @classmethod
     def read(cls, path: Path) -> "Progress":
         """From progress.json, whose keys are val_nll, judged_nll and best_val_nll."""
-        # infinite for a head that gives a token the probability 0
-        kinds = {"tokens": int, "weights_sha256": str}
-        record = read_json(path, {"step": Natural}, kinds, largest=math.inf)
+        prefixes = ("val_", "judged_", "best_val_")
         with reading(path):
-            val, criterion, best = (
-                {
-                    key.removeprefix(prefix): typed(key, value, float, largest=math.inf)
-                    for key, value in record.items()
-                    if key.startswith(prefix) and value is not None
-                }
-                for prefix in ("val_", "judged_", "best_val_")
-            )
-        known = {key: record[key] for key in ("step", *kinds) if key in record}
+            content = json.loads(path.read_bytes())
+            scores = {key: value for key, value in content.items() if key.startswith(prefixes)}
+            for key, value in scores.items():  # infinite for a head that gives a token the probability 0
+                if not (value is None or (isinstance(value, float) and not math.isnan(value))):
+                    raise UserError(f"{key} = {value!r} is no score")
+            kinds = {"step": Natural, "tokens": Natural, "weights_sha256": str}
+            known = checked({key: content[key] for key in kinds if key in content}, kinds, ["step"])
+        val, criterion, best = (
+            {
+                key.removeprefix(prefix): value
+                for key, value in scores.items()
+                if key.startswith(prefix) and value is not None
+            }
+            for prefix in prefixes
+        )
         return cls(**known, val=val, criterion=criterion or val, best=best)
 
     def record(self) -> dict[str, Any]:
@@ -147,17 +149,15 @@ class Run:
         """The checkpoint that `folder` is, or its `which` ("best" or "last"), or the other one if there is no
         such. OSError or UserError naming the file that is missing or damaged."""
         self.path = find(folder, which)
-        # anybody may have written it
         kinds = {f.name: f.type for f in fields(RunConfig)}
-        needed = {"name": Name, "tokenizer": str, "tokenizer_fingerprint": str, "head": str}
-        needed |= get_type_hints(GPTConfig)
-        with reading(self.path / "config.json"):
-            self.record = completed(TrainConfig, read_json(self.path / "config.json", needed))
+        needed = ["tokenizer", "tokenizer_fingerprint", "head", *(f.name for f in fields(GPTConfig))]
+        of_needed = {"name": Name, **{key: kinds[key] for key in needed}}
+        with reading(self.path / "config.json"):  # which anybody may have written
+            self.record = completed(TrainConfig, read_json(self.path / "config.json", of_needed, kinds))
             for key, usual in GONE.items():
                 if (value := self.record.get(key)) and value != usual:
                     raise UserError(f"{key} = {value!r} is of an earlier version")
-            known = {k: typed(k, v, kinds[k]) for k, v in self.record.items() if k in kinds}
-            self.config = RunConfig(**known)
+            self.config = RunConfig(**{key: self.record[key] for key in kinds if key in self.record})
         self.progress = Progress.read(self.path / "progress.json")
 
     def weights(self) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ A run that starts from another one, or learns from its labels, has also spent wh
 
 from typing import Any
 
+from data.label_settings import LabelSettings
 from training.checkpoint import is_run
 from training.run import Run
 
@@ -23,8 +24,8 @@ def spent(run: Run) -> Counts:
         windows = None if c.train_tokens is None else (c.train_tokens - 1) // c.block_size
     labels: int | None = 0
     if c.labels != "true":
-        tokens = c.label_settings().reads(c.block_size, c.vocab_size)  # of a window
-        labels = None if windows is None else windows * tokens
+        settings = LabelSettings(c.candidates, c.positions, c.ppl_threshold, c.ppl_form)
+        labels = None if windows is None else windows * settings.reads(c.block_size, c.vocab_size)
     teachers = (teacher.get("train_tokens"), teacher.get("teacher_tokens"))
     parts = {
         "steps": (p.step, before.get("steps")),
