@@ -66,6 +66,9 @@ class RunConfig(TrainConfig):
     teacher_spent: dict[str, Any] | None = None
     # fmt: on
 
+    def __post_init__(self) -> None:
+        """Refuses nothing: what was trained once can be read, whatever train.py takes today."""
+
 
 @dataclass
 class Progress:
