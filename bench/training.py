@@ -34,7 +34,7 @@ import torch
 import evaluate.text_task
 import train
 from bench.timing import Served, arguments, dtypes, median, memory_mb, nanogpt, serve, turns, write
-from common.config import configure
+from common.config import read
 from common.device import autocast, flops_per_token, peak_flops
 from common.files import write_json
 from data.batches import batch_indices
@@ -60,12 +60,11 @@ class Ours:
     """A Trainer on the first windows of a prepared folder."""
 
     def __init__(self, row: str, size: str, device: str, folder: Path, teacher: Path, **changes):
-        config = configure(train.TrainConfig, [str(Path(__file__).parents[1] / "config" / f"{row}.py")])
+        config = read(train.TrainConfig, [str(Path(__file__).parents[1] / "config" / f"{row}.py")])
         own = dict(name=row, out_dir=str(folder / "out"), teacher=str(teacher), device=device)
         schedule = dict(learning_rate=LR, min_lr=LR, warmup_steps=0, max_steps=10**6)
         for key, value in {**SIZES[size], **own, **schedule, **changes}.items():
             setattr(config, key, value)
-        config.check()
         self.trainer = train.Trainer(config, Processes(device))
         self.trainer.model.train()
         self.losses: list[torch.Tensor] = []
