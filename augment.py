@@ -31,6 +31,7 @@ from common.errors import UserError
 from common.files import lock_of, locked, write_json
 from common.log import Progress
 from data.batches import Windows
+from data.corpus import prepared
 from data.labels import (
     MAGIC,
     LabelSettings,
@@ -43,7 +44,6 @@ from data.labels import (
     sound,
     store_path,
 )
-from data.prepared import prepared
 from data.tokens import TokenFile, open_tokens
 from heads import Head, Targets
 from training.checkpoint import load_model, weights_digest

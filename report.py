@@ -51,8 +51,8 @@ program = Program(__name__, __doc__, ReportConfig, "jinja2", "scipy", "tabulate"
 from common.config import cli
 from common.device import get_device, settle_dtype
 from common.files import beside, replacing
+from data.corpus import tokenizer_of
 from data.held_out import HeldOut
-from data.prepared import tokenizer_of
 from evaluate.checks import check_comparable, check_text, open_split
 from evaluate.measure import NamedRun, open_runs
 from evaluate.report.about import opening

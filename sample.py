@@ -57,7 +57,7 @@ import torch
 from common.config import cli
 from common.device import Precision, autocast, float64_device, get_device, get_dtype, settle_dtype
 from common.files import for_screen, read_text
-from data.prepared import sampler_of, tokenizer_of
+from data.corpus import sampler_of, tokenizer_of
 from data.tokenizers import Tokenizer, ids_of
 from evaluate.sampling import entropies, generate, weight_draws
 from heads import Weights

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from common.config import configure
 from common.errors import UserError
@@ -12,8 +12,10 @@ from common.files import read_json
 from common.names import RowName, check_row_name
 from common.places import heads, translated, trunks
 from common.values import Dtype, Field, Natural, NonNegative, Positive, Seed
-from data.label_settings import LabelSettings
 from training.task import settled
+
+if TYPE_CHECKING:
+    from data.labels import LabelSettings
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Labels = Literal["true", "hard", "soft"]
@@ -117,7 +119,9 @@ class TrainConfig:
         _refuse(self.problems())
         _refuse(self._problems_of_model())
 
-    def label_settings(self) -> LabelSettings:
+    def label_settings(self) -> "LabelSettings":
+        from data.labels import LabelSettings  # and with it torch
+
         return LabelSettings(self.candidates, self.positions, self.ppl_threshold, self.ppl_form, self.seed)
 
     def problems(self) -> Iterator[str]:

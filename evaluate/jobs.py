@@ -15,7 +15,7 @@ from common.log import entries
 from common.names import check_row_name
 from common.places import called
 from config.defaults import TrainConfig
-from data.prepared import DATA, folder_of, prepared
+from data.corpus import DATA, folder_of, prepared
 from data.tokenizers import tokenizer_name
 from data.tokens import open_tokens
 from evaluate.settings import TableConfig

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from common.names import REFERENCES
-from data.prepared import load_tokenizer
+from data.corpus import load_tokenizer
 from data.tokens import open_tokens
 from eval_diversity import main, program
 from evaluate import diversity, text_numbers, texts

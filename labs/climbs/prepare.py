@@ -18,7 +18,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from common.door import Program
-from data.settings import PrepareConfig
+from data.corpus import PrepareConfig
 from labs.sequences.settings import GeneratorSettings
 
 SIMULATED = "simulated"
@@ -43,8 +43,7 @@ import numpy as np
 
 from common.config import cli
 from common.files import real_path
-from data.corpus import Contents
-from data.splits import Split
+from data.corpus import Contents, Split
 from labs.climbs.rates import LENGTH, STEP, WORDS
 from labs.climbs.records import read_climbs, splits_of
 from labs.climbs.simulated import Climbs
@@ -68,7 +67,7 @@ class ClimbSettings(GeneratorSettings):
     test: int = 1000
 
 
-class ClimbCorpus(SequenceCorpus[ClimbsPrepareConfig, ClimbSettings]):
+class ClimbCorpus(SequenceCorpus):
     """Simulated climbs, or those that a file has, of which nobody knows the distributions."""
 
     def read_source(self, source: str) -> tuple[list[str], ClimbSettings]:

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from common.errors import UserError
-from data.prepared import SPLITS
-from data.splits import reading
+from data.corpus import SPLITS, reading
 from labs.climbs.rates import LENGTH, STEP, tokens_of
 
 COLUMNS = ("timestamp", "icao24", "callsign", "vertical_rate")

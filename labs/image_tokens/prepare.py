@@ -21,7 +21,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from common.door import Program
-from data.settings import PrepareConfig
+from data.corpus import PrepareConfig
 from labs.sequences.settings import GeneratorSettings
 
 DEFAULT = "digits vq"
@@ -47,9 +47,7 @@ import numpy as np
 from common.config import cli
 from common.errors import UserError
 from common.files import locked, read_json, write_json
-from data.corpus import Contents
-from data.prepared import SPLITS, is_prepared, read_meta
-from data.splits import Split
+from data.corpus import SPLITS, Contents, Split, is_prepared, read_meta
 from data.tokenizers import WordTokenizer
 from labs.classes.sets import KINDS, ImageSet, open_images
 from labs.image_tokens.codecs import CODECS, Codec, grid_of, make_codec, read_codec, save_codec
@@ -256,7 +254,7 @@ def codes_record(out: Path, folder: Path, force: bool) -> Callable[[], None]:
     return partial(write_json, path, {"sha256": digest})
 
 
-class ImageTokenCorpus(GeneratedCorpus[ImageTokensConfig, ImageTokenSettings]):
+class ImageTokenCorpus(GeneratedCorpus):
     measure = "images"  # or orders, for other programs' codes: they are no text
     sampler = "labs/images/sample.py"
 
@@ -270,10 +268,10 @@ class ImageTokenCorpus(GeneratedCorpus[ImageTokensConfig, ImageTokenSettings]):
     def contents(self, c: ImageTokensConfig) -> Contents:
         s, out = read_source(c.source), Path(c.out)
         s = s if c.force else settled(out, s)
-        layout, finish = Layout(s.settings.codes, s.classes), None
+        layout, beside = Layout(s.settings.codes, s.classes), {}
         places, chunks = file_chunks(s) if s.images == FILES else image_chunks(out, s, c.force)
         if s.images == FILES:
-            finish = codes_record(out, Path(s.folder), c.force)
+            beside = {"finish": codes_record(out, Path(s.folder), c.force)}
         drop = s.settings.drop / 100
         shape: dict[str, Any] = {
             "length": places + GIVEN,
@@ -282,7 +280,7 @@ class ImageTokenCorpus(GeneratedCorpus[ImageTokensConfig, ImageTokenSettings]):
             "absent": layout.none,
         }
         splits = {split: Split(partial(sequences, layout, some), **shape) for split, some in chunks.items()}
-        return Contents(str(s), splits, layout.words, finish=finish)
+        return Contents(str(s), splits, layout.words, **beside)
 
 
 corpus = ImageTokenCorpus(__file__, ImageTokensConfig, ImageTokenSettings)

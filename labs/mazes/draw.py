@@ -48,7 +48,7 @@ import numpy as np
 import torch
 
 from common.config import cli
-from data.prepared import found_path
+from data.corpus import found_path
 from data.tokens import open_tokens
 from evaluate import figures
 from evaluate.sampling import WEIGHT_DRAWS, weight_draws

@@ -55,7 +55,7 @@ import torch
 from common.config import cli
 from common.device import float64_device, get_device, get_dtype, settle_dtype
 from common.files import for_screen
-from data.prepared import tokenizer_of
+from data.corpus import tokenizer_of
 from evaluate.sampling import weight_draws
 from evaluate.truncation import truncate
 from labs.orders import gaps

@@ -16,7 +16,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from common.door import Program
-from data.settings import PrepareConfig
+from data.corpus import PrepareConfig
 from labs.sequences.settings import GeneratorSettings
 
 DEFAULT = "product"
@@ -55,7 +55,7 @@ class SyntheticSettings(GeneratorSettings):
     test: int = 1000
 
 
-class SyntheticCorpus(SequenceCorpus[SyntheticConfig, SyntheticSettings]):
+class SyntheticCorpus(SequenceCorpus):
     def read_source(self, source: str) -> tuple[list[str], SyntheticSettings]:
         name, _, settings = (source.strip() or DEFAULT).partition(" ")
         if name not in TASKS:

@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from common.errors import UserError
 from common.names import REFERENCES
-from data.prepared import load_tokenizer
+from data.corpus import load_tokenizer
 from data.tokens import open_tokens
 from eval_diversity import main
 from evaluate.store import Store
