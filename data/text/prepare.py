@@ -87,7 +87,8 @@ class TextCorpus(Corpus):
     def folder_name(self, tokenizer: str, source: str) -> str:
         """bpe4096-novels for a source /home/me/novels."""
         name = real_path(source).name if source else ""
-        name = re.sub(rf"({'|'.join((*TEXTS, *BUILDERS))})(\.gz)?$", "", name).replace(":", "-")
+        kinds = "|".join(map(re.escape, (*TEXTS, *BUILDERS)))
+        name = re.sub(rf"({kinds})(\.gz)?$", "", name).replace(":", "-")
         return f"{tokenizer}-{name}" if name else tokenizer
 
     def lasting_source(self, c: TextConfig) -> str | None:

@@ -47,7 +47,7 @@ import numpy as np
 from common.config import cli
 from common.errors import UserError
 from common.files import locked, read_json, write_json
-from data.corpus import SPLITS, Contents, Split, is_prepared, read_meta
+from data.corpus import SPLITS, Contents, Split, is_prepared, read_meta, refuse_another
 from data.tokenizers import WordTokenizer
 from labs.classes.sets import KINDS, ImageSet, open_images
 from labs.image_tokens.codecs import CODECS, Codec, grid_of, make_codec, read_codec, save_codec
@@ -221,13 +221,9 @@ def settled(out: Path, s: ImageTokenSource) -> ImageTokenSource:
     recorded = read_source(record)
     if not s.folder:
         return recorded
-    if s.folder != recorded.folder:
-        raise UserError(
-            f"{out} was prepared from {record!r}: leave in= out to use it as it is, or prepare.py --force to "
-            "start over (or with another --out)"
-        )
-    if is_prepared(out, WordTokenizer.name) and read_codec(out)[1].get("images_sha256") != s.open().sha256:
-        raise UserError(f"{out} was made of other images than {s.folder} now has: --force starts over")
+    refuse_another(out, {"source": record}, {"source": str(s)})
+    if is_prepared(out, WordTokenizer.name):
+        refuse_another(out, read_codec(out)[1], {"images_sha256": s.open().sha256})
     return s
 
 
@@ -247,10 +243,8 @@ def file_chunks(s: ImageTokenSource) -> tuple[int, dict[str, Callable[[], Chunks
 def codes_record(out: Path, folder: Path, force: bool) -> Callable[[], None]:
     """What writes, beside the splits, which codes they are of. UserError if `out` was made of others."""
     path, digest = out / "codes.json", digest_of(folder)
-    if path.is_file() and not force and read_json(path).get("sha256") != digest:
-        raise UserError(
-            f"{out} was made of other codes than {folder} now has: prepare.py --force starts over"
-        )
+    if path.is_file() and not force:
+        refuse_another(out, read_json(path), {"sha256": digest})
     return partial(write_json, path, {"sha256": digest})
 
 
@@ -268,10 +262,8 @@ class ImageTokenCorpus(GeneratedCorpus):
     def contents(self, c: ImageTokensConfig) -> Contents:
         s, out = read_source(c.source), Path(c.out)
         s = s if c.force else settled(out, s)
-        layout, beside = Layout(s.settings.codes, s.classes), {}
+        layout = Layout(s.settings.codes, s.classes)
         places, chunks = file_chunks(s) if s.images == FILES else image_chunks(out, s, c.force)
-        if s.images == FILES:
-            beside = {"finish": codes_record(out, Path(s.folder), c.force)}
         drop = s.settings.drop / 100
         shape: dict[str, Any] = {
             "length": places + GIVEN,
@@ -280,7 +272,10 @@ class ImageTokenCorpus(GeneratedCorpus):
             "absent": layout.none,
         }
         splits = {split: Split(partial(sequences, layout, some), **shape) for split, some in chunks.items()}
-        return Contents(str(s), splits, layout.words, **beside)
+        contents = Contents(str(s), splits, layout.words)
+        if s.images == FILES:
+            return contents._replace(finish=codes_record(out, Path(s.folder), c.force))
+        return contents
 
 
 corpus = ImageTokenCorpus(__file__, ImageTokensConfig, ImageTokenSettings)
