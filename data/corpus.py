@@ -158,16 +158,12 @@ class Corpus(ABC):
         return prepare_splits(out, tokenizer, self.contents(c), force)
 
     def command(self, c: Any) -> int:
-        """What the command of its prepare.py does; its exit code: 0, or 130 for Ctrl-C."""
+        """What the command of its prepare.py does; its exit code."""
         options = dict(vars(c))
         folder = self.folder_name(tokenizer_name(c.tokenizer), c.source)
         out = Path(options.pop("out") or DATA / self.name / folder)
-        try:
-            print(summary(self.prepare(out, **options)))
-            print(f"prepared {out}", file=sys.stderr)
-        except KeyboardInterrupt:
-            print("stopped; run it again to go on: whole splits are kept", file=sys.stderr)
-            return 130
+        print(summary(self.prepare(out, **options)))
+        print(f"prepared {out}", file=sys.stderr)
         return 0
 
 

@@ -74,7 +74,7 @@ def call(dataset: str, *flags: str) -> int:
     )
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as end:
         patch.setattr(sys, "argv", ["prepare.py", *flags])
-        cli(module.command)()
+        cli(module.main)
     return end.value.code
 
 

@@ -102,10 +102,6 @@ def to_parquet(wiki: Path, folder: Path, shards: int = 2) -> Path:
     return folder
 
 
-def stopped(*_: object, **__: object) -> None:
-    raise KeyboardInterrupt
-
-
 def content(folder: Path) -> dict[str, object]:
     """All that a prepared folder holds but the name of its source."""
     files = {path.name: path.read_bytes() for path in folder.glob("*.bin")}
@@ -336,12 +332,6 @@ def test_parquet_equals_text(wiki: Path, tmp_path: Path, place: str) -> None:
 # ---- the command line ----------------------------------------------------------------------------
 
 
-def test_a_stopped_command(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(corpus, "prepare_splits", stopped)
-    c = text_of_ones_own.TextConfig(tokenizer="bytes", source=str(own_text(tmp_path / "novel")), out="x")
-    assert text_of_ones_own.corpus.command(c) == 130
-
-
 def test_the_corpus_of_the_docs(tmp_path, monkeypatch) -> None:
     """The whole program on the page, from its --help to a prepared folder."""
     page = (ROOT / "docs/your_own_text.md").read_text()
@@ -355,7 +345,7 @@ def test_the_corpus_of_the_docs(tmp_path, monkeypatch) -> None:
     lines = [f"proverb {i} .\n" for i in range(500)]
     (tmp_path / "proverbs.txt").write_text("".join(lines))
     monkeypatch.setattr(corpus, "DATA", tmp_path / "data")
-    assert module.command([f"--source={tmp_path / 'proverbs.txt'}"]) == 0
+    assert module.main([f"--source={tmp_path / 'proverbs.txt'}"]) == 0
     tokenizer, folder = load_tokenizer(tmp_path / "data/proverbs/bytes"), tmp_path / "data/proverbs/bytes"
     for split, part in {"train": lines[200:], "validation": lines[:100], "test": lines[100:200]}.items():
         assert tokenizer.decode(open_tokens(folder / f"{split}.bin").ids) == "".join(part)
@@ -391,7 +381,7 @@ def test_a_changed_id_is_noticed_in_scoring_and_by_prepare(tmp_path):
     open_tokens(folder / "test.bin")  # every id is one
     with pytest.raises(UserError, match="test.bin"):
         open_held_out(folder / "test.bin")
-    assert text_of_ones_own.command([f"--out={folder}", "--tokenizer=bytes", f"--source={source}"]) == 0
+    assert text_of_ones_own.main([f"--out={folder}", "--tokenizer=bytes", f"--source={source}"]) == 0
     assert (folder / "test.bin").read_bytes() == before
 
 

@@ -38,14 +38,12 @@ from typing import Any
 
 import numpy as np
 
-from common.config import cli
-from common.door import Program
+from common.config import Text, cli, read
 from common.errors import UserError
 from common.errors import reading as naming
 from common.files import real_path
 from common.hub import load
 from common.log import Progress
-from common.values import Text
 from data.corpus import (
     SPLITS,
     Contents,
@@ -309,8 +307,11 @@ def part_of(documents: Documents, size: int, start: float, stop: float) -> Itera
 
 
 corpus = TextCorpus(__file__, TextConfig)
-program = Program(__name__, __doc__, TextConfig)
-command = program(corpus.command)
+
+
+def main(argv: list[str]) -> int:
+    return corpus.command(read(TextConfig, argv, __doc__))
+
 
 if __name__ == "__main__":
-    cli(command)()
+    cli(main)

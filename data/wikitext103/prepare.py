@@ -19,12 +19,10 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from common.config import cli
-from common.door import Program
+from common.config import Natural, cli, read
 from common.errors import UserError, reading
 from common.files import real_path
 from common.hub import load
-from common.values import Natural
 from data.corpus import Contents, Corpus, PrepareConfig, Split, file_lines, size_read
 from data.text.prepare import ROWS, read_rows
 
@@ -124,8 +122,11 @@ def beginning(split: Split, count: int) -> Iterator[str]:
 
 
 corpus = WikitextCorpus(__file__, WikitextConfig)
-program = Program(__name__, __doc__, WikitextConfig)
-command = program(corpus.command)
+
+
+def main(argv: list[str]) -> int:
+    return corpus.command(read(WikitextConfig, argv, __doc__))
+
 
 if __name__ == "__main__":
-    cli(command)()
+    cli(main)

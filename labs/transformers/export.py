@@ -8,17 +8,34 @@ AutoModelForCausalLM.from_pretrained("FOLDER", trust_remote_code=True). --push s
 Face hub. See README.md beside this file.
 """
 
+import json
 import re
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from huggingface_hub import HfApi, get_token
+from tokenizers import Regex, pre_tokenizers
+
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from common.door import Program
+from common.config import Draws, Seed, cli, read
 from common.errors import UserError
-from common.values import Draws, Seed
+from common.files import unfinished
+from common.hub import endpoint
+from common.places import CODE
+from data.corpus import tokenizer_of
+from data.tokenizers import LINE, BPETokenizer, ByteTokenizer, FileTokenizer, GPT2Tokenizer, Tokenizer
+from evaluate.settings import run_seed
+from heads import Projection, Softmax
+from labs.transformers.card import card
+from labs.transformers.folder import to_transformers
+from model import GPT, LanguageModel
+from training.checkpoint import load_model, writing
+from training.gpt2 import to_gpt2
 
 
 @dataclass
@@ -33,37 +50,13 @@ class ExportConfig:
     dry_run: bool = False    # with --push: write the folder and print what would be sent
     # fmt: on
 
-    def check(self) -> None:
-        """UserError for a name that the hub cannot have."""
+    def __post_init__(self) -> None:
         if self.push and not re.fullmatch(r"[\w.-]+/[\w.-]+", self.push):
             raise UserError(f"push = {self.push!r}: give USER/NAME of a model on the hub")
         for key in ("private", "dry_run"):
             if getattr(self, key) and not self.push:
                 raise UserError(f"{key} = True without --push: give USER/NAME of the model on the hub, too")
 
-
-program = Program(__name__, __doc__, ExportConfig, "transformers")
-
-import json
-import shutil
-
-import torch
-from huggingface_hub import HfApi, get_token
-from tokenizers import Regex, pre_tokenizers
-
-from common.config import cli
-from common.files import unfinished
-from common.hub import endpoint
-from common.places import CODE
-from data.corpus import tokenizer_of
-from data.tokenizers import LINE, BPETokenizer, ByteTokenizer, FileTokenizer, GPT2Tokenizer, Tokenizer
-from evaluate.settings import run_seed
-from heads import Projection, Softmax
-from labs.transformers.card import card
-from labs.transformers.folder import to_transformers
-from model import GPT, LanguageModel
-from training.checkpoint import load_model, writing
-from training.gpt2 import to_gpt2
 
 ENDOFTEXT, GPT2_END = "<|endoftext|>", 50256  # GPT-2's
 PAD = "<|pad|>"  # of the id V, for which a GPT2LMHeadModel has no embedding
@@ -194,8 +187,8 @@ def listed(folder: Path) -> list[str]:
     return [f"{path.stat().st_size:>12,} bytes  {path.relative_to(folder).as_posix()}" for path in files]
 
 
-@program
-def main(c: ExportConfig) -> int:
+def main(argv: list[str]) -> int:
+    c = read(ExportConfig, argv, __doc__)
     if c.push and not c.dry_run and not get_token():
         raise UserError("the hub takes a model with a token: run `hf auth login`, or set HF_TOKEN")
     export(c.run, c.folder, c.samples, c.seed, c.push or "FOLDER")
@@ -209,4 +202,4 @@ def main(c: ExportConfig) -> int:
 
 
 if __name__ == "__main__":
-    cli(main)()
+    cli(main)
