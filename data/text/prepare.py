@@ -31,7 +31,7 @@ import io
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from glob import escape
 from itertools import chain, groupby
 from typing import Any
@@ -146,24 +146,20 @@ def local_documents(source: Path, column: str, separator: str) -> dict[str, Docu
 
     The order is that of the files' paths. UserError if there is text that is held out and none to train on.
     """
-    base = source.parent if source.is_file() else source
-    files: dict[str, Path] = {}
-    for path in sorted([source] if source.is_file() else source.rglob("*")):
-        inside = path.relative_to(base)
-        hidden = any(part.startswith(".") for part in inside.parts) or path.name == "README.md"
+    alone, split_of = source.is_file(), {}
+    # the same order, compressed or not
+    for path in sorted([source] if alone else source.rglob("*"), key=lambda p: str(p).removesuffix(".gz")):
+        name = path.relative_to(source.parent if alone else source).as_posix().removesuffix(".gz")
+        hidden = any(part.startswith(".") for part in name.split("/")) or path.name == "README.md"
         if path.is_file() and path.name.endswith(ENDINGS) and not hidden and path.stat().st_size:
-            name = inside.as_posix().removesuffix(".gz")
-            if name in files:
-                raise UserError(f"source {source} has both {name} and {name}.gz: keep one")
-            files[name] = path
-    files = dict(sorted(files.items()))  # the same order, compressed or not
-    split_of = {name: named_split(name) for name in files}
-    if not {"validation", "test"} & {*split_of.values()} or source.is_file():
-        split_of = dict.fromkeys(files, "train")
-    chosen = {split: [path for n, path in files.items() if split_of[n] == split] for split in SPLITS}
+            split_of[path] = "" if alone else named_split(name)
+    if not {"validation", "test"} & {*split_of.values()}:
+        split_of = dict.fromkeys(split_of, "train")
+    chosen = {split: [path for path, own in split_of.items() if own == split] for split in SPLITS}
     if not chosen["train"]:
-        raise UserError(f"source {source} has no text to train on: {', '.join(files) or 'no files'}")
-    if left := [name for name in files if not split_of[name]]:
+        names = ", ".join(path.name for path in split_of) or "no text"
+        raise UserError(f"source {source} has {names} and nothing to train on")
+    if left := [path for path, own in split_of.items() if not own]:
         print(f"not read: {len(left)} files of no split, {left[0]} for instance", file=sys.stderr)
     return {k: partial(file_documents, some, column, separator) for k, some in chosen.items() if some}
 
@@ -191,7 +187,7 @@ def file_documents(files: list[Path], column: str, separator: str) -> Iterator[D
         else:
             with naming(path):
                 rows = read_rows(BUILDERS[kind], {"train": [path]}, column)["train"]
-                yield from column_documents(rows, column)
+                yield from column_documents(rows, column, str(path))
 
 
 def read_rows(builder: str, files: Mapping[str, list[Path]], column: str) -> Any:
@@ -209,15 +205,26 @@ def read_rows(builder: str, files: Mapping[str, list[Path]], column: str) -> Any
     return load_dataset(builder, data_files=names, streaming=True, **exact[builder])
 
 
-def column_documents(rows: Any, column: str) -> Iterator[Document]:
-    """The text of each row; null is none. UserError for any other value."""
+def column_documents(rows: Any, column: str, where: str) -> Iterator[Document]:
+    """The text of each row; where it is null, there is none. UserError for any other value."""
+    nulls = 0
     for batch in rows.iter(ROWS):
         for value in batch[column]:
-            if value is not None:
-                text = value.decode() if isinstance(value, bytes) else value
-                if not isinstance(text, str):
-                    raise UserError(f"column {column!r} holds {text!r:.40}, which is no text")
+            text = value.decode() if isinstance(value, bytes) else value
+            if isinstance(text, str):
                 yield bounded_lines(io.StringIO(text, newline="\n"))
+            elif text is None:
+                nulls += 1
+            else:
+                raise UserError(f"{where}: column {column!r} holds {text!r:.40}, which is no text")
+    if nulls:
+        say(f"{where}: {nulls} rows have no {column!r} and are left out")
+
+
+@cache
+def say(line: str) -> None:
+    """A text is read several times."""
+    print(line, file=sys.stderr)
 
 
 def hub_documents(source: str, column: str) -> dict[str, Documents]:
@@ -231,7 +238,7 @@ def hub_documents(source: str, column: str) -> dict[str, Documents]:
         columns = {split: hub[split].select_columns(column) for split in hub}
     if "train" in hub and (unused := hub.keys() - set(SPLITS)):
         print(f"not read: the splits {', '.join(sorted(unused))} of {source}", file=sys.stderr)
-    return {str(split): partial(column_documents, rows, column) for split, rows in columns.items()}
+    return {str(split): partial(column_documents, rows, column, source) for split, rows in columns.items()}
 
 
 # -----------------------------------------------------------------------------
@@ -273,8 +280,8 @@ def divided(
         hashes.append(int.from_bytes(sha256.digest()[:8]))
     texts, which = np.unique(np.array(hashes), return_inverse=True)
     total = np.bincount(which, np.array(sizes), len(texts))  # bytes of each text, with its copies
-    print(f"{source} is divided into {', '.join(splits)} by document", file=sys.stderr)
     if (total > 0).sum() == 1:
+        say(f"{source} is a single document: {', '.join(splits)} are parts of it, cut at line ends")
         ends = [1 - cut * left for left in reversed(range(len(splits)))]
         bounds = zip([0, *ends], ends)
         return {split: partial(part_of, documents, max(sizes), *at) for split, at in zip(splits, bounds)}
