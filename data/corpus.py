@@ -24,13 +24,12 @@ from typing import IO, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from common import errors
-from common.errors import UserError
+from common.errors import UserError, reading
 from common.files import locked, read_json, real_path, remove_leftovers, write_json
 from common.log import Progress
 from common.places import CODE, WORK
 from data.tokenizers import (
-    BPETokenizer,
+    ByteTokenizer,
     GPT2Tokenizer,
     Tokenizer,
     WordTokenizer,
@@ -172,27 +171,27 @@ class Corpus(ABC):
 
 
 @contextlib.contextmanager
-def reading(path: Path) -> Iterator[IO[str]]:
+def open_text(path: Path) -> Iterator[IO[str]]:
     """A UTF-8 file, or a .gz of one, byte for byte but for a mark at its start (BOM): only "\\n" ends a line,
     "\\r" is a character in it.
 
     UserError naming it when what is read turns out to be damaged.
     """
     open_file = gzip.open if path.suffix == ".gz" else open
-    with errors.reading(path), open_file(path, "rt", encoding="utf-8-sig", newline="\n") as file:
+    with reading(path), open_file(path, "rt", encoding="utf-8-sig", newline="\n") as file:
         yield file
 
 
 def size_read(path: Path) -> int:
-    """The bytes that `reading` gives of a file that is no .gz."""
+    """The bytes that `open_text` gives of a file that is no .gz."""
     with path.open("rb") as file:
         marked = file.read(len(BOM_UTF8)) == BOM_UTF8
     return path.stat().st_size - marked * len(BOM_UTF8)
 
 
 def file_lines(path: Path) -> Iterator[str]:
-    """The lines of the file at `path`, see `reading`. One of more than BATCH characters comes in pieces."""
-    with reading(path) as file:
+    """The lines of the file at `path`, see `open_text`. One of more than BATCH characters comes in pieces."""
+    with open_text(path) as file:
         yield from bounded_lines(file)
 
 
@@ -267,7 +266,7 @@ def prepare_splits(out: str | Path, tokenizer: str, contents: Contents, force: b
             official = contents.official.get(name, {})
             if whole.get(name, {}).get("fingerprint") != coder.fingerprint:
                 whole[name] = tokenise(out / f"{name}.bin", split, coder, contents.source, official).info
-            report(name, whole[name], official)
+            report_split(name, whole[name], official)
         contents.finish()
 
         # The record
@@ -341,7 +340,7 @@ def tokenise(
     return write_tokens(path, arrays(), tokenizer.vocab_size, info)
 
 
-def report(name: str, info: Mapping[str, Any], official: Mapping[str, Any]) -> None:
+def report_split(name: str, info: Mapping[str, Any], official: Mapping[str, Any]) -> None:
     """Says of a split, on stderr, what it lacks: a part of the official text, or lines that come back from
     their tokens."""
     if info["complete"] is False:
@@ -383,12 +382,12 @@ def whole_splits(out: Path) -> dict[str, dict[str, Any]]:
 
 
 def held_by(out: Path, whole: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What `out` was prepared with: of its whole splits, or of a tokenizer that was trained for them. {} of
-    a folder that holds neither, whatever its meta.json says."""
+    """What `out` was prepared with, of its whole splits and its tokenizer. {} of a folder that has no split
+    and no tokenizer but `bytes`, which is the same for every text, whatever its meta.json says."""
     saved = out / "tokenizer.json"
     tokenizer = read_tokenizer(saved) if saved.is_file() else None
     held: dict[str, Any] = {}
-    if tokenizer and (whole or isinstance(tokenizer, BPETokenizer)):
+    if tokenizer and (whole or not isinstance(tokenizer, ByteTokenizer)):
         held = read_meta(out) | {"tokenizer": tokenizer.name, "fingerprint": tokenizer.fingerprint}
     for name, info in whole.items():
         held |= {key: info[key] for key in ("tokenizer", "source") if key in info}

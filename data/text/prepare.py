@@ -39,8 +39,7 @@ from typing import Any
 import numpy as np
 
 from common.config import Text, cli, read
-from common.errors import UserError
-from common.errors import reading as naming
+from common.errors import UserError, reading
 from common.files import real_path
 from common.hub import load
 from common.log import Progress
@@ -185,7 +184,7 @@ def file_documents(files: list[Path], column: str, separator: str) -> Iterator[D
                 if not ends:
                     yield lines
         else:
-            with naming(path):
+            with reading(path):
                 rows = read_rows(BUILDERS[kind], {"train": [path]}, column)["train"]
                 yield from column_documents(rows, column, str(path))
 
@@ -233,7 +232,7 @@ def hub_documents(source: str, column: str) -> dict[str, Documents]:
     source  owner/name, or owner/name:configuration
     """
     name, _, configuration = source.partition(":")
-    with naming(f"source {source}"):
+    with reading(f"source {source}"):
         hub = load(name, configuration)
         columns = {split: hub[split].select_columns(column) for split in hub}
     if "train" in hub and (unused := hub.keys() - set(SPLITS)):
