@@ -14,7 +14,7 @@ import pytest
 
 from bench import gpu, timing, training
 from common import device
-from data.prepared import load_tokenizer
+from data.corpus import load_tokenizer
 from data.tokens import open_tokens
 from evaluate.store import Store
 from tests.fixtures import synthetic_text
