@@ -23,7 +23,7 @@ import heads
 import train
 from common import device
 from data.batches import Windows, batch_indices
-from data.prepared import prepared
+from data.corpus import prepared
 from data.tokens import open_tokens
 from evaluate.curve import evaluations
 from evaluate.scoring import Score
