@@ -5,7 +5,7 @@ A run that starts from another one, or learns from its labels, has also spent wh
 
 from typing import Any
 
-from data.label_settings import LabelSettings
+from data.labels import LabelSettings
 from training.checkpoint import is_run
 from training.run import Run
 
