@@ -433,9 +433,12 @@ def trunk_class(config: dict[str, Any]) -> type[Trunk]:
     name, args = config.get("trunk", "gpt"), config.get("trunk_args", {})
     trunk = TRUNKS.get(name)
     if trunk is None:
-        from common.places import imported, trunks
+        from common.places import registered
 
-        trunk = imported(trunks(), "TRUNKS", name)
+        known = registered("model", "TRUNKS", "trunk")
+        if name not in known:
+            raise ValueError(f"trunk = {name!r}: use one of {', '.join(known)}")
+        trunk = known[name]
     try:
         inspect.signature(trunk).bind(None, **args)
     except TypeError as error:

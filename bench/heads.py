@@ -31,7 +31,7 @@ from torch import nn
 
 from bench.timing import arguments, dtypes, median, resident_mb, turns, write
 from common.device import DTYPES, autocast
-from common.places import heads
+from common.places import registered
 from heads import OutputHead, Targets, chunked_loss, make_head, project
 
 WAYS = ("plain", "materialised", "chunked", "linear_ce", "products")
@@ -149,7 +149,7 @@ def main() -> None:
     p.add_argument(
         "--heads",
         nargs="+",
-        choices=heads(),
+        choices=registered("heads", "HEADS", "heads"),
         default=["softmax", "label_smoothing", "sigmoid", "gs_softmax_f1", "gs_softmax_f2"],
         help="softmax first: it is the base",
     )

@@ -62,13 +62,14 @@ HEADS: dict[str, Callable[..., Head]] = {  # classes; each takes V and arguments
 
 def find_head(name: str) -> type[Head]:
     """The head called `name`, of HEADS or of a lab (labs/LAB/heads.py). ValueError if there is none."""
+    known = HEADS
     if name not in HEADS and __name__ == "heads":  # nanoheads.heads of somebody's program has no labs
-        from common.places import heads, imported
+        from common.places import registered
 
-        return imported(heads(), "HEADS", name)
-    if name not in HEADS:
-        raise ValueError(f"unknown head {name!r}: use one of {', '.join(HEADS)}")
-    return cast(type[Head], HEADS[name])
+        known = registered("heads", "HEADS", "heads")
+    if name not in known:
+        raise ValueError(f"head = {name!r}: use one of {', '.join(known)}")
+    return cast(type[Head], known[name])
 
 
 def named_head(name: str, vocab_size: int, args: dict | None = None) -> Head:

@@ -21,7 +21,6 @@ import numpy as np
 
 from common.errors import UserError
 from common.hub import load
-from common.places import not_installed
 
 TRAIN, TEST = "train", "test"
 
@@ -123,12 +122,8 @@ def described(shape: tuple[int, ...]) -> str:
 def digits() -> tuple[Images, Images]:
     """scikit-learn's digits, in its order, the last fifth of them for the test. Pixels 0 to 16 become 0
     to 255."""
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError:
-        raise UserError(
-            f"{not_installed('sklearn')}; or give other images (--dataset=mnist --source=DIR)"
-        ) from None
+    from sklearn.datasets import load_digits
+
     bundled = load_digits()
     pixels = np.round(bundled.images * (255 / 16)).astype(np.uint8)[:, None]
     everything, cut = Images(pixels, bundled.target.astype(np.int64)), len(pixels) * 4 // 5
@@ -141,8 +136,7 @@ def from_hub(name: str) -> tuple[Images, Images]:
     try:
         splits = load(hub)
     except Exception as error:  # of a dozen kinds
-        lacks = isinstance(error, ImportError)
-        why = not_installed("datasets") if lacks else f"{type(error).__name__}: {error}".partition("\n")[0]
+        why = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise UserError(
             f"{name} cannot be had from the Hugging Face hub ({why}): get its files, {FILES[name]} and the "
             f'others, and name their folder, --source=DIR (of image tokens --source="{name} vq in=DIR"), or '

@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 from transformers import AutoTokenizer, GPT2LMHeadModel
 
 from common.errors import UserError
-from common.places import trunks
+from common.places import registered
 from data.prepared import load_tokenizer
 from data.tokenizers import (
     BPETokenizer,
@@ -55,7 +55,8 @@ ROWS = {
     "random": dict(head="softmax", trunk="any_order", trunk_args={"sinusoidal": True}, gain=4.0),
     "fractal": dict(head="am_softmax", trunk="any_order", trunk_args={"order": "fractal"}, bayesian=True),
 }
-ROWS = {name: c for name, c in ROWS.items() if c.get("trunk", "gpt") in trunks()}  # the labs that there are
+TRUNKS = registered("model", "TRUNKS", "trunk")
+ROWS = {name: c for name, c in ROWS.items() if c.get("trunk", "gpt") in TRUNKS}  # the labs that there are
 
 
 @pytest.fixture(scope="module", params=ROWS)
