@@ -29,10 +29,7 @@ if __name__ == "__main__":
 from common.config import cli, read
 from common.errors import UserError
 from common.files import locked, read_json, write_json
-from data.corpus import Contents
-from data.prepared import SPLITS, is_prepared, read_meta
-from data.settings import PrepareConfig
-from data.splits import Split
+from data.corpus import SPLITS, Contents, PrepareConfig, Split, is_prepared, read_meta, refuse_another
 from data.tokenizers import WordTokenizer
 from labs.classes.sets import KINDS, ImageSet, open_images
 from labs.images.image_tokens.codecs import CODECS, Codec, grid_of, make_codec, read_codec, save_codec
@@ -213,11 +210,9 @@ def with_folder(out: Path, s: ImageTokenSource) -> ImageTokenSource:
     recorded = read_source(record)
     if not s.folder:
         return recorded
-    same = s.folder == recorded.folder
-    if same and is_prepared(out, WordTokenizer.name):
-        same = read_codec(out)[1].get("images_sha256") == s.open().sha256
-    if not same:
-        raise UserError(f"{out} was prepared from the images of {record!r}: --force starts over")
+    refuse_another(out, {"source": record}, {"source": str(s)})
+    if is_prepared(out, WordTokenizer.name):
+        refuse_another(out, read_codec(out)[1], {"images_sha256": s.open().sha256})
     return s
 
 
@@ -237,14 +232,12 @@ def file_chunks(s: ImageTokenSource) -> tuple[int, dict[str, Callable[[], Chunks
 def codes_record(out: Path, folder: Path, force: bool) -> Callable[[], None]:
     """What writes, beside the splits, which codes they are of. UserError if `out` was made of others."""
     path, digest = out / "codes.json", digest_of(folder)
-    if path.is_file() and not force and read_json(path).get("sha256") != digest:
-        raise UserError(
-            f"{out} was made of other codes than {folder} now has: prepare.py --force starts over"
-        )
+    if path.is_file() and not force:
+        refuse_another(out, read_json(path), {"sha256": digest})
     return partial(write_json, path, {"sha256": digest})
 
 
-class ImageTokenCorpus(GeneratedCorpus[ImageTokensConfig, ImageTokenSettings]):
+class ImageTokenCorpus(GeneratedCorpus):
     measure = "images"  # or orders, for other programs' codes: they are no text
     sampler = "labs/images/sample.py"
 
@@ -258,10 +251,8 @@ class ImageTokenCorpus(GeneratedCorpus[ImageTokensConfig, ImageTokenSettings]):
     def contents(self, c: ImageTokensConfig) -> Contents:
         s, out = read_source(c.source), Path(c.out)
         s = s if c.force else with_folder(out, s)
-        layout, finish = Layout(s.settings.codes, s.classes), None
+        layout = Layout(s.settings.codes, s.classes)
         places, chunks = file_chunks(s) if s.images == FILES else image_chunks(out, s, c.force)
-        if s.images == FILES:
-            finish = codes_record(out, Path(s.folder), c.force)
         drop = s.settings.drop / 100
         shape: dict[str, Any] = {
             "length": places + GIVEN,
@@ -270,7 +261,10 @@ class ImageTokenCorpus(GeneratedCorpus[ImageTokensConfig, ImageTokenSettings]):
             "absent": layout.none,
         }
         splits = {split: Split(partial(sequences, layout, some), **shape) for split, some in chunks.items()}
-        return Contents(str(s), splits, layout.words, finish=finish)
+        contents = Contents(str(s), splits, layout.words)
+        if s.images == FILES:
+            return contents._replace(finish=codes_record(out, Path(s.folder), c.force))
+        return contents
 
 
 corpus = ImageTokenCorpus(__file__, ImageTokensConfig, ImageTokenSettings)

@@ -112,7 +112,7 @@ def test_a_prepared_folder_needs_no_images_and_other_ones_are_refused(images, tm
     corpus.prepare(out, "words", here)
     lie(None)
     assert corpus.prepare(out, "words", LOSSLESS) == out
-    with pytest.raises(UserError, match="in="):
+    with pytest.raises(UserError, match="source"):
         corpus.prepare(out, "words", f"{LOSSLESS} in={tmp_path / 'other'}")
     lie(images._replace(train=made(80, 5)))
     with pytest.raises(UserError, match="images"):
