@@ -86,7 +86,8 @@ def checked(
             )
         raise UserError("; ".join(problems)) from None
     for key, value in out.items():
-        if reason := unusable(value):
+        # the best of a run that has none yet, or whose loss is infinite, is inf
+        if value != float("inf") and (reason := unusable(value)):
             raise UserError(f"{key} {reason}")
     return out
 
