@@ -9,6 +9,7 @@ from common.door import read
 from common.errors import UserError
 from common.values import AtLeast2, Dtype, Natural, NonNegative, Positive, Seed, Space
 from evaluate.decoding import AS_SCORED, Decoding
+from training.run import difference
 
 NEIGHBOURS = 3  # k of the manifolds of images
 LEAST_WORDS = 4  # a text is not cut to fewer: the metrics count 4-grams
@@ -124,21 +125,14 @@ class TableConfig:
         if measure:
             return Measuring(measure, read(measure.config, rest))
         c = configure(cls, argv)
-        c.check()
+        if not c.rows or not c.seeds:
+            raise UserError("rows and seeds: a table needs at least one of each")
         return c
 
     @classmethod
     def help(cls, argv: list[str]) -> str:
         measure, _ = measure_of(argv)
         return help_text(measure.config if measure else cls)
-
-    def check(self) -> None:
-        """UserError for what neither a table nor a search can be asked for."""
-        if not self.rows or not self.seeds:
-            raise UserError(
-                "rows and seeds: a table needs at least one of each; give the file that has them first: "
-                "table.py config/tables/heads.py config/tables/grammar.py"
-            )
 
 
 def measure_of(argv: list[str]) -> tuple[Any, list[str]]:
@@ -237,15 +231,16 @@ def check_settings(s: Settings) -> None:
         raise UserError(f"stride = {s.stride}: must be at most block_size = {s.block_size}")
 
 
-def other_settings(before: dict, now: dict) -> list[str]:
-    """Each key of `now` that has another value in `before`, with both values; `words` only where it is known.
+def other_settings(before: dict, now: dict) -> str:
+    """The first key of `now` that has another value in `before`, with both values; `words` only where it is
+    known.
 
     An older version, which does not name a scorer, a cut or a part of the split, had none. One that had a cut
     which is gone drew from another distribution.
     """
     known = {k: v for k, v in now.items() if k != "words" or v} | GONE
-    before = {"scorer": "", "part": False, "tokenize": "13a", **GONE, **vars(AS_SCORED), **before}
-    return [f"{k} {before.get(k)!r}, now {v!r}" for k, v in known.items() if before.get(k) != v]
+    defaults = {"scorer": "", "part": False, "tokenize": "13a", **GONE, **vars(AS_SCORED)}
+    return difference(dict.fromkeys(known) | defaults | before, known)
 
 
 # cuts of older versions, each at the value that cuts nothing

@@ -25,9 +25,11 @@ from typing import Any
 from common.errors import reading
 from common.files import beside, check_writable, lock_of, locked, read_text, replacing
 from common.names import check_name, check_row_name
-from common.values import unusable
+from common.values import typed
 
 Row = dict[str, Any]
+KINDS = {"measure": str, "settings": dict, "definition": int}
+OPTIONAL = {"training": dict, "problem": str}
 SHARED = ("settings", "training", "versions")  # the parts of a row whose entries are said once
 
 
@@ -70,9 +72,8 @@ class Store:
             return {}
         with reading(self.path):
             # not splitlines(), which also splits at a U+2028 within a text
-            lines = enumerate(read_text(self.path).split("\n"), 1)
-            rows = unfolded([parsed(line, f"{self.path}, line {number}") for number, line in lines if line])
-            return {(row["measure"], row["name"]): row for row in map(checked, rows)}
+            lines = [_parsed(line) for line in read_text(self.path).split("\n") if line]
+            return {(row["measure"], row["name"]): row for row in map(checked, unfolded(lines))}
 
 
 def folded(rows: list[Row]) -> list[Row]:
@@ -122,32 +123,26 @@ def unfolded(lines: list[Row]) -> list[Row]:
     return rows
 
 
+def _parsed(line: str) -> Row:
+    content = typed("a line", json.loads(line), dict[str, Any], sys.float_info.max)
+    return {key: _decoded(value) for key, value in content.items()}
+
+
 def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def parsed(line: str, where: str) -> Row:
-    """The row of a line of the file. UserError naming the line."""
-    with reading(where):
-        content = json.loads(line)
-        if reason := unusable(content, sys.float_info.max):
-            raise ValueError(reason)
-        return _decoded(content)
-
-
 def checked(row: Row) -> Row:
-    """`row`. KeyError, TypeError or ValueError if it can be no row of ours."""
-    kinds = {"measure": str, "settings": dict, "definition": int}
-    optional = {"training": dict, "problem": str}
-    check_fields(row, kinds | {key: kind for key, kind in optional.items() if key in row})
+    """`row`. TypeError or ValueError if it can be no row of ours."""
+    check_fields(row, KINDS | {key: kind for key, kind in OPTIONAL.items() if key in row})
     check_name(row["name"]) if row.get("reference") else check_row_name(row["name"])  # files have these names
     return row
 
 
 def check_fields(row: Row, kinds: Mapping[str, type | UnionType]) -> None:
-    """KeyError or TypeError if a value of `row` is not of its kind. True is no number."""
+    """TypeError naming the key if a value of `row` is not of its kind. True is no number."""
     for key, kind in kinds.items():
-        value = row[key]
+        value = row.get(key)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise TypeError(f"{key} = {value!r} is no {getattr(kind, '__name__', kind)}")
 

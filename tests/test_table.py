@@ -21,7 +21,7 @@ from config.defaults import TrainConfig
 from data.prepared import prepared
 from evaluate import workers
 from evaluate.find import find_measure
-from evaluate.jobs import Run
+from evaluate.jobs import Job
 from evaluate.measure import kept_rows, left_out, open_runs, table_rows, unchanged
 from evaluate.store import Store
 from evaluate.text import TextMeasure
@@ -37,8 +37,8 @@ def asked(*files: str, **changes) -> TableConfig:
     return replace(configure(TableConfig, [f"config/tables/{name}.py" for name in files]), **changes)
 
 
-def runs_of(c: TableConfig) -> list[Run]:
-    return table.runs_of(c, Store(Path(c.results) / f"{c.name}.jsonl"))
+def jobs_of(c: TableConfig) -> list[Job]:
+    return table.jobs_of(c, Store(Path(c.results) / f"{c.name}.jsonl"))
 
 
 # ---- what is asked for -------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def test_a_run_knows_its_row(trained, capsys):
 @pytest.mark.parametrize("files", [["heads"], ["sig_gpt_12M"]])
 def test_the_committed_tables_are_sound(files, tmp_path):
     c = asked(*files, tuned=False, results=str(tmp_path))  # whether or not its search is made
-    runs = runs_of(c)
+    runs = jobs_of(c)
     assert len(runs) == len(c.rows) * len(c.seeds)
     measure = find_measure(c.measure)
     config = table.config_of_measure(measure, c, [str(r.out) for r in runs])
@@ -98,7 +98,7 @@ def test_committed_rows_are_those_of_their_table():
     c = asked("heads", results=str(RESULTS), tuning=str(RESULTS / "heads.jsonl"), partial=True)
     rows = {row["name"]: row for row in Store(RESULTS / "heads.jsonl").rows("text") if "training" in row}
     for flags, says in ((c.flags, ""), (f"{c.flags} --optimizer=adamw", "optimizer ('muon', not 'adamw')")):
-        runs = [run for run in runs_of(replace(c, flags=flags)) if run.out.name in rows]
+        runs = [run for run in jobs_of(replace(c, flags=flags)) if run.out.name in rows]
         assert len(runs) > 20
         assert {run.differs(rows[run.out.name]["training"], rows) for run in runs} == {says}
 
@@ -112,7 +112,7 @@ def test_what_is_not_recorded_has_its_default(trained):
     assert not unchanged(old | {"weights_sha256": "0"}, identity)
     for key in ("data_sha256", "teacher_weights", "init_weights", "seed", "optimizer"):
         assert not unchanged(old | {"training": old["training"] | {key: "another"}}, identity)
-    run = Run("baseline", "brief_adamw", 1, Path("out"), ("config/baseline.py", "config/brief_adamw.py"))
+    run = Job("baseline", "brief_adamw", 1, Path("out"), ("config/baseline.py", "config/brief_adamw.py"))
     recorded = {k: v for k, v in run.wanted.items() if k != "optimizer"}
     assert run.differs(recorded) == ""
     muon = replace(run, arguments=(*run.arguments, "--optimizer=muon"))
@@ -121,7 +121,7 @@ def test_what_is_not_recorded_has_its_default(trained):
 
 def test_a_run_may_have_taken_any_dtype_unless_one_is_asked_for():
     auto, named = (
-        Run("baseline", "tiny", 1, Path("out"), ("config/baseline.py", "config/tiny.py", *flags))
+        Job("baseline", "tiny", 1, Path("out"), ("config/baseline.py", "config/tiny.py", *flags))
         for flags in ((), ("--dtype=float32",))
     )
     has = {**auto.wanted, "dtype": "bfloat16"}
@@ -279,7 +279,7 @@ def test_rows_of_other_weights_are_not_kept(whole):
     scaled(Path("out/baseline-tinytable-1/best"), 1.01)
     assert make(rows=two, seeds=[1]) == 0 and len(trained) == 3
     scaled(Path("out/baseline-tinytable-1/best"), 1.01)
-    with pytest.raises(ValueError, match="init_from"):
+    with pytest.raises(ValueError, match="init_weights"):
         make(rows=two, seeds=[1])
 
 
@@ -354,7 +354,7 @@ def test_another_run_in_its_folder_is_refused(whole):
     assert make(rows=["baseline"], seeds=[1]) == 0
     with pytest.raises(ValueError, match="learning_rate"):
         make(rows=["baseline --learning_rate=0.5"], seeds=[1])
-    with pytest.raises(ValueError, match="steps"):
+    with pytest.raises(ValueError, match="max_steps"):
         make(rows=["baseline"], seeds=[1], flags="--max_steps=5")
 
 
@@ -435,7 +435,7 @@ def test_a_signal_stops_the_trainings_and_waits_for_them(tmp_path, monkeypatch, 
         "def save(*_):\n out.with_suffix('.saved').touch()\n sys.exit(143)\n"
         "signal.signal(signal.SIGTERM, save)\nout.with_suffix('.begun').touch()\ntime.sleep(60)"
     )
-    runs = [Run("r", "", i, tmp_path / f"r{i}", (str(tmp_path / f"r{i}"),)) for i in range(jobs + 1)]
+    runs = [Job("r", "", i, tmp_path / f"r{i}", (str(tmp_path / f"r{i}"),)) for i in range(jobs + 1)]
     real = workers.subprocess.Popen
     program = [sys.executable, "-c", code]
     environments = []

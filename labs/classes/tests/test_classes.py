@@ -23,7 +23,7 @@ from common.config import configure, read_config
 from common.errors import UserError
 from common.log import entries
 from config.defaults import TrainConfig
-from evaluate.jobs import Run
+from evaluate.jobs import Job
 from evaluate.settings import TableConfig
 from evaluate.store import Store
 from heads import HEADS, make_head
@@ -468,7 +468,7 @@ def test_the_table_has_means_beside_the_documents(make, tmp_path):
 def test_the_rows_are_the_documents(files):
     c = configure(TableConfig, [f"config/tables/{f}.py" for f in files])
     c.check()
-    runs = [Run.make(row, 2, c) for row in c.rows]
+    runs = [Job.make(row, 2, c) for row in c.rows]
     for figures in PUBLISHED.values():
         assert figures.keys() - {run.row for run in runs} == {"sm_softmax_0"}
     for run, row in zip(runs, c.rows):

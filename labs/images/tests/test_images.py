@@ -10,7 +10,7 @@ from scipy.linalg import sqrtm
 import train
 from common.config import configure
 from common.errors import UserError
-from evaluate.jobs import Run
+from evaluate.jobs import Job
 from evaluate.measure import evaluate
 from evaluate.settings import TableConfig
 from evaluate.store import Store
@@ -145,6 +145,6 @@ def test_other_images_are_refused(run, images, classifier, tmp_path, monkeypatch
     ],
 )
 def test_what_cannot_be_drawn_is_refused_before_any_training(classifier, overlay, flags):
-    wanted = Run.make("baseline", 1, TableConfig(overlay=overlay, flags=flags)).wanted
+    wanted = Job.make("baseline", 1, TableConfig(overlay=overlay, flags=flags)).wanted
     with pytest.raises(UserError):
         MEASURE.check(ImagesConfig([], classifier=str(classifier)), [wanted])

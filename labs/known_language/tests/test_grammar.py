@@ -416,7 +416,7 @@ def test_a_model_comes_near_the_truth(tmp_path):
 def test_the_committed_tables_are_sound(files, tmp_path):
     c = configure(TableConfig, [f"config/tables/{name}.py" for name in files])
     c.tuned, c.results = False, str(tmp_path)  # whether or not its search is made
-    runs = table.runs_of(c, Store(tmp_path / f"{c.name}.jsonl"))
+    runs = table.jobs_of(c, Store(tmp_path / f"{c.name}.jsonl"))
     measure = find_measure(c.measure)
     config = table.config_of_measure(measure, c, [str(r.out) for r in runs])
     assert len(runs) == len(c.rows) * len(c.seeds) and measure.check(config, [r.wanted for r in runs])

@@ -16,7 +16,7 @@ from data.held_out import open_held_out
 from data.prepared import SPLITS, folder_of, load_tokenizer, prepared
 from data.tokens import open_tokens
 from evaluate.find import find_measure
-from evaluate.jobs import Run
+from evaluate.jobs import Job
 from evaluate.settings import TableConfig
 from evaluate.store import Store
 from labs.sequences.exact import SequenceTask
@@ -352,7 +352,7 @@ def test_the_walk_measure(walks, tmp_path):
 
 
 def test_planned_walks_are_checked_before_any_training():
-    planned = Run.make("sigma_gpt_random", 1, TableConfig(overlay="synthetic", flags="--source=walk")).wanted
+    planned = Job.make("sigma_gpt_random", 1, TableConfig(overlay="synthetic", flags="--source=walk")).wanted
     assert find_measure("walk").check(WalkConfig([]), [planned]) == {"place": 50, "value": 120}
     for wrong in ({"trunk": "gpt"}, {"source": "step"}, {"dataset": "text"}):
         with pytest.raises(UserError):
