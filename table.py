@@ -36,10 +36,9 @@ from common.files import beside
 from common.names import check_apart
 from evaluate import search
 from evaluate.find import find_measure
-from evaluate.jobs import Job, Rows, note_changed_heads, prepare_data, show_commands, sources_first, used_by
+from evaluate.jobs import ByName, Job, note_changed_heads, prepare_data, show_commands, sources_first, used_by
 from evaluate.measure import (
     Measure,
-    check_shown,
     common_fields,
     evaluate,
     exit_code,
@@ -77,7 +76,7 @@ def jobs_of(c: TableConfig, store: Store) -> list[Job]:
     return jobs
 
 
-def has_row(job: Job, rows: Rows) -> bool:
+def has_row(job: Job, rows: ByName) -> bool:
     """Whether a job without a folder has its row, of the whole training."""
     row = rows.get(job.out.name, {})
     if job.started or "training" not in row or "problem" in row:
@@ -85,7 +84,7 @@ def has_row(job: Job, rows: Rows) -> bool:
     return row.get("step") == job.wanted["max_steps"] and not job.differs(row["training"], rows)
 
 
-def to_train(jobs: list[Job], rows: Rows) -> list[Job]:
+def to_train(jobs: list[Job], rows: ByName) -> list[Job]:
     """The jobs that are not over and have no row; and those without a folder that they start from."""
     gone = [job for job in jobs if not job.result()]
     todo = [job for job in gone if not has_row(job, rows)]
@@ -107,7 +106,6 @@ def table(c: TableConfig, store: Store) -> int:
     config = config_of_measure(measure, c, [str(job.out) for job in jobs])
     settings = measure.check(config, [job.wanted for job in jobs])
     kept = kept_rows(store, measure, settings)
-    check_shown(measure, store)
     if c.commands:
         show_commands(to_train(jobs, kept))
         return 0

@@ -49,8 +49,7 @@ def searched(rng: np.random.Generator, own: Space, trials: int, design: int) -> 
         at = [math.log(point[key] / low) / math.log(high / low) for key, (low, high) in space.items()]
         return LOWEST + float((steepness * (np.array(at) - best_at) ** 2).sum())
 
-    shared = zip(points(SPACE, design), points(own, design, beside=len(SPACE)))
-    waiting: list[Point] = [a | b for a, b in shared]
+    waiting: list[Point] = [a | b for a, b in zip(points(space, design), points(SPACE, design))]
     done: list[dict[str, Any]] = []
     for index in range(trials):
         point = waiting[index] if index < design else propose(space, done)

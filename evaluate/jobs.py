@@ -26,7 +26,7 @@ from training import checkpoint
 from training.run import RESUMABLE, difference
 from training.task import lab_of
 
-Rows = dict[str, Row]  # of a measure, or the trials of a search, by their names
+ByName = dict[str, Row]  # the rows of a measure, or the trials of a search
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Job:
             return None  # a signal may have come before its last evaluation
         return {"training": training_of(ckpt.config), "nll": ckpt.progress["best_val_nll"]}
 
-    def differs(self, training: dict[str, Any], rows: Rows | None = None) -> str:
+    def differs(self, training: dict[str, Any], rows: ByName | None = None) -> str:
         """The first key in which a recorded configuration is not what is asked for, with both values; or "".
 
         What another run gave it counts by the hash of that run's weights, as far as it is known: from its
@@ -125,6 +125,12 @@ class Job:
 
 # -----------------------------------------------------------------------------
 # Rows
+
+
+def name_of(row: str) -> str:
+    """The name of a row, which its flags follow."""
+    name, *_ = shlex.split(row)
+    return name
 
 
 def uses_first(row: str) -> bool:
@@ -181,7 +187,7 @@ def run_folder(path: str) -> Path:
     return folder.parent if folder.name in ("last", "best") else folder
 
 
-def weights_of(run: str, rows: Rows) -> str | None:
+def weights_of(run: str, rows: ByName) -> str | None:
     """SHA-256 of the weights that start or teach others from `run`.
 
     From its folder or, where the folder is gone, from its row; None if neither is there.

@@ -109,12 +109,8 @@ class NamedRun(NamedTuple):
         """A run that train.py made of config files knows its row and its overlay; another is its own row."""
         c, progress = self.ckpt.config, self.ckpt.progress
         known = self.name == c["name"] and c.get("row")  # under another name it is asked to stand by itself
-        fields = {
-            "row": known or self.name,
-            "overlay": c.get("overlay", "") if known else "",
-            "seed": c.get("seed"),
-        }
-        fields["checkpoint"] = str(self.path)
+        fields = {"row": known or self.name, "overlay": c.get("overlay", "") if known else ""}
+        fields |= {"seed": c.get("seed"), "checkpoint": str(self.path)}
         return fields if self.ckpt.foreign else {**fields, "step": progress["step"], **spent(c, progress)}
 
 
@@ -218,10 +214,8 @@ def exit_code(rows: Iterable[Row]) -> int:
     rows = [row for row in rows if not row.get("reference")]
     failed = [f"{row['name']} ({row['problem']})" for row in rows if "problem" in row]
     if failed:
-        print(
-            f"{len(failed)} of {len(rows)} models could not be evaluated: {'; '.join(failed)}",
-            file=sys.stderr,
-        )
+        why = "; ".join(failed)
+        print(f"{len(failed)} of {len(rows)} models could not be evaluated: {why}", file=sys.stderr)
     return 1 if failed else 0
 
 
@@ -229,13 +223,6 @@ def table_rows(store: Store, measure: Measure) -> list[Row]:
     """What a table of the store shows: rows of the measure's definition, the references last."""
     rows = [row for row in store.rows(measure.name) if row["definition"] == measure.definition]
     return sorted(rows, key=lambda row: bool(row.get("reference")))
-
-
-def check_shown(measure: Measure, store: Store) -> None:
-    """UserError for kept rows that no table can show, before any work for others."""
-    if rows := table_rows(store, measure):
-        with reading(store.path or Path()):
-            measure.view(rows)
 
 
 def show(measure: Measure, store: Store, rows: list[Row], out: Path) -> None:
@@ -257,7 +244,6 @@ def show(measure: Measure, store: Store, rows: list[Row], out: Path) -> None:
 def evaluate(measure: Measure, c: Any) -> int:
     """Measures the runs that `c` names: stored at its `out`, and shown; the exit code."""
     store = Store.beside(c.out)
-    check_shown(measure, store)
     rows = measure_runs(measure, measure.open(c), store)
     store.put(rows)  # first in the file, in the order in which they are asked for
     show(measure, store, table_rows(store, measure) if c.out else rows, Path(c.out))

@@ -22,7 +22,7 @@ from common.errors import UserError, reading
 from common.names import check_apart
 from common.provenance import commit
 from common.values import Space
-from evaluate.jobs import Job, Rows, note_changed_heads, sources_first, uses_first
+from evaluate.jobs import ByName, Job, name_of, note_changed_heads, sources_first, uses_first
 from evaluate.settings import TableConfig
 from evaluate.store import Row, Store, check_fields
 from evaluate.views import Grid, View
@@ -49,7 +49,7 @@ def points(space: Space, count: int) -> list[Point]:
     if not space:
         return [{}] * count
     lowest = {key: low for key, (low, _) in space.items()}  # a trial tells the sampler of the space
-    return asked(space, lambda: QMCSampler(seed=0), [(lowest, 0.0)], count)
+    return asked(space, lambda: QMCSampler(scramble=True, seed=0), [(lowest, 0.0)], count)
 
 
 def propose(space: Space, trials: list[Row]) -> Point:
@@ -173,12 +173,6 @@ def bootstrap_error(values: Sequence[float]) -> float:
     return math.sqrt(max(0.0, square - mean**2))
 
 
-def expected_perplexity(trials: list[Row], draws: int) -> float:
-    """exp of the expected lowest NLL: a geometric mean, in which a trial that is far off counts by its
-    logarithm."""
-    return math.exp(expected_best(losses(trials), draws))
-
-
 # -----------------------------------------------------------------------------
 # Views
 
@@ -215,7 +209,7 @@ def view(rows: list[Row]) -> View:
         line += [f"{value:.1f}" if math.isfinite(value) else "-" for value in (ppl, error)]
         shared = [t for t in trials if t["trial"] < design]
         enough = [n for n in draws if n <= len(shared)]
-        line += [f"{expected_perplexity(shared, n):.1f}" for n in enough]
+        line += [f"{math.exp(expected_best(losses(shared), n)):.1f}" for n in enough]
         body.append(line + ["-"] * (len(draws) - len(enough)))
     training = rows[0]["training"]
     steps = ", ".join(f"{n:,}" for n in training.get("eval_steps", []) if n <= training.get("max_steps", n))
@@ -249,8 +243,8 @@ class Search:
 
     def __init__(self, c: TableConfig, store: Store):
         self.c, self.store = c, store
-        self.names = [shlex.split(row)[0] for row in c.rows]
-        self.kept: Rows = {row["name"]: row for row in trials_in(store)}
+        self.names = [name_of(row) for row in c.rows]
+        self.kept: ByName = {row["name"]: row for row in trials_in(store)}
 
     def check(self) -> None:
         """UserError for what cannot be searched, of any row, and for trials of another search."""
@@ -272,7 +266,7 @@ class Search:
         return {key: getattr(self.c, key) for key in keys} | {"own_space": self.c.own_space.get(name, {})}
 
     def trials(self, row: str) -> list[Row]:
-        return trials_of(self.kept.values(), shlex.split(row)[0], self.c.trials)
+        return trials_of(self.kept.values(), name_of(row), self.c.trials)
 
     # -- what is asked for ---------------------------------------------------
 
@@ -283,7 +277,7 @@ class Search:
 
     def space(self, row: str) -> Space:
         """What is searched for a row: the table's space and its own, without what is fixed."""
-        space, fixed = self.c.space | self.c.own_space.get(shlex.split(row)[0], {}), self.fixed(row)
+        space, fixed = self.c.space | self.c.own_space.get(name_of(row), {}), self.fixed(row)
         return {key: limits for key, limits in space.items() if key not in fixed}
 
     def job(self, row: str, first: Job | None, index: int, point: Point) -> Job:
@@ -299,11 +293,11 @@ class Search:
         """
         c, space = self.c, self.space(row)
         count = min(c.design, c.trials) if space else 1
-        own = c.space | c.own_space.get(shlex.split(row)[0], {})
+        own = c.space | c.own_space.get(name_of(row), {})
         drawn = [a | b for a, b in zip(points(own, count), points(c.space, count))]
         for trial in (*self.kept.values(), *self.trials(row)):
             if trial["trial"] < count:
-                keys = own if trial["row"] == shlex.split(row)[0] else c.space
+                keys = own if trial["row"] == name_of(row) else c.space
                 drawn[trial["trial"]] |= {k: v for k, v in trial["point"].items() if k in keys}
         at = [{key: point[key] for key in space} for point in drawn]
         return [self.job(row, first, index, point) for index, point in enumerate(at)]
