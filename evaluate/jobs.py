@@ -9,10 +9,9 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from common.config import completed
+from common.config import completed, read
 from common.errors import UserError
 from common.log import entries
-from common.names import check_row_name
 from common.places import called
 from config.defaults import TrainConfig
 from data.prepared import DATA, folder_of, prepared
@@ -24,7 +23,7 @@ from evaluate.store import Row
 from heads import head_changed
 from training import checkpoint
 from training.run import RESUMABLE, difference
-from training.task import lab_of
+from training.task import lab_of, settled
 
 ByName = dict[str, Row]  # the rows of a measure, or the trials of a search
 
@@ -59,7 +58,7 @@ class Job:
         """The job of a row: its config file, the overlay, the table's flags, its own, and those of the point
         that a search has found. `end` of its name. UserError for a {word} that nothing fills in."""
         name, *own = shlex.split(row)
-        out = Path(c.runs) / check_row_name(f"{name}-{c.overlay}-{seed}{end}")
+        out = Path(c.runs) / f"{name}-{c.overlay}-{seed}{end}"
         filled = {"runs": Path(c.runs), "overlay": c.overlay, "seed": seed}
         if first is not None and uses_first(row):
             filled |= {"first": first.out / "last", "gain": first.wanted["gain"]}
@@ -84,7 +83,7 @@ class Job:
 
     @cached_property
     def wanted(self) -> dict[str, Any]:
-        return vars(TrainConfig.read(list(self.arguments)))
+        return vars(settled(read(TrainConfig, list(self.arguments))))
 
     def result(self) -> Row | None:
         """What is left of it if it is over; None if it is still to be trained.

@@ -18,13 +18,13 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from common.config import Natural, Positive, Space, checked
 from common.errors import UserError, reading
-from common.names import check_apart
-from common.provenance import commit
-from common.values import Space
+from common.places import commit
 from evaluate.jobs import ByName, Job, name_of, note_changed_heads, sources_first, uses_first
+from evaluate.names import check_apart
 from evaluate.settings import TableConfig
-from evaluate.store import Row, Store, check_fields
+from evaluate.store import Row, Store
 from evaluate.views import Grid, View
 from evaluate.workers import train_all
 from training.run import difference
@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # importing it takes seconds
 
 Point = dict[str, float]  # setting -> value
 NAME, DEFINITION = "search", 1
-FIELDS = {"row": str, "trial": int, "point": dict, "nll": float | int, "vocab_size": int, "training": dict}
+TRIAL = {"row": str, "trial": Natural, "point": dict[str, float], "vocab_size": Positive, "training": dict}
 
 
 # -----------------------------------------------------------------------------
@@ -111,8 +111,8 @@ def trials_in(store: Store) -> list[Row]:
     trials = [row for row in store.rows(NAME) if row["definition"] == DEFINITION]
     with reading(store.path or ""):
         for row in trials:
-            check_fields(row, FIELDS)
-            check_fields(row["point"], dict.fromkeys(row["point"], float | int))
+            checked({key: row[key] for key in TRIAL}, TRIAL)
+            math.isfinite(row["nll"])  # TypeError for what is no number
     return trials
 
 

@@ -14,22 +14,19 @@ is whole.
 import hashlib
 import json
 import math
-import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import UnionType
 from typing import Any
 
+from common.config import Name, checked
 from common.errors import reading
 from common.files import beside, check_writable, lock_of, locked, read_text, replacing
-from common.names import check_name, check_row_name
-from common.values import typed
 
 Row = dict[str, Any]
-KINDS = {"measure": str, "settings": dict, "definition": int}
-OPTIONAL = {"training": dict, "problem": str}
+REQUIRED = ("measure", "name", "settings", "definition")
+FIELDS = {"measure": str, "name": Name, "settings": dict, "definition": int, "training": dict, "problem": str}
 SHARED = ("settings", "training", "versions")  # the parts of a row whose entries are said once
 
 
@@ -50,7 +47,8 @@ class Store:
 
     def rows(self, measure: str) -> list[Row]:
         """The rows of a measure, in the order in which they came. UserError if the file is none of ours."""
-        return [row for row in self._read().values() if row["measure"] == measure]
+        with reading(self.path or ""):
+            return [_decoded(row) for row in self._read().values() if row["measure"] == measure]
 
     def measures(self) -> list[str]:
         """Those that it has rows of, in the order in which they came."""
@@ -61,10 +59,10 @@ class Store:
         if self.path is None:
             return
         with locked(lock_of(self.path)):
-            new = {(row["measure"], row["name"]): row for row in map(checked, rows)}
+            new = keyed(map(_encoded, rows))
             others = {key: row for key, row in self._read().items() if key not in new}
             with replacing(self.path) as file:
-                for line in folded([_encoded(row) for row in (*new.values(), *others.values())]):
+                for line in folded([*new.values(), *others.values()]):
                     file.write(f"{_json(line)}\n".encode())
 
     def _read(self) -> dict[tuple[str, str], Row]:
@@ -72,8 +70,18 @@ class Store:
             return {}
         with reading(self.path):
             # not splitlines(), which also splits at a U+2028 within a text
-            lines = [_parsed(line) for line in read_text(self.path).split("\n") if line]
-            return {(row["measure"], row["name"]): row for row in map(checked, unfolded(lines))}
+            lines = [json.loads(line) for line in read_text(self.path).split("\n") if line]
+            return keyed(unfolded(lines))
+
+
+def keyed(rows: Iterable[Row]) -> dict[tuple[str, str], Row]:
+    """`rows` as JSON has them, by what one of them is: the same name under the same measure. UserError for
+    what can be no row of ours."""
+    out = {}
+    for row in rows:
+        checked(row, FIELDS, REQUIRED, more=True)
+        out[row["measure"], row["name"]] = row
+    return out
 
 
 def folded(rows: list[Row]) -> list[Row]:
@@ -123,28 +131,8 @@ def unfolded(lines: list[Row]) -> list[Row]:
     return rows
 
 
-def _parsed(line: str) -> Row:
-    content = typed("a line", json.loads(line), dict[str, Any], sys.float_info.max)
-    return {key: _decoded(value) for key, value in content.items()}
-
-
 def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
-
-def checked(row: Row) -> Row:
-    """`row`. TypeError or ValueError if it can be no row of ours."""
-    check_fields(row, KINDS | {key: kind for key, kind in OPTIONAL.items() if key in row})
-    check_name(row["name"]) if row.get("reference") else check_row_name(row["name"])  # files have these names
-    return row
-
-
-def check_fields(row: Row, kinds: Mapping[str, type | UnionType]) -> None:
-    """TypeError naming the key if a value of `row` is not of its kind. True is no number."""
-    for key, kind in kinds.items():
-        value = row.get(key)
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise TypeError(f"{key} = {value!r} is no {getattr(kind, '__name__', kind)}")
 
 
 def _encoded(value: Any) -> Any:

@@ -12,7 +12,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from common.names import REFERENCES
 from data.prepared import load_tokenizer
 from data.tokens import open_tokens
 from eval_diversity import main, program
@@ -20,6 +19,7 @@ from evaluate import diversity, text_numbers, texts
 from evaluate import text as measure
 from evaluate.calibration import Calibrated, fitted_temperature
 from evaluate.measure import open_runs
+from evaluate.names import REFERENCES
 from evaluate.scoring import Score, score
 from evaluate.settings import of_run
 from evaluate.store import Store

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import table
-from common.config import configure
+from common.config import read
 from config.defaults import TrainConfig
 from evaluate import search, workers
 from evaluate.measure import training_of
@@ -133,7 +133,7 @@ def test_mistakes_are_found_before_any_training(tmp_path, change, key):
 
 
 def test_the_committed_search_is_sound(tmp_path):
-    c = configure(TableConfig, ["config/tables/heads.py", "--design=1"])
+    c = read(TableConfig, ["config/tables/heads.py", "--design=1"])
     Search(c, Store(tmp_path / "x.jsonl")).check()
 
 
@@ -224,7 +224,7 @@ def test_a_stopped_search_goes_on_and_takes_over_what_was_trained_by_hand(start,
     hand = ["config/baseline.py", "config/mini.py", *search.flags_of(point, set()), "--eval_interval=6"]
     for seed, name in ((1, "baseline-mini-1-t01"), (2, "baseline-mini-1-t02")):
         own = [f"--seed={seed}", f"--name={name}", f"--out_dir=out/{name}"]
-        assert train_in_process(TrainConfig.read([*hand, *own]), token_folder) == 0
+        assert train_in_process(read(TrainConfig, [*hand, *own]), token_folder) == 0
     assert start("--search") == 0 and len(start.trained) == 3 and len(trials()) == 4
     with pytest.raises(ValueError, match="baseline-mini-1-t02"):
         start("--search", rows=["baseline"], trials=3)
@@ -256,9 +256,7 @@ def test_a_trial_that_diverges_is_a_result_and_a_mistake_is_none(start, monkeypa
     (t,) = [t for t in trials().values() if t["diverged"]]
     assert t["nll"] == math.inf and t["vocab_size"] == 300 and t["point"]["learning_rate"] > 1e10
     Path("results/mini.jsonl").unlink()
-    assert (
-        start("--search", rows=["baseline"], **asked) == 0 and len(start.trained) == 2
-    )
+    assert start("--search", rows=["baseline"], **asked) == 0 and len(start.trained) == 2
     monkeypatch.setattr(workers, "start", lambda *_: over(2))
     with pytest.raises(ChildProcessError, match="smooth_gpt-mini-1-t00"):
         start("--search", **asked)

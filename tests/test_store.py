@@ -97,7 +97,7 @@ def test_rows_of_two_files_can_be_put_into_one(tmp_path):
         *("x", "[]", "3", '{"rows": []}', "[" * 100_000, "\udcff"),
         json.dumps(row("a", x=1)).replace("1}", "NaN}"),
         json.dumps(row("a"))[:-5],
-        *(json.dumps(row(name)) for name in ("../a", "human")),
+        json.dumps(row("../a")),
         *(json.dumps(row("a") | bad) for bad in ({"definition": True}, {"settings": 3}, {"training": 3})),
         json.dumps(row("a", x={"float": "many"})),
     ],

@@ -11,7 +11,7 @@ from nanoheads.labs.known_language import library
 
 import eval_diversity
 import table
-from common.config import configure
+from common.config import read
 from common.log import entries
 from data.batches import Windows
 from data.held_out import open_held_out, open_truth, truth_path
@@ -261,7 +261,7 @@ def test_the_truth_of_other_tokens_is_refused(folder, tmp_path):
 
 
 def test_the_evaluations_of_the_memorise_overlay_are_at_the_ends_of_epochs():
-    c, windows = TrainConfig.read(["config/memorise.py"]), 50_012 // 128
+    c, windows = read(TrainConfig, ["config/memorise.py"]), 50_012 // 128
     epochs = [step * c.batch_size / windows for step in c.eval_steps]
     assert epochs == pytest.approx([1, 2, 4, 8, 16, 32, 64], rel=0.03)
     assert c.eval_steps[-1] == c.max_steps and c.block_size == 128
@@ -414,7 +414,7 @@ def test_a_model_comes_near_the_truth(tmp_path):
 
 @pytest.mark.parametrize("files", [["heads", "grammar"], ["memorise"], ["decoding"]])
 def test_the_committed_tables_are_sound(files, tmp_path):
-    c = configure(TableConfig, [f"config/tables/{name}.py" for name in files])
+    c = read(TableConfig, [f"config/tables/{name}.py" for name in files])
     c.tuned, c.results = False, str(tmp_path)  # whether or not its search is made
     runs = table.jobs_of(c, Store(tmp_path / f"{c.name}.jsonl"))
     measure = find_measure(c.measure)
