@@ -56,8 +56,6 @@ def jobs_of(c: TableConfig, store: Store) -> list[Job]:
     """Each row with each seed; of a tuned table those that have a best point. UserError for a row that cannot
     be, or is there twice."""
     trials = Search(c, Store(Path(c.tuning)) if c.tuning else store)
-    if c.tuned and not c.tuning:
-        trials.check()
     points = trials.best_points() if c.tuned else {name: [] for name in trials.names}
     jobs = []
     for seed in c.seeds:
@@ -135,20 +133,25 @@ def table(c: TableConfig, store: Store) -> int:
         names = ", ".join(row["name"] for row in diverged)
         raise UserError("no run of this table is finished" + (f"; diverged: {names}" if names else ""))
 
-    # The views
     rows = {row["name"]: row for row in table_rows(store, measure)}
     over = [job.out.name for job in jobs if job.out.name in (*results, *without)]
     shown = [rows[name] for name in over if name in rows]
     shown += [row for row in rows.values() if row.get("reference")]
     store.put(shown)  # first in the file, in the order of the table
-    note_changed_heads(shown)
-    code, out = exit_code([*new, *diverged]), Path(c.results) / c.name
-    show(measure, store, shown, out)
+    code = exit_code([*new, *diverged])
+    show_table(c, store, measure, shown)
+    return code
+
+
+def show_table(c: TableConfig, store: Store, measure: Measure, rows: list[Row]) -> None:
+    """Prints and writes the views of the table; of a tuned one also the ratios to its first row."""
+    out = Path(c.results) / c.name
+    note_changed_heads(rows)
+    show(measure, store, rows, out)
     trials = trials_in(Store(Path(c.tuning)) if c.tuning else store) if c.tuned else []
-    if trials and (view := ratios_view(shown, trials)).parts:
+    if trials and (view := ratios_view(rows, trials)).parts:
         print("", view.markdown, sep="\n")
         view.write(beside(out, ".ratios"))
-    return code
 
 
 def config_of_measure(measure: Measure, c: TableConfig, runs: list[str]) -> Any:

@@ -248,17 +248,20 @@ class Search:
 
     def check(self) -> None:
         """UserError for what cannot be searched, of any row, and for trials of another search."""
-        for trial in self.kept.values():
-            if trial["row"] in self.names and (
-                found := difference({"own_space": {}} | trial["settings"], self.settings(trial["row"]))
-            ):
-                raise UserError(f"{self.store.path} holds trials of another {found}: use another --name")
+        self.check_settings()
         lead = self.shared(self.c.rows[0])
         every = [*lead, *(job for row in self.c.rows[1:] for job in self.shared(row, lead[0]))]
         check_apart(job.out.name for job in every)
         for job in every:
             job.wanted
         note_changed_heads(trial for trial in self.kept.values() if trial["row"] in self.names)
+
+    def check_settings(self) -> None:
+        """UserError for trials of another search."""
+        for trial in self.kept.values():
+            name, before = trial["row"], {"own_space": {}} | trial["settings"]
+            if name in self.names and (found := difference(before, self.settings(name))):
+                raise UserError(f"{self.store.path} holds trials of another {found}: use another --name")
 
     def settings(self, name: str) -> dict[str, Any]:
         """What two trials of a row must share."""
@@ -368,6 +371,8 @@ class Search:
         """The flags of each row's best point. A row whose search is not over is left out: it is named, or it
         is a UserError unless the table is `partial`. UserError for a seed of the trials, too."""
         c, found, missing = self.c, {}, []
+        if not c.tuning:
+            self.check_settings()
         tuned_at = {t["settings"].get("tune_seed", c.tune_seed) for t in self.kept.values()} or {c.tune_seed}
         if twice := tuned_at & {*c.seeds}:
             raise UserError(f"seeds = {c.seeds}: the rows were tuned at seed {min(twice)}, give others")
