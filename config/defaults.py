@@ -15,7 +15,7 @@ Optimizer = Literal["adamw", "muon", "adam", "sgd"]
 class TrainConfig:
     # fmt: off
     # the run
-    name: str = ""                  # of the run; empty: the config files' names, joined
+    name: RowName = ""              # of the run; empty: the config files' names, joined
     row: RowName = ""               # of a table; empty: the first config file
     overlay: RowName = ""           # of the row; empty: the other config files, joined
     out_dir: str = ""               # empty: out/<name>

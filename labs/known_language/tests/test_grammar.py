@@ -21,7 +21,7 @@ from evaluate import scoring, text_numbers
 from evaluate.columns import TRUTH
 from evaluate.find import find_measure
 from evaluate.scoring import described, document_blocks, recover
-from evaluate.settings import TableConfig
+from evaluate.settings import PaperConfig, TableConfig, read_settings
 from evaluate.store import Store
 from evaluate.text import TextMeasure
 from evaluate.text_numbers import validity
@@ -381,7 +381,7 @@ def test_a_run_has_the_same_score_in_the_library(run, folder, monkeypatch):
 
 def test_validity(folder, run):
     argv = [str(run), "--texts=4", "--prompt_tokens=30", "--new_tokens=30", "--device=cpu"]
-    data = TextMeasure().open(eval_diversity.program.read(argv)).data
+    data = TextMeasure().open(read_settings(PaperConfig, argv)).data
     whole = {"validity": 1.0, "judged_tokens": pytest.approx(100, abs=20)}
     assert validity(data, data.prompts.human) == whole
     prompts, M = data.prompts, data.truth.machine
