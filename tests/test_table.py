@@ -328,12 +328,9 @@ def test_what_does_not_belong_together_is_refused(whole, token_folder, tmp_path,
     make, trained = whole
     assert make(rows=["baseline"], seeds=[1]) == 0
     for key, change in (
-        (
-            "learning_rate",
-            dict(rows=["baseline --learning_rate=0.5"], seeds=[1]),
-        ),  # another run in its folder
+        ("learning_rate", dict(rows=["baseline --learning_rate=0.5"], seeds=[1])),
         ("max_steps", dict(rows=["baseline"], seeds=[1], flags="--max_steps=5")),
-        ("texts", dict(evaluate=f"--texts=7 --prompt_tokens=6 --new_tokens=30 --data={token_folder}")),
+        ("split", dict(evaluate=f"--texts=6 --prompt_tokens=6 --new_tokens=30 --data={token_folder}")),
         ("prompt_tokens", dict(evaluate="")),
         ("block_size", dict(rows=["baseline", "smooth_gpt --block_size=48"])),
     ):
