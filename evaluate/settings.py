@@ -213,7 +213,8 @@ def other_settings(before: dict, now: dict) -> str:
     An older version, which does not name a scorer, a cut or a part of the split, had none. One that had a cut
     which is gone drew from another distribution.
     """
-    known = {k: v for k, v in now.items() if k != "words" or v} | GONE
+    hashes = ("tokenizer", "train", "corpus", "scorer")  # last: a hash says least of what is another
+    known = {k: now[k] for k in sorted(now, key=hashes.__contains__) if k != "words" or now[k]} | GONE
     defaults = {"scorer": "", "part": False, "tokenize": "13a", **GONE, **vars(AS_SCORED)}
     return difference(dict.fromkeys(known) | defaults | before, known)
 
