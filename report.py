@@ -21,8 +21,8 @@ from common.config import Dtype, Natural, Positive, Seed, cli, read
 from common.device import get_device, settle_dtype
 from common.errors import UserError
 from common.files import beside, check_writable, replacing
+from data.corpus import tokenizer_of
 from data.held_out import HeldOut
-from data.prepared import tokenizer_of
 from evaluate.checks import check_comparable, check_text, open_split
 from evaluate.measure import NamedRun, open_runs
 from evaluate.report.about import opening

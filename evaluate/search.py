@@ -147,7 +147,7 @@ def search_error(values: Sequence[float]) -> float:
     """Standard error of the best of a search's trials: WIDER times the bootstrap's.
 
     The bootstrap of a minimum is too small, and the trials that follow from others are not drawn. With WIDER
-    an interval of 95% tells equal heads apart in 5% or less of simulated pairs: bench/search_error.py.
+    an interval of 95% tells equal heads apart in 5% or less of simulated pairs: bench/search_error.json.
     """
     return WIDER * bootstrap_error(values)
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from data.prepared import load_tokenizer
+from data.corpus import load_tokenizer
 from data.tokens import open_tokens
 from eval_diversity import main
 from evaluate import diversity, text_numbers, texts

@@ -16,7 +16,7 @@ import heads
 import table
 from common.config import read
 from config.defaults import TrainConfig
-from data.prepared import prepared
+from data.corpus import prepared
 from evaluate import workers
 from evaluate.find import find_measure
 from evaluate.jobs import Job

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from common.config import completed
 from common.places import find, heads
 from config.defaults import TrainConfig
-from data.prepared import corpora
+from data.corpus import corpora
 from evaluate.decoding import drawn_by
 from evaluate.measure import PLACES
 from evaluate.settings import Settings
