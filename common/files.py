@@ -135,12 +135,18 @@ def read_text(path: Path) -> str:
 
 
 def read_json(
-    path: Path, needed: Mapping[str, Any] | None = None, others: Mapping[str, Any] | None = None
+    path: Path,
+    needed: Mapping[str, Any] | None = None,
+    others: Mapping[str, Any] | None = None,
+    infinite: bool = False,
 ) -> dict[str, Any]:
-    """The dict in a JSON file. It has all keys `needed`, and maybe `others`, each of its type.
+    """The dict in a JSON file. It has all keys `needed`, and maybe `others`, each of its type. `infinite`:
+    a value may be inf.
 
     UserError naming the file, whatever is wrong with it.
     """
     with reading(path):
         content = json.loads(path.read_bytes())
-        return checked(content, {**(others or {}), **(needed or {})}, needed or (), more=True)
+        return checked(
+            content, {**(others or {}), **(needed or {})}, needed or (), more=True, infinite=infinite
+        )

@@ -398,7 +398,7 @@ def test_the_committed_tables_are_sound(files, tmp_path):
     c = read(TableConfig, [f"config/tables/{name}.py" for name in files])
     # whether or not its search is made
     c.tuned, c.results, c.seeds = False, str(tmp_path), c.seeds[:1]
-    runs = table.runs_of(c, Store(tmp_path / f"{c.name}.jsonl"))
+    runs = table.jobs_of(c, Store(tmp_path / f"{c.name}.jsonl"))
     measure = find_measure(c.measure)
     config = table.config_of_measure(measure, c, [str(r.out) for r in runs])
     assert len(runs) == len(c.rows) * len(c.seeds) and measure.check(config, [r.wanted for r in runs])
