@@ -57,7 +57,7 @@ LR = 3e-4
 
 
 class Ours:
-    """A Trainer on the first windows of a prepared folder."""
+    """A training on the first windows of a prepared folder."""
 
     def __init__(self, row: str, size: str, device: str, folder: Path, teacher: Path, **changes):
         config = read(train.TrainConfig, [str(Path(__file__).parents[1] / "config" / f"{row}.py")])

@@ -73,8 +73,8 @@ def open_all(c: TextsConfig, scorer: str = "") -> tuple[list[NamedRun], Settings
     c = replace(c, dtype=settle_dtype(c.dtype, device).name)
     runs = open_runs(c.checkpoints)
     check_comparable(runs)
-    for _, path, ckpt in runs:
-        check_text(path, ckpt.config.dataset)
+    for run in runs:
+        check_text(run.path, run.ckpt.config.dataset)
     first = runs[0].ckpt
     train, split = open_tokens(data_folder(runs, c.data) / "train.bin"), open_split(runs, c.data, c.split)
     check_text(runs[0].path, first.config.dataset, split.given)

@@ -34,9 +34,9 @@ from data.tokenizers import (
     tokenizer_name,
     train_bpe,
 )
-from evaluate.jobs import Run
+from evaluate.jobs import Job
 from tests.fixtures import TINY, synthetic_text, train_in_process
-from training.run import Run as Trained
+from training.run import Run
 
 TEXT = synthetic_text(60, 3) + "Two Words\n\n\n  It's the <|end|> \u00e9 .\n"
 BEGIN, END = "<|begin|>", "<|end|>"
@@ -243,12 +243,12 @@ def test_trains_and_samples(file, source, tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         patch.setattr("evaluate.text_task.prepared", lambda *_: folder)
         assert train.main(["--resume", "run", "--max_steps=3"]) == 0
-    ckpt, tokenizer = Trained("run"), load_tokenizer(folder)
+    ckpt, tokenizer = Run("run"), load_tokenizer(folder)
     assert ckpt.config.tokenizer == tokenizer.name and ckpt.progress.step == 3
     assert tokenizer_of(ckpt).fingerprint == tokenizer.fingerprint
     settings |= dict(tokenizer="run/last/tokenizer.json", max_steps=3)
     flags = [f"--{key}={value}" for key, value in settings.items()]
-    run = Run("run", "", 0, Path("run"), (*flags, "--name=run", "--out_dir=run"))
+    run = Job("run", "", 0, Path("run"), (*flags, "--name=run", "--out_dir=run"))
     assert not run.differs(ckpt.record)
     capsys.readouterr()
     assert sample.main(["run", "--prompt=Two\n\nWords", "--length=5", "--device=cpu"]) == 0

@@ -1,7 +1,5 @@
 """What a run is: a configuration, how far it has come, and weights; and when two are the same training."""
 
-import json
-import math
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -85,15 +83,13 @@ class Progress:
     @classmethod
     def read(cls, path: Path) -> "Progress":
         """From progress.json, whose keys are val_nll, judged_nll and best_val_nll."""
-        prefixes = ("val_", "judged_", "best_val_")
+        prefixes, kinds = ("val_", "judged_", "best_val_"), {"tokens": Natural, "weights_sha256": str}
+        # infinite for a head that gives a token the probability 0
+        content = read_json(path, {"step": Natural}, kinds, infinite=True)
+        scores = {key: value for key, value in content.items() if key.startswith(prefixes)}
         with reading(path):
-            content = json.loads(path.read_bytes())
-            scores = {key: value for key, value in content.items() if key.startswith(prefixes)}
-            for key, value in scores.items():  # infinite for a head that gives a token the probability 0
-                if not (value is None or (isinstance(value, float) and not math.isnan(value))):
-                    raise UserError(f"{key} = {value!r} is no score")
-            kinds = {"step": Natural, "tokens": Natural, "weights_sha256": str}
-            known = checked({key: content[key] for key in kinds if key in content}, kinds, ["step"])
+            scores = checked(scores, dict.fromkeys(scores, float | None), infinite=True)
+        known = {key: content[key] for key in ("step", *kinds) if key in content}
         val, criterion, best = (
             {
                 key.removeprefix(prefix): value

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from common.config import completed
-from common.places import find, heads
+from common.places import find, registered
 from config.defaults import TrainConfig
 from data.corpus import corpora
 from evaluate.decoding import drawn_by
@@ -120,5 +120,5 @@ def first_comment(row: str) -> str:
 
 
 def first_paragraph(head: str) -> str:
-    doc = find_head(head).__doc__ if head in heads() else None
+    doc = find_head(head).__doc__ if head in registered("heads", "HEADS", "heads") else None
     return " ".join((doc or "").partition("\n\n")[0].split())

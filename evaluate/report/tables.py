@@ -32,7 +32,6 @@ CAPTIONS = {
     "mass": "Mass on the observed token, on valid alternatives and on what is forbidden, over training",
     "bias": "Mass on valid alternatives over the truth's, by decade of the truth's probability",
     "memorise": "What reading a text many times does, on that text and on held-out text",
-    "tune": "What trials of the search buy",
     "ece": "Calibration: " + next(c.what for c in HONEST if c.key == "ece"),
     "trials": "All trials of the search",
     "forest": "Perplexity over softmax's: tuned, and at the shared point that is softmax's best",
@@ -107,7 +106,6 @@ def open_table(name: Path, prompts: int) -> ReportedTable:
         if trials := search.trials_in(store):
             view = search.view(trials)
             parts.append(Part(search.NAME, view.grids, further(view)))
-            search.draw(trials, beside(out, ".tune"))
         key = "row" if has_seeds([*trained.values()]) else "name"
         first = {row[key]: row["training"] for row in reversed(trained.values())}
         about = opening(reversed(first.items()), judging=judging)
