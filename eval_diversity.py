@@ -22,9 +22,10 @@ prompts scored along. Its own defaults are the last lines of the help.
 """
 
 from common.door import Program
-from evaluate.settings import EvaluationConfig, PaperConfig
+from common.places import EXTRAS
+from evaluate.settings import PaperConfig, TextConfig
 
-program = Program(__name__, __doc__, PaperConfig, "scipy", "tabulate", "sacrebleu", "matplotlib")
+program = Program(__name__, __doc__, PaperConfig, *EXTRAS["tables"])
 
 from common.config import cli
 from evaluate.measure import evaluate
@@ -32,7 +33,7 @@ from evaluate.text import TextMeasure
 
 
 @program
-def main(c: EvaluationConfig) -> int:
+def main(c: TextConfig) -> int:
     return evaluate(TextMeasure(), c)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from common.door import Program
 from common.errors import UserError
 from common.values import Dtype, Positive, Seed, Text
-from evaluate.decoding import Decoding, drawn_by
+from evaluate.decoding import Decoding, decoding_flags
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def introduce(c: SampleConfig, ckpt: Checkpoint, dtype: Precision, draws: Sequen
         )
     print(
         f"{ckpt.path}: step {ckpt.progress.get('step', 'unknown')}, head {ckpt.config['head']}; "
-        f"{drawn_by(c)}, seed {c.seed}; "
+        f"{decoding_flags(c)}, seed {c.seed}; "
         f"{dtype.name}: {dtype.reason}",
         file=sys.stderr,
     )

@@ -19,9 +19,10 @@ machines: --commands, see docs/several_machines.md.
 """
 
 from common.door import Program
-from evaluate.settings import Measuring, TableConfig, TextsConfig
+from common.places import EXTRAS
+from evaluate.settings import Measuring, TableConfig, TextConfig
 
-program = Program(__name__, __doc__, TableConfig, "scipy", "tabulate", "sacrebleu", "matplotlib")
+program = Program(__name__, __doc__, TableConfig, *EXTRAS["tables"])
 
 import sys
 from dataclasses import replace
@@ -218,7 +219,7 @@ def table(c: TableConfig, store: Store) -> int:
     if finished:
         at = [f"{r.out.name}={checkpoint.find(r.out, measure.which)}" for r in finished]
         # as checked for all rows: one that is not finished may read less than the others
-        agreed = {"block_size": settings["block_size"]} if isinstance(config, TextsConfig) else {}
+        agreed = {"block_size": settings["block_size"]} if isinstance(config, TextConfig) else {}
         session = measure.open(replace(config, checkpoints=at, **agreed))
         new = measure_runs(measure, session, store, {r.out.name: r.fields for r in runs})
         store.put([diverged_row(measure, session.settings, run) for run in diverged])

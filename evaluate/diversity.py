@@ -300,7 +300,7 @@ def zipf_coefficient(texts: Sequence[Sequence[Hashable]]) -> float:
     return float(-(x @ (y - y.mean())) / (x @ x))
 
 
-# ---- all of them ----
+# ---- of the texts of a table ----
 
 
 def _of_words(metric: Callable[[list[list[str]]], float]) -> Callable[..., float]:
@@ -315,3 +315,32 @@ TEXT_METRICS: dict[str, Callable[..., float]] = {
     "seq_rep_4": _of_words(seq_rep_n),
     "zipf": _of_words(zipf_coefficient),
 }
+
+
+def common_words(human: list[str], tokenize: str = SPACED) -> int:
+    """How many words 95% of the human texts have: what all texts are cut to."""
+    return int(np.quantile([len(words_of(t, tokenize)) for t in human], 0.05))
+
+
+def cut(text: str, words: int, tokenize: str = SPACED) -> str:
+    """The text up to the end of its first `words` words; all of it if it has fewer, or if `words` is 0."""
+    found = words_of(text, tokenize)[:words]
+    if not words or len(found) < words:
+        return text
+    characters = sum(map(len, found))  # a tokenizer puts spaces between them, and changes none
+    end = re.match(rf"(?:\s*\S){{{characters}}}", text)
+    return end[0] if end else text
+
+
+def text_metrics(texts: list[str], loops: int, words: int = 0, tokenize: str = SPACED) -> dict[str, float]:
+    """TEXT_METRICS of decoded texts, whose words `tokenize` finds.
+
+    Each text is cut to its first `words`; "short_texts" says how many have fewer. 0: no text is cut. Each
+    metric is the mean over `loops` groups of the texts.
+    """
+    short = {"short_texts": sum(len(words_of(t, tokenize)) < words for t in texts)} if words else {}
+    texts = [cut(t, words, tokenize) for t in texts]
+    groups = [texts[i::loops] for i in range(loops)]
+    values = {key: [metric(g, tokenize) for g in groups] for key, metric in TEXT_METRICS.items()}
+    spread = {"self_bleu_sd": float(np.std(values["self_bleu"], ddof=1))} if loops > 1 else {}
+    return {**{key: float(np.mean(v)) for key, v in values.items()}, **spread, **short}

@@ -29,7 +29,7 @@ from evaluate.jobs import Ended, Run, data_of, note_changed_heads, show_commands
 from evaluate.measure import training_of
 from evaluate.settings import TableConfig, other_settings
 from evaluate.store import Row, Store, check_fields
-from evaluate.views import Grid, View
+from evaluate.views import View, table
 from evaluate.workers import train_all
 
 if TYPE_CHECKING:  # see figures.pyplot
@@ -239,7 +239,7 @@ def view(rows: list[Row]) -> View:
     training = rows[0]["training"]
     steps = ", ".join(f"{n:,}" for n in training.get("eval_steps", []) if n <= training.get("max_steps", n))
     when = f"after {steps} steps, the lowest of them" if steps else "at the end of training"
-    return View([Grid(header, body, "pipe"), NOTE.format(when=when)])
+    return View([table(header, body), NOTE.format(when=when)])
 
 
 NOTE = (

@@ -16,14 +16,6 @@ ALPHA = 0.05
 LEAST_SEEDS = 3  # of a row that is marked: two pairs can hardly tell perplexities of 40 and 1,600 apart
 
 
-def student_interval(values: list[float]) -> float:
-    """Half of the 95% interval of the mean, from the spread of `values`; nan for a single one."""
-    n = len(values)
-    if n < 2 or not all(map(math.isfinite, values)):
-        return math.nan
-    return float(stats.t.ppf(0.975, n - 1)) * statistics.stdev(values) / math.sqrt(n)
-
-
 class Difference(NamedTuple):
     mean: float
     half: float  # of its 95% interval
@@ -31,7 +23,7 @@ class Difference(NamedTuple):
 
 
 def difference(pairs: Sequence[float], *errors: tuple[float, int]) -> Difference:
-    """The mean of differences that are paired by seed, with an interval of all that it varies by.
+    """The mean of values, or of differences that are paired by seed, with an interval of all it varies by.
 
     `errors`: (standard error, degrees of freedom) of what all pairs share, such as the search of a row.
     Student's t with the degrees of freedom of Welch and Satterthwaite; nan for fewer than two pairs.
@@ -70,16 +62,11 @@ def half_sampling_interval(
 
 def paired_p(a: dict[int, float], b: dict[int, float]) -> float:
     """The p-value of "a's mean is at most b's", by their common seeds; nan for fewer than two."""
-    d = [a[seed] - b[seed] for seed in a if seed in b]
-    n = len(d)
-    if n < 2:
+    pairs = [a[seed] - b[seed] for seed in a if seed in b]
+    if not pairs:
         return math.nan
-    mean, spread = statistics.fmean(d), statistics.stdev(d)
-    if spread:
-        t = mean / spread * math.sqrt(n)
-    else:  # all differences are the same one
-        t = math.copysign(math.inf, mean) if mean else 0.0
-    return float(stats.t.sf(t, n - 1))
+    mean, _, p = difference(pairs)
+    return p / 2 if mean > 0 else 1 - p / 2
 
 
 def holm(p: dict[str, float], alpha: float = ALPHA) -> set[str]:

@@ -10,7 +10,7 @@ import torch
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from evaluate import diversity
-from evaluate.texts import cut
+from evaluate.diversity import cut
 
 
 def mean(values: list[float]) -> float:

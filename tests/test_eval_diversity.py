@@ -18,13 +18,14 @@ from data.tokens import open_tokens
 from eval_diversity import main, program
 from evaluate import diversity, text_numbers, texts
 from evaluate import text as measure
-from evaluate.calibration import Calibrated, fitted_temperature
+from evaluate.diversity import text_metrics
 from evaluate.measure import open_runs
-from evaluate.scoring import Score, score
+from evaluate.sampling import held_out_prompts
+from evaluate.scoring import Score, TemperedCalibration, fit_temperature, score
 from evaluate.settings import of_run
 from evaluate.store import Store
 from evaluate.text import TextMeasure, TextSession
-from evaluate.texts import held_out_prompts, reference_texts, text_metrics
+from evaluate.text_numbers import reference_texts
 from evaluate.views import read_texts, samples_file
 from tests.fixtures import TINY, train_in_process
 from train import TrainConfig
@@ -180,7 +181,7 @@ def test_perplexity_columns(honest, trained, sig, token_folder):
         model, _ = load_model(path)
         own = of_run(settings(str(path), *SMALL)[0], read_config(path))
         draws, validation = model.head.draws(8, own.seed), open_tokens(token_folder / "validation.bin").ids
-        calibrated = Calibrated(fitted_temperature(model, validation, draws))
+        calibrated = TemperedCalibration(fit_temperature(model, validation, draws))
         again = score(model, ids, 0, draws, each=calibrated)
         assert r["nll"] == again.nll and r["zero_probability_tokens"] == 0
         assert r == r | calibrated.numbers()
@@ -351,7 +352,7 @@ def test_probabilities_that_are_not_numbers(trained, monkeypatch, tmp_path, toke
     model, _ = load_model(trained)
     model.trunk.ln_f.weight.fill_(math.nan)
     with pytest.raises(Degenerate):
-        score(model, open_tokens(token_folder / "test.bin").ids[:100], each=Calibrated())
+        score(model, open_tokens(token_folder / "test.bin").ids[:100], each=TemperedCalibration())
     monkeypatch.setattr(text_numbers, "score", lambda *a, **k: Score(math.nan, 1, 0, math.nan))
     assert main([str(trained), *PAPER_SMALL, f"--out={tmp_path / 't'}"]) == 1
     assert "problem" in rows(tmp_path / "t")["baseline"]

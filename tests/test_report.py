@@ -18,10 +18,9 @@ from evaluate.measure import open_runs
 from evaluate.report.page import render
 from evaluate.report.runs import BEFORE, SamplingSettings, examine, shown_word, spread_places
 from evaluate.report.tables import ReportedTable, data_url, open_table
-from evaluate.sampling import weight_draws
+from evaluate.sampling import held_out_prompts, weight_draws
 from evaluate.store import Store
 from evaluate.text import TextMeasure
-from evaluate.texts import held_out_prompts
 from tests.fixtures import TINY, train_in_process
 from training.checkpoint import load_model
 

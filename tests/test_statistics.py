@@ -10,11 +10,11 @@ import pytest
 
 from eval_diversity import main
 from evaluate.columns import Column
+from evaluate.diversity import common_words, cut, text_metrics
 from evaluate.statistics import best_group, half_sampling_interval, holm, paired_p, student_interval
 from evaluate.store import Store
 from evaluate.summary import differences, grouped, marks, means, worse
 from evaluate.text_numbers import text_intervals
-from evaluate.texts import common_words, cut, text_metrics
 from tests.fixtures import TINY, train_in_process
 from train import TrainConfig
 from training.checkpoint import find, load

@@ -6,9 +6,8 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from evaluate.decoding import AS_SCORED, Decoding
+from evaluate.decoding import AS_SCORED, CUTS, Decoding, truncate
 from evaluate.settings import Settings, other_settings
-from evaluate.truncation import CUTS, truncate
 
 V = 200
 WARPERS = {"top_k": "TopK", "top_p": "TopP", "min_p": "MinP"}  # in transformers' order

@@ -21,7 +21,7 @@ from common.door import Program
 from common.errors import UserError
 from common.files import check_writable
 from common.values import Dtype, Positive, Seed
-from evaluate.decoding import Decoding, drawn_by
+from evaluate.decoding import Decoding, decoding_flags
 from labs.images import Guidance
 
 MOST = 100_000  # images
@@ -116,7 +116,7 @@ def main(c: SampleImagesConfig) -> int:
     labels = labels_of(c, layout)
     print(
         f"{ckpt.path}: step {ckpt.progress['step']}, head {ckpt.config['head']}; guidance {c.cfg:g}, "
-        f"{drawn_by(c)}, seed {c.seed}; "
+        f"{decoding_flags(c)}, seed {c.seed}; "
         f"{dtype.name}: {dtype.reason}",
         file=sys.stderr,
     )

@@ -15,8 +15,9 @@ from common.names import REFERENCES
 from data.prepared import load_tokenizer
 from data.tokens import open_tokens
 from eval_diversity import main
+from evaluate.diversity import cut
+from evaluate.sampling import held_out_prompts
 from evaluate.store import Store
-from evaluate.texts import cut, held_out_prompts
 from evaluate.views import read_texts, samples_file
 from labs.scorers import scorer as scorers
 from labs.scorers.scorer import continuation_nll, features, generative_perplexity, open_scorer
