@@ -6,15 +6,18 @@ import math
 import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from eval_diversity import main
 from evaluate.columns import Column
 from evaluate.diversity import common_words, cut, text_metrics
-from evaluate.statistics import best_group, half_sampling_interval, holm, paired_p, student_interval
+from evaluate.statistics import best_group, difference, half_sampling_interval, holm, paired_p
 from evaluate.store import Store
-from evaluate.summary import differences, grouped, marks, means, worse
+from evaluate.summary import grouped, marks, numbers_of, worse
+from evaluate.text import TextMeasure
 from evaluate.text_numbers import text_intervals
+from evaluate.views import csv
 from tests.fixtures import TINY, train_in_process
 from train import TrainConfig
 from training.checkpoint import find, load
@@ -44,8 +47,8 @@ def test_intervals_of_text_metrics_cover_both_variances(seeds, between):
     lengths = centres + rng.exponential(20, (tables, seeds, texts)) - 20
     hits = 0
     for values in lengths.mean(2).tolist():
-        runs = {seed: {"name": "", "length": value} for seed, value in enumerate(values)}
-        s = means("row", runs, (column,))
+        runs = {seed: {"length": value} for seed, value in enumerate(values)}
+        s = numbers_of(column, runs, runs, {})
         hits += abs(s["length"] - 20) < s["length_ci"]
     assert 0.93 <= hits / tables <= 0.975
 
@@ -67,29 +70,30 @@ def test_texts_alone_have_an_interval_of_each_metric():
     assert text_intervals(["a b c d e", "a b c d f", "c d e f g"], 10) == {}
 
 
-def test_summary_of_a_row():
-    runs = {s: {"name": f"r-{s}", "ppl_eps": 10.0 + s, "self_bleu": 5.0 * s, "steps": 7} for s in (1, 2, 4)}
-    s = means("r", runs, (PPL, BLEU, STEPS))
-    assert s["ppl_eps"] == pytest.approx(10 + 7 / 3) and s["ppl_eps_seeds"] == [11, 12, 14]
-    assert s["self_bleu_ci"] == pytest.approx(student_interval([5.0, 10.0, 20.0]))
-    assert s["seeds"] == [1, 2, 4] and s["runs"] == ["r-1", "r-2", "r-4"]
-    assert s["steps"] == 7 and "steps_ci" not in s  # a plain number
-    assert math.isnan(means("r", {1: runs[1]}, (BLEU,))["self_bleu_ci"])  # one run says nothing of others
+def test_numbers_of_a_row():
+    runs = {s: {"ppl_eps": 10.0 + s, "self_bleu": 5.0 * s, "steps": 7} for s in (1, 2, 4)}
+    base = {s: {"ppl_eps": 20.0 + s * s, "self_bleu": 5.0 * s, "steps": 7} for s in (1, 4, 9)}
+    human = {"self_bleu": 15.0}
+    ppl, bleu, steps = (numbers_of(column, runs, base, human) for column in (PPL, BLEU, STEPS))
+    assert ppl["ppl_eps"] == pytest.approx(10 + 7 / 3) and ppl["ppl_eps_seeds"] == [11, 12, 14]
+    assert ppl["ppl_eps_ci"] == pytest.approx(4.302653 * np.std([1, 2, 4], ddof=1) / math.sqrt(3))
+    # paired by the seeds of both: 11 and 21, 14 and 36
+    assert ppl["ppl_eps_diff"] == -16 and ppl["ppl_eps_diff_ci"] == pytest.approx(12.706205 * 6)
+    assert not ppl["ppl_eps_better"] and bleu["self_bleu_diff"] == 0 and not bleu["self_bleu_better"]
+    assert steps == {"steps": 7, "steps_seeds": [7, 7, 7]}  # a plain number
+    nearer = {s: {"self_bleu": 15.0 + s / 9} for s in base}
+    assert numbers_of(BLEU, nearer, base, human)["self_bleu_better"] is False  # one seed is as far as another
+    far = {s: {"self_bleu": 60.0 + s} for s in base}
+    assert numbers_of(BLEU, nearer, far, human)["self_bleu_better"] is True
+    one = numbers_of(PPL, {1: runs[1]}, base, {})  # one run says nothing of others
+    assert math.isnan(one["ppl_eps_ci"]) and math.isnan(one["ppl_eps_diff_ci"]) and not one["ppl_eps_better"]
 
 
-def test_student_interval():
-    assert student_interval([1.0, 2.0, 3.0]) == pytest.approx(4.302653 * 1 / math.sqrt(3))
+def test_interval_of_a_mean():
+    assert difference([1.0, 2.0, 3.0]).half == pytest.approx(4.302653 * 1 / math.sqrt(3))
     # of many values it is the normal distribution's
-    assert student_interval([0.0, 1.0] * 5000) == pytest.approx(1.96 * 0.5 / 100, rel=1e-3)
-    assert math.isnan(student_interval([1.0])) and math.isnan(student_interval([1.0, math.inf]))
-
-
-def test_differences_are_paired_by_seed():
-    base = {seed: {"ppl_eps": ppl, "steps": 7} for seed, ppl in ((1, 10.0), (2, 20.0), (3, 40.0))}
-    runs = {2: {"ppl_eps": 21.0, "self_bleu": 1.0}, 3: {"ppl_eps": 43.0}, 4: {"ppl_eps": 0.0}}
-    of_log = differences(runs, base, (PPL, BLEU, STEPS))
-    assert of_log == {"ppl_eps_diff": 2.0, "ppl_eps_diff_ci": pytest.approx(student_interval([1.0, 3.0]))}
-    assert math.isnan(differences({1: {"ppl_eps": 1.0}}, base, (PPL,))["ppl_eps_diff_ci"])
+    assert difference([0.0, 1.0] * 5000).half == pytest.approx(1.96 * 0.5 / 100, rel=1e-3)
+    assert math.isnan(difference([1.0]).half) and math.isnan(difference([1.0, math.inf]).half)
 
 
 # ---- who cannot be told from the best ----------------------------------------------------------------------
@@ -202,6 +206,36 @@ def test_seeds_are_grouped_by_their_fields():
     assert len(grouped([*same[:2], later])["a"]) == 3
     twice = row_of("a", 1, name="again")
     assert list(grouped([same[0], twice])) == ["a-small-1", "again"]
+
+
+# ---- views -------------------------------------------------------------------------------------------------
+
+
+def test_a_view_as_markdown_latex_and_csv(tmp_path):
+    """Bold is what is better than the first row by the interval; a star what may be the best."""
+    rows = [row_of("a_1", s, ppl_eps=40.0 + s) for s in (1, 2, 3)]
+    rows += [row_of("b", s, ppl_eps=30.0 + s, self_bleu=9.0) for s in (1, 2, 3)]
+    rows += [
+        {"name": "human", "reference": True, "settings": SETTINGS, "self_bleu": 10.0, "self_bleu_ci": 0.5}
+    ]
+    view = TextMeasure().view(rows)
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in view.markdown.splitlines()]
+    assert lines[0] == ["", "PPL_eps", "Self-BLEU", "steps"] and set(lines[1][1]) == {"-", ":"}
+    assert lines[2] == ["a_1", "42.00 ± 2.48", "-", "100"]
+    assert lines[3] == ["b", "32.00 ± 2.48 *", "9.00 ± 0.00 (-1.00) *", "100"]
+    assert lines[4] == ["human", "-", "10.00 ± 0.50", "-"]
+    view.write(tmp_path / "x")
+    assert (tmp_path / "x.md").read_text() == view.markdown
+    tex = (tmp_path / "x.tex").read_text()
+    assert r"\toprule" in tex and r"a\_1 & 42.00 ± 2.48 & - & 100 \\" in tex
+    assert r"b & \bfseries 32.00 ± 2.48 * & 9.00 ± 0.00 (-1.00) * & 100 \\" in tex
+    sheet = pd.read_csv(tmp_path / "x.csv", index_col="name")
+    assert sheet.loc["b", "ppl_eps"] == 32 and sheet.loc["b", "ppl_eps_seeds"] == "31.0 32.0 33.0"
+    assert view.fitting(20).tables[0].shape == view.tables[0].T.shape
+
+
+def test_a_csv_runs_nothing():
+    assert csv(pd.DataFrame({"x": [1.0]}, index=pd.Index(["=1+1"], name="name"))) == "name,x\n'=1+1,1.0\n"
 
 
 # ---- texts of one length -----------------------------------------------------------------------------------
