@@ -22,7 +22,7 @@ from evaluate.settings import TableConfig
 from evaluate.store import Row
 from heads import head_changed
 from training import checkpoint
-from training.resume import RESUMABLE
+from training.run import RESUMABLE
 from training.task import lab_of
 
 PLACEHOLDERS = ("{runs}", "{overlay}", "{seed}", "{first}", "{gain}")

@@ -64,5 +64,5 @@ def test_a_run_keeps_its_gain(how, run, tiny, trained):
     else:
         assert model.head.gain == 4.0 and "gain" not in last
     c.gain = 3.0
-    with pytest.raises(ValueError, match="gain was .* and is now 3.0"):
+    with pytest.raises(ValueError, match="gain"):
         run(c)
