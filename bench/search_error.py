@@ -24,7 +24,7 @@ import numpy as np
 
 from bench.timing import arguments, write
 from evaluate.search import Point, Space, bootstrap_error, points, propose
-from evaluate.statistics import ALPHA, difference, holm
+from evaluate.statistics import ALPHA, estimate, holm
 
 SPACE: Space = {"learning_rate": [2e-3, 8e-3], "readout_lr": [4e-3, 4e-2], "gain": [0.25, 8]}
 OWN: Space = {"kl_weight": [1e-3, 1e-1]}
@@ -74,7 +74,7 @@ def summary(firsts: list[Head], others: list[Head], tables: int) -> dict[str, An
         base, *nlls = (head.chosen + rng.normal(0, NOISE, SEEDS) for head in (first, *rows))
         for times in COUNTED:
             errors = [(times * bootstrap_error(head.trials), len(head.trials) - 1) for head in (first, *rows)]
-            p = [difference([*(nll - base)], errors[0], error).p for nll, error in zip(nlls, errors[1:])]
+            p = [estimate([*(nll - base)], errors[0], error).p for nll, error in zip(nlls, errors[1:])]
             shares = (statistics.fmean(value < level for value in p) for level in (ALPHA, ALPHA / ROWS))
             told[str(times)].append((*shares, bool(holm(dict(enumerate(map(float, p)))))))
     kinds = ("at 95%", f"at .05/{ROWS}", "tables, Holm")

@@ -16,13 +16,13 @@ ALPHA = 0.05
 LEAST_SEEDS = 3  # of a row that is marked: two pairs can hardly tell perplexities of 40 and 1,600 apart
 
 
-class Difference(NamedTuple):
+class Estimate(NamedTuple):
     mean: float
     half: float  # of its 95% interval
     p: float  # two-sided, of no difference
 
 
-def difference(pairs: Sequence[float], *errors: tuple[float, int]) -> Difference:
+def estimate(pairs: Sequence[float], *errors: tuple[float, int]) -> Estimate:
     """The mean of values, or of differences that are paired by seed, with an interval of all it varies by.
 
     `errors`: (standard error, degrees of freedom) of what all pairs share, such as the search of a row.
@@ -31,15 +31,15 @@ def difference(pairs: Sequence[float], *errors: tuple[float, int]) -> Difference
     """
     n, mean = len(pairs), statistics.fmean(pairs)
     if n < 2 or not all(map(math.isfinite, pairs)):
-        return Difference(mean, math.nan, math.nan)
+        return Estimate(mean, math.nan, math.nan)
     parts = [(statistics.variance(pairs) / n, n - 1), *((error**2, freedom) for error, freedom in errors)]
     variance = sum(part for part, _ in parts)
     if not variance:
-        return Difference(mean, 0.0, float(not mean))
+        return Estimate(mean, 0.0, float(not mean))
     freedom = variance**2 / sum(part**2 / freedom for part, freedom in parts if part)
     error = math.sqrt(variance)
     half, p = stats.t.ppf(0.975, freedom) * error, 2 * stats.t.sf(abs(mean) / error, freedom)
-    return Difference(mean, float(half), float(p))
+    return Estimate(mean, float(half), float(p))
 
 
 def half_sampling_interval(
@@ -65,7 +65,7 @@ def paired_p(a: dict[int, float], b: dict[int, float]) -> float:
     pairs = [a[seed] - b[seed] for seed in a if seed in b]
     if not pairs:
         return math.nan
-    mean, _, p = difference(pairs)
+    mean, _, p = estimate(pairs)
     return p / 2 if mean > 0 else 1 - p / 2
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from common.config import completed
 from config.defaults import TrainConfig
 from evaluate.columns import Column
-from evaluate.statistics import ALPHA, Difference, best_group, difference, paired_p
+from evaluate.statistics import ALPHA, Estimate, best_group, estimate, paired_p
 from evaluate.store import Row
 from training.run import RESUMABLE
 
@@ -107,18 +107,18 @@ def numbers_of(column: Column, runs: Runs, base: Runs, human: Row) -> Row:
     out: Row = {key: statistics.fmean(values), f"{key}_seeds": [r.get(key) for r in runs.values()]}
     if not column.best:
         return out
-    out[f"{key}_ci"] = difference(values).half
+    out[f"{key}_ci"] = estimate(values).half
     pairs = [(runs[s], base[s]) for s in runs if s in base]
     if pairs and all(key in row for pair in pairs for row in pair):
-        more = difference([a[key] - b[key] for a, b in pairs])
+        more = estimate([a[key] - b[key] for a, b in pairs])
         out |= {f"{key}_diff": more.mean, f"{key}_diff_ci": more.half}
         if column.best != "human" or key in human:
-            far = difference([distance(a, human, column) - distance(b, human, column) for a, b in pairs])
+            far = estimate([distance(a, human, column) - distance(b, human, column) for a, b in pairs])
             out[f"{key}_better"] = far.mean + far.half < 0
     return out
 
 
-def ratios(rows: list[Row], errors: dict[str, tuple[float, int]]) -> dict[str, Difference]:
+def ratios(rows: list[Row], errors: dict[str, tuple[float, int]]) -> dict[str, Estimate]:
     """The logarithm of each row's perplexity over the first row's, by seed; its interval contains the
     `errors` of both searches (evaluate/search.py). Lowest first. {} where no row has a perplexity."""
     groups = {
@@ -129,7 +129,7 @@ def ratios(rows: list[Row], errors: dict[str, tuple[float, int]]) -> dict[str, D
     for name, runs in groups.items() if key else ():
         pairs = [math.log(runs[seed][key] / groups[base][seed][key]) for seed in runs if seed in groups[base]]
         if name != base and pairs:
-            out[name] = difference(pairs, *(errors[row] for row in (name, base) if row in errors))
+            out[name] = estimate(pairs, *(errors[row] for row in (name, base) if row in errors))
     return dict(sorted(out.items(), key=lambda item: item[1].mean))
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 from common.files import beside, replacing
 from common.names import file_stem
 from evaluate.columns import Column
-from evaluate.statistics import difference
+from evaluate.statistics import estimate
 from evaluate.store import Row
 
 
@@ -23,7 +23,7 @@ def mean(values: list[float]) -> str:
     and as many places of the mean."""
     if not values:
         return "-"
-    middle, half, _ = difference(values)
+    middle, half, _ = estimate(values)
     if not math.isfinite(half) or half <= 1e-9 * abs(middle):  # one value, but for the last digits
         return f"{middle:.4g}"
     places = max(0, 1 - math.floor(math.log10(half)))

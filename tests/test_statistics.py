@@ -12,7 +12,7 @@ import pytest
 from eval_diversity import main
 from evaluate.columns import Column
 from evaluate.diversity import common_words, cut, text_metrics
-from evaluate.statistics import best_group, difference, half_sampling_interval, holm, paired_p
+from evaluate.statistics import best_group, estimate, half_sampling_interval, holm, paired_p
 from evaluate.store import Store
 from evaluate.summary import grouped, marks, numbers_of, worse
 from evaluate.text import TextMeasure
@@ -90,10 +90,10 @@ def test_numbers_of_a_row():
 
 
 def test_interval_of_a_mean():
-    assert difference([1.0, 2.0, 3.0]).half == pytest.approx(4.302653 * 1 / math.sqrt(3))
+    assert estimate([1.0, 2.0, 3.0]).half == pytest.approx(4.302653 * 1 / math.sqrt(3))
     # of many values it is the normal distribution's
-    assert difference([0.0, 1.0] * 5000).half == pytest.approx(1.96 * 0.5 / 100, rel=1e-3)
-    assert math.isnan(difference([1.0]).half) and math.isnan(difference([1.0, math.inf]).half)
+    assert estimate([0.0, 1.0] * 5000).half == pytest.approx(1.96 * 0.5 / 100, rel=1e-3)
+    assert math.isnan(estimate([1.0]).half) and math.isnan(estimate([1.0, math.inf]).half)
 
 
 # ---- who cannot be told from the best ----------------------------------------------------------------------
