@@ -38,11 +38,8 @@ class Calibration:
         rounding), and for a `correct` other than 0 and 1.
         """
         p, hit = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
-        if (
-            p.shape != hit.shape
-            or not ((p >= 0) & (p <= 1 + ROUNDING)).all()
-            or not np.isin(hit, (0, 1)).all()
-        ):
+        sound = ((p >= 0) & (p <= 1 + ROUNDING)).all() and np.isin(hit, (0, 1)).all()
+        if p.shape != hit.shape or not sound:
             raise ValueError("confidence and correct: give numbers in 0..1 and 0 or 1, in one shape")
         p, hit = p.ravel(), hit.ravel()
         bins = len(self.count)
