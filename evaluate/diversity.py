@@ -63,7 +63,7 @@ def _tokenizer(name: str) -> Callable[[str], str]:
         raise ValueError(f"tokenize = {name!r}: {error}") from None
 
 
-def words_of(text: str, tokenize: str = SPACED) -> list[str]:
+def words_in(text: str, tokenize: str = SPACED) -> list[str]:
     """What the metrics of words count: what stands between spaces, or a tokenizer of sacreBLEU separates."""
     return (text if tokenize == SPACED else _tokenizer(tokenize)(text)).split()
 
@@ -232,7 +232,7 @@ def self_bleu_sacre(texts: Sequence[str], tokenize: str = SPACED) -> float:
     ValueError for fewer than 2 texts, and for texts that are all empty.
     """
     split = tokenize != SPACED
-    return _mean_bleu(*(_encode([words_of(t, tokenize) for t in texts]) if split else _encode_13a(texts)))
+    return _mean_bleu(*(_encode([words_in(t, tokenize) for t in texts]) if split else _encode_13a(texts)))
 
 
 # ---- repetition and vocabulary ----
@@ -291,7 +291,7 @@ def zipf_coefficient(texts: Sequence[Sequence[Hashable]]) -> float:
 
 def _of_words(metric: Callable[[list[list[str]]], float]) -> Callable[..., float]:
     """A metric of words as one of texts."""
-    return lambda texts, tokenize=SPACED: metric([words_of(t, tokenize) for t in texts])
+    return lambda texts, tokenize=SPACED: metric([words_in(t, tokenize) for t in texts])
 
 
 # what a table says of texts: the key of the column -> the metric of (decoded texts, tokenizer)
@@ -305,12 +305,12 @@ TEXT_METRICS: dict[str, Callable[..., float]] = {
 
 def common_words(human: list[str], tokenize: str = SPACED) -> int:
     """How many words 95% of the human texts have: what all texts are cut to."""
-    return int(np.quantile([len(words_of(t, tokenize)) for t in human], 0.05))
+    return int(np.quantile([len(words_in(t, tokenize)) for t in human], 0.05))
 
 
 def cut(text: str, words: int, tokenize: str = SPACED) -> str:
     """The text up to the end of its first `words` words; all of it if it has fewer, or if `words` is 0."""
-    found = words_of(text, tokenize)[:words]
+    found = words_in(text, tokenize)[:words]
     if not words or len(found) < words:
         return text
     characters = sum(map(len, found))  # a tokenizer puts spaces between them, and changes none
@@ -324,7 +324,7 @@ def text_metrics(texts: list[str], loops: int, words: int = 0, tokenize: str = S
     Each text is cut to its first `words`; "short_texts" says how many have fewer. 0: no text is cut. Each
     metric is the mean over `loops` groups of the texts.
     """
-    short = {"short_texts": sum(len(words_of(t, tokenize)) < words for t in texts)} if words else {}
+    short = {"short_texts": sum(len(words_in(t, tokenize)) < words for t in texts)} if words else {}
     texts = [cut(t, words, tokenize) for t in texts]
     groups = [texts[i::loops] for i in range(loops)]
     values = {key: [metric(g, tokenize) for g in groups] for key, metric in TEXT_METRICS.items()}

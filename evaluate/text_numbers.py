@@ -20,7 +20,7 @@ from evaluate import metrics
 from evaluate.checks import check_comparable, check_text, data_folder, open_split
 from evaluate.columns import PUBLISHED
 from evaluate.decoding import Decoding, truncate
-from evaluate.diversity import SPACED, TEXT_METRICS, common_words, text_metrics, tokenizer_for, words_of
+from evaluate.diversity import SPACED, TEXT_METRICS, common_words, text_metrics, tokenizer_for, words_in
 from evaluate.measure import NamedRun, open_runs
 from evaluate.metrics import document_windows
 from evaluate.sampling import Prompts, held_out_prompts, sample_texts
@@ -98,7 +98,7 @@ def open_all(c: TextConfig, scorer: str = "") -> tuple[list[NamedRun], Settings,
         s = replace(s, tokenize=tokenizer_for(human))
     words = s.words or max(LEAST_WORDS, common_words(human, s.tokenize))
     least = LEAST_WORDS if paper or s.words else ENOUGH_WORDS
-    if min(words, max(len(words_of(text, s.tokenize)) for text in human)) < least:
+    if min(words, max(len(words_in(text, s.tokenize)) for text in human)) < least:
         raise UserError(f"new_tokens = {s.new_tokens}: human texts have {words} words, fewer than {least}")
     s = s if paper else replace(s, words=words)
     return runs, s, Data(train, split, validation, tokenizer, prompts), device

@@ -201,7 +201,7 @@ def test_a_loop_is_less_diverse_than_people_and_noise_more(language, monkeypatch
     assert (tokenize := diversity.tokenizer_for(human)) == language
     between = " " if spaced else ""
     parts = [text.split() if spaced else list(text) for text in human]
-    assert min(len(diversity.words_of(text, tokenize)) for text in human) >= 30
+    assert min(len(diversity.words_in(text, tokenize)) for text in human) >= 30
     loop = [between.join((part[:6] * 30)[: len(part)]) for part in parts]
     rng, pool = random.Random(1), [word for part in parts for word in part]
     noise = [between.join(rng.choices(pool, k=len(part))) for part in parts]
@@ -233,4 +233,4 @@ def test_texts_are_cut_behind_a_word_of_the_tokenizer(tokenize):
     assert words[0] == words[-1] == text and all(text.startswith(part) for part in words)
     known = {"13a": "早上，老人", "zh": "早", "char": "早"}
     assert words[1] == "  " + known[tokenize]
-    assert diversity.words_of(words[3], tokenize) == diversity.words_of(text, tokenize)[:5]
+    assert diversity.words_in(words[3], tokenize) == diversity.words_in(text, tokenize)[:5]

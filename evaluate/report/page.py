@@ -12,7 +12,7 @@ from evaluate.report.tables import ReportedTable
 HERE = Path(__file__).parent
 
 
-def inlined(name: str) -> Markup:
+def inline(name: str) -> Markup:
     """A file of ours as it stands: what is in it is no text to be escaped."""
     return Markup((HERE / name).read_text(encoding="utf-8"))
 
@@ -51,5 +51,5 @@ def render(
         lstrip_blocks=True,
     )
     env.globals |= {"shades": shades, "token_title": token_title, "probability": probability}
-    env.globals |= {"style": inlined("style.css"), "script": inlined("script.js")}
+    env.globals |= {"style": inline("style.css"), "script": inline("script.js")}
     return env.get_template("page.html").render(tables=tables, runs=runs, settings=settings) + "\n"
