@@ -274,17 +274,6 @@ def test_prompts_are_as_long_as_the_tables(folder, trained_runs, seeds, tmp_path
 # ---- mistakes
 
 
-@pytest.mark.parametrize(
-    "content",
-    ["[", json.dumps(text_row("a", 1, ppl_tok="x")), json.dumps(text_row("a", 1) | {"measure": "no"})],
-)
-def test_a_file_that_is_no_table_is_refused(tmp_path, content):
-    (tmp_path / "x.jsonl").write_text(content)
-    with pytest.raises(ValueError, match=r"x\.jsonl"):
-        report.main([str(tmp_path / "x"), f"--out={tmp_path / 'r.html'}"])
-    assert not (tmp_path / "r.html").exists()
-
-
 def test_runs_of_two_corpora_or_data_of_another_tokenizer_are_refused(trained_runs, trained, token_folder):
     for more in (str(trained), f"--data={token_folder}"):
         with pytest.raises(ValueError, match="token"):

@@ -11,7 +11,7 @@ from scipy.optimize import minimize_scalar
 from common.device import autocast
 from evaluate import metrics
 from evaluate.scoring import EPSILON, TemperedCalibration, fit_temperature, score, spread, windows
-from heads import OutputHead, Projection, Softmax, project
+from heads import Softmax, project
 from model import LanguageModel
 from training.checkpoint import build
 
@@ -114,18 +114,6 @@ def test_a_shorter_context_is_all_that_a_token_is_given():
     assert score(model, ids, context=10**6) == score(model, ids)
 
 
-def test_stride_0_is_the_whole_block_up_to_512():
-    assert score(tiny(), text(50))[:3] == score(tiny(), text(50), T)[:3]
-    long = tiny(block=600)
-    assert (
-        score(long, text(1300), 0).nll == score(long, text(1300), 512).nll != score(long, text(1300), 600).nll
-    )
-
-
-def test_a_single_token_has_no_score():
-    assert score(tiny(), text(1))[:3] == (0.0, 0, 0)
-
-
 def test_projecting_in_parts_changes_nothing(monkeypatch):
     each = TemperedCalibration(0.8), TemperedCalibration(0.8)
     whole = score(tiny(), text(60), 5, each=each[0])
@@ -202,21 +190,6 @@ def test_the_fitted_temperature_is_the_best_one(name, scale):
     expected = metrics.ece(p.max(1).values.numpy(), (p.argmax(1) == t).numpy())
     assert numbers["ece_fitted"] == pytest.approx(expected, abs=1e-6)
     assert numbers["fitted_temperature"] == tau
-
-
-# ---- Bayesian projections ----------------------------------------------------------------------------------
-
-
-def test_one_draw_that_can_say_it_is_enough():
-    """A token that some draws give probability 0 has the mean of them, not 0."""
-    head = OutputHead(Top5(V), Projection(torch.nn.Parameter(torch.zeros(64, V)), V, None))
-    weight = torch.zeros(64, V)
-    weight[:V] = torch.eye(V)
-    favours = lambda ids: head.projection.draw()._replace(
-        weight=weight * torch.tensor([float(i in ids) for i in range(64)])[:, None]
-    )
-    lp = head.log_probs(torch.ones(1, V), [favours(range(5)), favours(range(5, 10))])
-    torch.testing.assert_close(lp.exp()[0, :11], torch.tensor([0.1] * 10 + [0.0]))
 
 
 # ---- what it leaves alone ----------------------------------------------------------------------------------

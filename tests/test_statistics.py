@@ -13,7 +13,6 @@ from eval_diversity import main
 from evaluate.columns import Column
 from evaluate.diversity import common_words, cut, text_metrics
 from evaluate.statistics import best_group, estimate, half_sampling_interval, holm, paired_p
-from evaluate.store import Store
 from evaluate.summary import grouped, marks, numbers_of, worse
 from evaluate.text import TextMeasure
 from evaluate.text_numbers import text_intervals
@@ -40,7 +39,7 @@ def test_intervals_of_text_metrics_cover_both_variances(seeds, between):
     `between`: the standard deviation of the trainings' means over that of a run's value given its training.
     """
     rng = np.random.default_rng(seeds)
-    tables, texts = 1000, 40
+    tables, texts = 400, 40
     column = Column("length", "length", ".1f", "human", "")
     within = 20 / math.sqrt(texts)  # of the mean of exponential lengths of mean 20, which are skewed, too
     centres = 20 + between * within * rng.standard_normal((tables, seeds, 1))
@@ -50,7 +49,7 @@ def test_intervals_of_text_metrics_cover_both_variances(seeds, between):
         runs = {seed: {"length": value} for seed, value in enumerate(values)}
         s = numbers_of(column, runs, runs, {})
         hits += abs(s["length"] - 20) < s["length_ci"]
-    assert 0.93 <= hits / tables <= 0.975
+    assert 0.92 <= hits / tables <= 0.98
 
 
 def test_half_sampling_covers_the_texts_of_a_reference():
@@ -62,12 +61,6 @@ def test_half_sampling_covers_the_texts_of_a_reference():
         width = half_sampling_interval(texts, lambda t: float(np.mean([len(x) for x in t])), 100, seed=i)
         hits += abs(lengths.mean() - 25) < width
     assert 0.90 <= hits / 200 <= 0.99
-
-
-def test_texts_alone_have_an_interval_of_each_metric():
-    got = text_intervals(["a b c d e", "a b c d f", "c d e f g", "d e f g h"], 10)
-    assert 0 < got["self_bleu_ci"]
-    assert text_intervals(["a b c d e", "a b c d f", "c d e f g"], 10) == {}
 
 
 def test_numbers_of_a_row():
@@ -268,21 +261,6 @@ def test_texts_are_cut_to_what_most_human_texts_have():
     assert got == text_metrics(["a b c d", "a b c d", "b c a d", "a b c"], 1)
 
 
-def test_the_number_of_words_is_a_setting(trained, tmp_path):
-    out = tmp_path / "t"
-    assert main([str(trained), *SMALL[:3], *SMALL[4:], "--words=5", f"--out={out}"]) == 0
-    row = Store(tmp_path / "t.jsonl").rows("text")[0]
-    assert row["settings"]["words"] == 5
-    whole = [json.loads(x) for x in (tmp_path / "t.samples/baseline.jsonl").read_text().split("\n")[:-1]]
-    assert any(len(t.split()) > 5 for t in whole)  # they are stored whole
-    cut_short, uncut = text_metrics(whole, 1, 5)["distinct_4"], text_metrics(whole, 1)["distinct_4"]
-    assert row["distinct_4"] == cut_short != uncut
-    assert row["short_texts"] == sum(len(t.split()) < 5 for t in whole)
-    for flags in ([f"--out={out}"], ["--words=3"]):
-        with pytest.raises(ValueError, match="words"):
-            main([str(trained), *SMALL, *flags])
-
-
 # ---- a seed of its own -------------------------------------------------------------------------------------
 
 
@@ -323,13 +301,6 @@ def test_what_a_run_has_spent():
     full = taught | {"ppl_threshold": 9.0, "ppl_form": "full"}  # once more with each candidate put in
     assert spent(full, PROGRESS)["teacher_tokens"] == 100 * (1 + 5 * 5) + 2030
     assert spent(taught | {"teacher_weights": None, "teacher_spent": None}, PROGRESS)["teacher_tokens"] == 100
-
-
-def test_what_is_not_known_is_left_out():
-    started = RUN | {"init_from": "gone", "init_weights": "0"}
-    assert spent(started, PROGRESS) == {}
-    odd = RUN | LABELS | {"labels": "soft", "candidates": "many"}
-    assert spent(odd, PROGRESS) == {"steps": 7, "train_tokens": 140}
 
 
 def test_a_training_records_what_it_builds_on(trained, token_folder, tmp_path):

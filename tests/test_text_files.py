@@ -1,7 +1,6 @@
 """Rows of files of texts: what a file holds, what it must have, and that it is measured as a model's."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -49,11 +48,6 @@ def test_a_file_that_is_none(tmp_path, content):
     path.write_text(content)
     with pytest.raises(UserError, match="x.jsonl"):
         open_texts("x", path)
-
-
-def test_a_folder_of_that_name_is_a_run(trained, tmp_path):
-    run = shutil.copytree(trained, tmp_path / "run.txt")
-    assert split_files([str(run)]) == ([], [str(run)])
 
 
 # ---- in a table --------------------------------------------------------------------------------------------
