@@ -85,10 +85,7 @@ def read_prompts(prompt: str, file: str) -> list[str]:
     """The prompts asked for: of a file its lines."""
     if not file:
         return [prompt]
-    prompts = [line for line in read_text(Path(file)).split("\n") if line]
-    if not prompts:
-        raise UserError(f"prompts = {file!r}: the file holds no prompt")
-    return prompts
+    return [line for line in read_text(Path(file)).split("\n") if line]
 
 
 @program

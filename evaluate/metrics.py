@@ -132,11 +132,10 @@ class Recovery:
         ValueError for other shapes, for rows of p that do not sum to 1, and for a token that p forbids.
         """
         log_m, p, token = np.asarray(log_m), np.asarray(p, np.float64), np.asarray(token)
-        if p.ndim != 2 or log_m.shape != p.shape or token.shape != p.shape[:1]:
-            raise ValueError(f"log m, p and tokens have the shapes {log_m.shape}, {p.shape}, {token.shape}")
         at, valid = np.arange(len(p)), p > 0
-        if (np.abs(p.sum(1) - 1) > ROUNDING).any() or not valid[at, token].all():
-            raise ValueError("p is not the truth of these tokens: it does not sum to 1, or forbids one")
+        fit = p.ndim == 2 and log_m.shape == p.shape and token.shape == p.shape[:1]
+        if not fit or (np.abs(p.sum(1) - 1) > ROUNDING).any() or not valid[at, token].all():
+            raise ValueError("log m (N, V), p (N, V), tokens (N,): rows of p sum to 1 and allow their tokens")
         # what follows works on the valid tokens, which are few: one after the other, row by row
         starts = np.cumsum(valid.sum(1)) - valid.sum(1)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from common.errors import UserError
-from common.files import beside, check_writable
+from common.files import beside
 from common.files import replacing as whole_file
 from common.names import REFERENCES, RENAMED, check_apart
 from common.places import labs_with
@@ -36,12 +36,6 @@ if TYPE_CHECKING:  # see figures.pyplot
     from matplotlib.figure import Figure
 
 
-def check_place(c: TextConfig) -> None:
-    """UserError or OSError if texts cannot be written where `c` has them."""
-    if c.out:
-        check_writable(samples_file(Path(c.out), "human"))
-
-
 def scorer_digest(c: TextConfig) -> str:
     """SHA-256 of the weights that `c` judges texts by; "" for none."""
     return scorers().digest(c.scorer) if c.scorer else ""
@@ -60,7 +54,6 @@ class TextSession(Session):
         self.subjects: Sequence[Subject] = [*named, *(first_texts(file, self.s) for file in files)]
         check_apart([*REFERENCES, *(subject.name for subject in self.subjects)], RENAMED)
         self.settings, self.reference_names = vars(self.s), REFERENCES
-        check_place(c)
         self.judge = scorers().judge(c.scorer, self.data, self.s, self.device) if c.scorer else None
 
     def whole(self, row: Row) -> bool:
@@ -129,7 +122,6 @@ class TextMeasure(Measure):
     name, config, session = "text", PaperConfig, TextSession
 
     def check(self, c: TextConfig, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        check_place(c)
         for config in wanted:
             check_text(Path(config["out_dir"]), config["dataset"])
         check_planned(wanted)
