@@ -21,21 +21,15 @@ Human text is the standard: beside each value stands its distance to human.
 prompts scored along. Its own defaults are the last lines of the help.
 """
 
-from common.door import Program
-from common.places import EXTRAS
-from evaluate.settings import PaperConfig, TextConfig
-
-program = Program(__name__, __doc__, PaperConfig, *EXTRAS["tables"])
-
 from common.config import cli
 from evaluate.measure import evaluate
+from evaluate.settings import PaperConfig, read_settings
 from evaluate.text import TextMeasure
 
 
-@program
-def main(c: TextConfig) -> int:
-    return evaluate(TextMeasure(), c)
+def main(argv: list[str]) -> int:
+    return evaluate(TextMeasure(), read_settings(PaperConfig, argv, __doc__))
 
 
 if __name__ == "__main__":
-    cli(main)()
+    cli(main)

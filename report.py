@@ -16,10 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from common.door import Program
-from common.files import check_writable
-from common.places import EXTRAS
-from common.values import Dtype, Natural, Positive, Seed
+from common.config import Dtype, Natural, Positive, Seed, cli, read
+from common.device import get_device, settle_dtype
+from common.files import beside, check_writable, replacing
+from data.prepared import tokenizer_of
+from evaluate.checks import check_comparable, check_text, open_split
+from evaluate.measure import NamedRun, open_runs
+from evaluate.report.page import render
+from evaluate.report.runs import Drawing, ReportedRuns, examine, spread_places
+from evaluate.report.tables import different_settings, open_table, table_path
+from evaluate.sampling import held_out_prompts
+from evaluate.store import Store
+from evaluate.text import TextMeasure
+from model import context
 
 
 @dataclass
@@ -39,23 +48,6 @@ class ReportConfig:
     device: str = "auto"            # auto, cpu, cuda, cuda:N or mps
     dtype: Dtype = "float32"        # of matrix products: float32, bfloat16, float16, or auto
     # fmt: on
-
-
-program = Program(__name__, __doc__, ReportConfig, *EXTRAS["tables"])
-
-from common.config import cli
-from common.device import get_device, settle_dtype
-from common.files import beside, replacing
-from data.prepared import tokenizer_of
-from evaluate.checks import check_comparable, check_text, open_split
-from evaluate.measure import NamedRun, open_runs
-from evaluate.report.page import render
-from evaluate.report.runs import Drawing, ReportedRuns, examine, spread_places
-from evaluate.report.tables import different_settings, open_table, table_path
-from evaluate.sampling import held_out_prompts
-from evaluate.store import Store
-from evaluate.text import TextMeasure
-from model import context
 
 
 def examine_runs(c: ReportConfig, runs: list[NamedRun], tables: list[Path]) -> ReportedRuns:
@@ -79,8 +71,8 @@ def examine_runs(c: ReportConfig, runs: list[NamedRun], tables: list[Path]) -> R
     return examine(runs, split, tokenizer_of(runs[0].ckpt), prompts, places, how)
 
 
-@program
-def main(c: ReportConfig) -> int:
+def main(argv: list[str]) -> int:
+    c = read(ReportConfig, argv, __doc__)
     out = Path(c.out)
     check_writable(out)
     paths = {argument: table_path(Path(argument).expanduser()) for argument in c.shown}
@@ -97,4 +89,4 @@ def main(c: ReportConfig) -> int:
 
 
 if __name__ == "__main__":
-    cli(main)()
+    cli(main)

@@ -8,14 +8,26 @@ projection is Bayesian.
 """
 
 import sys
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
-from common.door import Program
+import torch
+
+from common.config import Dtype, Positive, Seed, Text, cli, read
+from common.device import autocast, float64_device, get_device, get_dtype, settle_dtype
 from common.errors import UserError
-from common.values import Dtype, Positive, Seed, Text
+from common.files import for_screen, read_text
+from data.prepared import sampler_of, tokenizer_of
+from data.tokenizers import Tokenizer, ids_of
 from evaluate.decoding import Decoding, decoding_flags
+from evaluate.sampling import entropies, generate, weight_draws
+from heads import Weights
+from model import LanguageModel
+from training.checkpoint import Degenerate, load_model
 
 
 @dataclass(frozen=True)
@@ -37,25 +49,6 @@ class SampleConfig(Decoding):
     dtype: Dtype = "auto"           # of matrix products: float32, bfloat16, float16, or auto
     no_cache: bool = False          # read the whole context for every token (slow; for comparison)
     # fmt: on
-
-
-program = Program(__name__, __doc__, SampleConfig)
-
-import time
-from collections.abc import Iterable
-from itertools import takewhile
-
-import torch
-
-from common.config import cli
-from common.device import autocast, float64_device, get_device, get_dtype, settle_dtype
-from common.files import for_screen, read_text
-from data.prepared import sampler_of, tokenizer_of
-from data.tokenizers import Tokenizer, ids_of
-from evaluate.sampling import entropies, generate, weight_draws
-from heads import Weights
-from model import LanguageModel
-from training.checkpoint import Degenerate, load_model
 
 
 def until_end(tokenizer: Tokenizer, prompt: list[int], new: list[int], stop: str) -> tuple[str, bool]:
@@ -88,8 +81,9 @@ def read_prompts(prompt: str, file: str) -> list[str]:
     return [line for line in read_text(Path(file)).split("\n") if line]
 
 
-@program
-def main(c: SampleConfig) -> int:
+def main(argv: list[str]) -> int:
+    c = read(SampleConfig, argv, __doc__)
+
     # Read the checkpoint
     device = get_device(c.device)
     dtype = settle_dtype(c.dtype, device)
@@ -165,4 +159,4 @@ def write_samples(
 
 
 if __name__ == "__main__":
-    cli(main)()
+    cli(main)

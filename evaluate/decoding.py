@@ -1,16 +1,11 @@
-"""How a token is drawn from the distribution that is scored: a temperature, then the cuts.
-
-Without an import of torch: a command's flags are read before it is imported.
-"""
+"""How a token is drawn from the distribution that is scored: a temperature, then the cuts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
-from common.values import Natural, NonNegative, PositiveShare, Share
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from common.config import Natural, NonNegative, PositiveShare, Share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +33,12 @@ def decoding_flags(c: Decoding) -> str:
 # where the cut before took a token away
 
 
-def top_k(p: "Tensor", k: int) -> "Tensor":
+def top_k(p: Tensor, k: int) -> Tensor:
     """The k most probable tokens; ties with the last one stay. Source: Fan et al. 2018, arXiv 1805.04833."""
     return p >= p.topk(min(k, p.shape[1])).values[:, -1:]
 
 
-def top_p(p: "Tensor", mass: float) -> "Tensor":
+def top_p(p: Tensor, mass: float) -> Tensor:
     """The smallest set of at least this mass. Source: Holtzman et al. 2020, arXiv 1904.09751, eq. 2."""
     ordered, at = p.sort(descending=True, stable=True)
     ordered = ordered / ordered.sum(1, keepdim=True)
@@ -51,16 +46,16 @@ def top_p(p: "Tensor", mass: float) -> "Tensor":
     return ~beyond.new_zeros(beyond.shape).scatter_(1, at, beyond)
 
 
-def min_p(p: "Tensor", share: float) -> "Tensor":
+def min_p(p: Tensor, share: float) -> Tensor:
     """p >= share max p. Source: Nguyen et al. 2024, arXiv 2407.01082."""
     return p >= share * p.amax(1, keepdim=True)
 
 
 # in transformers' order; each applies to what the one before left
-CUTS: "dict[str, Callable[..., Tensor]]" = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
+CUTS: dict[str, Callable[..., Tensor]] = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
 
 
-def truncate(log_p: "Tensor", c: Decoding) -> "Tensor":
+def truncate(log_p: Tensor, c: Decoding) -> Tensor:
     """log p (N, V) -> probabilities (N, V) at the temperature tau, p^(1/tau) normalised, then cut.
 
     Temperature 0 is all mass on the most probable token.

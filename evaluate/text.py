@@ -13,7 +13,6 @@ import pandas as pd
 from common.errors import UserError
 from common.files import beside
 from common.files import replacing as whole_file
-from common.names import REFERENCES, RENAMED, check_apart
 from common.places import labs_with
 from evaluate import figures
 from evaluate.checks import check_planned, check_text
@@ -22,6 +21,7 @@ from evaluate.diversity import cut, text_metrics
 from evaluate.find import scorers
 from evaluate.jobs import data_of
 from evaluate.measure import Measure, NamedRun, Session, Subject
+from evaluate.names import REFERENCES, RENAMED, check_apart
 from evaluate.search import search_errors
 from evaluate.settings import GONE, PaperConfig, Settings, TextConfig
 from evaluate.statistics import holm

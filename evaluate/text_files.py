@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from common.errors import UserError, reading
 from common.files import read_text
-from common.names import check_row_name, named_path
 from evaluate.diversity import common_words
+from evaluate.names import check_name, named_path
 from evaluate.settings import Settings
 
 ENDINGS = (".txt", ".jsonl")
@@ -52,7 +52,7 @@ def split_files(arguments: list[str]) -> tuple[list[Texts], list[str]]:
 
 def open_texts(name: str, path: Path) -> Texts:
     """UserError naming the file."""
-    check_row_name(name)
+    check_name(name)
     content = read_text(path)
     if path.suffix == ".txt":
         rows: list[Any] = re.split(r"\n(?:[^\S\n]*\n)+", content.strip("\n"))

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pandas as pd
 
 from common.files import beside, replacing
-from common.names import file_stem
 from evaluate.columns import Column
+from evaluate.names import file_stem
 from evaluate.statistics import estimate
 from evaluate.store import Row
 

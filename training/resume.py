@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from common.config import Dtype
 from common.device import DTYPES, Precision, settle_dtype
 from common.errors import UserError
-from common.values import Dtype
 from model import LanguageModel
 from training import checkpoint
 from training.checkpoint import Checkpoint

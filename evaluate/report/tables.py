@@ -15,12 +15,12 @@ import pandas as pd
 from common.config import completed
 from common.errors import reading
 from common.files import beside
-from common.names import file_stem
 from config.defaults import TrainConfig
 from evaluate import search
 from evaluate.diversity import cut
 from evaluate.find import find_measure
 from evaluate.measure import PLACES, table_rows
+from evaluate.names import file_stem
 from evaluate.store import Row, Store
 from evaluate.summary import grouped
 from evaluate.text import TextMeasure
