@@ -80,7 +80,8 @@ HONEST |= {"stride": 16, "samples": 8, "dtype": "float32", "tokenizer": "", "tra
 
 def text_row(row: str, seed: int, **numbers) -> dict:
     """A row of the text measure."""
-    run = {"name": f"{row}-{seed}", "row": row, "overlay": "x", "seed": seed, "training": {"head": row}}
+    name = "evil" if row == EVIL else row
+    run = {"name": f"{name}-{seed}", "row": row, "overlay": "x", "seed": seed, "training": {"head": row}}
     return {"measure": "text", "definition": TextMeasure.definition, "settings": HONEST, **run, **numbers}
 
 
