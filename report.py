@@ -19,7 +19,7 @@ from typing import Literal
 from common.config import Dtype, Natural, Positive, Seed, cli, read
 from common.device import get_device, settle_dtype
 from common.files import beside, check_writable, replacing
-from data.prepared import tokenizer_of
+from data.corpus import tokenizer_of
 from evaluate.checks import check_comparable, check_text, open_split
 from evaluate.measure import NamedRun, open_runs
 from evaluate.report.page import render

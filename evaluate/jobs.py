@@ -14,7 +14,7 @@ from common.errors import UserError
 from common.log import entries
 from common.places import called
 from config.defaults import TrainConfig
-from data.prepared import DATA, folder_of, prepared
+from data.corpus import DATA, folder_of, prepared
 from data.tokenizers import tokenizer_name
 from data.tokens import open_tokens
 from evaluate.settings import TableConfig

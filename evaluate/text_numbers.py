@@ -12,8 +12,8 @@ import torch
 from common.device import get_device, get_dtype, settle_dtype
 from common.errors import UserError
 from common.log import Progress
+from data.corpus import tokenizer_of
 from data.held_out import HeldOut, Truth
-from data.prepared import tokenizer_of
 from data.tokenizers import Tokenizer
 from data.tokens import TokenFile, open_tokens
 from evaluate import metrics

@@ -11,8 +11,8 @@ from augment import Labels
 from common.errors import UserError
 from config.defaults import TrainConfig
 from data.batches import BatchSource, TextSource, Windows
+from data.corpus import corpus_of, kept_path, load_tokenizer, prepared
 from data.held_out import HeldOut, open_held_out, open_truth
-from data.prepared import corpus_of, kept_path, load_tokenizer, prepared
 from data.tokens import open_tokens
 from evaluate.metrics import Recovery, Window, document_windows, perplexity, training_windows
 from evaluate.scoring import Score, document_blocks, recover, recovery_numbers, score

@@ -12,8 +12,8 @@ import torch
 
 import report
 from config.defaults import TrainConfig
+from data.corpus import corpora, load_tokenizer, prepared, tokenizer_of
 from data.held_out import open_held_out
-from data.prepared import corpora, load_tokenizer, prepared, tokenizer_of
 from evaluate.measure import open_runs
 from evaluate.report.page import render
 from evaluate.report.runs import BEFORE, Drawing, examine, spread_places, word_text

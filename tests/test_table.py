@@ -18,7 +18,7 @@ import table
 import train
 from common.config import read
 from config.defaults import TrainConfig
-from data.prepared import prepared
+from data.corpus import prepared
 from evaluate import workers
 from evaluate.find import find_measure
 from evaluate.jobs import Run

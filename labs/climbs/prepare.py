@@ -25,9 +25,7 @@ if __name__ == "__main__":
 
 from common.config import cli, read
 from common.files import real_path
-from data.corpus import Contents
-from data.settings import PrepareConfig
-from data.splits import Split
+from data.corpus import Contents, PrepareConfig, Split
 from labs.climbs.rates import LENGTH, STEP, WORDS
 from labs.climbs.records import read_climbs, splits_of
 from labs.climbs.simulated import Climbs
@@ -63,7 +61,7 @@ class ClimbSettings(GeneratorSettings):
     test: int = 1000
 
 
-class ClimbCorpus(SequenceCorpus[ClimbsPrepareConfig, ClimbSettings]):
+class ClimbCorpus(SequenceCorpus):
     """Simulated climbs, or those that a file has, of which nobody knows the distributions."""
 
     def read_source(self, source: str) -> tuple[list[str], ClimbSettings]:

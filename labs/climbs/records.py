@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from common.errors import UserError
-from data.prepared import SPLITS
-from data.splits import reading
+from data.corpus import SPLITS, open_text
 from labs.climbs.rates import LENGTH, STEP, tokens_of
 
 COLUMNS = ("timestamp", "icao24", "callsign", "vertical_rate")
@@ -37,11 +36,11 @@ class Climb(NamedTuple):
 
 def read_climbs(path: Path) -> list[Climb]:
     """All climbs of the records at `path`, .json or .json.gz. UserError for anything else."""
-    with reading(path) as file:
+    with open_text(path) as file:
         try:
             records = json.load(file)
         except UnicodeDecodeError:
-            raise  # `reading` says it
+            raise  # `open_text` says it
         except (ValueError, RecursionError) as error:  # also a number of 5,000 digits
             raise UserError(f"{path} is not a whole file of JSON ({error}): download it again") from None
     if not isinstance(records, list) or not records or not all(isinstance(r, dict) for r in records):

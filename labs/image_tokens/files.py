@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from common.errors import UserError
-from data.prepared import SPLITS
+from data.corpus import SPLITS
 
 HELD_OUT, MOST = 0.02, 10_000  # of the train images, where there is no validation file
 

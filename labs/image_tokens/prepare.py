@@ -29,10 +29,7 @@ if __name__ == "__main__":
 from common.config import cli, read
 from common.errors import UserError
 from common.files import locked, read_json, write_json
-from data.corpus import Contents
-from data.prepared import SPLITS, is_prepared, read_meta
-from data.settings import PrepareConfig
-from data.splits import Split
+from data.corpus import SPLITS, Contents, PrepareConfig, Split, is_prepared, read_meta, refuse_another
 from data.tokenizers import WordTokenizer
 from labs.classes.sets import KINDS, ImageSet, open_images
 from labs.image_tokens.codecs import CODECS, Codec, grid_of, make_codec, read_codec, save_codec
@@ -218,13 +215,9 @@ def settled(out: Path, s: ImageTokenSource) -> ImageTokenSource:
     recorded = read_source(record)
     if not s.folder:
         return recorded
-    if s.folder != recorded.folder:
-        raise UserError(
-            f"{out} was prepared from {record!r}: leave in= out to use it as it is, or prepare.py --force to "
-            "start over (or with another --out)"
-        )
-    if is_prepared(out, WordTokenizer.name) and read_codec(out)[1].get("images_sha256") != s.open().sha256:
-        raise UserError(f"{out} was made of other images than {s.folder} now has: --force starts over")
+    refuse_another(out, {"source": record}, {"source": str(s)})
+    if is_prepared(out, WordTokenizer.name):
+        refuse_another(out, read_codec(out)[1], {"images_sha256": s.open().sha256})
     return s
 
 
@@ -244,14 +237,12 @@ def file_chunks(s: ImageTokenSource) -> tuple[int, dict[str, Callable[[], Chunks
 def codes_record(out: Path, folder: Path, force: bool) -> Callable[[], None]:
     """What writes, beside the splits, which codes they are of. UserError if `out` was made of others."""
     path, digest = out / "codes.json", digest_of(folder)
-    if path.is_file() and not force and read_json(path).get("sha256") != digest:
-        raise UserError(
-            f"{out} was made of other codes than {folder} now has: prepare.py --force starts over"
-        )
+    if path.is_file() and not force:
+        refuse_another(out, read_json(path), {"sha256": digest})
     return partial(write_json, path, {"sha256": digest})
 
 
-class ImageTokenCorpus(GeneratedCorpus[ImageTokensConfig, ImageTokenSettings]):
+class ImageTokenCorpus(GeneratedCorpus):
     measure = "images"  # or orders, for other programs' codes: they are no text
     sampler = "labs/images/sample.py"
 
@@ -265,10 +256,8 @@ class ImageTokenCorpus(GeneratedCorpus[ImageTokensConfig, ImageTokenSettings]):
     def contents(self, c: ImageTokensConfig) -> Contents:
         s, out = read_source(c.source), Path(c.out)
         s = s if c.force else settled(out, s)
-        layout, finish = Layout(s.settings.codes, s.classes), None
+        layout = Layout(s.settings.codes, s.classes)
         places, chunks = file_chunks(s) if s.images == FILES else image_chunks(out, s, c.force)
-        if s.images == FILES:
-            finish = codes_record(out, Path(s.folder), c.force)
         drop = s.settings.drop / 100
         shape: dict[str, Any] = {
             "length": places + GIVEN,
@@ -277,7 +266,10 @@ class ImageTokenCorpus(GeneratedCorpus[ImageTokensConfig, ImageTokenSettings]):
             "absent": layout.none,
         }
         splits = {split: Split(partial(sequences, layout, some), **shape) for split, some in chunks.items()}
-        return Contents(str(s), splits, layout.words, finish=finish)
+        contents = Contents(str(s), splits, layout.words)
+        if s.images == FILES:
+            return contents._replace(finish=codes_record(out, Path(s.folder), c.force))
+        return contents
 
 
 corpus = ImageTokenCorpus(__file__, ImageTokensConfig, ImageTokenSettings)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from common.errors import UserError
-from data.prepared import found_path
+from data.corpus import found_path
 from data.tokens import open_tokens
 from evaluate.decoding import Decoding
 from evaluate.sampling import generate

@@ -24,7 +24,7 @@ if __name__ == "__main__":
 from common.config import Positive, Seed, cli, read
 from common.errors import UserError
 from common.files import check_writable
-from data.prepared import found_path
+from data.corpus import found_path
 from data.tokens import open_tokens
 from evaluate import figures
 from evaluate.sampling import WEIGHT_DRAWS, weight_draws

@@ -31,8 +31,8 @@ from common.config import Dtype, Field, Natural, Positive, Seed
 from common.device import get_device, get_dtype, settle_dtype
 from common.errors import UserError
 from common.log import Progress
+from data.corpus import corpus_of
 from data.held_out import HeldOut
-from data.prepared import corpus_of
 from evaluate.checks import check_comparable, check_planned, open_split
 from evaluate.measure import Measure, NamedRun, Session, open_runs
 from evaluate.metrics import perplexity

@@ -27,16 +27,8 @@ from common.errors import UserError
 from common.files import unfinished
 from common.hub import endpoint
 from common.places import CODE
-from data.prepared import tokenizer_of
-from data.tokenizers import (
-    LINE,
-    BPETokenizer,
-    ByteTokenizer,
-    FileTokenizer,
-    GPT2Tokenizer,
-    SavedTokenizer,
-    Tokenizer,
-)
+from data.corpus import tokenizer_of
+from data.tokenizers import LINE, BPETokenizer, ByteTokenizer, FileTokenizer, GPT2Tokenizer, Tokenizer
 from evaluate.settings import run_seed
 from heads import Projection, Softmax
 from labs.transformers.card import card
@@ -186,7 +178,7 @@ def export(
 
 def id_of(token: str, tokenizer: Tokenizer) -> int | None:
     """None for no token, at which `generate` then does not stop."""
-    return tokenizer.model.token_to_id(token) if isinstance(tokenizer, SavedTokenizer) else GPT2_END
+    return GPT2_END if isinstance(tokenizer, GPT2Tokenizer) else tokenizer.model.token_to_id(token)
 
 
 def listed(folder: Path) -> list[str]:

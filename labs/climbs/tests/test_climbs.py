@@ -11,8 +11,8 @@ import torch
 
 import table
 from common.errors import UserError
+from data.corpus import SPLITS, folder_of, load_tokenizer, prepared
 from data.held_out import open_held_out
-from data.prepared import SPLITS, folder_of, load_tokenizer, prepared
 from evaluate.store import Store
 from labs.climbs import records
 from labs.climbs.prepare import corpus as climbs

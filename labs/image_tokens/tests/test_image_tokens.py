@@ -105,7 +105,7 @@ def test_where_the_images_lie(images, tmp_path, monkeypatch):
     corpus.prepare(out, "words", here)
     monkeypatch.setattr("labs.image_tokens.prepare.open_images", lambda *_: pytest.fail("it needs no images"))
     assert corpus.prepare(out, "words", LOSSLESS) == out
-    with pytest.raises(UserError, match="prepared from"):
+    with pytest.raises(UserError, match="source"):
         corpus.prepare(out, "words", f"{LOSSLESS} in={tmp_path / 'other'}")
     monkeypatch.setattr("labs.image_tokens.prepare.open_images", lambda *_: images)
     assert corpus.prepare(out, "words", here) == out

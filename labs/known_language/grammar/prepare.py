@@ -18,9 +18,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from common.config import cli, read
-from data.corpus import Contents
-from data.prepared import SPLITS
-from data.settings import PrepareConfig
+from data.corpus import SPLITS, Contents, PrepareConfig
 from data.tokens import open_tokens
 from labs.known_language.grammar.grammar import END, LanguageSettings, build, documents
 from labs.known_language.grammar.machine import Machine
@@ -55,7 +53,7 @@ def lines(words: list[str], machine: Machine, tokens: int, seed: tuple[int, ...]
         yield " ".join([words[i] for i in document[:-1]]) + END
 
 
-class GrammarCorpus(GeneratedCorpus[GrammarConfig, GrammarSettings]):
+class GrammarCorpus(GeneratedCorpus):
     def read_source(self, source: str) -> tuple[tuple[()], GrammarSettings]:
         return (), self.settings.parse(source.partition(" language=")[0])
 

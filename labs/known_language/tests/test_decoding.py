@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from common.errors import UserError
+from data.corpus import prepared
 from data.held_out import open_held_out
-from data.prepared import prepared
 from evaluate.decoding import Decoding, truncate
 from evaluate.metrics import document_windows
 from evaluate.scoring import document_blocks

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from data.batches import Windows
+from data.corpus import SPLITS, load_tokenizer, prepared
 from data.held_out import open_held_out
-from data.prepared import SPLITS, load_tokenizer, prepared
 from evaluate.views import mean
 from labs.mazes import draw as page
 from labs.mazes.mazes import FREE, GOAL, PATH, START, UNKNOWN, WALL, WORDS, Answers, Mazes

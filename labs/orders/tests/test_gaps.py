@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from common.errors import UserError
-from data.prepared import tokenizer_of
+from data.corpus import tokenizer_of
 from data.tokenizers import WordTokenizer
 from labs.orders import gaps, sample
 from labs.orders.filling import in_order
@@ -31,7 +31,7 @@ def test_a_template():
 
 def test_the_space_before_a_gap_is_the_gaps(token_folder):
     """Byte-level tokens carry the space before them: one left alone would be a token that no text has."""
-    from data.prepared import load_tokenizer
+    from data.corpus import load_tokenizer
 
     tokenizer = load_tokenizer(token_folder)
     expected = [*tokenizer.encode("the"), FREE, FREE, *tokenizer.encode(" sea")]

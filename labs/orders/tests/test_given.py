@@ -11,9 +11,7 @@ import eval_diversity
 import report
 from common.errors import UserError
 from data.batches import TextSource, Windows
-from data.corpus import Contents, prepare_splits
-from data.prepared import corpus_of
-from data.splits import Split
+from data.corpus import Contents, Split, prepare_splits
 from data.tokens import open_tokens
 from evaluate.scoring import score
 from labs.orders.asking import middle_bits
@@ -49,13 +47,6 @@ def test_sequences_that_begin_with_given_tokens_are_no_text(folder, tmp_path):
     with pytest.raises(UserError, match="are no text"):
         report.main([*argv[:2], "--prompt_tokens=5", "--new_tokens=5", f"--out={tmp_path / 't.html'}"])
     assert not list(tmp_path.glob("t.*"))
-
-
-@pytest.mark.parametrize("dataset", ["mazes", "climbs", "synthetic"])
-def test_a_corpus_says_how_much_is_given_before_it_is_prepared(dataset, tmp_path):
-    corpus = corpus_of(dataset)
-    splits = corpus.contents(corpus.config(out=str(tmp_path))).splits
-    assert {split.given for split in splits.values()} == {corpus.given("")}
 
 
 def test_windows_are_sequences(folder):

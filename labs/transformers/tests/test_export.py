@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, GPT2LMHeadModel
 
 from common.errors import UserError
 from common.places import trunks
-from data.prepared import load_tokenizer
+from data.corpus import load_tokenizer
 from data.tokenizers import (
     BPETokenizer,
     ByteTokenizer,
