@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 if TYPE_CHECKING or not __package__:
-    from heads import OutputHead, Targets, Weights, check_arguments, check_range, make_head
+    from heads import OutputHead, Targets, Weights, check_arguments, check_choice, check_range, make_head
 else:  # nanoheads.model, in somebody's program
-    from .heads import OutputHead, Targets, Weights, check_arguments, check_range, make_head
+    from .heads import OutputHead, Targets, Weights, check_arguments, check_choice, check_range, make_head
 
 
 @dataclass(frozen=True)
@@ -424,9 +424,11 @@ def make_trunk(config: dict[str, Any]) -> Trunk:
     name, args = config.get("trunk", "gpt"), config.get("trunk_args", {})
     trunk = TRUNKS.get(name)
     if trunk is None:
-        from common.places import imported, trunks
+        from common.places import registered
 
-        trunk = imported(trunks(), "TRUNKS", name)
+        known = registered("model", "TRUNKS", "trunk")
+        check_choice(known, trunk=name)
+        trunk = known[name]
     check_arguments(trunk, args)
     return trunk(trunk_config(config), **args)
 

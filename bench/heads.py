@@ -31,7 +31,7 @@ from torch import nn
 
 from bench.timing import arguments, dtypes, median, memory_mb, turns, write
 from common.device import DTYPES, autocast
-from common.places import heads
+from common.places import registered
 from heads import Targets, chunked_loss, make_head, project
 
 WAYS = ("plain", "materialised", "chunked", "linear_ce", "products")
@@ -119,7 +119,8 @@ def main() -> None:
     p.add_argument("--dim", type=int, default=384)
     p.add_argument("--vocab", type=int, nargs="+", default=[50257], help="each of them in turn")
     usual = ["softmax", "label_smoothing", "sigmoid", "gs_softmax_f1", "gs_softmax_f2"]
-    p.add_argument("--heads", nargs="+", choices=heads(), default=usual, help="softmax first: the base")
+    known = registered("heads", "HEADS", "heads")
+    p.add_argument("--heads", nargs="+", choices=known, default=usual, help="softmax first: the base")
     p.add_argument("--dtypes", nargs="+", choices=DTYPES, help="default: float32, and auto's")
     p.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     p.add_argument("--peak", nargs=3, metavar=("WAY", "HEAD", "DTYPE"), help=argparse.SUPPRESS)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from common.config import AtLeast2, Dtype, Field, Natural, NonNegative, Positive, Seed, Space, read
 from common.errors import UserError
 from evaluate.decoding import AS_SCORED, Decoding
+from training.run import difference
 
 Rows = Annotated[list[str], Field(min_length=1)]
 Seeds = Annotated[list[Seed], Field(min_length=1)]
@@ -179,15 +180,17 @@ class Settings(Decoding):
 GONE = {"typical_p": 1.0, "epsilon": 0.0, "eta": 0.0, "top_a": 0.0, "top_n_sigma": 0.0, "min_k": 0.0}
 
 
-def other_settings(before: dict, now: dict) -> list[str]:
-    """Each key of `now` that has another value in `before`, with both values; `words` only where it is known.
+def other_settings(before: dict, now: dict) -> str:
+    """The first key of `now` that has another value in `before`, with both values; `words` only where it is
+    known.
 
     An older version, which does not name a scorer, a cut or a part of the split, had none. One that had a cut
     which is gone drew from another distribution.
     """
-    known = {k: v for k, v in now.items() if k != "words" or v} | GONE
-    before = {"scorer": "", "part": False, "tokenize": "13a", **GONE, **vars(AS_SCORED), **before}
-    return [f"{k} {before.get(k)!r}, now {v!r}" for k, v in known.items() if before.get(k) != v]
+    hashes = ("tokenizer", "train", "corpus", "scorer")  # last: a hash says least of what is another
+    known = {k: now[k] for k in sorted(now, key=hashes.__contains__) if k != "words" or now[k]} | GONE
+    defaults = {"scorer": "", "part": False, "tokenize": "13a", **GONE, **vars(AS_SCORED)}
+    return difference(dict.fromkeys(known) | defaults | before, known)
 
 
 def of_run(s: Settings, config: dict[str, Any]) -> Settings:

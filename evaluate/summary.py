@@ -6,7 +6,6 @@ variances: that between trainings and that between texts. So Student's t over th
 for text metrics too, however the two variances compare. The texts alone would leave out the first one.
 """
 
-import json
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -16,7 +15,7 @@ from config.defaults import TrainConfig
 from evaluate.columns import Column
 from evaluate.statistics import ALPHA, Estimate, best_group, estimate, paired_p
 from evaluate.store import Row
-from training.run import RESUMABLE
+from training import run
 
 Runs = dict[int, Row]  # the runs of one training by their seeds
 Columns = Sequence[Column]
@@ -24,7 +23,7 @@ QUALITY = ("ppl_eps", "ppl_train")  # the first that rows have; the paper's prot
 
 # what differs between the seeds of one training, and what follows from it
 OF_SEED = {"seed", "name", "teacher", "teacher_sha256", "teacher_weights", "teacher_spent"}
-OF_SEED |= {"init_from", "init_weights", "init_spent", "head_sha256"} | RESUMABLE - {"max_steps"}
+OF_SEED |= {"init_from", "init_weights", "init_spent", "head_sha256"} | run.RESUMABLE - {"max_steps"}
 
 
 # -----------------------------------------------------------------------------
@@ -53,10 +52,9 @@ def grouped(rows: Iterable[Row]) -> dict[str, list[Row]]:
 def one_training(rows: list[Row]) -> bool:
     """Whether these are seeds of one training, each there once. What only some of them record, because a
     later version made them, tells none apart."""
-    configs = [completed(TrainConfig, row.get("training", {})) for row in rows]
-    keys = sorted(set.intersection(*map(set, configs)) - OF_SEED)
-    kinds = {json.dumps([c[key] for key in keys], sort_keys=True) for c in configs}
-    return len(kinds) == 1 and len({row["seed"] for row in rows}) == len(rows)
+    first, *others = (completed(TrainConfig, row.get("training", {})) for row in rows)
+    same = not any(run.difference(first, other, OF_SEED) for other in others)
+    return same and len({row["seed"] for row in rows}) == len(rows)
 
 
 def has_seeds(rows: Iterable[Row]) -> bool:

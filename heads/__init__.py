@@ -61,12 +61,13 @@ HEADS: dict[str, Callable[..., Head]] = {  # classes; each takes V and arguments
 
 def find_head(name: str) -> type[Head]:
     """The head called `name`, of HEADS or of a lab (labs/LAB/heads.py). ValueError if there is none."""
+    known = HEADS
     if name not in HEADS and __name__ == "heads":  # nanoheads.heads of somebody's program has no labs
-        from common.places import heads, imported
+        from common.places import registered
 
-        return imported(heads(), "HEADS", name)
-    check_choice(HEADS, head=name)
-    return cast(type[Head], HEADS[name])
+        known = registered("heads", "HEADS", "heads")
+    check_choice(known, head=name)
+    return cast(type[Head], known[name])
 
 
 def named_head(name: str, vocab_size: int, args: dict | None = None) -> Head:

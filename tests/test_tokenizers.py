@@ -34,7 +34,7 @@ from data.tokenizers import (
     tokenizer_name,
     train_bpe,
 )
-from evaluate.jobs import Run
+from evaluate.jobs import Job
 from tests.fixtures import TINY, synthetic_text, train_in_process
 from training.checkpoint import load
 
@@ -248,7 +248,7 @@ def test_trains_and_samples(file, source, tmp_path, monkeypatch, capsys):
     assert tokenizer_of(ckpt).fingerprint == tokenizer.fingerprint
     settings |= dict(tokenizer="run/last/tokenizer.json", max_steps=3)
     flags = [f"--{key}={value}" for key, value in settings.items()]
-    run = Run("run", "", 0, Path("run"), (*flags, "--name=run", "--out_dir=run"))
+    run = Job("run", "", 0, Path("run"), (*flags, "--name=run", "--out_dir=run"))
     assert not run.differs(ckpt.config)
     capsys.readouterr()
     assert sample.main(["run", "--prompt=Two\n\nWords", "--length=5", "--device=cpu"]) == 0

@@ -20,7 +20,7 @@ from evaluate.sampling import WEIGHT_DRAWS, weight_draws
 from evaluate.store import Row
 from evaluate.summary import grouped, summarise
 from evaluate.views import View, problems
-from labs.classes.judge import COLUMNS, PUBLISHED, judge
+from labs.classes.judge import COLUMNS, PUBLISHED, judge_images
 from labs.classes.sets import KINDS, ImageSet, open_images
 from training import checkpoint
 
@@ -45,27 +45,23 @@ class ClassesSession(Session):
         self.c, self.device = c, get_device(c.device)
         runs = open_runs(c.checkpoints, classifier=True)
         check_apart(entry.name for entry in runs)
-        for entry in runs:
-            if entry.ckpt.config["tokenizer"] != checkpoint.CLASSES:
-                raise UserError(f"{entry.path} is a language model's run: --measure=text measures such")
         self.subjects: Sequence[NamedRun] = runs
-        first = runs[0]
+        first = runs[0].ckpt.config
+        if first["dataset"] not in KINDS:
+            raise UserError(f"{runs[0].path} is a language model's run: --measure=text measures such")
+        images = open_images(first["dataset"], c.source or first["source"])
         for entry in runs:
-            if entry.ckpt.config["data_sha256"] != first.ckpt.config["data_sha256"]:
-                both = f"{entry.path} and {first.path}"
-                raise UserError(f"{both} were trained on other images: they cannot stand in one table")
-        images = open_images(first.ckpt.config["dataset"], c.source or first.ckpt.config["source"])
-        if images.sha256 != first.ckpt.config["data_sha256"]:
-            raise UserError(f"{first.path} was trained on other images of {images.name}: give its --source")
+            if entry.ckpt.config["data_sha256"] != images.sha256:
+                raise UserError(f"{entry.path} was trained on other images than those of --source")
         self.images = getattr(images, c.split)
-        self.settings = settings_of(c, images)
+        self.settings = classes_settings(c, images)
 
     def numbers(self, subject: NamedRun) -> Row:
         """Accuracy, NLL and calibration; and what chose the checkpoint: the same on validation images."""
         model, ckpt = checkpoint.load_model(subject.path, device=self.device, classifier=True)
         dtype = ckpt.config["dtype"]
         draws = weight_draws(model, ckpt.config, WEIGHT_DRAWS, 0, dtype)
-        judged = judge(model.eval(), self.images, self.device, dtype, draws)
+        judged = judge_images(model.eval(), self.images, self.device, dtype, draws)
         if judged.nll != judged.nll:
             raise checkpoint.Degenerate("its log-probabilities are not numbers")
         last = checkpoint.load(
@@ -76,7 +72,7 @@ class ClassesSession(Session):
         return {**judged._asdict(), **chosen, **steps}
 
 
-def settings_of(c: ClassesConfig, images: ImageSet) -> dict[str, Any]:
+def classes_settings(c: ClassesConfig, images: ImageSet) -> dict[str, Any]:
     """What two rows must share to stand in one table."""
     return {"split": c.split, "images": images.name, "corpus": images.sha256}
 
@@ -91,7 +87,7 @@ class ClassesMeasure(Measure):
                 raise UserError(f"dataset = {dataset!r} is text: --measure=text measures its runs")
         sets |= {(dataset, c.source) for dataset, _ in sets if c.source}
         # what cannot be had is said once, and before any training
-        opened = [settings_of(c, open_images(*pair)) for pair in sorted(sets)]
+        opened = [classes_settings(c, open_images(*pair)) for pair in sorted(sets)]
         if any(settings != opened[0] for settings in opened):
             which = ", ".join(" of ".join(filter(None, pair)) for pair in sorted(sets))
             raise UserError(f"{which}: other images cannot stand in one table")
@@ -101,13 +97,13 @@ class ClassesMeasure(Measure):
         sound = [r for r in rows if "problem" not in r]
         if not sound:
             return View([problems(rows)])
-        return View.of_summary(summary_of(sound), COLUMNS, settings_line(sound), problems(rows))
+        return View.of_summary(summarise_classes(sound), COLUMNS, settings_line(sound), problems(rows))
 
 
 MEASURE = ClassesMeasure()
 
 
-def summary_of(rows: list[Row]) -> list[Row]:
+def summarise_classes(rows: list[Row]) -> list[Row]:
     """A line a row: means over its seeds, marked where it cannot be told from the best. No row has a
     problem."""
     published = PUBLISHED.get(rows[0]["settings"]["images"], {})

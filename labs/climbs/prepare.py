@@ -93,7 +93,7 @@ class ClimbCorpus(SequenceCorpus):
         if is_simulated(c.source):
             return super().contents(c)
         path = real_path(c.source)
-        return Contents(str(path), recorded(path), WORDS)
+        return Contents(str(path), recorded_splits(path), WORDS)
 
 
 def is_simulated(source: str) -> bool:
@@ -101,7 +101,7 @@ def is_simulated(source: str) -> bool:
     return (source.strip() or SIMULATED).partition(" ")[0] == SIMULATED
 
 
-def recorded(path: Path) -> dict[str, Split]:
+def recorded_splits(path: Path) -> dict[str, Split]:
     """UserError for a file that is not whole, is no list of records or has too few climbs."""
     climbs = read_climbs(path)
     windows = splits_of(path, climbs)

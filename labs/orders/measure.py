@@ -45,7 +45,7 @@ from evaluate.views import View, mean, problems, table
 from labs.orders.asking import Asker, divergence, middle_bits
 from labs.orders.filling import surest_first
 from labs.orders.readers import reader_of
-from labs.orders.samplers import points
+from labs.orders.samplers import sampler_points
 from labs.orders.trunk import MASKED, plan
 from labs.sequences.exact import Sequences
 from labs.sequences.questions import KINDS, Questions, questions, spread, templates
@@ -140,7 +140,7 @@ class OrdersSession(Session):
         if c.samplers and self.truth is None:
             raise no_truth(str(self.data.path.parent), self.length)
         corpus = {"block_size": self.length, "corpus": self.data.info["sha256"]}
-        self.settings = settings_of(c) | {"gaps": self.gaps, "dtype": self.dtype} | corpus
+        self.settings = orders_settings(c) | {"gaps": self.gaps, "dtype": self.dtype} | corpus
         self.reference_names = ("truth",) if self.truth else ()
 
     @cached_property
@@ -179,11 +179,11 @@ class OrdersSession(Session):
                 row[f"kl_{kind}_{share:.0%}"] = divergence(asker, q)["kl"]
         if c.samplers and self.truth and (asker.order != "left_to_right" or data.given):
             begun = templates(spread(data.ids, c.texts, self.length), data.given)
-            row["samplers"] = points(asker, self.truth, begun, run_seed(c.seed, ckpt.config))
+            row["samplers"] = sampler_points(asker, self.truth, begun, run_seed(c.seed, ckpt.config))
         return row
 
 
-def settings_of(c: OrdersConfig) -> dict[str, Any]:
+def orders_settings(c: OrdersConfig) -> dict[str, Any]:
     """What two rows must share to stand in one table, as far as the flags say it."""
     unsettled = {k for k in ("gaps", "dtype", "exact") if getattr(c, k) in ([], "auto", 0)}
     ignored = {"checkpoints", "data", "device", "out"} | unsettled
@@ -200,7 +200,7 @@ class OrdersMeasure(Measure):
             check_gaps(c, run["block_size"] - corpus_of(run["dataset"]).given(run["source"]))
             if c.samplers and not is_known(*corpus, run["block_size"]):
                 raise no_truth(" ".join(corpus).strip(), run["block_size"])
-        return settings_of(c)
+        return orders_settings(c)
 
     def view(self, rows: list[Row]) -> View:
         truth, sound = judgements(rows), [r for r in rows if "problem" not in r]

@@ -60,10 +60,8 @@ class FillConfig(Decoding):
 
 def filler(c: FillConfig, kind: str, fills: str) -> Callable[..., Filled]:
     """The sampler that is asked for, for a trunk that is `any` or `masked` and `fills` in this order."""
-    if kind == "masked" and c.order in ("burst", "speculative"):
-        raise UserError(f"order = {c.order!r} is for a model of any order; of masked diffusion give --steps")
-    if c.steps and (kind != "masked" or c.order):
-        raise UserError(f"steps = {c.steps}: of masked diffusion, without --order")
+    if (kind == "masked" and c.order in ("burst", "speculative")) or (c.steps and kind != "masked"):
+        raise UserError(f"order = {c.order!r} is for a model of any order, --steps for masked diffusion")
     if c.steps:
         return partial(diffusion, steps=c.steps)
     if c.order == "speculative":

@@ -1,12 +1,12 @@
 """Prepare images as tokens: of each its class, then its codes in raster order.
 
-    python labs/image_tokens/prepare.py [--source="digits vq"] [--out=DIR] [--force]
-    python labs/image_tokens/prepare.py --source="mnist patches codes=128 in=DIR"
-    python labs/image_tokens/prepare.py --source="files codes=16384 classes=1000 in=DIR"
+    python labs/images/image_tokens/prepare.py [--source="digits vq"] [--out=DIR] [--force]
+    python labs/images/image_tokens/prepare.py --source="mnist patches codes=128 in=DIR"
+    python labs/images/image_tokens/prepare.py --source="files codes=16384 classes=1000 in=DIR"
 
-`--source` is digits, mnist, cifar10 or cifar100, then vq or patches (labs/image_tokens/codecs.py; a vq is
+`--source` is digits, mnist, cifar10 or cifar100, then vq or patches (codecs.py beside this file; a vq is
 trained here first), then settings, at last in=DIR, the folder with the images' files. Without it they come
-from the Hugging Face hub. Or it is files: codes that another program made (labs/image_tokens/files.py).
+from the Hugging Face hub. Or it is files: codes that another program made (files.py).
 
 The vocabulary is the codes, the classes, and a token for no class. Training sees that one instead of the
 class in `drop` per cent of its sequences, other ones each time (data.batches.TextSource), for classifier-free
@@ -24,7 +24,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from common.config import cli, read
 from common.errors import UserError
@@ -32,8 +32,8 @@ from common.files import locked, read_json, write_json
 from data.corpus import SPLITS, Contents, PrepareConfig, Split, is_prepared, read_meta, refuse_another
 from data.tokenizers import WordTokenizer
 from labs.classes.sets import KINDS, ImageSet, open_images
-from labs.image_tokens.codecs import CODECS, Codec, grid_of, make_codec, read_codec, save_codec
-from labs.image_tokens.files import digest_of, open_files
+from labs.images.image_tokens.codecs import CODECS, Codec, grid_of, make_codec, read_codec, save_codec
+from labs.images.image_tokens.files import digest_of, open_files
 from labs.sequences.generated import GeneratedCorpus
 from labs.sequences.settings import GeneratorSettings
 
@@ -110,11 +110,6 @@ def read_source(source: str) -> ImageTokenSource:
     if images != FILES and tokenizer not in CODECS:
         raise UserError(f"source {source!r}: {tokenizer!r} is no tokenizer; give {' or '.join(CODECS)}")
     settings = ImageTokenSettings.parse(" ".join(rest))
-    unread = {"vq": (), "patches": ("steps",), "": ("patch", "steps", "seed")}[tokenizer]
-    if wrong := [item for item in settings.unusual() if item.partition("=")[0] in unread]:
-        raise UserError(
-            f"source {source!r}: {wrong[0]} has no meaning with {tokenizer or images}; leave it out"
-        )
     if (images == FILES) != bool(settings.classes) or (images == FILES and not folder):
         raise UserError(
             f"source {source!r}: files need classes=NUMBER and in=DIR, and of images the classes are known"
@@ -204,7 +199,7 @@ def image_chunks(out: Path, s: ImageTokenSource, force: bool) -> tuple[int, dict
     return places, {split: partial(chunks, split) for split in SPLITS}
 
 
-def settled(out: Path, s: ImageTokenSource) -> ImageTokenSource:
+def with_folder(out: Path, s: ImageTokenSource) -> ImageTokenSource:
     """`s`, or what `out` was prepared from if that is the same but for the images' folder, which `s` lacks.
 
     UserError if `s` names another folder, or if there are other images in it now.
@@ -255,7 +250,7 @@ class ImageTokenCorpus(GeneratedCorpus):
 
     def contents(self, c: ImageTokensConfig) -> Contents:
         s, out = read_source(c.source), Path(c.out)
-        s = s if c.force else settled(out, s)
+        s = s if c.force else with_folder(out, s)
         layout = Layout(s.settings.codes, s.classes)
         places, chunks = file_chunks(s) if s.images == FILES else image_chunks(out, s, c.force)
         drop = s.settings.drop / 100
